@@ -1,0 +1,199 @@
+//! The Book at ten million live leases: speed, memory, the longest call while tables grow, snapshots.
+//!
+//! `cargo bench -p earmark-core --bench scale` (takes 4 GiB and a minute or two; `-- 1000000` for fewer)
+
+#![allow(clippy::expect_used, clippy::panic, clippy::arithmetic_side_effects, reason = "a benchmark may")]
+#![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+#![allow(missing_docs, unreachable_pub, dead_code, reason = "a benchmark is not read from outside")]
+
+mod workload;
+
+use std::time::{Duration, Instant};
+
+use earmark_core::*;
+use workload::{Call, Desk, ENDLESS, TOKENS, put};
+
+const LEASES: u64 = 10_000_000;
+/// A hundred calls in a millisecond: ten million in 100 seconds.
+const CALLS_PER_MS: u64 = 100;
+
+fn main() {
+    let leases = std::env::args().find_map(|argument| argument.parse().ok()).unwrap_or(LEASES);
+    println!("{leases} live leases of four limits, {CALLS_PER_MS} calls in a millisecond");
+    let mut desk = grow(leases);
+    reserve_at_scale(&mut desk);
+    snapshot(&mut desk);
+    while_a_snapshot_is_taken(&mut desk);
+    drop(desk);
+    falling_due(1_000_000);
+    denials(1_000_000);
+}
+
+fn line(what: &str, figure: impl std::fmt::Display) {
+    println!("{what:<66} {figure}");
+}
+
+fn per_second(count: u64, spent: Duration) -> String {
+    format!("{:.2} M/s", count as f64 / spent.as_secs_f64() / 1e6)
+}
+
+fn ms(spent: Duration) -> String {
+    format!("{:.2} ms", spent.as_secs_f64() * 1e3)
+}
+
+/// Memory of the process that is in use, in bytes.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0 kB");
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0) * 1024
+}
+
+fn grow(leases: u64) -> Desk {
+    let mut desk = Desk::new(ENDLESS, CALLS_PER_MS);
+    let before = resident_bytes();
+    let (mut longest, mut late) = (Duration::ZERO, 0);
+    let start = Instant::now();
+    let mut last = start;
+    for _ in 0..leases {
+        desk.admit();
+        let now = Instant::now();
+        late += u64::from(now - last > Duration::from_millis(1));
+        longest = longest.max(now - last);
+        last = now;
+    }
+    line("reserves while growing from none", per_second(leases, start.elapsed()));
+    line("  longest call", ms(longest));
+    line("  calls over 1 ms", late);
+    line("  memory per live lease", format!("{} bytes", (resident_bytes() - before) / leases));
+    desk
+}
+
+fn reserve_at_scale(desk: &mut Desk) {
+    let count = 1_000_000;
+    let calls: Vec<Call> = (0..count).map(|_| desk.next_call()).collect();
+    let mut outcomes = Vec::new();
+    let start = Instant::now();
+    for batch in calls.chunks(256) {
+        desk.reserve_all(batch, &mut outcomes);
+    }
+    line("reserves on top of these, in batches of 256", per_second(count, start.elapsed()));
+    assert!(outcomes.iter().all(|o| matches!(o, Outcome::Reserve(ReserveOutcome::Created { .. }))));
+    let start = Instant::now();
+    for _ in 0..count {
+        desk.admit();
+    }
+    line("  one by one", per_second(count, start.elapsed()));
+    let start = Instant::now();
+    for call in &calls {
+        desk.complete(call);
+    }
+    line("completes", per_second(count, start.elapsed()));
+    let start = Instant::now();
+    for _ in 0..count {
+        let call = desk.admit();
+        desk.complete(&call);
+    }
+    line("reserves and completes, in pairs", per_second(count, start.elapsed()));
+}
+
+fn snapshot(desk: &mut Desk) {
+    let start = Instant::now();
+    let frozen = desk.book.freeze();
+    line("freeze", ms(start.elapsed()));
+    let start = Instant::now();
+    let mut bytes = 0;
+    for block in frozen.encode() {
+        bytes += block.len();
+    }
+    let spent = start.elapsed();
+    let rate = |spent: Duration| format!("{:.0} MB/s", bytes as f64 / 1e6 / spent.as_secs_f64());
+    line("snapshot", format!("{:.0} MB", bytes as f64 / 1e6));
+    line("  encode", rate(spent));
+    let blocks: Vec<Vec<u8>> = frozen.encode().collect();
+    // A node that restarts has no other Book in memory.
+    drop(frozen);
+    drop(std::mem::replace(&mut desk.book, Book::new(Config::default(), 0)));
+    let start = Instant::now();
+    let mut restore = Restore::new(7);
+    for block in &blocks {
+        restore.feed(block).expect("a good snapshot");
+    }
+    desk.book = restore.finish().expect("a whole snapshot");
+    line("  decode", rate(start.elapsed()));
+    let same = desk.book.freeze().encode().eq(blocks);
+    line("  the restored Book encodes the same", same);
+    assert!(same);
+}
+
+/// Commands go on while another thread encodes what was frozen.
+fn while_a_snapshot_is_taken(desk: &mut Desk) {
+    let start = Instant::now();
+    let frozen = desk.book.freeze();
+    let mut longest = start.elapsed();
+    let encoder = std::thread::spawn(move || frozen.encode().map(|block| block.len()).sum::<usize>());
+    let mut count = 0;
+    while !encoder.is_finished() {
+        let before = Instant::now();
+        let call = desk.admit();
+        desk.complete(&call);
+        longest = longest.max(before.elapsed());
+        count += 1;
+    }
+    let spent = start.elapsed();
+    line("pairs while a snapshot is taken", per_second(count, spent));
+    line("  longest pause, the freeze included", ms(longest));
+    assert!(encoder.join().is_ok());
+}
+
+/// One limit with `count` reservations, each in a millisecond of its own.
+fn crowd(count: u64, settle: bool) -> (Book, LimitId, UnixMs) {
+    let mut book = Book::new(Config::default(), 1);
+    let mut now = UnixMs::new(1_700_000_000_000);
+    let kind = Kind::Rolling { window_seconds: 3_000 };
+    let limit = put(&mut book, now, "crowded", kind, count * TOKENS);
+    for number in 0..count {
+        now = now.plus_ms(1);
+        let lease = LeaseId::from_parts(now, u128::from(number));
+        assert!(matches!(reserve(&mut book, now, lease, limit), ReserveOutcome::Created { .. }));
+        if settle {
+            let actuals = &[];
+            let complete = Complete { namespace: NamespaceId::DEFAULT, lease, wall: now, actuals };
+            book.apply(now, Command::Complete(complete));
+        }
+    }
+    (book, limit, now)
+}
+
+fn reserve(book: &mut Book, now: UnixMs, lease: LeaseId, limit: LimitId) -> ReserveOutcome {
+    let requirements = &[Part { limit: LimitRef::Id(limit), amount: TOKENS }];
+    let reserve = Reserve { namespace: NamespaceId::DEFAULT, lease, wall: now, requirements };
+    match book.apply(now, Command::Reserve(reserve)) {
+        Outcome::Reserve(outcome) => outcome,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn falling_due(count: u64) {
+    let (mut book, limit, now) = crowd(count, false);
+    let later = now.plus_ms(3_000_000 - 1);
+    let steps = book.steps();
+    let start = Instant::now();
+    let outcome = reserve(&mut book, later, LeaseId::from_parts(later, 0), limit);
+    let spent = start.elapsed();
+    assert!(matches!(outcome, ReserveOutcome::Created { .. }));
+    line("the call that finds a million reservations due", format!("{:.1} us", spent.as_secs_f64() * 1e6));
+    line("  steps", book.steps() - steps);
+}
+
+fn denials(count: u64) {
+    for (what, settle) in [("unsettled", false), ("settled", true)] {
+        let (mut book, limit, now) = crowd(count, settle);
+        let start = Instant::now();
+        for number in 0..count {
+            let lease = LeaseId::from_parts(now, u128::from(count + number));
+            assert!(matches!(reserve(&mut book, now, lease, limit), ReserveOutcome::Denied(_)));
+        }
+        let spent = start.elapsed();
+        line(&format!("denials on a limit with a million {what} reservations"), per_second(count, spent));
+    }
+}

@@ -1,0 +1,207 @@
+//! Commands as bytes, for a log. Tags and layouts are permanent: a log that was written once can be read
+//! for ever.
+
+use super::command::{
+    Command, Complete, DeleteLimit, LimitId, LimitRef, NamespaceId, Part, PutLimit, Reserve,
+};
+use crate::id::{LeaseId, LimitKey, NameError, NamespaceName};
+use crate::limits::{Definition, Kind, Overage};
+use crate::time::UnixMs;
+use crate::wire::{Bytes, Malformed, Put};
+
+const OPEN_NAMESPACE: u8 = 1;
+const PUT_LIMIT: u8 = 2;
+const DELETE_LIMIT: u8 = 3;
+const RESERVE: u8 = 4;
+const COMPLETE: u8 = 5;
+const TICK: u8 = 6;
+
+const ROLLING: u8 = 1;
+const CONCURRENCY: u8 = 2;
+
+const BY_NUMBER: u8 = 1;
+const BY_NAME: u8 = 2;
+
+/// Bytes that are no command.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CodecError {
+    /// The layout is broken.
+    #[error("not a command: {0}")]
+    Malformed(&'static str),
+    /// A name in it is none.
+    #[error("not a command: {0}")]
+    Name(#[from] NameError),
+}
+
+impl From<Malformed> for CodecError {
+    fn from(malformed: Malformed) -> CodecError {
+        CodecError::Malformed(malformed.0)
+    }
+}
+
+impl Command<'_> {
+    /// Appends the command to `out`: about a hundred bytes for a reserve of four limits by number.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Command::OpenNamespace(name) => {
+                out.put_u8(OPEN_NAMESPACE);
+                out.put_text(name.as_str());
+            }
+            Command::PutLimit(command) => {
+                out.put_u8(PUT_LIMIT);
+                out.put_u16(command.namespace.0);
+                put_revision(out, command.expected_revision);
+                put_definition(out, command.definition);
+            }
+            Command::DeleteLimit(command) => {
+                out.put_u8(DELETE_LIMIT);
+                out.put_u16(command.namespace.0);
+                put_revision(out, command.expected_revision);
+                out.put_text(command.key.as_str());
+            }
+            Command::Reserve(command) => {
+                out.put_u8(RESERVE);
+                put_lease(out, command.namespace, command.lease, command.wall);
+                put_parts(out, command.requirements);
+            }
+            Command::Complete(command) => {
+                out.put_u8(COMPLETE);
+                put_lease(out, command.namespace, command.lease, command.wall);
+                put_parts(out, command.actuals);
+            }
+            Command::Tick => out.put_u8(TICK),
+        }
+    }
+}
+
+/// What a decoded command borrows from. Used again and again, it soon allocates nothing.
+#[derive(Debug, Default)]
+pub struct CommandBuffer {
+    parts: Vec<Part>,
+    definition: Option<Definition>,
+    key: Option<LimitKey>,
+    namespace: Option<NamespaceName>,
+}
+
+impl CommandBuffer {
+    /// Reads one command from the front of `bytes`; says how many of them it took.
+    ///
+    /// # Errors
+    /// When there is no command there.
+    pub fn decode<'a>(&'a mut self, bytes: &[u8]) -> Result<(Command<'a>, usize), CodecError> {
+        let mut input = Bytes(bytes);
+        let command = match input.u8()? {
+            OPEN_NAMESPACE => {
+                Command::OpenNamespace(self.namespace.insert(NamespaceName::new(input.text()?)?))
+            }
+            PUT_LIMIT => {
+                let namespace = NamespaceId(input.u16()?);
+                let expected_revision = revision(&mut input)?;
+                let definition = self.definition.insert(definition(&mut input)?);
+                Command::PutLimit(PutLimit { namespace, definition, expected_revision })
+            }
+            DELETE_LIMIT => {
+                let namespace = NamespaceId(input.u16()?);
+                let expected_revision = revision(&mut input)?;
+                let key = self.key.insert(LimitKey::new(input.text()?)?);
+                Command::DeleteLimit(DeleteLimit { namespace, key, expected_revision })
+            }
+            RESERVE => {
+                let (namespace, lease, wall) = lease(&mut input)?;
+                let requirements = parts(&mut input, &mut self.parts)?;
+                Command::Reserve(Reserve { namespace, lease, wall, requirements })
+            }
+            COMPLETE => {
+                let (namespace, lease, wall) = lease(&mut input)?;
+                let actuals = parts(&mut input, &mut self.parts)?;
+                Command::Complete(Complete { namespace, lease, wall, actuals })
+            }
+            TICK => Command::Tick,
+            _ => return Err(CodecError::Malformed("its tag is unknown")),
+        };
+        Ok((command, bytes.len().saturating_sub(input.0.len())))
+    }
+}
+
+fn put_lease(out: &mut Vec<u8>, namespace: NamespaceId, lease: LeaseId, wall: UnixMs) {
+    out.put_u16(namespace.0);
+    out.put_u128(lease.to_u128());
+    out.put_u64(wall.get());
+}
+
+fn lease(input: &mut Bytes<'_>) -> Result<(NamespaceId, LeaseId, UnixMs), CodecError> {
+    let namespace = NamespaceId(input.u16()?);
+    Ok((namespace, LeaseId::from_u128(input.u128()?), UnixMs::new(input.u64()?)))
+}
+
+/// At most 255 parts are written. A command of more than 32 is refused whatever they are.
+fn put_parts(out: &mut Vec<u8>, parts: &[Part]) {
+    let parts = &parts[..parts.len().min(usize::from(u8::MAX))];
+    out.put_u8(parts.len() as u8);
+    for part in parts {
+        match &part.limit {
+            LimitRef::Id(id) => {
+                out.put_u8(BY_NUMBER);
+                out.put_u32(id.0);
+            }
+            LimitRef::Key(key) => {
+                out.put_u8(BY_NAME);
+                out.put_text(key.as_str());
+            }
+        }
+        out.put_u64(part.amount);
+    }
+}
+
+fn parts<'a>(input: &mut Bytes<'_>, parts: &'a mut Vec<Part>) -> Result<&'a [Part], CodecError> {
+    parts.clear();
+    for _ in 0..input.u8()? {
+        let limit = match input.u8()? {
+            BY_NUMBER => LimitRef::Id(LimitId(input.u32()?)),
+            BY_NAME => LimitRef::Key(LimitKey::new(input.text()?)?),
+            _ => return Err(CodecError::Malformed("it names a limit in an unknown way")),
+        };
+        parts.push(Part { limit, amount: input.u64()? });
+    }
+    Ok(parts)
+}
+
+fn put_revision(out: &mut Vec<u8>, revision: Option<u64>) {
+    out.put_u8(revision.is_some().into());
+    out.put_u64(revision.unwrap_or(0));
+}
+
+fn revision(input: &mut Bytes<'_>) -> Result<Option<u64>, CodecError> {
+    let is_some = input.bool()?;
+    let revision = input.u64()?;
+    Ok(is_some.then_some(revision))
+}
+
+pub(crate) fn put_definition(out: &mut Vec<u8>, definition: &Definition) {
+    out.put_text(definition.key.as_str());
+    out.put_u8(if definition.kind.is_rolling() { ROLLING } else { CONCURRENCY });
+    out.put_u32(definition.kind.hold_seconds());
+    out.put_u64(definition.capacity);
+    out.put_text(&definition.unit);
+    out.put_text(&definition.description);
+    out.put_u8(definition.overage as u8);
+}
+
+pub(crate) fn definition(input: &mut Bytes<'_>) -> Result<Definition, CodecError> {
+    let key = LimitKey::new(input.text()?)?;
+    let kind = match (input.u8()?, input.u32()?) {
+        (ROLLING, window_seconds) => Kind::Rolling { window_seconds },
+        (CONCURRENCY, timeout_seconds) => Kind::Concurrency { timeout_seconds },
+        _ => return Err(CodecError::Malformed("its kind of limit is unknown")),
+    };
+    let capacity = input.u64()?;
+    let unit = input.text()?.to_owned();
+    let description = input.text()?.to_owned();
+    let overage = match input.u8()? {
+        1 => Overage::Debt,
+        2 => Overage::Deny,
+        _ => return Err(CodecError::Malformed("its overage is unknown")),
+    };
+    Ok(Definition { key, kind, capacity, unit, description, overage })
+}

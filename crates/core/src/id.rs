@@ -1,0 +1,14 @@
+//! Ids: names with their alphabets, leases, and the 128-bit ids that labels hash to.
+//!
+//! Inside the Book the natural keys serve. A label is hashed where an id leaves it, for another system
+//! to store: the same lease and limit give the same id on every node and after every restart.
+
+mod label;
+mod lease;
+mod name;
+
+pub use label::{Id128, Label, What, id128, id128_with};
+pub use lease::{LeaseId, LeaseIdError};
+pub use name::{
+    AccountName, AssetName, ClientId, IdempotencyKey, JobId, LimitKey, NameError, NamespaceName, VaultName,
+};

@@ -1,0 +1,148 @@
+//! Labels and the 128-bit ids they hash to.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+use super::{ClientId, IdempotencyKey, LeaseId, LimitKey, NamespaceName, VaultName};
+
+/// An id that other systems store; never 0 and never `u128::MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id128(u128);
+
+impl Id128 {
+    /// All 128 bits.
+    #[must_use]
+    pub const fn to_u128(self) -> u128 {
+        self.0
+    }
+}
+
+/// The id of `label`: the first 16 bytes of its SHA-256, little-endian.
+#[must_use]
+pub fn id128(label: &str) -> Id128 {
+    id128_with(|bytes| Sha256::digest(bytes).into(), label)
+}
+
+/// [`id128`] with a digest of the caller's choice. A result of 0 or `u128::MAX`, which TigerBeetle
+/// refuses as an id, has its lowest bit flipped.
+pub fn id128_with(digest: impl FnOnce(&[u8]) -> [u8; 32], label: &str) -> Id128 {
+    let bytes = digest(label.as_bytes());
+    let mut first = [0_u8; 16];
+    first.copy_from_slice(&bytes[..16]);
+    match u128::from_le_bytes(first) {
+        id @ (0 | u128::MAX) => Id128(id ^ 1),
+        id => Id128(id),
+    }
+}
+
+/// Everything that gets a 128-bit id, and the text that is hashed for it.
+///
+/// A namespace other than `default` stands before the key, or before the lease where there is no key, as
+/// `<namespace>/`. No name holds a `/`, so no two labels of two namespaces are equal.
+#[derive(Clone, Copy, Debug)]
+pub enum Label<'a> {
+    /// The account that every limit is funded from.
+    OperatorAccount,
+    /// The account that lease anchors are posted to.
+    LeaseAccount,
+    /// The account of a limit.
+    LimitAccount(&'a NamespaceName, &'a LimitKey),
+    /// The account of a limit's debt.
+    DebtAccount(&'a NamespaceName, &'a LimitKey),
+    /// A lease's reservation of one limit.
+    Reserve(&'a NamespaceName, LeaseId, &'a LimitKey),
+    /// The end of a reservation.
+    Void(&'a NamespaceName, LeaseId, &'a LimitKey),
+    /// What is reserved again when a lease settles.
+    Rereserve(&'a NamespaceName, LeaseId, &'a LimitKey),
+    /// Usage beyond what could be reserved.
+    Debt(&'a NamespaceName, LeaseId, &'a LimitKey),
+    /// The anchor of a lease: whoever creates it first decides what the lease is.
+    LeaseAnchor(&'a NamespaceName, LeaseId),
+    /// The end of a lease.
+    LeaseComplete(&'a NamespaceName, LeaseId),
+    /// One attempt at one change of a limit's capacity.
+    Capacity {
+        /// The limit's namespace.
+        namespace: &'a NamespaceName,
+        /// The limit.
+        key: &'a LimitKey,
+        /// The revision of the definition that asks for the change.
+        revision: u64,
+        /// Counts the attempts, since a failed id is never used again.
+        attempt: u64,
+    },
+    /// The lease itself, in `user_data_128` of each of its transfers.
+    Lease(&'a NamespaceName, LeaseId),
+    /// An entry of credit.
+    Entry(&'a NamespaceName, &'a VaultName, What<'a>),
+}
+
+/// What an entry of credit is for.
+#[derive(Clone, Copy, Debug)]
+pub enum What<'a> {
+    /// A sequenced write.
+    Transaction(&'a ClientId, u64),
+    /// Credit set aside for a lease.
+    Hold(LeaseId, &'a LimitKey),
+    /// What a lease cost.
+    Settle(LeaseId, &'a LimitKey),
+    /// Credit given back.
+    Release(LeaseId, &'a LimitKey),
+    /// A write that its caller named.
+    Key(&'a IdempotencyKey),
+}
+
+impl Label<'_> {
+    /// The id that other systems know this by.
+    #[must_use]
+    pub fn id(&self) -> Id128 {
+        id128(&self.to_string())
+    }
+}
+
+struct Scope<'a>(&'a NamespaceName);
+
+impl fmt::Display for Scope<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_default() { Ok(()) } else { write!(f, "{}/", self.0) }
+    }
+}
+
+impl fmt::Display for Label<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Label::OperatorAccount => f.write_str("acct:operator"),
+            Label::LeaseAccount => f.write_str("acct:lease"),
+            Label::LimitAccount(ns, key) => write!(f, "acct:limit:{}{key}", Scope(ns)),
+            Label::DebtAccount(ns, key) => write!(f, "acct:debt:{}{key}", Scope(ns)),
+            Label::Reserve(ns, lease, key) => write!(f, "xfer:reserve:{lease}:{}{key}", Scope(ns)),
+            Label::Void(ns, lease, key) => write!(f, "xfer:void:{lease}:{}{key}", Scope(ns)),
+            Label::Rereserve(ns, lease, key) => write!(f, "xfer:rereserve:{lease}:{}{key}", Scope(ns)),
+            Label::Debt(ns, lease, key) => write!(f, "xfer:debt:{lease}:{}{key}", Scope(ns)),
+            Label::LeaseAnchor(ns, lease) => write!(f, "xfer:lease:{}{lease}", Scope(ns)),
+            Label::LeaseComplete(ns, lease) => write!(f, "xfer:complete:{}{lease}", Scope(ns)),
+            Label::Capacity { namespace, key, revision, attempt } => {
+                write!(f, "xfer:capacity:{}{key}:{revision}:{attempt}", Scope(namespace))
+            }
+            Label::Lease(ns, lease) => write!(f, "lease:{ns}:{lease}"),
+            Label::Entry(ns, vault, what) => write!(f, "entry:{ns}:{vault}:{what}"),
+        }
+    }
+}
+
+impl fmt::Display for What<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            What::Transaction(client, sequence) => write!(f, "tx:{client}:{sequence}"),
+            What::Hold(lease, key) => write!(f, "hold:{lease}:{key}"),
+            What::Settle(lease, key) => write!(f, "settle:{lease}:{key}"),
+            What::Release(lease, key) => write!(f, "release:{lease}:{key}"),
+            What::Key(key) => write!(f, "key:{key}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

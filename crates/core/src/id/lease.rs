@@ -1,0 +1,150 @@
+//! The lease id: a checked ULID.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::time::UnixMs;
+
+const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+const TEXT_BYTES: usize = 26;
+
+/// One reserve attempt: a ULID, 48 bits of time and 80 random bits.
+///
+/// Text is read in either case and written in upper case, so one lease has one label. It is kept in two
+/// halves, which can stand anywhere in a record; a `u128` wants an address that divides by 16.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseId {
+    high: u64,
+    low: u64,
+}
+
+/// Why a text is no lease id.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LeaseIdError {
+    /// Not 26 characters.
+    #[error("lease_id: found {found} bytes, a ULID has 26 characters")]
+    Length {
+        /// How many bytes there were.
+        found: usize,
+    },
+    /// A character outside Crockford's alphabet.
+    #[error(
+        "lease_id: found {found:?} at position {position}, allowed are 0-9 and A-Z without I, L, O and U"
+    )]
+    Character {
+        /// The character.
+        found: char,
+        /// Where, counted from 0.
+        position: usize,
+    },
+    /// More than 128 bits.
+    #[error("lease_id: found {found:?} as its first character, a ULID starts with 0 to 7")]
+    TooLarge {
+        /// The first character.
+        found: char,
+    },
+}
+
+impl LeaseId {
+    /// The lease with these 128 bits, the time in the upper 48.
+    #[must_use]
+    pub const fn from_u128(bits: u128) -> LeaseId {
+        LeaseId { high: (bits >> 64) as u64, low: bits as u64 }
+    }
+
+    /// The lease with this time and these random bits, of which the lower 80 count.
+    #[must_use]
+    pub const fn from_parts(time: UnixMs, random: u128) -> LeaseId {
+        LeaseId::from_u128(((time.get() as u128) << 80) | (random & ((1 << 80) - 1)))
+    }
+
+    /// All 128 bits.
+    #[must_use]
+    pub const fn to_u128(self) -> u128 {
+        ((self.high as u128) << 64) | self.low as u128
+    }
+
+    /// When the caller made it, by the caller's clock.
+    #[must_use]
+    pub const fn time(self) -> UnixMs {
+        UnixMs::new(self.high >> 16)
+    }
+
+    /// The lower 64 of its random bits.
+    #[must_use]
+    pub const fn random_bits(self) -> u64 {
+        self.low
+    }
+}
+
+impl FromStr for LeaseId {
+    type Err = LeaseIdError;
+
+    fn from_str(text: &str) -> Result<LeaseId, LeaseIdError> {
+        if text.len() != TEXT_BYTES {
+            return Err(LeaseIdError::Length { found: text.len() });
+        }
+        let mut bits = 0_u128;
+        for (position, found) in text.char_indices() {
+            let value = digit(found).ok_or(LeaseIdError::Character { found, position })?;
+            if position == 0 && value > 7 {
+                return Err(LeaseIdError::TooLarge { found });
+            }
+            bits = (bits << 5) | u128::from(value);
+        }
+        Ok(LeaseId::from_u128(bits))
+    }
+}
+
+fn digit(character: char) -> Option<u8> {
+    let upper = u8::try_from(character.to_ascii_uppercase()).ok()?;
+    ALPHABET.iter().zip(0_u8..).find_map(|(&letter, value)| (letter == upper).then_some(value))
+}
+
+impl fmt::Display for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = [0_u8; TEXT_BYTES];
+        let mut rest = self.to_u128();
+        for place in text.iter_mut().rev() {
+            *place = ALPHABET[(rest & 31) as usize];
+            rest >>= 5;
+        }
+        f.pad(std::str::from_utf8(&text).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_round_trips_in_upper_case() {
+        let text = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
+        let lease: LeaseId = text.parse().unwrap();
+        assert_eq!(lease.to_string(), text);
+        assert_eq!(text.to_ascii_lowercase().parse(), Ok(lease));
+        assert_eq!(lease.time(), UnixMs::new(1_469_922_850_259));
+        assert_eq!(LeaseId::from_parts(lease.time(), lease.to_u128()), lease);
+    }
+
+    #[test]
+    fn the_largest_ulid_is_the_largest_number() {
+        assert_eq!("7ZZZZZZZZZZZZZZZZZZZZZZZZZ".parse(), Ok(LeaseId::from_u128(u128::MAX)));
+    }
+
+    #[test]
+    fn what_is_no_ulid_is_refused_by_what_is_wrong_with_it() {
+        for (text, error) in [
+            ("", LeaseIdError::Length { found: 0 }),
+            ("01ARZ3NDEKTSV4RRFFQ69G5FA", LeaseIdError::Length { found: 25 }),
+            ("01ARZ3NDEKTSV4RRFFQ69G5FAVX", LeaseIdError::Length { found: 27 }),
+            ("8ZZZZZZZZZZZZZZZZZZZZZZZZZ", LeaseIdError::TooLarge { found: '8' }),
+            ("01ARZ3NDEKTSV4RRFFQ69G5FAI", LeaseIdError::Character { found: 'I', position: 25 }),
+            ("01ARZ3NDEKTSV4RRFFQ69G5FU1", LeaseIdError::Character { found: 'U', position: 24 }),
+            ("01ARZ3NDEKTSV4RRFFQ69G5Fé", LeaseIdError::Character { found: 'é', position: 24 }),
+        ] {
+            assert_eq!(text.parse::<LeaseId>(), Err(error), "{text}");
+        }
+    }
+}

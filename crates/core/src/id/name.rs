@@ -1,0 +1,179 @@
+//! Names that people choose: each has an alphabet and a length, checked when it is made.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Why a text is not a name of its kind.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{kind}: found {found}, allowed are 1 to {bytes_max} bytes of {alphabet}")]
+pub struct NameError {
+    /// What it should have named, for instance `limit key`.
+    pub kind: &'static str,
+    /// What was found: a length or a character.
+    pub found: String,
+    /// The longest allowed.
+    pub bytes_max: usize,
+    /// The characters that are allowed.
+    pub alphabet: &'static str,
+}
+
+struct Rule {
+    kind: &'static str,
+    bytes_max: usize,
+    alphabet: &'static str,
+    allows: fn(u8) -> bool,
+}
+
+impl Rule {
+    fn check(&self, text: &str) -> Result<(), NameError> {
+        let refuse = |found| {
+            let (kind, bytes_max, alphabet) = (self.kind, self.bytes_max, self.alphabet);
+            Err(NameError { kind, found, bytes_max, alphabet })
+        };
+        if text.is_empty() || text.len() > self.bytes_max {
+            return refuse(format!("{} bytes", text.len()));
+        }
+        match text.char_indices().find(|(_, c)| !u8::try_from(*c).is_ok_and(self.allows)) {
+            Some((position, character)) => refuse(format!("{character:?} at byte {position}")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"._@+-".contains(&byte)
+}
+
+fn is_key(byte: u8) -> bool {
+    is_plain(byte) || byte == b':'
+}
+
+fn is_asset(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_'
+}
+
+const KEY_ALPHABET: &str = "letters, digits and :._@+-";
+const PLAIN_ALPHABET: &str = "letters, digits and ._@+-";
+const ASSET_ALPHABET: &str = "lower-case letters, digits and _";
+
+macro_rules! names {
+    ($($(#[$doc:meta])* $name:ident: $kind:literal, $bytes_max:literal, $alphabet:ident, $allows:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// The longest such name, in bytes.
+            pub const BYTES_MAX: usize = $bytes_max;
+
+            /// Checks `text` and takes it as a name.
+            ///
+            /// # Errors
+            /// When it is empty, too long, or has a character outside its alphabet.
+            pub fn new(text: &str) -> Result<$name, NameError> {
+                let rule =
+                    Rule { kind: $kind, bytes_max: $bytes_max, alphabet: $alphabet, allows: $allows };
+                rule.check(text)?;
+                Ok($name(Arc::from(text)))
+            }
+
+            /// The name as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = NameError;
+
+            fn from_str(text: &str) -> Result<$name, NameError> {
+                $name::new(text)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+    )*};
+}
+
+names! {
+    /// Names a limit within its namespace. Holds no `/`.
+    LimitKey: "limit key", 256, KEY_ALPHABET, is_key;
+    /// Names an account within its vault.
+    AccountName: "account", 256, KEY_ALPHABET, is_key;
+    /// Names the logical work behind one or more leases, in logs and traces.
+    JobId: "job_id", 128, KEY_ALPHABET, is_key;
+    /// Names an entry that its writer wants to happen once.
+    IdempotencyKey: "idempotency key", 128, KEY_ALPHABET, is_key;
+    /// Names a namespace: the scope of limits and leases. Holds neither `:` nor `/`.
+    NamespaceName: "namespace", 64, PLAIN_ALPHABET, is_plain;
+    /// Names a vault: the scope of credit. Holds neither `:` nor `/`.
+    VaultName: "vault", 64, PLAIN_ALPHABET, is_plain;
+    /// Names a writer, which counts its own transactions. Holds neither `:` nor `/`.
+    ClientId: "client_id", 64, PLAIN_ALPHABET, is_plain;
+    /// Names what is counted in a vault: a currency, say.
+    AssetName: "asset", 32, ASSET_ALPHABET, is_asset;
+}
+
+impl NamespaceName {
+    /// The namespace that exists from the start.
+    pub const DEFAULT: &str = "default";
+
+    /// Whether this is the namespace `default`, which labels leave out.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        self.as_str() == NamespaceName::DEFAULT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_take_their_alphabet_up_to_their_length() {
+        assert!(LimitKey::new("global:llm:openai:gpt-4o:rpm").is_ok());
+        assert!(LimitKey::new(&"k".repeat(256)).is_ok());
+        assert!(AccountName::new("tenant:acme+eu@1_").is_ok());
+        assert!(NamespaceName::new("team-a.prod@eu+1").is_ok());
+        assert!(AssetName::new("usd_micro").is_ok());
+        assert!(NamespaceName::new("default").unwrap().is_default());
+    }
+
+    #[test]
+    fn a_refusal_names_what_was_found_and_what_is_allowed() {
+        for (result, message) in [
+            (
+                LimitKey::new("").map(drop),
+                "limit key: found 0 bytes, allowed are 1 to 256 bytes of letters, digits and :._@+-",
+            ),
+            (
+                LimitKey::new(&"k".repeat(257)).map(drop),
+                "limit key: found 257 bytes, allowed are 1 to 256 bytes of letters, digits and :._@+-",
+            ),
+            (
+                LimitKey::new("a/b").map(drop),
+                "limit key: found '/' at byte 1, allowed are 1 to 256 bytes of letters, digits and :._@+-",
+            ),
+            (
+                VaultName::new("a:b").map(drop),
+                "vault: found ':' at byte 1, allowed are 1 to 64 bytes of letters, digits and ._@+-",
+            ),
+            (
+                AssetName::new("USD").map(drop),
+                "asset: found 'U' at byte 0, allowed are 1 to 32 bytes of lower-case letters, digits and _",
+            ),
+            (
+                JobId::new("日").map(drop),
+                "job_id: found '日' at byte 0, allowed are 1 to 128 bytes of letters, digits and :._@+-",
+            ),
+        ] {
+            assert_eq!(result.unwrap_err().to_string(), message);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The heart of Earmark: the Book, one deterministic state machine for limits and leases.
+//!
+//! [`Book::apply`] takes a time and a [`Command`] and gives an [`Outcome`]. There is no clock, no randomness,
+//! no I/O and no async in here: time and ids come with the command, so that a log of commands gives the same
+//! Book wherever it is applied.
+//!
+//! ```
+//! use earmark_core::*;
+//!
+//! let mut book = Book::new(Config::default(), 0);
+//! let now = UnixMs::new(1_700_000_000_000);
+//! let rpm = Definition {
+//!     key: "openai:gpt-4o:rpm".parse()?,
+//!     kind: Kind::Rolling { window_seconds: 60 },
+//!     capacity: 1,
+//!     unit: "requests".into(),
+//!     description: String::new(),
+//!     overage: Overage::Debt,
+//! };
+//! let namespace = NamespaceId::DEFAULT;
+//! book.apply(now, Command::PutLimit(PutLimit { namespace, definition: &rpm, expected_revision: None }));
+//!
+//! let requirements = [Part { limit: LimitRef::Key(rpm.key.clone()), amount: 1 }];
+//! let mut reserve = |number, now| {
+//!     let lease = LeaseId::from_parts(now, number);
+//!     let reserve = Reserve { namespace, lease, wall: now, requirements: &requirements };
+//!     book.apply(now, Command::Reserve(reserve))
+//! };
+//! assert_eq!(reserve(1, now), Outcome::Reserve(ReserveOutcome::Created { reserved_at: now }));
+//! assert!(matches!(reserve(2, now), Outcome::Reserve(ReserveOutcome::Denied(_))));
+//! let later = now.plus_ms(60_000);
+//! assert_eq!(reserve(3, later), Outcome::Reserve(ReserveOutcome::Created { reserved_at: later }));
+//! # Ok::<(), NameError>(())
+//! ```
+
+#![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "a test that overflows fails"))]
+
+mod book;
+mod id;
+mod limits;
+mod snapshot;
+mod time;
+mod wire;
+
+pub use book::*;
+pub use id::*;
+pub use limits::{
+    Config, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, Hints, Kind, LIMITS_MAX,
+    LeaseInfo, LeaseState, LimitInfo, NAMESPACES_MAX, Overage, Totals, UNIT_BYTES_MAX, Usage,
+};
+pub use snapshot::{Encoded, Frozen, Restore, SNAPSHOT_VERSION, SnapshotError};
+pub use time::UnixMs;

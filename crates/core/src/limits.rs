@@ -1,0 +1,245 @@
+//! Limits and leases: what may be taken, what is taken, and when it is free again.
+//!
+//! The rules are those of pending transfers with timeouts in linked chains, on structures made for them: a
+//! hash table finds the lease, and every limit keeps what it holds as sums in order of time.
+
+mod capacity;
+mod clean;
+mod complete;
+mod config;
+mod definition;
+mod hint;
+mod index;
+mod lease;
+mod limit;
+mod read;
+mod reserve;
+mod slab;
+mod table;
+mod timeline;
+mod tombstone;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use config::{Config, Hints};
+pub use definition::{
+    DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, Kind, Overage, UNIT_BYTES_MAX,
+};
+pub use read::{LeaseInfo, LeaseState, LimitInfo, Totals, Usage};
+
+pub(crate) use hint::DENIALS_MAX;
+pub(crate) use lease::{Lease, Leases, Reservation, ends, forget_second};
+pub(crate) use limit::{Limit, Phase, Seen};
+pub(crate) use timeline::{Nodes, Sums};
+pub(crate) use tombstone::{Ending, Tombstone, Tombstones};
+
+use crate::book::{Command, LimitId, NamespaceId};
+use crate::id::{LeaseId, LimitKey, NamespaceName};
+use crate::time::UnixMs;
+use index::{Found, Index, LeaseHash, Place, Reference};
+use reserve::Wanted;
+use table::Table;
+
+/// The most limits, deleted ones included.
+pub const LIMITS_MAX: u32 = 1 << 20;
+/// The most namespaces.
+pub const NAMESPACES_MAX: usize = 1 << 16;
+
+/// What a limit says to people.
+#[derive(Clone, Debug)]
+pub(crate) struct Text {
+    pub(crate) key: LimitKey,
+    pub(crate) unit: String,
+    pub(crate) description: String,
+}
+
+/// All that is replicated, in tables that a snapshot can share.
+pub(crate) struct State {
+    pub(crate) config: Config,
+    /// The time of the last command; `None` before the first.
+    pub(crate) time: Option<UnixMs>,
+    /// Leases older than this may have been forgotten.
+    pub(crate) forgotten_before: UnixMs,
+    pub(crate) namespaces: Vec<NamespaceName>,
+    pub(crate) texts: Vec<Arc<Text>>,
+    pub(crate) limits: Table<Limit>,
+    pub(crate) nodes: Nodes,
+    pub(crate) leases: Leases,
+    pub(crate) tombstones: Tombstones,
+}
+
+/// The state, and the tables that are derived from it.
+pub(crate) struct Limits {
+    pub(crate) state: State,
+    index: Index,
+    names: BTreeMap<NamespaceName, NamespaceId>,
+    keys: BTreeMap<(NamespaceId, LimitKey), LimitId>,
+    sweep: LimitId,
+    wanted: Vec<Wanted>,
+    parts: Vec<Reservation>,
+}
+
+impl State {
+    pub(crate) fn new(config: Config) -> State {
+        State {
+            config: config.bounded(),
+            time: None,
+            forgotten_before: UnixMs::default(),
+            namespaces: Vec::new(),
+            texts: Vec::new(),
+            limits: Table::default(),
+            nodes: Nodes::default(),
+            leases: Leases::default(),
+            tombstones: Tombstones::default(),
+        }
+    }
+
+    /// The state as it is now, for a snapshot. Limits are copied: there are far fewer of them than of leases,
+    /// and every command writes to some.
+    pub(crate) fn share(&mut self) -> State {
+        State {
+            namespaces: self.namespaces.clone(),
+            texts: self.texts.clone(),
+            limits: self.limits.clone(),
+            nodes: self.nodes.share(),
+            leases: self.leases.share(),
+            tombstones: self.tombstones.share(),
+            ..*self
+        }
+    }
+
+    pub(crate) fn now(&self) -> UnixMs {
+        self.time.unwrap_or_default()
+    }
+
+    /// The limit with this number, if it belongs to the namespace; deleted or not.
+    pub(crate) fn limit(&self, namespace: NamespaceId, id: LimitId) -> Option<&Limit> {
+        self.limits.get(id).filter(|limit| limit.namespace == namespace)
+    }
+
+    pub(crate) fn remembered(&self) -> usize {
+        self.tombstones.len().saturating_add(self.leases.len() as usize)
+    }
+}
+
+impl Limits {
+    pub(crate) fn new(config: Config, table_seed: u64) -> Limits {
+        let mut limits = Limits::empty(State::new(config), table_seed);
+        if let Ok(name) = NamespaceName::new(NamespaceName::DEFAULT) {
+            limits.add_namespace(&name);
+        }
+        limits
+    }
+
+    pub(crate) fn empty(state: State, table_seed: u64) -> Limits {
+        Limits {
+            state,
+            index: Index::new(table_seed),
+            names: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            sweep: LimitId::default(),
+            wanted: Vec::new(),
+            parts: Vec::new(),
+        }
+    }
+
+    pub(crate) fn add_namespace(&mut self, name: &NamespaceName) -> Option<NamespaceId> {
+        let id = NamespaceId(u16::try_from(self.state.namespaces.len()).ok()?);
+        self.state.namespaces.push(name.clone());
+        self.names.insert(name.clone(), id);
+        Some(id)
+    }
+
+    pub(crate) fn namespace(&self, name: &NamespaceName) -> Option<NamespaceId> {
+        self.names.get(name).copied()
+    }
+
+    pub(crate) fn has_namespace(&self, id: NamespaceId) -> bool {
+        usize::from(id.0) < self.state.namespaces.len()
+    }
+
+    pub(crate) fn resolve(&self, namespace: NamespaceId, key: &LimitKey) -> Option<LimitId> {
+        self.keys.get(&(namespace, key.clone())).copied()
+    }
+
+    pub(crate) fn add_limit(&mut self, limit: Limit, text: Text) -> LimitId {
+        let namespace = limit.namespace;
+        let id = self.state.limits.push(limit);
+        self.keys.insert((namespace, text.key.clone()), id);
+        self.state.texts.push(Arc::new(text));
+        id
+    }
+
+    /// Takes a limit to `now` and gives it, unless it is unknown, of another namespace, or deleted.
+    fn advanced(&mut self, namespace: NamespaceId, id: LimitId, now: UnixMs) -> Option<&Limit> {
+        let limit = self.state.limits.get_mut(id).filter(|limit| limit.namespace == namespace)?;
+        if limit.is_due(now) {
+            limit.advance(&mut self.state.nodes, now);
+        }
+        (limit.phase != Phase::Deleted).then_some(limit)
+    }
+
+    pub(crate) fn hash(&self, namespace: NamespaceId, lease: LeaseId) -> LeaseHash {
+        self.index.hash(namespace, lease)
+    }
+
+    fn find(&self, hash: LeaseHash, namespace: NamespaceId, lease: LeaseId) -> Option<(Place, Found)> {
+        let is_meant = |reference: Reference| match reference.found() {
+            Found::Record(slot) => {
+                let record = self.state.leases.get(slot);
+                record.id == lease && record.namespace == namespace
+            }
+            Found::Tombstone(number) => {
+                let tombstone = self.state.tombstones.get(number);
+                tombstone.id == lease && tombstone.namespace == namespace
+            }
+        };
+        self.index.find(hash, is_meant).map(|(place, reference)| (place, reference.found()))
+    }
+
+    /// Reads what `commands` will read, all at once: memory answers many questions in the time of one.
+    pub(crate) fn warm(&self, commands: &[Command<'_>]) {
+        self.warm_leases(commands.iter().filter_map(|command| match command {
+            Command::Reserve(reserve) => Some((reserve.namespace, reserve.lease)),
+            Command::Complete(complete) => Some((complete.namespace, complete.lease)),
+            _ => None,
+        }));
+    }
+
+    pub(crate) fn warm_leases(&self, leases: impl Iterator<Item = (NamespaceId, LeaseId)>) {
+        let mut seen = 0;
+        for (namespace, lease) in leases {
+            if let Some(reference) = self.index.peek(self.index.hash(namespace, lease))
+                && let Found::Record(slot) = reference.found()
+            {
+                seen ^= self.state.leases.get(slot).reserved_at.get();
+            }
+        }
+        std::hint::black_box(seen);
+    }
+
+    /// Puts a lease that was restored, or just allowed, into its tables.
+    pub(crate) fn add_lease(
+        &mut self,
+        namespace: NamespaceId,
+        lease: LeaseId,
+        hash: LeaseHash,
+        reserved_at: UnixMs,
+        parts: &[Reservation],
+    ) {
+        let retention_ms = self.state.config.retention_ms;
+        let slot = self.state.leases.insert(namespace, lease, reserved_at, parts, retention_ms);
+        self.index.insert(hash, Reference::record(slot));
+    }
+
+    pub(crate) fn add_tombstone(&mut self, tombstone: Tombstone) {
+        let hash = self.index.hash(tombstone.namespace, tombstone.id);
+        let number = self.state.tombstones.push(tombstone);
+        self.index.insert(hash, Reference::tombstone(number));
+    }
+
+    pub(crate) fn is_remembered(&self, namespace: NamespaceId, lease: LeaseId) -> bool {
+        self.find(self.index.hash(namespace, lease), namespace, lease).is_some()
+    }
+}

@@ -1,0 +1,134 @@
+//! Putting, changing and deleting limits.
+
+use std::sync::Arc;
+
+use super::{Definition, LIMITS_MAX, Limit, Limits, Overage, Phase, Text};
+use crate::book::{DeleteLimit, LimitId, LimitOutcome, NamespaceId, PutLimit};
+use crate::id::LimitKey;
+use crate::time::UnixMs;
+
+impl Limits {
+    pub(crate) fn put_limit(&mut self, now: UnixMs, command: &PutLimit<'_>) -> LimitOutcome {
+        if let Err(error) = command.definition.validate() {
+            return LimitOutcome::Invalid(error);
+        }
+        if !self.has_namespace(command.namespace) {
+            return LimitOutcome::UnknownNamespace;
+        }
+        let found = self.lookup(now, command.namespace, &command.definition.key);
+        let exists = found.filter(|id| self.state.limits[*id].phase != Phase::Deleted);
+        if let Some(refusal) = self.check_revision(exists, command.expected_revision) {
+            return refusal;
+        }
+        match (exists, found) {
+            (Some(id), _) => self.redefine(id, command.definition),
+            (None, Some(id)) => self.recreate(id, command.definition),
+            (None, None) if self.state.limits.len() >= LIMITS_MAX => LimitOutcome::TooMany,
+            (None, None) => {
+                let limit = Limit { namespace: command.namespace, ..Limit::of(command.definition) };
+                let id = self.add_limit(limit, Text::of(command.definition));
+                self.changed(id)
+            }
+        }
+    }
+
+    pub(crate) fn delete_limit(&mut self, now: UnixMs, command: &DeleteLimit<'_>) -> LimitOutcome {
+        if !self.has_namespace(command.namespace) {
+            return LimitOutcome::UnknownNamespace;
+        }
+        let found = self.lookup(now, command.namespace, command.key);
+        let exists = found.filter(|id| self.state.limits[*id].phase != Phase::Deleted);
+        if let Some(refusal) = self.check_revision(exists, command.expected_revision) {
+            return refusal;
+        }
+        let Some(id) = exists else { return LimitOutcome::NotFound };
+        let limit = &mut self.state.limits[id];
+        if limit.phase != Phase::Deleting {
+            limit.revision = limit.revision.saturating_add(1);
+            limit.phase = Phase::Deleting;
+            limit.target = 0;
+            limit.advance(&mut self.state.nodes, now);
+        }
+        self.changed(id)
+    }
+
+    /// The limit of this name, taken to `now`, deleted or not.
+    fn lookup(&mut self, now: UnixMs, namespace: NamespaceId, key: &LimitKey) -> Option<LimitId> {
+        let id = self.resolve(namespace, key)?;
+        self.advanced(namespace, id, now);
+        Some(id)
+    }
+
+    fn check_revision(&self, exists: Option<LimitId>, expected: Option<u64>) -> Option<LimitOutcome> {
+        let revision = exists.map_or(0, |id| self.state.limits[id].revision);
+        (expected.unwrap_or(revision) != revision).then_some(LimitOutcome::RevisionDiffers { revision })
+    }
+
+    fn redefine(&mut self, id: LimitId, definition: &Definition) -> LimitOutcome {
+        let limit = &self.state.limits[id];
+        if !limit.kind().is_same_kind(definition.kind) {
+            return LimitOutcome::KindDiffers;
+        }
+        if limit.phase != Phase::Deleting && self.state.definition(id).as_ref() == Some(definition) {
+            return self.changed(id);
+        }
+        let limit = &mut self.state.limits[id];
+        limit.revision = limit.revision.saturating_add(1);
+        limit.define(definition);
+        self.state.texts[id.0 as usize] = Arc::new(Text::of(definition));
+        self.changed(id)
+    }
+
+    /// A deleted limit comes back as a new one that goes on counting its revisions.
+    fn recreate(&mut self, id: LimitId, definition: &Definition) -> LimitOutcome {
+        let limit = &mut self.state.limits[id];
+        let revision = limit.revision.saturating_add(1);
+        *limit = Limit { revision, namespace: limit.namespace, ..Limit::of(definition) };
+        self.state.texts[id.0 as usize] = Arc::new(Text::of(definition));
+        self.changed(id)
+    }
+
+    fn changed(&self, id: LimitId) -> LimitOutcome {
+        let limit = &self.state.limits[id];
+        LimitOutcome::Changed { limit: id, revision: limit.revision, status: limit.status() }
+    }
+}
+
+impl Text {
+    pub(crate) fn of(definition: &Definition) -> Text {
+        Text {
+            key: definition.key.clone(),
+            unit: definition.unit.clone(),
+            description: definition.description.clone(),
+        }
+    }
+}
+
+impl Limit {
+    pub(crate) fn of(definition: &Definition) -> Limit {
+        let mut limit = Limit {
+            revision: 1,
+            phase: Phase::Active,
+            is_rolling: definition.kind.is_rolling(),
+            ..Limit::default()
+        };
+        limit.define(definition);
+        limit
+    }
+
+    /// Everything takes effect at once, but for a capacity below what is in force: that waits until so much
+    /// is free.
+    fn define(&mut self, definition: &Definition) {
+        self.hold_seconds = definition.kind.hold_seconds();
+        self.keeps_debt = definition.overage == Overage::Debt;
+        self.defined = definition.capacity;
+        if definition.capacity >= self.capacity || definition.capacity >= self.reserved() {
+            self.capacity = definition.capacity;
+            self.phase = Phase::Active;
+            self.target = 0;
+        } else {
+            self.phase = Phase::Decreasing;
+            self.target = definition.capacity;
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What is due, a little with every command.
+
+use super::lease::ends;
+use super::{Limits, Reference};
+use crate::book::{LimitId, NamespaceId};
+use crate::id::LeaseId;
+use crate::time::UnixMs;
+
+/// The most leases that one command forgets.
+const CLEAN_RECORDS: usize = 16;
+/// The most tombstones that one command forgets.
+const CLEAN_TOMBSTONES: usize = 16;
+/// The most nodes of timelines that one command frees. One reserve of 32 limits adds fewer.
+const CLEAN_NODES: usize = 64;
+
+impl Limits {
+    /// Takes the time of a command and cleans up some of what is due. Gives the time that counts.
+    pub(crate) fn advance(&mut self, now: UnixMs) -> UnixMs {
+        let now = match self.state.time {
+            Some(time) => now.max(time),
+            None => {
+                self.state.forgotten_before = now.minus_ms(self.state.config.retention_ms);
+                now
+            }
+        };
+        self.state.time = Some(now);
+        self.forget_leases(now);
+        self.forget_tombstones(now);
+        self.state.nodes.reclaim(CLEAN_NODES);
+        self.sweep(now);
+        now
+    }
+
+    fn forget_leases(&mut self, now: UnixMs) {
+        for _ in 0..CLEAN_RECORDS {
+            let Some(slot) = self.state.leases.first_due(now) else { return };
+            let lease = *self.state.leases.get(slot);
+            let mut parts = std::mem::take(&mut self.parts);
+            self.state.leases.parts(&lease, &mut parts);
+            let (_, ends_at) = ends(lease.reserved_at, &parts);
+            self.parts = parts;
+            self.state.leases.remove(slot, ends_at, self.state.config.retention_ms);
+            self.forget(lease.namespace, lease.id, Reference::record(slot));
+        }
+    }
+
+    fn forget_tombstones(&mut self, now: UnixMs) {
+        for _ in 0..CLEAN_TOMBSTONES {
+            let Some((number, tombstone)) = self.state.tombstones.first() else { return };
+            if !tombstone.is_forgotten(self.state.config.retention_ms, now) {
+                return;
+            }
+            let (namespace, lease) = (tombstone.namespace, tombstone.id);
+            self.state.tombstones.pop();
+            self.forget(namespace, lease, Reference::tombstone(number));
+        }
+    }
+
+    /// From now on every lease up to this one's time is refused, since nobody can tell them apart any more.
+    fn forget(&mut self, namespace: NamespaceId, lease: LeaseId, reference: Reference) {
+        self.state.nodes.count(1);
+        let hash = self.index.hash(namespace, lease);
+        if let Some((place, _)) = self.index.find(hash, |found| found == reference) {
+            self.index.remove(place);
+        }
+        self.state.forgotten_before = self.state.forgotten_before.max(lease.time().plus_ms(1));
+    }
+
+    /// Takes one limit after the other to `now`, so that those nobody asks for let go of their memory too.
+    fn sweep(&mut self, now: UnixMs) {
+        let Some(limit) = self.state.limits.get_mut(self.sweep) else {
+            self.sweep = LimitId::default();
+            return;
+        };
+        if limit.is_due(now) {
+            limit.advance(&mut self.state.nodes, now);
+        }
+        self.sweep = LimitId(self.sweep.0.saturating_add(1));
+    }
+}

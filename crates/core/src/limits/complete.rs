@@ -1,0 +1,165 @@
+//! Complete: what a lease really used.
+
+use super::lease::ends;
+use super::reserve::{Wanted, fingerprint};
+use super::{Ending, Found, Limits, Phase, Reference, Reservation, State, Sums, Tombstone};
+use crate::book::{Complete, CompleteOutcome, LimitId, OverageHow, OverageTaken, Settlement};
+use crate::time::UnixMs;
+
+/// How long overage is held when what it exceeds has ended already.
+const LATE_OVERAGE_MS: u64 = 1_000;
+/// A long window is settled in this many slots, so that what it holds does not grow with its traffic.
+const SLOTS: u64 = 4_096;
+
+impl Limits {
+    pub(crate) fn complete(&mut self, now: UnixMs, command: &Complete<'_>) -> CompleteOutcome {
+        let mut wanted = std::mem::take(&mut self.wanted);
+        let shape = self
+            .check_namespace(command.namespace)
+            .and_then(|()| self.sort_parts(command.namespace, command.actuals, 0, &mut wanted));
+        let outcome = match shape {
+            Err(invalid) => CompleteOutcome::Invalid(invalid),
+            Ok(()) => self.complete_wanted(now, command, &wanted),
+        };
+        self.wanted = wanted;
+        outcome
+    }
+
+    fn complete_wanted(
+        &mut self,
+        now: UnixMs,
+        command: &Complete<'_>,
+        actuals: &[Wanted],
+    ) -> CompleteOutcome {
+        let (namespace, lease) = (command.namespace, command.lease);
+        let hash = self.index.hash(namespace, lease);
+        match self.find(hash, namespace, lease) {
+            Some((place, Found::Record(slot))) => {
+                let record = self.state.leases.get(slot);
+                let reserved_at = record.reserved_at;
+                let mut parts = std::mem::take(&mut self.parts);
+                self.state.leases.parts(record, &mut parts);
+                let settlement = self.state.settle(now, reserved_at, &parts, actuals);
+                let (_, ends_at) = ends(reserved_at, &parts);
+                self.state.leases.remove(slot, ends_at, self.state.config.retention_ms);
+                let number = self.state.tombstones.push(Tombstone {
+                    fingerprint: fingerprint(parts.iter().map(|part| (part.limit, part.amount))),
+                    at: reserved_at,
+                    ..Tombstone::new(namespace, lease, Ending::Completed, now)
+                });
+                self.index.replace(place, Reference::tombstone(number));
+                self.parts = parts;
+                CompleteOutcome::Completed(settlement)
+            }
+            Some((_, Found::Tombstone(number))) => match self.state.tombstones.get(number).ending {
+                Ending::Completed => CompleteOutcome::Before,
+                Ending::Denied | Ending::DeniedNever | Ending::Marked => CompleteOutcome::HeldNothing,
+            },
+            None if self.state.age(lease, command.wall).is_some() => CompleteOutcome::UnknownByAge,
+            None if self.state.remembered() >= self.state.config.leases_max as usize => {
+                CompleteOutcome::Overloaded
+            }
+            None => {
+                self.add_tombstone(Tombstone::new(namespace, lease, Ending::Marked, now));
+                CompleteOutcome::Marked
+            }
+        }
+    }
+}
+
+impl State {
+    /// Settles every reservation of a lease. Both slices are in order of limit.
+    fn settle(
+        &mut self,
+        now: UnixMs,
+        reserved_at: UnixMs,
+        parts: &[Reservation],
+        actuals: &[Wanted],
+    ) -> Settlement {
+        let mut settlement = Settlement::default();
+        let mut actuals = actuals.iter().peekable();
+        for part in parts {
+            while let Some(other) = actuals.next_if(|actual| actual.limit < part.limit) {
+                settlement.ignored.push(other.place);
+            }
+            let actual = actuals.next_if(|actual| actual.limit == part.limit).map(|actual| actual.amount);
+            if !part.is_rolling() {
+                self.free(now, reserved_at, part);
+            } else if let Some(taken) = self.settle_rolling(now, reserved_at, part, actual) {
+                settlement.overages.push(taken);
+            }
+        }
+        settlement.ignored.extend(actuals.map(|other| other.place));
+        settlement.ignored.sort_unstable();
+        settlement
+    }
+
+    fn free(&mut self, now: UnixMs, reserved_at: UnixMs, part: &Reservation) {
+        let ends_at = reserved_at.plus_ms(part.hold_ms());
+        if ends_at > now {
+            let timeline = &mut self.limits[part.limit].timeline;
+            timeline.change(&mut self.nodes, ends_at, Sums::unsettled(part.amount), Sums::ZERO);
+        }
+    }
+
+    fn settle_rolling(
+        &mut self,
+        now: UnixMs,
+        reserved_at: UnixMs,
+        part: &Reservation,
+        actual: Option<u64>,
+    ) -> Option<OverageTaken> {
+        let ends_at = reserved_at.plus_ms(part.hold_ms());
+        let has_ended = ends_at <= now;
+        let actual = actual.unwrap_or(part.amount);
+        let excess = actual.saturating_sub(part.amount);
+        if has_ended && excess == 0 {
+            return None;
+        }
+        let how = (excess > 0).then(|| self.place_overage(now, part.limit, excess));
+        let fitted = if how == Some(OverageHow::Reserved) { excess } else { 0 };
+        let limit = &mut self.limits[part.limit];
+        if has_ended {
+            limit.timeline.add(&mut self.nodes, now.plus_ms(LATE_OVERAGE_MS), Sums::settled(fitted));
+        } else {
+            let settled = Sums::settled(actual.min(part.amount).saturating_add(fitted));
+            let less = Sums::unsettled(part.amount);
+            let settles_at = settled_end(ends_at, part.hold_ms(), self.config.retention_ms);
+            if settles_at == ends_at {
+                limit.timeline.change(&mut self.nodes, ends_at, less, settled);
+            } else {
+                limit.timeline.change(&mut self.nodes, ends_at, less, Sums::ZERO);
+                limit.timeline.add(&mut self.nodes, settles_at, settled);
+            }
+        }
+        how.map(|how| OverageTaken { limit: part.limit, amount: excess, how })
+    }
+
+    /// Decides what becomes of usage beyond what was reserved, and records it if it is debt.
+    fn place_overage(&mut self, now: UnixMs, id: LimitId, excess: u64) -> OverageHow {
+        let limit = &mut self.limits[id];
+        if limit.is_due(now) {
+            limit.advance(&mut self.nodes, now);
+        }
+        if limit.phase == Phase::Deleted {
+            OverageHow::Dropped
+        } else if excess <= limit.available() {
+            OverageHow::Reserved
+        } else if limit.keeps_debt {
+            limit.debt = limit.debt.saturating_add(u128::from(excess));
+            OverageHow::Debt
+        } else {
+            OverageHow::Dropped
+        }
+    }
+}
+
+/// When a settled reservation ends: exactly when it would have, or with its slot if its window is so long
+/// that it outlives the memory of its lease.
+fn settled_end(ends_at: UnixMs, hold_ms: u64, retention_ms: u64) -> UnixMs {
+    if hold_ms <= retention_ms {
+        return ends_at;
+    }
+    let slot_ms = (hold_ms / SLOTS).max(1);
+    UnixMs::new(ends_at.get().div_ceil(slot_ms).saturating_mul(slot_ms))
+}

@@ -1,0 +1,87 @@
+//! When a denied caller should come back.
+
+use super::reserve::Wanted;
+use super::{Hints, Limit, Nodes, State};
+use crate::book::{Denial, LimitId};
+use crate::id::LeaseId;
+use crate::time::UnixMs;
+
+/// Every backoff has reached its maximum long before; more denials are not counted.
+pub(crate) const DENIALS_MAX: u32 = 64;
+
+/// One limit that stands in the way: how long, or for ever.
+struct Obstacle {
+    limit: LimitId,
+    wait_ms: u64,
+    never: bool,
+}
+
+impl State {
+    /// What stands in the way of `wanted`, and for how long. Counts the denial for every limit that is.
+    pub(super) fn denial(&mut self, now: UnixMs, lease: LeaseId, wanted: &[Wanted]) -> Denial {
+        let hints = self.config.hints;
+        let mut obstacles = Vec::with_capacity(wanted.len());
+        for part in wanted {
+            if part.amount <= self.limits[part.limit].available() {
+                continue;
+            }
+            let limit = &mut self.limits[part.limit];
+            let never = part.amount > limit.capacity;
+            let mut wait_ms = 0;
+            if !never {
+                wait_ms = limit.wait_ms(&mut self.nodes, &hints, now, lease, part.amount);
+                limit.denials = limit.denials.saturating_add(1).min(DENIALS_MAX);
+            }
+            obstacles.push(Obstacle { limit: part.limit, wait_ms, never });
+        }
+        obstacles.sort_unstable_by_key(|o| (!o.never, std::cmp::Reverse(o.wait_ms), o.limit));
+        let never = obstacles.first().is_some_and(|first| first.never);
+        let retry_after_ms = if never { 0 } else { obstacles.first().map_or(0, |first| first.wait_ms) };
+        Denial { retry_after_ms, limited_by: obstacles.iter().map(|o| o.limit).collect(), never }
+    }
+}
+
+impl Limit {
+    fn wait_ms(&self, nodes: &mut Nodes, hints: &Hints, now: UnixMs, lease: LeaseId, amount: u64) -> u64 {
+        let backoff_ms = hints.jittered(hints.backoff_ms(self), lease);
+        if !self.is_rolling {
+            return backoff_ms.min(self.timeline.next_at().ms_since(now));
+        }
+        let missing = amount.saturating_sub(self.available());
+        let exact_ms = self.timeline.freed_at(nodes, missing).ms_since(now);
+        // A lease that is not settled may give something back at any moment.
+        if self.timeline.sums().unsettled == 0 { exact_ms } else { exact_ms.min(backoff_ms) }
+    }
+}
+
+impl Hints {
+    fn backoff_ms(&self, limit: &Limit) -> u64 {
+        if limit.is_rolling {
+            let first =
+                limit.hold_ms().checked_div(self.rolling_window_part).unwrap_or(0).max(self.rolling_base_ms);
+            grow(first, limit.denials, self.rolling_max_ms, |ms| ms.saturating_add(ms / 2))
+        } else {
+            grow(self.concurrency_base_ms, limit.denials, self.concurrency_max_ms, |ms| ms.saturating_mul(2))
+        }
+    }
+
+    /// Takes a part away, by the lease's own random bits, so that callers denied together do not come back
+    /// together.
+    fn jittered(&self, ms: u64, lease: LeaseId) -> u64 {
+        let random = u128::from(lease.random_bits() & 0xffff);
+        let part = u128::from(ms).saturating_mul(u128::from(self.jitter_percent)).saturating_mul(random);
+        let cut = u64::try_from(part / (100 * 65_536)).unwrap_or(ms);
+        ms.saturating_sub(cut).max(1)
+    }
+}
+
+fn grow(first_ms: u64, times: u32, max_ms: u64, step: impl Fn(u64) -> u64) -> u64 {
+    let mut ms = first_ms.min(max_ms);
+    for _ in 0..times {
+        if ms == max_ms {
+            break;
+        }
+        ms = step(ms).min(max_ms);
+    }
+    ms
+}

@@ -1,0 +1,196 @@
+//! Where a lease is: a hash table of references.
+//!
+//! It is made of many small tables, each of which grows on its own. So growing never stalls: the largest
+//! step copies a few thousand cells, even with a hundred million leases. Its layout depends on a seed and on
+//! history, and nothing reads it in order.
+
+use crate::book::NamespaceId;
+use crate::id::LeaseId;
+
+const SEGMENT_BITS: u32 = 12;
+const SEGMENTS: usize = 1 << SEGMENT_BITS;
+const CELLS_MIN: usize = 8;
+const EMPTY: u64 = u64::MAX;
+
+/// A record or a tombstone. The highest bit tells which; numbers stay below [`REFERENCES_MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reference(u32);
+
+/// What a reference refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Record(u32),
+    Tombstone(u32),
+}
+
+/// The most records, and the most tombstones, that references tell apart.
+pub(crate) const REFERENCES_MAX: u32 = 1 << 30;
+const TOMBSTONE: u32 = 1 << 31;
+
+impl Reference {
+    pub(crate) fn record(slot: u32) -> Reference {
+        Reference(slot)
+    }
+
+    pub(crate) fn tombstone(number: u32) -> Reference {
+        Reference(number | TOMBSTONE)
+    }
+
+    pub(crate) fn found(self) -> Found {
+        if self.0 & TOMBSTONE == 0 { Found::Record(self.0) } else { Found::Tombstone(self.0 & !TOMBSTONE) }
+    }
+}
+
+/// The hash of a lease in its namespace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeaseHash(u64);
+
+/// A cell that holds a reference. Valid until the table changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    segment: usize,
+    cell: usize,
+}
+
+#[derive(Default)]
+struct Segment {
+    cells: Box<[u64]>,
+    used: usize,
+}
+
+pub(crate) struct Index {
+    segments: Box<[Segment]>,
+    seed: u64,
+}
+
+impl Index {
+    pub(crate) fn new(seed: u64) -> Index {
+        Index { segments: (0..SEGMENTS).map(|_| Segment::default()).collect(), seed }
+    }
+
+    /// Callers choose lease ids, so the hash is seeded: nobody outside can aim at one segment.
+    pub(crate) fn hash(&self, namespace: NamespaceId, lease: LeaseId) -> LeaseHash {
+        let bits = lease.to_u128();
+        let low = bits as u64 ^ self.seed;
+        let high = (bits >> 64) as u64 ^ self.seed.rotate_left(32) ^ u64::from(namespace.0);
+        let mixed = fold(low ^ 0x9e37_79b9_7f4a_7c15, high ^ 0xd1b5_4a32_d192_ed03);
+        LeaseHash(fold(mixed ^ high, 0xa076_1d64_78bd_642f))
+    }
+
+    /// What stands where the search for this hash begins. Asking for several at once lets the processor fetch
+    /// them side by side, before each is needed.
+    pub(crate) fn peek(&self, hash: LeaseHash) -> Option<Reference> {
+        let cells = &self.segments[hash.segment()].cells;
+        let mask = cells.len().checked_sub(1)?;
+        let content = cells[hash.home() & mask];
+        ((content >> 32) as u32 == hash.tag() && content != EMPTY).then_some(Reference(content as u32))
+    }
+
+    /// The reference with this hash that is the one meant.
+    pub(crate) fn find(
+        &self,
+        hash: LeaseHash,
+        is_meant: impl Fn(Reference) -> bool,
+    ) -> Option<(Place, Reference)> {
+        let number = hash.segment();
+        let cells = &self.segments[number].cells;
+        let mask = cells.len().checked_sub(1)?;
+        let mut cell = hash.home() & mask;
+        loop {
+            let content = cells[cell];
+            if content == EMPTY {
+                return None;
+            }
+            if (content >> 32) as u32 == hash.tag() {
+                let reference = Reference(content as u32);
+                if is_meant(reference) {
+                    return Some((Place { segment: number, cell }, reference));
+                }
+            }
+            cell = cell.wrapping_add(1) & mask;
+        }
+    }
+
+    pub(crate) fn insert(&mut self, hash: LeaseHash, reference: Reference) {
+        let segment = &mut self.segments[hash.segment()];
+        if segment.used.saturating_mul(4) >= segment.cells.len().saturating_mul(3) {
+            segment.grow();
+        }
+        segment.used = segment.used.saturating_add(1);
+        segment.put(content(hash.tag(), reference));
+    }
+
+    pub(crate) fn replace(&mut self, place: Place, reference: Reference) {
+        let cell = &mut self.segments[place.segment].cells[place.cell];
+        *cell = content((*cell >> 32) as u32, reference);
+    }
+
+    /// Empties a cell and moves up what was pushed past it.
+    pub(crate) fn remove(&mut self, place: Place) {
+        let segment = &mut self.segments[place.segment];
+        segment.used = segment.used.saturating_sub(1);
+        let cells = &mut segment.cells;
+        let Some(mask) = cells.len().checked_sub(1) else { return };
+        let mut hole = place.cell;
+        let mut cell = hole;
+        loop {
+            cell = cell.wrapping_add(1) & mask;
+            let content = cells[cell];
+            if content == EMPTY {
+                break;
+            }
+            let home = (content >> 32) as usize & mask;
+            let distance = cell.wrapping_sub(home) & mask;
+            if distance >= (cell.wrapping_sub(hole) & mask) {
+                cells[hole] = content;
+                hole = cell;
+            }
+        }
+        cells[hole] = EMPTY;
+    }
+}
+
+impl LeaseHash {
+    fn segment(self) -> usize {
+        (self.0 >> (64 - SEGMENT_BITS)) as usize
+    }
+
+    fn tag(self) -> u32 {
+        self.0 as u32
+    }
+
+    fn home(self) -> usize {
+        self.tag() as usize
+    }
+}
+
+impl Segment {
+    fn grow(&mut self) {
+        let len = self.cells.len().saturating_mul(2).max(CELLS_MIN);
+        let old = std::mem::replace(&mut self.cells, vec![EMPTY; len].into());
+        for &content in old.iter().filter(|content| **content != EMPTY) {
+            self.put(content);
+        }
+    }
+
+    fn put(&mut self, content: u64) {
+        let Some(mask) = self.cells.len().checked_sub(1) else { return };
+        let mut cell = (content >> 32) as usize & mask;
+        while self.cells[cell] != EMPTY {
+            cell = cell.wrapping_add(1) & mask;
+        }
+        self.cells[cell] = content;
+    }
+}
+
+fn content(tag: u32, reference: Reference) -> u64 {
+    (u64::from(tag) << 32) | u64::from(reference.0)
+}
+
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a).wrapping_mul(u128::from(b));
+    product as u64 ^ (product >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests;

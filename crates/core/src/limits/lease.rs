@@ -1,0 +1,251 @@
+//! The leases that hold something, or ran out without a word: what each took, and when each is forgotten.
+
+use std::collections::BTreeMap;
+
+use super::slab::{NONE, Record, Slab};
+use crate::book::{LimitId, NamespaceId};
+use crate::id::LeaseId;
+use crate::time::{UnixMs, seconds_to_ms};
+
+const PARTS_INLINE: usize = 4;
+const PARTS_MORE: usize = 7;
+const CONCURRENCY: u32 = 1 << 31;
+
+/// What a lease took from one limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reservation {
+    pub(crate) limit: LimitId,
+    hold: u32,
+    pub(crate) amount: u64,
+}
+
+impl Reservation {
+    pub(crate) fn new(limit: LimitId, is_rolling: bool, hold_seconds: u32, amount: u64) -> Reservation {
+        let hold = if is_rolling { hold_seconds } else { hold_seconds | CONCURRENCY };
+        Reservation { limit, hold, amount }
+    }
+
+    pub(crate) fn is_rolling(&self) -> bool {
+        self.hold & CONCURRENCY == 0
+    }
+
+    pub(crate) fn hold_seconds(&self) -> u32 {
+        self.hold & !CONCURRENCY
+    }
+
+    pub(crate) fn hold_ms(&self) -> u64 {
+        seconds_to_ms(self.hold_seconds())
+    }
+}
+
+/// A lease and the first of its reservations, in order of limit.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Lease {
+    pub(crate) id: LeaseId,
+    pub(crate) reserved_at: UnixMs,
+    prev: u32,
+    next: u32,
+    more: u32,
+    pub(crate) namespace: NamespaceId,
+    count: u8,
+    parts: [Reservation; PARTS_INLINE],
+}
+
+impl Lease {
+    pub(crate) fn next(&self) -> u32 {
+        self.next
+    }
+}
+
+impl Record for Lease {
+    fn link(&self) -> u32 {
+        self.next
+    }
+    fn set_link(&mut self, link: u32) {
+        self.next = link;
+    }
+}
+
+/// Reservations that did not fit into the lease.
+#[derive(Clone, Copy, Default)]
+struct More {
+    parts: [Reservation; PARTS_MORE],
+    next: u32,
+}
+
+impl Record for More {
+    fn link(&self) -> u32 {
+        self.next
+    }
+    fn set_link(&mut self, link: u32) {
+        self.next = link;
+    }
+}
+
+/// The leases that are forgotten within one second, in the order in which they came.
+#[derive(Clone, Copy)]
+struct Bucket {
+    first: u32,
+    last: u32,
+}
+
+#[derive(Default)]
+pub(crate) struct Leases {
+    leases: Slab<Lease>,
+    more: Slab<More>,
+    buckets: BTreeMap<u64, Bucket>,
+    len: u32,
+}
+
+/// The last second of a lease's memory, given when it is resolved by time.
+pub(crate) fn forget_second(lease: LeaseId, ends_at: UnixMs, retention_ms: u64) -> u64 {
+    lease.time().max(ends_at).get().saturating_add(retention_ms).div_ceil(1_000)
+}
+
+impl Leases {
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    pub(crate) fn get(&self, slot: u32) -> &Lease {
+        self.leases.get(slot)
+    }
+
+    /// Keeps a lease that was allowed. `parts` are in order of limit.
+    pub(crate) fn insert(
+        &mut self,
+        namespace: NamespaceId,
+        lease: LeaseId,
+        reserved_at: UnixMs,
+        parts: &[Reservation],
+        retention_ms: u64,
+    ) -> u32 {
+        let mut record = Lease {
+            id: lease,
+            reserved_at,
+            prev: NONE,
+            next: NONE,
+            more: NONE,
+            namespace,
+            count: parts.len() as u8,
+            parts: [Reservation::default(); PARTS_INLINE],
+        };
+        let (inline, rest) = parts.split_at(parts.len().min(PARTS_INLINE));
+        record.parts[..inline.len()].copy_from_slice(inline);
+        for chunk in rest.rchunks(PARTS_MORE) {
+            let mut more = More { next: record.more, ..More::default() };
+            more.parts[..chunk.len()].copy_from_slice(chunk);
+            record.more = self.more.insert(more);
+        }
+        let hold_ms = parts.iter().map(Reservation::hold_ms).max().unwrap_or(0);
+        let second = forget_second(lease, reserved_at.plus_ms(hold_ms), retention_ms);
+        self.len = self.len.saturating_add(1);
+        self.link(second, record)
+    }
+
+    fn link(&mut self, second: u64, mut record: Lease) -> u32 {
+        match self.buckets.get_mut(&second) {
+            Some(bucket) => {
+                record.prev = bucket.last;
+                let slot = self.leases.insert(record);
+                self.leases.get_mut(bucket.last).next = slot;
+                bucket.last = slot;
+                slot
+            }
+            None => {
+                let slot = self.leases.insert(record);
+                self.buckets.insert(second, Bucket { first: slot, last: slot });
+                slot
+            }
+        }
+    }
+
+    /// Forgets a lease. `ends_at` is when the last of its reservations ends.
+    pub(crate) fn remove(&mut self, slot: u32, ends_at: UnixMs, retention_ms: u64) {
+        let &Lease { id, prev, next, mut more, .. } = self.leases.get(slot);
+        if prev != NONE {
+            self.leases.get_mut(prev).next = next;
+        }
+        if next != NONE {
+            self.leases.get_mut(next).prev = prev;
+        }
+        if prev == NONE || next == NONE {
+            self.move_ends(forget_second(id, ends_at, retention_ms), prev, next);
+        }
+        while more != NONE {
+            let next = self.more.get(more).next;
+            self.more.remove(more);
+            more = next;
+        }
+        self.leases.remove(slot);
+        self.len = self.len.saturating_sub(1);
+    }
+
+    /// Takes a lease that was the first or the last out of its bucket.
+    fn move_ends(&mut self, second: u64, prev: u32, next: u32) {
+        if prev == NONE && next == NONE {
+            self.buckets.remove(&second);
+        } else if let Some(bucket) = self.buckets.get_mut(&second) {
+            if prev == NONE {
+                bucket.first = next;
+            } else {
+                bucket.last = prev;
+            }
+        }
+    }
+
+    /// What a lease took, into `parts`.
+    pub(crate) fn parts(&self, lease: &Lease, parts: &mut Vec<Reservation>) {
+        parts.clear();
+        let count = usize::from(lease.count);
+        parts.extend_from_slice(&lease.parts[..count.min(PARTS_INLINE)]);
+        let mut more = lease.more;
+        while parts.len() < count && more != NONE {
+            let record = self.more.get(more);
+            let rest = count.saturating_sub(parts.len()).min(PARTS_MORE);
+            parts.extend_from_slice(&record.parts[..rest]);
+            more = record.next;
+        }
+    }
+
+    /// The lease that is forgotten first, if its time has come.
+    pub(crate) fn first_due(&self, now: UnixMs) -> Option<u32> {
+        let (second, bucket) = self.buckets.first_key_value()?;
+        (second.saturating_mul(1_000) <= now.get()).then_some(bucket.first)
+    }
+
+    /// The leases as they are now, for a snapshot.
+    pub(crate) fn share(&mut self) -> Leases {
+        Leases {
+            leases: self.leases.share(),
+            more: self.more.share(),
+            buckets: self.buckets.clone(),
+            len: self.len,
+        }
+    }
+
+    /// All leases, in the order in which they are forgotten.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Lease> {
+        self.buckets.values().flat_map(move |bucket| {
+            let mut slot = bucket.first;
+            std::iter::from_fn(move || {
+                let lease = (slot != NONE).then(|| self.leases.get(slot))?;
+                slot = lease.next();
+                Some(lease)
+            })
+        })
+    }
+}
+
+/// When the first and the last of `parts` end.
+pub(crate) fn ends(reserved_at: UnixMs, parts: &[Reservation]) -> (UnixMs, UnixMs) {
+    let holds = parts.iter().map(Reservation::hold_ms);
+    let (first, last) =
+        holds.fold((u64::MAX, 0), |(first, last), hold: u64| (hold.min(first), hold.max(last)));
+    (reserved_at.plus_ms(first), reserved_at.plus_ms(last))
+}
+
+/// When a lease is due to be forgotten.
+pub(crate) fn is_forgotten(lease: LeaseId, ends_at: UnixMs, retention_ms: u64, now: UnixMs) -> bool {
+    forget_second(lease, ends_at, retention_ms).saturating_mul(1_000) <= now.get()
+}

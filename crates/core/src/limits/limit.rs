@@ -1,0 +1,121 @@
+//! One limit: the part of it that decisions touch, in two cache lines.
+
+use super::definition::{Kind, Overage};
+use super::timeline::{Nodes, Timeline};
+use crate::book::{LimitStatus, NamespaceId};
+use crate::time::{UnixMs, seconds_to_ms};
+
+/// Where a limit stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Phase {
+    #[default]
+    Active = 1,
+    /// Going down to `target`.
+    Decreasing = 2,
+    /// Going away.
+    Deleting = 3,
+    Deleted = 4,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Limit {
+    pub(crate) timeline: Timeline,
+    /// The capacity in force.
+    pub(crate) capacity: u64,
+    /// The capacity of the definition that was put last.
+    pub(crate) defined: u64,
+    /// While it goes down: what it goes down to.
+    pub(crate) target: u64,
+    pub(crate) revision: u64,
+    pub(crate) debt: u128,
+    pub(crate) hold_seconds: u32,
+    /// How many denials in a row.
+    pub(crate) denials: u32,
+    pub(crate) namespace: NamespaceId,
+    pub(crate) phase: Phase,
+    pub(crate) is_rolling: bool,
+    pub(crate) keeps_debt: bool,
+}
+
+impl Limit {
+    pub(crate) fn reserved(&self) -> u64 {
+        self.timeline.sums().total()
+    }
+
+    pub(crate) fn available(&self) -> u64 {
+        self.capacity.saturating_sub(self.reserved())
+    }
+
+    pub(crate) fn hold_ms(&self) -> u64 {
+        seconds_to_ms(self.hold_seconds)
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        match self.is_rolling {
+            true => Kind::Rolling { window_seconds: self.hold_seconds },
+            false => Kind::Concurrency { timeout_seconds: self.hold_seconds },
+        }
+    }
+
+    pub(crate) fn overage(&self) -> Overage {
+        if self.keeps_debt { Overage::Debt } else { Overage::Deny }
+    }
+
+    /// Whether [`Limit::advance`] has anything to do.
+    pub(crate) fn is_due(&self, now: UnixMs) -> bool {
+        self.timeline.is_due(now) || matches!(self.phase, Phase::Decreasing | Phase::Deleting)
+    }
+
+    /// Takes the limit to `now`: what ended is free, and a decrease that became possible has happened.
+    ///
+    /// Between two commands nothing but time passes, which only frees. So a decrease that became possible
+    /// meanwhile still is, and doing it now is the same as having done it then.
+    pub(crate) fn advance(&mut self, nodes: &mut Nodes, now: UnixMs) {
+        self.timeline.expire(nodes, now);
+        self.settle_phase();
+    }
+
+    /// The limit as it is at `now`, its sums included, without cutting anything off.
+    pub(crate) fn seen_at(&self, nodes: &Nodes, now: UnixMs) -> Seen {
+        let due = self.timeline.due(nodes, now);
+        let reserved = self.timeline.sums().minus(due).total();
+        let mut limit = *self;
+        limit.settle_phase_with(reserved);
+        Seen { limit, reserved }
+    }
+
+    fn settle_phase(&mut self) {
+        self.settle_phase_with(self.reserved());
+    }
+
+    fn settle_phase_with(&mut self, reserved: u64) {
+        match self.phase {
+            Phase::Decreasing if reserved <= self.target => {
+                self.capacity = self.target;
+                self.phase = Phase::Active;
+            }
+            Phase::Deleting if reserved == 0 => {
+                self.capacity = 0;
+                self.debt = 0;
+                self.denials = 0;
+                self.phase = Phase::Deleted;
+            }
+            Phase::Active | Phase::Decreasing | Phase::Deleting | Phase::Deleted => {}
+        }
+    }
+
+    pub(crate) fn status(&self) -> LimitStatus {
+        match self.phase {
+            Phase::Active => LimitStatus::Active,
+            Phase::Decreasing | Phase::Deleting => LimitStatus::Decreasing { to: self.target },
+            Phase::Deleted => LimitStatus::Deleted,
+        }
+    }
+}
+
+/// A limit as it is at some time.
+pub(crate) struct Seen {
+    pub(crate) limit: Limit,
+    pub(crate) reserved: u64,
+}

@@ -1,0 +1,160 @@
+//! Reads. They answer as of their own time and change nothing.
+
+use super::lease::{ends, is_forgotten};
+use super::{Definition, Ending, Found, Limits, Phase, Seen, State};
+use crate::book::{LimitId, LimitStatus, NamespaceId};
+use crate::id::{LeaseId, LimitKey};
+use crate::time::UnixMs;
+
+/// What a limit holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// The capacity in force.
+    pub capacity: u64,
+    /// What is taken.
+    pub reserved: u64,
+    /// What can be taken.
+    pub available: u64,
+    /// Usage that was never reserved.
+    pub debt: u128,
+    /// Where the limit stands.
+    pub status: LimitStatus,
+}
+
+/// All limits, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Limits that are in force or going down.
+    pub limits: usize,
+    /// Limits that are going down.
+    pub decreasing: usize,
+    /// The debt of all of them.
+    pub debt: u128,
+}
+
+/// What a limit is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitInfo {
+    /// Its number.
+    pub id: LimitId,
+    /// The definition that was put last.
+    pub definition: Definition,
+    /// Where the limit stands.
+    pub status: LimitStatus,
+    /// How often it was put or deleted.
+    pub revision: u64,
+}
+
+/// What is known of a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseInfo {
+    /// When it was allowed, if it was.
+    pub reserved_at: Option<UnixMs>,
+    /// What it took, in order of limit. A denied or completed lease no longer knows.
+    pub requirements: Vec<(LimitId, u64)>,
+    /// Where it stands.
+    pub state: LeaseState,
+}
+
+/// Where a lease stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseState {
+    /// It holds everything it took.
+    Live,
+    /// Some of it, or all, ended by time before it was completed.
+    Expired,
+    /// It was completed.
+    Completed,
+    /// It was denied.
+    Denied,
+}
+
+impl State {
+    pub(crate) fn definition(&self, id: LimitId) -> Option<Definition> {
+        let limit = self.limits.get(id)?;
+        let text = self.texts.get(id.0 as usize)?;
+        Some(Definition {
+            key: text.key.clone(),
+            kind: limit.kind(),
+            capacity: limit.defined,
+            unit: text.unit.clone(),
+            description: text.description.clone(),
+            overage: limit.overage(),
+        })
+    }
+
+    fn seen(&self, now: UnixMs, id: LimitId) -> Option<Seen> {
+        let seen = self.limits.get(id)?.seen_at(&self.nodes, now);
+        (seen.limit.phase != Phase::Deleted).then_some(seen)
+    }
+}
+
+impl Limits {
+    fn at(&self, now: UnixMs) -> UnixMs {
+        now.max(self.state.now())
+    }
+
+    pub(crate) fn key(&self, id: LimitId) -> Option<&LimitKey> {
+        self.state.texts.get(id.0 as usize).map(|text| &text.key)
+    }
+
+    pub(crate) fn limit_info(&self, now: UnixMs, id: LimitId) -> Option<LimitInfo> {
+        let limit = self.state.seen(self.at(now), id)?.limit;
+        let definition = self.state.definition(id)?;
+        Some(LimitInfo { id, definition, status: limit.status(), revision: limit.revision })
+    }
+
+    pub(crate) fn limit_infos(&self, now: UnixMs, namespace: NamespaceId) -> Vec<LimitInfo> {
+        let in_namespace = self.keys.iter().filter(|((place, _), _)| *place == namespace);
+        in_namespace.filter_map(|(_, id)| self.limit_info(now, *id)).collect()
+    }
+
+    pub(crate) fn usage(&self, now: UnixMs, id: LimitId) -> Option<Usage> {
+        let Seen { limit, reserved } = self.state.seen(self.at(now), id)?;
+        let capacity = limit.capacity;
+        let available = capacity.saturating_sub(reserved);
+        Some(Usage { capacity, reserved, available, debt: limit.debt, status: limit.status() })
+    }
+
+    pub(crate) fn totals(&self, now: UnixMs) -> Totals {
+        let now = self.at(now);
+        let seen = self.state.limits.iter().map(|limit| limit.seen_at(&self.state.nodes, now).limit);
+        seen.filter(|limit| limit.phase != Phase::Deleted).fold(Totals::default(), |totals, limit| Totals {
+            limits: totals.limits.saturating_add(1),
+            decreasing: totals.decreasing.saturating_add((limit.phase != Phase::Active).into()),
+            debt: totals.debt.saturating_add(limit.debt),
+        })
+    }
+
+    pub(crate) fn lease(&self, now: UnixMs, namespace: NamespaceId, lease: LeaseId) -> Option<LeaseInfo> {
+        let now = self.at(now);
+        let retention_ms = self.state.config.retention_ms;
+        let (_, found) = self.find(self.index.hash(namespace, lease), namespace, lease)?;
+        match found {
+            Found::Record(slot) => {
+                let record = self.state.leases.get(slot);
+                let mut parts = Vec::new();
+                self.state.leases.parts(record, &mut parts);
+                let (first_end, last_end) = ends(record.reserved_at, &parts);
+                if is_forgotten(lease, last_end, retention_ms, now) {
+                    return None;
+                }
+                let state = if first_end <= now { LeaseState::Expired } else { LeaseState::Live };
+                let requirements = parts.iter().map(|part| (part.limit, part.amount)).collect();
+                Some(LeaseInfo { reserved_at: Some(record.reserved_at), requirements, state })
+            }
+            Found::Tombstone(number) => {
+                let tombstone = self.state.tombstones.get(number);
+                if tombstone.is_forgotten(retention_ms, now) {
+                    return None;
+                }
+                let (reserved_at, state) = match tombstone.ending {
+                    Ending::Completed => (Some(tombstone.at), LeaseState::Completed),
+                    Ending::Marked => (None, LeaseState::Completed),
+                    Ending::Denied | Ending::DeniedNever => (None, LeaseState::Denied),
+                };
+                Some(LeaseInfo { reserved_at, requirements: Vec::new(), state })
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Reserve: all requirements or none.
+
+use super::lease::ends;
+use super::{Ending, Found, LeaseHash, Limits, Phase, Reservation, State, Sums, Tombstone};
+use crate::book::{
+    Denial, InvalidParts, LimitId, LimitRef, NamespaceId, Part, REQUIREMENTS_MAX, Reserve, ReserveOutcome,
+};
+use crate::id::LeaseId;
+use crate::time::UnixMs;
+
+/// A part of a command, resolved. In order of limit, equal parts of equal commands are in equal places.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) limit: LimitId,
+    pub(crate) amount: u64,
+    pub(crate) place: usize,
+}
+
+/// Stands for every name that no limit has. No limit has this number.
+const UNKNOWN: LimitId = LimitId(u32::MAX);
+
+/// The lease cannot be told from one that was forgotten, or was made in the future.
+pub(super) enum Age {
+    TooOld,
+    InFuture,
+}
+
+impl Limits {
+    pub(crate) fn reserve(&mut self, now: UnixMs, command: &Reserve<'_>) -> ReserveOutcome {
+        let mut wanted = std::mem::take(&mut self.wanted);
+        let outcome = match self.resolve_parts(command.namespace, command.requirements, &mut wanted) {
+            Err(invalid) => ReserveOutcome::Invalid(invalid),
+            Ok(()) => self.reserve_wanted(now, command, &wanted),
+        };
+        self.wanted = wanted;
+        outcome
+    }
+
+    /// Checks the shape of a reserve's requirements and sorts them into `wanted`.
+    fn resolve_parts(
+        &self,
+        namespace: NamespaceId,
+        parts: &[Part],
+        wanted: &mut Vec<Wanted>,
+    ) -> Result<(), InvalidParts> {
+        self.check_namespace(namespace)?;
+        if parts.is_empty() {
+            return Err(InvalidParts::Empty);
+        }
+        self.sort_parts(namespace, parts, 1, wanted)
+    }
+
+    pub(super) fn check_namespace(&self, namespace: NamespaceId) -> Result<(), InvalidParts> {
+        if self.has_namespace(namespace) { Ok(()) } else { Err(InvalidParts::UnknownNamespace) }
+    }
+
+    /// Resolves `parts`, each of at least `amount_min`, and sorts them into `wanted`.
+    pub(super) fn sort_parts(
+        &self,
+        namespace: NamespaceId,
+        parts: &[Part],
+        amount_min: u64,
+        wanted: &mut Vec<Wanted>,
+    ) -> Result<(), InvalidParts> {
+        if parts.len() > REQUIREMENTS_MAX {
+            return Err(InvalidParts::TooMany { found: parts.len() });
+        }
+        if let Some(part) = parts.iter().position(|part| part.amount < amount_min) {
+            return Err(InvalidParts::AmountZero { part });
+        }
+        wanted.clear();
+        let mut twice = usize::MAX;
+        for (place, part) in parts.iter().enumerate() {
+            let limit = match &part.limit {
+                LimitRef::Id(id) => *id,
+                LimitRef::Key(key) => self.resolve(namespace, key).unwrap_or(UNKNOWN),
+            };
+            let mut rank = wanted.len();
+            wanted.push(Wanted { limit, amount: part.amount, place });
+            while let Some(before) = rank.checked_sub(1)
+                && wanted[before].limit >= limit
+            {
+                if wanted[before].limit == limit && (limit != UNKNOWN || is_named_before(parts, place)) {
+                    twice = twice.min(place);
+                }
+                wanted.swap(before, rank);
+                rank = before;
+            }
+        }
+        if twice == usize::MAX { Ok(()) } else { Err(InvalidParts::Duplicate { part: twice }) }
+    }
+
+    fn reserve_wanted(&mut self, now: UnixMs, command: &Reserve<'_>, wanted: &[Wanted]) -> ReserveOutcome {
+        let (namespace, lease) = (command.namespace, command.lease);
+        let hash = self.index.hash(namespace, lease);
+        if let Some((_, found)) = self.find(hash, namespace, lease) {
+            return self.reserve_known(now, found, wanted);
+        }
+        match self.state.age(lease, command.wall) {
+            Some(Age::TooOld) => {
+                let forgotten_before = self.state.forgotten_before;
+                return ReserveOutcome::LeaseTooOld { lease_time: lease.time(), forgotten_before };
+            }
+            Some(Age::InFuture) => {
+                return ReserveOutcome::LeaseInFuture { lease_time: lease.time(), wall: command.wall };
+            }
+            None => {}
+        }
+        let mut is_refused = false;
+        let mut fits = true;
+        for part in wanted {
+            match self.advanced(namespace, part.limit, now) {
+                Some(limit) if limit.phase == Phase::Active => fits &= part.amount <= limit.available(),
+                Some(_) | None => is_refused = true,
+            }
+        }
+        if is_refused {
+            return self.refuse_by_name(command, wanted);
+        }
+        if self.state.remembered() >= self.state.config.leases_max as usize {
+            return ReserveOutcome::Overloaded;
+        }
+        if !fits {
+            return ReserveOutcome::Denied(self.deny(now, command, wanted));
+        }
+        self.take(now, command, hash, wanted);
+        ReserveOutcome::Created { reserved_at: now }
+    }
+
+    /// The answer to a lease that is known. Its body is judged first, then what became of it.
+    fn reserve_known(&mut self, now: UnixMs, found: Found, wanted: &[Wanted]) -> ReserveOutcome {
+        match found {
+            Found::Record(slot) => {
+                let lease = self.state.leases.get(slot);
+                let mut parts = std::mem::take(&mut self.parts);
+                self.state.leases.parts(lease, &mut parts);
+                let reserved_at = lease.reserved_at;
+                let outcome = if !is_same(&parts, wanted) {
+                    ReserveOutcome::ExistsWithOtherRequirements
+                } else if ends(reserved_at, &parts).0 <= now {
+                    ReserveOutcome::LeaseExpired
+                } else {
+                    ReserveOutcome::Exists { reserved_at }
+                };
+                self.parts = parts;
+                outcome
+            }
+            Found::Tombstone(number) => {
+                let tombstone = self.state.tombstones.get(number);
+                let is_other =
+                    tombstone.fingerprint != fingerprint(wanted.iter().map(|w| (w.limit, w.amount)));
+                match tombstone.ending {
+                    Ending::Marked => ReserveOutcome::LeaseExpired,
+                    _ if is_other => ReserveOutcome::ExistsWithOtherRequirements,
+                    Ending::Completed => ReserveOutcome::LeaseExpired,
+                    Ending::Denied | Ending::DeniedNever => ReserveOutcome::ExistsDenied(Denial {
+                        retry_after_ms: tombstone.at.ms_since(now),
+                        limited_by: vec![tombstone.limited_by],
+                        never: tombstone.ending == Ending::DeniedNever,
+                    }),
+                }
+            }
+        }
+    }
+
+    /// Names the first offender in order of key, so that the order of requirements does not matter. Nothing
+    /// is remembered: the same lease may try again.
+    fn refuse_by_name(&self, command: &Reserve<'_>, wanted: &[Wanted]) -> ReserveOutcome {
+        let limit_of = |part: &Wanted| {
+            self.state.limit(command.namespace, part.limit).filter(|limit| limit.phase != Phase::Deleted)
+        };
+        let key_of = |part: &Wanted| match &command.requirements[part.place].limit {
+            LimitRef::Key(key) => key.as_str(),
+            LimitRef::Id(id) => self.state.texts.get(id.0 as usize).map_or("", |text| text.key.as_str()),
+        };
+        let offenders =
+            wanted.iter().filter(|part| limit_of(part).is_none_or(|limit| limit.phase != Phase::Active));
+        match offenders.min_by_key(|part| (key_of(part), part.place)) {
+            Some(part) if limit_of(part).is_some() => ReserveOutcome::LimitDecreasing {
+                requirement: part.place,
+                retry_after_ms: self.state.config.hints.decreasing_ms,
+            },
+            Some(part) => ReserveOutcome::UnknownLimit { requirement: part.place },
+            None => ReserveOutcome::Overloaded,
+        }
+    }
+
+    fn take(&mut self, now: UnixMs, command: &Reserve<'_>, hash: LeaseHash, wanted: &[Wanted]) {
+        let mut parts = std::mem::take(&mut self.parts);
+        parts.clear();
+        let State { limits, nodes, .. } = &mut self.state;
+        for part in wanted {
+            let limit = &mut limits[part.limit];
+            limit.denials = 0;
+            limit.timeline.add(nodes, now.plus_ms(limit.hold_ms()), Sums::unsettled(part.amount));
+            parts.push(Reservation::new(part.limit, limit.is_rolling, limit.hold_seconds, part.amount));
+        }
+        self.add_lease(command.namespace, command.lease, hash, now, &parts);
+        self.parts = parts;
+    }
+
+    /// Remembers the denial: the lease stays denied even when it would fit.
+    fn deny(&mut self, now: UnixMs, command: &Reserve<'_>, wanted: &[Wanted]) -> Denial {
+        let denial = self.state.denial(now, command.lease, wanted);
+        let ending = if denial.never { Ending::DeniedNever } else { Ending::Denied };
+        self.add_tombstone(Tombstone {
+            fingerprint: fingerprint(wanted.iter().map(|part| (part.limit, part.amount))),
+            at: now.plus_ms(denial.retry_after_ms),
+            limited_by: denial.limited_by.first().copied().unwrap_or_default(),
+            ..Tombstone::new(command.namespace, command.lease, ending, now)
+        });
+        denial
+    }
+}
+
+impl State {
+    /// Whether a lease that is not known is refused by its own time.
+    pub(super) fn age(&self, lease: LeaseId, wall: UnixMs) -> Option<Age> {
+        if lease.time() < self.forgotten_before {
+            return Some(Age::TooOld);
+        }
+        (lease.time() > wall.plus_ms(self.config.lease_ahead_ms)).then_some(Age::InFuture)
+    }
+}
+
+/// Whether the part at `place`, which names no limit, was named before.
+fn is_named_before(parts: &[Part], place: usize) -> bool {
+    parts[..place].iter().any(|part| part.limit == parts[place].limit)
+}
+
+/// Whether a lease holds just what is wanted. Both are in order of limit.
+fn is_same(parts: &[Reservation], wanted: &[Wanted]) -> bool {
+    parts.len() == wanted.len()
+        && parts.iter().zip(wanted).all(|(part, want)| part.limit == want.limit && part.amount == want.amount)
+}
+
+/// A hash of what a lease asked for, in order of limit. It is stored, so it never changes.
+pub(crate) fn fingerprint(parts: impl Iterator<Item = (LimitId, u64)>) -> u64 {
+    parts.fold(0x243f_6a88_85a3_08d3, |hash, (limit, amount)| {
+        let limit = u64::from(limit.0) ^ 0x9e37_79b9_7f4a_7c15;
+        let mixed = u128::from(hash ^ amount).wrapping_mul(0xd1b5_4a32_d192_ed03_a076_1d64_78bd_642f);
+        (mixed as u64 ^ (mixed >> 64) as u64).rotate_left(29).wrapping_mul(limit | 1) ^ limit
+    })
+}

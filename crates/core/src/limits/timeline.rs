@@ -1,0 +1,433 @@
+//! When what a limit holds becomes free: sums in order of time.
+//!
+//! A tree in the manner of a B+-tree. A leaf has a cell for every millisecond at which something ends, an
+//! inner node has the sums of its children. So what is due is found, and cut off, in a number of steps that
+//! grows with the height of the tree and not with how much is due; so is the moment at which enough is free.
+
+mod nodes;
+
+use nodes::{Cell, Change, Child, Inner, Leaf};
+pub(crate) use nodes::{Nodes, Sums};
+
+use super::slab::NONE;
+use crate::time::UnixMs;
+
+/// Twenty-one cells in a leaf and at least fifteen children in a node: more cells than there is memory.
+const HEIGHT_MAX: usize = 12;
+
+/// What one limit holds, by the time at which it ends.
+///
+/// Almost everything is added at the right edge, so the sums there are kept in no node: in every node on the
+/// right edge the sums of the last child are stale. They are computed when a later sibling appears, and
+/// nothing reads them before. No leaf is ever empty.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeline {
+    root: u32,
+    tail: u32,
+    height: u8,
+    next_at: UnixMs,
+    last_at: UnixMs,
+    sums: Sums,
+}
+
+impl Default for Timeline {
+    fn default() -> Timeline {
+        Timeline {
+            root: NONE,
+            tail: NONE,
+            height: 0,
+            next_at: UnixMs::MAX,
+            last_at: UnixMs::default(),
+            sums: Sums::ZERO,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Step {
+    inner: u32,
+    place: usize,
+}
+
+/// The way from the root to a leaf.
+#[derive(Default)]
+struct Path {
+    steps: [Step; HEIGHT_MAX],
+    len: usize,
+}
+
+impl Path {
+    fn push(&mut self, inner: u32, place: usize) {
+        self.steps[self.len] = Step { inner, place };
+        self.len = self.len.saturating_add(1);
+    }
+
+    /// The steps from the leaf up.
+    fn upwards(&self) -> impl Iterator<Item = Step> + use<> {
+        let (steps, len) = (self.steps, self.len);
+        (0..len).rev().map(move |i| steps[i])
+    }
+}
+
+/// A node became two.
+struct Split {
+    left: Sums,
+    right: Child,
+}
+
+impl Timeline {
+    /// All that is held.
+    pub(crate) fn sums(&self) -> Sums {
+        self.sums
+    }
+
+    /// When the first of it ends.
+    pub(crate) fn next_at(&self) -> UnixMs {
+        self.next_at
+    }
+
+    pub(crate) fn is_due(&self, now: UnixMs) -> bool {
+        self.root != NONE && self.next_at <= now
+    }
+
+    /// Holds `more` until `at`.
+    pub(crate) fn add(&mut self, nodes: &mut Nodes, at: UnixMs, more: Sums) {
+        if more == Sums::ZERO {
+            return;
+        }
+        self.sums = self.sums.plus(more);
+        let cell = Cell { at, sums: more };
+        if self.root == NONE {
+            let leaf = nodes.leaves.insert(Leaf::of(&[cell]));
+            *self = Timeline { root: leaf, tail: leaf, height: 0, next_at: at, last_at: at, sums: self.sums };
+            return;
+        }
+        self.next_at = self.next_at.min(at);
+        if at > self.last_at {
+            self.last_at = at;
+            if !nodes.leaves.get_mut(self.tail).push(cell) {
+                self.append_leaf(nodes, cell);
+            }
+            return;
+        }
+        // At the right edge no sums are kept above the leaf, so there is no way to walk either.
+        if !nodes.leaves.get_mut(self.tail).add_inside(cell) {
+            self.insert(nodes, cell);
+        }
+    }
+
+    /// Takes `less` from what ends at `at` and adds `more` to it. Says whether there was such a cell.
+    pub(crate) fn change(&mut self, nodes: &mut Nodes, at: UnixMs, less: Sums, more: Sums) -> bool {
+        if self.root == NONE {
+            return false;
+        }
+        // At the right edge no sums are kept above the leaf, so there is no way to walk either.
+        match nodes.leaves.get_mut(self.tail).change(at, less, more) {
+            Change::NotFound => return self.change_inside(nodes, at, less, more),
+            Change::Changed => {}
+            Change::CellGone if at == self.next_at || at == self.last_at => self.refresh_edges(nodes),
+            Change::CellGone => {}
+            Change::Emptied => {
+                let mut path = Path::default();
+                let leaf = self.descend(nodes, at, &mut path);
+                self.sums = self.sums.minus(less).plus(more);
+                self.remove_leaf(nodes, leaf, &path);
+                return true;
+            }
+        }
+        self.sums = self.sums.minus(less).plus(more);
+        true
+    }
+
+    /// [`Timeline::change`] away from the right edge.
+    fn change_inside(&mut self, nodes: &mut Nodes, at: UnixMs, less: Sums, more: Sums) -> bool {
+        let mut path = Path::default();
+        let leaf = self.descend(nodes, at, &mut path);
+        let change = nodes.leaves.get_mut(leaf).change(at, less, more);
+        if change == Change::NotFound {
+            return false;
+        }
+        self.sums = self.sums.minus(less).plus(more);
+        for step in path.upwards() {
+            let child = &mut nodes.inners.get_mut(step.inner).entries_mut()[step.place];
+            child.sums = child.sums.minus(less).plus(more);
+        }
+        if change == Change::Emptied {
+            self.remove_leaf(nodes, leaf, &path);
+        } else if change == Change::CellGone && at == self.next_at {
+            self.refresh_edges(nodes);
+        }
+        true
+    }
+
+    /// Lets go of all that ended at or before `now`.
+    pub(crate) fn expire(&mut self, nodes: &mut Nodes, now: UnixMs) {
+        if !self.is_due(now) {
+            return;
+        }
+        if self.last_at <= now {
+            nodes.count(1);
+            nodes.discard(self.root, self.height);
+            *self = Timeline::default();
+            return;
+        }
+        let mut path = Path::default();
+        let mut freed = [Sums::ZERO; HEIGHT_MAX];
+        let mut node = self.root;
+        for level in (1..=self.height).rev() {
+            let inner = *nodes.inners.get(node);
+            let due = inner.due(now);
+            nodes.count(inner.len());
+            for child in &inner.entries()[..usize::from(due)] {
+                freed[path.len] = freed[path.len].plus(child.sums);
+                nodes.discard(child.node, level.saturating_sub(1));
+            }
+            if due > 0 {
+                nodes.inners.get_mut(node).drop_front(due);
+            }
+            path.push(node, 0);
+            node = nodes.child(node, 0);
+        }
+        let mut below = Sums::ZERO;
+        let leaf = nodes.leaves.get_mut(node);
+        let due = leaf.entries().partition_point(|cell| cell.at <= now);
+        for cell in &leaf.entries()[..due] {
+            below = below.plus(cell.sums);
+        }
+        leaf.drop_front(u8::try_from(due).unwrap_or(0));
+        let is_empty = leaf.is_empty();
+        nodes.count(due);
+        for (step, freed) in path.upwards().zip(freed[..path.len].iter().rev()) {
+            if let Some(child) = nodes.inners.get_mut(step.inner).entries_mut().first_mut() {
+                child.sums = child.sums.minus(below);
+            }
+            below = below.plus(*freed);
+        }
+        self.sums = self.sums.minus(below);
+        if is_empty {
+            self.remove_leaf(nodes, node, &path);
+        }
+        self.collapse(nodes);
+        self.refresh_edges(nodes);
+    }
+
+    /// How much of what is held has ended at or before `now`.
+    pub(crate) fn due(&self, nodes: &Nodes, now: UnixMs) -> Sums {
+        if !self.is_due(now) {
+            return Sums::ZERO;
+        }
+        if self.last_at <= now {
+            return self.sums;
+        }
+        let mut sums = Sums::ZERO;
+        let mut node = self.root;
+        for _ in 0..self.height {
+            let inner = nodes.inners.get(node);
+            let due = usize::from(inner.due(now));
+            for child in &inner.entries()[..due] {
+                sums = sums.plus(child.sums);
+            }
+            node = nodes.child(node, due);
+        }
+        let cells = nodes.leaves.get(node).entries().iter();
+        cells.take_while(|cell| cell.at <= now).fold(sums, |sums, cell| sums.plus(cell.sums))
+    }
+
+    /// The first moment by which `need` of what is held has ended. `need` is at most what is held.
+    pub(crate) fn freed_at(&self, nodes: &mut Nodes, need: u64) -> UnixMs {
+        if self.root == NONE {
+            return UnixMs::default();
+        }
+        let mut need = need;
+        let mut node = self.root;
+        for _ in 0..self.height {
+            let inner = nodes.inners.get(node);
+            let children = inner.entries();
+            // The sums of the last child may be stale, and are not needed: what is missing must be there.
+            let earlier = &children[..children.len().saturating_sub(1)];
+            let mut place = 0_usize;
+            for child in earlier {
+                if need <= child.sums.total() {
+                    break;
+                }
+                need = need.saturating_sub(child.sums.total());
+                place = place.saturating_add(1);
+            }
+            node = nodes.child(node, place);
+            nodes.count(place.saturating_add(1));
+        }
+        let cells = nodes.leaves.get(node).entries();
+        for cell in cells {
+            if need <= cell.sums.total() {
+                return cell.at;
+            }
+            need = need.saturating_sub(cell.sums.total());
+        }
+        self.last_at
+    }
+
+    /// Calls `visit` with every moment and what ends then, in order.
+    pub(crate) fn visit(&self, nodes: &Nodes, visit: &mut impl FnMut(UnixMs, Sums)) {
+        if self.root != NONE {
+            visit_below(nodes, self.root, self.height, visit);
+        }
+    }
+
+    fn descend(&self, nodes: &Nodes, at: UnixMs, path: &mut Path) -> u32 {
+        let mut node = self.root;
+        for _ in 0..self.height {
+            let place = nodes.inners.get(node).place_of(at);
+            path.push(node, place);
+            node = nodes.child(node, place);
+        }
+        node
+    }
+
+    /// Opens a new leaf at the right edge, which settles the sums of the old one.
+    fn append_leaf(&mut self, nodes: &mut Nodes, cell: Cell) {
+        let mut closed = nodes.leaves.get(self.tail).sums();
+        let mut path = Path::default();
+        self.descend(nodes, UnixMs::MAX, &mut path);
+        self.tail = nodes.leaves.insert(Leaf::of(&[cell]));
+        let mut child = Child { at: cell.at, sums: Sums::ZERO, node: self.tail };
+        for step in path.upwards() {
+            let inner = nodes.inners.get_mut(step.inner);
+            if let Some(last) = inner.entries_mut().last_mut() {
+                last.sums = closed;
+            }
+            if inner.push(child) {
+                return;
+            }
+            closed = inner.sums();
+            child.node = nodes.inners.insert(Inner::of(&[child]));
+        }
+        self.grow(nodes, Split { left: closed, right: child });
+    }
+
+    /// Adds a cell, or to a cell, anywhere but at the right end.
+    fn insert(&mut self, nodes: &mut Nodes, cell: Cell) {
+        if let Some(split) = insert_below(nodes, self.root, self.height, cell) {
+            self.grow(nodes, split);
+        }
+        let last = nodes.leaves.get(self.tail).entries().last().map(|cell| cell.at);
+        if last != Some(self.last_at) {
+            self.tail = nodes.edge(self.root, self.height, true);
+        }
+    }
+
+    fn grow(&mut self, nodes: &mut Nodes, split: Split) {
+        let left = Child { at: UnixMs::default(), sums: split.left, node: self.root };
+        self.root = nodes.inners.insert(Inner::of(&[left, split.right]));
+        self.height = self.height.saturating_add(1);
+    }
+
+    /// Frees an empty leaf, and whatever became empty above it.
+    fn remove_leaf(&mut self, nodes: &mut Nodes, leaf: u32, path: &Path) {
+        nodes.leaves.remove(leaf);
+        for step in path.upwards() {
+            let inner = nodes.inners.get_mut(step.inner);
+            inner.remove(step.place);
+            if !inner.is_empty() {
+                self.collapse(nodes);
+                return self.refresh_edges(nodes);
+            }
+            nodes.inners.remove(step.inner);
+        }
+        *self = Timeline::default();
+    }
+
+    fn collapse(&mut self, nodes: &mut Nodes) {
+        while self.height > 0 && nodes.inners.get(self.root).len() == 1 {
+            let only = nodes.child(self.root, 0);
+            nodes.inners.remove(self.root);
+            self.root = only;
+            self.height = self.height.saturating_sub(1);
+        }
+    }
+
+    fn refresh_edges(&mut self, nodes: &Nodes) {
+        if self.root == NONE {
+            return;
+        }
+        self.tail = nodes.edge(self.root, self.height, true);
+        let head = nodes.edge(self.root, self.height, false);
+        if let Some(first) = nodes.leaves.get(head).entries().first() {
+            self.next_at = first.at;
+        }
+        if let Some(last) = nodes.leaves.get(self.tail).entries().last() {
+            self.last_at = last.at;
+        }
+    }
+}
+
+fn insert_below(nodes: &mut Nodes, node: u32, level: u8, cell: Cell) -> Option<Split> {
+    nodes.count(1);
+    if level == 0 {
+        return insert_in_leaf(nodes, node, cell);
+    }
+    let place = nodes.inners.get(node).place_of(cell.at);
+    let child = nodes.child(node, place);
+    let split = insert_below(nodes, child, level.saturating_sub(1), cell);
+    let inner = nodes.inners.get_mut(node);
+    let child = &mut inner.entries_mut()[place];
+    let Some(split) = split else {
+        child.sums = child.sums.plus(cell.sums);
+        return None;
+    };
+    child.sums = split.left;
+    let place = place.saturating_add(1);
+    if !inner.is_full() {
+        inner.insert(place, split.right);
+        return None;
+    }
+    let mut later = inner.split_at(place.max(inner.len() / 2));
+    match place.checked_sub(inner.len()) {
+        Some(place) => later.insert(place, split.right),
+        None => inner.insert(place, split.right),
+    }
+    let left = inner.sums();
+    let at = later.entries()[0].at;
+    let sums = later.sums();
+    Some(Split { left, right: Child { at, sums, node: nodes.inners.insert(later) } })
+}
+
+fn insert_in_leaf(nodes: &mut Nodes, node: u32, cell: Cell) -> Option<Split> {
+    let leaf = nodes.leaves.get_mut(node);
+    let place = match leaf.find(cell.at) {
+        Ok(place) => {
+            let found = &mut leaf.entries_mut()[place];
+            found.sums = found.sums.plus(cell.sums);
+            return None;
+        }
+        Err(place) => place,
+    };
+    if !leaf.is_full() {
+        leaf.insert(place, cell);
+        return None;
+    }
+    // What comes late mostly goes on coming late: leaves that are left behind should be full.
+    let mut later = leaf.split_at(place.max(leaf.len() / 2));
+    match place.checked_sub(leaf.len()) {
+        Some(place) => later.insert(place, cell),
+        None => leaf.insert(place, cell),
+    }
+    let left = leaf.sums();
+    let at = later.entries()[0].at;
+    let sums = later.sums();
+    Some(Split { left, right: Child { at, sums, node: nodes.leaves.insert(later) } })
+}
+
+fn visit_below(nodes: &Nodes, node: u32, level: u8, visit: &mut impl FnMut(UnixMs, Sums)) {
+    if level == 0 {
+        for cell in nodes.leaves.get(node).entries() {
+            visit(cell.at, cell.sums);
+        }
+        return;
+    }
+    for child in nodes.inners.get(node).entries() {
+        visit_below(nodes, child.node, level.saturating_sub(1), visit);
+    }
+}
+
+#[cfg(test)]
+mod tests;

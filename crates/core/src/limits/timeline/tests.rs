@@ -1,0 +1,180 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// The same in the plainest way.
+#[derive(Default)]
+struct Plain(BTreeMap<UnixMs, Sums>);
+
+impl Plain {
+    fn add(&mut self, at: UnixMs, more: Sums) {
+        let cell = self.0.entry(at).or_default();
+        *cell = cell.plus(more);
+    }
+
+    fn change(&mut self, at: UnixMs, less: Sums, more: Sums) {
+        let cell = self.0.get_mut(&at).unwrap();
+        *cell = cell.minus(less).plus(more);
+        if *cell == Sums::ZERO {
+            self.0.remove(&at);
+        }
+    }
+
+    fn due(&self, now: UnixMs) -> Sums {
+        self.0.range(..=now).fold(Sums::ZERO, |sums, (_, cell)| sums.plus(*cell))
+    }
+
+    fn freed_at(&self, mut need: u64) -> UnixMs {
+        for (at, cell) in &self.0 {
+            if need <= cell.total() {
+                return *at;
+            }
+            need -= cell.total();
+        }
+        unreachable!("more is needed than is held");
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Append { after: u64, amount: u64 },
+    Insert { before_last: u64, amount: u64 },
+    Settle { nth: usize, part: u64 },
+    Take { nth: usize },
+    Expire { after: u64 },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        8 => (0_u64..3, 1_u64..100).prop_map(|(after, amount)| Op::Append { after, amount }),
+        3 => (0_u64..2_000, 1_u64..100).prop_map(|(before_last, amount)| Op::Insert { before_last, amount }),
+        2 => (0_usize..5_000, 0_u64..100).prop_map(|(nth, part)| Op::Settle { nth, part }),
+        3 => (0_usize..5_000).prop_map(|nth| Op::Take { nth }),
+        1 => (0_u64..40).prop_map(|after| Op::Expire { after }),
+    ]
+}
+
+struct Both {
+    tree: Timeline,
+    nodes: Nodes,
+    plain: Plain,
+    now: UnixMs,
+    last: UnixMs,
+}
+
+impl Both {
+    fn new() -> Both {
+        let start = UnixMs::new(10_000);
+        Both {
+            tree: Timeline::default(),
+            nodes: Nodes::default(),
+            plain: Plain::default(),
+            now: start,
+            last: start.plus_ms(1),
+        }
+    }
+
+    fn nth(&self, nth: usize) -> Option<(UnixMs, Sums)> {
+        let len = self.plain.0.len();
+        (len > 0).then(|| self.plain.0.iter().nth(nth % len).map(|(at, sums)| (*at, *sums)).unwrap())
+    }
+
+    fn add(&mut self, at: UnixMs, amount: u64) {
+        self.tree.add(&mut self.nodes, at, Sums::unsettled(amount));
+        self.plain.add(at, Sums::unsettled(amount));
+    }
+
+    fn change(&mut self, at: UnixMs, less: Sums, more: Sums) {
+        assert!(self.tree.change(&mut self.nodes, at, less, more));
+        self.plain.change(at, less, more);
+    }
+
+    fn run(&mut self, op: &Op) {
+        match *op {
+            Op::Append { after, amount } => {
+                self.last = self.last.plus_ms(after).max(self.now.plus_ms(1));
+                self.add(self.last, amount);
+            }
+            Op::Insert { before_last, amount } => {
+                let at = self.last.minus_ms(before_last).max(self.now.plus_ms(1));
+                self.last = self.last.max(at);
+                self.add(at, amount);
+            }
+            Op::Settle { nth, part } => {
+                let Some((at, sums)) = self.nth(nth) else { return };
+                self.change(at, Sums::unsettled(sums.unsettled), Sums::settled(sums.unsettled.min(part)));
+            }
+            Op::Take { nth } => {
+                let Some((at, sums)) = self.nth(nth) else { return };
+                self.change(at, sums, Sums::ZERO);
+            }
+            Op::Expire { after } => {
+                self.now = self.now.plus_ms(after);
+                assert_eq!(self.tree.due(&self.nodes, self.now), self.plain.due(self.now));
+                self.tree.expire(&mut self.nodes, self.now);
+                self.plain.0 = self.plain.0.split_off(&self.now.plus_ms(1));
+            }
+        }
+    }
+
+    fn check(&mut self) {
+        let all = self.plain.due(UnixMs::MAX);
+        assert_eq!(self.tree.sums(), all);
+        let first = self.plain.0.keys().next().copied();
+        assert_eq!(first.unwrap_or(UnixMs::MAX), self.tree.next_at());
+        for part in [1, 2, 3, 5] {
+            let need = all.total() / part;
+            if need > 0 {
+                assert_eq!(self.tree.freed_at(&mut self.nodes, need), self.plain.freed_at(need));
+                let probe = self.plain.freed_at(need);
+                assert_eq!(self.tree.due(&self.nodes, probe), self.plain.due(probe));
+            }
+        }
+        let mut seen = BTreeMap::new();
+        self.tree.visit(&self.nodes, &mut |at, sums| assert!(seen.insert(at, sums).is_none()));
+        assert_eq!(seen, self.plain.0);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_timeline_answers_like_a_sorted_map(ops in prop::collection::vec(op(), 1..1_500)) {
+        let mut both = Both::new();
+        for (i, op) in ops.iter().enumerate() {
+            both.run(op);
+            if i % 16 == 0 {
+                both.check();
+            }
+        }
+        both.check();
+        // Everything that was cut off is freed in the end, and the slabs serve again.
+        both.tree.expire(&mut both.nodes, UnixMs::MAX);
+        both.nodes.reclaim(usize::MAX);
+        let (leaves, inners) = (both.nodes.leaves.used(), both.nodes.inners.used());
+        for _ in 0..leaves {
+            both.nodes.leaves.insert(Leaf::default());
+        }
+        for _ in 0..inners {
+            both.nodes.inners.insert(Inner::default());
+        }
+        prop_assert_eq!((both.nodes.leaves.used(), both.nodes.inners.used()), (leaves, inners));
+    }
+}
+
+#[test]
+fn a_million_cells_that_are_due_at_once_take_a_bounded_number_of_steps() {
+    let mut both = Both::new();
+    for i in 0..1_000_000 {
+        both.tree.add(&mut both.nodes, both.now.plus_ms(1 + i), Sums::unsettled(1));
+    }
+    let before = both.nodes.steps;
+    assert_eq!(both.tree.freed_at(&mut both.nodes, 700_000), both.now.plus_ms(700_000));
+    assert_eq!(both.tree.due(&both.nodes, both.now.plus_ms(900_000)).total(), 900_000);
+    both.tree.expire(&mut both.nodes, both.now.plus_ms(900_000));
+    assert_eq!(both.tree.sums(), Sums::unsettled(100_000));
+    assert!(both.nodes.steps - before < 400, "{} steps", both.nodes.steps - before);
+}

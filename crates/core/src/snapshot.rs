@@ -1,0 +1,49 @@
+//! Snapshots: the whole state as bytes, versioned, checksummed and canonical.
+//!
+//! A snapshot is a header and blocks. Every block has its length and a checksum that also covers the block
+//! before, so that none can be changed, dropped, doubled or moved unnoticed. What is written is what can be
+//! observed, in an order that the state itself defines: two Books that behave alike give the same bytes,
+//! whatever the history of their tables.
+
+mod block;
+mod decode;
+mod encode;
+mod records;
+
+pub use decode::Restore;
+pub use encode::{Encoded, Frozen};
+
+/// The version of the format that is written, and the newest that is read.
+pub const SNAPSHOT_VERSION: u32 = 1;
+
+/// Why a snapshot cannot be restored.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// It does not start like one.
+    #[error("this is not a snapshot of a Book: it does not start with its signature")]
+    NotASnapshot,
+    /// It was written by a newer version.
+    #[error("this snapshot has format {found}, this version reads up to {SNAPSHOT_VERSION}: use a newer one")]
+    NewerVersion {
+        /// The version of its format.
+        found: u32,
+    },
+    /// It ends before its end.
+    #[error("this snapshot is cut off after block {blocks}: restore another copy")]
+    Truncated {
+        /// How many whole blocks there were.
+        blocks: u64,
+    },
+    /// Its bytes are not those that were written.
+    #[error("this snapshot is damaged in block {block}: {what}; restore another copy")]
+    Damaged {
+        /// Which block, counted from 0.
+        block: u64,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+#[cfg(test)]
+mod tests;

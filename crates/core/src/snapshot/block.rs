@@ -1,0 +1,102 @@
+//! Blocks: the frame around the records of a snapshot.
+
+use super::SnapshotError;
+use crate::wire::Put;
+
+pub(super) const SIGNATURE: &[u8; 8] = b"EARMARK\n";
+pub(super) const HEADER_BYTES: usize = 12;
+/// Kind, length and checksum.
+pub(super) const FRAME_BYTES: usize = 9;
+/// A block is closed by the record that takes it to this size.
+pub(super) const BLOCK_BYTES: usize = 256 * 1024;
+/// The longest record is a limit with all its texts; so no block is longer than this.
+pub(super) const BLOCK_BYTES_MAX: usize = BLOCK_BYTES + 8 * 1024;
+
+/// What a block holds. They come in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(super) enum Kind {
+    Book = 1,
+    Namespaces = 2,
+    Limits = 3,
+    Leases = 4,
+    Cells = 5,
+    Tombstones = 6,
+    End = 7,
+}
+
+impl Kind {
+    pub(super) fn of(byte: u8) -> Option<Kind> {
+        Some(match byte {
+            1 => Kind::Book,
+            2 => Kind::Namespaces,
+            3 => Kind::Limits,
+            4 => Kind::Leases,
+            5 => Kind::Cells,
+            6 => Kind::Tombstones,
+            7 => Kind::End,
+            _ => return None,
+        })
+    }
+
+    pub(super) fn next(self) -> Option<Kind> {
+        Kind::of((self as u8).saturating_add(1))
+    }
+}
+
+pub(super) fn header() -> Vec<u8> {
+    let mut header = SIGNATURE.to_vec();
+    header.put_u32(super::SNAPSHOT_VERSION);
+    header
+}
+
+/// Reserves room for a frame, which [`close`] fills in.
+pub(super) fn open() -> Vec<u8> {
+    let mut block = Vec::with_capacity(FRAME_BYTES + BLOCK_BYTES_MAX);
+    block.resize(FRAME_BYTES, 0);
+    block
+}
+
+/// Puts the frame before the records. Gives the checksum, which the next block covers too.
+pub(super) fn close(block: &mut [u8], kind: Kind, before: u32) -> u32 {
+    let len = block.len().saturating_sub(FRAME_BYTES) as u32;
+    block[0] = kind as u8;
+    block[1..5].copy_from_slice(&len.to_le_bytes());
+    let checksum = checksum(before, &block[..5], &block[FRAME_BYTES..]);
+    block[5..FRAME_BYTES].copy_from_slice(&checksum.to_le_bytes());
+    checksum
+}
+
+fn checksum(before: u32, frame: &[u8], records: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&before.to_le_bytes());
+    hasher.update(frame);
+    hasher.update(records);
+    hasher.finalize()
+}
+
+/// The frame at the front of `bytes`, if all of it is there.
+pub(super) struct Frame {
+    pub(super) kind: Kind,
+    pub(super) len: usize,
+    pub(super) checksum: u32,
+}
+
+impl Frame {
+    pub(super) fn read(bytes: &[u8], block: u64) -> Result<Option<Frame>, SnapshotError> {
+        let Some(frame) = bytes.first_chunk::<FRAME_BYTES>() else { return Ok(None) };
+        let [kind, l0, l1, l2, l3, c0, c1, c2, c3] = *frame;
+        let damaged = |what| SnapshotError::Damaged { block, what };
+        let kind = Kind::of(kind).ok_or(damaged("its kind is unknown"))?;
+        let len = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+        if len > BLOCK_BYTES_MAX {
+            return Err(damaged("it is longer than any block"));
+        }
+        Ok(Some(Frame { kind, len, checksum: u32::from_le_bytes([c0, c1, c2, c3]) }))
+    }
+
+    pub(super) fn is_intact(&self, before: u32, bytes: &[u8]) -> bool {
+        let end = FRAME_BYTES.saturating_add(self.len);
+        checksum(before, &bytes[..5], &bytes[FRAME_BYTES..end]) == self.checksum
+    }
+}

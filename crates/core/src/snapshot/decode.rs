@@ -1,0 +1,314 @@
+//! From bytes to a Book.
+
+use super::block::{BLOCK_BYTES, FRAME_BYTES, Frame, HEADER_BYTES, Kind, SIGNATURE};
+use super::records::{BookRecord, CellRecord, LeaseRecord, read_limit, read_tombstone, tombstone_leases};
+use super::{SNAPSHOT_VERSION, SnapshotError};
+use crate::book::{Book, LimitId};
+use crate::id::NamespaceName;
+use crate::limits::{
+    Ending, LIMITS_MAX, Limit, Limits, Phase, Reservation, State, Sums, Text, Tombstone, ends, forget_second,
+};
+use crate::time::UnixMs;
+use crate::wire::{Bytes, Malformed};
+
+/// Takes a snapshot piece by piece and gives the Book. Whatever it accepts can be encoded again to the same
+/// bytes.
+pub struct Restore {
+    table_seed: u64,
+    buffer: Vec<u8>,
+    has_header: bool,
+    kind: Kind,
+    blocks: u64,
+    before: u32,
+    /// The last block was closed because it was full, so that more of its kind may follow.
+    was_full: bool,
+    limits: Option<Limits>,
+    last_cell: Option<(LimitId, UnixMs)>,
+    last_second: u64,
+    last_resolved: UnixMs,
+    parts: Vec<Reservation>,
+}
+
+impl Restore {
+    /// The seed lays out the hash table of the Book; see [`Book::new`].
+    #[must_use]
+    pub fn new(table_seed: u64) -> Restore {
+        Restore {
+            table_seed,
+            buffer: Vec::new(),
+            has_header: false,
+            kind: Kind::Book,
+            blocks: 0,
+            before: 0,
+            was_full: true,
+            limits: None,
+            last_cell: None,
+            last_second: 0,
+            last_resolved: UnixMs::default(),
+            parts: Vec::new(),
+        }
+    }
+
+    /// Takes the next bytes, however many.
+    ///
+    /// # Errors
+    /// When they cannot be part of a snapshot. Nothing can be fed after that.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), SnapshotError> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.extend_from_slice(bytes);
+        let mut rest = buffer.as_slice();
+        if !self.has_header {
+            let Some((header, blocks)) = rest.split_first_chunk::<HEADER_BYTES>() else {
+                self.buffer = buffer;
+                return Ok(());
+            };
+            check_header(header)?;
+            self.has_header = true;
+            rest = blocks;
+        }
+        while let Some(frame) = Frame::read(rest, self.blocks)? {
+            let end = FRAME_BYTES.saturating_add(frame.len);
+            if rest.len() < end {
+                break;
+            }
+            self.block(&frame, rest)?;
+            rest = &rest[end..];
+        }
+        let taken = buffer.len().saturating_sub(rest.len());
+        buffer.drain(..taken);
+        self.buffer = buffer;
+        Ok(())
+    }
+
+    /// The Book, if the snapshot was whole.
+    ///
+    /// # Errors
+    /// When it was cut off, or its parts do not fit together.
+    pub fn finish(self) -> Result<Book, SnapshotError> {
+        let damaged = |what| SnapshotError::Damaged { block: self.blocks, what };
+        if !self.has_header && !SIGNATURE.starts_with(&self.buffer[..self.buffer.len().min(SIGNATURE.len())])
+        {
+            return Err(SnapshotError::NotASnapshot);
+        }
+        if self.kind != Kind::End {
+            return Err(SnapshotError::Truncated { blocks: self.blocks });
+        }
+        if !self.buffer.is_empty() {
+            return Err(damaged("something follows its end"));
+        }
+        self.limits.map(Book::from_limits).ok_or(damaged("it has no beginning"))
+    }
+
+    fn block(&mut self, frame: &Frame, bytes: &[u8]) -> Result<(), SnapshotError> {
+        let block = self.blocks;
+        let damaged = |what| SnapshotError::Damaged { block, what };
+        if !frame.is_intact(self.before, bytes) {
+            return Err(damaged("its checksum does not match"));
+        }
+        let is_first = self.limits.is_none();
+        let goes_on = frame.kind > self.kind || frame.kind == self.kind && self.was_full;
+        if self.kind == Kind::End || !goes_on || (frame.kind == Kind::Book) != is_first {
+            return Err(damaged("it is out of order"));
+        }
+        self.kind = frame.kind;
+        self.was_full = FRAME_BYTES.saturating_add(frame.len) >= BLOCK_BYTES;
+        let mut records = Bytes(&bytes[FRAME_BYTES..FRAME_BYTES.saturating_add(frame.len)]);
+        self.records(frame.kind, &mut records).map_err(|Malformed(what)| damaged(what))?;
+        self.before = frame.checksum;
+        self.blocks = self.blocks.saturating_add(1);
+        Ok(())
+    }
+
+    fn records(&mut self, kind: Kind, input: &mut Bytes<'_>) -> Result<(), Malformed> {
+        if kind == Kind::Book {
+            self.book(input)?;
+        } else {
+            let Some(mut limits) = self.limits.take() else { return Err(Malformed("it has no beginning")) };
+            let result = match kind {
+                Kind::End => end(&limits, input),
+                _ => self.records_of(kind, &mut limits, input),
+            };
+            self.limits = Some(limits);
+            result?;
+        }
+        if input.is_empty() { Ok(()) } else { Err(Malformed("it is longer than its records")) }
+    }
+
+    fn records_of(
+        &mut self,
+        kind: Kind,
+        limits: &mut Limits,
+        input: &mut Bytes<'_>,
+    ) -> Result<(), Malformed> {
+        let len = input.0.len();
+        if len == 0 {
+            return Err(Malformed("it is empty"));
+        }
+        // The leases of a block are all over the table: looked up together, they wait for memory together.
+        match kind {
+            Kind::Leases => limits.warm_leases(LeaseRecord::leases(input.0)),
+            Kind::Tombstones => limits.warm_leases(tombstone_leases(input.0)),
+            _ => {}
+        }
+        while !input.is_empty() {
+            if FRAME_BYTES.saturating_add(len).saturating_sub(input.0.len()) >= BLOCK_BYTES {
+                return Err(Malformed("it goes on although it is full"));
+            }
+            match kind {
+                Kind::Namespaces => namespace(limits, input)?,
+                Kind::Limits => limit(limits, input)?,
+                Kind::Cells => self.cell(limits, input)?,
+                Kind::Leases => self.lease(limits, input)?,
+                Kind::Tombstones => self.tombstone(limits, input)?,
+                Kind::Book | Kind::End => return Err(Malformed("it is out of order")),
+            }
+        }
+        Ok(())
+    }
+
+    fn book(&mut self, input: &mut Bytes<'_>) -> Result<(), Malformed> {
+        let record = BookRecord::read(input)?;
+        let mut state = State::new(record.config);
+        state.time = record.time;
+        state.forgotten_before = record.forgotten_before;
+        self.limits = Some(Limits::empty(state, self.table_seed));
+        Ok(())
+    }
+
+    fn cell(&mut self, limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
+        let cell = CellRecord::read(input)?;
+        let place = Some((cell.limit, cell.at));
+        if place <= self.last_cell || cell.settled == 0 || cell.at <= limits.state.now() {
+            return Err(Malformed("settled amounts are empty, over or out of order"));
+        }
+        self.last_cell = place;
+        hold(&mut limits.state, cell.limit, cell.at, Sums::settled(cell.settled))
+    }
+
+    fn lease(&mut self, limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
+        let LeaseRecord { namespace, lease, reserved_at } = LeaseRecord::read(input, &mut self.parts)?;
+        let now = limits.state.now();
+        if self.parts.is_empty() || self.parts.len() > crate::book::REQUIREMENTS_MAX || reserved_at > now {
+            return Err(Malformed("a lease holds nothing, too much, or comes from the future"));
+        }
+        let (_, ends_at) = ends(reserved_at, &self.parts);
+        let second = forget_second(lease, ends_at, limits.state.config.retention_ms);
+        if second < self.last_second || limits.is_remembered(namespace, lease) {
+            return Err(Malformed("leases are doubled or out of order"));
+        }
+        self.last_second = second;
+        for part in &self.parts {
+            let ends_at = reserved_at.plus_ms(part.hold_ms());
+            let limit = limits.state.limit(namespace, part.limit);
+            let limit = limit.ok_or(Malformed("a lease holds a limit that is not there"))?;
+            if ends_at > now {
+                // A limit that is held keeps its kind: it cannot be deleted before it is free.
+                if limit.is_rolling != part.is_rolling() {
+                    return Err(Malformed("a lease holds a limit of another kind"));
+                }
+                hold(&mut limits.state, part.limit, ends_at, Sums::unsettled(part.amount))?;
+            }
+        }
+        room(limits)?;
+        let hash = limits.hash(namespace, lease);
+        limits.add_lease(namespace, lease, hash, reserved_at, &self.parts);
+        Ok(())
+    }
+
+    fn tombstone(&mut self, limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
+        let tombstone = read_tombstone(input)?;
+        if tombstone.resolved_at < self.last_resolved || tombstone.resolved_at > limits.state.now() {
+            return Err(Malformed("resolved leases are out of order"));
+        }
+        self.last_resolved = tombstone.resolved_at;
+        check_tombstone(&limits.state, &tombstone)?;
+        if !limits.has_namespace(tombstone.namespace)
+            || limits.is_remembered(tombstone.namespace, tombstone.id)
+        {
+            return Err(Malformed("a resolved lease is doubled or in no namespace"));
+        }
+        room(limits)?;
+        limits.add_tombstone(tombstone);
+        Ok(())
+    }
+}
+
+fn check_header(header: &[u8; HEADER_BYTES]) -> Result<(), SnapshotError> {
+    let mut input = Bytes(header.strip_prefix(SIGNATURE).ok_or(SnapshotError::NotASnapshot)?);
+    match input.u32() {
+        Ok(SNAPSHOT_VERSION) => Ok(()),
+        Ok(found) if found > SNAPSHOT_VERSION => Err(SnapshotError::NewerVersion { found }),
+        Ok(_) | Err(_) => Err(SnapshotError::NotASnapshot),
+    }
+}
+
+fn namespace(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
+    let name = NamespaceName::new(input.text()?).map_err(|_| Malformed("a namespace has no valid name"))?;
+    if limits.namespace(&name).is_some() || limits.state.namespaces.is_empty() != name.is_default() {
+        return Err(Malformed("namespaces are doubled or do not start with the default one"));
+    }
+    limits.add_namespace(&name).map(drop).ok_or(Malformed("there are too many namespaces"))
+}
+
+fn limit(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
+    let (limit, definition) = read_limit(input)?;
+    let is_known = limits.resolve(limit.namespace, &definition.key).is_some();
+    if is_known || !limits.has_namespace(limit.namespace) || limits.state.limits.len() >= LIMITS_MAX {
+        return Err(Malformed("limits are doubled, too many, or in no namespace"));
+    }
+    limits.add_limit(limit, Text::of(&definition));
+    Ok(())
+}
+
+/// Lets a limit hold `sums` until `at`, if there is such a limit and it has room.
+fn hold(state: &mut State, id: LimitId, at: UnixMs, sums: Sums) -> Result<(), Malformed> {
+    let limit = state.limits.get(id).ok_or(Malformed("something is held of a limit that is not there"))?;
+    if sums.total() > limit.available() {
+        return Err(Malformed("a limit holds more than it has"));
+    }
+    let State { limits, nodes, .. } = state;
+    limits[id].timeline.add(nodes, at, sums);
+    Ok(())
+}
+
+fn check_tombstone(state: &State, tombstone: &Tombstone) -> Result<(), Malformed> {
+    let is_consistent = match tombstone.ending {
+        Ending::Denied | Ending::DeniedNever => {
+            state.limit(tombstone.namespace, tombstone.limited_by).is_some()
+        }
+        Ending::Completed => tombstone.limited_by == LimitId::default(),
+        Ending::Marked => {
+            tombstone.limited_by == LimitId::default()
+                && tombstone.fingerprint == 0
+                && tombstone.at == UnixMs::default()
+        }
+    };
+    if is_consistent { Ok(()) } else { Err(Malformed("a resolved lease contradicts itself")) }
+}
+
+fn room(limits: &Limits) -> Result<(), Malformed> {
+    if limits.state.remembered() < limits.state.config.leases_max as usize {
+        return Ok(());
+    }
+    Err(Malformed("there are more leases than its settings allow"))
+}
+
+/// The counts match, and no limit waits for what has happened.
+fn end(limits: &Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
+    let state = &limits.state;
+    if input.u64()? != u64::from(state.leases.len()) || input.u64()? != state.tombstones.len() as u64 {
+        return Err(Malformed("leases are missing"));
+    }
+    if state.namespaces.is_empty() {
+        return Err(Malformed("it has no namespaces"));
+    }
+    let waits_in_vain = |limit: &Limit| match limit.phase {
+        Phase::Decreasing => limit.reserved() <= limit.target,
+        Phase::Deleting => limit.reserved() == 0,
+        Phase::Active | Phase::Deleted => false,
+    };
+    if state.limits.iter().any(waits_in_vain) {
+        return Err(Malformed("a limit waits for what has happened"));
+    }
+    Ok(())
+}

@@ -1,0 +1,163 @@
+//! From a frozen state to bytes.
+
+use super::block::{self, BLOCK_BYTES, FRAME_BYTES, Kind};
+use super::records::{BookRecord, CellRecord, LeaseRecord, put_limit, put_tombstone};
+use crate::book::LimitId;
+use crate::limits::{Lease, Reservation, State, Tombstone};
+use crate::time::UnixMs;
+use crate::wire::Put;
+
+/// A Book as it was at one moment. It shares its tables with the Book it was taken from, and can be encoded
+/// on another thread while that goes on.
+pub struct Frozen {
+    state: State,
+}
+
+impl Frozen {
+    pub(crate) fn new(state: State) -> Frozen {
+        Frozen { state }
+    }
+
+    /// The time of the last command that is in it.
+    #[must_use]
+    pub fn time(&self) -> UnixMs {
+        self.state.now()
+    }
+
+    /// The snapshot, piece by piece. Put together in order, the pieces are the whole.
+    #[must_use]
+    pub fn encode(&self) -> Encoded<'_> {
+        Encoded {
+            state: &self.state,
+            kind: None,
+            is_done: false,
+            before: 0,
+            limit: 0,
+            cells: Vec::new(),
+            next_cell: 0,
+            leases: Box::new(self.state.leases.iter()),
+            tombstones: Box::new(self.state.tombstones.iter()),
+            parts: Vec::new(),
+        }
+    }
+}
+
+/// The pieces of a snapshot; see [`Frozen::encode`].
+pub struct Encoded<'a> {
+    state: &'a State,
+    /// What the last block held; `None` before the header.
+    kind: Option<Kind>,
+    is_done: bool,
+    before: u32,
+    limit: u32,
+    cells: Vec<CellRecord>,
+    next_cell: usize,
+    leases: Box<dyn Iterator<Item = &'a Lease> + Send + 'a>,
+    tombstones: Box<dyn Iterator<Item = &'a Tombstone> + Send + 'a>,
+    parts: Vec<Reservation>,
+}
+
+impl Iterator for Encoded<'_> {
+    type Item = Vec<u8>;
+
+    fn next(&mut self) -> Option<Vec<u8>> {
+        if self.is_done {
+            return None;
+        }
+        let Some(mut kind) = self.kind else {
+            self.kind = Some(Kind::Book);
+            return Some(block::header());
+        };
+        loop {
+            let mut block = block::open();
+            self.fill(kind, &mut block);
+            if block.len() > FRAME_BYTES {
+                self.before = block::close(&mut block, kind, self.before);
+                self.is_done = kind == Kind::End;
+                // The first and the last kind are one record; of the others there may be more.
+                self.kind = if kind == Kind::Book { kind.next() } else { Some(kind) };
+                return Some(block);
+            }
+            kind = kind.next()?;
+            self.limit = 0;
+        }
+    }
+}
+
+impl Encoded<'_> {
+    fn fill(&mut self, kind: Kind, block: &mut Vec<u8>) {
+        match kind {
+            Kind::Book => self.book().put(block),
+            Kind::Namespaces => self.fill_namespaces(block),
+            Kind::Limits => self.fill_limits(block),
+            Kind::Cells => self.fill_cells(block),
+            Kind::Leases => self.fill_leases(block),
+            Kind::Tombstones => {
+                while block.len() < BLOCK_BYTES {
+                    let Some(tombstone) = self.tombstones.next() else { return };
+                    put_tombstone(block, tombstone);
+                }
+            }
+            Kind::End => {
+                block.put_u64(u64::from(self.state.leases.len()));
+                block.put_u64(self.state.tombstones.len() as u64);
+            }
+        }
+    }
+
+    fn book(&self) -> BookRecord {
+        let State { config, time, forgotten_before, .. } = *self.state;
+        BookRecord { config, time, forgotten_before }
+    }
+
+    fn fill_namespaces(&mut self, block: &mut Vec<u8>) {
+        while block.len() < BLOCK_BYTES {
+            let Some(name) = self.state.namespaces.get(self.limit as usize) else { return };
+            block.put_text(name.as_str());
+            self.limit = self.limit.saturating_add(1);
+        }
+    }
+
+    fn fill_limits(&mut self, block: &mut Vec<u8>) {
+        while block.len() < BLOCK_BYTES {
+            let id = LimitId(self.limit);
+            let Some(limit) = self.state.limits.get(id) else { return };
+            let Some(definition) = self.state.definition(id) else { return };
+            let seen = limit.seen_at(&self.state.nodes, self.state.now());
+            put_limit(block, &seen.limit, &definition);
+            self.limit = self.limit.saturating_add(1);
+        }
+    }
+
+    /// Only what is settled is written. The rest is in the leases, and is put together again from them.
+    fn fill_cells(&mut self, block: &mut Vec<u8>) {
+        while block.len() < BLOCK_BYTES {
+            if let Some(cell) = self.cells.get(self.next_cell) {
+                cell.put(block);
+                self.next_cell = self.next_cell.saturating_add(1);
+                continue;
+            }
+            let limit = LimitId(self.limit);
+            let Some(found) = self.state.limits.get(limit) else { return };
+            self.cells.clear();
+            self.next_cell = 0;
+            self.limit = self.limit.saturating_add(1);
+            let now = self.state.now();
+            found.timeline.visit(&self.state.nodes, &mut |at, sums| {
+                if at > now && sums.settled > 0 {
+                    self.cells.push(CellRecord { limit, at, settled: sums.settled });
+                }
+            });
+        }
+    }
+
+    fn fill_leases(&mut self, block: &mut Vec<u8>) {
+        while block.len() < BLOCK_BYTES {
+            let Some(lease) = self.leases.next() else { return };
+            self.state.leases.parts(lease, &mut self.parts);
+            let record =
+                LeaseRecord { namespace: lease.namespace, lease: lease.id, reserved_at: lease.reserved_at };
+            record.put(block, &self.parts);
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The records of a snapshot. Their layouts belong to [`super::SNAPSHOT_VERSION`] and to nothing else.
+
+use crate::book::{LimitId, NamespaceId, codec};
+use crate::id::LeaseId;
+use crate::limits::{
+    Config, DENIALS_MAX, Definition, Ending, HOLD_SECONDS_MAX, Hints, Limit, Phase, Reservation, Tombstone,
+};
+use crate::time::UnixMs;
+use crate::wire::{Bytes, Malformed, Put};
+
+/// The settings, the time, and what is forgotten.
+pub(super) struct BookRecord {
+    pub(super) config: Config,
+    pub(super) time: Option<UnixMs>,
+    pub(super) forgotten_before: UnixMs,
+}
+
+impl BookRecord {
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        out.put_u8(self.time.is_some().into());
+        out.put_u64(self.time.unwrap_or_default().get());
+        out.put_u64(self.forgotten_before.get());
+        out.put_u64(self.config.retention_ms);
+        out.put_u64(self.config.lease_ahead_ms);
+        out.put_u32(self.config.leases_max);
+        let hints = &self.config.hints;
+        for value in [
+            hints.concurrency_base_ms,
+            hints.concurrency_max_ms,
+            hints.rolling_base_ms,
+            hints.rolling_window_part,
+            hints.rolling_max_ms,
+            hints.jitter_percent,
+            hints.decreasing_ms,
+        ] {
+            out.put_u64(value);
+        }
+    }
+
+    pub(super) fn read(input: &mut Bytes<'_>) -> Result<BookRecord, Malformed> {
+        let has_time = input.bool()?;
+        let time = time(input)?;
+        let forgotten_before = self::time(input)?;
+        let config = Config {
+            retention_ms: input.u64()?,
+            lease_ahead_ms: input.u64()?,
+            leases_max: input.u32()?,
+            hints: Hints {
+                concurrency_base_ms: input.u64()?,
+                concurrency_max_ms: input.u64()?,
+                rolling_base_ms: input.u64()?,
+                rolling_window_part: input.u64()?,
+                rolling_max_ms: input.u64()?,
+                jitter_percent: input.u64()?,
+                decreasing_ms: input.u64()?,
+            },
+        };
+        if config != config.bounded() {
+            return Err(Malformed("its settings are out of bounds"));
+        }
+        if !has_time && time != UnixMs::default() {
+            return Err(Malformed("it has a time before its first command"));
+        }
+        Ok(BookRecord { config, time: has_time.then_some(time), forgotten_before })
+    }
+}
+
+fn time(input: &mut Bytes<'_>) -> Result<UnixMs, Malformed> {
+    let ms = input.u64()?;
+    let time = UnixMs::new(ms);
+    if time.get() == ms { Ok(time) } else { Err(Malformed("a time is out of bounds")) }
+}
+
+pub(super) fn put_limit(out: &mut Vec<u8>, limit: &Limit, definition: &Definition) {
+    out.put_u16(limit.namespace.0);
+    codec::put_definition(out, definition);
+    out.put_u8(limit.phase as u8);
+    out.put_u64(limit.capacity);
+    out.put_u64(limit.revision);
+    out.put_u128(limit.debt);
+    out.put_u32(limit.denials);
+}
+
+pub(super) fn read_limit(input: &mut Bytes<'_>) -> Result<(Limit, Definition), Malformed> {
+    let namespace = NamespaceId(input.u16()?);
+    let definition = codec::definition(input).map_err(|_| Malformed("a definition is malformed"))?;
+    definition.validate().map_err(|_| Malformed("a definition is out of bounds"))?;
+    let phase = match input.u8()? {
+        1 => Phase::Active,
+        2 => Phase::Decreasing,
+        3 => Phase::Deleting,
+        4 => Phase::Deleted,
+        _ => return Err(Malformed("the phase of a limit is unknown")),
+    };
+    let limit = Limit {
+        namespace,
+        phase,
+        capacity: input.u64()?,
+        revision: input.u64()?,
+        debt: input.u128()?,
+        denials: input.u32()?,
+        target: if phase == Phase::Decreasing { definition.capacity } else { 0 },
+        ..Limit::of(&definition)
+    };
+    let is_consistent = match phase {
+        Phase::Active => limit.capacity == limit.defined,
+        Phase::Decreasing => limit.capacity > limit.defined,
+        Phase::Deleting => limit.capacity > 0,
+        Phase::Deleted => limit.capacity == 0 && limit.debt == 0 && limit.denials == 0,
+    };
+    if !is_consistent || limit.revision == 0 || limit.denials > DENIALS_MAX {
+        return Err(Malformed("a limit contradicts itself"));
+    }
+    Ok((limit, definition))
+}
+
+/// What of a limit is settled and ends at one moment.
+pub(super) struct CellRecord {
+    pub(super) limit: LimitId,
+    pub(super) at: UnixMs,
+    pub(super) settled: u64,
+}
+
+impl CellRecord {
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        out.put_u32(self.limit.0);
+        out.put_u64(self.at.get());
+        out.put_u64(self.settled);
+    }
+
+    pub(super) fn read(input: &mut Bytes<'_>) -> Result<CellRecord, Malformed> {
+        Ok(CellRecord { limit: LimitId(input.u32()?), at: time(input)?, settled: input.u64()? })
+    }
+}
+
+/// What a part of a lease takes.
+const PART_BYTES: usize = 17;
+
+/// A lease, without its parts.
+#[derive(Clone, Copy)]
+pub(super) struct LeaseRecord {
+    pub(super) namespace: NamespaceId,
+    pub(super) lease: LeaseId,
+    pub(super) reserved_at: UnixMs,
+}
+
+impl LeaseRecord {
+    pub(super) fn put(&self, out: &mut Vec<u8>, parts: &[Reservation]) {
+        out.put_u16(self.namespace.0);
+        out.put_u128(self.lease.to_u128());
+        out.put_u64(self.reserved_at.get());
+        out.put_u8(parts.len() as u8);
+        for part in parts {
+            out.put_u32(part.limit.0);
+            out.put_u8(part.is_rolling().into());
+            out.put_u32(part.hold_seconds());
+            out.put_u64(part.amount);
+        }
+    }
+
+    /// The leases in a block, as far as they can be read.
+    pub(super) fn leases(records: &[u8]) -> impl Iterator<Item = (NamespaceId, LeaseId)> + use<'_> {
+        let mut rest = records;
+        std::iter::from_fn(move || {
+            let mut input = Bytes(rest);
+            let lease = (NamespaceId(input.u16().ok()?), LeaseId::from_u128(input.u128().ok()?));
+            let parts = (input.u64().ok()?, usize::from(input.u8().ok()?)).1;
+            rest = input.0.get(parts.saturating_mul(PART_BYTES)..)?;
+            Some(lease)
+        })
+    }
+
+    pub(super) fn read(
+        input: &mut Bytes<'_>,
+        parts: &mut Vec<Reservation>,
+    ) -> Result<LeaseRecord, Malformed> {
+        let namespace = NamespaceId(input.u16()?);
+        let lease = LeaseId::from_u128(input.u128()?);
+        let record = LeaseRecord { namespace, lease, reserved_at: time(input)? };
+        parts.clear();
+        for _ in 0..input.u8()? {
+            let limit = LimitId(input.u32()?);
+            let is_rolling = input.bool()?;
+            let hold_seconds = input.u32()?;
+            if hold_seconds == 0 || hold_seconds > HOLD_SECONDS_MAX {
+                return Err(Malformed("a reservation is held for too short or too long"));
+            }
+            let amount = input.u64()?;
+            if amount == 0 || parts.last().is_some_and(|last| last.limit >= limit) {
+                return Err(Malformed("the reservations of a lease are empty or out of order"));
+            }
+            parts.push(Reservation::new(limit, is_rolling, hold_seconds, amount));
+        }
+        Ok(record)
+    }
+}
+
+/// What a resolved lease takes.
+const TOMBSTONE_BYTES: usize = 47;
+
+pub(super) fn put_tombstone(out: &mut Vec<u8>, tombstone: &Tombstone) {
+    out.put_u16(tombstone.namespace.0);
+    out.put_u128(tombstone.id.to_u128());
+    out.put_u8(tombstone.ending as u8);
+    out.put_u64(tombstone.resolved_at.get());
+    out.put_u64(tombstone.at.get());
+    out.put_u64(tombstone.fingerprint);
+    out.put_u32(tombstone.limited_by.0);
+}
+
+/// The resolved leases in a block.
+pub(super) fn tombstone_leases(records: &[u8]) -> impl Iterator<Item = (NamespaceId, LeaseId)> {
+    records.chunks_exact(TOMBSTONE_BYTES).filter_map(|record| {
+        let mut input = Bytes(record);
+        Some((NamespaceId(input.u16().ok()?), LeaseId::from_u128(input.u128().ok()?)))
+    })
+}
+
+pub(super) fn read_tombstone(input: &mut Bytes<'_>) -> Result<Tombstone, Malformed> {
+    let namespace = NamespaceId(input.u16()?);
+    let lease = LeaseId::from_u128(input.u128()?);
+    let ending = match input.u8()? {
+        1 => Ending::Denied,
+        2 => Ending::DeniedNever,
+        3 => Ending::Completed,
+        4 => Ending::Marked,
+        _ => return Err(Malformed("the ending of a lease is unknown")),
+    };
+    let resolved_at = time(input)?;
+    Ok(Tombstone {
+        at: time(input)?,
+        fingerprint: input.u64()?,
+        limited_by: LimitId(input.u32()?),
+        ..Tombstone::new(namespace, lease, ending, resolved_at)
+    })
+}

@@ -1,0 +1,53 @@
+//! Time, which always comes from outside.
+
+use std::fmt;
+
+/// Milliseconds since the Unix epoch, as a ULID counts them: 48 bits, up to the year 10889.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UnixMs(u64);
+
+impl UnixMs {
+    /// The latest time there is. Later ones are taken as this one.
+    pub const MAX: UnixMs = UnixMs((1 << 48) - 1);
+
+    /// The time `ms` milliseconds after the epoch.
+    #[must_use]
+    pub const fn new(ms: u64) -> UnixMs {
+        if ms > UnixMs::MAX.0 { UnixMs::MAX } else { UnixMs(ms) }
+    }
+
+    /// Milliseconds since the epoch.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// This time and `ms` more.
+    #[must_use]
+    pub const fn plus_ms(self, ms: u64) -> UnixMs {
+        UnixMs::new(self.0.saturating_add(ms))
+    }
+
+    /// This time less `ms`, at the earliest the epoch.
+    #[must_use]
+    pub const fn minus_ms(self, ms: u64) -> UnixMs {
+        UnixMs(self.0.saturating_sub(ms))
+    }
+
+    /// How long ago `earlier` was; 0 if it was not earlier.
+    #[must_use]
+    pub const fn ms_since(self, earlier: UnixMs) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl fmt::Display for UnixMs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ms", self.0)
+    }
+}
+
+/// Milliseconds in `seconds`.
+pub(crate) const fn seconds_to_ms(seconds: u32) -> u64 {
+    (seconds as u64).saturating_mul(1_000)
+}

@@ -1,0 +1,81 @@
+//! Little-endian bytes, as snapshots and commands are written.
+
+/// Bytes ended before what they should hold, or held what they never should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Malformed(pub(crate) &'static str);
+
+pub(crate) trait Put {
+    fn put(&mut self, bytes: &[u8]);
+
+    fn put_u8(&mut self, value: u8) {
+        self.put(&[value]);
+    }
+    fn put_u16(&mut self, value: u16) {
+        self.put(&value.to_le_bytes());
+    }
+    fn put_u32(&mut self, value: u32) {
+        self.put(&value.to_le_bytes());
+    }
+    fn put_u64(&mut self, value: u64) {
+        self.put(&value.to_le_bytes());
+    }
+    fn put_u128(&mut self, value: u128) {
+        self.put(&value.to_le_bytes());
+    }
+    /// A text of at most `u16::MAX` bytes; every text here has a bound far below.
+    fn put_text(&mut self, text: &str) {
+        let bytes = &text.as_bytes()[..text.len().min(usize::from(u16::MAX))];
+        self.put_u16(bytes.len() as u16);
+        self.put(bytes);
+    }
+}
+
+impl Put for Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// Reads from the front of a slice.
+pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Bytes<'a> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (array, rest) = self.0.split_first_chunk().ok_or(Malformed("it ends too early"))?;
+        self.0 = rest;
+        Ok(*array)
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
+        self.array().map(u8::from_le_bytes)
+    }
+    pub(crate) fn u16(&mut self) -> Result<u16, Malformed> {
+        self.array().map(u16::from_le_bytes)
+    }
+    pub(crate) fn u32(&mut self) -> Result<u32, Malformed> {
+        self.array().map(u32::from_le_bytes)
+    }
+    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
+        self.array().map(u64::from_le_bytes)
+    }
+    pub(crate) fn u128(&mut self) -> Result<u128, Malformed> {
+        self.array().map(u128::from_le_bytes)
+    }
+    pub(crate) fn bool(&mut self) -> Result<bool, Malformed> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed("a flag is neither 0 nor 1")),
+        }
+    }
+    pub(crate) fn text(&mut self) -> Result<&'a str, Malformed> {
+        let len = usize::from(self.u16()?);
+        let (text, rest) = self.0.split_at_checked(len).ok_or(Malformed("a text ends too early"))?;
+        self.0 = rest;
+        std::str::from_utf8(text).map_err(|_| Malformed("a text is not UTF-8"))
+    }
+}

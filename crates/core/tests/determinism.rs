@@ -1,0 +1,215 @@
+//! One log gives one Book, byte for byte: wherever it is applied, and through whatever snapshots.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::arithmetic_side_effects, reason = "a test may")]
+
+mod support;
+
+use earmark_core::{Book, CompleteOutcome, Config, LeaseId, Outcome, ReserveOutcome};
+
+use support::desk::{Desk, START, concurrency, rolling};
+use support::random::Random;
+use support::script::Script;
+use support::snapshot::{restore, snapshot};
+use support::soak::each_seed;
+use support::step::Timed;
+
+const SEEDS: u64 = 300;
+const STEPS: usize = 400;
+
+fn log(seed: u64) -> (Config, Vec<Timed>) {
+    let script = Script::new(seed);
+    (script.config(), script.steps(STEPS))
+}
+
+fn apply(book: &mut Book, steps: &[Timed]) -> Vec<Outcome> {
+    steps.iter().map(|timed| book.apply(timed.now, timed.step.command())).collect()
+}
+
+/// The place at which two snapshots differ tells more than a page of bytes.
+fn assert_same_bytes(a: &[u8], b: &[u8], what: &str) {
+    let differ = a.iter().zip(b).position(|(a, b)| a != b);
+    assert_eq!((a.len(), differ), (b.len(), None), "{what}");
+}
+
+#[test]
+fn one_log_applied_twice_gives_the_same_bytes_whatever_the_layout_of_the_tables() {
+    each_seed("determinism, twice", SEEDS, |seed| {
+        let (config, steps) = log(seed);
+        let mut first = Book::new(config, seed);
+        let mut second = Book::new(config, !seed);
+        let outcomes = apply(&mut first, &steps);
+        assert_eq!(outcomes, apply(&mut second, &steps), "EARMARK_SEED={seed}");
+        assert_same_bytes(&snapshot(&mut first), &snapshot(&mut second), &format!("EARMARK_SEED={seed}"));
+    });
+}
+
+#[test]
+fn a_snapshot_in_the_middle_changes_no_later_answer_and_no_byte() {
+    each_seed("determinism, through a snapshot", SEEDS, |seed| {
+        let (config, steps) = log(seed);
+        let mut random = Random::new(seed);
+        let mut straight = Book::new(config, seed);
+        let outcomes = apply(&mut straight, &steps);
+        let at_end = snapshot(&mut straight);
+        for _ in 0..4 {
+            let middle = random.index(steps.len() + 1);
+            let what = format!("EARMARK_SEED={seed}, a snapshot before step {middle}");
+            let mut before = Book::new(config, random.next());
+            apply(&mut before, &steps[..middle]);
+            let bytes = snapshot(&mut before);
+            let piece = random.index(bytes.len()) + 1;
+            let mut after = restore(&bytes, piece, random.next())
+                .unwrap_or_else(|error| panic!("{what} was not restored: {error}"));
+            assert_same_bytes(&snapshot(&mut after), &bytes, &what);
+            assert_eq!(apply(&mut after, &steps[middle..]), outcomes[middle..], "{what}");
+            assert_same_bytes(&snapshot(&mut after), &at_end, &what);
+        }
+    });
+}
+
+#[test]
+fn a_snapshot_after_every_step_changes_nothing_either() {
+    each_seed("determinism, step by step", SEEDS / 10, |seed| {
+        let (config, steps) = log(seed);
+        let mut straight = Book::new(config, seed);
+        let mut book = Book::new(config, seed);
+        for (place, timed) in steps.iter().enumerate() {
+            let expected = straight.apply(timed.now, timed.step.command());
+            let what = format!("EARMARK_SEED={seed}, step {place}: {timed:?}");
+            assert_eq!(book.apply(timed.now, timed.step.command()), expected, "{what}");
+            let bytes = snapshot(&mut book);
+            assert_same_bytes(&bytes, &snapshot(&mut straight), &what);
+            book = restore(&bytes, bytes.len(), seed).unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+    });
+}
+
+#[test]
+fn a_book_that_was_never_used_goes_through_a_snapshot_too() {
+    let bytes = snapshot(&mut Book::new(Config::default(), 1));
+    let mut book = restore(&bytes, 1, 2).unwrap();
+    assert_eq!(book.leases(), 0);
+    assert_same_bytes(&snapshot(&mut book), &bytes, "a new Book");
+}
+
+#[test]
+fn what_was_frozen_stays_as_it_was_while_commands_go_on() {
+    let mut desk = Desk::new();
+    desk.has(rolling("rpm", 100_000, 60));
+    desk.has(concurrency("slots", 100_000, 60));
+    let leases: Vec<LeaseId> = (0..20_000).map(|_| desk.take(&[("rpm", 1), ("slots", 1)])).collect();
+    let expected = snapshot(&mut desk.book);
+    let frozen = desk.book.freeze();
+    let (bytes, after) = std::thread::scope(|scope| {
+        let encoder = scope.spawn(|| frozen.encode().collect::<Vec<_>>().concat());
+        for lease in &leases {
+            desk.settle(*lease, &[("rpm", 0)]);
+        }
+        desk.delete("slots");
+        desk.pass(3_600_000);
+        for _ in 0..10_000 {
+            desk.take(&[("rpm", 2)]);
+        }
+        (encoder.join().unwrap(), snapshot(&mut desk.book))
+    });
+    assert_same_bytes(&bytes, &expected, "the frozen Book");
+    assert_ne!(after, expected);
+    // The restored one is as it was: every lease still holds what it held.
+    let restored = restore(&bytes, 64 * 1024, 9).unwrap();
+    assert_eq!(restored.usage(START, desk.id("rpm")).unwrap().reserved, 20_000);
+    assert_eq!(restored.leases(), 20_000);
+}
+
+/// Reserves `count` leases of one time in the order of `random`, and lets all be forgotten.
+fn with_forgotten_past(table_seed: u64, count: u32, random: &mut Random) -> Desk {
+    let config = Config { retention_ms: 1_000, ..Config::default() };
+    let mut desk = Desk::with(config);
+    desk.book = Book::new(config, table_seed);
+    desk.has(rolling("rpm", 1_000_000, 5));
+    desk.has(concurrency("slots", 1_000_000, 5));
+    let mut numbers: Vec<u32> = (0..count).collect();
+    random.shuffle(&mut numbers);
+    for number in numbers {
+        let lease = LeaseId::from_parts(START, u128::from(number) << 20);
+        let outcome = desk.reserve(lease, &[("rpm", 1), ("slots", 1)]);
+        assert_eq!(outcome, ReserveOutcome::Created { reserved_at: START });
+        if number.is_multiple_of(3) {
+            desk.settle(lease, &[("rpm", u64::from(number % 2))]);
+        }
+    }
+    desk.pass(60_000);
+    while desk.book.leases() > 0 {
+        desk.tick();
+    }
+    desk
+}
+
+#[test]
+fn a_past_that_is_forgotten_leaves_no_byte_behind() {
+    let mut random = Random::new(1);
+    let mut desks = [
+        with_forgotten_past(1, 1, &mut random),
+        with_forgotten_past(2, 3_000, &mut random),
+        with_forgotten_past(3, 3_000, &mut random),
+        with_forgotten_past(4, 20_000, &mut random),
+    ];
+    let bytes: Vec<Vec<u8>> = desks
+        .iter_mut()
+        .map(|desk| {
+            for number in 0..50_u64 {
+                let lease = LeaseId::from_parts(desk.now(), u128::from(number));
+                desk.reserve(lease, &[("slots", 1), ("rpm", number + 1)]);
+                if number.is_multiple_of(4) {
+                    desk.settle(lease, &[("rpm", number / 2)]);
+                }
+                desk.pass(10);
+            }
+            snapshot(&mut desk.book)
+        })
+        .collect();
+    for other in &bytes[1..] {
+        assert_same_bytes(other, &bytes[0], "two pasts");
+    }
+}
+
+#[test]
+fn reads_leave_no_byte_behind() {
+    let (config, steps) = log(3);
+    let mut random = Random::new(3);
+    let (mut quiet, mut asked) = (Book::new(config, 1), Book::new(config, 1));
+    for timed in &steps {
+        quiet.apply(timed.now, timed.step.command());
+        asked.apply(timed.now, timed.step.command());
+        for number in 0..8 {
+            let at = timed.now.plus_ms(random.below(1 << 32));
+            let _ = asked.usage(at, earmark_core::LimitId(number));
+            let _ = asked.limit(at, earmark_core::LimitId(number));
+        }
+        if let Some((namespace, lease)) = timed.step.lease() {
+            let _ = asked.lease(timed.now.plus_ms(random.below(100_000)), namespace, lease);
+        }
+        assert_same_bytes(&snapshot(&mut asked), &snapshot(&mut quiet), "reads");
+    }
+}
+
+/// A lease outlived its limit, the key came back as a limit of another kind, and the late complete of the
+/// lease used more than it had reserved. What it then holds for one second is settled usage on a concurrency
+/// limit, which nothing else brings about: a decoder that expects settled usage on rolling limits only would
+/// refuse the snapshot of a healthy Book.
+#[test]
+fn late_usage_held_by_a_limit_that_changed_its_kind_goes_through_a_snapshot() {
+    let mut desk = Desk::new();
+    desk.has(rolling("tpm", 10, 1));
+    let lease = desk.take(&[("tpm", 5)]);
+    desk.delete("tpm");
+    desk.pass(1_000);
+    desk.has(concurrency("tpm", 10, 60));
+    assert!(matches!(desk.complete(lease, &[("tpm", 9)]), CompleteOutcome::Completed(_)));
+    assert_eq!(desk.reserved("tpm"), 4);
+    let bytes = snapshot(&mut desk.book);
+    desk.book = restore(&bytes, bytes.len(), 1).unwrap();
+    assert_eq!(desk.reserved("tpm"), 4);
+    desk.denied(&[("tpm", 7)]);
+    desk.pass(1_000);
+    assert_eq!(desk.reserved("tpm"), 0);
+}

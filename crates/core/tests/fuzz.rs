@@ -1,0 +1,315 @@
+//! Bytes from anywhere make nothing panic, hang or contradict itself.
+//!
+//! `EARMARK_SEED=7` replays one seed; `EARMARK_SOAK_SECONDS=600` runs fresh ones for that long.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::arithmetic_side_effects, reason = "a test may")]
+
+mod support;
+
+use earmark_core::{
+    Book, Command, CommandBuffer, Config, LeaseId, LimitId, LimitStatus, NamespaceId, UnixMs,
+};
+
+use support::desk::{Desk, START, concurrency, rolling};
+use support::forge::{forge, mutate, replace};
+use support::random::Random;
+use support::script::Script;
+use support::snapshot::{restore, snapshot};
+use support::soak::each_seed;
+use support::step::Step;
+
+/// A Book with something of everything: limits of both kinds in every standing, live, expired, completed,
+/// marked and denied leases, settled usage, debt.
+fn small_book() -> Book {
+    let mut desk = Desk::with(Config { retention_ms: 5_000, ..Config::default() });
+    desk.has(rolling("rpm", 5, 60));
+    desk.has(concurrency("slots", 5, 1));
+    desk.has(rolling("down", 5, 60));
+    desk.has(rolling("gone", 5, 60));
+    desk.delete("gone");
+    desk.open("team");
+    desk.take(&[("slots", 2)]);
+    let settled = desk.take(&[("rpm", 2), ("slots", 1)]);
+    desk.settle(settled, &[("rpm", 9)]);
+    desk.take(&[("rpm", 1), ("down", 4)]);
+    desk.denied(&[("rpm", 5)]);
+    let unknown = desk.lease();
+    desk.complete(unknown, &[]);
+    desk.pass(1_500);
+    desk.put(rolling("down", 2, 60));
+    desk.book
+}
+
+/// Any Book: what a script leaves behind.
+fn book_of(seed: u64, steps: usize) -> Book {
+    let script = Script::new(seed);
+    let mut book = Book::new(script.config(), seed);
+    for timed in script.take(steps) {
+        book.apply(timed.now, timed.step.command());
+    }
+    book
+}
+
+/// Whatever Book comes out of a decoder can be used, encoded and restored.
+fn assert_sound(book: &mut Book, what: &str) {
+    let now = book.time();
+    for id in (0..64).map(LimitId) {
+        let Some(usage) = book.usage(now, id) else { continue };
+        let is_decreasing = matches!(usage.status, LimitStatus::Decreasing { .. });
+        assert!(usage.reserved <= usage.capacity || is_decreasing, "{what}: {id:?} {usage:?}");
+        assert_eq!(usage.available, usage.capacity.saturating_sub(usage.reserved), "{what}: {id:?}");
+    }
+    assert!(book.leases() <= book.config().leases_max as usize, "{what}");
+    for info in book.limits(now, NamespaceId::DEFAULT) {
+        let id = book.resolve(NamespaceId::DEFAULT, &info.definition.key);
+        assert_eq!(id, Some(info.id), "{what}: {info:?}");
+    }
+    let bytes = snapshot(book);
+    let mut again = restore(&bytes, bytes.len(), 5).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert!(snapshot(&mut again) == bytes, "{what}: restored, it has other bytes");
+}
+
+#[test]
+fn every_truncation_of_a_snapshot_is_an_error() {
+    let bytes = snapshot(&mut small_book());
+    assert!(restore(&bytes, bytes.len(), 1).is_ok());
+    for length in 0..bytes.len() {
+        assert!(restore(&bytes[..length], bytes.len(), 1).is_err(), "{length} of {} bytes", bytes.len());
+    }
+}
+
+#[test]
+fn every_flipped_bit_of_a_snapshot_is_an_error() {
+    let mut bytes = snapshot(&mut small_book());
+    for place in 0..bytes.len() {
+        for bit in 0..8 {
+            bytes[place] ^= 1 << bit;
+            assert!(restore(&bytes, bytes.len(), 1).is_err(), "bit {bit} of byte {place}");
+            bytes[place] ^= 1 << bit;
+        }
+    }
+}
+
+#[test]
+fn anything_after_the_end_of_a_snapshot_is_an_error() {
+    let bytes = snapshot(&mut small_book());
+    for more in [&[0][..], &[7], &bytes, &bytes[12..]] {
+        let longer = [&bytes, more].concat();
+        assert!(restore(&longer, longer.len(), 1).is_err());
+        assert!(restore(&longer, 7, 1).is_err());
+    }
+}
+
+#[test]
+fn a_snapshot_may_come_in_pieces_of_any_size() {
+    let bytes = snapshot(&mut small_book());
+    for piece in 1..=bytes.len() {
+        let mut book = restore(&bytes, piece, 1).unwrap_or_else(|error| panic!("pieces of {piece}: {error}"));
+        assert!(snapshot(&mut book) == bytes, "pieces of {piece}");
+    }
+}
+
+#[test]
+fn a_refusal_says_what_is_wrong_with_the_snapshot() {
+    let bytes = snapshot(&mut small_book());
+    let message = |bytes: &[u8]| restore(bytes, 1_000, 1).err().unwrap().to_string();
+    assert!(message(b"not a snapshot").contains("not a snapshot"), "{}", message(b"not a snapshot"));
+    assert!(message(&bytes[..bytes.len() - 1]).contains("cut off"));
+    let mut damaged = bytes.clone();
+    damaged[bytes.len() / 2] ^= 0x10;
+    assert!(message(&damaged).contains("damaged"));
+}
+
+#[test]
+fn random_and_mutated_snapshots_are_refused_or_give_a_sound_book() {
+    each_seed("fuzz, snapshots", 250, |seed| {
+        let mut random = Random::new(seed);
+        let length = random.index(4_000);
+        let noise = random.bytes(length);
+        assert!(restore(&noise, length.max(1), seed).is_err(), "EARMARK_SEED={seed}");
+        let (steps, other_steps) = (random.index(300), random.index(300));
+        let valid = snapshot(&mut book_of(seed, steps));
+        let other = snapshot(&mut book_of(seed.wrapping_add(1), other_steps));
+        for round in 0..60 {
+            let mut bytes = valid.clone();
+            if random.chance(20) {
+                // The head of one snapshot and the tail of another.
+                bytes.truncate(random.index(valid.len()));
+                bytes.extend_from_slice(&other[random.index(other.len())..]);
+            } else {
+                mutate(&mut bytes, &mut random);
+            }
+            let piece = random.index(bytes.len().max(1)) + 1;
+            if let Ok(mut book) = restore(&bytes, piece, seed) {
+                assert_sound(&mut book, &format!("EARMARK_SEED={seed}, round {round}"));
+            }
+        }
+    });
+}
+
+/// Guards the test below: a forgery of nothing is accepted, so a refusal is about what was forged.
+#[test]
+fn forged_snapshots_have_valid_checksums() {
+    let bytes = snapshot(&mut small_book());
+    let accepted = (0..2_000).filter(|&seed| {
+        let forged = forge(&bytes, &mut Random::new(seed));
+        forged != bytes && restore(&forged, forged.len(), 1).is_ok()
+    });
+    let accepted = accepted.count();
+    assert!(accepted > 20, "only {accepted} of 2,000 forgeries changed a value that may have any");
+}
+
+#[test]
+fn forged_snapshots_are_refused_or_give_a_sound_book_with_the_same_bytes() {
+    each_seed("fuzz, forgeries", 400, |seed| {
+        let mut random = Random::new(seed);
+        let valid = if seed.is_multiple_of(2) {
+            snapshot(&mut small_book())
+        } else {
+            snapshot(&mut book_of(seed, random.clone().index(300)))
+        };
+        for round in 0..60 {
+            let bytes = forge(&valid, &mut random);
+            let what = format!("EARMARK_SEED={seed}, round {round}");
+            let Ok(mut book) = restore(&bytes, bytes.len(), seed) else { continue };
+            assert!(snapshot(&mut book) == bytes, "{what}: it was taken for something else");
+            use_up(&mut book, seed);
+            assert_sound(&mut book, &what);
+        }
+    });
+}
+
+#[test]
+fn a_snapshot_that_contradicts_itself_is_refused_though_its_checksums_fit() {
+    let mut desk = Desk::with(Config { leases_max: 0x0a0b_0c0d, ..Config::default() });
+    desk.open("team-a");
+    desk.open("team-b");
+    desk.has(rolling("limit:a", 0x1111_2222_3333_4444, 60));
+    desk.has(rolling("limit:b", 100, 60));
+    let [held, other, denied, completed] = [1, 2, 3, 4].map(|_| desk.lease_from(START.minus_ms(1)));
+    desk.reserve(held, &[("limit:a", 0x0123_4567_89ab_cdef)]);
+    desk.pass(1_000);
+    let reserved_at = desk.now();
+    desk.reserve(other, &[("limit:b", 1)]);
+    desk.pass(1_000);
+    let denied_at = desk.now();
+    desk.denial(denied, &[("limit:b", 100)]);
+    desk.pass(1_000);
+    desk.complete(completed, &[]);
+    desk.pass(1_000);
+    desk.tick();
+    let bytes = snapshot(&mut desk.book);
+    let id = |lease: LeaseId| lease.to_u128().to_le_bytes();
+    let time = |time: UnixMs| time.get().to_le_bytes();
+    let later = desk.now().plus_ms(1);
+    for (what, forged) in [
+        ("a namespace twice", replace(&bytes, b"team-b", b"team-a")),
+        ("a limit twice", replace(&bytes, b"limit:b", b"limit:a")),
+        ("a lease twice", replace(&bytes, &id(other), &id(held))),
+        ("a lease held and denied", replace(&bytes, &id(denied), &id(held))),
+        ("a lease denied and completed", replace(&bytes, &id(completed), &id(denied))),
+        ("a lease of nothing", replace(&bytes, &0x0123_4567_89ab_cdef_u64.to_le_bytes(), &[0; 8])),
+        (
+            "a lease of more than there is",
+            replace(&bytes, &0x0123_4567_89ab_cdef_u64.to_le_bytes(), &[0xff; 8]),
+        ),
+        ("a lease from the future", replace(&bytes, &time(reserved_at), &time(later))),
+        ("a Book before its leases", replace(&bytes, &time(desk.now()), &time(reserved_at))),
+        ("a past out of order", replace(&bytes, &time(denied_at), &time(desk.now()))),
+        ("more leases than may be", replace(&bytes, &0x0a0b_0c0d_u32.to_le_bytes(), &[3, 0, 0, 0])),
+    ] {
+        let Err(error) = restore(&forged, forged.len(), 1) else { panic!("{what} was accepted") };
+        assert!(error.to_string().contains("damaged"), "{what}: {error}");
+    }
+}
+
+/// Lets a Book of unknown origin live on for a while.
+fn use_up(book: &mut Book, seed: u64) {
+    let start = book.time();
+    for timed in Script::new(seed ^ 1).take(60) {
+        book.apply(start.plus_ms(timed.now.get() % 100_000), timed.step.command());
+    }
+    for ms in [1, 1_000, 60_000, 100_000_000, 1 << 47] {
+        book.apply(start.plus_ms(ms), Command::Tick);
+    }
+}
+
+#[test]
+fn commands_come_back_from_their_bytes_as_they_were() {
+    each_seed("fuzz, codec", 40, |seed| {
+        let mut buffer = CommandBuffer::default();
+        for timed in Script::new(seed).take(400) {
+            let command = timed.step.command();
+            let mut bytes = Vec::new();
+            command.encode(&mut bytes);
+            let length = bytes.len();
+            // What follows belongs to the next command.
+            bytes.extend_from_slice(&[1, 2, 3]);
+            let (decoded, taken) = buffer.decode(&bytes).unwrap();
+            assert_eq!((decoded, taken), (command, length), "EARMARK_SEED={seed}");
+            for shorter in 0..length {
+                assert!(buffer.decode(&bytes[..shorter]).is_err(), "EARMARK_SEED={seed}: {command:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn random_and_mutated_commands_leave_the_book_sound() {
+    each_seed("fuzz, commands", 250, |seed| {
+        let mut random = Random::new(seed);
+        let mut buffer = CommandBuffer::default();
+        let script = Script::new(seed);
+        let mut book = Book::new(script.config(), seed);
+        let mut decoded = 0;
+        for timed in script.take(400) {
+            let mut bytes = Vec::new();
+            timed.step.command().encode(&mut bytes);
+            match random.below(10) {
+                0..4 => {}
+                4 => bytes = random.bytes(random.clone().index(200)),
+                _ => mutate(&mut bytes, &mut random),
+            }
+            let Ok((command, taken)) = buffer.decode(&bytes) else { continue };
+            assert!(taken <= bytes.len());
+            decoded += 1;
+            book.apply(timed.now, command);
+        }
+        assert!(decoded > 100, "EARMARK_SEED={seed}: only {decoded} decoded");
+        assert_sound(&mut book, &format!("EARMARK_SEED={seed}"));
+    });
+}
+
+/// Times, leases and amounts from the very ends of their ranges, which no healthy caller sends.
+#[test]
+fn commands_from_the_ends_of_all_ranges_leave_the_book_sound() {
+    each_seed("fuzz, extremes", 250, |seed| {
+        let mut random = Random::new(seed);
+        let times = [0, 1, START.get(), START.get() + 1, UnixMs::MAX.get() - 1, u64::MAX];
+        let extremes = [0, 1, 2, u64::MAX / 2, u64::MAX - 1, u64::MAX];
+        let config = Config {
+            retention_ms: random.pick(&extremes),
+            lease_ahead_ms: random.pick(&extremes),
+            leases_max: random.pick(&[0, 1, 50, u32::MAX]),
+            ..Config::default()
+        };
+        let mut book = Book::new(config, seed);
+        let mut highest = 0;
+        for timed in Script::new(seed).take(300) {
+            let mut step = timed.step;
+            if let Step::Reserve { lease, wall, requirements: parts, .. }
+            | Step::Complete { lease, wall, actuals: parts, .. } = &mut step
+            {
+                *lease = LeaseId::from_parts(UnixMs::new(random.pick(&times)), lease.to_u128());
+                *wall = UnixMs::new(random.pick(&times));
+                for part in parts {
+                    part.amount = random.pick(&extremes);
+                }
+            }
+            // The end of time comes late, since nothing can follow it.
+            highest = if random.chance(2) { (highest + 1).min(times.len() - 1) } else { highest };
+            book.apply(UnixMs::new(times[random.index(highest + 1)]), step.command());
+        }
+        assert_sound(&mut book, &format!("EARMARK_SEED={seed}"));
+    });
+}

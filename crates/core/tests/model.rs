@@ -1,0 +1,170 @@
+//! The Book answers like a model that is too simple to be wrong in the same way.
+//!
+//! `EARMARK_SEED=7 cargo test -p earmark-core --test model` replays one script;
+//! `EARMARK_SOAK_SECONDS=600` runs fresh ones for that long and says from which `EARMARK_START_SEED`.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::arithmetic_side_effects, reason = "a test may")]
+
+mod support;
+
+use earmark_core::{Config, Definition, LeaseId, NamespaceId, Overage, Part, UnixMs};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use support::crowd::Crowd;
+use support::desk::{START, concurrency, rolling};
+use support::model::Model;
+use support::pair::{Difference, compare, shrink};
+use support::script::Script;
+use support::soak::each_seed;
+use support::step::{Step, Timed, by_key, key};
+use support::tally::Tally;
+
+const SEEDS: u64 = 800;
+const STEPS: usize = 400;
+const CASES: u32 = 1_000;
+const CROWDS: u64 = 3;
+const CROWD_STEPS: usize = 16_000;
+
+#[test]
+fn every_answer_of_the_book_is_the_models() {
+    let mut tally = Tally::default();
+    each_seed("model", SEEDS, |seed| {
+        let script = Script::new(seed);
+        let config = script.config();
+        let steps = script.steps(STEPS);
+        if let Err(difference) = compare(config, seed, &steps, |outcome| tally.count(outcome)) {
+            report(seed, config, &steps, &difference);
+        }
+    });
+    println!("{} steps:\n{tally}", tally.total());
+}
+
+fn report(seed: u64, config: Config, steps: &[Timed], difference: &Difference) -> ! {
+    let step = difference.step;
+    println!("EARMARK_SEED={seed}, step {step}: {:?}\n{}\n", steps[step], difference.what);
+    let (fewer, difference) = shrink(config, seed, steps.to_vec());
+    println!("the same in {} steps, with {config:#?}:", fewer.len());
+    for timed in &fewer {
+        println!("  {} {:?}", timed.now, timed.step);
+    }
+    panic!("the Book and the model differ, EARMARK_SEED={seed}, step {step}: {}", difference.what);
+}
+
+#[test]
+fn thousands_of_reservations_on_one_limit_are_answered_like_a_few() {
+    let mut tally = Tally::default();
+    each_seed("model, crowds", CROWDS, |seed| {
+        let mut crowd = Crowd::new(seed);
+        let steps: Vec<Timed> = crowd.by_ref().take(CROWD_STEPS).collect();
+        if let Err(difference) = compare(crowd.config, seed, &steps, |outcome| tally.count(outcome)) {
+            report(seed, crowd.config, &steps, &difference);
+        }
+    });
+    println!("{} steps:\n{tally}", tally.total());
+}
+
+/// Guards the first test: a script that never meets an outcome says nothing about it.
+#[test]
+fn the_scripts_meet_every_outcome() {
+    let mut tally = Tally::default();
+    for seed in 0..100 {
+        let script = Script::new(seed);
+        let mut model = Model::new(script.config());
+        for timed in script.take(STEPS) {
+            tally.count(&model.apply(timed.now, timed.step.command()));
+        }
+    }
+    assert_eq!(tally.missing(), Vec::<&str>::new(), "of\n{tally}");
+}
+
+/// One move of a small script. Moves mean something whatever came before, so that any of them can be left
+/// out when a failure is made smaller.
+#[derive(Clone, Debug)]
+enum Move {
+    Pass(u64),
+    Put(Definition),
+    Delete(&'static str),
+    Reserve(usize, Vec<Part>),
+    Complete(usize, Vec<Part>),
+}
+
+const KEYS: [&str; 3] = ["c", "a", "b"];
+const LEASES: usize = 12;
+
+fn definition() -> impl Strategy<Value = Definition> {
+    let hold = select(vec![1_u32, 2, 5, 60, 100_000]);
+    let capacity = prop_oneof![4 => 1..8_u64, 1 => u64::MAX - 2..=u64::MAX];
+    let overage = select(vec![Overage::Debt, Overage::Deny]);
+    (select(KEYS.to_vec()), any::<bool>(), hold, capacity, overage).prop_map(
+        |(name, is_rolling, hold, capacity, overage)| {
+            let define = if is_rolling { rolling } else { concurrency };
+            Definition { overage, ..define(name, capacity, hold) }
+        },
+    )
+}
+
+fn parts(amounts: impl Strategy<Value = u64>) -> impl Strategy<Value = Vec<Part>> {
+    vec((select(KEYS.to_vec()), amounts), 0..4)
+        .prop_map(|parts| parts.into_iter().map(|(name, amount)| by_key(name, amount)).collect())
+}
+
+fn a_move() -> impl Strategy<Value = Move> {
+    let pass = prop_oneof![0..5_u64, (1..12_u64).prop_map(|halves| halves * 500), 0..200_000_u64];
+    let asked = prop_oneof![6 => 1..5_u64, 1 => Just(u64::MAX)];
+    let used = prop_oneof![6 => 0..7_u64, 1 => Just(u64::MAX)];
+    prop_oneof![
+        3 => pass.prop_map(Move::Pass),
+        2 => definition().prop_map(Move::Put),
+        1 => select(KEYS.to_vec()).prop_map(Move::Delete),
+        5 => (0..LEASES, parts(asked)).prop_map(|(lease, parts)| Move::Reserve(lease, parts)),
+        4 => (0..LEASES, parts(used)).prop_map(|(lease, parts)| Move::Complete(lease, parts)),
+    ]
+}
+
+/// The steps of these moves. A lease gets its time from its first use.
+fn steps(moves: Vec<Move>) -> Vec<Timed> {
+    let namespace = NamespaceId::DEFAULT;
+    let mut now = START;
+    let mut leases: [Option<LeaseId>; LEASES] = [None; LEASES];
+    let mut lease_of = |number: usize, now: UnixMs| {
+        let random = (number as u128) * 0x1_2345;
+        *leases[number].get_or_insert(LeaseId::from_parts(now, random))
+    };
+    let mut steps = Vec::new();
+    for a_move in moves {
+        let step = match a_move {
+            Move::Pass(ms) => {
+                now = now.plus_ms(ms);
+                Step::Tick
+            }
+            Move::Put(definition) => Step::Put { namespace, definition, expected_revision: None },
+            Move::Delete(name) => Step::Delete { namespace, key: key(name), expected_revision: None },
+            Move::Reserve(number, requirements) => {
+                Step::Reserve { namespace, lease: lease_of(number, now), wall: now, requirements }
+            }
+            Move::Complete(number, actuals) => {
+                Step::Complete { namespace, lease: lease_of(number, now), wall: now, actuals }
+            }
+        };
+        steps.push(Timed { now, step });
+    }
+    steps
+}
+
+proptest! {
+    // What fails is printed in its smallest form; nothing is written into the work tree.
+    #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn small_scripts_find_no_difference_either(
+        moves in vec(a_move(), 1..60),
+        retention_ms in select(vec![0_u64, 1_000, 3_000, 900_000]),
+        leases_max in select(vec![3_u32, 1_000]),
+    ) {
+        let config = Config { retention_ms, leases_max, ..Config::default() };
+        let difference = compare(config, 0, &steps(moves), |_| ());
+        prop_assert!(difference.is_ok(), "{difference:?}");
+    }
+}

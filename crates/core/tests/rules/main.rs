@@ -1,0 +1,15 @@
+//! Every rule of limits, one at a time, named after what users suffer where it does not hold.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::arithmetic_side_effects, reason = "a test may")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod bounds;
+mod capacity;
+mod complete;
+mod hints;
+mod leases;
+mod memory;
+mod reserve;
+mod scopes;

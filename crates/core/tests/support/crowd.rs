@@ -1,0 +1,104 @@
+//! Scripts that fill few limits with thousands of reservations, no two of which end together, so that
+//! whatever the Book keeps them in grows deep, is cut off, and is changed in its middle.
+
+use earmark_core::{Config, Kind, LeaseId, NamespaceId, UnixMs};
+
+use super::desk::{START, rolling};
+use super::random::Random;
+use super::step::{Step, Timed, by_id};
+
+const LIMITS: u32 = 3;
+
+pub struct Crowd {
+    random: Random,
+    now: UnixMs,
+    put: u32,
+    open: Vec<LeaseId>,
+    capacity: u64,
+    hold_seconds: u32,
+    pub config: Config,
+}
+
+impl Crowd {
+    pub fn new(seed: u64) -> Crowd {
+        let mut random = Random::new(seed);
+        let config = Config {
+            // Within it settled usage ends exactly; beyond it, it is merged into slots.
+            retention_ms: random.pick(&[1_000, 20_000_000]),
+            ..Config::default()
+        };
+        let capacity = random.pick(&[1_000, 9_000]);
+        let hold_seconds = random.pick(&[60, 3_600]);
+        Crowd { random, now: START, put: 0, open: Vec::new(), capacity, hold_seconds, config }
+    }
+
+    fn put(&mut self, number: u32) -> Step {
+        // A window that changes back and forth lets new reservations end in the midst of old ones.
+        let hold = self.random.pick(&[self.hold_seconds, self.hold_seconds, self.hold_seconds / 2]);
+        let name = format!("crowd:{number}");
+        let mut definition = rolling(&name, self.capacity, hold);
+        if number == 1 {
+            definition.kind = Kind::Concurrency { timeout_seconds: hold };
+        }
+        Step::Put { namespace: NamespaceId::DEFAULT, definition, expected_revision: None }
+    }
+
+    fn reserve(&mut self) -> Step {
+        let lease = LeaseId::from_parts(self.now, u128::from(self.random.next()));
+        self.open.push(lease);
+        let always = self.random.below(u64::from(LIMITS));
+        let mut requirements = Vec::new();
+        for number in 0..LIMITS {
+            if u64::from(number) == always || self.random.chance(60) {
+                let most = self.random.pick(&[1, 1, 1, 3]);
+                let most = if self.random.chance(2) { self.capacity } else { most };
+                requirements.push(by_id(number, self.random.between(1, most)));
+            }
+        }
+        Step::Reserve { namespace: NamespaceId::DEFAULT, lease, wall: self.now, requirements }
+    }
+
+    fn complete(&mut self) -> Step {
+        if self.open.is_empty() {
+            return Step::Tick;
+        }
+        let lease = self.open.swap_remove(self.random.index(self.open.len()));
+        let amount = self.random.below(5);
+        let actuals = vec![by_id(0, amount), by_id(2, 1)];
+        Step::Complete { namespace: NamespaceId::DEFAULT, lease, wall: self.now, actuals }
+    }
+
+    fn pass_time(&mut self) {
+        let hold_ms = u64::from(self.hold_seconds) * 1_000;
+        let passed = match self.random.below(2_000) {
+            0 => hold_ms / 3,
+            1 => hold_ms,
+            2..20 => self.random.below(hold_ms / 40),
+            _ => self.random.below(4),
+        };
+        self.now = self.now.plus_ms(passed);
+    }
+}
+
+impl Iterator for Crowd {
+    type Item = Timed;
+
+    fn next(&mut self) -> Option<Timed> {
+        self.pass_time();
+        let step = if self.put < LIMITS {
+            self.put += 1;
+            self.put(self.put - 1)
+        } else {
+            match self.random.below(1_000) {
+                0..640 => self.reserve(),
+                640..990 => self.complete(),
+                990..994 => {
+                    let number = self.random.index(LIMITS as usize);
+                    self.put(u32::try_from(number).unwrap())
+                }
+                _ => Step::Tick,
+            }
+        };
+        Some(Timed { now: self.now, step })
+    }
+}

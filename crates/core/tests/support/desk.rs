@@ -1,0 +1,192 @@
+//! A Book with a clock, to try single rules at in few words.
+
+use earmark_core::{
+    Book, CompleteOutcome, Config, Definition, Denial, Kind, LeaseId, LeaseInfo, LeaseState, LimitId,
+    LimitOutcome, LimitStatus, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Overage, Part,
+    ReserveOutcome, Settlement, UnixMs, Usage,
+};
+
+use super::step::{Step, by_key, key};
+
+/// A whole second.
+pub const START: UnixMs = UnixMs::new(1_750_000_000_000);
+
+pub struct Desk {
+    pub book: Book,
+    pub namespace: NamespaceId,
+    now: UnixMs,
+    leases: u128,
+}
+
+pub fn rolling(name: &str, capacity: u64, window_seconds: u32) -> Definition {
+    define(name, capacity, Kind::Rolling { window_seconds })
+}
+
+pub fn concurrency(name: &str, capacity: u64, timeout_seconds: u32) -> Definition {
+    define(name, capacity, Kind::Concurrency { timeout_seconds })
+}
+
+fn define(name: &str, capacity: u64, kind: Kind) -> Definition {
+    let (unit, description) = (String::new(), String::new());
+    Definition { key: key(name), kind, capacity, unit, description, overage: Overage::Debt }
+}
+
+pub fn changed(limit: LimitId, revision: u64, status: LimitStatus) -> LimitOutcome {
+    LimitOutcome::Changed { limit, revision, status }
+}
+
+fn parts(named: &[(&str, u64)]) -> Vec<Part> {
+    named.iter().map(|&(name, amount)| by_key(name, amount)).collect()
+}
+
+impl Desk {
+    pub fn new() -> Desk {
+        Desk::with(Config::default())
+    }
+
+    pub fn with(config: Config) -> Desk {
+        Desk { book: Book::new(config, 1), namespace: NamespaceId::DEFAULT, now: START, leases: 0 }
+    }
+
+    pub fn now(&self) -> UnixMs {
+        self.now
+    }
+
+    /// Time passes, and the Book hears nothing of it yet.
+    pub fn pass(&mut self, ms: u64) {
+        self.now = self.now.plus_ms(ms);
+    }
+
+    /// The clock of whoever sends commands goes back.
+    pub fn turn_back(&mut self, ms: u64) {
+        self.now = self.now.minus_ms(ms);
+    }
+
+    pub fn apply(&mut self, step: &Step) -> Outcome {
+        self.book.apply(self.now, step.command())
+    }
+
+    pub fn tick(&mut self) {
+        assert_eq!(self.apply(&Step::Tick), Outcome::Ticked);
+    }
+
+    pub fn open(&mut self, name: &str) -> NamespaceId {
+        match self.apply(&Step::OpenNamespace(NamespaceName::new(name).unwrap())) {
+            Outcome::Namespace(NamespaceOutcome::Opened(id)) => id,
+            other => panic!("{name} was not opened: {other:?}"),
+        }
+    }
+
+    pub fn put(&mut self, definition: Definition) -> LimitOutcome {
+        self.put_if(definition, None)
+    }
+
+    pub fn put_if(&mut self, definition: Definition, expected_revision: Option<u64>) -> LimitOutcome {
+        match self.apply(&Step::Put { namespace: self.namespace, definition, expected_revision }) {
+            Outcome::Limit(outcome) => outcome,
+            other => panic!("no answer to a put: {other:?}"),
+        }
+    }
+
+    /// Puts a limit that must be in force at once.
+    pub fn has(&mut self, definition: Definition) -> LimitId {
+        match self.put(definition) {
+            LimitOutcome::Changed { limit, status: LimitStatus::Active, .. } => limit,
+            other => panic!("the limit is not in force: {other:?}"),
+        }
+    }
+
+    pub fn delete(&mut self, name: &str) -> LimitOutcome {
+        self.delete_if(name, None)
+    }
+
+    pub fn delete_if(&mut self, name: &str, expected_revision: Option<u64>) -> LimitOutcome {
+        match self.apply(&Step::Delete { namespace: self.namespace, key: key(name), expected_revision }) {
+            Outcome::Limit(outcome) => outcome,
+            other => panic!("no answer to a delete: {other:?}"),
+        }
+    }
+
+    /// A lease that was never used. Its low random bits are 0, so no jitter shortens its hints.
+    pub fn lease(&mut self) -> LeaseId {
+        self.lease_from(self.now)
+    }
+
+    pub fn lease_from(&mut self, time: UnixMs) -> LeaseId {
+        self.leases += 1;
+        LeaseId::from_parts(time, self.leases << 16)
+    }
+
+    pub fn reserve(&mut self, lease: LeaseId, named: &[(&str, u64)]) -> ReserveOutcome {
+        self.reserve_parts(lease, parts(named))
+    }
+
+    pub fn reserve_parts(&mut self, lease: LeaseId, requirements: Vec<Part>) -> ReserveOutcome {
+        let step = Step::Reserve { namespace: self.namespace, lease, wall: self.now, requirements };
+        match self.apply(&step) {
+            Outcome::Reserve(outcome) => outcome,
+            other => panic!("no answer to a reserve: {other:?}"),
+        }
+    }
+
+    /// A new lease that must be allowed.
+    pub fn take(&mut self, named: &[(&str, u64)]) -> LeaseId {
+        let lease = self.lease();
+        let reserved_at = self.book.time().max(self.now);
+        assert_eq!(self.reserve(lease, named), ReserveOutcome::Created { reserved_at }, "{named:?}");
+        lease
+    }
+
+    /// A new lease that must be denied.
+    pub fn denied(&mut self, named: &[(&str, u64)]) -> (LeaseId, Denial) {
+        let lease = self.lease();
+        (lease, self.denial(lease, named))
+    }
+
+    pub fn denial(&mut self, lease: LeaseId, named: &[(&str, u64)]) -> Denial {
+        match self.reserve(lease, named) {
+            ReserveOutcome::Denied(denial) => denial,
+            other => panic!("{named:?} was not denied: {other:?}"),
+        }
+    }
+
+    pub fn complete(&mut self, lease: LeaseId, named: &[(&str, u64)]) -> CompleteOutcome {
+        self.complete_parts(lease, parts(named))
+    }
+
+    pub fn complete_parts(&mut self, lease: LeaseId, actuals: Vec<Part>) -> CompleteOutcome {
+        let step = Step::Complete { namespace: self.namespace, lease, wall: self.now, actuals };
+        match self.apply(&step) {
+            Outcome::Complete(outcome) => outcome,
+            other => panic!("no answer to a complete: {other:?}"),
+        }
+    }
+
+    /// A complete that must be applied.
+    pub fn settle(&mut self, lease: LeaseId, named: &[(&str, u64)]) -> Settlement {
+        match self.complete(lease, named) {
+            CompleteOutcome::Completed(settlement) => settlement,
+            other => panic!("{named:?} was not settled: {other:?}"),
+        }
+    }
+
+    pub fn id(&self, name: &str) -> LimitId {
+        self.book.resolve(self.namespace, &key(name)).unwrap()
+    }
+
+    pub fn usage(&self, name: &str) -> Usage {
+        self.book.usage(self.now, self.id(name)).unwrap()
+    }
+
+    pub fn reserved(&self, name: &str) -> u64 {
+        self.usage(name).reserved
+    }
+
+    pub fn info(&self, lease: LeaseId) -> Option<LeaseInfo> {
+        self.book.lease(self.now, self.namespace, lease)
+    }
+
+    pub fn state(&self, lease: LeaseId) -> Option<LeaseState> {
+        self.info(lease).map(|info| info.state)
+    }
+}

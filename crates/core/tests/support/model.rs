@@ -1,0 +1,171 @@
+//! The Book as one would first write it down: plain lists, read from end to end for every question.
+//!
+//! It is slow on purpose and knows nothing of how the Book is built. Where the two differ, one of them has
+//! misread the rules.
+
+mod complete;
+mod hints;
+mod lease;
+mod limit;
+mod parts;
+mod reserve;
+
+use earmark_core::{
+    Command, Config, LeaseId, LeaseInfo, LeaseState, LimitId, LimitInfo, LimitKey, NamespaceId,
+    NamespaceName, Outcome, UnixMs, Usage,
+};
+
+use lease::{Fate, Lease, closed, is_live, requirements};
+use limit::{Limit, Standing};
+
+#[derive(Clone, Debug)]
+pub struct Model {
+    config: Config,
+    /// The latest time applied; none before the first command.
+    time: Option<UnixMs>,
+    forgotten_before: UnixMs,
+    namespaces: Vec<NamespaceName>,
+    limits: Vec<Limit>,
+    reservations: Vec<Reservation>,
+    /// All that are remembered, in the order in which they became what they are.
+    leases: Vec<Lease>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Reservation {
+    limit: LimitId,
+    amount: u64,
+    end: UnixMs,
+    /// The lease that may still say what it really used; none once it has.
+    unsettled: Option<(NamespaceId, LeaseId)>,
+}
+
+impl Model {
+    pub fn new(config: Config) -> Model {
+        Model {
+            config,
+            time: None,
+            forgotten_before: UnixMs::new(0),
+            namespaces: vec![NamespaceName::new(NamespaceName::DEFAULT).unwrap()],
+            limits: Vec::new(),
+            reservations: Vec::new(),
+            leases: Vec::new(),
+        }
+    }
+
+    pub fn apply(&mut self, now: UnixMs, command: Command<'_>) -> Outcome {
+        if self.time.is_none() {
+            self.forgotten_before = now.minus_ms(self.config.retention_ms);
+        }
+        let now = now.max(self.time());
+        self.time = Some(now);
+        self.reservations.retain(|r| r.end > now);
+        self.finish_decreases();
+        self.forget();
+        let outcome = match command {
+            Command::OpenNamespace(name) => Outcome::Namespace(self.open_namespace(name)),
+            Command::PutLimit(put) => Outcome::Limit(self.put(put)),
+            Command::DeleteLimit(delete) => Outcome::Limit(self.delete(delete)),
+            Command::Reserve(reserve) => Outcome::Reserve(self.reserve(reserve)),
+            Command::Complete(complete) => Outcome::Complete(self.complete(complete)),
+            Command::Tick => Outcome::Ticked,
+        };
+        self.finish_decreases();
+        outcome
+    }
+
+    // Reads: what is true at `now`, or at the latest time applied if that is later.
+
+    pub fn time(&self) -> UnixMs {
+        self.time.unwrap_or_default()
+    }
+
+    pub fn forgotten_before(&self) -> UnixMs {
+        self.forgotten_before
+    }
+
+    pub fn leases(&self) -> usize {
+        self.leases.len()
+    }
+
+    pub fn limits_ever(&self) -> usize {
+        self.limits.len()
+    }
+
+    pub fn namespaces(&self) -> &[NamespaceName] {
+        &self.namespaces
+    }
+
+    pub fn resolve(&self, namespace: NamespaceId, key: &LimitKey) -> Option<LimitId> {
+        let place = self.limits.iter().position(|l| l.namespace == namespace && l.definition.key == *key)?;
+        Some(LimitId(u32::try_from(place).unwrap()))
+    }
+
+    pub fn usage(&self, now: UnixMs, id: LimitId) -> Option<Usage> {
+        let now = now.max(self.time());
+        let limit = self.limit_as_of(now, id)?;
+        let reserved = self.reserved(now, id);
+        Some(Usage {
+            capacity: limit.capacity,
+            reserved,
+            available: limit.capacity - reserved,
+            debt: limit.debt,
+            status: limit.status(),
+        })
+    }
+
+    pub fn limit(&self, now: UnixMs, id: LimitId) -> Option<LimitInfo> {
+        let limit = self.limit_as_of(now.max(self.time()), id)?;
+        let status = limit.status();
+        Some(LimitInfo { id, definition: limit.definition, status, revision: limit.revision })
+    }
+
+    pub fn limits(&self, now: UnixMs, namespace: NamespaceId) -> Vec<LimitInfo> {
+        let mut found: Vec<LimitInfo> = (0..self.limits.len())
+            .filter(|&place| self.limits[place].namespace == namespace)
+            .filter_map(|place| self.limit(now, LimitId(u32::try_from(place).unwrap())))
+            .collect();
+        found.sort_by(|a, b| a.definition.key.cmp(&b.definition.key));
+        found
+    }
+
+    pub fn lease(&self, now: UnixMs, namespace: NamespaceId, lease: LeaseId) -> Option<LeaseInfo> {
+        let now = now.max(self.time());
+        let lease = &self.leases[self.remembered(namespace, lease)?];
+        if self.is_due(now, lease) {
+            return None;
+        }
+        Some(match lease.fate {
+            Fate::Held { reserved_at, ref parts } => LeaseInfo {
+                reserved_at: Some(reserved_at),
+                requirements: requirements(parts),
+                state: if is_live(now, parts) { LeaseState::Live } else { LeaseState::Expired },
+            },
+            Fate::Completed { reserved_at, .. } => closed(Some(reserved_at), LeaseState::Completed),
+            Fate::Marked { .. } => closed(None, LeaseState::Completed),
+            Fate::Denied { .. } => closed(None, LeaseState::Denied),
+        })
+    }
+
+    fn reserved(&self, now: UnixMs, limit: LimitId) -> u64 {
+        self.reservations.iter().filter(|r| r.limit == limit && r.end > now).map(|r| r.amount).sum()
+    }
+
+    fn available(&self, limit: LimitId) -> u64 {
+        self.limits[limit.0 as usize].capacity - self.reserved(self.time(), limit)
+    }
+
+    /// The limit with the decrease that is done by `now`; none if it is gone by then.
+    fn limit_as_of(&self, now: UnixMs, id: LimitId) -> Option<Limit> {
+        let mut limit = self.limits.get(id.0 as usize)?.clone();
+        limit.finish_decrease(self.reserved(now, id));
+        (limit.standing != Standing::Deleted).then_some(limit)
+    }
+
+    fn finish_decreases(&mut self) {
+        for place in 0..self.limits.len() {
+            let reserved = self.reserved(self.time(), LimitId(u32::try_from(place).unwrap()));
+            self.limits[place].finish_decrease(reserved);
+        }
+    }
+}

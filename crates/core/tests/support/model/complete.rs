@@ -1,0 +1,97 @@
+//! How the model completes.
+
+use earmark_core::{
+    Complete, CompleteOutcome, Kind, LeaseId, NamespaceId, Overage, OverageHow, OverageTaken, Settlement,
+    UnixMs,
+};
+
+use super::lease::{Fate, Held, Lease, hold_ms, requirements};
+use super::limit::Standing;
+use super::parts::Named;
+use super::{Model, Reservation};
+
+const OVERAGE_OF_ENDED_MS: u64 = 1_000;
+const SLOTS_PER_WINDOW: u64 = 4_096;
+
+impl Model {
+    pub fn complete(&mut self, said: Complete<'_>) -> CompleteOutcome {
+        let names = match self.check_parts(said.namespace, said.actuals, false) {
+            Ok(names) => names,
+            Err(invalid) => return CompleteOutcome::Invalid(invalid),
+        };
+        let resolved_at = self.time();
+        let Some(place) = self.remembered(said.namespace, said.lease) else {
+            if said.lease.time() < self.forgotten_before || self.is_from_future(said.lease, said.wall) {
+                return CompleteOutcome::UnknownByAge;
+            }
+            if self.leases.len() >= self.config.leases_max as usize {
+                return CompleteOutcome::Overloaded;
+            }
+            let fate = Fate::Marked { resolved_at };
+            self.leases.push(Lease { namespace: said.namespace, id: said.lease, fate });
+            return CompleteOutcome::Marked;
+        };
+        let (reserved_at, parts) = match self.leases[place].fate {
+            Fate::Held { reserved_at, ref parts } => (reserved_at, parts.clone()),
+            Fate::Completed { .. } => return CompleteOutcome::Before,
+            Fate::Denied { .. } | Fate::Marked { .. } => return CompleteOutcome::HeldNothing,
+        };
+        self.leases.remove(place);
+        let fate = Fate::Completed { reserved_at, requirements: requirements(&parts), resolved_at };
+        self.leases.push(Lease { namespace: said.namespace, id: said.lease, fate });
+
+        let is_held = |name: &Named| parts.iter().any(|p| *name == Named::Number(p.limit));
+        let ignored = (0..names.len()).filter(|&place| !is_held(&names[place])).collect();
+        let mut overages = Vec::new();
+        for part in &parts {
+            let place = names.iter().position(|name| *name == Named::Number(part.limit));
+            let actual = place.map_or(part.amount, |place| said.actuals[place].amount);
+            overages.extend(self.settle((said.namespace, said.lease), *part, actual));
+        }
+        CompleteOutcome::Completed(Settlement { ignored, overages })
+    }
+
+    fn settle(&mut self, lease: (NamespaceId, LeaseId), part: Held, actual: u64) -> Option<OverageTaken> {
+        let now = self.time();
+        let place =
+            self.reservations.iter().position(|r| r.limit == part.limit && r.unsettled == Some(lease));
+        if matches!(part.kind, Kind::Concurrency { .. }) {
+            // Gone already if the timeout came first.
+            place.map(|place| self.reservations.remove(place));
+            return None;
+        }
+        let over = actual.saturating_sub(part.amount);
+        let limit = &self.limits[part.limit.0 as usize];
+        let (exists, overage) = (limit.standing != Standing::Deleted, limit.definition.overage);
+        let how = if exists && over <= self.available(part.limit) {
+            OverageHow::Reserved
+        } else if exists && overage == Overage::Debt {
+            self.limits[part.limit.0 as usize].debt += u128::from(over);
+            OverageHow::Debt
+        } else {
+            OverageHow::Dropped
+        };
+        let grown = if how == OverageHow::Reserved { over } else { 0 };
+        let (amount, end) = match place {
+            Some(place) => {
+                self.reservations.remove(place);
+                (actual.min(part.amount) + grown, self.settled_end(part))
+            }
+            None => (grown, now.plus_ms(OVERAGE_OF_ENDED_MS)),
+        };
+        if amount > 0 {
+            self.reservations.push(Reservation { limit: part.limit, amount, end, unsettled: None });
+        }
+        (over > 0).then_some(OverageTaken { limit: part.limit, amount: over, how })
+    }
+
+    /// Settled reservations of a window beyond the retention end with their slot.
+    fn settled_end(&self, part: Held) -> UnixMs {
+        let window = hold_ms(part.kind);
+        if window <= self.config.retention_ms {
+            return part.end;
+        }
+        let slot = (window / SLOTS_PER_WINDOW).max(1);
+        UnixMs::new(part.end.get().div_ceil(slot) * slot)
+    }
+}

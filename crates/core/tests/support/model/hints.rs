@@ -1,0 +1,33 @@
+//! When a denied caller should come back, worked out step by step.
+
+use earmark_core::{Hints, Kind, LeaseId};
+
+/// How long to stay away from a limit after `run` denials in a row, by what the hints say alone.
+pub fn backoff_ms(hints: &Hints, kind: Kind, run: u32) -> u64 {
+    match kind {
+        Kind::Concurrency { .. } => {
+            let mut wait = hints.concurrency_base_ms.min(hints.concurrency_max_ms);
+            for _ in 0..run {
+                wait = wait.saturating_mul(2).min(hints.concurrency_max_ms);
+            }
+            wait
+        }
+        Kind::Rolling { window_seconds } => {
+            let part_of_window = u64::from(window_seconds) * 1_000 / hints.rolling_window_part.max(1);
+            let mut wait = hints.rolling_base_ms.max(part_of_window).min(hints.rolling_max_ms);
+            for _ in 0..run {
+                wait = wait.saturating_add(wait / 2).min(hints.rolling_max_ms);
+            }
+            wait
+        }
+    }
+}
+
+/// The backoff less up to `jitter_percent` of it, by the lease's own random bits, so that callers that were
+/// denied together do not come back together.
+pub fn jittered_ms(hints: &Hints, lease: LeaseId, backoff_ms: u64) -> u64 {
+    let random = u128::from(lease.random_bits() & 0xffff);
+    let backoff = u128::from(backoff_ms);
+    let less = backoff * u128::from(hints.jitter_percent.min(100)) * random / (100 * 65_536);
+    u64::try_from(backoff - less).unwrap().max(1)
+}

@@ -1,0 +1,114 @@
+//! What the model remembers of leases, and when it forgets.
+
+use earmark_core::{Denial, Kind, LeaseId, LeaseInfo, LeaseState, LimitId, NamespaceId, UnixMs};
+
+use super::Model;
+
+const FORGOTTEN_PER_COMMAND: usize = 16;
+
+#[derive(Clone, Debug)]
+pub struct Lease {
+    pub namespace: NamespaceId,
+    pub id: LeaseId,
+    pub fate: Fate,
+}
+
+#[derive(Clone, Debug)]
+pub enum Fate {
+    Held { reserved_at: UnixMs, parts: Vec<Held> },
+    Completed { reserved_at: UnixMs, requirements: Vec<(LimitId, u64)>, resolved_at: UnixMs },
+    Denied { requirements: Vec<(LimitId, u64)>, resolved_at: UnixMs, retry_at: UnixMs, denial: Denial },
+    Marked { resolved_at: UnixMs },
+}
+
+/// One requirement of a lease that was allowed, under the definition of then.
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    pub limit: LimitId,
+    pub amount: u64,
+    pub kind: Kind,
+    pub end: UnixMs,
+}
+
+impl Model {
+    pub fn remembered(&self, namespace: NamespaceId, lease: LeaseId) -> Option<usize> {
+        self.leases.iter().position(|l| l.namespace == namespace && l.id == lease)
+    }
+
+    pub fn is_due(&self, now: UnixMs, lease: &Lease) -> bool {
+        match lease.fate {
+            Fate::Held { ref parts, .. } => {
+                self.forget_second(lease.id, parts).saturating_mul(1_000) <= now.get()
+            }
+            Fate::Completed { resolved_at, .. }
+            | Fate::Denied { resolved_at, .. }
+            | Fate::Marked { resolved_at } => {
+                lease.id.time().max(resolved_at).get().saturating_add(self.config.retention_ms) <= now.get()
+            }
+        }
+    }
+
+    /// The second at whose start a lease that nobody completed is forgotten.
+    fn forget_second(&self, lease: LeaseId, parts: &[Held]) -> u64 {
+        let last_end = parts.iter().map(|p| p.end).max().unwrap();
+        lease.time().max(last_end).get().saturating_add(self.config.retention_ms).div_ceil(1_000)
+    }
+
+    pub fn forget(&mut self) {
+        let now = self.time();
+        for _ in 0..FORGOTTEN_PER_COMMAND {
+            let due = (0..self.leases.len()).filter_map(|place| {
+                let lease = &self.leases[place];
+                let Fate::Held { ref parts, .. } = lease.fate else { return None };
+                self.is_due(now, lease).then(|| (self.forget_second(lease.id, parts), place))
+            });
+            let Some((_, first)) = due.min() else { break };
+            self.forget_at(first);
+        }
+        for _ in 0..FORGOTTEN_PER_COMMAND {
+            match self.leases.iter().position(|l| !l.is_held()) {
+                Some(first) if self.is_due(now, &self.leases[first]) => self.forget_at(first),
+                Some(_) | None => break,
+            }
+        }
+    }
+
+    fn forget_at(&mut self, place: usize) {
+        let lease = self.leases.remove(place);
+        self.forgotten_before = self.forgotten_before.max(lease.id.time().plus_ms(1));
+    }
+}
+
+impl Lease {
+    fn is_held(&self) -> bool {
+        matches!(self.fate, Fate::Held { .. })
+    }
+
+    /// What it asked for; none if it was completed before it asked.
+    pub fn requirements(&self) -> Option<Vec<(LimitId, u64)>> {
+        match self.fate {
+            Fate::Held { ref parts, .. } => Some(requirements(parts)),
+            Fate::Completed { ref requirements, .. } | Fate::Denied { ref requirements, .. } => {
+                Some(requirements.clone())
+            }
+            Fate::Marked { .. } => None,
+        }
+    }
+}
+
+pub fn requirements(parts: &[Held]) -> Vec<(LimitId, u64)> {
+    parts.iter().map(|p| (p.limit, p.amount)).collect()
+}
+
+/// A lease is live while all that it holds is.
+pub fn is_live(now: UnixMs, parts: &[Held]) -> bool {
+    parts.iter().all(|p| now < p.end)
+}
+
+pub fn closed(reserved_at: Option<UnixMs>, state: LeaseState) -> LeaseInfo {
+    LeaseInfo { reserved_at, requirements: Vec::new(), state }
+}
+
+pub fn hold_ms(kind: Kind) -> u64 {
+    u64::from(kind.hold_seconds()) * 1_000
+}

@@ -1,0 +1,158 @@
+//! Limits of the model, and the commands that change them.
+
+use earmark_core::{
+    Definition, DeleteLimit, LimitId, LimitOutcome, LimitStatus, NamespaceId, NamespaceName,
+    NamespaceOutcome, PutLimit,
+};
+
+use super::Model;
+
+#[derive(Clone, Debug)]
+pub struct Limit {
+    pub namespace: NamespaceId,
+    /// As it was last put, the capacity that is wanted included.
+    pub definition: Definition,
+    /// The capacity in force.
+    pub capacity: u64,
+    pub standing: Standing,
+    pub revision: u64,
+    pub debt: u128,
+    pub denials_in_a_row: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    Active,
+    Decreasing,
+    Deleting,
+    Deleted,
+}
+
+impl Model {
+    pub fn open_namespace(&mut self, name: &NamespaceName) -> NamespaceOutcome {
+        if let Some(place) = self.namespaces.iter().position(|n| n == name) {
+            return NamespaceOutcome::Exists(NamespaceId(u16::try_from(place).unwrap()));
+        }
+        let Ok(number) = u16::try_from(self.namespaces.len()) else { return NamespaceOutcome::TooMany };
+        self.namespaces.push(name.clone());
+        NamespaceOutcome::Opened(NamespaceId(number))
+    }
+
+    pub fn knows(&self, namespace: NamespaceId) -> bool {
+        usize::from(namespace.0) < self.namespaces.len()
+    }
+
+    pub fn put(&mut self, put: PutLimit<'_>) -> LimitOutcome {
+        if let Err(error) = put.definition.validate() {
+            return LimitOutcome::Invalid(error);
+        }
+        if !self.knows(put.namespace) {
+            return LimitOutcome::UnknownNamespace;
+        }
+        let found = self.resolve(put.namespace, &put.definition.key);
+        let revision = found.map_or(0, |id| self.limits[id.0 as usize].visible_revision());
+        if put.expected_revision.is_some_and(|expected| expected != revision) {
+            return LimitOutcome::RevisionDiffers { revision };
+        }
+        let id = match found {
+            Some(id) => {
+                let limit = &mut self.limits[id.0 as usize];
+                let exists = limit.standing != Standing::Deleted;
+                if exists && !limit.definition.kind.is_same_kind(put.definition.kind) {
+                    return LimitOutcome::KindDiffers;
+                }
+                limit.redefine(put.definition);
+                id
+            }
+            None => {
+                self.limits.push(Limit::new(put.namespace, put.definition));
+                LimitId(u32::try_from(self.limits.len() - 1).unwrap())
+            }
+        };
+        self.changed(id)
+    }
+
+    pub fn delete(&mut self, delete: DeleteLimit<'_>) -> LimitOutcome {
+        if !self.knows(delete.namespace) {
+            return LimitOutcome::UnknownNamespace;
+        }
+        let found = self.resolve(delete.namespace, delete.key);
+        let revision = found.map_or(0, |id| self.limits[id.0 as usize].visible_revision());
+        if delete.expected_revision.is_some_and(|expected| expected != revision) {
+            return LimitOutcome::RevisionDiffers { revision };
+        }
+        let Some(id) = found.filter(|id| self.limits[id.0 as usize].standing != Standing::Deleted) else {
+            return LimitOutcome::NotFound;
+        };
+        let limit = &mut self.limits[id.0 as usize];
+        if limit.standing != Standing::Deleting {
+            limit.revision += 1;
+            limit.standing = Standing::Deleting;
+        }
+        self.changed(id)
+    }
+
+    fn changed(&mut self, id: LimitId) -> LimitOutcome {
+        self.finish_decreases();
+        let limit = &self.limits[id.0 as usize];
+        LimitOutcome::Changed { limit: id, revision: limit.revision, status: limit.status() }
+    }
+}
+
+impl Limit {
+    fn new(namespace: NamespaceId, definition: &Definition) -> Limit {
+        Limit {
+            namespace,
+            definition: definition.clone(),
+            capacity: definition.capacity,
+            standing: Standing::Active,
+            revision: 1,
+            debt: 0,
+            denials_in_a_row: 0,
+        }
+    }
+
+    fn redefine(&mut self, definition: &Definition) {
+        match self.standing {
+            Standing::Deleted => {
+                let revision = self.revision + 1;
+                *self = Limit { revision, ..Limit::new(self.namespace, definition) };
+            }
+            Standing::Active | Standing::Decreasing if self.definition == *definition => {}
+            Standing::Active | Standing::Decreasing | Standing::Deleting => {
+                self.revision += 1;
+                self.definition = definition.clone();
+                self.standing = Standing::Decreasing;
+                if definition.capacity >= self.capacity {
+                    self.capacity = definition.capacity;
+                    self.standing = Standing::Active;
+                }
+            }
+        }
+    }
+
+    pub fn finish_decrease(&mut self, reserved: u64) {
+        match self.standing {
+            Standing::Decreasing if reserved <= self.definition.capacity => {
+                self.capacity = self.definition.capacity;
+                self.standing = Standing::Active;
+            }
+            Standing::Deleting if reserved == 0 => self.standing = Standing::Deleted,
+            Standing::Active | Standing::Decreasing | Standing::Deleting | Standing::Deleted => {}
+        }
+    }
+
+    pub fn status(&self) -> LimitStatus {
+        match self.standing {
+            Standing::Active => LimitStatus::Active,
+            Standing::Decreasing => LimitStatus::Decreasing { to: self.definition.capacity },
+            Standing::Deleting => LimitStatus::Decreasing { to: 0 },
+            Standing::Deleted => LimitStatus::Deleted,
+        }
+    }
+
+    /// The revision that a caller must expect.
+    fn visible_revision(&self) -> u64 {
+        if self.standing == Standing::Deleted { 0 } else { self.revision }
+    }
+}

@@ -1,0 +1,169 @@
+//! How the model reserves.
+
+use earmark_core::{Denial, Kind, LeaseId, LimitId, NamespaceId, Part, Reserve, ReserveOutcome, UnixMs};
+
+use super::hints::{backoff_ms, jittered_ms};
+use super::lease::{Fate, Held, Lease, hold_ms, is_live};
+use super::limit::Standing;
+use super::parts::Named;
+use super::{Model, Reservation};
+
+impl Model {
+    pub fn reserve(&mut self, asked: Reserve<'_>) -> ReserveOutcome {
+        let names = match self.check_parts(asked.namespace, asked.requirements, true) {
+            Ok(names) => names,
+            Err(invalid) => return ReserveOutcome::Invalid(invalid),
+        };
+        if let Some(place) = self.remembered(asked.namespace, asked.lease) {
+            return self.reserve_again(place, &names, asked.requirements);
+        }
+        let lease_time = asked.lease.time();
+        if lease_time < self.forgotten_before {
+            return ReserveOutcome::LeaseTooOld { lease_time, forgotten_before: self.forgotten_before };
+        }
+        if self.is_from_future(asked.lease, asked.wall) {
+            return ReserveOutcome::LeaseInFuture { lease_time, wall: asked.wall };
+        }
+        if let Some(refusal) = self.refuse_limits(asked.namespace, &names) {
+            return refusal;
+        }
+        if self.leases.len() >= self.config.leases_max as usize {
+            return ReserveOutcome::Overloaded;
+        }
+        let wanted: Vec<(LimitId, u64)> = names
+            .iter()
+            .zip(asked.requirements)
+            .map(|(name, part)| match name {
+                Named::Number(id) => (*id, part.amount),
+                Named::NeverPut(_) => unreachable!("refused above"),
+            })
+            .collect();
+        if wanted.iter().all(|&(limit, amount)| amount <= self.available(limit)) {
+            self.take(asked.namespace, asked.lease, &wanted)
+        } else {
+            self.deny(asked.namespace, asked.lease, wanted)
+        }
+    }
+
+    pub fn is_from_future(&self, lease: LeaseId, wall: UnixMs) -> bool {
+        lease.time().get() > wall.get().saturating_add(self.config.lease_ahead_ms)
+    }
+
+    fn reserve_again(&self, place: usize, names: &[Named], parts: &[Part]) -> ReserveOutcome {
+        let now = self.time();
+        let lease = &self.leases[place];
+        let Some(before) = lease.requirements() else { return ReserveOutcome::LeaseExpired };
+        let is_same = before.len() == parts.len()
+            && before.iter().all(|&(limit, amount)| {
+                names.iter().zip(parts).any(|(name, p)| *name == Named::Number(limit) && p.amount == amount)
+            });
+        if !is_same {
+            return ReserveOutcome::ExistsWithOtherRequirements;
+        }
+        match lease.fate {
+            Fate::Held { reserved_at, ref parts } if is_live(now, parts) => {
+                ReserveOutcome::Exists { reserved_at }
+            }
+            Fate::Held { .. } | Fate::Completed { .. } | Fate::Marked { .. } => ReserveOutcome::LeaseExpired,
+            Fate::Denied { retry_at, ref denial, .. } => ReserveOutcome::ExistsDenied(Denial {
+                retry_after_ms: retry_at.ms_since(now),
+                limited_by: denial.limited_by[..1].to_vec(),
+                never: denial.never,
+            }),
+        }
+    }
+
+    /// Of the limits that are unknown or going down, the one whose key comes first.
+    fn refuse_limits(&self, namespace: NamespaceId, names: &[Named]) -> Option<ReserveOutcome> {
+        let mut refusals: Vec<(String, usize, ReserveOutcome)> = Vec::new();
+        for (requirement, name) in names.iter().enumerate() {
+            let (key, limit) = match name {
+                Named::NeverPut(key) => (key.to_string(), None),
+                Named::Number(id) => match self.limits.get(id.0 as usize) {
+                    Some(limit) => (limit.definition.key.to_string(), Some(limit)),
+                    None => (String::new(), None),
+                },
+            };
+            let standing = limit.filter(|l| l.namespace == namespace).map(|l| l.standing);
+            let refusal = match standing {
+                Some(Standing::Active) => continue,
+                Some(Standing::Decreasing | Standing::Deleting) => ReserveOutcome::LimitDecreasing {
+                    requirement,
+                    retry_after_ms: self.config.hints.decreasing_ms,
+                },
+                Some(Standing::Deleted) | None => ReserveOutcome::UnknownLimit { requirement },
+            };
+            refusals.push((key, requirement, refusal));
+        }
+        refusals.sort_by(|a, b| (a.0.as_bytes(), a.1).cmp(&(b.0.as_bytes(), b.1)));
+        refusals.into_iter().next().map(|(_, _, refusal)| refusal)
+    }
+
+    fn take(&mut self, namespace: NamespaceId, id: LeaseId, wanted: &[(LimitId, u64)]) -> ReserveOutcome {
+        let now = self.time();
+        let mut parts = Vec::new();
+        for &(limit, amount) in wanted {
+            let definition = &mut self.limits[limit.0 as usize];
+            definition.denials_in_a_row = 0;
+            let kind = definition.definition.kind;
+            let end = now.plus_ms(hold_ms(kind));
+            parts.push(Held { limit, amount, kind, end });
+            self.reservations.push(Reservation { limit, amount, end, unsettled: Some((namespace, id)) });
+        }
+        parts.sort_by_key(|p| p.limit);
+        self.leases.push(Lease { namespace, id, fate: Fate::Held { reserved_at: now, parts } });
+        ReserveOutcome::Created { reserved_at: now }
+    }
+
+    fn deny(&mut self, namespace: NamespaceId, id: LeaseId, wanted: Vec<(LimitId, u64)>) -> ReserveOutcome {
+        let now = self.time();
+        // A limit in the way: whether it can never be got out of the way, and the wait for it.
+        let mut in_the_way: Vec<(bool, u64, LimitId)> = Vec::new();
+        for &(limit, amount) in &wanted {
+            if amount <= self.available(limit) {
+                continue;
+            }
+            if amount > self.limits[limit.0 as usize].capacity {
+                in_the_way.push((true, 0, limit));
+                continue;
+            }
+            in_the_way.push((false, self.wait_ms(id, limit, amount), limit));
+            let run = &mut self.limits[limit.0 as usize].denials_in_a_row;
+            *run = run.saturating_add(1);
+        }
+        in_the_way.sort_by_key(|&(never, wait, limit)| (!never, u64::MAX - wait, limit));
+        let never = in_the_way.iter().any(|&(never, _, _)| never);
+        let longest = in_the_way.iter().map(|&(_, wait, _)| wait).max().unwrap();
+        let denial = Denial {
+            retry_after_ms: if never { 0 } else { longest },
+            limited_by: in_the_way.iter().map(|&(_, _, limit)| limit).collect(),
+            never,
+        };
+        let retry_at = now.plus_ms(denial.retry_after_ms);
+        let fate = Fate::Denied { requirements: wanted, resolved_at: now, retry_at, denial: denial.clone() };
+        self.leases.push(Lease { namespace, id, fate });
+        ReserveOutcome::Denied(denial)
+    }
+
+    fn wait_ms(&self, lease: LeaseId, limit: LimitId, amount: u64) -> u64 {
+        let now = self.time();
+        let definition = &self.limits[limit.0 as usize];
+        let hints = &self.config.hints;
+        let backoff = backoff_ms(hints, definition.definition.kind, definition.denials_in_a_row);
+        let backoff = jittered_ms(hints, lease, backoff);
+        let mut held: Vec<&Reservation> = self.reservations.iter().filter(|r| r.limit == limit).collect();
+        held.sort_by_key(|r| r.end);
+        match definition.definition.kind {
+            Kind::Concurrency { .. } => backoff.min(held[0].end.ms_since(now)),
+            Kind::Rolling { .. } => {
+                let mut free = self.available(limit);
+                let last = held.iter().find(|r| {
+                    free += r.amount;
+                    free >= amount
+                });
+                let exact = last.unwrap().end.ms_since(now);
+                if held.iter().any(|r| r.unsettled.is_some()) { exact.min(backoff) } else { exact }
+            }
+        }
+    }
+}

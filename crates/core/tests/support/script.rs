@@ -1,0 +1,331 @@
+//! Random scripts: what callers, operators and clocks do to a Book, from one seed.
+//!
+//! Every script ends nowhere; take as many steps as needed. The first steps put the limits, in the order of
+//! their keys, so that the number of a limit is its place among the keys.
+
+mod parts;
+mod profile;
+
+use std::collections::BTreeMap;
+
+use earmark_core::{
+    Config, Definition, Kind, LeaseId, LimitKey, NamespaceId, NamespaceName, Overage, Part, UnixMs,
+};
+
+use super::random::Random;
+use super::step::{Step, Timed, key};
+use profile::{Amounts, Profile};
+
+const LEASES_RECENT: usize = 60;
+/// 366 days.
+const HOLD_SECONDS_MAX: u32 = 31_622_400;
+const TEAM: NamespaceId = NamespaceId(1);
+
+pub struct Script {
+    random: Random,
+    profile: Profile,
+    clock: u64,
+    /// What was put last, by namespace and key, to be put again with little changed.
+    definitions: BTreeMap<(NamespaceId, LimitKey), Definition>,
+    /// Leases that were used lately, and what they asked for.
+    used: Vec<Used>,
+    /// Limits that may be gone, to be put again before a script runs out of limits.
+    deleted: Vec<(NamespaceId, usize)>,
+    /// How many of the limits were put.
+    put: usize,
+}
+
+#[derive(Clone)]
+struct Used {
+    namespace: NamespaceId,
+    lease: LeaseId,
+    requirements: Vec<Part>,
+}
+
+impl Script {
+    pub fn new(seed: u64) -> Script {
+        let mut random = Random::new(seed);
+        let profile = Profile::new(&mut random);
+        let clock = profile.start;
+        Script {
+            random,
+            profile,
+            clock,
+            definitions: BTreeMap::new(),
+            used: Vec::new(),
+            deleted: Vec::new(),
+            put: 0,
+        }
+    }
+
+    pub fn config(&self) -> Config {
+        self.profile.config
+    }
+
+    pub fn steps(self, count: usize) -> Vec<Timed> {
+        self.take(count).collect()
+    }
+
+    fn first_step(&mut self) -> Option<Step> {
+        let place = self.put;
+        self.put += 1;
+        if place < self.profile.keys {
+            let namespace = NamespaceId::DEFAULT;
+            let definition = self.fresh_definition(self.profile.key(place), place.is_multiple_of(2));
+            self.definitions.insert((namespace, definition.key.clone()), definition.clone());
+            return Some(Step::Put { namespace, definition, expected_revision: None });
+        }
+        if place == self.profile.keys {
+            return Some(Step::OpenNamespace(NamespaceName::new("team").unwrap()));
+        }
+        if place < self.profile.keys + 3 {
+            let definition = self.fresh_definition(self.profile.key(place % 2), place % 2 == 1);
+            self.definitions.insert((TEAM, definition.key.clone()), definition.clone());
+            return Some(Step::Put { namespace: TEAM, definition, expected_revision: Some(0) });
+        }
+        None
+    }
+
+    fn any_step(&mut self) -> Step {
+        match self.random.below(100) {
+            0..44 => self.reserve(),
+            44..56 => self.retry(),
+            56..84 => self.complete(),
+            84..93 => self.put(),
+            93..95 => self.delete(),
+            95..96 => {
+                let name = self.random.pick(&["default", "team", "other"]);
+                Step::OpenNamespace(NamespaceName::new(name).unwrap())
+            }
+            _ => Step::Tick,
+        }
+    }
+
+    /// Mostly the default namespace; now and then one that was never opened.
+    fn namespace(&mut self) -> NamespaceId {
+        NamespaceId(match self.random.below(100) {
+            0..86 => 0,
+            86..98 => 1,
+            98 => 2,
+            _ => 9,
+        })
+    }
+
+    fn pass_time(&mut self) {
+        let random = &mut self.random;
+        if random.chance(self.profile.standstill_percent) {
+            return;
+        }
+        let retention = self.profile.config.retention_ms;
+        let passed = match random.below(100) {
+            0..15 => 1,
+            15..40 => random.below(300),
+            // Whole and half seconds, so that steps fall exactly on the ends of windows.
+            40..75 => 500 * random.between(1, 6),
+            75..85 => 1_000 - self.clock % 1_000,
+            85..93 => retention.min(20_000) + random.below(3),
+            93..98 => 1_000 * random.between(1, 60),
+            98 => 3_600_000 * random.between(1, 5),
+            _ => 1_000 * random.pick(&[100_000, u64::from(HOLD_SECONDS_MAX), 1]),
+        };
+        self.clock = UnixMs::new(self.clock + passed).get();
+    }
+
+    /// The time of the next command. Clocks go back; the script's own does not.
+    fn now(&mut self) -> UnixMs {
+        if self.random.chance(6) {
+            return UnixMs::new(self.clock).minus_ms(self.random.below(5_000));
+        }
+        UnixMs::new(self.clock)
+    }
+
+    fn wall(&mut self) -> UnixMs {
+        let wall = UnixMs::new(self.clock);
+        match self.random.below(100) {
+            0..2 => wall.minus_ms(self.random.below(120_000)),
+            2..4 => wall.plus_ms(self.random.below(120_000)),
+            _ => wall,
+        }
+    }
+
+    fn new_lease(&mut self) -> LeaseId {
+        let now = UnixMs::new(self.clock);
+        let Config { retention_ms, lease_ahead_ms, .. } = self.profile.config;
+        let time = match self.random.below(100) {
+            0..76 => now,
+            76..88 => now.minus_ms(self.random.below(400)),
+            88..93 => now.minus_ms(self.random.below(retention_ms + 2)),
+            93..95 => now.minus_ms(retention_ms + self.random.below(9_000)),
+            // Once such a lease is forgotten, all others are too old until its time has come.
+            95..97 => now.plus_ms(self.random.below(lease_ahead_ms + 1)),
+            97 => now.plus_ms(lease_ahead_ms + self.random.below(2)),
+            98 => now.plus_ms(lease_ahead_ms + self.random.below(100_000)),
+            _ => UnixMs::new(self.random.next() & UnixMs::MAX.get()),
+        };
+        LeaseId::from_parts(time, u128::from(self.random.next()))
+    }
+
+    fn remember(&mut self, namespace: NamespaceId, lease: LeaseId, requirements: &[Part]) {
+        if self.used.len() == LEASES_RECENT {
+            self.used.remove(0);
+        }
+        self.used.push(Used { namespace, lease, requirements: requirements.to_vec() });
+    }
+
+    /// A lease that was used before, the latest most often.
+    fn used_lease(&mut self) -> Option<Used> {
+        let newest = self.used.len().min(if self.random.chance(70) { 10 } else { LEASES_RECENT });
+        if newest == 0 {
+            return None;
+        }
+        let back = self.random.index(newest);
+        Some(self.used[self.used.len() - 1 - back].clone())
+    }
+
+    fn reserve(&mut self) -> Step {
+        let namespace = self.namespace();
+        let lease = self.new_lease();
+        let requirements = self.requirements(namespace);
+        self.remember(namespace, lease, &requirements);
+        Step::Reserve { namespace, lease, wall: self.wall(), requirements }
+    }
+
+    /// The same again, in another order or by other names; sometimes something else, or somewhere else.
+    fn retry(&mut self) -> Step {
+        let Some(used) = self.used_lease() else { return Step::Tick };
+        let mut requirements = used.requirements;
+        self.random.shuffle(&mut requirements);
+        self.rename(used.namespace, &mut requirements);
+        let mut namespace = used.namespace;
+        match self.random.below(100) {
+            0..6 => requirements = self.requirements(namespace),
+            6..10 if !requirements.is_empty() => {
+                let place = self.random.index(requirements.len());
+                requirements[place].amount = self.amount(namespace, place);
+            }
+            10..13 => {
+                requirements.pop();
+            }
+            13..16 => namespace = self.namespace(),
+            _ => {}
+        }
+        Step::Reserve { namespace, lease: used.lease, wall: self.wall(), requirements }
+    }
+
+    fn complete(&mut self) -> Step {
+        let fresh = self.random.chance(8);
+        let used = if fresh { None } else { self.used_lease() };
+        let Used { namespace, lease, requirements } = used.unwrap_or_else(|| {
+            let (namespace, lease) = (self.namespace(), self.new_lease());
+            let requirements = self.requirements(namespace);
+            self.remember(namespace, lease, &requirements);
+            Used { namespace, lease, requirements }
+        });
+        let actuals = self.actuals(namespace, requirements);
+        Step::Complete { namespace, lease, wall: self.wall(), actuals }
+    }
+
+    fn put(&mut self) -> Step {
+        let any = (self.namespace(), self.random.index(self.profile.keys + 2));
+        let again = if self.random.chance(70) { self.deleted.pop() } else { None };
+        let (namespace, place) = again.unwrap_or(any);
+        let name = self.profile.key(place);
+        let before = self.definitions.get(&(namespace, name.clone())).cloned();
+        let mut definition = match before {
+            Some(before) if self.random.chance(80) => self.redefined(before),
+            Some(_) | None => {
+                let is_rolling = self.random.chance(50);
+                self.fresh_definition(name, is_rolling)
+            }
+        };
+        if self.random.chance(6) {
+            self.spoil(&mut definition);
+        } else {
+            self.definitions.insert((namespace, definition.key.clone()), definition.clone());
+        }
+        Step::Put { namespace, definition, expected_revision: self.expected_revision() }
+    }
+
+    fn delete(&mut self) -> Step {
+        let namespace = self.namespace();
+        let place = self.random.index(self.profile.keys + 2);
+        let key = self.profile.key(place);
+        self.deleted.push((namespace, place));
+        Step::Delete { namespace, key, expected_revision: self.expected_revision() }
+    }
+
+    fn expected_revision(&mut self) -> Option<u64> {
+        self.random.chance(20).then(|| self.random.below(4))
+    }
+
+    fn fresh_definition(&mut self, key: LimitKey, is_rolling: bool) -> Definition {
+        let random = &mut self.random;
+        let hold = random.pick(&[1, 1, 2, 2, 3, 5, 10, 60, 60, 600, 3_600, 100_000, HOLD_SECONDS_MAX]);
+        let kind = if is_rolling {
+            Kind::Rolling { window_seconds: hold }
+        } else {
+            Kind::Concurrency { timeout_seconds: hold }
+        };
+        let overage = random.pick(&[Overage::Debt, Overage::Deny]);
+        let capacity = self.capacity();
+        Definition { key, kind, capacity, unit: "requests".into(), description: String::new(), overage }
+    }
+
+    fn redefined(&mut self, mut definition: Definition) -> Definition {
+        match self.random.below(100) {
+            0..12 => {}
+            12..30 => definition.capacity = (definition.capacity / 2).max(1),
+            30..40 => definition.capacity = definition.capacity.saturating_sub(1).max(1),
+            40..50 => definition.capacity = definition.capacity.saturating_add(1),
+            50..80 => definition.capacity = self.capacity(),
+            80..90 => {
+                let rolling = matches!(definition.kind, Kind::Rolling { .. });
+                definition.kind = self.fresh_definition(definition.key.clone(), rolling).kind;
+            }
+            90..94 => definition.description = format!("as of {}", self.clock),
+            _ => definition.overage = self.random.pick(&[Overage::Debt, Overage::Deny]),
+        }
+        definition
+    }
+
+    fn spoil(&mut self, definition: &mut Definition) {
+        match self.random.below(5) {
+            0 => definition.capacity = 0,
+            1 => definition.kind = Kind::Rolling { window_seconds: 0 },
+            2 => definition.kind = Kind::Concurrency { timeout_seconds: HOLD_SECONDS_MAX + 1 },
+            3 => definition.unit = "u".repeat(65),
+            _ => definition.description = "d".repeat(1_025),
+        }
+    }
+
+    fn capacity(&mut self) -> u64 {
+        match self.profile.amounts {
+            Amounts::Small => self.random.between(2, 14),
+            Amounts::Middling => self.random.between(1, 200),
+            Amounts::Huge => match self.random.below(4) {
+                0 => u64::MAX,
+                1 => u64::MAX - self.random.below(5),
+                2 => u64::MAX / 2 + self.random.below(5),
+                _ => self.random.between(1, 20),
+            },
+        }
+    }
+}
+
+impl Iterator for Script {
+    type Item = Timed;
+
+    fn next(&mut self) -> Option<Timed> {
+        if let Some(step) = self.first_step() {
+            return Some(Timed { now: UnixMs::new(self.clock), step });
+        }
+        self.pass_time();
+        let now = self.now();
+        Some(Timed { now, step: self.any_step() })
+    }
+}
+
+/// A key that no script ever puts.
+fn unknown_key(random: &mut Random) -> LimitKey {
+    key(random.pick(&["zz", "aa", "m:unknown"]))
+}

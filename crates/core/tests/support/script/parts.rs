@@ -1,0 +1,144 @@
+//! What the commands of a script ask for, and what they say was used.
+
+use earmark_core::{LimitId, LimitRef, NamespaceId, Part};
+
+use super::profile::Amounts;
+use super::{Script, TEAM, unknown_key};
+
+const PARTS_MAX: usize = 32;
+
+impl Script {
+    pub(super) fn requirements(&mut self, namespace: NamespaceId) -> Vec<Part> {
+        let known = self.known(namespace);
+        let mut places: Vec<usize> = (0..known).collect();
+        self.random.shuffle(&mut places);
+        let count = match self.random.below(100) {
+            0..70 => self.random.between(1, 3),
+            70..93 => self.random.between(2, 6),
+            93..98 => PARTS_MAX as u64,
+            98 => PARTS_MAX as u64 + self.random.between(1, 2),
+            _ => 0,
+        };
+        let count = usize::try_from(count).unwrap();
+        if count > PARTS_MAX {
+            places.extend(known..count);
+        }
+        places.truncate(count);
+        let mut parts: Vec<Part> = places.iter().map(|&place| self.part(namespace, place)).collect();
+        self.rename(namespace, &mut parts);
+        self.spoil_parts(namespace, &mut parts);
+        parts
+    }
+
+    /// How many limits there are in a namespace, and a few more that may not be there.
+    fn known(&mut self, namespace: NamespaceId) -> usize {
+        let known = if namespace == NamespaceId::DEFAULT { self.profile.keys } else { 2 };
+        if self.random.chance(4) { known + 2 } else { known }
+    }
+
+    fn part(&mut self, namespace: NamespaceId, place: usize) -> Part {
+        let amount = self.amount(namespace, place);
+        Part { limit: LimitRef::Key(self.profile.key(place)), amount }
+    }
+
+    pub(super) fn amount(&mut self, namespace: NamespaceId, place: usize) -> u64 {
+        let key = self.profile.key(place);
+        let capacity = self.definitions.get(&(namespace, key)).map_or(10, |d| d.capacity);
+        if self.random.chance(10) {
+            let near = [capacity, capacity - 1, capacity.saturating_add(1), capacity / 2];
+            return self.random.pick(&near).max(1);
+        }
+        match self.profile.amounts {
+            Amounts::Small => self.random.between(1, 3),
+            Amounts::Middling => self.random.between(1, (capacity / 8).max(1)),
+            Amounts::Huge => {
+                let choices = [1, u64::MAX, capacity / 3, capacity / 2, capacity - capacity / 3];
+                self.random.pick(&choices).max(1)
+            }
+        }
+    }
+
+    fn spoil_parts(&mut self, namespace: NamespaceId, parts: &mut Vec<Part>) {
+        let Some(last) = parts.len().checked_sub(1) else { return };
+        let place = self.random.index(parts.len());
+        match self.random.below(100) {
+            0 => parts[place].amount = 0,
+            1 => parts.push(parts[place].clone()),
+            2..4 => parts[place].limit = LimitRef::Key(unknown_key(&mut self.random)),
+            4 => parts[place].limit = LimitRef::Id(LimitId(self.random.pick(&[999, u32::MAX]))),
+            // A limit of another namespace, by its number.
+            5..7 => {
+                let first = if namespace == TEAM { 0 } else { self.profile.keys };
+                parts[last].limit = LimitRef::Id(LimitId(u32::try_from(first).unwrap()));
+            }
+            _ => {}
+        }
+    }
+
+    /// Gives some limits by number instead of by name, and the other way round.
+    pub(super) fn rename(&mut self, namespace: NamespaceId, parts: &mut [Part]) {
+        let first = if namespace == TEAM { self.profile.keys } else { 0 };
+        let count = if namespace == TEAM { 2 } else { self.profile.keys };
+        for part in parts {
+            if self.random.chance(60) {
+                continue;
+            }
+            // The team's limits were put in the other order: its first number is of place 1.
+            let place_of = |number: usize| {
+                let place = number.checked_sub(first).filter(|&place| place < count)?;
+                Some(if namespace == TEAM { (self.profile.keys + 1 + place) % 2 } else { place })
+            };
+            let numbers = first..first + count;
+            let renamed = match &part.limit {
+                LimitRef::Id(id) => {
+                    place_of(id.0 as usize).map(|place| LimitRef::Key(self.profile.key(place)))
+                }
+                LimitRef::Key(key) => numbers
+                    .clone()
+                    .find(|&number| place_of(number).is_some_and(|place| self.profile.key(place) == *key))
+                    .map(|number| LimitRef::Id(LimitId(u32::try_from(number).unwrap()))),
+            };
+            if let Some(limit) = renamed {
+                part.limit = limit;
+            }
+        }
+    }
+
+    pub(super) fn actuals(&mut self, namespace: NamespaceId, requirements: Vec<Part>) -> Vec<Part> {
+        let mut actuals = requirements;
+        if self.random.chance(10) {
+            actuals.clear();
+        }
+        actuals.retain(|_| !self.random.chance(15));
+        for part in &mut actuals {
+            part.amount = match self.random.below(100) {
+                0..25 => part.amount,
+                25..45 => part.amount / 2,
+                45..55 => 0,
+                55..75 => part.amount.saturating_add(self.random.between(1, 3)),
+                75..90 => part.amount.saturating_mul(2),
+                90..97 => part.amount.saturating_sub(1),
+                _ => u64::MAX,
+            };
+        }
+        self.random.shuffle(&mut actuals);
+        self.rename(namespace, &mut actuals);
+        match self.random.below(100) {
+            0..8 => {
+                let place = self.random.index(self.profile.keys + 1);
+                actuals.push(self.part(namespace, place));
+            }
+            8..11 => {
+                let limit = LimitRef::Key(unknown_key(&mut self.random));
+                actuals.insert(0, Part { limit, amount: 1 });
+            }
+            11 => {
+                let more = 100..100 + PARTS_MAX + 1 - actuals.len().min(PARTS_MAX);
+                actuals
+                    .extend(more.map(|place| Part { limit: LimitRef::Id(LimitId(place as u32)), amount: 1 }));
+            }
+            _ => {}
+        }
+        actuals
+    }
+}

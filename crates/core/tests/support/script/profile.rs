@@ -1,0 +1,61 @@
+//! What is the same throughout one script.
+
+use earmark_core::{Config, Hints, LimitKey, UnixMs};
+
+use crate::support::random::Random;
+use crate::support::step::key;
+
+/// How large amounts and capacities are.
+#[derive(Clone, Copy)]
+pub enum Amounts {
+    Small,
+    Middling,
+    Huge,
+}
+
+pub struct Profile {
+    pub config: Config,
+    pub amounts: Amounts,
+    /// How many limits are put at the start.
+    pub keys: usize,
+    /// How often no time passes between two steps.
+    pub standstill_percent: u64,
+    pub start: u64,
+}
+
+impl Profile {
+    pub fn new(random: &mut Random) -> Profile {
+        let hints = Hints {
+            concurrency_base_ms: random.pick(&[50, 1, 0, 700]),
+            concurrency_max_ms: random.pick(&[2_000, 300, u64::MAX]),
+            rolling_base_ms: random.pick(&[100, 1, 0, 2_000]),
+            rolling_window_part: random.pick(&[10, 1, 0, 1_000]),
+            rolling_max_ms: random.pick(&[5_000, 400, u64::MAX]),
+            jitter_percent: random.pick(&[20, 0, 100, 50, 1_000]),
+            decreasing_ms: random.pick(&[10_000, 0, 7]),
+        };
+        let config = Config {
+            // Short, so that much is forgotten and most windows are longer than it.
+            retention_ms: random.pick(&[1_000, 1_500, 2_000, 3_000, 5_000, 30_000, 900_000, 0]),
+            lease_ahead_ms: random.pick(&[60_000, 1_000, 0]),
+            leases_max: random.pick(&[1_000_000, 1_000, 1_000, 200, 100, 40, 12, 3]),
+            hints: if random.chance(30) { Hints::default() } else { hints },
+        };
+        Profile {
+            config,
+            amounts: random.pick(&[Amounts::Small, Amounts::Small, Amounts::Middling, Amounts::Huge]),
+            keys: random.pick(&[3, 4, 5, 8, 34]),
+            standstill_percent: random.pick(&[20, 40, 60, 90]),
+            start: match random.below(100) {
+                0..5 => 0,
+                5..8 => UnixMs::MAX.get() - 60_000,
+                _ => 1_750_000_000_000 + random.below(1_000_000),
+            },
+        }
+    }
+
+    /// The keys are in another order than the numbers of their limits, so that tests of order mean something.
+    pub fn key(&self, place: usize) -> LimitKey {
+        key(&format!("k{:02}:{place}", (place * 7 + 3) % 40))
+    }
+}

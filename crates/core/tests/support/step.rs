@@ -1,0 +1,69 @@
+//! Commands that own what they name, so that a script can hold them.
+
+use earmark_core::{
+    Command, Complete, Definition, DeleteLimit, LeaseId, LimitId, LimitKey, LimitRef, NamespaceId,
+    NamespaceName, Part, PutLimit, Reserve, UnixMs,
+};
+
+/// A [`Command`] that owns what it names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    OpenNamespace(NamespaceName),
+    Put { namespace: NamespaceId, definition: Definition, expected_revision: Option<u64> },
+    Delete { namespace: NamespaceId, key: LimitKey, expected_revision: Option<u64> },
+    Reserve { namespace: NamespaceId, lease: LeaseId, wall: UnixMs, requirements: Vec<Part> },
+    Complete { namespace: NamespaceId, lease: LeaseId, wall: UnixMs, actuals: Vec<Part> },
+    Tick,
+}
+
+impl Step {
+    pub fn command(&self) -> Command<'_> {
+        match *self {
+            Step::OpenNamespace(ref name) => Command::OpenNamespace(name),
+            Step::Put { namespace, ref definition, expected_revision } => {
+                Command::PutLimit(PutLimit { namespace, definition, expected_revision })
+            }
+            Step::Delete { namespace, ref key, expected_revision } => {
+                Command::DeleteLimit(DeleteLimit { namespace, key, expected_revision })
+            }
+            Step::Reserve { namespace, lease, wall, ref requirements } => {
+                Command::Reserve(Reserve { namespace, lease, wall, requirements })
+            }
+            Step::Complete { namespace, lease, wall, ref actuals } => {
+                Command::Complete(Complete { namespace, lease, wall, actuals })
+            }
+            Step::Tick => Command::Tick,
+        }
+    }
+
+    /// The lease it is about, if it is about one.
+    pub fn lease(&self) -> Option<(NamespaceId, LeaseId)> {
+        match *self {
+            Step::Reserve { namespace, lease, .. } | Step::Complete { namespace, lease, .. } => {
+                Some((namespace, lease))
+            }
+            Step::OpenNamespace(_) | Step::Put { .. } | Step::Delete { .. } | Step::Tick => None,
+        }
+    }
+}
+
+/// A step and the time it is applied at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timed {
+    pub now: UnixMs,
+    pub step: Step,
+}
+
+pub fn key(name: &str) -> LimitKey {
+    LimitKey::new(name).unwrap()
+}
+
+/// A part that names its limit.
+pub fn by_key(name: &str, amount: u64) -> Part {
+    Part { limit: LimitRef::Key(key(name)), amount }
+}
+
+/// A part that gives its limit's number.
+pub fn by_id(number: u32, amount: u64) -> Part {
+    Part { limit: LimitRef::Id(LimitId(number)), amount }
+}

@@ -1,0 +1,164 @@
+//! Counts which outcomes a run has seen, since a test that never meets an outcome proves nothing about it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use earmark_core::{
+    CompleteOutcome, InvalidParts, LimitOutcome, LimitStatus, NamespaceOutcome, Outcome, OverageHow,
+    ReserveOutcome,
+};
+
+/// Every kind of outcome that a script can bring about.
+pub const ALL: &[&str] = &[
+    "namespace opened",
+    "namespace exists",
+    "limit invalid",
+    "limit in unknown namespace",
+    "limit revision differs",
+    "limit not found",
+    "limit kind differs",
+    "limit changed, active",
+    "limit changed, decreasing",
+    "limit changed, deleted",
+    "reserve in unknown namespace",
+    "reserve empty",
+    "reserve of too many",
+    "reserve of 0",
+    "reserve of one limit twice",
+    "reserve exists with other requirements",
+    "reserve exists",
+    "reserve exists, denied",
+    "reserve, lease expired",
+    "reserve, lease too old",
+    "reserve, lease in future",
+    "reserve, unknown limit",
+    "reserve, limit decreasing",
+    "reserve, overloaded",
+    "reserve denied by one",
+    "reserve denied by several",
+    "reserve denied for ever",
+    "reserve created",
+    "complete in unknown namespace",
+    "complete of too many",
+    "complete of one limit twice",
+    "complete before",
+    "complete held nothing",
+    "complete unknown by age",
+    "complete overloaded",
+    "complete marked",
+    "completed",
+    "completed, something ignored",
+    "completed, overage reserved",
+    "completed, overage is debt",
+    "completed, overage dropped",
+    "ticked",
+];
+
+#[derive(Default)]
+pub struct Tally(BTreeMap<&'static str, u64>);
+
+impl Tally {
+    pub fn count(&mut self, outcome: &Outcome) {
+        self.add(name(outcome));
+        if let Outcome::Complete(CompleteOutcome::Completed(settlement)) = outcome {
+            if !settlement.ignored.is_empty() {
+                self.add("completed, something ignored");
+            }
+            for overage in &settlement.overages {
+                self.add(match overage.how {
+                    OverageHow::Reserved => "completed, overage reserved",
+                    OverageHow::Debt => "completed, overage is debt",
+                    OverageHow::Dropped => "completed, overage dropped",
+                });
+            }
+        }
+    }
+
+    fn add(&mut self, name: &'static str) {
+        *self.0.entry(name).or_default() += 1;
+    }
+
+    /// What was never seen.
+    pub fn missing(&self) -> Vec<&'static str> {
+        ALL.iter().copied().filter(|name| !self.0.contains_key(name)).collect()
+    }
+
+    /// All outcomes counted.
+    pub fn total(&self) -> u64 {
+        self.0.iter().filter(|(name, _)| !name.starts_with("completed, ")).map(|(_, count)| count).sum()
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, count) in &self.0 {
+            writeln!(f, "{count:>12}  {name}")?;
+        }
+        Ok(())
+    }
+}
+
+fn name(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Namespace(NamespaceOutcome::Opened(_)) => "namespace opened",
+        Outcome::Namespace(NamespaceOutcome::Exists(_)) => "namespace exists",
+        Outcome::Namespace(NamespaceOutcome::TooMany) => "too many namespaces",
+        Outcome::Limit(outcome) => limit(outcome),
+        Outcome::Reserve(outcome) => reserve(outcome),
+        Outcome::Complete(outcome) => complete(outcome),
+        Outcome::Ticked => "ticked",
+    }
+}
+
+fn limit(outcome: &LimitOutcome) -> &'static str {
+    match outcome {
+        LimitOutcome::Invalid(_) => "limit invalid",
+        LimitOutcome::UnknownNamespace => "limit in unknown namespace",
+        LimitOutcome::RevisionDiffers { .. } => "limit revision differs",
+        LimitOutcome::NotFound => "limit not found",
+        LimitOutcome::KindDiffers => "limit kind differs",
+        LimitOutcome::TooMany => "too many limits",
+        LimitOutcome::Changed { status: LimitStatus::Active, .. } => "limit changed, active",
+        LimitOutcome::Changed { status: LimitStatus::Decreasing { .. }, .. } => "limit changed, decreasing",
+        LimitOutcome::Changed { status: LimitStatus::Deleted, .. } => "limit changed, deleted",
+    }
+}
+
+fn reserve(outcome: &ReserveOutcome) -> &'static str {
+    match outcome {
+        ReserveOutcome::Invalid(InvalidParts::UnknownNamespace) => "reserve in unknown namespace",
+        ReserveOutcome::Invalid(InvalidParts::Empty) => "reserve empty",
+        ReserveOutcome::Invalid(InvalidParts::TooMany { .. }) => "reserve of too many",
+        ReserveOutcome::Invalid(InvalidParts::AmountZero { .. }) => "reserve of 0",
+        ReserveOutcome::Invalid(InvalidParts::Duplicate { .. }) => "reserve of one limit twice",
+        ReserveOutcome::ExistsWithOtherRequirements => "reserve exists with other requirements",
+        ReserveOutcome::Exists { .. } => "reserve exists",
+        ReserveOutcome::ExistsDenied(_) => "reserve exists, denied",
+        ReserveOutcome::LeaseExpired => "reserve, lease expired",
+        ReserveOutcome::LeaseTooOld { .. } => "reserve, lease too old",
+        ReserveOutcome::LeaseInFuture { .. } => "reserve, lease in future",
+        ReserveOutcome::UnknownLimit { .. } => "reserve, unknown limit",
+        ReserveOutcome::LimitDecreasing { .. } => "reserve, limit decreasing",
+        ReserveOutcome::Overloaded => "reserve, overloaded",
+        ReserveOutcome::Denied(denial) if denial.never => "reserve denied for ever",
+        ReserveOutcome::Denied(denial) if denial.limited_by.len() == 1 => "reserve denied by one",
+        ReserveOutcome::Denied(_) => "reserve denied by several",
+        ReserveOutcome::Created { .. } => "reserve created",
+    }
+}
+
+fn complete(outcome: &CompleteOutcome) -> &'static str {
+    match outcome {
+        CompleteOutcome::Invalid(InvalidParts::UnknownNamespace) => "complete in unknown namespace",
+        CompleteOutcome::Invalid(InvalidParts::Empty) => "complete empty",
+        CompleteOutcome::Invalid(InvalidParts::TooMany { .. }) => "complete of too many",
+        CompleteOutcome::Invalid(InvalidParts::AmountZero { .. }) => "complete of 0",
+        CompleteOutcome::Invalid(InvalidParts::Duplicate { .. }) => "complete of one limit twice",
+        CompleteOutcome::Before => "complete before",
+        CompleteOutcome::HeldNothing => "complete held nothing",
+        CompleteOutcome::UnknownByAge => "complete unknown by age",
+        CompleteOutcome::Overloaded => "complete overloaded",
+        CompleteOutcome::Marked => "complete marked",
+        CompleteOutcome::Completed(_) => "completed",
+    }
+}

@@ -1,0 +1,113 @@
+//! The chores of this repository, as `cargo xtask <chore>`.
+//!
+//! No dependencies: `cargo xtask verify` is the first thing that runs on a fresh machine, and what it
+//! needs must build there.
+
+mod run;
+mod soak;
+mod tidy;
+mod verify;
+
+use std::process::ExitCode;
+
+use run::Failure;
+
+const HELP: &str = "\
+The chores of this repository.
+
+  cargo xtask verify              everything that must hold before a change goes in; reads only
+  cargo xtask tidy                only the checks of verify that cargo and clippy do not know
+  cargo xtask soak [--minutes N]  the long versions of the random tests, 10 minutes by default
+  cargo xtask help                this text
+
+Examples:
+
+  cargo xtask verify
+  cargo xtask tidy
+  cargo xtask soak --minutes 60
+";
+
+#[derive(Debug, PartialEq, Eq)]
+enum Chore {
+    Verify,
+    Tidy,
+    Soak { minutes: u64 },
+    Help,
+}
+
+fn parse(args: &[&str]) -> Result<Chore, Failure> {
+    match args {
+        ["verify"] => Ok(Chore::Verify),
+        ["tidy"] => Ok(Chore::Tidy),
+        ["soak"] => Ok(Chore::Soak { minutes: soak::MINUTES_DEFAULT }),
+        ["soak", "--minutes", minutes] => match minutes.parse() {
+            Ok(minutes) if (1..=soak::MINUTES_MAX).contains(&minutes) => Ok(Chore::Soak { minutes }),
+            _ => Err(Failure::Usage(format!(
+                "--minutes: found {minutes:?}, allowed are 1 to {}",
+                soak::MINUTES_MAX
+            ))),
+        },
+        [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Chore::Help),
+        _ => Err(Failure::Usage(format!(
+            "found {:?}, allowed are verify, tidy, soak [--minutes N] and help",
+            args.join(" ")
+        ))),
+    }
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into()).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = parse(&args).and_then(|chore| match chore {
+        Chore::Verify => verify::verify(),
+        Chore::Tidy => tidy::tidy(),
+        Chore::Soak { minutes } => soak::soak(minutes),
+        Chore::Help => {
+            print!("{HELP}");
+            Ok(())
+        }
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("xtask: {failure}");
+            ExitCode::from(if matches!(failure, Failure::Usage(_)) { 2 } else { 1 })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_chore_is_known_by_its_name() {
+        for (args, chore) in [
+            (&["verify"][..], Chore::Verify),
+            (&["tidy"], Chore::Tidy),
+            (&["soak"], Chore::Soak { minutes: 10 }),
+            (&["soak", "--minutes", "1"], Chore::Soak { minutes: 1 }),
+            (&["soak", "--help"], Chore::Help),
+            (&["help"], Chore::Help),
+            (&[], Chore::Help),
+        ] {
+            assert_eq!(parse(args).unwrap(), chore, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn other_words_are_refused_with_what_is_allowed() {
+        for (args, message) in [
+            (&["verfy"][..], "found \"verfy\", allowed are verify, tidy, soak [--minutes N] and help"),
+            (
+                &["verify", "--fast"],
+                "found \"verify --fast\", allowed are verify, tidy, soak [--minutes N] and help",
+            ),
+            (&["soak", "--minutes", "0"], "--minutes: found \"0\", allowed are 1 to 10080"),
+            (&["soak", "--minutes", "ten"], "--minutes: found \"ten\", allowed are 1 to 10080"),
+            (&["soak", "--minutes", "10081"], "--minutes: found \"10081\", allowed are 1 to 10080"),
+        ] {
+            assert_eq!(parse(args).unwrap_err().to_string(), message, "{args:?}");
+        }
+    }
+}

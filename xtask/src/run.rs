@@ -1,0 +1,132 @@
+//! Running commands, and the ways in which a chore can fail.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+/// Why a chore did not come to a good end.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The command line is none of those in the help.
+    Usage(String),
+    /// A command could not be started.
+    Start { line: String, source: io::Error },
+    /// A command ran and found something wrong.
+    Ended { line: String, status: ExitStatus },
+    /// A file of the work tree could not be read.
+    Read { path: PathBuf, source: io::Error },
+    /// Things that must be on this machine are not.
+    Missing(Vec<String>),
+    /// The tree breaks this many of its own rules; each was printed.
+    Untidy { violations: usize },
+    /// These lines of `git status` came or went while `verify` ran.
+    WorkTreeChanged(Vec<String>),
+    /// A step of `verify` failed.
+    Step { name: &'static str, source: Box<Failure> },
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Usage(what) => f.write_str(what),
+            Failure::Start { line, source } => write!(f, "`{line}` could not be started: {source}"),
+            Failure::Ended { line, status } => write!(f, "`{line}` failed ({status})"),
+            Failure::Read { path, source } => write!(f, "{}: cannot be read: {source}", path.display()),
+            Failure::Missing(names) => write!(f, "missing on this machine: {}", names.join(", ")),
+            Failure::Untidy { violations } => write!(f, "violations, listed above: {violations}"),
+            Failure::WorkTreeChanged(lines) => {
+                write!(f, "the work tree changed, though verify only reads: {}", lines.join(", "))
+            }
+            Failure::Step { name, source } => write!(f, "verify failed at {name}: {source}"),
+        }
+    }
+}
+
+/// The root of the repository.
+pub(crate) fn root() -> &'static Path {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().unwrap_or(xtask)
+}
+
+/// `program` with `args`, separated by spaces, to be run at the root of the repository.
+pub(crate) fn command(program: &str, args: &str) -> Command {
+    let mut command = Command::new(program);
+    command.args(args.split_whitespace()).current_dir(root());
+    command
+}
+
+/// Runs `command` with its output shown as it comes.
+pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Failure::Ended { line: line(command), status }),
+        Err(source) => Err(Failure::Start { line: line(command), source }),
+    }
+}
+
+/// What `command` prints, or nothing if it cannot be started or fails.
+pub(crate) fn output(command: &mut Command) -> Option<String> {
+    let output = command.stdin(Stdio::null()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// `command` as a person would type it at the root of the repository.
+pub(crate) fn line(command: &Command) -> String {
+    let mut line = String::new();
+    for (name, value) in command.get_envs() {
+        let value = value.unwrap_or_default();
+        line += &format!("{}={:?} ", name.to_string_lossy(), value.to_string_lossy());
+    }
+    line += &command.get_program().to_string_lossy();
+    for arg in command.get_args() {
+        line += " ";
+        line += &arg.to_string_lossy();
+    }
+    line
+}
+
+/// `duration` for people: tenths of a second, and minutes from the first one on.
+pub(crate) fn time(duration: Duration) -> String {
+    match duration.as_secs() {
+        0..60 => format!("{:.1} s", duration.as_secs_f64()),
+        seconds => format!("{} min {:02} s", seconds / 60, seconds % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_as_it_can_be_typed() {
+        let mut doc = command("cargo", "doc --no-deps");
+        assert_eq!(
+            line(doc.env("RUSTDOCFLAGS", "-D warnings")),
+            "RUSTDOCFLAGS=\"-D warnings\" cargo doc --no-deps"
+        );
+    }
+
+    #[test]
+    fn a_command_that_fails_or_does_not_exist_is_a_failure_with_its_line() {
+        assert!(run(&mut command("true", "")).is_ok());
+        assert_eq!(
+            run(&mut command("false", "x")).unwrap_err().to_string(),
+            "`false x` failed (exit status: 1)"
+        );
+        let absent = run(&mut command("no-such-program", "")).unwrap_err().to_string();
+        assert!(absent.starts_with("`no-such-program` could not be started: "), "{absent}");
+        assert_eq!(output(&mut command("no-such-program", "")), None);
+        assert_eq!(output(&mut command("false", "")), None);
+        assert_eq!(output(&mut command("echo", "a b")).as_deref(), Some("a b\n"));
+    }
+
+    #[test]
+    fn times_are_rounded_and_have_units() {
+        for (ms, text) in [(40, "0.0 s"), (1_260, "1.3 s"), (60_000, "1 min 00 s"), (605_900, "10 min 05 s")]
+        {
+            assert_eq!(time(Duration::from_millis(ms)), text);
+        }
+    }
+}

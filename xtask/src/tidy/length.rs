@@ -1,0 +1,17 @@
+//! No file is too long to be read in one sitting.
+
+use super::{Tree, Violation};
+
+const RUST_LINES_MAX: usize = 600;
+const ARCHITECTURE_LINES_MAX: usize = 400;
+
+pub(super) fn check(tree: &Tree) -> Vec<Violation> {
+    let rust = tree.named(".rs").map(|file| (file, RUST_LINES_MAX));
+    let architecture = tree.named("ARCHITECTURE.md").map(|file| (file, ARCHITECTURE_LINES_MAX));
+    rust.chain(architecture).filter_map(|((path, text), max)| too_long(path, text, max)).collect()
+}
+
+fn too_long(path: &str, text: &str, max: usize) -> Option<Violation> {
+    let found = text.lines().count();
+    (found > max).then(|| Violation::new(path, max + 1, format!("found {found} lines, allowed are {max}")))
+}
