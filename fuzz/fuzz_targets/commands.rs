@@ -1,0 +1,25 @@
+//! Whatever commands come, in whatever order: no panic, and the Book goes through a snapshot unchanged.
+
+#![no_main]
+
+use earmark_core::{Book, CommandBuffer, Config, Restore, UnixMs};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut book = Book::new(Config { retention_ms: 2_000, leases_max: 64, ..Config::default() }, 1);
+    let mut buffer = CommandBuffer::default();
+    let mut now = UnixMs::new(1_700_000_000_000);
+    let mut rest = bytes;
+    // A byte of time before each command: so many steps of 50 ms.
+    while let Some((&step, commands)) = rest.split_first() {
+        now = now.plus_ms(u64::from(step) * 50);
+        let Ok((command, taken)) = buffer.decode(commands) else { break };
+        book.apply(now, command);
+        rest = &commands[taken..];
+    }
+    let snapshot: Vec<u8> = book.freeze().encode().flatten().collect();
+    let mut restore = Restore::new(2);
+    restore.feed(&snapshot).expect("a Book's own snapshot");
+    let mut again = restore.finish().expect("a Book's own snapshot");
+    assert!(again.freeze().encode().flatten().eq(snapshot));
+});
