@@ -63,6 +63,38 @@ fn a_retry_with_another_body_is_refused() {
     assert_eq!((desk.reserved("rpm"), desk.reserved("tpm")), (2, 4));
 }
 
+/// A resolved lease keeps only a hash of what it asked for. An early one mixed limit and amount so that one
+/// bit of the first was undone by one bit of the second: a lease denied for 1 of `a` and 2 of `d` took a
+/// retry for 1 of `b` and 3 of `d` for its own.
+#[test]
+fn no_two_small_bodies_are_taken_for_one_another() {
+    let mut desk = Desk::new();
+    let names = ["a", "b", "c", "d", "e", "f"];
+    for name in names {
+        desk.has(rolling(name, u64::MAX, 60));
+    }
+    let one = |name, amount| vec![(name, amount)];
+    let mut bodies: Vec<Vec<(&str, u64)>> = Vec::new();
+    for (place, first) in names.iter().enumerate() {
+        bodies.extend((1..6).map(|amount| one(*first, amount)));
+        for second in &names[place + 1..] {
+            let amounts = (1..6).flat_map(|a| (1..6).map(move |b| (a, b)));
+            bodies.extend(amounts.map(|(a, b)| vec![(*first, a), (*second, b)]));
+        }
+    }
+    for body in &bodies {
+        let lease = desk.take(body);
+        desk.settle(lease, &[]);
+        for other in &bodies {
+            let expected = match other == body {
+                true => ReserveOutcome::LeaseExpired,
+                false => ReserveOutcome::ExistsWithOtherRequirements,
+            };
+            assert_eq!(desk.reserve(lease, other), expected, "{body:?}, then {other:?}");
+        }
+    }
+}
+
 #[test]
 fn a_denied_lease_stays_denied_even_when_it_would_fit() {
     let mut desk = Desk::new();

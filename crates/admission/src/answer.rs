@@ -1,0 +1,138 @@
+//! From what the Book says to what callers are told.
+
+use earmark_core::{
+    Book, CompleteOutcome, InvalidParts, LimitKey, LimitOutcome, LimitStatus, OverageHow, REQUIREMENTS_MAX,
+    ReserveOutcome, Settlement,
+};
+
+use crate::backend::{Amount, BackendError, CompleteAnswer, LimitChange, LimitError, Refusal, ReserveAnswer};
+
+const LEASES_FULL: &str = "as many leases are remembered as may be";
+
+/// The answer to a reserve of `requirements`.
+pub(crate) fn reserve(
+    book: &Book,
+    requirements: &[Amount],
+    outcome: ReserveOutcome,
+) -> Result<ReserveAnswer, BackendError> {
+    let invalid = |message| Ok(ReserveAnswer::Refused(Refusal::InvalidRequest { message }));
+    let key = |place: usize| requirements.get(place).map(|part| part.key.clone());
+    match outcome {
+        ReserveOutcome::Created { reserved_at } | ReserveOutcome::Exists { reserved_at } => {
+            Ok(ReserveAnswer::Allowed { reserved_at })
+        }
+        ReserveOutcome::Denied(denial) | ReserveOutcome::ExistsDenied(denial) => Ok(ReserveAnswer::Denied {
+            retry_after_ms: denial.retry_after_ms,
+            limited_by: denial.limited_by.iter().filter_map(|id| book.key(*id).cloned()).collect(),
+            never: denial.never,
+        }),
+        ReserveOutcome::LeaseExpired => Ok(ReserveAnswer::Refused(Refusal::LeaseExpired)),
+        ReserveOutcome::ExistsWithOtherRequirements => {
+            invalid("lease_id: this lease was used for other requirements; take a new one".into())
+        }
+        ReserveOutcome::LeaseTooOld { lease_time, forgotten_before } => invalid(format!(
+            "lease_id: it was made at {lease_time}, and leases made before {forgotten_before} are forgotten; \
+             take a new one, and check the caller's clock"
+        )),
+        ReserveOutcome::LeaseInFuture { lease_time, wall } => invalid(format!(
+            "lease_id: it was made at {lease_time}, more than allowed after this server's clock, which says \
+             {wall}; check both clocks"
+        )),
+        ReserveOutcome::Invalid(parts) => invalid(describe(parts, "requirements")),
+        ReserveOutcome::UnknownLimit { requirement } => match key(requirement) {
+            Some(key) => Ok(ReserveAnswer::Refused(Refusal::UnknownLimitKey(key))),
+            None => Err(BackendError::Failed("a requirement was answered that nobody made".into())),
+        },
+        ReserveOutcome::LimitDecreasing { requirement, retry_after_ms } => match key(requirement) {
+            Some(key) => Ok(ReserveAnswer::Refused(Refusal::LimitDecreasing { key, retry_after_ms })),
+            None => Err(BackendError::Failed("a requirement was answered that nobody made".into())),
+        },
+        ReserveOutcome::Overloaded => Err(BackendError::Overloaded(LEASES_FULL)),
+    }
+}
+
+/// The answer to a complete with `actuals`.
+pub(crate) fn complete(actuals: &[Amount], outcome: CompleteOutcome) -> Result<CompleteAnswer, BackendError> {
+    let reconciled = outcome.is_reconciled();
+    let say = |message: &str| {
+        Ok(CompleteAnswer { reconciled, message: Some(message.into()), ..CompleteAnswer::default() })
+    };
+    match outcome {
+        CompleteOutcome::Completed(settlement) => Ok(settled(actuals, &settlement)),
+        CompleteOutcome::Before => Ok(CompleteAnswer { reconciled, ..CompleteAnswer::default() }),
+        CompleteOutcome::HeldNothing => say("this lease held nothing"),
+        CompleteOutcome::Marked => {
+            say("this lease was not known; a reserve of it that arrives late will take nothing")
+        }
+        CompleteOutcome::UnknownByAge => {
+            say("this lease is not known, and is too old or too far in the future to be reserved")
+        }
+        CompleteOutcome::Overloaded => Err(BackendError::Overloaded(LEASES_FULL)),
+        CompleteOutcome::Invalid(parts) => Ok(CompleteAnswer {
+            message: Some(describe(parts, "actuals")),
+            is_invalid: true,
+            ..CompleteAnswer::default()
+        }),
+    }
+}
+
+fn settled(actuals: &[Amount], settlement: &Settlement) -> CompleteAnswer {
+    let sum = |how: OverageHow| {
+        let taken = settlement.overages.iter().filter(|taken| taken.how == how);
+        taken.fold(0_u64, |sum, taken| sum.saturating_add(taken.amount))
+    };
+    let ignored: Vec<&str> = settlement
+        .ignored
+        .iter()
+        .filter_map(|place| actuals.get(*place).map(|actual| actual.key.as_str()))
+        .collect();
+    CompleteAnswer {
+        reconciled: true,
+        message: (!ignored.is_empty())
+            .then(|| format!("ignored, since the lease had not reserved them: {}", ignored.join(", "))),
+        is_invalid: false,
+        overage_reserved: sum(OverageHow::Reserved),
+        overage_debt: sum(OverageHow::Debt),
+        overage_dropped: sum(OverageHow::Dropped),
+    }
+}
+
+/// The answer to a put or a delete.
+pub(crate) fn limit(outcome: LimitOutcome) -> Result<LimitChange, LimitError> {
+    match outcome {
+        LimitOutcome::Changed { revision, status, .. } => Ok(LimitChange { revision, status }),
+        LimitOutcome::Invalid(error) => Err(LimitError::Invalid(error)),
+        LimitOutcome::RevisionDiffers { revision } => Err(LimitError::RevisionDiffers { revision }),
+        LimitOutcome::NotFound | LimitOutcome::UnknownNamespace => Err(LimitError::NotFound),
+        LimitOutcome::KindDiffers => Err(LimitError::KindDiffers),
+        LimitOutcome::TooMany => Err(LimitError::TooMany),
+    }
+}
+
+/// Whether a limit is on its way out.
+pub(crate) fn is_deleting(status: LimitStatus) -> bool {
+    matches!(status, LimitStatus::Deleted | LimitStatus::Decreasing { to: 0 })
+}
+
+/// The answer to a reserve in a namespace that nobody has opened: none of its limits exist.
+pub(crate) fn unknown_namespace(requirements: &[Amount]) -> ReserveAnswer {
+    let first = requirements.iter().map(|part| &part.key).min();
+    ReserveAnswer::Refused(match first {
+        Some(key) => Refusal::UnknownLimitKey(LimitKey::clone(key)),
+        None => Refusal::InvalidRequest { message: describe(InvalidParts::Empty, "requirements") },
+    })
+}
+
+fn describe(parts: InvalidParts, field: &str) -> String {
+    match parts {
+        InvalidParts::UnknownNamespace => "namespace: no such namespace".into(),
+        InvalidParts::Empty => format!("{field}: found none, allowed are 1 to {REQUIREMENTS_MAX}"),
+        InvalidParts::TooMany { found } => {
+            format!("{field}: found {found}, allowed are up to {REQUIREMENTS_MAX}")
+        }
+        InvalidParts::AmountZero { part } => {
+            format!("{field}[{part}].amount: found 0, allowed are integers from 1 to {}", u64::MAX)
+        }
+        InvalidParts::Duplicate { part } => format!("{field}[{part}].key: this key is there twice"),
+    }
+}

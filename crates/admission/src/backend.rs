@@ -1,0 +1,264 @@
+//! What a server asks of whatever keeps the limits: batches in, answers by position out.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use earmark_core::{
+    Definition, DefinitionError, JobId, LeaseId, LeaseState, LimitInfo, LimitKey, LimitStatus, NamespaceName,
+    UnixMs, Usage,
+};
+
+/// An answer that is on its way.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Whatever keeps the limits: a Book in memory, a replicated one, a ledger elsewhere.
+///
+/// Dropping an answer does not take its request back: what was submitted is carried out. Retrying with the
+/// same lease gives the same answer.
+pub trait Backend: Send + Sync + 'static {
+    /// Reserves each request on its own. The answers are in the order of the requests.
+    fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>>;
+
+    /// Completes each request on its own. The answers are in the order of the requests.
+    fn complete(
+        &self,
+        requests: Vec<CompleteRequest>,
+    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>>;
+
+    /// Creates a limit or changes its definition.
+    fn put_limit(&self, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>>;
+
+    /// Lets a limit run empty and then forgets it.
+    fn delete_limit(&self, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>>;
+
+    /// All limits of a namespace, in order of their keys.
+    fn limits(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<LimitInfo>, BackendError>>;
+
+    /// One limit.
+    fn limit(
+        &self,
+        namespace: NamespaceName,
+        key: LimitKey,
+    ) -> Answer<'_, Result<Option<LimitInfo>, BackendError>>;
+
+    /// What a limit holds.
+    fn usage(
+        &self,
+        namespace: NamespaceName,
+        key: LimitKey,
+    ) -> Answer<'_, Result<Option<Usage>, BackendError>>;
+
+    /// What is known of a lease.
+    fn lease(
+        &self,
+        namespace: NamespaceName,
+        lease: LeaseId,
+    ) -> Answer<'_, Result<Option<LeaseView>, BackendError>>;
+
+    /// How it is doing, for metrics. Cheap enough to be asked every second.
+    fn stats(&self) -> Stats;
+
+    /// Whether it can serve; if not, why not.
+    ///
+    /// # Errors
+    /// A sentence for an operator.
+    fn ready(&self) -> Result<(), String>;
+
+    /// Finishes what is under way and takes nothing more.
+    fn shut_down(&self) -> Answer<'_, ()>;
+}
+
+/// The most items of one batch.
+pub const BATCH_MAX: usize = 256;
+
+/// How much of which limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Amount {
+    /// The limit.
+    pub key: LimitKey,
+    /// How much; at least 1 in a reserve.
+    pub amount: u64,
+}
+
+/// Takes all requirements, or none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReserveRequest {
+    /// Where the limits and the lease live.
+    pub namespace: NamespaceName,
+    /// The attempt.
+    pub lease: LeaseId,
+    /// The work behind it, for logs.
+    pub job: Option<JobId>,
+    /// 1 to 32, no key twice, in any order.
+    pub requirements: Vec<Amount>,
+}
+
+/// Says what a lease really used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompleteRequest {
+    /// Where the limits and the lease live.
+    pub namespace: NamespaceName,
+    /// The attempt that was allowed.
+    pub lease: LeaseId,
+    /// The work behind it, for logs.
+    pub job: Option<JobId>,
+    /// Up to 32, no key twice, in any order. An amount may be 0.
+    pub actuals: Vec<Amount>,
+}
+
+/// Creates a limit or changes its definition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PutLimitRequest {
+    /// Where the limit lives.
+    pub namespace: NamespaceName,
+    /// What it is to be.
+    pub definition: Definition,
+    /// The revision it must have now; 0 if it must not exist.
+    pub expected_revision: Option<u64>,
+}
+
+/// Lets a limit run empty and then forgets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeleteLimitRequest {
+    /// Where the limit lives.
+    pub namespace: NamespaceName,
+    /// Its name.
+    pub key: LimitKey,
+    /// The revision it must have now.
+    pub expected_revision: Option<u64>,
+}
+
+/// The answer to a reserve. A denial is an answer, not a failure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReserveAnswer {
+    /// Everything is taken, now or at the first attempt.
+    Allowed {
+        /// When it was.
+        reserved_at: UnixMs,
+    },
+    /// Something does not fit. The lease is spent: come back with a new one.
+    Denied {
+        /// When a new lease has a chance; 0 if it has none.
+        retry_after_ms: u64,
+        /// What stood in the way, the one that frees last first.
+        limited_by: Vec<LimitKey>,
+        /// An amount exceeds its limit's capacity.
+        never: bool,
+    },
+    /// It could not be decided by what is free.
+    Refused(Refusal),
+}
+
+/// Why a reserve was refused whatever is free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The lease is too old, from the future, or was used for something else; or the request is malformed.
+    InvalidRequest {
+        /// What is wrong, for a person.
+        message: String,
+    },
+    /// No limit of this name. The same lease may try again.
+    UnknownLimitKey(LimitKey),
+    /// The limit is going down. The same lease may try again.
+    LimitDecreasing {
+        /// The limit.
+        key: LimitKey,
+        /// When to try again.
+        retry_after_ms: u64,
+    },
+    /// The lease was completed, released or ran out: take a new one.
+    LeaseExpired,
+}
+
+/// The answer to a complete.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CompleteAnswer {
+    /// Whether the lease was known and its actuals were applied, now or before.
+    pub reconciled: bool,
+    /// What a person should know: keys that were ignored, say.
+    pub message: Option<String>,
+    /// The request was malformed, and nothing was done.
+    pub is_invalid: bool,
+    /// Usage beyond what was reserved that fitted.
+    pub overage_reserved: u64,
+    /// Usage beyond what was reserved that is now debt.
+    pub overage_debt: u64,
+    /// Usage beyond what was reserved that is recorded nowhere but in the metrics.
+    pub overage_dropped: u64,
+}
+
+/// A limit was changed, or is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitChange {
+    /// Its revision after the change.
+    pub revision: u64,
+    /// Where it stands.
+    pub status: LimitStatus,
+}
+
+/// Why a limit was not changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LimitError {
+    /// The definition is malformed.
+    #[error(transparent)]
+    Invalid(#[from] DefinitionError),
+    /// It has another revision than expected.
+    #[error("expected_revision: the limit has revision {revision} (0: it does not exist)")]
+    RevisionDiffers {
+        /// The one it has.
+        revision: u64,
+    },
+    /// There is no such limit.
+    #[error("no limit has this key")]
+    NotFound,
+    /// It exists and is of another kind.
+    #[error("kind: an existing limit keeps its kind; delete it first, or use another key")]
+    KindDiffers,
+    /// There are as many as there may be.
+    #[error("there are as many limits as there can be, deleted ones included")]
+    TooMany,
+    /// The backend failed.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+}
+
+/// Why there is no answer. The outcome is unknown, or nothing happened: retry with the same lease.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackendError {
+    /// Too much is waiting, or too many leases are remembered.
+    #[error("overloaded: {0}; retry with the same lease")]
+    Overloaded(&'static str),
+    /// Something broke.
+    #[error("{0}; the outcome is unknown, retry with the same lease")]
+    Failed(String),
+}
+
+/// What is known of a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseView {
+    /// When it was allowed, if it was.
+    pub reserved_at: Option<UnixMs>,
+    /// What it took, in order of key. Of a denied or completed lease nothing is kept.
+    pub requirements: Vec<Amount>,
+    /// Where it stands.
+    pub state: LeaseState,
+}
+
+/// How a backend is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Leases that hold something or ran out without being completed.
+    pub live_leases: usize,
+    /// Leases that are remembered, resolved ones included.
+    pub remembered_leases: usize,
+    /// Limits that are in force or going down.
+    pub limits: usize,
+    /// Limits that are going down.
+    pub decreasing_limits: usize,
+    /// The debt of all limits.
+    pub debt: u128,
+    /// Requests that wait to be submitted.
+    pub queue_depth: usize,
+}

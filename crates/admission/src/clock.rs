@@ -1,0 +1,168 @@
+//! Time for a Book that runs alone.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use earmark_core::UnixMs;
+
+/// What time it is, twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// The time that decides when something ends. It never runs backwards and never leaps.
+    pub log: UnixMs,
+    /// The time on the wall, which somebody may set. It judges the age of leases.
+    pub wall: UnixMs,
+}
+
+/// Tells the time.
+pub trait Clock: Send + Sync + 'static {
+    /// The time now.
+    fn now(&self) -> Moment;
+}
+
+/// The log time may run faster or slower than real time by one part in so many, while it follows the wall.
+const DRIFT_PART: u64 = 1_000;
+
+/// The clock of this machine. Log time starts with the wall clock, goes on with monotonic time, and is drawn
+/// towards the wall clock so slowly that a jump of an hour takes weeks to arrive.
+pub struct SystemClock {
+    start: Instant,
+    log: Mutex<LogTime>,
+}
+
+impl SystemClock {
+    /// Starts with the time on the wall.
+    #[must_use]
+    pub fn new() -> SystemClock {
+        SystemClock { start: Instant::now(), log: Mutex::new(LogTime::starting_at(wall_us())) }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> SystemClock {
+        SystemClock::new()
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Moment {
+        let wall_us = wall_us();
+        let steady_us = u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let log_us = self.log.lock().unwrap_or_else(PoisonError::into_inner).advance(steady_us, wall_us);
+        Moment { log: UnixMs::new(log_us / 1_000), wall: UnixMs::new(wall_us / 1_000) }
+    }
+}
+
+fn wall_us() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Log time, in microseconds.
+struct LogTime {
+    log_us: u64,
+    steady_us: u64,
+    /// What could not be followed yet for being less than a microsecond.
+    rest: u64,
+}
+
+impl LogTime {
+    fn starting_at(wall_us: u64) -> LogTime {
+        LogTime { log_us: wall_us, steady_us: 0, rest: 0 }
+    }
+
+    /// Takes the log time on by the monotonic time that passed, a little more or less to follow the wall.
+    fn advance(&mut self, steady_us: u64, wall_us: u64) -> u64 {
+        let passed = steady_us.saturating_sub(self.steady_us);
+        self.steady_us = self.steady_us.max(steady_us);
+        let budget = passed.saturating_add(self.rest);
+        let step_max = budget / DRIFT_PART;
+        self.rest = budget % DRIFT_PART;
+        let expected = self.log_us.saturating_add(passed);
+        self.log_us = if wall_us >= expected {
+            expected.saturating_add((wall_us - expected).min(step_max))
+        } else {
+            expected.saturating_sub((expected - wall_us).min(step_max)).max(self.log_us)
+        };
+        self.log_us
+    }
+}
+
+/// A clock that stands still until it is moved, for tests.
+pub struct ManualClock {
+    log_ms: AtomicU64,
+    wall_ms: AtomicU64,
+}
+
+impl ManualClock {
+    /// Both times start at `ms`.
+    #[must_use]
+    pub fn at(ms: u64) -> Arc<ManualClock> {
+        Arc::new(ManualClock { log_ms: AtomicU64::new(ms), wall_ms: AtomicU64::new(ms) })
+    }
+
+    /// Lets time pass on both clocks.
+    pub fn advance_ms(&self, ms: u64) {
+        self.log_ms.fetch_add(ms, Ordering::SeqCst);
+        self.wall_ms.fetch_add(ms, Ordering::SeqCst);
+    }
+
+    /// Sets the wall clock alone.
+    pub fn set_wall(&self, ms: u64) {
+        self.wall_ms.store(ms, Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Moment {
+        Moment {
+            log: UnixMs::new(self.log_ms.load(Ordering::SeqCst)),
+            wall: UnixMs::new(self.wall_ms.load(Ordering::SeqCst)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR_US: u64 = 3_600_000_000;
+
+    #[test]
+    fn a_wall_clock_set_back_an_hour_does_not_take_log_time_back() {
+        let mut log = LogTime::starting_at(10 * HOUR_US);
+        let mut last = log.log_us;
+        for second in 1..=3_600 {
+            let now = log.advance(second * 1_000_000, 9 * HOUR_US + second * 1_000_000);
+            assert!(now > last);
+            last = now;
+        }
+        // In an hour of real time it lost a thousandth of an hour.
+        assert_eq!(last, 11 * HOUR_US - HOUR_US / 1_000);
+    }
+
+    #[test]
+    fn a_wall_clock_set_forward_an_hour_does_not_make_log_time_leap() {
+        let mut log = LogTime::starting_at(10 * HOUR_US);
+        assert_eq!(log.advance(1_000_000, 11 * HOUR_US), 10 * HOUR_US + 1_001_000);
+    }
+
+    #[test]
+    fn log_time_follows_a_wall_clock_that_runs_a_little_fast() {
+        let mut log = LogTime::starting_at(0);
+        // Asked every 10 microseconds, it may follow by a hundredth of one each time.
+        for step in 1..=1_000_000_u64 {
+            log.advance(step * 10, step * 10 + step / 1_000);
+        }
+        assert_eq!(log.log_us, 10_001_000);
+    }
+
+    #[test]
+    fn time_that_stands_still_gives_the_same_time() {
+        let mut log = LogTime::starting_at(5);
+        assert_eq!(log.advance(0, 5), 5);
+        assert_eq!(log.advance(0, 900), 5);
+        assert_eq!(log.advance(7, 12), 12);
+    }
+}

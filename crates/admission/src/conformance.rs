@@ -1,0 +1,73 @@
+//! What every backend must do, whatever is behind it.
+//!
+//! A backend's test file has a [`Harness`] and one line: `earmark_admission::conformance!(harness)`. Each
+//! case gets a fresh backend. Windows are whole seconds, so that the cases also run where time is real.
+
+mod capacity;
+mod complete;
+mod desk;
+mod reserve;
+
+pub use capacity::*;
+pub use complete::*;
+pub use reserve::*;
+
+use crate::backend::{Answer, Backend};
+
+/// A backend under test, and its time.
+pub trait Harness: Send + Sync {
+    /// The backend.
+    fn backend(&self) -> &dyn Backend;
+
+    /// The wall time, in milliseconds.
+    fn now_ms(&self) -> u64;
+
+    /// Lets time pass.
+    fn advance_ms(&self, ms: u64) -> Answer<'_, ()>;
+}
+
+/// Makes a test of every case. `$harness` is an async function that gives a fresh [`Harness`].
+#[macro_export]
+macro_rules! conformance {
+    ($harness:path) => {
+        $crate::conformance!($harness:
+            everything_is_taken_together,
+            a_denied_reserve_burns_nothing,
+            a_denial_says_when_to_come_back_and_which_limit_was_hit,
+            a_denied_lease_stays_denied_even_when_it_would_fit,
+            more_than_there_is_never_fits,
+            a_retry_gets_the_first_answer_and_takes_nothing_more,
+            a_retry_in_another_order_is_the_same_retry,
+            a_retry_with_another_body_is_refused,
+            a_window_gives_back_what_it_took,
+            a_slot_of_a_crashed_caller_comes_back_after_its_timeout,
+            an_unknown_limit_is_refused_by_name_and_leaves_no_trace,
+            a_lease_from_the_past_or_the_future_is_refused,
+            the_items_of_a_batch_are_answered_each_on_its_own,
+            a_lease_can_be_read,
+            concurrent_requests_cannot_slip_past_a_token_limit,
+            less_than_reserved_comes_back_at_once,
+            more_than_reserved_is_held_where_it_fits,
+            more_than_reserved_is_debt_where_it_does_not_fit,
+            more_than_reserved_is_no_debt_where_none_is_kept,
+            a_key_that_was_not_reserved_is_ignored_with_a_message,
+            nothing_changes_after_the_first_complete,
+            a_completed_lease_is_spent,
+            a_late_reserve_after_complete_takes_no_slot,
+            completing_a_denied_lease_changes_nothing,
+            an_empty_complete_frees_slots_and_keeps_the_rest,
+            limits_can_be_listed_read_and_deleted,
+            more_capacity_counts_at_once,
+            less_capacity_waits_until_it_is_free,
+            a_limit_in_use_is_deleted_when_it_is_free,
+            a_limit_keeps_its_kind,
+            a_change_for_another_revision_is_refused,
+        );
+    };
+    ($harness:path: $($case:ident),* $(,)?) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $case() {
+            $crate::conformance::$case(&$harness().await).await;
+        }
+    )*};
+}

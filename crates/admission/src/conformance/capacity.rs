@@ -1,0 +1,97 @@
+//! Limits that change while traffic runs.
+
+use earmark_core::{Kind, LimitStatus};
+
+use super::Harness;
+use super::desk::{Desk, MINUTE, SLOTS, definition, key, namespace};
+use crate::backend::{LimitError, Refusal, ReserveAnswer};
+
+/// What was put can be listed, read and deleted.
+pub async fn limits_can_be_listed_read_and_deleted(harness: &impl Harness) {
+    let desk = Desk(harness);
+    desk.put("tpm", MINUTE, 100).await;
+    desk.put("rpm", MINUTE, 10).await;
+    let names = async || {
+        let limits = harness.backend().limits(namespace()).await.expect("a backend that answers");
+        limits.into_iter().map(|limit| limit.definition.key.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(names().await, ["rpm", "tpm"]);
+    let limit = harness.backend().limit(namespace(), key("tpm")).await.expect("a backend that answers");
+    let limit = limit.expect("a limit that exists");
+    assert_eq!(limit.definition, definition("tpm", MINUTE, 100));
+    assert_eq!((limit.status, limit.revision), (LimitStatus::Active, 1));
+    let change = desk.delete("tpm").await.expect("a limit that can be deleted");
+    assert_eq!(change.status, LimitStatus::Deleted);
+    assert_eq!(names().await, ["rpm"]);
+    assert_eq!(desk.delete("tpm").await, Err(LimitError::NotFound));
+    let answer = desk.reserve(desk.lease(), &[("tpm", 1)]).await;
+    assert_eq!(answer, ReserveAnswer::Refused(Refusal::UnknownLimitKey(key("tpm"))));
+}
+
+/// An operator who raises a limit helps at once.
+pub async fn more_capacity_counts_at_once(harness: &impl Harness) {
+    let desk = Desk(harness);
+    desk.put("slots", SLOTS, 1).await;
+    desk.admit(&[("slots", 1)]).await;
+    desk.deny(&[("slots", 1)]).await;
+    let change = desk.put("slots", SLOTS, 2).await;
+    assert_eq!((change.status, change.revision), (LimitStatus::Active, 2));
+    desk.admit(&[("slots", 1)]).await;
+}
+
+/// Nothing that was promised is taken back: a decrease waits.
+pub async fn less_capacity_waits_until_it_is_free(harness: &impl Harness) {
+    let desk = Desk(harness);
+    desk.put("slots", SLOTS, 3).await;
+    let leases = [desk.admit(&[("slots", 1)]).await, desk.admit(&[("slots", 1)]).await];
+    assert_eq!(desk.put("slots", SLOTS, 1).await.status, LimitStatus::Decreasing { to: 1 });
+    let lease = desk.lease();
+    let answer = desk.reserve(lease, &[("slots", 1)]).await;
+    assert!(
+        matches!(&answer, ReserveAnswer::Refused(Refusal::LimitDecreasing { key: limit, .. })
+            if *limit == key("slots")),
+        "{answer:?}"
+    );
+    assert_eq!(desk.usage("slots").await.capacity, 3);
+    desk.complete(leases[0], &[]).await;
+    harness.advance_ms(2_000).await;
+    assert_eq!(desk.status("slots").await, Some(LimitStatus::Active));
+    assert_eq!((desk.usage("slots").await.capacity, desk.reserved("slots").await), (1, 1));
+    desk.deny(&[("slots", 1)]).await;
+    desk.complete(leases[1], &[]).await;
+    // The refusal left no trace, so the same lease is welcome now.
+    let answer = desk.reserve(lease, &[("slots", 1)]).await;
+    assert!(matches!(answer, ReserveAnswer::Allowed { .. }), "{answer:?}");
+}
+
+/// A limit goes when nobody holds it any more, and its lease ends in peace.
+pub async fn a_limit_in_use_is_deleted_when_it_is_free(harness: &impl Harness) {
+    let desk = Desk(harness);
+    desk.put("slots", SLOTS, 3).await;
+    let lease = desk.admit(&[("slots", 1)]).await;
+    let change = desk.delete("slots").await.expect("a limit that can be deleted");
+    assert_eq!(change.status, LimitStatus::Decreasing { to: 0 });
+    assert!(desk.complete(lease, &[]).await.reconciled);
+    harness.advance_ms(2_000).await;
+    assert_eq!(desk.status("slots").await, None);
+}
+
+/// The kind of a limit is for good.
+pub async fn a_limit_keeps_its_kind(harness: &impl Harness) {
+    let desk = Desk(harness);
+    desk.put("slots", SLOTS, 3).await;
+    let other = definition("slots", Kind::Rolling { window_seconds: 1 }, 3);
+    assert_eq!(desk.try_put(other, None).await, Err(LimitError::KindDiffers));
+    assert_eq!(desk.status("slots").await, Some(LimitStatus::Active));
+}
+
+/// Two operators do not overwrite each other.
+pub async fn a_change_for_another_revision_is_refused(harness: &impl Harness) {
+    let desk = Desk(harness);
+    let rpm = |capacity| definition("rpm", MINUTE, capacity);
+    assert_eq!(desk.try_put(rpm(1), Some(1)).await, Err(LimitError::RevisionDiffers { revision: 0 }));
+    assert_eq!(desk.try_put(rpm(1), Some(0)).await.map(|change| change.revision), Ok(1));
+    assert_eq!(desk.try_put(rpm(2), Some(1)).await.map(|change| change.revision), Ok(2));
+    assert_eq!(desk.try_put(rpm(3), Some(1)).await, Err(LimitError::RevisionDiffers { revision: 2 }));
+    assert_eq!(desk.usage("rpm").await.capacity, 2);
+}

@@ -1,0 +1,118 @@
+//! Short words for the cases.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use earmark_core::{Definition, Kind, LeaseId, LimitKey, LimitStatus, NamespaceName, Overage, UnixMs, Usage};
+
+use super::Harness;
+use crate::backend::{
+    Amount, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LimitChange, LimitError,
+    PutLimitRequest, ReserveAnswer, ReserveRequest,
+};
+
+pub(super) const MINUTE: Kind = Kind::Rolling { window_seconds: 60 };
+pub(super) const SLOTS: Kind = Kind::Concurrency { timeout_seconds: 60 };
+
+/// No two leases of a test run are the same.
+static LEASES: AtomicU64 = AtomicU64::new(1);
+
+pub(super) struct Desk<'a, H>(pub(super) &'a H);
+
+pub(super) fn namespace() -> NamespaceName {
+    NamespaceName::new(NamespaceName::DEFAULT).expect("the default namespace has a valid name")
+}
+
+pub(super) fn key(name: &str) -> LimitKey {
+    LimitKey::new(name).expect("a case uses valid keys")
+}
+
+fn amounts(parts: &[(&str, u64)]) -> Vec<Amount> {
+    parts.iter().map(|(name, amount)| Amount { key: key(name), amount: *amount }).collect()
+}
+
+pub(super) fn definition(name: &str, kind: Kind, capacity: u64) -> Definition {
+    let (unit, description) = (String::new(), String::new());
+    Definition { key: key(name), kind, capacity, unit, description, overage: Overage::Debt }
+}
+
+impl<H: Harness> Desk<'_, H> {
+    pub(super) async fn put(&self, name: &str, kind: Kind, capacity: u64) -> LimitChange {
+        self.try_put(definition(name, kind, capacity), None).await.expect("a limit that can be put")
+    }
+
+    pub(super) async fn try_put(
+        &self,
+        definition: Definition,
+        expected_revision: Option<u64>,
+    ) -> Result<LimitChange, LimitError> {
+        let request = PutLimitRequest { namespace: namespace(), definition, expected_revision };
+        self.0.backend().put_limit(request).await
+    }
+
+    pub(super) async fn delete(&self, name: &str) -> Result<LimitChange, LimitError> {
+        let request = DeleteLimitRequest { namespace: namespace(), key: key(name), expected_revision: None };
+        self.0.backend().delete_limit(request).await
+    }
+
+    pub(super) fn lease(&self) -> LeaseId {
+        self.lease_made_at(self.0.now_ms())
+    }
+
+    pub(super) fn lease_made_at(&self, ms: u64) -> LeaseId {
+        let number = LEASES.fetch_add(1, Ordering::Relaxed);
+        LeaseId::from_parts(UnixMs::new(ms), u128::from(number))
+    }
+
+    pub(super) fn request(&self, lease: LeaseId, parts: &[(&str, u64)]) -> ReserveRequest {
+        ReserveRequest { namespace: namespace(), lease, job: None, requirements: amounts(parts) }
+    }
+
+    pub(super) async fn reserve(&self, lease: LeaseId, parts: &[(&str, u64)]) -> ReserveAnswer {
+        self.try_reserve(lease, parts).await.expect("a backend that answers")
+    }
+
+    pub(super) async fn try_reserve(
+        &self,
+        lease: LeaseId,
+        parts: &[(&str, u64)],
+    ) -> Result<ReserveAnswer, BackendError> {
+        let answers = self.0.backend().reserve(vec![self.request(lease, parts)]).await;
+        answers.into_iter().next().expect("an answer to every request")
+    }
+
+    /// Reserves with a new lease, which must be allowed.
+    pub(super) async fn admit(&self, parts: &[(&str, u64)]) -> LeaseId {
+        let lease = self.lease();
+        let answer = self.reserve(lease, parts).await;
+        assert!(matches!(answer, ReserveAnswer::Allowed { .. }), "{answer:?}");
+        lease
+    }
+
+    /// Reserves with a new lease, which must be denied for lack of room.
+    pub(super) async fn deny(&self, parts: &[(&str, u64)]) -> LeaseId {
+        let lease = self.lease();
+        let answer = self.reserve(lease, parts).await;
+        assert!(matches!(answer, ReserveAnswer::Denied { .. }), "{answer:?}");
+        lease
+    }
+
+    pub(super) async fn complete(&self, lease: LeaseId, parts: &[(&str, u64)]) -> CompleteAnswer {
+        let request = CompleteRequest { namespace: namespace(), lease, job: None, actuals: amounts(parts) };
+        let answers = self.0.backend().complete(vec![request]).await;
+        answers.into_iter().next().expect("an answer to every request").expect("a backend that answers")
+    }
+
+    pub(super) async fn usage(&self, name: &str) -> Usage {
+        let usage = self.0.backend().usage(namespace(), key(name)).await;
+        usage.expect("a backend that answers").expect("a limit that exists")
+    }
+
+    pub(super) async fn reserved(&self, name: &str) -> u64 {
+        self.usage(name).await.reserved
+    }
+
+    pub(super) async fn status(&self, name: &str) -> Option<LimitStatus> {
+        let limit = self.0.backend().limit(namespace(), key(name)).await;
+        limit.expect("a backend that answers").map(|limit| limit.status)
+    }
+}

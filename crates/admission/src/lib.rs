@@ -1,0 +1,22 @@
+//! What a server of Earmark stands on: the trait [`Backend`], and [`LocalBook`], its in-memory form.
+//!
+//! A backend takes batches and answers by position. Whatever is behind it, the answers are those of the Book:
+//! the suite in `conformance` says so, and every backend runs it.
+
+mod answer;
+mod backend;
+mod clock;
+#[cfg(feature = "conformance")]
+#[allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
+pub mod conformance;
+mod document;
+mod limits_file;
+mod local;
+mod names;
+mod submitter;
+
+pub use backend::*;
+pub use clock::{Clock, ManualClock, Moment, SystemClock};
+pub use document::LimitDocument;
+pub use limits_file::LimitsFileError;
+pub use local::{LocalBook, LocalOptions};

@@ -1,0 +1,186 @@
+//! The submitter: many callers, one ledger.
+//!
+//! Work waits in a bounded queue. A batch leaves as soon as the ledger is free, so that an idle system adds
+//! no delay and a busy one fills its batches. An item goes into one batch as a whole, and is submitted even
+//! if its caller went away meanwhile: what was promised to nobody is still taken.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use crate::backend::BackendError;
+
+/// How long the ledger is left alone when nothing comes.
+const IDLE: Duration = Duration::from_secs(1);
+/// Of the room in the queue, so much more is kept for work that gives something back.
+const RETURNS_PART: usize = 4;
+
+/// What takes batches, one at a time.
+pub(crate) trait Ledger: Send + 'static {
+    type Item: Send + 'static;
+    type Outcome: Send + 'static;
+
+    /// The most events of one batch.
+    const BATCH_EVENTS_MAX: usize;
+
+    /// Carries a batch out. The outcomes are in the order of the items.
+    fn submit(&mut self, batch: Vec<Self::Item>) -> impl Future<Output = Vec<Self::Outcome>> + Send;
+
+    /// Nothing came for a second.
+    fn idle(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+/// Whether work takes something, or gives something back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Takes,
+    /// Room is kept for it: a complete that is lost is a slot that leaks.
+    GivesBack,
+}
+
+struct Work<L: Ledger> {
+    item: L::Item,
+    events: usize,
+    reply: oneshot::Sender<L::Outcome>,
+}
+
+/// The callers' end.
+pub(crate) struct Submitter<L: Ledger> {
+    sender: mpsc::UnboundedSender<Option<Work<L>>>,
+    waiting: Arc<AtomicUsize>,
+    queue_max: usize,
+    driver: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl<L: Ledger> Submitter<L> {
+    /// Starts the task that drives the ledger. At most `queue_max` events wait.
+    pub(crate) fn start(ledger: L, queue_max: usize) -> Submitter<L> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let driver = tokio::spawn(Driver { ledger, receiver, waiting: Arc::clone(&waiting) }.run());
+        Submitter { sender, waiting, queue_max, driver: Mutex::new(Some(driver)) }
+    }
+
+    /// How many events wait.
+    pub(crate) fn depth(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Puts an item of so many events into the queue. It is carried out whether or not the answer is waited
+    /// for.
+    pub(crate) fn submit(
+        &self,
+        item: L::Item,
+        events: usize,
+        direction: Direction,
+    ) -> impl Future<Output = Result<L::Outcome, BackendError>> + Send + use<L> {
+        let queued = self.enqueue(item, events, direction);
+        async move {
+            let lost = |_| BackendError::Failed("the ledger stopped before it answered".into());
+            queued?.await.map_err(lost)
+        }
+    }
+
+    fn enqueue(
+        &self,
+        item: L::Item,
+        events: usize,
+        direction: Direction,
+    ) -> Result<oneshot::Receiver<L::Outcome>, BackendError> {
+        let room = match direction {
+            Direction::Takes => self.queue_max,
+            Direction::GivesBack => self.queue_max.saturating_add(self.queue_max / RETURNS_PART),
+        };
+        let admit = |waiting: usize| waiting.checked_add(events).filter(|sum| *sum <= room);
+        if self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit).is_err() {
+            return Err(BackendError::Overloaded("too much is waiting already"));
+        }
+        let (reply, answer) = oneshot::channel();
+        if self.sender.send(Some(Work { item, events, reply })).is_err() {
+            return Err(BackendError::Overloaded("it is shutting down"));
+        }
+        Ok(answer)
+    }
+
+    /// Carries out what waits, then stops. Whatever comes later is refused.
+    pub(crate) async fn stop(&self) {
+        // Nothing may be sent behind the end: once it is received the queue is closed and emptied.
+        _ = self.sender.send(None);
+        if let Some(driver) = self.driver.lock().await.take() {
+            _ = driver.await;
+        }
+    }
+}
+
+struct Driver<L: Ledger> {
+    ledger: L,
+    receiver: mpsc::UnboundedReceiver<Option<Work<L>>>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl<L: Ledger> Driver<L> {
+    async fn run(mut self) {
+        let mut left_over = None;
+        loop {
+            let first = match left_over.take() {
+                Some(work) => work,
+                None => match self.next().await {
+                    Some(work) => work,
+                    None => return,
+                },
+            };
+            let mut events = first.events;
+            let mut items = vec![first.item];
+            let mut replies = vec![first.reply];
+            while let Some(work) = self.ready() {
+                if events.saturating_add(work.events) > L::BATCH_EVENTS_MAX {
+                    left_over = Some(work);
+                    break;
+                }
+                events = events.saturating_add(work.events);
+                items.push(work.item);
+                replies.push(work.reply);
+            }
+            self.waiting.fetch_sub(events, Ordering::Relaxed);
+            metrics::histogram!("earmark_batch_size").record(events as f64);
+            let outcomes = self.ledger.submit(items).await;
+            for (reply, outcome) in replies.into_iter().zip(outcomes) {
+                // A caller that went away does not want to know.
+                _ = reply.send(outcome);
+            }
+        }
+    }
+
+    /// Work that is waiting now.
+    fn ready(&mut self) -> Option<Work<L>> {
+        match self.receiver.try_recv().ok()? {
+            Some(work) => Some(work),
+            None => {
+                self.receiver.close();
+                self.receiver.try_recv().ok().flatten()
+            }
+        }
+    }
+
+    /// Waits for work; `None` when there will be no more.
+    async fn next(&mut self) -> Option<Work<L>> {
+        loop {
+            if let Some(work) = self.ready() {
+                return Some(work);
+            }
+            match tokio::time::timeout(IDLE, self.receiver.recv()).await {
+                Ok(Some(Some(work))) => return Some(work),
+                Ok(Some(None)) => self.receiver.close(),
+                Ok(None) => return None,
+                Err(_) => self.ledger.idle().await,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

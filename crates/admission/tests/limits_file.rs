@@ -1,0 +1,76 @@
+//! The limits file, as a server that keeps nothing else on disk uses it.
+
+#![allow(clippy::panic, clippy::expect_used, reason = "a test may")]
+
+use std::path::Path;
+
+use earmark_admission::*;
+use earmark_core::{Definition, Kind, LimitKey, LimitStatus, NamespaceName, Overage};
+
+fn namespace() -> NamespaceName {
+    NamespaceName::new("default").expect("a valid name")
+}
+
+fn rpm(capacity: u64) -> PutLimitRequest {
+    let definition = Definition {
+        key: LimitKey::new("rpm").expect("a valid key"),
+        kind: Kind::Rolling { window_seconds: 60 },
+        capacity,
+        unit: "requests".into(),
+        description: String::new(),
+        overage: Overage::Debt,
+    };
+    PutLimitRequest { namespace: namespace(), definition, expected_revision: None }
+}
+
+async fn open(path: &Path) -> Result<LocalBook, LimitsFileError> {
+    LocalBook::open(LocalOptions { limits_file: Some(path.into()), ..LocalOptions::default() }).await
+}
+
+async fn capacities(book: &LocalBook) -> Vec<u64> {
+    let limits = book.limits(namespace()).await.expect("a backend that answers");
+    limits.into_iter().map(|limit| limit.definition.capacity).collect()
+}
+
+#[tokio::test]
+async fn limits_survive_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("limits.json");
+    let book = open(&path).await.expect("no file yet");
+    book.put_limit(rpm(10)).await.expect("a limit that can be put");
+    book.put_limit(rpm(20)).await.expect("a limit that can be put");
+    book.shut_down().await;
+    let book = open(&path).await.expect("a good file");
+    assert_eq!(capacities(&book).await, [20]);
+    let delete = DeleteLimitRequest {
+        namespace: namespace(),
+        key: LimitKey::new("rpm").expect("a valid key"),
+        expected_revision: None,
+    };
+    let change = book.delete_limit(delete).await.expect("a limit that can be deleted");
+    assert_eq!(change.status, LimitStatus::Deleted);
+    assert_eq!(capacities(&open(&path).await.expect("a good file")).await, [0_u64; 0]);
+}
+
+#[tokio::test]
+async fn a_damaged_file_stops_the_start_and_is_not_overwritten() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("limits.json");
+    let text = "{\"limits\": [\n  {\"key\": \"rpm\", \"kind\": \"rolling\", \"window_seconds\": 60, \"capacity\": 0}\n]}";
+    std::fs::write(&path, text).expect("a writable folder");
+    let error = open(&path).await.err().expect("an error").to_string();
+    assert!(error.contains("limits.json"), "{error}");
+    assert!(error.contains("capacity: found 0, allowed are integers from 1"), "{error}");
+    assert!(error.contains("line 2"), "{error}");
+    assert_eq!(std::fs::read_to_string(&path).expect("the file"), text);
+}
+
+#[tokio::test]
+async fn a_change_that_cannot_be_written_says_that_it_is_in_force_all_the_same() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("gone").join("limits.json");
+    let book = open(&path).await.expect("no file yet");
+    let error = book.put_limit(rpm(10)).await.expect_err("no folder to write to").to_string();
+    assert!(error.contains("the change is in force, but would not survive a restart"), "{error}");
+    assert_eq!(capacities(&book).await, [10]);
+}
