@@ -36,6 +36,7 @@
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "a test that overflows fails"))]
 
 mod book;
+mod hash;
 mod id;
 mod limits;
 mod snapshot;

@@ -5,6 +5,7 @@
 //! history, and nothing reads it in order.
 
 use crate::book::NamespaceId;
+use crate::hash::fold;
 use crate::id::LeaseId;
 
 const SEGMENT_BITS: u32 = 12;
@@ -185,11 +186,6 @@ impl Segment {
 
 fn content(tag: u32, reference: Reference) -> u64 {
     (u64::from(tag) << 32) | u64::from(reference.0)
-}
-
-fn fold(a: u64, b: u64) -> u64 {
-    let product = u128::from(a).wrapping_mul(u128::from(b));
-    product as u64 ^ (product >> 64) as u64
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use super::{Ending, Found, LeaseHash, Limits, Phase, Reservation, State, Sums, T
 use crate::book::{
     Denial, InvalidParts, LimitId, LimitRef, NamespaceId, Part, REQUIREMENTS_MAX, Reserve, ReserveOutcome,
 };
+use crate::hash::fold;
 use crate::id::LeaseId;
 use crate::time::UnixMs;
 
@@ -237,8 +238,7 @@ fn is_same(parts: &[Reservation], wanted: &[Wanted]) -> bool {
 /// A hash of what a lease asked for, in order of limit. It is stored, so it never changes.
 pub(crate) fn fingerprint(parts: impl Iterator<Item = (LimitId, u64)>) -> u64 {
     parts.fold(0x243f_6a88_85a3_08d3, |hash, (limit, amount)| {
-        let limit = u64::from(limit.0) ^ 0x9e37_79b9_7f4a_7c15;
-        let mixed = u128::from(hash ^ amount).wrapping_mul(0xd1b5_4a32_d192_ed03_a076_1d64_78bd_642f);
-        (mixed as u64 ^ (mixed >> 64) as u64).rotate_left(29).wrapping_mul(limit | 1) ^ limit
+        let hash = fold(hash ^ amount, 0xd1b5_4a32_d192_ed03);
+        fold(hash ^ u64::from(limit.0), 0xa076_1d64_78bd_642f)
     })
 }
