@@ -47,7 +47,7 @@ pub use book::*;
 pub use id::*;
 pub use limits::{
     Config, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, Hints, Kind, LIMITS_MAX,
-    LeaseInfo, LeaseState, LimitInfo, NAMESPACES_MAX, Overage, Totals, UNIT_BYTES_MAX, Usage,
+    LeaseInfo, LeaseState, LimitInfo, NAMESPACES_MAX, Overage, TIME_MAX, Totals, UNIT_BYTES_MAX, Usage,
 };
 pub use snapshot::{Encoded, Frozen, Restore, SNAPSHOT_VERSION, SnapshotError};
 pub use time::UnixMs;

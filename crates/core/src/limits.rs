@@ -3,6 +3,7 @@
 //! The rules are those of pending transfers with timeouts in linked chains, on structures made for them: a
 //! hash table finds the lease, and every limit keeps what it holds as sums in order of time.
 
+mod buckets;
 mod capacity;
 mod clean;
 mod complete;
@@ -43,6 +44,9 @@ use table::Table;
 
 /// The most limits, deleted ones included.
 pub const LIMITS_MAX: u32 = 1 << 20;
+/// The latest time that counts. Later ones are taken as this one, so that whatever is taken then still ends
+/// later than it was taken.
+pub const TIME_MAX: UnixMs = UnixMs::MAX.minus_ms(3 * 366 * 24 * 60 * 60 * 1_000);
 /// The most namespaces.
 pub const NAMESPACES_MAX: usize = 1 << 16;
 
@@ -74,7 +78,8 @@ pub(crate) struct Limits {
     pub(crate) state: State,
     index: Index,
     names: BTreeMap<NamespaceName, NamespaceId>,
-    keys: BTreeMap<(NamespaceId, LimitKey), LimitId>,
+    /// By namespace.
+    keys: Vec<BTreeMap<LimitKey, LimitId>>,
     sweep: LimitId,
     wanted: Vec<Wanted>,
     parts: Vec<Reservation>,
@@ -137,7 +142,7 @@ impl Limits {
             state,
             index: Index::new(table_seed),
             names: BTreeMap::new(),
-            keys: BTreeMap::new(),
+            keys: Vec::new(),
             sweep: LimitId::default(),
             wanted: Vec::new(),
             parts: Vec::new(),
@@ -148,6 +153,7 @@ impl Limits {
         let id = NamespaceId(u16::try_from(self.state.namespaces.len()).ok()?);
         self.state.namespaces.push(name.clone());
         self.names.insert(name.clone(), id);
+        self.keys.push(BTreeMap::new());
         Some(id)
     }
 
@@ -160,13 +166,15 @@ impl Limits {
     }
 
     pub(crate) fn resolve(&self, namespace: NamespaceId, key: &LimitKey) -> Option<LimitId> {
-        self.keys.get(&(namespace, key.clone())).copied()
+        self.keys.get(usize::from(namespace.0))?.get(key).copied()
     }
 
     pub(crate) fn add_limit(&mut self, limit: Limit, text: Text) -> LimitId {
         let namespace = limit.namespace;
         let id = self.state.limits.push(limit);
-        self.keys.insert((namespace, text.key.clone()), id);
+        if let Some(keys) = self.keys.get_mut(usize::from(namespace.0)) {
+            keys.insert(text.key.clone(), id);
+        }
         self.state.texts.push(Arc::new(text));
         id
     }

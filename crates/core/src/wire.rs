@@ -22,11 +22,13 @@ pub(crate) trait Put {
     fn put_u128(&mut self, value: u128) {
         self.put(&value.to_le_bytes());
     }
-    /// A text of at most `u16::MAX` bytes; every text here has a bound far below.
+    /// A count or length. Whatever has more than `u32::MAX` of anything does not fit into memory.
+    fn put_len(&mut self, len: usize) {
+        self.put_u32(u32::try_from(len).unwrap_or(u32::MAX));
+    }
     fn put_text(&mut self, text: &str) {
-        let bytes = &text.as_bytes()[..text.len().min(usize::from(u16::MAX))];
-        self.put_u16(bytes.len() as u16);
-        self.put(bytes);
+        self.put_len(text.len());
+        self.put(text.as_bytes());
     }
 }
 
@@ -73,7 +75,7 @@ impl<'a> Bytes<'a> {
         }
     }
     pub(crate) fn text(&mut self) -> Result<&'a str, Malformed> {
-        let len = usize::from(self.u16()?);
+        let len = self.u32()? as usize;
         let (text, rest) = self.0.split_at_checked(len).ok_or(Malformed("a text ends too early"))?;
         self.0 = rest;
         std::str::from_utf8(text).map_err(|_| Malformed("a text is not UTF-8"))

@@ -7,7 +7,8 @@
 mod support;
 
 use earmark_core::{
-    Book, Command, CommandBuffer, Config, LeaseId, LimitId, LimitStatus, NamespaceId, UnixMs,
+    Book, Command, CommandBuffer, Config, LeaseId, LimitId, LimitRef, LimitStatus, NamespaceId, Part,
+    PutLimit, Reserve, UnixMs,
 };
 
 use support::desk::{Desk, START, concurrency, rolling};
@@ -215,7 +216,7 @@ fn a_snapshot_that_contradicts_itself_is_refused_though_its_checksums_fit() {
         ),
         ("a lease from the future", replace(&bytes, &time(reserved_at), &time(later))),
         ("a Book before its leases", replace(&bytes, &time(desk.now()), &time(reserved_at))),
-        ("a past out of order", replace(&bytes, &time(denied_at), &time(desk.now()))),
+        ("a denial from the future", replace(&bytes, &time(denied_at), &time(later))),
         ("more leases than may be", replace(&bytes, &0x0a0b_0c0d_u32.to_le_bytes(), &[3, 0, 0, 0])),
     ] {
         let Err(error) = restore(&forged, forged.len(), 1) else { panic!("{what} was accepted") };
@@ -312,4 +313,23 @@ fn commands_from_the_ends_of_all_ranges_leave_the_book_sound() {
         }
         assert_sound(&mut book, &format!("EARMARK_SEED={seed}"));
     });
+}
+
+/// A text of over 65,535 bytes was cut, in the middle of a character if need be, and what was written could
+/// not be read. What is out of bounds is for the Book to refuse, on every replica alike.
+#[test]
+fn a_command_that_the_book_refuses_for_its_size_comes_back_from_its_bytes() {
+    let mut definition = rolling("rpm", 1, 60);
+    definition.description = "é".repeat(40_000);
+    let namespace = NamespaceId::DEFAULT;
+    let put = Command::PutLimit(PutLimit { namespace, definition: &definition, expected_revision: None });
+    let requirements = vec![Part { limit: LimitRef::Id(LimitId(0)), amount: 1 }; 300];
+    let lease = LeaseId::from_parts(START, 1);
+    let reserve = Command::Reserve(Reserve { namespace, lease, wall: START, requirements: &requirements });
+    for command in [put, reserve] {
+        let mut bytes = Vec::new();
+        command.encode(&mut bytes);
+        let mut buffer = CommandBuffer::default();
+        assert_eq!(buffer.decode(&bytes), Ok((command, bytes.len())));
+    }
 }

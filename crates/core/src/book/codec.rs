@@ -135,10 +135,8 @@ fn lease(input: &mut Bytes<'_>) -> Result<(NamespaceId, LeaseId, UnixMs), CodecE
     Ok((namespace, LeaseId::from_u128(input.u128()?), UnixMs::new(input.u64()?)))
 }
 
-/// At most 255 parts are written. A command of more than 32 is refused whatever they are.
 fn put_parts(out: &mut Vec<u8>, parts: &[Part]) {
-    let parts = &parts[..parts.len().min(usize::from(u8::MAX))];
-    out.put_u8(parts.len() as u8);
+    out.put_len(parts.len());
     for part in parts {
         match &part.limit {
             LimitRef::Id(id) => {
@@ -156,7 +154,7 @@ fn put_parts(out: &mut Vec<u8>, parts: &[Part]) {
 
 fn parts<'a>(input: &mut Bytes<'_>, parts: &'a mut Vec<Part>) -> Result<&'a [Part], CodecError> {
     parts.clear();
-    for _ in 0..input.u8()? {
+    for _ in 0..input.u32()? {
         let limit = match input.u8()? {
             BY_NUMBER => LimitRef::Id(LimitId(input.u32()?)),
             BY_NAME => LimitRef::Key(LimitKey::new(input.text()?)?),

@@ -46,7 +46,6 @@ impl Limits {
         if limit.phase != Phase::Deleting {
             limit.revision = limit.revision.saturating_add(1);
             limit.phase = Phase::Deleting;
-            limit.target = 0;
             limit.advance(&mut self.state.nodes, now);
         }
         self.changed(id)
@@ -125,10 +124,8 @@ impl Limit {
         if definition.capacity >= self.capacity || definition.capacity >= self.reserved() {
             self.capacity = definition.capacity;
             self.phase = Phase::Active;
-            self.target = 0;
         } else {
             self.phase = Phase::Decreasing;
-            self.target = definition.capacity;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What is due, a little with every command.
 
 use super::lease::ends;
-use super::{Limits, Reference};
+use super::{Limits, Reference, TIME_MAX, Tombstone};
 use crate::book::{LimitId, NamespaceId};
 use crate::id::LeaseId;
 use crate::time::UnixMs;
@@ -16,6 +16,7 @@ const CLEAN_NODES: usize = 64;
 impl Limits {
     /// Takes the time of a command and cleans up some of what is due. Gives the time that counts.
     pub(crate) fn advance(&mut self, now: UnixMs) -> UnixMs {
+        let now = now.min(TIME_MAX);
         let now = match self.state.time {
             Some(time) => now.max(time),
             None => {
@@ -46,13 +47,29 @@ impl Limits {
 
     fn forget_tombstones(&mut self, now: UnixMs) {
         for _ in 0..CLEAN_TOMBSTONES {
-            let Some((number, tombstone)) = self.state.tombstones.first() else { return };
-            if !tombstone.is_forgotten(self.state.config.retention_ms, now) {
+            let Some((number, &tombstone)) = self.state.tombstones.first() else { return };
+            let retention_ms = self.state.config.retention_ms;
+            if tombstone.resolved_at.plus_ms(retention_ms) > now {
                 return;
             }
-            let (namespace, lease) = (tombstone.namespace, tombstone.id);
             self.state.tombstones.pop();
-            self.forget(namespace, lease, Reference::tombstone(number));
+            let reference = Reference::tombstone(number);
+            if tombstone.is_forgotten(retention_ms, now) {
+                self.forget(tombstone.namespace, tombstone.id, reference);
+            } else {
+                self.wait_longer(tombstone, reference);
+            }
+        }
+    }
+
+    /// Puts a tombstone whose lease was made ahead of time behind the others, so that they need not wait for
+    /// it: one caller's clock that is a year ahead must not fill the memory of all.
+    fn wait_longer(&mut self, tombstone: Tombstone, reference: Reference) {
+        self.state.nodes.count(1);
+        let hash = self.index.hash(tombstone.namespace, tombstone.id);
+        let number = self.state.tombstones.push(tombstone);
+        if let Some((place, _)) = self.index.find(hash, |found| found == reference) {
+            self.index.replace(place, Reference::tombstone(number));
         }
     }
 

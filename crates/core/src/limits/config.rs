@@ -2,6 +2,9 @@
 
 use super::index::REFERENCES_MAX;
 
+/// The longest retention: 366 days.
+const RETENTION_MS_MAX: u64 = 366 * 24 * 60 * 60 * 1_000;
+
 /// The settings of a Book. They are part of its state, so that every replica has the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -60,14 +63,19 @@ impl Default for Hints {
 }
 
 impl Config {
-    /// The nearest settings that can be kept: as many leases as can be told apart, a jitter of at most all,
-    /// a part that can be divided by.
+    /// The nearest settings that can be kept: a retention of at most a year, as many leases as can be told
+    /// apart, a jitter of at most all, a part that can be divided by.
     pub(crate) fn bounded(self) -> Config {
         let hints = Hints {
             rolling_window_part: self.hints.rolling_window_part.max(1),
             jitter_percent: self.hints.jitter_percent.min(100),
             ..self.hints
         };
-        Config { leases_max: self.leases_max.min(REFERENCES_MAX), hints, ..self }
+        Config {
+            retention_ms: self.retention_ms.min(RETENTION_MS_MAX),
+            lease_ahead_ms: self.lease_ahead_ms.min(RETENTION_MS_MAX),
+            leases_max: self.leases_max.min(REFERENCES_MAX),
+            hints,
+        }
     }
 }

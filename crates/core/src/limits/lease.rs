@@ -1,7 +1,6 @@
 //! The leases that hold something, or ran out without a word: what each took, and when each is forgotten.
 
-use std::collections::BTreeMap;
-
+use super::buckets::{Bucket, Buckets};
 use super::slab::{NONE, Record, Slab};
 use crate::book::{LimitId, NamespaceId};
 use crate::id::LeaseId;
@@ -51,11 +50,7 @@ pub(crate) struct Lease {
     parts: [Reservation; PARTS_INLINE],
 }
 
-impl Lease {
-    pub(crate) fn next(&self) -> u32 {
-        self.next
-    }
-}
+impl Lease {}
 
 impl Record for Lease {
     fn link(&self) -> u32 {
@@ -82,18 +77,11 @@ impl Record for More {
     }
 }
 
-/// The leases that are forgotten within one second, in the order in which they came.
-#[derive(Clone, Copy)]
-struct Bucket {
-    first: u32,
-    last: u32,
-}
-
 #[derive(Default)]
 pub(crate) struct Leases {
     leases: Slab<Lease>,
     more: Slab<More>,
-    buckets: BTreeMap<u64, Bucket>,
+    buckets: Buckets,
     len: u32,
 }
 
@@ -144,7 +132,7 @@ impl Leases {
     }
 
     fn link(&mut self, second: u64, mut record: Lease) -> u32 {
-        match self.buckets.get_mut(&second) {
+        match self.buckets.get_mut(second) {
             Some(bucket) => {
                 record.prev = bucket.last;
                 let slot = self.leases.insert(record);
@@ -184,8 +172,8 @@ impl Leases {
     /// Takes a lease that was the first or the last out of its bucket.
     fn move_ends(&mut self, second: u64, prev: u32, next: u32) {
         if prev == NONE && next == NONE {
-            self.buckets.remove(&second);
-        } else if let Some(bucket) = self.buckets.get_mut(&second) {
+            self.buckets.remove(second);
+        } else if let Some(bucket) = self.buckets.get_mut(second) {
             if prev == NONE {
                 bucket.first = next;
             } else {
@@ -210,7 +198,7 @@ impl Leases {
 
     /// The lease that is forgotten first, if its time has come.
     pub(crate) fn first_due(&self, now: UnixMs) -> Option<u32> {
-        let (second, bucket) = self.buckets.first_key_value()?;
+        let (second, bucket) = self.buckets.first()?;
         (second.saturating_mul(1_000) <= now.get()).then_some(bucket.first)
     }
 
@@ -226,11 +214,11 @@ impl Leases {
 
     /// All leases, in the order in which they are forgotten.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Lease> {
-        self.buckets.values().flat_map(move |bucket| {
+        self.buckets.iter().flat_map(move |bucket| {
             let mut slot = bucket.first;
             std::iter::from_fn(move || {
                 let lease = (slot != NONE).then(|| self.leases.get(slot))?;
-                slot = lease.next();
+                slot = lease.next;
                 Some(lease)
             })
         })

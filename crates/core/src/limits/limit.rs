@@ -11,7 +11,7 @@ use crate::time::{UnixMs, seconds_to_ms};
 pub(crate) enum Phase {
     #[default]
     Active = 1,
-    /// Going down to `target`.
+    /// Going down to what is defined.
     Decreasing = 2,
     /// Going away.
     Deleting = 3,
@@ -25,8 +25,6 @@ pub(crate) struct Limit {
     pub(crate) capacity: u64,
     /// The capacity of the definition that was put last.
     pub(crate) defined: u64,
-    /// While it goes down: what it goes down to.
-    pub(crate) target: u64,
     pub(crate) revision: u64,
     pub(crate) debt: u128,
     pub(crate) hold_seconds: u32,
@@ -91,8 +89,8 @@ impl Limit {
 
     fn settle_phase_with(&mut self, reserved: u64) {
         match self.phase {
-            Phase::Decreasing if reserved <= self.target => {
-                self.capacity = self.target;
+            Phase::Decreasing if reserved <= self.defined => {
+                self.capacity = self.defined;
                 self.phase = Phase::Active;
             }
             Phase::Deleting if reserved == 0 => {
@@ -108,7 +106,8 @@ impl Limit {
     pub(crate) fn status(&self) -> LimitStatus {
         match self.phase {
             Phase::Active => LimitStatus::Active,
-            Phase::Decreasing | Phase::Deleting => LimitStatus::Decreasing { to: self.target },
+            Phase::Decreasing => LimitStatus::Decreasing { to: self.defined },
+            Phase::Deleting => LimitStatus::Decreasing { to: 0 },
             Phase::Deleted => LimitStatus::Deleted,
         }
     }

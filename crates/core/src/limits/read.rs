@@ -1,7 +1,7 @@
 //! Reads. They answer as of their own time and change nothing.
 
 use super::lease::{ends, is_forgotten};
-use super::{Definition, Ending, Found, Limits, Phase, Seen, State};
+use super::{Definition, Ending, Found, Limits, Phase, Seen, State, TIME_MAX};
 use crate::book::{LimitId, LimitStatus, NamespaceId};
 use crate::id::{LeaseId, LimitKey};
 use crate::time::UnixMs;
@@ -91,7 +91,7 @@ impl State {
 
 impl Limits {
     fn at(&self, now: UnixMs) -> UnixMs {
-        now.max(self.state.now())
+        now.min(TIME_MAX).max(self.state.now())
     }
 
     pub(crate) fn key(&self, id: LimitId) -> Option<&LimitKey> {
@@ -105,8 +105,8 @@ impl Limits {
     }
 
     pub(crate) fn limit_infos(&self, now: UnixMs, namespace: NamespaceId) -> Vec<LimitInfo> {
-        let in_namespace = self.keys.iter().filter(|((place, _), _)| *place == namespace);
-        in_namespace.filter_map(|(_, id)| self.limit_info(now, *id)).collect()
+        let keys = self.keys.get(usize::from(namespace.0));
+        keys.into_iter().flatten().filter_map(|(_, id)| self.limit_info(now, *id)).collect()
     }
 
     pub(crate) fn usage(&self, now: UnixMs, id: LimitId) -> Option<Usage> {

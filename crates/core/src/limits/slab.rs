@@ -20,49 +20,39 @@ pub(crate) trait Record: Copy + Default {
 /// Some records in a row: our own, or shared with a snapshot until the next write. To ask an `Arc` on every
 /// write whether it is shared would cost an atomic operation each time.
 #[derive(Clone)]
-pub(crate) enum Chunk<T> {
-    Own(Box<[T]>),
-    Shared(Arc<Box<[T]>>),
+pub(crate) struct Chunk<T> {
+    own: Box<[T]>,
+    /// In place of our own.
+    shared: Option<Arc<Box<[T]>>>,
 }
 
 impl<T: Copy + Default> Chunk<T> {
     /// Records as they are before their first use.
     pub(crate) fn blank(count: usize) -> Chunk<T> {
-        Chunk::Own(std::iter::repeat_n(T::default(), count).collect())
+        Chunk { own: std::iter::repeat_n(T::default(), count).collect(), shared: None }
     }
 
     pub(crate) fn records(&self) -> &[T] {
-        match self {
-            Chunk::Own(records) => records,
-            Chunk::Shared(records) => records,
+        match &self.shared {
+            Some(records) => records,
+            None => &self.own,
         }
     }
 
+    /// The records, to be written to. Shared ones become our own first: as they are if the snapshot is gone,
+    /// else as a copy.
     pub(crate) fn records_mut(&mut self) -> &mut [T] {
-        if let Chunk::Shared(_) = self {
-            self.take_back();
+        if let Some(records) = self.shared.take() {
+            self.own = Arc::unwrap_or_clone(records);
         }
-        match self {
-            Chunk::Own(records) => records,
-            // What was taken back is our own; nobody else is to see what is written to this.
-            Chunk::Shared(_) => &mut [],
-        }
-    }
-
-    /// Makes a shared chunk our own again: as it is if the snapshot is gone, else by copying it.
-    #[cold]
-    fn take_back(&mut self) {
-        if let Chunk::Shared(records) = std::mem::replace(self, Chunk::Own(Box::default())) {
-            *self = Chunk::Own(Arc::unwrap_or_clone(records));
-        }
+        &mut self.own
     }
 
     /// The same records, in two hands.
     pub(crate) fn share(&mut self) -> Chunk<T> {
-        if let Chunk::Own(records) = self {
-            *self = Chunk::Shared(Arc::new(std::mem::take(records)));
-        }
-        self.clone()
+        let own = std::mem::take(&mut self.own);
+        let shared = self.shared.get_or_insert_with(|| Arc::new(own));
+        Chunk { own: Box::default(), shared: Some(Arc::clone(shared)) }
     }
 }
 

@@ -6,14 +6,15 @@
 
 mod nodes;
 
-use nodes::{Cell, Change, Child, Inner, Leaf};
+use nodes::{Cell, Change, Child, Entry, Inner, Leaf, Run};
 pub(crate) use nodes::{Nodes, Sums};
 
 use super::slab::NONE;
 use crate::time::UnixMs;
 
-/// Twenty-one cells in a leaf and at least fifteen children in a node: more cells than there is memory.
-const HEIGHT_MAX: usize = 12;
+/// A node is split only when it is full, and leaves at most three quarters of its entries in either half. So
+/// each further level takes at least seven times as many insertions: more than there can ever be.
+const HEIGHT_MAX: usize = 24;
 
 /// What one limit holds, by the time at which it ends.
 ///
@@ -75,6 +76,13 @@ struct Split {
     right: Child,
 }
 
+impl Split {
+    fn of<E: Entry, const N: usize>(left: Sums, later: &Run<E, N>, node: u32) -> Split {
+        let at = later.entries().first().map_or(UnixMs::MAX, Entry::at);
+        Split { left, right: Child { at, sums: later.sums(), node } }
+    }
+}
+
 impl Timeline {
     /// All that is held.
     pub(crate) fn sums(&self) -> Sums {
@@ -121,6 +129,7 @@ impl Timeline {
         if self.root == NONE {
             return false;
         }
+        nodes.count(1);
         // At the right edge no sums are kept above the leaf, so there is no way to walk either.
         match nodes.leaves.get_mut(self.tail).change(at, less, more) {
             Change::NotFound => return self.change_inside(nodes, at, less, more),
@@ -273,8 +282,9 @@ impl Timeline {
         }
     }
 
-    fn descend(&self, nodes: &Nodes, at: UnixMs, path: &mut Path) -> u32 {
+    fn descend(&self, nodes: &mut Nodes, at: UnixMs, path: &mut Path) -> u32 {
         let mut node = self.root;
+        nodes.count(self.height.into());
         for _ in 0..self.height {
             let place = nodes.inners.get(node).place_of(at);
             path.push(node, place);
@@ -285,6 +295,7 @@ impl Timeline {
 
     /// Opens a new leaf at the right edge, which settles the sums of the old one.
     fn append_leaf(&mut self, nodes: &mut Nodes, cell: Cell) {
+        nodes.count(1);
         let mut closed = nodes.leaves.get(self.tail).sums();
         let mut path = Path::default();
         self.descend(nodes, UnixMs::MAX, &mut path);
@@ -325,6 +336,7 @@ impl Timeline {
     fn remove_leaf(&mut self, nodes: &mut Nodes, leaf: u32, path: &Path) {
         nodes.leaves.remove(leaf);
         for step in path.upwards() {
+            nodes.count(1);
             let inner = nodes.inners.get_mut(step.inner);
             inner.remove(step.place);
             if !inner.is_empty() {
@@ -345,10 +357,11 @@ impl Timeline {
         }
     }
 
-    fn refresh_edges(&mut self, nodes: &Nodes) {
+    fn refresh_edges(&mut self, nodes: &mut Nodes) {
         if self.root == NONE {
             return;
         }
+        nodes.count(usize::from(self.height).saturating_mul(2));
         self.tail = nodes.edge(self.root, self.height, true);
         let head = nodes.edge(self.root, self.height, false);
         if let Some(first) = nodes.leaves.get(head).entries().first() {
@@ -380,15 +393,8 @@ fn insert_below(nodes: &mut Nodes, node: u32, level: u8, cell: Cell) -> Option<S
         inner.insert(place, split.right);
         return None;
     }
-    let mut later = inner.split_at(place.max(inner.len() / 2));
-    match place.checked_sub(inner.len()) {
-        Some(place) => later.insert(place, split.right),
-        None => inner.insert(place, split.right),
-    }
-    let left = inner.sums();
-    let at = later.entries()[0].at;
-    let sums = later.sums();
-    Some(Split { left, right: Child { at, sums, node: nodes.inners.insert(later) } })
+    let later = inner.insert_and_split(place, split.right);
+    Some(Split::of(inner.sums(), &later, nodes.inners.insert(later)))
 }
 
 fn insert_in_leaf(nodes: &mut Nodes, node: u32, cell: Cell) -> Option<Split> {
@@ -405,16 +411,8 @@ fn insert_in_leaf(nodes: &mut Nodes, node: u32, cell: Cell) -> Option<Split> {
         leaf.insert(place, cell);
         return None;
     }
-    // What comes late mostly goes on coming late: leaves that are left behind should be full.
-    let mut later = leaf.split_at(place.max(leaf.len() / 2));
-    match place.checked_sub(leaf.len()) {
-        Some(place) => later.insert(place, cell),
-        None => leaf.insert(place, cell),
-    }
-    let left = leaf.sums();
-    let at = later.entries()[0].at;
-    let sums = later.sums();
-    Some(Split { left, right: Child { at, sums, node: nodes.leaves.insert(later) } })
+    let later = leaf.insert_and_split(place, cell);
+    Some(Split::of(leaf.sums(), &later, nodes.leaves.insert(later)))
 }
 
 fn visit_below(nodes: &Nodes, node: u32, level: u8, visit: &mut impl FnMut(UnixMs, Sums)) {

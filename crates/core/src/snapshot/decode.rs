@@ -15,6 +15,7 @@ use crate::wire::{Bytes, Malformed};
 /// bytes.
 pub struct Restore {
     table_seed: u64,
+    failure: Option<SnapshotError>,
     buffer: Vec<u8>,
     has_header: bool,
     kind: Kind,
@@ -25,7 +26,6 @@ pub struct Restore {
     limits: Option<Limits>,
     last_cell: Option<(LimitId, UnixMs)>,
     last_second: u64,
-    last_resolved: UnixMs,
     parts: Vec<Reservation>,
 }
 
@@ -35,6 +35,7 @@ impl Restore {
     pub fn new(table_seed: u64) -> Restore {
         Restore {
             table_seed,
+            failure: None,
             buffer: Vec::new(),
             has_header: false,
             kind: Kind::Book,
@@ -44,7 +45,6 @@ impl Restore {
             limits: None,
             last_cell: None,
             last_second: 0,
-            last_resolved: UnixMs::default(),
             parts: Vec::new(),
         }
     }
@@ -52,8 +52,15 @@ impl Restore {
     /// Takes the next bytes, however many.
     ///
     /// # Errors
-    /// When they cannot be part of a snapshot. Nothing can be fed after that.
+    /// When they cannot be part of a snapshot; and whatever is fed after that.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), SnapshotError> {
+        if self.failure.is_none() {
+            self.failure = self.take(bytes).err();
+        }
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Result<(), SnapshotError> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.extend_from_slice(bytes);
         let mut rest = buffer.as_slice();
@@ -85,6 +92,9 @@ impl Restore {
     /// # Errors
     /// When it was cut off, or its parts do not fit together.
     pub fn finish(self) -> Result<Book, SnapshotError> {
+        if let Some(failure) = self.failure {
+            return Err(failure);
+        }
         let damaged = |what| SnapshotError::Damaged { block: self.blocks, what };
         if !self.has_header && !SIGNATURE.starts_with(&self.buffer[..self.buffer.len().min(SIGNATURE.len())])
         {
@@ -217,10 +227,9 @@ impl Restore {
 
     fn tombstone(&mut self, limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
         let tombstone = read_tombstone(input)?;
-        if tombstone.resolved_at < self.last_resolved || tombstone.resolved_at > limits.state.now() {
-            return Err(Malformed("resolved leases are out of order"));
+        if tombstone.resolved_at > limits.state.now() {
+            return Err(Malformed("a lease was resolved in the future"));
         }
-        self.last_resolved = tombstone.resolved_at;
         check_tombstone(&limits.state, &tombstone)?;
         if !limits.has_namespace(tombstone.namespace)
             || limits.is_remembered(tombstone.namespace, tombstone.id)
@@ -303,7 +312,7 @@ fn end(limits: &Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
         return Err(Malformed("it has no namespaces"));
     }
     let waits_in_vain = |limit: &Limit| match limit.phase {
-        Phase::Decreasing => limit.reserved() <= limit.target,
+        Phase::Decreasing => limit.reserved() <= limit.defined,
         Phase::Deleting => limit.reserved() == 0,
         Phase::Active | Phase::Deleted => false,
     };

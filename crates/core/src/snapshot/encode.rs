@@ -32,7 +32,7 @@ impl Frozen {
             kind: None,
             is_done: false,
             before: 0,
-            limit: 0,
+            place: 0,
             cells: Vec::new(),
             next_cell: 0,
             leases: Box::new(self.state.leases.iter()),
@@ -49,7 +49,8 @@ pub struct Encoded<'a> {
     kind: Option<Kind>,
     is_done: bool,
     before: u32,
-    limit: u32,
+    /// The next namespace or limit.
+    place: u32,
     cells: Vec<CellRecord>,
     next_cell: usize,
     leases: Box<dyn Iterator<Item = &'a Lease> + Send + 'a>,
@@ -79,7 +80,7 @@ impl Iterator for Encoded<'_> {
                 return Some(block);
             }
             kind = kind.next()?;
-            self.limit = 0;
+            self.place = 0;
         }
     }
 }
@@ -112,20 +113,20 @@ impl Encoded<'_> {
 
     fn fill_namespaces(&mut self, block: &mut Vec<u8>) {
         while block.len() < BLOCK_BYTES {
-            let Some(name) = self.state.namespaces.get(self.limit as usize) else { return };
+            let Some(name) = self.state.namespaces.get(self.place as usize) else { return };
             block.put_text(name.as_str());
-            self.limit = self.limit.saturating_add(1);
+            self.place = self.place.saturating_add(1);
         }
     }
 
     fn fill_limits(&mut self, block: &mut Vec<u8>) {
         while block.len() < BLOCK_BYTES {
-            let id = LimitId(self.limit);
+            let id = LimitId(self.place);
             let Some(limit) = self.state.limits.get(id) else { return };
             let Some(definition) = self.state.definition(id) else { return };
             let seen = limit.seen_at(&self.state.nodes, self.state.now());
             put_limit(block, &seen.limit, &definition);
-            self.limit = self.limit.saturating_add(1);
+            self.place = self.place.saturating_add(1);
         }
     }
 
@@ -137,11 +138,11 @@ impl Encoded<'_> {
                 self.next_cell = self.next_cell.saturating_add(1);
                 continue;
             }
-            let limit = LimitId(self.limit);
+            let limit = LimitId(self.place);
             let Some(found) = self.state.limits.get(limit) else { return };
             self.cells.clear();
             self.next_cell = 0;
-            self.limit = self.limit.saturating_add(1);
+            self.place = self.place.saturating_add(1);
             let now = self.state.now();
             found.timeline.visit(&self.state.nodes, &mut |at, sums| {
                 if at > now && sums.settled > 0 {

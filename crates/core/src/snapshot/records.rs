@@ -99,7 +99,6 @@ pub(super) fn read_limit(input: &mut Bytes<'_>) -> Result<(Limit, Definition), M
         revision: input.u64()?,
         debt: input.u128()?,
         denials: input.u32()?,
-        target: if phase == Phase::Decreasing { definition.capacity } else { 0 },
         ..Limit::of(&definition)
     };
     let is_consistent = match phase {
@@ -164,7 +163,8 @@ impl LeaseRecord {
         std::iter::from_fn(move || {
             let mut input = Bytes(rest);
             let lease = (NamespaceId(input.u16().ok()?), LeaseId::from_u128(input.u128().ok()?));
-            let parts = (input.u64().ok()?, usize::from(input.u8().ok()?)).1;
+            let _reserved_at = input.u64().ok()?;
+            let parts = usize::from(input.u8().ok()?);
             rest = input.0.get(parts.saturating_mul(PART_BYTES)..)?;
             Some(lease)
         })

@@ -44,7 +44,7 @@ fn small_book() -> Book {
 fn a_small_book_has_the_bytes_it_always_had() {
     let bytes = whole(&mut small_book());
     assert_eq!(&bytes[..12], b"EARMARK\n\x01\0\0\0");
-    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (436, 3_321_086_155));
+    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (444, 3_887_998_091));
 }
 
 #[test]
@@ -64,6 +64,17 @@ fn what_is_no_snapshot_is_told_from_one_that_is_damaged_newer_or_cut_off() {
     let mut longer = bytes;
     longer.push(0);
     assert!(matches!(error(&longer), SnapshotError::Damaged { what: "something follows its end", .. }));
+}
+
+#[test]
+fn a_restore_that_failed_stays_failed() {
+    let bytes = whole(&mut small_book());
+    let mut damaged = bytes.clone();
+    damaged[30] ^= 1;
+    let mut restore = Restore::new(1);
+    let error = restore.feed(&damaged).unwrap_err();
+    assert_eq!(restore.feed(&bytes), Err(error.clone()));
+    assert_eq!(restore.finish().map(drop), Err(error));
 }
 
 mod forged {

@@ -1,6 +1,8 @@
 //! What is resolved is remembered for the retention, and what is forgotten can do no harm.
 
-use earmark_core::{CompleteOutcome, Config, LeaseId, LeaseState, ReserveOutcome};
+use earmark_core::{
+    Command, Complete, CompleteOutcome, Config, LeaseId, LeaseState, Outcome, ReserveOutcome,
+};
 
 use crate::support::desk::{Desk, START, concurrency, rolling};
 
@@ -211,4 +213,27 @@ fn no_lease_is_ever_allowed_twice() {
             assert!(!matches!(outcome, ReserveOutcome::Created { .. }), "{lease}: {outcome:?}");
         }
     }
+}
+
+/// A single complete that came with a clock a year ahead stood at the head of the queue of tombstones, and none
+/// behind it was forgotten for a year.
+#[test]
+fn one_clock_that_is_a_year_ahead_does_not_fill_the_memory_of_all() {
+    let mut desk = Desk::with(Config { retention_ms: 5_000, leases_max: 100, ..Config::default() });
+    desk.has(concurrency("slots", 1, 60));
+    let a_year = START.plus_ms(365 * 86_400_000);
+    let namespace = desk.namespace;
+    for number in 0..5 {
+        let lease = LeaseId::from_parts(a_year, number);
+        let command = Command::Complete(Complete { namespace, lease, wall: a_year, actuals: &[] });
+        let outcome = desk.book.apply(START, command);
+        assert_eq!(outcome, Outcome::Complete(CompleteOutcome::Marked));
+    }
+    for _ in 0..1_000 {
+        let lease = desk.take(&[("slots", 1)]);
+        desk.settle(lease, &[]);
+        desk.pass(100);
+    }
+    assert!(desk.book.leases() < 100, "{}", desk.book.leases());
+    assert!(desk.book.forgotten_before() < desk.now(), "and nobody else is refused for it");
 }

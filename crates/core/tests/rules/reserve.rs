@@ -1,6 +1,6 @@
 //! Reserve takes everything or nothing, and frees it at the exact time.
 
-use earmark_core::{InvalidParts, LeaseState, ReserveOutcome};
+use earmark_core::{InvalidParts, LeaseState, ReserveOutcome, TIME_MAX};
 
 use crate::support::desk::{Desk, concurrency, rolling};
 use crate::support::step::{by_id, by_key};
@@ -253,4 +253,21 @@ fn a_refusal_by_name_comes_before_a_denial() {
     let outcome = desk.reserve(lease, &[("rpm", 1), ("unknown", 1)]);
     assert_eq!(outcome, ReserveOutcome::UnknownLimit { requirement: 1 });
     assert_eq!(desk.info(lease), None, "the lease is not spent");
+}
+
+/// Ends were cut at the latest time there is, so at that time everything ended when it was taken, and a single
+/// slot was given to everybody.
+#[test]
+fn at_the_end_of_time_a_limit_still_holds() {
+    let mut desk = Desk::new();
+    desk.has(concurrency("slots", 1, 31_622_400));
+    desk.pass(u64::MAX);
+    let first = desk.lease();
+    let created = ReserveOutcome::Created { reserved_at: TIME_MAX };
+    assert_eq!(desk.reserve(first, &[("slots", 1)]), created);
+    for _ in 0..3 {
+        desk.pass(u64::MAX);
+        desk.denied(&[("slots", 1)]);
+    }
+    assert_eq!(desk.reserved("slots"), 1);
 }

@@ -12,7 +12,7 @@ mod reserve;
 
 use earmark_core::{
     Command, Config, LeaseId, LeaseInfo, LeaseState, LimitId, LimitInfo, LimitKey, NamespaceId,
-    NamespaceName, Outcome, UnixMs, Usage,
+    NamespaceName, Outcome, TIME_MAX, UnixMs, Usage,
 };
 
 use lease::{Fate, Lease, closed, is_live, requirements};
@@ -54,6 +54,7 @@ impl Model {
     }
 
     pub fn apply(&mut self, now: UnixMs, command: Command<'_>) -> Outcome {
+        let now = now.min(TIME_MAX);
         if self.time.is_none() {
             self.forgotten_before = now.minus_ms(self.config.retention_ms);
         }
@@ -102,7 +103,7 @@ impl Model {
     }
 
     pub fn usage(&self, now: UnixMs, id: LimitId) -> Option<Usage> {
-        let now = now.max(self.time());
+        let now = now.min(TIME_MAX).max(self.time());
         let limit = self.limit_as_of(now, id)?;
         let reserved = self.reserved(now, id);
         Some(Usage {
@@ -115,7 +116,7 @@ impl Model {
     }
 
     pub fn limit(&self, now: UnixMs, id: LimitId) -> Option<LimitInfo> {
-        let limit = self.limit_as_of(now.max(self.time()), id)?;
+        let limit = self.limit_as_of(now.min(TIME_MAX).max(self.time()), id)?;
         let status = limit.status();
         Some(LimitInfo { id, definition: limit.definition, status, revision: limit.revision })
     }
@@ -130,7 +131,7 @@ impl Model {
     }
 
     pub fn lease(&self, now: UnixMs, namespace: NamespaceId, lease: LeaseId) -> Option<LeaseInfo> {
-        let now = now.max(self.time());
+        let now = now.min(TIME_MAX).max(self.time());
         let lease = &self.leases[self.remembered(namespace, lease)?];
         if self.is_due(now, lease) {
             return None;

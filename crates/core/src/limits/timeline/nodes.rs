@@ -60,16 +60,23 @@ pub(crate) struct Child {
 }
 
 pub(crate) trait Entry: Copy + Default {
+    fn at(&self) -> UnixMs;
     fn sums(&self) -> Sums;
 }
 
 impl Entry for Cell {
+    fn at(&self) -> UnixMs {
+        self.at
+    }
     fn sums(&self) -> Sums {
         self.sums
     }
 }
 
 impl Entry for Child {
+    fn at(&self) -> UnixMs {
+        self.at
+    }
     fn sums(&self) -> Sums {
         self.sums
     }
@@ -178,10 +185,17 @@ impl<E: Entry, const N: usize> Run<E, N> {
         self.len = self.len.saturating_sub(count);
     }
 
-    /// Takes away what comes from `place` on, as a run of its own.
-    pub(crate) fn split_at(&mut self, place: usize) -> Self {
-        let later = Run::of(&self.entries()[place..]);
+    /// Adds an entry to a run that is full, and gives the later part of it as a run of its own. What comes
+    /// late mostly goes on coming late, so the part that is left behind is the fuller one; but no more than
+    /// by half, lest few insertions make a high tree.
+    pub(crate) fn insert_and_split(&mut self, place: usize, entry: E) -> Self {
+        let middle = place.clamp(N / 2, (N / 2).saturating_add(N / 4));
+        let mut later = Run::of(&self.entries()[middle..]);
         self.len = self.len.saturating_sub(later.len);
+        match place.checked_sub(middle) {
+            Some(place) => later.insert(place, entry),
+            None => self.insert(place, entry),
+        }
         later
     }
 

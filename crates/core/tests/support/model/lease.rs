@@ -40,10 +40,9 @@ impl Model {
             Fate::Held { ref parts, .. } => {
                 self.forget_second(lease.id, parts).saturating_mul(1_000) <= now.get()
             }
-            Fate::Completed { resolved_at, .. }
-            | Fate::Denied { resolved_at, .. }
-            | Fate::Marked { resolved_at } => {
-                lease.id.time().max(resolved_at).get().saturating_add(self.config.retention_ms) <= now.get()
+            Fate::Completed { .. } | Fate::Denied { .. } | Fate::Marked { .. } => {
+                let from = lease.id.time().max(lease.resolved_at());
+                from.get().saturating_add(self.config.retention_ms) <= now.get()
             }
         }
     }
@@ -66,9 +65,16 @@ impl Model {
             self.forget_at(first);
         }
         for _ in 0..FORGOTTEN_PER_COMMAND {
-            match self.leases.iter().position(|l| !l.is_held()) {
-                Some(first) if self.is_due(now, &self.leases[first]) => self.forget_at(first),
-                Some(_) | None => break,
+            let Some(first) = self.leases.iter().position(|l| !l.is_held()) else { break };
+            if self.leases[first].resolved_at().get().saturating_add(self.config.retention_ms) > now.get() {
+                break;
+            }
+            if self.is_due(now, &self.leases[first]) {
+                self.forget_at(first);
+            } else {
+                // Its lease was made ahead of time: the others do not wait for it.
+                let waits = self.leases.remove(first);
+                self.leases.push(waits);
             }
         }
     }
@@ -80,6 +86,15 @@ impl Model {
 }
 
 impl Lease {
+    fn resolved_at(&self) -> UnixMs {
+        match self.fate {
+            Fate::Held { .. } => UnixMs::MAX,
+            Fate::Completed { resolved_at, .. }
+            | Fate::Denied { resolved_at, .. }
+            | Fate::Marked { resolved_at } => resolved_at,
+        }
+    }
+
     fn is_held(&self) -> bool {
         matches!(self.fate, Fate::Held { .. })
     }
