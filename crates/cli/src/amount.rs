@@ -1,0 +1,117 @@
+//! `KEY=AMOUNT`, as requirements and actuals are written on the command line.
+
+use earmark_core::{LimitKey, REQUIREMENTS_MAX};
+use serde::{Serialize, Serializer};
+
+use crate::failure::Failure;
+
+/// One part of a reserve: at least 1.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Requirement {
+    #[serde(serialize_with = "as_text")]
+    pub(crate) key: LimitKey,
+    pub(crate) amount: u64,
+}
+
+/// What was really used of one limit: 0 is allowed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Actual {
+    #[serde(serialize_with = "as_text")]
+    pub(crate) key: LimitKey,
+    pub(crate) actual_amount: u64,
+}
+
+fn as_text<S: Serializer>(key: &LimitKey, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(key.as_str())
+}
+
+/// Reads a requirement, for clap.
+pub(crate) fn requirement(text: &str) -> Result<Requirement, String> {
+    let (key, amount) = parse(text, 1)?;
+    Ok(Requirement { key, amount })
+}
+
+/// Reads an actual, for clap.
+pub(crate) fn actual(text: &str) -> Result<Actual, String> {
+    let (key, actual_amount) = parse(text, 0)?;
+    Ok(Actual { key, actual_amount })
+}
+
+fn parse(text: &str, least: u64) -> Result<(LimitKey, u64), String> {
+    let Some((key, amount)) = text.split_once('=') else {
+        return Err(format!("found {text:?}, allowed is KEY=AMOUNT, such as gpt-4o:tpm=1500"));
+    };
+    let key = LimitKey::new(key).map_err(|error| error.to_string())?;
+    // A plus sign would be read too, and JSON has none.
+    let is_plain = amount.bytes().all(|byte| byte.is_ascii_digit());
+    match amount.parse::<u64>() {
+        Ok(amount) if is_plain && amount >= least => Ok((key, amount)),
+        _ => Err(format!("amount: found {amount:?}, allowed are integers from {least} to {}", u64::MAX)),
+    }
+}
+
+/// Makes sure that there are not too many keys and that no key comes twice, before anything is sent.
+pub(crate) fn check_keys<'a>(
+    flag: &str,
+    keys: impl ExactSizeIterator<Item = &'a LimitKey>,
+) -> Result<(), Failure> {
+    let found = keys.len();
+    if found > REQUIREMENTS_MAX {
+        return Err(Failure::Usage(format!("{flag}: found {found}, allowed are up to {REQUIREMENTS_MAX}")));
+    }
+    let mut sorted: Vec<&LimitKey> = keys.collect();
+    sorted.sort();
+    match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => {
+            Err(Failure::Usage(format!("{flag}: found {} twice, allowed is each key once", pair[0])))
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_and_an_amount_are_split_at_the_equals_sign() {
+        let key = LimitKey::new("openai:gpt-4o:tpm").unwrap();
+        assert_eq!(requirement("openai:gpt-4o:tpm=1500"), Ok(Requirement { key: key.clone(), amount: 1500 }));
+        let most = format!("openai:gpt-4o:tpm={}", u64::MAX);
+        assert_eq!(actual(&most), Ok(Actual { key: key.clone(), actual_amount: u64::MAX }));
+        assert_eq!(actual("openai:gpt-4o:tpm=0"), Ok(Actual { key, actual_amount: 0 }));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_what_was_found_and_what_is_allowed() {
+        for (text, message) in [
+            ("rpm", "found \"rpm\", allowed is KEY=AMOUNT, such as gpt-4o:tpm=1500"),
+            ("=1", "limit key: found 0 bytes, allowed are 1 to 256 bytes of letters, digits and :._@+-"),
+            (
+                "a b=1",
+                "limit key: found ' ' at byte 1, allowed are 1 to 256 bytes of letters, digits and :._@+-",
+            ),
+            ("a=0", "amount: found \"0\", allowed are integers from 1 to 18446744073709551615"),
+            ("a=-1", "amount: found \"-1\", allowed are integers from 1 to 18446744073709551615"),
+            ("a=+1", "amount: found \"+1\", allowed are integers from 1 to 18446744073709551615"),
+            ("a=1.5", "amount: found \"1.5\", allowed are integers from 1 to 18446744073709551615"),
+            ("a=", "amount: found \"\", allowed are integers from 1 to 18446744073709551615"),
+            (
+                "a=18446744073709551616",
+                "amount: found \"18446744073709551616\", allowed are integers from 1 to 18446744073709551615",
+            ),
+        ] {
+            assert_eq!(requirement(text), Err(message.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn too_many_keys_and_a_key_twice_are_refused_before_anything_is_sent() {
+        let keys: Vec<LimitKey> = (0..33).map(|i| LimitKey::new(&format!("k{i}")).unwrap()).collect();
+        assert!(check_keys("--key", keys[..32].iter()).is_ok());
+        let message = |keys: &[LimitKey]| check_keys("--key", keys.iter()).unwrap_err().to_string();
+        assert_eq!(message(&keys), "--key: found 33, allowed are up to 32");
+        let twice = [keys[1].clone(), keys[0].clone(), keys[1].clone()];
+        assert_eq!(message(&twice), "--key: found k1 twice, allowed is each key once");
+    }
+}

@@ -1,0 +1,215 @@
+//! `earmark bench`: how many calls a second can be admitted.
+
+mod histogram;
+mod http;
+mod in_process;
+mod job;
+mod measure;
+mod own_server;
+mod reply;
+mod report;
+mod request;
+
+use std::time::Duration;
+
+use clap::Args;
+use earmark_admission::{BATCH_MAX, LimitDocument};
+use earmark_core::{Definition, REQUIREMENTS_MAX};
+use hyper::Method;
+use serde_json::Value;
+
+use crate::client::{self, Client, ServerUrl};
+use crate::failure::{Done, Failure};
+use crate::output::{self, thousands};
+use job::Part;
+use measure::{Bounds, Progress, Steps};
+use own_server::OwnServer;
+use report::{Mode, Report, Setting};
+
+pub(crate) const HELP: &str = "\
+The job: admit one call against several limits at once. With 4 limits these are requests, tokens and
+concurrency of one of 20 models, and tokens of one of 1,000 tenants. One second of warm-up is not counted.
+An op is one reserve; with a batch its latency is that of the whole batch.
+
+The limits are made with keys that start with bench: and with capacities far above what is used. On the
+server of --http they are deleted after the run; what the run has taken of them is free after a minute.
+
+Exit code 1 if there were errors.
+
+Examples:
+  earmark bench
+  earmark bench --in-process --seconds 5
+  earmark bench --http http://127.0.0.1:7878 --connections 16 --batch 256 --json";
+
+const CONNECTIONS_MAX: i64 = 10_000;
+const SECONDS_MAX: i64 = 3_600;
+/// A lease that is not completed takes up to 256 bytes: these are 5 GB.
+const OPS_MAX_DEFAULT: u64 = 20_000_000;
+const IN_PROCESS_BATCH: u32 = 256;
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchArgs {
+    /// Measure the server there [default: one in this process, in memory, on a free loopback port]
+    #[arg(long, value_name = "URL", conflicts_with = "in_process")]
+    http: Option<ServerUrl>,
+    /// Measure without HTTP: tasks in this process send batches to a Book in memory
+    #[arg(long)]
+    in_process: bool,
+    /// How many limits a call must pass
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=REQUIREMENTS_MAX as i64))]
+    limits: u32,
+    /// How many connections, or tasks, each with one request in flight
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=CONNECTIONS_MAX))]
+    connections: u32,
+    /// How many reserves a request carries [default: 1, with --in-process 256]
+    #[arg(long, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=BATCH_MAX as i64))]
+    batch: Option<u32>,
+    /// How long to measure
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=SECONDS_MAX))]
+    seconds: u32,
+    /// Stop after so many reserves, warm-up included, even if there is time left
+    #[arg(long, value_name = "N", default_value_t = OPS_MAX_DEFAULT)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    ops_max: u64,
+    /// Complete every call right after it was admitted; the complete is not counted as an op
+    #[arg(long)]
+    complete: bool,
+    /// Print everything as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
+    let parts = job::parts(args.limits as usize);
+    let definitions = job::definitions(&parts).map_err(|error| Failure::Bench(error.to_string()))?;
+    let setting = args.setting();
+    args.announce(&setting, definitions.len());
+    let report = match (&args.http, args.in_process) {
+        (Some(url), _) => over_http(args, setting, url, &parts, &definitions, true)?,
+        (None, true) => {
+            let load = in_process::Load {
+                parts: &parts,
+                definitions: &definitions,
+                tasks: setting.connections,
+                batch: setting.batch,
+                complete: args.complete,
+            };
+            let (tally, measured, end) = in_process::run(load, &args.bounds())?;
+            Report::new(setting, tally, measured, end)
+        }
+        (None, false) => {
+            let server = OwnServer::start(setting.connections, setting.connections * setting.batch)?;
+            let url = format!("http://{}", server.address()).parse().map_err(Failure::Bench)?;
+            let report = over_http(args, setting, &url, &parts, &definitions, false)?;
+            server.stop()?;
+            report
+        }
+    };
+    if args.json { output::print_json(&report) } else { output::print(&report.text()) }?;
+    Ok(if report.errors > 0 { Done::Failed } else { Done::Ok })
+}
+
+/// Makes the limits, measures, and deletes the limits if others use the server too.
+fn over_http(
+    args: &BenchArgs,
+    setting: Setting,
+    url: &ServerUrl,
+    parts: &[Part],
+    definitions: &[Definition],
+    is_shared: bool,
+) -> Result<Report, Failure> {
+    let progress = Progress::choose(args.json);
+    client::block_on(put_limits(url, definitions, progress))?;
+    let load = http::Load {
+        url: url.clone(),
+        parts: parts.to_vec(),
+        connections: setting.connections,
+        batch: setting.batch,
+        complete: args.complete,
+    };
+    let run = http::run(&load, &args.bounds());
+    let deleted =
+        if is_shared { client::block_on(delete_limits(url, definitions, progress)) } else { Ok(()) };
+    let (mut tally, measured, end) = run?;
+    if let Err(failure) = deleted {
+        tally.add_error(format!("the limits named bench:... are still there: {failure}"));
+    }
+    Ok(Report::new(setting, tally, measured, end))
+}
+
+async fn put_limits(url: &ServerUrl, definitions: &[Definition], progress: Progress) -> Result<(), Failure> {
+    let mut client = Client::connect(url).await?;
+    let mut steps = Steps::new(progress, "making limits", definitions.len());
+    for definition in definitions {
+        let document = LimitDocument::of(definition);
+        let _: Value = client.send(Method::PUT, "/v1/admin/limits", &document).await?;
+        steps.step();
+    }
+    Ok(())
+}
+
+async fn delete_limits(
+    url: &ServerUrl,
+    definitions: &[Definition],
+    progress: Progress,
+) -> Result<(), Failure> {
+    let mut client = Client::connect(url).await?;
+    let mut steps = Steps::new(progress, "deleting limits", definitions.len());
+    for definition in definitions {
+        let path = format!("/v1/admin/limits/{}", definition.key);
+        let _: Value = client.call(Method::DELETE, &path, None).await?;
+        steps.step();
+    }
+    Ok(())
+}
+
+impl BenchArgs {
+    fn setting(&self) -> Setting {
+        let (mode, batch) = match (&self.http, self.in_process) {
+            (Some(_), _) => (Mode::Http, 1),
+            (None, true) => (Mode::InProcess, IN_PROCESS_BATCH),
+            (None, false) => (Mode::HttpOwnServer, 1),
+        };
+        Setting {
+            mode,
+            limits: self.limits as usize,
+            connections: self.connections as usize,
+            batch: self.batch.unwrap_or(batch) as usize,
+            complete: self.complete,
+        }
+    }
+
+    fn bounds(&self) -> Bounds {
+        Bounds {
+            duration: Duration::from_secs(self.seconds.into()),
+            ops_max: self.ops_max,
+            progress: Progress::choose(self.json),
+        }
+    }
+
+    /// Says what is about to happen, to people.
+    fn announce(&self, setting: &Setting, limits: usize) {
+        if self.json {
+            return;
+        }
+        let to = match (&self.http, self.in_process) {
+            (Some(url), _) => format!("over HTTP to {url}"),
+            (None, true) => "in process".to_owned(),
+            (None, false) => "over HTTP to a server in this process".to_owned(),
+        };
+        eprintln!(
+            "measuring {to}: {} at a time, {} a request, {} limits each, {} s after 1 s of warm-up\n\
+             making {} limits named bench:..., with room for everything{}",
+            setting.connections,
+            setting.batch,
+            setting.limits,
+            self.seconds,
+            thousands(limits as u128),
+            if self.http.is_some() { "; they are deleted after the run" } else { "" },
+        );
+    }
+}

@@ -1,0 +1,206 @@
+//! Load without a network: tasks that call the backend themselves.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use earmark_admission::{
+    Amount, Backend, CompleteRequest, LocalBook, LocalOptions, PutLimitRequest, ReserveAnswer, ReserveRequest,
+};
+use earmark_core::{Definition, LimitKey, NameError, NamespaceName};
+use tokio::task::JoinSet;
+use tokio::time::timeout_at;
+
+use super::job::{Call, Calls, Owner, Part};
+use super::measure::{Bounds, Counts, End, GRACE, Shared, Tally, conduct};
+use crate::failure::Failure;
+use crate::serve::runtime;
+
+/// The most copies of the names.
+const NAMES_MAX: usize = 64;
+
+/// What is to be asked for.
+#[derive(Clone, Copy)]
+pub(super) struct Load<'a> {
+    pub(super) parts: &'a [Part],
+    pub(super) definitions: &'a [Definition],
+    pub(super) tasks: usize,
+    pub(super) batch: usize,
+    pub(super) complete: bool,
+}
+
+/// Runs the load.
+pub(super) fn run(load: Load<'_>, bounds: &Bounds) -> Result<(Tally, Duration, End), Failure> {
+    let runtime = runtime()?;
+    let shared = Arc::new(Shared::new());
+    let backend = Arc::new(runtime.block_on(open(load))?);
+    let mut workers = JoinSet::new();
+    let deadline = bounds.deadline().into();
+    let names = (0..load.tasks.min(NAMES_MAX)).map(|_| Names::new(load.parts).map(Arc::new));
+    let names: Vec<Arc<Names>> = names.collect::<Result<_, _>>().map_err(misnamed)?;
+    for names in names.iter().cycle().take(load.tasks) {
+        let worker = Worker {
+            backend: Arc::clone(&backend),
+            shared: Arc::clone(&shared),
+            names: Arc::clone(names),
+            calls: Calls::new(),
+            current: Vec::with_capacity(load.batch),
+            batch: load.batch,
+            complete: load.complete,
+            tally: Tally::default(),
+        };
+        workers.spawn_on(worker.run(deadline), runtime.handle());
+    }
+    let (measured, end) = conduct(&shared, bounds);
+    let tally = runtime.block_on(async {
+        let mut tally = Tally::default();
+        while let Some(worker) = workers.join_next().await {
+            tally.merge(worker.map_err(|error| Failure::Bench(error.to_string()))?);
+        }
+        backend.shut_down().await;
+        Ok::<Tally, Failure>(tally)
+    })?;
+    // Millions of leases take a while to free, and the process ends anyway.
+    std::mem::forget(backend);
+    Ok((tally, measured, end))
+}
+
+fn misnamed(error: NameError) -> Failure {
+    Failure::Bench(error.to_string())
+}
+
+async fn open(load: Load<'_>) -> Result<LocalBook, Failure> {
+    let defaults = LocalOptions::default();
+    // All tasks wait at once; that is not overload.
+    let queue_max = defaults.queue_max.max(load.tasks * load.batch * 2);
+    let backend = LocalBook::open(LocalOptions { queue_max, ..defaults }).await?;
+    let namespace = NamespaceName::new(NamespaceName::DEFAULT).map_err(misnamed)?;
+    for definition in load.definitions {
+        let request = PutLimitRequest {
+            namespace: namespace.clone(),
+            definition: definition.clone(),
+            expected_revision: None,
+        };
+        let put = backend.put_limit(request).await;
+        put.map_err(|error| Failure::Bench(format!("{}: {error}", definition.key)))?;
+    }
+    Ok(backend)
+}
+
+/// The keys of one requirement, for all its owners.
+struct Keys {
+    owner: Owner,
+    keys: Vec<LimitKey>,
+    amount: u64,
+    actual_amount: Option<u64>,
+}
+
+impl Keys {
+    fn key(&self, call: &Call) -> LimitKey {
+        let number = match self.owner {
+            Owner::Model => call.model,
+            Owner::Tenant => call.tenant,
+        };
+        self.keys[number].clone()
+    }
+}
+
+/// All names that requests hold. A name counts the references to it, and a count that all cores write to is
+/// slow, as it would not be if the requests came from different places. So there are several copies.
+struct Names {
+    namespace: NamespaceName,
+    keys: Vec<Keys>,
+}
+
+impl Names {
+    fn new(parts: &[Part]) -> Result<Names, NameError> {
+        let keys = parts.iter().map(|part| {
+            let (owner, amount, actual_amount) = (part.owner, part.amount, part.actual_amount());
+            Ok(Keys { owner, keys: part.keys()?, amount, actual_amount })
+        });
+        let namespace = NamespaceName::new(NamespaceName::DEFAULT)?;
+        Ok(Names { namespace, keys: keys.collect::<Result<_, _>>()? })
+    }
+
+    fn reserve(&self, call: &Call) -> ReserveRequest {
+        let requirement = |keys: &Keys| Amount { key: keys.key(call), amount: keys.amount };
+        ReserveRequest {
+            namespace: self.namespace.clone(),
+            lease: call.lease,
+            job: None,
+            requirements: self.keys.iter().map(requirement).collect(),
+        }
+    }
+
+    fn complete(&self, call: &Call) -> CompleteRequest {
+        let actual = |keys: &Keys| Some(Amount { key: keys.key(call), amount: keys.actual_amount? });
+        CompleteRequest {
+            namespace: self.namespace.clone(),
+            lease: call.lease,
+            job: None,
+            actuals: self.keys.iter().filter_map(actual).collect(),
+        }
+    }
+}
+
+/// One task.
+struct Worker {
+    backend: Arc<LocalBook>,
+    shared: Arc<Shared>,
+    names: Arc<Names>,
+    calls: Calls,
+    /// The calls of the batch at hand.
+    current: Vec<Call>,
+    batch: usize,
+    complete: bool,
+    tally: Tally,
+}
+
+impl Worker {
+    async fn run(mut self, deadline: tokio::time::Instant) -> Tally {
+        let repeated = timeout_at(deadline, async {
+            while self.shared.goes_on() {
+                self.admit().await;
+            }
+        });
+        if repeated.await.is_err() {
+            let what = || format!("no answer came within {} s of the end", GRACE.as_secs());
+            self.tally.note_errors(&self.shared, self.batch as u64, what);
+        }
+        self.tally
+    }
+
+    async fn admit(&mut self) {
+        self.calls.tick();
+        self.current.clear();
+        self.current.extend((0..self.batch).map(|_| self.calls.next()));
+        let requests = self.current.iter().map(|call| self.names.reserve(call)).collect();
+        let start = Instant::now();
+        let answers = self.backend.reserve(requests).await;
+        let latency = start.elapsed();
+        let (mut counts, mut error) = (Counts::default(), None);
+        for answer in answers {
+            match answer {
+                Ok(ReserveAnswer::Allowed { .. }) => counts.allowed += 1,
+                Ok(ReserveAnswer::Denied { .. }) => counts.denied += 1,
+                other => {
+                    counts.errors += 1;
+                    error.get_or_insert(other);
+                }
+            }
+        }
+        self.tally.note(&self.shared, latency, &counts);
+        self.tally.note_errors(&self.shared, counts.errors, || format!("{error:?}"));
+        if self.complete {
+            self.complete().await;
+        }
+    }
+
+    async fn complete(&mut self) {
+        let requests = self.current.iter().map(|call| self.names.complete(call)).collect();
+        let answers = self.backend.complete(requests).await;
+        let settled = answers.iter().flatten().filter(|answer| answer.reconciled).count();
+        self.tally.note_completed(&self.shared, settled as u64);
+        let missing = (self.current.len() - settled) as u64;
+        self.tally.note_errors(&self.shared, missing, || "a lease could not be completed".into());
+    }
+}

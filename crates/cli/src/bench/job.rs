@@ -1,0 +1,199 @@
+//! The job that is measured: admit one call against several limits at once.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use earmark_core::{Definition, Kind, LeaseId, LimitKey, NameError, Overage, UnixMs};
+
+pub(super) const MODELS: usize = 20;
+pub(super) const TENANTS: usize = 1_000;
+/// Digits of the number of a model or a tenant in a key. They are fixed, so that a key can be changed in
+/// place.
+pub(super) const MODEL_DIGITS: usize = 2;
+pub(super) const TENANT_DIGITS: usize = 4;
+const TOKENS: u64 = 1_500;
+/// A call uses a third of the tokens that it reserves.
+const USED_PART: u64 = 3;
+/// Whatever a run leaves behind is free again after a minute.
+const HOLD_SECONDS: u32 = 60;
+/// So much that nothing is ever denied.
+const CAPACITY: u64 = 1 << 60;
+
+/// Whose limit it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    Model,
+    Tenant,
+}
+
+/// One requirement of the job.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) owner: Owner,
+    /// What stands before and behind the owner's number in the key.
+    pub(super) before: &'static str,
+    pub(super) behind: String,
+    pub(super) amount: u64,
+    kind: Kind,
+    unit: &'static str,
+}
+
+/// One call: which model, for which tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) lease: LeaseId,
+    pub(super) model: usize,
+    pub(super) tenant: usize,
+}
+
+/// The requirements of a call against so many limits: requests, tokens and concurrency of a model, tokens of
+/// a tenant, then more requests of the model.
+pub(super) fn parts(limits: usize) -> Vec<Part> {
+    let rolling = Kind::Rolling { window_seconds: HOLD_SECONDS };
+    let slots = Kind::Concurrency { timeout_seconds: HOLD_SECONDS };
+    let model = |behind: &str, kind, amount, unit| Part {
+        owner: Owner::Model,
+        before: "bench:model-",
+        behind: behind.to_owned(),
+        amount,
+        kind,
+        unit,
+    };
+    let tenant = Part {
+        owner: Owner::Tenant,
+        before: "bench:tenant-",
+        behind: ":tpm".to_owned(),
+        amount: TOKENS,
+        kind: rolling,
+        unit: "tokens",
+    };
+    let first = [
+        model(":rpm", rolling, 1, "requests"),
+        model(":tpm", rolling, TOKENS, "tokens"),
+        model(":concurrency", slots, 1, "calls"),
+        tenant,
+    ];
+    let more =
+        (first.len() + 1..=limits).map(|number| model(&format!(":more-{number:02}"), rolling, 1, "requests"));
+    first.iter().take(limits).cloned().chain(more).collect()
+}
+
+impl Part {
+    /// How much of it a call uses that was admitted; nothing for what needs no actual.
+    pub(super) fn actual_amount(&self) -> Option<u64> {
+        (self.amount == TOKENS).then_some(TOKENS / USED_PART)
+    }
+
+    /// The key for this model or tenant.
+    pub(super) fn key(&self, number: usize) -> String {
+        let digits = match self.owner {
+            Owner::Model => MODEL_DIGITS,
+            Owner::Tenant => TENANT_DIGITS,
+        };
+        format!("{}{number:0digits$}{}", self.before, self.behind)
+    }
+
+    /// The keys for all models or tenants.
+    pub(super) fn keys(&self) -> Result<Vec<LimitKey>, NameError> {
+        let owners = match self.owner {
+            Owner::Model => MODELS,
+            Owner::Tenant => TENANTS,
+        };
+        (0..owners).map(|number| LimitKey::new(&self.key(number))).collect()
+    }
+}
+
+/// All limits that the job needs.
+pub(super) fn definitions(parts: &[Part]) -> Result<Vec<Definition>, NameError> {
+    let mut definitions = Vec::new();
+    for part in parts {
+        definitions.extend(part.keys()?.into_iter().map(|key| Definition {
+            key,
+            kind: part.kind,
+            capacity: CAPACITY,
+            unit: part.unit.to_owned(),
+            description: "made by earmark bench".to_owned(),
+            overage: Overage::Debt,
+        }));
+    }
+    Ok(definitions)
+}
+
+/// A stream of calls, each with a lease that no other has.
+pub(super) struct Calls {
+    state: u64,
+    now: UnixMs,
+}
+
+impl Calls {
+    /// The stream of one worker, unlike those of all others and of other runs.
+    pub(super) fn new() -> Calls {
+        let mut calls = Calls { state: ulid::Ulid::generate().0 as u64, now: UnixMs::default() };
+        calls.tick();
+        calls
+    }
+
+    /// Lets the leases that follow have the time of now.
+    pub(super) fn tick(&mut self) {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.now = UnixMs::new(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX));
+    }
+
+    /// The next call.
+    pub(super) fn next(&mut self) -> Call {
+        let (random, more) = (self.random(), self.random());
+        let lease = LeaseId::from_parts(self.now, (u128::from(random) << 16) | u128::from(more & 0xffff));
+        Call { lease, model: (more >> 16) as usize % MODELS, tenant: (more >> 32) as usize % TENANTS }
+    }
+
+    /// SplitMix64: every number comes once before one comes twice.
+    fn random(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_job_has_as_many_parts_as_asked_and_each_its_own_key() {
+        for limits in 1..=32 {
+            let parts = parts(limits);
+            let keys: BTreeSet<String> = parts.iter().map(|part| part.key(7)).collect();
+            assert_eq!((parts.len(), keys.len()), (limits, limits));
+            assert!(keys.iter().all(|key| key.starts_with("bench:")), "{keys:?}");
+        }
+    }
+
+    #[test]
+    fn four_limits_are_three_of_a_model_and_one_of_a_tenant() {
+        let keys: Vec<String> = parts(4).iter().map(|part| part.key(7)).collect();
+        assert_eq!(
+            keys,
+            [
+                "bench:model-07:rpm",
+                "bench:model-07:tpm",
+                "bench:model-07:concurrency",
+                "bench:tenant-0007:tpm"
+            ]
+        );
+        let definitions = definitions(&parts(4)).unwrap();
+        assert_eq!(definitions.len(), 3 * MODELS + TENANTS);
+        assert!(definitions.iter().all(|definition| definition.validate().is_ok()));
+    }
+
+    #[test]
+    fn leases_differ_between_calls_and_workers() {
+        let (mut one, mut other) = (Calls::new(), Calls::new());
+        let leases: BTreeSet<LeaseId> =
+            (0..1_000).flat_map(|_| [one.next().lease, other.next().lease]).collect();
+        assert_eq!(leases.len(), 2_000);
+        let call = one.next();
+        assert!(call.model < MODELS && call.tenant < TENANTS);
+    }
+}

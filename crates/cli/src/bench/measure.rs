@@ -1,0 +1,272 @@
+//! What the workers share, what each of them counts, and the clock that drives them.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::histogram::Histogram;
+use crate::output::thousands;
+
+/// What comes before is not counted: connections, caches and the branch predictor are cold.
+pub(super) const WARM_UP: Duration = Duration::from_secs(1);
+/// How long workers may take to notice the end, and to get the answers they wait for.
+pub(super) const GRACE: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_millis(10);
+const SECOND: Duration = Duration::from_secs(1);
+
+const WARMING_UP: u8 = 0;
+const MEASURING: u8 = 1;
+const STOPPING: u8 = 2;
+
+/// What all workers look at and add to.
+pub(super) struct Shared {
+    stage: AtomicU8,
+    /// All reserves, those of the warm-up too.
+    ops: AtomicU64,
+    errors: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Shared {
+    pub(super) fn new() -> Shared {
+        Shared {
+            stage: AtomicU8::new(WARMING_UP),
+            ops: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether workers should go on.
+    pub(super) fn goes_on(&self) -> bool {
+        self.stage.load(Ordering::Relaxed) != STOPPING
+    }
+
+    /// All workers are gone, so there is nothing to wait for.
+    pub(super) fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What came of one request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) allowed: u64,
+    pub(super) denied: u64,
+    pub(super) errors: u64,
+}
+
+/// What one worker has counted, or all of them.
+#[derive(Default)]
+pub(super) struct Tally {
+    pub(super) latency: Histogram,
+    pub(super) allowed: u64,
+    pub(super) denied: u64,
+    pub(super) completed: u64,
+    /// Those of the warm-up too: an error there is as bad.
+    pub(super) errors: u64,
+    pub(super) first_error: Option<String>,
+}
+
+impl Tally {
+    /// Counts a request that was answered after `latency`.
+    pub(super) fn note(&mut self, shared: &Shared, latency: Duration, counts: &Counts) {
+        let ops = counts.allowed + counts.denied;
+        shared.ops.fetch_add(ops, Ordering::Relaxed);
+        if shared.stage.load(Ordering::Relaxed) == MEASURING {
+            self.latency.record(latency, ops);
+            self.allowed += counts.allowed;
+            self.denied += counts.denied;
+        }
+    }
+
+    /// Counts so many leases that were completed.
+    pub(super) fn note_completed(&mut self, shared: &Shared, completed: u64) {
+        if shared.stage.load(Ordering::Relaxed) == MEASURING {
+            self.completed += completed;
+        }
+    }
+
+    /// Counts so many errors.
+    pub(super) fn note_errors(&mut self, shared: &Shared, errors: u64, what: impl FnOnce() -> String) {
+        if errors > 0 {
+            shared.errors.fetch_add(errors, Ordering::Relaxed);
+            self.errors += errors;
+            self.first_error.get_or_insert_with(what);
+        }
+    }
+
+    /// Counts an error that is none of a worker.
+    pub(super) fn add_error(&mut self, what: String) {
+        self.errors += 1;
+        self.first_error.get_or_insert(what);
+    }
+
+    /// Counts all that `other` has counted.
+    pub(super) fn merge(&mut self, other: Tally) {
+        self.latency.merge(&other.latency);
+        self.allowed += other.allowed;
+        self.denied += other.denied;
+        self.completed += other.completed;
+        self.errors += other.errors;
+        self.first_error = self.first_error.take().or(other.first_error);
+    }
+}
+
+/// How long a run may take, by time and by count.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    pub(super) duration: Duration,
+    pub(super) ops_max: u64,
+    pub(super) progress: Progress,
+}
+
+impl Bounds {
+    /// When workers give up even if they still wait for an answer.
+    pub(super) fn deadline(&self) -> Instant {
+        Instant::now() + WARM_UP + self.duration + GRACE
+    }
+}
+
+/// How the progress is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    None,
+    /// A line every second.
+    Lines,
+    /// One line that changes every second.
+    OneLine,
+}
+
+impl Progress {
+    /// On a terminal always; elsewhere unless the caller is a program.
+    pub(super) fn choose(is_json: bool) -> Progress {
+        match (io::stderr().is_terminal(), is_json) {
+            (true, _) => Progress::OneLine,
+            (false, false) => Progress::Lines,
+            (false, true) => Progress::None,
+        }
+    }
+
+    fn show(self, text: &str) {
+        let mut stderr = io::stderr().lock();
+        // Nobody is told if nobody can be.
+        _ = match self {
+            Progress::None => Ok(()),
+            Progress::Lines => writeln!(stderr, "{text}"),
+            Progress::OneLine => write!(stderr, "\r\x1b[K{text}").and_then(|()| stderr.flush()),
+        };
+    }
+
+    fn end(self) {
+        if self == Progress::OneLine {
+            self.show("");
+        }
+    }
+}
+
+/// Shows how far something has come that takes many steps, every second.
+pub(super) struct Steps {
+    progress: Progress,
+    what: &'static str,
+    total: usize,
+    done: usize,
+    shown: Instant,
+}
+
+impl Steps {
+    pub(super) fn new(progress: Progress, what: &'static str, total: usize) -> Steps {
+        Steps { progress, what, total, done: 0, shown: Instant::now() }
+    }
+
+    /// One more is done.
+    pub(super) fn step(&mut self) {
+        self.done += 1;
+        if self.shown.elapsed() >= SECOND {
+            self.shown = Instant::now();
+            let (done, total) = (thousands(self.done as u128), thousands(self.total as u128));
+            self.progress.show(&format!("{}: {done} of {total}", self.what));
+        }
+        if self.done == self.total {
+            self.progress.end();
+        }
+    }
+}
+
+/// What ended a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Time,
+    Ops,
+    /// All workers gave up.
+    Workers,
+}
+
+/// Takes the workers through warm-up, measurement and stop. Says how long was measured, and what ended it.
+pub(super) fn conduct(shared: &Shared, bounds: &Bounds) -> (Duration, End) {
+    let start = Instant::now();
+    let (mut seconds, mut ops_before) = (0, 0);
+    let mut measuring_since = None;
+    loop {
+        std::thread::sleep(POLL);
+        let ops = shared.ops.load(Ordering::Relaxed);
+        if measuring_since.is_none() && start.elapsed() >= WARM_UP {
+            shared.stage.store(MEASURING, Ordering::Relaxed);
+            measuring_since = Some(Instant::now());
+        }
+        let measured = measuring_since.map_or(Duration::ZERO, |since| since.elapsed());
+        let end = match () {
+            () if measured >= bounds.duration => Some(End::Time),
+            () if ops >= bounds.ops_max => Some(End::Ops),
+            () if shared.is_over.load(Ordering::Relaxed) => Some(End::Workers),
+            () => None,
+        };
+        if let Some(end) = end {
+            shared.stage.store(STOPPING, Ordering::Relaxed);
+            bounds.progress.end();
+            return (measured, end);
+        }
+        if start.elapsed() >= SECOND * (seconds + 1) {
+            seconds += 1;
+            let what = if seconds <= 1 { "warm-up, " } else { "" };
+            let errors = thousands(shared.errors.load(Ordering::Relaxed).into());
+            let rate = thousands((ops - ops_before).into());
+            bounds.progress.show(&format!("{seconds:>4} s: {what}{rate} ops/s, {errors} errors"));
+            ops_before = ops;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_comes_while_measuring_counts_except_errors() {
+        let shared = Shared::new();
+        let mut tally = Tally::default();
+        let counts = Counts { allowed: 2, denied: 1, errors: 0 };
+        for stage in [WARMING_UP, MEASURING, STOPPING] {
+            shared.stage.store(stage, Ordering::Relaxed);
+            tally.note(&shared, Duration::from_micros(5), &counts);
+            tally.note_completed(&shared, 2);
+            tally.note_errors(&shared, 1, || format!("error {stage}"));
+            tally.note_errors(&shared, 0, || "none".to_owned());
+        }
+        assert_eq!((tally.allowed, tally.denied, tally.completed, tally.errors), (2, 1, 2, 3));
+        assert_eq!(tally.first_error.as_deref(), Some("error 0"));
+        assert_eq!(shared.ops.load(Ordering::Relaxed), 9);
+    }
+
+    #[test]
+    fn a_run_ends_by_count_or_when_all_workers_are_gone() {
+        let bounds = Bounds { duration: SECOND * 60, ops_max: 3, progress: Progress::None };
+        let shared = Shared::new();
+        shared.ops.store(3, Ordering::Relaxed);
+        assert_eq!(conduct(&shared, &bounds), (Duration::ZERO, End::Ops));
+        assert!(!shared.goes_on());
+        let shared = Shared::new();
+        shared.end();
+        assert_eq!(conduct(&shared, &bounds), (Duration::ZERO, End::Workers));
+    }
+}

@@ -1,0 +1,176 @@
+//! Requests that are built once. For each call only the lease and the numbers in the keys are changed, in
+//! place, since the load and the server share the machine.
+
+use earmark_core::LeaseId;
+
+use super::job::{Call, MODEL_DIGITS, Owner, Part, TENANT_DIGITS};
+
+const LEASE_BYTES: usize = 26;
+const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+
+/// Where in the bytes the parts of one call are.
+#[derive(Debug, Default)]
+struct Places {
+    lease: usize,
+    models: Vec<usize>,
+    tenants: Vec<usize>,
+}
+
+/// The bytes of one HTTP request for one or more calls.
+#[derive(Debug)]
+pub(super) struct Request {
+    bytes: Vec<u8>,
+    places: Vec<Places>,
+}
+
+/// What is asked of the calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Reserve,
+    Complete,
+}
+
+impl Request {
+    /// A request for `calls` calls: the plain endpoint for one, the batch endpoint for more.
+    pub(super) fn new(action: Action, host: &str, parts: &[Part], calls: usize) -> Request {
+        let (path, list, amount) = match action {
+            Action::Reserve => ("/v1/reserve", "requirements", "amount"),
+            Action::Complete => ("/v1/complete", "actuals", "actual_amount"),
+        };
+        let wanted: Vec<(&Part, u64)> = parts
+            .iter()
+            .filter_map(|part| match action {
+                Action::Reserve => Some((part, part.amount)),
+                Action::Complete => Some((part, part.actual_amount()?)),
+            })
+            .collect();
+        let mut body = String::new();
+        let mut places = Vec::with_capacity(calls);
+        for call in 0..calls {
+            let mut found = Places::default();
+            body += if call == 0 { "{\"lease_id\":\"" } else { ",{\"lease_id\":\"" };
+            found.lease = body.len();
+            body += &format!("{:0<LEASE_BYTES$}\",\"{list}\":[", "");
+            for (place, (part, value)) in wanted.iter().enumerate() {
+                body += if place == 0 { "{\"key\":\"" } else { ",{\"key\":\"" };
+                let number_at = body.len() + part.before.len();
+                match part.owner {
+                    Owner::Model => found.models.push(number_at),
+                    Owner::Tenant => found.tenants.push(number_at),
+                }
+                body += &format!("{}\",\"{amount}\":{value}}}", part.key(0));
+            }
+            body += "]}";
+            places.push(found);
+        }
+        let (path, start, end) = if calls == 1 {
+            (path.to_owned(), "", "")
+        } else {
+            (format!("{path}/batch"), "{\"requests\":[", "]}")
+        };
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n{start}",
+            start.len() + body.len() + end.len()
+        );
+        for found in &mut places {
+            found.lease += head.len();
+            let numbers = found.models.iter_mut().chain(&mut found.tenants);
+            numbers.for_each(|number| *number += head.len());
+        }
+        Request { bytes: (head + &body + end).into_bytes(), places }
+    }
+
+    /// Makes it a request for these calls, as many as it was built for.
+    pub(super) fn fill(&mut self, calls: impl IntoIterator<Item = Call>) {
+        for (found, call) in self.places.iter().zip(calls) {
+            write_lease(&mut self.bytes[found.lease..][..LEASE_BYTES], call.lease);
+            for &at in &found.models {
+                write_number(&mut self.bytes[at..][..MODEL_DIGITS], call.model);
+            }
+            for &at in &found.tenants {
+                write_number(&mut self.bytes[at..][..TENANT_DIGITS], call.tenant);
+            }
+        }
+    }
+
+    /// How many calls it is for.
+    pub(super) fn calls(&self) -> usize {
+        self.places.len()
+    }
+
+    /// As it goes over the wire.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+fn write_number(digits: &mut [u8], number: usize) {
+    let mut rest = number;
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+}
+
+fn write_lease(text: &mut [u8], lease: LeaseId) {
+    let mut rest = lease.to_u128();
+    for character in text.iter_mut().rev() {
+        *character = ALPHABET[(rest & 31) as usize];
+        rest >>= 5;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::job::parts;
+    use super::*;
+
+    fn filled(action: Action, limits: usize, calls: &[Call]) -> (String, Value) {
+        let mut request = Request::new(action, "a:1", &parts(limits), calls.len());
+        // What an earlier call left behind must not show.
+        let other = Call { lease: LeaseId::from_u128(u128::MAX), model: 19, tenant: 999 };
+        request.fill(calls.iter().map(|_| other));
+        request.fill(calls.iter().copied());
+        let text = String::from_utf8(request.bytes().to_vec()).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.ends_with(&format!("content-length: {}", body.len())), "{text}");
+        (head.lines().next().unwrap().to_owned(), serde_json::from_str(body).unwrap())
+    }
+
+    #[test]
+    fn one_call_is_a_plain_request_with_its_lease_and_keys() {
+        let lease: LeaseId = "01ARZ3NDEKTSV4RRFFQ69G5FAV".parse().unwrap();
+        let (line, body) = filled(Action::Reserve, 4, &[Call { lease, model: 7, tenant: 42 }]);
+        assert_eq!(line, "POST /v1/reserve HTTP/1.1");
+        assert_eq!(
+            body,
+            json!({"lease_id": "01ARZ3NDEKTSV4RRFFQ69G5FAV", "requirements": [
+                {"key": "bench:model-07:rpm", "amount": 1},
+                {"key": "bench:model-07:tpm", "amount": 1500},
+                {"key": "bench:model-07:concurrency", "amount": 1},
+                {"key": "bench:tenant-0042:tpm", "amount": 1500},
+            ]})
+        );
+    }
+
+    #[test]
+    fn several_calls_are_a_batch_in_their_order() {
+        let call =
+            |number: usize| Call { lease: LeaseId::from_u128(number as u128), model: number, tenant: number };
+        let (line, body) = filled(Action::Complete, 4, &[call(1), call(2)]);
+        assert_eq!(line, "POST /v1/complete/batch HTTP/1.1");
+        assert_eq!(body["requests"].as_array().unwrap().len(), 2);
+        assert_eq!(
+            body["requests"][1],
+            json!({"lease_id": "00000000000000000000000002", "actuals": [
+                {"key": "bench:model-02:tpm", "actual_amount": 500},
+                {"key": "bench:tenant-0002:tpm", "actual_amount": 500},
+            ]})
+        );
+        let (_, body) = filled(Action::Reserve, 32, &[call(3); 256]);
+        assert_eq!(body["requests"][255]["requirements"].as_array().unwrap().len(), 32);
+    }
+}

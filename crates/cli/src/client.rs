@@ -1,0 +1,292 @@
+//! The HTTP client of the commands: one connection, one request at a time.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::Args;
+use hyper::body::{Body, Incoming};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::{Method, Request, Uri};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::failure::Failure;
+use crate::output;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longer than a server takes to say that it gave up.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(40);
+/// More than a list of as many limits as a server can hold.
+const ANSWER_BYTES_MAX: usize = 1 << 30;
+/// How much of an answer that makes no sense is shown.
+const EXCERPT_CHARS: usize = 200;
+
+/// What every command that talks to a server takes.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ClientArgs {
+    /// Where the server is
+    #[arg(long, value_name = "URL", env = "EARMARK_SERVER", default_value = "http://127.0.0.1:7878")]
+    pub(crate) server: ServerUrl,
+    /// Print everything as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Where a server is: `http://host:port`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServerUrl {
+    /// As it goes into the header `host`.
+    pub(crate) authority: String,
+    host: String,
+    port: u16,
+}
+
+impl FromStr for ServerUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ServerUrl, String> {
+        const ALLOWED: &str = "allowed is http://HOST:PORT, such as http://127.0.0.1:7878";
+        let uri: Uri = text.parse().map_err(|error| format!("found {text:?} ({error}), {ALLOWED}"))?;
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => {
+                return Err(format!(
+                    "found {text:?}: this version does not speak TLS, so https:// cannot be used; {ALLOWED}"
+                ));
+            }
+            _ => return Err(format!("found {text:?}, {ALLOWED}")),
+        }
+        let Some(authority) = uri.authority() else { return Err(format!("found {text:?}, {ALLOWED}")) };
+        let has_more = uri.path_and_query().is_some_and(|rest| rest.as_str() != "/");
+        if has_more || authority.as_str().contains('@') || authority.host().is_empty() {
+            return Err(format!("found {text:?}, {ALLOWED}, without a user, a path or a query"));
+        }
+        // A port that is none must not be taken for none at all.
+        let behind_host = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
+        let port = match behind_host.strip_prefix(':').map(str::parse) {
+            None => 80,
+            Some(Ok(port)) => port,
+            Some(Err(_)) => {
+                return Err(format!("found {text:?}, {ALLOWED}, with a port of at most {}", u16::MAX));
+            }
+        };
+        // The resolver wants an IPv6 address without its brackets.
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        Ok(ServerUrl { authority: authority.to_string(), host, port })
+    }
+}
+
+impl fmt::Display for ServerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}", self.authority)
+    }
+}
+
+impl ServerUrl {
+    /// A TCP connection to the server.
+    pub(crate) async fn connect(&self) -> Result<TcpStream, Failure> {
+        let connected = timeout(CONNECT_TIMEOUT, TcpStream::connect((self.host.as_str(), self.port))).await;
+        let stream = match connected {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(source)) => return Err(self.unreachable(source)),
+            Err(_) => {
+                let what = format!("no connection within {} s", CONNECT_TIMEOUT.as_secs());
+                return Err(self.unreachable(io::Error::new(io::ErrorKind::TimedOut, what)));
+            }
+        };
+        stream.set_nodelay(true).map_err(|source| self.unreachable(source))?;
+        Ok(stream)
+    }
+
+    fn unreachable(&self, source: io::Error) -> Failure {
+        let hint = match source.kind() {
+            io::ErrorKind::ConnectionRefused => format!(
+                "; is a server running there? Start one with: earmark serve --in-memory --listen 127.0.0.1:{}",
+                self.port
+            ),
+            _ => String::new(),
+        };
+        Failure::Unreachable { url: self.to_string(), source, hint }
+    }
+}
+
+/// A connection to a server.
+pub(crate) struct Client {
+    url: ServerUrl,
+    sender: SendRequest<String>,
+}
+
+impl Client {
+    /// Connects to the server at `url`. The connection is driven by a task of the current runtime.
+    pub(crate) async fn connect(url: &ServerUrl) -> Result<Client, Failure> {
+        let stream = url.connect().await?;
+        let (sender, connection) =
+            handshake(TokioIo::new(stream)).await.map_err(|error| no_answer(url, error))?;
+        // What goes wrong with the connection is seen by whoever waits for an answer.
+        tokio::spawn(connection);
+        Ok(Client { url: url.clone(), sender })
+    }
+
+    /// Posts `body` and reads the answer.
+    pub(crate) async fn post<A: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<A, Failure> {
+        self.send(Method::POST, path, body).await
+    }
+
+    /// Sends one request with a body and reads its answer.
+    pub(crate) async fn send<A: DeserializeOwned>(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<A, Failure> {
+        let body = serde_json::to_string(body)
+            .map_err(|error| Failure::System { what: "writing the request", source: error.into() })?;
+        self.call(method, path, Some(body)).await
+    }
+
+    /// Sends one request and reads its answer, which must be a success.
+    pub(crate) async fn call<A: DeserializeOwned>(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+    ) -> Result<A, Failure> {
+        let (status, bytes) = match timeout(ANSWER_TIMEOUT, self.exchange(method, path, body)).await {
+            Ok(exchanged) => exchanged?,
+            Err(_) => {
+                let what = format!("nothing came within {} s", ANSWER_TIMEOUT.as_secs());
+                return Err(no_answer(&self.url, what));
+            }
+        };
+        if !(200..300).contains(&status) {
+            return Err(self.refusal(status, &bytes));
+        }
+        serde_json::from_slice(&bytes).map_err(|error| self.strange(&format!("{error}: {}", excerpt(&bytes))))
+    }
+
+    async fn exchange(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+    ) -> Result<(u16, Vec<u8>), Failure> {
+        let mut request = Request::builder().method(method).uri(path).header(HOST, &self.url.authority);
+        if body.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        let request = request
+            .body(body.unwrap_or_default())
+            .map_err(|error| Failure::Usage(format!("{path}: {error}")))?;
+        self.sender.ready().await.map_err(|error| no_answer(&self.url, error))?;
+        let answer = self.sender.send_request(request).await.map_err(|error| no_answer(&self.url, error))?;
+        let status = answer.status().as_u16();
+        let bytes = self.collect(answer.into_body()).await?;
+        Ok((status, bytes))
+    }
+
+    async fn collect(&self, mut body: Incoming) -> Result<Vec<u8>, Failure> {
+        let mut bytes = Vec::new();
+        while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+            let frame = frame.map_err(|error| no_answer(&self.url, error))?;
+            if let Some(data) = frame.data_ref() {
+                bytes.extend_from_slice(data);
+            }
+            if bytes.len() > ANSWER_BYTES_MAX {
+                return Err(self.strange("it is larger than any answer can be"));
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn refusal(&self, status: u16, bytes: &[u8]) -> Failure {
+        #[derive(serde::Deserialize)]
+        struct Refusal {
+            error: String,
+            #[serde(default)]
+            message: String,
+        }
+        match serde_json::from_slice::<Refusal>(bytes) {
+            Ok(Refusal { error, message }) => {
+                let message = if message.is_empty() { "it gave no reason" } else { &message };
+                let message = output::visible(message);
+                Failure::Refused { status, error, message }
+            }
+            Err(_) => self.strange(&format!("status {status}: {}", excerpt(bytes))),
+        }
+    }
+
+    fn strange(&self, what: &str) -> Failure {
+        Failure::StrangeAnswer { url: self.url.to_string(), what: what.to_owned() }
+    }
+}
+
+fn no_answer(url: &ServerUrl, what: impl fmt::Display) -> Failure {
+    Failure::NoAnswer { url: url.to_string(), what: what.to_string() }
+}
+
+/// The beginning of `bytes`, for a message.
+pub(crate) fn excerpt(bytes: &[u8]) -> String {
+    output::visible(&String::from_utf8_lossy(bytes)).chars().take(EXCERPT_CHARS).collect()
+}
+
+/// Runs what a client command does, on a runtime of its own.
+pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|source| Failure::System { what: "starting the runtime", source })?.block_on(work)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_gives_host_and_port() {
+        for (text, authority, host, port) in [
+            ("http://127.0.0.1:7878", "127.0.0.1:7878", "127.0.0.1", 7878),
+            ("http://127.0.0.1:7878/", "127.0.0.1:7878", "127.0.0.1", 7878),
+            ("http://[::1]:80", "[::1]:80", "::1", 80),
+            ("http://earmark", "earmark", "earmark", 80),
+        ] {
+            let (authority, host) = (authority.to_owned(), host.to_owned());
+            assert_eq!(text.parse(), Ok(ServerUrl { authority, host, port }), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_url_that_is_none_is_refused_with_what_is_allowed() {
+        for text in [
+            "",
+            "7878",
+            "localhost:7878",
+            "ftp://a:1",
+            "http://",
+            "http://a:99999",
+            "http://a:1/path",
+            "http://a:1?query",
+            "http://user@a:1",
+        ] {
+            let message = text.parse::<ServerUrl>().unwrap_err();
+            assert!(message.contains("allowed is http://HOST:PORT"), "{text}: {message}");
+        }
+        let message = "https://a:1".parse::<ServerUrl>().unwrap_err();
+        assert!(message.contains("does not speak TLS"), "{message}");
+    }
+
+    #[test]
+    fn an_excerpt_is_short_and_on_one_line() {
+        assert_eq!(excerpt(b"a\x1b[2J\nb"), "a [2J b");
+        assert_eq!(excerpt(&[b'x'; 1_000]).len(), EXCERPT_CHARS);
+    }
+}

@@ -1,0 +1,109 @@
+//! `earmark complete`: say what a lease really used.
+
+use clap::Args;
+use earmark_core::{JobId, LeaseId};
+use serde::{Deserialize, Serialize};
+
+use crate::amount::{self, Actual};
+use crate::client::{self, Client, ClientArgs};
+use crate::failure::{Done, Failure};
+use crate::output;
+
+pub(crate) const HELP: &str = "\
+What was reserved and not used is free at once. A key without an actual stays as it was reserved, except
+that concurrency is always freed. Completing twice changes nothing.
+
+Examples:
+  earmark complete --lease 01ARZ3NDEKTSV4RRFFQ69G5FAV --actual gpt-4o:tpm=1234
+  earmark complete --lease 01ARZ3NDEKTSV4RRFFQ69G5FAV --json";
+
+#[derive(Args, Debug)]
+pub(crate) struct CompleteArgs {
+    /// The lease that was allowed
+    #[arg(long, value_name = "ULID")]
+    lease: LeaseId,
+    /// What was used of which limit; 0 is allowed, and none at all is too
+    #[arg(long = "actual", value_name = "KEY=AMOUNT", value_parser = amount::actual)]
+    actuals: Vec<Actual>,
+    /// The work behind it, for logs
+    #[arg(long, value_name = "ID")]
+    job: Option<JobId>,
+    #[command(flatten)]
+    pub(crate) client: ClientArgs,
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    lease_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job_id: Option<&'a str>,
+    actuals: &'a [Actual],
+}
+
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct Answer {
+    ok: bool,
+    #[serde(default)]
+    error: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    #[serde(default)]
+    reconciled: bool,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    lease_id: String,
+    #[serde(flatten)]
+    answer: &'a Answer,
+}
+
+pub(crate) fn run(args: &CompleteArgs) -> Result<Done, Failure> {
+    amount::check_keys("--actual", args.actuals.iter().map(|actual| &actual.key))?;
+    let body = Body {
+        lease_id: args.lease.to_string(),
+        job_id: args.job.as_ref().map(JobId::as_str),
+        actuals: &args.actuals,
+    };
+    let exchange = async {
+        let mut client = Client::connect(&args.client.server).await?;
+        client.post("/v1/complete", &body).await
+    };
+    let answer: Answer = client::block_on(exchange).map_err(|failure| failure.of_lease(args.lease))?;
+    if args.client.json {
+        output::print_json(&Document { lease_id: args.lease.to_string(), answer: &answer })?;
+    } else if answer.ok {
+        output::print(&answer.text(args.lease))?;
+    } else {
+        let message = answer.message.as_deref().unwrap_or("it gave no reason");
+        eprintln!("earmark: the server refused ({}): {message}", answer.error);
+    }
+    Ok(if answer.ok { Done::Ok } else { Done::Failed })
+}
+
+impl Answer {
+    fn text(&self, lease: LeaseId) -> String {
+        let what = if self.reconciled { "completed" } else { "nothing to settle" };
+        match &self.message {
+            Some(message) => format!("{what}, lease {lease}: {message}\n"),
+            None => format!("{what}, lease {lease}\n"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_says_whether_anything_was_settled() {
+        let lease = LeaseId::from_u128(1);
+        let settled = Answer { ok: true, reconciled: true, ..Answer::default() };
+        assert_eq!(settled.text(lease), "completed, lease 00000000000000000000000001\n");
+        let unknown = Answer { ok: true, message: Some("it was not known".into()), ..Answer::default() };
+        assert_eq!(
+            unknown.text(lease),
+            "nothing to settle, lease 00000000000000000000000001: it was not known\n"
+        );
+    }
+}

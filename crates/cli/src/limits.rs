@@ -1,0 +1,162 @@
+//! `earmark limits`: put, get, list and delete limits.
+
+mod put;
+mod show;
+
+use clap::{Args, Subcommand};
+use earmark_core::LimitKey;
+use hyper::Method;
+use serde::{Deserialize, Serialize};
+
+use crate::client::{self, Client, ClientArgs};
+use crate::failure::{Done, Failure};
+use crate::output;
+use put::PutArgs;
+use show::{Limit, Usage};
+
+pub(crate) const HELP: &str = "\
+Examples:
+  earmark limits put --key gpt-4o:rpm --kind rolling --capacity 60 --window 60 --unit requests
+  earmark limits list";
+
+const GET_HELP: &str = "\
+Examples:
+  earmark limits get gpt-4o:rpm
+  earmark limits get gpt-4o:rpm --json | jq .usage.available";
+
+const LIST_HELP: &str = "\
+Examples:
+  earmark limits list
+  earmark limits list --json | jq -r '.limits[].definition.key'";
+
+const DELETE_HELP: &str = "\
+A limit of which something is still taken goes down to nothing first, and takes no more reserves.
+
+Examples:
+  earmark limits delete gpt-4o:rpm
+  earmark limits delete gpt-4o:rpm --json";
+
+const PATH: &str = "/v1/admin/limits";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LimitsCommand {
+    /// Create a limit or change its definition
+    #[command(after_help = put::HELP)]
+    Put(PutArgs),
+    /// Show one limit and what is taken of it
+    #[command(after_help = GET_HELP)]
+    Get(KeyArgs),
+    /// Show all limits
+    #[command(after_help = LIST_HELP)]
+    List(ListArgs),
+    /// Let a limit run empty and forget it
+    #[command(after_help = DELETE_HELP)]
+    Delete(KeyArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct KeyArgs {
+    /// The limit
+    key: LimitKey,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// The answer to a put or a delete.
+#[derive(Debug, Deserialize, Serialize)]
+struct Changed {
+    ok: bool,
+    status: String,
+}
+
+impl LimitsCommand {
+    /// Whether the answer is for a program.
+    pub(crate) fn is_json(&self) -> bool {
+        match self {
+            LimitsCommand::Put(args) => args.client.json,
+            LimitsCommand::Get(args) | LimitsCommand::Delete(args) => args.client.json,
+            LimitsCommand::List(args) => args.client.json,
+        }
+    }
+}
+
+pub(crate) fn run(command: &LimitsCommand) -> Result<Done, Failure> {
+    match command {
+        LimitsCommand::Put(args) => put(args),
+        LimitsCommand::Get(args) => get(args),
+        LimitsCommand::List(args) => list(args),
+        LimitsCommand::Delete(args) => delete(args),
+    }?;
+    Ok(Done::Ok)
+}
+
+fn put(args: &PutArgs) -> Result<(), Failure> {
+    let document = args.document()?;
+    let changed: Changed = client::block_on(async {
+        let mut client = Client::connect(&args.client.server).await?;
+        client.send(Method::PUT, PATH, &document).await
+    })?;
+    if args.client.json {
+        return output::print_json(&changed);
+    }
+    output::print(&put::text(&document.into_definition(), &changed.status))
+}
+
+fn get(args: &KeyArgs) -> Result<(), Failure> {
+    #[derive(Deserialize)]
+    struct Answer {
+        limit: Limit,
+    }
+    #[derive(Serialize)]
+    struct Document {
+        limit: Limit,
+        usage: Usage,
+    }
+    let document = client::block_on(async {
+        let path = format!("{PATH}/{}", args.key);
+        let mut client = Client::connect(&args.client.server).await?;
+        let answer: Answer = client.call(Method::GET, &path, None).await?;
+        let usage = client.call(Method::GET, &format!("{path}/usage"), None).await?;
+        Ok(Document { limit: answer.limit, usage })
+    })?;
+    if args.client.json {
+        return output::print_json(&document);
+    }
+    output::print(&show::one(&document.limit, &document.usage))
+}
+
+fn list(args: &ListArgs) -> Result<(), Failure> {
+    #[derive(Deserialize, Serialize)]
+    struct Document {
+        limits: Vec<Limit>,
+    }
+    let document: Document = client::block_on(async {
+        let mut client = Client::connect(&args.client.server).await?;
+        client.call(Method::GET, PATH, None).await
+    })?;
+    if args.client.json {
+        return output::print_json(&document);
+    }
+    output::print(&show::list(&document.limits))
+}
+
+fn delete(args: &KeyArgs) -> Result<(), Failure> {
+    let changed: Changed = client::block_on(async {
+        let mut client = Client::connect(&args.client.server).await?;
+        client.call(Method::DELETE, &format!("{PATH}/{}", args.key), None).await
+    })?;
+    if args.client.json {
+        return output::print_json(&changed);
+    }
+    output::print(&match changed.status.as_str() {
+        "deleted" => format!("{} is deleted\n", args.key),
+        "decreasing" => format!("{} takes no more reserves, and is deleted once nothing is held\n", args.key),
+        status => format!("{} is {status}\n", args.key),
+    })
+}

@@ -1,0 +1,163 @@
+//! Limits as the server gives them, and as people read them.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::output::{seconds, table, thousands};
+
+/// What a limit is and where it stands. Fields that are not known here are passed on to programs.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Limit {
+    definition: Definition,
+    status: String,
+    pending_decrease_to: Option<u64>,
+    revision: u64,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Definition {
+    key: String,
+    kind: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    capacity: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    window_seconds: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    timeout_seconds: Option<u64>,
+    #[serde(default)]
+    unit: String,
+    #[serde(default)]
+    description: String,
+    #[serde(default)]
+    overage: String,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+/// What is taken of a limit.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Usage {
+    capacity: u64,
+    reserved: u64,
+    available: u64,
+    debt: u128,
+    status: String,
+    pending_decrease_to: Option<u64>,
+}
+
+impl Definition {
+    fn amount(&self, amount: u128) -> String {
+        format!("{} {}", thousands(amount), self.unit).trim_end().to_owned()
+    }
+
+    fn held_for(&self) -> String {
+        self.window_seconds.or(self.timeout_seconds).map_or("-".to_owned(), seconds)
+    }
+}
+
+impl Limit {
+    fn status(&self) -> String {
+        match self.pending_decrease_to {
+            Some(0) => format!("{}, to be deleted", self.status),
+            Some(to) => format!("{} to {}", self.status, thousands(to.into())),
+            None => self.status.clone(),
+        }
+    }
+}
+
+/// A table of limits.
+pub(super) fn list(limits: &[Limit]) -> String {
+    if limits.is_empty() {
+        return "there are no limits; put one with: earmark limits put (--help shows how)\n".to_owned();
+    }
+    let header = ["KEY", "KIND", "CAPACITY", "HELD FOR", "OVERAGE", "STATUS"].map(str::to_owned);
+    let rows = limits.iter().map(|limit| {
+        let definition = &limit.definition;
+        [
+            definition.key.clone(),
+            definition.kind.clone(),
+            definition.capacity.map_or("-".to_owned(), |capacity| definition.amount(capacity.into())),
+            definition.held_for(),
+            definition.overage.clone(),
+            limit.status(),
+        ]
+    });
+    table(&std::iter::once(header).chain(rows).collect::<Vec<_>>())
+}
+
+/// One limit and what is taken of it.
+pub(super) fn one(limit: &Limit, usage: &Usage) -> String {
+    let definition = &limit.definition;
+    let held_for = match definition.kind.as_str() {
+        "rolling" => format!("{} after it was taken", definition.held_for()),
+        _ => format!("until its lease completes, at most {}", definition.held_for()),
+    };
+    let mut rows = vec![
+        ["key:", &definition.key].map(str::to_owned),
+        ["kind:".to_owned(), definition.kind.clone()],
+        ["status:".to_owned(), format!("{}, revision {}", limit.status(), limit.revision)],
+        ["capacity:".to_owned(), definition.amount(usage.capacity.into())],
+        ["reserved:".to_owned(), definition.amount(usage.reserved.into())],
+        ["available:".to_owned(), definition.amount(usage.available.into())],
+        ["debt:".to_owned(), definition.amount(usage.debt)],
+        ["held for:".to_owned(), held_for],
+        ["overage:".to_owned(), definition.overage.clone()],
+    ];
+    if !definition.description.is_empty() {
+        rows.push(["about:".to_owned(), definition.description.clone()]);
+    }
+    table(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RPM: &str = r#"{"definition":{"key":"a:rpm","kind":"rolling","capacity":60000,"window_seconds":60,
+        "unit":"requests","description":"","overage":"debt"},
+        "status":"active","pending_decrease_to":null,"revision":1}"#;
+    const SLOTS: &str = r#"{"definition":{"key":"a:slots","kind":"concurrency","capacity":8,
+        "timeout_seconds":600,"unit":"","description":"Calls","overage":"deny","zone":"x"},
+        "status":"decreasing","pending_decrease_to":4,"revision":2}"#;
+
+    fn limit(text: &str) -> Limit {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn a_list_is_a_table() {
+        assert_eq!(
+            list(&[limit(RPM), limit(SLOTS)]),
+            "KEY      KIND         CAPACITY         HELD FOR  OVERAGE  STATUS\n\
+             a:rpm    rolling      60,000 requests  1 min     debt     active\n\
+             a:slots  concurrency  8                10 min    deny     decreasing to 4\n"
+        );
+        assert!(list(&[]).starts_with("there are no limits"));
+    }
+
+    #[test]
+    fn one_limit_shows_what_is_taken_of_it() {
+        let usage = r#"{"capacity":8,"reserved":5,"available":3,"debt":340282366920938463463374607431768211455,
+            "status":"decreasing","pending_decrease_to":4}"#;
+        let usage: Usage = serde_json::from_str(usage).unwrap();
+        assert_eq!(
+            one(&limit(SLOTS), &usage),
+            "key:        a:slots\n\
+             kind:       concurrency\n\
+             status:     decreasing to 4, revision 2\n\
+             capacity:   8\n\
+             reserved:   5\n\
+             available:  3\n\
+             debt:       340,282,366,920,938,463,463,374,607,431,768,211,455\n\
+             held for:   until its lease completes, at most 10 min\n\
+             overage:    deny\n\
+             about:      Calls\n"
+        );
+    }
+
+    #[test]
+    fn programs_get_every_field_even_those_not_known_here() {
+        let given: Value = serde_json::from_str(SLOTS).unwrap();
+        assert_eq!(serde_json::to_value(limit(SLOTS)).unwrap(), given);
+    }
+}

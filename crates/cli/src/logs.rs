@@ -1,0 +1,97 @@
+//! What the server says about itself, on the standard error.
+
+use std::io::{self, IsTerminal};
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, fmt, registry};
+
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// How a line of the log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people
+    Human,
+    /// One JSON object a line
+    Json,
+}
+
+/// What is logged: a level, or levels by part of the program.
+#[derive(Clone, Debug)]
+pub(crate) struct LogLevel(Targets);
+
+impl FromStr for LogLevel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<LogLevel, String> {
+        // Whoever sets the variable to nothing wants what there is without it.
+        let text = if text.is_empty() { "info" } else { text };
+        // The filter would take a misspelt level for the name of a part, and log nothing.
+        for directive in text.split(',') {
+            let (target, level) = directive.split_once('=').unwrap_or(("all", directive));
+            if target.is_empty() || !LEVELS.contains(&level.to_ascii_lowercase().as_str()) {
+                return Err(format!(
+                    "found {directive:?}, allowed are {}, or a list such as info,earmark_server=debug",
+                    LEVELS.join(", ")
+                ));
+            }
+        }
+        let targets = text.to_ascii_lowercase().parse();
+        targets.map(LogLevel).map_err(|error| format!("found {text:?}: {error}"))
+    }
+}
+
+/// Starts logging. Whatever was started before stays.
+pub(crate) fn start(format: LogFormat, level: &LogLevel) {
+    let writer = fmt::layer().with_writer(io::stderr);
+    let layer = match format {
+        LogFormat::Human => writer.with_ansi(io::stderr().is_terminal()).boxed(),
+        LogFormat::Json => writer.json().flatten_event(true).boxed(),
+    };
+    _ = registry().with(layer.with_filter(level.0.clone())).try_init();
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing_subscriber::filter::LevelFilter;
+
+    use super::*;
+
+    #[test]
+    fn levels_are_read_for_all_and_by_part() {
+        for (text, target, expected) in [
+            ("", "any", LevelFilter::INFO),
+            ("WARN", "any", LevelFilter::WARN),
+            ("off", "any", LevelFilter::OFF),
+            ("warn,earmark_server=debug", "earmark_server::http", LevelFilter::DEBUG),
+            ("warn,earmark_server=debug", "hyper", LevelFilter::WARN),
+        ] {
+            let level: LogLevel = text.parse().unwrap();
+            let enabled = |filter: LevelFilter| {
+                filter.into_level().is_none_or(|level_| level.0.would_enable(target, &level_))
+            };
+            assert!(enabled(expected), "{text}");
+            if let Some(more) = expected.into_level().and_then(next) {
+                assert!(!level.0.would_enable(target, &more), "{text}");
+            }
+        }
+    }
+
+    fn next(level: tracing::Level) -> Option<tracing::Level> {
+        use tracing::Level;
+        let levels = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE];
+        levels.into_iter().find(|other| *other > level)
+    }
+
+    #[test]
+    fn a_misspelt_level_is_refused_with_what_is_allowed() {
+        for text in ["loud", "inf", "info,", "earmark_server=loud", "=info", "info,loud"] {
+            let error = text.parse::<LogLevel>().unwrap_err();
+            assert!(error.contains("allowed are off, error, warn, info, debug, trace"), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! `earmark`: the server, its clients and a benchmark, in one binary.
+//!
+//! `serve` puts a Book behind the HTTP server. The other commands are clients of it and know nothing but the
+//! contract. `bench` measures the same job in process and over HTTP.
+
+mod amount;
+mod bench;
+mod client;
+mod complete;
+mod failure;
+mod limits;
+mod logs;
+mod output;
+mod reserve;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use failure::{Done, Failure};
+
+const HELP: &str = "\
+Exit codes:
+  0  it worked; for reserve: allowed
+  1  failure
+  2  wrong command line, or a file that it names cannot be used
+  3  reserve: denied
+
+Examples:
+  earmark serve --in-memory
+  earmark limits put --key gpt-4o:rpm --kind rolling --capacity 60 --window 60 --unit requests
+  earmark reserve --key gpt-4o:rpm=1
+  earmark bench --seconds 5";
+
+/// Admission control for LLM traffic: requests, tokens, concurrency and budgets, all or nothing.
+#[derive(Debug, Parser)]
+#[command(name = "earmark", version, after_help = HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a server
+    #[command(after_help = serve::HELP)]
+    Serve(serve::ServeArgs),
+    /// Put, get, list and delete limits
+    #[command(subcommand, after_help = limits::HELP)]
+    Limits(limits::LimitsCommand),
+    /// Take all of several limits, or none of them
+    #[command(after_help = reserve::HELP)]
+    Reserve(reserve::ReserveArgs),
+    /// Say what a lease really used, and give the rest back
+    #[command(after_help = complete::HELP)]
+    Complete(complete::CompleteArgs),
+    /// Measure how many reserves a second there are
+    #[command(after_help = bench::HELP)]
+    Bench(bench::BenchArgs),
+}
+
+impl Command {
+    fn run(&self) -> Result<Done, Failure> {
+        match self {
+            Command::Serve(args) => serve::run(args),
+            Command::Limits(command) => limits::run(command),
+            Command::Reserve(args) => reserve::run(args),
+            Command::Complete(args) => complete::run(args),
+            Command::Bench(args) => bench::run(args),
+        }
+    }
+
+    /// Whether the standard output is for a program.
+    fn is_json(&self) -> bool {
+        match self {
+            Command::Serve(_) => false,
+            Command::Limits(command) => command.is_json(),
+            Command::Reserve(args) => args.client.json,
+            Command::Complete(args) => args.client.json,
+            Command::Bench(args) => args.json,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let command = Cli::parse().command;
+    match command.run() {
+        Ok(done) => done.into(),
+        Err(failure) => {
+            eprintln!("earmark: {failure}");
+            if command.is_json() {
+                // The sentence above is all there is to say if this fails too.
+                _ = output::print_json(&failure.document());
+            }
+            failure.exit_code()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_help_with_an_example() {
+        fn check(command: &clap::Command, path: &str) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Examples:\n  "), "{path}");
+            assert!(help.contains("earmark"), "{path}");
+            for subcommand in command.get_subcommands() {
+                check(subcommand, &format!("{path} {}", subcommand.get_name()));
+            }
+        }
+        check(&Cli::command(), "earmark");
+    }
+
+    #[test]
+    fn every_client_command_takes_a_server_and_json() {
+        for line in [
+            "limits put --file -",
+            "limits get a",
+            "limits list",
+            "limits delete a",
+            "reserve --key a=1",
+            "complete --lease 01ARZ3NDEKTSV4RRFFQ69G5FAV",
+        ] {
+            let words = ["earmark"].into_iter().chain(line.split_whitespace());
+            let words = words.chain(["--server", "http://a:1", "--json"]);
+            assert!(Cli::try_parse_from(words).unwrap().command.is_json(), "{line}");
+        }
+    }
+}

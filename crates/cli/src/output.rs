@@ -1,0 +1,131 @@
+//! What people and programs read on the standard output.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// Prints `text`. A reader that went away, such as `head`, is no failure.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    let printed = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    match printed {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(|source| Failure::System { what: "standard output", source }),
+    }
+}
+
+/// Prints `value` as one JSON object on one line.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string(value)
+        .map_err(|error| Failure::System { what: "standard output", source: error.into() })?;
+    print(&(text + "\n"))
+}
+
+/// `text` on one line, without anything that moves a terminal's cursor: it may come from anywhere.
+pub(crate) fn visible(text: &str) -> String {
+    text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
+}
+
+/// `1234567` as `1,234,567`.
+pub(crate) fn thousands(number: u128) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `duration` rounded to about three digits, with its unit.
+pub(crate) fn time(duration: Duration) -> String {
+    let us = duration.as_secs_f64() * 1e6;
+    match us {
+        us if us < 999.5 => format!("{us:.0} us"),
+        us if us < 9_995.0 => format!("{:.2} ms", us / 1e3),
+        us if us < 999_500.0 => format!("{:.0} ms", us / 1e3),
+        us if us < 9_995_000.0 => format!("{:.1} s", us / 1e6),
+        us => format!("{:.0} s", us / 1e6),
+    }
+}
+
+/// `seconds` in the largest unit that divides it: `90 s`, `5 min`, `1 h`, `1 d`.
+pub(crate) fn seconds(seconds: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(86_400, "d"), (3_600, "h"), (60, "min")];
+    for (size, unit) in UNITS {
+        if seconds > 0 && seconds.is_multiple_of(size) {
+            return format!("{} {unit}", thousands((seconds / size).into()));
+        }
+    }
+    format!("{} s", thousands(seconds.into()))
+}
+
+/// `rows` with their columns aligned, the first row being the header.
+pub(crate) fn table<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; COLUMNS] = std::array::from_fn(width);
+    let mut text = String::new();
+    for row in rows {
+        let line: String =
+            row.iter().zip(widths).map(|(cell, width)| format!("{:<width$}  ", visible(cell))).collect();
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        for (number, text) in
+            [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567"), (100_000, "100,000")]
+        {
+            assert_eq!(thousands(number), text);
+        }
+    }
+
+    #[test]
+    fn times_are_rounded_and_have_units() {
+        for (us, text) in [
+            (0, "0 us"),
+            (999, "999 us"),
+            (1_000, "1.00 ms"),
+            (9_994, "9.99 ms"),
+            (12_345, "12 ms"),
+            (999_499, "999 ms"),
+            (999_999, "1.0 s"),
+            (61_000_000, "61 s"),
+        ] {
+            assert_eq!(time(Duration::from_micros(us)), text, "{us}");
+        }
+    }
+
+    #[test]
+    fn seconds_take_the_largest_unit_that_divides_them() {
+        for (number, text) in [
+            (0, "0 s"),
+            (60, "1 min"),
+            (90, "90 s"),
+            (3_600, "1 h"),
+            (86_400, "1 d"),
+            (366 * 86_400, "366 d"),
+        ] {
+            assert_eq!(seconds(number), text);
+        }
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [["KEY", "KIND"], ["a:rpm", "rolling"], ["b", "c"]].map(|row| row.map(str::to_owned));
+        assert_eq!(table(&rows), "KEY    KIND\na:rpm  rolling\nb      c\n");
+        assert_eq!(table::<2>(&[]), "");
+    }
+}

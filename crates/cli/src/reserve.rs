@@ -1,0 +1,192 @@
+//! `earmark reserve`: take all of several limits, or none of them.
+
+use std::time::Duration;
+
+use clap::Args;
+use earmark_core::{JobId, LeaseId};
+use serde::{Deserialize, Serialize};
+
+use crate::amount::{self, Requirement};
+use crate::client::{self, Client, ClientArgs};
+use crate::failure::{Done, Failure};
+use crate::output;
+
+pub(crate) const HELP: &str = "\
+Exit codes:
+  0  allowed
+  1  failure: no answer, or one that another try will not change (an unknown key, say)
+  2  wrong command line
+  3  denied: come back later, with a new lease
+
+Examples:
+  earmark reserve --key gpt-4o:rpm=1 --key gpt-4o:tpm=4000 --key gpt-4o:concurrency=1
+  LEASE=$(earmark reserve --key gpt-4o:tpm=4000 --json | jq -r .lease_id)";
+
+#[derive(Args, Debug)]
+pub(crate) struct ReserveArgs {
+    /// How much of which limit; up to 32 of them, all of which are taken or none
+    #[arg(long = "key", value_name = "KEY=AMOUNT", required = true, value_parser = amount::requirement)]
+    keys: Vec<Requirement>,
+    /// The lease, to repeat a reserve whose answer was lost [default: a new one]
+    #[arg(long, value_name = "ULID")]
+    lease: Option<LeaseId>,
+    /// The work behind it, for logs
+    #[arg(long, value_name = "ID")]
+    job: Option<JobId>,
+    #[command(flatten)]
+    pub(crate) client: ClientArgs,
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    lease_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job_id: Option<&'a str>,
+    requirements: &'a [Requirement],
+}
+
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct Answer {
+    allowed: bool,
+    #[serde(default)]
+    retry_after_ms: Option<u64>,
+    #[serde(default)]
+    reserved_at_unix_ms: Option<u64>,
+    #[serde(default)]
+    error: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    limited_by: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    never: Option<bool>,
+}
+
+/// The answer, and the lease it is about, which may be new.
+#[derive(Serialize)]
+struct Document<'a> {
+    lease_id: String,
+    #[serde(flatten)]
+    answer: &'a Answer,
+}
+
+pub(crate) fn run(args: &ReserveArgs) -> Result<Done, Failure> {
+    amount::check_keys("--key", args.keys.iter().map(|requirement| &requirement.key))?;
+    let lease = args.lease.unwrap_or_else(|| LeaseId::from_u128(ulid::Ulid::generate().0));
+    let body = Body {
+        lease_id: lease.to_string(),
+        job_id: args.job.as_ref().map(JobId::as_str),
+        requirements: &args.keys,
+    };
+    let exchange = async {
+        let mut client = Client::connect(&args.client.server).await?;
+        client.post("/v1/reserve", &body).await
+    };
+    let answer: Answer = client::block_on(exchange).map_err(|failure| failure.of_lease(lease))?;
+    let done = answer.done();
+    if args.client.json {
+        output::print_json(&Document { lease_id: lease.to_string(), answer: &answer })?;
+    } else if done == Done::Failed {
+        eprintln!("earmark: the server refused ({}): {}", answer.error, answer.explanation());
+    } else {
+        output::print(&answer.text(lease, &args.keys))?;
+    }
+    Ok(done)
+}
+
+impl Answer {
+    fn done(&self) -> Done {
+        let word = self.error.split(':').next().unwrap_or_default();
+        match word {
+            _ if self.allowed => Done::Ok,
+            "" | "lease_expired" | "limit_decreasing" | "insufficient_credit" => Done::Denied,
+            _ => Done::Failed,
+        }
+    }
+
+    /// What the error means, in the server's words where it has some.
+    fn explanation(&self) -> &str {
+        if let Some(message) = &self.message {
+            return message;
+        }
+        match self.error.split(':').next().unwrap_or_default() {
+            "unknown_limit_key" => "no limit has this key; see: earmark limits list",
+            "limit_decreasing" => {
+                "the capacity of this limit is going down, and too much of it is still taken"
+            }
+            "insufficient_credit" => "there is not enough credit",
+            "lease_expired" => "this lease was completed or ran out; take a new one",
+            _ => "it gave no reason",
+        }
+    }
+
+    fn text(&self, lease: LeaseId, keys: &[Requirement]) -> String {
+        if self.allowed {
+            let actuals: String = keys.iter().map(|part| format!(" --actual {}=AMOUNT", part.key)).collect();
+            return format!("allowed, lease {lease}\nwhen done: earmark complete --lease {lease}{actuals}\n");
+        }
+        let mut text = format!("denied, lease {lease}\n");
+        if !self.error.is_empty() {
+            text += &format!("because:    {} ({})\n", self.explanation(), self.error);
+        }
+        if let Some(limited_by) = self.limited_by.as_deref().filter(|keys| !keys.is_empty()) {
+            text += &format!("limited by: {}\n", limited_by.join(", "));
+        }
+        if self.never == Some(true) {
+            text += "try again:  never with this amount, it exceeds the capacity\n";
+        } else if let Some(ms) = self.retry_after_ms.filter(|ms| *ms > 0) {
+            text +=
+                &format!("try again:  in {}, with a new lease\n", output::time(Duration::from_millis(ms)));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn denied(error: &str) -> Answer {
+        Answer { error: error.into(), ..Answer::default() }
+    }
+
+    #[test]
+    fn a_denial_is_not_a_failure_and_a_wrong_request_is() {
+        assert_eq!(Answer { allowed: true, ..Answer::default() }.done(), Done::Ok);
+        for error in ["", "lease_expired", "limit_decreasing:a:b", "insufficient_credit:a"] {
+            assert_eq!(denied(error).done(), Done::Denied, "{error}");
+        }
+        for error in ["invalid_request", "unknown_limit_key:a", "overloaded", "backend_error", "other"] {
+            assert_eq!(denied(error).done(), Done::Failed, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_denial_says_what_was_in_the_way_and_when_to_come_back() {
+        let lease = LeaseId::from_u128(1);
+        let answer = Answer {
+            retry_after_ms: Some(1_500),
+            limited_by: Some(vec!["tpm".into(), "rpm".into()]),
+            ..denied("")
+        };
+        assert_eq!(
+            answer.text(lease, &[]),
+            "denied, lease 00000000000000000000000001\n\
+             limited by: tpm, rpm\n\
+             try again:  in 1.5 s, with a new lease\n"
+        );
+        let never = Answer { never: Some(true), ..denied("") };
+        assert!(never.text(lease, &[]).ends_with("never with this amount, it exceeds the capacity\n"));
+    }
+
+    #[test]
+    fn an_allowed_reserve_shows_how_to_complete_it() {
+        let keys = [amount::requirement("rpm=1").unwrap()];
+        let answer = Answer { allowed: true, ..Answer::default() };
+        assert_eq!(
+            answer.text(LeaseId::from_u128(1), &keys),
+            "allowed, lease 00000000000000000000000001\n\
+             when done: earmark complete --lease 00000000000000000000000001 --actual rpm=AMOUNT\n"
+        );
+    }
+}

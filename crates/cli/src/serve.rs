@@ -1,0 +1,253 @@
+//! `earmark serve`: a Book behind the HTTP server.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use earmark_admission::{LocalBook, LocalOptions};
+use earmark_core::Config;
+use earmark_server::{Server, ServerOptions, install_metrics};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::failure::{Done, Failure};
+use crate::logs::{self, LogFormat, LogLevel};
+use crate::output;
+
+pub(crate) const HELP: &str = "\
+Ctrl-C or SIGTERM finishes what is in flight and stops; a second one stops at once.
+
+Examples:
+  earmark serve --in-memory
+  earmark serve --in-memory --listen 127.0.0.1:9000 --limits limits.json --log-format json";
+
+/// The most leases a Book can tell apart.
+const LEASES_MAX: i64 = 1 << 30;
+/// A batch must fit into the queue.
+const QUEUE_MIN: i64 = earmark_admission::BATCH_MAX as i64;
+const QUEUE_MAX: i64 = 1 << 24;
+const RETENTION_SECONDS_MAX: i64 = 366 * 24 * 60 * 60;
+const CONNECTIONS_MAX: i64 = 1_000_000;
+
+#[derive(Args, Debug)]
+pub(crate) struct ServeArgs {
+    /// Keep everything in memory: after a stop only the limits file is left. Needed, since this version has
+    /// nothing else
+    #[arg(long)]
+    in_memory: bool,
+    /// Where to listen, IP:PORT; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7878", value_parser = address)]
+    listen: SocketAddr,
+    /// A file with the wanted limits: read at the start, if it is there, and written when limits change
+    #[arg(long, value_name = "FILE")]
+    limits: Option<PathBuf>,
+    /// How many reserves may wait; more are refused as overloaded
+    #[arg(long, value_name = "N", default_value_t = 65_536)]
+    #[arg(value_parser = clap::value_parser!(u32).range(QUEUE_MIN..=QUEUE_MAX))]
+    queue_max: u32,
+    /// How long a lease is remembered once it is resolved, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=RETENTION_SECONDS_MAX))]
+    retention: u32,
+    /// How many leases are remembered at most, resolved ones included; more are refused as overloaded
+    #[arg(long, value_name = "N", default_value_t = 1 << 26)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=LEASES_MAX))]
+    leases_max: u32,
+    /// How many connections may be open at once
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=CONNECTIONS_MAX))]
+    connections_max: u32,
+    /// How the log, which goes to the standard error, is written
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Human)]
+    log_format: LogFormat,
+    /// What is logged: off, error, warn, info, debug, trace, or a list such as info,earmark_server=debug
+    #[arg(long, value_name = "LEVEL", env = "RUST_LOG", default_value = "info")]
+    log_level: LogLevel,
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse()
+        .map_err(|_| format!("found {text:?}, allowed is IP:PORT, such as 127.0.0.1:7878 or [::1]:7878"))
+}
+
+pub(crate) fn run(args: &ServeArgs) -> Result<Done, Failure> {
+    if !args.in_memory {
+        return Err(Failure::Usage(
+            "--in-memory: found none, this version keeps everything in memory and nothing on disk except \
+             the limits file; say so with: earmark serve --in-memory"
+                .to_owned(),
+        ));
+    }
+    logs::start(args.log_format, &args.log_level);
+    runtime()?.block_on(serve(args))?;
+    Ok(Done::Ok)
+}
+
+/// A runtime with a worker for each core.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(cores()).enable_all().build();
+    runtime.map_err(|source| Failure::System { what: "starting the runtime", source })
+}
+
+/// How many cores this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+async fn serve(args: &ServeArgs) -> Result<(), Failure> {
+    let signals = Signals::new()?;
+    // Before the backend, which records from its start on.
+    install_metrics();
+    let backend = Arc::new(LocalBook::open(args.local_options()).await?);
+    let server = Server::bind(args.server_options(), backend).await?;
+    output::print(&greeting(server.local_addr(), args.limits.as_deref()))?;
+    tracing::info!(address = %server.local_addr(), "listening");
+    server.run(signals.first()).await?;
+    output::print("stopped\n")
+}
+
+impl ServeArgs {
+    fn local_options(&self) -> LocalOptions {
+        let config = Config {
+            retention_ms: u64::from(self.retention) * 1_000,
+            leases_max: self.leases_max,
+            ..Config::default()
+        };
+        let queue_max = self.queue_max as usize;
+        LocalOptions { config, limits_file: self.limits.clone(), queue_max, ..LocalOptions::default() }
+    }
+
+    fn server_options(&self) -> ServerOptions {
+        let connections_max = self.connections_max as usize;
+        ServerOptions { listen: self.listen, connections_max, ..ServerOptions::default() }
+    }
+}
+
+/// Where it listens, what is kept where, and what to try first.
+fn greeting(address: SocketAddr, limits: Option<&Path>) -> String {
+    let limits = match limits {
+        Some(path) => format!("in memory, written to {} when they change", path.display()),
+        None => "in memory, gone after a stop (keep them with --limits FILE)".to_owned(),
+    };
+    let limit = r#"{"key":"gpt-4o:rpm","kind":"rolling","capacity":60,"window_seconds":60}"#;
+    format!(
+        "Earmark {} listens on http://{address}\n\
+         limits: {limits}\n\
+         leases: in memory, gone after a stop\n\
+         try:    curl -X PUT http://{address}/v1/admin/limits -d '{limit}'\n",
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+/// What asks the process to stop.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Signals, Failure> {
+        let listen =
+            |kind| signal(kind).map_err(|source| Failure::System { what: "listening for signals", source });
+        Ok(Signals {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+        })
+    }
+
+    /// Waits for the first signal. The second then ends the process at once.
+    async fn first(mut self) {
+        let signal = self.next().await.name();
+        tracing::info!(signal, "finishing what is in flight; a second signal stops at once");
+        tokio::spawn(async move { std::process::exit(self.next().await.exit_code()) });
+    }
+
+    async fn next(&mut self) -> Asked {
+        tokio::select! {
+            _ = self.interrupt.recv() => Asked::Interrupt,
+            _ = self.terminate.recv() => Asked::Terminate,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Asked {
+    Interrupt,
+    Terminate,
+}
+
+impl Asked {
+    fn name(self) -> &'static str {
+        match self {
+            Asked::Interrupt => "SIGINT",
+            Asked::Terminate => "SIGTERM",
+        }
+    }
+
+    /// What shells report for a process that the signal ended.
+    fn exit_code(self) -> i32 {
+        match self {
+            Asked::Interrupt => 130,
+            Asked::Terminate => 143,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Wrapper {
+        #[command(flatten)]
+        serve: ServeArgs,
+    }
+
+    fn parse(line: &str) -> Result<ServeArgs, String> {
+        let words = std::iter::once("serve").chain(line.split_whitespace());
+        Wrapper::try_parse_from(words).map(|wrapper| wrapper.serve).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_parts() {
+        let args = parse("--in-memory").unwrap();
+        let (local, server) = (args.local_options(), args.server_options());
+        assert_eq!(local.config, Config::default());
+        assert_eq!(local.queue_max, LocalOptions::default().queue_max);
+        assert_eq!(server.listen, ServerOptions::default().listen);
+        assert_eq!(server.connections_max, ServerOptions::default().connections_max);
+    }
+
+    #[test]
+    fn flags_are_checked_against_their_bounds() {
+        for (line, message) in [
+            ("--queue-max 255", "255 is not in 256..=16777216"),
+            ("--retention 0", "0 is not in 1..=31622400"),
+            ("--leases-max 1073741825", "1073741825 is not in 1..=1073741824"),
+            ("--connections-max 0", "0 is not in 1..=1000000"),
+            ("--listen localhost", "found \"localhost\", allowed is IP:PORT"),
+            ("--log-format xml", "[possible values: human, json]"),
+            ("--log-level loud", "found \"loud\", allowed are off"),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert!(error.contains(message), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn without_in_memory_it_says_what_there_is() {
+        let failure = run(&parse("").unwrap()).unwrap_err();
+        assert!(failure.to_string().contains("earmark serve --in-memory"), "{failure}");
+    }
+
+    #[test]
+    fn the_greeting_says_what_is_kept_where() {
+        let address = address("127.0.0.1:7878").unwrap();
+        let text = greeting(address, Some(Path::new("limits.json")));
+        assert!(text.contains("listens on http://127.0.0.1:7878\n"), "{text}");
+        assert!(text.contains("limits: in memory, written to limits.json when they change\n"), "{text}");
+        assert!(greeting(address, None).contains("limits: in memory, gone after a stop"));
+    }
+}

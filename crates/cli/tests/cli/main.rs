@@ -1,0 +1,11 @@
+//! The built binary, from outside: what it prints, what it writes, and what it ends with.
+
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test that fails panics")]
+
+mod bench;
+mod files;
+mod readme;
+mod refusals;
+mod signals;
+mod support;
+mod walk;

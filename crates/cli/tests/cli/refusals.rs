@@ -1,0 +1,112 @@
+//! What is refused, with which words and which exit code.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+use crate::support::{Server, command, run};
+
+const LEASE: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
+
+#[test]
+fn a_wrong_command_line_names_the_flag_what_was_found_and_what_is_allowed() {
+    for (line, message) in [
+        ("serve --data dir --in-memory", "unexpected argument '--data'"),
+        ("serve --in-memory --listen localhost:1", "found \"localhost:1\", allowed is IP:PORT"),
+        ("serve --in-memory --queue-max 0", "0 is not in 256..=16777216"),
+        ("serve --in-memory --log-level loud", "found \"loud\", allowed are off, error, warn"),
+        ("serve --in-memory --log-format xml", "[possible values: human, json]"),
+        ("serve", "--in-memory: found none"),
+        ("serve --in-memory --listen 0.0.0.0:0", "allowed are loopback addresses"),
+        ("reserve", "--key <KEY=AMOUNT>"),
+        ("reserve --key a=0", "amount: found \"0\", allowed are integers from 1"),
+        ("reserve --key a=1 --key a=2", "--key: found a twice"),
+        ("reserve --key a=1 --lease x", "a ULID has 26 characters"),
+        ("reserve --key a=1 --server https://a:1", "does not speak TLS"),
+        ("reserve --key a=1 --server a:1", "allowed is http://HOST:PORT"),
+        ("complete --actual a=1", "--lease <ULID>"),
+        ("limits put --key a --kind rolling --capacity 1", "--window: found none"),
+        ("limits put --file /no/such/file", "--file: cannot read /no/such/file"),
+        ("limits get a/b", "limit key: found '/' at byte 1"),
+        ("bench --seconds 0", "0 is not in 1..=3600"),
+        ("bench --limits 33", "33 is not in 1..=32"),
+        ("bench --batch 257", "257 is not in 1..=256"),
+        ("bench --in-process --http http://a:1", "cannot be used with"),
+        ("write", "unrecognized subcommand 'write'"),
+    ] {
+        let ran = run(&line.split_whitespace().collect::<Vec<_>>()).ends(2);
+        assert!(ran.stderr.contains(message), "{line}: {ran:?}");
+    }
+}
+
+#[test]
+fn the_environment_is_checked_like_the_flags() {
+    let serve = command(&["serve", "--in-memory"]).env("RUST_LOG", "loud").output().unwrap();
+    assert_eq!(serve.status.code(), Some(2));
+    let list = command(&["limits", "list"]).env("EARMARK_SERVER", "nonsense").output().unwrap();
+    assert_eq!(list.status.code(), Some(2));
+}
+
+#[test]
+fn a_server_that_is_not_there_is_named_with_how_to_start_one() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("http://127.0.0.1:{port}");
+    for line in ["limits list", "reserve --key a=1", &format!("complete --lease {LEASE}"), "bench"] {
+        let flag = if line == "bench" { "--http" } else { "--server" };
+        let words: Vec<&str> = line.split_whitespace().chain([flag, &url, "--json"]).collect();
+        let ran = run(&words).ends(1);
+        let start = format!("earmark serve --in-memory --listen 127.0.0.1:{port}");
+        assert!(ran.stderr.contains(&format!("cannot reach {url}: ")), "{ran:?}");
+        assert!(ran.stderr.contains(&start), "{ran:?}");
+        assert_eq!(ran.json()["error"], "unreachable");
+    }
+}
+
+#[test]
+fn what_the_server_refuses_is_a_failure_with_its_words() {
+    let server = Server::start(&[]);
+    let unknown = server.line("reserve --key nowhere=1").ends(1);
+    assert!(unknown.stderr.contains("unknown_limit_key:nowhere"), "{unknown:?}");
+    let json = server.line("reserve --key nowhere=1 --json").ends(1).json();
+    assert_eq!(json["error"], "unknown_limit_key:nowhere");
+    assert_eq!(json["lease_id"].as_str().unwrap().len(), 26);
+
+    let old = server.line(&format!("reserve --key a=1 --lease {LEASE}")).ends(1);
+    assert!(old.stderr.contains("lease_id: it was made at 1469922850259 ms"), "{old:?}");
+    let unsettled = server.line(&format!("complete --lease {LEASE}")).ends(0);
+    assert!(unsettled.stdout.starts_with("nothing to settle, lease "), "{unsettled:?}");
+
+    let missing = server.line("limits get nowhere --json").ends(1);
+    assert_eq!(missing.json()["error"], "not_found");
+    server.line("limits delete nowhere").ends(1);
+    server.line("limits put --key a --kind rolling --capacity 1 --window 1").ends(0);
+    let other_kind = server.line("limits put --key a --kind concurrency --capacity 1 --timeout 1").ends(1);
+    assert!(other_kind.stderr.contains("an existing limit keeps its kind"), "{other_kind:?}");
+}
+
+#[test]
+fn a_server_that_is_none_is_told_apart_and_the_lease_is_not_lost() {
+    let answer = |text: &'static str| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            _ = stream.read(&mut [0; 4_096]);
+            _ = stream.write_all(text.as_bytes());
+        });
+        url
+    };
+    for (text, message) in [
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello",
+            "an answer that this version does not understand",
+        ),
+        ("HTTP/1.1 502 Bad Gateway\r\ncontent-length: 5\r\n\r\nhello", "status 502: hello"),
+        ("", "gave no answer"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\nhello", "gave no answer"),
+    ] {
+        let ran = run(&["reserve", "--key", "a=1", "--json", "--server", &answer(text)]).ends(1);
+        assert!(ran.stderr.contains(message), "{text}: {ran:?}");
+        let lease = ran.json()["lease_id"].as_str().unwrap().to_owned();
+        assert!(ran.stderr.contains(&format!("repeat it with the same lease: --lease {lease}")), "{ran:?}");
+    }
+}

@@ -1,0 +1,239 @@
+//! What clients get for a reserve and a complete.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use axum::http::StatusCode;
+use earmark_admission::{BackendError, CompleteAnswer, Refusal, ReserveAnswer};
+use earmark_core::LimitKey;
+use serde::{Serialize, Serializer};
+
+use super::reply::{BACKEND_ERROR, INVALID_REQUEST, LEASE_EXPIRED, OVERLOADED};
+use crate::metrics::{Completed, Reserved};
+
+/// When to retry with the same lease after `overloaded` or `backend_error`.
+const RETRY_SAME_LEASE_MS: u64 = 100;
+
+pub(super) const UNKNOWN_LIMIT_KEY: &str = "unknown_limit_key";
+pub(super) const LIMIT_DECREASING: &str = "limit_decreasing";
+
+/// The field `error`.
+#[derive(Clone, Copy, Default)]
+pub(super) enum Code<'a> {
+    /// No error: allowed, or plainly denied.
+    #[default]
+    None,
+    InvalidRequest,
+    UnknownLimitKey(&'a LimitKey),
+    LimitDecreasing(&'a LimitKey),
+    LeaseExpired,
+    Overloaded,
+    BackendError,
+}
+
+impl fmt::Display for Code<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Code::None => Ok(()),
+            Code::InvalidRequest => f.write_str(INVALID_REQUEST),
+            Code::UnknownLimitKey(key) => write!(f, "{UNKNOWN_LIMIT_KEY}:{key}"),
+            Code::LimitDecreasing(key) => write!(f, "{LIMIT_DECREASING}:{key}"),
+            Code::LeaseExpired => f.write_str(LEASE_EXPIRED),
+            Code::Overloaded => f.write_str(OVERLOADED),
+            Code::BackendError => f.write_str(BACKEND_ERROR),
+        }
+    }
+}
+
+impl Serialize for Code<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Code::None => serializer.serialize_str(""),
+            other => serializer.collect_str(other),
+        }
+    }
+}
+
+/// The answer to a reserve.
+#[derive(Serialize)]
+pub(super) struct ReserveWire<'a> {
+    allowed: bool,
+    retry_after_ms: u64,
+    reserved_at_unix_ms: u64,
+    error: Code<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty", serialize_with = "keys")]
+    limited_by: &'a [LimitKey],
+    #[serde(skip_serializing_if = "is_false")]
+    never: bool,
+}
+
+fn keys<S: Serializer>(keys: &[LimitKey], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(keys.iter().map(LimitKey::as_str))
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+const NOT_ALLOWED: ReserveWire<'_> = ReserveWire {
+    allowed: false,
+    retry_after_ms: 0,
+    reserved_at_unix_ms: 0,
+    error: Code::None,
+    message: None,
+    limited_by: &[],
+    never: false,
+};
+
+impl<'a> ReserveWire<'a> {
+    pub(super) fn of(answer: &'a Result<ReserveAnswer, BackendError>) -> ReserveWire<'a> {
+        match answer {
+            Ok(ReserveAnswer::Allowed { reserved_at }) => {
+                ReserveWire { allowed: true, reserved_at_unix_ms: reserved_at.get(), ..NOT_ALLOWED }
+            }
+            Ok(ReserveAnswer::Denied { retry_after_ms, limited_by, never }) => {
+                ReserveWire { retry_after_ms: *retry_after_ms, limited_by, never: *never, ..NOT_ALLOWED }
+            }
+            Ok(ReserveAnswer::Refused(refusal)) => ReserveWire::refused(refusal),
+            Err(error) => ReserveWire {
+                retry_after_ms: RETRY_SAME_LEASE_MS,
+                error: code(error),
+                message: Some(error.to_string().into()),
+                ..NOT_ALLOWED
+            },
+        }
+    }
+
+    fn refused(refusal: &'a Refusal) -> ReserveWire<'a> {
+        match refusal {
+            Refusal::InvalidRequest { message } => {
+                let message = Some(message.into());
+                ReserveWire { error: Code::InvalidRequest, message, ..NOT_ALLOWED }
+            }
+            Refusal::UnknownLimitKey(key) => ReserveWire { error: Code::UnknownLimitKey(key), ..NOT_ALLOWED },
+            Refusal::LimitDecreasing { key, retry_after_ms } => ReserveWire {
+                error: Code::LimitDecreasing(key),
+                retry_after_ms: *retry_after_ms,
+                ..NOT_ALLOWED
+            },
+            Refusal::LeaseExpired => {
+                let message = Some("lease_id: it was completed, released or ran out; take a new one".into());
+                ReserveWire { error: Code::LeaseExpired, message, ..NOT_ALLOWED }
+            }
+        }
+    }
+
+    /// A denial or a refusal is an answer like any other.
+    pub(super) fn status(&self) -> StatusCode {
+        match self.error {
+            Code::None
+            | Code::InvalidRequest
+            | Code::UnknownLimitKey(_)
+            | Code::LimitDecreasing(_)
+            | Code::LeaseExpired => StatusCode::OK,
+            Code::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+            Code::BackendError => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    pub(super) fn outcome(&self) -> Reserved {
+        match self.error {
+            Code::None if self.allowed => Reserved::Allowed,
+            Code::None => Reserved::Denied,
+            Code::InvalidRequest => Reserved::InvalidRequest,
+            Code::UnknownLimitKey(_) => Reserved::UnknownLimitKey,
+            Code::LimitDecreasing(_) => Reserved::LimitDecreasing,
+            Code::LeaseExpired => Reserved::LeaseExpired,
+            Code::Overloaded => Reserved::Overloaded,
+            Code::BackendError => Reserved::BackendError,
+        }
+    }
+
+    /// What stood in the way.
+    pub(super) fn limited_by(&self) -> &[LimitKey] {
+        self.limited_by
+    }
+}
+
+/// The answer to a complete.
+#[derive(Serialize)]
+pub(super) struct CompleteWire<'a> {
+    ok: bool,
+    error: Code<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<Cow<'a, str>>,
+    reconciled: bool,
+}
+
+impl<'a> CompleteWire<'a> {
+    pub(super) fn of(answer: &'a Result<CompleteAnswer, BackendError>) -> CompleteWire<'a> {
+        match answer {
+            Ok(CompleteAnswer { reconciled, message, is_invalid, .. }) => CompleteWire {
+                ok: !is_invalid,
+                error: if *is_invalid { Code::InvalidRequest } else { Code::None },
+                message: message.as_deref().map(Cow::Borrowed),
+                reconciled: *reconciled,
+            },
+            Err(error) => CompleteWire {
+                ok: false,
+                error: code(error),
+                message: Some(error.to_string().into()),
+                reconciled: false,
+            },
+        }
+    }
+
+    pub(super) fn status(&self) -> StatusCode {
+        match self.outcome() {
+            Completed::Reconciled | Completed::Unknown => StatusCode::OK,
+            Completed::InvalidRequest => StatusCode::BAD_REQUEST,
+            Completed::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+            Completed::BackendError => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    pub(super) fn outcome(&self) -> Completed {
+        match self.error {
+            Code::None if self.reconciled => Completed::Reconciled,
+            Code::None => Completed::Unknown,
+            Code::Overloaded => Completed::Overloaded,
+            Code::BackendError => Completed::BackendError,
+            Code::InvalidRequest
+            | Code::UnknownLimitKey(_)
+            | Code::LimitDecreasing(_)
+            | Code::LeaseExpired => Completed::InvalidRequest,
+        }
+    }
+}
+
+/// A batch: each answer on its own.
+#[derive(Serialize)]
+pub(super) struct Results<T> {
+    pub(super) results: Vec<T>,
+}
+
+/// The code of a failure.
+fn code(error: &BackendError) -> Code<'static> {
+    match error {
+        BackendError::Overloaded(_) => Code::Overloaded,
+        _ => Code::BackendError,
+    }
+}
+
+/// The answers to a batch of `count`, also where the backend gave none in time.
+pub(super) fn of_batch<T>(
+    answers: Result<Vec<Result<T, BackendError>>, BackendError>,
+    count: usize,
+) -> Vec<Result<T, BackendError>> {
+    let failed = |error: BackendError| (0..count).map(|_| Err(error.clone())).collect();
+    match answers {
+        Ok(answers) if answers.len() == count => answers,
+        Ok(answers) => {
+            failed(BackendError::Failed(format!("found {} answers to {count} requests", answers.len())))
+        }
+        Err(error) => failed(error),
+    }
+}

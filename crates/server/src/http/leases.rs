@@ -1,0 +1,58 @@
+//! `GET /v1/leases/{lease_id}`.
+
+use earmark_admission::{Amount, LeaseView};
+use earmark_core::{LeaseId, LeaseState, UnixMs};
+use serde::Serialize;
+
+use super::limits::failed;
+use super::reply::Reply;
+use super::serve::Call;
+use crate::app::App;
+
+pub(super) async fn get(app: &App, call: Call) -> Reply {
+    let lease: LeaseId = match call.name().parse() {
+        Ok(lease) => lease,
+        Err(error) => return Reply::invalid(&format!("{error}")),
+    };
+    match app.by(call.deadline, app.backend.lease(app.namespace.clone(), lease)).await {
+        Ok(Ok(Some(view))) => Reply::ok(&Lease { lease: LeaseWire::of(lease, &view) }),
+        Ok(Ok(None)) => Reply::not_found("lease_id: no such lease is remembered"),
+        Ok(Err(error)) | Err(error) => failed(&error),
+    }
+}
+
+#[derive(Serialize)]
+struct Lease<'a> {
+    lease: LeaseWire<'a>,
+}
+
+#[derive(Serialize)]
+struct LeaseWire<'a> {
+    lease_id: String,
+    reserved_at_unix_ms: u64,
+    requirements: Vec<Requirement<'a>>,
+    state: &'static str,
+}
+
+#[derive(Serialize)]
+struct Requirement<'a> {
+    key: &'a str,
+    amount: u64,
+}
+
+impl<'a> LeaseWire<'a> {
+    fn of(lease: LeaseId, view: &'a LeaseView) -> LeaseWire<'a> {
+        let requirement = |part: &'a Amount| Requirement { key: part.key.as_str(), amount: part.amount };
+        LeaseWire {
+            lease_id: lease.to_string(),
+            reserved_at_unix_ms: view.reserved_at.map_or(0, UnixMs::get),
+            requirements: view.requirements.iter().map(requirement).collect(),
+            state: match view.state {
+                LeaseState::Live => "live",
+                LeaseState::Expired => "expired",
+                LeaseState::Completed => "completed",
+                LeaseState::Denied => "denied",
+            },
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! `/v1/admin/limits`: what limits there are, and how full they are.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use earmark_admission::{
+    BackendError, DeleteLimitRequest, LimitChange, LimitDocument, LimitError, PutLimitRequest,
+};
+use earmark_core::{LimitInfo, LimitKey, LimitStatus, Usage};
+use serde::Serialize;
+use tokio::task::JoinError;
+
+use super::reply::{BACKEND_ERROR, OVERLOADED, Reply};
+use super::serve::Call;
+use super::shape::{DEFINITION, LIMIT_KEY};
+use crate::app::App;
+
+pub(super) async fn put(app: &App, call: Call) -> Reply {
+    let definition = match definition(&call) {
+        Ok(document) => document.into_definition(),
+        Err(reply) => return reply,
+    };
+    let (backend, namespace) = (Arc::clone(&app.backend), app.namespace.clone());
+    let request = PutLimitRequest { namespace, definition, expected_revision: None };
+    change(app, &call, async move { backend.put_limit(request).await }).await
+}
+
+pub(super) async fn delete(app: &App, call: Call) -> Reply {
+    let key = match key(&call) {
+        Ok(key) => key,
+        Err(reply) => return reply,
+    };
+    let (backend, namespace) = (Arc::clone(&app.backend), app.namespace.clone());
+    let request = DeleteLimitRequest { namespace, key, expected_revision: None };
+    change(app, &call, async move { backend.delete_limit(request).await }).await
+}
+
+pub(super) async fn list(app: &App, call: Call) -> Reply {
+    match app.by(call.deadline, app.backend.limits(app.namespace.clone())).await {
+        Ok(Ok(limits)) => Reply::ok(&Limits { limits: limits.iter().map(LimitWire::of).collect() }),
+        Ok(Err(error)) | Err(error) => failed(&error),
+    }
+}
+
+pub(super) async fn get(app: &App, call: Call) -> Reply {
+    let key = match key(&call) {
+        Ok(key) => key,
+        Err(reply) => return reply,
+    };
+    match app.by(call.deadline, app.backend.limit(app.namespace.clone(), key)).await {
+        Ok(Ok(Some(limit))) => Reply::ok(&Limit { limit: LimitWire::of(&limit) }),
+        Ok(Ok(None)) => no_such_limit(),
+        Ok(Err(error)) | Err(error) => failed(&error),
+    }
+}
+
+pub(super) async fn usage(app: &App, call: Call) -> Reply {
+    let key = match key(&call) {
+        Ok(key) => key,
+        Err(reply) => return reply,
+    };
+    match app.by(call.deadline, app.backend.usage(app.namespace.clone(), key)).await {
+        Ok(Ok(Some(usage))) => Reply::ok(&UsageWire::of(&usage)),
+        Ok(Ok(None)) => no_such_limit(),
+        Ok(Err(error)) | Err(error) => failed(&error),
+    }
+}
+
+/// What the backend says when it has no answer.
+pub(super) fn failed(error: &BackendError) -> Reply {
+    let (status, code) = match error {
+        BackendError::Overloaded(_) => (StatusCode::SERVICE_UNAVAILABLE, OVERLOADED),
+        _ => (StatusCode::INTERNAL_SERVER_ERROR, BACKEND_ERROR),
+    };
+    Reply::problem(status, code, &error.to_string())
+}
+
+/// The key in the path.
+fn key(call: &Call) -> Result<LimitKey, Reply> {
+    let wrong = |_| Reply::invalid(&LIMIT_KEY.explain(&"key", call.name()).unwrap_or_default());
+    LimitKey::new(call.name()).map_err(wrong)
+}
+
+fn definition(call: &Call) -> Result<LimitDocument, Reply> {
+    // The shape comes first: it knows the fields one by one, and what was really written.
+    if let Some(wrong) = DEFINITION.explain(&call.body) {
+        return Err(Reply::invalid(&wrong));
+    }
+    serde_json::from_slice(&call.body).map_err(|error| {
+        let message = error.to_string();
+        let position = format!(" at line {} column {}", error.line(), error.column());
+        Reply::invalid(message.strip_suffix(&position).unwrap_or(&message))
+    })
+}
+
+/// Carries a change out. It has several steps, so it goes on by itself if nobody waits for it any longer.
+async fn change(
+    app: &App,
+    call: &Call,
+    change: impl Future<Output = Result<LimitChange, LimitError>> + Send + 'static,
+) -> Reply {
+    let lost = |error: JoinError| Err(BackendError::Failed(error.to_string()).into());
+    let changed = match app.by(call.deadline, tokio::spawn(change)).await {
+        Ok(changed) => changed.unwrap_or_else(lost),
+        Err(error) => Err(error.into()),
+    };
+    match changed {
+        Ok(change) => Reply::ok(&Changed { ok: true, status: name(change.status) }),
+        Err(LimitError::NotFound) => no_such_limit(),
+        Err(LimitError::Backend(error)) => failed(&error),
+        Err(error) => Reply::invalid(&error.to_string()),
+    }
+}
+
+fn no_such_limit() -> Reply {
+    Reply::not_found("key: no limit has this key")
+}
+
+fn name(status: LimitStatus) -> &'static str {
+    match status {
+        LimitStatus::Active => "active",
+        LimitStatus::Decreasing { .. } => "decreasing",
+        LimitStatus::Deleted => "deleted",
+    }
+}
+
+fn pending_decrease_to(status: LimitStatus) -> Option<u64> {
+    match status {
+        LimitStatus::Decreasing { to } => Some(to),
+        LimitStatus::Active | LimitStatus::Deleted => None,
+    }
+}
+
+#[derive(Serialize)]
+struct Changed {
+    ok: bool,
+    status: &'static str,
+}
+
+#[derive(Serialize)]
+struct Limits {
+    limits: Vec<LimitWire>,
+}
+
+#[derive(Serialize)]
+struct Limit {
+    limit: LimitWire,
+}
+
+#[derive(Serialize)]
+struct LimitWire {
+    definition: LimitDocument,
+    status: &'static str,
+    pending_decrease_to: Option<u64>,
+    revision: u64,
+}
+
+impl LimitWire {
+    fn of(limit: &LimitInfo) -> LimitWire {
+        LimitWire {
+            definition: LimitDocument::of(&limit.definition),
+            status: name(limit.status),
+            pending_decrease_to: pending_decrease_to(limit.status),
+            revision: limit.revision,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct UsageWire {
+    capacity: u64,
+    reserved: u64,
+    available: u64,
+    debt: u128,
+    status: &'static str,
+    pending_decrease_to: Option<u64>,
+}
+
+impl UsageWire {
+    fn of(usage: &Usage) -> UsageWire {
+        UsageWire {
+            capacity: usage.capacity,
+            reserved: usage.reserved,
+            available: usage.available,
+            debt: usage.debt,
+            status: name(usage.status),
+            pending_decrease_to: pending_decrease_to(usage.status),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! `/openapi.json`, made from the table of routes.
+
+use serde_json::{Map, Value, json};
+
+use super::body::BODY_BYTES_MAX;
+use super::request_id::REQUEST_ID_BYTES_MAX;
+use super::route::{Documented, ROUTES, Route, WITH_BODY};
+use super::schema::{definition, schemas};
+use super::shape::{DEFINITION, LIMIT_KEY, Shape};
+
+/// The whole document, OpenAPI 3.1.
+pub(crate) fn document() -> Value {
+    let mut paths: Map<String, Value> = Map::new();
+    for route in &ROUTES {
+        let path = paths.entry(route.path).or_insert_with(|| json!({}));
+        path[route.verb.name()] = operation(route);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Earmark",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": about(),
+            "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {"schemas": schemas()},
+    })
+}
+
+fn about() -> String {
+    format!(
+        "Admission control for LLM traffic: reserve the most a call may need, complete with what it used. \
+         Unknown fields are refused. Bodies of more than {BODY_BYTES_MAX} bytes are refused. A denial is an \
+         answer with status 200. Any route answers 404 for a path and 405 for a method that is not in here."
+    )
+}
+
+fn operation(route: &Route) -> Value {
+    let mut operation = json!({
+        "operationId": route.operation,
+        "summary": route.about,
+        "responses": responses(route),
+    });
+    let mut parameters = vec![json!({
+        "name": "x-request-id",
+        "in": "header",
+        "required": false,
+        "description": format!(
+            "A name for this request in the logs, which is given back. One that is not 1 to \
+             {REQUEST_ID_BYTES_MAX} visible ASCII characters is replaced."
+        ),
+        "schema": {"type": "string"},
+    })];
+    if let Some(name) = route.parameter() {
+        let schema =
+            if name == "lease_id" { Shape::Lease.schema() } else { Shape::Name(&LIMIT_KEY).schema() };
+        parameters.push(json!({"name": name, "in": "path", "required": true, "schema": schema}));
+    }
+    operation["parameters"] = json!(parameters);
+    if let Some(shape) = route.body {
+        let schema = if std::ptr::eq(shape, &raw const DEFINITION) { definition() } else { shape.schema() };
+        operation["requestBody"] =
+            json!({"required": true, "content": {"application/json": {"schema": schema}}});
+    }
+    operation
+}
+
+fn responses(route: &Route) -> Value {
+    let shared = if route.body.is_some() { WITH_BODY.as_slice() } else { &[] };
+    // What a route says itself comes last and stands.
+    let all = shared.iter().chain(route.answers);
+    Value::Object(all.map(|answer| (answer.status.to_string(), response(answer))).collect())
+}
+
+fn response(answer: &Documented) -> Value {
+    let reference = |name: &&str| json!({"$ref": format!("#/components/schemas/{name}")});
+    let content = match answer.schemas {
+        [] => json!({"text/plain": {"schema": {"type": "string"}}}),
+        [name] => json!({"application/json": {"schema": reference(name)}}),
+        names => {
+            let any: Vec<Value> = names.iter().map(reference).collect();
+            json!({"application/json": {"schema": {"anyOf": any}}})
+        }
+    };
+    json!({
+        "description": answer.about,
+        "headers": {"x-request-id": {"description": "The name of the request.", "schema": {"type": "string"}}},
+        "content": content,
+    })
+}

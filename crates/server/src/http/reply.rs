@@ -1,0 +1,83 @@
+//! What a handler answers, before it is an HTTP response.
+
+use axum::body::Bytes;
+use axum::http::{HeaderValue, StatusCode};
+use serde::Serialize;
+
+pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// The text format of Prometheus.
+pub(super) const PROMETHEUS: HeaderValue =
+    HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+
+/// Most answers are shorter.
+const BYTES_USUAL: usize = 128;
+
+/// What a handler answers.
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(super) content_type: HeaderValue,
+    pub(crate) body: Bytes,
+    /// What is left of the request was not read, so nothing can follow it on its connection.
+    pub(super) closes: bool,
+}
+
+/// What is wrong, in the form that every endpoint shares.
+#[derive(Serialize)]
+struct Problem<'a> {
+    error: &'a str,
+    message: &'a str,
+}
+
+impl Reply {
+    pub(super) fn json(status: StatusCode, answer: &impl Serialize) -> Reply {
+        let mut body = Vec::with_capacity(BYTES_USUAL);
+        match serde_json::to_writer(&mut body, answer) {
+            Ok(()) => Reply { status, content_type: JSON, body: Bytes::from(body), closes: false },
+            // None of the answers can fail to be written; a client should still hear if one does.
+            Err(error) => {
+                Reply::problem(StatusCode::INTERNAL_SERVER_ERROR, BACKEND_ERROR, &error.to_string())
+            }
+        }
+    }
+
+    pub(super) fn ok(answer: &impl Serialize) -> Reply {
+        Reply::json(StatusCode::OK, answer)
+    }
+
+    pub(super) fn problem(status: StatusCode, error: &str, message: &str) -> Reply {
+        let body = serde_json::to_vec(&Problem { error, message }).unwrap_or_default();
+        Reply { status, content_type: JSON, body: Bytes::from(body), closes: false }
+    }
+
+    /// A body or a path that is not what the contract says.
+    pub(super) fn invalid(message: &str) -> Reply {
+        Reply::problem(StatusCode::BAD_REQUEST, INVALID_REQUEST, message)
+    }
+
+    pub(super) fn not_found(message: &str) -> Reply {
+        Reply::problem(StatusCode::NOT_FOUND, NOT_FOUND, message)
+    }
+
+    /// What it wants did not come in time.
+    pub(crate) fn too_slow(message: &str) -> Reply {
+        Reply::problem(StatusCode::REQUEST_TIMEOUT, REQUEST_TIMEOUT, message)
+    }
+
+    pub(crate) fn overloaded(message: &str) -> Reply {
+        Reply::problem(StatusCode::SERVICE_UNAVAILABLE, OVERLOADED, message)
+    }
+
+    pub(super) fn closing(self) -> Reply {
+        Reply { closes: true, ..self }
+    }
+}
+
+// The codes that stand alone in the field `error`.
+pub(super) const INVALID_REQUEST: &str = "invalid_request";
+pub(super) const LEASE_EXPIRED: &str = "lease_expired";
+pub(super) const OVERLOADED: &str = "overloaded";
+pub(super) const BACKEND_ERROR: &str = "backend_error";
+pub(super) const NOT_FOUND: &str = "not_found";
+pub(super) const NOT_READY: &str = "not_ready";
+pub(super) const METHOD_NOT_ALLOWED: &str = "method_not_allowed";
+pub(super) const REQUEST_TIMEOUT: &str = "request_timeout";

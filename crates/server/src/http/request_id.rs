@@ -1,0 +1,89 @@
+//! A name for every request, to find it in the logs.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The longest id that is taken from a client.
+pub(crate) const REQUEST_ID_BYTES_MAX: usize = 128;
+
+const HEX: &[u8; 16] = b"0123456789abcdef";
+const PREFIX_BYTES: usize = 8;
+const NUMBER_BYTES: usize = 12;
+
+/// Makes ids: a random prefix of this process, and a number.
+pub(crate) struct RequestIds {
+    prefix: u64,
+    next: AtomicU64,
+}
+
+impl RequestIds {
+    pub(crate) fn new() -> RequestIds {
+        // The keys of the standard hasher are the random bits that need no further dependency.
+        RequestIds { prefix: RandomState::new().hash_one(0), next: AtomicU64::new(0) }
+    }
+
+    /// The client's own id if it is fit to be logged, else a new one.
+    pub(super) fn of(&self, headers: &HeaderMap) -> HeaderValue {
+        match headers.get(REQUEST_ID) {
+            Some(id) if is_fit(id.as_bytes()) => id.clone(),
+            _ => self.make(),
+        }
+    }
+
+    fn make(&self) -> HeaderValue {
+        let mut id = [b'-'; PREFIX_BYTES + 1 + NUMBER_BYTES];
+        hex(&mut id[..PREFIX_BYTES], self.prefix);
+        hex(&mut id[PREFIX_BYTES + 1..], self.next.fetch_add(1, Ordering::Relaxed));
+        HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("-"))
+    }
+}
+
+fn is_fit(id: &[u8]) -> bool {
+    (1..=REQUEST_ID_BYTES_MAX).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic)
+}
+
+/// The lower digits of `number`, as many as there are places.
+fn hex(places: &mut [u8], mut number: u64) {
+    for place in places.iter_mut().rev() {
+        *place = HEX[(number & 15) as usize];
+        number >>= 4;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(id: &[u8]) -> HeaderMap {
+        HeaderMap::from_iter([(REQUEST_ID, HeaderValue::from_bytes(id).unwrap())])
+    }
+
+    #[test]
+    fn made_ids_differ_and_share_their_prefix() {
+        let ids = RequestIds::new();
+        let (first, second) = (ids.of(&HeaderMap::new()), ids.of(&HeaderMap::new()));
+        assert_ne!(first, second);
+        assert_eq!(first.as_bytes()[..8], second.as_bytes()[..8]);
+        assert!(first.as_bytes().ends_with(b"-000000000000"));
+        assert!(second.as_bytes().ends_with(b"-000000000001"));
+    }
+
+    #[test]
+    fn a_clients_id_is_kept_only_if_it_is_short_and_visible() {
+        let ids = RequestIds::new();
+        for (id, is_kept) in [
+            (&b"a"[..], true),
+            (&[b'~'; 128], true),
+            (&[b'a'; 129], false),
+            (b"", false),
+            (b"a b", false),
+            (b"a\tb", false),
+            (b"\xc3\xa9", false),
+        ] {
+            assert_eq!(ids.of(&headers(id)).as_bytes() == id, is_kept, "{id:?}");
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The table of routes. The router and `/openapi.json` are both made from it, so that there is no route
+//! without a description and no description without a route.
+
+use std::future::{Future, ready};
+use std::pin::Pin;
+
+use axum::routing::MethodFilter;
+
+use super::reply::Reply;
+use super::serve::Call;
+use super::shape::{self, Shape};
+use super::{complete, health, leases, limits, reserve};
+use crate::app::App;
+
+/// What an answer that is on its way looks like.
+type Handled<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
+
+/// The methods that are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Get,
+    Post,
+    Put,
+    Delete,
+}
+
+impl Verb {
+    pub(super) fn filter(self) -> MethodFilter {
+        match self {
+            Verb::Get => MethodFilter::GET,
+            Verb::Post => MethodFilter::POST,
+            Verb::Put => MethodFilter::PUT,
+            Verb::Delete => MethodFilter::DELETE,
+        }
+    }
+
+    /// As an OpenAPI document writes it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Verb::Get => "get",
+            Verb::Post => "post",
+            Verb::Put => "put",
+            Verb::Delete => "delete",
+        }
+    }
+}
+
+/// One route: what it does, and what is said of it.
+pub(crate) struct Route {
+    pub(super) verb: Verb,
+    /// At most one parameter.
+    pub(super) path: &'static str,
+    pub(super) handler: for<'a> fn(&'a App, Call) -> Handled<'a>,
+    /// What its body must look like, if it has one.
+    pub(super) body: Option<&'static Shape>,
+    /// A name for it, for generated clients.
+    pub(super) operation: &'static str,
+    pub(super) about: &'static str,
+    /// What it answers besides what every route of its kind does.
+    pub(super) answers: &'static [Documented],
+}
+
+impl Route {
+    /// As it is named in metrics.
+    pub(crate) fn label(&self) -> &'static str {
+        self.operation
+    }
+
+    /// The parameter in the path.
+    pub(super) fn parameter(&self) -> Option<&'static str> {
+        let (_, rest) = self.path.split_once('{')?;
+        rest.split_once('}').map(|(name, _)| name)
+    }
+}
+
+/// An answer, as it is described.
+pub(super) struct Documented {
+    pub(super) status: u16,
+    pub(super) about: &'static str,
+    /// Names of schemas, one of which fits; none if it is text.
+    pub(super) schemas: &'static [&'static str],
+}
+
+const fn answer(status: u16, schema: &'static [&'static str], about: &'static str) -> Documented {
+    Documented { status, about, schemas: schema }
+}
+
+const PROBLEM: &[&str] = &["Problem"];
+const RESERVE_ANSWER: &[&str] = &["ReserveAnswer"];
+const COMPLETE_ANSWER: &[&str] = &["CompleteAnswer"];
+
+const BAD_KEY: Documented = answer(400, PROBLEM, "The key in the path is none.");
+const NO_LIMIT: Documented = answer(404, PROBLEM, "No limit has this key.");
+const FAILED: Documented =
+    answer(500, PROBLEM, "`backend_error`: the outcome is unknown, or nothing happened. Retry.");
+const OVERLOADED: Documented =
+    answer(503, PROBLEM, "`overloaded`: too much is waiting, and nothing happened. Retry later.");
+
+/// The place of requests that match no route, in tables that have one for every route.
+pub(crate) const UNMATCHED: usize = ROUTES.len();
+
+/// All routes.
+pub(crate) static ROUTES: [Route; 14] = [
+    Route {
+        verb: Verb::Post,
+        path: "/v1/reserve",
+        handler: |app, call| Box::pin(reserve::one(app, call)),
+        body: Some(&shape::RESERVE),
+        operation: "reserve",
+        about: "Takes all requirements at once, or none of them.",
+        answers: &[
+            answer(200, RESERVE_ANSWER, "Allowed, denied, or refused by name, lease or age."),
+            answer(
+                500,
+                RESERVE_ANSWER,
+                "`backend_error`: the outcome is unknown. Retry with the same lease.",
+            ),
+            answer(503, RESERVE_ANSWER, "`overloaded`: nothing happened. Retry with the same lease."),
+        ],
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/v1/complete",
+        handler: |app, call| Box::pin(complete::one(app, call)),
+        body: Some(&shape::COMPLETE),
+        operation: "complete",
+        about: "Says what a lease really used; the rest is free again at once.",
+        answers: &[
+            answer(200, COMPLETE_ANSWER, "Done, now or before; or the lease is not known."),
+            answer(400, &["Problem", "CompleteAnswer"], "It is not what it must be; nothing was done."),
+            answer(500, COMPLETE_ANSWER, "`backend_error`: the outcome is unknown. Complete again."),
+            answer(503, COMPLETE_ANSWER, "`overloaded`: nothing happened. Complete again."),
+        ],
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/v1/reserve/batch",
+        handler: |app, call| Box::pin(reserve::batch(app, call)),
+        body: Some(&shape::RESERVE_BATCH),
+        operation: "reserve_batch",
+        about: "Reserves, each on its own, with the results in the same order.",
+        answers: &[answer(200, &["ReserveResults"], "A result for each, failures included.")],
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/v1/complete/batch",
+        handler: |app, call| Box::pin(complete::batch(app, call)),
+        body: Some(&shape::COMPLETE_BATCH),
+        operation: "complete_batch",
+        about: "Completes, each on its own, with the results in the same order.",
+        answers: &[answer(200, &["CompleteResults"], "A result for each, failures included.")],
+    },
+    Route {
+        verb: Verb::Put,
+        path: "/v1/admin/limits",
+        handler: |app, call| Box::pin(limits::put(app, call)),
+        body: Some(&shape::DEFINITION),
+        operation: "put_limit",
+        about: "Creates a limit or changes its definition. An existing limit keeps its kind.",
+        answers: &[
+            answer(200, &["LimitChanged"], "In force, or waiting until the capacity can go down."),
+            FAILED,
+            OVERLOADED,
+        ],
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/v1/admin/limits",
+        handler: |app, call| Box::pin(limits::list(app, call)),
+        body: None,
+        operation: "list_limits",
+        about: "All limits, in order of their keys.",
+        answers: &[answer(200, &["Limits"], "The limits."), FAILED, OVERLOADED],
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/v1/admin/limits/{key}",
+        handler: |app, call| Box::pin(limits::get(app, call)),
+        body: None,
+        operation: "get_limit",
+        about: "One limit.",
+        answers: &[answer(200, &["Limit"], "The limit."), BAD_KEY, NO_LIMIT, FAILED, OVERLOADED],
+    },
+    Route {
+        verb: Verb::Delete,
+        path: "/v1/admin/limits/{key}",
+        handler: |app, call| Box::pin(limits::delete(app, call)),
+        body: None,
+        operation: "delete_limit",
+        about: "Lets a limit run empty and then forgets it.",
+        answers: &[
+            answer(200, &["LimitChanged"], "`decreasing` while something is held, else `deleted`."),
+            BAD_KEY,
+            NO_LIMIT,
+            FAILED,
+            OVERLOADED,
+        ],
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/v1/admin/limits/{key}/usage",
+        handler: |app, call| Box::pin(limits::usage(app, call)),
+        body: None,
+        operation: "get_usage",
+        about: "What a limit holds now.",
+        answers: &[answer(200, &["Usage"], "The usage."), BAD_KEY, NO_LIMIT, FAILED, OVERLOADED],
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/v1/leases/{lease_id}",
+        handler: |app, call| Box::pin(leases::get(app, call)),
+        body: None,
+        operation: "get_lease",
+        about: "What is known of a lease.",
+        answers: &[
+            answer(200, &["Lease"], "The lease."),
+            answer(400, PROBLEM, "The lease id in the path is no ULID."),
+            answer(404, PROBLEM, "No such lease is remembered."),
+            FAILED,
+            OVERLOADED,
+        ],
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/healthz",
+        handler: |_, _| Box::pin(ready(health::healthz())),
+        body: None,
+        operation: "healthz",
+        about: "Whether the process lives.",
+        answers: &[answer(200, &["Health"], "It does.")],
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/readyz",
+        handler: |app, _| Box::pin(ready(health::readyz(app))),
+        body: None,
+        operation: "readyz",
+        about: "Whether it can serve.",
+        answers: &[
+            answer(200, &["Health"], "It can."),
+            answer(503, PROBLEM, "It cannot, or no longer; the message says why."),
+        ],
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/metrics",
+        handler: |app, _| Box::pin(ready(health::metrics(app))),
+        body: None,
+        operation: "metrics",
+        about: "Metrics in the text format of Prometheus.",
+        answers: &[answer(200, &[], "The metrics.")],
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/openapi.json",
+        handler: |app, _| Box::pin(ready(health::openapi(app))),
+        body: None,
+        operation: "openapi",
+        about: "This document.",
+        answers: &[answer(200, &["OpenApi"], "The document.")],
+    },
+];
+
+/// What every route with a body answers besides.
+pub(super) static WITH_BODY: [Documented; 3] = [
+    answer(400, PROBLEM, "The body is not what it must be: which field, what was found, what is allowed."),
+    answer(408, PROBLEM, "The body did not come in time."),
+    answer(413, PROBLEM, "The body is too large."),
+];

@@ -1,0 +1,196 @@
+//! The schemas of the answers, and of a limit's definition.
+
+use earmark_admission::BATCH_MAX;
+use earmark_core::REQUIREMENTS_MAX;
+use serde_json::{Map, Value, json};
+
+use super::answer::{LIMIT_DECREASING, UNKNOWN_LIMIT_KEY};
+use super::reply::{
+    BACKEND_ERROR, INVALID_REQUEST, LEASE_EXPIRED, METHOD_NOT_ALLOWED, NOT_FOUND, NOT_READY, OVERLOADED,
+    REQUEST_TIMEOUT,
+};
+use super::shape::{DEFINITION, LIMIT_KEY, Shape};
+
+/// All schemas that routes refer to.
+pub(super) fn schemas() -> Value {
+    json!({
+        "Problem": problem(),
+        "ReserveAnswer": reserve_answer(),
+        "ReserveResults": results("ReserveAnswer"),
+        "CompleteAnswer": complete_answer(),
+        "CompleteResults": results("CompleteAnswer"),
+        "LimitChanged": exactly(json!({
+            "ok": {"const": true},
+            "status": {"enum": ["active", "decreasing", "deleted"]},
+        }), &[]),
+        "LimitInfo": limit_info(),
+        "Limit": exactly(json!({"limit": reference("LimitInfo")}), &[]),
+        "Limits": exactly(json!({"limits": {"type": "array", "items": reference("LimitInfo")}}), &[]),
+        "Usage": usage(),
+        "Lease": exactly(json!({"lease": lease()}), &[]),
+        "Health": exactly(json!({"status": {"enum": ["ok", "ready"]}}), &[]),
+        "OpenApi": {"type": "object", "required": ["openapi", "info", "paths", "components"]},
+    })
+}
+
+/// An object with these properties and no others, all of them required but `optional`.
+fn exactly(properties: Value, optional: &[&str]) -> Value {
+    let names = properties.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
+    let required: Vec<&str> = names.filter(|name| !optional.contains(name)).collect();
+    json!({"type": "object", "required": required, "properties": properties, "additionalProperties": false})
+}
+
+fn reference(name: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{name}")})
+}
+
+/// A limit as it is put: the fields that belong to its kind, and no others.
+pub(super) fn definition() -> Value {
+    json!({
+        "oneOf": [of_kind("rolling", "window_seconds"), of_kind("concurrency", "timeout_seconds")],
+        "discriminator": {"propertyName": "kind"},
+    })
+}
+
+fn of_kind(kind: &str, hold: &str) -> Value {
+    let mut schema = DEFINITION.schema();
+    let fields = &mut schema["properties"];
+    fields["kind"] = json!({"const": kind});
+    for field in ["window_seconds", "timeout_seconds"] {
+        fields[field]["type"] = json!(if field == hold { "integer" } else { "null" });
+    }
+    schema["required"] = json!(["key", "kind", "capacity", hold]);
+    schema["title"] = json!(kind);
+    schema
+}
+
+/// A limit as it is answered: every field that applies, none of them null.
+fn defined() -> Value {
+    let of_kind = |kind: &str, hold: &str, other: &str| {
+        let mut schema = of_kind(kind, hold);
+        let mut required = vec![];
+        if let Some(fields) = schema["properties"].as_object_mut() {
+            fields.remove(other);
+            fields.insert("unit".into(), json!({"type": "string"}));
+            fields.insert("description".into(), json!({"type": "string"}));
+            fields.insert("overage".into(), json!({"enum": ["debt", "deny"]}));
+            required = fields.keys().cloned().collect();
+        }
+        schema["required"] = json!(required);
+        schema
+    };
+    json!({"oneOf": [
+        of_kind("rolling", "window_seconds", "timeout_seconds"),
+        of_kind("concurrency", "timeout_seconds", "window_seconds"),
+    ]})
+}
+
+fn count() -> Value {
+    Shape::Integer { min: 0, max: u64::MAX }.schema()
+}
+
+fn key() -> Value {
+    Shape::Name(&LIMIT_KEY).schema()
+}
+
+fn problem() -> Value {
+    let codes = [
+        INVALID_REQUEST,
+        NOT_FOUND,
+        METHOD_NOT_ALLOWED,
+        REQUEST_TIMEOUT,
+        OVERLOADED,
+        BACKEND_ERROR,
+        NOT_READY,
+    ];
+    exactly(json!({"error": {"enum": codes}, "message": {"type": "string"}}), &[])
+}
+
+fn reserve_answer() -> Value {
+    let alone = [INVALID_REQUEST, LEASE_EXPIRED, OVERLOADED, BACKEND_ERROR].join("|");
+    let by_key = [UNKNOWN_LIMIT_KEY, LIMIT_DECREASING].join("|");
+    let error = format!("^(|{alone}|({by_key}):[A-Za-z0-9:._@+-]+)$");
+    let properties = json!({
+        "allowed": {"type": "boolean"},
+        "retry_after_ms": described(count(), "When to try again; 0 if allowed, or if there is no use."),
+        "reserved_at_unix_ms": described(count(), "When it was first allowed; 0 if it was not."),
+        "error": {"type": "string", "pattern": error, "description": "Empty if allowed or plainly denied."},
+        "message": {"type": "string"},
+        "limited_by": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": REQUIREMENTS_MAX,
+            "items": key(),
+            "description": "What stood in the way, the one that frees last first.",
+        },
+        "never": {"const": true, "description": "An amount exceeds its limit's capacity."},
+    });
+    exactly(properties, &["message", "limited_by", "never"])
+}
+
+fn complete_answer() -> Value {
+    let properties = json!({
+        "ok": {"type": "boolean"},
+        "error": {"enum": ["", INVALID_REQUEST, OVERLOADED, BACKEND_ERROR]},
+        "message": {"type": "string"},
+        "reconciled": {
+            "type": "boolean",
+            "description": "Whether the lease was known and its actuals were applied, now or before.",
+        },
+    });
+    exactly(properties, &["message"])
+}
+
+fn results(answer: &str) -> Value {
+    let items = reference(answer);
+    exactly(json!({"results": {"type": "array", "minItems": 1, "maxItems": BATCH_MAX, "items": items}}), &[])
+}
+
+/// The fields that a limit and its usage have in common.
+fn standing() -> Map<String, Value> {
+    let mut to = count();
+    to["type"] = json!(["integer", "null"]);
+    let to = described(to, "The capacity that is waited for; 0 if the limit is being deleted.");
+    let status = json!({"enum": ["active", "decreasing"]});
+    Map::from_iter([("status".to_owned(), status), ("pending_decrease_to".to_owned(), to)])
+}
+
+fn limit_info() -> Value {
+    let mut properties = standing();
+    properties.insert("definition".into(), defined());
+    properties.insert("revision".into(), described(count(), "How often it was put or deleted."));
+    exactly(Value::Object(properties), &[])
+}
+
+fn usage() -> Value {
+    let mut properties = standing();
+    properties.insert("capacity".into(), described(count(), "The capacity in force."));
+    properties.insert("reserved".into(), described(count(), "What is taken."));
+    properties.insert("available".into(), described(count(), "What can be taken."));
+    let debt = json!({"type": "integer", "minimum": 0, "description": "Usage that was never reserved."});
+    properties.insert("debt".into(), debt);
+    exactly(Value::Object(properties), &[])
+}
+
+fn lease() -> Value {
+    let requirement = exactly(json!({"key": key(), "amount": count()}), &[]);
+    exactly(
+        json!({
+            "lease_id": Shape::Lease.schema(),
+            "reserved_at_unix_ms": described(count(), "When it was allowed; 0 if it was not."),
+            "requirements": {
+                "type": "array",
+                "maxItems": REQUIREMENTS_MAX,
+                "items": requirement,
+                "description": "What it took. Of a denied or completed lease nothing is kept.",
+            },
+            "state": {"enum": ["live", "expired", "completed", "denied"]},
+        }),
+        &[],
+    )
+}
+
+fn described(mut schema: Value, about: &str) -> Value {
+    schema["description"] = json!(about);
+    schema
+}

@@ -1,0 +1,104 @@
+//! What a body may look like, said once: `/openapi.json` describes it by this, and a body that could not be
+//! parsed is held against it to say which field is wrong, what was found and what is allowed.
+
+mod explain;
+mod requests;
+
+pub(super) use requests::{COMPLETE, COMPLETE_BATCH, DEFINITION, RESERVE, RESERVE_BATCH};
+
+use earmark_core::{JobId, LimitKey, NameError};
+use serde_json::{Map, Value, json};
+
+/// What a value may look like.
+#[derive(Debug)]
+pub(super) enum Shape {
+    /// An integer, both ends allowed.
+    Integer { min: u64, max: u64 },
+    /// A name with an alphabet.
+    Name(&'static Name),
+    /// A ULID.
+    Lease,
+    /// Any text of so many bytes.
+    Text { bytes_max: usize },
+    /// One of these texts.
+    Choice(&'static [&'static str]),
+    /// Values of one shape. Of objects with a field `key`, no two may have the same.
+    List { item: &'static Shape, min: usize, max: usize },
+    /// Named fields, and no others.
+    Object(&'static [Field]),
+}
+
+/// A field of an object.
+#[derive(Debug)]
+pub(super) struct Field {
+    pub(super) name: &'static str,
+    pub(super) shape: Shape,
+    /// A field that is not required may also be null.
+    pub(super) is_required: bool,
+    pub(super) about: &'static str,
+}
+
+/// A kind of name, as `earmark_core` checks it.
+#[derive(Debug)]
+pub(super) struct Name {
+    check: fn(&str) -> Result<(), NameError>,
+    bytes_max: usize,
+    pattern: &'static str,
+}
+
+pub(super) static LIMIT_KEY: Name = Name {
+    check: |text| LimitKey::new(text).map(drop),
+    bytes_max: LimitKey::BYTES_MAX,
+    pattern: "^[A-Za-z0-9:._@+-]+$",
+};
+
+static JOB_ID: Name = Name {
+    check: |text| JobId::new(text).map(drop),
+    bytes_max: JobId::BYTES_MAX,
+    pattern: "^[A-Za-z0-9:._@+-]+$",
+};
+
+pub(super) const LEASE_PATTERN: &str = "^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}$";
+
+impl Shape {
+    /// The shape as a JSON schema.
+    pub(super) fn schema(&self) -> Value {
+        match self {
+            Shape::Integer { min, max } => json!({"type": "integer", "minimum": min, "maximum": max}),
+            Shape::Name(name) => {
+                json!({"type": "string", "minLength": 1, "maxLength": name.bytes_max, "pattern": name.pattern})
+            }
+            Shape::Lease => json!({"type": "string", "format": "ulid", "pattern": LEASE_PATTERN}),
+            // Bytes cannot be counted by a schema; that many characters are never fewer bytes.
+            Shape::Text { bytes_max } => json!({"type": "string", "maxLength": bytes_max}),
+            Shape::Choice(texts) => json!({"type": "string", "enum": texts}),
+            Shape::List { item, min, max } => {
+                json!({"type": "array", "minItems": min, "maxItems": max, "items": item.schema()})
+            }
+            Shape::Object(fields) => object(fields),
+        }
+    }
+}
+
+/// An object with these fields and no others, as a JSON schema.
+pub(super) fn object(fields: &[Field]) -> Value {
+    let properties: Map<String, Value> = fields.iter().map(property).collect();
+    let required: Vec<&str> =
+        fields.iter().filter(|field| field.is_required).map(|field| field.name).collect();
+    json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
+}
+
+fn property(field: &Field) -> (String, Value) {
+    let mut schema = field.shape.schema();
+    if !field.is_required {
+        schema["type"] = json!([schema["type"], "null"]);
+        if let Some(Value::Array(texts)) = schema.get_mut("enum") {
+            texts.push(Value::Null);
+        }
+    }
+    schema["description"] = json!(field.about);
+    (field.name.to_owned(), schema)
+}
+
+#[cfg(test)]
+mod tests;

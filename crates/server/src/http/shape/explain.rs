@@ -1,0 +1,210 @@
+//! What is wrong with a body.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::{Field, Name, Shape};
+
+/// So much of what was found is repeated to the client.
+const FOUND_CHARS_MAX: usize = 64;
+
+impl Shape {
+    /// What is wrong with `body`, in the order in which it stands there; `None` if nothing is.
+    pub(in crate::http) fn explain(&self, body: &[u8]) -> Option<String> {
+        match serde_json::from_slice::<&RawValue>(body) {
+            Ok(raw) => self.check(&Place::Body, raw),
+            Err(_) if body.is_empty() => Some("body: found nothing, allowed is one JSON object".into()),
+            Err(error) => Some(format!("body: found no JSON ({error}), allowed is one JSON object")),
+        }
+    }
+
+    fn check(&self, place: &Place<'_>, raw: &RawValue) -> Option<String> {
+        match self {
+            Shape::Integer { min, max } => {
+                let is_allowed =
+                    raw.get().parse::<u64>().is_ok_and(|integer| (*min..=*max).contains(&integer));
+                (!is_allowed).then(|| {
+                    format!(
+                        "{place}: found {}, allowed are integers from {min} to {max}",
+                        Shortened(raw.get())
+                    )
+                })
+            }
+            Shape::Name(name) => match text(raw) {
+                Some(text) => name.explain(place, &text),
+                None => Some(format!("{place}: found {}, allowed is a text", Shortened(raw.get()))),
+            },
+            Shape::Lease => lease(place, raw),
+            Shape::Text { bytes_max } => match text(raw) {
+                Some(text) if text.len() <= *bytes_max => None,
+                Some(text) => {
+                    Some(format!("{place}: found {} bytes, allowed are up to {bytes_max}", text.len()))
+                }
+                None => Some(format!("{place}: found {}, allowed is a text", Shortened(raw.get()))),
+            },
+            Shape::Choice(texts) => {
+                let is_allowed = text(raw).is_some_and(|text| texts.contains(&text.as_ref()));
+                (!is_allowed).then(|| {
+                    format!("{place}: found {}, allowed are {}", Shortened(raw.get()), texts.join(" and "))
+                })
+            }
+            Shape::List { item, min, max } => list(place, raw, item, *min..=*max),
+            Shape::Object(fields) => object(place, raw, fields),
+        }
+    }
+}
+
+impl Name {
+    /// What is wrong with a name, if anything is.
+    pub(in crate::http) fn explain(&self, place: &impl fmt::Display, text: &str) -> Option<String> {
+        let error = (self.check)(text).err()?;
+        let (found, max, alphabet) = (error.found, error.bytes_max, error.alphabet);
+        Some(format!("{place}: found {found}, allowed are 1 to {max} bytes of {alphabet}"))
+    }
+}
+
+fn lease(place: &Place<'_>, raw: &RawValue) -> Option<String> {
+    let Some(text) = text(raw) else {
+        return Some(format!("{place}: found {}, allowed is a ULID as a text", Shortened(raw.get())));
+    };
+    let error = text.parse::<earmark_core::LeaseId>().err()?.to_string();
+    Some(format!("{place}: {}", error.strip_prefix("lease_id: ").unwrap_or(&error)))
+}
+
+fn list(
+    place: &Place<'_>,
+    raw: &RawValue,
+    item: &Shape,
+    allowed: std::ops::RangeInclusive<usize>,
+) -> Option<String> {
+    let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(raw.get()) else {
+        return Some(format!("{place}: found {}, allowed is a list", Shortened(raw.get())));
+    };
+    let mut keys: Vec<Cow<'_, str>> = Vec::new();
+    for (index, raw) in items.iter().enumerate().take(*allowed.end()) {
+        let place = Place::Item { list: place, index };
+        if let Some(wrong) = item.check(&place, raw) {
+            return Some(wrong);
+        }
+        let Some(key) = key(item, raw) else { continue };
+        if let Some(first) = keys.iter().position(|earlier| *earlier == key) {
+            return Some(format!("{place}.key: found {key:?} as in item {first}, allowed is each key once"));
+        }
+        keys.push(key);
+    }
+    let (found, min, max) = (items.len(), allowed.start(), allowed.end());
+    (!allowed.contains(&found)).then(|| format!("{place}: found {found} items, allowed are {min} to {max}"))
+}
+
+/// The key of an item that has one and was found to be right.
+fn key<'a>(item: &Shape, raw: &'a RawValue) -> Option<Cow<'a, str>> {
+    let Shape::Object(fields) = item else { return None };
+    fields.iter().find(|field| field.name == "key")?;
+    let Members(members) = serde_json::from_str(raw.get()).ok()?;
+    members.into_iter().find(|(name, _)| name == "key").and_then(|(_, raw)| text(raw))
+}
+
+fn object(place: &Place<'_>, raw: &RawValue, fields: &'static [Field]) -> Option<String> {
+    let Ok(Members(members)) = serde_json::from_str::<Members<'_>>(raw.get()) else {
+        let found = Shortened(raw.get());
+        return Some(format!("{place}: found {found}, allowed is an object with {}", Names(fields)));
+    };
+    for (position, (name, raw)) in members.iter().enumerate() {
+        let inside = Place::Field { object: place, name };
+        let Some(field) = fields.iter().find(|field| field.name == name) else {
+            return Some(format!("{inside}: found an unknown field, allowed are {}", Names(fields)));
+        };
+        if members[..position].iter().any(|(earlier, _)| earlier == name) {
+            return Some(format!("{inside}: found it twice, allowed is each field once"));
+        }
+        let is_absent = !field.is_required && raw.get() == "null";
+        if !is_absent && let Some(wrong) = field.shape.check(&inside, raw) {
+            return Some(wrong);
+        }
+    }
+    let is_there = |field: &&Field| members.iter().any(|(name, _)| name == field.name);
+    let missing = fields.iter().filter(|field| field.is_required).find(|field| !is_there(field))?;
+    let inside = Place::Field { object: place, name: missing.name };
+    Some(format!("{inside}: found nothing, it must be given"))
+}
+
+fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
+    serde_json::from_str::<Str<'_>>(raw.get()).ok().map(|text| text.0)
+}
+
+/// A text, borrowed where it has no escapes.
+#[derive(serde::Deserialize)]
+struct Str<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// The members of an object as they stand there: in order, and one that is there twice, twice.
+struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Members<'de>, D::Error> {
+        deserializer.deserialize_map(MembersVisitor)
+    }
+}
+
+struct MembersVisitor;
+
+impl<'de> Visitor<'de> for MembersVisitor {
+    type Value = Members<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
+        let mut members = Vec::new();
+        while let Some((name, raw)) = map.next_entry::<Str<'de>, &'de RawValue>()? {
+            members.push((name.0, raw));
+        }
+        Ok(Members(members))
+    }
+}
+
+/// Where in the body: `requests[3].requirements[2].amount`.
+enum Place<'a> {
+    Body,
+    Field { object: &'a Place<'a>, name: &'a str },
+    Item { list: &'a Place<'a>, index: usize },
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Body => f.write_str("body"),
+            Place::Field { object: Place::Body, name } => write!(f, "{}", Shortened(name)),
+            Place::Field { object, name } => write!(f, "{object}.{}", Shortened(name)),
+            Place::Item { list, index } => write!(f, "{list}[{index}]"),
+        }
+    }
+}
+
+/// What was found, but no more of it than helps.
+struct Shortened<'a>(&'a str);
+
+impl fmt::Display for Shortened<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.char_indices().nth(FOUND_CHARS_MAX) {
+            Some((end, _)) => write!(f, "{}...", &self.0[..end]),
+            None => f.write_str(self.0),
+        }
+    }
+}
+
+/// The names of fields: `key, amount`.
+struct Names(&'static [Field]);
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, field) in self.0.iter().enumerate() {
+            let comma = if place > 0 { ", " } else { "" };
+            write!(f, "{comma}{}", field.name)?;
+        }
+        Ok(())
+    }
+}

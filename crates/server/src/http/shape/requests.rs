@@ -1,0 +1,100 @@
+//! The bodies of the requests.
+
+use earmark_admission::BATCH_MAX;
+use earmark_core::{DESCRIPTION_BYTES_MAX, HOLD_SECONDS_MAX, REQUIREMENTS_MAX, UNIT_BYTES_MAX};
+
+use super::{Field, JOB_ID, LIMIT_KEY, Shape};
+
+const AMOUNT: Shape = Shape::Integer { min: 1, max: u64::MAX };
+const ACTUAL_AMOUNT: Shape = Shape::Integer { min: 0, max: u64::MAX };
+const HOLD_SECONDS: Shape = Shape::Integer { min: 1, max: HOLD_SECONDS_MAX as u64 };
+
+const fn needed(name: &'static str, shape: Shape, about: &'static str) -> Field {
+    Field { name, shape, is_required: true, about }
+}
+
+const fn optional(name: &'static str, shape: Shape, about: &'static str) -> Field {
+    Field { name, shape, is_required: false, about }
+}
+
+const LEASE_ID: Field = needed(
+    "lease_id",
+    Shape::Lease,
+    "A ULID that the caller makes: one reserve attempt. New after a denial.",
+);
+const JOB: Field =
+    optional("job_id", Shape::Name(&JOB_ID), "The work behind it, across attempts; for logs only.");
+
+static REQUIREMENT: Shape = Shape::Object(&[
+    needed("key", Shape::Name(&LIMIT_KEY), "The limit to take from."),
+    needed("amount", AMOUNT, "How much to take."),
+]);
+
+static ACTUAL: Shape = Shape::Object(&[
+    needed("key", Shape::Name(&LIMIT_KEY), "A limit that the lease took from; others are ignored."),
+    needed("actual_amount", ACTUAL_AMOUNT, "How much was really used."),
+]);
+
+/// The body of `POST /v1/reserve`.
+pub(in crate::http) static RESERVE: Shape = Shape::Object(&[
+    LEASE_ID,
+    JOB,
+    needed(
+        "requirements",
+        Shape::List { item: &REQUIREMENT, min: 1, max: REQUIREMENTS_MAX },
+        "What to take: all of it, or none. No key twice; their order does not matter.",
+    ),
+]);
+
+/// The body of `POST /v1/complete`.
+pub(in crate::http) static COMPLETE: Shape = Shape::Object(&[
+    LEASE_ID,
+    JOB,
+    needed(
+        "actuals",
+        Shape::List { item: &ACTUAL, min: 0, max: REQUIREMENTS_MAX },
+        "What was really used. No key twice. A rolling limit that is not named stays as reserved.",
+    ),
+]);
+
+/// The body of `POST /v1/reserve/batch`.
+pub(in crate::http) static RESERVE_BATCH: Shape = Shape::Object(&[needed(
+    "requests",
+    Shape::List { item: &RESERVE, min: 1, max: BATCH_MAX },
+    "Reserves, each on its own.",
+)]);
+
+/// The body of `POST /v1/complete/batch`.
+pub(in crate::http) static COMPLETE_BATCH: Shape = Shape::Object(&[needed(
+    "requests",
+    Shape::List { item: &COMPLETE, min: 1, max: BATCH_MAX },
+    "Completes, each on its own.",
+)]);
+
+/// The body of `PUT /v1/admin/limits`: the fields of all kinds of limit.
+pub(in crate::http) static DEFINITION: Shape = Shape::Object(&[
+    needed("key", Shape::Name(&LIMIT_KEY), "Its name."),
+    needed("kind", Shape::Choice(&["rolling", "concurrency"]), "How what is taken becomes free again."),
+    needed("capacity", AMOUNT, "How much may be held at once."),
+    optional("window_seconds", HOLD_SECONDS, "Rolling only: what is taken is free again after so long."),
+    optional(
+        "timeout_seconds",
+        HOLD_SECONDS,
+        "Concurrency only: how long a lease that never completes holds.",
+    ),
+    optional(
+        "unit",
+        Shape::Text { bytes_max: UNIT_BYTES_MAX },
+        "What is counted, for people. In bytes of UTF-8.",
+    ),
+    optional(
+        "description",
+        Shape::Text { bytes_max: DESCRIPTION_BYTES_MAX },
+        "What it is for, for people. In bytes of UTF-8.",
+    ),
+    optional(
+        "overage",
+        Shape::Choice(&["debt", "deny"]),
+        "Usage beyond what was reserved that does not fit: recorded as debt (default), or only counted in the metrics.",
+    ),
+]);

@@ -1,0 +1,31 @@
+//! Earmark over HTTP: the limits API, health, metrics, and a description of itself.
+//!
+//! One table of routes drives both what is served and what `/openapi.json` says of it. A request is read
+//! and checked in full before the [`Backend`](earmark_admission::Backend) sees any of it; what is malformed
+//! is refused with the field, what was found and what is allowed, and changes nothing.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::sync::Arc;
+//!
+//! use earmark_admission::{LocalBook, LocalOptions};
+//! use earmark_server::{Server, ServerOptions, install_metrics};
+//!
+//! install_metrics();
+//! let backend = LocalBook::open(LocalOptions::default()).await?;
+//! let server = Server::bind(ServerOptions::default(), Arc::new(backend)).await?;
+//! println!("http://{}", server.local_addr());
+//! server.run(std::future::pending()).await?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod app;
+mod http;
+mod metrics;
+mod server;
+
+pub use metrics::install_metrics;
+pub use server::{Server, ServerError, ServerOptions};
+
+pub use http::BODY_BYTES_MAX;

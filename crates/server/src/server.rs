@@ -1,0 +1,225 @@
+//! The server: accepts connections, serves them, and ends in order.
+
+mod connection;
+mod io;
+mod pulse;
+
+use std::future::Future;
+use std::io as std_io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use earmark_admission::Backend;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+
+use crate::app::App;
+use crate::http::router;
+use crate::metrics::install_metrics;
+use connection::{Stop, Terms, refuse};
+
+/// How often what was recorded is summed up.
+const UPKEEP: Duration = Duration::from_secs(1);
+/// How long nothing is accepted after the system refused to: it is out of files or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// So many connections beyond the allowed are told so at once; any more are closed without a word.
+const REFUSALS_MAX: usize = 64;
+
+/// What an operator may set.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Where to listen. Port 0 takes any that is free.
+    pub listen: SocketAddr,
+    /// The most connections at once. More get 503 and are closed.
+    pub connections_max: usize,
+    /// How long a request may take, its body included.
+    pub request_timeout: Duration,
+    /// How long the head of a request may take.
+    pub header_timeout: Duration,
+    /// How long requests in flight may still take when it shuts down.
+    pub shutdown_timeout: Duration,
+}
+
+impl Default for ServerOptions {
+    fn default() -> ServerOptions {
+        ServerOptions {
+            listen: SocketAddr::from(([127, 0, 0, 1], 7878)),
+            connections_max: 10_000,
+            request_timeout: Duration::from_secs(30),
+            header_timeout: Duration::from_secs(10),
+            shutdown_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Why there is no server.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// Anyone could call it.
+    #[error(
+        "listen: found {found}, allowed are loopback addresses such as 127.0.0.1:7878: \
+         no keys are configured, so everyone who can connect may do everything"
+    )]
+    NotLoopback {
+        /// The address.
+        found: SocketAddr,
+    },
+    /// The address cannot be listened on.
+    #[error("listen: {listen} cannot be listened on: {source}")]
+    Listen {
+        /// The address.
+        listen: SocketAddr,
+        /// What the system says.
+        source: std_io::Error,
+    },
+    /// A bug: the namespace that always exists has no name.
+    #[error(transparent)]
+    Namespace(#[from] earmark_core::NameError),
+}
+
+/// A server that listens. Nothing is accepted before [`Server::run`].
+pub struct Server {
+    options: ServerOptions,
+    listener: TcpListener,
+    local_addr: SocketAddr,
+    app: Arc<App>,
+}
+
+impl Server {
+    /// Listens.
+    ///
+    /// # Errors
+    /// When the address is not loopback, or cannot be listened on.
+    pub async fn bind(options: ServerOptions, backend: Arc<dyn Backend>) -> Result<Server, ServerError> {
+        let listen = options.listen;
+        if !listen.ip().is_loopback() {
+            return Err(ServerError::NotLoopback { found: listen });
+        }
+        install_metrics();
+        let failed = |source| ServerError::Listen { listen, source };
+        let listener = TcpListener::bind(listen).await.map_err(failed)?;
+        let local_addr = listener.local_addr().map_err(failed)?;
+        let app = Arc::new(App::new(backend, options.request_timeout)?);
+        Ok(Server { options, listener, local_addr, app })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Serves until `shutdown`. Then nothing more is accepted, what is in flight is finished, or given up
+    /// after the timeout, and the backend is shut down.
+    ///
+    /// # Errors
+    /// None so far.
+    pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServerError> {
+        let Server { options, listener, app, .. } = self;
+        let mut connections = Connections::new(&options, &app);
+        let mut upkeep = tokio::time::interval(UPKEEP);
+        tokio::pin!(shutdown);
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => connections.add(stream),
+                    Err(error) => {
+                        tracing::warn!(%error, "could not accept a connection");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+                Some(_) = connections.tasks.join_next() => {}
+                _ = upkeep.tick() => app.metrics.upkeep(),
+                () = &mut shutdown => break,
+            }
+        }
+        drop(listener);
+        app.drain();
+        connections.finish(options.shutdown_timeout).await;
+        app.backend.shut_down().await;
+        Ok(())
+    }
+}
+
+/// The connections that are open.
+struct Connections {
+    app: Arc<App>,
+    router: Router,
+    terms: Terms,
+    places: Arc<Semaphore>,
+    refusals: Arc<Semaphore>,
+    stop: (watch::Sender<bool>, Stop),
+    tasks: JoinSet<()>,
+}
+
+impl Connections {
+    fn new(options: &ServerOptions, app: &Arc<App>) -> Connections {
+        let (say, hear) = watch::channel(false);
+        Connections {
+            app: Arc::clone(app),
+            router: router(app),
+            terms: Terms::new(options.header_timeout, options.request_timeout),
+            places: Arc::new(Semaphore::new(options.connections_max.min(Semaphore::MAX_PERMITS))),
+            refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
+            stop: (say, Stop(hear)),
+            tasks: JoinSet::new(),
+        }
+    }
+
+    fn add(&mut self, stream: TcpStream) {
+        // An answer is one small packet; waiting for more to put into it only delays it.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "a connection was gone before it was served");
+            return;
+        }
+        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
+            let open = Open::new(Arc::clone(&self.app), place);
+            let serving = connection::serve(stream, self.router.clone(), self.terms, self.stop.1.clone());
+            self.tasks.spawn(async move {
+                serving.await;
+                drop(open);
+            });
+            return;
+        }
+        self.app.metrics.connection_refused();
+        if let Ok(place) = Arc::clone(&self.refusals).try_acquire_owned() {
+            self.tasks.spawn(async move {
+                refuse(stream).await;
+                drop(place);
+            });
+        }
+    }
+
+    /// Lets every connection finish the request it is at.
+    async fn finish(mut self, timeout: Duration) {
+        self.stop.0.send_replace(true);
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(timeout, all).await.is_err() {
+            tracing::warn!(connections = self.tasks.len(), ?timeout, "gave up on requests in flight");
+            self.tasks.shutdown().await;
+        }
+    }
+}
+
+/// Counts a connection for as long as it is open, however it ends.
+struct Open {
+    app: Arc<App>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Open {
+    fn new(app: Arc<App>, place: OwnedSemaphorePermit) -> Open {
+        app.metrics.connection_opened();
+        Open { app, _place: place }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.app.metrics.connection_closed();
+    }
+}

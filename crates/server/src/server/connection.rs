@@ -1,0 +1,250 @@
+//! One connection, from its first byte to its last.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::{Service, service_fn};
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::io::{First, Stream};
+use super::pulse::{Mark, Phase, Pulse};
+use crate::http::Reply;
+
+/// The largest head of a request. Of headers there may be 100, which is fixed in hyper.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+/// The most that is buffered of what a client sends.
+const BUFFER_BYTES_MAX: usize = 128 << 10;
+/// The most requests at once on one connection of HTTP/2.
+const STREAMS_MAX: u32 = 256;
+/// A connection on which nothing was asked for so long is closed; longer than clients keep one in store.
+const IDLE_MAX: Duration = Duration::from_secs(300);
+/// HTTP/2 is asked whether it is still there so often, and has so long to answer.
+const PING: Duration = Duration::from_secs(30);
+/// Within a timeout a connection is looked at so often.
+const LOOKS: u32 = 4;
+const LOOK_MIN: Duration = Duration::from_millis(5);
+/// A client that is refused may take so long to say what it wanted and to hear it.
+const REFUSAL_MAX: Duration = Duration::from_secs(1);
+
+/// What holds for every connection.
+#[derive(Clone, Copy)]
+pub(super) struct Terms {
+    header_timeout: Duration,
+    /// How long a client may refuse to take what is sent to it.
+    write_timeout: Duration,
+    look_every: Duration,
+}
+
+impl Terms {
+    pub(super) fn new(header_timeout: Duration, write_timeout: Duration) -> Terms {
+        let look_every = (header_timeout.min(write_timeout) / LOOKS).max(LOOK_MIN);
+        Terms { header_timeout, write_timeout, look_every }
+    }
+
+    /// How long a connection may stay in a phase without moving.
+    fn max(&self, phase: Phase) -> Duration {
+        match phase {
+            Phase::Idle => IDLE_MAX,
+            Phase::Head => self.header_timeout,
+            Phase::Handling => Duration::MAX,
+            Phase::Writing => self.write_timeout,
+        }
+    }
+}
+
+/// The word that everything is to end.
+#[derive(Clone)]
+pub(super) struct Stop(pub(super) watch::Receiver<bool>);
+
+impl Stop {
+    async fn said(&mut self) {
+        // If whoever could say it is gone, everything ends as well.
+        _ = self.0.wait_for(|is_said| *is_said).await;
+    }
+}
+
+/// Serves one connection until its end.
+pub(super) async fn serve(tcp: TcpStream, router: Router, terms: Terms, mut stop: Stop) {
+    let mut first = First::default();
+    let is_http2 = tokio::select! {
+        read = timeout(terms.header_timeout, first.read(&tcp)) => match read {
+            Ok(Ok(Some(is_http2))) => is_http2,
+            Ok(Ok(None) | Err(_)) => return,
+            Err(_) if first.is_empty() => return,
+            Err(_) => return say(tcp, &too_slow()).await,
+        },
+        () = stop.said() => return,
+    };
+    if is_http2 {
+        let stream = |pulse| Stream::new(tcp, first, pulse, Phase::Idle);
+        http_2(stream, router, terms, stop).await;
+    } else {
+        let stream = |pulse| Stream::new(tcp, first, pulse, Phase::Head);
+        http_1(stream, router, terms, stop).await;
+    }
+}
+
+async fn http_1(stream: impl FnOnce(Arc<Pulse>) -> Stream, router: Router, terms: Terms, stop: Stop) {
+    let pulse = Arc::new(Pulse::default());
+    let mut connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        // That timeout would also end connections that are only idle, and set a timer for every request.
+        .header_read_timeout(None)
+        .max_header_size(HEAD_BYTES_MAX)
+        .max_buf_size(BUFFER_BYTES_MAX)
+        // A client may say that it is done asking and still wait for the answer.
+        .half_close(true)
+        .serve_connection(TokioIo::new(stream(Arc::clone(&pulse))), marked(router, Arc::clone(&pulse)));
+    let graceful = |connection: &mut http1::Connection<_, _>| Pin::new(connection).graceful_shutdown();
+    match drive(&mut connection, graceful, &pulse, terms, stop).await {
+        Ending::Done | Ending::Stuck(Phase::Idle | Phase::Handling | Phase::Writing) => {}
+        Ending::Stuck(Phase::Head) => {
+            say(connection.into_parts().io.into_inner().into_tcp(), &too_slow()).await;
+        }
+    }
+}
+
+async fn http_2(stream: impl FnOnce(Arc<Pulse>) -> Stream, router: Router, terms: Terms, stop: Stop) {
+    let pulse = Arc::new(Pulse::default());
+    let mut connection = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(HEAD_BYTES_MAX as u32)
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PING)
+        .serve_connection(TokioIo::new(stream(Arc::clone(&pulse))), TowerToHyperService::new(router));
+    let graceful = |connection: &mut http2::Connection<_, _, _>| Pin::new(connection).graceful_shutdown();
+    drive(&mut connection, graceful, &pulse, terms, stop).await;
+}
+
+/// The router, with marks where a request begins and ends.
+fn marked(
+    router: Router,
+    pulse: Arc<Pulse>,
+) -> impl Service<
+    Request<Incoming>,
+    Response = Response<axum::body::Body>,
+    Error = std::convert::Infallible,
+    Future: Send,
+> + Unpin {
+    let router = TowerToHyperService::new(router);
+    service_fn(move |request| {
+        pulse.enter(Phase::Handling);
+        let (handling, pulse) = (router.call(request), Arc::clone(&pulse));
+        async move {
+            let response = handling.await;
+            pulse.enter(Phase::Idle);
+            response
+        }
+    })
+}
+
+enum Ending {
+    Done,
+    /// It was in this phase for too long.
+    Stuck(Phase),
+}
+
+/// Drives a connection to its end, and looks after it meanwhile.
+async fn drive<C: Future<Output = hyper::Result<()>> + Unpin>(
+    connection: &mut C,
+    graceful: impl Fn(&mut C),
+    pulse: &Pulse,
+    terms: Terms,
+    mut stop: Stop,
+) -> Ending {
+    let mut seen = Seen { mark: pulse.look(), since: Instant::now() };
+    let look = sleep(terms.look_every);
+    tokio::pin!(look);
+    let mut is_ending = false;
+    loop {
+        tokio::select! {
+            // Nearly always it is the connection that has something to do.
+            biased;
+            ended = &mut *connection => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a connection broke");
+                }
+                return Ending::Done;
+            }
+            () = &mut look => {
+                let now = Instant::now();
+                look.as_mut().reset(now + terms.look_every);
+                let stuck = seen.again(pulse.look(), now, &terms);
+                match stuck {
+                    None => {}
+                    // One that is only idle may be told to end, and is given the time to.
+                    Some(Phase::Idle) if !is_ending => {
+                        is_ending = true;
+                        graceful(connection);
+                    }
+                    Some(phase) => return Ending::Stuck(phase),
+                }
+            }
+            () = stop.said(), if !is_ending => {
+                is_ending = true;
+                graceful(connection);
+            }
+        }
+    }
+}
+
+/// What was seen, and since when it has not changed.
+struct Seen {
+    mark: Mark,
+    since: Instant,
+}
+
+impl Seen {
+    /// The phase that has lasted too long, if it has.
+    fn again(&mut self, mark: Mark, now: Instant, terms: &Terms) -> Option<Phase> {
+        if mark != self.mark {
+            *self = Seen { mark, since: now };
+        }
+        (now - self.since >= terms.max(mark.phase())).then_some(mark.phase())
+    }
+}
+
+fn too_slow() -> Reply {
+    Reply::too_slow("head: found only a part of it in time, allowed is to send it at once")
+}
+
+/// Tells a client that there is no room, once it has said what it wants.
+pub(super) async fn refuse(tcp: TcpStream) {
+    let reply = Reply::overloaded("too many connections are open; close some, or come back later");
+    // A client that has not sent anything yet might not expect an answer.
+    if timeout(REFUSAL_MAX, tcp.readable()).await.is_ok() {
+        _ = tcp.try_read(&mut [0; HEAD_BYTES_MAX]);
+    }
+    say(tcp, &reply).await;
+}
+
+/// Answers on a connection that is not served, and closes it.
+async fn say(mut tcp: TcpStream, reply: &Reply) {
+    let text = format!(
+        "HTTP/1.1 {}\r\n{CONTENT_TYPE}: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        reply.status,
+        reply.body.len(),
+    );
+    let saying = async {
+        tcp.write_all(text.as_bytes()).await?;
+        tcp.write_all(&reply.body).await?;
+        tcp.shutdown().await
+    };
+    if !matches!(timeout(REFUSAL_MAX, saying).await, Ok(Ok(()))) {
+        tracing::debug!(status = StatusCode::as_u16(&reply.status), "a client did not wait for its answer");
+    }
+}

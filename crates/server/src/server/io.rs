@@ -1,0 +1,141 @@
+//! The stream of a connection, which leaves marks as bytes come and go.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::pulse::{Phase, Pulse};
+
+/// What a client that speaks HTTP/2 from the start sends first.
+pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The stream of a connection.
+pub(super) struct Stream {
+    tcp: TcpStream,
+    /// What was read to tell the protocol, and is to be read again.
+    first: First,
+    pulse: Arc<Pulse>,
+    /// What bytes mean that come while nothing is asked.
+    idle_bytes: Phase,
+    is_blocked: bool,
+}
+
+/// The first bytes of a connection.
+#[derive(Default)]
+pub(super) struct First {
+    bytes: [u8; PREFACE.len()],
+    length: usize,
+    taken: usize,
+}
+
+impl First {
+    /// Reads until it is certain whether the client speaks HTTP/2. `None` if it hangs up before.
+    pub(super) async fn read(&mut self, tcp: &TcpStream) -> io::Result<Option<bool>> {
+        loop {
+            tcp.readable().await?;
+            match tcp.try_read(&mut self.bytes[self.length..]) {
+                Ok(0) if self.length == 0 => return Ok(None),
+                Ok(0) => return Ok(Some(false)),
+                Ok(count) => self.length += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(error) => return Err(error),
+            }
+            if !PREFACE.starts_with(&self.bytes[..self.length]) {
+                return Ok(Some(false));
+            }
+            if self.length == PREFACE.len() {
+                return Ok(Some(true));
+            }
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+}
+
+impl Stream {
+    pub(super) fn new(tcp: TcpStream, first: First, pulse: Arc<Pulse>, idle_bytes: Phase) -> Stream {
+        Stream { tcp, first, pulse, idle_bytes, is_blocked: false }
+    }
+
+    fn mark_read(&self) {
+        if self.pulse.look().phase() == Phase::Idle {
+            self.pulse.enter(self.idle_bytes);
+        }
+    }
+
+    /// A write that could not be done stays marked from its beginning; any progress ends that.
+    fn mark_write<T>(&mut self, written: Poll<T>) -> Poll<T> {
+        match (written.is_pending(), self.is_blocked) {
+            (true, false) => self.pulse.enter(Phase::Writing),
+            (false, true) => self.pulse.enter(Phase::Idle),
+            (true, true) | (false, false) => {}
+        }
+        self.is_blocked = written.is_pending();
+        written
+    }
+
+    pub(super) fn into_tcp(self) -> TcpStream {
+        self.tcp
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let First { bytes, length, taken } = &mut self.first;
+        if taken < length {
+            let count = (*length - *taken).min(buffer.remaining());
+            buffer.put_slice(&bytes[*taken..*taken + count]);
+            *taken += count;
+            self.mark_read();
+            return Poll::Ready(Ok(()));
+        }
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.tcp).poll_read(context, buffer))?;
+        if buffer.filled().len() > before {
+            self.mark_read();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.tcp).poll_write(context, bytes);
+        self.mark_write(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.tcp).poll_write_vectored(context, slices);
+        self.mark_write(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.tcp.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_shutdown(context)
+    }
+}

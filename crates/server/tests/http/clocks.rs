@@ -1,0 +1,46 @@
+//! Somebody sets the clock on the wall.
+
+use serde_json::json;
+
+use crate::support::{Desk, START_MS};
+
+const HOUR_MS: u64 = 3_600_000;
+
+#[tokio::test]
+async fn a_wall_clock_set_back_or_forward_neither_frees_nor_blocks_anything_early() {
+    for wall in [START_MS - HOUR_MS / 6, START_MS + HOUR_MS] {
+        let desk = Desk::open().await;
+        desk.put_rolling("rpm", 1, 60).await;
+        desk.put_concurrency("slots", 1, 60).await;
+        desk.reserve(&desk.lease(), &[("rpm", 1), ("slots", 1)]).await;
+        desk.clock.set_wall(wall);
+        desk.clock.advance_ms(59_999);
+        assert_eq!((desk.reserved("rpm").await, desk.reserved("slots").await), (1, 1));
+        assert_eq!(desk.reserve(&desk.lease(), &[("rpm", 1)]).await["allowed"], false);
+        desk.clock.advance_ms(1);
+        assert_eq!((desk.reserved("rpm").await, desk.reserved("slots").await), (0, 0));
+        assert_eq!(desk.reserve(&desk.lease(), &[("rpm", 1), ("slots", 1)]).await["allowed"], true);
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_judged_by_the_clock_on_the_wall() {
+    let desk = Desk::open().await;
+    desk.put_rolling("rpm", 9, 60).await;
+    let ahead = Desk::lease_at(START_MS + HOUR_MS);
+    assert_eq!(desk.reserve(&ahead, &[("rpm", 1)]).await["error"], "invalid_request");
+    desk.clock.set_wall(START_MS + HOUR_MS);
+    assert_eq!(desk.reserve(&ahead, &[("rpm", 1)]).await["allowed"], true);
+}
+
+#[tokio::test]
+async fn a_clock_set_back_beyond_the_retention_refuses_leases_and_says_why() {
+    let desk = Desk::open().await;
+    desk.put_rolling("rpm", 9, 60).await;
+    desk.clock.set_wall(START_MS - HOUR_MS);
+    let refused = desk.reserve(&desk.lease(), &[("rpm", 1)]).await;
+    assert_eq!((&refused["allowed"], &refused["error"]), (&json!(false), &json!("invalid_request")));
+    let message = refused["message"].as_str().unwrap();
+    assert!(message.contains(&(START_MS - HOUR_MS).to_string()), "{message}");
+    assert!(message.contains("clock"), "{message}");
+}

@@ -1,0 +1,244 @@
+//! `/openapi.json` says what the server does: every answer that it documents is asked for, and every answer
+//! that comes fits what it documents.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use earmark_admission::{BackendError, LocalBook, LocalOptions, ManualClock};
+use earmark_core::REQUIREMENTS_MAX;
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Broken, Desk, Gate, START_MS, Schemas, Wire, complete, reserve};
+
+/// The document, and which of its answers were seen.
+struct Drift {
+    schemas: Schemas,
+    seen: BTreeSet<(String, String, u16)>,
+}
+
+impl Drift {
+    fn new(document: Value) -> Drift {
+        Drift { schemas: Schemas(document), seen: BTreeSet::new() }
+    }
+
+    /// Holds an answer against the document.
+    fn check(&mut self, method: &str, path: &str, answer: &Answer) {
+        let method = method.to_ascii_lowercase();
+        let described = &self.schemas.0["paths"][path][&method]["responses"][answer.status.to_string()];
+        assert!(described.is_object(), "{method} {path} {} is not documented", answer.status);
+        let content = described["content"].as_object().unwrap();
+        let (kind, content) = content.iter().next().unwrap();
+        assert!(answer.header("content-type").unwrap().starts_with(kind.as_str()), "{answer:?}");
+        assert!(answer.header("x-request-id").is_some());
+        let body = if kind == "application/json" { answer.json() } else { json!(answer.text) };
+        if let Err(wrong) = self.schemas.check(&content["schema"], &body) {
+            panic!("{method} {path} {}: {wrong}", answer.status);
+        }
+        self.seen.insert((path.to_owned(), method, answer.status));
+    }
+
+    /// Asks and checks. The parameter of `path` is filled with `name`.
+    async fn ask(&mut self, desk: &Desk, method: &str, path: &str, name: &str, body: &Value) -> Value {
+        let filled = path.replace("{key}", name).replace("{lease_id}", name);
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let answer = desk.ask(method, &filled, &body).await;
+        self.check(method, path, &answer);
+        serde_json::from_str(&answer.text).unwrap_or_default()
+    }
+
+    fn documented(&self) -> BTreeSet<(String, String, u16)> {
+        let mut all = BTreeSet::new();
+        for (path, operations) in self.schemas.0["paths"].as_object().unwrap() {
+            for (method, operation) in operations.as_object().unwrap() {
+                for status in operation["responses"].as_object().unwrap().keys() {
+                    all.insert((path.clone(), method.clone(), status.parse().unwrap()));
+                }
+            }
+        }
+        all
+    }
+}
+
+const LIMITS: &str = "/v1/admin/limits";
+const LIMIT: &str = "/v1/admin/limits/{key}";
+const USAGE: &str = "/v1/admin/limits/{key}/usage";
+const LEASE: &str = "/v1/leases/{lease_id}";
+const WITH_BODY: [(&str, &str); 5] = [
+    ("POST", "/v1/reserve"),
+    ("POST", "/v1/complete"),
+    ("POST", "/v1/reserve/batch"),
+    ("POST", "/v1/complete/batch"),
+    ("PUT", LIMITS),
+];
+
+#[tokio::test]
+async fn every_documented_answer_comes_and_every_answer_is_as_documented() {
+    let desk = Desk::open().await;
+    let document = desk.ok("GET", "/openapi.json", &Value::Null).await;
+    let mut drift = Drift::new(document);
+    good(&mut drift, &desk).await;
+    bad(&mut drift, &desk).await;
+    failing(&mut drift).await;
+    let (documented, seen) = (drift.documented(), drift.seen);
+    let unseen: Vec<_> = documented.difference(&seen).collect();
+    assert!(unseen.is_empty(), "documented, but no test sees it: {unseen:?}");
+}
+
+async fn good(drift: &mut Drift, desk: &Desk) {
+    let none = Value::Null;
+    let rolling =
+        json!({"key": "a", "kind": "rolling", "capacity": 2, "window_seconds": 60, "unit": "calls"});
+    let slots =
+        json!({"key": "s", "kind": "concurrency", "capacity": 2, "timeout_seconds": 60, "unit": null});
+    for limit in [&rolling, &slots] {
+        drift.ask(desk, "PUT", LIMITS, "", limit).await;
+    }
+    let (lease, other) = (desk.lease(), desk.lease());
+    let old = Desk::lease_at(START_MS - 3_600_000);
+    for (lease, amounts) in [
+        (&lease, &[("a", 1), ("s", 1)][..]),
+        (&lease, &[("a", 2)]),
+        (&other, &[("a", 2), ("s", 2)]),
+        (&desk.lease(), &[("a", 9)]),
+        (&desk.lease(), &[("nope", 1)]),
+        (&old, &[("a", 1)]),
+    ] {
+        let body = reserve(lease, amounts);
+        drift.ask(desk, "POST", "/v1/reserve", "", &body).await;
+        drift.ask(desk, "POST", "/v1/reserve/batch", "", &json!({"requests": [body]})).await;
+    }
+    drift.ask(desk, "DELETE", LIMIT, "s", &none).await;
+    drift.ask(desk, "POST", "/v1/reserve", "", &reserve(&desk.lease(), &[("s", 1)])).await;
+    for (path, name) in
+        [(LIMITS, ""), (LIMIT, "s"), (USAGE, "s"), (USAGE, "a"), (LEASE, &lease), (LEASE, &other)]
+    {
+        drift.ask(desk, "GET", path, name, &none).await;
+    }
+    for body in [complete(&lease, &[("a", 5), ("x", 1)]), complete(&lease, &[]), complete(&desk.lease(), &[])]
+    {
+        drift.ask(desk, "POST", "/v1/complete", "", &body).await;
+        drift.ask(desk, "POST", "/v1/complete/batch", "", &json!({"requests": [body]})).await;
+    }
+    drift.ask(desk, "POST", "/v1/reserve", "", &reserve(&lease, &[("a", 1), ("s", 1)])).await;
+    drift.ask(desk, "DELETE", LIMIT, "a", &none).await;
+    for path in ["/healthz", "/readyz", "/metrics", "/openapi.json"] {
+        drift.ask(desk, "GET", path, "", &none).await;
+    }
+}
+
+async fn bad(drift: &mut Drift, desk: &Desk) {
+    let none = Value::Null;
+    for (method, path) in WITH_BODY {
+        drift.ask(desk, method, path, "", &json!({"nope": 1})).await;
+        drift.ask(desk, method, path, "", &json!(" ".repeat(1 << 20))).await;
+    }
+    for (method, path, bad, absent) in [
+        ("GET", LIMIT, "%20", "gone"),
+        ("DELETE", LIMIT, "%20", "gone"),
+        ("GET", USAGE, "%20", "gone"),
+        ("GET", LEASE, "x", &desk.lease()),
+    ] {
+        drift.ask(desk, method, path, bad, &none).await;
+        drift.ask(desk, method, path, absent, &none).await;
+    }
+    let impatient = Desk::with(|_, options| options.request_timeout = Duration::from_millis(100)).await;
+    for (method, path) in WITH_BODY {
+        let mut wire = Wire::to(impatient.address).await;
+        wire.send(&format!("{method} {path} HTTP/1.1\r\nhost: earmark\r\ncontent-length: 9\r\n\r\n{{")).await;
+        drift.check(method, path, &wire.answer().await);
+    }
+}
+
+async fn failing(drift: &mut Drift) {
+    let none = Value::Null;
+    let clock = || ManualClock::at(START_MS);
+    let limit = json!({"key": "a", "kind": "rolling", "capacity": 2, "window_seconds": 60});
+    for error in [BackendError::Overloaded("no room"), BackendError::Failed("broken".into())] {
+        let desk = Desk::on(clock(), Arc::new(Broken(error)), Desk::options()).await;
+        let lease = desk.lease();
+        drift.ask(&desk, "POST", "/v1/reserve", "", &reserve(&lease, &[("a", 1)])).await;
+        drift.ask(&desk, "POST", "/v1/complete", "", &complete(&lease, &[])).await;
+        drift.ask(&desk, "PUT", LIMITS, "", &limit).await;
+        for (method, path, name) in [
+            ("GET", LIMITS, ""),
+            ("GET", LIMIT, "a"),
+            ("DELETE", LIMIT, "a"),
+            ("GET", USAGE, "a"),
+            ("GET", LEASE, lease.as_str()),
+            ("GET", "/readyz", ""),
+        ] {
+            drift.ask(&desk, method, path, name, &none).await;
+        }
+    }
+    let book = LocalBook::open(LocalOptions::default()).await.unwrap();
+    let desk = Desk::on(clock(), Arc::new(Gate::before(book)), Desk::options()).await;
+    let invalid = drift.ask(&desk, "POST", "/v1/complete", "", &complete(&desk.lease(), &[])).await;
+    assert_eq!(
+        invalid,
+        json!({"ok": false, "error": "invalid_request", "message": "no", "reconciled": false})
+    );
+}
+
+#[tokio::test]
+async fn the_documented_bodies_are_those_that_are_taken() {
+    let desk = Desk::open().await;
+    desk.put_rolling("a", 1_000, 60).await;
+    let document = desk.ok("GET", "/openapi.json", &Value::Null).await;
+    let schemas = Schemas(document.clone());
+    let good = reserve(&desk.lease(), &[("a", 1)]);
+    let with = |change: fn(&mut Value)| {
+        let mut body = good.clone();
+        change(&mut body);
+        body
+    };
+    let part = |number: usize| json!({"key": format!("k{number}"), "amount": 1});
+    let parts = |count: usize| json!({"lease_id": good["lease_id"], "requirements": (0..count).map(part).collect::<Vec<_>>()});
+    let schema =
+        &document["paths"]["/v1/reserve"]["post"]["requestBody"]["content"]["application/json"]["schema"];
+    for body in [
+        good.clone(),
+        with(|body| body["job_id"] = json!("job:1")),
+        with(|body| body["job_id"] = Value::Null),
+        with(|body| body["job_id"] = json!("")),
+        with(|body| body["actor"] = json!("me")),
+        with(|body| body["lease_id"] = json!("x")),
+        with(|body| body["requirements"][0]["amount"] = json!(0)),
+        with(|body| body["requirements"][0]["amount"] = json!(u64::MAX)),
+        with(|body| body["requirements"][0]["amount"] = json!("1")),
+        with(|body| body["requirements"][0]["amount"] = json!(-1)),
+        with(|body| body["requirements"][0]["key"] = json!("a b")),
+        with(|body| body["requirements"][0]["key"] = json!("k".repeat(257))),
+        with(|body| body["requirements"][0]["unit"] = json!("x")),
+        with(|body| body["requirements"] = json!([])),
+        with(|body| body["requirements"] = json!([["a", 1]])),
+        with(|body| _ = body.as_object_mut().unwrap().remove("lease_id")),
+        parts(REQUIREMENTS_MAX),
+        parts(REQUIREMENTS_MAX + 1),
+        json!([]),
+    ] {
+        let is_documented = schemas.check(schema, &body).is_ok();
+        let status = desk.ask("POST", "/v1/reserve", &body.to_string()).await.status;
+        assert_eq!(status == 200, is_documented, "{body}");
+    }
+    let schema = &document["paths"][LIMITS]["put"]["requestBody"]["content"]["application/json"]["schema"];
+    for body in [
+        json!({"key": "r", "kind": "rolling", "capacity": 1, "window_seconds": 60}),
+        json!({"key": "r", "kind": "rolling", "capacity": 1, "window_seconds": 60, "timeout_seconds": null}),
+        json!({"key": "r", "kind": "rolling", "capacity": 1, "window_seconds": 60, "timeout_seconds": 1}),
+        json!({"key": "r", "kind": "rolling", "capacity": 1, "timeout_seconds": 60}),
+        json!({"key": "r", "kind": "rolling", "capacity": 1}),
+        json!({"key": "c", "kind": "concurrency", "capacity": 1, "timeout_seconds": 31_622_400}),
+        json!({"key": "c", "kind": "concurrency", "capacity": 1, "timeout_seconds": 31_622_401}),
+        json!({"key": "c", "kind": "concurrency", "capacity": 0, "timeout_seconds": 60}),
+        json!({"key": "c", "kind": "credit", "capacity": 1, "timeout_seconds": 60}),
+        json!({"key": "r", "kind": "rolling", "capacity": 1, "window_seconds": 60, "overage": "deny"}),
+        json!({"key": "r", "kind": "rolling", "capacity": 1, "window_seconds": 60, "overage": null}),
+        json!({"key": "r", "kind": "rolling", "capacity": 1, "window_seconds": 60, "overage": "free"}),
+        json!({"key": "r", "kind": "rolling", "capacity": 1, "window_seconds": 60, "unit": "u".repeat(65)}),
+    ] {
+        let is_documented = schemas.check(schema, &body).is_ok();
+        let status = desk.ask("PUT", LIMITS, &body.to_string()).await.status;
+        assert_eq!(status == 200, is_documented, "{body}");
+    }
+}

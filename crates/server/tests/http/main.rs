@@ -1,0 +1,15 @@
+//! The server as its clients see it: real HTTP on a loopback port, a clock that the tests move.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
+
+mod bad_input;
+mod clocks;
+mod complete;
+mod connections;
+mod drift;
+mod limits;
+mod metrics;
+mod overload;
+mod reserve;
+mod shutdown;
+mod support;

@@ -1,0 +1,95 @@
+//! What operators see.
+
+use serde_json::Value;
+
+use crate::support::{Desk, Wire};
+
+#[tokio::test]
+async fn what_happens_is_counted() {
+    let desk = Desk::open().await;
+    desk.put_rolling("rpm", 2, 60).await;
+    desk.put_concurrency("slots", 1, 60).await;
+    let lease = desk.lease();
+    desk.reserve(&lease, &[("rpm", 1), ("slots", 1)]).await;
+    desk.reserve(&desk.lease(), &[("rpm", 2), ("slots", 1)]).await;
+    desk.reserve(&desk.lease(), &[("nope", 1)]).await;
+    desk.complete(&lease, &[("rpm", 5)]).await;
+    desk.complete(&desk.lease(), &[]).await;
+    desk.ask("GET", "/nope", "").await;
+    for (name, value) in [
+        ("earmark_reserves_total{outcome=\"allowed\"}", 1.0),
+        ("earmark_reserves_total{outcome=\"denied\"}", 1.0),
+        ("earmark_reserves_total{outcome=\"unknown_limit_key\"}", 1.0),
+        ("earmark_denials_total{key=\"rpm\"}", 1.0),
+        ("earmark_denials_total{key=\"slots\"}", 1.0),
+        ("earmark_completes_total{outcome=\"reconciled\"}", 1.0),
+        ("earmark_completes_total{outcome=\"unknown\"}", 1.0),
+        ("earmark_overage_total{how=\"debt\"}", 4.0),
+        ("earmark_overage_total{how=\"reserved\"}", 0.0),
+        ("earmark_http_requests_total{route=\"reserve\",status=\"200\"}", 3.0),
+        ("earmark_http_requests_total{route=\"unmatched\",status=\"404\"}", 1.0),
+        ("earmark_http_request_seconds_count{route=\"reserve\"}", 3.0),
+        ("earmark_http_request_seconds_bucket{route=\"reserve\",le=\"+Inf\"}", 3.0),
+        ("earmark_limits", 2.0),
+        ("earmark_decreasing_limits", 0.0),
+        ("earmark_debt", 4.0),
+        ("earmark_live_leases", 0.0),
+        ("earmark_remembered_leases", 3.0),
+        ("earmark_queue_depth", 0.0),
+    ] {
+        assert_eq!(desk.metric(name).await, value, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn batch_sizes_are_shown_besides_what_the_server_counts_itself() {
+    let desk = Desk::open().await;
+    let lease = desk.lease();
+    desk.reserve(&lease, &[("nope", 1)]).await;
+    // Backends that were opened before any server of this process have no recorder to record to.
+    let second = Desk::open().await;
+    second.reserve(&lease, &[("nope", 1)]).await;
+    let answer = second.ask("GET", "/metrics", "").await;
+    assert_eq!(answer.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    assert!(answer.text.contains("# TYPE earmark_batch_size histogram\n"), "{}", answer.text);
+    assert!(answer.text.contains("earmark_batch_size_bucket{le=\"1\"} "), "{}", answer.text);
+}
+
+#[tokio::test]
+async fn open_connections_are_shown() {
+    let desk = Desk::open().await;
+    let mut wires = Vec::new();
+    for _ in 0..5 {
+        let mut wire = Wire::to(desk.address).await;
+        wire.ask("GET", "/healthz", "").await;
+        wires.push(wire);
+    }
+    // Five, and the one that asks.
+    desk.until("earmark_connections", 6.0).await;
+    drop(wires);
+    desk.until("earmark_connections", 1.0).await;
+}
+
+#[tokio::test]
+async fn every_answer_carries_the_id_of_its_request() {
+    let desk = Desk::open().await;
+    let mut wire = Wire::to(desk.address).await;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(wire.ask("GET", "/nope", "").await.header("x-request-id").unwrap().to_owned());
+    }
+    ids.dedup();
+    assert_eq!(ids.len(), 3);
+    for (id, is_kept) in [("mine-1", true), ("a b", false), (&"x".repeat(129), false)] {
+        wire.send(&format!("GET /healthz HTTP/1.1\r\nhost: earmark\r\nx-request-id: {id}\r\n\r\n")).await;
+        let answer = wire.answer().await;
+        assert_eq!(answer.header("x-request-id") == Some(id), is_kept, "{id}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_lives_and_can_serve_says_so() {
+    let desk = Desk::open().await;
+    assert_eq!(desk.ok("GET", "/healthz", &Value::Null).await["status"], "ok");
+    assert_eq!(desk.ok("GET", "/readyz", &Value::Null).await["status"], "ready");
+}

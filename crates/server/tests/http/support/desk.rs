@@ -1,0 +1,152 @@
+//! A server on a free port, with what a test needs around it.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use earmark_admission::{Backend, LocalBook, LocalOptions, ManualClock};
+use earmark_core::{LeaseId, UnixMs};
+use earmark_server::{Server, ServerError, ServerOptions};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::client::{Answer, Wire};
+
+/// Where the clocks start.
+pub(crate) const START_MS: u64 = 1_700_000_000_000;
+
+/// A server on a free port.
+pub(crate) struct Desk {
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) address: SocketAddr,
+    leases: AtomicU64,
+    stop: oneshot::Sender<()>,
+    server: JoinHandle<Result<(), ServerError>>,
+}
+
+impl Desk {
+    /// With a Book in memory and the usual options.
+    pub(crate) async fn open() -> Desk {
+        Desk::with(|_, _| {}).await
+    }
+
+    /// With a Book in memory and other options.
+    pub(crate) async fn with(change: impl FnOnce(&mut LocalOptions, &mut ServerOptions)) -> Desk {
+        let clock = ManualClock::at(START_MS);
+        let mut local = LocalOptions { clock: Arc::<ManualClock>::clone(&clock), ..LocalOptions::default() };
+        let mut options = Desk::options();
+        change(&mut local, &mut options);
+        let backend = LocalBook::open(local).await.unwrap();
+        Desk::on(clock, Arc::new(backend), options).await
+    }
+
+    /// With another backend.
+    pub(crate) async fn on(
+        clock: Arc<ManualClock>,
+        backend: Arc<dyn Backend>,
+        options: ServerOptions,
+    ) -> Desk {
+        let server = Server::bind(options, backend).await.unwrap();
+        let address = server.local_addr();
+        let (stop, stopped) = oneshot::channel();
+        let server = tokio::spawn(server.run(async {
+            _ = stopped.await;
+        }));
+        Desk { clock, address, leases: AtomicU64::new(0), stop, server }
+    }
+
+    pub(crate) fn options() -> ServerOptions {
+        ServerOptions { listen: SocketAddr::from(([127, 0, 0, 1], 0)), ..ServerOptions::default() }
+    }
+
+    /// Tells the server to stop; the future ends when it has.
+    pub(crate) fn stop(self) -> impl Future<Output = ()> {
+        self.stop.send(()).unwrap();
+        async { self.server.await.unwrap().unwrap() }
+    }
+
+    /// A lease nobody has used, made now.
+    pub(crate) fn lease(&self) -> String {
+        let number = self.leases.fetch_add(1, Ordering::Relaxed);
+        let now = earmark_admission::Clock::now(&*self.clock).wall;
+        LeaseId::from_parts(now, u128::from(number) + 1).to_string()
+    }
+
+    /// A lease made at some time.
+    pub(crate) fn lease_at(ms: u64) -> String {
+        LeaseId::from_parts(UnixMs::new(ms), 7).to_string()
+    }
+
+    pub(crate) async fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
+        Wire::to(self.address).await.ask(method, path, body).await
+    }
+
+    /// The JSON of an answer that must have status 200.
+    pub(crate) async fn ok(&self, method: &str, path: &str, body: &Value) -> Value {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let answer = self.ask(method, path, &body).await;
+        assert_eq!(answer.status, 200, "{method} {path} {body}: {answer:?}");
+        answer.json()
+    }
+
+    pub(crate) async fn put_rolling(&self, key: &str, capacity: u64, window_seconds: u32) -> Value {
+        let kind =
+            json!({"key": key, "kind": "rolling", "capacity": capacity, "window_seconds": window_seconds});
+        self.ok("PUT", "/v1/admin/limits", &kind).await
+    }
+
+    pub(crate) async fn put_concurrency(&self, key: &str, capacity: u64, timeout_seconds: u32) -> Value {
+        let kind = json!({"key": key, "kind": "concurrency", "capacity": capacity, "timeout_seconds": timeout_seconds});
+        self.ok("PUT", "/v1/admin/limits", &kind).await
+    }
+
+    pub(crate) async fn reserve(&self, lease: &str, amounts: &[(&str, u64)]) -> Value {
+        self.ok("POST", "/v1/reserve", &reserve(lease, amounts)).await
+    }
+
+    pub(crate) async fn complete(&self, lease: &str, amounts: &[(&str, u64)]) -> Value {
+        self.ok("POST", "/v1/complete", &complete(lease, amounts)).await
+    }
+
+    /// What is reserved of a limit.
+    pub(crate) async fn reserved(&self, key: &str) -> u64 {
+        self.usage(key).await["reserved"].as_u64().unwrap()
+    }
+
+    pub(crate) async fn usage(&self, key: &str) -> Value {
+        self.ok("GET", &format!("/v1/admin/limits/{key}/usage"), &Value::Null).await
+    }
+
+    /// One line of the metrics.
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
+        let answer = self.ask("GET", "/metrics", "").await;
+        let line = answer.text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} is not in {}", answer.text)).parse().unwrap()
+    }
+
+    /// Waits until a metric has a value.
+    pub(crate) async fn until(&self, name: &str, value: f64) {
+        for _ in 0..200 {
+            if self.metric(name).await == value {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        panic!("{name} does not become {value}, it is {}", self.metric(name).await);
+    }
+}
+
+pub(crate) fn reserve(lease: &str, amounts: &[(&str, u64)]) -> Value {
+    let requirements: Vec<Value> =
+        amounts.iter().map(|(key, amount)| json!({"key": key, "amount": amount})).collect();
+    json!({"lease_id": lease, "requirements": requirements})
+}
+
+pub(crate) fn complete(lease: &str, amounts: &[(&str, u64)]) -> Value {
+    let actuals: Vec<Value> =
+        amounts.iter().map(|(key, amount)| json!({"key": key, "actual_amount": amount})).collect();
+    json!({"lease_id": lease, "actuals": actuals})
+}

@@ -1,0 +1,169 @@
+//! Backends that do what a Book in memory hardly ever does.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use earmark_admission::{
+    Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LeaseView,
+    LimitChange, LimitError, LocalBook, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
+};
+use earmark_core::{LeaseId, LimitInfo, LimitKey, NamespaceName, Usage};
+use tokio::sync::Semaphore;
+
+/// Fails at everything, in one way.
+pub(crate) struct Broken(pub(crate) BackendError);
+
+impl Broken {
+    fn each<T>(&self, count: usize) -> Answer<'_, Vec<Result<T, BackendError>>>
+    where
+        T: Send + 'static,
+    {
+        let failures: Vec<_> = (0..count).map(|_| Err(self.0.clone())).collect();
+        Box::pin(std::future::ready(failures))
+    }
+
+    fn fail<T: Send + 'static, E: From<BackendError> + Send + 'static>(&self) -> Answer<'_, Result<T, E>> {
+        Box::pin(std::future::ready(Err(self.0.clone().into())))
+    }
+}
+
+impl Backend for Broken {
+    fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
+        self.each(requests.len())
+    }
+
+    fn complete(
+        &self,
+        requests: Vec<CompleteRequest>,
+    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+        self.each(requests.len())
+    }
+
+    fn put_limit(&self, _: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+        self.fail()
+    }
+
+    fn delete_limit(&self, _: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+        self.fail()
+    }
+
+    fn limits(&self, _: NamespaceName) -> Answer<'_, Result<Vec<LimitInfo>, BackendError>> {
+        self.fail()
+    }
+
+    fn limit(&self, _: NamespaceName, _: LimitKey) -> Answer<'_, Result<Option<LimitInfo>, BackendError>> {
+        self.fail()
+    }
+
+    fn usage(&self, _: NamespaceName, _: LimitKey) -> Answer<'_, Result<Option<Usage>, BackendError>> {
+        self.fail()
+    }
+
+    fn lease(&self, _: NamespaceName, _: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
+        self.fail()
+    }
+
+    fn stats(&self) -> Stats {
+        Stats::default()
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        Err(self.0.to_string())
+    }
+
+    fn shut_down(&self) -> Answer<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// A Book whose answers to reserves are held back until the gate lets them through, and which takes changes
+/// of limits only while it is open to them.
+pub(crate) struct Gate {
+    pub(crate) book: LocalBook,
+    pub(crate) gate: Semaphore,
+    pub(crate) changes: Semaphore,
+    pub(crate) is_shut_down: AtomicBool,
+}
+
+impl Gate {
+    pub(crate) fn before(book: LocalBook) -> Gate {
+        Gate {
+            book,
+            gate: Semaphore::new(0),
+            changes: Semaphore::new(1),
+            is_shut_down: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Backend for Gate {
+    fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
+        let answers = self.book.reserve(requests);
+        Box::pin(async {
+            let answers = answers.await;
+            self.gate.acquire().await.unwrap().forget();
+            answers
+        })
+    }
+
+    fn complete(
+        &self,
+        requests: Vec<CompleteRequest>,
+    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+        let count = requests.len();
+        // Nothing that passes the server's own checks is malformed; here it is, to see what becomes of it.
+        let invalid = CompleteAnswer { is_invalid: true, message: Some("no".into()), ..Default::default() };
+        Box::pin(std::future::ready(vec![Ok(invalid); count]))
+    }
+
+    fn put_limit(&self, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+        Box::pin(async {
+            let _open = self.changes.acquire().await.unwrap();
+            self.book.put_limit(request).await
+        })
+    }
+
+    fn delete_limit(&self, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+        self.book.delete_limit(request)
+    }
+
+    fn limits(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<LimitInfo>, BackendError>> {
+        self.book.limits(namespace)
+    }
+
+    fn limit(
+        &self,
+        namespace: NamespaceName,
+        key: LimitKey,
+    ) -> Answer<'_, Result<Option<LimitInfo>, BackendError>> {
+        self.book.limit(namespace, key)
+    }
+
+    fn usage(
+        &self,
+        namespace: NamespaceName,
+        key: LimitKey,
+    ) -> Answer<'_, Result<Option<Usage>, BackendError>> {
+        self.book.usage(namespace, key)
+    }
+
+    fn lease(
+        &self,
+        namespace: NamespaceName,
+        lease: LeaseId,
+    ) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
+        self.book.lease(namespace, lease)
+    }
+
+    fn stats(&self) -> Stats {
+        self.book.stats()
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.book.ready()
+    }
+
+    fn shut_down(&self) -> Answer<'_, ()> {
+        self.is_shut_down.store(true, Ordering::SeqCst);
+        self.book.shut_down()
+    }
+}

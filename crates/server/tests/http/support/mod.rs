@@ -1,0 +1,11 @@
+//! A server to ask, and ways to ask it.
+
+mod client;
+mod desk;
+mod doubles;
+mod schema;
+
+pub(crate) use client::{Answer, Wire, request};
+pub(crate) use desk::{Desk, START_MS, complete, reserve};
+pub(crate) use doubles::{Broken, Gate};
+pub(crate) use schema::Schemas;
