@@ -3,6 +3,7 @@
 //! No dependencies: `cargo xtask verify` is the first thing that runs on a fresh machine, and what it
 //! needs must build there.
 
+mod api;
 mod run;
 mod soak;
 mod tidy;
@@ -17,6 +18,7 @@ The chores of this repository.
 
   cargo xtask verify              everything that must hold before a change goes in; reads only
   cargo xtask tidy                only the checks of verify that cargo and clippy do not know
+  cargo xtask api                 only the server against its own OpenAPI document
   cargo xtask soak [--minutes N]  the long versions of the random tests, 10 minutes by default
   cargo xtask help                this text
 
@@ -24,6 +26,7 @@ Examples:
 
   cargo xtask verify
   cargo xtask tidy
+  cargo xtask api
   cargo xtask soak --minutes 60
 ";
 
@@ -31,6 +34,7 @@ Examples:
 enum Chore {
     Verify,
     Tidy,
+    Api,
     Soak { minutes: u64 },
     Help,
 }
@@ -39,6 +43,7 @@ fn parse(args: &[&str]) -> Result<Chore, Failure> {
     match args {
         ["verify"] => Ok(Chore::Verify),
         ["tidy"] => Ok(Chore::Tidy),
+        ["api"] => Ok(Chore::Api),
         ["soak"] => Ok(Chore::Soak { minutes: soak::MINUTES_DEFAULT }),
         ["soak", "--minutes", minutes] => match minutes.parse() {
             Ok(minutes) if (1..=soak::MINUTES_MAX).contains(&minutes) => Ok(Chore::Soak { minutes }),
@@ -49,7 +54,7 @@ fn parse(args: &[&str]) -> Result<Chore, Failure> {
         },
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Chore::Help),
         _ => Err(Failure::Usage(format!(
-            "found {:?}, allowed are verify, tidy, soak [--minutes N] and help",
+            "found {:?}, allowed are verify, tidy, api, soak [--minutes N] and help",
             args.join(" ")
         ))),
     }
@@ -61,6 +66,7 @@ fn main() -> ExitCode {
     let done = parse(&args).and_then(|chore| match chore {
         Chore::Verify => verify::verify(),
         Chore::Tidy => tidy::tidy(),
+        Chore::Api => api::prepare().and_then(|()| api::check()),
         Chore::Soak { minutes } => soak::soak(minutes),
         Chore::Help => {
             print!("{HELP}");
@@ -85,6 +91,7 @@ mod tests {
         for (args, chore) in [
             (&["verify"][..], Chore::Verify),
             (&["tidy"], Chore::Tidy),
+            (&["api"], Chore::Api),
             (&["soak"], Chore::Soak { minutes: 10 }),
             (&["soak", "--minutes", "1"], Chore::Soak { minutes: 1 }),
             (&["soak", "--help"], Chore::Help),
@@ -98,10 +105,10 @@ mod tests {
     #[test]
     fn other_words_are_refused_with_what_is_allowed() {
         for (args, message) in [
-            (&["verfy"][..], "found \"verfy\", allowed are verify, tidy, soak [--minutes N] and help"),
+            (&["verfy"][..], "found \"verfy\", allowed are verify, tidy, api, soak [--minutes N] and help"),
             (
                 &["verify", "--fast"],
-                "found \"verify --fast\", allowed are verify, tidy, soak [--minutes N] and help",
+                "found \"verify --fast\", allowed are verify, tidy, api, soak [--minutes N] and help",
             ),
             (&["soak", "--minutes", "0"], "--minutes: found \"0\", allowed are 1 to 10080"),
             (&["soak", "--minutes", "ten"], "--minutes: found \"ten\", allowed are 1 to 10080"),

@@ -17,6 +17,10 @@ pub(crate) enum Failure {
     Ended { line: String, status: ExitStatus },
     /// A file of the work tree could not be read.
     Read { path: PathBuf, source: io::Error },
+    /// A file outside the work tree could not be written.
+    Write { path: PathBuf, source: io::Error },
+    /// The server that is checked did not do as it should.
+    Server(String),
     /// Things that must be on this machine are not.
     Missing(Vec<String>),
     /// The tree breaks this many of its own rules; each was printed.
@@ -34,6 +38,8 @@ impl fmt::Display for Failure {
             Failure::Start { line, source } => write!(f, "`{line}` could not be started: {source}"),
             Failure::Ended { line, status } => write!(f, "`{line}` failed ({status})"),
             Failure::Read { path, source } => write!(f, "{}: cannot be read: {source}", path.display()),
+            Failure::Write { path, source } => write!(f, "{}: cannot be written: {source}", path.display()),
+            Failure::Server(what) => write!(f, "the server that was checked {what}"),
             Failure::Missing(names) => write!(f, "missing on this machine: {}", names.join(", ")),
             Failure::Untidy { violations } => write!(f, "violations, listed above: {violations}"),
             Failure::WorkTreeChanged(lines) => {

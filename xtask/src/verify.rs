@@ -3,12 +3,13 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::api;
 use crate::run::{self, Failure};
 use crate::tidy;
 
 /// What must be on the machine besides the Rust toolchain: a program that answers `--version`, and what
-/// it is for. What can be installed by the ordinary package managers is to be installed in [`setup`],
-/// outside the work tree, before anything is reported as missing.
+/// it is for. What can be installed by the ordinary package managers is installed outside the work tree, by
+/// [`api::prepare`], before anything is reported as missing.
 const NEEDS: [(&str, &str); 1] = [("cc", "a C compiler, which rustc links with")];
 
 struct Step<'a> {
@@ -33,8 +34,11 @@ pub(crate) fn verify() -> Result<(), Failure> {
     let before = work_tree();
     let has_nextest = run::output(&mut run::command("cargo", "nextest --version")).is_some();
 
-    let mut steps = vec![Step::new("setup", "what is needed besides Rust", || setup(&NEEDS))];
+    let mut steps = vec![Step::new("setup", "what is needed besides Rust", || {
+        setup(&NEEDS).and_then(|()| api::prepare())
+    })];
     steps.extend(cargo(has_nextest).into_iter().map(|(name, command)| Step::command(name, command)));
+    steps.push(Step::new("api", "cargo xtask api", api::check));
     steps.push(Step::new("tidy", "cargo xtask tidy", tidy::tidy));
     steps.push(Step::new("work tree", "git status --porcelain", || {
         unchanged(before.as_deref(), work_tree().as_deref())

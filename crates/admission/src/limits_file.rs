@@ -120,6 +120,9 @@ fn parse(text: &str) -> Result<Vec<Definition>, Damage> {
             let field = what.split(':').next().unwrap_or_default();
             Damage { line: line_of(text, raw.get(), field), what }
         };
+        if !raw.get().starts_with('{') {
+            return Err(damage(format!("limits: found {}, allowed are objects", raw.get())));
+        }
         let limit: LimitDocument =
             serde_json::from_str(raw.get()).map_err(|error| damage(without_place(&error)))?;
         if !keys.insert(limit.key().clone()) {
@@ -201,7 +204,8 @@ mod tests {
             (&format!("{{\"limits\":[{RPM},\n{RPM}\n]}}"), "in line 2: key: rpm is there twice"),
             ("{\"limits\":[\n{\"key\":\"a\",\"kind\":\"x\"}\n]}", "in line 2: kind: found \"x\""),
             ("{\"limits\":[\n\n{\"kind\":\"rolling\"}\n]}", "in line 3: key: found none"),
-            ("{\"limits\":[\n7\n]}", "in line 2: "),
+            ("{\"limits\":[\n7\n]}", "in line 2: limits: found 7, allowed are objects"),
+            ("{\"limits\":[[\"a\",\"rolling\",1,60]]}", "in line 1: limits: found [\"a\""),
             ("{\"limits\":[", "in line 1: EOF while parsing a list"),
             ("", "in line 1: EOF while parsing a value"),
             ("{}", "in line 1: missing field `limits`"),

@@ -43,7 +43,9 @@ impl Default for LocalOptions {
 }
 
 /// A Book in memory. What it holds is gone when it stops, except for the limits file.
-pub struct LocalBook {
+pub struct LocalBook(Arc<Inner>);
+
+struct Inner {
     book: Arc<Mutex<Book>>,
     names: Names,
     clock: Arc<dyn Clock>,
@@ -83,7 +85,7 @@ impl LocalBook {
                 }
             }
         }
-        Ok(LocalBook {
+        Ok(LocalBook(Arc::new(Inner {
             book,
             names,
             clock: options.clock,
@@ -91,9 +93,24 @@ impl LocalBook {
             limits_file: options.limits_file,
             changing: tokio::sync::Mutex::new(()),
             is_stopped: AtomicBool::new(false),
-        })
+        })))
     }
 
+    /// Changes a limit in a task of its own: what is in force is to be in the file too, even if the caller goes
+    /// away in between.
+    async fn change(
+        &self,
+        namespace: NamespaceName,
+        change: Change,
+        expected_revision: Option<u64>,
+    ) -> Result<LimitChange, LimitError> {
+        let inner = Arc::clone(&self.0);
+        let task = tokio::spawn(async move { inner.change(namespace, change, expected_revision).await });
+        task.await.map_err(|error| BackendError::Failed(error.to_string()))?
+    }
+}
+
+impl Inner {
     fn parts(&self, namespace: &NamespaceName, amounts: &[Amount]) -> Vec<Part> {
         self.names.with(namespace, |resolve| {
             amounts.iter().map(|part| Part { limit: resolve(&part.key), amount: part.amount }).collect()
@@ -119,11 +136,11 @@ impl LocalBook {
     async fn change(
         &self,
         namespace: NamespaceName,
-        key: LimitKey,
         change: Change,
         expected_revision: Option<u64>,
     ) -> Result<LimitChange, LimitError> {
         let _one_at_a_time = self.changing.lock().await;
+        let key = change.key().clone();
         let work = Work::Change { namespace: namespace.clone(), change, expected_revision };
         let done = self.submitter.submit(vec![work], 1, Direction::GivesBack).await?;
         let changed = match done.into_iter().next() {
@@ -161,12 +178,12 @@ impl LocalBook {
 impl Backend for LocalBook {
     fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
         let work = requests.into_iter().map(|request| {
-            let namespace = self.names.namespace(&request.namespace);
-            let parts = self.parts(&request.namespace, &request.requirements);
+            let namespace = self.0.names.namespace(&request.namespace);
+            let parts = self.0.parts(&request.namespace, &request.requirements);
             Work::Reserve { namespace, lease: request.lease, parts, requirements: request.requirements }
         });
         let work = work.collect();
-        Box::pin(self.submit(work, Direction::Takes, |done| match done {
+        Box::pin(self.0.submit(work, Direction::Takes, |done| match done {
             Done::Reserve(answer) => answer,
             Done::Complete(_) | Done::Limit(_) => Err(BackendError::Failed("answers got mixed up".into())),
         }))
@@ -177,30 +194,29 @@ impl Backend for LocalBook {
         requests: Vec<CompleteRequest>,
     ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
         let work = requests.into_iter().map(|request| {
-            let namespace = self.names.namespace(&request.namespace);
-            let parts = self.parts(&request.namespace, &request.actuals);
+            let namespace = self.0.names.namespace(&request.namespace);
+            let parts = self.0.parts(&request.namespace, &request.actuals);
             Work::Complete { namespace, lease: request.lease, parts, actuals: request.actuals }
         });
         let work = work.collect();
-        Box::pin(self.submit(work, Direction::GivesBack, |done| match done {
+        Box::pin(self.0.submit(work, Direction::GivesBack, |done| match done {
             Done::Complete(answer) => answer,
             Done::Reserve(_) | Done::Limit(_) => Err(BackendError::Failed("answers got mixed up".into())),
         }))
     }
 
     fn put_limit(&self, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
-        let key = request.definition.key.clone();
         let change = Change::Put(request.definition);
-        Box::pin(self.change(request.namespace, key, change, request.expected_revision))
+        Box::pin(self.change(request.namespace, change, request.expected_revision))
     }
 
     fn delete_limit(&self, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
-        let change = Change::Delete(request.key.clone());
-        Box::pin(self.change(request.namespace, request.key, change, request.expected_revision))
+        let change = Change::Delete(request.key);
+        Box::pin(self.change(request.namespace, change, request.expected_revision))
     }
 
     fn limits(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<LimitInfo>, BackendError>> {
-        let limits = self.read(|book, now| match book.namespace(&namespace) {
+        let limits = self.0.read(|book, now| match book.namespace(&namespace) {
             Some(namespace) => book.limits(now, namespace),
             None => Vec::new(),
         });
@@ -212,7 +228,7 @@ impl Backend for LocalBook {
         namespace: NamespaceName,
         key: LimitKey,
     ) -> Answer<'_, Result<Option<LimitInfo>, BackendError>> {
-        let limit = self.read(|book, now| {
+        let limit = self.0.read(|book, now| {
             let limit = book.resolve(book.namespace(&namespace)?, &key)?;
             book.limit(now, limit)
         });
@@ -224,7 +240,7 @@ impl Backend for LocalBook {
         namespace: NamespaceName,
         key: LimitKey,
     ) -> Answer<'_, Result<Option<Usage>, BackendError>> {
-        let usage = self.read(|book, now| {
+        let usage = self.0.read(|book, now| {
             let limit = book.resolve(book.namespace(&namespace)?, &key)?;
             book.usage(now, limit)
         });
@@ -236,7 +252,7 @@ impl Backend for LocalBook {
         namespace: NamespaceName,
         lease: LeaseId,
     ) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
-        let view = self.read(|book, now| {
+        let view = self.0.read(|book, now| {
             let info = book.lease(now, book.namespace(&namespace)?, lease)?;
             let named =
                 |(limit, amount): &(_, u64)| Some(Amount { key: book.key(*limit)?.clone(), amount: *amount });
@@ -248,7 +264,7 @@ impl Backend for LocalBook {
     }
 
     fn stats(&self) -> Stats {
-        self.read(|book, now| {
+        self.0.read(|book, now| {
             let totals = book.totals(now);
             Stats {
                 live_leases: book.live_leases(),
@@ -256,18 +272,18 @@ impl Backend for LocalBook {
                 limits: totals.limits,
                 decreasing_limits: totals.decreasing,
                 debt: totals.debt,
-                queue_depth: self.submitter.depth(),
+                queue_depth: self.0.submitter.depth(),
             }
         })
     }
 
     fn ready(&self) -> Result<(), String> {
-        if self.is_stopped.load(Ordering::Relaxed) { Err("it is shutting down".into()) } else { Ok(()) }
+        if self.0.is_stopped.load(Ordering::Relaxed) { Err("it is shutting down".into()) } else { Ok(()) }
     }
 
     fn shut_down(&self) -> Answer<'_, ()> {
-        self.is_stopped.store(true, Ordering::Relaxed);
-        Box::pin(self.submitter.stop())
+        self.0.is_stopped.store(true, Ordering::Relaxed);
+        Box::pin(self.0.submitter.stop())
     }
 }
 
@@ -281,6 +297,15 @@ enum Work {
 enum Change {
     Put(Definition),
     Delete(LimitKey),
+}
+
+impl Change {
+    fn key(&self) -> &LimitKey {
+        match self {
+            Change::Put(definition) => &definition.key,
+            Change::Delete(key) => key,
+        }
+    }
 }
 
 /// The answer to one command.

@@ -74,3 +74,25 @@ async fn a_change_that_cannot_be_written_says_that_it_is_in_force_all_the_same()
     assert!(error.contains("the change is in force, but would not survive a restart"), "{error}");
     assert_eq!(capacities(&book).await, [10]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_whose_caller_goes_away_is_written_all_the_same() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("limits.json");
+    let book = open(&path).await.expect("no file yet");
+    let mut asked = book.put_limit(rpm(10));
+    std::future::poll_fn(|context| {
+        _ = asked.as_mut().poll(context);
+        std::task::Poll::Ready(())
+    })
+    .await;
+    drop(asked);
+    // The next change waits for the one before, and writes nothing itself.
+    let nothing = DeleteLimitRequest {
+        namespace: namespace(),
+        key: LimitKey::new("nothing").expect("a valid key"),
+        expected_revision: None,
+    };
+    assert_eq!(book.delete_limit(nothing).await, Err(LimitError::NotFound));
+    assert_eq!(capacities(&open(&path).await.expect("a good file")).await, [10]);
+}
