@@ -2,7 +2,7 @@
 
 use earmark_core::{
     Book, CompleteOutcome, InvalidParts, LimitKey, LimitOutcome, LimitStatus, OverageHow, REQUIREMENTS_MAX,
-    ReserveOutcome, Settlement,
+    ReserveOutcome, Settlement, UnixMs,
 };
 
 use crate::backend::{Amount, BackendError, CompleteAnswer, LimitChange, LimitError, Refusal, ReserveAnswer};
@@ -12,6 +12,7 @@ const LEASES_FULL: &str = "as many leases are remembered as may be";
 /// The answer to a reserve of `requirements`.
 pub(crate) fn reserve(
     book: &Book,
+    wall: UnixMs,
     requirements: &[Amount],
     outcome: ReserveOutcome,
 ) -> Result<ReserveAnswer, BackendError> {
@@ -30,13 +31,20 @@ pub(crate) fn reserve(
         ReserveOutcome::ExistsWithOtherRequirements => {
             invalid("lease_id: this lease was used for other requirements; take a new one".into())
         }
+        ReserveOutcome::LeaseTooOld { lease_time, forgotten_before } if wall < forgotten_before => {
+            invalid(format!(
+                "lease_id: it was made at {lease_time}, and leases made before {forgotten_before} are \
+                 forgotten; this server's clock says {wall}, so it was set back: set it right"
+            ))
+        }
         ReserveOutcome::LeaseTooOld { lease_time, forgotten_before } => invalid(format!(
             "lease_id: it was made at {lease_time}, and leases made before {forgotten_before} are forgotten; \
              take a new one, and check the caller's clock"
         )),
         ReserveOutcome::LeaseInFuture { lease_time, wall } => invalid(format!(
-            "lease_id: it was made at {lease_time}, more than allowed after this server's clock, which says \
-             {wall}; check both clocks"
+            "lease_id: it was made at {lease_time}, and this server's clock says {wall}; allowed are {} ms \
+             ahead of it; check both clocks",
+            book.config().lease_ahead_ms
         )),
         ReserveOutcome::Invalid(parts) => invalid(describe(parts, "requirements")),
         ReserveOutcome::UnknownLimit { requirement } => match key(requirement) {

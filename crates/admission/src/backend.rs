@@ -4,8 +4,8 @@ use std::future::Future;
 use std::pin::Pin;
 
 use earmark_core::{
-    Definition, DefinitionError, JobId, LeaseId, LeaseState, LimitInfo, LimitKey, LimitStatus, NamespaceName,
-    UnixMs, Usage,
+    Definition, DefinitionError, JobId, LIMITS_MAX, LeaseId, LeaseState, LimitInfo, LimitKey, LimitStatus,
+    NamespaceName, UnixMs, Usage,
 };
 
 /// An answer that is on its way.
@@ -216,7 +216,7 @@ pub enum LimitError {
     #[error("kind: an existing limit keeps its kind; delete it first, or use another key")]
     KindDiffers,
     /// There are as many as there may be.
-    #[error("there are as many limits as there can be, deleted ones included")]
+    #[error("key: there are {LIMITS_MAX} limits already, deleted ones included, and more cannot be")]
     TooMany,
     /// The backend failed.
     #[error(transparent)]
@@ -228,10 +228,10 @@ pub enum LimitError {
 #[non_exhaustive]
 pub enum BackendError {
     /// Too much is waiting, or too many leases are remembered.
-    #[error("overloaded: {0}; retry with the same lease")]
+    #[error("overloaded: {0}")]
     Overloaded(&'static str),
     /// Something broke.
-    #[error("{0}; the outcome is unknown, retry with the same lease")]
+    #[error("{0}")]
     Failed(String),
 }
 

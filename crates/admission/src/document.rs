@@ -1,13 +1,16 @@
 //! A limit as JSON: in the limits file, and in what clients send and get.
 
+use std::fmt;
+
 use earmark_core::{Definition, HOLD_SECONDS_MAX, Kind, LimitKey, Overage};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 /// A limit as JSON. Reading it refuses unknown fields and whatever is out of bounds, and says which field,
 /// what was found and what is allowed. Writing it gives the fields that apply.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "Fields")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitDocument(Definition);
 
 impl LimitDocument {
@@ -27,6 +30,28 @@ impl LimitDocument {
     #[must_use]
     pub fn key(&self) -> &LimitKey {
         &self.0.key
+    }
+}
+
+impl<'de> Deserialize<'de> for LimitDocument {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<LimitDocument, D::Error> {
+        // A derived structure would also take a list of its fields.
+        deserializer.deserialize_map(Object)
+    }
+}
+
+struct Object;
+
+impl<'de> Visitor<'de> for Object {
+    type Value = LimitDocument;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a limit, which is an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<LimitDocument, A::Error> {
+        let fields = Fields::deserialize(MapAccessDeserializer::new(map))?;
+        LimitDocument::try_from(fields).map_err(A::Error::custom)
     }
 }
 
@@ -192,6 +217,7 @@ mod tests {
             ),
             (rolling(r#""capacity":1,"window_seconds":1,"overage":"free""#), "overage: found \"free\""),
             (rolling(r#""capacity":1,"window_seconds":1,"burst":1"#), "unknown field `burst`"),
+            (r#"["a","rolling",1,60]"#.into(), "expected a limit, which is an object"),
             (rolling(r#""capacity":1,"window_seconds":1,"capacity":2"#), "duplicate field `capacity`"),
         ] {
             let error = read(&json).unwrap_err();

@@ -4,11 +4,14 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
-use earmark_core::Definition;
+use earmark_core::{Definition, LimitKey};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::backend::LimitError;
 use crate::document::LimitDocument;
 
 /// The version that is written, and the newest that is read.
@@ -35,6 +38,16 @@ pub enum LimitsFileError {
         line: usize,
         /// Which field, and what is wrong with it.
         what: String,
+    },
+    /// One of its limits cannot be had.
+    #[error("the limits file {} cannot be used: {key}: {source}; nothing was overwritten", path.display())]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// The limit.
+        key: LimitKey,
+        /// Why not.
+        source: LimitError,
     },
     /// It is of a version to come.
     #[error("the limits file {} has version {found}, this program reads up to {VERSION}: use a newer one", path.display())]
@@ -66,13 +79,13 @@ struct Content {
 #[serde(deny_unknown_fields)]
 struct Frame<'a> {
     #[serde(default = "current_version")]
-    version: u32,
+    version: Value,
     #[serde(borrow)]
     limits: Vec<&'a RawValue>,
 }
 
-fn current_version() -> u32 {
-    VERSION
+fn current_version() -> Value {
+    VERSION.into()
 }
 
 /// The version of a file whose other fields may be unknown here.
@@ -87,46 +100,88 @@ struct Damage {
     what: String,
 }
 
-/// Reads the wanted limits. A file that is not there yet holds none.
-pub(crate) fn read(path: &Path) -> Result<Vec<Definition>, LimitsFileError> {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
+/// The limits file of a backend.
+pub(crate) struct LimitsFile {
+    path: PathBuf,
+    /// Why the file does not hold what the backend holds, if it does not.
+    behind: Mutex<Option<String>>,
+}
+
+impl LimitsFile {
+    /// Reads the wanted limits, and makes sure that they can be written. A file that is not there yet holds
+    /// none.
+    pub(crate) fn open(path: &Path) -> Result<(LimitsFile, Vec<Definition>), LimitsFileError> {
+        // The file behind a link is to be replaced, not the link.
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let limits = read(&path)?;
+        let aside = aside(&path);
+        let is_writable = File::create(&aside).and_then(|_| std::fs::remove_file(&aside));
+        is_writable.map_err(|source| LimitsFileError::Write { path: path.clone(), source })?;
+        Ok((LimitsFile { path, behind: Mutex::new(None) }, limits))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes the wanted limits: aside, synced, renamed. After a crash there is the old file or the new one.
+    pub(crate) fn write(&self, limits: &[Definition]) -> Result<(), LimitsFileError> {
+        let content = Content { version: VERSION, limits: limits.iter().map(LimitDocument::of).collect() };
+        let written = write_aside(&self.path, &content)
+            .map_err(|source| LimitsFileError::Write { path: self.path.clone(), source });
+        *self.behind.lock().unwrap_or_else(PoisonError::into_inner) =
+            written.as_ref().err().map(ToString::to_string);
+        written
+    }
+
+    /// Why the file does not hold what the backend holds, if it does not.
+    pub(crate) fn behind(&self) -> Option<String> {
+        self.behind.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<Definition>, LimitsFileError> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(source) => return Err(LimitsFileError::Read { path: path.to_owned(), source }),
     };
-    if let Ok(VersionOnly { version: found }) = serde_json::from_str(&text)
+    if let Ok(VersionOnly { version: found }) = serde_json::from_slice(&bytes)
         && found > VERSION
     {
         return Err(LimitsFileError::Newer { path: path.to_owned(), found });
     }
-    parse(&text).map_err(|Damage { line, what }| LimitsFileError::Damaged {
-        path: path.to_owned(),
-        line,
-        what,
-    })
+    let damaged = |Damage { line, what }| LimitsFileError::Damaged { path: path.to_owned(), line, what };
+    let text = std::str::from_utf8(&bytes).map_err(|error| {
+        let line = lines(&bytes[..error.valid_up_to()]);
+        damaged(Damage { line, what: "here are bytes that are not UTF-8".into() })
+    })?;
+    parse(text).map_err(damaged)
 }
 
 fn parse(text: &str) -> Result<Vec<Definition>, Damage> {
+    if !text.trim_start().starts_with('{') && !text.trim().is_empty() {
+        return Err(Damage { line: 1, what: "it is not an object with limits".into() });
+    }
     let frame: Frame<'_> = serde_json::from_str(text)
         .map_err(|error| Damage { line: error.line(), what: without_place(&error) })?;
     if frame.version != VERSION {
         let what = format!("version: found {}, allowed is {VERSION}", frame.version);
-        return Err(Damage { line: line_of(text, text, "version"), what });
+        return Err(Damage { line: line_of(text, text, "version").unwrap_or(1), what });
     }
     let mut keys = BTreeSet::new();
     let mut limits = Vec::new();
     for raw in frame.limits {
-        let damage = |what: String| {
+        let limit: LimitDocument = serde_json::from_str(raw.get()).map_err(|error| {
+            let what = without_place(&error);
             let field = what.split(':').next().unwrap_or_default();
-            Damage { line: line_of(text, raw.get(), field), what }
-        };
-        if !raw.get().starts_with('{') {
-            return Err(damage(format!("limits: found {}, allowed are objects", raw.get())));
-        }
-        let limit: LimitDocument =
-            serde_json::from_str(raw.get()).map_err(|error| damage(without_place(&error)))?;
+            let start = line_of(text, raw.get(), "").unwrap_or(1);
+            let line = line_of(text, raw.get(), field);
+            Damage { line: line.unwrap_or(start.saturating_add(error.line()).saturating_sub(1)), what }
+        })?;
         if !keys.insert(limit.key().clone()) {
-            return Err(damage(format!("key: {} is there twice", limit.key())));
+            let line = line_of(text, raw.get(), "key").unwrap_or(1);
+            return Err(Damage { line, what: format!("key: {} is there twice", limit.key()) });
         }
         limits.push(limit.into_definition());
     }
@@ -139,28 +194,39 @@ fn without_place(error: &serde_json::Error) -> String {
     message.rsplit_once(" at line ").map_or(message.clone(), |(what, _)| what.to_owned())
 }
 
-/// The line in `text` in which `part`, a piece of it, names `field`; the line in which it starts if it does
-/// not.
-fn line_of(text: &str, part: &str, field: &str) -> usize {
-    let start = (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
-    let inside = part.find(&format!("\"{field}\"")).unwrap_or(0);
-    let before = text.get(..start.saturating_add(inside)).unwrap_or_default();
-    before.matches('\n').count().saturating_add(1)
+/// The line in `text` in which `part`, a piece of it, has the field of this name; the line in which it starts
+/// if the name is empty.
+fn line_of(text: &str, part: &str, field: &str) -> Option<usize> {
+    let start = (part.as_ptr() as usize).checked_sub(text.as_ptr() as usize)?;
+    let name = format!("\"{field}\"");
+    // The name of a field has a colon behind it; a text that says the same has not.
+    let is_field = |place: &usize| part[place.saturating_add(name.len())..].trim_start().starts_with(':');
+    let inside = match field {
+        "" => 0,
+        _ => part.match_indices(&name).map(|(place, _)| place).find(is_field)?,
+    };
+    text.as_bytes().get(..start.saturating_add(inside)).map(lines)
 }
 
-/// Writes the wanted limits: aside, synced, renamed. After a crash there is the old file or the new one.
-pub(crate) fn write(path: &Path, limits: &[Definition]) -> Result<(), LimitsFileError> {
-    let content = Content { version: VERSION, limits: limits.iter().map(LimitDocument::of).collect() };
-    write_aside(path, &content).map_err(|source| LimitsFileError::Write { path: path.to_owned(), source })
+/// The line in which the byte after `before` is.
+fn lines(before: &[u8]) -> usize {
+    before.iter().filter(|byte| **byte == b'\n').count().saturating_add(1)
+}
+
+fn aside(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    path.with_file_name(name)
 }
 
 fn write_aside(path: &Path, content: &Content) -> io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let aside = path.with_file_name(name);
+    let aside = aside(path);
     let mut bytes = serde_json::to_vec_pretty(content)?;
     bytes.push(b'\n');
     let mut file = File::create(&aside)?;
+    if let Ok(old) = std::fs::metadata(path) {
+        file.set_permissions(old.permissions())?;
+    }
     file.write_all(&bytes)?;
     file.sync_all()?;
     std::fs::rename(&aside, path)?;
@@ -189,7 +255,9 @@ mod tests {
         let path = folder.path().join("limits.json");
         assert_eq!(read(&path).unwrap(), []);
         let limits = read_text(&format!(r#"{{"limits":[{RPM}]}}"#)).unwrap();
-        write(&path, &limits).unwrap();
+        let (file, none) = LimitsFile::open(&path).unwrap();
+        assert_eq!(none, []);
+        file.write(&limits).unwrap();
         assert_eq!(read(&path).unwrap(), limits);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
@@ -204,8 +272,22 @@ mod tests {
             (&format!("{{\"limits\":[{RPM},\n{RPM}\n]}}"), "in line 2: key: rpm is there twice"),
             ("{\"limits\":[\n{\"key\":\"a\",\"kind\":\"x\"}\n]}", "in line 2: kind: found \"x\""),
             ("{\"limits\":[\n\n{\"kind\":\"rolling\"}\n]}", "in line 3: key: found none"),
-            ("{\"limits\":[\n7\n]}", "in line 2: limits: found 7, allowed are objects"),
-            ("{\"limits\":[[\"a\",\"rolling\",1,60]]}", "in line 1: limits: found [\"a\""),
+            (
+                "{\"limits\":[\n7\n]}",
+                "in line 2: invalid type: integer `7`, expected a limit, which is an object",
+            ),
+            ("{\"limits\":[\n[\"a\",\"rolling\",1,60]]}", "in line 2: invalid type: sequence"),
+            ("[1,[]]", "in line 1: it is not an object with limits"),
+            ("{\"version\":\"1\",\"limits\":[]}", "in line 1: version: found \"1\", allowed is 1"),
+            (
+                "{\"limits\":[\n{\"key\":\"a\",\n\"kind\":\"rolling\",\n\"burst\":1}]}",
+                "in line 4: unknown field `burst`",
+            ),
+            ("{\"limits\":[\n{\"key\":\"a\",\n\"key\":\"b\"}]}", "in line 3: duplicate field `key`"),
+            (
+                "{\"limits\":[\n{\"key\":\"a\",\"unit\":\"capacity\",\n\"kind\":\"rolling\",\"window_seconds\":1,\n\"capacity\":0}]}",
+                "in line 4: capacity: found 0",
+            ),
             ("{\"limits\":[", "in line 1: EOF while parsing a list"),
             ("", "in line 1: EOF while parsing a value"),
             ("{}", "in line 1: missing field `limits`"),
@@ -228,8 +310,29 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_written_is_named() {
-        let error = write(Path::new("/proc/nowhere/limits.json"), &[]).unwrap_err().to_string();
+    fn bytes_that_are_no_text_are_found_in_their_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("limits.json");
+        std::fs::write(&path, b"{\n\"limits\": \xff}").unwrap();
+        let error = read(&path).unwrap_err().to_string();
+        assert!(error.contains("in line 2: here are bytes that are not UTF-8"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named_at_the_start() {
+        let error = LimitsFile::open(Path::new("/proc/nowhere/limits.json")).err().unwrap().to_string();
         assert!(error.starts_with("cannot write the limits file /proc/nowhere/limits.json: "), "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_is_replaced_keeps_who_may_read_it() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("limits.json");
+        std::fs::write(&path, "{\"limits\":[]}").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        LimitsFile::open(&path).unwrap().0.write(&[]).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 }

@@ -15,7 +15,7 @@ use crate::backend::{
     LimitChange, LimitError, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
 };
 use crate::clock::{Clock, Moment, SystemClock};
-use crate::limits_file::{self, LimitsFileError};
+use crate::limits_file::{LimitsFile, LimitsFileError};
 use crate::names::Names;
 use crate::submitter::{Direction, Ledger, Submitter};
 
@@ -50,7 +50,7 @@ struct Inner {
     names: Names,
     clock: Arc<dyn Clock>,
     submitter: Submitter<BookLedger>,
-    limits_file: Option<PathBuf>,
+    limits_file: Option<LimitsFile>,
     /// One change of limits at a time: the file is to hold what the Book holds.
     changing: tokio::sync::Mutex<()>,
     is_stopped: AtomicBool,
@@ -66,31 +66,36 @@ impl LocalBook {
     /// # Errors
     /// When the limits file cannot be used.
     pub async fn open(options: LocalOptions) -> Result<LocalBook, LimitsFileError> {
-        let wanted = options.limits_file.as_deref().map_or(Ok(Vec::new()), limits_file::read)?;
+        let (limits_file, wanted) = match &options.limits_file {
+            Some(path) => LimitsFile::open(path).map(|(file, wanted)| (Some(file), wanted))?,
+            None => (None, Vec::new()),
+        };
         let seed = std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), 0);
-        let book = Arc::new(Mutex::new(Book::new(options.config, seed)));
-        let ledger = BookLedger { book: Arc::clone(&book), clock: Arc::clone(&options.clock) };
+        let mut book = Book::new(options.config, seed);
         let names = Names::default();
-        {
-            let mut book = lock(&book);
-            let now = options.clock.now().log;
+        let now = options.clock.now().log;
+        for definition in &wanted {
             let namespace = NamespaceId::DEFAULT;
-            for definition in &wanted {
-                book.apply(
-                    now,
-                    Command::PutLimit(PutLimit { namespace, definition, expected_revision: None }),
-                );
-                if let Some(name) = book.namespace_name(namespace) {
-                    names.learn(&book, name, &definition.key);
-                }
+            let put = Command::PutLimit(PutLimit { namespace, definition, expected_revision: None });
+            if let Outcome::Limit(outcome) = book.apply(now, put) {
+                answer::limit(outcome).map_err(|source| LimitsFileError::Refused {
+                    path: limits_file.as_ref().map(|file| file.path().to_owned()).unwrap_or_default(),
+                    key: definition.key.clone(),
+                    source,
+                })?;
+            }
+            if let Some(name) = book.namespace_name(namespace) {
+                names.learn(&book, name, &definition.key);
             }
         }
+        let book = Arc::new(Mutex::new(book));
+        let ledger = BookLedger { book: Arc::clone(&book), clock: Arc::clone(&options.clock) };
         Ok(LocalBook(Arc::new(Inner {
             book,
             names,
             clock: options.clock,
             submitter: Submitter::start(ledger, options.queue_max),
-            limits_file: options.limits_file,
+            limits_file,
             changing: tokio::sync::Mutex::new(()),
             is_stopped: AtomicBool::new(false),
         })))
@@ -104,8 +109,7 @@ impl LocalBook {
         change: Change,
         expected_revision: Option<u64>,
     ) -> Result<LimitChange, LimitError> {
-        let inner = Arc::clone(&self.0);
-        let task = tokio::spawn(async move { inner.change(namespace, change, expected_revision).await });
+        let task = tokio::spawn(Arc::clone(&self.0).change(namespace, change, expected_revision));
         task.await.map_err(|error| BackendError::Failed(error.to_string()))?
     }
 }
@@ -132,9 +136,9 @@ impl Inner {
     }
 
     /// Changes a limit and writes the file. A file that cannot be written is an error of the backend, though
-    /// the change is in force until the next start.
+    /// the change is in force until the next start; the next change writes it again.
     async fn change(
-        &self,
+        self: Arc<Inner>,
         namespace: NamespaceName,
         change: Change,
         expected_revision: Option<u64>,
@@ -144,29 +148,43 @@ impl Inner {
         let work = Work::Change { namespace: namespace.clone(), change, expected_revision };
         let done = self.submitter.submit(vec![work], 1, Direction::GivesBack).await?;
         let changed = match done.into_iter().next() {
-            Some(Done::Limit(changed)) => changed?,
+            Some(Done::Limit(changed)) => changed,
             _ => return Err(BackendError::Failed("the Book gave no answer".into()).into()),
         };
-        let limits = {
-            let book = lock(&self.book);
-            self.names.learn(&book, &namespace, &key);
-            book.limits(self.clock.now().log, NamespaceId::DEFAULT)
+        self.names.learn(&lock(&self.book), &namespace, &key);
+        let is_behind = self.limits_file.as_ref().is_some_and(|file| file.behind().is_some());
+        if is_behind || changed.is_ok() && namespace.is_default() {
+            Arc::clone(&self).write_limits().await?;
+        }
+        changed
+    }
+
+    /// Writes what the Book holds to the limits file, if there is one.
+    async fn write_limits(self: Arc<Inner>) -> Result<(), BackendError> {
+        if self.limits_file.is_none() {
+            return Ok(());
+        }
+        let failed = |error: String| {
+            BackendError::Failed(format!("the change is in force, but would not survive a restart: {error}"))
         };
-        if let Some(path) = self.limits_file.clone().filter(|_| namespace.is_default()) {
+        let written = tokio::task::spawn_blocking(move || {
+            let limits = self.read(|book, now| book.limits(now, NamespaceId::DEFAULT));
             let wanted: Vec<Definition> = limits
                 .into_iter()
                 .filter(|limit| !answer::is_deleting(limit.status))
                 .map(|limit| limit.definition)
                 .collect();
-            let written = tokio::task::spawn_blocking(move || limits_file::write(&path, &wanted)).await;
-            let failed = |error: String| {
-                BackendError::Failed(format!(
-                    "the change is in force, but would not survive a restart: {error}"
-                ))
-            };
-            written.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))?;
+            self.limits_file.as_ref().map_or(Ok(()), |file| file.write(&wanted))
+        });
+        written.await.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))
+    }
+
+    /// Carries out what waits, and tries once more to write a file that is behind.
+    async fn stop(self: Arc<Inner>) {
+        self.submitter.stop().await;
+        if self.limits_file.as_ref().is_some_and(|file| file.behind().is_some()) {
+            _ = self.write_limits().await;
         }
-        Ok(changed)
     }
 
     fn read<T>(&self, read: impl FnOnce(&Book, UnixMs) -> T) -> T {
@@ -278,12 +296,19 @@ impl Backend for LocalBook {
     }
 
     fn ready(&self) -> Result<(), String> {
-        if self.0.is_stopped.load(Ordering::Relaxed) { Err("it is shutting down".into()) } else { Ok(()) }
+        if self.0.is_stopped.load(Ordering::Relaxed) {
+            return Err("it is shutting down".into());
+        }
+        if self.0.submitter.is_stopped() {
+            return Err("the Book has stopped; restart the server and report what its log says".into());
+        }
+        let behind = self.0.limits_file.as_ref().and_then(LimitsFile::behind);
+        behind.map_or(Ok(()), |error| Err(format!("the limits file is behind: {error}")))
     }
 
     fn shut_down(&self) -> Answer<'_, ()> {
         self.0.is_stopped.store(true, Ordering::Relaxed);
-        Box::pin(self.0.submitter.stop())
+        Box::pin(Arc::clone(&self.0).stop())
     }
 }
 
@@ -378,13 +403,13 @@ fn carry_out(book: &mut Book, moment: Moment, work: &[Work]) -> Vec<Done> {
         .collect();
     let mut outcomes = Vec::with_capacity(commands.len());
     book.apply_all(now, &commands, &mut outcomes);
-    work.iter().zip(outcomes).map(|(item, outcome)| done(book, item, outcome)).collect()
+    work.iter().zip(outcomes).map(|(item, outcome)| done(book, wall, item, outcome)).collect()
 }
 
-fn done(book: &Book, work: &Work, outcome: Outcome) -> Done {
+fn done(book: &Book, wall: UnixMs, work: &Work, outcome: Outcome) -> Done {
     match (work, outcome) {
         (Work::Reserve { requirements, .. }, Outcome::Reserve(outcome)) => {
-            Done::Reserve(answer::reserve(book, requirements, outcome))
+            Done::Reserve(answer::reserve(book, wall, requirements, outcome))
         }
         (Work::Reserve { requirements, .. }, _) => Done::Reserve(Ok(answer::unknown_namespace(requirements))),
         (Work::Complete { actuals, .. }, Outcome::Complete(outcome)) => {

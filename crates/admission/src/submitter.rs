@@ -65,6 +65,11 @@ impl<L: Ledger> Submitter<L> {
         Submitter { sender, waiting, queue_max, driver: Mutex::new(Some(driver)) }
     }
 
+    /// Whether nothing is carried out any more.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.sender.is_closed()
+    }
+
     /// How many events wait.
     pub(crate) fn depth(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
@@ -101,7 +106,8 @@ impl<L: Ledger> Submitter<L> {
         }
         let (reply, answer) = oneshot::channel();
         if self.sender.send(Some(Work { item, events, reply })).is_err() {
-            return Err(BackendError::Overloaded("it is shutting down"));
+            self.waiting.fetch_sub(events, Ordering::Relaxed);
+            return Err(BackendError::Overloaded("it has stopped"));
         }
         Ok(answer)
     }

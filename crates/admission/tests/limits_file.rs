@@ -65,14 +65,29 @@ async fn a_damaged_file_stops_the_start_and_is_not_overwritten() {
     assert_eq!(std::fs::read_to_string(&path).expect("the file"), text);
 }
 
+/// A delete whose file could not be written was answered with an error; its retry with `not found`; and the next
+/// start brought the limit back.
 #[tokio::test]
-async fn a_change_that_cannot_be_written_says_that_it_is_in_force_all_the_same() {
+async fn a_file_that_could_not_be_written_is_written_by_the_next_change_whatever_its_answer() {
     let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("gone").join("limits.json");
+    let path = folder.path().join("limits.json");
     let book = open(&path).await.expect("no file yet");
-    let error = book.put_limit(rpm(10)).await.expect_err("no folder to write to").to_string();
+    book.put_limit(rpm(10)).await.expect("a limit that can be put");
+    let delete = || DeleteLimitRequest {
+        namespace: namespace(),
+        key: LimitKey::new("rpm").expect("a valid key"),
+        expected_revision: None,
+    };
+    let in_the_way = folder.path().join("limits.json.new");
+    std::fs::create_dir(&in_the_way).expect("a writable folder");
+    let error = book.delete_limit(delete()).await.expect_err("the file cannot be written").to_string();
     assert!(error.contains("the change is in force, but would not survive a restart"), "{error}");
-    assert_eq!(capacities(&book).await, [10]);
+    let reason = book.ready().expect_err("the file is behind");
+    assert!(reason.contains("limits.json"), "{reason}");
+    std::fs::remove_dir(&in_the_way).expect("an empty folder");
+    assert_eq!(book.delete_limit(delete()).await, Err(LimitError::NotFound));
+    assert_eq!(book.ready(), Ok(()));
+    assert_eq!(capacities(&open(&path).await.expect("a good file")).await, [0_u64; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use earmark_admission::{LocalBook, LocalOptions};
+use earmark_admission::{Backend, LocalBook, LocalOptions};
 use earmark_core::Config;
 use earmark_server::{Server, ServerOptions, install_metrics};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -99,8 +99,9 @@ async fn serve(args: &ServeArgs) -> Result<(), Failure> {
     // Before the backend, which records from its start on.
     install_metrics();
     let backend = Arc::new(LocalBook::open(args.local_options()).await?);
+    let known = backend.stats().limits;
     let server = Server::bind(args.server_options(), backend).await?;
-    output::print(&greeting(server.local_addr(), args.limits.as_deref()))?;
+    output::print(&greeting(server.local_addr(), args.limits.as_deref(), known))?;
     tracing::info!(address = %server.local_addr(), "listening");
     server.run(signals.first()).await?;
     output::print("stopped\n")
@@ -124,9 +125,9 @@ impl ServeArgs {
 }
 
 /// Where it listens, what is kept where, and what to try first.
-fn greeting(address: SocketAddr, limits: Option<&Path>) -> String {
+fn greeting(address: SocketAddr, limits: Option<&Path>, known: usize) -> String {
     let limits = match limits {
-        Some(path) => format!("in memory, written to {} when they change", path.display()),
+        Some(path) => format!("{known} read from {}, written there when they change", path.display()),
         None => "in memory, gone after a stop (keep them with --limits FILE)".to_owned(),
     };
     let limit = r#"{"key":"gpt-4o:rpm","kind":"rolling","capacity":60,"window_seconds":60}"#;
@@ -245,9 +246,9 @@ mod tests {
     #[test]
     fn the_greeting_says_what_is_kept_where() {
         let address = address("127.0.0.1:7878").unwrap();
-        let text = greeting(address, Some(Path::new("limits.json")));
+        let text = greeting(address, Some(Path::new("limits.json")), 7);
         assert!(text.contains("listens on http://127.0.0.1:7878\n"), "{text}");
-        assert!(text.contains("limits: in memory, written to limits.json when they change\n"), "{text}");
-        assert!(greeting(address, None).contains("limits: in memory, gone after a stop"));
+        assert!(text.contains("limits: 7 read from limits.json, written there when they change\n"), "{text}");
+        assert!(greeting(address, None, 0).contains("limits: in memory, gone after a stop"));
     }
 }

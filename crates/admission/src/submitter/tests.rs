@@ -146,7 +146,9 @@ async fn what_waits_when_it_stops_is_carried_out_and_what_comes_later_refused() 
     for (item, answer) in (1..5).zip(answers) {
         assert_eq!(answer.await, Ok(item * 2));
     }
-    assert_eq!(desk.take(9, 1).await, Err(BackendError::Overloaded("it is shutting down")));
+    assert!(desk.submitter.is_stopped());
+    assert_eq!(desk.take(9, 1).await, Err(BackendError::Overloaded("it has stopped")));
+    assert_eq!(desk.submitter.depth(), 0);
     desk.submitter.stop().await;
 }
 

@@ -14,7 +14,7 @@ fn limits_are_written_to_their_file_and_read_at_the_next_start() {
     let path = path.to_str().unwrap();
     let server = Server::start(&["--limits", path]);
     assert!(
-        server.greeting.contains(&format!("limits: in memory, written to {path}")),
+        server.greeting.contains(&format!("limits: 0 read from {path}, written there when they change")),
         "{}",
         server.greeting
     );
