@@ -10,8 +10,15 @@ use earmark_admission::{Backend, BackendError};
 use earmark_core::{NameError, NamespaceName};
 use tokio::time::Instant;
 
+use crate::budget::Budget;
 use crate::http::{RequestIds, document};
 use crate::metrics::Metrics;
+
+/// Why a server that drains is not ready.
+pub(crate) const SHUTTING_DOWN: &str = "shutting down";
+
+/// The most memory that large answers may take which are not yet taken, of all requests together.
+const ANSWERS_BYTES_MAX: usize = 256 << 20;
 
 /// What every request needs, shared by all of them.
 pub(crate) struct App {
@@ -22,11 +29,17 @@ pub(crate) struct App {
     pub(crate) request_ids: RequestIds,
     pub(crate) request_timeout: Duration,
     pub(crate) openapi: Bytes,
+    pub(crate) bodies: Arc<Budget>,
+    pub(crate) answers: Arc<Budget>,
     is_draining: AtomicBool,
 }
 
 impl App {
-    pub(crate) fn new(backend: Arc<dyn Backend>, request_timeout: Duration) -> Result<App, NameError> {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        request_timeout: Duration,
+        bodies_bytes_max: usize,
+    ) -> Result<App, NameError> {
         Ok(App {
             backend,
             namespace: NamespaceName::new(NamespaceName::DEFAULT)?,
@@ -34,6 +47,8 @@ impl App {
             request_ids: RequestIds::new(),
             request_timeout,
             openapi: Bytes::from(document().to_string()),
+            bodies: Budget::of(bodies_bytes_max),
+            answers: Budget::of(ANSWERS_BYTES_MAX),
             is_draining: AtomicBool::new(false),
         })
     }
@@ -46,7 +61,7 @@ impl App {
     /// Whether it can serve; if not, why not.
     pub(crate) fn ready(&self) -> Result<(), String> {
         if self.is_draining.load(Ordering::Relaxed) {
-            return Err("shutting down".into());
+            return Err(SHUTTING_DOWN.into());
         }
         self.backend.ready()
     }
@@ -57,8 +72,11 @@ impl App {
         deadline: Instant,
         answer: impl Future<Output = T>,
     ) -> Result<T, BackendError> {
-        tokio::time::timeout_at(deadline, answer)
-            .await
-            .map_err(|_| BackendError::Failed(format!("no answer within {:?}", self.request_timeout)))
+        tokio::time::timeout_at(deadline, answer).await.map_err(|_| {
+            BackendError::Failed(format!(
+                "no answer within {:?}; the outcome is unknown",
+                self.request_timeout
+            ))
+        })
     }
 }

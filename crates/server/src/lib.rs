@@ -21,6 +21,7 @@
 //! ```
 
 mod app;
+mod budget;
 mod http;
 mod metrics;
 mod server;

@@ -74,11 +74,24 @@ const COMPLETED: [(Completed, &str); 5] = [
 ];
 
 const DESCRIPTIONS: [(&str, &str); 14] = [
-    ("earmark_reserves_total", "Reserves, by how they came out."),
-    ("earmark_denials_total", "Denials, once for each limit that stood in the way."),
-    ("earmark_completes_total", "Completes, by how they came out."),
+    (
+        "earmark_reserves_total",
+        "Reserves, by how they came out. A batch that is malformed counts as one invalid_request.",
+    ),
+    (
+        "earmark_denials_total",
+        "Denials, once for each limit that stood in the way. The first 1000 keys are told apart until the \
+         server restarts; any others are counted together as \"all others\".",
+    ),
+    (
+        "earmark_completes_total",
+        "Completes, by how they came out. A batch that is malformed counts as one invalid_request.",
+    ),
     ("earmark_overage_total", "Usage beyond what was reserved, by what became of it."),
-    ("earmark_http_requests_total", "HTTP requests, by route and status."),
+    (
+        "earmark_http_requests_total",
+        "HTTP requests, by route and status; without what is no HTTP or has too large a head.",
+    ),
     ("earmark_http_request_seconds", "The time from a request's head to its answer, by route."),
     ("earmark_connections", "Connections that are open."),
     ("earmark_connections_refused_total", "Connections beyond the allowed, which were closed."),

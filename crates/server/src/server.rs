@@ -1,8 +1,10 @@
 //! The server: accepts connections, serves them, and ends in order.
 
 mod connection;
+mod frames;
 mod io;
 mod pulse;
+mod streams;
 
 use std::future::Future;
 use std::io as std_io;
@@ -19,7 +21,7 @@ use tokio::task::JoinSet;
 use crate::app::App;
 use crate::http::router;
 use crate::metrics::install_metrics;
-use connection::{Stop, Terms, refuse};
+use connection::{Stop, Terms, Unserved, refuse};
 
 /// How often what was recorded is summed up.
 const UPKEEP: Duration = Duration::from_secs(1);
@@ -35,6 +37,8 @@ pub struct ServerOptions {
     pub listen: SocketAddr,
     /// The most connections at once. More get 503 and are closed.
     pub connections_max: usize,
+    /// The most memory that bodies may take which come in pieces, of all requests together. More get 503.
+    pub bodies_bytes_max: usize,
     /// How long a request may take, its body included.
     pub request_timeout: Duration,
     /// How long the head of a request may take.
@@ -48,6 +52,7 @@ impl Default for ServerOptions {
         ServerOptions {
             listen: SocketAddr::from(([127, 0, 0, 1], 7878)),
             connections_max: 10_000,
+            bodies_bytes_max: 256 << 20,
             request_timeout: Duration::from_secs(30),
             header_timeout: Duration::from_secs(10),
             shutdown_timeout: Duration::from_secs(30),
@@ -103,7 +108,7 @@ impl Server {
         let failed = |source| ServerError::Listen { listen, source };
         let listener = TcpListener::bind(listen).await.map_err(failed)?;
         let local_addr = listener.local_addr().map_err(failed)?;
-        let app = Arc::new(App::new(backend, options.request_timeout)?);
+        let app = Arc::new(App::new(backend, options.request_timeout, options.bodies_bytes_max)?);
         Ok(Server { options, listener, local_addr, app })
     }
 
@@ -113,8 +118,8 @@ impl Server {
         self.local_addr
     }
 
-    /// Serves until `shutdown`. Then nothing more is accepted, what is in flight is finished, or given up
-    /// after the timeout, and the backend is shut down.
+    /// Serves until `shutdown`. Then what is in flight is finished, or given up after the timeout, and the
+    /// backend is shut down. Until that is done, whoever still connects is told that it is shutting down.
     ///
     /// # Errors
     /// None so far.
@@ -137,9 +142,8 @@ impl Server {
                 () = &mut shutdown => break,
             }
         }
-        drop(listener);
         app.drain();
-        connections.finish(options.shutdown_timeout).await;
+        connections.finish(listener, options.shutdown_timeout).await;
         app.backend.shut_down().await;
         Ok(())
     }
@@ -188,16 +192,32 @@ impl Connections {
         self.app.metrics.connection_refused();
         if let Ok(place) = Arc::clone(&self.refusals).try_acquire_owned() {
             self.tasks.spawn(async move {
-                refuse(stream).await;
+                refuse(stream, Unserved::TooMany).await;
                 drop(place);
             });
         }
     }
 
-    /// Lets every connection finish the request it is at.
-    async fn finish(mut self, timeout: Duration) {
+    /// Lets every connection finish the request it is at, and serves no others.
+    async fn finish(mut self, listener: TcpListener, timeout: Duration) {
         self.stop.0.send_replace(true);
-        let all = async { while self.tasks.join_next().await.is_some() {} };
+        // Apart from the others: they hold nothing up, and end when this is dropped.
+        let mut late = JoinSet::new();
+        let all = async {
+            loop {
+                tokio::select! {
+                    ended = self.tasks.join_next() => if ended.is_none() { break },
+                    Some(_) = late.join_next() => {}
+                    accepted = listener.accept() => match accepted {
+                        Ok((stream, _)) if late.len() < REFUSALS_MAX => {
+                            late.spawn(refuse(stream, Unserved::ShuttingDown));
+                        }
+                        Ok(_) => {}
+                        Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+                    },
+                }
+            }
+        };
         if tokio::time::timeout(timeout, all).await.is_err() {
             tracing::warn!(connections = self.tasks.len(), ?timeout, "gave up on requests in flight");
             self.tasks.shutdown().await;

@@ -101,7 +101,7 @@ impl<'a> ReserveWire<'a> {
             Err(error) => ReserveWire {
                 retry_after_ms: RETRY_SAME_LEASE_MS,
                 error: code(error),
-                message: Some(error.to_string().into()),
+                message: Some(retry(error).into()),
                 ..NOT_ALLOWED
             },
         }
@@ -180,7 +180,7 @@ impl<'a> CompleteWire<'a> {
             Err(error) => CompleteWire {
                 ok: false,
                 error: code(error),
-                message: Some(error.to_string().into()),
+                message: Some(retry(error).into()),
                 reconciled: false,
             },
         }
@@ -221,6 +221,11 @@ fn code(error: &BackendError) -> Code<'static> {
         BackendError::Overloaded(_) => Code::Overloaded,
         _ => Code::BackendError,
     }
+}
+
+/// What became of it, and what to do: with the same lease, nothing can happen twice.
+fn retry(error: &BackendError) -> String {
+    format!("{error}; retry with the same lease")
 }
 
 /// The answers to a batch of `count`, also where the backend gave none in time.

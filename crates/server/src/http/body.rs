@@ -2,23 +2,25 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::StatusCode;
 use tokio::time::Instant;
 
 use super::reply::{INVALID_REQUEST, Reply};
+use crate::budget::Budget;
 
 /// The largest body that is read.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// So much of a body that is too large is read and thrown away. A client that sends it all before it reads
+/// So much of a body that is not wanted is read and thrown away. A client that sends it all before it reads
 /// the answer would otherwise see its connection reset, and never the answer.
 const DISCARD_BYTES_MAX: u64 = 16 << 20;
 
 /// The whole body, or the answer that says why not.
-pub(super) async fn read(body: Body, deadline: Instant) -> Result<Bytes, Reply> {
-    match tokio::time::timeout_at(deadline, collect(body)).await {
+pub(super) async fn read(body: Body, deadline: Instant, budget: &Arc<Budget>) -> Result<Bytes, Reply> {
+    match tokio::time::timeout_at(deadline, collect(body, budget)).await {
         Ok(read) => read,
         Err(_) => {
             let message = "body: found only a part of it in time, allowed is to send it at once";
@@ -27,23 +29,35 @@ pub(super) async fn read(body: Body, deadline: Instant) -> Result<Bytes, Reply> 
     }
 }
 
-async fn collect(mut body: Body) -> Result<Bytes, Reply> {
+/// Throws a body away that nobody asked for, unless it is too long or too slow. Whether it was all read.
+pub(super) async fn discard(body: Body, deadline: Instant) -> bool {
+    body.is_end_stream() || tokio::time::timeout_at(deadline, drain(body)).await.unwrap_or(false)
+}
+
+async fn collect(mut body: Body, budget: &Arc<Budget>) -> Result<Bytes, Reply> {
     if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
-        return Err(too_large(body).await);
+        return Err(refused(too_large(), body).await);
     }
     let Some(first) = next(&mut body).await? else { return Ok(Bytes::new()) };
-    // Nearly every body comes in one piece, which then need not be copied.
+    // Nearly every body comes in one piece, which then need not be copied. Nor is it waited for, so that
+    // the backend's own bound on what it takes on is one on these as well.
     if body.is_end_stream() && first.len() <= BODY_BYTES_MAX {
         return Ok(first);
     }
+    let mut held = budget.nothing();
     let mut whole = Vec::from(first);
-    while let Some(piece) = next(&mut body).await? {
-        if whole.len() + piece.len() > BODY_BYTES_MAX {
-            return Err(too_large(body).await);
+    loop {
+        if whole.len() > BODY_BYTES_MAX {
+            drop((whole, held));
+            return Err(refused(too_large(), body).await);
         }
+        if !held.grow_to(whole.capacity()) {
+            drop((whole, held));
+            return Err(refused(no_room(), body).await);
+        }
+        let Some(piece) = next(&mut body).await? else { return Ok(held.with(whole)) };
         whole.extend_from_slice(&piece);
     }
-    Ok(Bytes::from(whole))
 }
 
 /// The next piece of data; `None` at the end.
@@ -65,18 +79,100 @@ async fn next(body: &mut Body) -> Result<Option<Bytes>, Reply> {
     }
 }
 
-async fn too_large(mut body: Body) -> Reply {
+/// The refusal of a request, once its client has sent what is left of it and can hear.
+async fn refused(reply: Reply, body: Body) -> Reply {
+    if drain(body).await { reply } else { reply.closing() }
+}
+
+async fn drain(mut body: Body) -> bool {
     let mut left = DISCARD_BYTES_MAX;
-    let mut is_read = body.size_hint().lower() <= left;
-    while is_read {
+    if body.size_hint().lower() > left {
+        return false;
+    }
+    loop {
         match next(&mut body).await {
-            Ok(None) => break,
+            Ok(None) => return true,
             Ok(Some(piece)) if piece.len() as u64 <= left => left -= piece.len() as u64,
-            Ok(Some(_)) | Err(_) => is_read = false,
+            Ok(Some(_)) | Err(_) => return false,
         }
     }
+}
+
+fn too_large() -> Reply {
     let message =
         format!("body: found more than {BODY_BYTES_MAX} bytes, allowed are at most {BODY_BYTES_MAX}");
-    let reply = Reply::problem(StatusCode::PAYLOAD_TOO_LARGE, INVALID_REQUEST, &message);
-    if is_read { reply } else { reply.closing() }
+    Reply::problem(StatusCode::PAYLOAD_TOO_LARGE, INVALID_REQUEST, &message)
+}
+
+fn no_room() -> Reply {
+    Reply::overloaded("body: too many large ones are being sent at once, and nothing happened; retry later")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::convert::Infallible;
+    use std::task::{Context, Poll};
+    use std::time::Duration;
+
+    use hyper::body::Frame;
+
+    use super::*;
+
+    const PIECE: usize = 1 << 16;
+
+    /// A body in pieces, which never ends if it is to stall.
+    struct Pieces {
+        left: VecDeque<Bytes>,
+        stalls: bool,
+    }
+
+    impl HttpBody for Pieces {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            match self.left.pop_front() {
+                Some(piece) => Poll::Ready(Some(Ok(Frame::data(piece)))),
+                None if self.stalls => Poll::Pending,
+                None => Poll::Ready(None),
+            }
+        }
+    }
+
+    fn body(pieces: usize, stalls: bool) -> Body {
+        let left = (0..pieces).map(|_| Bytes::from(vec![b' '; PIECE])).collect();
+        Body::new(Pieces { left, stalls })
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(20)
+    }
+
+    #[tokio::test]
+    async fn bodies_that_are_still_coming_share_one_budget_and_give_it_back() {
+        let budget = Budget::of(10 * PIECE);
+        let stalled = tokio::spawn({
+            let budget = Arc::clone(&budget);
+            async move { read(body(6, true), soon(), &budget).await.map(|_| ()).is_ok() }
+        });
+        tokio::task::yield_now().await;
+        let refused = read(body(6, false), soon(), &budget).await.err().unwrap();
+        assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(refused.body.starts_with(br#"{"error":"overloaded","message":"body: "#));
+        assert!(!refused.closes, "what was left of it was read");
+        // One in a single piece is not waited for, and finds room.
+        assert!(read(Body::from(vec![b' '; PIECE]), soon(), &Budget::of(0)).await.is_ok());
+
+        stalled.abort();
+        assert!(stalled.await.unwrap_err().is_cancelled());
+        let whole = read(body(6, false), soon(), &budget).await.ok().unwrap();
+        assert_eq!(whole.len(), 6 * PIECE);
+        assert!(read(body(6, false), soon(), &budget).await.is_err(), "it is held while it is handled");
+        drop(whole);
+        assert!(read(body(6, false), soon(), &budget).await.is_ok());
+    }
 }

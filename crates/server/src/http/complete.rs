@@ -8,11 +8,15 @@ use super::reply::Reply;
 use super::serve::Call;
 use super::shape::{COMPLETE, COMPLETE_BATCH};
 use crate::app::App;
+use crate::metrics::Completed;
 
 pub(super) async fn one(app: &App, call: Call) -> Reply {
     let body: CompleteBody = match call.parse(&COMPLETE) {
         Ok(body) => body,
-        Err(reply) => return reply,
+        Err(reply) => {
+            app.metrics.completed(Completed::InvalidRequest);
+            return reply;
+        }
     };
     let answers = carry_out(app, &call, vec![body.into_request(&app.namespace)]).await;
     let wires = count(app, &answers);
@@ -25,7 +29,10 @@ pub(super) async fn one(app: &App, call: Call) -> Reply {
 pub(super) async fn batch(app: &App, call: Call) -> Reply {
     let body: BatchBody<CompleteBody> = match call.parse(&COMPLETE_BATCH) {
         Ok(body) => body,
-        Err(reply) => return reply,
+        Err(reply) => {
+            app.metrics.completed(Completed::InvalidRequest);
+            return reply;
+        }
     };
     let requests = body.requests.0.into_iter().map(|body| body.into_request(&app.namespace)).collect();
     let answers = carry_out(app, &call, requests).await;

@@ -4,7 +4,7 @@ use axum::body::Bytes;
 use axum::http::StatusCode;
 use serde::Serialize;
 
-use super::reply::{JSON, NOT_READY, PROMETHEUS, Reply};
+use super::reply::{JSON, PROMETHEUS, Reply};
 use crate::app::App;
 
 #[derive(Serialize)]
@@ -19,7 +19,7 @@ pub(super) fn healthz() -> Reply {
 pub(super) fn readyz(app: &App) -> Reply {
     match app.ready() {
         Ok(()) => Reply::ok(&Health { status: "ready" }),
-        Err(why) => Reply::problem(StatusCode::SERVICE_UNAVAILABLE, NOT_READY, &why),
+        Err(why) => Reply::not_ready(&why),
     }
 }
 

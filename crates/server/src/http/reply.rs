@@ -22,6 +22,9 @@ pub(crate) struct Reply {
 }
 
 /// What is wrong, in the form that every endpoint shares.
+///
+/// Two refusals do not have it, for hyper makes them before there is a request: 400 for what is no HTTP, and
+/// 431 for a head that is too large. Both have no body, close the connection, and are not counted.
 #[derive(Serialize)]
 struct Problem<'a> {
     error: &'a str,
@@ -65,6 +68,10 @@ impl Reply {
 
     pub(crate) fn overloaded(message: &str) -> Reply {
         Reply::problem(StatusCode::SERVICE_UNAVAILABLE, OVERLOADED, message)
+    }
+
+    pub(crate) fn not_ready(why: &str) -> Reply {
+        Reply::problem(StatusCode::SERVICE_UNAVAILABLE, NOT_READY, why)
     }
 
     pub(super) fn closing(self) -> Reply {

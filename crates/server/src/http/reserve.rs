@@ -8,11 +8,15 @@ use super::reply::Reply;
 use super::serve::Call;
 use super::shape::{RESERVE, RESERVE_BATCH};
 use crate::app::App;
+use crate::metrics::Reserved;
 
 pub(super) async fn one(app: &App, call: Call) -> Reply {
     let body: ReserveBody = match call.parse(&RESERVE) {
         Ok(body) => body,
-        Err(reply) => return reply,
+        Err(reply) => {
+            app.metrics.reserved(Reserved::InvalidRequest);
+            return reply;
+        }
     };
     let answers = carry_out(app, &call, vec![body.into_request(&app.namespace)]).await;
     let wires = count(app, &answers);
@@ -25,7 +29,10 @@ pub(super) async fn one(app: &App, call: Call) -> Reply {
 pub(super) async fn batch(app: &App, call: Call) -> Reply {
     let body: BatchBody<ReserveBody> = match call.parse(&RESERVE_BATCH) {
         Ok(body) => body,
-        Err(reply) => return reply,
+        Err(reply) => {
+            app.metrics.reserved(Reserved::InvalidRequest);
+            return reply;
+        }
     };
     let requests = body.requests.0.into_iter().map(|body| body.into_request(&app.namespace)).collect();
     let answers = carry_out(app, &call, requests).await;

@@ -115,7 +115,11 @@ pub(crate) static ROUTES: [Route; 14] = [
                 RESERVE_ANSWER,
                 "`backend_error`: the outcome is unknown. Retry with the same lease.",
             ),
-            answer(503, RESERVE_ANSWER, "`overloaded`: nothing happened. Retry with the same lease."),
+            answer(
+                503,
+                &["ReserveAnswer", "Problem"],
+                "`overloaded`: nothing happened. Retry with the same lease.",
+            ),
         ],
     },
     Route {
@@ -129,7 +133,7 @@ pub(crate) static ROUTES: [Route; 14] = [
             answer(200, COMPLETE_ANSWER, "Done, now or before; or the lease is not known."),
             answer(400, &["Problem", "CompleteAnswer"], "It is not what it must be; nothing was done."),
             answer(500, COMPLETE_ANSWER, "`backend_error`: the outcome is unknown. Complete again."),
-            answer(503, COMPLETE_ANSWER, "`overloaded`: nothing happened. Complete again."),
+            answer(503, &["CompleteAnswer", "Problem"], "`overloaded`: nothing happened. Complete again."),
         ],
     },
     Route {
@@ -262,8 +266,9 @@ pub(crate) static ROUTES: [Route; 14] = [
 ];
 
 /// What every route with a body answers besides.
-pub(super) static WITH_BODY: [Documented; 3] = [
+pub(super) static WITH_BODY: [Documented; 4] = [
     answer(400, PROBLEM, "The body is not what it must be: which field, what was found, what is allowed."),
     answer(408, PROBLEM, "The body did not come in time."),
     answer(413, PROBLEM, "The body is too large."),
+    OVERLOADED,
 ];

@@ -20,6 +20,11 @@ use super::request_id::REQUEST_ID;
 use super::route::{ROUTES, Route, UNMATCHED};
 use super::shape::Shape;
 use crate::app::App;
+use crate::budget::Budget;
+
+/// Answers from this size on count towards the budget. Hardly any answer to a single reserve or complete does,
+/// and of smaller ones only so many can wait as connections and their streams allow.
+const LARGE_BYTES: usize = 4 << 10;
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
@@ -80,23 +85,30 @@ async fn serve(app: Arc<App>, place: usize, route: &'static Route, request: Requ
     let (mut parts, body) = request.into_parts();
     let id = app.request_ids.of(&parts.headers);
     let deadline = start + app.request_timeout;
-    let reply = match read(route, &mut parts, body, id.clone(), deadline).await {
+    let mut is_read = true;
+    let read = if route.body.is_some() {
+        body::read(body, deadline, &app.bodies).await
+    } else {
+        is_read = body::discard(body, deadline).await;
+        Ok(Bytes::new())
+    };
+    let reply = match call(route, &mut parts, read, id.clone(), deadline).await {
         Ok(call) => (route.handler)(&app, call).await,
         Err(reply) => reply,
     };
+    let reply = if is_read { reply } else { reply.closing() };
     finish(&app, place, &parts, id, start, reply)
 }
 
-async fn read(
+async fn call(
     route: &Route,
     parts: &mut Parts,
-    body: Body,
+    body: Result<Bytes, Reply>,
     id: HeaderValue,
     deadline: Instant,
 ) -> Result<Call, Reply> {
     let name = if route.parameter().is_some() { name(parts).await? } else { String::new() };
-    let body = if route.body.is_some() { body::read(body, deadline).await? } else { Bytes::new() };
-    Ok(Call { id, deadline, body, name })
+    Ok(Call { id, deadline, body: body?, name })
 }
 
 /// The one parameter of the path, decoded.
@@ -109,7 +121,8 @@ async fn name(parts: &mut Parts) -> Result<String, Reply> {
 
 async fn unmatched(app: Arc<App>, request: Request, status: StatusCode) -> Response {
     let start = Instant::now();
-    let (parts, _) = request.into_parts();
+    let (parts, body) = request.into_parts();
+    let is_read = body::discard(body, start + app.request_timeout).await;
     let id = app.request_ids.of(&parts.headers);
     let reply = match status {
         StatusCode::METHOD_NOT_ALLOWED => {
@@ -118,12 +131,27 @@ async fn unmatched(app: Arc<App>, request: Request, status: StatusCode) -> Respo
         }
         _ => Reply::not_found("path: found none of this server's, /openapi.json has them all"),
     };
+    let reply = if is_read { reply } else { reply.closing() };
     finish(&app, UNMATCHED, &parts, id, start, reply)
+}
+
+/// The answer, if there is room for it until its client has taken it.
+fn within(budget: &Arc<Budget>, reply: Reply) -> Reply {
+    if reply.body.len() < LARGE_BYTES {
+        return reply;
+    }
+    let mut held = budget.nothing();
+    if held.grow_to(reply.body.len()) {
+        return Reply { body: held.with(reply.body), ..reply };
+    }
+    let message =
+        "answer: too many large ones wait to be taken; what was asked was done, and may be asked again later";
+    Reply { closes: reply.closes, ..Reply::overloaded(message) }
 }
 
 fn finish(app: &App, place: usize, parts: &Parts, id: HeaderValue, start: Instant, reply: Reply) -> Response {
     let took = start.elapsed();
-    let Reply { status, content_type, body, closes } = reply;
+    let Reply { status, content_type, body, closes } = within(&app.answers, reply);
     app.metrics.served(place, status, took);
     let (method, path) = (&parts.method, parts.uri.path());
     if status.is_server_error() {
@@ -141,4 +169,23 @@ fn finish(app: &App, place: usize, parts: &Parts, id: HeaderValue, start: Instan
         headers.insert(CONNECTION, CLOSE);
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_answers_that_nobody_takes_share_one_budget() {
+        let budget = Budget::of(LARGE_BYTES);
+        let large = || Reply { body: Bytes::from(vec![b' '; LARGE_BYTES]), ..Reply::not_found("") };
+        let first = within(&budget, large());
+        assert_eq!((first.status, first.body.len()), (StatusCode::NOT_FOUND, LARGE_BYTES));
+        let second = within(&budget, large());
+        assert_eq!(second.status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(second.body.starts_with(br#"{"error":"overloaded","message":"answer: "#));
+        assert_eq!(within(&budget, Reply::not_found("")).status, StatusCode::NOT_FOUND);
+        drop(first);
+        assert_eq!(within(&budget, large()).status, StatusCode::NOT_FOUND);
+    }
 }

@@ -49,6 +49,8 @@ mod tests {
             (0..KEYS_MAX + 5).map(|number| LimitKey::new(&format!("k{number}")).unwrap()).collect();
         metrics.denied_by(&keys);
         metrics.denied_by(&keys[..1]);
+        let help = format!("The first {KEYS_MAX} keys are told apart until");
+        assert!(metrics.render(&Stats::default()).contains(&help));
         let text = metrics.render(&Stats::default());
         let lines: Vec<&str> =
             text.lines().filter(|line| line.starts_with("earmark_denials_total{")).collect();

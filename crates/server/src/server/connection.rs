@@ -19,16 +19,21 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::frames::Frames;
 use super::io::{First, Stream};
 use super::pulse::{Mark, Phase, Pulse};
+use super::streams::{Owed, Streams, Watch};
+use crate::app::SHUTTING_DOWN;
 use crate::http::Reply;
 
 /// The largest head of a request. Of headers there may be 100, which is fixed in hyper.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// The most that is buffered of what a client sends.
 const BUFFER_BYTES_MAX: usize = 128 << 10;
-/// The most requests at once on one connection of HTTP/2.
-const STREAMS_MAX: u32 = 256;
+/// The most requests at once on one connection of HTTP/2. Clients take it to be 100 until they are told.
+const STREAMS_MAX: u32 = 128;
+/// The most that one request of HTTP/2 may send ahead, or have waiting to be sent.
+const STREAM_BYTES_MAX: usize = 64 << 10;
 /// A connection on which nothing was asked for so long is closed; longer than clients keep one in store.
 const IDLE_MAX: Duration = Duration::from_secs(300);
 /// HTTP/2 is asked whether it is still there so often, and has so long to answer.
@@ -89,10 +94,10 @@ pub(super) async fn serve(tcp: TcpStream, router: Router, terms: Terms, mut stop
         () = stop.said() => return,
     };
     if is_http2 {
-        let stream = |pulse| Stream::new(tcp, first, pulse, Phase::Idle);
+        let stream = |pulse| Stream::new(tcp, first, pulse, Some(Frames::new()));
         http_2(stream, router, terms, stop).await;
     } else {
-        let stream = |pulse| Stream::new(tcp, first, pulse, Phase::Head);
+        let stream = |pulse| Stream::new(tcp, first, pulse, None);
         http_1(stream, router, terms, stop).await;
     }
 }
@@ -109,7 +114,9 @@ async fn http_1(stream: impl FnOnce(Arc<Pulse>) -> Stream, router: Router, terms
         .half_close(true)
         .serve_connection(TokioIo::new(stream(Arc::clone(&pulse))), marked(router, Arc::clone(&pulse)));
     let graceful = |connection: &mut http1::Connection<_, _>| Pin::new(connection).graceful_shutdown();
-    match drive(&mut connection, graceful, &pulse, terms, stop).await {
+    let mut seen = Seen { mark: pulse.look(), since: Instant::now() };
+    let look = |now| seen.again(pulse.look(), now, &terms);
+    match drive(&mut connection, graceful, look, terms, stop).await {
         Ending::Done | Ending::Stuck(Phase::Idle | Phase::Handling | Phase::Writing) => {}
         Ending::Stuck(Phase::Head) => {
             say(connection.into_parts().io.into_inner().into_tcp(), &too_slow()).await;
@@ -118,16 +125,46 @@ async fn http_1(stream: impl FnOnce(Arc<Pulse>) -> Stream, router: Router, terms
 }
 
 async fn http_2(stream: impl FnOnce(Arc<Pulse>) -> Stream, router: Router, terms: Terms, stop: Stop) {
-    let pulse = Arc::new(Pulse::default());
+    let (pulse, streams) = (Arc::new(Pulse::default()), Arc::new(Streams::default()));
     let mut connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
         .max_header_list_size(HEAD_BYTES_MAX as u32)
+        .initial_connection_window_size(BUFFER_BYTES_MAX as u32)
+        .initial_stream_window_size(STREAM_BYTES_MAX as u32)
+        .max_send_buf_size(STREAM_BYTES_MAX)
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING)
-        .serve_connection(TokioIo::new(stream(Arc::clone(&pulse))), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(stream(Arc::clone(&pulse))), counted(router, Arc::clone(&streams)));
     let graceful = |connection: &mut http2::Connection<_, _, _>| Pin::new(connection).graceful_shutdown();
-    drive(&mut connection, graceful, &pulse, terms, stop).await;
+    let now = Instant::now();
+    let (mut seen, mut watch) = (Seen { mark: pulse.look(), since: now }, Watch::since(now));
+    let look = |now| match seen.again(pulse.look(), now, &terms) {
+        // That no bytes move, or only pings, says nothing of the requests.
+        None | Some(Phase::Idle) => watch.again(&streams, now, terms.write_timeout, IDLE_MAX),
+        stuck => stuck,
+    };
+    drive(&mut connection, graceful, look, terms, stop).await;
+}
+
+/// The router, with its requests and what became of their answers counted.
+fn counted(
+    router: Router,
+    streams: Arc<Streams>,
+) -> impl Service<
+    Request<Incoming>,
+    Response = Response<Owed>,
+    Error = std::convert::Infallible,
+    Future: Send + 'static,
+> + Unpin {
+    let router = TowerToHyperService::new(router);
+    service_fn(move |request| {
+        let (asked, handling) = (streams.ask(), router.call(request));
+        async move {
+            let response = handling.await?;
+            Ok(response.map(|body| asked.answer(body)))
+        }
+    })
 }
 
 /// The router, with marks where a request begins and ends.
@@ -162,11 +199,10 @@ enum Ending {
 async fn drive<C: Future<Output = hyper::Result<()>> + Unpin>(
     connection: &mut C,
     graceful: impl Fn(&mut C),
-    pulse: &Pulse,
+    mut stuck: impl FnMut(Instant) -> Option<Phase>,
     terms: Terms,
     mut stop: Stop,
 ) -> Ending {
-    let mut seen = Seen { mark: pulse.look(), since: Instant::now() };
     let look = sleep(terms.look_every);
     tokio::pin!(look);
     let mut is_ending = false;
@@ -183,8 +219,7 @@ async fn drive<C: Future<Output = hyper::Result<()>> + Unpin>(
             () = &mut look => {
                 let now = Instant::now();
                 look.as_mut().reset(now + terms.look_every);
-                let stuck = seen.again(pulse.look(), now, &terms);
-                match stuck {
+                match stuck(now) {
                     None => {}
                     // One that is only idle may be told to end, and is given the time to.
                     Some(Phase::Idle) if !is_ending => {
@@ -222,14 +257,34 @@ fn too_slow() -> Reply {
     Reply::too_slow("head: found only a part of it in time, allowed is to send it at once")
 }
 
-/// Tells a client that there is no room, once it has said what it wants.
-pub(super) async fn refuse(tcp: TcpStream) {
-    let reply = Reply::overloaded("too many connections are open; close some, or come back later");
+/// Why a connection is not served.
+#[derive(Clone, Copy)]
+pub(super) enum Unserved {
+    TooMany,
+    ShuttingDown,
+}
+
+impl Unserved {
+    fn reply(self, head: &[u8]) -> Reply {
+        match self {
+            Unserved::TooMany => {
+                Reply::overloaded("too many connections are open; close some, or come back later")
+            }
+            Unserved::ShuttingDown if head.starts_with(b"GET /readyz ") => Reply::not_ready(SHUTTING_DOWN),
+            Unserved::ShuttingDown => Reply::overloaded("shutting down, and nothing happened; retry later"),
+        }
+    }
+}
+
+/// Tells a client that it is not served, once it has said what it wants.
+pub(super) async fn refuse(tcp: TcpStream, why: Unserved) {
+    let mut head = [0; HEAD_BYTES_MAX];
+    let mut length = 0;
     // A client that has not sent anything yet might not expect an answer.
     if timeout(REFUSAL_MAX, tcp.readable()).await.is_ok() {
-        _ = tcp.try_read(&mut [0; HEAD_BYTES_MAX]);
+        length = tcp.try_read(&mut head).unwrap_or_default();
     }
-    say(tcp, &reply).await;
+    say(tcp, &why.reply(&head[..length])).await;
 }
 
 /// Answers on a connection that is not served, and closes it.

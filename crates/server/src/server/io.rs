@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::frames::Frames;
 use super::pulse::{Phase, Pulse};
 
 /// What a client that speaks HTTP/2 from the start sends first.
@@ -19,8 +20,8 @@ pub(super) struct Stream {
     /// What was read to tell the protocol, and is to be read again.
     first: First,
     pulse: Arc<Pulse>,
-    /// What bytes mean that come while nothing is asked.
-    idle_bytes: Phase,
+    /// What is known of the frames; nothing in HTTP/1, which has none.
+    frames: Option<Frames>,
     is_blocked: bool,
 }
 
@@ -59,13 +60,24 @@ impl First {
 }
 
 impl Stream {
-    pub(super) fn new(tcp: TcpStream, first: First, pulse: Arc<Pulse>, idle_bytes: Phase) -> Stream {
-        Stream { tcp, first, pulse, idle_bytes, is_blocked: false }
+    pub(super) fn new(tcp: TcpStream, first: First, pulse: Arc<Pulse>, frames: Option<Frames>) -> Stream {
+        Stream { tcp, first, pulse, frames, is_blocked: false }
     }
 
-    fn mark_read(&self) {
-        if self.pulse.look().phase() == Phase::Idle {
-            self.pulse.enter(self.idle_bytes);
+    fn mark_read(&mut self, read: &[u8]) {
+        let before = self.pulse.look().phase();
+        let Some(frames) = &mut self.frames else {
+            // Whatever comes while nothing is asked is the head of a request.
+            if before == Phase::Idle {
+                self.pulse.enter(Phase::Head);
+            }
+            return;
+        };
+        let is_whole = frames.follow(read);
+        let phase = if frames.is_in_head() { Phase::Head } else { Phase::Idle };
+        // Reading does not excuse a client from taking what is sent to it.
+        if !self.is_blocked && (is_whole || phase != before) {
+            self.pulse.enter(phase);
         }
     }
 
@@ -96,13 +108,14 @@ impl AsyncRead for Stream {
             let count = (*length - *taken).min(buffer.remaining());
             buffer.put_slice(&bytes[*taken..*taken + count]);
             *taken += count;
-            self.mark_read();
+            let from = buffer.filled().len() - count;
+            self.mark_read(&buffer.filled()[from..]);
             return Poll::Ready(Ok(()));
         }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.tcp).poll_read(context, buffer))?;
         if buffer.filled().len() > before {
-            self.mark_read();
+            self.mark_read(&buffer.filled()[before..]);
         }
         Poll::Ready(Ok(()))
     }

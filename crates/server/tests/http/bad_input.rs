@@ -308,3 +308,27 @@ async fn paths_and_methods_that_do_not_exist_are_answered_in_json() {
         assert!(message.starts_with(&format!("method: found {method}, ")), "{message}");
     }
 }
+
+/// Each of these was once answered before its body was read. The client, still sending, saw its connection
+/// reset and never the answer.
+#[tokio::test]
+async fn a_body_that_nobody_asked_for_does_not_keep_the_answer_from_its_client() {
+    let desk = desk().await;
+    let body = " ".repeat(8 << 20);
+    let mut wire = Wire::to(desk.address).await;
+    for (method, path, status) in [
+        ("POST", "/nope", 404),
+        ("POST", "/healthz", 405),
+        ("GET", "/healthz", 200),
+        ("GET", "/v1/leases/x", 400),
+    ] {
+        let answer = wire.ask(method, path, &body).await;
+        assert_eq!((answer.status, answer.header("connection")), (status, None), "{method} {path}");
+    }
+    for path in ["/nope", "/healthz"] {
+        let mut wire = Wire::to(desk.address).await;
+        let length = 1_u64 << 40;
+        wire.send(&format!("GET {path} HTTP/1.1\r\nhost: earmark\r\ncontent-length: {length}\r\n\r\n")).await;
+        assert_eq!(wire.answer().await.header("connection"), Some("close"), "{path}");
+    }
+}

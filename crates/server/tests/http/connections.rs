@@ -4,10 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::body::Body;
 use earmark_admission::{LocalBook, LocalOptions, ManualClock};
 use earmark_server::{Server, ServerError, ServerOptions};
-use hyper::body::Body as _;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -188,43 +186,6 @@ async fn connections_beyond_the_allowed_are_told_so_and_room_that_is_free_again_
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     panic!("the place of a closed connection was not given to another");
-}
-
-#[tokio::test]
-async fn http_2_is_spoken_with_clients_that_start_with_it() {
-    let desk = Desk::open().await;
-    desk.put_rolling("a", 1_000, 60).await;
-    let tcp = TcpStream::connect(desk.address).await.unwrap();
-    let executor = hyper_util::rt::TokioExecutor::new();
-    let io = hyper_util::rt::TokioIo::new(tcp);
-    let (sender, connection) = hyper::client::conn::http2::handshake(executor, io).await.unwrap();
-    let driver = tokio::spawn(connection);
-    let asks = (0..100).map(|_| {
-        let (mut sender, body) = (sender.clone(), reserve(&desk.lease(), &[("a", 1)]).to_string());
-        tokio::spawn(async move {
-            let request = hyper::Request::post("http://earmark/v1/reserve").body(Body::from(body)).unwrap();
-            let response = sender.send_request(request).await.unwrap();
-            assert_eq!((response.status().as_u16(), response.version()), (200, hyper::Version::HTTP_2));
-            let json: Value = serde_json::from_slice(&collect(response.into_body()).await).unwrap();
-            assert_eq!(json["allowed"], true);
-        })
-    });
-    for ask in asks.collect::<Vec<_>>() {
-        ask.await.unwrap();
-    }
-    assert_eq!(desk.reserved("a").await, 100);
-    desk.stop().await;
-    driver.await.unwrap().unwrap();
-}
-
-async fn collect(mut body: hyper::body::Incoming) -> Vec<u8> {
-    let mut whole = Vec::new();
-    while let Some(frame) =
-        std::future::poll_fn(|context| std::pin::Pin::new(&mut body).poll_frame(context)).await
-    {
-        whole.extend_from_slice(&frame.unwrap().into_data().unwrap());
-    }
-    whole
 }
 
 #[tokio::test]

@@ -148,6 +148,15 @@ async fn bad(drift: &mut Drift, desk: &Desk) {
         wire.send(&format!("{method} {path} HTTP/1.1\r\nhost: earmark\r\ncontent-length: 9\r\n\r\n{{")).await;
         drift.check(method, path, &wire.answer().await);
     }
+    let cramped = Desk::with(|_, options| options.bodies_bytes_max = 0).await;
+    for (method, path) in WITH_BODY {
+        let mut wire = Wire::to(cramped.address).await;
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: earmark\r\ntransfer-encoding: chunked\r\n\r\n");
+        wire.send(&format!("{head}1\r\n{{\r\n1\r\n}}\r\n0\r\n\r\n")).await;
+        let answer = wire.answer().await;
+        drift.check(method, path, &answer);
+        assert!(answer.problem(503, "overloaded").starts_with("body: "), "{answer:?}");
+    }
 }
 
 async fn failing(drift: &mut Drift) {

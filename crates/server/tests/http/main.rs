@@ -7,6 +7,7 @@ mod clocks;
 mod complete;
 mod connections;
 mod drift;
+mod http_2;
 mod limits;
 mod metrics;
 mod overload;

@@ -16,10 +16,15 @@ async fn what_happens_is_counted() {
     desk.complete(&lease, &[("rpm", 5)]).await;
     desk.complete(&desk.lease(), &[]).await;
     desk.ask("GET", "/nope", "").await;
+    for path in ["/v1/reserve", "/v1/reserve/batch", "/v1/complete", "/v1/complete/batch"] {
+        desk.ask("POST", path, "{}").await.problem(400, "invalid_request");
+    }
     for (name, value) in [
         ("earmark_reserves_total{outcome=\"allowed\"}", 1.0),
         ("earmark_reserves_total{outcome=\"denied\"}", 1.0),
         ("earmark_reserves_total{outcome=\"unknown_limit_key\"}", 1.0),
+        ("earmark_reserves_total{outcome=\"invalid_request\"}", 2.0),
+        ("earmark_completes_total{outcome=\"invalid_request\"}", 2.0),
         ("earmark_denials_total{key=\"rpm\"}", 1.0),
         ("earmark_denials_total{key=\"slots\"}", 1.0),
         ("earmark_completes_total{outcome=\"reconciled\"}", 1.0),
@@ -28,8 +33,8 @@ async fn what_happens_is_counted() {
         ("earmark_overage_total{how=\"reserved\"}", 0.0),
         ("earmark_http_requests_total{route=\"reserve\",status=\"200\"}", 3.0),
         ("earmark_http_requests_total{route=\"unmatched\",status=\"404\"}", 1.0),
-        ("earmark_http_request_seconds_count{route=\"reserve\"}", 3.0),
-        ("earmark_http_request_seconds_bucket{route=\"reserve\",le=\"+Inf\"}", 3.0),
+        ("earmark_http_request_seconds_count{route=\"reserve\"}", 4.0),
+        ("earmark_http_request_seconds_bucket{route=\"reserve\",le=\"+Inf\"}", 4.0),
         ("earmark_limits", 2.0),
         ("earmark_decreasing_limits", 0.0),
         ("earmark_debt", 4.0),

@@ -24,7 +24,7 @@ async fn gated(shutdown_timeout: Duration) -> (Desk, Arc<Gate>) {
 }
 
 #[tokio::test]
-async fn what_is_in_flight_is_finished_and_nothing_more_is_accepted() {
+async fn what_is_in_flight_is_finished_and_whoever_comes_meanwhile_is_told() {
     let (desk, gate) = gated(Duration::from_secs(20)).await;
     let address = desk.address;
     let mut idle = Wire::to(address).await;
@@ -36,7 +36,16 @@ async fn what_is_in_flight_is_finished_and_nothing_more_is_accepted() {
     let stopping = tokio::spawn(desk.stop());
     // The idle connection is closed at once, which shows that the end has begun.
     assert!(idle.is_closed().await);
-    assert!(TcpStream::connect(address).await.is_err());
+    // It once closed its port at once, so that nobody could see why it was not ready.
+    for (path, code) in [("/readyz", "not_ready"), ("/healthz", "overloaded")] {
+        let mut late = Wire::to(address).await;
+        let answer = late.ask("GET", path, "").await;
+        assert_eq!(answer.header("connection"), Some("close"));
+        assert!(answer.problem(503, code).starts_with("shutting down"), "{answer:?}");
+        assert!(late.is_closed().await);
+    }
+    // One that says nothing does not hold it up.
+    let _silent = Wire::to(address).await;
     assert!(!gate.is_shut_down.load(Ordering::SeqCst));
     gate.gate.add_permits(1);
     let answer = busy.answer().await;
@@ -45,6 +54,7 @@ async fn what_is_in_flight_is_finished_and_nothing_more_is_accepted() {
     assert!(busy.is_closed().await);
     timeout(Duration::from_secs(10), stopping).await.unwrap().unwrap();
     assert!(gate.is_shut_down.load(Ordering::SeqCst));
+    assert!(TcpStream::connect(address).await.is_err());
 }
 
 #[tokio::test]
