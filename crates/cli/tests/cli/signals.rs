@@ -22,11 +22,19 @@ fn in_flight(server: &Server) -> TcpStream {
     stream
 }
 
-/// Waits until the server accepts nothing more.
-fn closed(server: &Server) {
+/// Waits until the server says that it is going.
+fn draining(server: &Server) {
     let start = Instant::now();
-    while TcpStream::connect(&server.address).is_ok() {
-        assert!(start.elapsed() < PATIENCE, "it still listens");
+    loop {
+        assert!(start.elapsed() < PATIENCE, "it still says that it is ready");
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        if answer.starts_with("HTTP/1.1 503 ") {
+            return;
+        }
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -37,7 +45,7 @@ fn a_request_in_flight_is_finished_before_the_end() {
         let server = Server::start(&[]);
         let mut stream = in_flight(&server);
         server.signal(signal);
-        closed(&server);
+        draining(&server);
         stream.write_all(b"}").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
@@ -54,7 +62,7 @@ fn a_second_signal_ends_it_at_once() {
         let server = Server::start(&[]);
         let _stream = in_flight(&server);
         server.signal("TERM");
-        closed(&server);
+        draining(&server);
         server.signal(signal);
         server.wait().ends(code);
     }
