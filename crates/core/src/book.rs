@@ -6,7 +6,8 @@ mod outcome;
 
 pub use codec::{CodecError, CommandBuffer};
 pub use command::{
-    Command, Complete, DeleteLimit, LimitId, LimitRef, NamespaceId, Part, PutLimit, REQUIREMENTS_MAX, Reserve,
+    Command, Complete, DeleteLimit, LimitId, LimitRef, NamespaceId, Part, PutLimit, REQUIREMENTS_MAX,
+    Reserve, VaultId,
 };
 pub use outcome::{
     CompleteOutcome, Denial, InvalidParts, LimitOutcome, LimitStatus, NamespaceOutcome, Outcome, OverageHow,

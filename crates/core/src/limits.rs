@@ -10,14 +10,14 @@ mod complete;
 mod config;
 mod definition;
 mod hint;
-mod index;
+pub(crate) mod index;
 mod lease;
 mod limit;
 mod read;
 mod reserve;
-mod slab;
-mod table;
-mod timeline;
+pub(crate) mod slab;
+pub(crate) mod table;
+pub(crate) mod timeline;
 mod tombstone;
 
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ pub(crate) use tombstone::{Ending, Tombstone, Tombstones};
 use crate::book::{Command, LimitId, NamespaceId};
 use crate::id::{LeaseId, LimitKey, NamespaceName};
 use crate::time::UnixMs;
-use index::{Found, Index, LeaseHash, Place, Reference};
+use index::{Found, Hash, Index, Place, Reference};
 use reserve::Wanted;
 use table::Table;
 
@@ -188,11 +188,11 @@ impl Limits {
         (limit.phase != Phase::Deleted).then_some(limit)
     }
 
-    pub(crate) fn hash(&self, namespace: NamespaceId, lease: LeaseId) -> LeaseHash {
+    pub(crate) fn hash(&self, namespace: NamespaceId, lease: LeaseId) -> Hash {
         self.index.hash(namespace, lease)
     }
 
-    fn find(&self, hash: LeaseHash, namespace: NamespaceId, lease: LeaseId) -> Option<(Place, Found)> {
+    fn find(&self, hash: Hash, namespace: NamespaceId, lease: LeaseId) -> Option<(Place, Found)> {
         let is_meant = |reference: Reference| match reference.found() {
             Found::Record(slot) => {
                 let record = self.state.leases.get(slot);
@@ -232,7 +232,7 @@ impl Limits {
         &mut self,
         namespace: NamespaceId,
         lease: LeaseId,
-        hash: LeaseHash,
+        hash: Hash,
         reserved_at: UnixMs,
         parts: &[Reservation],
     ) {

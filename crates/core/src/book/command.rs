@@ -20,6 +20,15 @@ impl NamespaceId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LimitId(pub u32);
 
+/// A vault the Book knows. Never reused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VaultId(pub u32);
+
+impl VaultId {
+    /// The vault `main` of the namespace `default`, which exists from the start.
+    pub const MAIN: VaultId = VaultId(0);
+}
+
 /// A limit, by the number it was resolved to, or by name where the caller knows no number.
 ///
 /// Numbers are fixed for ever, so one that was resolved long ago still means the same limit. A name is

@@ -14,6 +14,8 @@ pub struct Config {
     pub lease_ahead_ms: u64,
     /// The most leases that are remembered at once, resolved ones included.
     pub leases_max: u32,
+    /// The most writers, each counted once in every scope it writes to. They are never forgotten.
+    pub clients_max: u32,
     /// When a denied caller should come back.
     pub hints: Hints,
 }
@@ -43,6 +45,7 @@ impl Default for Config {
             retention_ms: 15 * 60 * 1_000,
             lease_ahead_ms: 60_000,
             leases_max: 1 << 26,
+            clients_max: 1 << 20,
             hints: Hints::default(),
         }
     }
@@ -63,7 +66,7 @@ impl Default for Hints {
 }
 
 impl Config {
-    /// The nearest settings that can be kept: a retention of at most a year, as many leases as can be told
+    /// The nearest settings that can be kept: a retention of at most a year, as many leases and clients as can be told
     /// apart, a jitter of at most all, a part that can be divided by.
     pub(crate) fn bounded(self) -> Config {
         let hints = Hints {
@@ -75,6 +78,7 @@ impl Config {
             retention_ms: self.retention_ms.min(RETENTION_MS_MAX),
             lease_ahead_ms: self.lease_ahead_ms.min(RETENTION_MS_MAX),
             leases_max: self.leases_max.min(REFERENCES_MAX),
+            clients_max: self.clients_max.min(REFERENCES_MAX),
             hints,
         }
     }

@@ -1,4 +1,4 @@
-//! Where a lease is: a hash table of references.
+//! Where a lease, an account or a client is: a hash table of references.
 //!
 //! It is made of 4,096 small tables, each of which grows on its own. So growing never stalls: with ten million
 //! leases the largest step moves some 3,000 cells, with a hundred million some 25,000. Its layout depends on a seed and on
@@ -42,9 +42,9 @@ impl Reference {
     }
 }
 
-/// The hash of a lease in its namespace.
+/// The hash of a lease in its namespace, or of a name in its scope.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LeaseHash(u64);
+pub(crate) struct Hash(u64);
 
 /// A cell that holds a reference. Valid until the table changes.
 #[derive(Clone, Copy, Debug)]
@@ -70,17 +70,29 @@ impl Index {
     }
 
     /// Callers choose lease ids, so the hash is seeded: nobody outside can aim at one segment.
-    pub(crate) fn hash(&self, namespace: NamespaceId, lease: LeaseId) -> LeaseHash {
+    pub(crate) fn hash(&self, namespace: NamespaceId, lease: LeaseId) -> Hash {
         let bits = lease.to_u128();
         let scope = fold(u64::from(namespace.0) ^ self.seed ^ 0x2545_f491_4f6c_dd1d, 0x9e37_79b9_7f4a_7c15);
         let low = bits as u64 ^ scope;
         let high = (bits >> 64) as u64 ^ scope.rotate_left(32) ^ 0xd1b5_4a32_d192_ed03;
-        LeaseHash(fold(fold(low, high) ^ high, 0xa076_1d64_78bd_642f))
+        Hash(fold(fold(low, high) ^ high, 0xa076_1d64_78bd_642f))
+    }
+
+    /// Callers choose names too.
+    pub(crate) fn hash_name(&self, scope: u64, name: &str) -> Hash {
+        let mut mixed =
+            fold(self.seed ^ scope ^ 0x9e37_79b9_7f4a_7c15, name.len() as u64 ^ 0xd1b5_4a32_d192_ed03);
+        for bytes in name.as_bytes().chunks(8) {
+            let mut word = [0_u8; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            mixed = fold(mixed ^ u64::from_le_bytes(word) ^ self.seed.rotate_left(32), 0xa076_1d64_78bd_642f);
+        }
+        Hash(fold(mixed ^ self.seed, 0xe703_7ed1_a0b4_28db))
     }
 
     /// What stands where the search for this hash begins. Asking for several at once lets the processor fetch
     /// them side by side, before each is needed.
-    pub(crate) fn peek(&self, hash: LeaseHash) -> Option<Reference> {
+    pub(crate) fn peek(&self, hash: Hash) -> Option<Reference> {
         let cells = &self.segments[hash.segment()].cells;
         let mask = cells.len().checked_sub(1)?;
         let content = cells[hash.home() & mask];
@@ -90,7 +102,7 @@ impl Index {
     /// The reference with this hash that is the one meant.
     pub(crate) fn find(
         &self,
-        hash: LeaseHash,
+        hash: Hash,
         is_meant: impl Fn(Reference) -> bool,
     ) -> Option<(Place, Reference)> {
         let number = hash.segment();
@@ -112,7 +124,7 @@ impl Index {
         }
     }
 
-    pub(crate) fn insert(&mut self, hash: LeaseHash, reference: Reference) {
+    pub(crate) fn insert(&mut self, hash: Hash, reference: Reference) {
         let segment = &mut self.segments[hash.segment()];
         if segment.used.saturating_mul(4) >= segment.cells.len().saturating_mul(3) {
             segment.grow();
@@ -151,7 +163,7 @@ impl Index {
     }
 }
 
-impl LeaseHash {
+impl Hash {
     fn segment(self) -> usize {
         (self.0 >> (64 - SEGMENT_BITS)) as usize
     }

@@ -1,7 +1,7 @@
 //! Reserve: all requirements or none.
 
 use super::lease::ends;
-use super::{Ending, Found, LeaseHash, Limits, Phase, Reservation, State, Sums, Tombstone};
+use super::{Ending, Found, Hash, Limits, Phase, Reservation, State, Sums, Tombstone};
 use crate::book::{
     Denial, InvalidParts, LimitId, LimitRef, NamespaceId, Part, REQUIREMENTS_MAX, Reserve, ReserveOutcome,
 };
@@ -186,7 +186,7 @@ impl Limits {
         }
     }
 
-    fn take(&mut self, now: UnixMs, command: &Reserve<'_>, hash: LeaseHash, wanted: &[Wanted]) {
+    fn take(&mut self, now: UnixMs, command: &Reserve<'_>, hash: Hash, wanted: &[Wanted]) {
         let mut parts = std::mem::take(&mut self.parts);
         parts.clear();
         let State { limits, nodes, .. } = &mut self.state;

@@ -12,7 +12,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 const CHUNK_BYTES: usize = 64 * 1024;
 
 /// What a slab can hold. A record that is free lends its link to the list of free ones.
-pub(crate) trait Record: Copy + Default {
+pub(crate) trait Record: Clone + Default {
     fn link(&self) -> u32;
     fn set_link(&mut self, link: u32);
 }
@@ -26,7 +26,7 @@ pub(crate) struct Chunk<T> {
     shared: Option<Arc<Box<[T]>>>,
 }
 
-impl<T: Copy + Default> Chunk<T> {
+impl<T: Clone + Default> Chunk<T> {
     /// Records as they are before their first use.
     pub(crate) fn blank(count: usize) -> Chunk<T> {
         Chunk { own: std::iter::repeat_n(T::default(), count).collect(), shared: None }
@@ -110,7 +110,6 @@ impl<T: Record> Slab<T> {
     }
 
     /// How many slots were ever in use at once.
-    #[cfg(test)]
     pub(crate) fn used(&self) -> u32 {
         self.used
     }

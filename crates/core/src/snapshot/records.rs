@@ -23,6 +23,7 @@ impl BookRecord {
         out.put_u64(self.config.retention_ms);
         out.put_u64(self.config.lease_ahead_ms);
         out.put_u32(self.config.leases_max);
+        out.put_u32(self.config.clients_max);
         let hints = &self.config.hints;
         for value in [
             hints.concurrency_base_ms,
@@ -45,6 +46,7 @@ impl BookRecord {
             retention_ms: input.u64()?,
             lease_ahead_ms: input.u64()?,
             leases_max: input.u32()?,
+            clients_max: input.u32()?,
             hints: Hints {
                 concurrency_base_ms: input.u64()?,
                 concurrency_max_ms: input.u64()?,

@@ -39,6 +39,7 @@ impl Profile {
             retention_ms: random.pick(&[1_000, 1_500, 2_000, 3_000, 5_000, 30_000, 900_000, 0]),
             lease_ahead_ms: random.pick(&[60_000, 1_000, 0]),
             leases_max: random.pick(&[1_000_000, 1_000, 1_000, 200, 100, 40, 12, 3]),
+            clients_max: 1_000,
             hints: if random.chance(30) { Hints::default() } else { hints },
         };
         Profile {
