@@ -2,20 +2,31 @@
 
 pub(crate) mod codec;
 mod command;
+mod journal;
 mod outcome;
+mod receipt;
+mod transact;
+mod write;
 
 pub use codec::{CodecError, CommandBuffer};
 pub use command::{
     Command, Complete, DeleteLimit, LimitId, LimitRef, NamespaceId, Part, PutLimit, REQUIREMENTS_MAX,
     Reserve, VaultId,
 };
+pub use journal::{JournalRecord, Transaction};
 pub use outcome::{
     CompleteOutcome, Denial, InvalidParts, LimitOutcome, LimitStatus, NamespaceOutcome, Outcome, OverageHow,
     OverageTaken, ReserveOutcome, Settlement,
 };
+pub use receipt::{InvalidOperation, InvalidWrite, OperationResult, Receipt, WriteError, WriteOutcome};
+pub use write::{OPERATIONS_MAX, Operation, TxId, Write};
 
-use crate::id::{LeaseId, LimitKey, NamespaceName};
+use std::sync::Arc;
+
+use crate::credits::Credits;
+use crate::id::{ClientId, LeaseId, LimitKey, NamespaceName, VaultName};
 use crate::limits::{Config, LeaseInfo, LimitInfo, Limits, Totals, Usage};
+use crate::sequence::{Scope, Sequences};
 use crate::snapshot::Frozen;
 use crate::time::UnixMs;
 
@@ -25,7 +36,11 @@ const GROUP: usize = 16;
 /// One deterministic state machine that holds everything. The same commands at the same times give the same
 /// outcomes and the same snapshot, on every machine.
 pub struct Book {
-    limits: Limits,
+    pub(crate) limits: Limits,
+    pub(crate) credits: Credits,
+    pub(crate) sequences: Sequences<Option<Arc<Receipt>>>,
+    journal: Vec<JournalRecord>,
+    scratch: Vec<u8>,
 }
 
 impl Book {
@@ -33,22 +48,27 @@ impl Book {
     /// their lease ids should not know it.
     #[must_use]
     pub fn new(config: Config, table_seed: u64) -> Book {
-        Book { limits: Limits::new(config, table_seed) }
+        let limits = Limits::new(config, table_seed);
+        Book { credits: Credits::new(), ..Book::of(limits, table_seed) }
     }
 
-    pub(crate) fn from_limits(limits: Limits) -> Book {
-        Book { limits }
+    /// A Book of these limits, without any vault.
+    pub(crate) fn of(limits: Limits, table_seed: u64) -> Book {
+        let sequences = Sequences::new(limits.state.config.clients_max, table_seed);
+        Book { limits, credits: Credits::empty(), sequences, journal: Vec::new(), scratch: Vec::new() }
     }
 
     /// Applies one command. Time that goes back is taken as standing still.
     pub fn apply(&mut self, now: UnixMs, command: Command<'_>) -> Outcome {
         let now = self.limits.advance(now);
+        self.sequences.forget(now);
         match command {
             Command::OpenNamespace(name) => Outcome::Namespace(self.open_namespace(name)),
             Command::PutLimit(command) => Outcome::Limit(self.limits.put_limit(now, &command)),
             Command::DeleteLimit(command) => Outcome::Limit(self.limits.delete_limit(now, &command)),
             Command::Reserve(command) => Outcome::Reserve(self.limits.reserve(now, &command)),
             Command::Complete(command) => Outcome::Complete(self.limits.complete(now, &command)),
+            Command::Write(write) => Outcome::Write(self.write(now, write)),
             Command::Tick => Outcome::Ticked,
         }
     }
@@ -163,6 +183,32 @@ impl Book {
     /// copied, which takes a tenth of a second for a million of them.
     #[must_use]
     pub fn freeze(&mut self) -> Frozen {
-        Frozen::new(self.limits.state.share())
+        Frozen::new(self.limits.state.share(), self.credits.share(), self.sequences.share())
+    }
+
+    /// What happened since this was called last, in order. It is history and not part of a snapshot: whoever
+    /// applies commands takes it and keeps it.
+    #[must_use = "what is taken from the journal is gone from it"]
+    pub fn drain_journal(&mut self) -> Vec<JournalRecord> {
+        std::mem::take(&mut self.journal)
+    }
+
+    /// The number of a vault.
+    #[must_use]
+    pub fn vault(&self, namespace: NamespaceId, name: &VaultName) -> Option<VaultId> {
+        self.credits.vault(namespace, name)
+    }
+
+    /// The namespace and the name of a vault.
+    #[must_use]
+    pub fn vault_name(&self, vault: VaultId) -> Option<(NamespaceId, &VaultName)> {
+        let vault = self.credits.state.vaults.get(vault.0 as usize)?;
+        Some((vault.namespace, &vault.name))
+    }
+
+    /// The last number that a client committed in a namespace, or in a vault of it; 0 before the first.
+    #[must_use]
+    pub fn last_committed(&self, namespace: NamespaceId, vault: Option<VaultId>, client: &ClientId) -> u64 {
+        self.sequences.last(Scope { namespace, vault }, client)
     }
 }

@@ -3,10 +3,12 @@
 //! Inside the Book the natural keys serve. A label is hashed where an id leaves it, for another system
 //! to store: the same lease and limit give the same id on every node and after every restart.
 
+mod actor;
 mod label;
 mod lease;
 mod name;
 
+pub use actor::Actor;
 pub use label::{Id128, Label, What, id128, id128_with};
 pub use lease::{LeaseId, LeaseIdError};
 pub use name::{

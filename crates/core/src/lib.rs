@@ -36,16 +36,17 @@
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "a test that overflows fails"))]
 
 mod book;
+mod credits;
 mod hash;
 mod id;
 mod limits;
-#[allow(dead_code, reason = "the Book takes it up with the next change")]
 mod sequence;
 mod snapshot;
 mod time;
 mod wire;
 
 pub use book::*;
+pub use credits::VAULTS_MAX;
 pub use id::*;
 pub use limits::{
     Config, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, Hints, Kind, LIMITS_MAX,

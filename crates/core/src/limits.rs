@@ -19,6 +19,7 @@ pub(crate) mod slab;
 pub(crate) mod table;
 pub(crate) mod timeline;
 mod tombstone;
+mod undo;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,6 +35,7 @@ pub(crate) use lease::{Lease, Leases, Reservation, ends, forget_second};
 pub(crate) use limit::{Limit, Phase, Seen};
 pub(crate) use timeline::{Nodes, Sums};
 pub(crate) use tombstone::{Ending, Tombstone, Tombstones};
+pub(crate) use undo::UndoLimit;
 
 use crate::book::{Command, LimitId, NamespaceId};
 use crate::id::{LeaseId, LimitKey, NamespaceName};

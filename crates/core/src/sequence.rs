@@ -86,7 +86,7 @@ pub(crate) struct Stream<R> {
     pub(crate) client: Option<ClientId>,
     pub(crate) last: u64,
     pub(crate) kept: Kept<R>,
-    link: u32,
+    pub(crate) link: u32,
 }
 
 impl<R: Default> Default for Stream<R> {

@@ -9,6 +9,7 @@ mod block;
 mod decode;
 mod encode;
 mod records;
+mod writers;
 
 pub use decode::Restore;
 pub use encode::{Encoded, Frozen};

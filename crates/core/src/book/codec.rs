@@ -1,9 +1,14 @@
 //! Commands as bytes, for a log. Tags and layouts are permanent: a log that was written once can be read
 //! for ever.
 
+mod write;
+
+pub(crate) use write::put_operations;
+
 use super::command::{
     Command, Complete, DeleteLimit, LimitId, LimitRef, NamespaceId, Part, PutLimit, Reserve,
 };
+use super::write::Write;
 use crate::id::{LeaseId, LimitKey, NameError, NamespaceName};
 use crate::limits::{Definition, Kind, Overage};
 use crate::time::UnixMs;
@@ -15,6 +20,7 @@ const DELETE_LIMIT: u8 = 3;
 const RESERVE: u8 = 4;
 const COMPLETE: u8 = 5;
 const TICK: u8 = 6;
+const WRITE: u8 = 7;
 
 const ROLLING: u8 = 1;
 const CONCURRENCY: u8 = 2;
@@ -70,6 +76,10 @@ impl Command<'_> {
                 put_lease(out, command.namespace, command.lease, command.wall);
                 put_parts(out, command.actuals);
             }
+            Command::Write(command) => {
+                out.put_u8(WRITE);
+                write::put_write(out, command);
+            }
             Command::Tick => out.put_u8(TICK),
         }
     }
@@ -82,6 +92,7 @@ pub struct CommandBuffer {
     definition: Option<Definition>,
     key: Option<LimitKey>,
     namespace: Option<NamespaceName>,
+    write: Option<Write>,
 }
 
 impl CommandBuffer {
@@ -117,6 +128,7 @@ impl CommandBuffer {
                 let actuals = parts(&mut input, &mut self.parts)?;
                 Command::Complete(Complete { namespace, lease, wall, actuals })
             }
+            WRITE => Command::Write(self.write.insert(write::write(&mut input)?)),
             TICK => Command::Tick,
             _ => return Err(CodecError::Malformed("its tag is unknown")),
         };

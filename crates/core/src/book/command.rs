@@ -1,5 +1,6 @@
 //! What the Book is asked to do.
 
+use super::write::Write;
 use crate::id::{LeaseId, LimitKey, NamespaceName};
 use crate::limits::Definition;
 use crate::time::UnixMs;
@@ -63,6 +64,8 @@ pub enum Command<'a> {
     Reserve(Reserve<'a>),
     /// Says what a lease really used.
     Complete(Complete<'a>),
+    /// Applies a transaction, once.
+    Write(&'a Write),
     /// Only passes the time: a few records that are due are cleaned up.
     Tick,
 }

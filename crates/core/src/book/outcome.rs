@@ -1,6 +1,7 @@
 //! What the Book answers. A refusal is an answer like any other.
 
 use super::command::{LimitId, NamespaceId};
+use super::receipt::WriteOutcome;
 use crate::limits::DefinitionError;
 use crate::time::UnixMs;
 
@@ -15,6 +16,8 @@ pub enum Outcome {
     Reserve(ReserveOutcome),
     /// To `Complete`.
     Complete(CompleteOutcome),
+    /// To `Write`.
+    Write(WriteOutcome),
     /// To `Tick`.
     Ticked,
 }

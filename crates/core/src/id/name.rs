@@ -45,7 +45,7 @@ fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"._@+-".contains(&byte)
 }
 
-fn is_key(byte: u8) -> bool {
+pub(super) fn is_key(byte: u8) -> bool {
     is_plain(byte) || byte == b':'
 }
 
@@ -118,6 +118,16 @@ names! {
     ClientId: "client_id", 64, PLAIN_ALPHABET, is_plain;
     /// Names what is counted in a vault: a currency, say.
     AssetName: "asset", 32, ASSET_ALPHABET, is_asset;
+}
+
+impl VaultName {
+    /// The vault of the namespace `default` that exists from the start.
+    pub const MAIN: &str = "main";
+}
+
+impl AccountName {
+    /// The account of every vault that exists from the start, and is paid what leases cost.
+    pub const REVENUE: &str = "revenue";
 }
 
 impl NamespaceName {

@@ -47,6 +47,17 @@ impl<T> Table<T> {
         id
     }
 
+    /// Takes the last record away.
+    pub(crate) fn pop(&mut self) {
+        if let Some(chunk) = self.chunks.last_mut() {
+            chunk.pop();
+            if chunk.is_empty() {
+                self.chunks.pop();
+            }
+            self.len = self.len.saturating_sub(1);
+        }
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.chunks.iter().flatten()
     }

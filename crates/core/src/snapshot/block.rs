@@ -9,8 +9,8 @@ pub(super) const HEADER_BYTES: usize = 12;
 pub(super) const FRAME_BYTES: usize = 9;
 /// A block is closed by the record that takes it to this size.
 pub(super) const BLOCK_BYTES: usize = 256 * 1024;
-/// The longest record is a limit with all its texts; so no block is longer than this.
-pub(super) const BLOCK_BYTES_MAX: usize = BLOCK_BYTES + 8 * 1024;
+/// The longest record is a vault with all its assets; so no block is longer than this.
+pub(super) const BLOCK_BYTES_MAX: usize = BLOCK_BYTES + 32 * 1024;
 
 /// What a block holds. They come in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,11 +18,14 @@ pub(super) const BLOCK_BYTES_MAX: usize = BLOCK_BYTES + 8 * 1024;
 pub(super) enum Kind {
     Book = 1,
     Namespaces = 2,
-    Limits = 3,
-    Leases = 4,
-    Cells = 5,
-    Tombstones = 6,
-    End = 7,
+    Vaults = 3,
+    Limits = 4,
+    Leases = 5,
+    Cells = 6,
+    Tombstones = 7,
+    Clients = 8,
+    Results = 9,
+    End = 10,
 }
 
 impl Kind {
@@ -30,11 +33,14 @@ impl Kind {
         Some(match byte {
             1 => Kind::Book,
             2 => Kind::Namespaces,
-            3 => Kind::Limits,
-            4 => Kind::Leases,
-            5 => Kind::Cells,
-            6 => Kind::Tombstones,
-            7 => Kind::End,
+            3 => Kind::Vaults,
+            4 => Kind::Limits,
+            5 => Kind::Leases,
+            6 => Kind::Cells,
+            7 => Kind::Tombstones,
+            8 => Kind::Clients,
+            9 => Kind::Results,
+            10 => Kind::End,
             _ => return None,
         })
     }

@@ -2,6 +2,7 @@
 
 use super::block::{BLOCK_BYTES, FRAME_BYTES, Frame, HEADER_BYTES, Kind, SIGNATURE};
 use super::records::{BookRecord, CellRecord, LeaseRecord, read_limit, read_tombstone, tombstone_leases};
+use super::writers::{read_recent, read_stream, read_vault};
 use super::{SNAPSHOT_VERSION, SnapshotError};
 use crate::book::{Book, LimitId};
 use crate::id::NamespaceName;
@@ -23,7 +24,7 @@ pub struct Restore {
     before: u32,
     /// The last block was closed because it was full, so that more of its kind may follow.
     was_full: bool,
-    limits: Option<Limits>,
+    book: Option<Book>,
     last_cell: Option<(LimitId, UnixMs)>,
     last_second: u64,
     parts: Vec<Reservation>,
@@ -42,7 +43,7 @@ impl Restore {
             blocks: 0,
             before: 0,
             was_full: true,
-            limits: None,
+            book: None,
             last_cell: None,
             last_second: 0,
             parts: Vec::new(),
@@ -106,7 +107,7 @@ impl Restore {
         if !self.buffer.is_empty() {
             return Err(damaged("something follows its end"));
         }
-        self.limits.map(Book::from_limits).ok_or(damaged("it has no beginning"))
+        self.book.ok_or(damaged("it has no beginning"))
     }
 
     fn block(&mut self, frame: &Frame, bytes: &[u8]) -> Result<(), SnapshotError> {
@@ -115,7 +116,7 @@ impl Restore {
         if !frame.is_intact(self.before, bytes) {
             return Err(damaged("its checksum does not match"));
         }
-        let is_first = self.limits.is_none();
+        let is_first = self.book.is_none();
         let goes_on = frame.kind > self.kind || frame.kind == self.kind && self.was_full;
         if self.kind == Kind::End || !goes_on || (frame.kind == Kind::Book) != is_first {
             return Err(damaged("it is out of order"));
@@ -133,31 +134,26 @@ impl Restore {
         if kind == Kind::Book {
             self.book(input)?;
         } else {
-            let Some(mut limits) = self.limits.take() else { return Err(Malformed("it has no beginning")) };
+            let Some(mut book) = self.book.take() else { return Err(Malformed("it has no beginning")) };
             let result = match kind {
-                Kind::End => end(&limits, input),
-                _ => self.records_of(kind, &mut limits, input),
+                Kind::End => end(&book, input),
+                _ => self.records_of(kind, &mut book, input),
             };
-            self.limits = Some(limits);
+            self.book = Some(book);
             result?;
         }
         if input.is_empty() { Ok(()) } else { Err(Malformed("it is longer than its records")) }
     }
 
-    fn records_of(
-        &mut self,
-        kind: Kind,
-        limits: &mut Limits,
-        input: &mut Bytes<'_>,
-    ) -> Result<(), Malformed> {
+    fn records_of(&mut self, kind: Kind, book: &mut Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
         let len = input.0.len();
         if len == 0 {
             return Err(Malformed("it is empty"));
         }
         // The leases of a block are all over the table: looked up together, they wait for memory together.
         match kind {
-            Kind::Leases => limits.warm_leases(LeaseRecord::leases(input.0)),
-            Kind::Tombstones => limits.warm_leases(tombstone_leases(input.0)),
+            Kind::Leases => book.limits.warm_leases(LeaseRecord::leases(input.0)),
+            Kind::Tombstones => book.limits.warm_leases(tombstone_leases(input.0)),
             _ => {}
         }
         while !input.is_empty() {
@@ -165,11 +161,14 @@ impl Restore {
                 return Err(Malformed("it goes on although it is full"));
             }
             match kind {
-                Kind::Namespaces => namespace(limits, input)?,
-                Kind::Limits => limit(limits, input)?,
-                Kind::Cells => self.cell(limits, input)?,
-                Kind::Leases => self.lease(limits, input)?,
-                Kind::Tombstones => self.tombstone(limits, input)?,
+                Kind::Namespaces => namespace(&mut book.limits, input)?,
+                Kind::Vaults => read_vault(book, input)?,
+                Kind::Limits => limit(&mut book.limits, input)?,
+                Kind::Cells => self.cell(&mut book.limits, input)?,
+                Kind::Leases => self.lease(&mut book.limits, input)?,
+                Kind::Tombstones => self.tombstone(&mut book.limits, input)?,
+                Kind::Clients => read_stream(book, input)?,
+                Kind::Results => read_recent(book, input)?,
                 Kind::Book | Kind::End => return Err(Malformed("it is out of order")),
             }
         }
@@ -181,7 +180,7 @@ impl Restore {
         let mut state = State::new(record.config);
         state.time = record.time;
         state.forgotten_before = record.forgotten_before;
-        self.limits = Some(Limits::empty(state, self.table_seed));
+        self.book = Some(Book::of(Limits::empty(state, self.table_seed), self.table_seed));
         Ok(())
     }
 
@@ -303,13 +302,17 @@ fn room(limits: &Limits) -> Result<(), Malformed> {
 }
 
 /// The counts match, and no limit waits for what has happened.
-fn end(limits: &Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
-    let state = &limits.state;
+fn end(book: &Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
+    let state = &book.limits.state;
     if input.u64()? != u64::from(state.leases.len()) || input.u64()? != state.tombstones.len() as u64 {
         return Err(Malformed("leases are missing"));
     }
-    if state.namespaces.is_empty() {
-        return Err(Malformed("it has no namespaces"));
+    let (clients, vaults) = (u64::from(book.sequences.state.len()), book.credits.vaults() as u64);
+    if input.u64()? != clients || input.u64()? != vaults {
+        return Err(Malformed("clients or vaults are missing"));
+    }
+    if state.namespaces.is_empty() || vaults == 0 {
+        return Err(Malformed("it has no namespaces or no vaults"));
     }
     let waits_in_vain = |limit: &Limit| match limit.phase {
         Phase::Decreasing => limit.reserved() <= limit.defined,

@@ -1,9 +1,14 @@
 //! From a frozen state to bytes.
 
+use std::sync::Arc;
+
 use super::block::{self, BLOCK_BYTES, FRAME_BYTES, Kind};
 use super::records::{BookRecord, CellRecord, LeaseRecord, put_limit, put_tombstone};
-use crate::book::LimitId;
+use super::writers::{put_recent, put_stream, put_vault};
+use crate::book::{LimitId, Receipt};
+use crate::credits;
 use crate::limits::{Lease, Reservation, State, Tombstone};
+use crate::sequence::Streams;
 use crate::time::UnixMs;
 use crate::wire::Put;
 
@@ -11,11 +16,17 @@ use crate::wire::Put;
 /// on another thread while that goes on.
 pub struct Frozen {
     state: State,
+    credits: credits::State,
+    streams: Streams<Option<Arc<Receipt>>>,
 }
 
 impl Frozen {
-    pub(crate) fn new(state: State) -> Frozen {
-        Frozen { state }
+    pub(crate) fn new(
+        state: State,
+        credits: credits::State,
+        streams: Streams<Option<Arc<Receipt>>>,
+    ) -> Frozen {
+        Frozen { state, credits, streams }
     }
 
     /// The time of the last command that is in it.
@@ -29,6 +40,7 @@ impl Frozen {
     pub fn encode(&self) -> Encoded<'_> {
         Encoded {
             state: &self.state,
+            frozen: self,
             kind: None,
             is_done: false,
             before: 0,
@@ -44,12 +56,13 @@ impl Frozen {
 
 /// The pieces of a snapshot; see [`Frozen::encode`].
 pub struct Encoded<'a> {
+    frozen: &'a Frozen,
     state: &'a State,
     /// What the last block held; `None` before the header.
     kind: Option<Kind>,
     is_done: bool,
     before: u32,
-    /// The next namespace or limit.
+    /// The next namespace, vault, limit or client.
     place: u32,
     cells: Vec<CellRecord>,
     next_cell: usize,
@@ -99,9 +112,14 @@ impl Encoded<'_> {
                     put_tombstone(block, tombstone);
                 }
             }
+            Kind::Vaults => self.fill_vaults(block),
+            Kind::Clients => self.fill_clients(block),
+            Kind::Results => self.fill_results(block),
             Kind::End => {
                 block.put_u64(u64::from(self.state.leases.len()));
                 block.put_u64(self.state.tombstones.len() as u64);
+                block.put_u64(u64::from(self.frozen.streams.len()));
+                block.put_u64(self.frozen.credits.vaults.len() as u64);
             }
         }
     }
@@ -116,6 +134,35 @@ impl Encoded<'_> {
             let Some(name) = self.state.namespaces.get(self.place as usize) else { return };
             block.put_text(name.as_str());
             self.place = self.place.saturating_add(1);
+        }
+    }
+
+    fn fill_vaults(&mut self, block: &mut Vec<u8>) {
+        while block.len() < BLOCK_BYTES {
+            let Some(vault) = self.frozen.credits.vaults.get(self.place as usize) else { return };
+            put_vault(block, vault);
+            self.place = self.place.saturating_add(1);
+        }
+    }
+
+    fn fill_clients(&mut self, block: &mut Vec<u8>) {
+        while block.len() < BLOCK_BYTES {
+            let Some(stream) = self.frozen.streams.get(self.place) else { return };
+            put_stream(block, stream);
+            self.place = self.place.saturating_add(1);
+        }
+    }
+
+    /// Only what is still kept is written, and the last result of a client only once.
+    fn fill_results(&mut self, block: &mut Vec<u8>) {
+        let now = self.state.now();
+        while block.len() < BLOCK_BYTES {
+            let Some(recent) = self.frozen.streams.recent.get(self.place as usize) else { return };
+            self.place = self.place.saturating_add(1);
+            if !recent.is_over(now) {
+                let last = self.frozen.streams.get(recent.stream).map_or(0, |stream| stream.last);
+                put_recent(block, recent, recent.sequence == last);
+            }
         }
     }
 

@@ -67,7 +67,7 @@ impl BookRecord {
     }
 }
 
-fn time(input: &mut Bytes<'_>) -> Result<UnixMs, Malformed> {
+pub(super) fn time(input: &mut Bytes<'_>) -> Result<UnixMs, Malformed> {
     let ms = input.u64()?;
     let time = UnixMs::new(ms);
     if time.get() == ms { Ok(time) } else { Err(Malformed("a time is out of bounds")) }

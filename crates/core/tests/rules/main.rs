@@ -13,3 +13,4 @@ mod leases;
 mod memory;
 mod reserve;
 mod scopes;
+mod writes;

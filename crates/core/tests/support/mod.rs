@@ -15,3 +15,4 @@ pub mod snapshot;
 pub mod soak;
 pub mod step;
 pub mod tally;
+pub mod writer;

@@ -69,6 +69,7 @@ impl Model {
             Command::DeleteLimit(delete) => Outcome::Limit(self.delete(delete)),
             Command::Reserve(reserve) => Outcome::Reserve(self.reserve(reserve)),
             Command::Complete(complete) => Outcome::Complete(self.complete(complete)),
+            Command::Write(write) => panic!("the model knows no transactions: {write:?}"),
             Command::Tick => Outcome::Ticked,
         };
         self.finish_decreases();

@@ -2,7 +2,7 @@
 
 use earmark_core::{
     Command, Complete, Definition, DeleteLimit, LeaseId, LimitId, LimitKey, LimitRef, NamespaceId,
-    NamespaceName, Part, PutLimit, Reserve, UnixMs,
+    NamespaceName, Part, PutLimit, Reserve, UnixMs, Write,
 };
 
 /// A [`Command`] that owns what it names.
@@ -13,6 +13,7 @@ pub enum Step {
     Delete { namespace: NamespaceId, key: LimitKey, expected_revision: Option<u64> },
     Reserve { namespace: NamespaceId, lease: LeaseId, wall: UnixMs, requirements: Vec<Part> },
     Complete { namespace: NamespaceId, lease: LeaseId, wall: UnixMs, actuals: Vec<Part> },
+    Write(Box<Write>),
     Tick,
 }
 
@@ -32,6 +33,7 @@ impl Step {
             Step::Complete { namespace, lease, wall, ref actuals } => {
                 Command::Complete(Complete { namespace, lease, wall, actuals })
             }
+            Step::Write(ref write) => Command::Write(write),
             Step::Tick => Command::Tick,
         }
     }
@@ -42,7 +44,9 @@ impl Step {
             Step::Reserve { namespace, lease, .. } | Step::Complete { namespace, lease, .. } => {
                 Some((namespace, lease))
             }
-            Step::OpenNamespace(_) | Step::Put { .. } | Step::Delete { .. } | Step::Tick => None,
+            Step::OpenNamespace(_) | Step::Put { .. } | Step::Delete { .. } | Step::Write(_) | Step::Tick => {
+                None
+            }
         }
     }
 }

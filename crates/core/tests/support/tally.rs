@@ -106,6 +106,7 @@ fn name(outcome: &Outcome) -> &'static str {
         Outcome::Limit(outcome) => limit(outcome),
         Outcome::Reserve(outcome) => reserve(outcome),
         Outcome::Complete(outcome) => complete(outcome),
+        Outcome::Write(_) => "written",
         Outcome::Ticked => "ticked",
     }
 }

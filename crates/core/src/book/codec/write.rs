@@ -1,0 +1,85 @@
+//! Transactions as bytes. How operations are written also decides whether two transactions are the same.
+
+use super::{CodecError, definition, put_definition, put_revision, revision};
+use crate::book::{NamespaceId, Operation, TxId, Write};
+use crate::id::{Actor, ClientId, LimitKey, VaultName};
+use crate::wire::{Bytes, Put};
+
+const PUT_LIMIT: u8 = 1;
+const DELETE_LIMIT: u8 = 2;
+const OPEN_VAULT: u8 = 3;
+
+pub(super) fn put_write(out: &mut Vec<u8>, write: &Write) {
+    out.put_u16(write.namespace.0);
+    out.put_u8(write.vault.is_some().into());
+    if let Some(vault) = &write.vault {
+        out.put_text(vault.as_str());
+    }
+    out.put_text(write.client.as_str());
+    out.put_u64(write.sequence);
+    out.put_u128(write.tx_id.0);
+    out.put_u64(write.log_index);
+    out.put_text(write.actor.as_str());
+    put_operations(out, &write.operations);
+}
+
+pub(super) fn write(input: &mut Bytes<'_>) -> Result<Write, CodecError> {
+    let namespace = NamespaceId(input.u16()?);
+    let vault = if input.bool()? { Some(VaultName::new(input.text()?)?) } else { None };
+    Ok(Write {
+        namespace,
+        vault,
+        client: ClientId::new(input.text()?)?,
+        sequence: input.u64()?,
+        tx_id: TxId(input.u128()?),
+        log_index: input.u64()?,
+        actor: Actor::new(input.text()?)?,
+        operations: operations(input)?,
+    })
+}
+
+pub(crate) fn put_operations(out: &mut Vec<u8>, operations: &[Operation]) {
+    out.put_len(operations.len());
+    for operation in operations {
+        put_operation(out, operation);
+    }
+}
+
+fn put_operation(out: &mut Vec<u8>, operation: &Operation) {
+    match operation {
+        Operation::PutLimit { definition, expected_revision } => {
+            out.put_u8(PUT_LIMIT);
+            put_revision(out, *expected_revision);
+            put_definition(out, definition);
+        }
+        Operation::DeleteLimit { key, expected_revision } => {
+            out.put_u8(DELETE_LIMIT);
+            put_revision(out, *expected_revision);
+            out.put_text(key.as_str());
+        }
+        Operation::OpenVault { vault } => {
+            out.put_u8(OPEN_VAULT);
+            out.put_text(vault.as_str());
+        }
+    }
+}
+
+fn operations(input: &mut Bytes<'_>) -> Result<Vec<Operation>, CodecError> {
+    let count = input.u32()?;
+    (0..count).map(|_| operation(input)).collect()
+}
+
+fn operation(input: &mut Bytes<'_>) -> Result<Operation, CodecError> {
+    Ok(match input.u8()? {
+        PUT_LIMIT => {
+            let expected_revision = revision(input)?;
+            Operation::PutLimit { expected_revision, definition: definition(input)? }
+        }
+        DELETE_LIMIT => {
+            let expected_revision = revision(input)?;
+            Operation::DeleteLimit { expected_revision, key: LimitKey::new(input.text()?)? }
+        }
+        OPEN_VAULT => Operation::OpenVault { vault: VaultName::new(input.text()?)? },
+        _ => return Err(CodecError::Malformed("its operation is unknown")),
+    })
+}

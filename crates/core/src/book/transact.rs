@@ -1,0 +1,163 @@
+//! Applying transactions: each number of each client once, all of its operations or none.
+
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use super::codec::put_operations;
+use super::journal::{JournalRecord, Transaction};
+use super::receipt::{InvalidOperation, InvalidWrite, OperationResult, Receipt, WriteError, WriteOutcome};
+use super::write::{OPERATIONS_MAX, Operation, Write};
+use super::{Book, DeleteLimit, LimitOutcome, PutLimit};
+use crate::limits::UndoLimit;
+use crate::sequence::{ContentHash, Kept, Scope, Verdict};
+use crate::time::UnixMs;
+
+impl Book {
+    pub(super) fn write(&mut self, now: UnixMs, write: &Write) -> WriteOutcome {
+        self.try_write(now, write).unwrap_or_else(WriteOutcome::Refused)
+    }
+
+    fn try_write(&mut self, now: UnixMs, write: &Write) -> Result<WriteOutcome, WriteError> {
+        let scope = self.scope(write)?;
+        let content = self.content(&write.operations);
+        let client = (scope, &write.client);
+        let turn = match self.sequences.judge(now, client, write.sequence, content) {
+            Verdict::Invalid => {
+                return Err(WriteError::Invalid(InvalidWrite::Sequence { found: write.sequence }));
+            }
+            Verdict::Committed(Some(receipt)) => return Ok(WriteOutcome::Exists(Arc::clone(receipt))),
+            Verdict::Committed(None) => return Err(WriteError::TooManyClients),
+            Verdict::Reused { last } => {
+                return Err(WriteError::SequenceReused { last_committed_sequence: last });
+            }
+            Verdict::Forgotten { last } => {
+                return Err(WriteError::AlreadyCommitted { last_committed_sequence: last });
+            }
+            Verdict::Gap { last } => return Err(WriteError::SequenceGap { last_committed_sequence: last }),
+            Verdict::TooManyClients => return Err(WriteError::TooManyClients),
+            Verdict::Next(turn) => turn,
+        };
+        let is_of_vault = scope.vault.is_some();
+        if let Some(operation) = write.operations.iter().position(|each| each.is_of_vault() != is_of_vault) {
+            return Err(WriteError::WrongScope { operation });
+        }
+        let results = self.write_namespace(now, write)?;
+        let receipt = Arc::new(Receipt {
+            tx_id: write.tx_id,
+            sequence: write.sequence,
+            log_index: write.log_index,
+            committed_at: now,
+            actor: write.actor.clone(),
+            results,
+        });
+        self.sequences.commit(turn, client, Kept { content, at: now, result: Some(Arc::clone(&receipt)) });
+        self.journal.push(JournalRecord::Transaction(Transaction {
+            namespace: scope.namespace,
+            vault: scope.vault,
+            client: write.client.clone(),
+            receipt: Arc::clone(&receipt),
+            operations: write.operations.clone(),
+        }));
+        Ok(WriteOutcome::Committed(receipt))
+    }
+
+    /// Checks the shape of a transaction, and where it belongs.
+    fn scope(&self, write: &Write) -> Result<Scope, WriteError> {
+        if !self.limits.has_namespace(write.namespace) {
+            return Err(WriteError::Invalid(InvalidWrite::UnknownNamespace));
+        }
+        let found = write.operations.len();
+        if found > OPERATIONS_MAX {
+            return Err(WriteError::Invalid(InvalidWrite::TooManyOperations { found }));
+        }
+        let namespace = write.namespace;
+        let vault = match &write.vault {
+            Some(name) => Some(self.credits.vault(namespace, name).ok_or(WriteError::VaultNotFound)?),
+            None => None,
+        };
+        Ok(Scope { namespace, vault })
+    }
+
+    /// Tells one list of operations from another: half of the SHA-256 of how they are written in the log.
+    fn content(&mut self, operations: &[Operation]) -> ContentHash {
+        self.scratch.clear();
+        put_operations(&mut self.scratch, operations);
+        let mut half = [0; 16];
+        half.copy_from_slice(&Sha256::digest(&self.scratch)[..16]);
+        ContentHash(half)
+    }
+
+    /// Applies the operations of a namespace one after the other, and takes all back if one is refused.
+    fn write_namespace(&mut self, now: UnixMs, write: &Write) -> Result<Vec<OperationResult>, WriteError> {
+        let mut results = Vec::with_capacity(write.operations.len());
+        let mut undo: Vec<UndoLimit> = Vec::new();
+        let vaults = self.credits.vaults();
+        for (place, operation) in write.operations.iter().enumerate() {
+            let result = self.change_namespace(now, write, operation, &mut undo);
+            match result.map_err(|refusal| refusal.at(place)) {
+                Ok(result) => results.push(result),
+                Err(error) => {
+                    self.credits.truncate_vaults(vaults);
+                    for change in undo.into_iter().rev() {
+                        self.limits.undo(change);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(results)
+    }
+
+    fn change_namespace(
+        &mut self,
+        now: UnixMs,
+        write: &Write,
+        operation: &Operation,
+        undo: &mut Vec<UndoLimit>,
+    ) -> Result<OperationResult, Refusal> {
+        let namespace = write.namespace;
+        let outcome = match operation {
+            &Operation::PutLimit { ref definition, expected_revision } => {
+                undo.push(self.limits.remember(namespace, &definition.key));
+                self.limits.put_limit(now, &PutLimit { namespace, definition, expected_revision })
+            }
+            &Operation::DeleteLimit { ref key, expected_revision } => {
+                undo.push(self.limits.remember(namespace, key));
+                self.limits.delete_limit(now, &DeleteLimit { namespace, key, expected_revision })
+            }
+            Operation::OpenVault { vault } => {
+                let opened = self.credits.open_vault(namespace, vault);
+                let vault = opened.ok_or(Refusal::Invalid(InvalidOperation::TooManyVaults))?;
+                return Ok(OperationResult::Vault(vault));
+            }
+        };
+        match outcome {
+            LimitOutcome::Changed { limit, revision, status } => {
+                Ok(OperationResult::Limit { limit, revision, status })
+            }
+            LimitOutcome::Invalid(error) => Err(Refusal::Invalid(InvalidOperation::Definition(error))),
+            LimitOutcome::RevisionDiffers { revision } => Err(Refusal::Condition { revision }),
+            LimitOutcome::NotFound | LimitOutcome::UnknownNamespace => {
+                Err(Refusal::Condition { revision: 0 })
+            }
+            LimitOutcome::KindDiffers => Err(Refusal::Invalid(InvalidOperation::LimitKindDiffers)),
+            LimitOutcome::TooMany => Err(Refusal::Invalid(InvalidOperation::TooManyLimits)),
+        }
+    }
+}
+
+/// Why an operation is refused, before it is said which.
+pub(super) enum Refusal {
+    Invalid(InvalidOperation),
+    Condition { revision: u64 },
+}
+
+impl Refusal {
+    pub(super) fn at(self, operation: usize) -> WriteError {
+        match self {
+            Refusal::Invalid(why) => WriteError::Invalid(InvalidWrite::Operation { operation, why }),
+            Refusal::Condition { revision } => WriteError::ConditionFailed { operation, revision },
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Who is behind a write.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::name::{NameError, is_key};
+
+const KINDS: [&str; 3] = ["user:", "client:", "system:"];
+const ALPHABET: &str = "user:, client: or system:, then letters, digits and :._@+-";
+
+/// Who is behind a write: `user:<id>`, `client:<id>` or `system:<component>`. It comes from the authenticated
+/// caller and from nowhere else.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Actor(Arc<str>);
+
+impl Actor {
+    /// The longest actor, in bytes.
+    pub const BYTES_MAX: usize = 256;
+
+    /// Checks `text` and takes it as an actor.
+    ///
+    /// # Errors
+    /// When it does not say what kind of actor it is, names nobody, is too long, or has a character outside
+    /// its alphabet.
+    pub fn new(text: &str) -> Result<Actor, NameError> {
+        let refuse =
+            |found| Err(NameError { kind: "actor", found, bytes_max: Actor::BYTES_MAX, alphabet: ALPHABET });
+        let Some(id) = KINDS.iter().find_map(|kind| text.strip_prefix(kind)) else {
+            return refuse("no kind of actor at its start".to_owned());
+        };
+        if id.is_empty() || text.len() > Actor::BYTES_MAX {
+            return refuse(format!("{} bytes", text.len()));
+        }
+        match text.char_indices().find(|(_, c)| !u8::try_from(*c).is_ok_and(is_key)) {
+            Some((position, character)) => refuse(format!("{character:?} at byte {position}")),
+            None => Ok(Actor(Arc::from(text))),
+        }
+    }
+
+    /// The actor as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Actor {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Actor, NameError> {
+        Actor::new(text)
+    }
+}
+
+impl fmt::Display for Actor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_actor_says_what_kind_it_is_and_who() {
+        for text in ["user:789", "client:api_key_abc", "system:gc"] {
+            assert_eq!(Actor::new(text).unwrap().as_str(), text);
+        }
+        for text in ["", "user", "user:", "admin:1", "User:1", "user:a b", "client:é", &"user:x".repeat(60)]
+        {
+            assert!(Actor::new(text).is_err(), "{text}");
+        }
+    }
+}

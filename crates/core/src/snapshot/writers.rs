@@ -1,0 +1,169 @@
+//! The records of vaults, of clients and of what they were told.
+
+use std::sync::Arc;
+
+use super::records::time;
+use crate::book::{
+    Book, LimitId, LimitStatus, NamespaceId, OPERATIONS_MAX, OperationResult, Receipt, TxId, VaultId,
+};
+use crate::credits::Vault;
+use crate::id::{Actor, ClientId, VaultName};
+use crate::sequence::{ContentHash, Kept, Recent, Scope, Stream};
+use crate::time::UnixMs;
+use crate::wire::{Bytes, Malformed, Put};
+
+type Result<T> = std::result::Result<T, Malformed>;
+type KeptReceipt = Kept<Option<Arc<Receipt>>>;
+
+const NO_VAULT: u32 = u32::MAX;
+
+pub(super) fn put_vault(out: &mut Vec<u8>, vault: &Vault) {
+    out.put_u16(vault.namespace.0);
+    out.put_text(vault.name.as_str());
+}
+
+pub(super) fn read_vault(book: &mut Book, input: &mut Bytes<'_>) -> Result<()> {
+    let namespace = NamespaceId(input.u16()?);
+    let name = VaultName::new(input.text()?).map_err(|_| Malformed("a vault has no valid name"))?;
+    let is_main = namespace == NamespaceId::DEFAULT && name.as_str() == VaultName::MAIN;
+    if !book.limits.has_namespace(namespace) || book.credits.state.vaults.is_empty() != is_main {
+        return Err(Malformed("vaults are in no namespace or do not start with the main one"));
+    }
+    if book.credits.vault(namespace, &name).is_some() {
+        return Err(Malformed("a vault is doubled"));
+    }
+    book.credits.open_vault(namespace, &name).map(drop).ok_or(Malformed("there are too many vaults"))
+}
+
+pub(super) fn put_stream(out: &mut Vec<u8>, stream: &Stream<Option<Arc<Receipt>>>) {
+    out.put_u16(stream.scope.namespace.0);
+    out.put_u32(stream.scope.vault.map_or(NO_VAULT, |vault| vault.0));
+    out.put_text(stream.client.as_ref().map_or("", ClientId::as_str));
+    out.put_u64(stream.last);
+    put_kept(out, &stream.kept);
+}
+
+pub(super) fn read_stream(book: &mut Book, input: &mut Bytes<'_>) -> Result<()> {
+    let namespace = NamespaceId(input.u16()?);
+    let vault = Some(input.u32()?).filter(|vault| *vault != NO_VAULT).map(VaultId);
+    let client = ClientId::new(input.text()?).map_err(|_| Malformed("a client has no valid name"))?;
+    let is_there = vault.is_none_or(|vault| {
+        book.credits.state.vaults.get(vault.0 as usize).is_some_and(|vault| vault.namespace == namespace)
+    });
+    if !book.limits.has_namespace(namespace) || !is_there {
+        return Err(Malformed("a client is in no scope"));
+    }
+    let last = input.u64()?;
+    let kept = read_kept(book, last, input)?;
+    let scope = Scope { namespace, vault };
+    let stream = Stream { scope, client: Some(client), last, kept, ..Stream::default() };
+    if book.sequences.restore(stream) { Ok(()) } else { Err(Malformed("clients are doubled or too many")) }
+}
+
+/// A result that is the last one of its client is written with the client, and here only pointed to.
+pub(super) fn put_recent(out: &mut Vec<u8>, recent: &Recent<Option<Arc<Receipt>>>, is_last: bool) {
+    out.put_u32(recent.stream);
+    out.put_u8(is_last.into());
+    if !is_last {
+        out.put_u64(recent.sequence);
+        put_kept(out, &recent.kept);
+    }
+}
+
+pub(super) fn read_recent(book: &mut Book, input: &mut Bytes<'_>) -> Result<()> {
+    let stream = input.u32()?;
+    let is_last = input.bool()?;
+    let client = book.sequences.state.get(stream).ok_or(Malformed("a result is of no client"))?;
+    let last = client.last;
+    let (sequence, kept) = if is_last {
+        (last, client.kept.clone())
+    } else {
+        let sequence = input.u64()?;
+        (sequence, read_kept(book, sequence, input)?)
+    };
+    let recent = Recent { stream, sequence, kept };
+    let is_right = (recent.sequence == last) == is_last && !recent.is_over(book.limits.state.now());
+    if is_right && book.sequences.restore_recent(recent) {
+        return Ok(());
+    }
+    Err(Malformed("results are doubled, over, too many or out of order"))
+}
+
+fn put_kept(out: &mut Vec<u8>, kept: &KeptReceipt) {
+    out.put(&kept.content.0);
+    out.put_u64(kept.at.get());
+    if let Some(receipt) = &kept.result {
+        put_receipt(out, receipt);
+    }
+}
+
+fn read_kept(book: &Book, sequence: u64, input: &mut Bytes<'_>) -> Result<KeptReceipt> {
+    let content = ContentHash(input.u128()?.to_le_bytes());
+    let at = time(input)?;
+    if sequence == 0 || sequence == u64::MAX || at > book.limits.state.now() {
+        return Err(Malformed("a result has a number or a time that cannot be"));
+    }
+    let receipt = read_receipt(sequence, at, input)?;
+    Ok(Kept { content, at, result: Some(Arc::new(receipt)) })
+}
+
+fn put_receipt(out: &mut Vec<u8>, receipt: &Receipt) {
+    out.put_u128(receipt.tx_id.0);
+    out.put_u64(receipt.log_index);
+    out.put_text(receipt.actor.as_str());
+    out.put_u16(receipt.results.len() as u16);
+    for result in &receipt.results {
+        put_result(out, result);
+    }
+}
+
+fn read_receipt(sequence: u64, committed_at: UnixMs, input: &mut Bytes<'_>) -> Result<Receipt> {
+    let tx_id = TxId(input.u128()?);
+    let log_index = input.u64()?;
+    let actor = Actor::new(input.text()?).map_err(|_| Malformed("a result has no valid actor"))?;
+    let count = usize::from(input.u16()?);
+    if count > OPERATIONS_MAX {
+        return Err(Malformed("a transaction has too many results"));
+    }
+    let results = (0..count).map(|_| read_result(input)).collect::<Result<_>>()?;
+    Ok(Receipt { tx_id, sequence, log_index, committed_at, actor, results })
+}
+
+fn put_result(out: &mut Vec<u8>, result: &OperationResult) {
+    match *result {
+        OperationResult::Limit { limit, revision, status } => {
+            let (status, to) = match status {
+                LimitStatus::Active => (1, 0),
+                LimitStatus::Decreasing { to } => (2, to),
+                LimitStatus::Deleted => (3, 0),
+            };
+            out.put_u8(1);
+            out.put_u32(limit.0);
+            out.put_u64(revision);
+            out.put_u8(status);
+            out.put_u64(to);
+        }
+        OperationResult::Vault(vault) => {
+            out.put_u8(2);
+            out.put_u32(vault.0);
+        }
+    }
+}
+
+fn read_result(input: &mut Bytes<'_>) -> Result<OperationResult> {
+    Ok(match input.u8()? {
+        1 => {
+            let limit = LimitId(input.u32()?);
+            let revision = input.u64()?;
+            let status = match (input.u8()?, input.u64()?) {
+                (1, 0) => LimitStatus::Active,
+                (2, to) => LimitStatus::Decreasing { to },
+                (3, 0) => LimitStatus::Deleted,
+                _ => return Err(Malformed("the status of a limit is unknown")),
+            };
+            OperationResult::Limit { limit, revision, status }
+        }
+        2 => OperationResult::Vault(VaultId(input.u32()?)),
+        _ => return Err(Malformed("the result of an operation is unknown")),
+    })
+}

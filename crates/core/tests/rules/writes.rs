@@ -1,0 +1,209 @@
+//! Transactions: each number once, all operations or none.
+
+use std::sync::Arc;
+
+use earmark_core::{
+    Definition, InvalidOperation, InvalidWrite, Kind, LimitId, LimitStatus, NamespaceId, OPERATIONS_MAX,
+    Operation, OperationResult, RESULTS_MS, Receipt, TxId, VaultId, WriteError, WriteOutcome,
+};
+
+use crate::support::desk::{Desk, concurrency, rolling};
+use crate::support::snapshot::{restore, snapshot};
+use crate::support::step::key;
+use crate::support::writer::{Writer, vault};
+
+fn put(definition: Definition) -> Operation {
+    Operation::PutLimit { definition, expected_revision: None }
+}
+
+fn put_if(definition: Definition, revision: u64) -> Operation {
+    Operation::PutLimit { definition, expected_revision: Some(revision) }
+}
+
+fn delete(name: &str) -> Operation {
+    Operation::DeleteLimit { key: key(name), expected_revision: None }
+}
+
+fn open_vault(name: &str) -> Operation {
+    Operation::OpenVault { vault: vault(name) }
+}
+
+fn committed(outcome: WriteOutcome) -> Arc<Receipt> {
+    match outcome {
+        WriteOutcome::Committed(receipt) => receipt,
+        other => panic!("not committed: {other:?}"),
+    }
+}
+
+fn refused(outcome: WriteOutcome) -> WriteError {
+    match outcome {
+        WriteOutcome::Refused(error) => error,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[test]
+fn a_transaction_puts_and_deletes_limits_and_opens_vaults_and_a_retry_is_told_the_same() {
+    let mut desk = Desk::new();
+    let mut writer = Writer::new("billing");
+    let operations = vec![
+        put_if(rolling("rpm", 5, 60), 0),
+        put(concurrency("slots", 2, 60)),
+        delete("slots"),
+        open_vault("eu"),
+    ];
+    let receipt = committed(writer.write(&mut desk, operations.clone()));
+    assert_eq!((receipt.sequence, receipt.tx_id, receipt.committed_at), (1, TxId(1), desk.now()));
+    assert_eq!(receipt.actor.as_str(), "client:billing");
+    let (limit, status) = (LimitId(0), LimitStatus::Active);
+    assert_eq!(
+        receipt.results,
+        [
+            OperationResult::Limit { limit, revision: 1, status },
+            OperationResult::Limit { limit: LimitId(1), revision: 1, status },
+            OperationResult::Limit { limit: LimitId(1), revision: 2, status: LimitStatus::Deleted },
+            OperationResult::Vault(VaultId(1)),
+        ]
+    );
+    desk.pass(1_000);
+    let again = writer.write_as(&mut desk, 1, operations.clone());
+    assert_eq!(again, WriteOutcome::Exists(Arc::clone(&receipt)));
+    let bytes = snapshot(&mut desk.book);
+    desk.book = restore(&bytes, 100, 5).unwrap();
+    assert_eq!(writer.write_as(&mut desk, 1, operations), WriteOutcome::Exists(receipt));
+    assert_eq!(desk.usage("rpm").capacity, 5);
+}
+
+#[test]
+fn one_bad_operation_takes_all_others_back() {
+    let mut desk = Desk::new();
+    let mut writer = Writer::new("ops");
+    desk.has(rolling("rpm", 5, 60));
+    desk.has(rolling("gone", 5, 60));
+    desk.delete("gone");
+    let lease = desk.take(&[("rpm", 4)]);
+    let before = snapshot(&mut desk.book);
+    let error = refused(writer.write(
+        &mut desk,
+        vec![
+            put(rolling("rpm", 1, 10)),
+            put(rolling("new", 9, 60)),
+            put(rolling("gone", 7, 60)),
+            put(rolling("gone", 8, 60)),
+            delete("new"),
+            open_vault("eu"),
+            open_vault("us"),
+            put_if(rolling("other", 9, 60), 3),
+        ],
+    ));
+    assert_eq!(error, WriteError::ConditionFailed { operation: 7, revision: 0 });
+    assert_eq!((error.code(), error.operation()), ("CONDITION_FAILED", Some(7)));
+    assert_eq!(snapshot(&mut desk.book), before);
+    assert_eq!(desk.book.vault(NamespaceId::DEFAULT, &vault("eu")), None);
+    assert_eq!(desk.reserved("rpm"), 4);
+    desk.settle(lease, &[("rpm", 2)]);
+    assert_eq!(desk.reserved("rpm"), 2);
+    // The number is free again, and what comes next gets the numbers that were taken back.
+    let receipt = committed(writer.write_as(&mut desk, 1, vec![open_vault("us"), put(rolling("b", 1, 1))]));
+    assert_eq!(receipt.results[0], OperationResult::Vault(VaultId(1)));
+    assert_eq!(desk.id("b"), LimitId(2));
+}
+
+#[test]
+fn a_late_copy_of_a_failed_write_meets_the_fence() {
+    let mut desk = Desk::new();
+    let mut writer = Writer::new("ops");
+    let late = vec![put_if(rolling("rpm", 5, 60), 1)];
+    assert_eq!(refused(writer.write(&mut desk, late.clone())).code(), "CONDITION_FAILED");
+    committed(writer.write_as(&mut desk, 1, Vec::new()));
+    desk.has(rolling("rpm", 9, 60));
+    let error = refused(writer.write_as(&mut desk, 1, late));
+    assert_eq!(error, WriteError::SequenceReused { last_committed_sequence: 1 });
+    assert_eq!(desk.usage("rpm").capacity, 9);
+}
+
+#[test]
+fn every_refusal_by_number_has_its_code() {
+    let mut desk = Desk::new();
+    let writer = Writer::new("ops");
+    for sequence in [0, u64::MAX] {
+        let error = refused(writer.write_as(&mut desk, sequence, Vec::new()));
+        assert_eq!(error, WriteError::Invalid(InvalidWrite::Sequence { found: sequence }));
+        assert_eq!(error.code(), "INVALID");
+    }
+    committed(writer.write_as(&mut desk, 1, vec![open_vault("a")]));
+    committed(writer.write_as(&mut desk, 2, vec![open_vault("b")]));
+    for (sequence, vault, code) in
+        [(4, "b", "SEQUENCE_GAP"), (1, "b", "SEQUENCE_REUSED"), (2, "a", "SEQUENCE_REUSED")]
+    {
+        let error = refused(writer.write_as(&mut desk, sequence, vec![open_vault(vault)]));
+        assert_eq!((error.code(), error.last_committed_sequence()), (code, Some(2)));
+    }
+    desk.pass(RESULTS_MS);
+    let error = refused(writer.write_as(&mut desk, 1, vec![open_vault("a")]));
+    assert_eq!((error.code(), error.last_committed_sequence()), ("ALREADY_COMMITTED", Some(2)));
+    assert!(matches!(writer.write_as(&mut desk, 2, vec![open_vault("b")]), WriteOutcome::Exists(_)));
+    assert_eq!(writer.last(&desk), 2);
+}
+
+#[test]
+fn what_does_not_belong_or_is_malformed_is_refused_by_place() {
+    let mut desk = Desk::new();
+    let mut writer = Writer::new("ops");
+    let invalid = |operation, why| WriteError::Invalid(InvalidWrite::Operation { operation, why });
+    let many = vec![open_vault("a"); OPERATIONS_MAX + 1];
+    let found = OPERATIONS_MAX + 1;
+    assert_eq!(
+        refused(writer.write(&mut desk, many)),
+        WriteError::Invalid(InvalidWrite::TooManyOperations { found })
+    );
+    desk.has(rolling("rpm", 5, 60));
+    let kind = put(concurrency("rpm", 5, 60));
+    let error = refused(writer.write(&mut desk, vec![open_vault("a"), kind]));
+    assert_eq!(error, invalid(1, InvalidOperation::LimitKindDiffers));
+    let bad = Definition { kind: Kind::Rolling { window_seconds: 0 }, ..rolling("x", 1, 1) };
+    assert!(matches!(
+        refused(writer.write(&mut desk, vec![put(bad)])),
+        WriteError::Invalid(InvalidWrite::Operation { operation: 0, why: InvalidOperation::Definition(_) })
+    ));
+    assert_eq!(
+        refused(writer.write(&mut desk, vec![delete("never")])),
+        WriteError::ConditionFailed { operation: 0, revision: 0 }
+    );
+    let mut in_vault = Writer::of_vault("ops", "main");
+    let error = refused(in_vault.write(&mut desk, vec![open_vault("a")]));
+    assert_eq!((&error, error.code()), (&WriteError::WrongScope { operation: 0 }, "WRONG_SCOPE"));
+    let mut nowhere = Writer::of_vault("ops", "nowhere");
+    assert_eq!(refused(nowhere.write(&mut desk, Vec::new())), WriteError::VaultNotFound);
+    writer.namespace = NamespaceId(9);
+    let error = refused(writer.write(&mut desk, Vec::new()));
+    assert_eq!(error, WriteError::Invalid(InvalidWrite::UnknownNamespace));
+}
+
+#[test]
+fn one_client_has_a_stream_in_every_scope() {
+    let mut desk = Desk::new();
+    let mut in_namespace = Writer::new("billing");
+    committed(in_namespace.write(&mut desk, vec![open_vault("eu")]));
+    committed(in_namespace.write(&mut desk, Vec::new()));
+    let (mut main, mut eu) = (Writer::of_vault("billing", "main"), Writer::of_vault("billing", "eu"));
+    committed(main.write(&mut desk, Vec::new()));
+    assert_eq!((in_namespace.last(&desk), main.last(&desk), eu.last(&desk)), (2, 1, 0));
+    committed(eu.write(&mut desk, Vec::new()));
+    assert_eq!(eu.last(&desk), 1);
+}
+
+#[test]
+fn committed_transactions_are_in_the_journal_once_and_refused_ones_are_not() {
+    let mut desk = Desk::new();
+    let mut writer = Writer::new("billing");
+    let receipt = committed(writer.write(&mut desk, vec![open_vault("eu")]));
+    writer.write_as(&mut desk, 1, vec![open_vault("eu")]);
+    writer.write_as(&mut desk, 7, Vec::new());
+    let journal = desk.book.drain_journal();
+    assert_eq!(journal.len(), 1);
+    assert!(
+        matches!(&journal[0], earmark_core::JournalRecord::Transaction(written) if written.receipt == receipt)
+    );
+    assert_eq!(desk.book.drain_journal(), []);
+}

@@ -1,0 +1,59 @@
+//! A client that counts its transactions, as callers do.
+
+use earmark_core::{Actor, ClientId, NamespaceId, Operation, Outcome, TxId, VaultName, Write, WriteOutcome};
+
+use super::desk::Desk;
+use super::step::Step;
+
+pub struct Writer {
+    pub namespace: NamespaceId,
+    vault: Option<VaultName>,
+    client: ClientId,
+    next: u64,
+}
+
+pub fn vault(name: &str) -> VaultName {
+    VaultName::new(name).unwrap()
+}
+
+impl Writer {
+    pub fn new(client: &str) -> Writer {
+        let client = ClientId::new(client).unwrap();
+        Writer { namespace: NamespaceId::DEFAULT, vault: None, client, next: 1 }
+    }
+
+    pub fn of_vault(client: &str, name: &str) -> Writer {
+        Writer { vault: Some(vault(name)), ..Writer::new(client) }
+    }
+
+    /// The next transaction; the number is used again if it is refused.
+    pub fn write(&mut self, desk: &mut Desk, operations: Vec<Operation>) -> WriteOutcome {
+        let outcome = self.write_as(desk, self.next, operations);
+        if matches!(outcome, WriteOutcome::Committed(_)) {
+            self.next += 1;
+        }
+        outcome
+    }
+
+    pub fn write_as(&self, desk: &mut Desk, sequence: u64, operations: Vec<Operation>) -> WriteOutcome {
+        let write = Write {
+            namespace: self.namespace,
+            vault: self.vault.clone(),
+            client: self.client.clone(),
+            sequence,
+            operations,
+            tx_id: TxId(u128::from(sequence)),
+            log_index: desk.now().get(),
+            actor: Actor::new(&format!("client:{}", self.client)).unwrap(),
+        };
+        match desk.apply(&Step::Write(Box::new(write))) {
+            Outcome::Write(outcome) => outcome,
+            other => panic!("no answer to a write: {other:?}"),
+        }
+    }
+
+    pub fn last(&self, desk: &Desk) -> u64 {
+        let vault = self.vault.as_ref().map(|name| desk.book.vault(self.namespace, name).unwrap());
+        desk.book.last_committed(self.namespace, vault, &self.client)
+    }
+}
