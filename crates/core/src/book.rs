@@ -6,6 +6,7 @@ mod journal;
 mod outcome;
 mod receipt;
 mod transact;
+mod transact_vault;
 mod write;
 
 pub use codec::{CodecError, CommandBuffer};
@@ -13,18 +14,18 @@ pub use command::{
     Command, Complete, DeleteLimit, LimitId, LimitRef, NamespaceId, Part, PutLimit, REQUIREMENTS_MAX,
     Reserve, VaultId,
 };
-pub use journal::{JournalRecord, Transaction};
+pub use journal::{Change, JournalRecord, Transaction};
 pub use outcome::{
     CompleteOutcome, Denial, InvalidParts, LimitOutcome, LimitStatus, NamespaceOutcome, Outcome, OverageHow,
     OverageTaken, ReserveOutcome, Settlement,
 };
 pub use receipt::{InvalidOperation, InvalidWrite, OperationResult, Receipt, WriteError, WriteOutcome};
-pub use write::{OPERATIONS_MAX, Operation, TxId, Write};
+pub use write::{MEMO_BYTES_MAX, OPERATIONS_MAX, Operation, TxId, Write};
 
 use std::sync::Arc;
 
-use crate::credits::Credits;
-use crate::id::{ClientId, LeaseId, LimitKey, NamespaceName, VaultName};
+use crate::credits::{AccountId, AccountInfo, AssetId, AssetTotals, BalanceInfo, Credits};
+use crate::id::{AccountName, AssetName, ClientId, LeaseId, LimitKey, NamespaceName, VaultName};
 use crate::limits::{Config, LeaseInfo, LimitInfo, Limits, Totals, Usage};
 use crate::sequence::{Scope, Sequences};
 use crate::snapshot::Frozen;
@@ -49,13 +50,19 @@ impl Book {
     #[must_use]
     pub fn new(config: Config, table_seed: u64) -> Book {
         let limits = Limits::new(config, table_seed);
-        Book { credits: Credits::new(), ..Book::of(limits, table_seed) }
+        Book { credits: Credits::new(table_seed), ..Book::of(limits, table_seed) }
     }
 
     /// A Book of these limits, without any vault.
     pub(crate) fn of(limits: Limits, table_seed: u64) -> Book {
         let sequences = Sequences::new(limits.state.config.clients_max, table_seed);
-        Book { limits, credits: Credits::empty(), sequences, journal: Vec::new(), scratch: Vec::new() }
+        Book {
+            limits,
+            credits: Credits::empty(table_seed),
+            sequences,
+            journal: Vec::new(),
+            scratch: Vec::new(),
+        }
     }
 
     /// Applies one command. Time that goes back is taken as standing still.
@@ -204,6 +211,36 @@ impl Book {
     pub fn vault_name(&self, vault: VaultId) -> Option<(NamespaceId, &VaultName)> {
         let vault = self.credits.state.vaults.get(vault.0 as usize)?;
         Some((vault.namespace, &vault.name))
+    }
+
+    /// What an account is, if it was ever opened.
+    #[must_use]
+    pub fn account(&self, vault: VaultId, name: &AccountName) -> Option<AccountInfo> {
+        self.credits.account_info(vault, name)
+    }
+
+    /// The vault and the name of an account.
+    #[must_use]
+    pub fn account_name(&self, account: AccountId) -> Option<(VaultId, &AccountName)> {
+        self.credits.account_name(account)
+    }
+
+    /// The name of an asset.
+    #[must_use]
+    pub fn asset_name(&self, vault: VaultId, asset: AssetId) -> Option<&AssetName> {
+        self.credits.asset_name(vault, asset)
+    }
+
+    /// What an account has, in order of asset.
+    #[must_use]
+    pub fn balances(&self, account: AccountId) -> Vec<BalanceInfo> {
+        self.credits.balances(account)
+    }
+
+    /// How much there is in a vault, in order of asset, counted anew from all its accounts.
+    #[must_use]
+    pub fn audit(&self, vault: VaultId) -> Vec<AssetTotals> {
+        self.credits.audit(vault)
     }
 
     /// The last number that a client committed in a namespace, or in a vault of it; 0 before the first.

@@ -36,7 +36,7 @@
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "a test that overflows fails"))]
 
 mod book;
-mod credits;
+pub mod credits;
 mod hash;
 mod id;
 mod limits;
@@ -46,7 +46,10 @@ mod time;
 mod wire;
 
 pub use book::*;
-pub use credits::VAULTS_MAX;
+pub use credits::{
+    ACCOUNTS_MAX, ASSETS_MAX, AccountId, AccountInfo, AssetId, AssetTotals, BalanceInfo, Overdraft, Standing,
+    VAULTS_MAX,
+};
 pub use id::*;
 pub use limits::{
     Config, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, Hints, Kind, LIMITS_MAX,

@@ -6,6 +6,7 @@
 //! whatever the history of their tables.
 
 mod block;
+mod credit;
 mod decode;
 mod encode;
 mod records;

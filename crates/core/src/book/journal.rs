@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::command::{NamespaceId, VaultId};
 use super::receipt::Receipt;
 use super::write::Operation;
+use crate::credits::{AccountId, AssetId};
 use crate::id::ClientId;
 
 /// One thing that happened. The Book hands its records out and forgets them; see
@@ -28,4 +29,17 @@ pub struct Transaction {
     pub receipt: Arc<Receipt>,
     /// What was asked.
     pub operations: Vec<Operation>,
+    /// What its one entry of credit changed, in order of account and asset; none if it moved nothing.
+    pub changes: Vec<Change>,
+}
+
+/// What an entry added to an account, or took from it if below zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The account.
+    pub account: AccountId,
+    /// The asset.
+    pub asset: AssetId,
+    /// How much.
+    pub amount: i128,
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::command::{LimitId, VaultId};
 use super::outcome::LimitStatus;
 use super::write::TxId;
+use crate::credits::AccountId;
 use crate::id::Actor;
 use crate::limits::DefinitionError;
 use crate::time::UnixMs;
@@ -51,6 +52,10 @@ pub enum OperationResult {
     },
     /// A vault is open.
     Vault(VaultId),
+    /// An account was opened, frozen, unfrozen or closed.
+    Account(AccountId),
+    /// Credit was moved, in the one entry of the transaction.
+    Entry,
 }
 
 /// Why a transaction was refused, in order of precedence.
@@ -89,6 +94,31 @@ pub enum WriteError {
         /// The revision the limit has; 0 if it does not exist.
         revision: u64,
     },
+    /// An operation names an account that was never opened.
+    AccountNotFound {
+        /// The place of the operation.
+        operation: usize,
+    },
+    /// An operation names an account that is closed.
+    AccountClosed {
+        /// The place of the operation.
+        operation: usize,
+    },
+    /// An operation takes from an account that is frozen.
+    AccountFrozen {
+        /// The place of the operation.
+        operation: usize,
+    },
+    /// An account to open exists, or one to close is not empty or is the vault's own.
+    Conflict {
+        /// The place of the operation.
+        operation: usize,
+    },
+    /// An account has too little for what the transaction takes from it.
+    InsufficientCredit {
+        /// The place of the operation.
+        operation: usize,
+    },
 }
 
 /// What is malformed in a transaction.
@@ -126,6 +156,21 @@ pub enum InvalidOperation {
     TooManyLimits,
     /// There are as many vaults as there may be.
     TooManyVaults,
+    /// There are as many accounts as there may be.
+    TooManyAccounts,
+    /// The vault has as many assets as it may have.
+    TooManyAssets,
+    /// An amount of 0.
+    AmountZero,
+    /// An amount, a balance or a total beyond what an `i128` can count.
+    OutOfRange,
+    /// A memo that is too long.
+    MemoTooLong {
+        /// Its length in bytes.
+        found: usize,
+    },
+    /// A transfer from an account to itself.
+    ToItself,
 }
 
 impl WriteError {
@@ -141,6 +186,11 @@ impl WriteError {
             WriteError::TooManyClients => "TOO_MANY_CLIENTS",
             WriteError::WrongScope { .. } => "WRONG_SCOPE",
             WriteError::ConditionFailed { .. } => "CONDITION_FAILED",
+            WriteError::AccountNotFound { .. } => "ACCOUNT_NOT_FOUND",
+            WriteError::AccountClosed { .. } => "ACCOUNT_CLOSED",
+            WriteError::AccountFrozen { .. } => "ACCOUNT_FROZEN",
+            WriteError::Conflict { .. } => "CONFLICT",
+            WriteError::InsufficientCredit { .. } => "INSUFFICIENT_CREDIT",
         }
     }
 
@@ -150,7 +200,12 @@ impl WriteError {
         match self {
             WriteError::Invalid(InvalidWrite::Operation { operation, .. })
             | WriteError::WrongScope { operation }
-            | WriteError::ConditionFailed { operation, .. } => Some(*operation),
+            | WriteError::ConditionFailed { operation, .. }
+            | WriteError::AccountNotFound { operation }
+            | WriteError::AccountClosed { operation }
+            | WriteError::AccountFrozen { operation }
+            | WriteError::Conflict { operation }
+            | WriteError::InsufficientCredit { operation } => Some(*operation),
             WriteError::Invalid(
                 InvalidWrite::UnknownNamespace
                 | InvalidWrite::TooManyOperations { .. }
@@ -175,7 +230,12 @@ impl WriteError {
             | WriteError::VaultNotFound
             | WriteError::TooManyClients
             | WriteError::WrongScope { .. }
-            | WriteError::ConditionFailed { .. } => None,
+            | WriteError::ConditionFailed { .. }
+            | WriteError::AccountNotFound { .. }
+            | WriteError::AccountClosed { .. }
+            | WriteError::AccountFrozen { .. }
+            | WriteError::Conflict { .. }
+            | WriteError::InsufficientCredit { .. } => None,
         }
     }
 }

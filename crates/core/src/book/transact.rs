@@ -9,6 +9,7 @@ use super::journal::{JournalRecord, Transaction};
 use super::receipt::{InvalidOperation, InvalidWrite, OperationResult, Receipt, WriteError, WriteOutcome};
 use super::write::{OPERATIONS_MAX, Operation, Write};
 use super::{Book, DeleteLimit, LimitOutcome, PutLimit};
+use crate::credits::CreditRefusal;
 use crate::limits::UndoLimit;
 use crate::sequence::{ContentHash, Kept, Scope, Verdict};
 use crate::time::UnixMs;
@@ -42,7 +43,10 @@ impl Book {
         if let Some(operation) = write.operations.iter().position(|each| each.is_of_vault() != is_of_vault) {
             return Err(WriteError::WrongScope { operation });
         }
-        let results = self.write_namespace(now, write)?;
+        let (results, changes) = match scope.vault {
+            Some(vault) => self.write_vault(vault, &write.operations)?,
+            None => (self.write_namespace(now, write)?, Vec::new()),
+        };
         let receipt = Arc::new(Receipt {
             tx_id: write.tx_id,
             sequence: write.sequence,
@@ -58,6 +62,7 @@ impl Book {
             client: write.client.clone(),
             receipt: Arc::clone(&receipt),
             operations: write.operations.clone(),
+            changes,
         }));
         Ok(WriteOutcome::Committed(receipt))
     }
@@ -131,6 +136,13 @@ impl Book {
                 let vault = opened.ok_or(Refusal::Invalid(InvalidOperation::TooManyVaults))?;
                 return Ok(OperationResult::Vault(vault));
             }
+            Operation::OpenAccount { .. }
+            | Operation::FreezeAccount { .. }
+            | Operation::UnfreezeAccount { .. }
+            | Operation::CloseAccount { .. }
+            | Operation::Issue { .. }
+            | Operation::Transfer { .. }
+            | Operation::Retire { .. } => return Err(Refusal::WrongScope),
         };
         match outcome {
             LimitOutcome::Changed { limit, revision, status } => {
@@ -151,6 +163,8 @@ impl Book {
 pub(super) enum Refusal {
     Invalid(InvalidOperation),
     Condition { revision: u64 },
+    Credit(CreditRefusal),
+    WrongScope,
 }
 
 impl Refusal {
@@ -158,6 +172,20 @@ impl Refusal {
         match self {
             Refusal::Invalid(why) => WriteError::Invalid(InvalidWrite::Operation { operation, why }),
             Refusal::Condition { revision } => WriteError::ConditionFailed { operation, revision },
+            Refusal::WrongScope => WriteError::WrongScope { operation },
+            Refusal::Credit(refusal) => {
+                let invalid = |why| WriteError::Invalid(InvalidWrite::Operation { operation, why });
+                match refusal {
+                    CreditRefusal::TooManyAccounts => invalid(InvalidOperation::TooManyAccounts),
+                    CreditRefusal::TooManyAssets => invalid(InvalidOperation::TooManyAssets),
+                    CreditRefusal::OutOfRange => invalid(InvalidOperation::OutOfRange),
+                    CreditRefusal::NotFound => WriteError::AccountNotFound { operation },
+                    CreditRefusal::Closed => WriteError::AccountClosed { operation },
+                    CreditRefusal::Frozen => WriteError::AccountFrozen { operation },
+                    CreditRefusal::Conflict => WriteError::Conflict { operation },
+                    CreditRefusal::Insufficient => WriteError::InsufficientCredit { operation },
+                }
+            }
         }
     }
 }

@@ -1,11 +1,14 @@
 //! Transactions: sequenced, atomic lists of operations.
 
 use super::command::NamespaceId;
-use crate::id::{Actor, ClientId, LimitKey, VaultName};
+use crate::credits::Overdraft;
+use crate::id::{AccountName, Actor, AssetName, ClientId, LimitKey, VaultName};
 use crate::limits::Definition;
 
 /// The most operations of one transaction.
 pub const OPERATIONS_MAX: usize = 256;
+/// The longest memo, in bytes.
+pub const MEMO_BYTES_MAX: usize = 256;
 
 /// A transaction's own id, assigned by whoever orders the commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,6 +57,63 @@ pub enum Operation {
         /// Its name.
         vault: VaultName,
     },
+    /// Opens an account of the vault.
+    OpenAccount {
+        /// Its name.
+        account: AccountName,
+        /// Whether it may go below zero.
+        overdraft: Overdraft,
+    },
+    /// Lets nothing but the cost of leases go out of an account.
+    FreezeAccount {
+        /// Its name.
+        account: AccountName,
+    },
+    /// Lets an account spend again.
+    UnfreezeAccount {
+        /// Its name.
+        account: AccountName,
+    },
+    /// Closes an account that has nothing and owes nothing, for ever.
+    CloseAccount {
+        /// Its name.
+        account: AccountName,
+    },
+    /// Makes credit from nothing.
+    Issue {
+        /// Who gets it.
+        account: AccountName,
+        /// What.
+        asset: AssetName,
+        /// How much, in minor units; at least 1.
+        amount: u128,
+        /// Why, for people.
+        memo: String,
+    },
+    /// Moves credit.
+    Transfer {
+        /// Who gives it.
+        from: AccountName,
+        /// Who gets it.
+        to: AccountName,
+        /// What.
+        asset: AssetName,
+        /// How much, in minor units; at least 1.
+        amount: u128,
+        /// Why, for people.
+        memo: String,
+    },
+    /// Makes credit nothing.
+    Retire {
+        /// Who gives it.
+        account: AccountName,
+        /// What.
+        asset: AssetName,
+        /// How much, in minor units; at least 1.
+        amount: u128,
+        /// Why, for people.
+        memo: String,
+    },
 }
 
 impl Operation {
@@ -62,6 +122,13 @@ impl Operation {
     pub const fn is_of_vault(&self) -> bool {
         match self {
             Operation::PutLimit { .. } | Operation::DeleteLimit { .. } | Operation::OpenVault { .. } => false,
+            Operation::OpenAccount { .. }
+            | Operation::FreezeAccount { .. }
+            | Operation::UnfreezeAccount { .. }
+            | Operation::CloseAccount { .. }
+            | Operation::Issue { .. }
+            | Operation::Transfer { .. }
+            | Operation::Retire { .. } => true,
         }
     }
 }

@@ -1,21 +1,41 @@
 //! Vaults: the scopes of credit.
 
-use super::Credits;
+use super::account::{Account, AssetId};
+use super::{Credits, State};
 use crate::book::{NamespaceId, VaultId};
-use crate::id::VaultName;
+use crate::id::{AccountName, AssetName, VaultName};
 
 /// The most vaults.
 pub const VAULTS_MAX: usize = 1 << 16;
+/// The most assets of one vault.
+pub const ASSETS_MAX: usize = 256;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Vault {
     pub(crate) namespace: NamespaceId,
     pub(crate) name: VaultName,
+    /// In the order in which they were first seen.
+    pub(crate) assets: Vec<Asset>,
+}
+
+/// An asset, and how much of it there ever was. What was issued and not retired is what all accounts have.
+#[derive(Clone, Debug)]
+pub(crate) struct Asset {
+    pub(crate) name: AssetName,
+    pub(crate) issued: i128,
+    pub(crate) retired: i128,
+}
+
+impl State {
+    pub(crate) fn asset(&self, vault: VaultId, name: &AssetName) -> Option<AssetId> {
+        let place = self.vaults.get(vault.0 as usize)?.assets.iter().position(|asset| asset.name == *name)?;
+        u16::try_from(place).ok().map(AssetId)
+    }
 }
 
 impl Credits {
     pub(crate) fn vault(&self, namespace: NamespaceId, name: &VaultName) -> Option<VaultId> {
-        self.names.get(&(namespace, name.clone())).copied()
+        self.names.get(usize::from(namespace.0))?.get(name).copied()
     }
 
     /// The vault of this name, opened if it was not; `None` if there are as many as there may be.
@@ -23,13 +43,25 @@ impl Credits {
         if let Some(vault) = self.vault(namespace, name) {
             return Some(vault);
         }
+        let vault = self.add_vault(Vault { namespace, name: name.clone(), assets: Vec::new() })?;
+        let revenue = AccountName::new(AccountName::REVENUE).ok();
+        self.add_account(Account { vault, name: revenue, ..Account::default() });
+        Some(vault)
+    }
+
+    /// Adds a vault that is not there yet, without its account.
+    pub(crate) fn add_vault(&mut self, vault: Vault) -> Option<VaultId> {
         if self.state.vaults.len() >= VAULTS_MAX {
             return None;
         }
-        let vault = VaultId(self.state.vaults.len() as u32);
-        self.state.vaults.push(Vault { namespace, name: name.clone() });
-        self.names.insert((namespace, name.clone()), vault);
-        Some(vault)
+        let id = VaultId(self.state.vaults.len() as u32);
+        let namespace = usize::from(vault.namespace.0);
+        if self.names.len() <= namespace {
+            self.names.resize_with(namespace.saturating_add(1), Default::default);
+        }
+        self.names[namespace].insert(vault.name.clone(), id);
+        self.state.vaults.push(vault);
+        Some(id)
     }
 
     /// How many vaults there are.
@@ -37,12 +69,15 @@ impl Credits {
         self.state.vaults.len()
     }
 
-    /// Takes back the vaults that were opened since there were `len`.
+    /// Takes back the vaults that were opened since there were `len`, each with its one account.
     pub(crate) fn truncate_vaults(&mut self, len: usize) {
         while self.state.vaults.len() > len
-            && let Some(Vault { namespace, name }) = self.state.vaults.pop()
+            && let Some(Vault { namespace, name, .. }) = self.state.vaults.pop()
         {
-            self.names.remove(&(namespace, name));
+            if let Some(names) = self.names.get_mut(usize::from(namespace.0)) {
+                names.remove(&name);
+            }
+            self.pop_account();
         }
     }
 }

@@ -109,6 +109,11 @@ impl<T: Record> Slab<T> {
         self.free = slot;
     }
 
+    /// Takes back the last slot of a slab that none was ever removed from.
+    pub(crate) fn pop(&mut self) {
+        self.used = self.used.saturating_sub(1);
+    }
+
     /// How many slots were ever in use at once.
     pub(crate) fn used(&self) -> u32 {
         self.used

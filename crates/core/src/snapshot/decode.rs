@@ -1,8 +1,9 @@
 //! From bytes to a Book.
 
 use super::block::{BLOCK_BYTES, FRAME_BYTES, Frame, HEADER_BYTES, Kind, SIGNATURE};
+use super::credit::{check_vaults, read_account, read_vault};
 use super::records::{BookRecord, CellRecord, LeaseRecord, read_limit, read_tombstone, tombstone_leases};
-use super::writers::{read_recent, read_stream, read_vault};
+use super::writers::{read_recent, read_stream};
 use super::{SNAPSHOT_VERSION, SnapshotError};
 use crate::book::{Book, LimitId};
 use crate::id::NamespaceName;
@@ -163,6 +164,7 @@ impl Restore {
             match kind {
                 Kind::Namespaces => namespace(&mut book.limits, input)?,
                 Kind::Vaults => read_vault(book, input)?,
+                Kind::Accounts => read_account(book, input)?,
                 Kind::Limits => limit(&mut book.limits, input)?,
                 Kind::Cells => self.cell(&mut book.limits, input)?,
                 Kind::Leases => self.lease(&mut book.limits, input)?,
@@ -308,9 +310,11 @@ fn end(book: &Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
         return Err(Malformed("leases are missing"));
     }
     let (clients, vaults) = (u64::from(book.sequences.state.len()), book.credits.vaults() as u64);
-    if input.u64()? != clients || input.u64()? != vaults {
-        return Err(Malformed("clients or vaults are missing"));
+    let accounts = u64::from(book.credits.state.accounts.used());
+    if input.u64()? != clients || input.u64()? != vaults || input.u64()? != accounts {
+        return Err(Malformed("clients, vaults or accounts are missing"));
     }
+    check_vaults(book)?;
     if state.namespaces.is_empty() || vaults == 0 {
         return Err(Malformed("it has no namespaces or no vaults"));
     }

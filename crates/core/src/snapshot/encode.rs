@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::block::{self, BLOCK_BYTES, FRAME_BYTES, Kind};
+use super::credit::{put_account, put_vault};
 use super::records::{BookRecord, CellRecord, LeaseRecord, put_limit, put_tombstone};
-use super::writers::{put_recent, put_stream, put_vault};
+use super::writers::{put_recent, put_stream};
 use crate::book::{LimitId, Receipt};
 use crate::credits;
 use crate::limits::{Lease, Reservation, State, Tombstone};
@@ -113,6 +114,7 @@ impl Encoded<'_> {
                 }
             }
             Kind::Vaults => self.fill_vaults(block),
+            Kind::Accounts => self.fill_accounts(block),
             Kind::Clients => self.fill_clients(block),
             Kind::Results => self.fill_results(block),
             Kind::End => {
@@ -120,6 +122,7 @@ impl Encoded<'_> {
                 block.put_u64(self.state.tombstones.len() as u64);
                 block.put_u64(u64::from(self.frozen.streams.len()));
                 block.put_u64(self.frozen.credits.vaults.len() as u64);
+                block.put_u64(u64::from(self.frozen.credits.accounts.used()));
             }
         }
     }
@@ -141,6 +144,13 @@ impl Encoded<'_> {
         while block.len() < BLOCK_BYTES {
             let Some(vault) = self.frozen.credits.vaults.get(self.place as usize) else { return };
             put_vault(block, vault);
+            self.place = self.place.saturating_add(1);
+        }
+    }
+
+    fn fill_accounts(&mut self, block: &mut Vec<u8>) {
+        while block.len() < BLOCK_BYTES && self.place < self.frozen.credits.accounts.used() {
+            put_account(block, &self.frozen.credits, self.place);
             self.place = self.place.saturating_add(1);
         }
     }

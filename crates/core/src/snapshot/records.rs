@@ -73,6 +73,10 @@ pub(super) fn time(input: &mut Bytes<'_>) -> Result<UnixMs, Malformed> {
     if time.get() == ms { Ok(time) } else { Err(Malformed("a time is out of bounds")) }
 }
 
+pub(super) fn i128(input: &mut Bytes<'_>) -> Result<i128, Malformed> {
+    input.u128().map(|bits| bits as i128)
+}
+
 pub(super) fn put_limit(out: &mut Vec<u8>, limit: &Limit, definition: &Definition) {
     out.put_u16(limit.namespace.0);
     codec::put_definition(out, definition);

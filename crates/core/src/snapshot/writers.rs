@@ -1,4 +1,4 @@
-//! The records of vaults, of clients and of what they were told.
+//! The records of clients and of what they were told.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use super::records::time;
 use crate::book::{
     Book, LimitId, LimitStatus, NamespaceId, OPERATIONS_MAX, OperationResult, Receipt, TxId, VaultId,
 };
-use crate::credits::Vault;
-use crate::id::{Actor, ClientId, VaultName};
+use crate::credits::AccountId;
+use crate::id::{Actor, ClientId};
 use crate::sequence::{ContentHash, Kept, Recent, Scope, Stream};
 use crate::time::UnixMs;
 use crate::wire::{Bytes, Malformed, Put};
@@ -16,24 +16,6 @@ type Result<T> = std::result::Result<T, Malformed>;
 type KeptReceipt = Kept<Option<Arc<Receipt>>>;
 
 const NO_VAULT: u32 = u32::MAX;
-
-pub(super) fn put_vault(out: &mut Vec<u8>, vault: &Vault) {
-    out.put_u16(vault.namespace.0);
-    out.put_text(vault.name.as_str());
-}
-
-pub(super) fn read_vault(book: &mut Book, input: &mut Bytes<'_>) -> Result<()> {
-    let namespace = NamespaceId(input.u16()?);
-    let name = VaultName::new(input.text()?).map_err(|_| Malformed("a vault has no valid name"))?;
-    let is_main = namespace == NamespaceId::DEFAULT && name.as_str() == VaultName::MAIN;
-    if !book.limits.has_namespace(namespace) || book.credits.state.vaults.is_empty() != is_main {
-        return Err(Malformed("vaults are in no namespace or do not start with the main one"));
-    }
-    if book.credits.vault(namespace, &name).is_some() {
-        return Err(Malformed("a vault is doubled"));
-    }
-    book.credits.open_vault(namespace, &name).map(drop).ok_or(Malformed("there are too many vaults"))
-}
 
 pub(super) fn put_stream(out: &mut Vec<u8>, stream: &Stream<Option<Arc<Receipt>>>) {
     out.put_u16(stream.scope.namespace.0);
@@ -147,6 +129,11 @@ fn put_result(out: &mut Vec<u8>, result: &OperationResult) {
             out.put_u8(2);
             out.put_u32(vault.0);
         }
+        OperationResult::Account(account) => {
+            out.put_u8(3);
+            out.put_u32(account.0);
+        }
+        OperationResult::Entry => out.put_u8(4),
     }
 }
 
@@ -164,6 +151,8 @@ fn read_result(input: &mut Bytes<'_>) -> Result<OperationResult> {
             OperationResult::Limit { limit, revision, status }
         }
         2 => OperationResult::Vault(VaultId(input.u32()?)),
+        3 => OperationResult::Account(AccountId(input.u32()?)),
+        4 => OperationResult::Entry,
         _ => return Err(Malformed("the result of an operation is unknown")),
     })
 }

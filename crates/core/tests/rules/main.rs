@@ -8,6 +8,7 @@ mod support;
 mod bounds;
 mod capacity;
 mod complete;
+mod credit;
 mod hints;
 mod leases;
 mod memory;

@@ -2,12 +2,20 @@
 
 use super::{CodecError, definition, put_definition, put_revision, revision};
 use crate::book::{NamespaceId, Operation, TxId, Write};
-use crate::id::{Actor, ClientId, LimitKey, VaultName};
+use crate::credits::Overdraft;
+use crate::id::{AccountName, Actor, AssetName, ClientId, LimitKey, VaultName};
 use crate::wire::{Bytes, Put};
 
 const PUT_LIMIT: u8 = 1;
 const DELETE_LIMIT: u8 = 2;
 const OPEN_VAULT: u8 = 3;
+const OPEN_ACCOUNT: u8 = 4;
+const FREEZE_ACCOUNT: u8 = 5;
+const UNFREEZE_ACCOUNT: u8 = 6;
+const CLOSE_ACCOUNT: u8 = 7;
+const ISSUE: u8 = 8;
+const TRANSFER: u8 = 9;
+const RETIRE: u8 = 10;
 
 pub(super) fn put_write(out: &mut Vec<u8>, write: &Write) {
     out.put_u16(write.namespace.0);
@@ -61,7 +69,38 @@ fn put_operation(out: &mut Vec<u8>, operation: &Operation) {
             out.put_u8(OPEN_VAULT);
             out.put_text(vault.as_str());
         }
+        Operation::OpenAccount { account, overdraft } => {
+            put_account(out, OPEN_ACCOUNT, account);
+            out.put_u8(*overdraft as u8);
+        }
+        Operation::FreezeAccount { account } => put_account(out, FREEZE_ACCOUNT, account),
+        Operation::UnfreezeAccount { account } => put_account(out, UNFREEZE_ACCOUNT, account),
+        Operation::CloseAccount { account } => put_account(out, CLOSE_ACCOUNT, account),
+        Operation::Issue { account, asset, amount, memo } => {
+            put_account(out, ISSUE, account);
+            put_amount(out, asset, *amount, memo);
+        }
+        Operation::Transfer { from, to, asset, amount, memo } => {
+            put_account(out, TRANSFER, from);
+            out.put_text(to.as_str());
+            put_amount(out, asset, *amount, memo);
+        }
+        Operation::Retire { account, asset, amount, memo } => {
+            put_account(out, RETIRE, account);
+            put_amount(out, asset, *amount, memo);
+        }
     }
+}
+
+fn put_account(out: &mut Vec<u8>, tag: u8, account: &AccountName) {
+    out.put_u8(tag);
+    out.put_text(account.as_str());
+}
+
+fn put_amount(out: &mut Vec<u8>, asset: &AssetName, amount: u128, memo: &str) {
+    out.put_text(asset.as_str());
+    out.put_u128(amount);
+    out.put_text(memo);
 }
 
 fn operations(input: &mut Bytes<'_>) -> Result<Vec<Operation>, CodecError> {
@@ -80,6 +119,41 @@ fn operation(input: &mut Bytes<'_>) -> Result<Operation, CodecError> {
             Operation::DeleteLimit { expected_revision, key: LimitKey::new(input.text()?)? }
         }
         OPEN_VAULT => Operation::OpenVault { vault: VaultName::new(input.text()?)? },
+        OPEN_ACCOUNT => Operation::OpenAccount { account: account(input)?, overdraft: overdraft(input)? },
+        FREEZE_ACCOUNT => Operation::FreezeAccount { account: account(input)? },
+        UNFREEZE_ACCOUNT => Operation::UnfreezeAccount { account: account(input)? },
+        CLOSE_ACCOUNT => Operation::CloseAccount { account: account(input)? },
+        ISSUE => {
+            let account = account(input)?;
+            let (asset, amount, memo) = amount(input)?;
+            Operation::Issue { account, asset, amount, memo }
+        }
+        TRANSFER => {
+            let (from, to) = (account(input)?, account(input)?);
+            let (asset, amount, memo) = amount(input)?;
+            Operation::Transfer { from, to, asset, amount, memo }
+        }
+        RETIRE => {
+            let account = account(input)?;
+            let (asset, amount, memo) = amount(input)?;
+            Operation::Retire { account, asset, amount, memo }
+        }
         _ => return Err(CodecError::Malformed("its operation is unknown")),
     })
+}
+
+fn account(input: &mut Bytes<'_>) -> Result<AccountName, CodecError> {
+    Ok(AccountName::new(input.text()?)?)
+}
+
+fn overdraft(input: &mut Bytes<'_>) -> Result<Overdraft, CodecError> {
+    match input.u8()? {
+        1 => Ok(Overdraft::Deny),
+        2 => Ok(Overdraft::Allow),
+        _ => Err(CodecError::Malformed("its overdraft is unknown")),
+    }
+}
+
+fn amount(input: &mut Bytes<'_>) -> Result<(AssetName, u128, String), CodecError> {
+    Ok((AssetName::new(input.text()?)?, input.u128()?, input.text()?.to_owned()))
 }

@@ -1,0 +1,170 @@
+//! Accounts, and what each has of each asset.
+
+use super::plan::Overdraft;
+use super::{Credits, State};
+use crate::book::VaultId;
+use crate::id::AccountName;
+use crate::limits::index::{Found, Hash, Reference};
+use crate::limits::slab::{NONE, Record};
+
+/// The most accounts of all vaults.
+pub const ACCOUNTS_MAX: u32 = 1 << 28;
+
+/// An account the Book knows. Never reused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AccountId(pub u32);
+
+/// An asset of one vault. Never reused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AssetId(pub u16);
+
+/// Where an account stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Standing {
+    /// It takes and gives.
+    #[default]
+    Open = 1,
+    /// It takes, and pays what leases cost; nothing else goes out.
+    Frozen = 2,
+    /// It is empty and stays so.
+    Closed = 3,
+}
+
+/// An account.
+#[derive(Clone, Debug)]
+pub(crate) struct Account {
+    pub(crate) vault: VaultId,
+    pub(crate) name: Option<AccountName>,
+    pub(crate) standing: Standing,
+    pub(crate) overdraft: Overdraft,
+    /// The first of its balances.
+    pub(crate) balances: u32,
+}
+
+impl Default for Account {
+    fn default() -> Account {
+        Account {
+            vault: VaultId::default(),
+            name: None,
+            standing: Standing::Open,
+            overdraft: Overdraft::Deny,
+            balances: NONE,
+        }
+    }
+}
+
+impl Record for Account {
+    fn link(&self) -> u32 {
+        self.balances
+    }
+    fn set_link(&mut self, link: u32) {
+        self.balances = link;
+    }
+}
+
+/// What an account has of one asset: its one live posting.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Balance {
+    pub(crate) amount: i128,
+    pub(crate) asset: AssetId,
+    /// The next balance of the same account.
+    pub(crate) next: u32,
+}
+
+impl Default for Balance {
+    fn default() -> Balance {
+        Balance { amount: 0, asset: AssetId::default(), next: NONE }
+    }
+}
+
+impl Record for Balance {
+    fn link(&self) -> u32 {
+        self.next
+    }
+    fn set_link(&mut self, link: u32) {
+        self.next = link;
+    }
+}
+
+impl Credits {
+    fn account_hash(&self, vault: VaultId, name: &AccountName) -> Hash {
+        self.index.hash_name(u64::from(vault.0), name.as_str())
+    }
+
+    /// The account of this name, whatever its standing.
+    pub(crate) fn account(&self, vault: VaultId, name: &AccountName) -> Option<u32> {
+        let is_meant = |reference: Reference| match reference.found() {
+            Found::Record(slot) => {
+                let account = self.state.accounts.get(slot);
+                account.vault == vault && account.name.as_ref() == Some(name)
+            }
+            Found::Tombstone(_) => false,
+        };
+        match self.index.find(self.account_hash(vault, name), is_meant)?.1.found() {
+            Found::Record(slot) => Some(slot),
+            Found::Tombstone(_) => None,
+        }
+    }
+
+    /// Adds an account that is not there yet; `None` if there are as many as there may be.
+    pub(crate) fn add_account(&mut self, account: Account) -> Option<u32> {
+        let name = account.name.clone()?;
+        if self.state.accounts.used() >= ACCOUNTS_MAX {
+            return None;
+        }
+        let hash = self.account_hash(account.vault, &name);
+        let slot = self.state.accounts.insert(account);
+        self.index.insert(hash, Reference::record(slot));
+        Some(slot)
+    }
+
+    /// Takes the account that was added last away again. It has no balances.
+    pub(crate) fn pop_account(&mut self) {
+        let Some(slot) = self.state.accounts.used().checked_sub(1) else { return };
+        let account = self.state.accounts.get(slot);
+        if let Some(name) = &account.name {
+            let hash = self.account_hash(account.vault, name);
+            if let Some((place, _)) = self.index.find(hash, |found| found == Reference::record(slot)) {
+                self.index.remove(place);
+            }
+        }
+        self.state.accounts.pop();
+    }
+
+    /// The balance of an account in an asset, made if it was not there.
+    pub(crate) fn balance_mut(&mut self, account: u32, asset: AssetId) -> &mut Balance {
+        let slot = match self.state.balance(account, asset) {
+            Some(slot) => slot,
+            None => {
+                let slot = self.state.balances.insert(Balance { asset, ..Balance::default() });
+                match self.state.last_balance(account) {
+                    Some(last) => self.state.balances.get_mut(last).next = slot,
+                    None => self.state.accounts.get_mut(account).balances = slot,
+                }
+                slot
+            }
+        };
+        self.state.balances.get_mut(slot)
+    }
+}
+
+impl State {
+    /// The slots of an account's balances, in the order in which they came.
+    pub(crate) fn balance_slots(&self, account: u32) -> impl Iterator<Item = u32> + '_ {
+        let mut slot = self.accounts.get(account).balances;
+        std::iter::from_fn(move || {
+            let found = (slot != NONE).then_some(slot)?;
+            slot = self.balances.get(found).next;
+            Some(found)
+        })
+    }
+
+    pub(crate) fn balance(&self, account: u32, asset: AssetId) -> Option<u32> {
+        self.balance_slots(account).find(|slot| self.balances.get(*slot).asset == asset)
+    }
+
+    fn last_balance(&self, account: u32) -> Option<u32> {
+        self.balance_slots(account).last()
+    }
+}

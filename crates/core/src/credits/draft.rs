@@ -1,0 +1,233 @@
+//! The credit operations of one transaction, which become one entry: first all is checked, then all is done.
+
+use super::plan::{self, Net, Overdraft, PlanError};
+use super::vault::{ASSETS_MAX, Asset};
+use super::{Account, AccountId, AssetId, Credits, Standing};
+use crate::book::{Change, VaultId};
+use crate::id::{AccountName, AssetName};
+
+/// Why a credit operation is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CreditRefusal {
+    TooManyAccounts,
+    TooManyAssets,
+    OutOfRange,
+    NotFound,
+    Closed,
+    Frozen,
+    Conflict,
+    Insufficient,
+}
+
+/// Why a draft cannot be finished, and whose fault it is.
+pub(crate) struct Shortfall(pub(crate) CreditRefusal, pub(crate) Option<(AccountId, AssetId)>);
+
+/// What a transaction has done so far, and what is left to do when all of it was checked. Accounts are opened,
+/// frozen and closed at once and taken back if something is refused later; value moves at the end.
+#[derive(Default)]
+pub(crate) struct Draft {
+    vault: VaultId,
+    assets: usize,
+    opened: usize,
+    standings: Vec<(u32, Standing)>,
+    net: Net<(AccountId, AssetId)>,
+    issued: Net<AssetId>,
+    retired: Net<AssetId>,
+}
+
+impl Credits {
+    pub(crate) fn begin(&self, vault: VaultId) -> Draft {
+        let assets = self.state.vaults.get(vault.0 as usize).map_or(0, |vault| vault.assets.len());
+        Draft { vault, assets, ..Draft::default() }
+    }
+
+    pub(crate) fn open_account(
+        &mut self,
+        draft: &mut Draft,
+        name: &AccountName,
+        overdraft: Overdraft,
+    ) -> Result<AccountId, CreditRefusal> {
+        if self.account(draft.vault, name).is_some() {
+            return Err(CreditRefusal::Conflict);
+        }
+        let account =
+            Account { vault: draft.vault, name: Some(name.clone()), overdraft, ..Account::default() };
+        let account = self.add_account(account).ok_or(CreditRefusal::TooManyAccounts)?;
+        draft.opened = draft.opened.saturating_add(1);
+        Ok(AccountId(account))
+    }
+
+    /// Freezes, unfreezes or closes an account. What is so already stays so; what is closed stays closed.
+    pub(crate) fn set_standing(
+        &mut self,
+        draft: &mut Draft,
+        name: &AccountName,
+        standing: Standing,
+    ) -> Result<AccountId, CreditRefusal> {
+        let account = self.open(draft, name)?;
+        if standing == Standing::Closed && (!self.is_empty(draft, account) || is_revenue(name)) {
+            return Err(CreditRefusal::Conflict);
+        }
+        let found = self.state.accounts.get_mut(account.0);
+        draft.standings.push((account.0, found.standing));
+        found.standing = standing;
+        Ok(account)
+    }
+
+    pub(crate) fn issue(
+        &mut self,
+        draft: &mut Draft,
+        to: &AccountName,
+        asset: &AssetName,
+        amount: i128,
+    ) -> Result<(), CreditRefusal> {
+        let to = self.open(draft, to)?;
+        let asset = self.asset_of(draft, asset)?;
+        draft.net.add((to, asset), amount).map_err(refusal)?;
+        draft.issued.add(asset, amount).map_err(refusal)
+    }
+
+    pub(crate) fn transfer(
+        &mut self,
+        draft: &mut Draft,
+        (from, to): (&AccountName, &AccountName),
+        asset: &AssetName,
+        amount: i128,
+    ) -> Result<(), CreditRefusal> {
+        let from = self.spendable(draft, from)?;
+        let to = self.open(draft, to)?;
+        let asset = self.asset_of(draft, asset)?;
+        draft.net.add((from, asset), amount.saturating_neg()).map_err(refusal)?;
+        draft.net.add((to, asset), amount).map_err(refusal)
+    }
+
+    pub(crate) fn retire(
+        &mut self,
+        draft: &mut Draft,
+        from: &AccountName,
+        asset: &AssetName,
+        amount: i128,
+    ) -> Result<(), CreditRefusal> {
+        let from = self.spendable(draft, from)?;
+        let asset = self.asset_of(draft, asset)?;
+        draft.net.add((from, asset), amount.saturating_neg()).map_err(refusal)?;
+        draft.retired.add(asset, amount).map_err(refusal)
+    }
+
+    /// Moves what the draft moves, if every account has it and everything can be counted.
+    pub(crate) fn finish(&mut self, draft: &Draft) -> Result<Vec<Change>, Shortfall> {
+        for (key, change) in draft.net.iter() {
+            let is_in_range = self.amount(key).checked_add(change).is_some();
+            is_in_range.then_some(()).ok_or(Shortfall(CreditRefusal::OutOfRange, Some(key)))?;
+        }
+        self.check_totals(draft).map_err(|refusal| Shortfall(refusal, None))?;
+        for (key, change) in draft.net.iter() {
+            let overdraft = self.state.accounts.get(key.0.0).overdraft;
+            plan::after(self.amount(key), change, overdraft)
+                .map_err(|error| Shortfall(refusal(error), Some(key)))?;
+        }
+        self.count(draft);
+        let mut changes = Vec::new();
+        for ((account, asset), amount) in draft.net.iter() {
+            let balance = self.balance_mut(account.0, asset);
+            balance.amount = balance.amount.saturating_add(amount);
+            changes.push(Change { account, asset, amount });
+        }
+        Ok(changes)
+    }
+
+    fn amount(&self, (account, asset): (AccountId, AssetId)) -> i128 {
+        self.state.balance(account.0, asset).map_or(0, |slot| self.state.balances.get(slot).amount)
+    }
+
+    fn check_totals(&self, draft: &Draft) -> Result<(), CreditRefusal> {
+        let Some(vault) = self.state.vaults.get(draft.vault.0 as usize) else { return Ok(()) };
+        let issued =
+            draft.issued.iter().map(|(asset, amount)| (vault.assets[usize::from(asset.0)].issued, amount));
+        let retired =
+            draft.retired.iter().map(|(asset, amount)| (vault.assets[usize::from(asset.0)].retired, amount));
+        let fits = |(total, amount): (i128, i128)| total.checked_add(amount).is_some();
+        if issued.chain(retired).all(fits) { Ok(()) } else { Err(CreditRefusal::OutOfRange) }
+    }
+
+    /// Counts what is issued and retired.
+    fn count(&mut self, draft: &Draft) {
+        let Some(vault) = self.state.vaults.get_mut(draft.vault.0 as usize) else { return };
+        for (asset, amount) in draft.issued.iter() {
+            let issued = &mut vault.assets[usize::from(asset.0)].issued;
+            *issued = issued.saturating_add(amount);
+        }
+        for (asset, amount) in draft.retired.iter() {
+            let retired = &mut vault.assets[usize::from(asset.0)].retired;
+            *retired = retired.saturating_add(amount);
+        }
+    }
+
+    /// Takes back what a draft did at once.
+    pub(crate) fn abandon(&mut self, draft: Draft) {
+        for (account, standing) in draft.standings.into_iter().rev() {
+            self.state.accounts.get_mut(account).standing = standing;
+        }
+        for _ in 0..draft.opened {
+            self.pop_account();
+        }
+        if let Some(vault) = self.state.vaults.get_mut(draft.vault.0 as usize) {
+            vault.assets.truncate(draft.assets);
+        }
+    }
+
+    /// An account that takes deposits.
+    fn open(&self, draft: &Draft, name: &AccountName) -> Result<AccountId, CreditRefusal> {
+        let account = self.account(draft.vault, name).ok_or(CreditRefusal::NotFound)?;
+        match self.state.accounts.get(account).standing {
+            Standing::Open | Standing::Frozen => Ok(AccountId(account)),
+            Standing::Closed => Err(CreditRefusal::Closed),
+        }
+    }
+
+    /// An account that something may be taken from.
+    fn spendable(&self, draft: &Draft, name: &AccountName) -> Result<AccountId, CreditRefusal> {
+        let account = self.open(draft, name)?;
+        match self.state.accounts.get(account.0).standing {
+            Standing::Frozen => Err(CreditRefusal::Frozen),
+            Standing::Open | Standing::Closed => Ok(account),
+        }
+    }
+
+    /// Whether an account has nothing and owes nothing, with what the draft moves.
+    fn is_empty(&self, draft: &Draft, account: AccountId) -> bool {
+        let changes = draft.net.iter().filter(|((changed, _), _)| *changed == account);
+        let is_known = |asset| self.state.balance(account.0, asset).is_some();
+        let is_untouched = changes.into_iter().all(|((_, asset), _)| is_known(asset));
+        is_untouched
+            && self.state.balance_slots(account.0).all(|slot| {
+                let balance = self.state.balances.get(slot);
+                balance.amount.checked_add(draft.net.get((account, balance.asset))) == Some(0)
+            })
+    }
+
+    fn asset_of(&mut self, draft: &Draft, name: &AssetName) -> Result<AssetId, CreditRefusal> {
+        if let Some(asset) = self.state.asset(draft.vault, name) {
+            return Ok(asset);
+        }
+        let Some(vault) = self.state.vaults.get_mut(draft.vault.0 as usize) else {
+            return Err(CreditRefusal::NotFound);
+        };
+        if vault.assets.len() >= ASSETS_MAX {
+            return Err(CreditRefusal::TooManyAssets);
+        }
+        vault.assets.push(Asset { name: name.clone(), issued: 0, retired: 0 });
+        Ok(AssetId(vault.assets.len().saturating_sub(1) as u16))
+    }
+}
+
+fn is_revenue(name: &AccountName) -> bool {
+    name.as_str() == AccountName::REVENUE
+}
+
+fn refusal(error: PlanError) -> CreditRefusal {
+    match error {
+        PlanError::OutOfRange => CreditRefusal::OutOfRange,
+        PlanError::Insufficient { .. } => CreditRefusal::Insufficient,
+    }
+}

@@ -1,0 +1,108 @@
+//! Reads of credit. They answer as of their own time and change nothing.
+
+use std::collections::BTreeMap;
+
+use super::{AccountId, AssetId, Credits, Overdraft, Standing};
+use crate::book::VaultId;
+use crate::id::{AccountName, AssetName};
+
+/// What an account is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccountInfo {
+    /// Its number.
+    pub id: AccountId,
+    /// Where it stands.
+    pub standing: Standing,
+    /// Whether it may go below zero.
+    pub overdraft: Overdraft,
+}
+
+/// What an account has of one asset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BalanceInfo {
+    /// The asset.
+    pub asset: AssetName,
+    /// What can be spent; below zero if it is owed.
+    pub available: i128,
+    /// What is set aside for leases.
+    pub held: i128,
+    /// What is on its way. In the Book entries take one step, so this is 0.
+    pub pending: i128,
+}
+
+/// How much of an asset there is in a vault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AssetTotals {
+    /// The asset.
+    pub asset: AssetName,
+    /// What was ever issued.
+    pub issued: i128,
+    /// What was ever retired.
+    pub retired: i128,
+    /// What all accounts have, held amounts included: issued less retired, unless something is broken.
+    pub live: i128,
+}
+
+impl Credits {
+    pub(crate) fn account_info(&self, vault: VaultId, name: &AccountName) -> Option<AccountInfo> {
+        let slot = self.account(vault, name)?;
+        let account = self.state.accounts.get(slot);
+        Some(AccountInfo { id: AccountId(slot), standing: account.standing, overdraft: account.overdraft })
+    }
+
+    pub(crate) fn account_name(&self, account: AccountId) -> Option<(VaultId, &AccountName)> {
+        if account.0 >= self.state.accounts.used() {
+            return None;
+        }
+        let found = self.state.accounts.get(account.0);
+        Some((found.vault, found.name.as_ref()?))
+    }
+
+    pub(crate) fn asset_name(&self, vault: VaultId, asset: AssetId) -> Option<&AssetName> {
+        let vault = self.state.vaults.get(vault.0 as usize)?;
+        vault.assets.get(usize::from(asset.0)).map(|asset| &asset.name)
+    }
+
+    /// What an account has, in order of asset.
+    pub(crate) fn balances(&self, account: AccountId) -> Vec<BalanceInfo> {
+        let Some((vault, _)) = self.account_name(account) else { return Vec::new() };
+        let mut balances: Vec<BalanceInfo> = (self.state.balance_slots(account.0))
+            .filter_map(|slot| {
+                let balance = self.state.balances.get(slot);
+                let asset = self.asset_name(vault, balance.asset)?.clone();
+                Some(BalanceInfo { asset, available: balance.amount, held: 0, pending: 0 })
+            })
+            .collect();
+        balances.sort_by(|a, b| a.asset.cmp(&b.asset));
+        balances
+    }
+
+    /// What all accounts have, by vault and asset. It wraps, so that the order of the accounts does not matter.
+    pub(crate) fn live(&self) -> BTreeMap<(VaultId, AssetId), i128> {
+        let mut live = BTreeMap::new();
+        for account in 0..self.state.accounts.used() {
+            let vault = self.state.accounts.get(account).vault;
+            for slot in self.state.balance_slots(account) {
+                let balance = self.state.balances.get(slot);
+                let sum: &mut i128 = live.entry((vault, balance.asset)).or_default();
+                *sum = sum.wrapping_add(balance.amount);
+            }
+        }
+        live
+    }
+
+    /// Counts a vault anew, account by account.
+    pub(crate) fn audit(&self, vault: VaultId) -> Vec<AssetTotals> {
+        let Some(found) = self.state.vaults.get(vault.0 as usize) else { return Vec::new() };
+        let live = self.live();
+        let mut totals: Vec<AssetTotals> = (found.assets.iter().zip(0..))
+            .map(|(asset, id)| {
+                let (issued, retired) = (asset.issued, asset.retired);
+                let live = live.get(&(vault, AssetId(id))).copied().unwrap_or(0);
+                AssetTotals { asset: asset.name.clone(), issued, retired, live }
+            })
+            .collect();
+        totals.sort_by(|a, b| a.asset.cmp(&b.asset));
+        totals
+    }
+}

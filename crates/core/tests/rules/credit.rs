@@ -1,0 +1,142 @@
+//! Accounts and credit: what is moved, what is refused, and by which code.
+
+use earmark_core::{
+    InvalidOperation, InvalidWrite, JournalRecord, MEMO_BYTES_MAX, Operation, Overdraft, Standing, VaultId,
+    WriteError,
+};
+
+use crate::support::bank::{
+    Bank, account, asset, close, freeze, issue, open, open_overdraft, retire, transfer, unfreeze,
+};
+use crate::support::snapshot::{restore, snapshot};
+
+fn invalid(operation: usize, why: InvalidOperation) -> WriteError {
+    WriteError::Invalid(InvalidWrite::Operation { operation, why })
+}
+
+#[test]
+fn credit_is_issued_moved_and_retired_and_every_unit_is_counted() {
+    let mut bank = Bank::new();
+    bank.does(vec![open("acme"), open("bob"), issue("acme", "usd", 100)]);
+    bank.does(vec![transfer("acme", "bob", "usd", 30)]);
+    bank.does(vec![retire("bob", "usd", 10), issue("bob", "eur", 5)]);
+    assert_eq!(
+        (bank.available("acme", "usd"), bank.available("bob", "usd"), bank.available("bob", "eur")),
+        (70, 20, 5)
+    );
+    let totals = bank.desk.book.audit(VaultId::MAIN);
+    let usd = totals.iter().find(|total| total.asset == asset("usd")).unwrap();
+    assert_eq!((usd.issued, usd.retired, usd.live), (100, 10, 90));
+}
+
+#[test]
+fn all_credit_operations_of_a_transaction_are_one_entry() {
+    let mut bank = Bank::new();
+    // Bob passes on in the first operation what he gets in the second.
+    bank.does(vec![open("a"), open("b"), transfer("b", "a", "usd", 50), issue("b", "usd", 50)]);
+    assert_eq!((bank.available("a", "usd"), bank.available("b", "usd")), (50, 0));
+    let journal = bank.desk.book.drain_journal();
+    let Some(JournalRecord::Transaction(written)) = journal.last() else { panic!("{journal:?}") };
+    assert_eq!(written.changes.len(), 1);
+    assert_eq!(written.changes[0].amount, 50);
+}
+
+#[test]
+fn every_refusal_has_its_code_and_its_operation_and_changes_nothing() {
+    let mut bank = Bank::new();
+    bank.does(vec![open("rich"), open("poor"), open("frozen"), open("closed"), issue("rich", "usd", 100)]);
+    bank.does(vec![issue("frozen", "usd", 10), freeze("frozen"), close("closed")]);
+    let before = snapshot(&mut bank.desk.book);
+    let at = |operation| operation;
+    for (operation, error) in [
+        (transfer("poor", "rich", "usd", 1), WriteError::InsufficientCredit { operation: at(1) }),
+        (transfer("rich", "poor", "never_seen", 1), WriteError::InsufficientCredit { operation: at(1) }),
+        (retire("rich", "usd", 101), WriteError::InsufficientCredit { operation: at(1) }),
+        (transfer("rich", "nobody", "usd", 1), WriteError::AccountNotFound { operation: at(1) }),
+        (transfer("nobody", "rich", "usd", 1), WriteError::AccountNotFound { operation: at(1) }),
+        (issue("nobody", "usd", 1), WriteError::AccountNotFound { operation: at(1) }),
+        (freeze("nobody"), WriteError::AccountNotFound { operation: at(1) }),
+        (issue("closed", "usd", 1), WriteError::AccountClosed { operation: at(1) }),
+        (transfer("rich", "closed", "usd", 1), WriteError::AccountClosed { operation: at(1) }),
+        (transfer("closed", "rich", "usd", 1), WriteError::AccountClosed { operation: at(1) }),
+        (close("closed"), WriteError::AccountClosed { operation: at(1) }),
+        (unfreeze("closed"), WriteError::AccountClosed { operation: at(1) }),
+        (transfer("frozen", "rich", "usd", 1), WriteError::AccountFrozen { operation: at(1) }),
+        (retire("frozen", "usd", 1), WriteError::AccountFrozen { operation: at(1) }),
+        (open("rich"), WriteError::Conflict { operation: at(1) }),
+        (close("rich"), WriteError::Conflict { operation: at(1) }),
+        (close("revenue"), WriteError::Conflict { operation: at(1) }),
+        (transfer("rich", "rich", "usd", 1), invalid(1, InvalidOperation::ToItself)),
+        (issue("rich", "usd", 0), invalid(1, InvalidOperation::AmountZero)),
+        (issue("rich", "usd", i128::MAX as u128), invalid(1, InvalidOperation::OutOfRange)),
+        (issue("rich", "usd", u128::MAX), invalid(1, InvalidOperation::OutOfRange)),
+    ] {
+        let (name, opened) = (format!("{operation:?}"), open("new"));
+        assert_eq!(bank.refuses(vec![opened, operation, unfreeze("rich")]), error, "{name}");
+        assert_eq!(snapshot(&mut bank.desk.book), before, "{name}");
+    }
+    let memo = "m".repeat(MEMO_BYTES_MAX + 1);
+    let long = Operation::Issue { account: account("rich"), asset: asset("usd"), amount: 1, memo };
+    let found = MEMO_BYTES_MAX + 1;
+    assert_eq!(bank.refuses(vec![long]), invalid(0, InvalidOperation::MemoTooLong { found }));
+    assert_eq!(bank.standing("rich"), Standing::Open);
+}
+
+#[test]
+fn a_frozen_account_takes_deposits_and_gives_nothing_until_it_is_unfrozen() {
+    let mut bank = Bank::new();
+    bank.does(vec![open("a"), open("b"), issue("a", "usd", 10), freeze("a"), freeze("a")]);
+    bank.does(vec![issue("a", "usd", 5)]);
+    bank.refuses(vec![transfer("a", "b", "usd", 1)]);
+    bank.does(vec![unfreeze("a"), transfer("a", "b", "usd", 15), close("a")]);
+    assert_eq!(bank.standing("a"), Standing::Closed);
+}
+
+#[test]
+fn an_account_goes_below_zero_only_if_it_was_opened_so() {
+    let mut bank = Bank::new();
+    bank.does(vec![open_overdraft("bank"), open("a")]);
+    bank.does(vec![transfer("bank", "a", "usd", 40)]);
+    assert_eq!((bank.available("bank", "usd"), bank.available("a", "usd")), (-40, 40));
+    bank.refuses(vec![close("bank")]);
+    bank.refuses(vec![transfer("a", "bank", "usd", 41)]);
+    bank.does(vec![transfer("a", "bank", "usd", 40)]);
+    bank.does(vec![close("bank")]);
+    let info = bank.desk.book.account(VaultId::MAIN, &account("bank")).unwrap();
+    assert_eq!((info.standing, info.overdraft), (Standing::Closed, Overdraft::Allow));
+}
+
+#[test]
+fn the_ends_of_the_range_are_reached_and_not_passed() {
+    let mut bank = Bank::new();
+    let most = i128::MAX as u128;
+    bank.does(vec![open("a"), open_overdraft("b"), issue("a", "usd", most)]);
+    assert_eq!(bank.refuses(vec![issue("a", "usd", 1)]), invalid(0, InvalidOperation::OutOfRange));
+    assert_eq!(bank.refuses(vec![issue("b", "usd", 1)]), invalid(0, InvalidOperation::OutOfRange));
+    bank.does(vec![transfer("a", "b", "usd", most), transfer("b", "a", "usd", most)]);
+    assert_eq!(bank.refuses(vec![transfer("b", "a", "usd", 1)]), invalid(0, InvalidOperation::OutOfRange));
+    bank.does(vec![retire("a", "usd", most)]);
+    assert_eq!(bank.refuses(vec![issue("a", "usd", 1)]), invalid(0, InvalidOperation::OutOfRange));
+    assert_eq!(bank.available("a", "usd"), 0);
+}
+
+#[test]
+fn accounts_and_balances_go_through_a_snapshot() {
+    let mut bank = Bank::new();
+    bank.does(vec![
+        open("a"),
+        open_overdraft("b"),
+        issue("a", "usd", 7),
+        transfer("b", "a", "eur", 9),
+        freeze("a"),
+    ]);
+    let bytes = snapshot(&mut bank.desk.book);
+    bank.desk.book = restore(&bytes, 33, 8).unwrap();
+    assert_eq!(snapshot(&mut bank.desk.book), bytes);
+    assert_eq!(
+        (bank.available("a", "usd"), bank.available("a", "eur"), bank.available("b", "eur")),
+        (7, 9, -9)
+    );
+    assert_eq!(bank.standing("a"), Standing::Frozen);
+    assert!(bank.refuses(vec![open("a")]) == WriteError::Conflict { operation: 0 });
+}

@@ -1,0 +1,198 @@
+//! Credit and sequences as plain tables: everything is copied before a transaction, and put back if it fails.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use earmark_core::{Operation, Overdraft, RESULTS_MAX, RESULTS_MS, Receipt, Standing, UnixMs, Write};
+
+pub const ACCOUNTS: [&str; 5] = ["revenue", "a", "b", "c", "d"];
+pub const ASSETS: [&str; 2] = ["usd", "eur"];
+
+#[derive(Clone, Default)]
+struct Tables {
+    accounts: BTreeMap<String, (Standing, Overdraft)>,
+    balances: BTreeMap<(String, String), i128>,
+    issued: BTreeMap<String, i128>,
+    retired: BTreeMap<String, i128>,
+}
+
+struct Done {
+    write: Write,
+    at: UnixMs,
+    receipt: Option<Arc<Receipt>>,
+}
+
+pub struct Purse {
+    tables: Tables,
+    done: Vec<Done>,
+    clients_max: usize,
+}
+
+type Code = &'static str;
+
+impl Purse {
+    pub fn new(clients_max: usize) -> Purse {
+        let mut tables = Tables::default();
+        tables.accounts.insert("revenue".into(), (Standing::Open, Overdraft::Deny));
+        Purse { tables, done: Vec::new(), clients_max }
+    }
+
+    pub fn standing(&self, name: &str) -> Option<Standing> {
+        self.tables.accounts.get(name).map(|account| account.0)
+    }
+
+    pub fn balance(&self, name: &str, asset: &str) -> i128 {
+        self.tables.balances.get(&(name.into(), asset.into())).copied().unwrap_or(0)
+    }
+
+    /// Keeps what the last transaction was told.
+    pub fn keep(&mut self, receipt: &Arc<Receipt>) {
+        self.done.last_mut().unwrap().receipt = Some(Arc::clone(receipt));
+    }
+
+    /// What should be answered: a code, what was said before, or something new.
+    pub fn write(&mut self, now: UnixMs, write: &Write) -> Result<Option<Arc<Receipt>>, Code> {
+        let is_same = |done: &&Done| (&done.write.client, &done.write.vault) == (&write.client, &write.vault);
+        let last = self.done.iter().filter(is_same).map(|done| done.write.sequence).max().unwrap_or(0);
+        if write.sequence == 0 || write.sequence == u64::MAX {
+            return Err("INVALID");
+        }
+        if write.sequence > last + 1 {
+            return Err("SEQUENCE_GAP");
+        }
+        if write.sequence <= last {
+            let is_it = |done: &Done| is_same(&done) && done.write.sequence == write.sequence;
+            let place = self.done.iter().position(is_it).unwrap();
+            let done = &self.done[place];
+            let is_recent = self.done.len() - place <= RESULTS_MAX && now < done.at.plus_ms(RESULTS_MS);
+            return match done.write.operations == write.operations {
+                _ if write.sequence != last && !is_recent => Err("ALREADY_COMMITTED"),
+                true => Ok(done.receipt.clone()),
+                false => Err("SEQUENCE_REUSED"),
+            };
+        }
+        let mut clients: Vec<_> =
+            self.done.iter().map(|done| (&done.write.client, &done.write.vault)).collect();
+        clients.sort();
+        clients.dedup();
+        if last == 0 && clients.len() >= self.clients_max {
+            return Err("TOO_MANY_CLIENTS");
+        }
+        let mut tables = self.tables.clone();
+        tables.apply(write)?;
+        self.tables = tables;
+        self.done.push(Done { write: write.clone(), at: now, receipt: None });
+        Ok(None)
+    }
+}
+
+impl Tables {
+    fn apply(&mut self, write: &Write) -> Result<(), Code> {
+        if write.operations.iter().any(|each| each.is_of_vault() != write.vault.is_some()) {
+            return Err("WRONG_SCOPE");
+        }
+        let before = self.balances.clone();
+        let (issued, retired) = (std::mem::take(&mut self.issued), std::mem::take(&mut self.retired));
+        let mut net = BTreeMap::new();
+        for operation in &write.operations {
+            self.operation(operation, &mut net)?;
+        }
+        for (asset, amount) in issued {
+            count(&mut self.issued, &asset, amount)?;
+        }
+        for (asset, amount) in retired {
+            count(&mut self.retired, &asset, amount)?;
+        }
+        // One entry: only what all operations together do to a balance counts.
+        for (key, change) in &net {
+            let balance = before.get(key).copied().unwrap_or(0);
+            self.balances.insert(key.clone(), balance.checked_add(*change).ok_or("INVALID")?);
+        }
+        let is_short = |key: &(String, String)| {
+            net[key] < 0 && self.balances[key] < 0 && self.accounts[&key.0].1 == Overdraft::Deny
+        };
+        if net.keys().any(is_short) {
+            return Err("INSUFFICIENT_CREDIT");
+        }
+        Ok(())
+    }
+
+    fn operation(&mut self, operation: &Operation, net: &mut Net) -> Result<(), Code> {
+        match operation {
+            Operation::OpenAccount { account, overdraft } => {
+                if self.accounts.contains_key(account.as_str()) {
+                    return Err("CONFLICT");
+                }
+                self.accounts.insert(account.to_string(), (Standing::Open, *overdraft));
+            }
+            Operation::FreezeAccount { account } => self.open(account.as_str())?.0 = Standing::Frozen,
+            Operation::UnfreezeAccount { account } => self.open(account.as_str())?.0 = Standing::Open,
+            Operation::CloseAccount { account } => {
+                self.open(account.as_str())?;
+                let is_empty = ASSETS.iter().all(|asset| {
+                    let key = (account.to_string(), (*asset).to_owned());
+                    let balance = self.balances.get(&key).copied().unwrap_or(0);
+                    balance.checked_add(net.get(&key).copied().unwrap_or(0)) == Some(0)
+                });
+                if !is_empty || account.as_str() == "revenue" {
+                    return Err("CONFLICT");
+                }
+                self.open(account.as_str())?.0 = Standing::Closed;
+            }
+            Operation::Issue { account, asset, amount, .. } => {
+                let amount = checked(*amount)?;
+                self.open(account.as_str())?;
+                add(net, account.as_str(), asset.as_str(), amount)?;
+                count(&mut self.issued, asset.as_str(), amount)?;
+            }
+            Operation::Transfer { from, to, asset, amount, .. } => {
+                let amount = checked(*amount)?;
+                if from == to {
+                    return Err("INVALID");
+                }
+                self.spendable(from.as_str())?;
+                self.open(to.as_str())?;
+                add(net, from.as_str(), asset.as_str(), -amount)?;
+                add(net, to.as_str(), asset.as_str(), amount)?;
+            }
+            Operation::Retire { account, asset, amount, .. } => {
+                let amount = checked(*amount)?;
+                self.spendable(account.as_str())?;
+                add(net, account.as_str(), asset.as_str(), -amount)?;
+                count(&mut self.retired, asset.as_str(), amount)?;
+            }
+            Operation::PutLimit { .. } | Operation::DeleteLimit { .. } | Operation::OpenVault { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, name: &str) -> Result<&mut (Standing, Overdraft), Code> {
+        match self.accounts.get_mut(name) {
+            None => Err("ACCOUNT_NOT_FOUND"),
+            Some(account) if account.0 == Standing::Closed => Err("ACCOUNT_CLOSED"),
+            Some(account) => Ok(account),
+        }
+    }
+
+    fn spendable(&mut self, name: &str) -> Result<(), Code> {
+        if self.open(name)?.0 == Standing::Frozen { Err("ACCOUNT_FROZEN") } else { Ok(()) }
+    }
+}
+
+type Net = BTreeMap<(String, String), i128>;
+
+fn checked(amount: u128) -> Result<i128, Code> {
+    i128::try_from(amount).ok().filter(|amount| *amount > 0).ok_or("INVALID")
+}
+
+fn add(net: &mut Net, account: &str, asset: &str, amount: i128) -> Result<(), Code> {
+    let sum = net.entry((account.into(), asset.into())).or_default();
+    *sum = sum.checked_add(amount).ok_or("INVALID")?;
+    Ok(())
+}
+
+fn count(totals: &mut BTreeMap<String, i128>, asset: &str, amount: i128) -> Result<(), Code> {
+    let sum = totals.entry(asset.into()).or_default();
+    *sum = sum.checked_add(amount).ok_or("INVALID")?;
+    Ok(())
+}

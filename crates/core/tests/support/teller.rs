@@ -1,0 +1,98 @@
+//! Random transactions: of several clients, some again, some late, some wrong.
+
+use earmark_core::{Actor, ClientId, NamespaceId, Operation, Overdraft, TxId, UnixMs, Write, WriteOutcome};
+
+use super::bank::{account, asset};
+use super::desk::START;
+use super::purse::{ACCOUNTS, ASSETS};
+use super::random::Random;
+use super::writer::vault;
+
+const CLIENTS: usize = 4;
+
+pub struct Teller {
+    random: Random,
+    now: UnixMs,
+    /// The last number of each client that was committed.
+    last: [u64; CLIENTS],
+    sent: Vec<(usize, Write)>,
+    client: usize,
+    count: u64,
+}
+
+impl Teller {
+    pub fn new(seed: u64) -> Teller {
+        let random = Random::new(seed ^ 0x7e11e5);
+        Teller { random, now: START, last: [0; CLIENTS], sent: Vec::new(), client: 0, count: 0 }
+    }
+
+    pub fn next_write(&mut self) -> (UnixMs, Write) {
+        let passed = self.random.pick(&[0, 1, 500, 1_000, 60_000]);
+        self.now = self.now.plus_ms(if self.random.chance(2) { 400_000 } else { passed });
+        self.count += 1;
+        if self.random.chance(15) && !self.sent.is_empty() {
+            let newest = self.sent.len().min(8);
+            let place = self.sent.len() - 1 - self.random.index(newest);
+            let (client, mut write) = self.sent[place].clone();
+            self.client = client;
+            write.tx_id = TxId(u128::from(self.count));
+            if self.random.chance(15) {
+                write.operations.pop();
+            }
+            return (self.now, write);
+        }
+        self.client = self.random.index(CLIENTS);
+        let sequence = match self.random.below(40) {
+            0 => self.last[self.client] + 2,
+            1 => self.last[self.client],
+            2 => self.random.pick(&[0, u64::MAX]),
+            _ => self.last[self.client] + 1,
+        };
+        let count = self.random.pick(&[0, 1, 1, 1, 2, 3, 6]);
+        let write = Write {
+            namespace: NamespaceId::DEFAULT,
+            vault: (!self.random.chance(2)).then(|| vault("main")),
+            client: ClientId::new(&format!("client-{}", self.client)).unwrap(),
+            sequence,
+            operations: (0..count).map(|_| self.operation()).collect(),
+            tx_id: TxId(u128::from(self.count)),
+            log_index: self.count,
+            actor: Actor::new("user:test").unwrap(),
+        };
+        self.sent.push((self.client, write.clone()));
+        (self.now, write)
+    }
+
+    /// Hears the answer to the last transaction.
+    pub fn hear(&mut self, outcome: &WriteOutcome) {
+        if let WriteOutcome::Committed(receipt) = outcome {
+            self.last[self.client] = receipt.sequence;
+        }
+    }
+
+    fn operation(&mut self) -> Operation {
+        let random = &mut self.random;
+        let (from, to) = (account(random.pick(&ACCOUNTS)), account(random.pick(&ACCOUNTS)));
+        let (asset, memo) = (asset(random.pick(&ASSETS)), String::new());
+        let amount = match random.below(60) {
+            0 => 0,
+            1 => u128::MAX,
+            2 => i128::MAX as u128,
+            _ => u128::from(random.between(1, 60)),
+        };
+        let account = from.clone();
+        match random.below(100) {
+            0..12 => {
+                let overdraft = if random.chance(20) { Overdraft::Allow } else { Overdraft::Deny };
+                Operation::OpenAccount { account, overdraft }
+            }
+            12..15 => Operation::FreezeAccount { account },
+            15..21 => Operation::UnfreezeAccount { account },
+            21..24 => Operation::CloseAccount { account },
+            24..50 => Operation::Issue { account, asset, amount, memo },
+            50..88 => Operation::Transfer { from, to, asset, amount, memo },
+            88..99 => Operation::Retire { account, asset, amount, memo },
+            _ => Operation::OpenVault { vault: vault("other") },
+        }
+    }
+}
