@@ -27,6 +27,13 @@ pub(crate) fn reserve(
             limited_by: denial.limited_by.iter().filter_map(|id| book.key(*id).cloned()).collect(),
             never: denial.never,
         }),
+        ReserveOutcome::InsufficientCredit(denial) | ReserveOutcome::ExistsInsufficientCredit(denial) => {
+            Ok(ReserveAnswer::Denied {
+                retry_after_ms: denial.retry_after_ms,
+                limited_by: book.key(denial.limit).cloned().into_iter().collect(),
+                never: false,
+            })
+        }
         ReserveOutcome::LeaseExpired => Ok(ReserveAnswer::Refused(Refusal::LeaseExpired)),
         ReserveOutcome::ExistsWithOtherRequirements => {
             invalid("lease_id: this lease was used for other requirements; take a new one".into())

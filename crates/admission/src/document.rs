@@ -154,9 +154,10 @@ struct Written<'a> {
 
 impl Serialize for LimitDocument {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (kind, window_seconds, timeout_seconds) = match self.0.kind {
-            Kind::Rolling { window_seconds } => ("rolling", Some(window_seconds), None),
-            Kind::Concurrency { timeout_seconds } => ("concurrency", None, Some(timeout_seconds)),
+        let (kind, window_seconds, timeout_seconds) = match &self.0.kind {
+            Kind::Rolling { window_seconds } => ("rolling", Some(*window_seconds), None),
+            Kind::Concurrency { timeout_seconds } => ("concurrency", None, Some(*timeout_seconds)),
+            Kind::Credit(terms) => ("credit", None, Some(terms.timeout_seconds)),
         };
         let overage = match self.0.overage {
             Overage::Debt => "debt",

@@ -49,7 +49,7 @@ impl Storm {
         let options = LocalOptions { clock: Arc::clone(&clock) as _, ..LocalOptions::default() };
         let book = LocalBook::open(options).await.unwrap_or_else(|error| panic!("{error}"));
         let minute = Kind::Rolling { window_seconds: 60 };
-        let kinds = [minute, minute, Kind::Concurrency { timeout_seconds: 60 }, minute];
+        let kinds = [minute.clone(), minute.clone(), Kind::Concurrency { timeout_seconds: 60 }, minute];
         let keys = NAMES.map(|name| LimitKey::new(name).expect("a valid key"));
         for ((key, kind), capacity) in keys.iter().zip(kinds).zip(CAPACITIES) {
             let (unit, description) = (String::new(), String::new());

@@ -151,7 +151,7 @@ fn crowd(count: u64, settle: bool) -> (Book, [Part; 4], UnixMs) {
     let mut now = UnixMs::new(1_700_000_000_000);
     let kind = Kind::Rolling { window_seconds: 3_000 };
     let parts = ["a", "b", "c", "d"].map(|key| {
-        let limit = put(&mut book, now, key, kind, count * TOKENS);
+        let limit = put(&mut book, now, key, kind.clone(), count * TOKENS);
         Part { limit: LimitRef::Id(limit), amount: TOKENS }
     });
     let start = Instant::now();

@@ -14,10 +14,10 @@ pub use command::{
     Command, Complete, DeleteLimit, LimitId, LimitRef, NamespaceId, Part, PutLimit, REQUIREMENTS_MAX,
     Reserve, VaultId,
 };
-pub use journal::{Change, JournalRecord, Transaction};
+pub use journal::{Change, HoldEntry, JournalRecord, SettleEntry, Transaction};
 pub use outcome::{
-    CompleteOutcome, Denial, InvalidParts, LimitOutcome, LimitStatus, NamespaceOutcome, Outcome, OverageHow,
-    OverageTaken, ReserveOutcome, Settlement,
+    Charge, CompleteOutcome, CreditDenial, CreditShortage, Denial, InvalidParts, LimitOutcome, LimitStatus,
+    NamespaceOutcome, Outcome, OverageHow, OverageTaken, ReserveOutcome, Settlement,
 };
 pub use receipt::{InvalidOperation, InvalidWrite, OperationResult, Receipt, WriteError, WriteOutcome};
 pub use write::{MEMO_BYTES_MAX, OPERATIONS_MAX, Operation, TxId, Write};
@@ -40,7 +40,6 @@ pub struct Book {
     pub(crate) limits: Limits,
     pub(crate) credits: Credits,
     pub(crate) sequences: Sequences<Option<Arc<Receipt>>>,
-    journal: Vec<JournalRecord>,
     scratch: Vec<u8>,
 }
 
@@ -56,25 +55,24 @@ impl Book {
     /// A Book of these limits, without any vault.
     pub(crate) fn of(limits: Limits, table_seed: u64) -> Book {
         let sequences = Sequences::new(limits.state.config.clients_max, table_seed);
-        Book {
-            limits,
-            credits: Credits::empty(table_seed),
-            sequences,
-            journal: Vec::new(),
-            scratch: Vec::new(),
-        }
+        Book { limits, credits: Credits::empty(table_seed), sequences, scratch: Vec::new() }
     }
 
     /// Applies one command. Time that goes back is taken as standing still.
     pub fn apply(&mut self, now: UnixMs, command: Command<'_>) -> Outcome {
-        let now = self.limits.advance(now);
+        let now = self.limits.advance(now, &mut self.credits);
+        self.credits.advance(now);
         self.sequences.forget(now);
         match command {
             Command::OpenNamespace(name) => Outcome::Namespace(self.open_namespace(name)),
             Command::PutLimit(command) => Outcome::Limit(self.limits.put_limit(now, &command)),
             Command::DeleteLimit(command) => Outcome::Limit(self.limits.delete_limit(now, &command)),
-            Command::Reserve(command) => Outcome::Reserve(self.limits.reserve(now, &command)),
-            Command::Complete(command) => Outcome::Complete(self.limits.complete(now, &command)),
+            Command::Reserve(command) => {
+                Outcome::Reserve(self.limits.reserve(now, &command, &mut self.credits))
+            }
+            Command::Complete(command) => {
+                Outcome::Complete(self.limits.complete(now, &command, &mut self.credits))
+            }
             Command::Write(write) => Outcome::Write(self.write(now, write)),
             Command::Tick => Outcome::Ticked,
         }
@@ -183,7 +181,7 @@ impl Book {
     /// How many units of work were done so far: sums looked at, records and nodes cleaned up.
     #[must_use]
     pub fn steps(&self) -> u64 {
-        self.limits.state.nodes.steps
+        self.limits.state.nodes.steps.wrapping_add(self.credits.state.nodes.steps)
     }
 
     /// The Book as it is now, to be encoded while commands go on. Leases are shared, not copied; limits are
@@ -197,7 +195,7 @@ impl Book {
     /// applies commands takes it and keeps it.
     #[must_use = "what is taken from the journal is gone from it"]
     pub fn drain_journal(&mut self) -> Vec<JournalRecord> {
-        std::mem::take(&mut self.journal)
+        std::mem::take(&mut self.credits.journal)
     }
 
     /// The number of a vault.
@@ -233,8 +231,8 @@ impl Book {
 
     /// What an account has, in order of asset.
     #[must_use]
-    pub fn balances(&self, account: AccountId) -> Vec<BalanceInfo> {
-        self.credits.balances(account)
+    pub fn balances(&self, now: UnixMs, account: AccountId) -> Vec<BalanceInfo> {
+        self.credits.balances(now.max(self.time()), account)
     }
 
     /// How much there is in a vault, in order of asset, counted anew from all its accounts.

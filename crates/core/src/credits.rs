@@ -6,6 +6,7 @@
 
 mod account;
 mod draft;
+mod hold;
 pub mod plan;
 mod read;
 mod vault;
@@ -15,15 +16,18 @@ use std::collections::BTreeMap;
 pub use account::{ACCOUNTS_MAX, AccountId, AssetId, Standing};
 pub(crate) use account::{Account, Balance};
 pub(crate) use draft::{CreditRefusal, Draft, Shortfall};
+pub(crate) use hold::{Hold, second};
 pub use plan::Overdraft;
 pub use read::{AccountInfo, AssetTotals, BalanceInfo};
 pub use vault::{ASSETS_MAX, VAULTS_MAX};
 pub(crate) use vault::{Asset, Vault};
 
-use crate::book::{NamespaceId, VaultId};
+use crate::book::{JournalRecord, NamespaceId, VaultId};
 use crate::id::VaultName;
+use crate::limits::buckets::Buckets;
 use crate::limits::index::Index;
 use crate::limits::slab::Slab;
+use crate::limits::timeline::Nodes;
 
 /// All vaults, and the tables that find them and their accounts.
 pub(crate) struct Credits {
@@ -31,6 +35,8 @@ pub(crate) struct Credits {
     /// By namespace.
     names: Vec<BTreeMap<VaultName, VaultId>>,
     index: Index,
+    /// What happened and was not handed out yet.
+    pub(crate) journal: Vec<JournalRecord>,
 }
 
 /// What is replicated, in tables that a snapshot can share.
@@ -40,6 +46,12 @@ pub(crate) struct State {
     /// In the order in which they were opened; none ever goes.
     pub(crate) accounts: Slab<Account>,
     pub(crate) balances: Slab<Balance>,
+    pub(crate) holds: Slab<Hold>,
+    /// The holds that were not released yet, by the second at whose end they can be.
+    queue: Buckets,
+    /// How many holds were released and still belong to a lease.
+    pub(crate) released: u32,
+    pub(crate) nodes: Nodes,
 }
 
 impl Credits {
@@ -53,7 +65,12 @@ impl Credits {
     }
 
     pub(crate) fn empty(table_seed: u64) -> Credits {
-        Credits { state: State::default(), names: Vec::new(), index: Index::new(table_seed) }
+        Credits {
+            state: State::default(),
+            names: Vec::new(),
+            index: Index::new(table_seed),
+            journal: Vec::new(),
+        }
     }
 
     /// The state as it is now, for a snapshot. Vaults are copied: there are few.
@@ -62,6 +79,10 @@ impl Credits {
             vaults: self.state.vaults.clone(),
             accounts: self.state.accounts.share(),
             balances: self.state.balances.share(),
+            holds: self.state.holds.share(),
+            queue: self.state.queue.clone(),
+            released: self.state.released,
+            nodes: self.state.nodes.share(),
         }
     }
 }

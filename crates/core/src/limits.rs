@@ -3,11 +3,12 @@
 //! The rules are those of pending transfers with timeouts in linked chains, on structures made for them: a
 //! hash table finds the lease, and every limit keeps what it holds as sums in order of time.
 
-mod buckets;
+pub(crate) mod buckets;
 mod capacity;
 mod clean;
 mod complete;
 mod config;
+mod credit;
 mod definition;
 mod hint;
 pub(crate) mod index;
@@ -26,7 +27,8 @@ use std::sync::Arc;
 
 pub use config::{Config, Hints};
 pub use definition::{
-    DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, Kind, Overage, UNIT_BYTES_MAX,
+    CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, Kind, Overage,
+    UNIT_BYTES_MAX,
 };
 pub use read::{LeaseInfo, LeaseState, LimitInfo, Totals, Usage};
 
@@ -40,6 +42,7 @@ pub(crate) use undo::UndoLimit;
 use crate::book::{Command, LimitId, NamespaceId};
 use crate::id::{LeaseId, LimitKey, NamespaceName};
 use crate::time::UnixMs;
+use credit::Planned;
 use index::{Found, Hash, Index, Place, Reference};
 use reserve::Wanted;
 use table::Table;
@@ -57,6 +60,7 @@ pub const NAMESPACES_MAX: usize = 1 << 16;
 pub(crate) struct Text {
     pub(crate) key: LimitKey,
     pub(crate) unit: String,
+    pub(crate) credit: Option<CreditTerms>,
     pub(crate) description: String,
 }
 
@@ -84,6 +88,7 @@ pub(crate) struct Limits {
     keys: Vec<BTreeMap<LimitKey, LimitId>>,
     sweep: LimitId,
     wanted: Vec<Wanted>,
+    planned: Vec<Planned>,
     parts: Vec<Reservation>,
 }
 
@@ -147,6 +152,7 @@ impl Limits {
             keys: Vec::new(),
             sweep: LimitId::default(),
             wanted: Vec::new(),
+            planned: Vec::new(),
             parts: Vec::new(),
         }
     }
@@ -194,7 +200,7 @@ impl Limits {
         self.index.hash(namespace, lease)
     }
 
-    fn find(&self, hash: Hash, namespace: NamespaceId, lease: LeaseId) -> Option<(Place, Found)> {
+    pub(crate) fn find(&self, hash: Hash, namespace: NamespaceId, lease: LeaseId) -> Option<(Place, Found)> {
         let is_meant = |reference: Reference| match reference.found() {
             Found::Record(slot) => {
                 let record = self.state.leases.get(slot);
@@ -237,10 +243,11 @@ impl Limits {
         hash: Hash,
         reserved_at: UnixMs,
         parts: &[Reservation],
-    ) {
+    ) -> u32 {
         let retention_ms = self.state.config.retention_ms;
         let slot = self.state.leases.insert(namespace, lease, reserved_at, parts, retention_ms);
         self.index.insert(hash, Reference::record(slot));
+        slot
     }
 
     pub(crate) fn add_tombstone(&mut self, tombstone: Tombstone) {

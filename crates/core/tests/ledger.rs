@@ -82,12 +82,15 @@ fn compare(book: &Book, purse: &Purse, what: &str) {
         let info = book.account(VaultId::MAIN, &account(name));
         assert_eq!(info.as_ref().map(|info| info.standing), purse.standing(name), "{name}, {what}");
         let Some(info) = info else { continue };
-        for balance in book.balances(info.id) {
+        for balance in book.balances(book.time(), info.id) {
             let expected = purse.balance(name, balance.asset.as_str());
             assert_eq!(balance.available + balance.held, expected, "{name}, {what}");
         }
         for asset in ASSETS {
-            let found = book.balances(info.id).into_iter().find(|balance| balance.asset.as_str() == asset);
+            let found = book
+                .balances(book.time(), info.id)
+                .into_iter()
+                .find(|balance| balance.asset.as_str() == asset);
             let found = found.map_or(0, |balance| balance.available + balance.held);
             assert_eq!(found, purse.balance(name, asset), "{name}, {asset}, {what}");
         }

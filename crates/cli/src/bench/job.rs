@@ -108,7 +108,7 @@ pub(super) fn definitions(parts: &[Part]) -> Result<Vec<Definition>, NameError> 
     for part in parts {
         definitions.extend(part.keys()?.into_iter().map(|key| Definition {
             key,
-            kind: part.kind,
+            kind: part.kind.clone(),
             capacity: CAPACITY,
             unit: part.unit.to_owned(),
             description: "made by earmark bench".to_owned(),

@@ -146,10 +146,17 @@ fn parse(name: &str, text: &str) -> Result<LimitDocument, Failure> {
 pub(super) fn text(definition: &Definition, status: &str) -> String {
     let unit = if definition.unit.is_empty() { String::new() } else { format!(" {}", definition.unit) };
     let capacity = thousands(definition.capacity.into());
-    let what = match definition.kind {
-        Kind::Rolling { window_seconds } => format!("in any {}", seconds(window_seconds.into())),
+    let what = match &definition.kind {
+        Kind::Rolling { window_seconds } => format!("in any {}", seconds((*window_seconds).into())),
         Kind::Concurrency { timeout_seconds } => {
-            format!("at once, each held for at most {}", seconds(timeout_seconds.into()))
+            format!("at once, each held for at most {}", seconds((*timeout_seconds).into()))
+        }
+        Kind::Credit(terms) => {
+            let held = seconds(terms.timeout_seconds.into());
+            return format!(
+                "{} is {status}: {} of {}, each held for at most {held}\n",
+                definition.key, terms.asset, terms.account
+            );
         }
     };
     format!("{} is {status}: {capacity}{unit} {what}\n", definition.key)

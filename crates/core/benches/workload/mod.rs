@@ -36,8 +36,14 @@ impl Desk {
         let now = UnixMs::new(START_MS);
         let minute = Kind::Rolling { window_seconds: 60 };
         for model in 0..MODELS {
-            put(&mut book, now, &format!("global:llm:openai:model-{model}:rpm"), minute, ENDLESS);
-            put(&mut book, now, &format!("global:llm:openai:model-{model}:tpm"), minute, tokens_per_minute);
+            put(&mut book, now, &format!("global:llm:openai:model-{model}:rpm"), minute.clone(), ENDLESS);
+            put(
+                &mut book,
+                now,
+                &format!("global:llm:openai:model-{model}:tpm"),
+                minute.clone(),
+                tokens_per_minute,
+            );
             let slots = Kind::Concurrency { timeout_seconds: 600 };
             put(&mut book, now, &format!("global:llm:openai:model-{model}:concurrency"), slots, ENDLESS);
         }

@@ -9,8 +9,8 @@ use super::command::{
     Command, Complete, DeleteLimit, LimitId, LimitRef, NamespaceId, Part, PutLimit, Reserve,
 };
 use super::write::Write;
-use crate::id::{LeaseId, LimitKey, NameError, NamespaceName};
-use crate::limits::{Definition, Kind, Overage};
+use crate::id::{AccountName, AssetName, LeaseId, LimitKey, NameError, NamespaceName, VaultName};
+use crate::limits::{CreditTerms, Definition, Kind, Overage};
 use crate::time::UnixMs;
 use crate::wire::{Bytes, Malformed, Put};
 
@@ -24,6 +24,7 @@ const WRITE: u8 = 7;
 
 const ROLLING: u8 = 1;
 const CONCURRENCY: u8 = 2;
+const CREDIT: u8 = 3;
 
 const BY_NUMBER: u8 = 1;
 const BY_NAME: u8 = 2;
@@ -190,8 +191,18 @@ fn revision(input: &mut Bytes<'_>) -> Result<Option<u64>, CodecError> {
 
 pub(crate) fn put_definition(out: &mut Vec<u8>, definition: &Definition) {
     out.put_text(definition.key.as_str());
-    out.put_u8(if definition.kind.is_rolling() { ROLLING } else { CONCURRENCY });
+    out.put_u8(match definition.kind {
+        Kind::Rolling { .. } => ROLLING,
+        Kind::Concurrency { .. } => CONCURRENCY,
+        Kind::Credit(_) => CREDIT,
+    });
     out.put_u32(definition.kind.hold_seconds());
+    if let Some(terms) = definition.kind.terms() {
+        out.put_text(terms.vault.as_str());
+        out.put_text(terms.account.as_str());
+        out.put_text(terms.asset.as_str());
+        out.put_text(terms.revenue.as_str());
+    }
     out.put_u64(definition.capacity);
     out.put_text(&definition.unit);
     out.put_text(&definition.description);
@@ -203,6 +214,13 @@ pub(crate) fn definition(input: &mut Bytes<'_>) -> Result<Definition, CodecError
     let kind = match (input.u8()?, input.u32()?) {
         (ROLLING, window_seconds) => Kind::Rolling { window_seconds },
         (CONCURRENCY, timeout_seconds) => Kind::Concurrency { timeout_seconds },
+        (CREDIT, timeout_seconds) => Kind::Credit(CreditTerms {
+            timeout_seconds,
+            vault: VaultName::new(input.text()?)?,
+            account: AccountName::new(input.text()?)?,
+            asset: AssetName::new(input.text()?)?,
+            revenue: AccountName::new(input.text()?)?,
+        }),
         _ => return Err(CodecError::Malformed("its kind of limit is unknown")),
     };
     let capacity = input.u64()?;

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::command::{NamespaceId, VaultId};
+use super::command::{LimitId, NamespaceId, VaultId};
 use super::receipt::Receipt;
 use super::write::Operation;
 use crate::credits::{AccountId, AssetId};
-use crate::id::ClientId;
+use crate::id::{ClientId, LeaseId};
+use crate::time::UnixMs;
 
 /// One thing that happened. The Book hands its records out and forgets them; see
 /// [`Book::drain_journal`](super::Book::drain_journal).
@@ -14,6 +15,12 @@ use crate::id::ClientId;
 pub enum JournalRecord {
     /// A transaction was committed.
     Transaction(Transaction),
+    /// Credit was moved from an account to the hold account of a lease.
+    Hold(HoldEntry),
+    /// A lease said what it cost, and it was paid.
+    Settle(SettleEntry),
+    /// All that was held went back to the account.
+    Release(HoldEntry),
 }
 
 /// A transaction that was committed.
@@ -42,4 +49,42 @@ pub struct Change {
     pub asset: AssetId,
     /// How much.
     pub amount: i128,
+}
+
+/// Credit that was set aside for a lease, or was given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HoldEntry {
+    /// When it was written down. A hold that runs out is spendable when its time is over, and its release is
+    /// written down a little later.
+    pub at: UnixMs,
+    /// Where the lease and the limit live.
+    pub namespace: NamespaceId,
+    /// The lease.
+    pub lease: LeaseId,
+    /// The limit of kind `credit`.
+    pub limit: LimitId,
+    /// Whose credit it is.
+    pub account: AccountId,
+    /// What.
+    pub asset: AssetId,
+    /// How much.
+    pub amount: u64,
+}
+
+/// What became of a hold whose lease was completed. The hold account gave `held`, the revenue account got `paid`,
+/// and the difference is what the owner got back, or gave if it is below zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SettleEntry {
+    /// The hold, and when it was settled.
+    pub hold: HoldEntry,
+    /// What was still held; 0 if its time was over.
+    pub held: u64,
+    /// Who was paid.
+    pub revenue: AccountId,
+    /// What was paid.
+    pub paid: u64,
+    /// How much of that the owner did not have, and owes.
+    pub debt: u64,
+    /// What it cost and nobody paid.
+    pub uncollected: u64,
 }

@@ -90,6 +90,8 @@ pub enum ReserveOutcome {
     },
     /// The lease was denied before, and stays denied.
     ExistsDenied(Denial),
+    /// The lease was denied for want of credit before, and stays denied.
+    ExistsInsufficientCredit(CreditDenial),
     /// The lease was completed, or part of it ran out.
     LeaseExpired,
     /// The lease may have been known once; whatever is as old as this is forgotten.
@@ -122,6 +124,8 @@ pub enum ReserveOutcome {
     Overloaded,
     /// Something does not fit. Nothing was taken, and the lease is spent.
     Denied(Denial),
+    /// All limits have room, and an account has too little. Nothing was taken, and the lease is spent.
+    InsufficientCredit(CreditDenial),
     /// Everything was taken.
     Created {
         /// When.
@@ -138,6 +142,30 @@ pub struct Denial {
     pub limited_by: Vec<LimitId>,
     /// An amount exceeds its limit's capacity.
     pub never: bool,
+}
+
+/// Why there was no credit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CreditDenial {
+    /// The limit whose account it was; the first in order of key.
+    pub limit: LimitId,
+    /// When a new lease has a chance.
+    pub retry_after_ms: u64,
+    /// What was wrong with the account.
+    pub why: CreditShortage,
+}
+
+/// What was wrong with an account, in order of precedence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CreditShortage {
+    /// It, its vault, its asset, or the account it should pay was never opened.
+    UnknownAccount,
+    /// It is frozen.
+    Frozen,
+    /// It is closed, or the account it should pay is.
+    Closed,
+    /// It has too little.
+    NotEnough,
 }
 
 /// What is wrong with the requirements or actuals of a command, in order of precedence.
@@ -205,6 +233,23 @@ pub struct Settlement {
     pub ignored: Vec<usize>,
     /// Usage beyond what was reserved, in order of limit.
     pub overages: Vec<OverageTaken>,
+    /// What was charged to accounts, in order of limit.
+    pub charges: Vec<Charge>,
+}
+
+/// What one hold of credit cost in the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// The limit.
+    pub limit: LimitId,
+    /// What the lease said, or all that was held.
+    pub cost: u64,
+    /// What the revenue account got.
+    pub paid: u64,
+    /// How much of that the owner did not have, and owes.
+    pub debt: u64,
+    /// What nobody paid: the owner had too little, or its account is closed.
+    pub uncollected: u64,
 }
 
 /// Usage of one limit beyond what was reserved, and what became of it.

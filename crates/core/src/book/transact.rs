@@ -44,7 +44,7 @@ impl Book {
             return Err(WriteError::WrongScope { operation });
         }
         let (results, changes) = match scope.vault {
-            Some(vault) => self.write_vault(vault, &write.operations)?,
+            Some(vault) => self.write_vault(now, vault, &write.operations)?,
             None => (self.write_namespace(now, write)?, Vec::new()),
         };
         let receipt = Arc::new(Receipt {
@@ -56,7 +56,7 @@ impl Book {
             results,
         });
         self.sequences.commit(turn, client, Kept { content, at: now, result: Some(Arc::clone(&receipt)) });
-        self.journal.push(JournalRecord::Transaction(Transaction {
+        self.credits.journal.push(JournalRecord::Transaction(Transaction {
             namespace: scope.namespace,
             vault: scope.vault,
             client: write.client.clone(),

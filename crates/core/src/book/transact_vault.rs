@@ -5,16 +5,18 @@ use super::transact::Refusal;
 use super::write::{MEMO_BYTES_MAX, Operation};
 use super::{Book, Change, VaultId};
 use crate::credits::{AccountId, AssetId, CreditRefusal, Draft, Shortfall, Standing};
+use crate::time::UnixMs;
 
 impl Book {
     /// Checks the operations of a vault one after the other, then moves all that they move at once: what an
     /// account gets in one place of the transaction it may spend in another.
     pub(super) fn write_vault(
         &mut self,
+        now: UnixMs,
         vault: VaultId,
         operations: &[Operation],
     ) -> Result<(Vec<OperationResult>, Vec<Change>), WriteError> {
-        let mut draft = self.credits.begin(vault);
+        let mut draft = self.credits.begin(now, vault);
         let mut results = Vec::with_capacity(operations.len());
         for (place, operation) in operations.iter().enumerate() {
             match self.draft(&mut draft, operation) {

@@ -6,6 +6,7 @@ use crate::book::VaultId;
 use crate::id::AccountName;
 use crate::limits::index::{Found, Hash, Reference};
 use crate::limits::slab::{NONE, Record};
+use crate::limits::timeline::Timeline;
 
 /// The most accounts of all vaults.
 pub const ACCOUNTS_MAX: u32 = 1 << 28;
@@ -66,7 +67,10 @@ impl Record for Account {
 /// What an account has of one asset: its one live posting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Balance {
+    /// All that the account has, held amounts included; below zero if it is owed.
     pub(crate) amount: i128,
+    /// What is held for leases, by the time at which it ends.
+    pub(crate) held: Timeline,
     pub(crate) asset: AssetId,
     /// The next balance of the same account.
     pub(crate) next: u32,
@@ -74,7 +78,7 @@ pub(crate) struct Balance {
 
 impl Default for Balance {
     fn default() -> Balance {
-        Balance { amount: 0, asset: AssetId::default(), next: NONE }
+        Balance { amount: 0, held: Timeline::default(), asset: AssetId::default(), next: NONE }
     }
 }
 

@@ -5,6 +5,7 @@ use super::vault::{ASSETS_MAX, Asset};
 use super::{Account, AccountId, AssetId, Credits, Standing};
 use crate::book::{Change, VaultId};
 use crate::id::{AccountName, AssetName};
+use crate::time::UnixMs;
 
 /// Why a credit operation is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +27,7 @@ pub(crate) struct Shortfall(pub(crate) CreditRefusal, pub(crate) Option<(Account
 /// frozen and closed at once and taken back if something is refused later; value moves at the end.
 #[derive(Default)]
 pub(crate) struct Draft {
+    now: UnixMs,
     vault: VaultId,
     assets: usize,
     opened: usize,
@@ -36,9 +38,9 @@ pub(crate) struct Draft {
 }
 
 impl Credits {
-    pub(crate) fn begin(&self, vault: VaultId) -> Draft {
+    pub(crate) fn begin(&self, now: UnixMs, vault: VaultId) -> Draft {
         let assets = self.state.vaults.get(vault.0 as usize).map_or(0, |vault| vault.assets.len());
-        Draft { vault, assets, ..Draft::default() }
+        Draft { now, vault, assets, ..Draft::default() }
     }
 
     pub(crate) fn open_account(
@@ -123,7 +125,7 @@ impl Credits {
         self.check_totals(draft).map_err(|refusal| Shortfall(refusal, None))?;
         for (key, change) in draft.net.iter() {
             let overdraft = self.state.accounts.get(key.0.0).overdraft;
-            plan::after(self.amount(key), change, overdraft)
+            plan::after(self.available(draft.now, key), change, overdraft)
                 .map_err(|error| Shortfall(refusal(error), Some(key)))?;
         }
         self.count(draft);
@@ -138,6 +140,11 @@ impl Credits {
 
     fn amount(&self, (account, asset): (AccountId, AssetId)) -> i128 {
         self.state.balance(account.0, asset).map_or(0, |slot| self.state.balances.get(slot).amount)
+    }
+
+    fn available(&self, now: UnixMs, (account, asset): (AccountId, AssetId)) -> i128 {
+        let slot = self.state.balance(account.0, asset);
+        slot.map_or(0, |slot| self.state.balances.get(slot).available(&self.state.nodes, now))
     }
 
     fn check_totals(&self, draft: &Draft) -> Result<(), CreditRefusal> {
@@ -202,7 +209,8 @@ impl Credits {
         is_untouched
             && self.state.balance_slots(account.0).all(|slot| {
                 let balance = self.state.balances.get(slot);
-                balance.amount.checked_add(draft.net.get((account, balance.asset))) == Some(0)
+                balance.held_at(&self.state.nodes, draft.now) == 0
+                    && balance.amount.checked_add(draft.net.get((account, balance.asset))) == Some(0)
             })
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::{AccountId, AssetId, Credits, Overdraft, Standing};
 use crate::book::VaultId;
 use crate::id::{AccountName, AssetName};
+use crate::time::UnixMs;
 
 /// What an account is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,13 +65,15 @@ impl Credits {
     }
 
     /// What an account has, in order of asset.
-    pub(crate) fn balances(&self, account: AccountId) -> Vec<BalanceInfo> {
+    pub(crate) fn balances(&self, now: UnixMs, account: AccountId) -> Vec<BalanceInfo> {
         let Some((vault, _)) = self.account_name(account) else { return Vec::new() };
         let mut balances: Vec<BalanceInfo> = (self.state.balance_slots(account.0))
             .filter_map(|slot| {
                 let balance = self.state.balances.get(slot);
                 let asset = self.asset_name(vault, balance.asset)?.clone();
-                Some(BalanceInfo { asset, available: balance.amount, held: 0, pending: 0 })
+                let held = balance.held_at(&self.state.nodes, now).into();
+                let available = balance.available(&self.state.nodes, now);
+                Some(BalanceInfo { asset, available, held, pending: 0 })
             })
             .collect();
         balances.sort_by(|a, b| a.asset.cmp(&b.asset));

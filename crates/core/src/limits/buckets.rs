@@ -7,9 +7,9 @@ const SECONDS: u64 = 3_600;
 
 /// The first and the last lease of a second, by slot.
 #[derive(Clone, Copy)]
-pub(super) struct Bucket {
-    pub(super) first: u32,
-    pub(super) last: u32,
+pub(crate) struct Bucket {
+    pub(crate) first: u32,
+    pub(crate) last: u32,
 }
 
 type Hour = BTreeMap<u64, Bucket>;
@@ -17,18 +17,18 @@ type Hour = BTreeMap<u64, Bucket>;
 /// Buckets by second, an hour together. A snapshot shares the hours; whoever writes to a shared one copies
 /// it first.
 #[derive(Clone, Default)]
-pub(super) struct Buckets(BTreeMap<u64, Arc<Hour>>);
+pub(crate) struct Buckets(BTreeMap<u64, Arc<Hour>>);
 
 impl Buckets {
-    pub(super) fn get_mut(&mut self, second: u64) -> Option<&mut Bucket> {
+    pub(crate) fn get_mut(&mut self, second: u64) -> Option<&mut Bucket> {
         Arc::make_mut(self.0.get_mut(&(second / SECONDS))?).get_mut(&second)
     }
 
-    pub(super) fn insert(&mut self, second: u64, bucket: Bucket) {
+    pub(crate) fn insert(&mut self, second: u64, bucket: Bucket) {
         Arc::make_mut(self.0.entry(second / SECONDS).or_default()).insert(second, bucket);
     }
 
-    pub(super) fn remove(&mut self, second: u64) {
+    pub(crate) fn remove(&mut self, second: u64) {
         let Some(hour) = self.0.get_mut(&(second / SECONDS)) else { return };
         let hour = Arc::make_mut(hour);
         hour.remove(&second);
@@ -37,13 +37,13 @@ impl Buckets {
         }
     }
 
-    pub(super) fn first(&self) -> Option<(u64, Bucket)> {
+    pub(crate) fn first(&self) -> Option<(u64, Bucket)> {
         let (_, hour) = self.0.first_key_value()?;
         hour.first_key_value().map(|(second, bucket)| (*second, *bucket))
     }
 
     /// All buckets, in order of time.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Bucket> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Bucket> {
         self.0.values().flat_map(|hour| hour.values())
     }
 }

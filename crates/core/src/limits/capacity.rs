@@ -65,7 +65,7 @@ impl Limits {
 
     fn redefine(&mut self, id: LimitId, definition: &Definition) -> LimitOutcome {
         let limit = &self.state.limits[id];
-        if !limit.kind().is_same_kind(definition.kind) {
+        if !limit.is_of_kind(&definition.kind) {
             return LimitOutcome::KindDiffers;
         }
         if limit.phase != Phase::Deleting && self.state.definition(id).as_ref() == Some(definition) {
@@ -99,6 +99,7 @@ impl Text {
             key: definition.key.clone(),
             unit: definition.unit.clone(),
             description: definition.description.clone(),
+            credit: definition.kind.terms().cloned(),
         }
     }
 }
@@ -109,6 +110,7 @@ impl Limit {
             revision: 1,
             phase: Phase::Active,
             is_rolling: definition.kind.is_rolling(),
+            is_credit: definition.kind.is_credit(),
             ..Limit::default()
         };
         limit.define(definition);
@@ -119,6 +121,7 @@ impl Limit {
     /// is free.
     fn define(&mut self, definition: &Definition) {
         self.hold_seconds = definition.kind.hold_seconds();
+        self.payers = None;
         self.keeps_debt = definition.overage == Overage::Debt;
         self.defined = definition.capacity;
         if definition.capacity >= self.capacity || definition.capacity >= self.reserved() {

@@ -3,6 +3,7 @@
 use super::lease::ends;
 use super::{Limits, Reference, TIME_MAX, Tombstone};
 use crate::book::{LimitId, NamespaceId};
+use crate::credits::Credits;
 use crate::id::LeaseId;
 use crate::time::UnixMs;
 
@@ -15,7 +16,7 @@ const CLEAN_NODES: usize = 64;
 
 impl Limits {
     /// Takes the time of a command and cleans up some of what is due. Gives the time that counts.
-    pub(crate) fn advance(&mut self, now: UnixMs) -> UnixMs {
+    pub(crate) fn advance(&mut self, now: UnixMs, credits: &mut Credits) -> UnixMs {
         let now = now.min(TIME_MAX);
         let now = match self.state.time {
             Some(time) => now.max(time),
@@ -25,20 +26,21 @@ impl Limits {
             }
         };
         self.state.time = Some(now);
-        self.forget_leases(now);
+        self.forget_leases(now, credits);
         self.forget_tombstones(now);
         self.state.nodes.reclaim(CLEAN_NODES);
         self.sweep(now);
         now
     }
 
-    fn forget_leases(&mut self, now: UnixMs) {
+    fn forget_leases(&mut self, now: UnixMs, credits: &mut Credits) {
         for _ in 0..CLEAN_RECORDS {
             let Some(slot) = self.state.leases.first_due(now) else { return };
             let lease = *self.state.leases.get(slot);
             let mut parts = std::mem::take(&mut self.parts);
             self.state.leases.parts(&lease, &mut parts);
             let (_, ends_at) = ends(lease.reserved_at, &parts);
+            credits.forget_holds(now, lease.holds);
             self.parts = parts;
             self.state.leases.remove(slot, ends_at, self.state.config.retention_ms);
             self.forget(lease.namespace, lease.id, Reference::record(slot));

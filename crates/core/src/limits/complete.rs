@@ -4,6 +4,8 @@ use super::lease::ends;
 use super::reserve::{Wanted, fingerprint};
 use super::{Ending, Found, Limits, Phase, Reference, Reservation, State, Sums, Tombstone};
 use crate::book::{Complete, CompleteOutcome, LimitId, OverageHow, OverageTaken, Settlement};
+use crate::credits::Credits;
+use crate::limits::slab::NONE;
 use crate::time::UnixMs;
 
 /// How long overage is held when what it exceeds has ended already.
@@ -12,14 +14,19 @@ const LATE_OVERAGE_MS: u64 = 1_000;
 const SLOTS: u64 = 4_096;
 
 impl Limits {
-    pub(crate) fn complete(&mut self, now: UnixMs, command: &Complete<'_>) -> CompleteOutcome {
+    pub(crate) fn complete(
+        &mut self,
+        now: UnixMs,
+        command: &Complete<'_>,
+        credits: &mut Credits,
+    ) -> CompleteOutcome {
         let mut wanted = std::mem::take(&mut self.wanted);
         let shape = self
             .check_namespace(command.namespace)
             .and_then(|()| self.sort_parts(command.namespace, command.actuals, 0, &mut wanted));
         let outcome = match shape {
             Err(invalid) => CompleteOutcome::Invalid(invalid),
-            Ok(()) => self.complete_wanted(now, command, &wanted),
+            Ok(()) => self.complete_wanted(now, command, &wanted, credits),
         };
         self.wanted = wanted;
         outcome
@@ -30,16 +37,22 @@ impl Limits {
         now: UnixMs,
         command: &Complete<'_>,
         actuals: &[Wanted],
+        credits: &mut Credits,
     ) -> CompleteOutcome {
         let (namespace, lease) = (command.namespace, command.lease);
         let hash = self.index.hash(namespace, lease);
         match self.find(hash, namespace, lease) {
             Some((place, Found::Record(slot))) => {
                 let record = self.state.leases.get(slot);
-                let reserved_at = record.reserved_at;
+                let (reserved_at, holds) = (record.reserved_at, record.holds);
                 let mut parts = std::mem::take(&mut self.parts);
                 self.state.leases.parts(record, &mut parts);
-                let settlement = self.state.settle(now, reserved_at, &parts, actuals);
+                let mut settlement = self.state.settle(now, reserved_at, &parts, actuals);
+                if holds != NONE {
+                    let actual =
+                        |limit| actuals.iter().find(|part| part.limit == limit).map(|part| part.amount);
+                    settlement.charges = credits.settle(now, holds, actual);
+                }
                 let (_, ends_at) = ends(reserved_at, &parts);
                 self.state.leases.remove(slot, ends_at, self.state.config.retention_ms);
                 let number = self.state.tombstones.push(Tombstone {
@@ -53,7 +66,13 @@ impl Limits {
             }
             Some((_, Found::Tombstone(number))) => match self.state.tombstones.get(number).ending {
                 Ending::Completed => CompleteOutcome::Before,
-                Ending::Denied | Ending::DeniedNever | Ending::Marked => CompleteOutcome::HeldNothing,
+                Ending::Denied
+                | Ending::DeniedNever
+                | Ending::Marked
+                | Ending::NoCredit
+                | Ending::NoAccount
+                | Ending::AccountFrozen
+                | Ending::AccountClosed => CompleteOutcome::HeldNothing,
             },
             None if self.state.age(lease, command.wall).is_some() => CompleteOutcome::UnknownByAge,
             None if self.state.remembered() >= self.state.config.leases_max as usize => {
@@ -83,6 +102,9 @@ impl State {
                 settlement.ignored.push(other.place);
             }
             let actual = actuals.next_if(|actual| actual.limit == part.limit).map(|actual| actual.amount);
+            if part.is_credit() {
+                continue;
+            }
             if !part.is_rolling() {
                 self.free(now, reserved_at, part);
             } else if let Some(taken) = self.settle_rolling(now, reserved_at, part, actual) {
@@ -141,7 +163,7 @@ impl State {
         if limit.is_due(now) {
             limit.advance(&mut self.nodes, now);
         }
-        if limit.phase == Phase::Deleted {
+        if limit.phase == Phase::Deleted || limit.is_credit {
             OverageHow::Dropped
         } else if excess <= limit.available() {
             OverageHow::Reserved

@@ -1,6 +1,6 @@
 //! What a limit is, as an operator writes it down.
 
-use crate::id::LimitKey;
+use crate::id::{AccountName, AssetName, LimitKey, VaultName};
 
 /// The longest window or timeout: 366 days.
 pub const HOLD_SECONDS_MAX: u32 = 366 * 24 * 60 * 60;
@@ -16,7 +16,7 @@ pub struct Definition {
     pub key: LimitKey,
     /// How what is taken becomes free again.
     pub kind: Kind,
-    /// How much may be held at once; at least 1.
+    /// How much may be held at once; at least 1, and 0 for a limit of kind `credit`, whose account has it.
     pub capacity: u64,
     /// What is counted, for people: `requests`, `tokens`.
     pub unit: String,
@@ -27,7 +27,7 @@ pub struct Definition {
 }
 
 /// How what is taken from a limit becomes free again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Exactly one window after it was taken.
     Rolling {
@@ -39,26 +39,57 @@ pub enum Kind {
         /// How long a lease that never completes holds it.
         timeout_seconds: u32,
     },
+    /// What a lease takes is credit of an account, held until it says what it cost.
+    Credit(CreditTerms),
+}
+
+/// Whose credit a limit of kind `credit` takes, and who is paid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreditTerms {
+    /// How long a lease that never completes holds it.
+    pub timeout_seconds: u32,
+    /// The vault of both accounts.
+    pub vault: VaultName,
+    /// The account that pays.
+    pub account: AccountName,
+    /// What it pays with.
+    pub asset: AssetName,
+    /// The account that is paid.
+    pub revenue: AccountName,
 }
 
 impl Kind {
     /// How long a reservation that nobody completes is held.
     #[must_use]
-    pub const fn hold_seconds(self) -> u32 {
+    pub const fn hold_seconds(&self) -> u32 {
         match self {
-            Kind::Rolling { window_seconds } => window_seconds,
-            Kind::Concurrency { timeout_seconds } => timeout_seconds,
+            Kind::Rolling { window_seconds } => *window_seconds,
+            Kind::Concurrency { timeout_seconds } => *timeout_seconds,
+            Kind::Credit(terms) => terms.timeout_seconds,
         }
     }
 
-    /// Whether both are rolling, or both concurrency.
+    /// Whether both are rolling, both concurrency, or both credit.
     #[must_use]
-    pub const fn is_same_kind(self, other: Kind) -> bool {
-        self.is_rolling() == other.is_rolling()
+    pub const fn is_same_kind(&self, other: &Kind) -> bool {
+        self.is_rolling() == other.is_rolling() && self.is_credit() == other.is_credit()
     }
 
-    pub(crate) const fn is_rolling(self) -> bool {
+    /// Whose credit it is, if it is credit.
+    #[must_use]
+    pub const fn terms(&self) -> Option<&CreditTerms> {
+        match self {
+            Kind::Credit(terms) => Some(terms),
+            Kind::Rolling { .. } | Kind::Concurrency { .. } => None,
+        }
+    }
+
+    pub(crate) const fn is_rolling(&self) -> bool {
         matches!(self, Kind::Rolling { .. })
+    }
+
+    pub(crate) const fn is_credit(&self) -> bool {
+        matches!(self, Kind::Credit(_))
     }
 }
 
@@ -80,6 +111,12 @@ pub enum DefinitionError {
     /// A limit of nothing.
     #[error("capacity: found 0, allowed are integers from 1 on")]
     CapacityZero,
+    /// A capacity where an account has it.
+    #[error("capacity: found {found}, a limit of kind credit has none")]
+    CapacityOfCredit {
+        /// What was found.
+        found: u64,
+    },
     /// A window or timeout of zero, or beyond 366 days.
     #[error("{field}: found {found}, allowed are 1 to {HOLD_SECONDS_MAX} (366 days)")]
     HoldSeconds {
@@ -108,13 +145,13 @@ impl Definition {
     /// # Errors
     /// The first field that is not, in the order of the fields here.
     pub fn validate(&self) -> Result<(), DefinitionError> {
-        if self.capacity == 0 {
-            return Err(DefinitionError::CapacityZero);
+        match (self.kind.is_credit(), self.capacity) {
+            (false, 0) => return Err(DefinitionError::CapacityZero),
+            (false, _) | (true, 0) => {}
+            (true, found) => return Err(DefinitionError::CapacityOfCredit { found }),
         }
-        let (field, found) = match self.kind {
-            Kind::Rolling { window_seconds } => ("window_seconds", window_seconds),
-            Kind::Concurrency { timeout_seconds } => ("timeout_seconds", timeout_seconds),
-        };
+        let found = self.kind.hold_seconds();
+        let field = if self.kind.is_rolling() { "window_seconds" } else { "timeout_seconds" };
         if found == 0 || found > HOLD_SECONDS_MAX {
             return Err(DefinitionError::HoldSeconds { field, found });
         }

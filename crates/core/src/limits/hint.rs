@@ -22,7 +22,7 @@ impl State {
         let hints = self.config.hints;
         let mut obstacles = Vec::with_capacity(wanted.len());
         for part in wanted {
-            if part.amount <= self.limits[part.limit].available() {
+            if self.limits[part.limit].is_credit || part.amount <= self.limits[part.limit].available() {
                 continue;
             }
             let limit = &mut self.limits[part.limit];

@@ -9,6 +9,7 @@ use crate::time::{UnixMs, seconds_to_ms};
 const PARTS_INLINE: usize = 4;
 const PARTS_MORE: usize = 7;
 const CONCURRENCY: u32 = 1 << 31;
+const CREDIT: u32 = 1 << 30;
 
 /// What a lease took from one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,12 +25,20 @@ impl Reservation {
         Reservation { limit, hold, amount }
     }
 
+    pub(crate) fn credit(limit: LimitId, hold_seconds: u32, amount: u64) -> Reservation {
+        Reservation { limit, hold: hold_seconds | CREDIT, amount }
+    }
+
     pub(crate) fn is_rolling(&self) -> bool {
-        self.hold & CONCURRENCY == 0
+        self.hold & (CONCURRENCY | CREDIT) == 0
+    }
+
+    pub(crate) fn is_credit(&self) -> bool {
+        self.hold & CREDIT != 0
     }
 
     pub(crate) fn hold_seconds(&self) -> u32 {
-        self.hold & !CONCURRENCY
+        self.hold & !(CONCURRENCY | CREDIT)
     }
 
     pub(crate) fn hold_ms(&self) -> u64 {
@@ -45,6 +54,8 @@ pub(crate) struct Lease {
     prev: u32,
     next: u32,
     more: u32,
+    /// The first of its holds of credit.
+    pub(crate) holds: u32,
     pub(crate) namespace: NamespaceId,
     count: u8,
     parts: [Reservation; PARTS_INLINE],
@@ -114,6 +125,7 @@ impl Leases {
             prev: NONE,
             next: NONE,
             more: NONE,
+            holds: NONE,
             namespace,
             count: parts.len() as u8,
             parts: [Reservation::default(); PARTS_INLINE],
@@ -180,6 +192,10 @@ impl Leases {
                 bucket.last = prev;
             }
         }
+    }
+
+    pub(crate) fn set_holds(&mut self, slot: u32, first: u32) {
+        self.leases.get_mut(slot).holds = first;
     }
 
     /// What a lease took, into `parts`.

@@ -1,8 +1,9 @@
 //! One limit: the part of it that decisions touch, in two cache lines.
 
-use super::definition::{Kind, Overage};
+use super::definition::{CreditTerms, Kind, Overage};
 use super::timeline::{Nodes, Timeline};
 use crate::book::{LimitStatus, NamespaceId};
+use crate::credits::AssetId;
 use crate::time::{UnixMs, seconds_to_ms};
 
 /// Where a limit stands.
@@ -33,7 +34,18 @@ pub(crate) struct Limit {
     pub(crate) namespace: NamespaceId,
     pub(crate) phase: Phase,
     pub(crate) is_rolling: bool,
+    pub(crate) is_credit: bool,
+    /// Of a limit of kind `credit`: the accounts it means, once they were found.
+    pub(crate) payers: Option<Payers>,
     pub(crate) keeps_debt: bool,
+}
+
+/// The accounts that a limit of kind `credit` means. Accounts keep their numbers for ever.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Payers {
+    pub(crate) account: u32,
+    pub(crate) revenue: u32,
+    pub(crate) asset: AssetId,
 }
 
 impl Limit {
@@ -49,11 +61,17 @@ impl Limit {
         seconds_to_ms(self.hold_seconds)
     }
 
-    pub(crate) fn kind(&self) -> Kind {
-        match self.is_rolling {
-            true => Kind::Rolling { window_seconds: self.hold_seconds },
-            false => Kind::Concurrency { timeout_seconds: self.hold_seconds },
+    /// Its kind; `terms` are those of a limit of kind `credit`.
+    pub(crate) fn kind(&self, terms: Option<&CreditTerms>) -> Kind {
+        match terms {
+            Some(terms) => Kind::Credit(terms.clone()),
+            None if self.is_rolling => Kind::Rolling { window_seconds: self.hold_seconds },
+            None => Kind::Concurrency { timeout_seconds: self.hold_seconds },
         }
+    }
+
+    pub(crate) fn is_of_kind(&self, kind: &Kind) -> bool {
+        self.is_rolling == kind.is_rolling() && self.is_credit == kind.is_credit()
     }
 
     pub(crate) fn overage(&self) -> Overage {

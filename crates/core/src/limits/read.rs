@@ -75,7 +75,7 @@ impl State {
         let text = self.texts.get(id.0 as usize)?;
         Some(Definition {
             key: text.key.clone(),
-            kind: limit.kind(),
+            kind: limit.kind(text.credit.as_ref()),
             capacity: limit.defined,
             unit: text.unit.clone(),
             description: text.description.clone(),
@@ -151,7 +151,12 @@ impl Limits {
                 let (reserved_at, state) = match tombstone.ending {
                     Ending::Completed => (Some(tombstone.at), LeaseState::Completed),
                     Ending::Marked => (None, LeaseState::Completed),
-                    Ending::Denied | Ending::DeniedNever => (None, LeaseState::Denied),
+                    Ending::Denied
+                    | Ending::DeniedNever
+                    | Ending::NoCredit
+                    | Ending::NoAccount
+                    | Ending::AccountFrozen
+                    | Ending::AccountClosed => (None, LeaseState::Denied),
                 };
                 Some(LeaseInfo { reserved_at, requirements: Vec::new(), state })
             }

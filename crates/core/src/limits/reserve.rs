@@ -5,6 +5,7 @@ use super::{Ending, Found, Hash, Limits, Phase, Reservation, State, Sums, Tombst
 use crate::book::{
     Denial, InvalidParts, LimitId, LimitRef, NamespaceId, Part, REQUIREMENTS_MAX, Reserve, ReserveOutcome,
 };
+use crate::credits::Credits;
 use crate::hash::fold;
 use crate::id::LeaseId;
 use crate::time::UnixMs;
@@ -27,11 +28,16 @@ pub(super) enum Age {
 }
 
 impl Limits {
-    pub(crate) fn reserve(&mut self, now: UnixMs, command: &Reserve<'_>) -> ReserveOutcome {
+    pub(crate) fn reserve(
+        &mut self,
+        now: UnixMs,
+        command: &Reserve<'_>,
+        credits: &mut Credits,
+    ) -> ReserveOutcome {
         let mut wanted = std::mem::take(&mut self.wanted);
         let outcome = match self.resolve_parts(command.namespace, command.requirements, &mut wanted) {
             Err(invalid) => ReserveOutcome::Invalid(invalid),
-            Ok(()) => self.reserve_wanted(now, command, &wanted),
+            Ok(()) => self.reserve_wanted(now, command, &wanted, credits),
         };
         self.wanted = wanted;
         outcome
@@ -91,7 +97,13 @@ impl Limits {
         if twice == usize::MAX { Ok(()) } else { Err(InvalidParts::Duplicate { part: twice }) }
     }
 
-    fn reserve_wanted(&mut self, now: UnixMs, command: &Reserve<'_>, wanted: &[Wanted]) -> ReserveOutcome {
+    fn reserve_wanted(
+        &mut self,
+        now: UnixMs,
+        command: &Reserve<'_>,
+        wanted: &[Wanted],
+        credits: &mut Credits,
+    ) -> ReserveOutcome {
         let (namespace, lease) = (command.namespace, command.lease);
         let hash = self.index.hash(namespace, lease);
         if let Some((_, found)) = self.find(hash, namespace, lease) {
@@ -108,9 +120,10 @@ impl Limits {
             None => {}
         }
         let mut is_refused = false;
-        let mut fits = true;
+        let (mut fits, mut has_credit) = (true, false);
         for part in wanted {
             match self.advanced(namespace, part.limit, now) {
+                Some(limit) if limit.phase == Phase::Active && limit.is_credit => has_credit = true,
                 Some(limit) if limit.phase == Phase::Active => fits &= part.amount <= limit.available(),
                 Some(_) | None => is_refused = true,
             }
@@ -124,7 +137,13 @@ impl Limits {
         if !fits {
             return ReserveOutcome::Denied(self.deny(now, command, wanted));
         }
-        self.take(now, command, hash, wanted);
+        if has_credit && let Err(denial) = self.plan_credit(now, command, wanted, credits) {
+            return ReserveOutcome::InsufficientCredit(denial);
+        }
+        let slot = self.take(now, command, hash, wanted);
+        if has_credit {
+            self.take_credit(now, command, slot, credits);
+        }
         ReserveOutcome::Created { reserved_at: now }
     }
 
@@ -154,6 +173,9 @@ impl Limits {
                     Ending::Marked => ReserveOutcome::LeaseExpired,
                     _ if is_other => ReserveOutcome::ExistsWithOtherRequirements,
                     Ending::Completed => ReserveOutcome::LeaseExpired,
+                    Ending::NoCredit | Ending::NoAccount | Ending::AccountFrozen | Ending::AccountClosed => {
+                        ReserveOutcome::ExistsInsufficientCredit(tombstone.credit_denial(now))
+                    }
                     Ending::Denied | Ending::DeniedNever => ReserveOutcome::ExistsDenied(Denial {
                         retry_after_ms: tombstone.at.ms_since(now),
                         limited_by: vec![tombstone.limited_by],
@@ -186,18 +208,23 @@ impl Limits {
         }
     }
 
-    fn take(&mut self, now: UnixMs, command: &Reserve<'_>, hash: Hash, wanted: &[Wanted]) {
+    fn take(&mut self, now: UnixMs, command: &Reserve<'_>, hash: Hash, wanted: &[Wanted]) -> u32 {
         let mut parts = std::mem::take(&mut self.parts);
         parts.clear();
         let State { limits, nodes, .. } = &mut self.state;
         for part in wanted {
             let limit = &mut limits[part.limit];
             limit.denials = 0;
+            if limit.is_credit {
+                parts.push(Reservation::credit(part.limit, limit.hold_seconds, part.amount));
+                continue;
+            }
             limit.timeline.add(nodes, now.plus_ms(limit.hold_ms()), Sums::unsettled(part.amount));
             parts.push(Reservation::new(part.limit, limit.is_rolling, limit.hold_seconds, part.amount));
         }
-        self.add_lease(command.namespace, command.lease, hash, now, &parts);
+        let slot = self.add_lease(command.namespace, command.lease, hash, now, &parts);
         self.parts = parts;
+        slot
     }
 
     /// Remembers the denial: the lease stays denied even when it would fit.

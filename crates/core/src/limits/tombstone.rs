@@ -23,6 +23,14 @@ pub(crate) enum Ending {
     Completed = 3,
     /// It was completed before anyone reserved it.
     Marked = 4,
+    /// All limits had room, and an account had too little.
+    NoCredit = 5,
+    /// The account was never opened.
+    NoAccount = 6,
+    /// The account was frozen.
+    AccountFrozen = 7,
+    /// The account was closed.
+    AccountClosed = 8,
 }
 
 #[derive(Clone, Copy, Default)]

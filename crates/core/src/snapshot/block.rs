@@ -22,11 +22,12 @@ pub(super) enum Kind {
     Accounts = 4,
     Limits = 5,
     Leases = 6,
-    Cells = 7,
-    Tombstones = 8,
-    Clients = 9,
-    Results = 10,
-    End = 11,
+    Holds = 7,
+    Cells = 8,
+    Tombstones = 9,
+    Clients = 10,
+    Results = 11,
+    End = 12,
 }
 
 impl Kind {
@@ -38,11 +39,12 @@ impl Kind {
             4 => Kind::Accounts,
             5 => Kind::Limits,
             6 => Kind::Leases,
-            7 => Kind::Cells,
-            8 => Kind::Tombstones,
-            9 => Kind::Clients,
-            10 => Kind::Results,
-            11 => Kind::End,
+            7 => Kind::Holds,
+            8 => Kind::Cells,
+            9 => Kind::Tombstones,
+            10 => Kind::Clients,
+            11 => Kind::Results,
+            12 => Kind::End,
             _ => return None,
         })
     }

@@ -1,9 +1,12 @@
 //! The records of vaults and accounts.
 
 use super::records::i128;
-use crate::book::{Book, NamespaceId, VaultId};
-use crate::credits::{ASSETS_MAX, Account, Asset, AssetId, Overdraft, Standing, State, Vault};
-use crate::id::{AccountName, AssetName, VaultName};
+use crate::book::{Book, LimitId, NamespaceId, VaultId};
+use crate::credits::{ASSETS_MAX, Account, Asset, AssetId, Hold, Overdraft, Standing, State, Vault, second};
+use crate::id::{AccountName, AssetName, LeaseId, VaultName};
+use crate::limits::Reservation;
+use crate::limits::index::Found;
+use crate::limits::slab::NONE;
 use crate::wire::{Bytes, Malformed, Put};
 
 pub(super) fn put_vault(out: &mut Vec<u8>, vault: &Vault) {
@@ -87,6 +90,109 @@ pub(super) fn read_account(book: &mut Book, input: &mut Bytes<'_>) -> Result<(),
             return Err(Malformed("a closed account is not empty"));
         }
         credits.balance_mut(account, asset).amount = amount;
+    }
+    Ok(())
+}
+
+/// A hold; what it holds and until when is said by its lease.
+pub(super) fn put_hold(out: &mut Vec<u8>, hold: &Hold) {
+    out.put_u16(hold.namespace.0);
+    out.put_u128(hold.lease.to_u128());
+    out.put_u32(hold.limit.0);
+    out.put_u32(hold.account);
+    out.put_u16(hold.asset.0);
+    out.put_u32(hold.revenue);
+    out.put_u8(hold.keeps_debt.into());
+    out.put_u8(hold.is_released.into());
+}
+
+/// Puts holds back: first those that wait for their release, in that order, then the released ones in the order
+/// of their leases.
+#[derive(Default)]
+pub(super) struct HoldsRead {
+    pub(super) count: u64,
+    last_second: u64,
+    last_released: Option<(u32, LimitId)>,
+    parts: Vec<Reservation>,
+}
+
+impl HoldsRead {
+    pub(super) fn read(&mut self, book: &mut Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
+        let (namespace, lease) = (NamespaceId(input.u16()?), LeaseId::from_u128(input.u128()?));
+        let limit = LimitId(input.u32()?);
+        let hash = book.limits.hash(namespace, lease);
+        let Some((_, Found::Record(slot))) = book.limits.find(hash, namespace, lease) else {
+            return Err(Malformed("a hold is of no lease"));
+        };
+        let record = *book.limits.state.leases.get(slot);
+        book.limits.state.leases.parts(&record, &mut self.parts);
+        let part = self.parts.iter().find(|part| part.limit == limit && part.is_credit());
+        let part = part.ok_or(Malformed("a hold is of nothing that its lease took"))?;
+        let (account, asset, revenue) = (input.u32()?, AssetId(input.u16()?), input.u32()?);
+        let state = &book.credits.state;
+        if account >= state.accounts.used() || revenue >= state.accounts.used() {
+            return Err(Malformed("a hold is of no account"));
+        }
+        let (payer, payee) = (state.accounts.get(account).vault, state.accounts.get(revenue).vault);
+        let vault = state.vaults.get(payer.0 as usize).map(|vault| vault.namespace);
+        let balance = state.balance(account, asset);
+        let hold = Hold {
+            lease,
+            amount: part.amount,
+            ends_at: record.reserved_at.plus_ms(part.hold_ms()),
+            limit,
+            account,
+            balance: balance.ok_or(Malformed("a hold is of no balance"))?,
+            revenue,
+            namespace,
+            asset,
+            keeps_debt: input.bool()?,
+            is_released: input.bool()?,
+            sibling: NONE,
+            ..Hold::default()
+        };
+        if payer != payee || vault != Some(namespace) {
+            return Err(Malformed("a hold is in two vaults, or in another namespace"));
+        }
+        let room = u64::MAX.saturating_sub(state.balances.get(hold.balance).held.sums().total());
+        if hold.amount > room {
+            return Err(Malformed("more is held than can be counted"));
+        }
+        self.check_order(book, slot, &hold)?;
+        add_hold(book, slot, record.holds, hold)?;
+        self.count = self.count.saturating_add(1);
+        Ok(())
+    }
+
+    fn check_order(&mut self, book: &Book, slot: u32, hold: &Hold) -> Result<(), Malformed> {
+        let now = book.limits.state.now();
+        let is_in_order = if hold.is_released {
+            let last = self.last_released.replace((slot, hold.limit));
+            second(hold.ends_at).saturating_mul(1_000) <= now.get() && last < Some((slot, hold.limit))
+        } else {
+            let last = std::mem::replace(&mut self.last_second, second(hold.ends_at));
+            self.last_released.is_none() && last <= self.last_second
+        };
+        if is_in_order { Ok(()) } else { Err(Malformed("holds are out of order")) }
+    }
+}
+
+/// Puts a hold into its place among those of its lease, which are in order of limit.
+fn add_hold(book: &mut Book, lease: u32, first: u32, hold: Hold) -> Result<(), Malformed> {
+    let state = &book.credits.state;
+    let before = state.hold_slots(first).filter(|slot| state.holds.get(*slot).limit < hold.limit).last();
+    let after = match before {
+        Some(before) => state.holds.get(before).sibling,
+        None => first,
+    };
+    if after != NONE && state.holds.get(after).limit == hold.limit {
+        return Err(Malformed("a hold is doubled"));
+    }
+    let now = book.limits.state.now();
+    let slot = book.credits.keep(now, Hold { sibling: after, ..hold });
+    match before {
+        Some(before) => book.credits.state.holds.get_mut(before).sibling = slot,
+        None => book.limits.state.leases.set_holds(lease, slot),
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! From bytes to a Book.
 
 use super::block::{BLOCK_BYTES, FRAME_BYTES, Frame, HEADER_BYTES, Kind, SIGNATURE};
-use super::credit::{check_vaults, read_account, read_vault};
+use super::credit::{HoldsRead, check_vaults, read_account, read_vault};
 use super::records::{BookRecord, CellRecord, LeaseRecord, read_limit, read_tombstone, tombstone_leases};
 use super::writers::{read_recent, read_stream};
 use super::{SNAPSHOT_VERSION, SnapshotError};
@@ -28,6 +28,8 @@ pub struct Restore {
     book: Option<Book>,
     last_cell: Option<(LimitId, UnixMs)>,
     last_second: u64,
+    credit_parts: u64,
+    holds: HoldsRead,
     parts: Vec<Reservation>,
 }
 
@@ -47,6 +49,8 @@ impl Restore {
             book: None,
             last_cell: None,
             last_second: 0,
+            credit_parts: 0,
+            holds: HoldsRead::default(),
             parts: Vec::new(),
         }
     }
@@ -137,6 +141,9 @@ impl Restore {
         } else {
             let Some(mut book) = self.book.take() else { return Err(Malformed("it has no beginning")) };
             let result = match kind {
+                Kind::End if self.holds.count != self.credit_parts => {
+                    Err(Malformed("holds of credit are missing"))
+                }
                 Kind::End => end(&book, input),
                 _ => self.records_of(kind, &mut book, input),
             };
@@ -166,6 +173,7 @@ impl Restore {
                 Kind::Vaults => read_vault(book, input)?,
                 Kind::Accounts => read_account(book, input)?,
                 Kind::Limits => limit(&mut book.limits, input)?,
+                Kind::Holds => self.holds.read(book, input)?,
                 Kind::Cells => self.cell(&mut book.limits, input)?,
                 Kind::Leases => self.lease(&mut book.limits, input)?,
                 Kind::Tombstones => self.tombstone(&mut book.limits, input)?,
@@ -212,9 +220,11 @@ impl Restore {
             let ends_at = reserved_at.plus_ms(part.hold_ms());
             let limit = limits.state.limit(namespace, part.limit);
             let limit = limit.ok_or(Malformed("a lease holds a limit that is not there"))?;
-            if ends_at > now {
+            if part.is_credit() {
+                self.credit_parts = self.credit_parts.saturating_add(1);
+            } else if ends_at > now {
                 // A limit that is held keeps its kind: it cannot be deleted before it is free.
-                if limit.is_rolling != part.is_rolling() {
+                if limit.is_rolling != part.is_rolling() || limit.is_credit {
                     return Err(Malformed("a lease holds a limit of another kind"));
                 }
                 hold(&mut limits.state, part.limit, ends_at, Sums::unsettled(part.amount))?;
@@ -283,9 +293,12 @@ fn hold(state: &mut State, id: LimitId, at: UnixMs, sums: Sums) -> Result<(), Ma
 
 fn check_tombstone(state: &State, tombstone: &Tombstone) -> Result<(), Malformed> {
     let is_consistent = match tombstone.ending {
-        Ending::Denied | Ending::DeniedNever => {
-            state.limit(tombstone.namespace, tombstone.limited_by).is_some()
-        }
+        Ending::Denied
+        | Ending::DeniedNever
+        | Ending::NoCredit
+        | Ending::NoAccount
+        | Ending::AccountFrozen
+        | Ending::AccountClosed => state.limit(tombstone.namespace, tombstone.limited_by).is_some(),
         Ending::Completed => tombstone.limited_by == LimitId::default(),
         Ending::Marked => {
             tombstone.limited_by == LimitId::default()

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::block::{self, BLOCK_BYTES, FRAME_BYTES, Kind};
-use super::credit::{put_account, put_vault};
+use super::credit::{put_account, put_hold, put_vault};
 use super::records::{BookRecord, CellRecord, LeaseRecord, put_limit, put_tombstone};
 use super::writers::{put_recent, put_stream};
 use crate::book::{LimitId, Receipt};
-use crate::credits;
+use crate::credits::{self, Hold};
 use crate::limits::{Lease, Reservation, State, Tombstone};
 use crate::sequence::Streams;
 use crate::time::UnixMs;
@@ -36,6 +36,13 @@ impl Frozen {
         self.state.now()
     }
 
+    /// The holds that were released and still belong to a lease, in the order of the leases.
+    fn released(&self) -> impl Iterator<Item = &Hold> + Send {
+        let leases = (self.credits.released > 0).then(|| self.state.leases.iter());
+        let holds = leases.into_iter().flatten().flat_map(|lease| self.credits.hold_slots(lease.holds));
+        holds.map(|slot| self.credits.holds.get(slot)).filter(|hold| hold.is_released)
+    }
+
     /// The snapshot, piece by piece. Put together in order, the pieces are the whole.
     #[must_use]
     pub fn encode(&self) -> Encoded<'_> {
@@ -48,6 +55,7 @@ impl Frozen {
             place: 0,
             cells: Vec::new(),
             next_cell: 0,
+            holds: Box::new(self.credits.queue().chain(self.released())),
             leases: Box::new(self.state.leases.iter()),
             tombstones: Box::new(self.state.tombstones.iter()),
             parts: Vec::new(),
@@ -67,6 +75,7 @@ pub struct Encoded<'a> {
     place: u32,
     cells: Vec<CellRecord>,
     next_cell: usize,
+    holds: Box<dyn Iterator<Item = &'a Hold> + Send + 'a>,
     leases: Box<dyn Iterator<Item = &'a Lease> + Send + 'a>,
     tombstones: Box<dyn Iterator<Item = &'a Tombstone> + Send + 'a>,
     parts: Vec<Reservation>,
@@ -115,6 +124,12 @@ impl Encoded<'_> {
             }
             Kind::Vaults => self.fill_vaults(block),
             Kind::Accounts => self.fill_accounts(block),
+            Kind::Holds => {
+                while block.len() < BLOCK_BYTES {
+                    let Some(hold) = self.holds.next() else { return };
+                    put_hold(block, hold);
+                }
+            }
             Kind::Clients => self.fill_clients(block),
             Kind::Results => self.fill_results(block),
             Kind::End => {

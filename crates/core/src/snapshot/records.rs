@@ -110,7 +110,8 @@ pub(super) fn read_limit(input: &mut Bytes<'_>) -> Result<(Limit, Definition), M
     let is_consistent = match phase {
         Phase::Active => limit.capacity == limit.defined,
         Phase::Decreasing => limit.capacity > limit.defined,
-        Phase::Deleting => limit.capacity > 0,
+        // A credit limit goes at once.
+        Phase::Deleting => limit.capacity > 0 && !limit.is_credit,
         Phase::Deleted => limit.capacity == 0 && limit.debt == 0 && limit.denials == 0,
     };
     if !is_consistent || limit.revision == 0 || limit.denials > DENIALS_MAX {
@@ -138,6 +139,10 @@ impl CellRecord {
     }
 }
 
+const ROLLING: u8 = 1;
+const CONCURRENCY: u8 = 2;
+const CREDIT: u8 = 3;
+
 /// What a part of a lease takes.
 const PART_BYTES: usize = 17;
 
@@ -157,7 +162,11 @@ impl LeaseRecord {
         out.put_u8(parts.len() as u8);
         for part in parts {
             out.put_u32(part.limit.0);
-            out.put_u8(part.is_rolling().into());
+            out.put_u8(match (part.is_rolling(), part.is_credit()) {
+                (true, _) => ROLLING,
+                (false, false) => CONCURRENCY,
+                (false, true) => CREDIT,
+            });
             out.put_u32(part.hold_seconds());
             out.put_u64(part.amount);
         }
@@ -186,7 +195,7 @@ impl LeaseRecord {
         parts.clear();
         for _ in 0..input.u8()? {
             let limit = LimitId(input.u32()?);
-            let is_rolling = input.bool()?;
+            let kind = input.u8()?;
             let hold_seconds = input.u32()?;
             if hold_seconds == 0 || hold_seconds > HOLD_SECONDS_MAX {
                 return Err(Malformed("a reservation is held for too short or too long"));
@@ -195,7 +204,11 @@ impl LeaseRecord {
             if amount == 0 || parts.last().is_some_and(|last| last.limit >= limit) {
                 return Err(Malformed("the reservations of a lease are empty or out of order"));
             }
-            parts.push(Reservation::new(limit, is_rolling, hold_seconds, amount));
+            parts.push(match kind {
+                ROLLING | CONCURRENCY => Reservation::new(limit, kind == ROLLING, hold_seconds, amount),
+                CREDIT => Reservation::credit(limit, hold_seconds, amount),
+                _ => return Err(Malformed("the kind of a reservation is unknown")),
+            });
         }
         Ok(record)
     }
@@ -230,6 +243,10 @@ pub(super) fn read_tombstone(input: &mut Bytes<'_>) -> Result<Tombstone, Malform
         2 => Ending::DeniedNever,
         3 => Ending::Completed,
         4 => Ending::Marked,
+        5 => Ending::NoCredit,
+        6 => Ending::NoAccount,
+        7 => Ending::AccountFrozen,
+        8 => Ending::AccountClosed,
         _ => return Err(Malformed("the ending of a lease is unknown")),
     };
     let resolved_at = time(input)?;

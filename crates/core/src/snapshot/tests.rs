@@ -44,7 +44,7 @@ fn small_book() -> Book {
 fn a_small_book_has_the_bytes_it_always_had() {
     let bytes = whole(&mut small_book());
     assert_eq!(&bytes[..12], b"EARMARK\n\x01\0\0\0");
-    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (525, 4_163_442_635));
+    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (525, 2_623_512_269));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::support::desk::{Desk, START, concurrency, rolling};
 use crate::support::step::{by_id, by_key};
 
 fn over(limit: LimitId, amount: u64, how: OverageHow) -> Settlement {
-    Settlement { ignored: Vec::new(), overages: vec![OverageTaken { limit, amount, how }] }
+    Settlement { overages: vec![OverageTaken { limit, amount, how }], ..Settlement::default() }
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn actuals_for_keys_that_were_never_reserved_are_ignored_by_their_places() {
     let lease = desk.take(&[("tpm", 40)]);
     let actuals = [("never:put", 7), ("tpm", 30), ("rpm", 5)];
     let ignored = vec![0, 2];
-    assert_eq!(desk.settle(lease, &actuals), Settlement { ignored, overages: Vec::new() });
+    assert_eq!(desk.settle(lease, &actuals), Settlement { ignored, ..Settlement::default() });
     assert_eq!((desk.reserved("tpm"), desk.reserved("rpm")), (30, 0));
 }
 

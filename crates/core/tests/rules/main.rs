@@ -10,6 +10,7 @@ mod capacity;
 mod complete;
 mod credit;
 mod hints;
+mod holds;
 mod leases;
 mod memory;
 mod reserve;

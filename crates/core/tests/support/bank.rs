@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountName, AssetName, BalanceInfo, Operation, Overdraft, Receipt, Standing, VaultId, WriteError,
-    WriteOutcome,
+    AccountName, AssetName, BalanceInfo, CreditDenial, CreditTerms, Definition, Kind, Operation, Overage,
+    Overdraft, Receipt, ReserveOutcome, Standing, VaultId, WriteError, WriteOutcome,
 };
 
-use super::desk::Desk;
-use super::writer::Writer;
+use super::desk::{Desk, rolling};
+use super::writer::{Writer, vault};
 
 pub struct Bank {
     pub desk: Desk,
@@ -89,7 +89,11 @@ impl Bank {
 
     pub fn balance(&self, name: &str, what: &str) -> Option<BalanceInfo> {
         let info = self.desk.book.account(VaultId::MAIN, &account(name))?;
-        self.desk.book.balances(info.id).into_iter().find(|balance| balance.asset == asset(what))
+        self.desk
+            .book
+            .balances(self.desk.now(), info.id)
+            .into_iter()
+            .find(|balance| balance.asset == asset(what))
     }
 
     pub fn available(&self, name: &str, what: &str) -> i128 {
@@ -98,5 +102,37 @@ impl Bank {
 
     pub fn standing(&self, name: &str) -> Standing {
         self.desk.book.account(VaultId::MAIN, &account(name)).unwrap().standing
+    }
+}
+
+/// A limit of kind `credit` on an account of the main vault that pays `revenue`, of the asset `usd`.
+pub fn credit(name: &str, payer: &str, timeout_seconds: u32, overage: Overage) -> Definition {
+    let terms = CreditTerms {
+        timeout_seconds,
+        vault: vault("main"),
+        account: account(payer),
+        asset: asset("usd"),
+        revenue: account("revenue"),
+    };
+    Definition { kind: Kind::Credit(terms), capacity: 0, overage, ..rolling(name, 1, 1) }
+}
+
+impl Bank {
+    /// A limit of kind `credit` that pays someone else.
+    pub fn paying(&self, name: &str, payer: &str, revenue: &str, timeout_seconds: u32) -> Definition {
+        let mut definition = credit(name, payer, timeout_seconds, Overage::Debt);
+        if let Kind::Credit(terms) = &mut definition.kind {
+            terms.revenue = account(revenue);
+        }
+        definition
+    }
+
+    /// A new lease that must be denied for want of credit.
+    pub fn short(&mut self, named: &[(&str, u64)]) -> CreditDenial {
+        let lease = self.desk.lease();
+        match self.desk.reserve(lease, named) {
+            ReserveOutcome::InsufficientCredit(denial) => denial,
+            other => panic!("{named:?} was not denied for want of credit: {other:?}"),
+        }
     }
 }

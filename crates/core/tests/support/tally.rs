@@ -144,6 +144,8 @@ fn reserve(outcome: &ReserveOutcome) -> &'static str {
         ReserveOutcome::Denied(denial) if denial.never => "reserve denied for ever",
         ReserveOutcome::Denied(denial) if denial.limited_by.len() == 1 => "reserve denied by one",
         ReserveOutcome::Denied(_) => "reserve denied by several",
+        ReserveOutcome::InsufficientCredit(_) => "reserve without credit",
+        ReserveOutcome::ExistsInsufficientCredit(_) => "reserve exists, without credit",
         ReserveOutcome::Created { .. } => "reserve created",
     }
 }

@@ -46,12 +46,12 @@ impl Model {
         for part in &parts {
             let place = names.iter().position(|name| *name == Named::Number(part.limit));
             let actual = place.map_or(part.amount, |place| said.actuals[place].amount);
-            overages.extend(self.settle((said.namespace, said.lease), *part, actual));
+            overages.extend(self.settle((said.namespace, said.lease), part, actual));
         }
-        CompleteOutcome::Completed(Settlement { ignored, overages })
+        CompleteOutcome::Completed(Settlement { ignored, overages, charges: Vec::new() })
     }
 
-    fn settle(&mut self, lease: (NamespaceId, LeaseId), part: Held, actual: u64) -> Option<OverageTaken> {
+    fn settle(&mut self, lease: (NamespaceId, LeaseId), part: &Held, actual: u64) -> Option<OverageTaken> {
         let now = self.time();
         let place =
             self.reservations.iter().position(|r| r.limit == part.limit && r.unsettled == Some(lease));
@@ -86,8 +86,8 @@ impl Model {
     }
 
     /// Settled reservations of a window beyond the retention end with their slot.
-    fn settled_end(&self, part: Held) -> UnixMs {
-        let window = hold_ms(part.kind);
+    fn settled_end(&self, part: &Held) -> UnixMs {
+        let window = hold_ms(&part.kind);
         if window <= self.config.retention_ms {
             return part.end;
         }

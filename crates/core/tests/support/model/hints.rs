@@ -3,7 +3,7 @@
 use earmark_core::{Hints, Kind, LeaseId};
 
 /// How long to stay away from a limit after `run` denials in a row, by what the hints say alone.
-pub fn backoff_ms(hints: &Hints, kind: Kind, run: u32) -> u64 {
+pub fn backoff_ms(hints: &Hints, kind: &Kind, run: u32) -> u64 {
     match kind {
         Kind::Concurrency { .. } => {
             let mut wait = hints.concurrency_base_ms.min(hints.concurrency_max_ms);
@@ -13,13 +13,14 @@ pub fn backoff_ms(hints: &Hints, kind: Kind, run: u32) -> u64 {
             wait
         }
         Kind::Rolling { window_seconds } => {
-            let part_of_window = u64::from(window_seconds) * 1_000 / hints.rolling_window_part.max(1);
+            let part_of_window = u64::from(*window_seconds) * 1_000 / hints.rolling_window_part.max(1);
             let mut wait = hints.rolling_base_ms.max(part_of_window).min(hints.rolling_max_ms);
             for _ in 0..run {
                 wait = wait.saturating_add(wait / 2).min(hints.rolling_max_ms);
             }
             wait
         }
+        Kind::Credit(_) => panic!("the model knows no credit"),
     }
 }
 

@@ -22,7 +22,7 @@ pub enum Fate {
 }
 
 /// One requirement of a lease that was allowed, under the definition of then.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Held {
     pub limit: LimitId,
     pub amount: u64,
@@ -124,6 +124,6 @@ pub fn closed(reserved_at: Option<UnixMs>, state: LeaseState) -> LeaseInfo {
     LeaseInfo { reserved_at, requirements: Vec::new(), state }
 }
 
-pub fn hold_ms(kind: Kind) -> u64 {
+pub fn hold_ms(kind: &Kind) -> u64 {
     u64::from(kind.hold_seconds()) * 1_000
 }

@@ -58,7 +58,7 @@ impl Model {
             Some(id) => {
                 let limit = &mut self.limits[id.0 as usize];
                 let exists = limit.standing != Standing::Deleted;
-                if exists && !limit.definition.kind.is_same_kind(put.definition.kind) {
+                if exists && !limit.definition.kind.is_same_kind(&put.definition.kind) {
                     return LimitOutcome::KindDiffers;
                 }
                 limit.redefine(put.definition);

@@ -105,8 +105,8 @@ impl Model {
         for &(limit, amount) in wanted {
             let definition = &mut self.limits[limit.0 as usize];
             definition.denials_in_a_row = 0;
-            let kind = definition.definition.kind;
-            let end = now.plus_ms(hold_ms(kind));
+            let kind = definition.definition.kind.clone();
+            let end = now.plus_ms(hold_ms(&kind));
             parts.push(Held { limit, amount, kind, end });
             self.reservations.push(Reservation { limit, amount, end, unsettled: Some((namespace, id)) });
         }
@@ -149,11 +149,12 @@ impl Model {
         let now = self.time();
         let definition = &self.limits[limit.0 as usize];
         let hints = &self.config.hints;
-        let backoff = backoff_ms(hints, definition.definition.kind, definition.denials_in_a_row);
+        let backoff = backoff_ms(hints, &definition.definition.kind, definition.denials_in_a_row);
         let backoff = jittered_ms(hints, lease, backoff);
         let mut held: Vec<&Reservation> = self.reservations.iter().filter(|r| r.limit == limit).collect();
         held.sort_by_key(|r| r.end);
         match definition.definition.kind {
+            Kind::Credit(_) => panic!("the model knows no credit"),
             Kind::Concurrency { .. } => backoff.min(held[0].end.ms_since(now)),
             Kind::Rolling { .. } => {
                 let mut free = self.available(limit);

@@ -1,0 +1,361 @@
+//! Holds: credit set aside for leases, until they say what they cost or run out of time.
+//!
+//! What is held stays part of its account's balance, and a timeline says how much of it is not to be spent
+//! until when. So a hold that ran out is spendable at that very moment, however many others did too; that it was
+//! released is written to the journal later, a few at a time.
+
+use super::account::{AccountId, AssetId, Balance, Standing};
+use super::plan::Overdraft;
+use super::{Credits, State};
+use crate::book::{Charge, CreditShortage, HoldEntry, JournalRecord, LimitId, NamespaceId, SettleEntry};
+use crate::id::{AccountName, LeaseId};
+use crate::limits::buckets::Bucket;
+use crate::limits::slab::{NONE, Record};
+use crate::limits::timeline::{Nodes, Sums};
+use crate::time::UnixMs;
+
+/// The most holds that one command releases because their time is over. One reserve makes fewer.
+const CLEAN_HOLDS: usize = 64;
+/// The most nodes of timelines that one command frees.
+const CLEAN_NODES: usize = 64;
+
+/// Credit set aside for one requirement of one lease. All that settling it needs is in here, whatever becomes of
+/// its limit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Hold {
+    pub(crate) lease: LeaseId,
+    pub(crate) amount: u64,
+    pub(crate) ends_at: UnixMs,
+    pub(crate) limit: LimitId,
+    pub(crate) account: u32,
+    pub(crate) balance: u32,
+    pub(crate) revenue: u32,
+    /// The next hold of the same lease, in order of limit.
+    pub(crate) sibling: u32,
+    pub(crate) prev: u32,
+    pub(crate) next: u32,
+    pub(crate) namespace: NamespaceId,
+    pub(crate) asset: AssetId,
+    pub(crate) keeps_debt: bool,
+    /// Its time was over, and the journal says so.
+    pub(crate) is_released: bool,
+}
+
+impl Record for Hold {
+    fn link(&self) -> u32 {
+        self.next
+    }
+    fn set_link(&mut self, link: u32) {
+        self.next = link;
+    }
+}
+
+impl Balance {
+    /// What can be spent at `now`; below zero if it is owed.
+    pub(crate) fn available(&self, nodes: &Nodes, now: UnixMs) -> i128 {
+        self.amount.saturating_sub(i128::from(self.held_at(nodes, now)))
+    }
+
+    pub(crate) fn held_at(&self, nodes: &Nodes, now: UnixMs) -> u64 {
+        self.held.sums().minus(self.held.due(nodes, now)).total()
+    }
+}
+
+impl State {
+    /// The slots of a lease's holds.
+    pub(crate) fn hold_slots(&self, first: u32) -> impl Iterator<Item = u32> + '_ {
+        let mut slot = first;
+        std::iter::from_fn(move || {
+            let found = (slot != NONE).then_some(slot)?;
+            slot = self.holds.get(found).sibling;
+            Some(found)
+        })
+    }
+
+    /// The holds that were not released yet, in the order in which they will be.
+    pub(crate) fn queue(&self) -> impl Iterator<Item = &Hold> {
+        self.queue.iter().flat_map(move |bucket| {
+            let mut slot = bucket.first;
+            std::iter::from_fn(move || {
+                let hold = (slot != NONE).then(|| self.holds.get(slot))?;
+                slot = hold.next;
+                Some(hold)
+            })
+        })
+    }
+}
+
+impl Credits {
+    /// Whether an account can set `amount` aside at `now`.
+    pub(crate) fn can_hold(
+        &self,
+        now: UnixMs,
+        (account, balance): (u32, u32),
+        amount: u128,
+    ) -> Result<(), CreditShortage> {
+        let found = self.state.accounts.get(account);
+        match found.standing {
+            Standing::Open => {}
+            Standing::Frozen => return Err(CreditShortage::Frozen),
+            Standing::Closed => return Err(CreditShortage::Closed),
+        }
+        let balance = self.state.balances.get(balance);
+        // What is held of one balance is counted in 64 bits.
+        let room = u128::from(u64::MAX.saturating_sub(balance.held.sums().total()));
+        let available = balance.available(&self.state.nodes, now);
+        let is_there = match found.overdraft {
+            Overdraft::Allow => {
+                i128::try_from(amount).is_ok_and(|amount| available.checked_sub(amount).is_some())
+            }
+            Overdraft::Deny => u128::try_from(available).is_ok_and(|available| amount <= available),
+        };
+        if is_there && amount <= room { Ok(()) } else { Err(CreditShortage::NotEnough) }
+    }
+
+    /// Sets credit aside, after `last` of the same lease.
+    pub(crate) fn hold(&mut self, now: UnixMs, hold: Hold, last: Option<u32>) -> u32 {
+        let account = AccountId(hold.account);
+        self.journal.push(JournalRecord::Hold(HoldEntry {
+            at: now,
+            namespace: hold.namespace,
+            lease: hold.lease,
+            limit: hold.limit,
+            account,
+            asset: hold.asset,
+            amount: hold.amount,
+        }));
+        let slot = self.keep(now, Hold { sibling: NONE, ..hold });
+        if let Some(last) = last {
+            self.state.holds.get_mut(last).sibling = slot;
+        }
+        slot
+    }
+
+    /// Keeps a hold: in the queue until it is released, and in its balance until it ends.
+    pub(crate) fn keep(&mut self, now: UnixMs, mut hold: Hold) -> u32 {
+        let state = &mut self.state;
+        if hold.ends_at > now {
+            let balance = state.balances.get_mut(hold.balance);
+            balance.held.add(&mut state.nodes, hold.ends_at, Sums::unsettled(hold.amount));
+        }
+        (hold.prev, hold.next) = (NONE, NONE);
+        if hold.is_released {
+            state.released = state.released.saturating_add(1);
+            return state.holds.insert(hold);
+        }
+        let second = second(hold.ends_at);
+        match state.queue.get_mut(second) {
+            Some(bucket) => {
+                hold.prev = bucket.last;
+                let slot = state.holds.insert(hold);
+                state.holds.get_mut(bucket.last).next = slot;
+                bucket.last = slot;
+                slot
+            }
+            None => {
+                let slot = state.holds.insert(hold);
+                state.queue.insert(second, Bucket { first: slot, last: slot });
+                slot
+            }
+        }
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let state = &mut self.state;
+        let &Hold { prev, next, ends_at, .. } = state.holds.get(slot);
+        if prev != NONE {
+            state.holds.get_mut(prev).next = next;
+        }
+        if next != NONE {
+            state.holds.get_mut(next).prev = prev;
+        }
+        let second = second(ends_at);
+        if prev == NONE && next == NONE {
+            state.queue.remove(second);
+        } else if (prev == NONE || next == NONE)
+            && let Some(bucket) = state.queue.get_mut(second)
+        {
+            if prev == NONE {
+                bucket.first = next;
+            } else {
+                bucket.last = prev;
+            }
+        }
+    }
+
+    /// Writes down that some of the holds whose time is over were released.
+    pub(crate) fn advance(&mut self, now: UnixMs) {
+        self.state.nodes.reclaim(CLEAN_NODES);
+        for _ in 0..CLEAN_HOLDS {
+            let Some((second, bucket)) = self.state.queue.first() else { return };
+            if second.saturating_mul(1_000) > now.get() {
+                return;
+            }
+            self.release(now, bucket.first);
+        }
+    }
+
+    /// Writes down that a hold whose time is over was released.
+    fn release(&mut self, now: UnixMs, slot: u32) {
+        self.unlink(slot);
+        let hold = self.state.holds.get_mut(slot);
+        hold.is_released = true;
+        let hold = *hold;
+        self.state.released = self.state.released.saturating_add(1);
+        let State { balances, nodes, .. } = &mut self.state;
+        nodes.count(1);
+        balances.get_mut(hold.balance).held.expire(nodes, now);
+        self.journal.push(JournalRecord::Release(hold.entry(now)));
+    }
+
+    /// Forgets the holds of a lease that is forgotten. Their time is over.
+    pub(crate) fn forget_holds(&mut self, now: UnixMs, first: u32) {
+        let mut slot = first;
+        while slot != NONE {
+            if !self.state.holds.get(slot).is_released {
+                self.release(now, slot);
+            }
+            let sibling = self.state.holds.get(slot).sibling;
+            self.remove(slot);
+            slot = sibling;
+        }
+    }
+
+    fn remove(&mut self, slot: u32) {
+        if self.state.holds.get(slot).is_released {
+            self.state.released = self.state.released.saturating_sub(1);
+        } else {
+            self.unlink(slot);
+        }
+        self.state.holds.remove(slot);
+    }
+
+    /// Charges what a lease really cost, by limit; what it does not say of a hold is all of it. First every
+    /// hold pays what it can and gives back the rest, then the owner pays what is missing.
+    pub(crate) fn settle(
+        &mut self,
+        now: UnixMs,
+        first: u32,
+        actual: impl Fn(LimitId) -> Option<u64>,
+    ) -> Vec<Charge> {
+        let mut charges = Vec::new();
+        let mut slot = first;
+        while slot != NONE {
+            let hold = *self.state.holds.get(slot);
+            let cost = actual(hold.limit).unwrap_or(hold.amount);
+            charges.push(self.settle_hold(now, slot, hold, cost));
+            slot = hold.sibling;
+        }
+        slot = first;
+        for charge in &mut charges {
+            let hold = *self.state.holds.get(slot);
+            let held = if hold.ends_at > now { hold.amount } else { 0 };
+            self.charge_owner(now, &hold, charge);
+            self.pay(now, &hold, held, charge);
+            self.remove(slot);
+            slot = hold.sibling;
+        }
+        charges
+    }
+
+    /// Lets a hold pay what it can of `cost`, and go.
+    fn settle_hold(&mut self, now: UnixMs, slot: u32, hold: Hold, cost: u64) -> Charge {
+        let mut paid = 0;
+        if hold.ends_at > now {
+            let State { balances, nodes, .. } = &mut self.state;
+            let balance = balances.get_mut(hold.balance);
+            balance.held.change(nodes, hold.ends_at, Sums::unsettled(hold.amount), Sums::ZERO);
+            if let Some(amount) = balance.amount.checked_sub(cost.min(hold.amount).into()) {
+                balance.amount = amount;
+                paid = cost.min(hold.amount);
+            }
+        } else if !hold.is_released {
+            self.release(now, slot);
+        }
+        Charge { limit: hold.limit, cost, paid, debt: 0, uncollected: 0 }
+    }
+
+    /// Takes what a hold did not cover from its owner: what it has, or all of it where debt is kept.
+    fn charge_owner(&mut self, now: UnixMs, hold: &Hold, charge: &mut Charge) {
+        let missing = charge.cost.saturating_sub(charge.paid);
+        let account = self.state.accounts.get(hold.account);
+        let (standing, overdraft) = (account.standing, account.overdraft);
+        let State { balances, nodes, .. } = &mut self.state;
+        let balance = balances.get_mut(hold.balance);
+        let available = balance.available(nodes, now).max(0);
+        let has = missing.min(u64::try_from(available).unwrap_or(u64::MAX));
+        let taken = match standing {
+            Standing::Closed => 0,
+            Standing::Open | Standing::Frozen => {
+                if hold.keeps_debt || overdraft == Overdraft::Allow {
+                    missing
+                } else {
+                    has
+                }
+            }
+        };
+        match balance.amount.checked_sub(taken.into()) {
+            Some(amount) => balance.amount = amount,
+            None => return charge.uncollected = missing,
+        }
+        charge.paid = charge.paid.saturating_add(taken);
+        charge.debt = taken.saturating_sub(has);
+        charge.uncollected = missing.saturating_sub(taken);
+    }
+
+    /// Pays what was charged to the revenue account, and writes the settlement down.
+    fn pay(&mut self, now: UnixMs, hold: &Hold, held: u64, charge: &mut Charge) {
+        let revenue = self.payee(hold);
+        let paid = i128::from(charge.paid);
+        let income = self.balance_mut(revenue, hold.asset);
+        match income.amount.checked_add(paid) {
+            Some(amount) => income.amount = amount,
+            None => {
+                let balance = self.state.balances.get_mut(hold.balance);
+                balance.amount = balance.amount.saturating_add(paid);
+                (charge.paid, charge.debt, charge.uncollected) = (0, 0, charge.cost);
+            }
+        }
+        if charge.cost == 0 && held > 0 {
+            self.journal.push(JournalRecord::Release(hold.entry(now)));
+        } else if charge.cost > 0 {
+            self.journal.push(JournalRecord::Settle(SettleEntry {
+                hold: hold.entry(now),
+                held,
+                revenue: AccountId(revenue),
+                paid: charge.paid,
+                debt: charge.debt,
+                uncollected: charge.uncollected,
+            }));
+        }
+    }
+
+    /// Who is paid: the revenue account of the limit, or the vault's own if that was closed since.
+    fn payee(&self, hold: &Hold) -> u32 {
+        let account = self.state.accounts.get(hold.revenue);
+        if account.standing != Standing::Closed {
+            return hold.revenue;
+        }
+        let own = AccountName::new(AccountName::REVENUE).ok();
+        own.and_then(|name| self.account(account.vault, &name)).unwrap_or(hold.revenue)
+    }
+}
+
+impl Hold {
+    fn entry(&self, at: UnixMs) -> HoldEntry {
+        HoldEntry {
+            at,
+            namespace: self.namespace,
+            lease: self.lease,
+            limit: self.limit,
+            account: AccountId(self.account),
+            asset: self.asset,
+            amount: self.amount,
+        }
+    }
+}
+
+/// The second at whose end a hold can be released.
+pub(crate) fn second(ends_at: UnixMs) -> u64 {
+    ends_at.get().div_ceil(1_000)
+}

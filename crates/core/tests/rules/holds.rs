@@ -1,0 +1,305 @@
+//! Credit held for leases: set aside with the limits, paid as it cost, given back on time.
+
+use earmark_core::{
+    Charge, CompleteOutcome, CreditShortage, JournalRecord, LeaseId, Overage, ReserveOutcome, Standing,
+    VaultId,
+};
+
+use crate::support::bank::{
+    Bank, account, close, credit, freeze, issue, open, open_overdraft, retire, transfer, unfreeze,
+};
+use crate::support::desk::{concurrency, rolling};
+use crate::support::snapshot::{restore, snapshot};
+
+/// An account `acme` with so many usd, and a limit `usd` on it that holds for 60 seconds.
+fn bank(amount: u128, overage: Overage) -> Bank {
+    let mut bank = Bank::new();
+    bank.does(vec![open("acme"), issue("acme", "usd", amount)]);
+    bank.desk.has(credit("usd", "acme", 60, overage));
+    bank
+}
+
+/// Available and held of `acme`, and what `revenue` got.
+fn sums(bank: &Bank) -> (i128, i128, i128) {
+    bank.assert_balanced();
+    let acme = bank.balance("acme", "usd").unwrap();
+    (acme.available, acme.held, bank.available("revenue", "usd"))
+}
+
+fn charged(bank: &mut Bank, lease: LeaseId, actuals: &[(&str, u64)]) -> Charge {
+    let settlement = bank.desk.settle(lease, actuals);
+    assert_eq!(settlement.charges.len(), 1, "{settlement:?}");
+    settlement.charges[0]
+}
+
+#[test]
+fn settling_pays_what_it_cost_and_returns_the_rest() {
+    // (has, holds, actual, overage) -> (available, owed at the end; revenue; paid, debt, uncollected)
+    for (has, actual, overage, left, paid, debt, uncollected) in [
+        (100, Some(10), Overage::Debt, 90, 10, 0, 0),
+        (100, Some(40), Overage::Debt, 60, 40, 0, 0),
+        (100, Some(70), Overage::Debt, 30, 70, 0, 0),
+        (100, Some(70), Overage::Deny, 30, 70, 0, 0),
+        (50, Some(70), Overage::Debt, -20, 70, 20, 0),
+        (50, Some(70), Overage::Deny, 0, 50, 0, 20),
+        (40, Some(u64::MAX), Overage::Deny, 0, 40, 0, u64::MAX - 40),
+        (100, Some(0), Overage::Debt, 100, 0, 0, 0),
+        (100, None, Overage::Debt, 60, 40, 0, 0),
+    ] {
+        let mut bank = bank(has, overage);
+        let lease = bank.desk.take(&[("usd", 40)]);
+        assert_eq!(sums(&bank), (has as i128 - 40, 40, 0));
+        let actuals: Vec<(&str, u64)> = actual.map(|amount| ("usd", amount)).into_iter().collect();
+        let charge = charged(&mut bank, lease, &actuals);
+        assert_eq!(
+            (charge.paid, charge.debt, charge.uncollected),
+            (paid, debt, uncollected),
+            "{has} {actual:?}"
+        );
+        assert_eq!(sums(&bank), (left, 0, i128::from(paid)), "{has} {actual:?} {overage:?}");
+        // A second complete changes nothing.
+        assert_eq!(bank.desk.complete(lease, &[("usd", 5)]), CompleteOutcome::Before);
+        assert_eq!(sums(&bank), (left, 0, i128::from(paid)));
+    }
+}
+
+#[test]
+fn a_debt_is_covered_by_the_next_deposit_first() {
+    let mut bank = bank(50, Overage::Debt);
+    let lease = bank.desk.take(&[("usd", 50)]);
+    charged(&mut bank, lease, &[("usd", 80)]);
+    assert_eq!(sums(&bank).0, -30);
+    bank.does(vec![issue("acme", "usd", 100)]);
+    assert_eq!(sums(&bank).0, 70);
+    bank.refuses(vec![retire("acme", "usd", 71)]);
+    assert_eq!(bank.short(&[("usd", 71)]).why, CreditShortage::NotEnough);
+    bank.desk.take(&[("usd", 70)]);
+}
+
+#[test]
+fn a_hold_returns_exactly_at_its_time_and_counts_in_the_very_next_decision() {
+    let mut bank = bank(100, Overage::Debt);
+    bank.desk.take(&[("usd", 100)]);
+    bank.desk.pass(59_999);
+    assert_eq!(bank.short(&[("usd", 1)]).retry_after_ms, 10_000);
+    bank.desk.pass(1);
+    assert_eq!(sums(&bank), (100, 0, 0));
+    bank.desk.take(&[("usd", 100)]);
+    assert_eq!(sums(&bank), (0, 100, 0));
+}
+
+#[test]
+fn settling_after_the_hold_ran_out_charges_the_owner_while_the_lease_is_remembered() {
+    for (actual, overage, left, paid) in [
+        (Some(30), Overage::Debt, 70, 30),
+        (None, Overage::Debt, 60, 40),
+        (Some(130), Overage::Debt, -30, 130),
+        (Some(130), Overage::Deny, 0, 100),
+        (Some(0), Overage::Debt, 100, 0),
+    ] {
+        for ticks in [0, 1] {
+            let mut bank = bank(100, overage);
+            let lease = bank.desk.take(&[("usd", 40)]);
+            bank.desk.pass(70_000);
+            (0..ticks).for_each(|_| bank.desk.tick());
+            assert_eq!(sums(&bank), (100, 0, 0));
+            let actuals: Vec<(&str, u64)> = actual.map(|amount| ("usd", amount)).into_iter().collect();
+            charged(&mut bank, lease, &actuals);
+            assert_eq!(sums(&bank), (left, 0, paid), "{actual:?}");
+        }
+    }
+    let mut bank = bank(100, Overage::Debt);
+    let lease = bank.desk.take(&[("usd", 40)]);
+    bank.desk.pass(3_600_000);
+    bank.desk.tick();
+    assert_eq!(bank.desk.complete(lease, &[("usd", 40)]), CompleteOutcome::UnknownByAge);
+    assert_eq!(sums(&bank), (100, 0, 0));
+}
+
+#[test]
+fn settling_works_whatever_became_of_the_limit_and_the_account() {
+    // The limit is gone.
+    let mut deleted = bank(100, Overage::Debt);
+    let lease = deleted.desk.take(&[("usd", 40)]);
+    deleted.desk.delete("usd");
+    charged(&mut deleted, lease, &[("usd", 55)]);
+    assert_eq!(sums(&deleted), (45, 0, 55));
+    // The limit came back as something else, or with another account.
+    let mut changed = bank(100, Overage::Debt);
+    let lease = changed.desk.take(&[("usd", 40)]);
+    changed.desk.delete("usd");
+    changed.desk.has(rolling("usd", 5, 60));
+    charged(&mut changed, lease, &[("usd", 55)]);
+    assert_eq!((sums(&changed), changed.desk.reserved("usd")), ((45, 0, 55), 0));
+    // A frozen account pays settlements, and nothing else goes out.
+    let mut frozen = bank(100, Overage::Debt);
+    let lease = frozen.desk.take(&[("usd", 40)]);
+    frozen.does(vec![freeze("acme")]);
+    assert_eq!(frozen.short(&[("usd", 1)]).why, CreditShortage::Frozen);
+    charged(&mut frozen, lease, &[("usd", 120)]);
+    assert_eq!(sums(&frozen), (-20, 0, 120));
+    // From a closed one nothing is charged, and that is counted.
+    let mut closed = bank(40, Overage::Debt);
+    let lease = closed.desk.take(&[("usd", 40)]);
+    closed.refuses(vec![close("acme")]);
+    closed.desk.pass(60_000);
+    closed.does(vec![retire("acme", "usd", 40), close("acme")]);
+    let charge = charged(&mut closed, lease, &[("usd", 10)]);
+    assert_eq!((charge.paid, charge.uncollected), (0, 10));
+    assert_eq!((sums(&closed), closed.standing("acme")), ((0, 0, 0), Standing::Closed));
+    assert_eq!(closed.short(&[("usd", 1)]).why, CreditShortage::Closed);
+}
+
+#[test]
+fn a_closed_revenue_account_is_replaced_by_the_vaults_own() {
+    let mut bank = Bank::new();
+    bank.does(vec![open("acme"), open("sales"), issue("acme", "usd", 100)]);
+    bank.desk.has(bank.paying("usd", "acme", "sales", 60));
+    let lease = bank.desk.take(&[("usd", 40)]);
+    bank.does(vec![close("sales")]);
+    assert_eq!(bank.short(&[("usd", 1)]).why, CreditShortage::Closed);
+    charged(&mut bank, lease, &[("usd", 30)]);
+    assert_eq!(sums(&bank), (70, 0, 30));
+}
+
+#[test]
+fn limits_and_credit_are_taken_together_or_not_at_all() {
+    let mut bank = bank(100, Overage::Debt);
+    bank.desk.has(concurrency("slots", 1, 60));
+    bank.desk.has(rolling("rpm", 10, 60));
+    let short = bank.short(&[("slots", 1), ("usd", 101), ("rpm", 1)]);
+    assert_eq!((short.limit, short.retry_after_ms), (bank.desk.id("usd"), 10_000));
+    assert_eq!((bank.desk.reserved("slots"), bank.desk.reserved("rpm")), (0, 0));
+    let lease = bank.desk.take(&[("slots", 1), ("usd", 60), ("rpm", 1)]);
+    // A limit in the way too: the plain denial, which names no credit.
+    let (_, denial) = bank.desk.denied(&[("slots", 1), ("usd", 60)]);
+    assert_eq!(denial.limited_by, [bank.desk.id("slots")]);
+    assert_eq!(sums(&bank), (40, 60, 0));
+    bank.desk.settle(lease, &[("usd", 1)]);
+    assert_eq!((sums(&bank), bank.desk.reserved("slots")), ((99, 0, 1), 0));
+}
+
+#[test]
+fn a_lease_denied_for_want_of_credit_stays_denied() {
+    let mut bank = bank(10, Overage::Debt);
+    let lease = bank.desk.lease();
+    let first = bank.desk.reserve(lease, &[("usd", 11)]);
+    let ReserveOutcome::InsufficientCredit(denial) = first else { panic!("{first:?}") };
+    bank.does(vec![issue("acme", "usd", 100)]);
+    bank.desk.pass(4_000);
+    let again = bank.desk.reserve(lease, &[("usd", 11)]);
+    let expected = earmark_core::CreditDenial { retry_after_ms: 6_000, ..denial };
+    assert_eq!(again, ReserveOutcome::ExistsInsufficientCredit(expected));
+    assert_eq!(bank.desk.reserve(lease, &[("usd", 1)]), ReserveOutcome::ExistsWithOtherRequirements);
+    assert_eq!(bank.desk.complete(lease, &[]), CompleteOutcome::HeldNothing);
+}
+
+#[test]
+fn keys_of_one_account_are_planned_together_and_the_first_by_key_is_named() {
+    let mut bank = bank(100, Overage::Deny);
+    bank.desk.has(credit("a:usd", "acme", 30, Overage::Deny));
+    let short = bank.short(&[("usd", 60), ("a:usd", 41)]);
+    assert_eq!((short.limit, short.why), (bank.desk.id("a:usd"), CreditShortage::NotEnough));
+    let lease = bank.desk.take(&[("usd", 60), ("a:usd", 40)]);
+    // One key gives back what the other is short of.
+    let settlement = bank.desk.settle(lease, &[("usd", 20), ("a:usd", 75)]);
+    assert!(settlement.charges.iter().all(|charge| charge.uncollected == 0), "{settlement:?}");
+    assert_eq!(sums(&bank), (5, 0, 95));
+}
+
+#[test]
+fn an_unknown_account_vault_or_asset_is_a_want_of_credit_until_it_is_there() {
+    let mut bank = Bank::new();
+    bank.desk.has(credit("usd", "acme", 60, Overage::Debt));
+    assert_eq!(bank.short(&[("usd", 1)]).why, CreditShortage::UnknownAccount);
+    bank.does(vec![open("acme")]);
+    assert_eq!(bank.short(&[("usd", 1)]).why, CreditShortage::UnknownAccount);
+    bank.does(vec![issue("revenue", "usd", 5)]);
+    assert_eq!(bank.short(&[("usd", 1)]).why, CreditShortage::NotEnough);
+    bank.does(vec![transfer("revenue", "acme", "usd", 5)]);
+    bank.desk.take(&[("usd", 5)]);
+}
+
+#[test]
+fn held_credit_cannot_be_spent_and_overdraft_can() {
+    let mut bank = bank(100, Overage::Debt);
+    bank.does(vec![open("bob"), open_overdraft("bank"), transfer("bank", "bob", "usd", 1)]);
+    bank.desk.take(&[("usd", 80)]);
+    bank.refuses(vec![transfer("acme", "bob", "usd", 21)]);
+    bank.does(vec![transfer("acme", "bob", "usd", 20)]);
+    bank.desk.has(credit("o:usd", "bank", 60, Overage::Deny));
+    let lease = bank.desk.take(&[("o:usd", 500)]);
+    assert_eq!((bank.available("bank", "usd"), bank.balance("bank", "usd").unwrap().held), (-501, 500));
+    bank.desk.settle(lease, &[("o:usd", 700)]);
+    assert_eq!(bank.available("bank", "usd"), -701);
+    bank.does(vec![unfreeze("acme")]);
+}
+
+#[test]
+fn the_journal_tells_of_every_hold_settlement_and_release() {
+    let mut bank = bank(100, Overage::Debt);
+    let _ = bank.desk.book.drain_journal();
+    let settled = bank.desk.take(&[("usd", 40)]);
+    let released = bank.desk.take(&[("usd", 10)]);
+    bank.desk.take(&[("usd", 20)]);
+    bank.desk.settle(settled, &[("usd", 25)]);
+    bank.desk.settle(released, &[("usd", 0)]);
+    bank.desk.pass(61_000);
+    bank.desk.tick();
+    let journal = bank.desk.book.drain_journal();
+    let said: Vec<String> = journal
+        .iter()
+        .map(|record| match record {
+            JournalRecord::Transaction(_) => "transaction".into(),
+            JournalRecord::Hold(hold) => format!("hold {}", hold.amount),
+            JournalRecord::Settle(settle) => format!("settle {} of {}", settle.paid, settle.held),
+            JournalRecord::Release(hold) => format!("release {}", hold.amount),
+        })
+        .collect();
+    assert_eq!(said, ["hold 40", "hold 10", "hold 20", "settle 25 of 40", "release 10", "release 20"]);
+    bank.desk.tick();
+    assert_eq!(bank.desk.book.drain_journal(), []);
+}
+
+#[test]
+fn a_crowd_of_holds_that_run_out_at_once_stalls_no_call_and_counts_at_once() {
+    let mut bank = bank(100_000, Overage::Debt);
+    for _ in 0..20_000 {
+        bank.desk.take(&[("usd", 5)]);
+    }
+    bank.short(&[("usd", 1)]);
+    bank.desk.pass(60_000);
+    let before = bank.desk.book.steps();
+    bank.desk.take(&[("usd", 100_000)]);
+    let steps = bank.desk.book.steps() - before;
+    assert!(steps < 1_000, "{steps} steps");
+    for _ in 0..400 {
+        bank.desk.tick();
+    }
+    let released =
+        bank.desk.book.drain_journal().iter().filter(|r| matches!(r, JournalRecord::Release(_))).count();
+    assert_eq!(released, 20_000);
+}
+
+#[test]
+fn holds_go_through_a_snapshot_in_every_state() {
+    let mut bank = bank(1_000, Overage::Deny);
+    bank.desk.has(credit("a:usd", "acme", 5, Overage::Debt));
+    bank.desk.has(concurrency("slots", 10, 600));
+    let live = bank.desk.take(&[("usd", 40), ("slots", 1)]);
+    let expired = bank.desk.take(&[("a:usd", 50), ("usd", 7)]);
+    bank.desk.pass(5_500);
+    bank.desk.denied(&[("slots", 20)]);
+    bank.short(&[("usd", 2_000)]);
+    bank.desk.pass(1_000);
+    bank.desk.tick();
+    bank.desk.take(&[("a:usd", 9)]);
+    let bytes = snapshot(&mut bank.desk.book);
+    let expected = sums(&bank);
+    bank.desk.book = restore(&bytes, 17, 9).unwrap();
+    assert_eq!((snapshot(&mut bank.desk.book), sums(&bank)), (bytes, expected));
+    bank.desk.settle(live, &[("usd", 41)]);
+    bank.desk.settle(expired, &[("usd", 7), ("a:usd", 60)]);
+    assert_eq!(sums(&bank), (1_000 - 41 - 7 - 60 - 9, 9, 41 + 7 + 60));
+    assert!(bank.desk.book.account(VaultId::MAIN, &account("acme")).is_some());
+}
