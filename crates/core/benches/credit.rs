@@ -92,6 +92,10 @@ impl Bank {
             let key = format!("tenant:{number}:credit");
             self.limits.push(put(&mut self.book, self.now, &key, Kind::Credit(terms), 0));
         }
+        // Every limit finds its accounts once.
+        for tenant in 0..self.accounts {
+            self.pair(tenant, 0);
+        }
     }
 
     fn commit(&mut self) {
@@ -133,9 +137,9 @@ impl Bank {
     }
 
     /// A reserve of one hold of credit and of the first `shared` limits, and its complete.
-    fn pair(&mut self, shared: usize) {
+    fn pair(&mut self, tenant: u32, shared: usize) {
         self.pass();
-        let tenant = self.random();
+        self.random();
         let lease =
             LeaseId::from_parts(self.now, (u128::from(self.random) << 16) | u128::from(self.calls & 0xffff));
         let part = |limit, amount| Part { limit: LimitRef::Id(limit), amount };
@@ -177,8 +181,14 @@ fn benches(c: &mut Criterion) {
             });
         };
         measure("sequenced write of one transfer", 1, Bank::transfer);
-        measure("entries: hold and settle", 2, |bank| bank.pair(0));
-        measure("three limits and one hold, and its settle", 1, |bank| bank.pair(3));
+        measure("entries: hold and settle", 2, |bank| {
+            let tenant = bank.random();
+            bank.pair(tenant, 0);
+        });
+        measure("three limits and one hold, and its settle", 1, |bank| {
+            let tenant = bank.random();
+            bank.pair(tenant, 3);
+        });
     }
     group.finish();
 }

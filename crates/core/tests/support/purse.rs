@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use earmark_core::{Operation, Overdraft, RESULTS_MAX, RESULTS_MS, Receipt, Standing, UnixMs, Write};
+use earmark_core::{
+    LeaseId, Operation, Overdraft, RESULTS_MAX, RESULTS_MS, Receipt, Standing, UnixMs, Write,
+};
 
 pub const ACCOUNTS: [&str; 5] = ["revenue", "a", "b", "c", "d"];
 pub const ASSETS: [&str; 2] = ["usd", "eur"];
@@ -25,8 +27,28 @@ struct Done {
 pub struct Purse {
     tables: Tables,
     done: Vec<Done>,
+    pub holds: Vec<Held>,
     clients_max: usize,
 }
+
+/// What one key of a lease holds, and on which terms.
+#[derive(Clone, Debug)]
+pub struct Held {
+    pub lease: LeaseId,
+    pub key: usize,
+    pub amount: u64,
+    pub ends_at: UnixMs,
+}
+
+/// A limit of kind `credit`: account, asset, revenue, seconds, and whether debt is kept.
+pub type Terms = (&'static str, &'static str, &'static str, u32, bool);
+
+pub const TERMS: [Terms; 4] = [
+    ("a", "usd", "revenue", 5, true),
+    ("a", "usd", "revenue", 60, false),
+    ("b", "usd", "c", 2, true),
+    ("d", "eur", "b", 30, false),
+];
 
 type Code = &'static str;
 
@@ -34,7 +56,7 @@ impl Purse {
     pub fn new(clients_max: usize) -> Purse {
         let mut tables = Tables::default();
         tables.accounts.insert("revenue".into(), (Standing::Open, Overdraft::Deny));
-        Purse { tables, done: Vec::new(), clients_max }
+        Purse { tables, done: Vec::new(), holds: Vec::new(), clients_max }
     }
 
     pub fn standing(&self, name: &str) -> Option<Standing> {
@@ -79,15 +101,86 @@ impl Purse {
             return Err("TOO_MANY_CLIENTS");
         }
         let mut tables = self.tables.clone();
-        tables.apply(write)?;
+        tables.apply(write, &self.held(now))?;
         self.tables = tables;
         self.done.push(Done { write: write.clone(), at: now, receipt: None });
         Ok(None)
     }
 }
 
+impl Purse {
+    /// What is held at `now`, by account and asset.
+    pub fn held(&self, now: UnixMs) -> Net {
+        let mut held = Net::new();
+        for hold in self.holds.iter().filter(|hold| hold.ends_at > now) {
+            let (account, asset, ..) = TERMS[hold.key];
+            *held.entry((account.into(), asset.into())).or_default() += i128::from(hold.amount);
+        }
+        held
+    }
+
+    /// Whether all keys can be held; if so, they are.
+    pub fn reserve(&mut self, now: UnixMs, lease: LeaseId, wanted: &[(usize, u64)]) -> bool {
+        let held = self.held(now);
+        let can_be = wanted.iter().all(|&(key, _)| {
+            let (account, asset, revenue, ..) = TERMS[key];
+            let whose = |other: usize| (TERMS[other].0, TERMS[other].1);
+            let mine = wanted.iter().filter(|(other, _)| whose(*other) == (account, asset));
+            let sum: i128 = mine.map(|(_, amount)| i128::from(*amount)).sum();
+            let place = (account.to_owned(), asset.to_owned());
+            let Some(balance) = self.tables.balances.get(&place) else { return false };
+            let available = balance - held.get(&place).copied().unwrap_or(0);
+            let is_allowed = self.tables.accounts[account].1 == Overdraft::Allow;
+            self.standing(account) == Some(Standing::Open)
+                && self.standing(revenue).is_some_and(|standing| standing != Standing::Closed)
+                && (is_allowed || sum <= available)
+        });
+        for &(key, amount) in wanted.iter().filter(|_| can_be) {
+            let ends_at = now.plus_ms(1_000 * u64::from(TERMS[key].3));
+            self.holds.push(Held { lease, key, amount, ends_at });
+        }
+        can_be
+    }
+
+    /// Settles all that a lease held.
+    pub fn complete(&mut self, now: UnixMs, lease: LeaseId, actuals: &[(usize, u64)]) {
+        let (mut mine, rest): (Vec<Held>, Vec<Held>) =
+            self.holds.drain(..).partition(|hold| hold.lease == lease);
+        self.holds = rest;
+        mine.sort_by_key(|hold| hold.key);
+        let held = self.held(now);
+        let cost = |hold: &Held| {
+            let actual = actuals.iter().find(|(key, _)| *key == hold.key);
+            actual.map_or(hold.amount, |(_, actual)| *actual)
+        };
+        let from_hold =
+            |hold: &Held| i128::from(if hold.ends_at > now { cost(hold).min(hold.amount) } else { 0 });
+        for hold in &mine {
+            let (account, asset, ..) = TERMS[hold.key];
+            *self.tables.balances.get_mut(&(account.into(), asset.into())).unwrap() -= from_hold(hold);
+        }
+        for hold in &mine {
+            let (account, asset, revenue, _, keeps_debt) = TERMS[hold.key];
+            let place = (account.to_owned(), asset.to_owned());
+            let missing = i128::from(cost(hold)) - from_hold(hold);
+            let available = self.tables.balances[&place] - held.get(&place).copied().unwrap_or(0);
+            let (standing, overdraft) = self.tables.accounts[account];
+            let taken = match standing {
+                Standing::Closed => 0,
+                _ if keeps_debt || overdraft == Overdraft::Allow => missing,
+                _ => missing.min(available.max(0)),
+            };
+            let paid = from_hold(hold) + taken;
+            *self.tables.balances.get_mut(&place).unwrap() -= taken;
+            let is_closed = self.standing(revenue) == Some(Standing::Closed);
+            let payee = if is_closed { "revenue" } else { revenue };
+            *self.tables.balances.entry((payee.into(), asset.into())).or_default() += paid;
+        }
+    }
+}
+
 impl Tables {
-    fn apply(&mut self, write: &Write) -> Result<(), Code> {
+    fn apply(&mut self, write: &Write, held: &Net) -> Result<(), Code> {
         if write.operations.iter().any(|each| each.is_of_vault() != write.vault.is_some()) {
             return Err("WRONG_SCOPE");
         }
@@ -95,7 +188,7 @@ impl Tables {
         let (issued, retired) = (std::mem::take(&mut self.issued), std::mem::take(&mut self.retired));
         let mut net = BTreeMap::new();
         for operation in &write.operations {
-            self.operation(operation, &mut net)?;
+            self.operation(operation, &mut net, held)?;
         }
         for (asset, amount) in issued {
             count(&mut self.issued, &asset, amount)?;
@@ -106,10 +199,14 @@ impl Tables {
         // One entry: only what all operations together do to a balance counts.
         for (key, change) in &net {
             let balance = before.get(key).copied().unwrap_or(0);
-            self.balances.insert(key.clone(), balance.checked_add(*change).ok_or("INVALID")?);
+            let after = balance.checked_add(*change).ok_or("INVALID")?;
+            if *change != 0 {
+                self.balances.insert(key.clone(), after);
+            }
         }
         let is_short = |key: &(String, String)| {
-            net[key] < 0 && self.balances[key] < 0 && self.accounts[&key.0].1 == Overdraft::Deny
+            let held = held.get(key).copied().unwrap_or(0);
+            net[key] < 0 && self.balances[key] < held && self.accounts[&key.0].1 == Overdraft::Deny
         };
         if net.keys().any(is_short) {
             return Err("INSUFFICIENT_CREDIT");
@@ -117,7 +214,7 @@ impl Tables {
         Ok(())
     }
 
-    fn operation(&mut self, operation: &Operation, net: &mut Net) -> Result<(), Code> {
+    fn operation(&mut self, operation: &Operation, net: &mut Net, held: &Net) -> Result<(), Code> {
         match operation {
             Operation::OpenAccount { account, overdraft } => {
                 if self.accounts.contains_key(account.as_str()) {
@@ -132,7 +229,8 @@ impl Tables {
                 let is_empty = ASSETS.iter().all(|asset| {
                     let key = (account.to_string(), (*asset).to_owned());
                     let balance = self.balances.get(&key).copied().unwrap_or(0);
-                    balance.checked_add(net.get(&key).copied().unwrap_or(0)) == Some(0)
+                    !held.contains_key(&key)
+                        && balance.checked_add(net.get(&key).copied().unwrap_or(0)) == Some(0)
                 });
                 if !is_empty || account.as_str() == "revenue" {
                     return Err("CONFLICT");
