@@ -2,7 +2,7 @@
 
 use earmark_core::{Actor, ClientId, NamespaceId, Operation, Overdraft, TxId, UnixMs, Write, WriteOutcome};
 
-use super::bank::{account, asset};
+use super::bank::{account, asset, issue, open};
 use super::desk::START;
 use super::purse::{ACCOUNTS, ASSETS};
 use super::random::Random;
@@ -70,6 +70,23 @@ impl Teller {
         };
         self.sent.push((self.client, write.clone()));
         (now, write)
+    }
+
+    /// A transaction that opens accounts and gives them something.
+    pub fn funds(&self) -> Write {
+        let names = ["a", "b", "c", "d"];
+        let opened = names.map(open);
+        let issued = names.iter().flat_map(|name| ASSETS.map(|what| issue(name, what, 2_000)));
+        Write {
+            namespace: NamespaceId::DEFAULT,
+            vault: Some(vault("main")),
+            client: ClientId::new("funds").unwrap(),
+            sequence: 1,
+            operations: opened.into_iter().chain(issued).collect(),
+            tx_id: TxId(0),
+            log_index: 0,
+            actor: Actor::new("system:test").unwrap(),
+        }
     }
 
     /// Some time passes.
