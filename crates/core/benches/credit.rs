@@ -12,6 +12,8 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use earmark_core::*;
 use workload::{ENDLESS, put};
 
+/// Commands that are applied together.
+const BATCH: usize = 64;
 const ACCOUNTS: [u32; 2] = [1_000, 1_000_000];
 /// 1,000 calls in a millisecond: a million a second.
 const CALLS_PER_MS: u64 = 1_000;
@@ -26,7 +28,10 @@ struct Bank {
     names: Vec<AccountName>,
     limits: Vec<LimitId>,
     shared: [LimitId; 3],
+    asset: AssetName,
     write: Write,
+    writes: Vec<Write>,
+    outcomes: Vec<Outcome>,
 }
 
 fn account(number: u32) -> AccountName {
@@ -60,7 +65,21 @@ impl Bank {
         ];
         let names = (0..accounts).map(account).collect();
         let (calls, random, limits) = (0, 1, Vec::new());
-        let mut bank = Bank { book, now, calls, random, accounts, names, limits, shared, write };
+        let (asset, writes, outcomes) = (asset(), Vec::new(), Vec::new());
+        let mut bank = Bank {
+            book,
+            now,
+            calls,
+            random,
+            accounts,
+            names,
+            limits,
+            shared,
+            asset,
+            write,
+            writes,
+            outcomes,
+        };
         bank.fill();
         bank
     }
@@ -93,8 +112,9 @@ impl Bank {
             self.limits.push(put(&mut self.book, self.now, &key, Kind::Credit(terms), 0));
         }
         // Every limit finds its accounts once.
-        for tenant in 0..self.accounts {
-            self.pair(tenant, 0);
+        let tenants: Vec<u32> = (0..self.accounts).collect();
+        for some in tenants.chunks(BATCH) {
+            self.pairs(0, some);
         }
     }
 
@@ -120,47 +140,78 @@ impl Bank {
         }
     }
 
-    /// One sequenced write of one transfer.
-    fn transfer(&mut self) {
-        self.pass();
-        let (from, to) = (self.random(), self.random());
-        let to = if from == to { (to + 1) % self.accounts } else { to };
-        self.write.operations.clear();
-        self.write.operations.push(Operation::Transfer {
-            from: self.names[from as usize].clone(),
-            to: self.names[to as usize].clone(),
-            asset: asset(),
-            amount: 5,
-            memo: String::new(),
-        });
-        self.commit();
+    /// Sequenced writes of one transfer each, in one batch.
+    fn transfers(&mut self) {
+        let mut writes = std::mem::take(&mut self.writes);
+        writes.resize_with(BATCH, || self.write.clone());
+        for write in &mut writes {
+            self.pass();
+            let (from, to) = (self.random(), self.random());
+            let to = if from == to { (to + 1) % self.accounts } else { to };
+            self.write.sequence += 1;
+            write.sequence = self.write.sequence;
+            write.operations.clear();
+            write.operations.push(Operation::Transfer {
+                from: self.names[from as usize].clone(),
+                to: self.names[to as usize].clone(),
+                asset: self.asset.clone(),
+                amount: 5,
+                memo: String::new(),
+            });
+        }
+        let commands: Vec<Command<'_>> = writes.iter().map(Command::Write).collect();
+        self.apply_all(&commands);
+        self.writes = writes;
     }
 
-    /// A reserve of one hold of credit and of the first `shared` limits, and its complete.
-    fn pair(&mut self, tenant: u32, shared: usize) {
-        self.pass();
-        self.random();
-        let lease =
-            LeaseId::from_parts(self.now, (u128::from(self.random) << 16) | u128::from(self.calls & 0xffff));
-        let part = |limit, amount| Part { limit: LimitRef::Id(limit), amount };
-        let credit = self.limits[tenant as usize];
-        let requirements = [
-            part(self.shared[0], 1),
-            part(self.shared[1], 1_500),
-            part(self.shared[2], 1),
-            part(credit, 900),
-        ];
-        let namespace = NamespaceId::DEFAULT;
-        let wall = self.now;
-        let requirements = &requirements[3 - shared..];
-        let reserve = Reserve { namespace, lease, wall, requirements };
-        let outcome = self.book.apply(self.now, Command::Reserve(reserve));
-        assert!(matches!(outcome, Outcome::Reserve(ReserveOutcome::Created { .. })), "{outcome:?}");
-        let actuals = &[part(credit, 300)];
-        let outcome =
-            self.book.apply(self.now, Command::Complete(Complete { namespace, lease, wall, actuals }));
-        assert!(matches!(outcome, Outcome::Complete(CompleteOutcome::Completed(_))), "{outcome:?}");
+    fn apply_all(&mut self, commands: &[Command<'_>]) {
+        self.outcomes.clear();
+        self.book.apply_all(self.now, commands, &mut self.outcomes);
+        for outcome in &self.outcomes {
+            let is_fine = matches!(
+                outcome,
+                Outcome::Write(WriteOutcome::Committed(_))
+                    | Outcome::Reserve(ReserveOutcome::Created { .. })
+                    | Outcome::Complete(CompleteOutcome::Completed(_))
+            );
+            assert!(is_fine, "{outcome:?}");
+        }
         drop(self.book.drain_journal());
+    }
+
+    /// Reserves of one hold of credit and of the first `shared` limits, in one batch, and their completes.
+    fn pairs(&mut self, shared: usize, tenants: &[u32]) {
+        let part = |limit, amount| Part { limit: LimitRef::Id(limit), amount };
+        let calls: Vec<(LeaseId, [Part; 4])> = tenants
+            .iter()
+            .map(|tenant| {
+                self.pass();
+                self.random();
+                let random = (u128::from(self.random) << 16) | u128::from(self.calls & 0xffff);
+                let [rpm, tpm, slots] = self.shared;
+                let credit = part(self.limits[*tenant as usize], 900);
+                (
+                    LeaseId::from_parts(self.now, random),
+                    [part(rpm, 1), part(tpm, 1_500), part(slots, 1), credit],
+                )
+            })
+            .collect();
+        let (namespace, wall) = (NamespaceId::DEFAULT, self.now);
+        let reserves = calls.iter().map(|(lease, parts)| {
+            let requirements = &parts[3 - shared..];
+            Command::Reserve(Reserve { namespace, lease: *lease, wall, requirements })
+        });
+        self.apply_all(&reserves.collect::<Vec<_>>());
+        let actuals: Vec<[Part; 1]> =
+            calls.iter().map(|(_, parts)| [Part { amount: 300, ..parts[3].clone() }]).collect();
+        let completes = calls.iter().zip(&actuals).map(|((lease, _), actuals)| {
+            Command::Complete(Complete { namespace, lease: *lease, wall, actuals })
+        });
+        self.apply_all(&completes.collect::<Vec<_>>());
+    }
+
+    fn any_tenants(&mut self) -> Vec<u32> {
+        (0..BATCH).map(|_| self.random()).collect()
     }
 }
 
@@ -171,7 +222,7 @@ fn benches(c: &mut Criterion) {
     for accounts in ACCOUNTS {
         let mut bank = Bank::new(accounts.min(LIMITS_MAX - 10));
         let mut measure = |name: &str, entries: u64, job: fn(&mut Bank)| {
-            group.throughput(Throughput::Elements(entries));
+            group.throughput(Throughput::Elements(entries * BATCH as u64));
             group.bench_function(format!("{name}, {accounts} accounts"), |b| {
                 b.iter_custom(|rounds| {
                     let start = Instant::now();
@@ -180,14 +231,14 @@ fn benches(c: &mut Criterion) {
                 });
             });
         };
-        measure("sequenced write of one transfer", 1, Bank::transfer);
+        measure("sequenced writes of one transfer", 1, Bank::transfers);
         measure("entries: hold and settle", 2, |bank| {
-            let tenant = bank.random();
-            bank.pair(tenant, 0);
+            let tenants = bank.any_tenants();
+            bank.pairs(0, &tenants);
         });
         measure("three limits and one hold, and its settle", 1, |bank| {
-            let tenant = bank.random();
-            bank.pair(tenant, 3);
+            let tenants = bank.any_tenants();
+            bank.pairs(3, &tenants);
         });
     }
     group.finish();

@@ -83,6 +83,7 @@ impl Book {
     pub fn apply_all(&mut self, now: UnixMs, commands: &[Command<'_>], outcomes: &mut Vec<Outcome>) {
         for group in commands.chunks(GROUP) {
             self.limits.warm(group);
+            self.credits.warm(&self.limits, group);
             outcomes.extend(group.iter().map(|command| self.apply(now, *command)));
         }
     }

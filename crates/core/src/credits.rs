@@ -10,6 +10,7 @@ mod hold;
 pub mod plan;
 mod read;
 mod vault;
+mod warm;
 
 use std::collections::BTreeMap;
 

@@ -7,10 +7,11 @@
 mod support;
 
 use earmark_core::{
-    Book, Command, CommandBuffer, Config, LeaseId, LimitId, LimitRef, LimitStatus, NamespaceId, Part,
-    PutLimit, Reserve, UnixMs,
+    Book, Command, CommandBuffer, Config, LeaseId, LimitId, LimitRef, LimitStatus, NamespaceId, Operation,
+    Overage, Part, PutLimit, Reserve, UnixMs,
 };
 
+use support::bank::{Bank, close, credit, freeze, issue, open, open_overdraft, transfer};
 use support::desk::{Desk, START, concurrency, rolling};
 use support::forge::{forge, mutate, replace};
 use support::random::Random;
@@ -18,6 +19,7 @@ use support::script::Script;
 use support::snapshot::{restore, snapshot};
 use support::soak::each_seed;
 use support::step::Step;
+use support::writer::{Writer, vault};
 
 /// A Book with something of everything: limits of both kinds in every standing, live, expired, completed,
 /// marked and denied leases, settled usage, debt.
@@ -38,7 +40,30 @@ fn small_book() -> Book {
     desk.complete(unknown, &[]);
     desk.pass(1_500);
     desk.put(rolling("down", 2, 60));
-    desk.book
+    with_credit(desk)
+}
+
+/// Accounts in every standing, holds that are live, released and forgotten, and two clients.
+fn with_credit(desk: Desk) -> Book {
+    let mut bank = Bank { desk, writer: Writer::of_vault("billing", "main") };
+    bank.does(vec![
+        open("acme"),
+        open_overdraft("bank"),
+        issue("acme", "usd", 90),
+        transfer("bank", "acme", "eur", 4),
+    ]);
+    bank.does(vec![open("shut"), close("shut"), freeze("bank")]);
+    bank.desk.has(credit("usd", "acme", 60, Overage::Debt));
+    bank.desk.has(credit("a:usd", "acme", 1, Overage::Deny));
+    bank.desk.take(&[("usd", 20), ("a:usd", 5)]);
+    bank.short(&[("usd", 900)]);
+    let late = bank.desk.take(&[("usd", 1)]);
+    bank.desk.settle(late, &[("usd", 3)]);
+    bank.desk.pass(2_000);
+    bank.desk.tick();
+    let mut ops = Writer::new("ops");
+    ops.write(&mut bank.desk, vec![Operation::OpenVault { vault: vault("eu") }]);
+    bank.desk.book
 }
 
 /// Any Book: what a script leaves behind.

@@ -21,6 +21,7 @@ impl Book {
 
     fn try_write(&mut self, now: UnixMs, write: &Write) -> Result<WriteOutcome, WriteError> {
         let scope = self.scope(write)?;
+        self.credits.warm_write(write);
         let content = self.content(&write.operations);
         let client = (scope, &write.client);
         let turn = match self.sequences.judge(now, client, write.sequence, content) {

@@ -92,7 +92,7 @@ impl Record for Balance {
 }
 
 impl Credits {
-    fn account_hash(&self, vault: VaultId, name: &AccountName) -> Hash {
+    pub(super) fn account_hash(&self, vault: VaultId, name: &AccountName) -> Hash {
         self.index.hash_name(u64::from(vault.0), name.as_str())
     }
 

@@ -1,0 +1,82 @@
+//! Reading what commands will read, all at once: memory answers many questions in the time of one.
+
+use super::Credits;
+use crate::book::{Command, LimitRef, Operation, VaultId, Write};
+use crate::id::AccountName;
+use crate::limits::Limits;
+use crate::limits::index::Found;
+use crate::limits::slab::NONE;
+
+/// Fewer accounts than this are in the processor's cache anyway.
+const ACCOUNTS_COLD: u32 = 4_096;
+/// So many accounts are looked up side by side.
+const SIDE_BY_SIDE: usize = 64;
+
+impl Credits {
+    /// Reads the accounts that `commands` name.
+    pub(crate) fn warm(&self, limits: &Limits, commands: &[Command<'_>]) {
+        if self.state.accounts.used() < ACCOUNTS_COLD {
+            return;
+        }
+        let of_writes = commands.iter().filter_map(|command| match command {
+            Command::Write(write) => Some(self.named(write)),
+            _ => None,
+        });
+        let of_reserves = commands.iter().filter_map(|command| match command {
+            Command::Reserve(reserve) => Some(reserve.requirements),
+            _ => None,
+        });
+        let payers = of_reserves.flatten().filter_map(|part| match &part.limit {
+            LimitRef::Id(id) => Some(limits.state.limits.get(*id)?.payers?.account),
+            LimitRef::Key(_) => None,
+        });
+        self.warm_accounts(of_writes.flatten().chain(payers));
+    }
+
+    /// Reads the accounts of one transaction.
+    pub(crate) fn warm_write(&self, write: &Write) {
+        if self.state.accounts.used() >= ACCOUNTS_COLD {
+            self.warm_accounts(self.named(write));
+        }
+    }
+
+    /// The accounts that seem to be named by the operations of a transaction.
+    fn named<'a>(&'a self, write: &'a Write) -> impl Iterator<Item = u32> + 'a {
+        let vault = write.vault.as_ref().and_then(|name| self.vault(write.namespace, name));
+        let names = write.operations.iter().flat_map(|operation| match operation {
+            Operation::Transfer { from, to, .. } => [Some(from), Some(to)],
+            Operation::Issue { account, .. } | Operation::Retire { account, .. } => [Some(account), None],
+            _ => [None, None],
+        });
+        let known = names.flatten().filter_map(move |name| Some((vault?, name)));
+        known.filter_map(|(vault, name)| self.peek(vault, name))
+    }
+
+    fn peek(&self, vault: VaultId, name: &AccountName) -> Option<u32> {
+        match self.index.peek(self.account_hash(vault, name))?.found() {
+            Found::Record(slot) => Some(slot),
+            Found::Tombstone(_) => None,
+        }
+    }
+
+    fn warm_accounts(&self, accounts: impl Iterator<Item = u32>) {
+        let mut slots = [NONE; SIDE_BY_SIDE];
+        let mut count = 0;
+        for (slot, account) in slots.iter_mut().zip(accounts) {
+            *slot = account;
+            count = usize::saturating_add(count, 1);
+        }
+        let mut seen = 0_u64;
+        let slots = &mut slots[..count];
+        for slot in slots.iter_mut() {
+            let account = self.state.accounts.get(*slot);
+            let letter = account.name.as_ref().and_then(|name| name.as_str().as_bytes().first().copied());
+            seen ^= u64::from(letter.unwrap_or(0));
+            *slot = account.balances;
+        }
+        for slot in slots.iter().filter(|slot| **slot != NONE) {
+            seen ^= self.state.balances.get(*slot).amount as u64;
+        }
+        std::hint::black_box(seen);
+    }
+}
