@@ -63,17 +63,17 @@ pub(super) fn parts(limits: usize) -> Vec<Part> {
         before: "bench:tenant-",
         behind: ":tpm".to_owned(),
         amount: TOKENS,
-        kind: rolling,
+        kind: rolling.clone(),
         unit: "tokens",
     };
     let first = [
-        model(":rpm", rolling, 1, "requests"),
-        model(":tpm", rolling, TOKENS, "tokens"),
+        model(":rpm", rolling.clone(), 1, "requests"),
+        model(":tpm", rolling.clone(), TOKENS, "tokens"),
         model(":concurrency", slots, 1, "calls"),
         tenant,
     ];
-    let more =
-        (first.len() + 1..=limits).map(|number| model(&format!(":more-{number:02}"), rolling, 1, "requests"));
+    let more = (first.len() + 1..=limits)
+        .map(|number| model(&format!(":more-{number:02}"), rolling.clone(), 1, "requests"));
     first.iter().take(limits).cloned().chain(more).collect()
 }
 
