@@ -17,33 +17,47 @@ type Hour = BTreeMap<u64, Bucket>;
 /// Buckets by second, an hour together. A snapshot shares the hours; whoever writes to a shared one copies
 /// it first.
 #[derive(Clone, Default)]
-pub(crate) struct Buckets(BTreeMap<u64, Arc<Hour>>);
+pub(crate) struct Buckets {
+    hours: BTreeMap<u64, Arc<Hour>>,
+    /// A bucket that ran empty and is still in its place, since the next lease is likely to need it again. It
+    /// counts as gone.
+    spare: Option<u64>,
+}
 
 impl Buckets {
     pub(crate) fn get_mut(&mut self, second: u64) -> Option<&mut Bucket> {
-        Arc::make_mut(self.0.get_mut(&(second / SECONDS))?).get_mut(&second)
+        if self.spare == Some(second) {
+            return None;
+        }
+        Arc::make_mut(self.hours.get_mut(&(second / SECONDS))?).get_mut(&second)
     }
 
     pub(crate) fn insert(&mut self, second: u64, bucket: Bucket) {
-        Arc::make_mut(self.0.entry(second / SECONDS).or_default()).insert(second, bucket);
+        self.spare = self.spare.filter(|spare| *spare != second);
+        Arc::make_mut(self.hours.entry(second / SECONDS).or_default()).insert(second, bucket);
     }
 
     pub(crate) fn remove(&mut self, second: u64) {
-        let Some(hour) = self.0.get_mut(&(second / SECONDS)) else { return };
+        let Some(second) = self.spare.replace(second).filter(|spare| *spare != second) else { return };
+        let Some(hour) = self.hours.get_mut(&(second / SECONDS)) else { return };
         let hour = Arc::make_mut(hour);
         hour.remove(&second);
         if hour.is_empty() {
-            self.0.remove(&(second / SECONDS));
+            self.hours.remove(&(second / SECONDS));
         }
     }
 
     pub(crate) fn first(&self) -> Option<(u64, Bucket)> {
-        let (_, hour) = self.0.first_key_value()?;
-        hour.first_key_value().map(|(second, bucket)| (*second, *bucket))
+        self.seconds().next().map(|(second, bucket)| (*second, *bucket))
     }
 
     /// All buckets, in order of time.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Bucket> {
-        self.0.values().flat_map(|hour| hour.values())
+        self.seconds().map(|(_, bucket)| bucket)
+    }
+
+    fn seconds(&self) -> impl Iterator<Item = (&u64, &Bucket)> {
+        let all = self.hours.values().flat_map(|hour| hour.iter());
+        all.filter(|(second, _)| self.spare != Some(**second))
     }
 }
