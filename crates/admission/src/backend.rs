@@ -4,14 +4,16 @@ use std::future::Future;
 use std::pin::Pin;
 
 use earmark_core::{
-    Definition, DefinitionError, JobId, LIMITS_MAX, LeaseId, LeaseState, LimitInfo, LimitKey, LimitStatus,
-    NamespaceName, UnixMs, Usage,
+    AccountName, BalanceInfo, ClientId, Definition, DefinitionError, JobId, LIMITS_MAX, LeaseId, LeaseState,
+    LimitInfo, LimitKey, LimitStatus, NamespaceName, UnixMs, Usage, VaultName,
 };
+
+use crate::ledger::{Audit, EntryPage, LedgerError, WriteAnswer, WriteRequest};
 
 /// An answer that is on its way.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Whatever keeps the limits: a Book in memory, a replicated one, a ledger elsewhere.
+/// Whatever keeps the limits and the credit: a Book in memory, a replicated one, a ledger elsewhere.
 ///
 /// Dropping an answer does not take its request back: what was submitted is carried out. Retrying with the
 /// same lease gives the same answer.
@@ -55,6 +57,31 @@ pub trait Backend: Send + Sync + 'static {
         lease: LeaseId,
     ) -> Answer<'_, Result<Option<LeaseView>, BackendError>>;
 
+    /// Applies a transaction, once. The same write gives the same answer, however often it is asked.
+    fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>>;
+
+    /// The last number that a client committed in a namespace, or in a vault of it; 0 before the first.
+    fn client_state(
+        &self,
+        namespace: NamespaceName,
+        vault: Option<VaultName>,
+        client: ClientId,
+    ) -> Answer<'_, Result<u64, LedgerError>>;
+
+    /// What an account has, in order of asset.
+    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>>;
+
+    /// The history of an account after a number (0: from the oldest that is kept), so many entries at most.
+    fn entries(
+        &self,
+        account: AccountPath,
+        after: u64,
+        page_size: usize,
+    ) -> Answer<'_, Result<EntryPage, LedgerError>>;
+
+    /// Counts a vault anew.
+    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>>;
+
     /// How it is doing, for metrics. Cheap enough to be asked every second.
     fn stats(&self) -> Stats;
 
@@ -70,6 +97,17 @@ pub trait Backend: Send + Sync + 'static {
 
 /// The most items of one batch.
 pub const BATCH_MAX: usize = 256;
+
+/// Where an account is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccountPath {
+    /// Its namespace.
+    pub namespace: NamespaceName,
+    /// Its vault.
+    pub vault: VaultName,
+    /// Its name.
+    pub account: AccountName,
+}
 
 /// How much of which limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -223,7 +261,8 @@ pub enum LimitError {
     Backend(#[from] BackendError),
 }
 
-/// Why there is no answer. The outcome is unknown, or nothing happened: retry with the same lease.
+/// Why there is no answer. The outcome is unknown, or nothing happened: retry with the same lease, or the same
+/// write.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendError {

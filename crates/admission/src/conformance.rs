@@ -7,10 +7,12 @@ mod capacity;
 mod complete;
 mod desk;
 mod reserve;
+mod write;
 
 pub use capacity::*;
 pub use complete::*;
 pub use reserve::*;
+pub use write::*;
 
 use crate::backend::{Answer, Backend};
 
@@ -62,6 +64,17 @@ macro_rules! conformance {
             a_limit_in_use_is_deleted_when_it_is_free,
             a_limit_keeps_its_kind,
             a_change_for_another_revision_is_refused,
+            a_write_is_applied_once_and_its_retry_gets_the_same_answer,
+            copies_of_a_write_at_once_are_one_write,
+            a_gap_in_the_numbers_is_refused,
+            a_number_with_other_content_is_refused,
+            an_old_write_is_never_applied_again,
+            a_fence_keeps_a_late_copy_out,
+            a_failed_write_leaves_its_number_free,
+            a_client_has_a_stream_in_every_scope,
+            a_write_with_one_bad_operation_changes_nothing,
+            a_refused_write_has_its_code_and_its_operation,
+            the_history_of_an_account_adds_up,
         );
     };
     ($harness:path: $($case:ident),* $(,)?) => {$(

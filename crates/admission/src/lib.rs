@@ -10,6 +10,8 @@ mod clock;
 #[allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
 pub mod conformance;
 mod document;
+mod history;
+mod ledger;
 mod limits_file;
 mod local;
 mod names;
@@ -18,5 +20,6 @@ mod submitter;
 pub use backend::*;
 pub use clock::{Clock, ManualClock, Moment, SystemClock};
 pub use document::LimitDocument;
+pub use ledger::*;
 pub use limits_file::LimitsFileError;
 pub use local::{LocalBook, LocalOptions};

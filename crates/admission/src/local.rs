@@ -1,23 +1,29 @@
 //! A Book in memory, behind the submitter.
 
+mod work;
+
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use earmark_core::{
-    Book, Command, Complete, Config, Definition, DeleteLimit, LeaseId, LimitInfo, LimitKey, NamespaceId,
-    NamespaceName, Outcome, Part, PutLimit, Reserve, UnixMs, Usage,
+    AccountId, BalanceInfo, Book, ClientId, Command, Config, Definition, LeaseId, LimitInfo, LimitKey,
+    NamespaceId, NamespaceName, Operation, Outcome, Part, PutLimit, TxId, UnixMs, Usage, VaultId, VaultName,
+    Write,
 };
 
 use crate::answer;
 use crate::backend::{
-    Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LeaseView,
-    LimitChange, LimitError, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
+    AccountPath, Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
+    LeaseView, LimitChange, LimitError, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
 };
-use crate::clock::{Clock, Moment, SystemClock};
+use crate::clock::{Clock, SystemClock};
+use crate::history::History;
+use crate::ledger::{Audit, EntryPage, LedgerError, PAGE_MAX, WriteAnswer, WriteRequest};
 use crate::limits_file::{LimitsFile, LimitsFileError};
 use crate::names::Names;
-use crate::submitter::{Direction, Ledger, Submitter};
+use crate::submitter::{Direction, Submitter};
+use work::{BookLedger, Change, Done, Work, mixed_up};
 
 /// How a [`LocalBook`] is set up.
 pub struct LocalOptions {
@@ -46,7 +52,7 @@ impl Default for LocalOptions {
 pub struct LocalBook(Arc<Inner>);
 
 struct Inner {
-    book: Arc<Mutex<Book>>,
+    shelf: Arc<Mutex<Shelf>>,
     names: Names,
     clock: Arc<dyn Clock>,
     submitter: Submitter<BookLedger>,
@@ -56,8 +62,14 @@ struct Inner {
     is_stopped: AtomicBool,
 }
 
-fn lock(book: &Mutex<Book>) -> MutexGuard<'_, Book> {
-    book.lock().unwrap_or_else(PoisonError::into_inner)
+/// The Book and what it said happened.
+struct Shelf {
+    book: Book,
+    history: History,
+}
+
+fn lock(shelf: &Mutex<Shelf>) -> MutexGuard<'_, Shelf> {
+    shelf.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl LocalBook {
@@ -88,10 +100,11 @@ impl LocalBook {
                 names.learn(&book, name, &definition.key);
             }
         }
-        let book = Arc::new(Mutex::new(book));
-        let ledger = BookLedger { book: Arc::clone(&book), clock: Arc::clone(&options.clock) };
+        let shelf = Arc::new(Mutex::new(Shelf { book, history: History::default() }));
+        let ledger =
+            BookLedger { shelf: Arc::clone(&shelf), clock: Arc::clone(&options.clock), log_index: 0 };
         Ok(LocalBook(Arc::new(Inner {
-            book,
+            shelf,
             names,
             clock: options.clock,
             submitter: Submitter::start(ledger, options.queue_max),
@@ -151,12 +164,50 @@ impl Inner {
             Some(Done::Limit(changed)) => changed,
             _ => return Err(BackendError::Failed("the Book gave no answer".into()).into()),
         };
-        self.names.learn(&lock(&self.book), &namespace, &key);
-        let is_behind = self.limits_file.as_ref().is_some_and(|file| file.behind().is_some());
-        if is_behind || changed.is_ok() && namespace.is_default() {
+        self.learn(&namespace, [&key]);
+        if self.is_behind() || changed.is_ok() && namespace.is_default() {
             Arc::clone(&self).write_limits().await?;
         }
         changed
+    }
+
+    /// Applies a transaction. One that changes limits writes their file, as any change of them does.
+    async fn write(
+        self: Arc<Inner>,
+        work: Work,
+        namespace: NamespaceName,
+    ) -> Result<WriteAnswer, BackendError> {
+        let keys = match &work {
+            Work::Write(write) => limit_keys(&write.operations),
+            Work::Reserve { .. } | Work::Complete { .. } | Work::Change { .. } => Vec::new(),
+        };
+        let _one_at_a_time = match keys.is_empty() {
+            true => None,
+            false => Some(self.changing.lock().await),
+        };
+        let done = self.submitter.submit(vec![work], 1, Direction::GivesBack).await?;
+        let answer = match done.into_iter().next() {
+            Some(Done::Write(answer)) => answer,
+            _ => return Err(BackendError::Failed("the Book gave no answer".into())),
+        };
+        // A retry writes the file too, in case the first attempt could not.
+        if matches!(answer, WriteAnswer::Committed(_)) && !keys.is_empty() {
+            self.learn(&namespace, &keys);
+            if namespace.is_default() {
+                Arc::clone(&self).write_limits().await?;
+            }
+        }
+        Ok(answer)
+    }
+
+    fn learn<'a>(&self, namespace: &NamespaceName, keys: impl IntoIterator<Item = &'a LimitKey>) {
+        let shelf = lock(&self.shelf);
+        keys.into_iter().for_each(|key| self.names.learn(&shelf.book, namespace, key));
+    }
+
+    /// Whether the limits file does not hold what the Book holds.
+    fn is_behind(&self) -> bool {
+        self.limits_file.as_ref().is_some_and(|file| file.behind().is_some())
     }
 
     /// Writes what the Book holds to the limits file, if there is one.
@@ -182,15 +233,49 @@ impl Inner {
     /// Carries out what waits, and tries once more to write a file that is behind.
     async fn stop(self: Arc<Inner>) {
         self.submitter.stop().await;
-        if self.limits_file.as_ref().is_some_and(|file| file.behind().is_some()) {
+        if self.is_behind() {
             _ = self.write_limits().await;
         }
     }
 
     fn read<T>(&self, read: impl FnOnce(&Book, UnixMs) -> T) -> T {
         let now = self.clock.now().log;
-        read(&lock(&self.book), now)
+        read(&lock(&self.shelf).book, now)
     }
+
+    /// Reads an account, with its history.
+    fn of_account<T>(
+        &self,
+        path: &AccountPath,
+        read: impl FnOnce(&Shelf, AccountId) -> T,
+    ) -> Result<T, LedgerError> {
+        let shelf = lock(&self.shelf);
+        let vault = vault(&shelf.book, &path.namespace, &path.vault)?;
+        let account = shelf.book.account(vault, &path.account).ok_or(LedgerError::AccountNotFound)?;
+        Ok(read(&shelf, account.id))
+    }
+}
+
+fn vault(book: &Book, namespace: &NamespaceName, vault: &VaultName) -> Result<VaultId, LedgerError> {
+    let namespace = book.namespace(namespace).ok_or(LedgerError::NamespaceNotFound)?;
+    book.vault(namespace, vault).ok_or(LedgerError::VaultNotFound)
+}
+
+/// The limits that operations change.
+fn limit_keys(operations: &[Operation]) -> Vec<LimitKey> {
+    let key = |operation: &Operation| match operation {
+        Operation::PutLimit { definition, .. } => Some(definition.key.clone()),
+        Operation::DeleteLimit { key, .. } => Some(key.clone()),
+        Operation::OpenVault { .. }
+        | Operation::OpenAccount { .. }
+        | Operation::FreezeAccount { .. }
+        | Operation::UnfreezeAccount { .. }
+        | Operation::CloseAccount { .. }
+        | Operation::Issue { .. }
+        | Operation::Transfer { .. }
+        | Operation::Retire { .. } => None,
+    };
+    operations.iter().filter_map(key).collect()
 }
 
 impl Backend for LocalBook {
@@ -203,7 +288,7 @@ impl Backend for LocalBook {
         let work = work.collect();
         Box::pin(self.0.submit(work, Direction::Takes, |done| match done {
             Done::Reserve(answer) => answer,
-            Done::Complete(_) | Done::Limit(_) => Err(BackendError::Failed("answers got mixed up".into())),
+            Done::Complete(_) | Done::Limit(_) | Done::Write(_) => Err(mixed_up()),
         }))
     }
 
@@ -219,7 +304,7 @@ impl Backend for LocalBook {
         let work = work.collect();
         Box::pin(self.0.submit(work, Direction::GivesBack, |done| match done {
             Done::Complete(answer) => answer,
-            Done::Reserve(_) | Done::Limit(_) => Err(BackendError::Failed("answers got mixed up".into())),
+            Done::Reserve(_) | Done::Limit(_) | Done::Write(_) => Err(mixed_up()),
         }))
     }
 
@@ -281,6 +366,62 @@ impl Backend for LocalBook {
         Box::pin(async { Ok(view) })
     }
 
+    fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+        let WriteRequest { namespace: name, vault, client, sequence, operations, actor } = request;
+        // No namespace has the last number, so that one which nobody opened is refused by the Book.
+        let namespace = self.0.names.namespace(&name).unwrap_or(NamespaceId(u16::MAX));
+        let (tx_id, log_index) = (TxId::default(), 0);
+        let write = Write { namespace, vault, client, sequence, operations, tx_id, log_index, actor };
+        // In a task of its own, for the same reason as a change of limits.
+        let inner = Arc::clone(&self.0);
+        let task = tokio::spawn(async move { inner.write(Work::Write(write), name).await });
+        Box::pin(async { task.await.map_err(|error| BackendError::Failed(error.to_string()))? })
+    }
+
+    fn client_state(
+        &self,
+        namespace: NamespaceName,
+        vault: Option<VaultName>,
+        client: ClientId,
+    ) -> Answer<'_, Result<u64, LedgerError>> {
+        let last = self.0.read(|book, _| {
+            let id = book.namespace(&namespace).ok_or(LedgerError::NamespaceNotFound)?;
+            let vault = match &vault {
+                Some(name) => Some(book.vault(id, name).ok_or(LedgerError::VaultNotFound)?),
+                None => None,
+            };
+            Ok(book.last_committed(id, vault, &client))
+        });
+        Box::pin(async { last })
+    }
+
+    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>> {
+        let now = self.0.clock.now().log;
+        let balances = self.0.of_account(&account, |shelf, id| shelf.book.balances(now, id));
+        Box::pin(async { balances })
+    }
+
+    fn entries(
+        &self,
+        account: AccountPath,
+        after: u64,
+        page_size: usize,
+    ) -> Answer<'_, Result<EntryPage, LedgerError>> {
+        let page_size = page_size.clamp(1, PAGE_MAX);
+        let page = self.0.of_account(&account, |shelf, id| {
+            shelf.history.entries(&shelf.book, (id, &account.account), after, page_size)
+        });
+        Box::pin(async { page })
+    }
+
+    fn audit(&self, namespace: NamespaceName, name: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {
+        let now = self.0.clock.now().log;
+        let shelf = lock(&self.0.shelf);
+        let audit = vault(&shelf.book, &namespace, &name).map(|id| shelf.history.audit(&shelf.book, id, now));
+        drop(shelf);
+        Box::pin(async { audit })
+    }
+
     fn stats(&self) -> Stats {
         self.0.read(|book, now| {
             let totals = book.totals(now);
@@ -309,119 +450,5 @@ impl Backend for LocalBook {
     fn shut_down(&self) -> Answer<'_, ()> {
         self.0.is_stopped.store(true, Ordering::Relaxed);
         Box::pin(Arc::clone(&self.0).stop())
-    }
-}
-
-/// One command, with what its answer is put together from.
-enum Work {
-    Reserve { namespace: Option<NamespaceId>, lease: LeaseId, parts: Vec<Part>, requirements: Vec<Amount> },
-    Complete { namespace: Option<NamespaceId>, lease: LeaseId, parts: Vec<Part>, actuals: Vec<Amount> },
-    Change { namespace: NamespaceName, change: Change, expected_revision: Option<u64> },
-}
-
-enum Change {
-    Put(Definition),
-    Delete(LimitKey),
-}
-
-impl Change {
-    fn key(&self) -> &LimitKey {
-        match self {
-            Change::Put(definition) => &definition.key,
-            Change::Delete(key) => key,
-        }
-    }
-}
-
-/// The answer to one command.
-enum Done {
-    Reserve(Result<ReserveAnswer, BackendError>),
-    Complete(Result<CompleteAnswer, BackendError>),
-    Limit(Result<LimitChange, LimitError>),
-}
-
-struct BookLedger {
-    book: Arc<Mutex<Book>>,
-    clock: Arc<dyn Clock>,
-}
-
-impl Ledger for BookLedger {
-    /// What one caller sends together.
-    type Item = Vec<Work>;
-    type Outcome = Vec<Done>;
-
-    /// So many commands keep the lock, which reads wait for, for less than a millisecond.
-    const BATCH_EVENTS_MAX: usize = 2_048;
-
-    async fn submit(&mut self, batch: Vec<Vec<Work>>) -> Vec<Vec<Done>> {
-        let moment = self.clock.now();
-        let lens: Vec<usize> = batch.iter().map(Vec::len).collect();
-        let work: Vec<Work> = batch.into_iter().flatten().collect();
-        let mut done = carry_out(&mut lock(&self.book), moment, &work).into_iter();
-        lens.into_iter().map(|len| done.by_ref().take(len).collect()).collect()
-    }
-
-    async fn idle(&mut self) {
-        let now = self.clock.now().log;
-        lock(&self.book).apply(now, Command::Tick);
-    }
-}
-
-fn carry_out(book: &mut Book, moment: Moment, work: &[Work]) -> Vec<Done> {
-    let (now, wall) = (moment.log, moment.wall);
-    for item in work {
-        if let Work::Change { namespace, .. } = item
-            && book.namespace(namespace).is_none()
-        {
-            book.apply(now, Command::OpenNamespace(namespace));
-        }
-    }
-    // A namespace that nobody has opened has no limits; its place in the outcomes is kept by a tick.
-    let commands: Vec<Command<'_>> = work
-        .iter()
-        .map(|item| match item {
-            Work::Reserve { namespace: Some(namespace), lease, parts, .. } => {
-                Command::Reserve(Reserve { namespace: *namespace, lease: *lease, wall, requirements: parts })
-            }
-            Work::Complete { namespace: Some(namespace), lease, parts, .. } => {
-                Command::Complete(Complete { namespace: *namespace, lease: *lease, wall, actuals: parts })
-            }
-            Work::Change { namespace, change, expected_revision } => {
-                let namespace = book.namespace(namespace).unwrap_or(NamespaceId(u16::MAX));
-                let expected_revision = *expected_revision;
-                match change {
-                    Change::Put(definition) => {
-                        Command::PutLimit(PutLimit { namespace, definition, expected_revision })
-                    }
-                    Change::Delete(key) => {
-                        Command::DeleteLimit(DeleteLimit { namespace, key, expected_revision })
-                    }
-                }
-            }
-            Work::Reserve { namespace: None, .. } | Work::Complete { namespace: None, .. } => Command::Tick,
-        })
-        .collect();
-    let mut outcomes = Vec::with_capacity(commands.len());
-    book.apply_all(now, &commands, &mut outcomes);
-    work.iter().zip(outcomes).map(|(item, outcome)| done(book, wall, item, outcome)).collect()
-}
-
-fn done(book: &Book, wall: UnixMs, work: &Work, outcome: Outcome) -> Done {
-    match (work, outcome) {
-        (Work::Reserve { requirements, .. }, Outcome::Reserve(outcome)) => {
-            Done::Reserve(answer::reserve(book, wall, requirements, outcome))
-        }
-        (Work::Reserve { requirements, .. }, _) => Done::Reserve(Ok(answer::unknown_namespace(requirements))),
-        (Work::Complete { actuals, .. }, Outcome::Complete(outcome)) => {
-            Done::Complete(answer::complete(actuals, outcome))
-        }
-        (Work::Complete { .. }, _) => Done::Complete(Ok(CompleteAnswer {
-            message: Some("namespace: no such namespace".into()),
-            ..CompleteAnswer::default()
-        })),
-        (Work::Change { .. }, Outcome::Limit(outcome)) => Done::Limit(answer::limit(outcome)),
-        (Work::Change { .. }, _) => {
-            Done::Limit(Err(BackendError::Failed("the Book gave no answer".into()).into()))
-        }
     }
 }

@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use earmark_admission::{
-    Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LeaseView,
-    LimitChange, LimitError, LocalBook, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
+    AccountPath, Answer, Audit, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
+    EntryPage, LeaseView, LedgerError, LimitChange, LimitError, LocalBook, PutLimitRequest, ReserveAnswer,
+    ReserveRequest, Stats, WriteAnswer, WriteRequest,
 };
-use earmark_core::{LeaseId, LimitInfo, LimitKey, NamespaceName, Usage};
+use earmark_core::{BalanceInfo, ClientId, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage, VaultName};
 use tokio::sync::Semaphore;
 
 /// Fails at everything, in one way.
@@ -59,6 +60,31 @@ impl Backend for Broken {
     }
 
     fn lease(&self, _: NamespaceName, _: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
+        self.fail()
+    }
+
+    fn write(&self, _: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+        self.fail()
+    }
+
+    fn client_state(
+        &self,
+        _: NamespaceName,
+        _: Option<VaultName>,
+        _: ClientId,
+    ) -> Answer<'_, Result<u64, LedgerError>> {
+        self.fail()
+    }
+
+    fn balances(&self, _: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>> {
+        self.fail()
+    }
+
+    fn entries(&self, _: AccountPath, _: u64, _: usize) -> Answer<'_, Result<EntryPage, LedgerError>> {
+        self.fail()
+    }
+
+    fn audit(&self, _: NamespaceName, _: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {
         self.fail()
     }
 
@@ -152,6 +178,36 @@ impl Backend for Gate {
         lease: LeaseId,
     ) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
         self.book.lease(namespace, lease)
+    }
+
+    fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+        self.book.write(request)
+    }
+
+    fn client_state(
+        &self,
+        namespace: NamespaceName,
+        vault: Option<VaultName>,
+        client: ClientId,
+    ) -> Answer<'_, Result<u64, LedgerError>> {
+        self.book.client_state(namespace, vault, client)
+    }
+
+    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>> {
+        self.book.balances(account)
+    }
+
+    fn entries(
+        &self,
+        account: AccountPath,
+        after: u64,
+        page_size: usize,
+    ) -> Answer<'_, Result<EntryPage, LedgerError>> {
+        self.book.entries(account, after, page_size)
+    }
+
+    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {
+        self.book.audit(namespace, vault)
     }
 
     fn stats(&self) -> Stats {
