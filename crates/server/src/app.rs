@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use earmark_admission::{Backend, BackendError};
-use earmark_core::{NameError, NamespaceName};
+use earmark_core::{Actor, NameError, NamespaceName};
 use tokio::time::Instant;
 
 use crate::budget::Budget;
@@ -23,8 +23,10 @@ const ANSWERS_BYTES_MAX: usize = 256 << 20;
 /// What every request needs, shared by all of them.
 pub(crate) struct App {
     pub(crate) backend: Arc<dyn Backend>,
-    /// Requests name no namespace; all of them mean this one.
+    /// Requests that name no namespace mean this one.
     pub(crate) namespace: NamespaceName,
+    /// Who is behind every write: nobody is asked for a key yet.
+    pub(crate) actor: Actor,
     pub(crate) metrics: Metrics,
     pub(crate) request_ids: RequestIds,
     pub(crate) request_timeout: Duration,
@@ -43,6 +45,7 @@ impl App {
         Ok(App {
             backend,
             namespace: NamespaceName::new(NamespaceName::DEFAULT)?,
+            actor: Actor::new("system:local")?,
             metrics: Metrics::new(),
             request_ids: RequestIds::new(),
             request_timeout,

@@ -7,7 +7,9 @@ mod health;
 mod leases;
 mod limits;
 mod openapi;
+mod operation;
 mod parse;
+mod query;
 mod reply;
 mod request_id;
 mod reserve;
@@ -15,6 +17,8 @@ mod route;
 mod schema;
 mod serve;
 mod shape;
+mod vaults;
+mod write;
 
 pub use body::BODY_BYTES_MAX;
 pub(crate) use openapi::document;

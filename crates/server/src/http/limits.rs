@@ -12,7 +12,7 @@ use serde::Serialize;
 use tokio::task::JoinError;
 
 use super::reply::{BACKEND_ERROR, OVERLOADED, Reply};
-use super::serve::Call;
+use super::serve::{Call, bare};
 use super::shape::{DEFINITION, LIMIT_KEY};
 use crate::app::App;
 
@@ -87,11 +87,7 @@ fn definition(call: &Call) -> Result<LimitDocument, Reply> {
     if let Some(wrong) = DEFINITION.explain(&call.body) {
         return Err(Reply::invalid(&wrong));
     }
-    serde_json::from_slice(&call.body).map_err(|error| {
-        let message = error.to_string();
-        let position = format!(" at line {} column {}", error.line(), error.column());
-        Reply::invalid(message.strip_suffix(&position).unwrap_or(&message))
-    })
+    serde_json::from_slice(&call.body).map_err(|error| Reply::invalid(&bare(&error)))
 }
 
 /// Carries a change out. It has several steps, so it goes on by itself if nobody waits for it any longer.
@@ -117,7 +113,7 @@ fn no_such_limit() -> Reply {
     Reply::not_found("key: no limit has this key")
 }
 
-fn name(status: LimitStatus) -> &'static str {
+pub(super) fn name(status: LimitStatus) -> &'static str {
     match status {
         LimitStatus::Active => "active",
         LimitStatus::Decreasing { .. } => "decreasing",

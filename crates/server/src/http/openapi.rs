@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use super::body::BODY_BYTES_MAX;
 use super::request_id::REQUEST_ID_BYTES_MAX;
 use super::route::{Documented, ROUTES, Route, WITH_BODY};
-use super::schema::{definition, schemas};
-use super::shape::{DEFINITION, LIMIT_KEY, Shape};
+use super::schema::schemas;
+use super::shape::{ACCOUNT, CLIENT, LIMIT_KEY, Shape, VAULT};
 
 /// The whole document, OpenAPI 3.1.
 pub(crate) fn document() -> Value {
@@ -52,16 +52,29 @@ fn operation(route: &Route) -> Value {
         ),
         "schema": {"type": "string"},
     })];
-    if let Some(name) = route.parameter() {
-        let schema =
-            if name == "lease_id" { Shape::Lease.schema() } else { Shape::Name(&LIMIT_KEY).schema() };
-        parameters.push(json!({"name": name, "in": "path", "required": true, "schema": schema}));
+    for name in route.parameters() {
+        let schema = match name {
+            "lease_id" => Shape::Lease,
+            "client_id" => Shape::Name(&CLIENT),
+            "vault" => Shape::Name(&VAULT),
+            "account" => Shape::Name(&ACCOUNT),
+            _ => Shape::Name(&LIMIT_KEY),
+        };
+        parameters.push(json!({"name": name, "in": "path", "required": true, "schema": schema.schema()}));
+    }
+    for field in route.query {
+        parameters.push(json!({
+            "name": field.name,
+            "in": "query",
+            "required": field.is_required,
+            "description": field.about,
+            "schema": field.shape.schema(),
+        }));
     }
     operation["parameters"] = json!(parameters);
     if let Some(shape) = route.body {
-        let schema = if std::ptr::eq(shape, &raw const DEFINITION) { definition() } else { shape.schema() };
-        operation["requestBody"] =
-            json!({"required": true, "content": {"application/json": {"schema": schema}}});
+        let content = json!({"application/json": {"schema": shape.schema()}});
+        operation["requestBody"] = json!({"required": true, "content": content});
     }
     operation
 }

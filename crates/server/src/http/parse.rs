@@ -188,7 +188,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
 }
 
 /// An integer of 64 bits without a sign, at least `MIN`. Not a text, not a fraction.
-struct Count<const MIN: u64>(u64);
+pub(super) struct Count<const MIN: u64>(pub(super) u64);
 
 impl<'de, const MIN: u64> Deserialize<'de> for Count<MIN> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Count<MIN>, D::Error> {
@@ -211,7 +211,7 @@ impl<const MIN: u64> Visitor<'_> for CountVisitor<MIN> {
 }
 
 /// A name or an id, checked as it is read.
-struct Text<T>(T);
+pub(super) struct Text<T>(pub(super) T);
 
 impl<'de, T: std::str::FromStr> Deserialize<'de> for Text<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Text<T>, D::Error> {

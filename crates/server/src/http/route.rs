@@ -8,8 +8,8 @@ use axum::routing::MethodFilter;
 
 use super::reply::Reply;
 use super::serve::Call;
-use super::shape::{self, Shape};
-use super::{complete, health, leases, limits, reserve};
+use super::shape::{self, Field, Shape};
+use super::{complete, health, leases, limits, reserve, vaults, write};
 use crate::app::App;
 
 /// What an answer that is on its way looks like.
@@ -48,11 +48,12 @@ impl Verb {
 /// One route: what it does, and what is said of it.
 pub(crate) struct Route {
     pub(super) verb: Verb,
-    /// At most one parameter.
     pub(super) path: &'static str,
     pub(super) handler: for<'a> fn(&'a App, Call) -> Handled<'a>,
     /// What its body must look like, if it has one.
     pub(super) body: Option<&'static Shape>,
+    /// What may stand behind the path.
+    pub(super) query: &'static [Field],
     /// A name for it, for generated clients.
     pub(super) operation: &'static str,
     pub(super) about: &'static str,
@@ -66,10 +67,9 @@ impl Route {
         self.operation
     }
 
-    /// The parameter in the path.
-    pub(super) fn parameter(&self) -> Option<&'static str> {
-        let (_, rest) = self.path.split_once('{')?;
-        rest.split_once('}').map(|(name, _)| name)
+    /// The parameters in the path, in their order.
+    pub(super) fn parameters(&self) -> impl Iterator<Item = &'static str> {
+        self.path.split('{').skip(1).filter_map(|rest| rest.split_once('}').map(|(name, _)| name))
     }
 }
 
@@ -89,6 +89,18 @@ const PROBLEM: &[&str] = &["Problem"];
 const RESERVE_ANSWER: &[&str] = &["ReserveAnswer"];
 const COMPLETE_ANSWER: &[&str] = &["CompleteAnswer"];
 
+const WRITE_ANSWER: &[&str] = &["WriteRefused"];
+const WRITE_ANSWERS: &[Documented] = &[
+    answer(200, &["WriteCommitted"], "It is committed, now or by an earlier copy of the same write."),
+    answer(400, &["Problem", "WriteRefused"], "It is not what it must be, or not of its scope."),
+    answer(402, WRITE_ANSWER, "`INSUFFICIENT_CREDIT`: an account has too little."),
+    answer(404, WRITE_ANSWER, "`ACCOUNT_NOT_FOUND` or `VAULT_NOT_FOUND`."),
+    answer(409, WRITE_ANSWER, "The sequence, a condition or the state of an account stands in the way."),
+    answer(503, WRITE_ANSWER, "`UNAVAILABLE`: the outcome is unknown. Retry the same write."),
+];
+const BAD_NAME: Documented = answer(400, PROBLEM, "A name in the path or the query is none.");
+const NO_VAULT: Documented = answer(404, PROBLEM, "No such vault or account.");
+
 const BAD_KEY: Documented = answer(400, PROBLEM, "The key in the path is none.");
 const NO_LIMIT: Documented = answer(404, PROBLEM, "No limit has this key.");
 const FAILED: Documented =
@@ -100,12 +112,13 @@ const OVERLOADED: Documented =
 pub(crate) const UNMATCHED: usize = ROUTES.len();
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 14] = [
+pub(crate) static ROUTES: [Route; 20] = [
     Route {
         verb: Verb::Post,
         path: "/v1/reserve",
         handler: |app, call| Box::pin(reserve::one(app, call)),
         body: Some(&shape::RESERVE),
+        query: &[],
         operation: "reserve",
         about: "Takes all requirements at once, or none of them.",
         answers: &[
@@ -127,6 +140,7 @@ pub(crate) static ROUTES: [Route; 14] = [
         path: "/v1/complete",
         handler: |app, call| Box::pin(complete::one(app, call)),
         body: Some(&shape::COMPLETE),
+        query: &[],
         operation: "complete",
         about: "Says what a lease really used; the rest is free again at once.",
         answers: &[
@@ -141,6 +155,7 @@ pub(crate) static ROUTES: [Route; 14] = [
         path: "/v1/reserve/batch",
         handler: |app, call| Box::pin(reserve::batch(app, call)),
         body: Some(&shape::RESERVE_BATCH),
+        query: &[],
         operation: "reserve_batch",
         about: "Reserves, each on its own, with the results in the same order.",
         answers: &[answer(200, &["ReserveResults"], "A result for each, failures included.")],
@@ -150,6 +165,7 @@ pub(crate) static ROUTES: [Route; 14] = [
         path: "/v1/complete/batch",
         handler: |app, call| Box::pin(complete::batch(app, call)),
         body: Some(&shape::COMPLETE_BATCH),
+        query: &[],
         operation: "complete_batch",
         about: "Completes, each on its own, with the results in the same order.",
         answers: &[answer(200, &["CompleteResults"], "A result for each, failures included.")],
@@ -159,6 +175,7 @@ pub(crate) static ROUTES: [Route; 14] = [
         path: "/v1/admin/limits",
         handler: |app, call| Box::pin(limits::put(app, call)),
         body: Some(&shape::DEFINITION),
+        query: &[],
         operation: "put_limit",
         about: "Creates a limit or changes its definition. An existing limit keeps its kind.",
         answers: &[
@@ -172,6 +189,7 @@ pub(crate) static ROUTES: [Route; 14] = [
         path: "/v1/admin/limits",
         handler: |app, call| Box::pin(limits::list(app, call)),
         body: None,
+        query: &[],
         operation: "list_limits",
         about: "All limits, in order of their keys.",
         answers: &[answer(200, &["Limits"], "The limits."), FAILED, OVERLOADED],
@@ -181,6 +199,7 @@ pub(crate) static ROUTES: [Route; 14] = [
         path: "/v1/admin/limits/{key}",
         handler: |app, call| Box::pin(limits::get(app, call)),
         body: None,
+        query: &[],
         operation: "get_limit",
         about: "One limit.",
         answers: &[answer(200, &["Limit"], "The limit."), BAD_KEY, NO_LIMIT, FAILED, OVERLOADED],
@@ -190,6 +209,7 @@ pub(crate) static ROUTES: [Route; 14] = [
         path: "/v1/admin/limits/{key}",
         handler: |app, call| Box::pin(limits::delete(app, call)),
         body: None,
+        query: &[],
         operation: "delete_limit",
         about: "Lets a limit run empty and then forgets it.",
         answers: &[
@@ -205,6 +225,7 @@ pub(crate) static ROUTES: [Route; 14] = [
         path: "/v1/admin/limits/{key}/usage",
         handler: |app, call| Box::pin(limits::usage(app, call)),
         body: None,
+        query: &[],
         operation: "get_usage",
         about: "What a limit holds now.",
         answers: &[answer(200, &["Usage"], "The usage."), BAD_KEY, NO_LIMIT, FAILED, OVERLOADED],
@@ -214,6 +235,7 @@ pub(crate) static ROUTES: [Route; 14] = [
         path: "/v1/leases/{lease_id}",
         handler: |app, call| Box::pin(leases::get(app, call)),
         body: None,
+        query: &[],
         operation: "get_lease",
         about: "What is known of a lease.",
         answers: &[
@@ -225,10 +247,71 @@ pub(crate) static ROUTES: [Route; 14] = [
         ],
     },
     Route {
+        verb: Verb::Post,
+        path: "/v1/write",
+        handler: |app, call| Box::pin(write::one(app, call)),
+        body: Some(&shape::WRITE),
+        query: &[],
+        operation: "write",
+        about: "Applies a transaction exactly once: all its operations, or none of them.",
+        answers: WRITE_ANSWERS,
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/v1/write/batch",
+        handler: |app, call| Box::pin(write::batch(app, call)),
+        body: Some(&shape::WRITE_BATCH),
+        query: &[],
+        operation: "write_batch",
+        about: "Applies several lists of operations as one transaction, with one number.",
+        answers: WRITE_ANSWERS,
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/v1/clients/{client_id}",
+        handler: |app, call| Box::pin(write::client(app, call)),
+        body: None,
+        query: shape::CLIENT_QUERY,
+        operation: "get_client_state",
+        about: "The last number that a client committed in a scope; 0 before the first.",
+        answers: &[answer(200, &["ClientState"], "The number."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/v1/vaults/{vault}/accounts/{account}/balances",
+        handler: |app, call| Box::pin(vaults::balances(app, call)),
+        body: None,
+        query: &[],
+        operation: "get_balances",
+        about: "What an account has, in order of asset.",
+        answers: &[answer(200, &["Balances"], "The balances."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/v1/vaults/{vault}/accounts/{account}/entries",
+        handler: |app, call| Box::pin(vaults::entries(app, call)),
+        body: None,
+        query: shape::ENTRIES_QUERY,
+        operation: "list_entries",
+        about: "The latest history of an account, oldest first, a page at a time.",
+        answers: &[answer(200, &["Entries"], "A page."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/v1/vaults/{vault}/audit",
+        handler: |app, call| Box::pin(vaults::audit(app, call)),
+        body: None,
+        query: &[],
+        operation: "audit_vault",
+        about: "Counts a vault anew and compares it with its history.",
+        answers: &[answer(200, &["Audit"], "What was found."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
+    },
+    Route {
         verb: Verb::Get,
         path: "/healthz",
         handler: |_, _| Box::pin(ready(health::healthz())),
         body: None,
+        query: &[],
         operation: "healthz",
         about: "Whether the process lives.",
         answers: &[answer(200, &["Health"], "It does.")],
@@ -238,6 +321,7 @@ pub(crate) static ROUTES: [Route; 14] = [
         path: "/readyz",
         handler: |app, _| Box::pin(ready(health::readyz(app))),
         body: None,
+        query: &[],
         operation: "readyz",
         about: "Whether it can serve.",
         answers: &[
@@ -250,6 +334,7 @@ pub(crate) static ROUTES: [Route; 14] = [
         path: "/metrics",
         handler: |app, _| Box::pin(ready(health::metrics(app))),
         body: None,
+        query: &[],
         operation: "metrics",
         about: "Metrics in the text format of Prometheus.",
         answers: &[answer(200, &[], "The metrics.")],
@@ -259,6 +344,7 @@ pub(crate) static ROUTES: [Route; 14] = [
         path: "/openapi.json",
         handler: |app, _| Box::pin(ready(health::openapi(app))),
         body: None,
+        query: &[],
         operation: "openapi",
         about: "This document.",
         answers: &[answer(200, &["OpenApi"], "The document.")],

@@ -1,5 +1,7 @@
 //! The schemas of the answers, and of a limit's definition.
 
+mod ledger;
+
 use earmark_admission::BATCH_MAX;
 use earmark_core::REQUIREMENTS_MAX;
 use serde_json::{Map, Value, json};
@@ -9,11 +11,11 @@ use super::reply::{
     BACKEND_ERROR, INVALID_REQUEST, LEASE_EXPIRED, METHOD_NOT_ALLOWED, NOT_FOUND, NOT_READY, OVERLOADED,
     REQUEST_TIMEOUT,
 };
-use super::shape::{DEFINITION, LIMIT_KEY, Shape};
+use super::shape::{DEFINITION_FIELDS, LIMIT_KEY, Shape, object};
 
 /// All schemas that routes refer to.
 pub(super) fn schemas() -> Value {
-    json!({
+    let mut schemas = json!({
         "Problem": problem(),
         "ReserveAnswer": reserve_answer(),
         "ReserveResults": results("ReserveAnswer"),
@@ -30,7 +32,11 @@ pub(super) fn schemas() -> Value {
         "Lease": exactly(json!({"lease": lease()}), &[]),
         "Health": exactly(json!({"status": {"enum": ["ok", "ready"]}}), &[]),
         "OpenApi": {"type": "object", "required": ["openapi", "info", "paths", "components"]},
-    })
+    });
+    for (name, schema) in ledger::schemas() {
+        schemas[name] = schema;
+    }
+    schemas
 }
 
 /// An object with these properties and no others, all of them required but `optional`.
@@ -53,7 +59,7 @@ pub(super) fn definition() -> Value {
 }
 
 fn of_kind(kind: &str, hold: &str) -> Value {
-    let mut schema = DEFINITION.schema();
+    let mut schema = object(DEFINITION_FIELDS);
     let fields = &mut schema["properties"];
     fields["kind"] = json!({"const": kind});
     for field in ["window_seconds", "timeout_seconds"] {

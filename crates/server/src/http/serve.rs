@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::body;
 use super::parse::Object;
+use super::query;
 use super::reply::{METHOD_NOT_ALLOWED, Reply};
 use super::request_id::REQUEST_ID;
 use super::route::{ROUTES, Route, UNMATCHED};
@@ -33,7 +34,8 @@ pub(super) struct Call {
     id: HeaderValue,
     pub(super) deadline: Instant,
     pub(super) body: Bytes,
-    name: String,
+    names: Vec<String>,
+    query: Vec<(String, String)>,
 }
 
 impl Call {
@@ -42,9 +44,19 @@ impl Call {
         text(&self.id)
     }
 
-    /// The name or id in the path; empty where the route has none.
+    /// The first name or id in the path; empty where the route has none.
     pub(super) fn name(&self) -> &str {
-        &self.name
+        self.nth_name(0)
+    }
+
+    /// A name or id in the path, by its place; empty where the route has none.
+    pub(super) fn nth_name(&self, place: usize) -> &str {
+        self.names.get(place).map(String::as_str).unwrap_or_default()
+    }
+
+    /// A parameter of the query, if it is there.
+    pub(super) fn query(&self, name: &str) -> Option<&str> {
+        self.query.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
     /// The body, or the answer that says what is wrong with it.
@@ -52,11 +64,18 @@ impl Call {
         match serde_json::from_slice::<Object<T>>(&self.body) {
             Ok(Object(parsed)) => Ok(parsed),
             Err(error) => {
-                let wrong = shape.explain(&self.body).unwrap_or_else(|| format!("body: {error}"));
+                let wrong = shape.explain(&self.body).unwrap_or_else(|| format!("body: {}", bare(&error)));
                 Err(Reply::invalid(&wrong))
             }
         }
     }
+}
+
+/// What is wrong, without where: the line of a body tells nobody anything.
+pub(super) fn bare(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    let position = format!(" at line {} column {}", error.line(), error.column());
+    message.strip_suffix(&position).unwrap_or(&message).to_owned()
 }
 
 /// An id as a text, which every id is that was found fit.
@@ -107,16 +126,18 @@ async fn call(
     id: HeaderValue,
     deadline: Instant,
 ) -> Result<Call, Reply> {
-    let name = if route.parameter().is_some() { name(parts).await? } else { String::new() };
-    Ok(Call { id, deadline, body: body?, name })
+    let names = if route.parameters().next().is_some() { names(parts).await? } else { Vec::new() };
+    let query =
+        if route.query.is_empty() { Vec::new() } else { query::read(parts.uri.query(), route.query)? };
+    Ok(Call { id, deadline, body: body?, names, query })
 }
 
-/// The one parameter of the path, decoded.
-async fn name(parts: &mut Parts) -> Result<String, Reply> {
+/// The parameters of the path, decoded.
+async fn names(parts: &mut Parts) -> Result<Vec<String>, Reply> {
     let parameters = RawPathParams::from_request_parts(parts, &()).await.map_err(|_| {
         Reply::invalid("path: found percent-encoded bytes that are no UTF-8, allowed is UTF-8")
     })?;
-    Ok(parameters.iter().next().map(|(_, value)| value.to_owned()).unwrap_or_default())
+    Ok(parameters.iter().map(|(_, value)| value.to_owned()).collect())
 }
 
 async fn unmatched(app: Arc<App>, request: Request, status: StatusCode) -> Response {

@@ -3,11 +3,15 @@
 
 mod explain;
 mod requests;
+mod writes;
 
-pub(super) use requests::{COMPLETE, COMPLETE_BATCH, DEFINITION, RESERVE, RESERVE_BATCH};
+pub(super) use requests::{COMPLETE, COMPLETE_BATCH, DEFINITION, DEFINITION_FIELDS, RESERVE, RESERVE_BATCH};
+pub(super) use writes::{CLIENT_QUERY, ENTRIES_QUERY, WRITE, WRITE_BATCH};
 
-use earmark_core::{JobId, LimitKey, NameError};
+use earmark_core::{AccountName, AssetName, ClientId, JobId, LimitKey, NameError, NamespaceName, VaultName};
 use serde_json::{Map, Value, json};
+
+use super::schema;
 
 /// What a value may look like.
 #[derive(Debug)]
@@ -26,6 +30,12 @@ pub(super) enum Shape {
     List { item: &'static Shape, min: usize, max: usize },
     /// Named fields, and no others.
     Object(&'static [Field]),
+    /// Exactly one of these fields.
+    OneOf(&'static [Field]),
+    /// A limit: the fields that its kind has.
+    Limit,
+    /// An amount of credit: an integer from 1 on, or a text of its digits.
+    Credit,
 }
 
 /// A field of an object.
@@ -58,6 +68,34 @@ static JOB_ID: Name = Name {
     pattern: "^[A-Za-z0-9:._@+-]+$",
 };
 
+macro_rules! plain {
+    ($($(#[$doc:meta])* $name:ident: $of:ident, $pattern:literal;)*) => {$(
+        $(#[$doc])*
+        pub(super) static $name: Name =
+            Name { check: |text| $of::new(text).map(drop), bytes_max: $of::BYTES_MAX, pattern: $pattern };
+    )*};
+}
+
+plain! {
+    ACCOUNT: AccountName, "^[A-Za-z0-9:._@+-]+$";
+    NAMESPACE: NamespaceName, "^[A-Za-z0-9._@+-]+$";
+    VAULT: VaultName, "^[A-Za-z0-9._@+-]+$";
+    CLIENT: ClientId, "^[A-Za-z0-9._@+-]+$";
+    ASSET: AssetName, "^[a-z0-9_]+$";
+}
+
+/// The digits of an amount of credit, without leading zeros.
+pub(super) const CREDIT_PATTERN: &str = "^[1-9][0-9]{0,38}$";
+
+/// An amount of credit as it stands in a body, if it is one: up to what an `i128` can count.
+pub(super) fn credit(raw: &str) -> Option<u128> {
+    let quoted = raw.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    let digits = quoted.unwrap_or(raw);
+    let is_plain = !digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let amount: u128 = is_plain.then(|| digits.parse().ok()).flatten()?;
+    i128::try_from(amount).is_ok().then_some(amount)
+}
+
 pub(super) const LEASE_PATTERN: &str = "^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}$";
 
 impl Shape {
@@ -76,6 +114,15 @@ impl Shape {
                 json!({"type": "array", "minItems": min, "maxItems": max, "items": item.schema()})
             }
             Shape::Object(fields) => object(fields),
+            Shape::OneOf(fields) => {
+                let mut schema = object(fields);
+                schema["required"] = json!([]);
+                schema["minProperties"] = json!(1);
+                schema["maxProperties"] = json!(1);
+                schema
+            }
+            Shape::Limit => schema::definition(),
+            Shape::Credit => json!({"type": ["string", "integer"], "pattern": CREDIT_PATTERN, "minimum": 1}),
         }
     }
 }

@@ -292,7 +292,7 @@ async fn the_content_type_does_not_matter() {
 async fn paths_and_methods_that_do_not_exist_are_answered_in_json() {
     let desk = desk().await;
     for path in
-        ["/", "/v1", "/v1/reserve/", "/v1/admin/limits/", "/v1/admin/limits/a/b", "/v2/reserve", "/v1/write"]
+        ["/", "/v1", "/v1/reserve/", "/v1/admin/limits/", "/v1/admin/limits/a/b", "/v2/reserve", "/v1/writes"]
     {
         desk.ask("GET", path, "").await.problem(404, "not_found");
     }

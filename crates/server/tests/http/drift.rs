@@ -40,7 +40,9 @@ impl Drift {
 
     /// Asks and checks. The parameter of `path` is filled with `name`.
     async fn ask(&mut self, desk: &Desk, method: &str, path: &str, name: &str, body: &Value) -> Value {
-        let filled = path.replace("{key}", name).replace("{lease_id}", name);
+        let filled = path.replace("{key}", name).replace("{lease_id}", name).replace("{client_id}", name);
+        let filled = filled.replace("{vault}", "main").replace("{account}", name);
+        let filled = if path == AUDIT { filled.replace("main", name) } else { filled };
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let answer = desk.ask(method, &filled, &body).await;
         self.check(method, path, &answer);
@@ -64,7 +66,15 @@ const LIMITS: &str = "/v1/admin/limits";
 const LIMIT: &str = "/v1/admin/limits/{key}";
 const USAGE: &str = "/v1/admin/limits/{key}/usage";
 const LEASE: &str = "/v1/leases/{lease_id}";
-const WITH_BODY: [(&str, &str); 5] = [
+const WRITE: &str = "/v1/write";
+const WRITE_BATCH: &str = "/v1/write/batch";
+const CLIENT: &str = "/v1/clients/{client_id}";
+const BALANCES: &str = "/v1/vaults/{vault}/accounts/{account}/balances";
+const ENTRIES: &str = "/v1/vaults/{vault}/accounts/{account}/entries";
+const AUDIT: &str = "/v1/vaults/{vault}/audit";
+const WITH_BODY: [(&str, &str); 7] = [
+    ("POST", WRITE),
+    ("POST", WRITE_BATCH),
     ("POST", "/v1/reserve"),
     ("POST", "/v1/complete"),
     ("POST", "/v1/reserve/batch"),
@@ -78,6 +88,7 @@ async fn every_documented_answer_comes_and_every_answer_is_as_documented() {
     let document = desk.ok("GET", "/openapi.json", &Value::Null).await;
     let mut drift = Drift::new(document);
     good(&mut drift, &desk).await;
+    credit(&mut drift, &desk).await;
     bad(&mut drift, &desk).await;
     failing(&mut drift).await;
     let (documented, seen) = (drift.documented(), drift.seen);
@@ -127,6 +138,33 @@ async fn good(drift: &mut Drift, desk: &Desk) {
     }
 }
 
+/// A write and the batch that is the same.
+async fn write(drift: &mut Drift, desk: &Desk, vault: Option<&str>, sequence: u64, operations: Value) {
+    let mut body = json!({"namespace": "default", "vault": vault, "client_id": "c", "sequence": sequence});
+    let mut batch = body.clone();
+    batch["writes"] = json!([{"operations": operations}]);
+    body["operations"] = operations;
+    drift.ask(desk, "POST", WRITE, "", &body).await;
+    drift.ask(desk, "POST", WRITE_BATCH, "", &batch).await;
+}
+
+async fn credit(drift: &mut Drift, desk: &Desk) {
+    let issue = |account: &str| json!({"issue": {"account": account, "asset": "usd", "amount": "5"}});
+    let retire = json!({"retire": {"account": "acme", "asset": "usd", "amount": 9}});
+    let open = json!({"open_account": {"account": "acme", "overdraft": "deny"}});
+    let limit = json!({"key": "w", "kind": "rolling", "capacity": 2, "window_seconds": 60});
+    let put = json!({"put_limit": {"definition": limit}});
+    write(drift, desk, None, 1, json!([{"open_vault": {"vault": "eu"}}, put])).await;
+    write(drift, desk, Some("main"), 1, json!([open, issue("acme")])).await;
+    write(drift, desk, Some("main"), 2, json!([retire])).await;
+    write(drift, desk, Some("main"), 2, json!([issue("nobody")])).await;
+    write(drift, desk, Some("main"), 9, json!([])).await;
+    write(drift, desk, Some("main"), 2, json!([put])).await;
+    for (path, name) in [(CLIENT, "c"), (BALANCES, "acme"), (ENTRIES, "acme"), (AUDIT, "main")] {
+        drift.ask(desk, "GET", path, name, &Value::Null).await;
+    }
+}
+
 async fn bad(drift: &mut Drift, desk: &Desk) {
     let none = Value::Null;
     for (method, path) in WITH_BODY {
@@ -138,6 +176,10 @@ async fn bad(drift: &mut Drift, desk: &Desk) {
         ("DELETE", LIMIT, "%20", "gone"),
         ("GET", USAGE, "%20", "gone"),
         ("GET", LEASE, "x", &desk.lease()),
+        ("GET", CLIENT, "%20", "c?vault=gone"),
+        ("GET", BALANCES, "%20", "gone"),
+        ("GET", ENTRIES, "%20", "gone"),
+        ("GET", AUDIT, "%20", "gone"),
     ] {
         drift.ask(desk, method, path, bad, &none).await;
         drift.ask(desk, method, path, absent, &none).await;
@@ -169,6 +211,7 @@ async fn failing(drift: &mut Drift) {
         drift.ask(&desk, "POST", "/v1/reserve", "", &reserve(&lease, &[("a", 1)])).await;
         drift.ask(&desk, "POST", "/v1/complete", "", &complete(&lease, &[])).await;
         drift.ask(&desk, "PUT", LIMITS, "", &limit).await;
+        write(drift, &desk, None, 1, json!([])).await;
         for (method, path, name) in [
             ("GET", LIMITS, ""),
             ("GET", LIMIT, "a"),
@@ -176,6 +219,10 @@ async fn failing(drift: &mut Drift) {
             ("GET", USAGE, "a"),
             ("GET", LEASE, lease.as_str()),
             ("GET", "/readyz", ""),
+            ("GET", CLIENT, "c"),
+            ("GET", BALANCES, "a"),
+            ("GET", ENTRIES, "a"),
+            ("GET", AUDIT, "main"),
         ] {
             drift.ask(&desk, method, path, name, &none).await;
         }

@@ -14,3 +14,4 @@ mod overload;
 mod reserve;
 mod shutdown;
 mod support;
+mod writes;

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{Field, Name, Shape};
+use super::{DEFINITION_FIELDS, Field, Name, Shape, credit};
 
 /// So much of what was found is repeated to the client.
 const FOUND_CHARS_MAX: usize = 64;
@@ -53,6 +53,15 @@ impl Shape {
             }
             Shape::List { item, min, max } => list(place, raw, item, *min..=*max),
             Shape::Object(fields) => object(place, raw, fields),
+            Shape::Limit => object(place, raw, DEFINITION_FIELDS),
+            Shape::OneOf(fields) => one_of(place, raw, fields),
+            Shape::Credit => credit(raw.get()).is_none().then(|| {
+                format!(
+                    "{place}: found {}, allowed are integers from 1 to {}, also as a text such as \"5000000\"",
+                    Shortened(raw.get()),
+                    i128::MAX
+                )
+            }),
         }
     }
 }
@@ -129,6 +138,31 @@ fn object(place: &Place<'_>, raw: &RawValue, fields: &'static [Field]) -> Option
     let missing = fields.iter().filter(|field| field.is_required).find(|field| !is_there(field))?;
     let inside = Place::Field { object: place, name: missing.name };
     Some(format!("{inside}: found nothing, it must be given"))
+}
+
+fn one_of(place: &Place<'_>, raw: &RawValue, fields: &'static [Field]) -> Option<String> {
+    let members = match serde_json::from_str::<Members<'_>>(raw.get()) {
+        Ok(Members(members)) => members,
+        Err(_) => {
+            let found = Shortened(raw.get());
+            return Some(format!(
+                "{place}: found {found}, allowed is an object with one of {}",
+                Names(fields)
+            ));
+        }
+    };
+    for (name, raw) in &members {
+        let inside = Place::Field { object: place, name };
+        let Some(field) = fields.iter().find(|field| field.name == name) else {
+            return Some(format!("{inside}: found an unknown field, allowed is one of {}", Names(fields)));
+        };
+        if let Some(wrong) = field.shape.check(&inside, raw) {
+            return Some(wrong);
+        }
+    }
+    let found = members.len();
+    (found != 1)
+        .then(|| format!("{place}: found {found} fields, allowed is exactly one of {}", Names(fields)))
 }
 
 fn text(raw: &RawValue) -> Option<Cow<'_, str>> {

@@ -9,11 +9,11 @@ const AMOUNT: Shape = Shape::Integer { min: 1, max: u64::MAX };
 const ACTUAL_AMOUNT: Shape = Shape::Integer { min: 0, max: u64::MAX };
 const HOLD_SECONDS: Shape = Shape::Integer { min: 1, max: HOLD_SECONDS_MAX as u64 };
 
-const fn needed(name: &'static str, shape: Shape, about: &'static str) -> Field {
+pub(super) const fn needed(name: &'static str, shape: Shape, about: &'static str) -> Field {
     Field { name, shape, is_required: true, about }
 }
 
-const fn optional(name: &'static str, shape: Shape, about: &'static str) -> Field {
+pub(super) const fn optional(name: &'static str, shape: Shape, about: &'static str) -> Field {
     Field { name, shape, is_required: false, about }
 }
 
@@ -71,8 +71,11 @@ pub(in crate::http) static COMPLETE_BATCH: Shape = Shape::Object(&[needed(
     "Completes, each on its own.",
 )]);
 
-/// The body of `PUT /v1/admin/limits`: the fields of all kinds of limit.
-pub(in crate::http) static DEFINITION: Shape = Shape::Object(&[
+/// The body of `PUT /v1/admin/limits`.
+pub(in crate::http) static DEFINITION: Shape = Shape::Limit;
+
+/// The fields of all kinds of limit.
+pub(in crate::http) static DEFINITION_FIELDS: &[Field] = &[
     needed("key", Shape::Name(&LIMIT_KEY), "Its name."),
     needed("kind", Shape::Choice(&["rolling", "concurrency"]), "How what is taken becomes free again."),
     needed("capacity", AMOUNT, "How much may be held at once."),
@@ -97,4 +100,4 @@ pub(in crate::http) static DEFINITION: Shape = Shape::Object(&[
         Shape::Choice(&["debt", "deny"]),
         "Usage beyond what was reserved that does not fit: recorded as debt (default), or only counted in the metrics.",
     ),
-]);
+];

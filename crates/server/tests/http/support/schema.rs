@@ -1,6 +1,6 @@
 //! As much of JSON Schema as the server's own document uses. A keyword it does not know fails the test.
 
-use earmark_core::{LeaseId, LimitKey};
+use earmark_core::{AssetName, ClientId, LeaseId, LimitKey};
 use serde_json::{Map, Value};
 
 /// An OpenAPI document, to hold answers against.
@@ -30,6 +30,8 @@ impl Schemas {
                 "maxItems" => value.as_array().is_none_or(|found| found.len() as u64 <= bound(rule)),
                 "minimum" => value.as_u64().map_or(!value.is_i64(), |found| found >= bound(rule)),
                 "maximum" => value.as_u64().is_none_or(|found| found <= bound(rule)),
+                "minProperties" => value.as_object().is_none_or(|found| found.len() as u64 >= bound(rule)),
+                "maxProperties" => value.as_object().is_none_or(|found| found.len() as u64 <= bound(rule)),
                 "items" => {
                     for item in value.as_array().into_iter().flatten() {
                         self.check(rule, item)?;
@@ -94,11 +96,19 @@ fn has_type(rule: &Value, value: &Value) -> bool {
     rule.as_str().map_or_else(|| names(rule).any(has), has)
 }
 
+fn is_amount(text: &str) -> bool {
+    !text.is_empty() && !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// The patterns of the document, by what they mean.
 fn matches(pattern: &str, value: &Value) -> Result<bool, String> {
     let Some(text) = value.as_str() else { return Ok(true) };
     match pattern {
         "^[A-Za-z0-9:._@+-]+$" => Ok(LimitKey::new(text).is_ok()),
+        "^[A-Za-z0-9._@+-]+$" => Ok(ClientId::new(text).is_ok()),
+        "^[a-z0-9_]+$" => Ok(AssetName::new(text).is_ok()),
+        "^[1-9][0-9]{0,38}$" => Ok(text.len() <= 39 && is_amount(text)),
+        "^(0|-?[1-9][0-9]{0,38})$" => Ok(text == "0" || is_amount(text.strip_prefix('-').unwrap_or(text))),
         "^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}$" => Ok(text.parse::<LeaseId>().is_ok()),
         "^(|invalid_request|lease_expired|overloaded|backend_error|(unknown_limit_key|limit_decreasing):[A-Za-z0-9:._@+-]+)$" =>
         {

@@ -1,0 +1,48 @@
+//! What stands behind the path.
+
+use percent_encoding::percent_decode_str;
+
+use super::reply::Reply;
+use super::shape::{Field, Shape};
+
+/// The parameters of a query, decoded and checked: each is known, and there once. A `+` is a `+`, since
+/// names may have one.
+pub(super) fn read(query: Option<&str>, fields: &'static [Field]) -> Result<Vec<(String, String)>, Reply> {
+    let mut found: Vec<(String, String)> = Vec::new();
+    for part in query.unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        let (name, value) = (decode(name)?, decode(value)?);
+        let Some(field) = fields.iter().find(|field| field.name == name) else {
+            let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
+            let allowed = names.join(" and ");
+            return Err(Reply::invalid(&format!("query: found {name:?}, allowed are {allowed}")));
+        };
+        if found.iter().any(|(earlier, _)| *earlier == name) {
+            return Err(Reply::invalid(&format!("{name}: found it twice, allowed is each parameter once")));
+        }
+        check(field, &value)?;
+        found.push((name, value));
+    }
+    Ok(found)
+}
+
+fn check(field: &Field, value: &str) -> Result<(), Reply> {
+    let wrong = match &field.shape {
+        Shape::Name(name) => name.explain(&field.name, value),
+        Shape::Integer { min, max } => {
+            let is_plain = value.bytes().all(|byte| byte.is_ascii_digit());
+            let is_allowed = is_plain && value.parse().is_ok_and(|found: u64| (*min..=*max).contains(&found));
+            (!is_allowed)
+                .then(|| format!("{}: found {value:?}, allowed are integers from {min} to {max}", field.name))
+        }
+        other => Some(format!("{}: {other:?} cannot stand in a query", field.name)),
+    };
+    wrong.map_or(Ok(()), |wrong| Err(Reply::invalid(&wrong)))
+}
+
+fn decode(text: &str) -> Result<String, Reply> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded
+        .map(Into::into)
+        .map_err(|_| Reply::invalid("query: found percent-encoded bytes that are no UTF-8, allowed is UTF-8"))
+}

@@ -1,0 +1,140 @@
+//! The schemas of what is answered about writes and credit.
+
+use earmark_admission::PAGE_MAX;
+use earmark_core::OPERATIONS_MAX;
+use serde_json::{Value, json};
+
+use super::super::shape::{ACCOUNT, ASSET, CLIENT, Name, Shape, VAULT};
+use super::super::write::UNAVAILABLE;
+use super::{count, described, exactly, key};
+
+/// The codes of refused writes.
+const CODES: [&str; 14] = [
+    "SEQUENCE_GAP",
+    "ALREADY_COMMITTED",
+    "SEQUENCE_REUSED",
+    "CONDITION_FAILED",
+    "INSUFFICIENT_CREDIT",
+    "ACCOUNT_NOT_FOUND",
+    "ACCOUNT_CLOSED",
+    "ACCOUNT_FROZEN",
+    "CONFLICT",
+    "VAULT_NOT_FOUND",
+    "TOO_MANY_CLIENTS",
+    "WRONG_SCOPE",
+    "INVALID",
+    UNAVAILABLE,
+];
+
+pub(super) fn schemas() -> [(&'static str, Value); 6] {
+    [
+        ("WriteCommitted", exactly(json!({"success": success()}), &[])),
+        ("WriteRefused", exactly(json!({"error": refusal()}), &[])),
+        ("ClientState", exactly(json!({"last_committed_sequence": count()}), &[])),
+        ("Balances", exactly(json!({"balances": list(balance())}), &[])),
+        ("Entries", entries()),
+        ("Audit", audit()),
+    ]
+}
+
+fn name(of: &'static Name) -> Value {
+    Shape::Name(of).schema()
+}
+
+fn list(items: Value) -> Value {
+    json!({"type": "array", "items": items})
+}
+
+/// Any amount of credit, as text.
+fn signed() -> Value {
+    json!({"type": "string", "pattern": "^(0|-?[1-9][0-9]{0,38})$"})
+}
+
+fn tx_id() -> Value {
+    Shape::Lease.schema()
+}
+
+fn success() -> Value {
+    let results = json!({"oneOf": [
+        exactly(
+            json!({"limit": key(), "revision": count(), "status": {"enum": ["active", "decreasing", "deleted"]}}),
+            &[],
+        ),
+        exactly(json!({"vault": name(&VAULT)}), &[]),
+        exactly(json!({"account": name(&ACCOUNT)}), &[]),
+        exactly(json!({"entry": tx_id()}), &[]),
+    ]});
+    exactly(
+        json!({
+            "tx_id": tx_id(),
+            "sequence": count(),
+            "log_index": described(count(), "Its place in the order of all writes."),
+            "committed_at_unix_ms": count(),
+            "actor": {"type": "string"},
+            "results": {"type": "array", "maxItems": OPERATIONS_MAX, "items": results},
+        }),
+        &[],
+    )
+}
+
+fn refusal() -> Value {
+    exactly(
+        json!({
+            "code": {"enum": CODES},
+            "message": {"type": "string"},
+            "operation": described(count(), "The place of the operation that is to blame, from 0."),
+            "last_committed_sequence": count(),
+        }),
+        &["operation", "last_committed_sequence"],
+    )
+}
+
+fn balance() -> Value {
+    exactly(
+        json!({
+            "asset": name(&ASSET),
+            "available": described(signed(), "What can be spent; below zero if it is owed."),
+            "held": signed(),
+            "pending": signed(),
+        }),
+        &[],
+    )
+}
+
+fn entries() -> Value {
+    let change = exactly(json!({"asset": name(&ASSET), "amount": signed()}), &[]);
+    let entry = exactly(
+        json!({
+            "number": described(count(), "Its place in the journal."),
+            "tx_id": tx_id(),
+            "log_index": count(),
+            "committed_at_unix_ms": count(),
+            "actor": {"type": "string"},
+            "client_id": name(&CLIENT),
+            "sequence": count(),
+            "changes": described(list(change), "What it added to the account, or took if below zero."),
+            "memos": list(json!({"type": "string"})),
+        }),
+        &[],
+    );
+    let mut next = count();
+    next["type"] = json!(["integer", "null"]);
+    let next = described(next, "`after` of the next page; null if this is the last one.");
+    let entries = json!({"type": "array", "maxItems": PAGE_MAX, "items": entry});
+    exactly(json!({"entries": entries, "next": next}), &[])
+}
+
+fn audit() -> Value {
+    let totals = exactly(
+        json!({"asset": name(&ASSET), "issued": signed(), "retired": signed(), "live": signed()}),
+        &[],
+    );
+    exactly(
+        json!({
+            "balanced": {"type": "boolean"},
+            "assets": list(totals),
+            "message": {"type": "string", "description": "What differs, or what could not be compared."},
+        }),
+        &["message"],
+    )
+}

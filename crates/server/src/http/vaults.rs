@@ -1,0 +1,183 @@
+//! `/v1/vaults`: what accounts have, how that came, and whether it adds up.
+
+use earmark_admission::{AccountPath, Audit, EntryPage, EntryView, LedgerError};
+use earmark_core::{AccountName, AssetTotals, BalanceInfo, VaultName};
+use serde::Serialize;
+
+use super::limits;
+use super::reply::Reply;
+use super::serve::Call;
+use super::shape::{ACCOUNT, VAULT};
+use super::write::tx_id;
+use crate::app::App;
+
+/// So many entries are on a page if nobody says how many.
+const PAGE_USUAL: usize = 100;
+
+pub(super) async fn balances(app: &App, call: Call) -> Reply {
+    let account = match path(app, &call) {
+        Ok(account) => account,
+        Err(reply) => return reply,
+    };
+    match app.by(call.deadline, app.backend.balances(account)).await {
+        Ok(Ok(balances)) => Reply::ok(&Balances { balances: balances.iter().map(BalanceWire::of).collect() }),
+        Ok(Err(error)) => failed(&error),
+        Err(error) => limits::failed(&error),
+    }
+}
+
+pub(super) async fn entries(app: &App, call: Call) -> Reply {
+    let account = match path(app, &call) {
+        Ok(account) => account,
+        Err(reply) => return reply,
+    };
+    let number = |name: &str| call.query(name).and_then(|text| text.parse().ok());
+    let after = number("after").unwrap_or(0);
+    let page_size = number("page_size").and_then(|size| usize::try_from(size).ok()).unwrap_or(PAGE_USUAL);
+    match app.by(call.deadline, app.backend.entries(account, after, page_size)).await {
+        Ok(Ok(page)) => Reply::ok(&Entries::of(&page)),
+        Ok(Err(error)) => failed(&error),
+        Err(error) => limits::failed(&error),
+    }
+}
+
+pub(super) async fn audit(app: &App, call: Call) -> Reply {
+    let vault = match vault(&call) {
+        Ok(vault) => vault,
+        Err(reply) => return reply,
+    };
+    match app.by(call.deadline, app.backend.audit(app.namespace.clone(), vault)).await {
+        Ok(Ok(audit)) => Reply::ok(&AuditWire::of(&audit)),
+        Ok(Err(error)) => failed(&error),
+        Err(error) => limits::failed(&error),
+    }
+}
+
+fn vault(call: &Call) -> Result<VaultName, Reply> {
+    let name = call.name();
+    VaultName::new(name).map_err(|_| Reply::invalid(&VAULT.explain(&"vault", name).unwrap_or_default()))
+}
+
+fn path(app: &App, call: &Call) -> Result<AccountPath, Reply> {
+    let (vault, name) = (vault(call)?, call.nth_name(1));
+    let wrong = |_| Reply::invalid(&ACCOUNT.explain(&"account", name).unwrap_or_default());
+    let account = AccountName::new(name).map_err(wrong)?;
+    Ok(AccountPath { namespace: app.namespace.clone(), vault, account })
+}
+
+/// What there is nothing to read for.
+pub(super) fn failed(error: &LedgerError) -> Reply {
+    match error {
+        LedgerError::Backend(error) => limits::failed(error),
+        other => Reply::not_found(&other.to_string()),
+    }
+}
+
+#[derive(Serialize)]
+struct Balances<'a> {
+    balances: Vec<BalanceWire<'a>>,
+}
+
+/// Amounts of credit are texts, so that no client rounds them.
+#[derive(Serialize)]
+struct BalanceWire<'a> {
+    asset: &'a str,
+    available: String,
+    held: String,
+    pending: String,
+}
+
+impl<'a> BalanceWire<'a> {
+    fn of(balance: &'a BalanceInfo) -> BalanceWire<'a> {
+        BalanceWire {
+            asset: balance.asset.as_str(),
+            available: balance.available.to_string(),
+            held: balance.held.to_string(),
+            pending: balance.pending.to_string(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Entries<'a> {
+    entries: Vec<EntryWire<'a>>,
+    next: Option<u64>,
+}
+
+impl<'a> Entries<'a> {
+    fn of(page: &'a EntryPage) -> Entries<'a> {
+        Entries { entries: page.entries.iter().map(EntryWire::of).collect(), next: page.next }
+    }
+}
+
+#[derive(Serialize)]
+struct EntryWire<'a> {
+    number: u64,
+    tx_id: String,
+    log_index: u64,
+    committed_at_unix_ms: u64,
+    actor: &'a str,
+    client_id: &'a str,
+    sequence: u64,
+    changes: Vec<ChangeWire<'a>>,
+    memos: &'a [String],
+}
+
+#[derive(Serialize)]
+struct ChangeWire<'a> {
+    asset: &'a str,
+    amount: String,
+}
+
+impl<'a> EntryWire<'a> {
+    fn of(entry: &'a EntryView) -> EntryWire<'a> {
+        let receipt = &entry.receipt;
+        let change = |(asset, amount): &'a (earmark_core::AssetName, i128)| ChangeWire {
+            asset: asset.as_str(),
+            amount: amount.to_string(),
+        };
+        EntryWire {
+            number: entry.number,
+            tx_id: tx_id(receipt.tx_id),
+            log_index: receipt.log_index,
+            committed_at_unix_ms: receipt.committed_at.get(),
+            actor: receipt.actor.as_str(),
+            client_id: entry.client.as_str(),
+            sequence: receipt.sequence,
+            changes: entry.changes.iter().map(change).collect(),
+            memos: &entry.memos,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct AuditWire<'a> {
+    balanced: bool,
+    assets: Vec<TotalsWire<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct TotalsWire<'a> {
+    asset: &'a str,
+    issued: String,
+    retired: String,
+    live: String,
+}
+
+impl<'a> AuditWire<'a> {
+    fn of(audit: &'a Audit) -> AuditWire<'a> {
+        let totals = |totals: &'a AssetTotals| TotalsWire {
+            asset: totals.asset.as_str(),
+            issued: totals.issued.to_string(),
+            retired: totals.retired.to_string(),
+            live: totals.live.to_string(),
+        };
+        AuditWire {
+            balanced: audit.balanced,
+            assets: audit.assets.iter().map(totals).collect(),
+            message: audit.message.as_deref(),
+        }
+    }
+}

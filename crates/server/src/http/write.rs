@@ -1,0 +1,181 @@
+//! `POST /v1/write`, its batch, and `GET /v1/clients/{client_id}`.
+
+use axum::http::StatusCode;
+use earmark_admission::{BackendError, WriteAnswer, WriteRequest, describe_write_error};
+use earmark_core::{
+    ClientId, LeaseId, NamespaceName, Operation, OperationResult, Receipt, TxId, VaultName, WriteError,
+};
+use serde::Serialize;
+
+use super::limits;
+use super::operation::{WriteBatchBody, WriteBody};
+use super::reply::Reply;
+use super::serve::Call;
+use super::shape::{CLIENT, WRITE, WRITE_BATCH};
+use super::vaults::failed;
+use crate::app::App;
+
+/// The code where there is no answer.
+pub(super) const UNAVAILABLE: &str = "UNAVAILABLE";
+
+pub(super) async fn one(app: &App, call: Call) -> Reply {
+    match call.parse::<WriteBody>(&WRITE) {
+        Ok(body) => carry_out(app, &call, body.into_request(&app.actor)).await,
+        Err(reply) => reply,
+    }
+}
+
+pub(super) async fn batch(app: &App, call: Call) -> Reply {
+    match call.parse::<WriteBatchBody>(&WRITE_BATCH) {
+        Ok(body) => carry_out(app, &call, body.into_request(&app.actor)).await,
+        Err(reply) => reply,
+    }
+}
+
+pub(super) async fn client(app: &App, call: Call) -> Reply {
+    let Ok(client) = ClientId::new(call.name()) else {
+        return Reply::invalid(&CLIENT.explain(&"client_id", call.name()).unwrap_or_default());
+    };
+    // What is in the query was checked when it was read.
+    let namespace = call.query("namespace").and_then(|name| NamespaceName::new(name).ok());
+    let namespace = namespace.unwrap_or_else(|| app.namespace.clone());
+    let vault = call.query("vault").and_then(|name| VaultName::new(name).ok());
+    match app.by(call.deadline, app.backend.client_state(namespace, vault, client)).await {
+        Ok(Ok(last_committed_sequence)) => Reply::ok(&ClientState { last_committed_sequence }),
+        Ok(Err(error)) => failed(&error),
+        Err(error) => limits::failed(&error),
+    }
+}
+
+async fn carry_out(app: &App, call: &Call, request: WriteRequest) -> Reply {
+    let (client, sequence) = (&request.client, request.sequence);
+    tracing::debug!(request_id = call.id(), %client, sequence, "write");
+    let subjects: Vec<String> = request.operations.iter().map(subject).collect();
+    match app.by(call.deadline, app.backend.write(request)).await {
+        Ok(Ok(WriteAnswer::Committed(receipt))) => {
+            Reply::ok(&Committed { success: Success::of(&receipt, &subjects) })
+        }
+        Ok(Ok(WriteAnswer::Refused(error))) => refused(&error),
+        Ok(Err(error)) | Err(error) => unavailable(&error),
+    }
+}
+
+fn refused(error: &WriteError) -> Reply {
+    let wire = ErrorWire {
+        code: error.code(),
+        message: describe_write_error(error),
+        operation: error.operation(),
+        last_committed_sequence: error.last_committed_sequence(),
+    };
+    Reply::json(status(error), &Refused { error: wire })
+}
+
+fn unavailable(error: &BackendError) -> Reply {
+    let message = match error {
+        BackendError::Overloaded(why) => format!("{why}; retry the same write"),
+        BackendError::Failed(why) => format!("{why}; the outcome is unknown, retry the same write"),
+        other => other.to_string(),
+    };
+    let wire = ErrorWire { code: UNAVAILABLE, message, operation: None, last_committed_sequence: None };
+    Reply::json(StatusCode::SERVICE_UNAVAILABLE, &Refused { error: wire })
+}
+
+fn status(error: &WriteError) -> StatusCode {
+    match error {
+        WriteError::Invalid(_) | WriteError::WrongScope { .. } => StatusCode::BAD_REQUEST,
+        WriteError::InsufficientCredit { .. } => StatusCode::PAYMENT_REQUIRED,
+        WriteError::VaultNotFound | WriteError::AccountNotFound { .. } => StatusCode::NOT_FOUND,
+        WriteError::SequenceGap { .. }
+        | WriteError::AlreadyCommitted { .. }
+        | WriteError::SequenceReused { .. }
+        | WriteError::TooManyClients
+        | WriteError::ConditionFailed { .. }
+        | WriteError::AccountClosed { .. }
+        | WriteError::AccountFrozen { .. }
+        | WriteError::Conflict { .. } => StatusCode::CONFLICT,
+    }
+}
+
+/// What an operation is about, by name.
+fn subject(operation: &Operation) -> String {
+    match operation {
+        Operation::PutLimit { definition, .. } => definition.key.to_string(),
+        Operation::DeleteLimit { key, .. } => key.to_string(),
+        Operation::OpenVault { vault } => vault.to_string(),
+        Operation::OpenAccount { account, .. }
+        | Operation::FreezeAccount { account }
+        | Operation::UnfreezeAccount { account }
+        | Operation::CloseAccount { account } => account.to_string(),
+        Operation::Issue { .. } | Operation::Transfer { .. } | Operation::Retire { .. } => String::new(),
+    }
+}
+
+/// A transaction's id as text: a ULID.
+pub(super) fn tx_id(id: TxId) -> String {
+    LeaseId::from_u128(id.0).to_string()
+}
+
+#[derive(Serialize)]
+struct ClientState {
+    last_committed_sequence: u64,
+}
+
+#[derive(Serialize)]
+struct Committed<'a> {
+    success: Success<'a>,
+}
+
+#[derive(Serialize)]
+struct Success<'a> {
+    tx_id: String,
+    sequence: u64,
+    log_index: u64,
+    committed_at_unix_ms: u64,
+    actor: &'a str,
+    results: Vec<ResultWire<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ResultWire<'a> {
+    Limit { limit: &'a str, revision: u64, status: &'static str },
+    Vault { vault: &'a str },
+    Account { account: &'a str },
+    Entry { entry: String },
+}
+
+impl<'a> Success<'a> {
+    fn of(receipt: &'a Receipt, subjects: &'a [String]) -> Success<'a> {
+        let result = |(result, name): (&OperationResult, &'a String)| match *result {
+            OperationResult::Limit { revision, status, .. } => {
+                ResultWire::Limit { limit: name, revision, status: limits::name(status) }
+            }
+            OperationResult::Vault(_) => ResultWire::Vault { vault: name },
+            OperationResult::Account(_) => ResultWire::Account { account: name },
+            OperationResult::Entry => ResultWire::Entry { entry: tx_id(receipt.tx_id) },
+        };
+        Success {
+            tx_id: tx_id(receipt.tx_id),
+            sequence: receipt.sequence,
+            log_index: receipt.log_index,
+            committed_at_unix_ms: receipt.committed_at.get(),
+            actor: receipt.actor.as_str(),
+            results: receipt.results.iter().zip(subjects).map(result).collect(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Refused {
+    error: ErrorWire,
+}
+
+#[derive(Serialize)]
+struct ErrorWire {
+    code: &'static str,
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operation: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_committed_sequence: Option<u64>,
+}
