@@ -15,6 +15,7 @@ use hyper::{Method, Request, Uri};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -156,6 +157,17 @@ impl Client {
         self.call(method, path, Some(body)).await
     }
 
+    /// Posts `body` and reads the answer to a write: a success, or a refusal that is an object itself.
+    pub(crate) async fn post_any(&mut self, path: &str, body: &impl Serialize) -> Result<Value, Failure> {
+        let body = serde_json::to_string(body)
+            .map_err(|error| Failure::System { what: "writing the request", source: error.into() })?;
+        let (status, bytes) = self.in_time(Method::POST, path, Some(body)).await?;
+        match serde_json::from_slice::<Value>(&bytes) {
+            Ok(answer) if answer["success"].is_object() || answer["error"].is_object() => Ok(answer),
+            _ => Err(self.refusal(status, &bytes)),
+        }
+    }
+
     /// Sends one request and reads its answer, which must be a success.
     pub(crate) async fn call<A: DeserializeOwned>(
         &mut self,
@@ -163,17 +175,26 @@ impl Client {
         path: &str,
         body: Option<String>,
     ) -> Result<A, Failure> {
-        let (status, bytes) = match timeout(ANSWER_TIMEOUT, self.exchange(method, path, body)).await {
-            Ok(exchanged) => exchanged?,
-            Err(_) => {
-                let what = format!("nothing came within {} s", ANSWER_TIMEOUT.as_secs());
-                return Err(no_answer(&self.url, what));
-            }
-        };
+        let (status, bytes) = self.in_time(method, path, body).await?;
         if !(200..300).contains(&status) {
             return Err(self.refusal(status, &bytes));
         }
         serde_json::from_slice(&bytes).map_err(|error| self.strange(&format!("{error}: {}", excerpt(&bytes))))
+    }
+
+    async fn in_time(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+    ) -> Result<(u16, Vec<u8>), Failure> {
+        match timeout(ANSWER_TIMEOUT, self.exchange(method, path, body)).await {
+            Ok(exchanged) => exchanged,
+            Err(_) => {
+                let what = format!("nothing came within {} s", ANSWER_TIMEOUT.as_secs());
+                Err(no_answer(&self.url, what))
+            }
+        }
     }
 
     async fn exchange(

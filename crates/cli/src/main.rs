@@ -7,12 +7,14 @@ mod amount;
 mod bench;
 mod client;
 mod complete;
+mod credit;
 mod failure;
 mod limits;
 mod logs;
 mod output;
 mod reserve;
 mod serve;
+mod write;
 
 use std::process::ExitCode;
 
@@ -31,6 +33,7 @@ Examples:
   earmark serve --in-memory
   earmark limits put --key gpt-4o:rpm --kind rolling --capacity 60 --window 60 --unit requests
   earmark reserve --key gpt-4o:rpm=1
+  earmark balance --vault main --account acme
   earmark bench --seconds 5";
 
 /// Admission control for LLM traffic: requests, tokens, concurrency and budgets, all or nothing.
@@ -55,6 +58,15 @@ enum Command {
     /// Say what a lease really used, and give the rest back
     #[command(after_help = complete::HELP)]
     Complete(complete::CompleteArgs),
+    /// Change accounts, credit and limits in one transaction, exactly once
+    #[command(after_help = write::HELP)]
+    Write(write::WriteArgs),
+    /// Show what an account has
+    #[command(after_help = credit::BALANCE_HELP)]
+    Balance(credit::BalanceArgs),
+    /// Count a vault anew
+    #[command(after_help = credit::AUDIT_HELP)]
+    Audit(credit::AuditArgs),
     /// Measure how many reserves a second there are
     #[command(after_help = bench::HELP)]
     Bench(bench::BenchArgs),
@@ -67,6 +79,9 @@ impl Command {
             Command::Limits(command) => limits::run(command),
             Command::Reserve(args) => reserve::run(args),
             Command::Complete(args) => complete::run(args),
+            Command::Write(args) => write::run(args),
+            Command::Balance(args) => credit::balance(args),
+            Command::Audit(args) => credit::audit(args),
             Command::Bench(args) => bench::run(args),
         }
     }
@@ -78,6 +93,9 @@ impl Command {
             Command::Limits(command) => command.is_json(),
             Command::Reserve(args) => args.client.json,
             Command::Complete(args) => args.client.json,
+            Command::Write(args) => args.connection.json,
+            Command::Balance(args) => args.client.json,
+            Command::Audit(args) => args.client.json,
             Command::Bench(args) => args.json,
         }
     }
@@ -131,6 +149,9 @@ mod tests {
             "limits delete a",
             "reserve --key a=1",
             "complete --lease 01ARZ3NDEKTSV4RRFFQ69G5FAV",
+            "write --client a --sequence 1",
+            "balance --account a",
+            "audit",
         ] {
             let words = ["earmark"].into_iter().chain(line.split_whitespace());
             let words = words.chain(["--server", "http://a:1", "--json"]);

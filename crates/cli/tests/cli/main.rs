@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test that fails panics")]
 
 mod bench;
+mod credit;
 mod files;
 mod readme;
 mod refusals;

@@ -31,7 +31,8 @@ fn a_wrong_command_line_names_the_flag_what_was_found_and_what_is_allowed() {
         ("bench --limits 33", "33 is not in 1..=32"),
         ("bench --batch 257", "257 is not in 1..=256"),
         ("bench --in-process --http http://a:1", "cannot be used with"),
-        ("write", "unrecognized subcommand 'write'"),
+        ("write --client a", "--sequence <N>"),
+        ("cluster", "unrecognized subcommand 'cluster'"),
     ] {
         let ran = run(&line.split_whitespace().collect::<Vec<_>>()).ends(2);
         assert!(ran.stderr.contains(message), "{line}: {ran:?}");

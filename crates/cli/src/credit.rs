@@ -1,0 +1,156 @@
+//! `earmark balance` and `earmark audit`: what there is, and whether it adds up.
+
+use clap::Args;
+use earmark_core::{AccountName, VaultName};
+use hyper::Method;
+use serde::{Deserialize, Serialize};
+
+use crate::client::{self, Client, ClientArgs};
+use crate::failure::{Done, Failure};
+use crate::output;
+
+pub(crate) const BALANCE_HELP: &str = "\
+Amounts are in minor units.
+
+Examples:
+  earmark balance --vault main --account acme
+  earmark balance --vault main --account acme --json | jq -r '.balances[].available'";
+
+pub(crate) const AUDIT_HELP: &str = "\
+Counts every account anew and compares the sums with what was issued and retired, and with the history. Ends
+with 1 if something differs.
+
+Examples:
+  earmark audit --vault main
+  earmark audit --vault main --json | jq .balanced";
+
+#[derive(Args, Debug)]
+pub(crate) struct BalanceArgs {
+    /// The vault
+    #[arg(long, default_value = VaultName::MAIN)]
+    vault: VaultName,
+    /// The account
+    #[arg(long)]
+    account: AccountName,
+    #[command(flatten)]
+    pub(crate) client: ClientArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct AuditArgs {
+    /// The vault
+    #[arg(long, default_value = VaultName::MAIN)]
+    vault: VaultName,
+    #[command(flatten)]
+    pub(crate) client: ClientArgs,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Balances {
+    balances: Vec<Balance>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Balance {
+    asset: String,
+    available: String,
+    held: String,
+    pending: String,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Audit {
+    balanced: bool,
+    assets: Vec<Totals>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Totals {
+    asset: String,
+    issued: String,
+    retired: String,
+    live: String,
+}
+
+pub(crate) fn balance(args: &BalanceArgs) -> Result<Done, Failure> {
+    let path = format!("/v1/vaults/{}/accounts/{}/balances", args.vault, args.account);
+    let found: Balances = get(&args.client, &path)?;
+    if args.client.json {
+        output::print_json(&found)?;
+    } else if found.balances.is_empty() {
+        output::print(&format!("{} has nothing\n", args.account))?;
+    } else {
+        let mut rows = vec![["ASSET", "AVAILABLE", "HELD"].map(str::to_owned)];
+        rows.extend(found.balances.iter().map(|balance| {
+            [output::visible(&balance.asset), grouped(&balance.available), grouped(&balance.held)]
+        }));
+        output::print(&output::table(&rows))?;
+    }
+    Ok(Done::Ok)
+}
+
+pub(crate) fn audit(args: &AuditArgs) -> Result<Done, Failure> {
+    let audit: Audit = get(&args.client, &format!("/v1/vaults/{}/audit", args.vault))?;
+    if args.client.json {
+        output::print_json(&audit)?;
+    } else {
+        output::print(&audit.text(&args.vault))?;
+    }
+    Ok(if audit.balanced { Done::Ok } else { Done::Failed })
+}
+
+fn get<A: serde::de::DeserializeOwned>(args: &ClientArgs, path: &str) -> Result<A, Failure> {
+    client::block_on(async { Client::connect(&args.server).await?.call(Method::GET, path, None).await })
+}
+
+impl Audit {
+    fn text(&self, vault: &VaultName) -> String {
+        let verdict = if self.balanced { "is balanced" } else { "is NOT balanced" };
+        let mut text = format!("{vault} {verdict}\n");
+        if let Some(message) = &self.message {
+            text += &format!("{}\n", output::visible(message));
+        }
+        if !self.assets.is_empty() {
+            let mut rows = vec![["ASSET", "ISSUED", "RETIRED", "LIVE"].map(str::to_owned)];
+            rows.extend(self.assets.iter().map(|totals| {
+                let [issued, retired, live] =
+                    [&totals.issued, &totals.retired, &totals.live].map(|of| grouped(of));
+                [output::visible(&totals.asset), issued, retired, live]
+            }));
+            text += &output::table(&rows);
+        }
+        text
+    }
+}
+
+/// An amount with its thousands apart; as it came if it is none.
+fn grouped(amount: &str) -> String {
+    match amount.parse::<i128>() {
+        Ok(number) => {
+            let sign = if number < 0 { "-" } else { "" };
+            format!("{sign}{}", output::thousands(number.unsigned_abs()))
+        }
+        Err(_) => output::visible(amount),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_grouped_whatever_their_sign() {
+        for (amount, text) in [("0", "0"), ("-5000000", "-5,000,000"), ("1234", "1,234"), ("x", "x")] {
+            assert_eq!(grouped(amount), text);
+        }
+    }
+
+    #[test]
+    fn an_audit_that_finds_something_says_so_first() {
+        let audit = Audit { balanced: false, assets: vec![], message: Some("acme: 5 are missing".into()) };
+        let vault = VaultName::new("main").unwrap();
+        assert_eq!(audit.text(&vault), "main is NOT balanced\nacme: 5 are missing\n");
+    }
+}

@@ -1,0 +1,158 @@
+//! `earmark write`: a transaction, applied exactly once.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use earmark_core::{ClientId, NamespaceName, VaultName};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::client::{self, Client, ClientArgs};
+use crate::failure::{Done, Failure};
+use crate::output;
+
+pub(crate) const HELP: &str = "\
+All operations are applied, or none. A client counts its writes in every vault from 1; the same command again
+is answered as the first time and changes nothing. A write that failed leaves its number free.
+
+Operations of a vault:
+  open_account, freeze_account, unfreeze_account, close_account, issue, transfer, retire
+Operations without --vault:
+  put_limit, delete_limit, open_vault
+
+Examples:
+  earmark write --client billing --sequence 1 --vault main \\
+    --op '{\"open_account\":{\"account\":\"acme\",\"overdraft\":\"deny\"}}' \\
+    --op '{\"issue\":{\"account\":\"acme\",\"asset\":\"usd\",\"amount\":\"5000000\"}}'
+  earmark write --client billing --sequence 2 --vault main --file operations.json
+  earmark write --client ops --sequence 1 --op '{\"open_vault\":{\"vault\":\"eu\"}}'";
+
+/// As much as a server reads.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+#[derive(Args, Debug)]
+pub(crate) struct WriteArgs {
+    /// Who counts
+    #[arg(long, value_name = "ID")]
+    client: ClientId,
+    /// The number of this write among those of the client in this vault; the first is 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    sequence: u64,
+    /// The vault that the operations are about; without it, the namespace
+    #[arg(long)]
+    vault: Option<VaultName>,
+    /// An operation as JSON; several are one transaction, and none only takes the number
+    #[arg(long = "op", value_name = "JSON", conflicts_with = "file")]
+    operations: Vec<String>,
+    /// A file with a list of operations as JSON; - is the standard input
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) connection: ClientArgs,
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    namespace: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vault: Option<&'a str>,
+    client_id: &'a str,
+    sequence: u64,
+    operations: Vec<Box<RawValue>>,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    success: Option<Success>,
+    error: Option<Refusal>,
+}
+
+#[derive(Deserialize)]
+struct Success {
+    tx_id: String,
+    sequence: u64,
+    results: Vec<Value>,
+}
+
+#[derive(Deserialize)]
+struct Refusal {
+    code: String,
+    message: String,
+}
+
+pub(crate) fn run(args: &WriteArgs) -> Result<Done, Failure> {
+    let body = Body {
+        namespace: NamespaceName::DEFAULT,
+        vault: args.vault.as_ref().map(VaultName::as_str),
+        client_id: args.client.as_str(),
+        sequence: args.sequence,
+        operations: args.operations()?,
+    };
+    let document: Value = client::block_on(async {
+        let mut client = Client::connect(&args.connection.server).await?;
+        client.post_any("/v1/write", &body).await
+    })
+    .inspect_err(|failure| {
+        if matches!(failure, Failure::NoAnswer { .. } | Failure::StrangeAnswer { .. }) {
+            eprintln!("earmark: the outcome is unknown; run the same command again, it is applied once");
+        }
+    })?;
+    let answer = Answer::deserialize(&document).map_err(|error| Failure::StrangeAnswer {
+        url: args.connection.server.to_string(),
+        what: error.to_string(),
+    })?;
+    if args.connection.json {
+        output::print_json(&document)?;
+    } else if let Some(success) = &answer.success {
+        output::print(&success.text())?;
+    }
+    match answer {
+        Answer { error: Some(Refusal { code, message }), .. } => {
+            eprintln!("earmark: nothing was written ({code}): {}", output::visible(&message));
+            Ok(Done::Failed)
+        }
+        Answer { success: Some(_), .. } => Ok(Done::Ok),
+        Answer { .. } => Ok(Done::Failed),
+    }
+}
+
+impl WriteArgs {
+    fn operations(&self) -> Result<Vec<Box<RawValue>>, Failure> {
+        if let Some(path) = &self.file {
+            let text = read(path).map_err(|error| {
+                Failure::Usage(format!("--file: cannot read {}: {error}", path.display()))
+            })?;
+            return serde_json::from_str(&text).map_err(|error| {
+                Failure::Usage(format!("--file: found no list of operations as JSON ({error})"))
+            });
+        }
+        let parse = |text: &String| {
+            serde_json::from_str(text)
+                .map_err(|error| Failure::Usage(format!("--op: found {text:?}, allowed is JSON ({error})")))
+        };
+        self.operations.iter().map(parse).collect()
+    }
+}
+
+fn read(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    if path == Path::new("-") {
+        std::io::stdin().take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    } else {
+        std::fs::File::open(path)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    }
+    Ok(text)
+}
+
+impl Success {
+    fn text(&self) -> String {
+        let (count, sequence) = (self.results.len(), self.sequence);
+        let operations = if count == 1 { "operation" } else { "operations" };
+        format!(
+            "committed, {count} {operations}, sequence {sequence}, transaction {}\n",
+            output::visible(&self.tx_id)
+        )
+    }
+}

@@ -1,0 +1,69 @@
+//! Credit by the command line: written once, seen, and counted.
+
+use serde_json::json;
+
+use crate::support::{Server, run};
+
+const OPEN: &str = r#"{"open_account":{"account":"acme","overdraft":"deny"}}"#;
+const ISSUE: &str = r#"{"issue":{"account":"acme","asset":"usd","amount":"5000000"}}"#;
+
+#[test]
+fn a_write_is_committed_once_and_shows_in_the_balance_and_the_audit() {
+    let server = Server::start(&[]);
+    let words =
+        ["write", "--client", "billing", "--sequence", "1", "--vault", "main", "--op", OPEN, "--op", ISSUE];
+    let first = server.earmark(&words).ends(0);
+    assert!(first.stdout.starts_with("committed, 2 operations, sequence 1, transaction 0"), "{first:?}");
+    assert_eq!(server.earmark(&words).ends(0).stdout, first.stdout);
+    let balance = server.line("balance --account acme").ends(0);
+    assert_eq!(balance.stdout, "ASSET  AVAILABLE  HELD\nusd    5,000,000  0\n");
+    let json = server.line("balance --vault main --account acme --json").ends(0).json();
+    assert_eq!(
+        json,
+        json!({"balances": [{"asset": "usd", "available": "5000000", "held": "0", "pending": "0"}]})
+    );
+    assert_eq!(server.line("balance --account revenue").ends(0).stdout, "revenue has nothing\n");
+    let audit = server.line("audit").ends(0);
+    assert!(audit.stdout.starts_with("main is balanced\nASSET  ISSUED     RETIRED  LIVE\n"), "{audit:?}");
+    let json = server.line("audit --vault main --json").ends(0).json();
+    assert_eq!(json["balanced"], true);
+}
+
+#[test]
+fn operations_come_from_a_file_as_well() {
+    let server = Server::start(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("operations.json");
+    std::fs::write(&file, format!("[{OPEN}, {ISSUE}]")).unwrap();
+    let words = ["write", "--client", "b", "--sequence", "1", "--vault", "main", "--json", "--file"];
+    let done = server.earmark(&[&words[..], &[file.to_str().unwrap()]].concat()).ends(0).json();
+    assert_eq!(done["success"]["results"][0], json!({"account": "acme"}));
+}
+
+#[test]
+fn a_refused_write_ends_with_1_and_says_why() {
+    let server = Server::start(&[]);
+    let words = ["write", "--client", "b", "--sequence", "2", "--vault", "main"];
+    let gap = server.earmark(&words).ends(1);
+    assert!(gap.stderr.contains("nothing was written (SEQUENCE_GAP): sequence: "), "{gap:?}");
+    let json = server.earmark(&[&words[..], &["--json"]].concat()).ends(1).json();
+    assert_eq!(json["error"]["last_committed_sequence"], 0);
+    let field =
+        server.earmark(&["write", "--client", "b", "--sequence", "1", "--op", "{\"mint\":{}}"]).ends(1);
+    assert!(field.stderr.contains("operations[0].mint: found an unknown field"), "{field:?}");
+    let missing = server.line("balance --account nobody").ends(1);
+    assert!(missing.stderr.contains("404 not_found"), "{missing:?}");
+    server.line("audit --vault nowhere").ends(1);
+}
+
+#[test]
+fn a_wrong_write_is_refused_before_it_is_sent() {
+    for (words, message) in [
+        (vec!["--sequence", "1", "--op", "x"], "--op: found \"x\", allowed is JSON"),
+        (vec!["--sequence", "0"], "0 is not in 1.."),
+        (vec!["--sequence", "1", "--file", "/no/such/file"], "--file: cannot read /no/such/file"),
+    ] {
+        let ran = run(&[&["write", "--client", "b"], &words[..]].concat()).ends(2);
+        assert!(ran.stderr.contains(message), "{ran:?}");
+    }
+}
