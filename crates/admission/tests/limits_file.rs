@@ -5,7 +5,9 @@
 use std::path::Path;
 
 use earmark_admission::*;
-use earmark_core::{Definition, Kind, LimitKey, LimitStatus, NamespaceName, Overage};
+use earmark_core::{
+    Actor, ClientId, Definition, Kind, LimitKey, LimitStatus, NamespaceName, Operation, Overage,
+};
 
 fn namespace() -> NamespaceName {
     NamespaceName::new("default").expect("a valid name")
@@ -110,4 +112,31 @@ async fn a_change_whose_caller_goes_away_is_written_all_the_same() {
     };
     assert_eq!(book.delete_limit(nothing).await, Err(LimitError::NotFound));
     assert_eq!(capacities(&open(&path).await.expect("a good file")).await, [10]);
+}
+
+#[tokio::test]
+async fn limits_that_a_write_changes_survive_a_restart_too() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("limits.json");
+    let write = |sequence, operation| WriteRequest {
+        namespace: namespace(),
+        vault: None,
+        client: ClientId::new("ops").expect("a valid client"),
+        sequence,
+        operations: vec![operation],
+        actor: Actor::new("system:test").expect("a valid actor"),
+    };
+    let put = Operation::PutLimit { definition: rpm(10).definition, expected_revision: None };
+    let book = open(&path).await.expect("no file yet");
+    let first = book.write(write(1, put.clone())).await.expect("a backend that answers");
+    assert!(matches!(first, WriteAnswer::Committed(_)), "{first:?}");
+    // A file that went missing is there again after a retry.
+    std::fs::remove_file(&path).expect("a file");
+    assert_eq!(book.write(write(1, put)).await, Ok(first));
+    let book = open(&path).await.expect("a good file");
+    assert_eq!(capacities(&book).await, [10]);
+    let delete = Operation::DeleteLimit { key: rpm(1).definition.key, expected_revision: None };
+    let deleted = book.write(write(1, delete)).await.expect("a backend that answers");
+    assert!(matches!(deleted, WriteAnswer::Committed(_)), "{deleted:?}");
+    assert_eq!(capacities(&open(&path).await.expect("a good file")).await, [0_u64; 0]);
 }

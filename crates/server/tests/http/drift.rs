@@ -298,3 +298,30 @@ async fn the_documented_bodies_are_those_that_are_taken() {
         assert_eq!(status == 200, is_documented, "{body}");
     }
 }
+
+#[tokio::test]
+async fn the_documented_writes_are_those_that_are_taken() {
+    let desk = Desk::open().await;
+    let document = desk.ok("GET", "/openapi.json", &Value::Null).await;
+    let schemas = Schemas(document.clone());
+    let schema = &document["paths"][WRITE]["post"]["requestBody"]["content"]["application/json"]["schema"];
+    let of = |operations: Value| json!({"namespace": "default", "vault": "main", "client_id": "c", "sequence": 1, "operations": operations});
+    let issue = |amount: Value| json!([{"issue": {"account": "revenue", "asset": "usd", "amount": amount}}]);
+    for body in [
+        of(json!([])),
+        of(issue(json!(1))),
+        of(issue(json!("1"))),
+        of(issue(json!(0))),
+        of(issue(json!("01"))),
+        of(issue(json!(-1))),
+        of(json!([{}])),
+        of(json!([{"freeze_account": {"account": "a"}, "close_account": {"account": "a"}}])),
+        of(json!([{"freeze_account": {"account": "a", "actor": "user:me"}}])),
+        of(json!([{"put_limit": {"definition": {"key": "a", "kind": "rolling", "capacity": 1}}}])),
+        of(json!(vec![json!({"open_vault": {"vault": "a"}}); 257])),
+    ] {
+        let is_documented = schemas.check(schema, &body).is_ok();
+        let answer = desk.ask("POST", WRITE, &body.to_string()).await;
+        assert_eq!(answer.status != 400, is_documented, "{body}: {answer:?}");
+    }
+}
