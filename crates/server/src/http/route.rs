@@ -96,7 +96,11 @@ const WRITE_ANSWERS: &[Documented] = &[
     answer(402, WRITE_ANSWER, "`INSUFFICIENT_CREDIT`: an account has too little."),
     answer(404, WRITE_ANSWER, "`ACCOUNT_NOT_FOUND` or `VAULT_NOT_FOUND`."),
     answer(409, WRITE_ANSWER, "The sequence, a condition or the state of an account stands in the way."),
-    answer(503, WRITE_ANSWER, "`UNAVAILABLE`: the outcome is unknown. Retry the same write."),
+    answer(
+        503,
+        &["WriteRefused", "Problem"],
+        "`UNAVAILABLE`: the outcome is unknown. Retry the same write. `overloaded`: nothing happened.",
+    ),
 ];
 const BAD_NAME: Documented = answer(400, PROBLEM, "A name in the path or the query is none.");
 const NO_VAULT: Documented = answer(404, PROBLEM, "No such vault or account.");
