@@ -47,8 +47,11 @@ impl Buckets {
         }
     }
 
+    /// Asked with every command, so the usual answer comes without a walk.
     pub(crate) fn first(&self) -> Option<(u64, Bucket)> {
-        self.seconds().next().map(|(second, bucket)| (*second, *bucket))
+        let (_, hour) = self.hours.first_key_value()?;
+        let first = hour.first_key_value().filter(|(second, _)| self.spare != Some(**second));
+        first.or_else(|| self.seconds().next()).map(|(second, bucket)| (*second, *bucket))
     }
 
     /// All buckets, in order of time.
