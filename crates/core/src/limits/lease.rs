@@ -132,7 +132,7 @@ impl Leases {
         };
         let (inline, rest) = parts.split_at(parts.len().min(PARTS_INLINE));
         record.parts[..inline.len()].copy_from_slice(inline);
-        for chunk in rest.rchunks(PARTS_MORE) {
+        for chunk in rest.chunks(PARTS_MORE).rev() {
             let mut more = More { next: record.more, ..More::default() };
             more.parts[..chunk.len()].copy_from_slice(chunk);
             record.more = self.more.insert(more);

@@ -271,3 +271,25 @@ fn at_the_end_of_time_a_limit_still_holds() {
     }
     assert_eq!(desk.reserved("slots"), 1);
 }
+
+/// A lease of 12 to 31 requirements that did not fill its last record came back with gaps in the middle and
+/// without its end, and completing it freed the wrong limits.
+#[test]
+fn a_lease_of_any_number_of_requirements_holds_just_these() {
+    let names: Vec<String> = (0..32).map(|n| format!("limit:{n:02}")).collect();
+    for count in 1..=32_u64 {
+        let mut desk = Desk::new();
+        let asked: Vec<(&str, u64)> = names.iter().map(String::as_str).zip(1..=count).collect();
+        for (name, amount) in &asked {
+            desk.has(concurrency(name, *amount, 60));
+        }
+        let lease = desk.take(&asked);
+        let held: Vec<u64> =
+            desk.info(lease).unwrap().requirements.iter().map(|(_, amount)| *amount).collect();
+        assert_eq!(held, (1..=count).collect::<Vec<_>>());
+        let retry = desk.reserve(lease, &asked);
+        assert!(matches!(retry, ReserveOutcome::Exists { .. }), "{count}: {retry:?}");
+        desk.settle(lease, &[]);
+        assert!(names[..asked.len()].iter().all(|name| desk.reserved(name) == 0), "{count}");
+    }
+}
