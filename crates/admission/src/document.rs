@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use earmark_core::{Definition, HOLD_SECONDS_MAX, Kind, LimitKey, Overage};
+use earmark_core::{
+    AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LimitKey, NameError, Overage,
+    VaultName,
+};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -70,6 +73,14 @@ struct Fields {
     #[serde(default)]
     timeout_seconds: Value,
     #[serde(default)]
+    vault: Value,
+    #[serde(default)]
+    account: Value,
+    #[serde(default)]
+    asset: Value,
+    #[serde(default)]
+    revenue: Value,
+    #[serde(default)]
     unit: Value,
     #[serde(default)]
     description: Value,
@@ -81,27 +92,12 @@ impl TryFrom<Fields> for LimitDocument {
     type Error = String;
 
     fn try_from(fields: Fields) -> Result<LimitDocument, String> {
-        let key = text("key", &fields.key)?.ok_or("key: found none, a limit needs one")?;
-        let key = LimitKey::new(key).map_err(|error| format!("key: {error}"))?;
-        let window = seconds("window_seconds", &fields.window_seconds)?;
-        let timeout = seconds("timeout_seconds", &fields.timeout_seconds)?;
-        let kind = match text("kind", &fields.kind)? {
-            Some("rolling") => {
-                absent("timeout_seconds", timeout, "rolling limits have window_seconds")?;
-                let window_seconds = window.ok_or("window_seconds: found none, a rolling limit needs it")?;
-                Kind::Rolling { window_seconds }
-            }
-            Some("concurrency") => {
-                absent("window_seconds", window, "concurrency limits have timeout_seconds")?;
-                let timeout_seconds =
-                    timeout.ok_or("timeout_seconds: found none, a concurrency limit needs it")?;
-                Kind::Concurrency { timeout_seconds }
-            }
-            _ => return Err(format!("kind: found {}, allowed are rolling and concurrency", fields.kind)),
+        let key = name("key", &fields.key, LimitKey::new)?.ok_or("key: found none, a limit needs one")?;
+        let kind = fields.kind()?;
+        let capacity = match kind {
+            Kind::Rolling { .. } | Kind::Concurrency { .. } => capacity(&fields.capacity)?,
+            Kind::Credit(_) => 0,
         };
-        let capacity = fields.capacity.as_u64().filter(|capacity| *capacity > 0).ok_or_else(|| {
-            format!("capacity: found {}, allowed are integers from 1 to {}", fields.capacity, u64::MAX)
-        })?;
         let overage = match text("overage", &fields.overage)? {
             None | Some("debt") => Overage::Debt,
             Some("deny") => Overage::Deny,
@@ -115,6 +111,65 @@ impl TryFrom<Fields> for LimitDocument {
     }
 }
 
+impl Fields {
+    /// The kind, with the fields that only it has and without those that it has not.
+    fn kind(&self) -> Result<Kind, String> {
+        let of_credit = [
+            ("vault", &self.vault),
+            ("account", &self.account),
+            ("asset", &self.asset),
+            ("revenue", &self.revenue),
+        ];
+        let window = ("window_seconds", &self.window_seconds);
+        let timeout = ("timeout_seconds", &self.timeout_seconds);
+        match text("kind", &self.kind)? {
+            Some("rolling") => {
+                absent("rolling", of_credit.into_iter().chain([timeout]))?;
+                Ok(Kind::Rolling { window_seconds: seconds("rolling", window)? })
+            }
+            Some("concurrency") => {
+                absent("concurrency", of_credit.into_iter().chain([window]))?;
+                Ok(Kind::Concurrency { timeout_seconds: seconds("concurrency", timeout)? })
+            }
+            Some("credit") => {
+                absent("credit", [window, ("capacity", &self.capacity)])?;
+                self.terms(seconds("credit", timeout)?).map(Kind::Credit)
+            }
+            _ => Err(format!("kind: found {}, allowed are rolling, concurrency and credit", self.kind)),
+        }
+    }
+
+    fn terms(&self, timeout_seconds: u32) -> Result<CreditTerms, String> {
+        let missing = |field: &str| format!("{field}: found none, a credit limit needs it");
+        let vault = name("vault", &self.vault, VaultName::new)?.ok_or_else(|| missing("vault"))?;
+        let account = name("account", &self.account, AccountName::new)?.ok_or_else(|| missing("account"))?;
+        let asset = name("asset", &self.asset, AssetName::new)?.ok_or_else(|| missing("asset"))?;
+        let revenue = match name("revenue", &self.revenue, AccountName::new)? {
+            Some(revenue) => revenue,
+            None => AccountName::new(AccountName::REVENUE).map_err(|error| error.to_string())?,
+        };
+        Ok(CreditTerms { timeout_seconds, vault, account, asset, revenue })
+    }
+}
+
+fn name<T>(
+    field: &str,
+    value: &Value,
+    new: impl Fn(&str) -> Result<T, NameError>,
+) -> Result<Option<T>, String> {
+    text(field, value)?.map(new).transpose().map_err(|error| {
+        let NameError { found, bytes_max, alphabet, .. } = error;
+        format!("{field}: found {found}, allowed are 1 to {bytes_max} bytes of {alphabet}")
+    })
+}
+
+fn capacity(value: &Value) -> Result<u64, String> {
+    value
+        .as_u64()
+        .filter(|capacity| *capacity > 0)
+        .ok_or_else(|| format!("capacity: found {value}, allowed are integers from 1 to {}", u64::MAX))
+}
+
 fn text<'a>(field: &str, value: &'a Value) -> Result<Option<&'a str>, String> {
     match value {
         Value::Null => Ok(None),
@@ -123,18 +178,21 @@ fn text<'a>(field: &str, value: &'a Value) -> Result<Option<&'a str>, String> {
     }
 }
 
-fn seconds(field: &str, value: &Value) -> Result<Option<u32>, String> {
+fn seconds(kind: &str, (field, value): (&str, &Value)) -> Result<u32, String> {
     if value.is_null() {
-        return Ok(None);
+        return Err(format!("{field}: found none, a {kind} limit needs it"));
     }
     let seconds = value.as_u64().and_then(|seconds| u32::try_from(seconds).ok());
-    seconds.filter(|seconds| (1..=HOLD_SECONDS_MAX).contains(seconds)).map(Some).ok_or_else(|| {
+    seconds.filter(|seconds| (1..=HOLD_SECONDS_MAX).contains(seconds)).ok_or_else(|| {
         format!("{field}: found {value}, allowed are integers from 1 to {HOLD_SECONDS_MAX} (366 days)")
     })
 }
 
-fn absent(field: &str, found: Option<u32>, why: &str) -> Result<(), String> {
-    found.map_or(Ok(()), |found| Err(format!("{field}: found {found}, but {why}")))
+fn absent<'a>(kind: &str, fields: impl IntoIterator<Item = (&'a str, &'a Value)>) -> Result<(), String> {
+    match fields.into_iter().find(|(_, value)| !value.is_null()) {
+        Some((field, found)) => Err(format!("{field}: found {found}, but a {kind} limit has none")),
+        None => Ok(()),
+    }
 }
 
 /// What is written.
@@ -142,11 +200,20 @@ fn absent(field: &str, found: Option<u32>, why: &str) -> Result<(), String> {
 struct Written<'a> {
     key: &'a str,
     kind: &'static str,
-    capacity: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capacity: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     window_seconds: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     timeout_seconds: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vault: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    account: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    asset: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revenue: Option<&'a str>,
     unit: &'a str,
     description: &'a str,
     overage: &'static str,
@@ -154,19 +221,33 @@ struct Written<'a> {
 
 impl Serialize for LimitDocument {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (kind, window_seconds, timeout_seconds) = match &self.0.kind {
-            Kind::Rolling { window_seconds } => ("rolling", Some(*window_seconds), None),
-            Kind::Concurrency { timeout_seconds } => ("concurrency", None, Some(*timeout_seconds)),
-            Kind::Credit(terms) => ("credit", None, Some(terms.timeout_seconds)),
+        let Definition { key, kind, capacity, unit, description, overage } = &self.0;
+        let (kind, capacity, window_seconds, timeout_seconds) = match kind {
+            Kind::Rolling { window_seconds } => ("rolling", Some(*capacity), Some(*window_seconds), None),
+            Kind::Concurrency { timeout_seconds } => {
+                ("concurrency", Some(*capacity), None, Some(*timeout_seconds))
+            }
+            Kind::Credit(terms) => ("credit", None, None, Some(terms.timeout_seconds)),
         };
-        let overage = match self.0.overage {
-            Overage::Debt => "debt",
-            Overage::Deny => "deny",
+        let terms = self.0.kind.terms();
+        let written = Written {
+            key: key.as_str(),
+            kind,
+            capacity,
+            window_seconds,
+            timeout_seconds,
+            vault: terms.map(|terms| terms.vault.as_str()),
+            account: terms.map(|terms| terms.account.as_str()),
+            asset: terms.map(|terms| terms.asset.as_str()),
+            revenue: terms.map(|terms| terms.revenue.as_str()),
+            unit,
+            description,
+            overage: match overage {
+                Overage::Debt => "debt",
+                Overage::Deny => "deny",
+            },
         };
-        let Definition { key, capacity, unit, description, .. } = &self.0;
-        let (key, capacity) = (key.as_str(), *capacity);
-        Written { key, kind, capacity, window_seconds, timeout_seconds, unit, description, overage }
-            .serialize(serializer)
+        written.serialize(serializer)
     }
 }
 
@@ -180,22 +261,35 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read_back() {
-        let json = r#"{"key":"a:rpm","kind":"rolling","capacity":5,"window_seconds":60,"unit":"requests","description":"","overage":"deny"}"#;
-        assert_eq!(serde_json::to_string(&read(json).unwrap()).unwrap(), json);
+        for json in [
+            r#"{"key":"a:rpm","kind":"rolling","capacity":5,"window_seconds":60,"unit":"requests","description":"","overage":"deny"}"#,
+            r#"{"key":"a","kind":"concurrency","capacity":5,"timeout_seconds":60,"unit":"","description":"","overage":"debt"}"#,
+            r#"{"key":"a:usd","kind":"credit","timeout_seconds":60,"vault":"main","account":"acme","asset":"usd","revenue":"shop","unit":"","description":"","overage":"debt"}"#,
+        ] {
+            assert_eq!(serde_json::to_string(&read(json).unwrap()).unwrap(), json);
+        }
     }
 
     #[test]
     fn a_document_needs_only_what_has_no_default() {
         let document = read(r#"{"key":"a","kind":"concurrency","capacity":1,"timeout_seconds":30}"#).unwrap();
         assert_eq!(document.into_definition().overage, Overage::Debt);
+        let credit =
+            r#"{"key":"a","kind":"credit","timeout_seconds":30,"vault":"main","account":"b","asset":"usd"}"#;
+        let definition = read(credit).unwrap().into_definition();
+        assert_eq!(definition.kind.terms().unwrap().revenue.as_str(), "revenue");
+        assert_eq!(definition.capacity, 0);
     }
 
     #[test]
     fn what_is_wrong_is_said_by_field() {
         let rolling = |rest: &str| format!(r#"{{"key":"a","kind":"rolling",{rest}}}"#);
+        let credit = |rest: &str| {
+            format!(r#"{{"key":"a","kind":"credit","timeout_seconds":1,"vault":"main","account":"b"{rest}}}"#)
+        };
         for (json, message) in [
             (r#"{"kind":"rolling"}"#.into(), "key: found none"),
-            (r#"{"key":"a/b","kind":"rolling"}"#.into(), "key: limit key: found '/' at byte 1"),
+            (r#"{"key":"a/b","kind":"rolling"}"#.into(), "key: found '/' at byte 1"),
             (r#"{"key":5}"#.into(), "key: found 5, allowed is text"),
             (r#"{"key":"a","kind":"bursty"}"#.into(), "kind: found \"bursty\", allowed are rolling"),
             (rolling(r#""capacity":1"#), "window_seconds: found none"),
@@ -216,6 +310,16 @@ mod tests {
                 rolling(r#""capacity":1,"window_seconds":1,"timeout_seconds":1"#),
                 "timeout_seconds: found 1, but",
             ),
+            (
+                rolling(r#""capacity":1,"window_seconds":1,"vault":"main""#),
+                "vault: found \"main\", but a rolling limit has none",
+            ),
+            (credit(""), "asset: found none, a credit limit needs it"),
+            (credit(r#","asset":"USD""#), "asset: found 'U' at byte 0"),
+            (credit(r#","asset":"usd","capacity":1"#), "capacity: found 1, but a credit limit has none"),
+            (credit(r#","asset":"usd","window_seconds":1"#), "window_seconds: found 1, but a credit limit"),
+            (credit(r#","asset":"usd","revenue":"a b""#), "revenue: found ' ' at byte 1"),
+            (credit("").replace("\"main\"", "null"), "vault: found none, a credit limit needs it"),
             (rolling(r#""capacity":1,"window_seconds":1,"overage":"free""#), "overage: found \"free\""),
             (rolling(r#""capacity":1,"window_seconds":1,"burst":1"#), "unknown field `burst`"),
             (r#"["a","rolling",1,60]"#.into(), "expected a limit, which is an object"),

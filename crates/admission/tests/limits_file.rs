@@ -55,6 +55,29 @@ async fn limits_survive_a_restart() {
 }
 
 #[tokio::test]
+async fn a_credit_limit_survives_a_restart_with_its_terms() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("limits.json");
+    let file = r#"{"limits":[{"key":"usd","kind":"credit","timeout_seconds":60,"vault":"eu","account":"acme","asset":"usd","revenue":"shop"}]}"#;
+    std::fs::write(&path, file).expect("a file");
+    let read = async || {
+        let limits = open(&path).await.expect("a good file").limits(namespace()).await;
+        limits.expect("a backend that answers").remove(0).definition
+    };
+    let definition = read().await;
+    let terms = definition.kind.terms().expect("a credit limit");
+    assert_eq!((terms.vault.as_str(), terms.revenue.as_str()), ("eu", "shop"));
+    let request = PutLimitRequest {
+        namespace: namespace(),
+        definition: Definition { overage: Overage::Deny, ..definition.clone() },
+        expected_revision: None,
+    };
+    let book = open(&path).await.expect("a good file");
+    book.put_limit(request).await.expect("a limit that can be put");
+    assert_eq!(read().await, Definition { overage: Overage::Deny, ..definition });
+}
+
+#[tokio::test]
 async fn a_damaged_file_stops_the_start_and_is_not_overwritten() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("limits.json");

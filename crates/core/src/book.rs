@@ -149,10 +149,14 @@ impl Book {
         self.limits.limit_infos(now, namespace)
     }
 
-    /// What a limit holds.
+    /// What a limit holds. Of a limit of kind `credit`, what its account has of the asset, whoever holds it.
     #[must_use]
     pub fn usage(&self, now: UnixMs, limit: LimitId) -> Option<Usage> {
-        self.limits.usage(now, limit)
+        let usage = self.limits.usage(now, limit)?;
+        Some(match self.limits.purse(limit, &self.credits) {
+            Some((account, asset)) => self.credits.usage(now, (account, asset), usage.status),
+            None => usage,
+        })
     }
 
     /// What is known of a lease.

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
 use earmark_admission::LimitDocument;
-use earmark_core::{Definition, HOLD_SECONDS_MAX, Kind, LimitKey, Overage};
+use earmark_core::{
+    AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LimitKey, NameError, Overage,
+    VaultName,
+};
 
 use crate::client::ClientArgs;
 use crate::failure::Failure;
@@ -16,6 +19,7 @@ pub(super) const HELP: &str = "\
 Examples:
   earmark limits put --key gpt-4o:rpm --kind rolling --capacity 60 --window 60 --unit requests
   earmark limits put --key gpt-4o:concurrency --kind concurrency --capacity 8 --timeout 600
+  earmark limits put --key acme:usd --kind credit --vault main --account acme --asset usd --timeout 600
   echo '{\"key\":\"acme:tpd\",\"kind\":\"rolling\",\"capacity\":2000000,\"window_seconds\":86400}' \\
     | earmark limits put --file -";
 
@@ -27,19 +31,31 @@ pub(crate) struct PutArgs {
     /// Its name: letters, digits and :._@+-
     #[arg(long, required_unless_present = "file")]
     key: Option<LimitKey>,
-    /// How what is taken becomes free again: a window after it was taken, or when its lease completes
+    /// How what is taken becomes free again: a window after it was taken, when its lease completes, or, of
+    /// credit, when its lease says what it cost
     #[arg(long, value_enum, required_unless_present = "file")]
     kind: Option<KindArg>,
-    /// How much may be held at once
-    #[arg(long, value_name = "AMOUNT", required_unless_present = "file")]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    /// How much may be held at once; a credit limit has none
+    #[arg(long, value_name = "AMOUNT", value_parser = clap::value_parser!(u64).range(1..))]
     capacity: Option<u64>,
     /// The window of a rolling limit, in seconds
     #[arg(long, value_name = "SECONDS", value_parser = hold_seconds())]
     window: Option<u32>,
-    /// How long a concurrency limit is held by a lease that never completes, in seconds
+    /// How long a concurrency or credit limit is held by a lease that never completes, in seconds
     #[arg(long, value_name = "SECONDS", value_parser = hold_seconds())]
     timeout: Option<u32>,
+    /// The vault of a credit limit [default: main]
+    #[arg(long)]
+    vault: Option<VaultName>,
+    /// The account that a credit limit takes from
+    #[arg(long)]
+    account: Option<AccountName>,
+    /// What a credit limit takes
+    #[arg(long)]
+    asset: Option<AssetName>,
+    /// The account that is paid what leases of a credit limit cost [default: revenue]
+    #[arg(long, value_name = "ACCOUNT")]
+    revenue: Option<AccountName>,
     /// What is counted, for people: requests, tokens
     #[arg(long, value_name = "TEXT")]
     unit: Option<String>,
@@ -52,7 +68,8 @@ pub(crate) struct PutArgs {
     overage: Option<OverageArg>,
     /// A file with one definition as JSON, instead of the flags; - is the standard input
     #[arg(long, value_name = "FILE")]
-    #[arg(conflicts_with_all = ["key", "kind", "capacity", "window", "timeout", "unit", "description", "overage"])]
+    #[arg(conflicts_with_all = ["key", "kind", "capacity", "window", "timeout", "vault", "account", "asset"])]
+    #[arg(conflicts_with_all = ["revenue", "unit", "description", "overage"])]
     file: Option<PathBuf>,
     #[command(flatten)]
     pub(super) client: ClientArgs,
@@ -66,6 +83,7 @@ fn hold_seconds() -> RangedI64ValueParser<u32> {
 enum KindArg {
     Rolling,
     Concurrency,
+    Credit,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -77,36 +95,55 @@ enum OverageArg {
 impl PutArgs {
     /// The limit, checked.
     pub(super) fn document(&self) -> Result<LimitDocument, Failure> {
-        match (&self.file, &self.key, self.kind, self.capacity) {
+        match (&self.file, &self.key, self.kind) {
             (Some(path), ..) => read(path),
-            (None, Some(key), Some(kind), Some(capacity)) => self.with_flags(key, kind, capacity),
-            (None, ..) => Err(Failure::Usage("--key, --kind and --capacity are needed, or --file".into())),
+            (None, Some(key), Some(kind)) => self.with_flags(key, kind),
+            (None, ..) => Err(Failure::Usage("--key and --kind are needed, or --file".into())),
         }
     }
 
-    fn with_flags(&self, key: &LimitKey, kind: KindArg, capacity: u64) -> Result<LimitDocument, Failure> {
-        let usage = |message: &str| Failure::Usage(message.to_owned());
-        let kind = match (kind, self.window, self.timeout) {
-            (KindArg::Rolling, Some(window_seconds), None) => Kind::Rolling { window_seconds },
-            (KindArg::Concurrency, None, Some(timeout_seconds)) => Kind::Concurrency { timeout_seconds },
-            (KindArg::Rolling, None, _) => {
-                return Err(usage("--window: found none, a rolling limit needs it, such as --window 60"));
+    /// The kind of limit, with the flags that it needs and without those that others have.
+    fn kind(&self, kind: KindArg) -> Result<Kind, Failure> {
+        let of_credit = [
+            ("--vault", self.vault.is_some()),
+            ("--account", self.account.is_some()),
+            ("--asset", self.asset.is_some()),
+            ("--revenue", self.revenue.is_some()),
+        ];
+        let window = ("--window", self.window.is_some());
+        let timeout = ("--timeout", self.timeout.is_some());
+        match kind {
+            KindArg::Rolling => {
+                absent("rolling", of_credit.into_iter().chain([timeout]))?;
+                let window_seconds = needed("rolling", "--window 60", self.window)?;
+                Ok(Kind::Rolling { window_seconds })
             }
-            (KindArg::Concurrency, _, None) => {
-                return Err(usage(
-                    "--timeout: found none, a concurrency limit needs it, such as --timeout 600",
-                ));
+            KindArg::Concurrency => {
+                absent("concurrency", of_credit.into_iter().chain([window]))?;
+                let timeout_seconds = needed("concurrency", "--timeout 600", self.timeout)?;
+                Ok(Kind::Concurrency { timeout_seconds })
             }
-            (KindArg::Rolling, _, Some(_)) => {
-                return Err(usage(
-                    "--timeout: only concurrency limits have one, a rolling limit has --window",
-                ));
+            KindArg::Credit => {
+                absent("credit", [window, ("--capacity", self.capacity.is_some())])?;
+                let vault = named(self.vault.as_ref(), VaultName::MAIN, VaultName::new)?;
+                let revenue = named(self.revenue.as_ref(), AccountName::REVENUE, AccountName::new)?;
+                Ok(Kind::Credit(CreditTerms {
+                    timeout_seconds: needed("credit", "--timeout 600", self.timeout)?,
+                    vault,
+                    account: needed("credit", "--account acme", self.account.clone())?,
+                    asset: needed("credit", "--asset usd", self.asset.clone())?,
+                    revenue,
+                }))
             }
-            (KindArg::Concurrency, Some(_), _) => {
-                return Err(usage(
-                    "--window: only rolling limits have one, a concurrency limit has --timeout",
-                ));
-            }
+        }
+    }
+
+    fn with_flags(&self, key: &LimitKey, kind: KindArg) -> Result<LimitDocument, Failure> {
+        let kind = self.kind(kind)?;
+        let capacity = match &kind {
+            Kind::Rolling { .. } => needed("rolling", "--capacity 60", self.capacity)?,
+            Kind::Concurrency { .. } => needed("concurrency", "--capacity 8", self.capacity)?,
+            Kind::Credit(_) => 0,
         };
         let definition = Definition {
             key: key.clone(),
@@ -121,6 +158,33 @@ impl PutArgs {
         };
         definition.validate().map_err(|error| Failure::Usage(error.to_string()))?;
         Ok(LimitDocument::of(&definition))
+    }
+}
+
+/// The value of a flag that a kind of limit needs; `example` starts with the flag.
+fn needed<T>(kind: &str, example: &str, value: Option<T>) -> Result<T, Failure> {
+    let flag = example.split(' ').next().unwrap_or_default();
+    value.ok_or_else(|| {
+        Failure::Usage(format!("{flag}: found none, a {kind} limit needs it, such as {example}"))
+    })
+}
+
+fn absent<'a>(kind: &str, flags: impl IntoIterator<Item = (&'a str, bool)>) -> Result<(), Failure> {
+    match flags.into_iter().find(|(_, is_given)| *is_given) {
+        Some((flag, _)) => Err(Failure::Usage(format!("{flag}: a {kind} limit has none"))),
+        None => Ok(()),
+    }
+}
+
+/// A name from a flag, or its default.
+fn named<T: Clone>(
+    given: Option<&T>,
+    default: &str,
+    new: impl Fn(&str) -> Result<T, NameError>,
+) -> Result<T, Failure> {
+    match given {
+        Some(name) => Ok(name.clone()),
+        None => new(default).map_err(|error| Failure::Usage(error.to_string())),
     }
 }
 
@@ -154,8 +218,8 @@ pub(super) fn text(definition: &Definition, status: &str) -> String {
         Kind::Credit(terms) => {
             let held = seconds(terms.timeout_seconds.into());
             return format!(
-                "{} is {status}: {} of {}, each held for at most {held}\n",
-                definition.key, terms.asset, terms.account
+                "{} is {status}: {} of {} in {}, each held for at most {held}, paid to {}\n",
+                definition.key, terms.asset, terms.account, terms.vault, terms.revenue
             );
         }
     };
@@ -193,20 +257,47 @@ mod tests {
         let definition = slots.into_definition();
         assert_eq!(definition.overage, Overage::Debt);
         assert_eq!(text(&definition, "active"), "c is active: 8,000 at once, each held for at most 90 s\n");
+
+        let credit = document("--key u --kind credit --account acme --asset usd --timeout 90").unwrap();
+        let definition = credit.into_definition();
+        let terms = definition.kind.terms().unwrap();
+        assert_eq!((terms.vault.as_str(), terms.revenue.as_str()), ("main", "revenue"));
+        assert_eq!(
+            text(&definition, "active"),
+            "u is active: usd of acme in main, each held for at most 90 s, paid to revenue\n"
+        );
+        let elsewhere =
+            "--key u --kind credit --account acme --asset usd --timeout 90 --vault eu --revenue shop";
+        let definition = document(elsewhere).unwrap().into_definition();
+        let terms = definition.kind.terms().unwrap();
+        assert_eq!((terms.vault.as_str(), terms.revenue.as_str()), ("eu", "shop"));
     }
 
     #[test]
     fn wrong_flags_are_refused_with_what_is_allowed() {
         for (line, message) in [
             ("--key a --kind rolling --capacity 1", "--window: found none"),
-            ("--key a --kind rolling --capacity 1 --window 1 --timeout 1", "--timeout: only concurrency"),
+            (
+                "--key a --kind rolling --capacity 1 --window 1 --timeout 1",
+                "--timeout: a rolling limit has none",
+            ),
             ("--key a --kind concurrency --capacity 1", "--timeout: found none"),
-            ("--key a --kind concurrency --capacity 1 --window 1 --timeout 1", "--window: only rolling"),
+            (
+                "--key a --kind concurrency --capacity 1 --window 1 --timeout 1",
+                "--window: a concurrency limit has none",
+            ),
             ("--key a --kind rolling --capacity 1 --window 0", "0 is not in 1..=31622400"),
             ("--key a --kind rolling --capacity 1 --window 31622401", "31622401 is not in 1..=31622400"),
             ("--key a --kind rolling --capacity 0 --window 1", "0 is not in 1..18446744073709551615"),
             ("--key a/b --kind rolling --capacity 1 --window 1", "limit key: found '/' at byte 1"),
-            ("--key a --kind leaky --capacity 1", "[possible values: rolling, concurrency]"),
+            ("--key a --kind leaky --capacity 1", "[possible values: rolling, concurrency, credit]"),
+            ("--key a --kind rolling --window 1", "--capacity: found none, a rolling limit needs it"),
+            ("--key a --kind rolling --window 1 --asset usd", "--asset: a rolling limit has none"),
+            ("--key a --kind credit --timeout 1 --asset usd", "--account: found none, a credit limit"),
+            ("--key a --kind credit --timeout 1 --account b", "--asset: found none, a credit limit"),
+            ("--key a --kind credit --account b --asset usd", "--timeout: found none, a credit limit"),
+            ("--key a --kind credit --capacity 1", "--capacity: a credit limit has none"),
+            ("--key a --kind credit --asset USD", "asset: found 'U' at byte 0"),
             ("--key a", "--kind <KIND>"),
             ("--file a.json --key a", "cannot be used with"),
         ] {

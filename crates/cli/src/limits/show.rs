@@ -24,6 +24,14 @@ struct Definition {
     window_seconds: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     timeout_seconds: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    vault: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    account: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    asset: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    revenue: Option<String>,
     #[serde(default)]
     unit: String,
     #[serde(default)]
@@ -48,6 +56,21 @@ pub(super) struct Usage {
 impl Definition {
     fn amount(&self, amount: u128) -> String {
         format!("{} {}", thousands(amount), self.unit).trim_end().to_owned()
+    }
+
+    /// How much there can be, or whose credit it is.
+    fn capacity(&self) -> String {
+        match (self.capacity, self.purse()) {
+            (Some(capacity), _) => self.amount(capacity.into()),
+            (None, Some(purse)) => purse,
+            (None, None) => "-".to_owned(),
+        }
+    }
+
+    /// Whose credit it is, of a credit limit.
+    fn purse(&self) -> Option<String> {
+        let (asset, account, vault) = (self.asset.as_ref()?, self.account.as_ref()?, self.vault.as_ref()?);
+        Some(format!("{asset} of {account} in {vault}"))
     }
 
     fn held_for(&self) -> String {
@@ -76,7 +99,7 @@ pub(super) fn list(limits: &[Limit]) -> String {
         [
             definition.key.clone(),
             definition.kind.clone(),
-            definition.capacity.map_or("-".to_owned(), |capacity| definition.amount(capacity.into())),
+            definition.capacity(),
             definition.held_for(),
             definition.overage.clone(),
             limit.status(),
@@ -103,6 +126,12 @@ pub(super) fn one(limit: &Limit, usage: &Usage) -> String {
         ["held for:".to_owned(), held_for],
         ["overage:".to_owned(), definition.overage.clone()],
     ];
+    if let Some(purse) = definition.purse() {
+        rows.push(["credit:".to_owned(), purse]);
+    }
+    if let Some(revenue) = &definition.revenue {
+        rows.push(["paid to:".to_owned(), revenue.clone()]);
+    }
     if !definition.description.is_empty() {
         rows.push(["about:".to_owned(), definition.description.clone()]);
     }
@@ -120,6 +149,10 @@ mod tests {
         "timeout_seconds":600,"unit":"","description":"Calls","overage":"deny","zone":"x"},
         "status":"decreasing","pending_decrease_to":4,"revision":2}"#;
 
+    const USD: &str = r#"{"definition":{"key":"a:usd","kind":"credit","timeout_seconds":60,"vault":"main",
+        "account":"acme","asset":"usd","revenue":"shop","unit":"cents","description":"","overage":"debt"},
+        "status":"active","pending_decrease_to":null,"revision":1}"#;
+
     fn limit(text: &str) -> Limit {
         serde_json::from_str(text).unwrap()
     }
@@ -127,10 +160,11 @@ mod tests {
     #[test]
     fn a_list_is_a_table() {
         assert_eq!(
-            list(&[limit(RPM), limit(SLOTS)]),
-            "KEY      KIND         CAPACITY         HELD FOR  OVERAGE  STATUS\n\
-             a:rpm    rolling      60,000 requests  1 min     debt     active\n\
-             a:slots  concurrency  8                10 min    deny     decreasing to 4\n"
+            list(&[limit(RPM), limit(SLOTS), limit(USD)]),
+            "KEY      KIND         CAPACITY             HELD FOR  OVERAGE  STATUS\n\
+             a:rpm    rolling      60,000 requests      1 min     debt     active\n\
+             a:slots  concurrency  8                    10 min    deny     decreasing to 4\n\
+             a:usd    credit       usd of acme in main  1 min     debt     active\n"
         );
         assert!(list(&[]).starts_with("there are no limits"));
     }
@@ -156,8 +190,19 @@ mod tests {
     }
 
     #[test]
+    fn a_credit_limit_shows_whose_credit_it_is_and_who_is_paid() {
+        let usage = r#"{"capacity":5000,"reserved":1000,"available":4000,"debt":0,"status":"active",
+            "pending_decrease_to":null}"#;
+        let text = one(&limit(USD), &serde_json::from_str(usage).unwrap());
+        assert!(text.contains("available:  4,000 cents\n"), "{text}");
+        assert!(text.ends_with("credit:     usd of acme in main\npaid to:    shop\n"), "{text}");
+    }
+
+    #[test]
     fn programs_get_every_field_even_those_not_known_here() {
-        let given: Value = serde_json::from_str(SLOTS).unwrap();
-        assert_eq!(serde_json::to_value(limit(SLOTS)).unwrap(), given);
+        for text in [RPM, SLOTS, USD] {
+            let given: Value = serde_json::from_str(text).unwrap();
+            assert_eq!(serde_json::to_value(limit(text)).unwrap(), given);
+        }
     }
 }

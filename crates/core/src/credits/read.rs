@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::{AccountId, AssetId, Credits, Overdraft, Standing};
-use crate::book::VaultId;
+use crate::book::{LimitStatus, VaultId};
 use crate::id::{AccountName, AssetName};
+use crate::limits::Usage;
 use crate::time::UnixMs;
 
 /// What an account is.
@@ -78,6 +79,26 @@ impl Credits {
             .collect();
         balances.sort_by(|a, b| a.asset.cmp(&b.asset));
         balances
+    }
+
+    /// What an account has of an asset, as a limit on it sees that: of an account that is frozen or closed nothing
+    /// can be taken, and more than 64 bits can count is as much as they can.
+    pub(crate) fn usage(&self, now: UnixMs, (account, asset): (u32, AssetId), status: LimitStatus) -> Usage {
+        let balance = self.state.balance(account, asset).map(|slot| self.state.balances.get(slot));
+        let available = balance.map_or(0, |balance| balance.available(&self.state.nodes, now));
+        let reserved = balance.map_or(0, |balance| balance.held_at(&self.state.nodes, now));
+        let spendable = match self.state.accounts.get(account).standing {
+            Standing::Open => available.max(0),
+            Standing::Frozen | Standing::Closed => 0,
+        };
+        let capacity = reserved.saturating_add(u64::try_from(spendable).unwrap_or(u64::MAX));
+        Usage {
+            capacity,
+            reserved,
+            available: capacity.saturating_sub(reserved),
+            debt: available.min(0).unsigned_abs(),
+            status,
+        }
     }
 
     /// What all accounts have, by vault and asset. It wraps, so that the order of the accounts does not matter.

@@ -5,7 +5,7 @@ use super::reserve::{Wanted, fingerprint};
 use super::slab::NONE;
 use super::{Ending, Limits, Tombstone};
 use crate::book::{CreditDenial, CreditShortage, LimitId, NamespaceId, Reserve};
-use crate::credits::{Credits, Hold, Standing};
+use crate::credits::{AssetId, Credits, Hold, Standing};
 use crate::time::UnixMs;
 
 /// When to come back after there was no credit: nobody knows when an account is filled.
@@ -88,6 +88,16 @@ impl Limits {
                 Standing::Closed => CreditShortage::Closed,
             }),
         }
+    }
+
+    /// The account that a limit of kind `credit` takes from, and what it takes, if both are there.
+    pub(crate) fn purse(&self, id: LimitId, credits: &Credits) -> Option<(u32, AssetId)> {
+        let limit = self.state.limits.get(id).filter(|limit| limit.is_credit)?;
+        let payers = match limit.payers {
+            Some(payers) => payers,
+            None => self.find_payers(limit.namespace, id, credits)?,
+        };
+        Some((payers.account, payers.asset))
     }
 
     fn find_payers(&self, namespace: NamespaceId, id: LimitId, credits: &Credits) -> Option<Payers> {

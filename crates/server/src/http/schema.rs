@@ -11,7 +11,7 @@ use super::reply::{
     BACKEND_ERROR, INVALID_REQUEST, LEASE_EXPIRED, METHOD_NOT_ALLOWED, NOT_FOUND, NOT_READY, OVERLOADED,
     REQUEST_TIMEOUT,
 };
-use super::shape::{DEFINITION_FIELDS, LIMIT_KEY, Shape, object};
+use super::shape::{DEFINITION_FIELDS, LIMIT_KEY, LIMIT_KINDS, LimitKind, Shape, object};
 
 /// All schemas that routes refer to.
 pub(super) fn schemas() -> Value {
@@ -52,43 +52,46 @@ fn reference(name: &str) -> Value {
 
 /// A limit as it is put: the fields that belong to its kind, and no others.
 pub(super) fn definition() -> Value {
-    json!({
-        "oneOf": [of_kind("rolling", "window_seconds"), of_kind("concurrency", "timeout_seconds")],
-        "discriminator": {"propertyName": "kind"},
-    })
+    let kinds: Vec<Value> = LIMIT_KINDS.iter().map(of_kind).collect();
+    json!({"oneOf": kinds, "discriminator": {"propertyName": "kind"}})
 }
 
-fn of_kind(kind: &str, hold: &str) -> Value {
+fn of_kind(kind: &LimitKind) -> Value {
     let mut schema = object(DEFINITION_FIELDS);
     let fields = &mut schema["properties"];
-    fields["kind"] = json!({"const": kind});
-    for field in ["window_seconds", "timeout_seconds"] {
-        fields[field]["type"] = json!(if field == hold { "integer" } else { "null" });
+    fields["kind"] = json!({"const": kind.name});
+    for field in DEFINITION_FIELDS {
+        if kind.needs.contains(&field.name) {
+            fields[field.name]["type"] = field.shape.schema()["type"].take();
+        } else if kind.lacks.contains(&field.name) {
+            fields[field.name]["type"] = json!("null");
+        }
     }
-    schema["required"] = json!(["key", "kind", "capacity", hold]);
-    schema["title"] = json!(kind);
+    schema["required"] = json!([&["key", "kind"], kind.needs].concat());
+    schema["title"] = json!(kind.name);
     schema
 }
 
 /// A limit as it is answered: every field that applies, none of them null.
 fn defined() -> Value {
-    let of_kind = |kind: &str, hold: &str, other: &str| {
-        let mut schema = of_kind(kind, hold);
+    let answered = |kind: &LimitKind| {
+        let mut schema = of_kind(kind);
         let mut required = vec![];
         if let Some(fields) = schema["properties"].as_object_mut() {
-            fields.remove(other);
+            fields.retain(|name, _| !kind.lacks.contains(&name.as_str()));
             fields.insert("unit".into(), json!({"type": "string"}));
             fields.insert("description".into(), json!({"type": "string"}));
             fields.insert("overage".into(), json!({"enum": ["debt", "deny"]}));
+            if let Some(revenue) = fields.get_mut("revenue") {
+                revenue["type"] = json!("string");
+            }
             required = fields.keys().cloned().collect();
         }
         schema["required"] = json!(required);
         schema
     };
-    json!({"oneOf": [
-        of_kind("rolling", "window_seconds", "timeout_seconds"),
-        of_kind("concurrency", "timeout_seconds", "window_seconds"),
-    ]})
+    let kinds: Vec<Value> = LIMIT_KINDS.iter().map(answered).collect();
+    json!({"oneOf": kinds})
 }
 
 fn count() -> Value {
@@ -170,10 +173,15 @@ fn limit_info() -> Value {
 
 fn usage() -> Value {
     let mut properties = standing();
-    properties.insert("capacity".into(), described(count(), "The capacity in force."));
-    properties.insert("reserved".into(), described(count(), "What is taken."));
-    properties.insert("available".into(), described(count(), "What can be taken."));
-    let debt = json!({"type": "integer", "minimum": 0, "description": "Usage that was never reserved."});
+    let of_credit = "Of a credit limit, what its account";
+    let capacity = format!("The capacity in force. {of_credit} has, as far as it can be held.");
+    properties.insert("capacity".into(), described(count(), &capacity));
+    let reserved = format!("What is taken. {of_credit} holds for leases.");
+    properties.insert("reserved".into(), described(count(), &reserved));
+    let available = format!("What can be taken. {of_credit} can spend, without an overdraft.");
+    properties.insert("available".into(), described(count(), &available));
+    let debt = format!("Usage that was never reserved. {of_credit} owes.");
+    let debt = json!({"type": "integer", "minimum": 0, "description": debt});
     properties.insert("debt".into(), debt);
     exactly(Value::Object(properties), &[])
 }

@@ -5,7 +5,9 @@ mod explain;
 mod requests;
 mod writes;
 
-pub(super) use requests::{COMPLETE, COMPLETE_BATCH, DEFINITION, DEFINITION_FIELDS, RESERVE, RESERVE_BATCH};
+pub(super) use requests::{
+    COMPLETE, COMPLETE_BATCH, DEFINITION, DEFINITION_FIELDS, LIMIT_KINDS, LimitKind, RESERVE, RESERVE_BATCH,
+};
 pub(super) use writes::{CLIENT_QUERY, ENTRIES_QUERY, WRITE, WRITE_BATCH};
 
 use earmark_core::{AccountName, AssetName, ClientId, JobId, LimitKey, NameError, NamespaceName, VaultName};

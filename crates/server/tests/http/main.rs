@@ -6,6 +6,7 @@ mod bad_input;
 mod clocks;
 mod complete;
 mod connections;
+mod credit;
 mod drift;
 mod http_2;
 mod limits;

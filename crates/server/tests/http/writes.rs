@@ -263,10 +263,19 @@ async fn a_body_that_is_not_what_it_must_be_is_refused_by_field() {
         ),
         (
             with(|body| {
-                body["operations"] =
-                    json!([{"put_limit": {"definition": {"key": "a", "kind": "rolling", "capacity": 1}}}])
+                body["operations"] = json!([
+                    {"open_vault": {"vault": "eu"}},
+                    {"put_limit": {"definition": {"key": "a", "kind": "rolling", "capacity": 1}}},
+                ])
             }),
-            "body: window_seconds: found none, a rolling limit needs it",
+            "operations[1].put_limit.definition.window_seconds: found nothing, a rolling limit needs it",
+        ),
+        (
+            with(|body| {
+                body["operations"] =
+                    json!([{"put_limit": {"definition": {"key": "a", "kind": "credit", "capacity": 1}}}])
+            }),
+            "operations[0].put_limit.definition.capacity: found 1, but a credit limit has none",
         ),
     ] {
         let found = write(&desk, &body).await.problem(400, "invalid_request");

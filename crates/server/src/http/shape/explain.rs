@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{DEFINITION_FIELDS, Field, Name, Shape, credit};
+use super::{DEFINITION_FIELDS, Field, LIMIT_KINDS, Name, Shape, credit};
 
 /// So much of what was found is repeated to the client.
 const FOUND_CHARS_MAX: usize = 64;
@@ -47,13 +47,12 @@ impl Shape {
             },
             Shape::Choice(texts) => {
                 let is_allowed = text(raw).is_some_and(|text| texts.contains(&text.as_ref()));
-                (!is_allowed).then(|| {
-                    format!("{place}: found {}, allowed are {}", Shortened(raw.get()), texts.join(" and "))
-                })
+                (!is_allowed)
+                    .then(|| format!("{place}: found {}, allowed are {}", Shortened(raw.get()), Listed(texts)))
             }
             Shape::List { item, min, max } => list(place, raw, item, *min..=*max),
             Shape::Object(fields) => object(place, raw, fields),
-            Shape::Limit => object(place, raw, DEFINITION_FIELDS),
+            Shape::Limit => object(place, raw, DEFINITION_FIELDS).or_else(|| limit(place, raw)),
             Shape::OneOf(fields) => one_of(place, raw, fields),
             Shape::Credit => credit(raw.get()).is_none().then(|| {
                 format!(
@@ -138,6 +137,26 @@ fn object(place: &Place<'_>, raw: &RawValue, fields: &'static [Field]) -> Option
     let missing = fields.iter().filter(|field| field.is_required).find(|field| !is_there(field))?;
     let inside = Place::Field { object: place, name: missing.name };
     Some(format!("{inside}: found nothing, it must be given"))
+}
+
+/// What is wrong with a limit whose fields are right, each by itself.
+fn limit(place: &Place<'_>, raw: &RawValue) -> Option<String> {
+    let Members(members) = serde_json::from_str(raw.get()).ok()?;
+    let given = |name: &str| {
+        let found = members.iter().find(|(found, _)| found == name).map(|(_, raw)| *raw);
+        found.filter(|raw| raw.get() != "null")
+    };
+    let name = text(given("kind")?)?;
+    let kind = LIMIT_KINDS.iter().find(|kind| kind.name == name)?;
+    for field in kind.lacks {
+        if let Some(raw) = given(field) {
+            let (inside, found) = (Place::Field { object: place, name: field }, Shortened(raw.get()));
+            return Some(format!("{inside}: found {found}, but a {name} limit has none"));
+        }
+    }
+    let missing = kind.needs.iter().find(|field| given(field).is_none())?;
+    let inside = Place::Field { object: place, name: missing };
+    Some(format!("{inside}: found nothing, a {name} limit needs it"))
 }
 
 fn one_of(place: &Place<'_>, raw: &RawValue, fields: &'static [Field]) -> Option<String> {
@@ -240,5 +259,18 @@ impl fmt::Display for Names {
             write!(f, "{comma}{}", field.name)?;
         }
         Ok(())
+    }
+}
+
+/// Texts to choose from: `rolling, concurrency and credit`.
+struct Listed(&'static [&'static str]);
+
+impl fmt::Display for Listed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [] => Ok(()),
+            [one] => f.write_str(one),
+            [first @ .., last] => write!(f, "{} and {last}", first.join(", ")),
+        }
     }
 }

@@ -3,7 +3,7 @@
 use earmark_admission::BATCH_MAX;
 use earmark_core::{DESCRIPTION_BYTES_MAX, HOLD_SECONDS_MAX, REQUIREMENTS_MAX, UNIT_BYTES_MAX};
 
-use super::{Field, JOB_ID, LIMIT_KEY, Shape};
+use super::{ACCOUNT, ASSET, Field, JOB_ID, LIMIT_KEY, Shape, VAULT};
 
 const AMOUNT: Shape = Shape::Integer { min: 1, max: u64::MAX };
 const ACTUAL_AMOUNT: Shape = Shape::Integer { min: 0, max: u64::MAX };
@@ -53,7 +53,8 @@ pub(in crate::http) static COMPLETE: Shape = Shape::Object(&[
     needed(
         "actuals",
         Shape::List { item: &ACTUAL, min: 0, max: REQUIREMENTS_MAX },
-        "What was really used. No key twice. A rolling limit that is not named stays as reserved.",
+        "What was really used. No key twice. A rolling limit that is not named stays as reserved, and of a \
+         credit limit all that is held is charged.",
     ),
 ]);
 
@@ -77,13 +78,21 @@ pub(in crate::http) static DEFINITION: Shape = Shape::Limit;
 /// The fields of all kinds of limit.
 pub(in crate::http) static DEFINITION_FIELDS: &[Field] = &[
     needed("key", Shape::Name(&LIMIT_KEY), "Its name."),
-    needed("kind", Shape::Choice(&["rolling", "concurrency"]), "How what is taken becomes free again."),
-    needed("capacity", AMOUNT, "How much may be held at once."),
+    needed(
+        "kind",
+        Shape::Choice(&["rolling", "concurrency", "credit"]),
+        "How what is taken becomes free again.",
+    ),
+    optional("capacity", AMOUNT, "Not of credit: how much may be held at once."),
     optional("window_seconds", HOLD_SECONDS, "Rolling only: what is taken is free again after so long."),
+    optional("timeout_seconds", HOLD_SECONDS, "Not of rolling: how long a lease that never completes holds."),
+    optional("vault", Shape::Name(&VAULT), "Credit only: where its accounts are."),
+    optional("account", Shape::Name(&ACCOUNT), "Credit only: who pays."),
+    optional("asset", Shape::Name(&ASSET), "Credit only: what is paid with."),
     optional(
-        "timeout_seconds",
-        HOLD_SECONDS,
-        "Concurrency only: how long a lease that never completes holds.",
+        "revenue",
+        Shape::Name(&ACCOUNT),
+        "Credit only: who is paid what leases cost; `revenue` if it is not given.",
     ),
     optional(
         "unit",
@@ -100,4 +109,32 @@ pub(in crate::http) static DEFINITION_FIELDS: &[Field] = &[
         Shape::Choice(&["debt", "deny"]),
         "Usage beyond what was reserved that does not fit: recorded as debt (default), or only counted in the metrics.",
     ),
+];
+
+/// What a kind of limit has.
+pub(in crate::http) struct LimitKind {
+    pub(in crate::http) name: &'static str,
+    /// The fields that it needs besides its key.
+    pub(in crate::http) needs: &'static [&'static str],
+    /// The fields that it has not.
+    pub(in crate::http) lacks: &'static [&'static str],
+}
+
+/// All kinds of limit.
+pub(in crate::http) static LIMIT_KINDS: [LimitKind; 3] = [
+    LimitKind {
+        name: "rolling",
+        needs: &["capacity", "window_seconds"],
+        lacks: &["timeout_seconds", "vault", "account", "asset", "revenue"],
+    },
+    LimitKind {
+        name: "concurrency",
+        needs: &["capacity", "timeout_seconds"],
+        lacks: &["window_seconds", "vault", "account", "asset", "revenue"],
+    },
+    LimitKind {
+        name: "credit",
+        needs: &["timeout_seconds", "vault", "account", "asset"],
+        lacks: &["capacity", "window_seconds"],
+    },
 ];

@@ -1,3 +1,4 @@
+use earmark_admission::LimitDocument;
 use earmark_core::LeaseId;
 use serde::de::DeserializeOwned;
 
@@ -136,6 +137,22 @@ fn agree<T: DeserializeOwned>(shape: &Shape, body: &[u8]) -> usize {
     usize::from(parsed.is_ok())
 }
 
+/// Limits are parsed by another crate, so here it is even easier for the two to drift apart.
+#[test]
+fn a_limit_is_refused_by_the_parser_exactly_if_the_shape_can_explain_it() {
+    let limits = [
+        r#"{"key":"a","kind":"rolling","capacity":1,"window_seconds":60,"timeout_seconds":null,"overage":"deny"}"#,
+        r#"{"key":"a","kind":"concurrency","capacity":1,"timeout_seconds":60,"unit":"x","vault":null}"#,
+        r#"{"key":"a","kind":"credit","timeout_seconds":60,"vault":"v","account":"b","asset":"usd","revenue":"r"}"#,
+    ];
+    let mut random = Random(0x5eed);
+    for limit in limits {
+        let (plain, swapped) = (random.limits(limit), random.limits(&limit.replace("60", "null")));
+        assert!((100..19_000).contains(&plain), "the mutations are too wild or too tame: {plain}");
+        assert!(swapped < plain);
+    }
+}
+
 /// Pseudo-random numbers, the same in every run.
 struct Random(u64);
 
@@ -143,6 +160,11 @@ impl Random {
     fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % bound
+    }
+
+    /// How many of many mutations of a limit are taken.
+    fn limits(&mut self, limit: &str) -> usize {
+        (0..20_000).map(|_| agree::<LimitDocument>(&DEFINITION, &self.mutated(limit))).sum()
     }
 
     /// `text` with up to two pieces replaced by others that often stand in bodies.
@@ -185,7 +207,7 @@ impl Random {
 
 #[test]
 fn the_patterns_allow_what_the_code_allows() {
-    for name in [&LIMIT_KEY, &JOB_ID] {
+    for name in [&LIMIT_KEY, &JOB_ID, &ACCOUNT, &NAMESPACE, &VAULT, &CLIENT, &ASSET] {
         let class = name.pattern.strip_prefix("^[").and_then(|rest| rest.strip_suffix("]+$")).unwrap();
         for character in (0..=0x17f).filter_map(char::from_u32) {
             let is_allowed = (name.check)(&character.to_string()).is_ok();
@@ -230,11 +252,20 @@ fn a_definition_is_explained_field_by_field() {
             r#"{"key":"a","kind":"rolling","capacity":1,"window_seconds":31622401}"#,
             "window_seconds: found 31622401, allowed are integers from 1 to 31622400",
         ),
-        (r#"{"kind":"bursty"}"#, "kind: found \"bursty\", allowed are rolling and concurrency"),
+        (r#"{"kind":"bursty"}"#, "kind: found \"bursty\", allowed are rolling, concurrency and credit"),
+        (
+            r#"{"key":"a","kind":"credit","timeout_seconds":1,"vault":"main","account":"b","asset":null}"#,
+            "asset: found nothing, a credit limit needs it",
+        ),
+        (r#"{"key":"a","kind":"credit","capacity":1}"#, "capacity: found 1, but a credit limit has none"),
+        (
+            r#"{"key":"a","kind":"rolling","asset":"usd"}"#,
+            "asset: found \"usd\", but a rolling limit has none",
+        ),
         (r#"{"unit":5}"#, "unit: found 5, allowed is a text"),
         (
             r#"{"actor":"me"}"#,
-            "actor: found an unknown field, allowed are key, kind, capacity, window_seconds, timeout_seconds, unit, description, overage",
+            "actor: found an unknown field, allowed are key, kind, capacity, window_seconds, timeout_seconds, vault, account, asset, revenue, unit, description, overage",
         ),
     ] {
         assert_eq!(DEFINITION.explain(body.as_bytes()).as_deref(), Some(message), "{body}");
