@@ -68,23 +68,38 @@ pub(super) fn mixed_up() -> BackendError {
 pub(super) struct BookLedger {
     pub(super) shelf: Arc<Mutex<Shelf>>,
     pub(super) clock: Arc<dyn Clock>,
-    /// The place of the latest write in the order of all writes, retries and refused ones included.
+    /// How many writes were committed, which is the place of the latest in the order of all.
     pub(super) log_index: u64,
 }
 
 impl BookLedger {
-    /// Gives every write its place and its id, a ULID.
-    fn number(&mut self, now: UnixMs, work: &mut [Work]) {
-        for item in work {
-            if let Work::Write(write) = item {
-                self.log_index = self.log_index.saturating_add(1);
-                write.log_index = self.log_index;
-                let random = RandomState::new().hash_one(self.log_index);
-                let low = (u128::from(random) << 16) | u128::from(self.log_index & 0xffff);
-                write.tx_id = TxId(LeaseId::from_parts(now, low).to_u128());
+    /// Carries out work in its order. Retries and refused writes take no place in the order of writes, and whether
+    /// a write is one of them shows only when it is carried out; so each ends a run, and the next is numbered
+    /// after it.
+    fn carry_out(&mut self, book: &mut Book, moment: Moment, work: &mut [Work]) -> Vec<Done> {
+        let mut done = Vec::with_capacity(work.len());
+        for run in work.chunk_by_mut(|item, _| !matches!(item, Work::Write(_))) {
+            let log_index = self.log_index.saturating_add(1);
+            if let Some(Work::Write(write)) = run.last_mut() {
+                write.log_index = log_index;
+                write.tx_id = tx_id(moment.log, log_index);
             }
+            let outcomes = apply(book, moment, run);
+            if let Some(Outcome::Write(WriteOutcome::Committed(_))) = outcomes.last() {
+                self.log_index = log_index;
+            }
+            let answers = run.iter().zip(outcomes);
+            done.extend(answers.map(|(item, outcome)| answer(book, moment.wall, item, outcome)));
         }
+        done
     }
+}
+
+/// The id of a write: a ULID.
+fn tx_id(now: UnixMs, log_index: u64) -> TxId {
+    let random = RandomState::new().hash_one(log_index);
+    let low = (u128::from(random) << 16) | u128::from(log_index & 0xffff);
+    TxId(LeaseId::from_parts(now, low).to_u128())
 }
 
 impl Ledger for BookLedger {
@@ -99,10 +114,10 @@ impl Ledger for BookLedger {
         let moment = self.clock.now();
         let lens: Vec<usize> = batch.iter().map(Vec::len).collect();
         let mut work: Vec<Work> = batch.into_iter().flatten().collect();
-        self.number(moment.log, &mut work);
+        let shelf = Arc::clone(&self.shelf);
         let mut done = {
-            let mut shelf = lock(&self.shelf);
-            let done = carry_out(&mut shelf.book, moment, &work);
+            let mut shelf = lock(&shelf);
+            let done = self.carry_out(&mut shelf.book, moment, &mut work);
             let records = shelf.book.drain_journal();
             shelf.history.extend(records);
             done.into_iter()
@@ -119,7 +134,7 @@ impl Ledger for BookLedger {
     }
 }
 
-fn carry_out(book: &mut Book, moment: Moment, work: &[Work]) -> Vec<Done> {
+fn apply(book: &mut Book, moment: Moment, work: &[Work]) -> Vec<Outcome> {
     let (now, wall) = (moment.log, moment.wall);
     for item in work {
         if let Work::Change { namespace, .. } = item
@@ -156,10 +171,10 @@ fn carry_out(book: &mut Book, moment: Moment, work: &[Work]) -> Vec<Done> {
         .collect();
     let mut outcomes = Vec::with_capacity(commands.len());
     book.apply_all(now, &commands, &mut outcomes);
-    work.iter().zip(outcomes).map(|(item, outcome)| done(book, wall, item, outcome)).collect()
+    outcomes
 }
 
-fn done(book: &Book, wall: UnixMs, work: &Work, outcome: Outcome) -> Done {
+fn answer(book: &Book, wall: UnixMs, work: &Work, outcome: Outcome) -> Done {
     match (work, outcome) {
         (Work::Reserve { requirements, .. }, Outcome::Reserve(outcome)) => {
             Done::Reserve(answer::reserve(book, wall, requirements, outcome))
