@@ -1,8 +1,8 @@
 //! From what the Book says to what callers are told.
 
 use earmark_core::{
-    Book, CompleteOutcome, InvalidParts, LimitKey, LimitOutcome, LimitStatus, OverageHow, REQUIREMENTS_MAX,
-    ReserveOutcome, Settlement, UnixMs,
+    Book, Charge, CompleteOutcome, CreditDenial, InvalidParts, LimitKey, LimitOutcome, LimitStatus,
+    OverageHow, REQUIREMENTS_MAX, ReserveOutcome, Settlement, UnixMs,
 };
 
 use crate::backend::{Amount, BackendError, CompleteAnswer, LimitChange, LimitError, Refusal, ReserveAnswer};
@@ -28,11 +28,13 @@ pub(crate) fn reserve(
             never: denial.never,
         }),
         ReserveOutcome::InsufficientCredit(denial) | ReserveOutcome::ExistsInsufficientCredit(denial) => {
-            Ok(ReserveAnswer::Denied {
-                retry_after_ms: denial.retry_after_ms,
-                limited_by: book.key(denial.limit).cloned().into_iter().collect(),
-                never: false,
-            })
+            let CreditDenial { limit, retry_after_ms, why } = denial;
+            match book.key(limit).cloned() {
+                Some(key) => {
+                    Ok(ReserveAnswer::Refused(Refusal::InsufficientCredit { key, retry_after_ms, why }))
+                }
+                None => Err(BackendError::Failed("credit was refused of a limit that nobody put".into())),
+            }
         }
         ReserveOutcome::LeaseExpired => Ok(ReserveAnswer::Refused(Refusal::LeaseExpired)),
         ReserveOutcome::ExistsWithOtherRequirements => {
@@ -96,6 +98,9 @@ fn settled(actuals: &[Amount], settlement: &Settlement) -> CompleteAnswer {
         let taken = settlement.overages.iter().filter(|taken| taken.how == how);
         taken.fold(0_u64, |sum, taken| sum.saturating_add(taken.amount))
     };
+    let charged = |part: fn(&Charge) -> u64| {
+        settlement.charges.iter().fold(0_u64, |sum, charge| sum.saturating_add(part(charge)))
+    };
     let ignored: Vec<&str> = settlement
         .ignored
         .iter()
@@ -109,6 +114,9 @@ fn settled(actuals: &[Amount], settlement: &Settlement) -> CompleteAnswer {
         overage_reserved: sum(OverageHow::Reserved),
         overage_debt: sum(OverageHow::Debt),
         overage_dropped: sum(OverageHow::Dropped),
+        credit_paid: charged(|charge| charge.paid.saturating_sub(charge.debt)),
+        credit_debt: charged(|charge| charge.debt),
+        credit_uncollected: charged(|charge| charge.uncollected),
     }
 }
 

@@ -4,8 +4,8 @@ use std::future::Future;
 use std::pin::Pin;
 
 use earmark_core::{
-    AccountName, BalanceInfo, ClientId, Definition, DefinitionError, JobId, LIMITS_MAX, LeaseId, LeaseState,
-    LimitInfo, LimitKey, LimitStatus, NamespaceName, UnixMs, Usage, VaultName,
+    AccountName, BalanceInfo, ClientId, CreditShortage, Definition, DefinitionError, JobId, LIMITS_MAX,
+    LeaseId, LeaseState, LimitInfo, LimitKey, LimitStatus, NamespaceName, UnixMs, Usage, VaultName,
 };
 
 use crate::ledger::{Audit, EntryPage, LedgerError, WriteAnswer, WriteRequest};
@@ -206,6 +206,15 @@ pub enum Refusal {
     },
     /// The lease was completed, released or ran out: take a new one.
     LeaseExpired,
+    /// All limits have room, and an account has not what is to be held of it. The lease is spent.
+    InsufficientCredit {
+        /// The limit on that account; the first in order of key if there are several.
+        key: LimitKey,
+        /// When a new lease may have a chance.
+        retry_after_ms: u64,
+        /// What is wrong with the account.
+        why: CreditShortage,
+    },
 }
 
 /// The answer to a complete.
@@ -223,6 +232,27 @@ pub struct CompleteAnswer {
     pub overage_debt: u64,
     /// Usage beyond what was reserved that is recorded nowhere but in the metrics.
     pub overage_dropped: u64,
+    /// Credit that accounts had, and paid.
+    pub credit_paid: u64,
+    /// Credit that accounts paid without having it, and owe.
+    pub credit_debt: u64,
+    /// Credit that nobody paid: the account had too little and keeps no debt, or is closed.
+    pub credit_uncollected: u64,
+}
+
+/// What a person should know about an account that has not what is to be held of it; nothing if it simply has too
+/// little.
+#[must_use]
+pub const fn describe_credit_shortage(why: CreditShortage) -> Option<&'static str> {
+    match why {
+        CreditShortage::UnknownAccount => Some(
+            "the vault or an account of this limit was never opened, or its asset never issued; see \
+             open_vault, open_account and issue",
+        ),
+        CreditShortage::Frozen => Some("the account of this limit is frozen, and nothing can be held of it"),
+        CreditShortage::Closed => Some("the account of this limit, or the one that it pays, is closed"),
+        CreditShortage::NotEnough => None,
+    }
 }
 
 /// A limit was changed, or is on its way.

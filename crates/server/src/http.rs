@@ -26,3 +26,4 @@ pub(crate) use reply::Reply;
 pub(crate) use request_id::RequestIds;
 pub(crate) use route::ROUTES;
 pub(crate) use serve::router;
+pub(crate) use write::WRITE_CODES;

@@ -15,7 +15,7 @@ use earmark_core::LimitKey;
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-use crate::http::ROUTES;
+use crate::http::{ROUTES, WRITE_CODES};
 use denials::Denials;
 
 const METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
@@ -29,7 +29,7 @@ const BATCH_SIZES: [f64; 14] =
     [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0];
 
 /// The statuses that are answered; others are counted as the last.
-const STATUSES: [u16; 8] = [200, 400, 404, 405, 408, 413, 503, 500];
+const STATUSES: [u16; 10] = [200, 400, 402, 404, 405, 408, 409, 413, 503, 500];
 
 /// How a reserve came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,21 +39,32 @@ pub(crate) enum Reserved {
     InvalidRequest,
     UnknownLimitKey,
     LimitDecreasing,
+    InsufficientCredit,
     LeaseExpired,
     Overloaded,
     BackendError,
 }
 
-const RESERVED: [(Reserved, &str); 8] = [
+const RESERVED: [(Reserved, &str); 9] = [
     (Reserved::Allowed, "allowed"),
     (Reserved::Denied, "denied"),
     (Reserved::InvalidRequest, "invalid_request"),
     (Reserved::UnknownLimitKey, "unknown_limit_key"),
     (Reserved::LimitDecreasing, "limit_decreasing"),
+    (Reserved::InsufficientCredit, "insufficient_credit"),
     (Reserved::LeaseExpired, "lease_expired"),
     (Reserved::Overloaded, "overloaded"),
     (Reserved::BackendError, "backend_error"),
 ];
+
+/// Why a limit stood in the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// It is full.
+    Capacity,
+    /// Its account has not enough, or cannot pay.
+    Credit,
+}
 
 /// How a complete came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,21 +84,31 @@ const COMPLETED: [(Completed, &str); 5] = [
     (Completed::BackendError, "backend_error"),
 ];
 
-const DESCRIPTIONS: [(&str, &str); 14] = [
+const DESCRIPTIONS: [(&str, &str); 16] = [
     (
         "earmark_reserves_total",
         "Reserves, by how they came out. A batch that is malformed counts as one invalid_request.",
     ),
     (
         "earmark_denials_total",
-        "Denials, once for each limit that stood in the way. The first 1000 keys are told apart until the \
-         server restarts; any others are counted together as \"all others\".",
+        "Denials, once for each limit that stood in the way, by whether it was full or its account had too \
+         little credit. The first 1000 keys of each reason are told apart until the server restarts; any \
+         others are counted together as \"all others\".",
     ),
     (
         "earmark_completes_total",
         "Completes, by how they came out. A batch that is malformed counts as one invalid_request.",
     ),
-    ("earmark_overage_total", "Usage beyond what was reserved, by what became of it."),
+    ("earmark_overage_total", "Usage beyond what was reserved, by what became of it; without credit."),
+    (
+        "earmark_credit_settled_total",
+        "Credit that leases said they cost, in minor units of whatever asset: paid, owed as debt, or collected \
+         from nobody, since the account had too little and keeps no debt, or is closed.",
+    ),
+    (
+        "earmark_writes_total",
+        "Sequenced writes, by the code of their answer; a retry counts again, and a malformed one is INVALID.",
+    ),
     (
         "earmark_http_requests_total",
         "HTTP requests, by route and status; without what is no HTTP or has too large a head.",
@@ -111,7 +132,13 @@ pub(crate) struct Metrics {
     overage_reserved: Counter,
     overage_debt: Counter,
     overage_dropped: Counter,
+    credit_paid: Counter,
+    credit_debt: Counter,
+    credit_uncollected: Counter,
+    writes: [Counter; WRITE_CODES.len()],
+    committed: Counter,
     denials: Denials,
+    credit_denials: Denials,
     /// One for each route, and one for what matches none.
     routes: Vec<Served>,
     gauges: Gauges,
@@ -152,7 +179,13 @@ impl Metrics {
             overage_reserved: counter("earmark_overage_total", "how", "reserved"),
             overage_debt: counter("earmark_overage_total", "how", "debt"),
             overage_dropped: counter("earmark_overage_total", "how", "dropped"),
+            credit_paid: counter("earmark_credit_settled_total", "how", "paid"),
+            credit_debt: counter("earmark_credit_settled_total", "how", "debt"),
+            credit_uncollected: counter("earmark_credit_settled_total", "how", "uncollected"),
+            writes: WRITE_CODES.map(|code| counter("earmark_writes_total", "code", code)),
+            committed: counter("earmark_writes_total", "code", "success"),
             denials: Denials::default(),
+            credit_denials: Denials::default(),
             routes: labels.map(|label| Served::new(&recorder, label)).collect(),
             gauges: Gauges {
                 connections: gauge("earmark_connections"),
@@ -176,10 +209,29 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn denied_by(&self, keys: &[LimitKey]) {
-        for key in keys {
-            self.denials.count(key, |label| counter(&self.recorder, "earmark_denials_total", "key", label));
-        }
+    pub(crate) fn denied_by(&self, keys: &[LimitKey], reason: Reason) {
+        let (denials, reason) = match reason {
+            Reason::Capacity => (&self.denials, "capacity"),
+            Reason::Credit => (&self.credit_denials, "credit"),
+        };
+        let make = |key: &str| {
+            let labels = vec![Label::new("key", key.to_owned()), Label::from_static_parts("reason", reason)];
+            self.recorder.register_counter(&Key::from_parts("earmark_denials_total", labels), &METADATA)
+        };
+        keys.iter().for_each(|key| denials.count(key, make));
+    }
+
+    /// A write was answered: with a code, or with success.
+    pub(crate) fn written(&self, code: Option<&str>) {
+        let counter = match code {
+            // A code that is not in the table would be a mistake here, and is counted as the last.
+            Some(code) => {
+                let place = WRITE_CODES.iter().position(|known| *known == code);
+                &self.writes[place.unwrap_or(WRITE_CODES.len() - 1)]
+            }
+            None => &self.committed,
+        };
+        counter.increment(1);
     }
 
     pub(crate) fn completed(&self, outcome: Completed) {
@@ -188,11 +240,15 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn overage(&self, answer: &CompleteAnswer) {
+    /// What became of usage beyond what was reserved, and of what leases cost.
+    pub(crate) fn settled(&self, answer: &CompleteAnswer) {
         for (counter, amount) in [
             (&self.overage_reserved, answer.overage_reserved),
             (&self.overage_debt, answer.overage_debt),
             (&self.overage_dropped, answer.overage_dropped),
+            (&self.credit_paid, answer.credit_paid),
+            (&self.credit_debt, answer.credit_debt),
+            (&self.credit_uncollected, answer.credit_uncollected),
         ] {
             if amount > 0 {
                 counter.increment(amount);

@@ -4,18 +4,19 @@ use std::borrow::Cow;
 use std::fmt;
 
 use axum::http::StatusCode;
-use earmark_admission::{BackendError, CompleteAnswer, Refusal, ReserveAnswer};
+use earmark_admission::{BackendError, CompleteAnswer, Refusal, ReserveAnswer, describe_credit_shortage};
 use earmark_core::LimitKey;
 use serde::{Serialize, Serializer};
 
 use super::reply::{BACKEND_ERROR, INVALID_REQUEST, LEASE_EXPIRED, OVERLOADED};
-use crate::metrics::{Completed, Reserved};
+use crate::metrics::{Completed, Reason, Reserved};
 
 /// When to retry with the same lease after `overloaded` or `backend_error`.
 const RETRY_SAME_LEASE_MS: u64 = 100;
 
 pub(super) const UNKNOWN_LIMIT_KEY: &str = "unknown_limit_key";
 pub(super) const LIMIT_DECREASING: &str = "limit_decreasing";
+pub(super) const INSUFFICIENT_CREDIT: &str = "insufficient_credit";
 
 /// The field `error`.
 #[derive(Clone, Copy, Default)]
@@ -26,6 +27,7 @@ pub(super) enum Code<'a> {
     InvalidRequest,
     UnknownLimitKey(&'a LimitKey),
     LimitDecreasing(&'a LimitKey),
+    InsufficientCredit(&'a LimitKey),
     LeaseExpired,
     Overloaded,
     BackendError,
@@ -38,6 +40,7 @@ impl fmt::Display for Code<'_> {
             Code::InvalidRequest => f.write_str(INVALID_REQUEST),
             Code::UnknownLimitKey(key) => write!(f, "{UNKNOWN_LIMIT_KEY}:{key}"),
             Code::LimitDecreasing(key) => write!(f, "{LIMIT_DECREASING}:{key}"),
+            Code::InsufficientCredit(key) => write!(f, "{INSUFFICIENT_CREDIT}:{key}"),
             Code::LeaseExpired => f.write_str(LEASE_EXPIRED),
             Code::Overloaded => f.write_str(OVERLOADED),
             Code::BackendError => f.write_str(BACKEND_ERROR),
@@ -119,6 +122,13 @@ impl<'a> ReserveWire<'a> {
                 retry_after_ms: *retry_after_ms,
                 ..NOT_ALLOWED
             },
+            Refusal::InsufficientCredit { key, retry_after_ms, why } => ReserveWire {
+                error: Code::InsufficientCredit(key),
+                retry_after_ms: *retry_after_ms,
+                message: describe_credit_shortage(*why).map(Cow::Borrowed),
+                limited_by: std::slice::from_ref(key),
+                ..NOT_ALLOWED
+            },
             Refusal::LeaseExpired => {
                 let message = Some("lease_id: it was completed, released or ran out; take a new one".into());
                 ReserveWire { error: Code::LeaseExpired, message, ..NOT_ALLOWED }
@@ -133,6 +143,7 @@ impl<'a> ReserveWire<'a> {
             | Code::InvalidRequest
             | Code::UnknownLimitKey(_)
             | Code::LimitDecreasing(_)
+            | Code::InsufficientCredit(_)
             | Code::LeaseExpired => StatusCode::OK,
             Code::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
             Code::BackendError => StatusCode::INTERNAL_SERVER_ERROR,
@@ -146,15 +157,19 @@ impl<'a> ReserveWire<'a> {
             Code::InvalidRequest => Reserved::InvalidRequest,
             Code::UnknownLimitKey(_) => Reserved::UnknownLimitKey,
             Code::LimitDecreasing(_) => Reserved::LimitDecreasing,
+            Code::InsufficientCredit(_) => Reserved::InsufficientCredit,
             Code::LeaseExpired => Reserved::LeaseExpired,
             Code::Overloaded => Reserved::Overloaded,
             Code::BackendError => Reserved::BackendError,
         }
     }
 
-    /// What stood in the way.
-    pub(super) fn limited_by(&self) -> &[LimitKey] {
-        self.limited_by
+    /// What stood in the way, and why.
+    pub(super) fn limited_by(&self) -> (&[LimitKey], Reason) {
+        match self.error {
+            Code::InsufficientCredit(_) => (self.limited_by, Reason::Credit),
+            _ => (self.limited_by, Reason::Capacity),
+        }
     }
 }
 
@@ -204,6 +219,7 @@ impl<'a> CompleteWire<'a> {
             Code::InvalidRequest
             | Code::UnknownLimitKey(_)
             | Code::LimitDecreasing(_)
+            | Code::InsufficientCredit(_)
             | Code::LeaseExpired => Completed::InvalidRequest,
         }
     }

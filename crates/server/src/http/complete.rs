@@ -54,7 +54,7 @@ async fn carry_out(
 
 fn count<'a>(app: &App, answers: &'a [Result<CompleteAnswer, BackendError>]) -> Vec<CompleteWire<'a>> {
     for answer in answers.iter().flatten() {
-        app.metrics.overage(answer);
+        app.metrics.settled(answer);
     }
     let wires: Vec<CompleteWire<'_>> = answers.iter().map(CompleteWire::of).collect();
     for wire in &wires {

@@ -56,7 +56,8 @@ fn count<'a>(app: &App, answers: &'a [Result<ReserveAnswer, BackendError>]) -> V
     let wires: Vec<ReserveWire<'_>> = answers.iter().map(ReserveWire::of).collect();
     for wire in &wires {
         app.metrics.reserved(wire.outcome());
-        app.metrics.denied_by(wire.limited_by());
+        let (keys, reason) = wire.limited_by();
+        app.metrics.denied_by(keys, reason);
     }
     wires
 }

@@ -6,7 +6,7 @@ use earmark_admission::BATCH_MAX;
 use earmark_core::REQUIREMENTS_MAX;
 use serde_json::{Map, Value, json};
 
-use super::answer::{LIMIT_DECREASING, UNKNOWN_LIMIT_KEY};
+use super::answer::{INSUFFICIENT_CREDIT, LIMIT_DECREASING, UNKNOWN_LIMIT_KEY};
 use super::reply::{
     BACKEND_ERROR, INVALID_REQUEST, LEASE_EXPIRED, METHOD_NOT_ALLOWED, NOT_FOUND, NOT_READY, OVERLOADED,
     REQUEST_TIMEOUT,
@@ -117,7 +117,7 @@ fn problem() -> Value {
 
 fn reserve_answer() -> Value {
     let alone = [INVALID_REQUEST, LEASE_EXPIRED, OVERLOADED, BACKEND_ERROR].join("|");
-    let by_key = [UNKNOWN_LIMIT_KEY, LIMIT_DECREASING].join("|");
+    let by_key = [UNKNOWN_LIMIT_KEY, LIMIT_DECREASING, INSUFFICIENT_CREDIT].join("|");
     let error = format!("^(|{alone}|({by_key}):[A-Za-z0-9:._@+-]+)$");
     let properties = json!({
         "allowed": {"type": "boolean"},

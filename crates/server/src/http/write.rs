@@ -16,20 +16,45 @@ use super::vaults::failed;
 use crate::app::App;
 
 /// The code where there is no answer.
-pub(super) const UNAVAILABLE: &str = "UNAVAILABLE";
+const UNAVAILABLE: &str = "UNAVAILABLE";
+/// The code of what is malformed.
+const INVALID: &str = "INVALID";
+
+/// The codes of writes that were not committed.
+pub(crate) const WRITE_CODES: [&str; 14] = [
+    "SEQUENCE_GAP",
+    "ALREADY_COMMITTED",
+    "SEQUENCE_REUSED",
+    "CONDITION_FAILED",
+    "INSUFFICIENT_CREDIT",
+    "ACCOUNT_NOT_FOUND",
+    "ACCOUNT_CLOSED",
+    "ACCOUNT_FROZEN",
+    "CONFLICT",
+    "VAULT_NOT_FOUND",
+    "TOO_MANY_CLIENTS",
+    "WRONG_SCOPE",
+    INVALID,
+    UNAVAILABLE,
+];
 
 pub(super) async fn one(app: &App, call: Call) -> Reply {
     match call.parse::<WriteBody>(&WRITE) {
         Ok(body) => carry_out(app, &call, body.into_request(&app.actor)).await,
-        Err(reply) => reply,
+        Err(reply) => malformed(app, reply),
     }
 }
 
 pub(super) async fn batch(app: &App, call: Call) -> Reply {
     match call.parse::<WriteBatchBody>(&WRITE_BATCH) {
         Ok(body) => carry_out(app, &call, body.into_request(&app.actor)).await,
-        Err(reply) => reply,
+        Err(reply) => malformed(app, reply),
     }
+}
+
+fn malformed(app: &App, reply: Reply) -> Reply {
+    app.metrics.written(Some(INVALID));
+    reply
 }
 
 pub(super) async fn client(app: &App, call: Call) -> Reply {
@@ -53,10 +78,17 @@ async fn carry_out(app: &App, call: &Call, request: WriteRequest) -> Reply {
     let subjects: Vec<String> = request.operations.iter().map(subject).collect();
     match app.by(call.deadline, app.backend.write(request)).await {
         Ok(Ok(WriteAnswer::Committed(receipt))) => {
+            app.metrics.written(None);
             Reply::ok(&Committed { success: Success::of(&receipt, &subjects) })
         }
-        Ok(Ok(WriteAnswer::Refused(error))) => refused(&error),
-        Ok(Err(error)) | Err(error) => unavailable(&error),
+        Ok(Ok(WriteAnswer::Refused(error))) => {
+            app.metrics.written(Some(error.code()));
+            refused(&error)
+        }
+        Ok(Err(error)) | Err(error) => {
+            app.metrics.written(Some(UNAVAILABLE));
+            unavailable(&error)
+        }
     }
 }
 

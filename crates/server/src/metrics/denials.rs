@@ -40,22 +40,24 @@ mod tests {
     use earmark_admission::Stats;
 
     use super::*;
-    use crate::metrics::Metrics;
+    use crate::metrics::{Metrics, Reason};
 
     #[test]
     fn only_so_many_keys_are_told_apart() {
         let metrics = Metrics::new();
         let keys: Vec<LimitKey> =
             (0..KEYS_MAX + 5).map(|number| LimitKey::new(&format!("k{number}")).unwrap()).collect();
-        metrics.denied_by(&keys);
-        metrics.denied_by(&keys[..1]);
-        let help = format!("The first {KEYS_MAX} keys are told apart until");
+        metrics.denied_by(&keys, Reason::Capacity);
+        metrics.denied_by(&keys[..1], Reason::Capacity);
+        metrics.denied_by(&keys[..1], Reason::Credit);
+        let help = format!("The first {KEYS_MAX} keys of each reason are told apart until");
         assert!(metrics.render(&Stats::default()).contains(&help));
         let text = metrics.render(&Stats::default());
         let lines: Vec<&str> =
             text.lines().filter(|line| line.starts_with("earmark_denials_total{")).collect();
-        assert_eq!(lines.len(), KEYS_MAX + 1);
-        assert!(lines.contains(&"earmark_denials_total{key=\"k0\"} 2"));
-        assert!(lines.contains(&"earmark_denials_total{key=\"all others\"} 5"));
+        assert_eq!(lines.len(), KEYS_MAX + 2);
+        assert!(lines.contains(&"earmark_denials_total{key=\"k0\",reason=\"capacity\"} 2"));
+        assert!(lines.contains(&"earmark_denials_total{key=\"k0\",reason=\"credit\"} 1"));
+        assert!(lines.contains(&"earmark_denials_total{key=\"all others\",reason=\"capacity\"} 5"));
     }
 }

@@ -95,3 +95,115 @@ async fn the_usage_of_a_credit_limit_is_what_its_account_has_holds_and_owes() {
     desk.ok("PUT", "/v1/admin/limits", &unknown).await;
     assert_eq!(desk.usage("u").await["available"], 0);
 }
+
+/// The fields of an answer that say why a reserve was not allowed.
+fn why(answer: &Value) -> (bool, &str, &str, Vec<&str>) {
+    let text = |field: &str| answer[field].as_str().unwrap_or_default();
+    let limited_by = answer["limited_by"].as_array().into_iter().flatten();
+    let limited_by = limited_by.filter_map(Value::as_str).collect();
+    (answer["allowed"].as_bool().unwrap(), text("error"), text("message"), limited_by)
+}
+
+async fn held(desk: &Desk) -> (String, String) {
+    let balances = desk.ok("GET", "/v1/vaults/main/accounts/acme/balances", &Value::Null).await;
+    let text = |field: &str| balances["balances"][0][field].as_str().unwrap().to_owned();
+    (text("available"), text("held"))
+}
+
+#[tokio::test]
+async fn too_little_credit_alone_is_its_own_answer_and_beside_a_full_limit_a_plain_denial() {
+    let desk = desk(100).await;
+    desk.put_rolling("rpm", 10, 60).await;
+    let lease = desk.lease();
+    let short = desk.reserve(&lease, &[("rpm", 1), ("acme:usd", 101)]).await;
+    assert_eq!(why(&short), (false, "insufficient_credit:acme:usd", "", vec!["acme:usd"]));
+    assert_eq!(short["retry_after_ms"], 10_000);
+    assert_eq!(desk.reserve(&lease, &[("rpm", 1), ("acme:usd", 101)]).await, short);
+    assert_eq!(
+        desk.ok("GET", &format!("/v1/leases/{lease}"), &Value::Null).await["lease"]["state"],
+        "denied"
+    );
+    let full = desk.reserve(&desk.lease(), &[("rpm", 11), ("acme:usd", 101)]).await;
+    assert_eq!(why(&full), (false, "", "", vec!["rpm"]));
+    assert_eq!((desk.reserved("rpm").await, held(&desk).await), (0, ("100".into(), "0".into())));
+    for (name, value) in [
+        ("earmark_reserves_total{outcome=\"insufficient_credit\"}", 2.0),
+        ("earmark_reserves_total{outcome=\"denied\"}", 1.0),
+        ("earmark_denials_total{key=\"acme:usd\",reason=\"credit\"}", 2.0),
+        ("earmark_denials_total{key=\"rpm\",reason=\"capacity\"}", 1.0),
+    ] {
+        assert_eq!(desk.metric(name).await, value, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn an_account_that_cannot_pay_is_explained() {
+    let desk = desk(100).await;
+    let mut other = limit();
+    (other["key"], other["account"]) = (json!("bob:usd"), json!("bob"));
+    desk.ok("PUT", "/v1/admin/limits", &other).await;
+    let refused = async |key: &str| desk.reserve(&desk.lease(), &[(key, 1)]).await;
+    let unknown = refused("bob:usd").await;
+    assert_eq!(why(&unknown).1, "insufficient_credit:bob:usd");
+    assert!(why(&unknown).2.contains("was never opened"), "{unknown}");
+    write(&desk, 2, json!([{"freeze_account": {"account": "acme"}}])).await;
+    assert!(why(&refused("acme:usd").await).2.contains("is frozen"));
+    let opened = json!([
+        {"open_account": {"account": "bob", "overdraft": "deny"}}, {"close_account": {"account": "bob"}},
+    ]);
+    write(&desk, 3, opened).await;
+    assert!(why(&refused("bob:usd").await).2.contains("is closed"));
+}
+
+#[tokio::test]
+async fn what_leases_cost_is_paid_and_counted() {
+    let desk = desk(100).await;
+    let mut strict = limit();
+    (strict["key"], strict["overage"]) = (json!("strict"), json!("deny"));
+    desk.ok("PUT", "/v1/admin/limits", &strict).await;
+    for (key, holds, actual, left) in [
+        ("acme:usd", 40, Some(10), "90"),
+        ("acme:usd", 40, None, "50"),
+        ("acme:usd", 40, Some(0), "50"),
+        ("strict", 40, Some(60), "0"),
+    ] {
+        let lease = desk.lease();
+        assert_eq!(desk.reserve(&lease, &[(key, holds)]).await["allowed"], true);
+        assert_eq!(held(&desk).await.1, holds.to_string());
+        let actuals: Vec<(&str, u64)> = actual.map(|amount| (key, amount)).into_iter().collect();
+        assert_eq!(desk.complete(&lease, &actuals).await["reconciled"], true);
+        assert_eq!(held(&desk).await, (left.into(), "0".into()));
+        // Twice is once.
+        desk.complete(&lease, &[(key, 1)]).await;
+        assert_eq!(held(&desk).await, (left.into(), "0".into()));
+    }
+    write(&desk, 2, json!([{"issue": {"account": "acme", "asset": "usd", "amount": 5}}])).await;
+    let lease = desk.lease();
+    desk.reserve(&lease, &[("acme:usd", 5)]).await;
+    desk.complete(&lease, &[("acme:usd", 12)]).await;
+    assert_eq!(held(&desk).await, ("-7".into(), "0".into()));
+    for (name, value) in [
+        ("earmark_credit_settled_total{how=\"paid\"}", 105.0),
+        ("earmark_credit_settled_total{how=\"debt\"}", 7.0),
+        ("earmark_credit_settled_total{how=\"uncollected\"}", 10.0),
+        ("earmark_overage_total{how=\"debt\"}", 0.0),
+    ] {
+        assert_eq!(desk.metric(name).await, value, "{name}");
+    }
+    let audit = desk.ok("GET", "/v1/vaults/main/audit", &Value::Null).await;
+    let totals = json!({"asset": "usd", "issued": "105", "retired": "0", "live": "105"});
+    assert_eq!(audit, json!({"balanced": true, "assets": [totals]}));
+}
+
+#[tokio::test]
+async fn a_hold_returns_after_its_timeout_and_a_late_complete_still_charges() {
+    let desk = desk(100).await;
+    let lease = desk.lease();
+    desk.reserve(&lease, &[("acme:usd", 100)]).await;
+    desk.clock.advance_ms(59_999);
+    assert_eq!(held(&desk).await, ("0".into(), "100".into()));
+    desk.clock.advance_ms(1);
+    assert_eq!(held(&desk).await, ("100".into(), "0".into()));
+    desk.complete(&lease, &[("acme:usd", 30)]).await;
+    assert_eq!(held(&desk).await, ("70".into(), "0".into()));
+}

@@ -155,7 +155,19 @@ async fn credit(drift: &mut Drift, desk: &Desk) {
     let limit = json!({"key": "w", "kind": "rolling", "capacity": 2, "window_seconds": 60});
     let put = json!({"put_limit": {"definition": limit}});
     write(drift, desk, None, 1, json!([{"open_vault": {"vault": "eu"}}, put])).await;
+    let usd = json!({"key": "u", "kind": "credit", "timeout_seconds": 9, "vault": "main", "account": "acme", "asset": "usd"});
+    drift.ask(desk, "PUT", LIMITS, "", &usd).await;
+    let lease = desk.lease();
+    drift.ask(desk, "POST", "/v1/reserve", "", &reserve(&lease, &[("u", 1)])).await;
     write(drift, desk, Some("main"), 1, json!([open, issue("acme")])).await;
+    for (amount, actuals) in [(1, &[("u", 1)][..]), (2, &[("u", 0)]), (3, &[]), (9, &[])] {
+        let lease = desk.lease();
+        drift.ask(desk, "POST", "/v1/reserve", "", &reserve(&lease, &[("u", amount)])).await;
+        drift.ask(desk, "POST", "/v1/complete", "", &complete(&lease, actuals)).await;
+    }
+    for (path, name) in [(LIMITS, ""), (LIMIT, "u"), (USAGE, "u")] {
+        drift.ask(desk, "GET", path, name, &Value::Null).await;
+    }
     write(drift, desk, Some("main"), 2, json!([retire])).await;
     write(drift, desk, Some("main"), 2, json!([issue("nobody")])).await;
     write(drift, desk, Some("main"), 9, json!([])).await;

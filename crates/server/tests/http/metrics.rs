@@ -1,6 +1,6 @@
 //! What operators see.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{Desk, Wire};
 
@@ -25,8 +25,8 @@ async fn what_happens_is_counted() {
         ("earmark_reserves_total{outcome=\"unknown_limit_key\"}", 1.0),
         ("earmark_reserves_total{outcome=\"invalid_request\"}", 2.0),
         ("earmark_completes_total{outcome=\"invalid_request\"}", 2.0),
-        ("earmark_denials_total{key=\"rpm\"}", 1.0),
-        ("earmark_denials_total{key=\"slots\"}", 1.0),
+        ("earmark_denials_total{key=\"rpm\",reason=\"capacity\"}", 1.0),
+        ("earmark_denials_total{key=\"slots\",reason=\"capacity\"}", 1.0),
         ("earmark_completes_total{outcome=\"reconciled\"}", 1.0),
         ("earmark_completes_total{outcome=\"unknown\"}", 1.0),
         ("earmark_overage_total{how=\"debt\"}", 4.0),
@@ -41,6 +41,35 @@ async fn what_happens_is_counted() {
         ("earmark_live_leases", 0.0),
         ("earmark_remembered_leases", 3.0),
         ("earmark_queue_depth", 0.0),
+    ] {
+        assert_eq!(desk.metric(name).await, value, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn writes_are_counted_by_code_and_by_status() {
+    let desk = Desk::open().await;
+    let write = async |sequence: u64, operations: Value| {
+        let body = json!({
+            "namespace": "default", "vault": "main", "client_id": "c", "sequence": sequence,
+            "operations": operations,
+        });
+        desk.ask("POST", "/v1/write", &body.to_string()).await.status
+    };
+    let retire = json!([{"retire": {"account": "revenue", "asset": "usd", "amount": 1}}]);
+    assert_eq!(write(1, json!([])).await, 200);
+    assert_eq!(write(1, json!([])).await, 200);
+    assert_eq!(write(9, json!([])).await, 409);
+    assert_eq!(write(2, retire).await, 402);
+    assert_eq!(write(0, json!([])).await, 400);
+    for (name, value) in [
+        ("earmark_writes_total{code=\"success\"}", 2.0),
+        ("earmark_writes_total{code=\"SEQUENCE_GAP\"}", 1.0),
+        ("earmark_writes_total{code=\"INSUFFICIENT_CREDIT\"}", 1.0),
+        ("earmark_writes_total{code=\"INVALID\"}", 1.0),
+        ("earmark_writes_total{code=\"UNAVAILABLE\"}", 0.0),
+        ("earmark_http_requests_total{route=\"write\",status=\"402\"}", 1.0),
+        ("earmark_http_requests_total{route=\"write\",status=\"409\"}", 1.0),
     ] {
         assert_eq!(desk.metric(name).await, value, "{name}");
     }

@@ -1,9 +1,12 @@
 //! Sequenced writes and credit, over HTTP: every code with its status, and what is read back.
 
+use std::sync::Arc;
+
+use earmark_admission::{BackendError, ManualClock};
 use earmark_core::{OPERATIONS_MAX, RESULTS_MAX};
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Desk};
+use crate::support::{Answer, Broken, Desk, START_MS};
 
 fn body(vault: Option<&str>, sequence: u64, operations: Value) -> Value {
     let mut body = json!({"namespace": "default", "client_id": "billing", "sequence": sequence, "operations": operations});
@@ -68,6 +71,20 @@ async fn a_write_is_answered_once_and_for_all() {
         (available(&desk, "acme").await, available(&desk, "bob").await),
         ("4999999".into(), "1".into())
     );
+}
+
+/// Retries and refused writes once took a place in the order of writes, so that an auditor who looked for holes
+/// found some.
+#[tokio::test]
+async fn the_places_of_committed_writes_have_no_holes() {
+    let desk = Desk::open().await;
+    for sequence in 1..=3 {
+        let committed = commit(&desk, MAIN, sequence, json!([])).await;
+        assert_eq!(committed["log_index"], sequence);
+        assert_eq!(commit(&desk, MAIN, sequence, json!([])).await, committed);
+        refuse(&desk, 409, &body(MAIN, sequence + 2, json!([]))).await;
+        refuse(&desk, 404, &body(MAIN, sequence + 1, json!([issue("nobody", 1)]))).await;
+    }
 }
 
 #[tokio::test]
@@ -159,6 +176,18 @@ async fn clients_beyond_the_cap_are_refused() {
     let mut other = body(MAIN, 1, json!([]));
     other["client_id"] = json!("other");
     assert_eq!(refuse(&desk, 409, &other).await["code"], "TOO_MANY_CLIENTS");
+}
+
+#[tokio::test]
+async fn a_write_that_gets_no_answer_is_to_be_sent_again() {
+    for error in [BackendError::Overloaded("no room"), BackendError::Failed("broken".into())] {
+        let clock = ManualClock::at(START_MS);
+        let desk = Desk::on(clock, Arc::new(Broken(error)), Desk::options()).await;
+        let error = refuse(&desk, 503, &body(MAIN, 1, json!([]))).await;
+        assert_eq!(error["code"], "UNAVAILABLE");
+        assert!(error["message"].as_str().unwrap().ends_with("retry the same write"), "{error}");
+        assert_eq!(desk.metric("earmark_writes_total{code=\"UNAVAILABLE\"}").await, 1.0);
+    }
 }
 
 #[tokio::test]

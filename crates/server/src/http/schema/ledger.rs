@@ -5,26 +5,8 @@ use earmark_core::OPERATIONS_MAX;
 use serde_json::{Value, json};
 
 use super::super::shape::{ACCOUNT, ASSET, CLIENT, Name, Shape, VAULT};
-use super::super::write::UNAVAILABLE;
+use super::super::write::WRITE_CODES;
 use super::{count, described, exactly, key};
-
-/// The codes of refused writes.
-const CODES: [&str; 14] = [
-    "SEQUENCE_GAP",
-    "ALREADY_COMMITTED",
-    "SEQUENCE_REUSED",
-    "CONDITION_FAILED",
-    "INSUFFICIENT_CREDIT",
-    "ACCOUNT_NOT_FOUND",
-    "ACCOUNT_CLOSED",
-    "ACCOUNT_FROZEN",
-    "CONFLICT",
-    "VAULT_NOT_FOUND",
-    "TOO_MANY_CLIENTS",
-    "WRONG_SCOPE",
-    "INVALID",
-    UNAVAILABLE,
-];
 
 pub(super) fn schemas() -> [(&'static str, Value); 6] {
     [
@@ -68,7 +50,7 @@ fn success() -> Value {
         json!({
             "tx_id": tx_id(),
             "sequence": count(),
-            "log_index": described(count(), "Its place in the order of all writes."),
+            "log_index": described(count(), "Its place in the order of all writes that were committed."),
             "committed_at_unix_ms": count(),
             "actor": {"type": "string"},
             "results": {"type": "array", "maxItems": OPERATIONS_MAX, "items": results},
@@ -80,7 +62,7 @@ fn success() -> Value {
 fn refusal() -> Value {
     exactly(
         json!({
-            "code": {"enum": CODES},
+            "code": {"enum": WRITE_CODES},
             "message": {"type": "string"},
             "operation": described(count(), "The place of the operation that is to blame, from 0."),
             "last_committed_sequence": count(),
