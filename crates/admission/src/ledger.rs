@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    Actor, AssetName, AssetTotals, ClientId, InvalidOperation, InvalidWrite, MEMO_BYTES_MAX, NamespaceName,
-    OPERATIONS_MAX, Operation, Receipt, UnixMs, VaultName, WriteError,
+    Actor, AssetName, AssetTotals, ClientId, InvalidOperation, InvalidWrite, LeaseId, LimitKey,
+    MEMO_BYTES_MAX, NamespaceName, OPERATIONS_MAX, Operation, Receipt, UnixMs, VaultName, WriteError,
 };
 
 use crate::backend::BackendError;
@@ -70,14 +70,63 @@ pub struct EntryPage {
 pub struct EntryView {
     /// Its place in the journal, by which pages are asked for.
     pub number: u64,
-    /// The client behind the transaction.
-    pub client: ClientId,
-    /// What the transaction was answered.
-    pub receipt: Arc<Receipt>,
-    /// What it added to the account, or took from it if below zero, in order of asset.
-    pub changes: Vec<(AssetName, i128)>,
-    /// Why, as the operations that name the account say it.
-    pub memos: Vec<String>,
+    /// When it was written down.
+    pub at: UnixMs,
+    /// What happened.
+    pub what: EntryKind,
+    /// What it did to the account, in order of asset.
+    pub changes: Vec<EntryChange>,
+}
+
+/// What an entry did to one asset of an account. The changes of all entries add up to what the account has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryChange {
+    /// The asset.
+    pub asset: AssetName,
+    /// What it added to what can be spent, or took from it if below zero.
+    pub amount: i128,
+    /// What it added to what is held for leases, or took from it if below zero.
+    pub held: i128,
+}
+
+/// What an entry is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A transaction was committed.
+    Transaction {
+        /// The client behind it.
+        client: ClientId,
+        /// What it was answered.
+        receipt: Arc<Receipt>,
+        /// Why, as the operations that name the account say it.
+        memos: Vec<String>,
+    },
+    /// Credit was set aside for a lease.
+    Hold(HoldView),
+    /// A lease said what it cost.
+    Settle {
+        /// What was held for it.
+        hold: HoldView,
+        /// What the revenue account got.
+        paid: u64,
+        /// How much of that the owner did not have, and owes.
+        debt: u64,
+        /// What it cost and nobody paid.
+        uncollected: u64,
+    },
+    /// All that was held went back, for its time was over or it cost nothing.
+    Release(HoldView),
+}
+
+/// What was held, for whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HoldView {
+    /// The lease.
+    pub lease: LeaseId,
+    /// The limit of kind `credit`.
+    pub limit: LimitKey,
+    /// How much the lease had set aside.
+    pub amount: u64,
 }
 
 /// A vault, counted anew.

@@ -1,6 +1,11 @@
-use earmark_core::{Actor, ClientId, Command, Config, NamespaceId, Overdraft, TxId, VaultName, Write};
+use earmark_core::{
+    Actor, AssetName, ClientId, Command, Complete, Config, CreditTerms, Definition, Kind, LeaseId, LimitKey,
+    LimitRef, NamespaceId, Operation, Outcome, Overage, Overdraft, Part, PutLimit, Reserve, ReserveOutcome,
+    Transaction, TxId, VaultName, Write,
+};
 
 use super::*;
+use crate::ledger::EntryKind;
 
 const NOW: UnixMs = UnixMs::new(1_700_000_000_000);
 
@@ -48,9 +53,74 @@ impl Shop {
     }
 
     fn entries(&self, after: u64, page_size: usize) -> (Vec<i128>, Option<u64>) {
-        let id = self.book.account(VaultId::MAIN, &account("acme")).unwrap().id;
-        let page = self.history.entries(&self.book, (id, &account("acme")), after, page_size);
-        (page.entries.iter().map(|entry| entry.changes[0].1).collect(), page.next)
+        let page = self.page("acme", after, page_size);
+        (page.entries.iter().map(|entry| entry.changes[0].amount).collect(), page.next)
+    }
+
+    fn page(&self, name: &str, after: u64, page_size: usize) -> EntryPage {
+        let id = self.book.account(VaultId::MAIN, &account(name)).unwrap().id;
+        self.history.entries(&self.book, (id, &account(name)), after, page_size)
+    }
+
+    /// Puts a limit `usd` on `acme`, which pays `payee`.
+    fn put_usd(&mut self, payee: &str) {
+        let terms = CreditTerms {
+            timeout_seconds: 60,
+            vault: VaultName::new(VaultName::MAIN).unwrap(),
+            account: account("acme"),
+            asset: AssetName::new("usd").unwrap(),
+            revenue: account(payee),
+        };
+        let definition = Definition {
+            key: LimitKey::new("usd").unwrap(),
+            kind: Kind::Credit(terms),
+            capacity: 0,
+            unit: String::new(),
+            description: String::new(),
+            overage: Overage::Debt,
+        };
+        let namespace = NamespaceId::DEFAULT;
+        let put = PutLimit { namespace, definition: &definition, expected_revision: None };
+        self.book.apply(NOW, Command::PutLimit(put));
+    }
+
+    fn hold(&mut self, number: u128, amount: u64) -> LeaseId {
+        let lease = LeaseId::from_parts(NOW, number);
+        let requirements = [Part { limit: LimitRef::Key(LimitKey::new("usd").unwrap()), amount }];
+        let reserve =
+            Reserve { namespace: NamespaceId::DEFAULT, lease, wall: NOW, requirements: &requirements };
+        let outcome = self.book.apply(NOW, Command::Reserve(reserve));
+        assert_eq!(outcome, Outcome::Reserve(ReserveOutcome::Created { reserved_at: NOW }));
+        self.history.extend(self.book.drain_journal());
+        lease
+    }
+
+    fn settle(&mut self, lease: LeaseId, amount: u64) {
+        let actuals = [Part { limit: LimitRef::Key(LimitKey::new("usd").unwrap()), amount }];
+        let complete = Complete { namespace: NamespaceId::DEFAULT, lease, wall: NOW, actuals: &actuals };
+        self.book.apply(NOW, Command::Complete(complete));
+        self.history.extend(self.book.drain_journal());
+    }
+}
+
+/// The kinds of entries, and what they did to what can be spent and to what is held.
+fn told(page: &EntryPage) -> Vec<(&'static str, i128, i128)> {
+    let tell = |entry: &EntryView| {
+        let kind = match entry.what {
+            EntryKind::Transaction { .. } => "transaction",
+            EntryKind::Hold(_) => "hold",
+            EntryKind::Settle { .. } => "settle",
+            EntryKind::Release(_) => "release",
+        };
+        (kind, entry.changes[0].amount, entry.changes[0].held)
+    };
+    page.entries.iter().map(tell).collect()
+}
+
+fn transaction(record: &mut JournalRecord) -> &mut Transaction {
+    match record {
+        JournalRecord::Transaction(transaction) => transaction,
+        other => panic!("{other:?}"),
     }
 }
 
@@ -66,7 +136,7 @@ fn the_audit_finds_planted_damage() {
         |record| record.operations.clear(),
     ] {
         let whole = shop.history.records[1].clone();
-        damage(&mut shop.history.records[1]);
+        damage(transaction(&mut shop.history.records[1]));
         let audit = shop.audit();
         assert!(!audit.balanced, "{audit:?}");
         assert!(audit.message.is_some());
@@ -100,14 +170,94 @@ fn a_journal_that_was_cut_short_says_so_and_forgets_the_oldest() {
     let audit = shop.audit();
     assert!(audit.balanced);
     let message = audit.message.unwrap();
-    assert!(message.contains("no longer reaches back to the start"), "{message}");
+    assert!(message.contains("no longer reaches back to the start: of its oldest 2 records"), "{message}");
+    // What is left is still compared, together with the sums of what is gone.
+    transaction(&mut shop.history.records[0]).changes[0].amount += 1;
+    assert!(!shop.audit().balanced);
+}
+
+#[test]
+fn holds_settlements_and_releases_are_entries_of_their_accounts() {
+    let mut shop = Shop::open();
+    shop.write(vec![issue(100, "")]);
+    shop.put_usd("revenue");
+    let (first, second) = (shop.hold(1, 40), shop.hold(2, 30));
+    shop.settle(first, 25);
+    shop.settle(second, 0);
+    let third = shop.hold(3, 10);
+    shop.settle(third, 90);
+    let page = shop.page("acme", 0, 99);
+    assert_eq!(
+        told(&page),
+        [
+            ("transaction", 100, 0),
+            ("hold", -40, 40),
+            ("hold", -30, 30),
+            ("settle", 15, -40),
+            ("release", 30, -30),
+            ("hold", -10, 10),
+            ("settle", -80, -10),
+        ]
+    );
+    match &page.entries[6].what {
+        EntryKind::Settle { hold, paid, debt, uncollected } => {
+            assert_eq!((hold.lease, hold.limit.as_str(), hold.amount), (third, "usd", 10));
+            assert_eq!((*paid, *debt, *uncollected), (90, 15, 0));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(told(&shop.page("revenue", 0, 99)), [("settle", 25, 0), ("settle", 90, 0)]);
+    assert_eq!((shop.audit().balanced, shop.audit().message), (true, None));
+    // Page by page it is the same.
+    let (mut after, mut pages) = (0, Vec::new());
+    loop {
+        let page = shop.page("acme", after, 3);
+        pages.extend(told(&page));
+        match page.next {
+            Some(next) => after = next,
+            None => break,
+        }
+    }
+    assert_eq!(pages, told(&shop.page("acme", 0, 99)));
+    // So it does once the oldest are dropped.
+    (0..5).for_each(|_| shop.history.drop_oldest());
+    assert_eq!(told(&shop.page("acme", 0, 99)).len(), 3);
+    assert!(shop.audit().balanced);
+}
+
+#[test]
+fn an_account_that_pays_itself_sees_one_entry_that_adds_up() {
+    let mut shop = Shop::open();
+    shop.write(vec![issue(100, "")]);
+    shop.put_usd("acme");
+    let lease = shop.hold(1, 40);
+    shop.settle(lease, 25);
+    let told = told(&shop.page("acme", 0, 9));
+    assert_eq!(told, [("transaction", 100, 0), ("hold", -40, 40), ("settle", 40, -40)]);
+    assert!(shop.audit().balanced);
+}
+
+#[test]
+fn the_audit_finds_a_settlement_that_was_changed() {
+    let mut shop = Shop::open();
+    shop.write(vec![issue(100, "")]);
+    shop.put_usd("revenue");
+    let lease = shop.hold(1, 40);
+    shop.settle(lease, 25);
+    assert!(shop.audit().balanced);
+    match shop.history.records.back_mut() {
+        Some(JournalRecord::Settle(settle)) => settle.paid = 26,
+        other => panic!("{other:?}"),
+    }
+    let message = shop.audit().message.unwrap();
+    assert!(message.contains("the journal adds up to"), "{message}");
 }
 
 #[test]
 fn the_journal_is_bounded_by_records_and_by_what_is_in_them() {
     let mut shop = Shop::open();
     shop.write(vec![issue(1, "")]);
-    let record = shop.history.records[1].clone();
+    let record = transaction(&mut shop.history.records[1]).clone();
     let many = vec![JournalRecord::Transaction(record.clone()); RECORDS_MAX + 1];
     shop.history.extend(many);
     assert_eq!(shop.history.records.len(), RECORDS_MAX);

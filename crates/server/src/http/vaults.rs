@@ -1,6 +1,8 @@
 //! `/v1/vaults`: what accounts have, how that came, and whether it adds up.
 
-use earmark_admission::{AccountPath, Audit, EntryPage, EntryView, LedgerError};
+use earmark_admission::{
+    AccountPath, Audit, EntryChange, EntryKind, EntryPage, EntryView, HoldView, LedgerError,
+};
 use earmark_core::{AccountName, AssetTotals, BalanceInfo, VaultName};
 use serde::Serialize;
 
@@ -113,39 +115,93 @@ impl<'a> Entries<'a> {
 #[derive(Serialize)]
 struct EntryWire<'a> {
     number: u64,
-    tx_id: String,
-    log_index: u64,
     committed_at_unix_ms: u64,
-    actor: &'a str,
-    client_id: &'a str,
-    sequence: u64,
     changes: Vec<ChangeWire<'a>>,
-    memos: &'a [String],
+    #[serde(flatten)]
+    what: WhatWire<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum WhatWire<'a> {
+    Transaction {
+        tx_id: String,
+        log_index: u64,
+        actor: &'a str,
+        client_id: &'a str,
+        sequence: u64,
+        memos: &'a [String],
+    },
+    Hold(HoldWire<'a>),
+    Settle {
+        #[serde(flatten)]
+        hold: HoldWire<'a>,
+        paid: String,
+        debt: String,
+        uncollected: String,
+    },
+    Release(HoldWire<'a>),
+}
+
+#[derive(Serialize)]
+struct HoldWire<'a> {
+    lease_id: String,
+    limit: &'a str,
+    hold: String,
 }
 
 #[derive(Serialize)]
 struct ChangeWire<'a> {
     asset: &'a str,
     amount: String,
+    held: String,
 }
 
 impl<'a> EntryWire<'a> {
     fn of(entry: &'a EntryView) -> EntryWire<'a> {
-        let receipt = &entry.receipt;
-        let change = |(asset, amount): &'a (earmark_core::AssetName, i128)| ChangeWire {
-            asset: asset.as_str(),
-            amount: amount.to_string(),
+        let change = |change: &'a EntryChange| ChangeWire {
+            asset: change.asset.as_str(),
+            amount: change.amount.to_string(),
+            held: change.held.to_string(),
         };
         EntryWire {
             number: entry.number,
-            tx_id: tx_id(receipt.tx_id),
-            log_index: receipt.log_index,
-            committed_at_unix_ms: receipt.committed_at.get(),
-            actor: receipt.actor.as_str(),
-            client_id: entry.client.as_str(),
-            sequence: receipt.sequence,
+            committed_at_unix_ms: entry.at.get(),
             changes: entry.changes.iter().map(change).collect(),
-            memos: &entry.memos,
+            what: WhatWire::of(&entry.what),
+        }
+    }
+}
+
+impl<'a> WhatWire<'a> {
+    fn of(what: &'a EntryKind) -> WhatWire<'a> {
+        match what {
+            EntryKind::Transaction { client, receipt, memos } => WhatWire::Transaction {
+                tx_id: tx_id(receipt.tx_id),
+                log_index: receipt.log_index,
+                actor: receipt.actor.as_str(),
+                client_id: client.as_str(),
+                sequence: receipt.sequence,
+                memos,
+            },
+            EntryKind::Hold(hold) => WhatWire::Hold(HoldWire::of(hold)),
+            EntryKind::Settle { hold, paid, debt, uncollected } => WhatWire::Settle {
+                hold: HoldWire::of(hold),
+                paid: paid.to_string(),
+                debt: debt.to_string(),
+                uncollected: uncollected.to_string(),
+            },
+            EntryKind::Release(hold) => WhatWire::Release(HoldWire::of(hold)),
+        }
+    }
+}
+
+impl<'a> HoldWire<'a> {
+    fn of(hold: &'a HoldView) -> HoldWire<'a> {
+        HoldWire {
+            lease_id: hold.lease.to_string(),
+            limit: hold.limit.as_str(),
+            hold: hold.amount.to_string(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::Desk;
+use crate::support::{Desk, START_MS};
 
 /// A desk whose account `acme` has so many usd, with a limit `acme:usd` on it that holds for a minute.
 async fn desk(amount: u64) -> Desk {
@@ -206,4 +206,37 @@ async fn a_hold_returns_after_its_timeout_and_a_late_complete_still_charges() {
     assert_eq!(held(&desk).await, ("100".into(), "0".into()));
     desk.complete(&lease, &[("acme:usd", 30)]).await;
     assert_eq!(held(&desk).await, ("70".into(), "0".into()));
+}
+
+#[tokio::test]
+async fn the_history_of_an_account_shows_what_was_held_settled_and_released() {
+    let desk = desk(100).await;
+    let (first, second, third) = (desk.lease(), desk.lease(), desk.lease());
+    desk.reserve(&first, &[("acme:usd", 40)]).await;
+    desk.reserve(&second, &[("acme:usd", 30)]).await;
+    desk.complete(&first, &[("acme:usd", 25)]).await;
+    desk.clock.advance_ms(61_000);
+    // What ran out is written down along with the next command.
+    desk.reserve(&third, &[("nope", 1)]).await;
+    let path = "/v1/vaults/main/accounts/acme/entries";
+    let page = desk.ok("GET", &format!("{path}?page_size=3"), &Value::Null).await;
+    let rest = desk.ok("GET", &format!("{path}?after={}", page["next"]), &Value::Null).await;
+    let of = |kind: &str, number: u64, lease: &str, hold: &str, amount: &str, held: &str, at: u64| {
+        json!({
+            "number": number, "kind": kind, "lease_id": lease, "limit": "acme:usd", "hold": hold,
+            "committed_at_unix_ms": at, "changes": [{"asset": "usd", "amount": amount, "held": held}],
+        })
+    };
+    let (start, end) = (START_MS, START_MS + 61_000);
+    assert_eq!(page["entries"][1], of("hold", 2, &first, "40", "-40", "40", start));
+    assert_eq!(page["entries"][2], of("hold", 3, &second, "30", "-30", "30", start));
+    let mut settle = of("settle", 4, &first, "40", "15", "-40", start);
+    (settle["paid"], settle["debt"], settle["uncollected"]) = (json!("25"), json!("0"), json!("0"));
+    assert_eq!(rest["entries"], json!([settle, of("release", 5, &second, "30", "30", "-30", end)]));
+    assert_eq!(rest["next"], Value::Null);
+    let revenue = desk.ok("GET", "/v1/vaults/main/accounts/revenue/entries", &Value::Null).await;
+    settle["changes"] = json!([{"asset": "usd", "amount": "25", "held": "0"}]);
+    assert_eq!(revenue["entries"], json!([settle]));
+    let audit = desk.ok("GET", "/v1/vaults/main/audit", &Value::Null).await;
+    assert_eq!((&audit["balanced"], &audit["assets"][0]["live"]), (&json!(true), &json!("100")));
 }

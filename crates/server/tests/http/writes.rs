@@ -327,11 +327,11 @@ async fn the_history_of_an_account_is_read_page_by_page_and_adds_up() {
     commit(&desk, MAIN, 3, json!([{"retire": {"account": "acme", "asset": "usd", "amount": "1"}}])).await;
     let path = "/v1/vaults/main/accounts/acme/entries";
     let page = desk.ok("GET", &format!("{path}?page_size=2"), &Value::Null).await;
-    assert_eq!(page["entries"][0]["changes"], json!([{"asset": "usd", "amount": "10"}]));
+    assert_eq!(page["entries"][0]["changes"], json!([{"asset": "usd", "amount": "10", "held": "0"}]));
     let entry = json!({
-        "number": 2, "tx_id": second["tx_id"], "log_index": second["log_index"],
+        "number": 2, "kind": "transaction", "tx_id": second["tx_id"], "log_index": second["log_index"],
         "committed_at_unix_ms": second["committed_at_unix_ms"], "actor": "system:local", "client_id": "billing",
-        "sequence": 2, "changes": [{"asset": "usd", "amount": "-4"}], "memos": ["rent"],
+        "sequence": 2, "changes": [{"asset": "usd", "amount": "-4", "held": "0"}], "memos": ["rent"],
     });
     assert_eq!(page["entries"][1], entry);
     let next = page["next"].as_u64().unwrap();

@@ -84,26 +84,51 @@ fn balance() -> Value {
 }
 
 fn entries() -> Value {
-    let change = exactly(json!({"asset": name(&ASSET), "amount": signed()}), &[]);
-    let entry = exactly(
+    let transaction = entry(
+        "transaction",
         json!({
-            "number": described(count(), "Its place in the journal."),
             "tx_id": tx_id(),
             "log_index": count(),
-            "committed_at_unix_ms": count(),
             "actor": {"type": "string"},
             "client_id": name(&CLIENT),
             "sequence": count(),
-            "changes": described(list(change), "What it added to the account, or took if below zero."),
             "memos": list(json!({"type": "string"})),
         }),
-        &[],
     );
+    let held = json!({
+        "lease_id": Shape::Lease.schema(),
+        "limit": key(),
+        "hold": described(signed(), "How much the lease had set aside."),
+    });
+    let mut settled = held.clone();
+    settled["paid"] = described(signed(), "What the revenue account got.");
+    settled["debt"] = described(signed(), "How much of that the account did not have, and owes.");
+    settled["uncollected"] = described(signed(), "What it cost and nobody paid.");
+    let entry = json!({
+        "oneOf": [transaction, entry("hold", held.clone()), entry("settle", settled), entry("release", held)],
+    });
     let mut next = count();
     next["type"] = json!(["integer", "null"]);
     let next = described(next, "`after` of the next page; null if this is the last one.");
     let entries = json!({"type": "array", "maxItems": PAGE_MAX, "items": entry});
     exactly(json!({"entries": entries, "next": next}), &[])
+}
+
+/// An entry of one kind, which has these fields besides those that all have.
+fn entry(kind: &str, mut properties: Value) -> Value {
+    let change = exactly(
+        json!({
+            "asset": name(&ASSET),
+            "amount": described(signed(), "What it added to what can be spent, or took if below zero."),
+            "held": described(signed(), "What it added to what is held for leases, or took if below zero."),
+        }),
+        &[],
+    );
+    properties["kind"] = json!({"const": kind});
+    properties["number"] = described(count(), "Its place in the journal.");
+    properties["committed_at_unix_ms"] = count();
+    properties["changes"] = list(change);
+    exactly(properties, &[])
 }
 
 fn audit() -> Value {

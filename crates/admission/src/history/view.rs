@@ -1,0 +1,101 @@
+//! Records as one account sees them.
+
+use std::sync::Arc;
+
+use earmark_core::{
+    AccountId, AccountName, AssetId, Book, HoldEntry, JournalRecord, Operation, SettleEntry, Transaction,
+};
+
+use crate::ledger::{EntryChange, EntryKind, EntryView, HoldView};
+
+/// A record as an account sees it.
+pub(super) fn entry(
+    book: &Book,
+    number: u64,
+    record: &JournalRecord,
+    (account, name): (AccountId, &AccountName),
+) -> Option<EntryView> {
+    let (at, what, changes) = match record {
+        JournalRecord::Transaction(record) => {
+            let mut changes: Vec<EntryChange> = (record.changes.iter())
+                .filter(|change| change.account == account)
+                .filter_map(|found| change(book, (account, found.asset), found.amount, 0))
+                .collect();
+            changes.sort_unstable_by(|a, b| a.asset.cmp(&b.asset));
+            (record.receipt.committed_at, transaction(record, name), changes)
+        }
+        JournalRecord::Hold(entry) => {
+            let amount = i128::from(entry.amount);
+            let change = change(book, (account, entry.asset), amount.wrapping_neg(), amount)?;
+            (entry.at, EntryKind::Hold(hold(book, entry)?), vec![change])
+        }
+        JournalRecord::Release(entry) => {
+            let amount = i128::from(entry.amount);
+            let change = change(book, (account, entry.asset), amount, amount.wrapping_neg())?;
+            (entry.at, EntryKind::Release(hold(book, entry)?), vec![change])
+        }
+        JournalRecord::Settle(entry) => settle(book, entry, account)?,
+    };
+    Some(EntryView { number, at, what, changes })
+}
+
+fn change(
+    book: &Book,
+    (account, asset): (AccountId, AssetId),
+    amount: i128,
+    held: i128,
+) -> Option<EntryChange> {
+    let (vault, _) = book.account_name(account)?;
+    Some(EntryChange { asset: book.asset_name(vault, asset)?.clone(), amount, held })
+}
+
+fn hold(book: &Book, entry: &HoldEntry) -> Option<HoldView> {
+    Some(HoldView { lease: entry.lease, limit: book.key(entry.limit)?.clone(), amount: entry.amount })
+}
+
+fn settle(
+    book: &Book,
+    entry: &SettleEntry,
+    account: AccountId,
+) -> Option<(earmark_core::UnixMs, EntryKind, Vec<EntryChange>)> {
+    let SettleEntry { hold: ref held_for, held, revenue, paid, debt, uncollected } = *entry;
+    // An account may pay itself.
+    let mut amount = 0_i128;
+    let mut change_held = 0_i128;
+    if account == held_for.account {
+        amount = amount.wrapping_add(held.into()).wrapping_sub(paid.into());
+        change_held = change_held.wrapping_sub(held.into());
+    }
+    if account == revenue {
+        amount = amount.wrapping_add(paid.into());
+    }
+    let change = change(book, (account, held_for.asset), amount, change_held)?;
+    let what = EntryKind::Settle { hold: hold(book, held_for)?, paid, debt, uncollected };
+    Some((held_for.at, what, vec![change]))
+}
+
+fn transaction(record: &Transaction, name: &AccountName) -> EntryKind {
+    let memos = record.operations.iter().filter_map(|operation| memo(operation, name));
+    EntryKind::Transaction {
+        client: record.client.clone(),
+        receipt: Arc::clone(&record.receipt),
+        memos: memos.filter(|memo| !memo.is_empty()).map(str::to_owned).collect(),
+    }
+}
+
+/// Why an operation concerns an account, if it does.
+fn memo<'a>(operation: &'a Operation, name: &AccountName) -> Option<&'a str> {
+    match operation {
+        Operation::Issue { account, memo, .. } | Operation::Retire { account, memo, .. } => {
+            (account == name).then_some(memo)
+        }
+        Operation::Transfer { from, to, memo, .. } => (from == name || to == name).then_some(memo),
+        Operation::PutLimit { .. }
+        | Operation::DeleteLimit { .. }
+        | Operation::OpenVault { .. }
+        | Operation::OpenAccount { .. }
+        | Operation::FreezeAccount { .. }
+        | Operation::UnfreezeAccount { .. }
+        | Operation::CloseAccount { .. } => None,
+    }
+}
