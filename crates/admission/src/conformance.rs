@@ -5,12 +5,17 @@
 
 mod capacity;
 mod complete;
+mod credit;
 mod desk;
+mod history;
 mod reserve;
+mod teller;
 mod write;
 
 pub use capacity::*;
 pub use complete::*;
+pub use credit::*;
+pub use history::*;
 pub use reserve::*;
 pub use write::*;
 
@@ -75,6 +80,23 @@ macro_rules! conformance {
             a_write_with_one_bad_operation_changes_nothing,
             a_refused_write_has_its_code_and_its_operation,
             the_history_of_an_account_adds_up,
+            credit_is_held_with_the_limits_or_not_at_all,
+            too_little_credit_is_named_unless_a_limit_is_in_the_way_too,
+            a_lease_denied_for_want_of_credit_stays_denied,
+            credit_keys_of_one_account_are_planned_together,
+            an_account_that_cannot_pay_is_told_apart,
+            an_account_with_an_overdraft_holds_what_it_has_not,
+            copies_of_a_reserve_at_once_hold_once,
+            settling_pays_what_it_cost_and_returns_the_rest,
+            what_the_owner_has_not_is_debt_or_paid_by_nobody,
+            the_next_deposit_covers_a_debt_first,
+            a_hold_that_ran_out_is_back_and_settling_it_still_charges,
+            a_settlement_needs_neither_its_limit_nor_an_open_account,
+            from_a_closed_account_nothing_is_charged,
+            a_hold_is_of_the_vault_that_its_limit_names,
+            credit_limits_can_be_read_changed_and_deleted,
+            amounts_reach_the_bounds_of_128_bits,
+            holds_settlements_and_releases_are_in_the_history,
         );
     };
     ($harness:path: $($case:ident),* $(,)?) => {$(

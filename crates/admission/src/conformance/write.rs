@@ -1,95 +1,11 @@
 //! Writes: each number of each client once, all operations or none.
 
-use std::sync::Arc;
-
-use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, Kind, NamespaceName, Operation, Overdraft, RESULTS_MAX, Receipt,
-    VaultName, WriteError,
-};
+use earmark_core::{NamespaceName, Operation, RESULTS_MAX, WriteError};
 
 use super::Harness;
-use super::desk::{Desk, definition, key, namespace};
-use crate::backend::AccountPath;
-use crate::ledger::{EntryKind, LedgerError, WriteAnswer, WriteRequest};
-
-fn account(name: &str) -> AccountName {
-    AccountName::new(name).expect("a case uses valid accounts")
-}
-
-fn vault(name: &str) -> VaultName {
-    VaultName::new(name).expect("a case uses valid vaults")
-}
-
-fn usd() -> AssetName {
-    AssetName::new("usd").expect("a valid asset")
-}
-
-fn client(name: &str) -> ClientId {
-    ClientId::new(name).expect("a case uses valid clients")
-}
-
-fn open(name: &str) -> Operation {
-    Operation::OpenAccount { account: account(name), overdraft: Overdraft::Deny }
-}
-
-fn open_vault(name: &str) -> Operation {
-    Operation::OpenVault { vault: vault(name) }
-}
-
-fn issue(name: &str, amount: u128) -> Operation {
-    Operation::Issue { account: account(name), asset: usd(), amount, memo: "bought".into() }
-}
-
-fn transfer(from: &str, to: &str, amount: u128) -> Operation {
-    let (from, to) = (account(from), account(to));
-    Operation::Transfer { from, to, asset: usd(), amount, memo: String::new() }
-}
-
-fn put(name: &str, expected_revision: Option<u64>) -> Operation {
-    let definition = definition(name, Kind::Rolling { window_seconds: 60 }, 1);
-    Operation::PutLimit { definition, expected_revision }
-}
-
-impl<H: Harness> Desk<'_, H> {
-    async fn write(&self, scope: Option<&str>, sequence: u64, operations: Vec<Operation>) -> WriteAnswer {
-        let request = WriteRequest {
-            namespace: namespace(),
-            vault: scope.map(vault),
-            client: client("billing"),
-            sequence,
-            operations,
-            actor: Actor::new("system:test").expect("a valid actor"),
-        };
-        self.0.backend().write(request).await.expect("a backend that answers")
-    }
-
-    async fn commit(&self, scope: Option<&str>, sequence: u64, operations: Vec<Operation>) -> Arc<Receipt> {
-        match self.write(scope, sequence, operations).await {
-            WriteAnswer::Committed(receipt) => receipt,
-            WriteAnswer::Refused(error) => panic!("{error:?}"),
-        }
-    }
-
-    async fn refuse(&self, scope: Option<&str>, sequence: u64, operations: Vec<Operation>) -> WriteError {
-        match self.write(scope, sequence, operations).await {
-            WriteAnswer::Committed(receipt) => panic!("{receipt:?}"),
-            WriteAnswer::Refused(error) => error,
-        }
-    }
-
-    async fn last(&self, scope: Option<&str>) -> u64 {
-        let last = self.0.backend().client_state(namespace(), scope.map(vault), client("billing")).await;
-        last.expect("a scope that exists")
-    }
-
-    async fn usd_of(&self, scope: &str, name: &str) -> i128 {
-        let path = AccountPath { namespace: namespace(), vault: vault(scope), account: account(name) };
-        let balances = self.0.backend().balances(path).await.expect("an account that exists");
-        balances.iter().find(|balance| balance.asset == usd()).map_or(0, |balance| balance.available)
-    }
-}
-
-const MAIN: Option<&str> = Some(VaultName::MAIN);
+use super::desk::{Desk, key, namespace};
+use super::teller::{MAIN, account, client, issue, open, open_vault, path, put, retire, transfer, vault};
+use crate::ledger::{EntryKind, LedgerError};
 
 /// Whoever writes twice has written once, and hears the same.
 pub async fn a_write_is_applied_once_and_its_retry_gets_the_same_answer(harness: &impl Harness) {
@@ -200,8 +116,8 @@ pub async fn a_write_with_one_bad_operation_changes_nothing(harness: &impl Harne
     let operations = vec![open("bob"), transfer("acme", "bob", 4), transfer("bob", "nobody", 1)];
     assert_eq!(desk.refuse(MAIN, 2, operations).await, WriteError::AccountNotFound { operation: 2 });
     assert_eq!(desk.usd_of("main", "acme").await, 10);
-    let path = AccountPath { namespace: namespace(), vault: vault("main"), account: account("bob") };
-    assert_eq!(harness.backend().balances(path).await, Err(LedgerError::AccountNotFound));
+    let bob = harness.backend().balances(path("main", "bob")).await;
+    assert_eq!(bob, Err(LedgerError::AccountNotFound));
     let limits = vec![put("rpm", None), open_vault("eu"), put("tpm", Some(5))];
     let error = desk.refuse(None, 1, limits).await;
     assert_eq!(error, WriteError::ConditionFailed { operation: 2, revision: 0 });
@@ -253,17 +169,16 @@ pub async fn the_history_of_an_account_adds_up(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.commit(MAIN, 1, vec![open("acme"), open("bob"), issue("acme", 10)]).await;
     desk.commit(MAIN, 2, vec![transfer("acme", "bob", 4)]).await;
-    let retire = Operation::Retire { account: account("acme"), asset: usd(), amount: 1, memo: String::new() };
-    let third = desk.commit(MAIN, 3, vec![retire]).await;
-    let path = || AccountPath { namespace: namespace(), vault: vault("main"), account: account("acme") };
-    let first = harness.backend().entries(path(), 0, 2).await.expect("an account that exists");
+    let third = desk.commit(MAIN, 3, vec![retire("acme", 1)]).await;
+    let acme = || path("main", "acme");
+    let first = harness.backend().entries(acme(), 0, 2).await.expect("an account that exists");
     let amounts = |page: &[crate::ledger::EntryView]| -> Vec<i128> {
         page.iter().flat_map(|entry| entry.changes.iter().map(|change| change.amount)).collect()
     };
     assert_eq!(amounts(&first.entries), [10, -4]);
     assert!(matches!(&first.entries[0].what, EntryKind::Transaction { memos, .. } if *memos == ["bought"]));
     let after = first.next.expect("a second page");
-    let second = harness.backend().entries(path(), after, 2).await.expect("an account that exists");
+    let second = harness.backend().entries(acme(), after, 2).await.expect("an account that exists");
     assert_eq!((amounts(&second.entries), second.next), (vec![-1], None));
     assert!(
         matches!(&second.entries[0].what, EntryKind::Transaction { receipt, .. } if *receipt == third),
