@@ -11,7 +11,7 @@ use crate::output;
 
 pub(crate) const HELP: &str = "\
 What was reserved and not used is free at once. A key without an actual stays as it was reserved, except
-that concurrency is always freed. Completing twice changes nothing.
+that concurrency is always freed and of credit all that is held is charged. Completing twice changes nothing.
 
 Examples:
   earmark complete --lease 01ARZ3NDEKTSV4RRFFQ69G5FAV --actual gpt-4o:tpm=1234

@@ -40,6 +40,9 @@ pub(crate) struct WriteArgs {
     /// The number of this write among those of the client in this vault; the first is 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     sequence: u64,
+    /// Where it belongs
+    #[arg(long, default_value = NamespaceName::DEFAULT)]
+    namespace: NamespaceName,
     /// The vault that the operations are about; without it, the namespace
     #[arg(long)]
     vault: Option<VaultName>,
@@ -84,7 +87,7 @@ struct Refusal {
 
 pub(crate) fn run(args: &WriteArgs) -> Result<Done, Failure> {
     let body = Body {
-        namespace: NamespaceName::DEFAULT,
+        namespace: args.namespace.as_str(),
         vault: args.vault.as_ref().map(VaultName::as_str),
         client_id: args.client.as_str(),
         sequence: args.sequence,

@@ -30,6 +30,37 @@ fn a_write_is_committed_once_and_shows_in_the_balance_and_the_audit() {
 }
 
 #[test]
+fn a_call_holds_credit_beside_a_limit_and_pays_what_it_cost() {
+    let server = Server::start(&[]);
+    let words = ["write", "--client", "b", "--sequence", "1", "--vault", "main", "--op", OPEN, "--op", ISSUE];
+    server.earmark(&words).ends(0);
+    let put = server.line("limits put --key acme:usd --kind credit --account acme --asset usd --timeout 600");
+    let said = "acme:usd is active: usd of acme in main, each held for at most 10 min, paid to revenue\n";
+    assert_eq!(put.ends(0).stdout, said);
+    server.line("limits put --key rpm --kind rolling --capacity 2 --window 60").ends(0);
+    let list = server.line("limits list").ends(0);
+    assert!(list.stdout.contains("acme:usd  credit   usd of acme in main  10 min"), "{list:?}");
+    let get = server.line("limits get acme:usd --json").ends(0).json();
+    assert_eq!(get["limit"]["definition"]["account"], "acme");
+    assert_eq!(get["usage"]["available"], 5_000_000);
+
+    let reserved = server.line("reserve --key rpm=1 --key acme:usd=2000000 --json").ends(0).json();
+    let balance = server.line("balance --account acme").ends(0);
+    assert_eq!(balance.stdout, "ASSET  AVAILABLE  HELD\nusd    3,000,000  2,000,000\n");
+    let short = server.line("reserve --key rpm=1 --key acme:usd=3000001").ends(3);
+    assert!(
+        short.stdout.contains("because:    there is not enough credit (insufficient_credit:acme:usd)\n"),
+        "{short:?}"
+    );
+    assert!(short.stdout.contains("limited by: acme:usd\ntry again:  in 10"), "{short:?}");
+    let lease = reserved["lease_id"].as_str().unwrap();
+    server.line(&format!("complete --lease {lease} --actual acme:usd=1500000")).ends(0);
+    let balance = server.line("balance --account acme").ends(0);
+    assert_eq!(balance.stdout, "ASSET  AVAILABLE  HELD\nusd    3,500,000  0\n");
+    assert!(server.line("audit").ends(0).stdout.starts_with("main is balanced\n"));
+}
+
+#[test]
 fn operations_come_from_a_file_as_well() {
     let server = Server::start(&[]);
     let directory = tempfile::tempdir().unwrap();
@@ -51,6 +82,9 @@ fn a_refused_write_ends_with_1_and_says_why() {
     let field =
         server.earmark(&["write", "--client", "b", "--sequence", "1", "--op", "{\"mint\":{}}"]).ends(1);
     assert!(field.stderr.contains("operations[0].mint: found an unknown field"), "{field:?}");
+    let elsewhere = server.line("write --client b --sequence 1 --namespace elsewhere").ends(1);
+    assert!(elsewhere.stderr.contains("(INVALID): namespace: no such namespace"), "{elsewhere:?}");
+    server.line("write --client b --sequence 1 --namespace default").ends(0);
     let missing = server.line("balance --account nobody").ends(1);
     assert!(missing.stderr.contains("404 not_found"), "{missing:?}");
     server.line("audit --vault nowhere").ends(1);
