@@ -198,25 +198,31 @@ fn describe_invalid(invalid: &InvalidWrite) -> String {
             format!("sequence: found {found}, after which none could follow; use a new client_id")
         }
         InvalidWrite::Operation { operation, why } => {
-            let why = match why {
-                InvalidOperation::Definition(error) => error.to_string(),
-                InvalidOperation::LimitKindDiffers => {
-                    "kind: an existing limit keeps its kind; delete it first, or use another key".into()
-                }
-                InvalidOperation::TooManyLimits => "there are as many limits as there can be".into(),
-                InvalidOperation::TooManyVaults => "there are as many vaults as there can be".into(),
-                InvalidOperation::TooManyAccounts => "there are as many accounts as there can be".into(),
-                InvalidOperation::TooManyAssets => "the vault has as many assets as it can have".into(),
-                InvalidOperation::AmountZero => "amount: found 0, allowed are integers from 1".into(),
-                InvalidOperation::OutOfRange => {
-                    format!("amount: it, a balance or a total would be beyond {}", i128::MAX)
-                }
-                InvalidOperation::MemoTooLong { found } => {
-                    format!("memo: found {found} bytes, allowed are up to {MEMO_BYTES_MAX}")
-                }
-                InvalidOperation::ToItself => "to: found the account that gives, allowed is another".into(),
-            };
-            format!("operations[{operation}]: {why}")
+            format!("operations[{operation}]{}", describe_operation(why))
         }
     }
+}
+
+/// What is wrong with an operation, from where it is inside of it.
+fn describe_operation(why: &InvalidOperation) -> String {
+    let why = match why {
+        InvalidOperation::Definition(error) => return format!(".put_limit.definition.{error}"),
+        InvalidOperation::LimitKindDiffers => {
+            return ".put_limit.definition.kind: an existing limit keeps its kind; delete it first, or use another key"
+                .into();
+        }
+        InvalidOperation::TooManyLimits => "there are as many limits as there can be".into(),
+        InvalidOperation::TooManyVaults => "there are as many vaults as there can be".into(),
+        InvalidOperation::TooManyAccounts => "there are as many accounts as there can be".into(),
+        InvalidOperation::TooManyAssets => "the vault has as many assets as it can have".into(),
+        InvalidOperation::AmountZero => "amount: found 0, allowed are integers from 1".into(),
+        InvalidOperation::OutOfRange => {
+            format!("amount: it, a balance or a total would be beyond {}", i128::MAX)
+        }
+        InvalidOperation::MemoTooLong { found } => {
+            format!("memo: found {found} bytes, allowed are up to {MEMO_BYTES_MAX}")
+        }
+        InvalidOperation::ToItself => "to: found the account that gives, allowed is another".into(),
+    };
+    format!(": {why}")
 }

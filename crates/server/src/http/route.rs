@@ -126,7 +126,7 @@ pub(crate) static ROUTES: [Route; 20] = [
         operation: "reserve",
         about: "Takes all requirements at once, or none of them.",
         answers: &[
-            answer(200, RESERVE_ANSWER, "Allowed, denied, or refused by name, lease or age."),
+            answer(200, RESERVE_ANSWER, "Allowed, denied, or refused by name, lease, age or credit."),
             answer(
                 500,
                 RESERVE_ANSWER,

@@ -132,6 +132,12 @@ async fn every_scope_has_its_own_stream_and_its_own_operations() {
     assert_eq!(desk.usage("rpm").await["capacity"], 5);
     let condition = refuse(&desk, 409, &body(None, 2, json!([put(1), put(7)]))).await;
     assert_eq!((&condition["code"], &condition["operation"]), (&json!("CONDITION_FAILED"), &json!(1)));
+    let other = json!({"key": "rpm", "kind": "concurrency", "capacity": 5, "timeout_seconds": 60});
+    let kind = json!([put(1), {"put_limit": {"definition": other}}]);
+    let kind = refuse(&desk, 400, &body(None, 2, kind)).await;
+    assert_eq!((&kind["code"], &kind["operation"]), (&json!("INVALID"), &json!(1)));
+    let message = kind["message"].as_str().unwrap();
+    assert!(message.starts_with("operations[1].put_limit.definition.kind: an existing limit"), "{message}");
     let scope = refuse(&desk, 400, &body(MAIN, 2, json!([open("a"), put(1)]))).await;
     assert_eq!((&scope["code"], &scope["operation"]), (&json!("WRONG_SCOPE"), &json!(1)));
     let nowhere = refuse(&desk, 404, &body(Some("us"), 1, json!([]))).await;
