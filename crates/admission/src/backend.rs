@@ -245,10 +245,9 @@ pub struct CompleteAnswer {
 #[must_use]
 pub const fn describe_credit_shortage(why: CreditShortage) -> Option<&'static str> {
     match why {
-        CreditShortage::UnknownAccount => Some(
-            "the vault or an account of this limit was never opened, or its asset never issued; see \
-             open_vault, open_account and issue",
-        ),
+        CreditShortage::UnknownAccount => {
+            Some("the vault or an account of this limit was never opened; see open_vault and open_account")
+        }
         CreditShortage::Frozen => Some("the account of this limit is frozen, and nothing can be held of it"),
         CreditShortage::Closed => Some("the account of this limit, or the one that it pays, is closed"),
         CreditShortage::NotEnough => None,

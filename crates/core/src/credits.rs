@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 pub use account::{ACCOUNTS_MAX, AccountId, AssetId, Standing};
 pub(crate) use account::{Account, Balance};
-pub(crate) use draft::{CreditRefusal, Draft, Shortfall};
+pub(crate) use draft::{CreditRefusal, Culprit, Draft, Shortfall};
 pub(crate) use hold::{Hold, second};
 pub use plan::Overdraft;
 pub use read::{AccountInfo, AssetTotals, BalanceInfo};

@@ -34,7 +34,7 @@ pub use read::{LeaseInfo, LeaseState, LimitInfo, Totals, Usage};
 
 pub(crate) use hint::DENIALS_MAX;
 pub(crate) use lease::{Lease, Leases, Reservation, ends, forget_second};
-pub(crate) use limit::{Limit, Phase, Seen};
+pub(crate) use limit::{Limit, Payers, Phase, Seen};
 pub(crate) use timeline::{Nodes, Sums};
 pub(crate) use tombstone::{Ending, Tombstone, Tombstones};
 pub(crate) use undo::UndoLimit;

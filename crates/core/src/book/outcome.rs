@@ -158,7 +158,7 @@ pub struct CreditDenial {
 /// What was wrong with an account, in order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CreditShortage {
-    /// It, its vault, its asset, or the account it should pay was never opened.
+    /// It, its vault, or the account it should pay was never opened.
     UnknownAccount,
     /// It is frozen.
     Frozen,

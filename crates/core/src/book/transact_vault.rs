@@ -4,7 +4,7 @@ use super::receipt::{InvalidOperation, OperationResult, WriteError};
 use super::transact::Refusal;
 use super::write::{MEMO_BYTES_MAX, Operation};
 use super::{Book, Change, VaultId};
-use crate::credits::{AccountId, AssetId, CreditRefusal, Draft, Shortfall, Standing};
+use crate::credits::{CreditRefusal, Culprit, Draft, Shortfall, Standing};
 use crate::time::UnixMs;
 
 impl Book {
@@ -29,8 +29,9 @@ impl Book {
         }
         match self.credits.finish(&draft) {
             Ok(changes) => Ok((results, changes)),
-            Err(Shortfall(refusal, whose)) => {
-                let place = whose.and_then(|(account, asset)| self.mover(operations, account, asset));
+            Err(Shortfall(refusal, culprit)) => {
+                let place =
+                    operations.iter().rposition(|each| self.is_to_blame(vault, each, refusal, culprit));
                 self.credits.abandon(draft);
                 Err(Refusal::Credit(refusal).at(place.unwrap_or(0)))
             }
@@ -69,16 +70,30 @@ impl Book {
         account.map(OperationResult::Account).map_err(Refusal::Credit)
     }
 
-    /// The place of the last operation that moves this asset of this account.
-    fn mover(&self, operations: &[Operation], account: AccountId, asset: AssetId) -> Option<usize> {
-        let (vault, name) = self.credits.account_name(account)?;
-        let asset_name = self.credits.asset_name(vault, asset)?;
-        operations.iter().rposition(|operation| match operation {
-            Operation::Issue { account, asset, .. } | Operation::Retire { account, asset, .. } => {
-                account == name && asset == asset_name
+    /// Whether an operation has its part in what cannot be. Of what is not there, only who takes it is to blame.
+    fn is_to_blame(
+        &self,
+        vault: VaultId,
+        operation: &Operation,
+        refusal: CreditRefusal,
+        culprit: Culprit,
+    ) -> bool {
+        let (owner, what) = match culprit {
+            Culprit::Balance(account, asset) => (self.credits.account_name(account), asset),
+            Culprit::Issued(asset) | Culprit::Retired(asset) => (None, asset),
+        };
+        let owner = owner.map(|(_, name)| name);
+        let is_short = refusal == CreditRefusal::Insufficient;
+        let (asset, is_meant) = match operation {
+            Operation::Issue { account, asset, .. } => {
+                let gets = owner == Some(account) && !is_short;
+                (asset, gets || matches!(culprit, Culprit::Issued(_)))
+            }
+            Operation::Retire { account, asset, .. } => {
+                (asset, owner == Some(account) || matches!(culprit, Culprit::Retired(_)))
             }
             Operation::Transfer { from, to, asset, .. } => {
-                (from == name || to == name) && asset == asset_name
+                (asset, owner == Some(from) || (owner == Some(to) && !is_short))
             }
             Operation::PutLimit { .. }
             | Operation::DeleteLimit { .. }
@@ -86,8 +101,9 @@ impl Book {
             | Operation::OpenAccount { .. }
             | Operation::FreezeAccount { .. }
             | Operation::UnfreezeAccount { .. }
-            | Operation::CloseAccount { .. } => false,
-        })
+            | Operation::CloseAccount { .. } => return false,
+        };
+        is_meant && self.credits.asset_name(vault, what) == Some(asset)
     }
 }
 

@@ -138,18 +138,21 @@ impl Credits {
 
     /// The balance of an account in an asset, made if it was not there.
     pub(crate) fn balance_mut(&mut self, account: u32, asset: AssetId) -> &mut Balance {
-        let slot = match self.state.balance(account, asset) {
-            Some(slot) => slot,
-            None => {
-                let slot = self.state.balances.insert(Balance { asset, ..Balance::default() });
-                match self.state.last_balance(account) {
-                    Some(last) => self.state.balances.get_mut(last).next = slot,
-                    None => self.state.accounts.get_mut(account).balances = slot,
-                }
-                slot
-            }
-        };
+        let slot = self.balance_slot(account, asset);
         self.state.balances.get_mut(slot)
+    }
+
+    /// The slot of the balance of an account in an asset, made if it was not there.
+    pub(crate) fn balance_slot(&mut self, account: u32, asset: AssetId) -> u32 {
+        if let Some(slot) = self.state.balance(account, asset) {
+            return slot;
+        }
+        let slot = self.state.balances.insert(Balance { asset, ..Balance::default() });
+        match self.state.last_balance(account) {
+            Some(last) => self.state.balances.get_mut(last).next = slot,
+            None => self.state.accounts.get_mut(account).balances = slot,
+        }
+        slot
     }
 }
 

@@ -1,7 +1,6 @@
 //! The credit operations of one transaction, which become one entry: first all is checked, then all is done.
 
 use super::plan::{self, Net, Overdraft, PlanError};
-use super::vault::{ASSETS_MAX, Asset};
 use super::{Account, AccountId, AssetId, Credits, Standing};
 use crate::book::{Change, VaultId};
 use crate::id::{AccountName, AssetName};
@@ -20,8 +19,16 @@ pub(crate) enum CreditRefusal {
     Insufficient,
 }
 
-/// Why a draft cannot be finished, and whose fault it is.
-pub(crate) struct Shortfall(pub(crate) CreditRefusal, pub(crate) Option<(AccountId, AssetId)>);
+/// Why a draft cannot be finished, and what is to blame.
+pub(crate) struct Shortfall(pub(crate) CreditRefusal, pub(crate) Culprit);
+
+/// What cannot be as a draft wants it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Culprit {
+    Balance(AccountId, AssetId),
+    Issued(AssetId),
+    Retired(AssetId),
+}
 
 /// What a transaction has done so far, and what is left to do when all of it was checked. Accounts are opened,
 /// frozen and closed at once and taken back if something is refused later; value moves at the end.
@@ -120,13 +127,14 @@ impl Credits {
     pub(crate) fn finish(&mut self, draft: &Draft) -> Result<Vec<Change>, Shortfall> {
         for (key, change) in draft.net.iter() {
             let is_in_range = self.amount(key).checked_add(change).is_some();
-            is_in_range.then_some(()).ok_or(Shortfall(CreditRefusal::OutOfRange, Some(key)))?;
+            let culprit = Culprit::Balance(key.0, key.1);
+            is_in_range.then_some(()).ok_or(Shortfall(CreditRefusal::OutOfRange, culprit))?;
         }
-        self.check_totals(draft).map_err(|refusal| Shortfall(refusal, None))?;
+        self.check_totals(draft).map_err(|culprit| Shortfall(CreditRefusal::OutOfRange, culprit))?;
         for (key, change) in draft.net.iter() {
             let overdraft = self.state.accounts.get(key.0.0).overdraft;
             plan::after(self.available(draft.now, key), change, overdraft)
-                .map_err(|error| Shortfall(refusal(error), Some(key)))?;
+                .map_err(|error| Shortfall(refusal(error), Culprit::Balance(key.0, key.1)))?;
         }
         self.count(draft);
         let mut changes = Vec::new();
@@ -147,14 +155,16 @@ impl Credits {
         slot.map_or(0, |slot| self.state.balances.get(slot).available(&self.state.nodes, now))
     }
 
-    fn check_totals(&self, draft: &Draft) -> Result<(), CreditRefusal> {
+    fn check_totals(&self, draft: &Draft) -> Result<(), Culprit> {
         let Some(vault) = self.state.vaults.get(draft.vault.0 as usize) else { return Ok(()) };
-        let issued =
-            draft.issued.iter().map(|(asset, amount)| (vault.assets[usize::from(asset.0)].issued, amount));
-        let retired =
-            draft.retired.iter().map(|(asset, amount)| (vault.assets[usize::from(asset.0)].retired, amount));
-        let fits = |(total, amount): (i128, i128)| total.checked_add(amount).is_some();
-        if issued.chain(retired).all(fits) { Ok(()) } else { Err(CreditRefusal::OutOfRange) }
+        let total = |asset: AssetId| &vault.assets[usize::from(asset.0)];
+        for (asset, amount) in draft.issued.iter() {
+            total(asset).issued.checked_add(amount).ok_or(Culprit::Issued(asset))?;
+        }
+        for (asset, amount) in draft.retired.iter() {
+            total(asset).retired.checked_add(amount).ok_or(Culprit::Retired(asset))?;
+        }
+        Ok(())
     }
 
     /// Counts what is issued and retired.
@@ -215,17 +225,8 @@ impl Credits {
     }
 
     fn asset_of(&mut self, draft: &Draft, name: &AssetName) -> Result<AssetId, CreditRefusal> {
-        if let Some(asset) = self.state.asset(draft.vault, name) {
-            return Ok(asset);
-        }
-        let Some(vault) = self.state.vaults.get_mut(draft.vault.0 as usize) else {
-            return Err(CreditRefusal::NotFound);
-        };
-        if vault.assets.len() >= ASSETS_MAX {
-            return Err(CreditRefusal::TooManyAssets);
-        }
-        vault.assets.push(Asset { name: name.clone(), issued: 0, retired: 0 });
-        Ok(AssetId(vault.assets.len().saturating_sub(1) as u16))
+        let known = self.state.asset(draft.vault, name);
+        known.or_else(|| self.add_asset(draft.vault, name)).ok_or(CreditRefusal::TooManyAssets)
     }
 }
 

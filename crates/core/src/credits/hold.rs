@@ -9,6 +9,7 @@ use super::plan::Overdraft;
 use super::{Credits, State};
 use crate::book::{Charge, CreditShortage, HoldEntry, JournalRecord, LimitId, NamespaceId, SettleEntry};
 use crate::id::{AccountName, LeaseId};
+use crate::limits::Payers;
 use crate::limits::buckets::Bucket;
 use crate::limits::slab::{NONE, Record};
 use crate::limits::timeline::{Nodes, Sums};
@@ -86,23 +87,27 @@ impl State {
 }
 
 impl Credits {
-    /// Whether an account can set `amount` aside at `now`.
+    /// Whether an account can set `amount` aside at `now`. Without a balance it never had anything.
     pub(crate) fn can_hold(
         &self,
         now: UnixMs,
-        (account, balance): (u32, u32),
+        payers: Payers,
+        balance: Option<u32>,
         amount: u128,
     ) -> Result<(), CreditShortage> {
-        let found = self.state.accounts.get(account);
-        match found.standing {
-            Standing::Open => {}
-            Standing::Frozen => return Err(CreditShortage::Frozen),
-            Standing::Closed => return Err(CreditShortage::Closed),
+        let found = self.state.accounts.get(payers.account);
+        match (found.standing, self.state.accounts.get(payers.revenue).standing) {
+            (Standing::Frozen, _) => return Err(CreditShortage::Frozen),
+            (Standing::Closed, _) | (_, Standing::Closed) => return Err(CreditShortage::Closed),
+            (Standing::Open, Standing::Open | Standing::Frozen) => {}
         }
-        let balance = self.state.balances.get(balance);
+        let (has, held) = balance.map_or((0, 0), |slot| {
+            let balance = self.state.balances.get(slot);
+            (balance.amount, balance.held_at(&self.state.nodes, now))
+        });
         // What is held of one balance is counted in 64 bits.
-        let room = u128::from(u64::MAX.saturating_sub(balance.held.sums().total()));
-        let available = balance.available(&self.state.nodes, now);
+        let room = u128::from(u64::MAX.saturating_sub(held));
+        let available = has.saturating_sub(held.into());
         let is_there = match found.overdraft {
             Overdraft::Allow => {
                 i128::try_from(amount).is_ok_and(|amount| available.checked_sub(amount).is_some())
@@ -136,6 +141,8 @@ impl Credits {
         let state = &mut self.state;
         if hold.ends_at > now {
             let balance = state.balances.get_mut(hold.balance);
+            // What ended makes room in the sum, whether or not its release was written down.
+            balance.held.expire(&mut state.nodes, now);
             balance.held.add(&mut state.nodes, hold.ends_at, Sums::unsettled(hold.amount));
         }
         (hold.prev, hold.next) = (NONE, NONE);

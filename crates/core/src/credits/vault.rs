@@ -1,6 +1,6 @@
 //! Vaults: the scopes of credit.
 
-use super::account::{Account, AssetId};
+use super::account::{ACCOUNTS_MAX, Account, AssetId};
 use super::{Credits, State};
 use crate::book::{NamespaceId, VaultId};
 use crate::id::{AccountName, AssetName, VaultName};
@@ -38,10 +38,32 @@ impl Credits {
         self.names.get(usize::from(namespace.0))?.get(name).copied()
     }
 
-    /// The vault of this name, opened if it was not; `None` if there are as many as there may be.
+    /// Makes an asset known; `None` if the vault has as many as it may have.
+    pub(crate) fn add_asset(&mut self, vault: VaultId, name: &AssetName) -> Option<AssetId> {
+        let assets = &mut self.state.vaults.get_mut(vault.0 as usize)?.assets;
+        let id = AssetId(assets.len() as u16);
+        if assets.len() >= ASSETS_MAX {
+            return None;
+        }
+        assets.push(Asset { name: name.clone(), issued: 0, retired: 0 });
+        Some(id)
+    }
+
+    /// Takes the asset that a vault saw last away again. Nobody has any of it.
+    pub(crate) fn pop_asset(&mut self, vault: VaultId) {
+        if let Some(vault) = self.state.vaults.get_mut(vault.0 as usize) {
+            vault.assets.pop();
+        }
+    }
+
+    /// The vault of this name, opened if it was not; `None` if there are as many vaults as there may be, or no
+    /// room for the account of one more.
     pub(crate) fn open_vault(&mut self, namespace: NamespaceId, name: &VaultName) -> Option<VaultId> {
         if let Some(vault) = self.vault(namespace, name) {
             return Some(vault);
+        }
+        if self.state.accounts.used() >= ACCOUNTS_MAX {
+            return None;
         }
         let vault = self.add_vault(Vault { namespace, name: name.clone(), assets: Vec::new() })?;
         let revenue = AccountName::new(AccountName::REVENUE).ok();

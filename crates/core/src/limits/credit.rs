@@ -4,8 +4,9 @@ use super::limit::Payers;
 use super::reserve::{Wanted, fingerprint};
 use super::slab::NONE;
 use super::{Ending, Limits, Tombstone};
-use crate::book::{CreditDenial, CreditShortage, LimitId, NamespaceId, Reserve};
-use crate::credits::{AssetId, Credits, Hold, Standing};
+use crate::book::{CreditDenial, CreditShortage, LimitId, NamespaceId, Reserve, VaultId};
+use crate::credits::{AssetId, Credits, Hold};
+use crate::id::AssetName;
 use crate::time::UnixMs;
 
 /// When to come back after there was no credit: nobody knows when an account is filled.
@@ -17,7 +18,16 @@ pub(crate) struct Planned {
     limit: LimitId,
     amount: u64,
     payers: Payers,
-    balance: u32,
+    /// None if the account never had any of the asset.
+    balance: Option<u32>,
+}
+
+/// The accounts that a limit names, and an asset that their vault may not have seen yet.
+struct Found<'a> {
+    vault: VaultId,
+    account: u32,
+    revenue: u32,
+    asset: &'a AssetName,
 }
 
 impl Limits {
@@ -27,8 +37,9 @@ impl Limits {
         now: UnixMs,
         command: &Reserve<'_>,
         wanted: &[Wanted],
-        credits: &Credits,
+        credits: &mut Credits,
     ) -> Result<(), CreditDenial> {
+        let mut first_seen: Vec<VaultId> = Vec::new();
         let mut planned = std::mem::take(&mut self.planned);
         planned.clear();
         let mut shortest: Option<(LimitId, CreditShortage)> = None;
@@ -41,73 +52,87 @@ impl Limits {
             if !self.state.limits[part.limit].is_credit {
                 continue;
             }
-            match self.payers(command.namespace, part.limit, credits) {
-                Ok((payers, balance)) => {
+            match self.payers(command.namespace, part.limit, credits, &mut first_seen) {
+                Some(payers) => {
+                    let balance = credits.state.balance(payers.account, payers.asset);
                     planned.push(Planned { limit: part.limit, amount: part.amount, payers, balance });
                 }
-                Err(why) => blame(self, part.limit, why),
+                None => blame(self, part.limit, CreditShortage::UnknownAccount),
             }
         }
         for part in &planned {
-            let same = planned.iter().filter(|other| other.balance == part.balance);
+            let same = planned.iter().filter(|other| other.payers.is_same_payer(&part.payers));
             let amount = same.fold(0_u128, |sum, other| sum.saturating_add(other.amount.into()));
-            let payee = credits.state.accounts.get(part.payers.revenue);
-            match credits.can_hold(now, (part.payers.account, part.balance), amount) {
-                Err(why) => blame(self, part.limit, why),
-                Ok(()) if payee.standing == Standing::Closed => {
-                    blame(self, part.limit, CreditShortage::Closed);
-                }
-                Ok(()) => {}
+            if let Err(why) = credits.can_hold(now, part.payers, part.balance, amount) {
+                blame(self, part.limit, why);
             }
         }
         self.planned = planned;
         match shortest {
             None => Ok(()),
-            Some(short) => Err(self.deny_credit(now, command, wanted, short)),
+            Some(short) => {
+                first_seen.into_iter().rev().for_each(|vault| credits.pop_asset(vault));
+                Err(self.deny_credit(now, command, wanted, short))
+            }
         }
     }
 
-    /// The accounts that a limit means and the balance that pays, if they are there.
+    /// The accounts that a limit means, if they are there.
     fn payers(
         &mut self,
         namespace: NamespaceId,
         id: LimitId,
-        credits: &Credits,
-    ) -> Result<(Payers, u32), CreditShortage> {
-        let payers = match self.state.limits[id].payers {
-            Some(payers) => payers,
-            None => self.find_payers(namespace, id, credits).ok_or(CreditShortage::UnknownAccount)?,
-        };
-        self.state.limits[id].payers = Some(payers);
-        match credits.state.balance(payers.account, payers.asset) {
-            Some(balance) => Ok((payers, balance)),
-            // It never had any of this asset.
-            None => Err(match credits.state.accounts.get(payers.account).standing {
-                Standing::Open => CreditShortage::NotEnough,
-                Standing::Frozen => CreditShortage::Frozen,
-                Standing::Closed => CreditShortage::Closed,
-            }),
+        credits: &mut Credits,
+        first_seen: &mut Vec<VaultId>,
+    ) -> Option<Payers> {
+        if let Some(payers) = self.state.limits[id].payers {
+            return Some(payers);
         }
+        let payers = self.find_payers(namespace, id, credits, first_seen)?;
+        // An asset that is seen for the first time goes again if the lease is denied.
+        if first_seen.is_empty() {
+            self.state.limits[id].payers = Some(payers);
+        }
+        Some(payers)
     }
 
     /// The account that a limit of kind `credit` takes from, and what it takes, if both are there.
     pub(crate) fn purse(&self, id: LimitId, credits: &Credits) -> Option<(u32, AssetId)> {
         let limit = self.state.limits.get(id).filter(|limit| limit.is_credit)?;
-        let payers = match limit.payers {
-            Some(payers) => payers,
-            None => self.find_payers(limit.namespace, id, credits)?,
-        };
-        Some((payers.account, payers.asset))
+        if let Some(payers) = limit.payers {
+            return Some((payers.account, payers.asset));
+        }
+        let found = self.find_accounts(limit.namespace, id, credits)?;
+        Some((found.account, credits.state.asset(found.vault, found.asset)?))
     }
 
-    fn find_payers(&self, namespace: NamespaceId, id: LimitId, credits: &Credits) -> Option<Payers> {
+    /// Looks the accounts of a limit up. Who has none of an asset may still be allowed to owe some, so the vault
+    /// need not have seen it before.
+    fn find_payers(
+        &self,
+        namespace: NamespaceId,
+        id: LimitId,
+        credits: &mut Credits,
+        first_seen: &mut Vec<VaultId>,
+    ) -> Option<Payers> {
+        let Found { vault, account, revenue, asset } = self.find_accounts(namespace, id, credits)?;
+        let asset = match credits.state.asset(vault, asset) {
+            Some(asset) => asset,
+            None => {
+                let asset = credits.add_asset(vault, asset)?;
+                first_seen.push(vault);
+                asset
+            }
+        };
+        Some(Payers { account, revenue, asset })
+    }
+
+    fn find_accounts(&self, namespace: NamespaceId, id: LimitId, credits: &Credits) -> Option<Found<'_>> {
         let terms = self.state.texts.get(id.0 as usize)?.credit.as_ref()?;
         let vault = credits.vault(namespace, &terms.vault)?;
-        Some(Payers {
-            account: credits.account(vault, &terms.account)?,
-            revenue: credits.account(vault, &terms.revenue)?,
-            asset: credits.state.asset(vault, &terms.asset)?,
-        })
+        let account = credits.account(vault, &terms.account)?;
+        let revenue = credits.account(vault, &terms.revenue)?;
+        Some(Found { vault, account, revenue, asset: &terms.asset })
     }
 
     fn deny_credit(
@@ -143,16 +168,18 @@ impl Limits {
         let (mut first, mut last) = (NONE, None);
         for part in &self.planned {
             let limit = &self.state.limits[part.limit];
+            let Payers { account, revenue, asset } = part.payers;
+            let balance = part.balance.unwrap_or_else(|| credits.balance_slot(account, asset));
             let hold = Hold {
                 lease: command.lease,
                 amount: part.amount,
                 ends_at: now.plus_ms(limit.hold_ms()),
                 limit: part.limit,
-                account: part.payers.account,
-                balance: part.balance,
-                revenue: part.payers.revenue,
+                account,
+                balance,
+                revenue,
                 namespace: command.namespace,
-                asset: part.payers.asset,
+                asset,
                 keeps_debt: limit.keeps_debt,
                 ..Hold::default()
             };

@@ -48,6 +48,13 @@ pub(crate) struct Payers {
     pub(crate) asset: AssetId,
 }
 
+impl Payers {
+    /// Whether both take the same asset from the same account.
+    pub(crate) fn is_same_payer(&self, other: &Payers) -> bool {
+        self.account == other.account && self.asset == other.asset
+    }
+}
+
 impl Limit {
     pub(crate) fn reserved(&self) -> u64 {
         self.timeline.sums().total()

@@ -140,3 +140,28 @@ fn accounts_and_balances_go_through_a_snapshot() {
     assert_eq!(bank.standing("a"), Standing::Frozen);
     assert!(bank.refuses(vec![open("a")]) == WriteError::Conflict { operation: 0 });
 }
+
+/// The last operation that touched the account was named for a want of credit, even where that was the deposit;
+/// and for a total out of range it was always the first, whatever that was.
+#[test]
+fn the_operation_to_blame_is_one_that_takes_what_is_not_there() {
+    let mut bank = Bank::new();
+    bank.does(vec![open("a"), open("b"), issue("a", "usd", 5)]);
+    for (place, operations) in [
+        (0, vec![transfer("a", "b", "usd", 9), issue("a", "usd", 1)]),
+        (1, vec![transfer("a", "b", "usd", 3), retire("a", "usd", 4), transfer("b", "a", "usd", 1)]),
+        (1, vec![retire("a", "usd", 2), transfer("a", "b", "usd", 9), retire("a", "eur", 1)]),
+        (2, vec![issue("b", "eur", 2), retire("a", "usd", 1), transfer("a", "b", "eur", 1)]),
+    ] {
+        let said = format!("{operations:?}");
+        assert_eq!(bank.refuses(operations), WriteError::InsufficientCredit { operation: place }, "{said}");
+    }
+    let most = i128::MAX as u128;
+    bank.does(vec![retire("a", "usd", 5), open_overdraft("bank")]);
+    let too_much = vec![open("c"), transfer("bank", "b", "usd", 1), issue("b", "usd", most)];
+    assert_eq!(bank.refuses(too_much), invalid(2, InvalidOperation::OutOfRange));
+    let too_much = vec![open("c"), issue("bank", "usd", most), transfer("bank", "b", "usd", 1)];
+    assert_eq!(bank.refuses(too_much), invalid(1, InvalidOperation::OutOfRange));
+    let too_much = vec![freeze("b"), retire("bank", "usd", most), issue("bank", "usd", 9)];
+    assert_eq!(bank.refuses(too_much), invalid(1, InvalidOperation::OutOfRange));
+}

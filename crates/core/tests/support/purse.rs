@@ -128,7 +128,7 @@ impl Purse {
             let mine = wanted.iter().filter(|(other, _)| whose(*other) == (account, asset));
             let sum: i128 = mine.map(|(_, amount)| i128::from(*amount)).sum();
             let place = (account.to_owned(), asset.to_owned());
-            let Some(balance) = self.tables.balances.get(&place) else { return false };
+            let balance = self.tables.balances.get(&place).copied().unwrap_or(0);
             let available = balance - held.get(&place).copied().unwrap_or(0);
             let is_allowed = self.tables.accounts[account].1 == Overdraft::Allow;
             self.standing(account) == Some(Standing::Open)
