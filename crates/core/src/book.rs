@@ -154,7 +154,7 @@ impl Book {
     pub fn usage(&self, now: UnixMs, limit: LimitId) -> Option<Usage> {
         let usage = self.limits.usage(now, limit)?;
         Some(match self.limits.purse(limit, &self.credits) {
-            Some((account, asset)) => self.credits.usage(now, (account, asset), usage.status),
+            Some((account, asset)) => self.credits.usage(self.limits.at(now), (account, asset), usage.status),
             None => usage,
         })
     }
@@ -237,7 +237,7 @@ impl Book {
     /// What an account has, in order of asset.
     #[must_use]
     pub fn balances(&self, now: UnixMs, account: AccountId) -> Vec<BalanceInfo> {
-        self.credits.balances(now.max(self.time()), account)
+        self.credits.balances(self.limits.at(now), account)
     }
 
     /// How much there is in a vault, in order of asset, counted anew from all its accounts.

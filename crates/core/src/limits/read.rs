@@ -90,7 +90,7 @@ impl State {
 }
 
 impl Limits {
-    fn at(&self, now: UnixMs) -> UnixMs {
+    pub(crate) fn at(&self, now: UnixMs) -> UnixMs {
         now.min(TIME_MAX).max(self.state.now())
     }
 

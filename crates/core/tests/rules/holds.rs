@@ -2,7 +2,7 @@
 
 use earmark_core::{
     Charge, CompleteOutcome, CreditShortage, JournalRecord, LeaseId, Overage, ReserveOutcome, Standing,
-    VaultId,
+    TIME_MAX, VaultId,
 };
 
 use crate::support::bank::{
@@ -30,6 +30,20 @@ fn charged(bank: &mut Bank, lease: LeaseId, actuals: &[(&str, u64)]) -> Charge {
     let settlement = bank.desk.settle(lease, actuals);
     assert_eq!(settlement.charges.len(), 1, "{settlement:?}");
     settlement.charges[0]
+}
+
+/// Time stops at `TIME_MAX`, in which nothing ends any more. What an account has was read at whatever time was asked
+/// for, so that for a clock beyond that nothing was held, while the Book went on holding it.
+#[test]
+fn beyond_the_end_of_time_what_is_held_is_read_as_held() {
+    let mut bank = bank(100, Overage::Debt);
+    bank.desk.pass(u64::MAX);
+    let lease = bank.desk.lease();
+    assert_eq!(bank.desk.reserve(lease, &[("usd", 40)]), ReserveOutcome::Created { reserved_at: TIME_MAX });
+    let usage = bank.desk.usage("usd");
+    assert_eq!((usage.capacity, usage.reserved, usage.available), (100, 40, 60));
+    assert_eq!(sums(&bank), (60, 40, 0));
+    assert_eq!(bank.short(&[("usd", 61)]).why, CreditShortage::NotEnough);
 }
 
 #[test]
