@@ -8,6 +8,7 @@ pub mod bank;
 pub mod crowd;
 pub mod desk;
 pub mod forge;
+pub mod journal;
 pub mod model;
 pub mod pair;
 pub mod purse;

@@ -4,19 +4,24 @@
 //! misread the rules.
 
 mod complete;
+mod credit;
 mod hints;
 mod lease;
 mod limit;
+mod operation;
 mod parts;
 mod reserve;
+mod write;
 
 use earmark_core::{
     Command, Config, LeaseId, LeaseInfo, LeaseState, LimitId, LimitInfo, LimitKey, NamespaceId,
-    NamespaceName, Outcome, TIME_MAX, UnixMs, Usage,
+    NamespaceName, Outcome, TIME_MAX, UnixMs, Usage, VaultName,
 };
 
+pub use credit::{Account, Hold, Vault};
 use lease::{Fate, Lease, closed, is_live, requirements};
 use limit::{Limit, Standing};
+pub use write::Committed;
 
 #[derive(Clone, Debug)]
 pub struct Model {
@@ -29,6 +34,12 @@ pub struct Model {
     reservations: Vec<Reservation>,
     /// All that are remembered, in the order in which they became what they are.
     leases: Vec<Lease>,
+    pub vaults: Vec<Vault>,
+    /// Of all vaults, in the order in which they were opened.
+    pub accounts: Vec<Account>,
+    holds: Vec<Hold>,
+    /// All that was ever committed, in order.
+    pub committed: Vec<Committed>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +53,7 @@ struct Reservation {
 
 impl Model {
     pub fn new(config: Config) -> Model {
-        Model {
+        let mut model = Model {
             config,
             time: None,
             forgotten_before: UnixMs::new(0),
@@ -50,7 +61,13 @@ impl Model {
             limits: Vec::new(),
             reservations: Vec::new(),
             leases: Vec::new(),
-        }
+            vaults: Vec::new(),
+            accounts: Vec::new(),
+            holds: Vec::new(),
+            committed: Vec::new(),
+        };
+        model.open_vault(NamespaceId::DEFAULT, &VaultName::new(VaultName::MAIN).unwrap());
+        model
     }
 
     pub fn apply(&mut self, now: UnixMs, command: Command<'_>) -> Outcome {
@@ -69,7 +86,7 @@ impl Model {
             Command::DeleteLimit(delete) => Outcome::Limit(self.delete(delete)),
             Command::Reserve(reserve) => Outcome::Reserve(self.reserve(reserve)),
             Command::Complete(complete) => Outcome::Complete(self.complete(complete)),
-            Command::Write(write) => panic!("the model knows no transactions: {write:?}"),
+            Command::Write(write) => Outcome::Write(self.write(write)),
             Command::Tick => Outcome::Ticked,
         };
         self.finish_decreases();
@@ -106,6 +123,9 @@ impl Model {
     pub fn usage(&self, now: UnixMs, id: LimitId) -> Option<Usage> {
         let now = now.min(TIME_MAX).max(self.time());
         let limit = self.limit_as_of(now, id)?;
+        if let Some(usage) = self.credit_usage(now, id, limit.status()) {
+            return Some(usage);
+        }
         let reserved = self.reserved(now, id);
         Some(Usage {
             capacity: limit.capacity,
@@ -145,7 +165,7 @@ impl Model {
             },
             Fate::Completed { reserved_at, .. } => closed(Some(reserved_at), LeaseState::Completed),
             Fate::Marked { .. } => closed(None, LeaseState::Completed),
-            Fate::Denied { .. } => closed(None, LeaseState::Denied),
+            Fate::Denied { .. } | Fate::NoCredit { .. } => closed(None, LeaseState::Denied),
         })
     }
 

@@ -2,13 +2,18 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use earmark_core::{Book, Config, LeaseId, LimitId, LimitStatus, NamespaceId, Outcome, UnixMs};
+use earmark_core::{
+    AccountId, AssetId, Book, CompleteOutcome, Config, LeaseId, LimitId, LimitStatus, NamespaceId, Outcome,
+    TIME_MAX, UnixMs, VaultId, WriteOutcome,
+};
 
+use super::journal::Journal;
 use super::model::Model;
 use super::random::Random;
-use super::step::Timed;
+use super::step::{Step, Timed};
 
 const LEASES_READ: usize = 6;
+const CLIENTS_READ: usize = 6;
 
 pub struct Pair {
     pub book: Book,
@@ -16,6 +21,7 @@ pub struct Pair {
     /// What is read after a step beyond the present: which old lease, and how far ahead.
     random: Random,
     leases: Vec<(NamespaceId, LeaseId)>,
+    journal: Journal,
 }
 
 /// Where the two part ways.
@@ -29,7 +35,8 @@ pub struct Difference {
 impl Pair {
     pub fn new(config: Config, seed: u64) -> Pair {
         let book = Book::new(config, seed);
-        Pair { book, model: Model::new(config), random: Random::new(seed), leases: Vec::new() }
+        let (model, journal) = (Model::new(config), Journal::default());
+        Pair { book, model, random: Random::new(seed), leases: Vec::new(), journal }
     }
 
     /// Both take the step, and are compared in everything that can be asked.
@@ -43,6 +50,7 @@ impl Pair {
         {
             self.leases.push(lease);
         }
+        self.compare_journal(&of_book)?;
         self.compare_reads(timed.now)?;
         Ok(of_book)
     }
@@ -63,7 +71,9 @@ impl Pair {
         };
         for at in [now, book.time().plus_ms(ahead)] {
             self.compare_limits(at)?;
+            self.compare_credit(at)?;
         }
+        self.compare_totals()?;
         let newest = self.leases.iter().rev().take(LEASES_READ);
         let older = (!self.leases.is_empty()).then(|| &self.leases[self.random.index(self.leases.len())]);
         for &(namespace, lease) in newest.chain(older) {
@@ -74,6 +84,87 @@ impl Pair {
             }
         }
         Ok(())
+    }
+
+    /// What was written down in this step is what was answered, once.
+    fn compare_journal(&mut self, outcome: &Outcome) -> Result<(), String> {
+        self.journal.add(self.book.drain_journal())?;
+        let charges = match outcome {
+            Outcome::Complete(CompleteOutcome::Completed(settlement)) => settlement.charges.as_slice(),
+            _ => &[],
+        };
+        if !self.journal.says(self.book.time(), charges) {
+            return Err(format!("{charges:?} was written down as {:?}", self.journal.settled));
+        }
+        same("transactions written down", &self.journal.transactions, &self.model.committed.len())?;
+        if let Outcome::Write(WriteOutcome::Committed(receipt)) = outcome {
+            same("receipt", receipt, &self.model.committed.last().unwrap().receipt)?;
+        }
+        Ok(())
+    }
+
+    /// Every account, and what it has and holds at a time.
+    fn compare_credit(&self, at: UnixMs) -> Result<(), String> {
+        let (book, model) = (&self.book, &self.model);
+        for (id, account) in (0..).map(AccountId).zip(&model.accounts) {
+            let found = book.account(account.vault, &account.name);
+            same("account", &found, &Some(model.info(id)))?;
+            let balances = book.balances(at, id);
+            let assets = &model.vaults[account.vault.0 as usize].assets;
+            for asset in assets {
+                let found = balances.iter().find(|balance| balance.asset == asset.name);
+                let found = found.map_or((0, 0), |balance| (balance.available, balance.held));
+                let at = at.min(TIME_MAX).max(model.time());
+                let expected = (model.spendable(at, id, &asset.name), model.held(at, id, &asset.name));
+                same("available and held", &found, &expected)
+                    .map_err(|difference| format!("{} {} at {at}: {difference}", account.name, asset.name))?;
+            }
+            if balances.iter().any(|balance| !assets.iter().any(|asset| asset.name == balance.asset)) {
+                return Err(format!("{}: an asset that nobody knows: {balances:?}", account.name));
+            }
+        }
+        let further = AccountId(u32::try_from(model.accounts.len()).unwrap());
+        same("accounts", &book.account_name(further), &None)
+    }
+
+    /// What there is in all, by the counters, by the accounts and by the journal, and how far clients counted.
+    fn compare_totals(&self) -> Result<(), String> {
+        let (book, model) = (&self.book, &self.model);
+        for (id, vault) in (0..).map(VaultId).zip(&model.vaults) {
+            same("vault", &book.vault(vault.namespace, &vault.name), &Some(id))?;
+            let totals = book.audit(id);
+            same("audit", &totals, &model.audit(id))?;
+            if let Some(total) = totals.iter().find(|t| t.issued.checked_sub(t.retired) != Some(t.live)) {
+                return Err(format!("{}: there is more or less than was issued: {total:?}", vault.name));
+            }
+        }
+        for (id, account) in (0..).map(AccountId).zip(&model.accounts) {
+            let assets = &model.vaults[account.vault.0 as usize].assets;
+            for (asset, known) in (0..).map(AssetId).zip(assets) {
+                same("asset", &book.asset_name(account.vault, asset), &Some(&known.name))?;
+                same("by the journal", &self.journal.amount(id, asset), &model.amount(id, &known.name))
+                    .map_err(|difference| format!("{} {}: {difference}", account.name, known.name))?;
+            }
+        }
+        for done in model.committed.iter().rev().take(CLIENTS_READ) {
+            let last = book.last_committed(done.namespace, done.vault, &done.client);
+            same("last", &last, &model.last_committed(done.namespace, done.vault, &done.client))?;
+        }
+        Ok(())
+    }
+
+    /// Once everything is over, nothing is held any more, and the journal says so.
+    pub fn end(&mut self) -> Result<(), String> {
+        let far = self.book.time().plus_ms(2 * 366 * 24 * 60 * 60 * 1_000);
+        if far > TIME_MAX {
+            // At the end of time nothing ends any more.
+            return Ok(());
+        }
+        let ticks = self.journal.open() / 32 + 2;
+        for _ in 0..ticks {
+            self.apply(&Timed { now: far, step: Step::Tick })?;
+        }
+        same("holds without an end", &self.journal.open(), &0)
     }
 
     fn compare_limits(&self, at: UnixMs) -> Result<(), String> {
@@ -131,7 +222,7 @@ pub fn compare(
         };
         return Err(Difference { step, what });
     }
-    Ok(())
+    pair.end().map_err(|what| Difference { step: steps.len().saturating_sub(1), what })
 }
 
 /// More steps than this are not spent on making a failure smaller.

@@ -5,11 +5,13 @@
 
 mod parts;
 mod profile;
+mod write;
 
 use std::collections::BTreeMap;
 
 use earmark_core::{
-    Config, Definition, Kind, LeaseId, LimitKey, NamespaceId, NamespaceName, Overage, Part, UnixMs,
+    Book, Config, Definition, Kind, LeaseId, LimitKey, NamespaceId, NamespaceName, Overage, Part, UnixMs,
+    Write,
 };
 
 use super::random::Random;
@@ -20,6 +22,7 @@ const LEASES_RECENT: usize = 60;
 /// 366 days.
 const HOLD_SECONDS_MAX: u32 = 31_622_400;
 const TEAM: NamespaceId = NamespaceId(1);
+const FLAVORS: [Flavor; 3] = [Flavor::Rolling, Flavor::Concurrency, Flavor::Credit];
 
 pub struct Script {
     random: Random,
@@ -31,8 +34,41 @@ pub struct Script {
     used: Vec<Used>,
     /// Limits that may be gone, to be put again before a script runs out of limits.
     deleted: Vec<(NamespaceId, usize)>,
-    /// How many of the limits were put.
+    /// How many of the limits were put, and of the first steps made.
     put: usize,
+    /// Transactions that were sent lately.
+    writes: Vec<Write>,
+    /// A Book that has taken every step so far, to know how far clients counted and what accounts have: what
+    /// follows is to be next to what is there.
+    shadow: Book,
+    seed: u64,
+}
+
+/// Tells which script it was when the shadow panics.
+impl Drop for Script {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("a script was at work: EARMARK_SEED={}", self.seed);
+        }
+    }
+}
+
+/// The kinds of limits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flavor {
+    Rolling,
+    Concurrency,
+    Credit,
+}
+
+impl Flavor {
+    fn of(kind: &Kind) -> Flavor {
+        match kind {
+            Kind::Rolling { .. } => Flavor::Rolling,
+            Kind::Concurrency { .. } => Flavor::Concurrency,
+            Kind::Credit(_) => Flavor::Credit,
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -47,6 +83,7 @@ impl Script {
         let mut random = Random::new(seed);
         let profile = Profile::new(&mut random);
         let clock = profile.start;
+        let shadow = Book::new(profile.config, seed);
         Script {
             random,
             profile,
@@ -55,6 +92,9 @@ impl Script {
             used: Vec::new(),
             deleted: Vec::new(),
             put: 0,
+            writes: Vec::new(),
+            shadow,
+            seed,
         }
     }
 
@@ -71,7 +111,7 @@ impl Script {
         self.put += 1;
         if place < self.profile.keys {
             let namespace = NamespaceId::DEFAULT;
-            let definition = self.fresh_definition(self.profile.key(place), place.is_multiple_of(2));
+            let definition = self.fresh_definition(self.profile.key(place), FLAVORS[place % FLAVORS.len()]);
             self.definitions.insert((namespace, definition.key.clone()), definition.clone());
             return Some(Step::Put { namespace, definition, expected_revision: None });
         }
@@ -79,19 +119,22 @@ impl Script {
             return Some(Step::OpenNamespace(NamespaceName::new("team").unwrap()));
         }
         if place < self.profile.keys + 3 {
-            let definition = self.fresh_definition(self.profile.key(place % 2), place % 2 == 1);
+            let flavor = if place % 2 == 1 { Flavor::Rolling } else { self.random.pick(&FLAVORS) };
+            let definition = self.fresh_definition(self.profile.key(place % 2), flavor);
             self.definitions.insert((TEAM, definition.key.clone()), definition.clone());
             return Some(Step::Put { namespace: TEAM, definition, expected_revision: Some(0) });
         }
-        None
+        self.first_write(place - self.profile.keys - 3)
     }
 
     fn any_step(&mut self) -> Step {
         match self.random.below(100) {
-            0..44 => self.reserve(),
-            44..56 => self.retry(),
-            56..84 => self.complete(),
-            84..93 => self.put(),
+            93..95 if self.profile.is_calm => Step::Tick,
+            0..40 => self.reserve(),
+            40..50 => self.retry(),
+            50..75 => self.complete(),
+            75..86 => self.write(),
+            86..93 => self.put(),
             93..95 => self.delete(),
             95..96 => {
                 let name = self.random.pick(&["default", "team", "other"]);
@@ -226,7 +269,12 @@ impl Script {
     }
 
     fn put(&mut self) -> Step {
-        let any = (self.namespace(), self.random.index(self.profile.keys + 2));
+        let namespace = self.namespace();
+        self.put_in(namespace)
+    }
+
+    fn put_in(&mut self, namespace: NamespaceId) -> Step {
+        let any = (namespace, self.random.index(self.profile.keys + 2));
         let again = if self.random.chance(70) { self.deleted.pop() } else { None };
         let (namespace, place) = again.unwrap_or(any);
         let name = self.profile.key(place);
@@ -234,8 +282,8 @@ impl Script {
         let mut definition = match before {
             Some(before) if self.random.chance(80) => self.redefined(before),
             Some(_) | None => {
-                let is_rolling = self.random.chance(50);
-                self.fresh_definition(name, is_rolling)
+                let flavor = self.random.pick(&FLAVORS);
+                self.fresh_definition(name, flavor)
             }
         };
         if self.random.chance(6) {
@@ -248,6 +296,10 @@ impl Script {
 
     fn delete(&mut self) -> Step {
         let namespace = self.namespace();
+        self.delete_in(namespace)
+    }
+
+    fn delete_in(&mut self, namespace: NamespaceId) -> Step {
         let place = self.random.index(self.profile.keys + 2);
         let key = self.profile.key(place);
         self.deleted.push((namespace, place));
@@ -258,29 +310,33 @@ impl Script {
         self.random.chance(20).then(|| self.random.below(4))
     }
 
-    fn fresh_definition(&mut self, key: LimitKey, is_rolling: bool) -> Definition {
+    fn fresh_definition(&mut self, key: LimitKey, flavor: Flavor) -> Definition {
         let random = &mut self.random;
         let hold = random.pick(&[1, 1, 2, 2, 3, 5, 10, 60, 60, 600, 3_600, 100_000, HOLD_SECONDS_MAX]);
-        let kind = if is_rolling {
-            Kind::Rolling { window_seconds: hold }
-        } else {
-            Kind::Concurrency { timeout_seconds: hold }
-        };
         let overage = random.pick(&[Overage::Debt, Overage::Deny]);
-        let capacity = self.capacity();
+        let kind = match flavor {
+            Flavor::Rolling => Kind::Rolling { window_seconds: hold },
+            Flavor::Concurrency => Kind::Concurrency { timeout_seconds: hold },
+            Flavor::Credit => Kind::Credit(self.terms(hold)),
+        };
+        let capacity = if flavor == Flavor::Credit { 0 } else { self.capacity() };
         Definition { key, kind, capacity, unit: "requests".into(), description: String::new(), overage }
     }
 
     fn redefined(&mut self, mut definition: Definition) -> Definition {
+        let flavor = Flavor::of(&definition.kind);
         match self.random.below(100) {
             0..12 => {}
+            12..80 if flavor == Flavor::Credit => {
+                let seconds = definition.kind.hold_seconds();
+                definition.kind = Kind::Credit(self.terms(seconds));
+            }
             12..30 => definition.capacity = (definition.capacity / 2).max(1),
             30..40 => definition.capacity = definition.capacity.saturating_sub(1).max(1),
             40..50 => definition.capacity = definition.capacity.saturating_add(1),
             50..80 => definition.capacity = self.capacity(),
             80..90 => {
-                let rolling = matches!(definition.kind, Kind::Rolling { .. });
-                definition.kind = self.fresh_definition(definition.key.clone(), rolling).kind;
+                definition.kind = self.fresh_definition(definition.key.clone(), flavor).kind;
             }
             90..94 => definition.description = format!("as of {}", self.clock),
             _ => definition.overage = self.random.pick(&[Overage::Debt, Overage::Deny]),
@@ -289,8 +345,9 @@ impl Script {
     }
 
     fn spoil(&mut self, definition: &mut Definition) {
-        match self.random.below(5) {
-            0 => definition.capacity = 0,
+        match self.random.below(6) {
+            0 => definition.capacity = if definition.capacity == 0 { 1 } else { 0 },
+            5 => definition.kind = Kind::Credit(self.terms(0)),
             1 => definition.kind = Kind::Rolling { window_seconds: 0 },
             2 => definition.kind = Kind::Concurrency { timeout_seconds: HOLD_SECONDS_MAX + 1 },
             3 => definition.unit = "u".repeat(65),
@@ -300,6 +357,7 @@ impl Script {
 
     fn capacity(&mut self) -> u64 {
         match self.profile.amounts {
+            _ if self.profile.is_calm => self.random.between(1_000, 2_000),
             Amounts::Small => self.random.between(2, 14),
             Amounts::Middling => self.random.between(1, 200),
             Amounts::Huge => match self.random.below(4) {
@@ -316,12 +374,16 @@ impl Iterator for Script {
     type Item = Timed;
 
     fn next(&mut self) -> Option<Timed> {
-        if let Some(step) = self.first_step() {
-            return Some(Timed { now: UnixMs::new(self.clock), step });
-        }
-        self.pass_time();
-        let now = self.now();
-        Some(Timed { now, step: self.any_step() })
+        let (now, step) = match self.first_step() {
+            Some(step) => (UnixMs::new(self.clock), step),
+            None => {
+                self.pass_time();
+                (self.now(), self.any_step())
+            }
+        };
+        self.shadow.apply(now, step.command());
+        let _ = self.shadow.drain_journal();
+        Some(Timed { now, step })
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use earmark_core::{
-    CompleteOutcome, InvalidParts, LimitOutcome, LimitStatus, NamespaceOutcome, Outcome, OverageHow,
-    ReserveOutcome,
+    Charge, CompleteOutcome, CreditShortage, InvalidOperation, InvalidParts, InvalidWrite, LimitOutcome,
+    LimitStatus, NamespaceOutcome, Outcome, OverageHow, ReserveOutcome, WriteError, WriteOutcome,
 };
 
 /// Every kind of outcome that a script can bring about.
@@ -37,6 +37,11 @@ pub const ALL: &[&str] = &[
     "reserve denied by one",
     "reserve denied by several",
     "reserve denied for ever",
+    "reserve, account unknown",
+    "reserve, account frozen",
+    "reserve, account closed",
+    "reserve, not enough credit",
+    "reserve exists, without credit",
     "reserve created",
     "complete in unknown namespace",
     "complete of too many",
@@ -51,6 +56,27 @@ pub const ALL: &[&str] = &[
     "completed, overage reserved",
     "completed, overage is debt",
     "completed, overage dropped",
+    "completed, credit returned",
+    "completed, credit paid",
+    "completed, credit is debt",
+    "completed, credit uncollected",
+    "committed",
+    "committed before",
+    "INVALID",
+    "INVALID operation",
+    "INVALID amount",
+    "VAULT_NOT_FOUND",
+    "SEQUENCE_GAP",
+    "ALREADY_COMMITTED",
+    "SEQUENCE_REUSED",
+    "TOO_MANY_CLIENTS",
+    "WRONG_SCOPE",
+    "CONDITION_FAILED",
+    "ACCOUNT_NOT_FOUND",
+    "ACCOUNT_CLOSED",
+    "ACCOUNT_FROZEN",
+    "CONFLICT",
+    "INSUFFICIENT_CREDIT",
     "ticked",
 ];
 
@@ -71,6 +97,7 @@ impl Tally {
                     OverageHow::Dropped => "completed, overage dropped",
                 });
             }
+            settlement.charges.iter().for_each(|charge| self.add(charged(charge)));
         }
     }
 
@@ -106,7 +133,7 @@ fn name(outcome: &Outcome) -> &'static str {
         Outcome::Limit(outcome) => limit(outcome),
         Outcome::Reserve(outcome) => reserve(outcome),
         Outcome::Complete(outcome) => complete(outcome),
-        Outcome::Write(_) => "written",
+        Outcome::Write(outcome) => write(outcome),
         Outcome::Ticked => "ticked",
     }
 }
@@ -144,7 +171,12 @@ fn reserve(outcome: &ReserveOutcome) -> &'static str {
         ReserveOutcome::Denied(denial) if denial.never => "reserve denied for ever",
         ReserveOutcome::Denied(denial) if denial.limited_by.len() == 1 => "reserve denied by one",
         ReserveOutcome::Denied(_) => "reserve denied by several",
-        ReserveOutcome::InsufficientCredit(_) => "reserve without credit",
+        ReserveOutcome::InsufficientCredit(denial) => match denial.why {
+            CreditShortage::UnknownAccount => "reserve, account unknown",
+            CreditShortage::Frozen => "reserve, account frozen",
+            CreditShortage::Closed => "reserve, account closed",
+            CreditShortage::NotEnough => "reserve, not enough credit",
+        },
         ReserveOutcome::ExistsInsufficientCredit(_) => "reserve exists, without credit",
         ReserveOutcome::Created { .. } => "reserve created",
     }
@@ -163,5 +195,26 @@ fn complete(outcome: &CompleteOutcome) -> &'static str {
         CompleteOutcome::Overloaded => "complete overloaded",
         CompleteOutcome::Marked => "complete marked",
         CompleteOutcome::Completed(_) => "completed",
+    }
+}
+
+fn charged(charge: &Charge) -> &'static str {
+    match charge {
+        Charge { cost: 0, .. } => "completed, credit returned",
+        Charge { debt: 1.., .. } => "completed, credit is debt",
+        Charge { uncollected: 1.., .. } => "completed, credit uncollected",
+        Charge { .. } => "completed, credit paid",
+    }
+}
+
+fn write(outcome: &WriteOutcome) -> &'static str {
+    match outcome {
+        WriteOutcome::Committed(_) => "committed",
+        WriteOutcome::Exists(_) => "committed before",
+        WriteOutcome::Refused(WriteError::Invalid(InvalidWrite::Operation { why, .. })) => match why {
+            InvalidOperation::AmountZero | InvalidOperation::OutOfRange => "INVALID amount",
+            _ => "INVALID operation",
+        },
+        WriteOutcome::Refused(error) => error.code(),
     }
 }

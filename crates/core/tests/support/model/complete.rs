@@ -34,7 +34,9 @@ impl Model {
         let (reserved_at, parts) = match self.leases[place].fate {
             Fate::Held { reserved_at, ref parts } => (reserved_at, parts.clone()),
             Fate::Completed { .. } => return CompleteOutcome::Before,
-            Fate::Denied { .. } | Fate::Marked { .. } => return CompleteOutcome::HeldNothing,
+            Fate::Denied { .. } | Fate::NoCredit { .. } | Fate::Marked { .. } => {
+                return CompleteOutcome::HeldNothing;
+            }
         };
         self.leases.remove(place);
         let fate = Fate::Completed { reserved_at, requirements: requirements(&parts), resolved_at };
@@ -43,12 +45,16 @@ impl Model {
         let is_held = |name: &Named| parts.iter().any(|p| *name == Named::Number(p.limit));
         let ignored = (0..names.len()).filter(|&place| !is_held(&names[place])).collect();
         let mut overages = Vec::new();
-        for part in &parts {
+        for part in parts.iter().filter(|part| !matches!(part.kind, Kind::Credit(_))) {
             let place = names.iter().position(|name| *name == Named::Number(part.limit));
             let actual = place.map_or(part.amount, |place| said.actuals[place].amount);
             overages.extend(self.settle((said.namespace, said.lease), part, actual));
         }
-        CompleteOutcome::Completed(Settlement { ignored, overages, charges: Vec::new() })
+        let charges = self.charge((said.namespace, said.lease), |limit| {
+            let place = names.iter().position(|name| *name == Named::Number(limit))?;
+            Some(said.actuals[place].amount)
+        });
+        CompleteOutcome::Completed(Settlement { ignored, overages, charges })
     }
 
     fn settle(&mut self, lease: (NamespaceId, LeaseId), part: &Held, actual: u64) -> Option<OverageTaken> {
@@ -62,7 +68,10 @@ impl Model {
         }
         let over = actual.saturating_sub(part.amount);
         let limit = &self.limits[part.limit.0 as usize];
-        let (exists, overage) = (limit.standing != Standing::Deleted, limit.definition.overage);
+        // A key that came back as credit has no room for usage of another kind.
+        let is_credit = matches!(limit.definition.kind, Kind::Credit(_));
+        let exists = limit.standing != Standing::Deleted && !is_credit;
+        let overage = limit.definition.overage;
         let how = if exists && over <= self.available(part.limit) {
             OverageHow::Reserved
         } else if exists && overage == Overage::Debt {

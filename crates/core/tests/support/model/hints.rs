@@ -20,7 +20,7 @@ pub fn backoff_ms(hints: &Hints, kind: &Kind, run: u32) -> u64 {
             }
             wait
         }
-        Kind::Credit(_) => panic!("the model knows no credit"),
+        Kind::Credit(_) => panic!("credit knows no backoff"),
     }
 }
 

@@ -1,6 +1,8 @@
 //! What the model remembers of leases, and when it forgets.
 
-use earmark_core::{Denial, Kind, LeaseId, LeaseInfo, LeaseState, LimitId, NamespaceId, UnixMs};
+use earmark_core::{
+    CreditDenial, Denial, Kind, LeaseId, LeaseInfo, LeaseState, LimitId, NamespaceId, UnixMs,
+};
 
 use super::Model;
 
@@ -18,6 +20,7 @@ pub enum Fate {
     Held { reserved_at: UnixMs, parts: Vec<Held> },
     Completed { reserved_at: UnixMs, requirements: Vec<(LimitId, u64)>, resolved_at: UnixMs },
     Denied { requirements: Vec<(LimitId, u64)>, resolved_at: UnixMs, retry_at: UnixMs, denial: Denial },
+    NoCredit { requirements: Vec<(LimitId, u64)>, resolved_at: UnixMs, denial: CreditDenial },
     Marked { resolved_at: UnixMs },
 }
 
@@ -40,7 +43,7 @@ impl Model {
             Fate::Held { ref parts, .. } => {
                 self.forget_second(lease.id, parts).saturating_mul(1_000) <= now.get()
             }
-            Fate::Completed { .. } | Fate::Denied { .. } | Fate::Marked { .. } => {
+            Fate::Completed { .. } | Fate::Denied { .. } | Fate::NoCredit { .. } | Fate::Marked { .. } => {
                 let from = lease.id.time().max(lease.resolved_at());
                 from.get().saturating_add(self.config.retention_ms) <= now.get()
             }
@@ -81,6 +84,7 @@ impl Model {
 
     fn forget_at(&mut self, place: usize) {
         let lease = self.leases.remove(place);
+        self.holds.retain(|hold| hold.lease != (lease.namespace, lease.id));
         self.forgotten_before = self.forgotten_before.max(lease.id.time().plus_ms(1));
     }
 }
@@ -91,6 +95,7 @@ impl Lease {
             Fate::Held { .. } => UnixMs::MAX,
             Fate::Completed { resolved_at, .. }
             | Fate::Denied { resolved_at, .. }
+            | Fate::NoCredit { resolved_at, .. }
             | Fate::Marked { resolved_at } => resolved_at,
         }
     }
@@ -103,9 +108,9 @@ impl Lease {
     pub fn requirements(&self) -> Option<Vec<(LimitId, u64)>> {
         match self.fate {
             Fate::Held { ref parts, .. } => Some(requirements(parts)),
-            Fate::Completed { ref requirements, .. } | Fate::Denied { ref requirements, .. } => {
-                Some(requirements.clone())
-            }
+            Fate::Completed { ref requirements, .. }
+            | Fate::Denied { ref requirements, .. }
+            | Fate::NoCredit { ref requirements, .. } => Some(requirements.clone()),
             Fate::Marked { .. } => None,
         }
     }

@@ -1,6 +1,8 @@
 //! How the model reserves.
 
-use earmark_core::{Denial, Kind, LeaseId, LimitId, NamespaceId, Part, Reserve, ReserveOutcome, UnixMs};
+use earmark_core::{
+    CreditDenial, Denial, Kind, LeaseId, LimitId, NamespaceId, Part, Reserve, ReserveOutcome, UnixMs,
+};
 
 use super::hints::{backoff_ms, jittered_ms};
 use super::lease::{Fate, Held, Lease, hold_ms, is_live};
@@ -38,11 +40,22 @@ impl Model {
                 Named::NeverPut(_) => unreachable!("refused above"),
             })
             .collect();
-        if wanted.iter().all(|&(limit, amount)| amount <= self.available(limit)) {
-            self.take(asked.namespace, asked.lease, &wanted)
-        } else {
-            self.deny(asked.namespace, asked.lease, wanted)
+        if wanted.iter().any(|&(limit, amount)| self.is_in_the_way(limit, amount)) {
+            return self.deny(asked.namespace, asked.lease, wanted);
         }
+        match self.shortage(asked.namespace, &wanted) {
+            None => self.take(asked.namespace, asked.lease, &wanted),
+            Some(denial) => {
+                let (namespace, id, resolved_at) = (asked.namespace, asked.lease, self.time());
+                let fate = Fate::NoCredit { requirements: wanted, resolved_at, denial };
+                self.leases.push(Lease { namespace, id, fate });
+                ReserveOutcome::InsufficientCredit(denial)
+            }
+        }
+    }
+
+    fn is_in_the_way(&self, limit: LimitId, amount: u64) -> bool {
+        self.terms(limit).is_none() && amount > self.available(limit)
     }
 
     pub fn is_from_future(&self, lease: LeaseId, wall: UnixMs) -> bool {
@@ -70,6 +83,11 @@ impl Model {
                 limited_by: denial.limited_by[..1].to_vec(),
                 never: denial.never,
             }),
+            Fate::NoCredit { resolved_at, denial, .. } => {
+                let retry_at = resolved_at.plus_ms(denial.retry_after_ms);
+                let retry_after_ms = retry_at.ms_since(now);
+                ReserveOutcome::ExistsInsufficientCredit(CreditDenial { retry_after_ms, ..denial })
+            }
         }
     }
 
@@ -107,8 +125,12 @@ impl Model {
             definition.denials_in_a_row = 0;
             let kind = definition.definition.kind.clone();
             let end = now.plus_ms(hold_ms(&kind));
+            if matches!(kind, Kind::Credit(_)) {
+                self.hold((namespace, id), limit, amount, end);
+            } else {
+                self.reservations.push(Reservation { limit, amount, end, unsettled: Some((namespace, id)) });
+            }
             parts.push(Held { limit, amount, kind, end });
-            self.reservations.push(Reservation { limit, amount, end, unsettled: Some((namespace, id)) });
         }
         parts.sort_by_key(|p| p.limit);
         self.leases.push(Lease { namespace, id, fate: Fate::Held { reserved_at: now, parts } });
@@ -120,7 +142,7 @@ impl Model {
         // A limit in the way: whether it can never be got out of the way, and the wait for it.
         let mut in_the_way: Vec<(bool, u64, LimitId)> = Vec::new();
         for &(limit, amount) in &wanted {
-            if amount <= self.available(limit) {
+            if !self.is_in_the_way(limit, amount) {
                 continue;
             }
             if amount > self.limits[limit.0 as usize].capacity {
@@ -154,7 +176,7 @@ impl Model {
         let mut held: Vec<&Reservation> = self.reservations.iter().filter(|r| r.limit == limit).collect();
         held.sort_by_key(|r| r.end);
         match definition.definition.kind {
-            Kind::Credit(_) => panic!("the model knows no credit"),
+            Kind::Credit(_) => panic!("credit is no limit that can be in the way"),
             Kind::Concurrency { .. } => backoff.min(held[0].end.ms_since(now)),
             Kind::Rolling { .. } => {
                 let mut free = self.available(limit);

@@ -1,6 +1,6 @@
 //! What the commands of a script ask for, and what they say was used.
 
-use earmark_core::{LimitId, LimitRef, NamespaceId, Part};
+use earmark_core::{Kind, LimitId, LimitRef, NamespaceId, Part};
 
 use super::profile::Amounts;
 use super::{Script, TEAM, unknown_key};
@@ -13,9 +13,10 @@ impl Script {
         let mut places: Vec<usize> = (0..known).collect();
         self.random.shuffle(&mut places);
         let count = match self.random.below(100) {
-            0..70 => self.random.between(1, 3),
-            70..93 => self.random.between(2, 6),
-            93..98 => PARTS_MAX as u64,
+            0..55 => self.random.between(1, 3),
+            55..70 => self.random.between(2, 6),
+            70..92 => self.random.between(5, 31),
+            92..98 => PARTS_MAX as u64,
             98 => PARTS_MAX as u64 + self.random.between(1, 2),
             _ => 0,
         };
@@ -33,7 +34,7 @@ impl Script {
     /// How many limits there are in a namespace, and a few more that may not be there.
     fn known(&mut self, namespace: NamespaceId) -> usize {
         let known = if namespace == NamespaceId::DEFAULT { self.profile.keys } else { 2 };
-        if self.random.chance(4) { known + 2 } else { known }
+        if self.random.chance(4) && !self.profile.is_calm { known + 2 } else { known }
     }
 
     fn part(&mut self, namespace: NamespaceId, place: usize) -> Part {
@@ -43,8 +44,18 @@ impl Script {
 
     pub(super) fn amount(&mut self, namespace: NamespaceId, place: usize) -> u64 {
         let key = self.profile.key(place);
-        let capacity = self.definitions.get(&(namespace, key)).map_or(10, |d| d.capacity);
-        if self.random.chance(10) {
+        let capacity = match self.definitions.get(&(namespace, key)) {
+            None => 10,
+            Some(definition) => match &definition.kind {
+                Kind::Rolling { .. } | Kind::Concurrency { .. } => definition.capacity.max(1),
+                Kind::Credit(terms) => {
+                    let terms = terms.clone();
+                    let has = self.available(namespace, &terms.vault, &terms.account, &terms.asset);
+                    u64::try_from(has.max(1)).unwrap_or(u64::MAX)
+                }
+            },
+        };
+        if self.random.chance(if self.profile.is_calm { 1 } else { 10 }) {
             let near = [capacity, capacity - 1, capacity.saturating_add(1), capacity / 2];
             return self.random.pick(&near).max(1);
         }
@@ -63,8 +74,12 @@ impl Script {
         let place = self.random.index(parts.len());
         match self.random.below(100) {
             0 => parts[place].amount = 0,
-            1 => parts.push(parts[place].clone()),
-            2..4 => parts[place].limit = LimitRef::Key(unknown_key(&mut self.random)),
+            // The same limit twice, now and then once by name and once by number.
+            1..4 => {
+                parts.push(parts[place].clone());
+                self.rename(namespace, &mut parts[last..]);
+            }
+            7..9 => parts[place].limit = LimitRef::Key(unknown_key(&mut self.random)),
             4 => parts[place].limit = LimitRef::Id(LimitId(self.random.pick(&[999, u32::MAX]))),
             // A limit of another namespace, by its number.
             5..7 => {
@@ -104,6 +119,18 @@ impl Script {
         }
     }
 
+    /// What the owner of a requirement of credit can still spend.
+    fn owned(&self, namespace: NamespaceId, part: &Part) -> u64 {
+        let known = match &part.limit {
+            LimitRef::Id(id) => self.shadow.key(*id).cloned(),
+            LimitRef::Key(key) => Some(key.clone()),
+        };
+        let definition = known.and_then(|key| self.definitions.get(&(namespace, key)));
+        let terms = definition.and_then(|definition| definition.kind.terms());
+        let has = terms.map(|t| self.available(namespace, &t.vault, &t.account, &t.asset));
+        u64::try_from(has.unwrap_or(0)).unwrap_or(0)
+    }
+
     pub(super) fn actuals(&mut self, namespace: NamespaceId, requirements: Vec<Part>) -> Vec<Part> {
         let mut actuals = requirements;
         if self.random.chance(10) {
@@ -112,12 +139,14 @@ impl Script {
         actuals.retain(|_| !self.random.chance(15));
         for part in &mut actuals {
             part.amount = match self.random.below(100) {
+                75..100 if self.profile.is_calm => part.amount,
                 0..25 => part.amount,
                 25..45 => part.amount / 2,
                 45..55 => 0,
                 55..75 => part.amount.saturating_add(self.random.between(1, 3)),
                 75..90 => part.amount.saturating_mul(2),
-                90..97 => part.amount.saturating_sub(1),
+                90..95 => part.amount.saturating_sub(1),
+                95..98 => part.amount.saturating_add(self.owned(namespace, part).saturating_add(1)),
                 _ => u64::MAX,
             };
         }

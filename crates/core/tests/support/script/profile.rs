@@ -18,6 +18,8 @@ pub struct Profile {
     pub amounts: Amounts,
     /// How many limits are put at the start.
     pub keys: usize,
+    /// Whether there is plenty of everything and little goes wrong, so that leases of many limits are allowed.
+    pub is_calm: bool,
     /// How often no time passes between two steps.
     pub standstill_percent: u64,
     pub start: u64,
@@ -39,13 +41,18 @@ impl Profile {
             retention_ms: random.pick(&[1_000, 1_500, 2_000, 3_000, 5_000, 30_000, 900_000, 0]),
             lease_ahead_ms: random.pick(&[60_000, 1_000, 0]),
             leases_max: random.pick(&[1_000_000, 1_000, 1_000, 200, 100, 40, 12, 3]),
-            clients_max: 1_000,
+            clients_max: random.pick(&[1_000, 1_000, 6]),
             hints: if random.chance(30) { Hints::default() } else { hints },
         };
+        let keys = random.pick(&[3, 4, 5, 8, 16, 34, 34]);
+        let is_calm = keys > 8 && random.chance(70);
+        let config = if is_calm { Config { leases_max: 1_000, ..config } } else { config };
+        let amounts = random.pick(&[Amounts::Small, Amounts::Small, Amounts::Middling, Amounts::Huge]);
         Profile {
             config,
-            amounts: random.pick(&[Amounts::Small, Amounts::Small, Amounts::Middling, Amounts::Huge]),
-            keys: random.pick(&[3, 4, 5, 8, 34]),
+            amounts: if is_calm { Amounts::Small } else { amounts },
+            keys,
+            is_calm,
             standstill_percent: random.pick(&[20, 40, 60, 90]),
             start: match random.below(100) {
                 0..5 => 0,

@@ -1,0 +1,100 @@
+//! The journal, added up: what it says together is what every account has.
+
+use std::collections::BTreeMap;
+
+use earmark_core::{
+    AccountId, AssetId, Charge, HoldEntry, JournalRecord, LeaseId, LimitId, NamespaceId, SettleEntry, UnixMs,
+};
+
+#[derive(Default)]
+pub struct Journal {
+    sums: BTreeMap<(AccountId, AssetId), i128>,
+    /// The holds of which no end was written down yet.
+    open: BTreeMap<(NamespaceId, LeaseId, LimitId), HoldEntry>,
+    /// What the records of the last step said about settling.
+    pub settled: Vec<SettleEntry>,
+    pub transactions: usize,
+    pub releases: usize,
+}
+
+impl Journal {
+    /// Adds what happened in one step. Whatever contradicts what was written before is a failure.
+    pub fn add(&mut self, records: Vec<JournalRecord>) -> Result<(), String> {
+        self.settled.clear();
+        for record in records {
+            let what = format!("{record:?} after {:?}", self.settled);
+            match record {
+                JournalRecord::Transaction(written) => {
+                    self.transactions += 1;
+                    for change in written.changes {
+                        self.change(change.account, change.asset, change.amount);
+                    }
+                }
+                JournalRecord::Hold(hold) => {
+                    self.change(hold.account, hold.asset, -i128::from(hold.amount));
+                    if self.open.insert(key(&hold), hold).is_some() {
+                        return Err(format!("one hold twice: {what}"));
+                    }
+                }
+                JournalRecord::Release(hold) => {
+                    self.releases += 1;
+                    self.close(&hold).map_err(|why| format!("{why}: {what}"))?;
+                    self.change(hold.account, hold.asset, hold.amount.into());
+                }
+                JournalRecord::Settle(settle) => {
+                    let is_open = self.open.contains_key(&key(&settle.hold));
+                    if is_open != (settle.held > 0) {
+                        return Err(format!("what was held is not what was written down: {what}"));
+                    }
+                    if is_open {
+                        self.close(&settle.hold).map_err(|why| format!("{why}: {what}"))?;
+                    }
+                    let hold = settle.hold;
+                    let returned = i128::from(settle.held) - i128::from(settle.paid);
+                    self.change(hold.account, hold.asset, returned);
+                    self.change(settle.revenue, hold.asset, settle.paid.into());
+                    self.settled.push(settle);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, hold: &HoldEntry) -> Result<(), &'static str> {
+        let opened = self.open.remove(&key(hold)).ok_or("no such hold")?;
+        if (HoldEntry { at: hold.at, ..opened }) != *hold || opened.at > hold.at {
+            return Err("another hold than was made");
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, account: AccountId, asset: AssetId, amount: i128) {
+        let sum = self.sums.entry((account, asset)).or_default();
+        // Balances at the very ends of the range add up in any order.
+        *sum = sum.wrapping_add(amount);
+    }
+
+    /// All that an account has of an asset, held amounts included, by what was written down.
+    pub fn amount(&self, account: AccountId, asset: AssetId) -> i128 {
+        let held = self.open.values().filter(|hold| hold.account == account && hold.asset == asset);
+        let sum = self.sums.get(&(account, asset)).copied().unwrap_or(0);
+        held.fold(sum, |sum, hold| sum.wrapping_add(hold.amount.into()))
+    }
+
+    /// How many holds wait for their end to be written down.
+    pub fn open(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Whether the settlements of the last step say what the caller was told, but for those that cost nothing.
+    pub fn says(&self, now: UnixMs, charges: &[Charge]) -> bool {
+        let told = charges.iter().filter(|charge| charge.cost > 0);
+        let told = told.map(|c| (now, c.limit, c.paid, c.debt, c.uncollected));
+        let said = self.settled.iter().map(|s| (s.hold.at, s.hold.limit, s.paid, s.debt, s.uncollected));
+        said.eq(told)
+    }
+}
+
+fn key(hold: &HoldEntry) -> (NamespaceId, LeaseId, LimitId) {
+    (hold.namespace, hold.lease, hold.limit)
+}

@@ -1,0 +1,273 @@
+//! Credit of the model: who has what, what is held of it, and what a lease costs in the end.
+
+use std::collections::BTreeMap;
+
+use earmark_core::{
+    AccountId, AccountInfo, AccountName, AssetName, AssetTotals, Charge, CreditDenial, CreditShortage,
+    CreditTerms, Kind, LeaseId, LimitId, LimitStatus, NamespaceId, Overage, Overdraft, Standing, UnixMs,
+    Usage, VaultId, VaultName,
+};
+
+use super::Model;
+
+const RETRY_MS: u64 = 10_000;
+
+#[derive(Clone, Debug)]
+pub struct Vault {
+    pub namespace: NamespaceId,
+    pub name: VaultName,
+    /// In the order in which they were first seen.
+    pub assets: Vec<Asset>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Asset {
+    pub name: AssetName,
+    pub issued: i128,
+    pub retired: i128,
+}
+
+#[derive(Clone, Debug)]
+pub struct Account {
+    pub vault: VaultId,
+    pub name: AccountName,
+    pub standing: Standing,
+    pub overdraft: Overdraft,
+    /// All that it has, held amounts included.
+    pub amounts: BTreeMap<AssetName, i128>,
+}
+
+/// What one requirement of a lease set aside, on the terms of then. It stays until its lease is completed or
+/// forgotten; after its end it holds nothing.
+#[derive(Clone, Debug)]
+pub struct Hold {
+    pub lease: (NamespaceId, LeaseId),
+    pub limit: LimitId,
+    pub account: AccountId,
+    pub asset: AssetName,
+    pub revenue: AccountId,
+    pub amount: u64,
+    pub end: UnixMs,
+    pub keeps_debt: bool,
+}
+
+impl Model {
+    pub fn vault(&self, namespace: NamespaceId, name: &VaultName) -> Option<VaultId> {
+        let place = self.vaults.iter().position(|v| v.namespace == namespace && v.name == *name)?;
+        Some(VaultId(u32::try_from(place).unwrap()))
+    }
+
+    /// The vault of this name, with an account for its revenue, opened if it was not.
+    pub fn open_vault(&mut self, namespace: NamespaceId, name: &VaultName) -> VaultId {
+        if let Some(vault) = self.vault(namespace, name) {
+            return vault;
+        }
+        self.vaults.push(Vault { namespace, name: name.clone(), assets: Vec::new() });
+        let vault = VaultId(u32::try_from(self.vaults.len() - 1).unwrap());
+        self.add_account(vault, &AccountName::new(AccountName::REVENUE).unwrap(), Overdraft::Deny);
+        vault
+    }
+
+    pub fn add_account(&mut self, vault: VaultId, name: &AccountName, overdraft: Overdraft) -> AccountId {
+        let (name, amounts) = (name.clone(), BTreeMap::new());
+        self.accounts.push(Account { vault, name, standing: Standing::Open, overdraft, amounts });
+        AccountId(u32::try_from(self.accounts.len() - 1).unwrap())
+    }
+
+    pub fn find_account(&self, vault: VaultId, name: &AccountName) -> Option<AccountId> {
+        let place = self.accounts.iter().position(|a| a.vault == vault && a.name == *name)?;
+        Some(AccountId(u32::try_from(place).unwrap()))
+    }
+
+    pub fn account(&self, id: AccountId) -> &Account {
+        &self.accounts[id.0 as usize]
+    }
+
+    pub fn info(&self, id: AccountId) -> AccountInfo {
+        let Account { standing, overdraft, .. } = *self.account(id);
+        AccountInfo { id, standing, overdraft }
+    }
+
+    pub fn amount(&self, account: AccountId, asset: &AssetName) -> i128 {
+        self.account(account).amounts.get(asset).copied().unwrap_or(0)
+    }
+
+    pub fn held(&self, now: UnixMs, account: AccountId, asset: &AssetName) -> i128 {
+        let mine = self.holds.iter().filter(|h| h.account == account && h.asset == *asset && h.end > now);
+        mine.map(|h| i128::from(h.amount)).sum()
+    }
+
+    pub fn spendable(&self, now: UnixMs, account: AccountId, asset: &AssetName) -> i128 {
+        self.amount(account, asset).saturating_sub(self.held(now, account, asset))
+    }
+
+    /// How much there is of every asset of a vault, in order of name.
+    pub fn audit(&self, vault: VaultId) -> Vec<AssetTotals> {
+        let accounts = || self.accounts.iter().filter(|account| account.vault == vault);
+        let total = |asset: &Asset| AssetTotals {
+            asset: asset.name.clone(),
+            issued: asset.issued,
+            retired: asset.retired,
+            live: accounts()
+                .map(|account| account.amounts.get(&asset.name).copied().unwrap_or(0))
+                .fold(0, i128::wrapping_add),
+        };
+        let mut totals: Vec<AssetTotals> = self.vaults[vault.0 as usize].assets.iter().map(total).collect();
+        totals.sort_by(|a, b| a.asset.cmp(&b.asset));
+        totals
+    }
+
+    /// The terms of a limit, if it is of kind `credit`.
+    pub fn terms(&self, limit: LimitId) -> Option<&CreditTerms> {
+        match &self.limits[limit.0 as usize].definition.kind {
+            Kind::Credit(terms) => Some(terms),
+            Kind::Rolling { .. } | Kind::Concurrency { .. } => None,
+        }
+    }
+
+    /// The first requirement, in order of key, whose account cannot set aside what all of them want of it.
+    pub fn shortage(&self, namespace: NamespaceId, wanted: &[(LimitId, u64)]) -> Option<CreditDenial> {
+        let mut short: Vec<(&str, LimitId, CreditShortage)> = Vec::new();
+        for &(limit, _) in wanted {
+            if let Some(terms) = self.terms(limit)
+                && let Err(why) = self.can_hold(namespace, terms, wanted)
+            {
+                short.push((self.limits[limit.0 as usize].definition.key.as_str(), limit, why));
+            }
+        }
+        let (_, limit, why) = short.into_iter().min_by_key(|(key, ..)| *key)?;
+        Some(CreditDenial { limit, retry_after_ms: RETRY_MS, why })
+    }
+
+    fn can_hold(
+        &self,
+        namespace: NamespaceId,
+        terms: &CreditTerms,
+        wanted: &[(LimitId, u64)],
+    ) -> Result<(), CreditShortage> {
+        let (account, revenue) = self.payers(namespace, terms).ok_or(CreditShortage::UnknownAccount)?;
+        let is_postpaid = self.account(account).overdraft == Overdraft::Allow;
+        match (self.account(account).standing, self.account(revenue).standing) {
+            (Standing::Frozen, _) => return Err(CreditShortage::Frozen),
+            (Standing::Closed, _) | (_, Standing::Closed) => return Err(CreditShortage::Closed),
+            (Standing::Open, _) => {}
+        }
+        // All requirements of the same account and asset are met together, but for those that nobody can be
+        // paid for.
+        let is_same = |other: &CreditTerms| {
+            let payer = self.payers(namespace, other).map(|(payer, _)| payer);
+            payer == Some(account) && other.asset == terms.asset
+        };
+        let same = wanted.iter().filter(|(limit, _)| self.terms(*limit).is_some_and(is_same));
+        let sum: i128 = same.map(|(_, amount)| i128::from(*amount)).sum();
+        let available = self.spendable(self.time(), account, &terms.asset);
+        let is_there =
+            if is_postpaid { available.checked_sub(sum).is_some() } else { sum <= available.max(0) };
+        let is_countable = self.held(self.time(), account, &terms.asset) + sum <= i128::from(u64::MAX);
+        if is_there && is_countable { Ok(()) } else { Err(CreditShortage::NotEnough) }
+    }
+
+    /// Who pays and who is paid, if both are there.
+    fn payers(&self, namespace: NamespaceId, terms: &CreditTerms) -> Option<(AccountId, AccountId)> {
+        let vault = self.vault(namespace, &terms.vault)?;
+        Some((self.find_account(vault, &terms.account)?, self.find_account(vault, &terms.revenue)?))
+    }
+
+    /// What the account of a limit of kind `credit` has, whoever holds it.
+    pub fn credit_usage(&self, now: UnixMs, limit: LimitId, status: LimitStatus) -> Option<Usage> {
+        let (namespace, terms) = (self.limits[limit.0 as usize].namespace, self.terms(limit)?);
+        let (account, _) = self.payers(namespace, terms)?;
+        let assets = &self.vaults[self.account(account).vault.0 as usize].assets;
+        assets.iter().find(|asset| asset.name == terms.asset)?;
+        let reserved = u64::try_from(self.held(now, account, &terms.asset)).unwrap();
+        let has = self.spendable(now, account, &terms.asset);
+        let can_go_out = self.account(account).standing == Standing::Open;
+        let spendable = if can_go_out { u64::try_from(has.max(0)).unwrap_or(u64::MAX) } else { 0 };
+        // Both together are counted in 64 bits, and what is held is told in full.
+        let available = spendable.min(u64::MAX - reserved);
+        let debt = if has < 0 { has.unsigned_abs() } else { 0 };
+        Some(Usage { capacity: reserved + available, reserved, available, debt, status })
+    }
+
+    /// Sets aside what a limit of kind `credit` asks for. That it can be was found out before.
+    pub fn hold(&mut self, lease: (NamespaceId, LeaseId), limit: LimitId, amount: u64, end: UnixMs) {
+        let terms = self.terms(limit).unwrap().clone();
+        let vault = self.vault(lease.0, &terms.vault).unwrap();
+        let (account, revenue) = self.payers(lease.0, &terms).unwrap();
+        let keeps_debt = self.limits[limit.0 as usize].definition.overage == Overage::Debt;
+        self.see_asset(vault, &terms.asset);
+        let asset = terms.asset;
+        self.holds.push(Hold { lease, limit, account, asset, revenue, amount, end, keeps_debt });
+    }
+
+    /// Makes an asset known to a vault.
+    pub fn see_asset(&mut self, vault: VaultId, name: &AssetName) {
+        let assets = &mut self.vaults[vault.0 as usize].assets;
+        if !assets.iter().any(|asset| asset.name == *name) {
+            assets.push(Asset { name: name.clone(), issued: 0, retired: 0 });
+        }
+    }
+
+    /// Charges what a lease cost: first from what each hold still has, then from the owners.
+    pub fn charge(
+        &mut self,
+        lease: (NamespaceId, LeaseId),
+        actual: impl Fn(LimitId) -> Option<u64>,
+    ) -> Vec<Charge> {
+        let (mut mine, others): (Vec<Hold>, Vec<Hold>) =
+            self.holds.drain(..).partition(|hold| hold.lease == lease);
+        self.holds = others;
+        mine.sort_by_key(|hold| hold.limit);
+        let mut charges: Vec<Charge> = Vec::new();
+        for hold in &mine {
+            let cost = actual(hold.limit).unwrap_or(hold.amount);
+            let of_hold = if hold.end > self.time() { cost.min(hold.amount) } else { 0 };
+            let paid = if self.add(hold.account, &hold.asset, -i128::from(of_hold)) { of_hold } else { 0 };
+            charges.push(Charge { limit: hold.limit, cost, paid, debt: 0, uncollected: 0 });
+        }
+        for (hold, charge) in mine.iter().zip(&mut charges) {
+            self.charge_owner(hold, charge);
+        }
+        charges
+    }
+
+    fn charge_owner(&mut self, hold: &Hold, charge: &mut Charge) {
+        let missing = charge.cost - charge.paid;
+        let available = self.spendable(self.time(), hold.account, &hold.asset).max(0);
+        let has = u64::try_from(available).unwrap_or(u64::MAX).min(missing);
+        let owner = self.account(hold.account);
+        let mut taken = match owner.standing {
+            Standing::Closed => 0,
+            Standing::Open | Standing::Frozen if hold.keeps_debt => missing,
+            Standing::Open | Standing::Frozen if owner.overdraft == Overdraft::Allow => missing,
+            Standing::Open | Standing::Frozen => has,
+        };
+        if !self.add(hold.account, &hold.asset, -i128::from(taken)) {
+            taken = 0;
+        }
+        charge.paid += taken;
+        charge.debt = taken.saturating_sub(has);
+        charge.uncollected = missing - taken;
+        let payee = match self.account(hold.revenue).standing {
+            Standing::Open | Standing::Frozen => hold.revenue,
+            Standing::Closed => {
+                let own = AccountName::new(AccountName::REVENUE).unwrap();
+                self.find_account(self.account(hold.revenue).vault, &own).unwrap()
+            }
+        };
+        if !self.add(payee, &hold.asset, charge.paid.into()) {
+            // Nobody can count so much: the owner keeps it.
+            assert!(self.add(hold.account, &hold.asset, charge.paid.into()));
+            (charge.paid, charge.debt, charge.uncollected) = (0, 0, charge.cost);
+        }
+    }
+
+    /// Adds to what an account has, unless that is more than can be counted.
+    fn add(&mut self, account: AccountId, asset: &AssetName, change: i128) -> bool {
+        let after = self.amount(account, asset).checked_add(change);
+        if let Some(after) = after {
+            self.accounts[account.0 as usize].amounts.insert(asset.clone(), after);
+        }
+        after.is_some()
+    }
+}

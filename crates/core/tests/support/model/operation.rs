@@ -1,0 +1,227 @@
+//! The operations of a vault: one after the other for accounts, all at once for what they move.
+
+use std::collections::BTreeMap;
+
+use earmark_core::{
+    ASSETS_MAX, AccountId, AccountName, AssetName, InvalidOperation, InvalidWrite, MEMO_BYTES_MAX, Operation,
+    OperationResult, Overdraft, Standing, VaultId, WriteError,
+};
+
+use super::Model;
+
+/// What an entry changes so far, by account and by the place of the asset in its vault.
+type Net = BTreeMap<(AccountId, usize), i128>;
+
+type Refusal = fn(usize) -> WriteError;
+
+fn invalid(operation: usize, why: InvalidOperation) -> WriteError {
+    WriteError::Invalid(InvalidWrite::Operation { operation, why })
+}
+
+const OUT_OF_RANGE: Refusal = |place| invalid(place, InvalidOperation::OutOfRange);
+
+impl Model {
+    /// Does all operations of a vault. What it leaves behind when it fails is for the caller to take back.
+    pub fn write_vault(
+        &mut self,
+        vault: VaultId,
+        operations: &[Operation],
+    ) -> Result<Vec<OperationResult>, WriteError> {
+        let (mut net, mut issued, mut retired) = (Net::new(), BTreeMap::new(), BTreeMap::new());
+        let mut results = Vec::new();
+        for (place, operation) in operations.iter().enumerate() {
+            let done = match operation {
+                Operation::Issue { account, asset, amount, memo } => {
+                    let amount = checked(place, *amount, memo)?;
+                    let account = self.taking(place, vault, account)?;
+                    let asset = self.asset(place, vault, asset)?;
+                    add(&mut net, (account, asset), amount)
+                        .and_then(|()| add(&mut issued, asset, amount))
+                        .map(|()| OperationResult::Entry)
+                }
+                Operation::Transfer { from, to, asset, amount, memo } => {
+                    let amount = checked(place, *amount, memo)?;
+                    if from == to {
+                        return Err(invalid(place, InvalidOperation::ToItself));
+                    }
+                    let from = self.giving(place, vault, from)?;
+                    let to = self.taking(place, vault, to)?;
+                    let asset = self.asset(place, vault, asset)?;
+                    add(&mut net, (from, asset), -amount)
+                        .and_then(|()| add(&mut net, (to, asset), amount))
+                        .map(|()| OperationResult::Entry)
+                }
+                Operation::Retire { account, asset, amount, memo } => {
+                    let amount = checked(place, *amount, memo)?;
+                    let account = self.giving(place, vault, account)?;
+                    let asset = self.asset(place, vault, asset)?;
+                    add(&mut net, (account, asset), -amount)
+                        .and_then(|()| add(&mut retired, asset, amount))
+                        .map(|()| OperationResult::Entry)
+                }
+                other => Ok(OperationResult::Account(self.change_account(place, vault, other, &net)?)),
+            };
+            results.push(done.map_err(|refusal| refusal(place))?);
+        }
+        self.move_all(vault, operations, &net)?;
+        self.count_all(vault, operations, &issued, &retired)?;
+        self.check_overdrafts(vault, operations, &net)?;
+        Ok(results)
+    }
+
+    fn change_account(
+        &mut self,
+        place: usize,
+        vault: VaultId,
+        operation: &Operation,
+        net: &Net,
+    ) -> Result<AccountId, WriteError> {
+        let (name, standing) = match operation {
+            Operation::OpenAccount { account, overdraft } => {
+                return match self.find_account(vault, account) {
+                    Some(_) => Err(WriteError::Conflict { operation: place }),
+                    None => Ok(self.add_account(vault, account, *overdraft)),
+                };
+            }
+            Operation::FreezeAccount { account } => (account, Standing::Frozen),
+            Operation::UnfreezeAccount { account } => (account, Standing::Open),
+            Operation::CloseAccount { account } => (account, Standing::Closed),
+            other => panic!("{other:?} is not about an account"),
+        };
+        let id = self.taking(place, vault, name)?;
+        if standing == Standing::Closed {
+            let is_empty = self.vaults[vault.0 as usize].assets.iter().enumerate().all(|(asset, known)| {
+                let change = net.get(&(id, asset)).copied().unwrap_or(0);
+                self.held(self.time(), id, &known.name) == 0
+                    && self.amount(id, &known.name).checked_add(change) == Some(0)
+            });
+            if !is_empty || name.as_str() == AccountName::REVENUE {
+                return Err(WriteError::Conflict { operation: place });
+            }
+        }
+        self.accounts[id.0 as usize].standing = standing;
+        Ok(id)
+    }
+
+    /// An account that takes deposits.
+    fn taking(&self, operation: usize, vault: VaultId, name: &AccountName) -> Result<AccountId, WriteError> {
+        let id = self.find_account(vault, name).ok_or(WriteError::AccountNotFound { operation })?;
+        match self.account(id).standing {
+            Standing::Closed => Err(WriteError::AccountClosed { operation }),
+            Standing::Open | Standing::Frozen => Ok(id),
+        }
+    }
+
+    /// An account that may be taken from.
+    fn giving(&self, operation: usize, vault: VaultId, name: &AccountName) -> Result<AccountId, WriteError> {
+        let id = self.taking(operation, vault, name)?;
+        match self.account(id).standing {
+            Standing::Frozen => Err(WriteError::AccountFrozen { operation }),
+            Standing::Open | Standing::Closed => Ok(id),
+        }
+    }
+
+    fn asset(&mut self, place: usize, vault: VaultId, name: &AssetName) -> Result<usize, WriteError> {
+        self.see_asset(vault, name);
+        let assets = &self.vaults[vault.0 as usize].assets;
+        if assets.len() > ASSETS_MAX {
+            return Err(invalid(place, InvalidOperation::TooManyAssets));
+        }
+        Ok(assets.iter().position(|asset| asset.name == *name).unwrap())
+    }
+
+    fn move_all(&mut self, vault: VaultId, operations: &[Operation], net: &Net) -> Result<(), WriteError> {
+        for (&(id, asset), &change) in net.iter().filter(|(_, change)| **change != 0) {
+            let asset = self.vaults[vault.0 as usize].assets[asset].name.clone();
+            let account = &mut self.accounts[id.0 as usize];
+            let amount = account.amounts.entry(asset.clone()).or_default();
+            *amount = amount
+                .checked_add(change)
+                .ok_or_else(|| OUT_OF_RANGE(last(operations, |o| moves(o, &account.name, &asset))))?;
+        }
+        Ok(())
+    }
+
+    fn count_all(
+        &mut self,
+        vault: VaultId,
+        operations: &[Operation],
+        issued: &BTreeMap<usize, i128>,
+        retired: &BTreeMap<usize, i128>,
+    ) -> Result<(), WriteError> {
+        let assets = &mut self.vaults[vault.0 as usize].assets;
+        for (&asset, &more) in issued {
+            let name = assets[asset].name.clone();
+            let is_it = |o: &Operation| matches!(o, Operation::Issue { asset, .. } if *asset == name);
+            let total = assets[asset].issued.checked_add(more);
+            assets[asset].issued = total.ok_or_else(|| OUT_OF_RANGE(last(operations, is_it)))?;
+        }
+        for (&asset, &more) in retired {
+            let name = assets[asset].name.clone();
+            let is_it = |o: &Operation| matches!(o, Operation::Retire { asset, .. } if *asset == name);
+            let total = assets[asset].retired.checked_add(more);
+            assets[asset].retired = total.ok_or_else(|| OUT_OF_RANGE(last(operations, is_it)))?;
+        }
+        Ok(())
+    }
+
+    /// Only what all operations together take from an account must be there.
+    fn check_overdrafts(
+        &self,
+        vault: VaultId,
+        operations: &[Operation],
+        net: &Net,
+    ) -> Result<(), WriteError> {
+        for (&(id, asset), &change) in net.iter().filter(|(_, change)| **change != 0) {
+            let asset = &self.vaults[vault.0 as usize].assets[asset].name;
+            let account = self.account(id);
+            let before = self.amount(id, asset) - change;
+            let available = before.saturating_sub(self.held(self.time(), id, asset));
+            let after = available.checked_add(change);
+            let after =
+                after.ok_or_else(|| OUT_OF_RANGE(last(operations, |o| moves(o, &account.name, asset))))?;
+            if change < 0 && after < 0 && account.overdraft == Overdraft::Deny {
+                let operation = last(operations, |o| takes(o, &account.name, asset));
+                return Err(WriteError::InsufficientCredit { operation });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn checked(place: usize, amount: u128, memo: &str) -> Result<i128, WriteError> {
+    if memo.len() > MEMO_BYTES_MAX {
+        return Err(invalid(place, InvalidOperation::MemoTooLong { found: memo.len() }));
+    }
+    match i128::try_from(amount) {
+        Ok(0) => Err(invalid(place, InvalidOperation::AmountZero)),
+        Ok(amount) => Ok(amount),
+        Err(_) => Err(invalid(place, InvalidOperation::OutOfRange)),
+    }
+}
+
+fn add<K: Ord>(sums: &mut BTreeMap<K, i128>, key: K, amount: i128) -> Result<(), Refusal> {
+    let sum = sums.entry(key).or_default();
+    *sum = sum.checked_add(amount).ok_or(OUT_OF_RANGE)?;
+    Ok(())
+}
+
+fn last(operations: &[Operation], is_it: impl Fn(&Operation) -> bool) -> usize {
+    operations.iter().rposition(is_it).unwrap()
+}
+
+fn takes(operation: &Operation, name: &AccountName, what: &AssetName) -> bool {
+    match operation {
+        Operation::Transfer { from, asset, .. } => from == name && asset == what,
+        Operation::Retire { account, asset, .. } => account == name && asset == what,
+        _ => false,
+    }
+}
+
+fn moves(operation: &Operation, name: &AccountName, what: &AssetName) -> bool {
+    match operation {
+        Operation::Transfer { to, asset, .. } if to == name => asset == what,
+        Operation::Issue { account, asset, .. } => account == name && asset == what,
+        other => takes(other, name, what),
+    }
+}

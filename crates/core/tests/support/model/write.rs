@@ -1,0 +1,160 @@
+//! Transactions of the model: the whole model is copied before each, and put back if it is refused.
+
+use std::sync::Arc;
+
+use earmark_core::{
+    ClientId, DeleteLimit, InvalidOperation, InvalidWrite, LimitOutcome, NamespaceId, OPERATIONS_MAX,
+    Operation, OperationResult, PutLimit, RESULTS_MAX, RESULTS_MS, Receipt, VaultId, Write, WriteError,
+    WriteOutcome,
+};
+
+use super::Model;
+
+/// A transaction that was committed, with what it was told.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    pub namespace: NamespaceId,
+    pub vault: Option<VaultId>,
+    pub client: ClientId,
+    pub operations: Vec<Operation>,
+    pub receipt: Arc<Receipt>,
+}
+
+impl Model {
+    pub fn write(&mut self, write: &Write) -> WriteOutcome {
+        let before = self.clone();
+        self.try_write(write).unwrap_or_else(|error| {
+            *self = before;
+            WriteOutcome::Refused(error)
+        })
+    }
+
+    fn try_write(&mut self, write: &Write) -> Result<WriteOutcome, WriteError> {
+        if !self.knows(write.namespace) {
+            return Err(WriteError::Invalid(InvalidWrite::UnknownNamespace));
+        }
+        let found = write.operations.len();
+        if found > OPERATIONS_MAX {
+            return Err(WriteError::Invalid(InvalidWrite::TooManyOperations { found }));
+        }
+        let vault = match &write.vault {
+            Some(name) => Some(self.vault(write.namespace, name).ok_or(WriteError::VaultNotFound)?),
+            None => None,
+        };
+        if write.sequence == 0 || write.sequence == u64::MAX {
+            return Err(WriteError::Invalid(InvalidWrite::Sequence { found: write.sequence }));
+        }
+        let last = self.last_committed(write.namespace, vault, &write.client);
+        if write.sequence > last + 1 {
+            return Err(WriteError::SequenceGap { last_committed_sequence: last });
+        }
+        if write.sequence <= last {
+            return self.written_before(write, vault, last);
+        }
+        if last == 0 && self.clients() >= self.config.clients_max as usize {
+            return Err(WriteError::TooManyClients);
+        }
+        let results = self.operate(write, vault)?;
+        let receipt = Arc::new(Receipt {
+            tx_id: write.tx_id,
+            sequence: write.sequence,
+            log_index: write.log_index,
+            committed_at: self.time(),
+            actor: write.actor.clone(),
+            results,
+        });
+        self.committed.push(Committed {
+            namespace: write.namespace,
+            vault,
+            client: write.client.clone(),
+            operations: write.operations.clone(),
+            receipt: Arc::clone(&receipt),
+        });
+        Ok(WriteOutcome::Committed(receipt))
+    }
+
+    pub fn last_committed(&self, namespace: NamespaceId, vault: Option<VaultId>, client: &ClientId) -> u64 {
+        let mine = |c: &&Committed| c.namespace == namespace && c.vault == vault && c.client == *client;
+        self.committed.iter().filter(mine).map(|c| c.receipt.sequence).max().unwrap_or(0)
+    }
+
+    /// Every client that ever committed, counted once in every scope.
+    fn clients(&self) -> usize {
+        let mut all: Vec<_> =
+            self.committed.iter().map(|c| (c.namespace, c.vault, c.client.as_str())).collect();
+        all.sort_unstable();
+        all.dedup();
+        all.len()
+    }
+
+    fn written_before(
+        &self,
+        write: &Write,
+        vault: Option<VaultId>,
+        last: u64,
+    ) -> Result<WriteOutcome, WriteError> {
+        let is_it = |c: &Committed| {
+            c.namespace == write.namespace
+                && c.vault == vault
+                && c.client == write.client
+                && c.receipt.sequence == write.sequence
+        };
+        let place = self.committed.iter().position(is_it).unwrap();
+        let found = &self.committed[place];
+        let is_recent = self.committed.len() - place <= RESULTS_MAX
+            && self.time() < found.receipt.committed_at.plus_ms(RESULTS_MS);
+        if write.sequence < last && !is_recent {
+            return Err(WriteError::AlreadyCommitted { last_committed_sequence: last });
+        }
+        if found.operations != write.operations {
+            return Err(WriteError::SequenceReused { last_committed_sequence: last });
+        }
+        Ok(WriteOutcome::Exists(Arc::clone(&found.receipt)))
+    }
+
+    fn operate(&mut self, write: &Write, vault: Option<VaultId>) -> Result<Vec<OperationResult>, WriteError> {
+        let is_wrong = |operation: &Operation| operation.is_of_vault() != vault.is_some();
+        if let Some(operation) = write.operations.iter().position(is_wrong) {
+            return Err(WriteError::WrongScope { operation });
+        }
+        match vault {
+            Some(vault) => self.write_vault(vault, &write.operations),
+            None => (write.operations.iter().enumerate())
+                .map(|(place, operation)| self.change_namespace(write.namespace, place, operation))
+                .collect(),
+        }
+    }
+
+    fn change_namespace(
+        &mut self,
+        namespace: NamespaceId,
+        operation: usize,
+        asked: &Operation,
+    ) -> Result<OperationResult, WriteError> {
+        let outcome = match asked {
+            Operation::PutLimit { definition, expected_revision } => {
+                self.put(PutLimit { namespace, definition, expected_revision: *expected_revision })
+            }
+            Operation::DeleteLimit { key, expected_revision } => {
+                self.delete(DeleteLimit { namespace, key, expected_revision: *expected_revision })
+            }
+            Operation::OpenVault { vault } => {
+                return Ok(OperationResult::Vault(self.open_vault(namespace, vault)));
+            }
+            other => panic!("{other:?} is not about a namespace"),
+        };
+        let invalid = |why| WriteError::Invalid(InvalidWrite::Operation { operation, why });
+        match outcome {
+            LimitOutcome::Changed { limit, revision, status } => {
+                Ok(OperationResult::Limit { limit, revision, status })
+            }
+            LimitOutcome::Invalid(error) => Err(invalid(InvalidOperation::Definition(error))),
+            LimitOutcome::RevisionDiffers { revision } => {
+                Err(WriteError::ConditionFailed { operation, revision })
+            }
+            LimitOutcome::NotFound => Err(WriteError::ConditionFailed { operation, revision: 0 }),
+            LimitOutcome::KindDiffers => Err(invalid(InvalidOperation::LimitKindDiffers)),
+            other => panic!("{other:?} in a namespace that is known"),
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The transactions of a script: of several clients in several scopes, some again, some late, some wrong.
+
+use earmark_core::{
+    AccountName, Actor, AssetName, ClientId, CreditTerms, MEMO_BYTES_MAX, NamespaceId, OPERATIONS_MAX,
+    Operation, Overdraft, TxId, UnixMs, VaultName, Write,
+};
+
+use super::profile::Amounts;
+use super::{Script, TEAM};
+use crate::support::bank::{account, asset};
+use crate::support::step::Step;
+use crate::support::writer::vault;
+
+const WRITES_RECENT: usize = 12;
+const ACCOUNTS: [&str; 6] = ["revenue", "a", "b", "c", "sales", "never"];
+const ASSETS: [&str; 3] = ["usd", "usd", "eur"];
+
+impl Script {
+    /// Whose credit a limit takes. Two limits often mean the same account, and some mean one that is not there.
+    pub(super) fn terms(&mut self, timeout_seconds: u32) -> CreditTerms {
+        let random = &mut self.random;
+        let (place, payer, paid) = match random.below(100) {
+            _ if self.profile.is_calm => ("main", random.pick(&["a", "a", "b", "c"]), "revenue"),
+            0..4 => ("nowhere", "a", "revenue"),
+            4..7 => ("main", "never", "revenue"),
+            7..9 => ("main", "a", "never"),
+            9..25 => ("eu", random.pick(&["a", "b"]), "revenue"),
+            25..30 => ("main", "a", "a"),
+            30..50 => ("main", random.pick(&["a", "b", "c"]), "sales"),
+            _ => ("main", random.pick(&["a", "a", "a", "b", "c", "revenue"]), "revenue"),
+        };
+        let what = random.pick(&ASSETS);
+        CreditTerms {
+            timeout_seconds,
+            vault: vault(place),
+            account: account(payer),
+            asset: asset(what),
+            revenue: account(paid),
+        }
+    }
+
+    /// The transactions that come before all others: most open what most limits mean.
+    pub(super) fn first_write(&mut self, place: usize) -> Option<Step> {
+        let open_vault = |name| Operation::OpenVault { vault: vault(name) };
+        let (scope, operations) = match place {
+            0 => ((NamespaceId::DEFAULT, None), vec![open_vault("eu")]),
+            1 => ((TEAM, None), vec![open_vault("main"), open_vault("eu")]),
+            2 => ((NamespaceId::DEFAULT, Some("main")), self.opening(&["a", "b", "c", "sales"])),
+            3 => ((NamespaceId::DEFAULT, Some("eu")), self.opening(&["a", "b"])),
+            4 => ((TEAM, Some("main")), self.opening(&["a", "sales"])),
+            _ => return None,
+        };
+        if self.random.chance(10) && !self.profile.is_calm {
+            return Some(Step::Tick);
+        }
+        Some(self.written(scope, "setup", operations))
+    }
+
+    fn opening(&mut self, names: &[&str]) -> Vec<Operation> {
+        let mut operations = Vec::new();
+        for &name in names {
+            let overdraft = if self.random.chance(20) { Overdraft::Allow } else { Overdraft::Deny };
+            operations.push(Operation::OpenAccount { account: account(name), overdraft });
+            for what in ["usd", "eur"] {
+                if self.random.chance(60) || self.profile.is_calm {
+                    let (account, amount, memo) = (account(name), self.deposit(), String::new());
+                    operations.push(Operation::Issue { account, asset: asset(what), amount, memo });
+                }
+            }
+        }
+        operations
+    }
+
+    fn deposit(&mut self) -> u128 {
+        match self.profile.amounts {
+            _ if self.profile.is_calm => self.random.between(1_000, 2_000).into(),
+            Amounts::Small => self.random.between(10, 100).into(),
+            Amounts::Middling => self.random.between(100, 3_000).into(),
+            Amounts::Huge => {
+                let most = u128::from(u64::MAX);
+                self.random.pick(&[100, most, most + 7, 5 * most, 1 << 100])
+            }
+        }
+    }
+
+    /// The next transaction of a client, as it counts.
+    fn written(
+        &mut self,
+        (namespace, name): (NamespaceId, Option<&str>),
+        client: &str,
+        operations: Vec<Operation>,
+    ) -> Step {
+        let client = ClientId::new(client).unwrap();
+        let known = name.map(|name| self.shadow.vault(namespace, &vault(name)));
+        let sequence = match known {
+            Some(None) => 1,
+            Some(Some(vault)) => self.shadow.last_committed(namespace, Some(vault), &client) + 1,
+            None => self.shadow.last_committed(namespace, None, &client) + 1,
+        };
+        let write = Write {
+            namespace,
+            vault: name.map(vault),
+            client,
+            sequence,
+            operations,
+            tx_id: TxId(self.random.next().into()),
+            log_index: self.random.next(),
+            actor: Actor::new("user:script").unwrap(),
+        };
+        if self.writes.len() == WRITES_RECENT {
+            self.writes.remove(0);
+        }
+        self.writes.push(write.clone());
+        Step::Write(Box::new(write))
+    }
+
+    pub(super) fn write(&mut self) -> Step {
+        if self.random.chance(15) && !self.writes.is_empty() {
+            return self.written_again();
+        }
+        let scope = match self.random.below(100) {
+            0..66 => (NamespaceId::DEFAULT, Some("main")),
+            66..78 => (NamespaceId::DEFAULT, Some("eu")),
+            78..90 => (NamespaceId::DEFAULT, None),
+            90..95 => (TEAM, Some("main")),
+            95..97 => (TEAM, None),
+            97 => (NamespaceId(9), None),
+            _ => (NamespaceId::DEFAULT, Some("nowhere")),
+        };
+        let count = self.random.pick(&[0, 1, 1, 1, 1, 2, 3, 6]);
+        let mut operations: Vec<Operation> = (0..count).map(|_| self.operation(scope)).collect();
+        match self.random.below(300) {
+            0 => operations.resize(OPERATIONS_MAX + 1, Operation::OpenVault { vault: vault("eu") }),
+            1..5 => {
+                let other = if scope.1.is_some() { None } else { Some("main") };
+                operations.push(self.operation((scope.0, other)));
+            }
+            _ => {}
+        }
+        if self.random.chance(3) && !self.profile.is_calm {
+            operations = self.winding_up(scope);
+        }
+        let client = self.random.pick(&["setup", "billing", "ops"]);
+        let mut step = self.written(scope, client, operations);
+        if let Step::Write(write) = &mut step {
+            let next = write.sequence;
+            write.sequence = match self.random.below(100) {
+                0..4 => next + self.random.between(1, 3),
+                4..7 => next.saturating_sub(self.random.between(1, 3)),
+                7 => self.random.pick(&[0, u64::MAX - 1, u64::MAX]),
+                _ => next,
+            };
+        }
+        step
+    }
+
+    /// Empties an account and closes it, which fails while something of it is held.
+    fn winding_up(&mut self, (namespace, name): (NamespaceId, Option<&str>)) -> Vec<Operation> {
+        let (closed, heir) = (self.random.pick(&["sales", "b", "c"]), account("revenue"));
+        let vault = vault(name.unwrap_or("main"));
+        let from = account(closed);
+        let mut operations = vec![Operation::UnfreezeAccount { account: from.clone() }];
+        for what in ["usd", "eur"] {
+            let available = self.available(namespace, &vault, &from, &asset(what));
+            let (asset, amount, memo) = (asset(what), available.unsigned_abs(), String::new());
+            match available {
+                0 => {}
+                1.. => operations.push(Operation::Transfer {
+                    from: from.clone(),
+                    to: heir.clone(),
+                    asset,
+                    amount,
+                    memo,
+                }),
+                _ => operations.push(Operation::Issue { account: from.clone(), asset, amount, memo }),
+            }
+        }
+        operations.push(Operation::CloseAccount { account: from });
+        operations
+    }
+
+    /// A transaction that was sent before, with an id of its own; now and then with other content.
+    fn written_again(&mut self) -> Step {
+        let mut write = self.writes[self.random.index(self.writes.len())].clone();
+        write.tx_id = TxId(self.random.next().into());
+        match self.random.below(100) {
+            0..10 => drop(write.operations.pop()),
+            10..15 => write.client = ClientId::new("other").unwrap(),
+            _ => {}
+        }
+        Step::Write(Box::new(write))
+    }
+
+    fn operation(&mut self, (namespace, name): (NamespaceId, Option<&str>)) -> Operation {
+        match name {
+            Some(name) => self.vault_operation(namespace, &vault(name)),
+            None => self.namespace_operation(namespace),
+        }
+    }
+
+    fn namespace_operation(&mut self, namespace: NamespaceId) -> Operation {
+        match self.random.below(100) {
+            0..60 => match self.put_in(namespace) {
+                Step::Put { definition, expected_revision, .. } => {
+                    Operation::PutLimit { definition, expected_revision }
+                }
+                other => panic!("{other:?} puts nothing"),
+            },
+            60..75 if !self.profile.is_calm => match self.delete_in(namespace) {
+                Step::Delete { key, expected_revision, .. } => {
+                    Operation::DeleteLimit { key, expected_revision }
+                }
+                other => panic!("{other:?} deletes nothing"),
+            },
+            _ => Operation::OpenVault { vault: vault(self.random.pick(&["eu", "main", "us"])) },
+        }
+    }
+
+    fn vault_operation(&mut self, namespace: NamespaceId, vault: &VaultName) -> Operation {
+        let random = &mut self.random;
+        let (from, to) = (account(random.pick(&ACCOUNTS)), account(random.pick(&ACCOUNTS)));
+        let asset = asset(random.pick(&ASSETS));
+        let memo = if random.chance(1) { MEMO_BYTES_MAX + random.index(2) } else { 0 };
+        let (account, memo) = (from.clone(), "m".repeat(memo));
+        match random.below(100) {
+            8..13 | 24..27 if self.profile.is_calm => Operation::UnfreezeAccount { account },
+            0..8 => {
+                let overdraft = if random.chance(30) { Overdraft::Allow } else { Overdraft::Deny };
+                Operation::OpenAccount { account, overdraft }
+            }
+            8..13 => Operation::FreezeAccount { account },
+            13..24 => Operation::UnfreezeAccount { account },
+            24..27 => Operation::CloseAccount { account },
+            27..55 => {
+                let amount = self.added(namespace, vault, &account, &asset);
+                Operation::Issue { account, asset, amount, memo }
+            }
+            55..88 => {
+                let amount = self.taken(namespace, vault, &from, &asset);
+                Operation::Transfer { from, to, asset, amount, memo }
+            }
+            _ => {
+                let amount = self.taken(namespace, vault, &account, &asset);
+                Operation::Retire { account, asset, amount, memo }
+            }
+        }
+    }
+
+    /// What an account can spend now.
+    pub(super) fn available(
+        &self,
+        namespace: NamespaceId,
+        vault: &VaultName,
+        account: &AccountName,
+        asset: &AssetName,
+    ) -> i128 {
+        let info = self.shadow.vault(namespace, vault).and_then(|v| self.shadow.account(v, account));
+        let balances = info.map(|info| self.shadow.balances(UnixMs::new(self.clock), info.id));
+        let found = balances.iter().flatten().find(|balance| balance.asset == *asset);
+        found.map_or(0, |balance| balance.available)
+    }
+
+    /// An amount to issue: what covers a debt, nearly or exactly, or as much as any deposit.
+    fn added(
+        &mut self,
+        namespace: NamespaceId,
+        vault: &VaultName,
+        account: &AccountName,
+        asset: &AssetName,
+    ) -> u128 {
+        let available = self.available(namespace, vault, account, asset);
+        if available < 0 && self.random.chance(70) {
+            let owed = available.unsigned_abs();
+            return self.random.pick(&[owed, owed - 1, owed + 1, owed + 50]);
+        }
+        match self.random.below(60) {
+            0 => self.random.pick(&[0, u128::MAX]),
+            1 if matches!(self.profile.amounts, Amounts::Huge) => i128::MAX as u128,
+            _ => self.deposit(),
+        }
+    }
+
+    /// An amount to take: part of what is there, all of it, or a little more.
+    fn taken(
+        &mut self,
+        namespace: NamespaceId,
+        vault: &VaultName,
+        account: &AccountName,
+        asset: &AssetName,
+    ) -> u128 {
+        let available = self.available(namespace, vault, account, asset).max(0).unsigned_abs();
+        match self.random.below(60) {
+            0 => 0,
+            1 if matches!(self.profile.amounts, Amounts::Huge) => i128::MAX as u128,
+            2 => u128::MAX,
+            3..10 if self.profile.is_calm => available / 8,
+            3..10 => available,
+            10..16 => available + 1,
+            16..30 => available / 4,
+            _ => self.random.between(1, 20).into(),
+        }
+    }
+}
