@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use earmark_core::{Book, CommandBuffer, Config, Restore, UnixMs};
+use earmark_core::{Book, CommandBuffer, Config, Restore, UnixMs, VaultId};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -16,6 +16,11 @@ fuzz_target!(|bytes: &[u8]| {
         let Ok((command, taken)) = buffer.decode(commands) else { break };
         book.apply(now, command);
         rest = &commands[taken..];
+    }
+    for vault in (0..4).map(VaultId) {
+        for total in book.audit(vault) {
+            assert_eq!(total.issued.checked_sub(total.retired), Some(total.live), "{total:?}");
+        }
     }
     let snapshot: Vec<u8> = book.freeze().encode().flatten().collect();
     let mut restore = Restore::new(2);

@@ -4,9 +4,14 @@
 
 mod support;
 
-use earmark_core::{Book, CompleteOutcome, Config, LeaseId, Outcome, ReserveOutcome};
+use earmark_core::{
+    AccountId, Book, Command, CompleteOutcome, Config, JournalRecord, LeaseId, NamespaceId, Outcome,
+    ReserveOutcome, UnixMs, VaultId,
+};
 
+use support::bank::account;
 use support::desk::{Desk, START, concurrency, rolling};
+use support::journal::Journal;
 use support::random::Random;
 use support::script::Script;
 use support::snapshot::{restore, snapshot};
@@ -21,8 +26,15 @@ fn log(seed: u64) -> (Config, Vec<Timed>) {
     (script.config(), script.steps(STEPS))
 }
 
-fn apply(book: &mut Book, steps: &[Timed]) -> Vec<Outcome> {
-    steps.iter().map(|timed| book.apply(timed.now, timed.step.command())).collect()
+/// What each step is answered, and what it writes into the journal.
+type Answer = (Outcome, Vec<JournalRecord>);
+
+fn answer(book: &mut Book, timed: &Timed) -> Answer {
+    (book.apply(timed.now, timed.step.command()), book.drain_journal())
+}
+
+fn apply(book: &mut Book, steps: &[Timed]) -> Vec<Answer> {
+    steps.iter().map(|timed| answer(book, timed)).collect()
 }
 
 /// The place at which two snapshots differ tells more than a page of bytes.
@@ -74,13 +86,60 @@ fn a_snapshot_after_every_step_changes_nothing_either() {
         let mut straight = Book::new(config, seed);
         let mut book = Book::new(config, seed);
         for (place, timed) in steps.iter().enumerate() {
-            let expected = straight.apply(timed.now, timed.step.command());
+            let expected = answer(&mut straight, timed);
             let what = format!("EARMARK_SEED={seed}, step {place}: {timed:?}");
-            assert_eq!(book.apply(timed.now, timed.step.command()), expected, "{what}");
+            assert_eq!(answer(&mut book, timed), expected, "{what}");
             let bytes = snapshot(&mut book);
             assert_same_bytes(&bytes, &snapshot(&mut straight), &what);
             book = restore(&bytes, bytes.len(), seed).unwrap_or_else(|error| panic!("{what}: {error}"));
         }
+    });
+}
+
+/// Guards the tests above: they are about credit only if holds of every state go through their snapshots.
+#[test]
+fn the_snapshots_of_the_scripts_have_holds_that_live_that_ended_and_that_were_released() {
+    let (mut alive, mut ended, mut released, mut written) = (0, 0, 0, 0);
+    for seed in 0..60 {
+        let (config, steps) = log(seed);
+        let mut book = Book::new(config, seed);
+        let mut journal = Journal::default();
+        for timed in &steps {
+            let (_, records) = answer(&mut book, timed);
+            journal.add(records).unwrap();
+            let held = (0..12)
+                .flat_map(|id| book.balances(book.time(), AccountId(id)))
+                .map(|balance| balance.held)
+                .sum::<i128>();
+            alive += u32::from(held > 0);
+            ended += u32::from(journal.open() > 0 && held == 0);
+            released += u32::from(journal.releases > 0);
+            written += u32::from(journal.transactions > 0);
+        }
+    }
+    assert!(alive > 1_000 && ended > 100 && released > 1_000, "{alive} {ended} {released}");
+    assert!(written > 10_000, "{written}");
+}
+
+#[test]
+fn commands_applied_together_are_answered_as_one_by_one() {
+    each_seed("determinism, together", SEEDS / 3, |seed| {
+        let (config, mut steps) = log(seed);
+        let mut random = Random::new(seed);
+        let (mut single, mut together) = (Book::new(config, seed), Book::new(config, seed));
+        while !steps.is_empty() {
+            let count = (random.index(40) + 1).min(steps.len());
+            let rest = steps.split_off(count);
+            let now = steps[0].now;
+            let commands: Vec<Command<'_>> = steps.iter().map(|timed| timed.step.command()).collect();
+            let mut outcomes = Vec::new();
+            together.apply_all(now, &commands, &mut outcomes);
+            let expected: Vec<Outcome> = commands.iter().map(|command| single.apply(now, *command)).collect();
+            assert_eq!(outcomes, expected, "EARMARK_SEED={seed}");
+            assert_eq!(together.drain_journal(), single.drain_journal(), "EARMARK_SEED={seed}");
+            steps = rest;
+        }
+        assert_same_bytes(&snapshot(&mut together), &snapshot(&mut single), &format!("EARMARK_SEED={seed}"));
     });
 }
 
@@ -188,8 +247,21 @@ fn reads_leave_no_byte_behind() {
         if let Some((namespace, lease)) = timed.step.lease() {
             let _ = asked.lease(timed.now.plus_ms(random.below(100_000)), namespace, lease);
         }
+        read_credit(&asked, timed.now.plus_ms(random.below(1 << 32)));
         assert_same_bytes(&snapshot(&mut asked), &snapshot(&mut quiet), "reads");
     }
+}
+
+fn read_credit(book: &Book, at: UnixMs) {
+    for name in ["a", "never"] {
+        let _ = book.account(VaultId::MAIN, &account(name));
+    }
+    for number in 0..8 {
+        let _ = book.balances(at, AccountId(number));
+        let _ = book.audit(VaultId(number));
+    }
+    let client = earmark_core::ClientId::new("nobody").unwrap();
+    assert_eq!(book.last_committed(NamespaceId::DEFAULT, Some(VaultId::MAIN), &client), 0);
 }
 
 /// A lease outlived its limit, the key came back as a limit of another kind, and the late complete of the

@@ -7,8 +7,8 @@
 mod support;
 
 use earmark_core::{
-    Book, Command, CommandBuffer, Config, LeaseId, LimitId, LimitRef, LimitStatus, NamespaceId, Operation,
-    Overage, Part, PutLimit, Reserve, UnixMs,
+    AccountId, Book, Command, CommandBuffer, Config, LeaseId, LimitId, LimitRef, LimitStatus, NamespaceId,
+    Operation, Overage, Part, PutLimit, Reserve, UnixMs, VaultId,
 };
 
 use support::bank::{Bank, close, credit, freeze, issue, open, open_overdraft, transfer};
@@ -86,6 +86,16 @@ fn assert_sound(book: &mut Book, what: &str) {
         assert_eq!(usage.available, usage.capacity.saturating_sub(usage.reserved), "{what}: {id:?}");
     }
     assert!(book.leases() <= book.config().leases_max as usize, "{what}");
+    for vault in (0..8).map(VaultId) {
+        for total in book.audit(vault) {
+            assert_eq!(total.issued.checked_sub(total.retired), Some(total.live), "{what}: {total:?}");
+        }
+    }
+    for account in (0..32).map(AccountId) {
+        for balance in book.balances(now, account) {
+            assert!(balance.held >= 0, "{what}: {balance:?}");
+        }
+    }
     for info in book.limits(now, NamespaceId::DEFAULT) {
         let id = book.resolve(NamespaceId::DEFAULT, &info.definition.key);
         assert_eq!(id, Some(info.id), "{what}: {info:?}");
@@ -249,6 +259,41 @@ fn a_snapshot_that_contradicts_itself_is_refused_though_its_checksums_fit() {
     }
 }
 
+#[test]
+fn credit_that_contradicts_itself_is_refused_though_its_checksums_fit() {
+    let mut bank = Bank::new();
+    bank.does(vec![open("acme-a"), open("acme-b"), open("shut-c"), close("shut-c")]);
+    bank.does(vec![issue("acme-a", "usd", 0x0bad_cafe_0123), issue("acme-b", "eur", 7)]);
+    let mut ops = Writer::new("ops");
+    for name in ["vault-a", "vault-b"] {
+        ops.write(&mut bank.desk, vec![Operation::OpenVault { vault: vault(name) }]);
+    }
+    Writer::of_vault("client-a", "main").write(&mut bank.desk, Vec::new());
+    Writer::of_vault("client-b", "main").write(&mut bank.desk, Vec::new());
+    bank.desk.has(credit("usd", "acme-a", 60, Overage::Debt));
+    let lease = bank.desk.take(&[("usd", 0x1234_5678)]);
+    let bytes = snapshot(&mut bank.desk.book);
+    assert!(restore(&bytes, bytes.len(), 1).is_ok());
+    let amount = |amount: u64| amount.to_le_bytes();
+    let nobody = LeaseId::from_parts(START, 0xffff).to_u128().to_le_bytes();
+    let lease = lease.to_u128().to_le_bytes();
+    // The hold follows its lease, and its limit has the number 0.
+    let hold_of = |lease: [u8; 16], limit: u8| [&lease[..], &[limit, 0, 0, 0, 1, 0, 0, 0]].concat();
+    for (what, forged) in [
+        ("an account twice", replace(&bytes, b"acme-b", b"acme-a")),
+        ("a vault twice", replace(&bytes, b"vault-b", b"vault-a")),
+        ("a client twice", replace(&bytes, b"\0client-b", b"\0client-a")),
+        ("an asset twice", replace(&bytes, b"\x03\0\0\0eur", b"\x03\0\0\0usd")),
+        ("an account that stands nowhere", replace(&bytes, b"shut-c\x03", b"shut-c\x07")),
+        ("a hold of no lease", replace(&bytes, &hold_of(lease, 0), &hold_of(nobody, 0))),
+        ("a hold of no requirement", replace(&bytes, &hold_of(lease, 0), &hold_of(lease, 9))),
+        ("a lease that holds less", replace(&bytes, &amount(0x1234_5678), &amount(0))),
+    ] {
+        let Err(error) = restore(&forged, forged.len(), 1) else { panic!("{what} was accepted") };
+        assert!(error.to_string().contains("damaged"), "{what}: {error}");
+    }
+}
+
 /// Lets a Book of unknown origin live on for a while.
 fn use_up(book: &mut Book, seed: u64) {
     let start = book.time();
@@ -313,10 +358,13 @@ fn commands_from_the_ends_of_all_ranges_leave_the_book_sound() {
         let mut random = Random::new(seed);
         let times = [0, 1, START.get(), START.get() + 1, UnixMs::MAX.get() - 1, u64::MAX];
         let extremes = [0, 1, 2, u64::MAX / 2, u64::MAX - 1, u64::MAX];
+        let most = i128::MAX as u128;
+        let amounts = [1, u128::from(u64::MAX), most / 2, most - 1, most, most + 1];
         let config = Config {
             retention_ms: random.pick(&extremes),
             lease_ahead_ms: random.pick(&extremes),
             leases_max: random.pick(&[0, 1, 50, u32::MAX]),
+            clients_max: random.pick(&[0, 1, 9, u32::MAX]),
             ..Config::default()
         };
         let mut book = Book::new(config, seed);
@@ -330,6 +378,16 @@ fn commands_from_the_ends_of_all_ranges_leave_the_book_sound() {
                 *wall = UnixMs::new(random.pick(&times));
                 for part in parts {
                     part.amount = random.pick(&extremes);
+                }
+            }
+            if let Step::Write(write) = &mut step {
+                for operation in &mut write.operations {
+                    if let Operation::Issue { amount, .. }
+                    | Operation::Transfer { amount, .. }
+                    | Operation::Retire { amount, .. } = operation
+                    {
+                        *amount = random.pick(&amounts);
+                    }
                 }
             }
             // The end of time comes late, since nothing can follow it.
