@@ -1,14 +1,14 @@
 //! Credit held for leases: set aside with the limits, paid as it cost, given back on time.
 
 use earmark_core::{
-    Charge, CompleteOutcome, CreditShortage, JournalRecord, LeaseId, Overage, ReserveOutcome, Standing,
-    TIME_MAX, VaultId,
+    Charge, CompleteOutcome, CreditShortage, Definition, JournalRecord, Kind, LeaseId, LimitStatus, Overage,
+    ReserveOutcome, Standing, TIME_MAX, VaultId,
 };
 
 use crate::support::bank::{
-    Bank, account, close, credit, freeze, issue, open, open_overdraft, retire, transfer, unfreeze,
+    Bank, account, asset, close, credit, freeze, issue, open, open_overdraft, retire, transfer, unfreeze,
 };
-use crate::support::desk::{concurrency, rolling};
+use crate::support::desk::{changed, concurrency, rolling};
 use crate::support::snapshot::{restore, snapshot};
 
 /// An account `acme` with so many usd, and a limit `usd` on it that holds for 60 seconds.
@@ -385,4 +385,140 @@ fn the_first_shortage_in_their_order_is_the_one_that_is_told() {
     bank.does(vec![freeze("acme")]);
     assert_eq!(bank.short(&[("usd", 11)]).why, CreditShortage::Frozen);
     assert_eq!(bank.short(&[("nobody", 11)]).why, CreditShortage::UnknownAccount);
+}
+
+#[test]
+fn a_hold_keeps_the_terms_it_was_made_on() {
+    // (overage then, overage when it is settled) -> available of `acme` after a cost of 130 with 100 in all
+    for (then, later, left, paid) in
+        [(Overage::Debt, Overage::Deny, -30, 130), (Overage::Deny, Overage::Debt, 0, 100)]
+    {
+        let mut bank = bank(100, then);
+        bank.does(vec![open("bob"), open("sales"), issue("bob", "usd", 500)]);
+        let lease = bank.desk.take(&[("usd", 40)]);
+        // The limit now means another account, pays another one, and holds for another time.
+        let definition = Definition { overage: later, ..bank.paying("usd", "bob", "sales", 1) };
+        bank.desk.has(definition);
+        bank.desk.pass(2_000);
+        assert_eq!(sums(&bank), (60, 40, 0));
+        charged(&mut bank, lease, &[("usd", 130)]);
+        assert_eq!(sums(&bank), (left, 0, paid), "{then:?}");
+        assert_eq!((bank.available("bob", "usd"), bank.available("sales", "usd")), (500, 0));
+    }
+}
+
+#[test]
+fn a_limit_of_credit_goes_at_once_and_what_it_holds_stays_held() {
+    let mut bank = bank(100, Overage::Debt);
+    let lease = bank.desk.take(&[("usd", 40)]);
+    let id = bank.desk.id("usd");
+    assert_eq!(bank.desk.delete("usd"), changed(id, 2, LimitStatus::Deleted));
+    assert_eq!(bank.desk.book.usage(bank.desk.now(), id), None);
+    assert_eq!(sums(&bank), (60, 40, 0));
+    bank.refuses(vec![retire("acme", "usd", 61)]);
+    // Nobody completes it, and it still comes back on time.
+    bank.desk.pass(60_000);
+    assert_eq!(sums(&bank), (100, 0, 0));
+    charged(&mut bank, lease, &[("usd", 7)]);
+    assert_eq!(sums(&bank), (93, 0, 7));
+}
+
+#[test]
+fn several_accounts_and_assets_are_held_together_or_not_at_all() {
+    let mut bank = Bank::new();
+    bank.does(vec![
+        open("a"),
+        open("b"),
+        issue("a", "usd", 10),
+        issue("a", "eur", 10),
+        issue("b", "usd", 10),
+    ]);
+    let mut euros = credit("a:eur", "a", 60, Overage::Deny);
+    if let Kind::Credit(terms) = &mut euros.kind {
+        terms.asset = asset("eur");
+    }
+    bank.desk.has(euros);
+    bank.desk.has(credit("a:usd", "a", 60, Overage::Deny));
+    bank.desk.has(credit("b:usd", "b", 60, Overage::Deny));
+    let all = |bank: &Bank| {
+        [("a", "usd"), ("a", "eur"), ("b", "usd")].map(|(name, what)| {
+            let balance = bank.balance(name, what).unwrap();
+            (balance.available, balance.held)
+        })
+    };
+    for (wanted, first) in [
+        ([("a:usd", 11), ("a:eur", 1), ("b:usd", 1)], "a:usd"),
+        ([("a:usd", 1), ("a:eur", 11), ("b:usd", 1)], "a:eur"),
+        ([("a:usd", 1), ("a:eur", 1), ("b:usd", 11)], "b:usd"),
+        ([("b:usd", 11), ("a:usd", 11), ("a:eur", 11)], "a:eur"),
+    ] {
+        assert_eq!(bank.short(&wanted).limit, bank.desk.id(first), "{wanted:?}");
+        assert_eq!(all(&bank), [(10, 0); 3], "{wanted:?}");
+    }
+    let lease = bank.desk.take(&[("a:usd", 10), ("a:eur", 4), ("b:usd", 5)]);
+    assert_eq!(all(&bank), [(0, 10), (6, 4), (5, 5)]);
+    // What one asset or account gives back pays for no other.
+    let settlement = bank.desk.settle(lease, &[("a:usd", 14), ("a:eur", 0), ("b:usd", 5)]);
+    assert_eq!(settlement.charges.iter().map(|charge| charge.uncollected).sum::<u64>(), 4);
+    assert_eq!(all(&bank), [(0, 0), (10, 0), (5, 0)]);
+    assert_eq!((bank.available("revenue", "usd"), bank.available("revenue", "eur")), (15, 0));
+}
+
+#[test]
+fn a_frozen_account_gets_its_hold_back_and_pays_a_lease_that_is_late() {
+    for (actual, left, paid) in [(0, 100, 0), (30, 70, 30), (130, -30, 130)] {
+        for ms in [0, 60_000] {
+            let mut bank = bank(100, Overage::Debt);
+            let lease = bank.desk.take(&[("usd", 40)]);
+            bank.does(vec![freeze("acme")]);
+            bank.desk.pass(ms);
+            charged(&mut bank, lease, &[("usd", actual)]);
+            assert_eq!(sums(&bank), (left, 0, paid), "{actual} after {ms} ms");
+            // The debt of a frozen account is covered by what it takes.
+            bank.does(vec![issue("acme", "usd", 30)]);
+            assert_eq!(sums(&bank).0, left + 30);
+        }
+    }
+}
+
+#[test]
+fn what_is_held_can_be_neither_spent_nor_closed_away() {
+    let mut bank = bank(40, Overage::Debt);
+    bank.does(vec![open("bob"), open_overdraft("bank")]);
+    bank.desk.has(credit("o:usd", "bank", 60, Overage::Debt));
+    bank.desk.take(&[("usd", 40)]);
+    bank.desk.take(&[("o:usd", 5)]);
+    assert_eq!(bank.refuses(vec![retire("acme", "usd", 1)]).code(), "INSUFFICIENT_CREDIT");
+    assert_eq!(bank.refuses(vec![transfer("acme", "bob", "usd", 1)]).code(), "INSUFFICIENT_CREDIT");
+    assert_eq!(bank.refuses(vec![close("acme")]).code(), "CONFLICT");
+    // It has nothing and owes nothing, and yet it holds something.
+    assert_eq!(bank.refuses(vec![close("bank")]).code(), "CONFLICT");
+    bank.desk.pass(60_000);
+    bank.does(vec![close("bank"), retire("acme", "usd", 40), close("acme")]);
+}
+
+#[test]
+fn settlements_at_the_ends_of_the_range_lose_nothing() {
+    let most = i128::MAX as u128;
+    // The account that should be paid cannot count one more: the owner keeps what it has.
+    let mut full = Bank::new();
+    full.does(vec![open_overdraft("acme"), open("sales")]);
+    full.does(vec![issue("acme", "usd", most), transfer("acme", "sales", "usd", most)]);
+    full.desk.has(full.paying("usd", "acme", "sales", 60));
+    let lease = full.desk.take(&[("usd", 40)]);
+    let charge = charged(&mut full, lease, &[("usd", 50)]);
+    assert_eq!((charge.paid, charge.debt, charge.uncollected), (0, 0, 50));
+    full.assert_balanced();
+    assert_eq!((full.available("acme", "usd"), full.available("sales", "usd")), (0, i128::MAX));
+    // The owner cannot owe one more: what its hold does not cover is not collected.
+    let mut low = Bank::new();
+    low.does(vec![open_overdraft("acme"), open("bob")]);
+    low.does(vec![transfer("acme", "bob", "usd", most)]);
+    low.desk.has(credit("usd", "acme", 60, Overage::Debt));
+    assert_eq!(low.short(&[("usd", 2)]).why, CreditShortage::NotEnough);
+    let lease = low.desk.take(&[("usd", 1)]);
+    let charge = charged(&mut low, lease, &[("usd", 3)]);
+    assert_eq!((charge.paid, charge.debt, charge.uncollected), (1, 0, 2));
+    low.assert_balanced();
+    assert_eq!((low.available("acme", "usd"), low.available("revenue", "usd")), (i128::MIN, 1));
 }

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    Definition, InvalidOperation, InvalidWrite, Kind, LimitId, LimitStatus, NamespaceId, OPERATIONS_MAX,
-    Operation, OperationResult, RESULTS_MS, Receipt, TxId, VaultId, WriteError, WriteOutcome,
+    ASSETS_MAX, Config, Definition, InvalidOperation, InvalidWrite, Kind, LimitId, LimitStatus, NamespaceId,
+    OPERATIONS_MAX, Operation, OperationResult, Overage, RESULTS_MAX, RESULTS_MS, Receipt, ReserveOutcome,
+    TxId, VaultId, WriteError, WriteOutcome,
 };
 
+use crate::support::bank::{credit, issue, open, open_overdraft};
 use crate::support::desk::{Desk, concurrency, rolling};
 use crate::support::snapshot::{restore, snapshot};
 use crate::support::step::key;
@@ -206,4 +208,125 @@ fn committed_transactions_are_in_the_journal_once_and_refused_ones_are_not() {
         matches!(&journal[0], earmark_core::JournalRecord::Transaction(written) if written.receipt == receipt)
     );
     assert_eq!(desk.book.drain_journal(), []);
+}
+
+#[test]
+fn at_the_cap_new_clients_are_refused_and_known_ones_go_on_through_a_snapshot_too() {
+    let mut desk = Desk::with(Config { clients_max: 2, ..Config::default() });
+    let (mut ops, mut billing) = (Writer::new("ops"), Writer::of_vault("ops", "main"));
+    committed(ops.write(&mut desk, Vec::new()));
+    // A refused transaction makes no client.
+    assert_eq!(
+        refused(Writer::new("other").write(&mut desk, vec![delete("never")])).code(),
+        "CONDITION_FAILED"
+    );
+    committed(billing.write(&mut desk, Vec::new()));
+    for _ in 0..2 {
+        let error = refused(Writer::new("other").write(&mut desk, Vec::new()));
+        assert_eq!((&error, error.code()), (&WriteError::TooManyClients, "TOO_MANY_CLIENTS"));
+        committed(ops.write(&mut desk, Vec::new()));
+        committed(billing.write(&mut desk, Vec::new()));
+        let bytes = snapshot(&mut desk.book);
+        desk.book = restore(&bytes, bytes.len(), 2).unwrap();
+    }
+    assert_eq!((ops.last(&desk), billing.last(&desk)), (3, 3));
+}
+
+#[test]
+fn the_last_ten_thousand_results_are_kept_and_the_last_of_every_client_for_ever() {
+    let mut desk = Desk::new();
+    let (mut quiet, mut busy) = (Writer::of_vault("quiet", "main"), Writer::of_vault("busy", "main"));
+    let first = committed(quiet.write(&mut desk, Vec::new()));
+    let last = committed(quiet.write(&mut desk, Vec::new()));
+    for _ in 2..RESULTS_MAX {
+        committed(busy.write(&mut desk, Vec::new()));
+    }
+    assert_eq!(quiet.write_as(&mut desk, 1, Vec::new()), WriteOutcome::Exists(first));
+    committed(busy.write(&mut desk, Vec::new()));
+    for ms in [0, RESULTS_MS, 10 * RESULTS_MS] {
+        desk.pass(ms);
+        let error = refused(quiet.write_as(&mut desk, 1, Vec::new()));
+        assert_eq!(error, WriteError::AlreadyCommitted { last_committed_sequence: 2 });
+        assert_eq!(quiet.write_as(&mut desk, 2, Vec::new()), WriteOutcome::Exists(Arc::clone(&last)));
+        let bytes = snapshot(&mut desk.book);
+        desk.book = restore(&bytes, bytes.len(), 2).unwrap();
+    }
+}
+
+#[test]
+fn a_result_is_kept_for_five_minutes_and_not_a_millisecond_longer() {
+    let mut desk = Desk::new();
+    let mut writer = Writer::of_vault("billing", "main");
+    let first = committed(writer.write(&mut desk, Vec::new()));
+    desk.pass(1_000);
+    committed(writer.write(&mut desk, Vec::new()));
+    desk.pass(5 * 60 * 1_000 - 1_001);
+    assert_eq!(writer.write_as(&mut desk, 1, Vec::new()), WriteOutcome::Exists(first));
+    desk.pass(1);
+    let error = refused(writer.write_as(&mut desk, 1, Vec::new()));
+    assert_eq!(error, WriteError::AlreadyCommitted { last_committed_sequence: 2 });
+    // With other content too: nobody knows any more what it was.
+    let error = refused(writer.write_as(&mut desk, 1, vec![open("acme")]));
+    assert_eq!(error, WriteError::AlreadyCommitted { last_committed_sequence: 2 });
+}
+
+#[test]
+fn a_transaction_takes_as_many_operations_as_it_may_and_every_code_of_scope_has_its_place() {
+    let mut desk = Desk::new();
+    let mut writer = Writer::new("ops");
+    let receipt = committed(writer.write(&mut desk, vec![open_vault("eu"); OPERATIONS_MAX]));
+    // A vault that is known stays as it is.
+    assert_eq!(receipt.results, [OperationResult::Vault(VaultId(1)); OPERATIONS_MAX]);
+    assert_eq!(
+        committed(writer.write(&mut desk, vec![open_vault("main")])).results,
+        [OperationResult::Vault(VaultId::MAIN)]
+    );
+    let error = refused(writer.write(&mut desk, vec![open_vault("us"), open("acme")]));
+    assert_eq!(error, WriteError::WrongScope { operation: 1 });
+    assert_eq!(desk.book.vault(NamespaceId::DEFAULT, &vault("us")), None);
+    // Every vault has its own account for revenue.
+    let mut in_eu = Writer::of_vault("ops", "eu");
+    committed(in_eu.write(&mut desk, vec![issue("revenue", "usd", 1)]));
+    let gap = refused(in_eu.write_as(&mut desk, u64::MAX - 1, Vec::new()));
+    assert_eq!(gap, WriteError::SequenceGap { last_committed_sequence: 1 });
+}
+
+#[test]
+fn a_delete_and_a_put_hold_to_the_revision_they_expect() {
+    let mut desk = Desk::new();
+    let mut writer = Writer::new("ops");
+    committed(writer.write(&mut desk, vec![put(rolling("rpm", 5, 60)), put(rolling("rpm", 6, 60))]));
+    let delete_if = |revision| Operation::DeleteLimit { key: key("rpm"), expected_revision: Some(revision) };
+    for operation in [delete_if(1), delete_if(0), put_if(rolling("rpm", 7, 60), 1)] {
+        let error =
+            refused(writer.write(&mut desk, vec![Operation::OpenVault { vault: vault("v") }, operation]));
+        assert_eq!(error, WriteError::ConditionFailed { operation: 1, revision: 2 });
+    }
+    committed(writer.write(&mut desk, vec![put_if(rolling("rpm", 7, 60), 2), delete_if(3)]));
+    let error = refused(writer.write(&mut desk, vec![put_if(rolling("rpm", 1, 60), 4)]));
+    assert_eq!(error, WriteError::ConditionFailed { operation: 0, revision: 0 });
+    let receipt = committed(writer.write(&mut desk, vec![put_if(rolling("rpm", 1, 60), 0)]));
+    let (limit, status) = (LimitId(0), LimitStatus::Active);
+    assert_eq!(receipt.results, [OperationResult::Limit { limit, revision: 5, status }]);
+}
+
+#[test]
+fn a_vault_takes_so_many_assets_and_no_more() {
+    let mut desk = Desk::new();
+    let mut writer = Writer::of_vault("mint", "main");
+    let asset = |number: usize| issue("revenue", &format!("asset_{number}"), 1);
+    committed(writer.write(&mut desk, (0..ASSETS_MAX - 1).map(asset).collect()));
+    let error = refused(writer.write(&mut desk, vec![asset(ASSETS_MAX), asset(ASSETS_MAX + 1)]));
+    let why = InvalidOperation::TooManyAssets;
+    assert_eq!(error, WriteError::Invalid(InvalidWrite::Operation { operation: 1, why }));
+    // The one that was seen in vain takes no place.
+    committed(writer.write(&mut desk, vec![asset(ASSETS_MAX + 2)]));
+    assert_eq!(refused(writer.write(&mut desk, vec![asset(ASSETS_MAX)])).code(), "INVALID");
+    assert_eq!(desk.book.audit(VaultId::MAIN).len(), ASSETS_MAX);
+    // Nor does a lease bring one in, on an account that may owe.
+    committed(writer.write(&mut desk, vec![open_overdraft("acme")]));
+    desk.has(credit("usd", "acme", 60, Overage::Debt));
+    let lease = desk.lease();
+    assert!(matches!(desk.reserve(lease, &[("usd", 1)]), ReserveOutcome::InsufficientCredit(_)));
+    assert_eq!(desk.book.audit(VaultId::MAIN).len(), ASSETS_MAX);
 }
