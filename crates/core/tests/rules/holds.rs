@@ -353,6 +353,7 @@ fn holds_that_ended_leave_room_for_others_at_once_on_every_replica() {
     let bytes = snapshot(&mut bank.desk.book);
     let mut restored = restore(&bytes, bytes.len(), 4).unwrap();
     let lease = bank.desk.take(&[("usd", u64::MAX)]);
+    assert_eq!(sums(&bank), (2 * i128::from(u64::MAX), u64::MAX.into(), 0));
     std::mem::swap(&mut bank.desk.book, &mut restored);
     let reserved_at = bank.desk.now();
     assert_eq!(bank.desk.reserve(lease, &[("usd", u64::MAX)]), ReserveOutcome::Created { reserved_at });
