@@ -165,3 +165,40 @@ fn the_operation_to_blame_is_one_that_takes_what_is_not_there() {
     let too_much = vec![freeze("b"), retire("bank", "usd", most), issue("bank", "usd", 9)];
     assert_eq!(bank.refuses(too_much), invalid(1, InvalidOperation::OutOfRange));
 }
+
+#[test]
+fn an_account_is_closed_with_what_the_same_transaction_did_to_it_before() {
+    let mut bank = Bank::new();
+    bank.does(vec![open("a"), open("b"), issue("a", "usd", 5)]);
+    for operations in [
+        // What came in is of an asset that the account never had, of one that it has, or came before it left.
+        vec![issue("b", "usd", 1), close("b")],
+        vec![issue("b", "gold", 1), close("b")],
+        vec![transfer("a", "b", "usd", 5), close("b")],
+        vec![transfer("a", "b", "usd", 4), close("a")],
+    ] {
+        let said = format!("{operations:?}");
+        assert_eq!(bank.refuses(operations), WriteError::Conflict { operation: 1 }, "{said}");
+    }
+    // Nothing may follow, not even what would make it empty.
+    let late = vec![close("b"), transfer("a", "b", "usd", 5)];
+    assert_eq!(bank.refuses(late), WriteError::AccountClosed { operation: 1 });
+    bank.does(vec![issue("b", "gold", 1), retire("b", "gold", 1), close("b")]);
+    bank.does(vec![open("c"), transfer("a", "c", "usd", 5), close("a")]);
+    let bytes = snapshot(&mut bank.desk.book);
+    assert_eq!(snapshot(&mut restore(&bytes, bytes.len(), 1).unwrap()), bytes);
+    assert_eq!((bank.standing("a"), bank.standing("b")), (Standing::Closed, Standing::Closed));
+}
+
+#[test]
+fn a_refused_transaction_puts_every_account_back_to_where_it_stood() {
+    let mut bank = Bank::new();
+    bank.does(vec![open("a"), open("b"), freeze("b")]);
+    let before = snapshot(&mut bank.desk.book);
+    let there_and_back = [freeze("a"), unfreeze("a"), freeze("a"), unfreeze("b"), close("b"), open("c")];
+    let too_much = retire("revenue", "usd", 1);
+    bank.refuses([&there_and_back[..], &[too_much]].concat());
+    bank.refuses([&there_and_back[..], &[open("a")]].concat());
+    assert_eq!((bank.standing("a"), bank.standing("b")), (Standing::Open, Standing::Frozen));
+    assert_eq!(snapshot(&mut bank.desk.book), before);
+}

@@ -175,6 +175,15 @@ impl Script {
                 _ => operations.push(Operation::Issue { account: from.clone(), asset, amount, memo }),
             }
         }
+        if self.random.chance(20) {
+            let what = asset(self.random.pick(&ASSETS));
+            operations.push(Operation::Issue {
+                account: from.clone(),
+                asset: what,
+                amount: 3,
+                memo: String::new(),
+            });
+        }
         operations.push(Operation::CloseAccount { account: from });
         operations
     }
