@@ -272,21 +272,30 @@ fn credit_that_contradicts_itself_is_refused_though_its_checksums_fit() {
     Writer::of_vault("client-b", "main").write(&mut bank.desk, Vec::new());
     bank.desk.has(credit("usd", "acme-a", 60, Overage::Debt));
     let lease = bank.desk.take(&[("usd", 0x1234_5678)]);
+    let last = bank.desk.take(&[("usd", 5)]).to_u128().to_le_bytes();
     let bytes = snapshot(&mut bank.desk.book);
     assert!(restore(&bytes, bytes.len(), 1).is_ok());
     let amount = |amount: u64| amount.to_le_bytes();
     let nobody = LeaseId::from_parts(START, 0xffff).to_u128().to_le_bytes();
     let lease = lease.to_u128().to_le_bytes();
-    // The hold follows its lease, and its limit has the number 0.
-    let hold_of = |lease: [u8; 16], limit: u8| [&lease[..], &[limit, 0, 0, 0, 1, 0, 0, 0]].concat();
+    // A hold names its lease, its limit, the account that pays, the asset, the account that is paid, whether debt
+    // is kept, and whether it was released.
+    let hold = |lease: [u8; 16], limit: u8, account: u8, is_released: u8| {
+        [&lease[..], &[limit, 0, 0, 0, account, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, is_released]].concat()
+    };
+    let found = hold(lease, 0, 1, 0);
     for (what, forged) in [
         ("an account twice", replace(&bytes, b"acme-b", b"acme-a")),
         ("a vault twice", replace(&bytes, b"vault-b", b"vault-a")),
         ("a client twice", replace(&bytes, b"\0client-b", b"\0client-a")),
         ("an asset twice", replace(&bytes, b"\x03\0\0\0eur", b"\x03\0\0\0usd")),
         ("an account that stands nowhere", replace(&bytes, b"shut-c\x03", b"shut-c\x07")),
-        ("a hold of no lease", replace(&bytes, &hold_of(lease, 0), &hold_of(nobody, 0))),
-        ("a hold of no requirement", replace(&bytes, &hold_of(lease, 0), &hold_of(lease, 9))),
+        ("a hold of no lease", replace(&bytes, &found, &hold(nobody, 0, 1, 0))),
+        ("a hold of no requirement", replace(&bytes, &found, &hold(lease, 9, 1, 0))),
+        ("a hold of no account", replace(&bytes, &found, &hold(lease, 0, 99, 0))),
+        ("a hold of no balance", replace(&bytes, &found, &hold(lease, 0, 2, 0))),
+        ("a hold that lives and was released", replace(&bytes, &hold(last, 0, 1, 0), &hold(last, 0, 1, 1))),
+        ("more held than can be counted", replace(&bytes, &amount(0x1234_5678), &amount(u64::MAX))),
         ("a lease that holds less", replace(&bytes, &amount(0x1234_5678), &amount(0))),
     ] {
         let Err(error) = restore(&forged, forged.len(), 1) else { panic!("{what} was accepted") };

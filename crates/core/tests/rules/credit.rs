@@ -80,6 +80,8 @@ fn every_refusal_has_its_code_and_its_operation_and_changes_nothing() {
     let found = MEMO_BYTES_MAX + 1;
     assert_eq!(bank.refuses(vec![long]), invalid(0, InvalidOperation::MemoTooLong { found }));
     assert_eq!(bank.standing("rich"), Standing::Open);
+    let memo = "m".repeat(MEMO_BYTES_MAX);
+    bank.does(vec![Operation::Issue { account: account("rich"), asset: asset("usd"), amount: 1, memo }]);
 }
 
 #[test]
