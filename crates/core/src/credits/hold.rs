@@ -141,8 +141,7 @@ impl Credits {
         let state = &mut self.state;
         if hold.ends_at > now {
             let balance = state.balances.get_mut(hold.balance);
-            // What ended makes room in the sum, whether or not its release was written down.
-            balance.held.expire(&mut state.nodes, now);
+            // What ended and is still in the sums may make them wrap; without it they are right again.
             balance.held.add(&mut state.nodes, hold.ends_at, Sums::unsettled(hold.amount));
         }
         (hold.prev, hold.next) = (NONE, NONE);
