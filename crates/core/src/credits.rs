@@ -5,6 +5,7 @@
 //! account has at most one live posting per asset, its balance.
 
 mod account;
+mod amount;
 mod draft;
 mod hold;
 pub mod plan;
@@ -16,6 +17,7 @@ use std::collections::BTreeMap;
 
 pub use account::{ACCOUNTS_MAX, AccountId, AssetId, Standing};
 pub(crate) use account::{Account, Balance};
+pub use amount::parse_credit;
 pub(crate) use draft::{CreditRefusal, Culprit, Draft, Shortfall};
 pub(crate) use hold::{Hold, second};
 pub use plan::Overdraft;

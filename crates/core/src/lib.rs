@@ -48,7 +48,7 @@ mod wire;
 pub use book::*;
 pub use credits::{
     ACCOUNTS_MAX, ASSETS_MAX, AccountId, AccountInfo, AssetId, AssetTotals, BalanceInfo, Overdraft, Standing,
-    VAULTS_MAX,
+    VAULTS_MAX, parse_credit,
 };
 pub use id::*;
 pub use limits::{

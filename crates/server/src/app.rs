@@ -2,12 +2,12 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::Bytes;
 use earmark_admission::{Backend, BackendError};
 use earmark_core::{Actor, NameError, NamespaceName};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::budget::Budget;
@@ -33,7 +33,7 @@ pub(crate) struct App {
     pub(crate) openapi: Bytes,
     pub(crate) bodies: Arc<Budget>,
     pub(crate) answers: Arc<Budget>,
-    is_draining: AtomicBool,
+    is_draining: watch::Sender<bool>,
 }
 
 impl App {
@@ -52,18 +52,27 @@ impl App {
             openapi: Bytes::from(document().to_string()),
             bodies: Budget::of(bodies_bytes_max),
             answers: Budget::of(ANSWERS_BYTES_MAX),
-            is_draining: AtomicBool::new(false),
+            is_draining: watch::Sender::new(false),
         })
     }
 
     /// From now on it is not ready.
     pub(crate) fn drain(&self) {
-        self.is_draining.store(true, Ordering::Relaxed);
+        self.is_draining.send_replace(true);
+    }
+
+    /// Ends when it is to drain.
+    pub(crate) fn draining(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut is_draining = self.is_draining.subscribe();
+        async move {
+            // If whoever could say it is gone, everything ends as well.
+            _ = is_draining.wait_for(|is_draining| *is_draining).await;
+        }
     }
 
     /// Whether it can serve; if not, why not.
     pub(crate) fn ready(&self) -> Result<(), String> {
-        if self.is_draining.load(Ordering::Relaxed) {
+        if *self.is_draining.borrow() {
             return Err(SHUTTING_DOWN.into());
         }
         self.backend.ready()

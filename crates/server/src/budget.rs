@@ -5,6 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::body::Bytes;
 
+/// Answers from this size on count towards the budget. Hardly any answer to a single reserve or complete does,
+/// and of smaller ones only so many can wait as connections and their streams allow.
+pub(crate) const LARGE_BYTES: usize = 4 << 10;
+
 /// So many bytes, and no more, are held at once.
 #[derive(Debug)]
 pub(crate) struct Budget {

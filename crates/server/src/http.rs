@@ -1,7 +1,5 @@
 //! The wire format: what clients send and get. Nothing outside this module knows any of it.
 
-mod answer;
-mod body;
 mod complete;
 mod health;
 mod leases;
@@ -20,10 +18,8 @@ mod shape;
 mod vaults;
 mod write;
 
-pub use body::BODY_BYTES_MAX;
 pub(crate) use openapi::document;
 pub(crate) use reply::Reply;
-pub(crate) use request_id::RequestIds;
+pub(crate) use request_id::{REQUEST_ID, RequestIds};
 pub(crate) use route::ROUTES;
 pub(crate) use serve::router;
-pub(crate) use write::WRITE_CODES;

@@ -1,4 +1,4 @@
-//! Earmark over HTTP: the limits API, health, metrics, and a description of itself.
+//! Earmark over HTTP and gRPC on one port: the API, health, metrics, and a description of itself.
 //!
 //! One table of routes drives both what is served and what `/openapi.json` says of it. A request is read
 //! and checked in full before the [`Backend`](earmark_admission::Backend) sees any of it; what is malformed
@@ -20,8 +20,12 @@
 //! # }
 //! ```
 
+mod answer;
 mod app;
+mod body;
 mod budget;
+mod carry_out;
+mod grpc;
 mod http;
 mod metrics;
 mod server;
@@ -29,4 +33,4 @@ mod server;
 pub use metrics::install_metrics;
 pub use server::{Server, ServerError, ServerOptions};
 
-pub use http::BODY_BYTES_MAX;
+pub use body::BODY_BYTES_MAX;

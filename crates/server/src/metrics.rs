@@ -3,6 +3,7 @@
 //! A server has its own recorder, so that several in one process do not mix. What other crates record
 //! through the `metrics` facade goes to one recorder of the process; `/metrics` shows both.
 
+mod calls;
 mod denials;
 
 use std::sync::OnceLock;
@@ -14,8 +15,11 @@ use earmark_admission::{CompleteAnswer, Stats};
 use earmark_core::LimitKey;
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use tonic::Code;
 
-use crate::http::{ROUTES, WRITE_CODES};
+use crate::answer::WRITE_CODES;
+use crate::http::ROUTES;
+use calls::Calls;
 use denials::Denials;
 
 const METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
@@ -141,6 +145,7 @@ pub(crate) struct Metrics {
     credit_denials: Denials,
     /// One for each route, and one for what matches none.
     routes: Vec<Served>,
+    calls: Calls,
     gauges: Gauges,
     connections: AtomicUsize,
     refused: Counter,
@@ -187,6 +192,7 @@ impl Metrics {
             denials: Denials::default(),
             credit_denials: Denials::default(),
             routes: labels.map(|label| Served::new(&recorder, label)).collect(),
+            calls: Calls::new(&recorder),
             gauges: Gauges {
                 connections: gauge("earmark_connections"),
                 queue_depth: gauge("earmark_queue_depth"),
@@ -271,6 +277,11 @@ impl Metrics {
         served.statuses[at].get_or_init(make).increment(1);
     }
 
+    /// A call was answered. `place` is that of the method in the table.
+    pub(crate) fn called(&self, place: usize, code: Code, took: Duration) {
+        self.calls.count(&self.recorder, place, code, took);
+    }
+
     pub(crate) fn connection_opened(&self) {
         self.connections.fetch_add(1, Ordering::Relaxed);
     }
@@ -327,8 +338,9 @@ fn recorder() -> PrometheusRecorder {
     let with_buckets = |builder: PrometheusBuilder, name: &str, buckets: &[f64]| {
         builder.set_buckets_for_metric(Matcher::Full(name.into()), buckets).ok()
     };
-    // Only an empty list of buckets is refused, and neither is.
+    // Only an empty list of buckets is refused, and none is.
     let builder = with_buckets(PrometheusBuilder::new(), "earmark_http_request_seconds", &SECONDS)
+        .and_then(|builder| with_buckets(builder, calls::SECONDS, &SECONDS))
         .and_then(|builder| with_buckets(builder, "earmark_batch_size", &BATCH_SIZES));
     builder.unwrap_or_default().build_recorder()
 }

@@ -12,16 +12,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use earmark_admission::Backend;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::app::App;
+use crate::grpc::Grpc;
 use crate::http::router;
 use crate::metrics::install_metrics;
-use connection::{Stop, Terms, Unserved, refuse};
+use connection::{Services, Stop, Terms, Unserved, refuse};
 
 /// How often what was recorded is summed up.
 const UPKEEP: Duration = Duration::from_secs(1);
@@ -84,6 +84,9 @@ pub enum ServerError {
     /// A bug: the namespace that always exists has no name.
     #[error(transparent)]
     Namespace(#[from] earmark_core::NameError),
+    /// A bug: what the server says of its gRPC services cannot be read.
+    #[error("the description of the gRPC services cannot be read: {0}")]
+    Description(#[from] tonic_reflection::server::Error),
 }
 
 /// A server that listens. Nothing is accepted before [`Server::run`].
@@ -92,6 +95,7 @@ pub struct Server {
     listener: TcpListener,
     local_addr: SocketAddr,
     app: Arc<App>,
+    services: Services,
 }
 
 impl Server {
@@ -109,7 +113,8 @@ impl Server {
         let listener = TcpListener::bind(listen).await.map_err(failed)?;
         let local_addr = listener.local_addr().map_err(failed)?;
         let app = Arc::new(App::new(backend, options.request_timeout, options.bodies_bytes_max)?);
-        Ok(Server { options, listener, local_addr, app })
+        let services = Services { router: router(&app), grpc: Grpc::new(&app)? };
+        Ok(Server { options, listener, local_addr, app, services })
     }
 
     /// Where it listens.
@@ -124,8 +129,8 @@ impl Server {
     /// # Errors
     /// None so far.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServerError> {
-        let Server { options, listener, app, .. } = self;
-        let mut connections = Connections::new(&options, &app);
+        let Server { options, listener, app, services, .. } = self;
+        let mut connections = Connections::new(&options, &app, services);
         let mut upkeep = tokio::time::interval(UPKEEP);
         tokio::pin!(shutdown);
         loop {
@@ -152,7 +157,7 @@ impl Server {
 /// The connections that are open.
 struct Connections {
     app: Arc<App>,
-    router: Router,
+    services: Services,
     terms: Terms,
     places: Arc<Semaphore>,
     refusals: Arc<Semaphore>,
@@ -161,11 +166,11 @@ struct Connections {
 }
 
 impl Connections {
-    fn new(options: &ServerOptions, app: &Arc<App>) -> Connections {
+    fn new(options: &ServerOptions, app: &Arc<App>, services: Services) -> Connections {
         let (say, hear) = watch::channel(false);
         Connections {
             app: Arc::clone(app),
-            router: router(app),
+            services,
             terms: Terms::new(options.header_timeout, options.request_timeout),
             places: Arc::new(Semaphore::new(options.connections_max.min(Semaphore::MAX_PERMITS))),
             refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
@@ -182,7 +187,7 @@ impl Connections {
         }
         if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
             let open = Open::new(Arc::clone(&self.app), place);
-            let serving = connection::serve(stream, self.router.clone(), self.terms, self.stop.1.clone());
+            let serving = connection::serve(stream, self.services.clone(), self.terms, self.stop.1.clone());
             self.tasks.spawn(async move {
                 serving.await;
                 drop(open);

@@ -1,8 +1,10 @@
 //! Transactions: sequenced, atomic lists of operations.
 
+use std::fmt;
+
 use super::command::NamespaceId;
 use crate::credits::Overdraft;
-use crate::id::{AccountName, Actor, AssetName, ClientId, LimitKey, VaultName};
+use crate::id::{AccountName, Actor, AssetName, ClientId, LeaseId, LimitKey, VaultName};
 use crate::limits::Definition;
 
 /// The most operations of one transaction.
@@ -10,9 +12,15 @@ pub const OPERATIONS_MAX: usize = 256;
 /// The longest memo, in bytes.
 pub const MEMO_BYTES_MAX: usize = 256;
 
-/// A transaction's own id, assigned by whoever orders the commands.
+/// A transaction's own id, assigned by whoever orders the commands. Written as a ULID.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TxId(pub u128);
+
+impl fmt::Display for TxId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        LeaseId::from_u128(self.0).fmt(f)
+    }
+}
 
 /// A transaction: all its operations are applied, once, or none is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,6 +125,21 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// The name of what it is about; empty if it moves credit, for which there is an entry to name.
+    #[must_use]
+    pub fn subject(&self) -> &str {
+        match self {
+            Operation::PutLimit { definition, .. } => definition.key.as_str(),
+            Operation::DeleteLimit { key, .. } => key.as_str(),
+            Operation::OpenVault { vault } => vault.as_str(),
+            Operation::OpenAccount { account, .. }
+            | Operation::FreezeAccount { account }
+            | Operation::UnfreezeAccount { account }
+            | Operation::CloseAccount { account } => account.as_str(),
+            Operation::Issue { .. } | Operation::Transfer { .. } | Operation::Retire { .. } => "",
+        }
+    }
+
     /// Whether it is about a vault, and not about a namespace.
     #[must_use]
     pub const fn is_of_vault(&self) -> bool {

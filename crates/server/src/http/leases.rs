@@ -8,16 +8,17 @@ use super::limits::failed;
 use super::reply::Reply;
 use super::serve::Call;
 use crate::app::App;
+use crate::carry_out::{self, NO_SUCH_LEASE};
 
 pub(super) async fn get(app: &App, call: Call) -> Reply {
     let lease: LeaseId = match call.name().parse() {
         Ok(lease) => lease,
         Err(error) => return Reply::invalid(&format!("{error}")),
     };
-    match app.by(call.deadline, app.backend.lease(app.namespace.clone(), lease)).await {
-        Ok(Ok(Some(view))) => Reply::ok(&Lease { lease: LeaseWire::of(lease, &view) }),
-        Ok(Ok(None)) => Reply::not_found("lease_id: no such lease is remembered"),
-        Ok(Err(error)) | Err(error) => failed(&error),
+    match carry_out::read(app, &call.ticket, app.backend.lease(app.namespace.clone(), lease)).await {
+        Ok(Some(view)) => Reply::ok(&Lease { lease: LeaseWire::of(lease, &view) }),
+        Ok(None) => Reply::not_found(NO_SUCH_LEASE),
+        Err(error) => failed(&error),
     }
 }
 

@@ -1,29 +1,27 @@
 //! `/v1/admin/limits`: what limits there are, and how full they are.
 
-use std::future::Future;
-use std::sync::Arc;
-
 use axum::http::StatusCode;
 use earmark_admission::{
     BackendError, DeleteLimitRequest, LimitChange, LimitDocument, LimitError, PutLimitRequest,
 };
 use earmark_core::{LimitInfo, LimitKey, LimitStatus, Usage};
 use serde::Serialize;
-use tokio::task::JoinError;
 
-use super::reply::{BACKEND_ERROR, OVERLOADED, Reply};
+use super::reply::Reply;
 use super::serve::{Call, bare};
 use super::shape::{DEFINITION, LIMIT_KEY};
+use crate::answer::{BACKEND_ERROR, OVERLOADED};
 use crate::app::App;
+use crate::carry_out::{self, NO_SUCH_LIMIT};
 
 pub(super) async fn put(app: &App, call: Call) -> Reply {
     let definition = match definition(&call) {
         Ok(document) => document.into_definition(),
         Err(reply) => return reply,
     };
-    let (backend, namespace) = (Arc::clone(&app.backend), app.namespace.clone());
+    let namespace = app.namespace.clone();
     let request = PutLimitRequest { namespace, definition, expected_revision: None };
-    change(app, &call, async move { backend.put_limit(request).await }).await
+    changed(carry_out::put_limit(app, &call.ticket, request).await)
 }
 
 pub(super) async fn delete(app: &App, call: Call) -> Reply {
@@ -31,15 +29,14 @@ pub(super) async fn delete(app: &App, call: Call) -> Reply {
         Ok(key) => key,
         Err(reply) => return reply,
     };
-    let (backend, namespace) = (Arc::clone(&app.backend), app.namespace.clone());
-    let request = DeleteLimitRequest { namespace, key, expected_revision: None };
-    change(app, &call, async move { backend.delete_limit(request).await }).await
+    let request = DeleteLimitRequest { namespace: app.namespace.clone(), key, expected_revision: None };
+    changed(carry_out::delete_limit(app, &call.ticket, request).await)
 }
 
 pub(super) async fn list(app: &App, call: Call) -> Reply {
-    match app.by(call.deadline, app.backend.limits(app.namespace.clone())).await {
-        Ok(Ok(limits)) => Reply::ok(&Limits { limits: limits.iter().map(LimitWire::of).collect() }),
-        Ok(Err(error)) | Err(error) => failed(&error),
+    match carry_out::read(app, &call.ticket, app.backend.limits(app.namespace.clone())).await {
+        Ok(limits) => Reply::ok(&Limits { limits: limits.iter().map(LimitWire::of).collect() }),
+        Err(error) => failed(&error),
     }
 }
 
@@ -48,10 +45,10 @@ pub(super) async fn get(app: &App, call: Call) -> Reply {
         Ok(key) => key,
         Err(reply) => return reply,
     };
-    match app.by(call.deadline, app.backend.limit(app.namespace.clone(), key)).await {
-        Ok(Ok(Some(limit))) => Reply::ok(&Limit { limit: LimitWire::of(&limit) }),
-        Ok(Ok(None)) => no_such_limit(),
-        Ok(Err(error)) | Err(error) => failed(&error),
+    match carry_out::read(app, &call.ticket, app.backend.limit(app.namespace.clone(), key)).await {
+        Ok(Some(limit)) => Reply::ok(&Limit { limit: LimitWire::of(&limit) }),
+        Ok(None) => no_such_limit(),
+        Err(error) => failed(&error),
     }
 }
 
@@ -60,10 +57,10 @@ pub(super) async fn usage(app: &App, call: Call) -> Reply {
         Ok(key) => key,
         Err(reply) => return reply,
     };
-    match app.by(call.deadline, app.backend.usage(app.namespace.clone(), key)).await {
-        Ok(Ok(Some(usage))) => Reply::ok(&UsageWire::of(&usage)),
-        Ok(Ok(None)) => no_such_limit(),
-        Ok(Err(error)) | Err(error) => failed(&error),
+    match carry_out::read(app, &call.ticket, app.backend.usage(app.namespace.clone(), key)).await {
+        Ok(Some(usage)) => Reply::ok(&UsageWire::of(&usage)),
+        Ok(None) => no_such_limit(),
+        Err(error) => failed(&error),
     }
 }
 
@@ -90,17 +87,7 @@ fn definition(call: &Call) -> Result<LimitDocument, Reply> {
     serde_json::from_slice(&call.body).map_err(|error| Reply::invalid(&bare(&error)))
 }
 
-/// Carries a change out. It has several steps, so it goes on by itself if nobody waits for it any longer.
-async fn change(
-    app: &App,
-    call: &Call,
-    change: impl Future<Output = Result<LimitChange, LimitError>> + Send + 'static,
-) -> Reply {
-    let lost = |error: JoinError| Err(BackendError::Failed(error.to_string()).into());
-    let changed = match app.by(call.deadline, tokio::spawn(change)).await {
-        Ok(changed) => changed.unwrap_or_else(lost),
-        Err(error) => Err(error.into()),
-    };
+fn changed(changed: Result<LimitChange, LimitError>) -> Reply {
     match changed {
         Ok(change) => Reply::ok(&Changed { ok: true, status: name(change.status) }),
         Err(LimitError::NotFound) => no_such_limit(),
@@ -110,7 +97,7 @@ async fn change(
 }
 
 fn no_such_limit() -> Reply {
-    Reply::not_found("key: no limit has this key")
+    Reply::not_found(NO_SUCH_LIMIT)
 }
 
 pub(super) fn name(status: LimitStatus) -> &'static str {

@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-use super::body::BODY_BYTES_MAX;
 use super::request_id::REQUEST_ID_BYTES_MAX;
 use super::route::{Documented, ROUTES, Route, WITH_BODY};
 use super::schema::schemas;
 use super::shape::{ACCOUNT, CLIENT, LIMIT_KEY, Shape, VAULT};
+use crate::body::BODY_BYTES_MAX;
 
 /// The whole document, OpenAPI 3.1.
 pub(crate) fn document() -> Value {

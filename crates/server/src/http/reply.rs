@@ -4,6 +4,9 @@ use axum::body::Bytes;
 use axum::http::{HeaderValue, StatusCode};
 use serde::Serialize;
 
+use crate::answer::{BACKEND_ERROR, INVALID_REQUEST, OVERLOADED};
+use crate::body::{Unread, Why};
+
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// The text format of Prometheus.
 pub(super) const PROMETHEUS: HeaderValue =
@@ -29,6 +32,12 @@ pub(crate) struct Reply {
 struct Problem<'a> {
     error: &'a str,
     message: &'a str,
+}
+
+/// A batch: each answer on its own.
+#[derive(Serialize)]
+pub(super) struct Results<T> {
+    pub(super) results: Vec<T>,
 }
 
 impl Reply {
@@ -74,16 +83,24 @@ impl Reply {
         Reply::problem(StatusCode::SERVICE_UNAVAILABLE, NOT_READY, why)
     }
 
+    /// Why there is no body to answer to.
+    pub(super) fn unread(unread: &Unread) -> Reply {
+        let message = unread.message();
+        let reply = match unread.why {
+            Why::TooLarge => Reply::problem(StatusCode::PAYLOAD_TOO_LARGE, INVALID_REQUEST, &message),
+            Why::NoRoom => Reply::overloaded(&message),
+            Why::TooSlow => Reply::too_slow(&message),
+            Why::CutShort(_) => Reply::invalid(&message),
+        };
+        if unread.is_drained { reply } else { reply.closing() }
+    }
+
     pub(super) fn closing(self) -> Reply {
         Reply { closes: true, ..self }
     }
 }
 
-// The codes that stand alone in the field `error`.
-pub(super) const INVALID_REQUEST: &str = "invalid_request";
-pub(super) const LEASE_EXPIRED: &str = "lease_expired";
-pub(super) const OVERLOADED: &str = "overloaded";
-pub(super) const BACKEND_ERROR: &str = "backend_error";
+// Further codes, besides those of reserves and completes, that stand alone in the field `error`.
 pub(super) const NOT_FOUND: &str = "not_found";
 pub(super) const NOT_READY: &str = "not_ready";
 pub(super) const METHOD_NOT_ALLOWED: &str = "method_not_allowed";

@@ -26,7 +26,7 @@ impl RequestIds {
     }
 
     /// The client's own id if it is fit to be logged, else a new one.
-    pub(super) fn of(&self, headers: &HeaderMap) -> HeaderValue {
+    pub(crate) fn of(&self, headers: &HeaderMap) -> HeaderValue {
         match headers.get(REQUEST_ID) {
             Some(id) if is_fit(id.as_bytes()) => id.clone(),
             _ => self.make(),

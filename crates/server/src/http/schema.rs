@@ -6,12 +6,12 @@ use earmark_admission::BATCH_MAX;
 use earmark_core::REQUIREMENTS_MAX;
 use serde_json::{Map, Value, json};
 
-use super::answer::{INSUFFICIENT_CREDIT, LIMIT_DECREASING, UNKNOWN_LIMIT_KEY};
-use super::reply::{
-    BACKEND_ERROR, INVALID_REQUEST, LEASE_EXPIRED, METHOD_NOT_ALLOWED, NOT_FOUND, NOT_READY, OVERLOADED,
-    REQUEST_TIMEOUT,
-};
+use super::reply::{METHOD_NOT_ALLOWED, NOT_FOUND, NOT_READY, REQUEST_TIMEOUT};
 use super::shape::{DEFINITION_FIELDS, LIMIT_KEY, LIMIT_KINDS, LimitKind, Shape, object};
+use crate::answer::{
+    BACKEND_ERROR, INSUFFICIENT_CREDIT, INVALID_REQUEST, LEASE_EXPIRED, LIMIT_DECREASING, OVERLOADED,
+    UNKNOWN_LIMIT_KEY,
+};
 
 /// All schemas that routes refer to.
 pub(super) fn schemas() -> Value {

@@ -13,37 +13,29 @@ use axum::routing::on;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use super::body;
 use super::parse::Object;
 use super::query;
 use super::reply::{METHOD_NOT_ALLOWED, Reply};
 use super::request_id::REQUEST_ID;
 use super::route::{ROUTES, Route, UNMATCHED};
 use super::shape::Shape;
+use crate::answer::TOO_MANY_LARGE;
 use crate::app::App;
-use crate::budget::Budget;
-
-/// Answers from this size on count towards the budget. Hardly any answer to a single reserve or complete does,
-/// and of smaller ones only so many can wait as connections and their streams allow.
-const LARGE_BYTES: usize = 4 << 10;
+use crate::body;
+use crate::budget::{Budget, LARGE_BYTES};
+use crate::carry_out::Ticket;
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
 /// A request whose body and path were read.
 pub(super) struct Call {
-    id: HeaderValue,
-    pub(super) deadline: Instant,
+    pub(super) ticket: Ticket,
     pub(super) body: Bytes,
     names: Vec<String>,
     query: Vec<(String, String)>,
 }
 
 impl Call {
-    /// The name of the request in the logs.
-    pub(super) fn id(&self) -> &str {
-        text(&self.id)
-    }
-
     /// The first name or id in the path; empty where the route has none.
     pub(super) fn name(&self) -> &str {
         self.nth_name(0)
@@ -106,12 +98,12 @@ async fn serve(app: Arc<App>, place: usize, route: &'static Route, request: Requ
     let deadline = start + app.request_timeout;
     let mut is_read = true;
     let read = if route.body.is_some() {
-        body::read(body, deadline, &app.bodies).await
+        body::read(body, deadline, &app.bodies).await.map_err(|unread| Reply::unread(&unread))
     } else {
         is_read = body::discard(body, deadline).await;
         Ok(Bytes::new())
     };
-    let reply = match call(route, &mut parts, read, id.clone(), deadline).await {
+    let reply = match call(route, &mut parts, read, Ticket { id: id.clone(), deadline }).await {
         Ok(call) => (route.handler)(&app, call).await,
         Err(reply) => reply,
     };
@@ -123,13 +115,12 @@ async fn call(
     route: &Route,
     parts: &mut Parts,
     body: Result<Bytes, Reply>,
-    id: HeaderValue,
-    deadline: Instant,
+    ticket: Ticket,
 ) -> Result<Call, Reply> {
     let names = if route.parameters().next().is_some() { names(parts).await? } else { Vec::new() };
     let query =
         if route.query.is_empty() { Vec::new() } else { query::read(parts.uri.query(), route.query)? };
-    Ok(Call { id, deadline, body: body?, names, query })
+    Ok(Call { ticket, body: body?, names, query })
 }
 
 /// The parameters of the path, decoded.
@@ -165,9 +156,7 @@ fn within(budget: &Arc<Budget>, reply: Reply) -> Reply {
     if held.grow_to(reply.body.len()) {
         return Reply { body: held.with(reply.body), ..reply };
     }
-    let message =
-        "answer: too many large ones wait to be taken; what was asked was done, and may be asked again later";
-    Reply { closes: reply.closes, ..Reply::overloaded(message) }
+    Reply { closes: reply.closes, ..Reply::overloaded(TOO_MANY_LARGE) }
 }
 
 fn finish(app: &App, place: usize, parts: &Parts, id: HeaderValue, start: Instant, reply: Reply) -> Response {

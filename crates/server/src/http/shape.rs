@@ -10,7 +10,9 @@ pub(super) use requests::{
 };
 pub(super) use writes::{CLIENT_QUERY, ENTRIES_QUERY, WRITE, WRITE_BATCH};
 
-use earmark_core::{AccountName, AssetName, ClientId, JobId, LimitKey, NameError, NamespaceName, VaultName};
+use earmark_core::{
+    AccountName, AssetName, ClientId, JobId, LimitKey, NameError, NamespaceName, VaultName, parse_credit,
+};
 use serde_json::{Map, Value, json};
 
 use super::schema;
@@ -92,10 +94,7 @@ pub(super) const CREDIT_PATTERN: &str = "^[1-9][0-9]{0,38}$";
 /// An amount of credit as it stands in a body, if it is one: up to what an `i128` can count.
 pub(super) fn credit(raw: &str) -> Option<u128> {
     let quoted = raw.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
-    let digits = quoted.unwrap_or(raw);
-    let is_plain = !digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit());
-    let amount: u128 = is_plain.then(|| digits.parse().ok()).flatten()?;
-    i128::try_from(amount).is_ok().then_some(amount)
+    parse_credit(quoted.unwrap_or(raw))
 }
 
 pub(super) const LEASE_PATTERN: &str = "^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}$";

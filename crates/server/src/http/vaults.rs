@@ -10,21 +10,17 @@ use super::limits;
 use super::reply::Reply;
 use super::serve::Call;
 use super::shape::{ACCOUNT, VAULT};
-use super::write::tx_id;
 use crate::app::App;
-
-/// So many entries are on a page if nobody says how many.
-const PAGE_USUAL: usize = 100;
+use crate::carry_out::{self, PAGE_USUAL};
 
 pub(super) async fn balances(app: &App, call: Call) -> Reply {
     let account = match path(app, &call) {
         Ok(account) => account,
         Err(reply) => return reply,
     };
-    match app.by(call.deadline, app.backend.balances(account)).await {
-        Ok(Ok(balances)) => Reply::ok(&Balances { balances: balances.iter().map(BalanceWire::of).collect() }),
-        Ok(Err(error)) => failed(&error),
-        Err(error) => limits::failed(&error),
+    match carry_out::read(app, &call.ticket, app.backend.balances(account)).await {
+        Ok(balances) => Reply::ok(&Balances { balances: balances.iter().map(BalanceWire::of).collect() }),
+        Err(error) => failed(&error),
     }
 }
 
@@ -36,10 +32,9 @@ pub(super) async fn entries(app: &App, call: Call) -> Reply {
     let number = |name: &str| call.query(name).and_then(|text| text.parse().ok());
     let after = number("after").unwrap_or(0);
     let page_size = number("page_size").and_then(|size| usize::try_from(size).ok()).unwrap_or(PAGE_USUAL);
-    match app.by(call.deadline, app.backend.entries(account, after, page_size)).await {
-        Ok(Ok(page)) => Reply::ok(&Entries::of(&page)),
-        Ok(Err(error)) => failed(&error),
-        Err(error) => limits::failed(&error),
+    match carry_out::read(app, &call.ticket, app.backend.entries(account, after, page_size)).await {
+        Ok(page) => Reply::ok(&Entries::of(&page)),
+        Err(error) => failed(&error),
     }
 }
 
@@ -48,10 +43,9 @@ pub(super) async fn audit(app: &App, call: Call) -> Reply {
         Ok(vault) => vault,
         Err(reply) => return reply,
     };
-    match app.by(call.deadline, app.backend.audit(app.namespace.clone(), vault)).await {
-        Ok(Ok(audit)) => Reply::ok(&AuditWire::of(&audit)),
-        Ok(Err(error)) => failed(&error),
-        Err(error) => limits::failed(&error),
+    match carry_out::read(app, &call.ticket, app.backend.audit(app.namespace.clone(), vault)).await {
+        Ok(audit) => Reply::ok(&AuditWire::of(&audit)),
+        Err(error) => failed(&error),
     }
 }
 
@@ -177,7 +171,7 @@ impl<'a> WhatWire<'a> {
     fn of(what: &'a EntryKind) -> WhatWire<'a> {
         match what {
             EntryKind::Transaction { client, receipt, memos } => WhatWire::Transaction {
-                tx_id: tx_id(receipt.tx_id),
+                tx_id: receipt.tx_id.to_string(),
                 log_index: receipt.log_index,
                 actor: receipt.actor.as_str(),
                 client_id: client.as_str(),

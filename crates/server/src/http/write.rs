@@ -2,9 +2,7 @@
 
 use axum::http::StatusCode;
 use earmark_admission::{BackendError, WriteAnswer, WriteRequest, describe_write_error};
-use earmark_core::{
-    ClientId, LeaseId, NamespaceName, Operation, OperationResult, Receipt, TxId, VaultName, WriteError,
-};
+use earmark_core::{ClientId, NamespaceName, OperationResult, Receipt, VaultName, WriteError};
 use serde::Serialize;
 
 use super::limits;
@@ -13,48 +11,28 @@ use super::reply::Reply;
 use super::serve::Call;
 use super::shape::{CLIENT, WRITE, WRITE_BATCH};
 use super::vaults::failed;
+use crate::answer::UNAVAILABLE;
 use crate::app::App;
-
-/// The code where there is no answer.
-const UNAVAILABLE: &str = "UNAVAILABLE";
-/// The code of what is malformed.
-const INVALID: &str = "INVALID";
-
-/// The codes of writes that were not committed.
-pub(crate) const WRITE_CODES: [&str; 14] = [
-    "SEQUENCE_GAP",
-    "ALREADY_COMMITTED",
-    "SEQUENCE_REUSED",
-    "CONDITION_FAILED",
-    "INSUFFICIENT_CREDIT",
-    "ACCOUNT_NOT_FOUND",
-    "ACCOUNT_CLOSED",
-    "ACCOUNT_FROZEN",
-    "CONFLICT",
-    "VAULT_NOT_FOUND",
-    "TOO_MANY_CLIENTS",
-    "WRONG_SCOPE",
-    INVALID,
-    UNAVAILABLE,
-];
+use crate::carry_out::{self, Written};
 
 pub(super) async fn one(app: &App, call: Call) -> Reply {
     match call.parse::<WriteBody>(&WRITE) {
-        Ok(body) => carry_out(app, &call, body.into_request(&app.actor)).await,
-        Err(reply) => malformed(app, reply),
+        Ok(body) => write(app, &call, body.into_request(&app.actor)).await,
+        Err(reply) => {
+            carry_out::malformed_write(app);
+            reply
+        }
     }
 }
 
 pub(super) async fn batch(app: &App, call: Call) -> Reply {
     match call.parse::<WriteBatchBody>(&WRITE_BATCH) {
-        Ok(body) => carry_out(app, &call, body.into_request(&app.actor)).await,
-        Err(reply) => malformed(app, reply),
+        Ok(body) => write(app, &call, body.into_request(&app.actor)).await,
+        Err(reply) => {
+            carry_out::malformed_write(app);
+            reply
+        }
     }
-}
-
-fn malformed(app: &App, reply: Reply) -> Reply {
-    app.metrics.written(Some(INVALID));
-    reply
 }
 
 pub(super) async fn client(app: &App, call: Call) -> Reply {
@@ -65,30 +43,20 @@ pub(super) async fn client(app: &App, call: Call) -> Reply {
     let namespace = call.query("namespace").and_then(|name| NamespaceName::new(name).ok());
     let namespace = namespace.unwrap_or_else(|| app.namespace.clone());
     let vault = call.query("vault").and_then(|name| VaultName::new(name).ok());
-    match app.by(call.deadline, app.backend.client_state(namespace, vault, client)).await {
-        Ok(Ok(last_committed_sequence)) => Reply::ok(&ClientState { last_committed_sequence }),
-        Ok(Err(error)) => failed(&error),
-        Err(error) => limits::failed(&error),
+    match carry_out::read(app, &call.ticket, app.backend.client_state(namespace, vault, client)).await {
+        Ok(last_committed_sequence) => Reply::ok(&ClientState { last_committed_sequence }),
+        Err(error) => failed(&error),
     }
 }
 
-async fn carry_out(app: &App, call: &Call, request: WriteRequest) -> Reply {
-    let (client, sequence) = (&request.client, request.sequence);
-    tracing::debug!(request_id = call.id(), %client, sequence, "write");
-    let subjects: Vec<String> = request.operations.iter().map(subject).collect();
-    match app.by(call.deadline, app.backend.write(request)).await {
-        Ok(Ok(WriteAnswer::Committed(receipt))) => {
-            app.metrics.written(None);
+async fn write(app: &App, call: &Call, request: WriteRequest) -> Reply {
+    let Written { answer, subjects } = carry_out::write(app, &call.ticket, request).await;
+    match answer {
+        Ok(WriteAnswer::Committed(receipt)) => {
             Reply::ok(&Committed { success: Success::of(&receipt, &subjects) })
         }
-        Ok(Ok(WriteAnswer::Refused(error))) => {
-            app.metrics.written(Some(error.code()));
-            refused(&error)
-        }
-        Ok(Err(error)) | Err(error) => {
-            app.metrics.written(Some(UNAVAILABLE));
-            unavailable(&error)
-        }
+        Ok(WriteAnswer::Refused(error)) => refused(&error),
+        Err(error) => unavailable(&error),
     }
 }
 
@@ -103,11 +71,7 @@ fn refused(error: &WriteError) -> Reply {
 }
 
 fn unavailable(error: &BackendError) -> Reply {
-    let message = match error {
-        BackendError::Overloaded(why) => format!("{why}; retry the same write"),
-        BackendError::Failed(why) => format!("{why}; the outcome is unknown, retry the same write"),
-        other => other.to_string(),
-    };
+    let message = carry_out::unavailable(error);
     let wire = ErrorWire { code: UNAVAILABLE, message, operation: None, last_committed_sequence: None };
     Reply::json(StatusCode::SERVICE_UNAVAILABLE, &Refused { error: wire })
 }
@@ -126,25 +90,6 @@ fn status(error: &WriteError) -> StatusCode {
         | WriteError::AccountFrozen { .. }
         | WriteError::Conflict { .. } => StatusCode::CONFLICT,
     }
-}
-
-/// What an operation is about, by name.
-fn subject(operation: &Operation) -> String {
-    match operation {
-        Operation::PutLimit { definition, .. } => definition.key.to_string(),
-        Operation::DeleteLimit { key, .. } => key.to_string(),
-        Operation::OpenVault { vault } => vault.to_string(),
-        Operation::OpenAccount { account, .. }
-        | Operation::FreezeAccount { account }
-        | Operation::UnfreezeAccount { account }
-        | Operation::CloseAccount { account } => account.to_string(),
-        Operation::Issue { .. } | Operation::Transfer { .. } | Operation::Retire { .. } => String::new(),
-    }
-}
-
-/// A transaction's id as text: a ULID.
-pub(super) fn tx_id(id: TxId) -> String {
-    LeaseId::from_u128(id.0).to_string()
 }
 
 #[derive(Serialize)]
@@ -184,10 +129,10 @@ impl<'a> Success<'a> {
             }
             OperationResult::Vault(_) => ResultWire::Vault { vault: name },
             OperationResult::Account(_) => ResultWire::Account { account: name },
-            OperationResult::Entry => ResultWire::Entry { entry: tx_id(receipt.tx_id) },
+            OperationResult::Entry => ResultWire::Entry { entry: receipt.tx_id.to_string() },
         };
         Success {
-            tx_id: tx_id(receipt.tx_id),
+            tx_id: receipt.tx_id.to_string(),
             sequence: receipt.sequence,
             log_index: receipt.log_index,
             committed_at_unix_ms: receipt.committed_at.get(),

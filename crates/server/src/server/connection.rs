@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use hyper::body::Incoming;
@@ -24,6 +25,7 @@ use super::io::{First, Stream};
 use super::pulse::{Mark, Phase, Pulse};
 use super::streams::{Owed, Streams, Watch};
 use crate::app::SHUTTING_DOWN;
+use crate::grpc::{Grpc, Streaming, is_call};
 use crate::http::Reply;
 
 /// The largest head of a request. Of headers there may be 100, which is fixed in hyper.
@@ -70,6 +72,14 @@ impl Terms {
     }
 }
 
+/// What is served on every connection.
+#[derive(Clone)]
+pub(super) struct Services {
+    pub(super) router: Router,
+    /// Only over HTTP/2.
+    pub(super) grpc: Grpc,
+}
+
 /// The word that everything is to end.
 #[derive(Clone)]
 pub(super) struct Stop(pub(super) watch::Receiver<bool>);
@@ -82,7 +92,7 @@ impl Stop {
 }
 
 /// Serves one connection until its end.
-pub(super) async fn serve(tcp: TcpStream, router: Router, terms: Terms, mut stop: Stop) {
+pub(super) async fn serve(tcp: TcpStream, services: Services, terms: Terms, mut stop: Stop) {
     let mut first = First::default();
     let is_http2 = tokio::select! {
         read = timeout(terms.header_timeout, first.read(&tcp)) => match read {
@@ -95,10 +105,10 @@ pub(super) async fn serve(tcp: TcpStream, router: Router, terms: Terms, mut stop
     };
     if is_http2 {
         let stream = |pulse| Stream::new(tcp, first, pulse, Some(Frames::new()));
-        http_2(stream, router, terms, stop).await;
+        http_2(stream, services, terms, stop).await;
     } else {
         let stream = |pulse| Stream::new(tcp, first, pulse, None);
-        http_1(stream, router, terms, stop).await;
+        http_1(stream, services.router, terms, stop).await;
     }
 }
 
@@ -124,7 +134,7 @@ async fn http_1(stream: impl FnOnce(Arc<Pulse>) -> Stream, router: Router, terms
     }
 }
 
-async fn http_2(stream: impl FnOnce(Arc<Pulse>) -> Stream, router: Router, terms: Terms, stop: Stop) {
+async fn http_2(stream: impl FnOnce(Arc<Pulse>) -> Stream, services: Services, terms: Terms, stop: Stop) {
     let (pulse, streams) = (Arc::new(Pulse::default()), Arc::new(Streams::default()));
     let mut connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -135,7 +145,7 @@ async fn http_2(stream: impl FnOnce(Arc<Pulse>) -> Stream, router: Router, terms
         .max_send_buf_size(STREAM_BYTES_MAX)
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING)
-        .serve_connection(TokioIo::new(stream(Arc::clone(&pulse))), counted(router, Arc::clone(&streams)));
+        .serve_connection(TokioIo::new(stream(Arc::clone(&pulse))), counted(services, Arc::clone(&streams)));
     let graceful = |connection: &mut http2::Connection<_, _, _>| Pin::new(connection).graceful_shutdown();
     let now = Instant::now();
     let (mut seen, mut watch) = (Seen { mark: pulse.look(), since: now }, Watch::since(now));
@@ -147,9 +157,9 @@ async fn http_2(stream: impl FnOnce(Arc<Pulse>) -> Stream, router: Router, terms
     drive(&mut connection, graceful, look, terms, stop).await;
 }
 
-/// The router, with its requests and what became of their answers counted.
+/// The services, with their requests and what became of their answers counted.
 fn counted(
-    router: Router,
+    services: Services,
     streams: Arc<Streams>,
 ) -> impl Service<
     Request<Incoming>,
@@ -157,12 +167,18 @@ fn counted(
     Error = std::convert::Infallible,
     Future: Send + 'static,
 > + Unpin {
+    let Services { router, grpc } = services;
     let router = TowerToHyperService::new(router);
-    service_fn(move |request| {
-        let (asked, handling) = (streams.ask(), router.call(request));
+    service_fn(move |request: Request<Incoming>| {
+        let (asked, router, grpc) = (streams.ask(), router.clone(), grpc.clone());
         async move {
-            let response = handling.await?;
-            Ok(response.map(|body| asked.answer(body)))
+            let response = if is_call(&request) {
+                grpc.serve(request.map(Body::new)).await
+            } else {
+                router.call(request).await?
+            };
+            let is_streaming = response.extensions().get::<Streaming>().is_some();
+            Ok(response.map(|body| if is_streaming { asked.stream(body) } else { asked.answer(body) }))
         }
     })
 }

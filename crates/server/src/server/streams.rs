@@ -45,11 +45,15 @@ impl Streams {
 pub(super) struct Handling(Arc<Streams>);
 
 impl Handling {
+    /// The request was handled as far as its answer began, which may go on for long: it stays a request that is
+    /// being handled, and only what of it waits to be taken is owed.
+    pub(super) fn stream(self, body: Body) -> Owed {
+        Owed { body, owing: Owing::Each(self) }
+    }
+
     /// The request was handled; its answer is owed from now on.
     pub(super) fn answer(self, body: Body) -> Owed {
-        let generation = self.0.young.load(Ordering::Relaxed) & 1;
-        self.0.owed[generation].fetch_add(1, Ordering::Relaxed);
-        Owed { body, debt: Arc::new(Debt { streams: Arc::clone(&self.0), generation }) }
+        Owed { body, owing: Owing::Whole(Debt::new(&self.0)) }
     }
 }
 
@@ -64,6 +68,14 @@ struct Debt {
     generation: usize,
 }
 
+impl Debt {
+    fn new(streams: &Arc<Streams>) -> Arc<Debt> {
+        let generation = streams.young.load(Ordering::Relaxed) & 1;
+        streams.owed[generation].fetch_add(1, Ordering::Relaxed);
+        Arc::new(Debt { streams: Arc::clone(streams), generation })
+    }
+}
+
 impl Drop for Debt {
     fn drop(&mut self) {
         self.streams.owed[self.generation].fetch_sub(1, Ordering::Relaxed);
@@ -73,7 +85,23 @@ impl Drop for Debt {
 /// The body of an answer that is owed for as long as any of its bytes is in memory.
 pub(super) struct Owed {
     body: Body,
-    debt: Arc<Debt>,
+    owing: Owing,
+}
+
+enum Owing {
+    /// It is owed from its first to its last byte.
+    Whole(Arc<Debt>),
+    /// Each piece is owed by itself.
+    Each(Handling),
+}
+
+impl Owing {
+    fn debt(&self) -> Arc<Debt> {
+        match self {
+            Owing::Whole(debt) => Arc::clone(debt),
+            Owing::Each(handling) => Debt::new(&handling.0),
+        }
+    }
 }
 
 impl HttpBody for Owed {
@@ -85,7 +113,7 @@ impl HttpBody for Owed {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(context);
-        let lend = |bytes| Bytes::from_owner(Lent { bytes, _debt: Arc::clone(&self.debt) });
+        let lend = |bytes| Bytes::from_owner(Lent { bytes, _debt: self.owing.debt() });
         frame.map(|frame| frame.map(|frame| frame.map(|frame| frame.map_data(lend))))
     }
 

@@ -5,8 +5,8 @@ use earmark_core::OPERATIONS_MAX;
 use serde_json::{Value, json};
 
 use super::super::shape::{ACCOUNT, ASSET, CLIENT, Name, Shape, VAULT};
-use super::super::write::WRITE_CODES;
 use super::{count, described, exactly, key};
+use crate::answer::WRITE_CODES;
 
 pub(super) fn schemas() -> [(&'static str, Value); 6] {
     [

@@ -1,4 +1,4 @@
-//! What clients get for a reserve and a complete.
+//! What clients get for a reserve and a complete, whatever they speak.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,19 +8,52 @@ use earmark_admission::{BackendError, CompleteAnswer, Refusal, ReserveAnswer, de
 use earmark_core::LimitKey;
 use serde::{Serialize, Serializer};
 
-use super::reply::{BACKEND_ERROR, INVALID_REQUEST, LEASE_EXPIRED, OVERLOADED};
 use crate::metrics::{Completed, Reason, Reserved};
 
 /// When to retry with the same lease after `overloaded` or `backend_error`.
 const RETRY_SAME_LEASE_MS: u64 = 100;
 
-pub(super) const UNKNOWN_LIMIT_KEY: &str = "unknown_limit_key";
-pub(super) const LIMIT_DECREASING: &str = "limit_decreasing";
-pub(super) const INSUFFICIENT_CREDIT: &str = "insufficient_credit";
+// The codes that stand alone in the field `error`.
+pub(crate) const INVALID_REQUEST: &str = "invalid_request";
+pub(crate) const LEASE_EXPIRED: &str = "lease_expired";
+pub(crate) const OVERLOADED: &str = "overloaded";
+pub(crate) const BACKEND_ERROR: &str = "backend_error";
+
+// Those that a key belongs to.
+pub(crate) const UNKNOWN_LIMIT_KEY: &str = "unknown_limit_key";
+pub(crate) const LIMIT_DECREASING: &str = "limit_decreasing";
+pub(crate) const INSUFFICIENT_CREDIT: &str = "insufficient_credit";
+
+/// What is said where there is no room for an answer.
+pub(crate) const TOO_MANY_LARGE: &str =
+    "answer: too many large ones wait to be taken; what was asked was done, and may be asked again later";
+
+/// The code of a write that has no answer.
+pub(crate) const UNAVAILABLE: &str = "UNAVAILABLE";
+/// The code of a write that is malformed.
+pub(crate) const INVALID: &str = "INVALID";
+
+/// The codes of writes that were not committed.
+pub(crate) const WRITE_CODES: [&str; 14] = [
+    "SEQUENCE_GAP",
+    "ALREADY_COMMITTED",
+    "SEQUENCE_REUSED",
+    "CONDITION_FAILED",
+    "INSUFFICIENT_CREDIT",
+    "ACCOUNT_NOT_FOUND",
+    "ACCOUNT_CLOSED",
+    "ACCOUNT_FROZEN",
+    "CONFLICT",
+    "VAULT_NOT_FOUND",
+    "TOO_MANY_CLIENTS",
+    "WRONG_SCOPE",
+    INVALID,
+    UNAVAILABLE,
+];
 
 /// The field `error`.
 #[derive(Clone, Copy, Default)]
-pub(super) enum Code<'a> {
+pub(crate) enum Code<'a> {
     /// No error: allowed, or plainly denied.
     #[default]
     None,
@@ -59,17 +92,17 @@ impl Serialize for Code<'_> {
 
 /// The answer to a reserve.
 #[derive(Serialize)]
-pub(super) struct ReserveWire<'a> {
-    allowed: bool,
-    retry_after_ms: u64,
-    reserved_at_unix_ms: u64,
-    error: Code<'a>,
+pub(crate) struct ReserveWire<'a> {
+    pub(crate) allowed: bool,
+    pub(crate) retry_after_ms: u64,
+    pub(crate) reserved_at_unix_ms: u64,
+    pub(crate) error: Code<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<Cow<'a, str>>,
+    pub(crate) message: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "<[_]>::is_empty", serialize_with = "keys")]
-    limited_by: &'a [LimitKey],
+    pub(crate) limited_by: &'a [LimitKey],
     #[serde(skip_serializing_if = "is_false")]
-    never: bool,
+    pub(crate) never: bool,
 }
 
 fn keys<S: Serializer>(keys: &[LimitKey], serializer: S) -> Result<S::Ok, S::Error> {
@@ -92,7 +125,7 @@ const NOT_ALLOWED: ReserveWire<'_> = ReserveWire {
 };
 
 impl<'a> ReserveWire<'a> {
-    pub(super) fn of(answer: &'a Result<ReserveAnswer, BackendError>) -> ReserveWire<'a> {
+    pub(crate) fn of(answer: &'a Result<ReserveAnswer, BackendError>) -> ReserveWire<'a> {
         match answer {
             Ok(ReserveAnswer::Allowed { reserved_at }) => {
                 ReserveWire { allowed: true, reserved_at_unix_ms: reserved_at.get(), ..NOT_ALLOWED }
@@ -137,7 +170,7 @@ impl<'a> ReserveWire<'a> {
     }
 
     /// A denial or a refusal is an answer like any other.
-    pub(super) fn status(&self) -> StatusCode {
+    pub(crate) fn status(&self) -> StatusCode {
         match self.error {
             Code::None
             | Code::InvalidRequest
@@ -150,7 +183,7 @@ impl<'a> ReserveWire<'a> {
         }
     }
 
-    pub(super) fn outcome(&self) -> Reserved {
+    pub(crate) fn outcome(&self) -> Reserved {
         match self.error {
             Code::None if self.allowed => Reserved::Allowed,
             Code::None => Reserved::Denied,
@@ -165,7 +198,7 @@ impl<'a> ReserveWire<'a> {
     }
 
     /// What stood in the way, and why.
-    pub(super) fn limited_by(&self) -> (&[LimitKey], Reason) {
+    pub(crate) fn limited_by(&self) -> (&[LimitKey], Reason) {
         match self.error {
             Code::InsufficientCredit(_) => (self.limited_by, Reason::Credit),
             _ => (self.limited_by, Reason::Capacity),
@@ -175,16 +208,16 @@ impl<'a> ReserveWire<'a> {
 
 /// The answer to a complete.
 #[derive(Serialize)]
-pub(super) struct CompleteWire<'a> {
-    ok: bool,
-    error: Code<'a>,
+pub(crate) struct CompleteWire<'a> {
+    pub(crate) ok: bool,
+    pub(crate) error: Code<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<Cow<'a, str>>,
-    reconciled: bool,
+    pub(crate) message: Option<Cow<'a, str>>,
+    pub(crate) reconciled: bool,
 }
 
 impl<'a> CompleteWire<'a> {
-    pub(super) fn of(answer: &'a Result<CompleteAnswer, BackendError>) -> CompleteWire<'a> {
+    pub(crate) fn of(answer: &'a Result<CompleteAnswer, BackendError>) -> CompleteWire<'a> {
         match answer {
             Ok(CompleteAnswer { reconciled, message, is_invalid, .. }) => CompleteWire {
                 ok: !is_invalid,
@@ -201,7 +234,7 @@ impl<'a> CompleteWire<'a> {
         }
     }
 
-    pub(super) fn status(&self) -> StatusCode {
+    pub(crate) fn status(&self) -> StatusCode {
         match self.outcome() {
             Completed::Reconciled | Completed::Unknown => StatusCode::OK,
             Completed::InvalidRequest => StatusCode::BAD_REQUEST,
@@ -210,7 +243,7 @@ impl<'a> CompleteWire<'a> {
         }
     }
 
-    pub(super) fn outcome(&self) -> Completed {
+    pub(crate) fn outcome(&self) -> Completed {
         match self.error {
             Code::None if self.reconciled => Completed::Reconciled,
             Code::None => Completed::Unknown,
@@ -225,12 +258,6 @@ impl<'a> CompleteWire<'a> {
     }
 }
 
-/// A batch: each answer on its own.
-#[derive(Serialize)]
-pub(super) struct Results<T> {
-    pub(super) results: Vec<T>,
-}
-
 /// The code of a failure.
 fn code(error: &BackendError) -> Code<'static> {
     match error {
@@ -242,19 +269,4 @@ fn code(error: &BackendError) -> Code<'static> {
 /// What became of it, and what to do: with the same lease, nothing can happen twice.
 fn retry(error: &BackendError) -> String {
     format!("{error}; retry with the same lease")
-}
-
-/// The answers to a batch of `count`, also where the backend gave none in time.
-pub(super) fn of_batch<T>(
-    answers: Result<Vec<Result<T, BackendError>>, BackendError>,
-    count: usize,
-) -> Vec<Result<T, BackendError>> {
-    let failed = |error: BackendError| (0..count).map(|_| Err(error.clone())).collect();
-    match answers {
-        Ok(answers) if answers.len() == count => answers,
-        Ok(answers) => {
-            failed(BackendError::Failed(format!("found {} answers to {count} requests", answers.len())))
-        }
-        Err(error) => failed(error),
-    }
 }

@@ -5,10 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes, HttpBody};
-use axum::http::StatusCode;
 use tokio::time::Instant;
 
-use super::reply::{INVALID_REQUEST, Reply};
 use crate::budget::Budget;
 
 /// The largest body that is read.
@@ -18,25 +16,55 @@ pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// the answer would otherwise see its connection reset, and never the answer.
 const DISCARD_BYTES_MAX: u64 = 16 << 20;
 
-/// The whole body, or the answer that says why not.
-pub(super) async fn read(body: Body, deadline: Instant, budget: &Arc<Budget>) -> Result<Bytes, Reply> {
-    match tokio::time::timeout_at(deadline, collect(body, budget)).await {
-        Ok(read) => read,
-        Err(_) => {
-            let message = "body: found only a part of it in time, allowed is to send it at once";
-            Err(Reply::too_slow(message).closing())
+/// A body that was not read, or not to its end.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Unread {
+    pub(crate) why: Why,
+    /// What was left of it was thrown away, so that another request can follow on its connection.
+    pub(crate) is_drained: bool,
+}
+
+/// Why a body was not read.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    TooLarge,
+    NoRoom,
+    TooSlow,
+    CutShort(String),
+}
+
+impl Unread {
+    /// What is wrong, for a client.
+    pub(crate) fn message(&self) -> String {
+        match &self.why {
+            Why::TooLarge => {
+                format!("body: found more than {BODY_BYTES_MAX} bytes, allowed are at most {BODY_BYTES_MAX}")
+            }
+            Why::NoRoom => {
+                "body: too many large ones are being sent at once, and nothing happened; retry later".into()
+            }
+            Why::TooSlow => "body: found only a part of it in time, allowed is to send it at once".into(),
+            Why::CutShort(error) => format!("body: found it cut short ({error}), allowed is a whole one"),
         }
     }
 }
 
+/// The whole body, or why not.
+pub(crate) async fn read(body: Body, deadline: Instant, budget: &Arc<Budget>) -> Result<Bytes, Unread> {
+    match tokio::time::timeout_at(deadline, collect(body, budget)).await {
+        Ok(read) => read,
+        Err(_) => Err(Unread { why: Why::TooSlow, is_drained: false }),
+    }
+}
+
 /// Throws a body away that nobody asked for, unless it is too long or too slow. Whether it was all read.
-pub(super) async fn discard(body: Body, deadline: Instant) -> bool {
+pub(crate) async fn discard(body: Body, deadline: Instant) -> bool {
     body.is_end_stream() || tokio::time::timeout_at(deadline, drain(body)).await.unwrap_or(false)
 }
 
-async fn collect(mut body: Body, budget: &Arc<Budget>) -> Result<Bytes, Reply> {
+async fn collect(mut body: Body, budget: &Arc<Budget>) -> Result<Bytes, Unread> {
     if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
-        return Err(refused(too_large(), body).await);
+        return Err(refused(Why::TooLarge, body).await);
     }
     let Some(first) = next(&mut body).await? else { return Ok(Bytes::new()) };
     // Nearly every body comes in one piece, which then need not be copied. Nor is it waited for, so that
@@ -49,11 +77,11 @@ async fn collect(mut body: Body, budget: &Arc<Budget>) -> Result<Bytes, Reply> {
     loop {
         if whole.len() > BODY_BYTES_MAX {
             drop((whole, held));
-            return Err(refused(too_large(), body).await);
+            return Err(refused(Why::TooLarge, body).await);
         }
         if !held.grow_to(whole.capacity()) {
             drop((whole, held));
-            return Err(refused(no_room(), body).await);
+            return Err(refused(Why::NoRoom, body).await);
         }
         let Some(piece) = next(&mut body).await? else { return Ok(held.with(whole)) };
         whole.extend_from_slice(&piece);
@@ -61,7 +89,7 @@ async fn collect(mut body: Body, budget: &Arc<Budget>) -> Result<Bytes, Reply> {
 }
 
 /// The next piece of data; `None` at the end.
-async fn next(body: &mut Body) -> Result<Option<Bytes>, Reply> {
+async fn next(body: &mut Body) -> Result<Option<Bytes>, Unread> {
     loop {
         match poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {
             None => return Ok(None),
@@ -72,16 +100,15 @@ async fn next(body: &mut Body) -> Result<Option<Bytes>, Reply> {
                 }
             }
             Some(Err(error)) => {
-                let message = format!("body: found it cut short ({error}), allowed is a whole one");
-                return Err(Reply::invalid(&message).closing());
+                return Err(Unread { why: Why::CutShort(error.to_string()), is_drained: false });
             }
         }
     }
 }
 
 /// The refusal of a request, once its client has sent what is left of it and can hear.
-async fn refused(reply: Reply, body: Body) -> Reply {
-    if drain(body).await { reply } else { reply.closing() }
+async fn refused(why: Why, body: Body) -> Unread {
+    Unread { why, is_drained: drain(body).await }
 }
 
 async fn drain(mut body: Body) -> bool {
@@ -96,16 +123,6 @@ async fn drain(mut body: Body) -> bool {
             Ok(Some(_)) | Err(_) => return false,
         }
     }
-}
-
-fn too_large() -> Reply {
-    let message =
-        format!("body: found more than {BODY_BYTES_MAX} bytes, allowed are at most {BODY_BYTES_MAX}");
-    Reply::problem(StatusCode::PAYLOAD_TOO_LARGE, INVALID_REQUEST, &message)
-}
-
-fn no_room() -> Reply {
-    Reply::overloaded("body: too many large ones are being sent at once, and nothing happened; retry later")
 }
 
 #[cfg(test)]
@@ -161,9 +178,8 @@ mod tests {
         });
         tokio::task::yield_now().await;
         let refused = read(body(6, false), soon(), &budget).await.err().unwrap();
-        assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
-        assert!(refused.body.starts_with(br#"{"error":"overloaded","message":"body: "#));
-        assert!(!refused.closes, "what was left of it was read");
+        assert_eq!(refused.why, Why::NoRoom);
+        assert!(refused.is_drained, "what was left of it was read");
         // One in a single piece is not waited for, and finds room.
         assert!(read(Body::from(vec![b' '; PIECE]), soon(), &Budget::of(0)).await.is_ok());
 

@@ -1,0 +1,27 @@
+//! Compiles the protobuf files, without `protoc`.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::{env, fs};
+
+const FOLDER: &str = "proto";
+const FILES: [&str; 3] = ["earmark/v1/limit.proto", "earmark/v1/limits.proto", "earmark/v1/ledger.proto"];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed={FOLDER}");
+    let mut compiler = protox::Compiler::new([FOLDER])?;
+    compiler.include_imports(true).include_source_info(true).open_files(FILES)?;
+    // Comments are for the code; who asks a running server for its services needs only the types.
+    let described = compiler.file_descriptor_set();
+    let bare = compiler.include_source_info(false).encode_file_descriptor_set();
+    fs::write(PathBuf::from(env::var("OUT_DIR")?).join("earmark.v1.bin"), bare)?;
+
+    let has_client = env::var_os("CARGO_FEATURE_CLIENT").is_some();
+    tonic_prost_build::configure()
+        .build_client(has_client)
+        .build_transport(has_client)
+        .codec_path("crate::Codec")
+        .emit_rerun_if_changed(false)
+        .compile_fds(described)?;
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! What reserves and completes ask for.
+
+use earmark_core::{JobId, LeaseId, LeaseState, LimitKey, NamespaceName, REQUIREMENTS_MAX};
+
+use super::invalid::{Invalid, each};
+use super::{name, namespace, optional_name};
+use crate::v1;
+
+/// What a reserve or a complete is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// Where the limits and the lease live.
+    pub namespace: NamespaceName,
+    /// The attempt.
+    pub lease: LeaseId,
+    /// The work behind it.
+    pub job: Option<JobId>,
+    /// How much of which limit, no key twice.
+    pub amounts: Vec<(LimitKey, u64)>,
+}
+
+/// What a reserve asks for.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn reserve_parts(request: v1::ReserveRequest) -> Result<Parts, Invalid> {
+    let requirement = |part: v1::Requirement| {
+        let key = name("key", &part.key)?;
+        Ok((key, Invalid::unless_within("amount", part.amount, &(1..=u64::MAX))?))
+    };
+    Ok(Parts {
+        lease: lease_id(&request.lease_id)?,
+        job: optional_name("job_id", request.job_id.as_deref())?,
+        amounts: each("requirements", request.requirements, &(1..=REQUIREMENTS_MAX), requirement)
+            .and_then(|amounts| no_key_twice("requirements", amounts))?,
+        namespace: namespace(request.namespace.as_deref())?,
+    })
+}
+
+/// What a complete says.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn complete_parts(request: v1::CompleteRequest) -> Result<Parts, Invalid> {
+    let actual = |part: v1::Actual| Ok((name("key", &part.key)?, part.actual_amount));
+    Ok(Parts {
+        lease: lease_id(&request.lease_id)?,
+        job: optional_name("job_id", request.job_id.as_deref())?,
+        amounts: each("actuals", request.actuals, &(0..=REQUIREMENTS_MAX), actual)
+            .and_then(|amounts| no_key_twice("actuals", amounts))?,
+        namespace: namespace(request.namespace.as_deref())?,
+    })
+}
+
+/// A lease.
+///
+/// # Errors
+/// When it is no ULID.
+pub fn lease_id(text: &str) -> Result<LeaseId, Invalid> {
+    Ok(text.parse::<LeaseId>()?)
+}
+
+fn no_key_twice(field: &str, amounts: Vec<(LimitKey, u64)>) -> Result<Vec<(LimitKey, u64)>, Invalid> {
+    for (place, (key, _)) in amounts.iter().enumerate() {
+        if let Some(first) = amounts[..place].iter().position(|(earlier, _)| earlier == key) {
+            let what = format!("found {:?} as in item {first}, allowed is each key once", key.as_str());
+            return Err(Invalid::new("key", what).inside(&format!("{field}[{place}]")));
+        }
+    }
+    Ok(amounts)
+}
+
+/// Where a lease stands.
+#[must_use]
+pub const fn state(state: LeaseState) -> v1::LeaseState {
+    match state {
+        LeaseState::Live => v1::LeaseState::Live,
+        LeaseState::Expired => v1::LeaseState::Expired,
+        LeaseState::Completed => v1::LeaseState::Completed,
+        LeaseState::Denied => v1::LeaseState::Denied,
+    }
+}

@@ -1,0 +1,210 @@
+//! Limits: what they are, and how full.
+
+use earmark_core::{
+    AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LimitInfo, LimitStatus, Overage,
+    Usage, VaultName,
+};
+
+use super::invalid::Invalid;
+use super::{name, optional_name};
+use crate::v1;
+
+/// A definition, within all bounds.
+///
+/// # Errors
+/// What is wrong with it: first with a field by itself, then with the fields of its kind.
+pub fn definition(message: v1::LimitDefinition) -> Result<Definition, Invalid> {
+    let key = name("key", &message.key)?;
+    let kind = v1::LimitKind::try_from(message.kind)
+        .map_err(|_| not_among("kind", message.kind, "rolling, concurrency and credit"))?;
+    let given = Given::of(&message)?;
+    let overage = match v1::Overage::try_from(message.overage) {
+        Ok(v1::Overage::Unspecified | v1::Overage::Debt) => Overage::Debt,
+        Ok(v1::Overage::Deny) => Overage::Deny,
+        Err(_) => return Err(not_among("overage", message.overage, "debt and deny")),
+    };
+    let (kind, capacity) = given.into_kind(kind)?;
+    let v1::LimitDefinition { unit, description, .. } = message;
+    let definition = Definition { key, kind, capacity, unit, description, overage };
+    definition.validate()?;
+    Ok(definition)
+}
+
+pub(super) fn not_among(field: &str, found: i32, allowed: &str) -> Invalid {
+    Invalid::new(field, format_args!("found {found}, allowed are {allowed}"))
+}
+
+/// The fields that not every kind has, each of them right by itself.
+struct Given {
+    capacity: Option<u64>,
+    window_seconds: Option<u32>,
+    timeout_seconds: Option<u32>,
+    vault: Option<VaultName>,
+    account: Option<AccountName>,
+    asset: Option<AssetName>,
+    revenue: Option<AccountName>,
+}
+
+impl Given {
+    fn of(message: &v1::LimitDefinition) -> Result<Given, Invalid> {
+        let seconds = |field: &str, found: Option<u32>| {
+            found.map(|found| Invalid::unless_within(field, found, &(1..=HOLD_SECONDS_MAX))).transpose()
+        };
+        let capacity =
+            message.capacity.map(|found| Invalid::unless_within("capacity", found, &(1..=u64::MAX)));
+        Ok(Given {
+            capacity: capacity.transpose()?,
+            window_seconds: seconds("window_seconds", message.window_seconds)?,
+            timeout_seconds: seconds("timeout_seconds", message.timeout_seconds)?,
+            vault: optional_name("vault", message.vault.as_deref())?,
+            account: optional_name("account", message.account.as_deref())?,
+            asset: optional_name("asset", message.asset.as_deref())?,
+            revenue: optional_name("revenue", message.revenue.as_deref())?,
+        })
+    }
+
+    /// The kind, with the fields that it needs and without those that it has not, and the capacity. Of credit its
+    /// account has as much as it has, so 0 stands for none there.
+    fn into_kind(self, kind: v1::LimitKind) -> Result<(Kind, u64), Invalid> {
+        match kind {
+            v1::LimitKind::Unspecified => Err(Invalid::missing("kind")),
+            v1::LimitKind::Rolling => {
+                let timeout = ("timeout_seconds", shown(self.timeout_seconds.as_ref()));
+                lacks("rolling", [timeout].into_iter().chain(self.terms()))?;
+                let capacity = needs("rolling", "capacity", self.capacity)?;
+                let window_seconds = needs("rolling", "window_seconds", self.window_seconds)?;
+                Ok((Kind::Rolling { window_seconds }, capacity))
+            }
+            v1::LimitKind::Concurrency => {
+                let window = ("window_seconds", shown(self.window_seconds.as_ref()));
+                lacks("concurrency", [window].into_iter().chain(self.terms()))?;
+                let capacity = needs("concurrency", "capacity", self.capacity)?;
+                let timeout_seconds = needs("concurrency", "timeout_seconds", self.timeout_seconds)?;
+                Ok((Kind::Concurrency { timeout_seconds }, capacity))
+            }
+            v1::LimitKind::Credit => {
+                let capacity = ("capacity", shown(self.capacity.as_ref()));
+                lacks("credit", [capacity, ("window_seconds", shown(self.window_seconds.as_ref()))])?;
+                Ok((Kind::Credit(self.into_terms()?), 0))
+            }
+        }
+    }
+
+    fn into_terms(self) -> Result<CreditTerms, Invalid> {
+        Ok(CreditTerms {
+            timeout_seconds: needs("credit", "timeout_seconds", self.timeout_seconds)?,
+            vault: needs("credit", "vault", self.vault)?,
+            account: needs("credit", "account", self.account)?,
+            asset: needs("credit", "asset", self.asset)?,
+            revenue: self.revenue.map_or_else(|| name("revenue", AccountName::REVENUE), Ok)?,
+        })
+    }
+
+    /// The fields that only credit has, as they were found.
+    fn terms(&self) -> [(&'static str, Option<String>); 4] {
+        let quoted = |text: Option<&str>| text.map(|text| format!("{text:?}"));
+        [
+            ("vault", quoted(self.vault.as_ref().map(VaultName::as_str))),
+            ("account", quoted(self.account.as_ref().map(AccountName::as_str))),
+            ("asset", quoted(self.asset.as_ref().map(AssetName::as_str))),
+            ("revenue", quoted(self.revenue.as_ref().map(AccountName::as_str))),
+        ]
+    }
+}
+
+fn shown<T: ToString>(found: Option<&T>) -> Option<String> {
+    found.map(T::to_string)
+}
+
+fn lacks(
+    kind: &str,
+    fields: impl IntoIterator<Item = (&'static str, Option<String>)>,
+) -> Result<(), Invalid> {
+    let mut given = fields.into_iter().filter_map(|(field, found)| Some((field, found?)));
+    given.next().map_or(Ok(()), |(field, found)| {
+        Err(Invalid::new(field, format_args!("found {found}, but a {kind} limit has none")))
+    })
+}
+
+fn needs<T>(kind: &str, field: &str, found: Option<T>) -> Result<T, Invalid> {
+    found.ok_or_else(|| Invalid::new(field, format_args!("found nothing, a {kind} limit needs it")))
+}
+
+/// A definition as a message, with the fields that its kind has.
+#[must_use]
+pub fn definition_of(definition: &Definition) -> v1::LimitDefinition {
+    let Definition { key, kind, capacity, unit, description, overage } = definition;
+    let overage = match overage {
+        Overage::Debt => v1::Overage::Debt,
+        Overage::Deny => v1::Overage::Deny,
+    };
+    let mut message = v1::LimitDefinition {
+        key: key.to_string(),
+        capacity: Some(*capacity),
+        unit: unit.clone(),
+        description: description.clone(),
+        overage: overage.into(),
+        ..v1::LimitDefinition::default()
+    };
+    match kind {
+        Kind::Rolling { window_seconds } => {
+            message.set_kind(v1::LimitKind::Rolling);
+            message.window_seconds = Some(*window_seconds);
+        }
+        Kind::Concurrency { timeout_seconds } => {
+            message.set_kind(v1::LimitKind::Concurrency);
+            message.timeout_seconds = Some(*timeout_seconds);
+        }
+        Kind::Credit(CreditTerms { timeout_seconds, vault, account, asset, revenue }) => {
+            message.set_kind(v1::LimitKind::Credit);
+            message.capacity = None;
+            message.timeout_seconds = Some(*timeout_seconds);
+            message.vault = Some(vault.to_string());
+            message.account = Some(account.to_string());
+            message.asset = Some(asset.to_string());
+            message.revenue = Some(revenue.to_string());
+        }
+    }
+    message
+}
+
+/// Where a limit stands.
+#[must_use]
+pub const fn status(status: LimitStatus) -> v1::LimitStatus {
+    match status {
+        LimitStatus::Active => v1::LimitStatus::Active,
+        LimitStatus::Decreasing { .. } => v1::LimitStatus::Decreasing,
+        LimitStatus::Deleted => v1::LimitStatus::Deleted,
+    }
+}
+
+const fn pending_decrease_to(status: LimitStatus) -> Option<u64> {
+    match status {
+        LimitStatus::Decreasing { to } => Some(to),
+        LimitStatus::Active | LimitStatus::Deleted => None,
+    }
+}
+
+/// A limit.
+#[must_use]
+pub fn info(limit: &LimitInfo) -> v1::LimitInfo {
+    v1::LimitInfo {
+        definition: Some(definition_of(&limit.definition)),
+        status: status(limit.status).into(),
+        pending_decrease_to: pending_decrease_to(limit.status),
+        revision: limit.revision,
+    }
+}
+
+/// What a limit holds.
+#[must_use]
+pub fn usage(usage: &Usage) -> v1::GetUsageResponse {
+    v1::GetUsageResponse {
+        capacity: usage.capacity,
+        reserved: usage.reserved,
+        available: usage.available,
+        debt: usage.debt.to_string(),
+        status: status(usage.status).into(),
+        pending_decrease_to: pending_decrease_to(usage.status),
+    }
+}

@@ -1,0 +1,136 @@
+//! Transactions and their operations.
+
+use earmark_core::{ClientId, NamespaceName, Operation, Overdraft, VaultName, parse_credit};
+
+use super::invalid::{Invalid, each};
+use super::limit::{definition, not_among};
+use super::{name, optional_name};
+use crate::v1;
+
+/// How many items a list may have whose number somebody else judges.
+const ANY: std::ops::RangeInclusive<usize> = 0..=usize::MAX;
+
+/// What a transaction is, but for whoever is behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriteParts {
+    /// Where it belongs.
+    pub namespace: NamespaceName,
+    /// The vault that it is about, if it is about one.
+    pub vault: Option<VaultName>,
+    /// Who counts.
+    pub client: ClientId,
+    /// Its number.
+    pub sequence: u64,
+    /// What to do.
+    pub operations: Vec<Operation>,
+}
+
+/// A transaction.
+///
+/// # Errors
+/// What is wrong with it. Whether there are too many operations is for whoever applies them to say.
+pub fn write_parts(request: v1::WriteRequest) -> Result<WriteParts, Invalid> {
+    Ok(WriteParts {
+        namespace: name("namespace", &request.namespace)?,
+        vault: optional_name("vault", request.vault.as_deref())?,
+        client: name("client_id", &request.client_id)?,
+        sequence: Invalid::unless_within("sequence", request.sequence, &(1..=u64::MAX))?,
+        operations: each("operations", request.operations, &ANY, operation)?,
+    })
+}
+
+/// A transaction whose operations come in several lists.
+///
+/// # Errors
+/// What is wrong with it. Whether there are too many operations is for whoever applies them to say.
+pub fn batch_parts(request: v1::BatchWriteRequest) -> Result<WriteParts, Invalid> {
+    let part = |part: v1::WritePart| each("operations", part.operations, &ANY, operation);
+    Ok(WriteParts {
+        namespace: name("namespace", &request.namespace)?,
+        vault: optional_name("vault", request.vault.as_deref())?,
+        client: name("client_id", &request.client_id)?,
+        sequence: Invalid::unless_within("sequence", request.sequence, &(1..=u64::MAX))?,
+        operations: each("writes", request.writes, &ANY, part)?.into_iter().flatten().collect(),
+    })
+}
+
+/// The kinds of operation, as the fields of the message are called.
+const KINDS: &str = "put_limit, delete_limit, open_vault, open_account, freeze_account, unfreeze_account, \
+                     close_account, issue, transfer, retire";
+
+fn operation(message: v1::Operation) -> Result<Operation, Invalid> {
+    use v1::operation::Operation as Kind;
+    let Some(kind) = message.operation else {
+        return Err(Invalid::whole(format_args!("found 0 fields, allowed is exactly one of {KINDS}")));
+    };
+    match kind {
+        Kind::PutLimit(put) => put_limit(put).map_err(|error| error.inside("put_limit")),
+        Kind::DeleteLimit(delete) => name("key", &delete.key)
+            .map(|key| Operation::DeleteLimit { key, expected_revision: delete.expected_revision })
+            .map_err(|error| error.inside("delete_limit")),
+        Kind::OpenVault(open) => name("vault", &open.vault)
+            .map(|vault| Operation::OpenVault { vault })
+            .map_err(|error| error.inside("open_vault")),
+        Kind::OpenAccount(open) => open_account(&open).map_err(|error| error.inside("open_account")),
+        Kind::FreezeAccount(freeze) => name("account", &freeze.account)
+            .map(|account| Operation::FreezeAccount { account })
+            .map_err(|error| error.inside("freeze_account")),
+        Kind::UnfreezeAccount(unfreeze) => name("account", &unfreeze.account)
+            .map(|account| Operation::UnfreezeAccount { account })
+            .map_err(|error| error.inside("unfreeze_account")),
+        Kind::CloseAccount(close) => name("account", &close.account)
+            .map(|account| Operation::CloseAccount { account })
+            .map_err(|error| error.inside("close_account")),
+        Kind::Issue(issue) => self::issue(issue).map_err(|error| error.inside("issue")),
+        Kind::Transfer(transfer) => self::transfer(transfer).map_err(|error| error.inside("transfer")),
+        Kind::Retire(retire) => self::retire(retire).map_err(|error| error.inside("retire")),
+    }
+}
+
+fn put_limit(put: v1::PutLimitOperation) -> Result<Operation, Invalid> {
+    let found = put.definition.ok_or_else(|| Invalid::missing("definition"))?;
+    let definition = definition(found).map_err(|error| error.inside("definition"))?;
+    Ok(Operation::PutLimit { definition, expected_revision: put.expected_revision })
+}
+
+fn open_account(open: &v1::OpenAccountOperation) -> Result<Operation, Invalid> {
+    let account = name("account", &open.account)?;
+    let overdraft = match v1::Overdraft::try_from(open.overdraft) {
+        Ok(v1::Overdraft::Deny) => Overdraft::Deny,
+        Ok(v1::Overdraft::Allow) => Overdraft::Allow,
+        Ok(v1::Overdraft::Unspecified) => return Err(Invalid::missing("overdraft")),
+        Err(_) => return Err(not_among("overdraft", open.overdraft, "deny and allow")),
+    };
+    Ok(Operation::OpenAccount { account, overdraft })
+}
+
+fn issue(issue: v1::CreditOperation) -> Result<Operation, Invalid> {
+    let v1::CreditOperation { account, asset, amount, memo } = issue;
+    let (account, asset) = (name("account", &account)?, name("asset", &asset)?);
+    Ok(Operation::Issue { account, asset, amount: credit(&amount)?, memo })
+}
+
+fn retire(retire: v1::CreditOperation) -> Result<Operation, Invalid> {
+    let v1::CreditOperation { account, asset, amount, memo } = retire;
+    let (account, asset) = (name("account", &account)?, name("asset", &asset)?);
+    Ok(Operation::Retire { account, asset, amount: credit(&amount)?, memo })
+}
+
+fn transfer(transfer: v1::TransferOperation) -> Result<Operation, Invalid> {
+    let v1::TransferOperation { from, to, asset, amount, memo } = transfer;
+    let (from, to, asset) = (name("from", &from)?, name("to", &to)?, name("asset", &asset)?);
+    Ok(Operation::Transfer { from, to, asset, amount: credit(&amount)?, memo })
+}
+
+/// So much of what was found is repeated to the client.
+const FOUND_CHARS_MAX: usize = 64;
+
+fn credit(text: &str) -> Result<u128, Invalid> {
+    parse_credit(text).ok_or_else(|| {
+        let found: String = text.chars().take(FOUND_CHARS_MAX).collect();
+        let dots = if found.len() < text.len() { "..." } else { "" };
+        let max = i128::MAX;
+        let allowed = format_args!("allowed are integers from 1 to {max}, as a text such as \"5000000\"");
+        Invalid::new("amount", format_args!("found {found:?}{dots}, {allowed}"))
+    })
+}

@@ -1,0 +1,84 @@
+//! What transactions and accounts are answered.
+
+use earmark_core::{AssetTotals, BalanceInfo, OperationResult, Receipt, WriteError};
+
+use super::limit::status;
+use crate::v1;
+
+/// A receipt. The subjects are the names that its operations are about, in their order: a receipt has only
+/// numbers, which mean nothing to a client.
+#[must_use]
+pub fn success(receipt: &Receipt, subjects: &[String]) -> v1::WriteSuccess {
+    use v1::operation_result::Result as Kind;
+    let result = |(result, subject): (&OperationResult, &String)| {
+        let result = match *result {
+            OperationResult::Limit { revision, status: stands, .. } => {
+                let status = status(stands).into();
+                Kind::Limit(v1::LimitResult { limit: subject.clone(), revision, status })
+            }
+            OperationResult::Vault(_) => Kind::Vault(subject.clone()),
+            OperationResult::Account(_) => Kind::Account(subject.clone()),
+            OperationResult::Entry => Kind::Entry(receipt.tx_id.to_string()),
+        };
+        v1::OperationResult { result: Some(result) }
+    };
+    v1::WriteSuccess {
+        tx_id: receipt.tx_id.to_string(),
+        sequence: receipt.sequence,
+        log_index: receipt.log_index,
+        committed_at_unix_ms: receipt.committed_at.get(),
+        actor: receipt.actor.to_string(),
+        results: receipt.results.iter().zip(subjects).map(result).collect(),
+    }
+}
+
+/// A refusal, with the words for it.
+#[must_use]
+pub fn write_error(error: &WriteError, message: String) -> v1::WriteError {
+    v1::WriteError {
+        code: code(error).into(),
+        message,
+        operation: error.operation().and_then(|place| u32::try_from(place).ok()),
+        last_committed_sequence: error.last_committed_sequence(),
+    }
+}
+
+pub(super) const fn code(error: &WriteError) -> v1::WriteErrorCode {
+    match error {
+        WriteError::Invalid(_) => v1::WriteErrorCode::Invalid,
+        WriteError::VaultNotFound => v1::WriteErrorCode::VaultNotFound,
+        WriteError::SequenceGap { .. } => v1::WriteErrorCode::SequenceGap,
+        WriteError::AlreadyCommitted { .. } => v1::WriteErrorCode::AlreadyCommitted,
+        WriteError::SequenceReused { .. } => v1::WriteErrorCode::SequenceReused,
+        WriteError::TooManyClients => v1::WriteErrorCode::TooManyClients,
+        WriteError::WrongScope { .. } => v1::WriteErrorCode::WrongScope,
+        WriteError::ConditionFailed { .. } => v1::WriteErrorCode::ConditionFailed,
+        WriteError::AccountNotFound { .. } => v1::WriteErrorCode::AccountNotFound,
+        WriteError::AccountClosed { .. } => v1::WriteErrorCode::AccountClosed,
+        WriteError::AccountFrozen { .. } => v1::WriteErrorCode::AccountFrozen,
+        WriteError::Conflict { .. } => v1::WriteErrorCode::Conflict,
+        WriteError::InsufficientCredit { .. } => v1::WriteErrorCode::InsufficientCredit,
+    }
+}
+
+/// What an account has of one asset.
+#[must_use]
+pub fn balance(balance: &BalanceInfo) -> v1::Balance {
+    v1::Balance {
+        asset: balance.asset.to_string(),
+        available: balance.available.to_string(),
+        held: balance.held.to_string(),
+        pending: balance.pending.to_string(),
+    }
+}
+
+/// What there is of an asset in a vault.
+#[must_use]
+pub fn totals(totals: &AssetTotals) -> v1::AssetTotals {
+    v1::AssetTotals {
+        asset: totals.asset.to_string(),
+        issued: totals.issued.to_string(),
+        retired: totals.retired.to_string(),
+        live: totals.live.to_string(),
+    }
+}

@@ -1,0 +1,168 @@
+//! What is done with requests once they were read and checked, whatever their clients speak.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use axum::http::HeaderValue;
+use earmark_admission::{
+    BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LimitChange, LimitError,
+    PutLimitRequest, ReserveAnswer, ReserveRequest, WriteAnswer, WriteRequest,
+};
+use tokio::task::JoinError;
+use tokio::time::Instant;
+
+use crate::answer::{CompleteWire, INVALID, ReserveWire, UNAVAILABLE};
+use crate::app::App;
+
+/// What is said of a limit that is not there.
+pub(crate) const NO_SUCH_LIMIT: &str = "key: no limit has this key";
+/// What is said of a lease that is not there.
+pub(crate) const NO_SUCH_LEASE: &str = "lease_id: no such lease is remembered";
+/// So many entries are on a page if nobody says how many.
+pub(crate) const PAGE_USUAL: usize = 100;
+
+/// A request, as far as what is done with it depends on how it came.
+#[derive(Clone)]
+pub(crate) struct Ticket {
+    /// Its name in the logs.
+    pub(crate) id: HeaderValue,
+    /// When an answer is too late.
+    pub(crate) deadline: Instant,
+}
+
+impl Ticket {
+    /// Its name in the logs, as a text, which every id is that was found fit.
+    pub(crate) fn id(&self) -> &str {
+        self.id.to_str().unwrap_or_default()
+    }
+}
+
+/// Reserves, and counts how it came out.
+pub(crate) async fn reserve(
+    app: &App,
+    ticket: &Ticket,
+    requests: Vec<ReserveRequest>,
+) -> Vec<Result<ReserveAnswer, BackendError>> {
+    for request in &requests {
+        let job = request.job.as_ref().map(tracing::field::display);
+        tracing::debug!(request_id = ticket.id(), lease = %request.lease, job, "reserve");
+    }
+    let count = requests.len();
+    let answers = of_batch(app.by(ticket.deadline, app.backend.reserve(requests)).await, count);
+    for wire in answers.iter().map(ReserveWire::of) {
+        app.metrics.reserved(wire.outcome());
+        let (keys, reason) = wire.limited_by();
+        app.metrics.denied_by(keys, reason);
+    }
+    answers
+}
+
+/// Completes, and counts how it came out.
+pub(crate) async fn complete(
+    app: &App,
+    ticket: &Ticket,
+    requests: Vec<CompleteRequest>,
+) -> Vec<Result<CompleteAnswer, BackendError>> {
+    for request in &requests {
+        let job = request.job.as_ref().map(tracing::field::display);
+        tracing::debug!(request_id = ticket.id(), lease = %request.lease, job, "complete");
+    }
+    let count = requests.len();
+    let answers = of_batch(app.by(ticket.deadline, app.backend.complete(requests)).await, count);
+    for answer in &answers {
+        if let Ok(answer) = answer {
+            app.metrics.settled(answer);
+        }
+        app.metrics.completed(CompleteWire::of(answer).outcome());
+    }
+    answers
+}
+
+/// Creates a limit or changes it.
+pub(crate) async fn put_limit(
+    app: &App,
+    ticket: &Ticket,
+    request: PutLimitRequest,
+) -> Result<LimitChange, LimitError> {
+    let backend = Arc::clone(&app.backend);
+    change(app, ticket, async move { backend.put_limit(request).await }).await
+}
+
+/// Lets a limit run empty.
+pub(crate) async fn delete_limit(
+    app: &App,
+    ticket: &Ticket,
+    request: DeleteLimitRequest,
+) -> Result<LimitChange, LimitError> {
+    let backend = Arc::clone(&app.backend);
+    change(app, ticket, async move { backend.delete_limit(request).await }).await
+}
+
+/// Carries a change out. It has several steps, so it goes on by itself if nobody waits for it any longer.
+async fn change(
+    app: &App,
+    ticket: &Ticket,
+    change: impl Future<Output = Result<LimitChange, LimitError>> + Send + 'static,
+) -> Result<LimitChange, LimitError> {
+    let lost = |error: JoinError| Err(BackendError::Failed(error.to_string()).into());
+    app.by(ticket.deadline, tokio::spawn(change)).await?.unwrap_or_else(lost)
+}
+
+/// What became of a write.
+pub(crate) struct Written {
+    pub(crate) answer: Result<WriteAnswer, BackendError>,
+    /// What its operations are about, by name and in their order.
+    pub(crate) subjects: Vec<String>,
+}
+
+/// Applies a transaction, and counts how it came out.
+pub(crate) async fn write(app: &App, ticket: &Ticket, request: WriteRequest) -> Written {
+    let (client, sequence) = (&request.client, request.sequence);
+    tracing::debug!(request_id = ticket.id(), %client, sequence, "write");
+    let subjects = request.operations.iter().map(|operation| operation.subject().to_owned()).collect();
+    let answer = read(app, ticket, app.backend.write(request)).await;
+    app.metrics.written(match &answer {
+        Ok(WriteAnswer::Committed(_)) => None,
+        Ok(WriteAnswer::Refused(error)) => Some(error.code()),
+        Err(_) => Some(UNAVAILABLE),
+    });
+    Written { answer, subjects }
+}
+
+/// Counts a write that could not be read.
+pub(crate) fn malformed_write(app: &App) {
+    app.metrics.written(Some(INVALID));
+}
+
+/// What a client is told whose write has no answer.
+pub(crate) fn unavailable(error: &BackendError) -> String {
+    match error {
+        BackendError::Overloaded(why) => format!("{why}; retry the same write"),
+        BackendError::Failed(why) => format!("{why}; the outcome is unknown, retry the same write"),
+        other => other.to_string(),
+    }
+}
+
+/// What the backend answers, if it does in time.
+pub(crate) async fn read<T, E: From<BackendError>>(
+    app: &App,
+    ticket: &Ticket,
+    answer: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    app.by(ticket.deadline, answer).await?
+}
+
+/// The answers to a batch of `count`, also where the backend gave none in time.
+fn of_batch<T>(
+    answers: Result<Vec<Result<T, BackendError>>, BackendError>,
+    count: usize,
+) -> Vec<Result<T, BackendError>> {
+    let failed = |error: BackendError| (0..count).map(|_| Err(error.clone())).collect();
+    match answers {
+        Ok(answers) if answers.len() == count => answers,
+        Ok(answers) => {
+            failed(BackendError::Failed(format!("found {} answers to {count} requests", answers.len())))
+        }
+        Err(error) => failed(error),
+    }
+}

@@ -1,0 +1,182 @@
+//! `earmark.v1.LedgerService`.
+
+use std::sync::Arc;
+
+use earmark_admission::{
+    AccountPath, EntryChange, EntryKind, EntryView, HoldView, PAGE_MAX, WriteAnswer, WriteRequest,
+    describe_write_error,
+};
+use earmark_proto::convert::{self, Invalid, WriteParts};
+use earmark_proto::v1;
+use earmark_proto::v1::ledger_service_server::LedgerService;
+use tonic::{Request, Response, Status, async_trait};
+
+use super::limits::namespace_of;
+use super::status::{invalid, of_ledger};
+use crate::app::App;
+use crate::carry_out::{self, PAGE_USUAL, Ticket, Written};
+
+pub(super) struct Ledger(pub(super) Arc<App>);
+
+/// What a call was given when it came in.
+pub(super) fn ticket<T>(request: &Request<T>) -> Result<Ticket, Status> {
+    request.extensions().get().cloned().ok_or_else(|| Status::internal("the call has no ticket"))
+}
+
+#[async_trait]
+impl LedgerService for Ledger {
+    async fn write(&self, request: Request<v1::WriteRequest>) -> Result<Response<v1::WriteResponse>, Status> {
+        let ticket = ticket(&request)?;
+        let parts = convert::write_parts(request.into_inner()).map_err(|error| self.no_write(&error))?;
+        Ok(Response::new(self.apply(&ticket, parts).await))
+    }
+
+    async fn batch_write(
+        &self,
+        request: Request<v1::BatchWriteRequest>,
+    ) -> Result<Response<v1::WriteResponse>, Status> {
+        let ticket = ticket(&request)?;
+        let parts = convert::batch_parts(request.into_inner()).map_err(|error| self.no_write(&error))?;
+        Ok(Response::new(self.apply(&ticket, parts).await))
+    }
+
+    async fn get_client_state(
+        &self,
+        request: Request<v1::GetClientStateRequest>,
+    ) -> Result<Response<v1::GetClientStateResponse>, Status> {
+        let ticket = ticket(&request)?;
+        let v1::GetClientStateRequest { namespace, vault, client_id } = request.into_inner();
+        let client = convert::name("client_id", &client_id).map_err(|error| invalid(&error))?;
+        let namespace = namespace_of(namespace.as_deref())?;
+        let vault = convert::optional_name("vault", vault.as_deref()).map_err(|error| invalid(&error))?;
+        let state = self.0.backend.client_state(namespace, vault, client);
+        let state = carry_out::read(&self.0, &ticket, state).await.map_err(|error| of_ledger(&error))?;
+        Ok(Response::new(v1::GetClientStateResponse { last_committed_sequence: state }))
+    }
+
+    async fn get_balances(
+        &self,
+        request: Request<v1::GetBalancesRequest>,
+    ) -> Result<Response<v1::GetBalancesResponse>, Status> {
+        let ticket = ticket(&request)?;
+        let v1::GetBalancesRequest { namespace, vault, account } = request.into_inner();
+        let account = path(namespace.as_deref(), &vault, &account).map_err(|error| invalid(&error))?;
+        let balances = carry_out::read(&self.0, &ticket, self.0.backend.balances(account)).await;
+        let balances = balances.map_err(|error| of_ledger(&error))?;
+        let balances = balances.iter().map(convert::balance).collect();
+        Ok(Response::new(v1::GetBalancesResponse { balances }))
+    }
+
+    async fn list_entries(
+        &self,
+        request: Request<v1::ListEntriesRequest>,
+    ) -> Result<Response<v1::ListEntriesResponse>, Status> {
+        let ticket = ticket(&request)?;
+        let v1::ListEntriesRequest { namespace, vault, account, after, page_size } = request.into_inner();
+        let account = path(namespace.as_deref(), &vault, &account).map_err(|error| invalid(&error))?;
+        let page_size = match page_size {
+            None => PAGE_USUAL,
+            Some(size) => {
+                let size = usize::try_from(size).unwrap_or(usize::MAX);
+                Invalid::unless_within("page_size", size, &(1..=PAGE_MAX)).map_err(|error| invalid(&error))?
+            }
+        };
+        let page = self.0.backend.entries(account, after.unwrap_or(0), page_size);
+        let page = carry_out::read(&self.0, &ticket, page).await.map_err(|error| of_ledger(&error))?;
+        let entries = page.entries.iter().map(entry).collect();
+        Ok(Response::new(v1::ListEntriesResponse { entries, next: page.next }))
+    }
+
+    async fn audit_vault(
+        &self,
+        request: Request<v1::AuditVaultRequest>,
+    ) -> Result<Response<v1::AuditVaultResponse>, Status> {
+        let ticket = ticket(&request)?;
+        let v1::AuditVaultRequest { namespace, vault } = request.into_inner();
+        let namespace = namespace_of(namespace.as_deref())?;
+        let vault = convert::name("vault", &vault).map_err(|error| invalid(&error))?;
+        let audit = carry_out::read(&self.0, &ticket, self.0.backend.audit(namespace, vault)).await;
+        let audit = audit.map_err(|error| of_ledger(&error))?;
+        let assets = audit.assets.iter().map(convert::totals).collect();
+        let (balanced, message) = (audit.balanced, audit.message);
+        Ok(Response::new(v1::AuditVaultResponse { balanced, assets, message }))
+    }
+}
+
+impl Ledger {
+    fn no_write(&self, error: &Invalid) -> Status {
+        carry_out::malformed_write(&self.0);
+        invalid(error)
+    }
+
+    async fn apply(&self, ticket: &Ticket, parts: WriteParts) -> v1::WriteResponse {
+        use v1::write_response::Result as Kind;
+        let WriteParts { namespace, vault, client, sequence, operations } = parts;
+        let actor = self.0.actor.clone();
+        let request = WriteRequest { namespace, vault, client, sequence, operations, actor };
+        let Written { answer, subjects } = carry_out::write(&self.0, ticket, request).await;
+        let result = match answer {
+            Ok(WriteAnswer::Committed(receipt)) => Kind::Success(convert::success(&receipt, &subjects)),
+            Ok(WriteAnswer::Refused(error)) => {
+                Kind::Error(convert::write_error(&error, describe_write_error(&error)))
+            }
+            Err(error) => {
+                let message = carry_out::unavailable(&error);
+                let code = v1::WriteErrorCode::Unavailable.into();
+                Kind::Error(v1::WriteError { code, message, ..v1::WriteError::default() })
+            }
+        };
+        v1::WriteResponse { result: Some(result) }
+    }
+}
+
+fn path(namespace: Option<&str>, vault: &str, account: &str) -> Result<AccountPath, Invalid> {
+    Ok(AccountPath {
+        namespace: convert::namespace(namespace)?,
+        vault: convert::name("vault", vault)?,
+        account: convert::name("account", account)?,
+    })
+}
+
+fn entry(entry: &EntryView) -> v1::Entry {
+    use v1::entry::Kind;
+    let change = |change: &EntryChange| v1::Change {
+        asset: change.asset.to_string(),
+        amount: change.amount.to_string(),
+        held: change.held.to_string(),
+    };
+    let kind = match &entry.what {
+        EntryKind::Transaction { client, receipt, memos } => Kind::Transaction(v1::TransactionEntry {
+            tx_id: receipt.tx_id.to_string(),
+            log_index: receipt.log_index,
+            actor: receipt.actor.to_string(),
+            client_id: client.to_string(),
+            sequence: receipt.sequence,
+            memos: memos.clone(),
+        }),
+        EntryKind::Hold(view) => Kind::Hold(hold(view)),
+        EntryKind::Settle { hold, paid, debt, uncollected } => Kind::Settle(v1::SettleEntry {
+            lease_id: hold.lease.to_string(),
+            limit: hold.limit.to_string(),
+            hold: hold.amount.to_string(),
+            paid: paid.to_string(),
+            debt: debt.to_string(),
+            uncollected: uncollected.to_string(),
+        }),
+        EntryKind::Release(view) => Kind::Release(hold(view)),
+    };
+    v1::Entry {
+        number: entry.number,
+        committed_at_unix_ms: entry.at.get(),
+        changes: entry.changes.iter().map(change).collect(),
+        kind: Some(kind),
+    }
+}
+
+fn hold(hold: &HoldView) -> v1::HoldEntry {
+    v1::HoldEntry {
+        lease_id: hold.lease.to_string(),
+        limit: hold.limit.to_string(),
+        hold: hold.amount.to_string(),
+    }
+}

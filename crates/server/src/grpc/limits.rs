@@ -1,0 +1,247 @@
+//! `earmark.v1.LimitsService`.
+
+use std::sync::Arc;
+
+use earmark_admission::{
+    Amount, BATCH_MAX, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LeaseView,
+    PutLimitRequest, ReserveAnswer, ReserveRequest,
+};
+use earmark_core::{LeaseId, LimitKey, NamespaceName, UnixMs};
+use earmark_proto::convert::{self, Invalid, Parts};
+use earmark_proto::v1;
+use earmark_proto::v1::limits_service_server::LimitsService;
+use tonic::{Request, Response, Status, async_trait};
+
+use super::ledger::ticket;
+use super::status::{failed, failed_with, invalid, of_limit};
+use crate::answer::{CompleteWire, ReserveWire};
+use crate::app::App;
+use crate::carry_out::{self, NO_SUCH_LEASE, NO_SUCH_LIMIT};
+use crate::metrics::{Completed, Reserved};
+
+const BATCH: std::ops::RangeInclusive<usize> = 1..=BATCH_MAX;
+
+pub(super) struct Limits(pub(super) Arc<App>);
+
+impl Limits {
+    fn no_reserve(&self, error: &Invalid) -> Status {
+        self.0.metrics.reserved(Reserved::InvalidRequest);
+        invalid(error)
+    }
+
+    fn no_complete(&self, error: &Invalid) -> Status {
+        self.0.metrics.completed(Completed::InvalidRequest);
+        invalid(error)
+    }
+}
+
+#[async_trait]
+impl LimitsService for Limits {
+    async fn reserve(
+        &self,
+        request: Request<v1::ReserveRequest>,
+    ) -> Result<Response<v1::ReserveResponse>, Status> {
+        let ticket = ticket(&request)?;
+        let asked = reserve_request(request.into_inner()).map_err(|error| self.no_reserve(&error))?;
+        let answers = carry_out::reserve(&self.0, &ticket, vec![asked]).await;
+        let response = answers.first().map(reserved);
+        response.unwrap_or_else(|| Err(Status::internal("no answer"))).map(Response::new)
+    }
+
+    async fn complete(
+        &self,
+        request: Request<v1::CompleteRequest>,
+    ) -> Result<Response<v1::CompleteResponse>, Status> {
+        let ticket = ticket(&request)?;
+        let asked = complete_request(request.into_inner()).map_err(|error| self.no_complete(&error))?;
+        let answers = carry_out::complete(&self.0, &ticket, vec![asked]).await;
+        let response = answers.first().map(completed);
+        response.unwrap_or_else(|| Err(Status::internal("no answer"))).map(Response::new)
+    }
+
+    async fn reserve_batch(
+        &self,
+        request: Request<v1::ReserveBatchRequest>,
+    ) -> Result<Response<v1::ReserveBatchResponse>, Status> {
+        let ticket = ticket(&request)?;
+        let asked = convert::each("requests", request.into_inner().requests, &BATCH, reserve_request)
+            .map_err(|error| self.no_reserve(&error))?;
+        let answers = carry_out::reserve(&self.0, &ticket, asked).await;
+        let results = answers.iter().map(|answer| reserve_response(ReserveWire::of(answer))).collect();
+        Ok(Response::new(v1::ReserveBatchResponse { results }))
+    }
+
+    async fn complete_batch(
+        &self,
+        request: Request<v1::CompleteBatchRequest>,
+    ) -> Result<Response<v1::CompleteBatchResponse>, Status> {
+        let ticket = ticket(&request)?;
+        let asked = convert::each("requests", request.into_inner().requests, &BATCH, complete_request)
+            .map_err(|error| self.no_complete(&error))?;
+        let answers = carry_out::complete(&self.0, &ticket, asked).await;
+        let results = answers.iter().map(|answer| complete_response(CompleteWire::of(answer))).collect();
+        Ok(Response::new(v1::CompleteBatchResponse { results }))
+    }
+
+    async fn put_limit(
+        &self,
+        request: Request<v1::PutLimitRequest>,
+    ) -> Result<Response<v1::PutLimitResponse>, Status> {
+        let ticket = ticket(&request)?;
+        let v1::PutLimitRequest { definition, namespace } = request.into_inner();
+        let given = definition.ok_or_else(|| invalid(&Invalid::missing("definition")))?;
+        let definition = convert::definition(given).map_err(|error| invalid(&error))?;
+        let namespace = namespace_of(namespace.as_deref())?;
+        let request = PutLimitRequest { namespace, definition, expected_revision: None };
+        let change =
+            carry_out::put_limit(&self.0, &ticket, request).await.map_err(|error| of_limit(&error))?;
+        let status = convert::status(change.status).into();
+        Ok(Response::new(v1::PutLimitResponse { ok: true, status }))
+    }
+
+    async fn get_limit(
+        &self,
+        request: Request<v1::GetLimitRequest>,
+    ) -> Result<Response<v1::GetLimitResponse>, Status> {
+        let ticket = ticket(&request)?;
+        let v1::GetLimitRequest { key, namespace } = request.into_inner();
+        let (key, namespace) = (key_of(&key)?, namespace_of(namespace.as_deref())?);
+        match carry_out::read(&self.0, &ticket, self.0.backend.limit(namespace, key)).await {
+            Ok(Some(limit)) => Ok(Response::new(v1::GetLimitResponse { limit: Some(convert::info(&limit)) })),
+            Ok(None) => Err(Status::not_found(NO_SUCH_LIMIT)),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+
+    async fn list_limits(
+        &self,
+        request: Request<v1::ListLimitsRequest>,
+    ) -> Result<Response<v1::ListLimitsResponse>, Status> {
+        let ticket = ticket(&request)?;
+        let namespace = namespace_of(request.into_inner().namespace.as_deref())?;
+        match carry_out::read(&self.0, &ticket, self.0.backend.limits(namespace)).await {
+            Ok(limits) => {
+                let limits = limits.iter().map(convert::info).collect();
+                Ok(Response::new(v1::ListLimitsResponse { limits }))
+            }
+            Err(error) => Err(failed(&error)),
+        }
+    }
+
+    async fn delete_limit(
+        &self,
+        request: Request<v1::DeleteLimitRequest>,
+    ) -> Result<Response<v1::DeleteLimitResponse>, Status> {
+        let ticket = ticket(&request)?;
+        let v1::DeleteLimitRequest { key, namespace } = request.into_inner();
+        let (key, namespace) = (key_of(&key)?, namespace_of(namespace.as_deref())?);
+        let request = DeleteLimitRequest { namespace, key, expected_revision: None };
+        let change =
+            carry_out::delete_limit(&self.0, &ticket, request).await.map_err(|error| of_limit(&error))?;
+        let status = convert::status(change.status).into();
+        Ok(Response::new(v1::DeleteLimitResponse { ok: true, status }))
+    }
+
+    async fn get_usage(
+        &self,
+        request: Request<v1::GetUsageRequest>,
+    ) -> Result<Response<v1::GetUsageResponse>, Status> {
+        let ticket = ticket(&request)?;
+        let v1::GetUsageRequest { key, namespace } = request.into_inner();
+        let (key, namespace) = (key_of(&key)?, namespace_of(namespace.as_deref())?);
+        match carry_out::read(&self.0, &ticket, self.0.backend.usage(namespace, key)).await {
+            Ok(Some(usage)) => Ok(Response::new(convert::usage(&usage))),
+            Ok(None) => Err(Status::not_found(NO_SUCH_LIMIT)),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+
+    async fn get_lease(
+        &self,
+        request: Request<v1::GetLeaseRequest>,
+    ) -> Result<Response<v1::GetLeaseResponse>, Status> {
+        let ticket = ticket(&request)?;
+        let v1::GetLeaseRequest { lease_id, namespace } = request.into_inner();
+        let lease = convert::lease_id(&lease_id).map_err(|error| invalid(&error))?;
+        let namespace = namespace_of(namespace.as_deref())?;
+        match carry_out::read(&self.0, &ticket, self.0.backend.lease(namespace, lease)).await {
+            Ok(Some(view)) => {
+                Ok(Response::new(v1::GetLeaseResponse { lease: Some(lease_view(lease, &view)) }))
+            }
+            Ok(None) => Err(Status::not_found(NO_SUCH_LEASE)),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+}
+
+pub(super) fn namespace_of(text: Option<&str>) -> Result<NamespaceName, Status> {
+    convert::namespace(text).map_err(|error| invalid(&error))
+}
+
+fn key_of(text: &str) -> Result<LimitKey, Status> {
+    convert::name("key", text).map_err(|error| invalid(&error))
+}
+
+fn amounts(amounts: Vec<(LimitKey, u64)>) -> Vec<Amount> {
+    amounts.into_iter().map(|(key, amount)| Amount { key, amount }).collect()
+}
+
+fn reserve_request(request: v1::ReserveRequest) -> Result<ReserveRequest, Invalid> {
+    let Parts { namespace, lease, job, amounts: parts } = convert::reserve_parts(request)?;
+    Ok(ReserveRequest { namespace, lease, job, requirements: amounts(parts) })
+}
+
+fn complete_request(request: v1::CompleteRequest) -> Result<CompleteRequest, Invalid> {
+    let Parts { namespace, lease, job, amounts: parts } = convert::complete_parts(request)?;
+    Ok(CompleteRequest { namespace, lease, job, actuals: amounts(parts) })
+}
+
+/// The answer to a reserve by itself, whose failure is that of the call.
+fn reserved(answer: &Result<ReserveAnswer, BackendError>) -> Result<v1::ReserveResponse, Status> {
+    let response = reserve_response(ReserveWire::of(answer));
+    match answer {
+        Ok(_) => Ok(response),
+        Err(error) => Err(failed_with(error, response.message.unwrap_or_default())),
+    }
+}
+
+fn reserve_response(wire: ReserveWire<'_>) -> v1::ReserveResponse {
+    v1::ReserveResponse {
+        allowed: wire.allowed,
+        retry_after_ms: wire.retry_after_ms,
+        reserved_at_unix_ms: wire.reserved_at_unix_ms,
+        error: wire.error.to_string(),
+        message: wire.message.map(Into::into),
+        limited_by: wire.limited_by.iter().map(LimitKey::to_string).collect(),
+        never: wire.never,
+    }
+}
+
+/// The answer to a complete by itself, whose failure is that of the call.
+fn completed(answer: &Result<CompleteAnswer, BackendError>) -> Result<v1::CompleteResponse, Status> {
+    let response = complete_response(CompleteWire::of(answer));
+    match answer {
+        Ok(CompleteAnswer { is_invalid: false, .. }) => Ok(response),
+        Ok(_) => Err(Status::invalid_argument(response.message.unwrap_or_default())),
+        Err(error) => Err(failed_with(error, response.message.unwrap_or_default())),
+    }
+}
+
+fn complete_response(wire: CompleteWire<'_>) -> v1::CompleteResponse {
+    v1::CompleteResponse {
+        ok: wire.ok,
+        error: wire.error.to_string(),
+        message: wire.message.map(Into::into),
+        reconciled: wire.reconciled,
+    }
+}
+
+fn lease_view(lease: LeaseId, view: &LeaseView) -> v1::Lease {
+    let requirement = |part: &Amount| v1::Requirement { key: part.key.to_string(), amount: part.amount };
+    v1::Lease {
+        lease_id: lease.to_string(),
+        reserved_at_unix_ms: view.reserved_at.map_or(0, UnixMs::get),
+        requirements: view.requirements.iter().map(requirement).collect(),
+        state: convert::state(view.state).into(),
+    }
+}

@@ -1,0 +1,87 @@
+//! The table of methods: what can be called, and how its answer comes.
+
+/// One of each service.
+pub(super) struct Services<T> {
+    pub(super) limits: T,
+    pub(super) ledger: T,
+    pub(super) health: T,
+    pub(super) reflection: T,
+    pub(super) reflection_alpha: T,
+}
+
+/// Which service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    Limits,
+    Ledger,
+    Health,
+    Reflection,
+    ReflectionAlpha,
+}
+
+impl Which {
+    pub(super) fn of<T>(self, services: &Services<T>) -> &T {
+        match self {
+            Which::Limits => &services.limits,
+            Which::Ledger => &services.ledger,
+            Which::Health => &services.health,
+            Which::Reflection => &services.reflection,
+            Which::ReflectionAlpha => &services.reflection_alpha,
+        }
+    }
+}
+
+/// How a call goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// One message there, one back.
+    Unary,
+    /// Messages come and go, for as long as a request may take, or until the server stops.
+    Stream { is_endless: bool },
+}
+
+/// One method.
+#[derive(Debug)]
+pub(crate) struct Method {
+    /// As it is called, and as it is named in metrics.
+    pub(crate) path: &'static str,
+    pub(super) service: Which,
+    pub(super) form: Form,
+}
+
+const fn unary(service: Which, path: &'static str) -> Method {
+    Method { path, service, form: Form::Unary }
+}
+
+const fn stream(service: Which, path: &'static str, is_endless: bool) -> Method {
+    Method { path, service, form: Form::Stream { is_endless } }
+}
+
+/// All methods.
+pub(crate) static METHODS: [Method; 20] = [
+    unary(Which::Limits, "/earmark.v1.LimitsService/Reserve"),
+    unary(Which::Limits, "/earmark.v1.LimitsService/Complete"),
+    unary(Which::Limits, "/earmark.v1.LimitsService/ReserveBatch"),
+    unary(Which::Limits, "/earmark.v1.LimitsService/CompleteBatch"),
+    unary(Which::Limits, "/earmark.v1.LimitsService/PutLimit"),
+    unary(Which::Limits, "/earmark.v1.LimitsService/GetLimit"),
+    unary(Which::Limits, "/earmark.v1.LimitsService/ListLimits"),
+    unary(Which::Limits, "/earmark.v1.LimitsService/DeleteLimit"),
+    unary(Which::Limits, "/earmark.v1.LimitsService/GetUsage"),
+    unary(Which::Limits, "/earmark.v1.LimitsService/GetLease"),
+    unary(Which::Ledger, "/earmark.v1.LedgerService/Write"),
+    unary(Which::Ledger, "/earmark.v1.LedgerService/BatchWrite"),
+    unary(Which::Ledger, "/earmark.v1.LedgerService/GetClientState"),
+    unary(Which::Ledger, "/earmark.v1.LedgerService/GetBalances"),
+    unary(Which::Ledger, "/earmark.v1.LedgerService/ListEntries"),
+    unary(Which::Ledger, "/earmark.v1.LedgerService/AuditVault"),
+    unary(Which::Health, "/grpc.health.v1.Health/Check"),
+    stream(Which::Health, "/grpc.health.v1.Health/Watch", true),
+    stream(Which::Reflection, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", false),
+    stream(Which::ReflectionAlpha, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", false),
+];
+
+/// A method and its place in the table.
+pub(super) fn find(path: &str) -> Option<(usize, &'static Method)> {
+    METHODS.iter().enumerate().find(|(_, method)| method.path == path)
+}

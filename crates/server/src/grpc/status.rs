@@ -1,0 +1,55 @@
+//! What is a status here and an HTTP status there.
+
+use earmark_admission::{BackendError, LedgerError, LimitError};
+use earmark_proto::convert::Invalid;
+use tonic::Status;
+
+use crate::body::{Unread, Why};
+use crate::carry_out::NO_SUCH_LIMIT;
+
+/// What is malformed; nothing was done.
+pub(super) fn invalid(error: &Invalid) -> Status {
+    Status::invalid_argument(error.to_string())
+}
+
+/// The backend has no answer.
+pub(super) fn failed(error: &BackendError) -> Status {
+    failed_with(error, error.to_string())
+}
+
+/// The backend has no answer, and these are the words for it.
+pub(super) fn failed_with(error: &BackendError, message: String) -> Status {
+    match error {
+        BackendError::Overloaded(_) => Status::unavailable(message),
+        _ => Status::internal(message),
+    }
+}
+
+/// There is nothing to read.
+pub(super) fn of_ledger(error: &LedgerError) -> Status {
+    match error {
+        LedgerError::Backend(error) => failed(error),
+        other => Status::not_found(other.to_string()),
+    }
+}
+
+/// A limit was not changed.
+pub(super) fn of_limit(error: &LimitError) -> Status {
+    match error {
+        LimitError::NotFound => Status::not_found(NO_SUCH_LIMIT),
+        LimitError::Backend(error) => failed(error),
+        other => Status::invalid_argument(other.to_string()),
+    }
+}
+
+/// A message was not read.
+pub(super) fn unread(unread: &Unread) -> Status {
+    let message = unread.message();
+    match unread.why {
+        // So do other servers of gRPC.
+        Why::TooLarge => Status::resource_exhausted(message),
+        Why::NoRoom => Status::unavailable(message),
+        Why::TooSlow => Status::deadline_exceeded(message),
+        Why::CutShort(_) => Status::invalid_argument(message),
+    }
+}

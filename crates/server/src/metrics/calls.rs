@@ -1,0 +1,92 @@
+//! Calls of gRPC, by method and status.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use metrics::{Counter, Histogram, Key, Label, Recorder};
+use metrics_exporter_prometheus::PrometheusRecorder;
+use tonic::Code;
+
+use super::METADATA;
+use crate::grpc::METHODS;
+
+pub(super) const SECONDS: &str = "earmark_grpc_request_seconds";
+const TOTAL: &str = "earmark_grpc_requests_total";
+
+/// The codes there are, in the order of their numbers.
+const CODES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+
+/// One for each method, and one for what is none.
+pub(super) struct Calls(Vec<Called>);
+
+struct Called {
+    label: &'static str,
+    seconds: Histogram,
+    /// Made at the first answer of its code, so that `/metrics` is not full of zeros.
+    codes: [OnceLock<Counter>; CODES.len()],
+}
+
+impl Calls {
+    pub(super) fn new(recorder: &PrometheusRecorder) -> Calls {
+        for (name, about) in [
+            (TOTAL, "Calls of gRPC, by method and status. A stream counts when it begins."),
+            (SECONDS, "The time from a call's head to its answer, by method."),
+        ] {
+            recorder.describe_counter(name.into(), None, about.into());
+        }
+        let labels = METHODS.iter().map(|method| method.path.trim_start_matches('/')).chain(["unmatched"]);
+        let called = |label| {
+            let key = Key::from_parts(SECONDS, vec![Label::from_static_parts("method", label)]);
+            let seconds = recorder.register_histogram(&key, &METADATA);
+            Called { label, seconds, codes: Default::default() }
+        };
+        Calls(labels.map(called).collect())
+    }
+
+    pub(super) fn count(&self, recorder: &PrometheusRecorder, place: usize, code: Code, took: Duration) {
+        let Some(called) = self.0.get(place) else { return };
+        called.seconds.record(took.as_secs_f64());
+        let at = code as usize;
+        let (Some(counter), Some(name)) = (called.codes.get(at), CODES.get(at)) else { return };
+        let make = || {
+            let labels = vec![
+                Label::from_static_parts("method", called.label),
+                Label::from_static_parts("code", name),
+            ];
+            recorder.register_counter(&Key::from_parts(TOTAL, labels), &METADATA)
+        };
+        counter.get_or_init(make).increment(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_stands_at_its_number() {
+        for (number, name) in CODES.iter().enumerate() {
+            let code = Code::from_i32(i32::try_from(number).unwrap());
+            let name = name.replace('_', "").to_lowercase();
+            assert_eq!(format!("{code:?}").to_lowercase(), name);
+        }
+    }
+}
