@@ -4,7 +4,10 @@
 //! needs must build there.
 
 mod api;
+mod grpc;
+mod python;
 mod run;
+mod served;
 mod soak;
 mod tidy;
 mod verify;
@@ -19,6 +22,7 @@ The chores of this repository.
   cargo xtask verify              everything that must hold before a change goes in; reads only
   cargo xtask tidy                only the checks of verify that cargo and clippy do not know
   cargo xtask api                 only the server against its own OpenAPI document
+  cargo xtask grpc                only the server asked over gRPC by a client in Python
   cargo xtask soak [--minutes N]  the long versions of the random tests, 10 minutes by default
   cargo xtask help                this text
 
@@ -27,6 +31,7 @@ Examples:
   cargo xtask verify
   cargo xtask tidy
   cargo xtask api
+  cargo xtask grpc
   cargo xtask soak --minutes 60
 ";
 
@@ -35,6 +40,7 @@ enum Chore {
     Verify,
     Tidy,
     Api,
+    Grpc,
     Soak { minutes: u64 },
     Help,
 }
@@ -44,6 +50,7 @@ fn parse(args: &[&str]) -> Result<Chore, Failure> {
         ["verify"] => Ok(Chore::Verify),
         ["tidy"] => Ok(Chore::Tidy),
         ["api"] => Ok(Chore::Api),
+        ["grpc"] => Ok(Chore::Grpc),
         ["soak"] => Ok(Chore::Soak { minutes: soak::MINUTES_DEFAULT }),
         ["soak", "--minutes", minutes] => match minutes.parse() {
             Ok(minutes) if (1..=soak::MINUTES_MAX).contains(&minutes) => Ok(Chore::Soak { minutes }),
@@ -54,7 +61,7 @@ fn parse(args: &[&str]) -> Result<Chore, Failure> {
         },
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Chore::Help),
         _ => Err(Failure::Usage(format!(
-            "found {:?}, allowed are verify, tidy, api, soak [--minutes N] and help",
+            "found {:?}, allowed are verify, tidy, api, grpc, soak [--minutes N] and help",
             args.join(" ")
         ))),
     }
@@ -66,7 +73,8 @@ fn main() -> ExitCode {
     let done = parse(&args).and_then(|chore| match chore {
         Chore::Verify => verify::verify(),
         Chore::Tidy => tidy::tidy(),
-        Chore::Api => api::prepare().and_then(|()| api::check()),
+        Chore::Api => python::prepare().and_then(|()| api::check()),
+        Chore::Grpc => python::prepare().and_then(|()| grpc::check()),
         Chore::Soak { minutes } => soak::soak(minutes),
         Chore::Help => {
             print!("{HELP}");
@@ -92,6 +100,7 @@ mod tests {
             (&["verify"][..], Chore::Verify),
             (&["tidy"], Chore::Tidy),
             (&["api"], Chore::Api),
+            (&["grpc"], Chore::Grpc),
             (&["soak"], Chore::Soak { minutes: 10 }),
             (&["soak", "--minutes", "1"], Chore::Soak { minutes: 1 }),
             (&["soak", "--help"], Chore::Help),
@@ -105,10 +114,13 @@ mod tests {
     #[test]
     fn other_words_are_refused_with_what_is_allowed() {
         for (args, message) in [
-            (&["verfy"][..], "found \"verfy\", allowed are verify, tidy, api, soak [--minutes N] and help"),
+            (
+                &["verfy"][..],
+                "found \"verfy\", allowed are verify, tidy, api, grpc, soak [--minutes N] and help",
+            ),
             (
                 &["verify", "--fast"],
-                "found \"verify --fast\", allowed are verify, tidy, api, soak [--minutes N] and help",
+                "found \"verify --fast\", allowed are verify, tidy, api, grpc, soak [--minutes N] and help",
             ),
             (&["soak", "--minutes", "0"], "--minutes: found \"0\", allowed are 1 to 10080"),
             (&["soak", "--minutes", "ten"], "--minutes: found \"ten\", allowed are 1 to 10080"),

@@ -4,12 +4,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::api;
+use crate::grpc;
+use crate::python;
 use crate::run::{self, Failure};
 use crate::tidy;
 
 /// What must be on the machine besides the Rust toolchain: a program that answers `--version`, and what
 /// it is for. What can be installed by the ordinary package managers is installed outside the work tree, by
-/// [`api::prepare`], before anything is reported as missing.
+/// [`python::prepare`], before anything is reported as missing.
 const NEEDS: [(&str, &str); 1] = [("cc", "a C compiler, which rustc links with")];
 
 struct Step<'a> {
@@ -35,10 +37,11 @@ pub(crate) fn verify() -> Result<(), Failure> {
     let has_nextest = run::output(&mut run::command("cargo", "nextest --version")).is_some();
 
     let mut steps = vec![Step::new("setup", "what is needed besides Rust", || {
-        setup(&NEEDS).and_then(|()| api::prepare())
+        setup(&NEEDS).and_then(|()| python::prepare())
     })];
     steps.extend(cargo(has_nextest).into_iter().map(|(name, command)| Step::command(name, command)));
     steps.push(Step::new("api", "cargo xtask api", api::check));
+    steps.push(Step::new("grpc", "cargo xtask grpc", grpc::check));
     steps.push(Step::new("tidy", "cargo xtask tidy", tidy::tidy));
     steps.push(Step::new("work tree", "git status --porcelain", || {
         unchanged(before.as_deref(), work_tree().as_deref())

@@ -1,0 +1,104 @@
+//! An environment of Python in the user's cache, with what checks the server from outside.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::run::{self, Failure};
+
+/// Every package and its version, as pip freezes them.
+const REQUIREMENTS: &str = include_str!("../requirements.txt");
+/// What the environment was made for; written last, so that half an environment is made again.
+const STAMP: &str = "earmark-requirements.txt";
+
+/// Makes the environment if it is not there, or was made for other versions.
+pub(crate) fn prepare() -> Result<(), Failure> {
+    let environment =
+        environment(|name| std::env::var(name).ok()).ok_or_else(|| missing("a cache folder"))?;
+    let stamp = environment.join(STAMP);
+    if fs::read_to_string(&stamp).is_ok_and(|made_for| made_for == REQUIREMENTS) {
+        println!("python: {}", environment.display());
+        return Ok(());
+    }
+    println!("python: being installed in {}", environment.display());
+    if run::run(&mut venv(&environment)).is_err() {
+        install_venv();
+        run::run(&mut venv(&environment)).map_err(|_| missing("python3 with venv and pip"))?;
+    }
+    let wanted = environment.join("wanted.txt");
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| Failure::Write { path, source }
+    };
+    fs::write(&wanted, REQUIREMENTS).map_err(failed(&wanted))?;
+    let mut pip = Command::new(environment.join("bin/pip"));
+    pip.args(["install", "--quiet", "--disable-pip-version-check", "--requirement"]).arg(&wanted);
+    run::run(&mut pip).map_err(|_| missing("a package index that pip reaches"))?;
+    fs::rename(&wanted, &stamp).map_err(failed(&stamp))
+}
+
+/// A program of the environment.
+pub(crate) fn program(name: &str) -> Command {
+    let environment = environment(|name| std::env::var(name).ok()).unwrap_or_default();
+    let mut command = Command::new(environment.join("bin").join(name));
+    command.env("NO_PROXY", "127.0.0.1");
+    command
+}
+
+/// Where the environment is kept, by the variables that say so.
+fn environment(variable: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    let cache = variable("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || variable("HOME").map(|home| Path::new(&home).join(".cache"));
+    cache.or_else(home).map(|cache| cache.join("earmark/verify-venv"))
+}
+
+fn venv(environment: &Path) -> Command {
+    let mut venv = Command::new("python3");
+    venv.args(["-m", "venv", "--clear"]).arg(environment);
+    venv
+}
+
+/// Where the system has a package for it and this is its administrator, it is installed.
+fn install_venv() {
+    let is_root = run::output(&mut run::command("id", "-u")).is_some_and(|id| id.trim() == "0");
+    if is_root && run::output(&mut run::command("apt-get", "--version")).is_some() {
+        println!("apt-get install -y python3-venv");
+        // A machine may never have heard of its packages. If this fails, the next step says what is missing.
+        _ = run::output(&mut run::command("apt-get", "update -q"));
+        _ = run::output(&mut run::command("apt-get", "install -y -q python3-venv"));
+    }
+}
+
+fn missing(what: &str) -> Failure {
+    let how = "on Debian and Ubuntu `apt-get install python3-venv` as root, elsewhere https://www.python.org, \
+               and pip must reach a package index";
+    Failure::Missing(vec![format!("{what}, to install what checks the server: {how}")])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_is_in_the_users_cache() {
+        let with = |variables: &'static [(&str, &str)]| {
+            environment(|name| {
+                variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+            })
+        };
+        let both = with(&[("XDG_CACHE_HOME", "/cache"), ("HOME", "/home/me")]);
+        assert_eq!(both, Some(PathBuf::from("/cache/earmark/verify-venv")));
+        let relative = with(&[("XDG_CACHE_HOME", "cache"), ("HOME", "/home/me")]);
+        assert_eq!(relative, Some(PathBuf::from("/home/me/.cache/earmark/verify-venv")));
+        assert_eq!(with(&[]), None);
+    }
+
+    #[test]
+    fn every_version_is_pinned() {
+        let packages: Vec<&str> = REQUIREMENTS.lines().filter(|line| !line.starts_with('#')).collect();
+        assert!(packages.iter().all(|line| line.contains("==")), "{packages:?}");
+        for package in ["schemathesis==", "grpcio==", "grpcio-tools=="] {
+            assert!(packages.iter().any(|line| line.starts_with(package)), "{packages:?}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! A server to check, and what ends whatever it starts.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::run::{self, Failure};
+
+/// How long the server may take to say where it listens.
+const START_MAX: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Runs a command, but not for ever.
+pub(crate) fn run_for(command: &mut Command, time_max: Duration) -> Result<ExitStatus, Failure> {
+    let failed = |command: &Command, source| Failure::Start { line: run::line(command), source };
+    let mut child = Guard(command.spawn().map_err(|source| failed(command, source))?);
+    let start = Instant::now();
+    loop {
+        match child.0.try_wait() {
+            Ok(Some(status)) => return Ok(status),
+            Ok(None) if start.elapsed() < time_max => std::thread::sleep(LOOK),
+            Ok(None) => {
+                return Err(Failure::Server(format!("was still asked after {}", run::time(time_max))));
+            }
+            Err(source) => return Err(failed(command, source)),
+        }
+    }
+}
+
+/// A process that ends with us, whatever happens.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+/// A server on a free port.
+pub(crate) struct Server {
+    process: Guard,
+    /// `http://` and its address.
+    pub(crate) url: String,
+}
+
+impl Server {
+    /// Builds the binary and starts it.
+    pub(crate) fn build() -> Result<Server, Failure> {
+        run::run(&mut run::command("cargo", "build --package earmark --locked"))?;
+        let binary = std::env::current_exe().map(|xtask| xtask.with_file_name("earmark")).unwrap_or_default();
+        Server::start(&binary)
+    }
+
+    fn start(binary: &Path) -> Result<Server, Failure> {
+        let mut command = Command::new(binary);
+        command.args(["serve", "--in-memory", "--listen", "127.0.0.1:0", "--log-level", "warn"]);
+        let line = run::line(&command);
+        let spawned = command.stdout(Stdio::piped()).spawn();
+        let mut process = Guard(spawned.map_err(|source| Failure::Start { line, source })?);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let lines = process.0.stdout.take().map(|stdout| BufReader::new(stdout).lines());
+        // What it prints is read to the end, or it would have to wait for a reader.
+        std::thread::spawn(move || {
+            for line in lines.into_iter().flatten().map_while(Result::ok) {
+                if let Some(url) = url(&line) {
+                    _ = sender.send(url.to_owned());
+                }
+            }
+        });
+        let url = receiver.recv_timeout(START_MAX);
+        let url = url.map_err(|_| Failure::Server("did not say where it listens".into()))?;
+        Ok(Server { process, url })
+    }
+
+    pub(crate) fn must_be_running(&mut self) -> Result<(), Failure> {
+        match self.process.0.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => Err(Failure::Server(format!("ended while it was checked ({status})"))),
+            Err(error) => Err(Failure::Server(format!("cannot be looked at: {error}"))),
+        }
+    }
+}
+
+/// The address in `Earmark 0.1.0 listens on http://127.0.0.1:7878`.
+fn url(line: &str) -> Option<&str> {
+    let (_, url) = line.split_once("listens on ")?;
+    url.split_whitespace().next().filter(|url| url.starts_with("http://"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_is_found_in_what_the_server_says() {
+        assert_eq!(url("Earmark 0.1.0 listens on http://127.0.0.1:7878"), Some("http://127.0.0.1:7878"));
+        assert_eq!(url("try: curl http://127.0.0.1:7878/healthz"), None);
+        assert_eq!(url("Earmark listens on nothing"), None);
+    }
+
+    #[test]
+    fn what_runs_too_long_is_ended() {
+        let status = run_for(&mut run::command("true", ""), Duration::from_secs(20)).unwrap();
+        assert!(status.success());
+        let failure = run_for(&mut run::command("sleep", "60"), Duration::from_millis(100)).unwrap_err();
+        assert_eq!(failure.to_string(), "the server that was checked was still asked after 0.1 s");
+    }
+
+    #[test]
+    fn a_server_that_says_nothing_or_does_not_exist_is_a_failure() {
+        let silent = Server::start(Path::new("true")).err().unwrap();
+        assert_eq!(silent.to_string(), "the server that was checked did not say where it listens");
+        let absent = Server::start(Path::new("no-such-program")).err().unwrap().to_string();
+        assert!(absent.starts_with("`no-such-program serve "), "{absent}");
+    }
+}
