@@ -1,9 +1,11 @@
 //! Commands as bytes, for a log. Tags and layouts are permanent: a log that was written once can be read
 //! for ever.
 
+mod result;
 mod write;
 
-pub(crate) use write::put_operations;
+pub(crate) use result::{put_result, read_result};
+pub(crate) use write::{operations, put_operations};
 
 use super::command::{
     Command, Complete, DeleteLimit, LimitId, LimitRef, NamespaceId, Part, PutLimit, Reserve,
@@ -29,15 +31,15 @@ const CREDIT: u8 = 3;
 const BY_NUMBER: u8 = 1;
 const BY_NAME: u8 = 2;
 
-/// Bytes that are no command.
+/// Bytes that are no command, or no record of the journal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CodecError {
     /// The layout is broken.
-    #[error("not a command: {0}")]
+    #[error("it cannot be decoded: {0}")]
     Malformed(&'static str),
     /// A name in it is none.
-    #[error("not a command: {0}")]
+    #[error("it cannot be decoded: {0}")]
     Name(#[from] NameError),
 }
 
@@ -184,9 +186,11 @@ fn put_revision(out: &mut Vec<u8>, revision: Option<u64>) {
 }
 
 fn revision(input: &mut Bytes<'_>) -> Result<Option<u64>, CodecError> {
-    let is_some = input.bool()?;
-    let revision = input.u64()?;
-    Ok(is_some.then_some(revision))
+    match (input.bool()?, input.u64()?) {
+        (true, revision) => Ok(Some(revision)),
+        (false, 0) => Ok(None),
+        (false, _) => Err(CodecError::Malformed("it has a revision and says that it has none")),
+    }
 }
 
 pub(crate) fn put_definition(out: &mut Vec<u8>, definition: &Definition) {

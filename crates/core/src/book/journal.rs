@@ -1,5 +1,7 @@
 //! History: what happened, as records that leave the Book and are not part of its state.
 
+mod codec;
+
 use std::sync::Arc;
 
 use super::command::{LimitId, NamespaceId, VaultId};
@@ -21,6 +23,23 @@ pub enum JournalRecord {
     Settle(SettleEntry),
     /// All that was held went back to the account.
     Release(HoldEntry),
+}
+
+impl JournalRecord {
+    /// The accounts it is about, each once, in ascending order.
+    #[must_use]
+    pub fn accounts(&self) -> Vec<AccountId> {
+        let mut accounts = match self {
+            JournalRecord::Transaction(transaction) => {
+                transaction.changes.iter().map(|change| change.account).collect()
+            }
+            JournalRecord::Hold(hold) | JournalRecord::Release(hold) => vec![hold.account],
+            JournalRecord::Settle(settle) => vec![settle.hold.account, settle.revenue],
+        };
+        accounts.sort_unstable();
+        accounts.dedup();
+        accounts
+    }
 }
 
 /// A transaction that was committed.
@@ -88,3 +107,6 @@ pub struct SettleEntry {
     /// What it cost and nobody paid.
     pub uncollected: u64,
 }
+
+#[cfg(test)]
+mod tests;

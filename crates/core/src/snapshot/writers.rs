@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use super::records::time;
-use crate::book::{
-    Book, LimitId, LimitStatus, NamespaceId, OPERATIONS_MAX, OperationResult, Receipt, TxId, VaultId,
-};
-use crate::credits::AccountId;
+use crate::book::codec::{put_result, read_result};
+use crate::book::{Book, NamespaceId, OPERATIONS_MAX, Receipt, TxId, VaultId};
 use crate::id::{Actor, ClientId};
 use crate::sequence::{ContentHash, Kept, Recent, Scope, Stream};
 use crate::time::UnixMs;
@@ -109,50 +107,4 @@ fn read_receipt(sequence: u64, committed_at: UnixMs, input: &mut Bytes<'_>) -> R
     }
     let results = (0..count).map(|_| read_result(input)).collect::<Result<_>>()?;
     Ok(Receipt { tx_id, sequence, log_index, committed_at, actor, results })
-}
-
-fn put_result(out: &mut Vec<u8>, result: &OperationResult) {
-    match *result {
-        OperationResult::Limit { limit, revision, status } => {
-            let (status, to) = match status {
-                LimitStatus::Active => (1, 0),
-                LimitStatus::Decreasing { to } => (2, to),
-                LimitStatus::Deleted => (3, 0),
-            };
-            out.put_u8(1);
-            out.put_u32(limit.0);
-            out.put_u64(revision);
-            out.put_u8(status);
-            out.put_u64(to);
-        }
-        OperationResult::Vault(vault) => {
-            out.put_u8(2);
-            out.put_u32(vault.0);
-        }
-        OperationResult::Account(account) => {
-            out.put_u8(3);
-            out.put_u32(account.0);
-        }
-        OperationResult::Entry => out.put_u8(4),
-    }
-}
-
-fn read_result(input: &mut Bytes<'_>) -> Result<OperationResult> {
-    Ok(match input.u8()? {
-        1 => {
-            let limit = LimitId(input.u32()?);
-            let revision = input.u64()?;
-            let status = match (input.u8()?, input.u64()?) {
-                (1, 0) => LimitStatus::Active,
-                (2, to) => LimitStatus::Decreasing { to },
-                (3, 0) => LimitStatus::Deleted,
-                _ => return Err(Malformed("the status of a limit is unknown")),
-            };
-            OperationResult::Limit { limit, revision, status }
-        }
-        2 => OperationResult::Vault(VaultId(input.u32()?)),
-        3 => OperationResult::Account(AccountId(input.u32()?)),
-        4 => OperationResult::Entry,
-        _ => return Err(Malformed("the result of an operation is unknown")),
-    })
 }

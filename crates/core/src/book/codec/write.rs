@@ -103,7 +103,7 @@ fn put_amount(out: &mut Vec<u8>, asset: &AssetName, amount: u128, memo: &str) {
     out.put_text(memo);
 }
 
-fn operations(input: &mut Bytes<'_>) -> Result<Vec<Operation>, CodecError> {
+pub(crate) fn operations(input: &mut Bytes<'_>) -> Result<Vec<Operation>, CodecError> {
     let count = input.u32()?;
     (0..count).map(|_| operation(input)).collect()
 }

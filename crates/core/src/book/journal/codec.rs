@@ -1,0 +1,177 @@
+//! Records of the journal as bytes. Versions, tags and layouts are permanent, and a record has one form only: a
+//! journal is the same on every replica, to the byte, and can be read for ever.
+
+use std::sync::Arc;
+
+use super::{Change, HoldEntry, JournalRecord, SettleEntry, Transaction};
+use crate::book::codec::{CodecError, operations, put_operations, put_result, read_result};
+use crate::book::{LimitId, NamespaceId, OPERATIONS_MAX, Receipt, TxId, VaultId};
+use crate::credits::{AccountId, AssetId};
+use crate::id::{Actor, ClientId, LeaseId};
+use crate::time::UnixMs;
+use crate::wire::{Bytes, Put};
+
+type Result<T> = std::result::Result<T, CodecError>;
+
+const VERSION: u8 = 1;
+
+const TRANSACTION: u8 = 1;
+const HOLD: u8 = 2;
+const SETTLE: u8 = 3;
+const RELEASE: u8 = 4;
+
+impl JournalRecord {
+    /// Appends the record to `out`: 46 bytes for a hold.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u8(VERSION);
+        match self {
+            JournalRecord::Transaction(transaction) => {
+                out.put_u8(TRANSACTION);
+                put_transaction(out, transaction);
+            }
+            JournalRecord::Hold(hold) => {
+                out.put_u8(HOLD);
+                put_hold(out, hold);
+            }
+            JournalRecord::Settle(settle) => {
+                out.put_u8(SETTLE);
+                put_hold(out, &settle.hold);
+                out.put_u64(settle.held);
+                out.put_u32(settle.revenue.0);
+                out.put_u64(settle.paid);
+                out.put_u64(settle.debt);
+                out.put_u64(settle.uncollected);
+            }
+            JournalRecord::Release(hold) => {
+                out.put_u8(RELEASE);
+                put_hold(out, hold);
+            }
+        }
+    }
+
+    /// Reads a record that takes up all of `bytes`. What it accepts is encoded to the same bytes again.
+    ///
+    /// # Errors
+    /// When they are no record.
+    pub fn decode(bytes: &[u8]) -> Result<JournalRecord> {
+        let mut input = Bytes(bytes);
+        if input.u8()? != VERSION {
+            return Err(CodecError::Malformed("its version is unknown"));
+        }
+        let record = match input.u8()? {
+            TRANSACTION => JournalRecord::Transaction(transaction(&mut input)?),
+            HOLD => JournalRecord::Hold(hold(&mut input)?),
+            SETTLE => JournalRecord::Settle(SettleEntry {
+                hold: hold(&mut input)?,
+                held: input.u64()?,
+                revenue: AccountId(input.u32()?),
+                paid: input.u64()?,
+                debt: input.u64()?,
+                uncollected: input.u64()?,
+            }),
+            RELEASE => JournalRecord::Release(hold(&mut input)?),
+            _ => return Err(CodecError::Malformed("its tag is unknown")),
+        };
+        if !input.is_empty() {
+            return Err(CodecError::Malformed("something follows its end"));
+        }
+        Ok(record)
+    }
+}
+
+fn put_transaction(out: &mut Vec<u8>, transaction: &Transaction) {
+    out.put_u16(transaction.namespace.0);
+    out.put_u8(transaction.vault.is_some().into());
+    if let Some(vault) = transaction.vault {
+        out.put_u32(vault.0);
+    }
+    out.put_text(transaction.client.as_str());
+    put_receipt(out, &transaction.receipt);
+    put_operations(out, &transaction.operations);
+    out.put_len(transaction.changes.len());
+    for change in &transaction.changes {
+        out.put_u32(change.account.0);
+        out.put_u16(change.asset.0);
+        out.put(&change.amount.to_le_bytes());
+    }
+}
+
+fn transaction(input: &mut Bytes<'_>) -> Result<Transaction> {
+    let namespace = NamespaceId(input.u16()?);
+    let vault = if input.bool()? { Some(VaultId(input.u32()?)) } else { None };
+    let client = ClientId::new(input.text()?)?;
+    let receipt = Arc::new(receipt(input)?);
+    let operations = operations(input)?;
+    if operations.len() > OPERATIONS_MAX {
+        return Err(CodecError::Malformed("it has too many operations"));
+    }
+    Ok(Transaction { namespace, vault, client, receipt, operations, changes: changes(input)? })
+}
+
+fn changes(input: &mut Bytes<'_>) -> Result<Vec<Change>> {
+    let mut changes: Vec<Change> = Vec::new();
+    for _ in 0..input.u32()? {
+        let (account, asset) = (AccountId(input.u32()?), AssetId(input.u16()?));
+        let amount = i128::from_le_bytes(input.u128()?.to_le_bytes());
+        if changes.last().is_some_and(|last| (last.account, last.asset) >= (account, asset)) {
+            return Err(CodecError::Malformed("its changes are out of order"));
+        }
+        changes.push(Change { account, asset, amount });
+    }
+    Ok(changes)
+}
+
+fn put_receipt(out: &mut Vec<u8>, receipt: &Receipt) {
+    out.put_u128(receipt.tx_id.0);
+    out.put_u64(receipt.sequence);
+    out.put_u64(receipt.log_index);
+    out.put_u64(receipt.committed_at.get());
+    out.put_text(receipt.actor.as_str());
+    out.put_len(receipt.results.len());
+    for result in &receipt.results {
+        put_result(out, result);
+    }
+}
+
+fn receipt(input: &mut Bytes<'_>) -> Result<Receipt> {
+    let (tx_id, sequence, log_index) = (TxId(input.u128()?), input.u64()?, input.u64()?);
+    let committed_at = time(input)?;
+    let actor = Actor::new(input.text()?)?;
+    let count = input.u32()? as usize;
+    if count > OPERATIONS_MAX {
+        return Err(CodecError::Malformed("it has too many results"));
+    }
+    let results = (0..count).map(|_| Ok(read_result(input)?)).collect::<Result<_>>()?;
+    Ok(Receipt { tx_id, sequence, log_index, committed_at, actor, results })
+}
+
+fn put_hold(out: &mut Vec<u8>, hold: &HoldEntry) {
+    out.put_u64(hold.at.get());
+    out.put_u16(hold.namespace.0);
+    out.put_u128(hold.lease.to_u128());
+    out.put_u32(hold.limit.0);
+    out.put_u32(hold.account.0);
+    out.put_u16(hold.asset.0);
+    out.put_u64(hold.amount);
+}
+
+fn hold(input: &mut Bytes<'_>) -> Result<HoldEntry> {
+    Ok(HoldEntry {
+        at: time(input)?,
+        namespace: NamespaceId(input.u16()?),
+        lease: LeaseId::from_u128(input.u128()?),
+        limit: LimitId(input.u32()?),
+        account: AccountId(input.u32()?),
+        asset: AssetId(input.u16()?),
+        amount: input.u64()?,
+    })
+}
+
+/// A time. One beyond the latest there is would be taken as that, and come back as other bytes.
+fn time(input: &mut Bytes<'_>) -> Result<UnixMs> {
+    let ms = input.u64()?;
+    if ms > UnixMs::MAX.get() {
+        return Err(CodecError::Malformed("a time is later than there are times"));
+    }
+    Ok(UnixMs::new(ms))
+}

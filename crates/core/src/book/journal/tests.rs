@@ -1,0 +1,255 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::book::{LimitStatus, OperationResult, TxId};
+use crate::credits::Overdraft;
+use crate::id::{AccountName, Actor, AssetName, LimitKey, VaultName};
+use crate::limits::{CreditTerms, Definition, Kind, Overage};
+
+fn key() -> LimitKey {
+    LimitKey::new("openai:rpm").unwrap()
+}
+
+fn definition(kind: Kind, capacity: u64) -> Definition {
+    let (unit, description) = ("u".into(), "d".into());
+    Definition { key: key(), kind, capacity, unit, description, overage: Overage::Deny }
+}
+
+fn terms() -> CreditTerms {
+    CreditTerms {
+        timeout_seconds: 60,
+        vault: VaultName::new("main").unwrap(),
+        account: AccountName::new("acme").unwrap(),
+        asset: AssetName::new("usd").unwrap(),
+        revenue: AccountName::new("revenue").unwrap(),
+    }
+}
+
+/// One of each kind of operation.
+fn operations(amount: u128, revision: Option<u64>, memo: &str) -> Vec<Operation> {
+    let (account, other) = (AccountName::new("acme").unwrap(), AccountName::new("bank").unwrap());
+    let (asset, memo) = (AssetName::new("usd").unwrap(), memo.to_owned());
+    let rolling = definition(Kind::Rolling { window_seconds: 60 }, 7);
+    vec![
+        Operation::PutLimit { definition: rolling, expected_revision: revision },
+        Operation::PutLimit { definition: definition(Kind::Credit(terms()), 0), expected_revision: None },
+        Operation::DeleteLimit { key: key(), expected_revision: revision },
+        Operation::OpenVault { vault: VaultName::new("eu").unwrap() },
+        Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Allow },
+        Operation::FreezeAccount { account: account.clone() },
+        Operation::UnfreezeAccount { account: account.clone() },
+        Operation::CloseAccount { account: other.clone() },
+        Operation::Issue { account: account.clone(), asset: asset.clone(), amount, memo: memo.clone() },
+        Operation::Transfer {
+            from: account.clone(),
+            to: other,
+            asset: asset.clone(),
+            amount,
+            memo: String::new(),
+        },
+        Operation::Retire { account, asset, amount, memo },
+    ]
+}
+
+fn results(number: u32, revision: u64) -> Vec<OperationResult> {
+    let limit = |status| OperationResult::Limit { limit: LimitId(number), revision, status };
+    vec![
+        limit(LimitStatus::Active),
+        limit(LimitStatus::Decreasing { to: revision }),
+        limit(LimitStatus::Deleted),
+        OperationResult::Vault(VaultId(number)),
+        OperationResult::Account(AccountId(number)),
+        OperationResult::Entry,
+    ]
+}
+
+fn change(account: u32, asset: u16, amount: i128) -> Change {
+    Change { account: AccountId(account), asset: AssetId(asset), amount }
+}
+
+fn transaction() -> Transaction {
+    Transaction {
+        namespace: NamespaceId(1),
+        vault: Some(VaultId(2)),
+        client: ClientId::new("billing").unwrap(),
+        receipt: Arc::new(Receipt {
+            tx_id: TxId(3),
+            sequence: 4,
+            log_index: 5,
+            committed_at: UnixMs::new(6),
+            actor: Actor::new("user:7").unwrap(),
+            results: results(8, 9),
+        }),
+        operations: operations(10, Some(11), "why"),
+        changes: vec![change(12, 0, -1), change(12, 1, 2), change(13, 0, i128::MIN)],
+    }
+}
+
+fn hold() -> HoldEntry {
+    HoldEntry {
+        at: UnixMs::new(1),
+        namespace: NamespaceId(2),
+        lease: LeaseId::from_u128(3),
+        limit: LimitId(4),
+        account: AccountId(5),
+        asset: AssetId(6),
+        amount: 7,
+    }
+}
+
+fn settle() -> SettleEntry {
+    SettleEntry { hold: hold(), held: 8, revenue: AccountId(9), paid: 10, debt: 11, uncollected: 12 }
+}
+
+fn bytes(record: &JournalRecord) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    record.encode(&mut bytes);
+    bytes
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn any_hold() -> impl Strategy<Value = HoldEntry> {
+    let time = 0..=UnixMs::MAX.get();
+    (time, any::<(u16, u128, u32, u32, u16, u64)>()).prop_map(|(at, rest)| HoldEntry {
+        at: UnixMs::new(at),
+        namespace: NamespaceId(rest.0),
+        lease: LeaseId::from_u128(rest.1),
+        limit: LimitId(rest.2),
+        account: AccountId(rest.3),
+        asset: AssetId(rest.4),
+        amount: rest.5,
+    })
+}
+
+fn any_transaction() -> impl Strategy<Value = Transaction> {
+    let numbers = any::<(u16, Option<u32>, u32, u64, u64, u128)>();
+    let asked = (any::<u128>(), any::<Option<u64>>(), "\\PC{0,20}", vec(0_usize..11, 0..12));
+    let changes = vec(any::<(u32, u16, i128)>(), 0..5);
+    (numbers, asked, changes).prop_map(|(numbers, asked, mut changes)| {
+        changes.sort_unstable();
+        changes.dedup_by_key(|change| (change.0, change.1));
+        let all = operations(asked.0, asked.1, &asked.2);
+        Transaction {
+            namespace: NamespaceId(numbers.0),
+            vault: numbers.1.map(VaultId),
+            client: ClientId::new("client").unwrap(),
+            receipt: Arc::new(Receipt {
+                tx_id: TxId(numbers.5),
+                sequence: numbers.3,
+                log_index: numbers.4,
+                committed_at: UnixMs::new(numbers.3),
+                actor: Actor::new("system:test").unwrap(),
+                results: results(numbers.2, numbers.4),
+            }),
+            operations: asked.3.iter().map(|place| all[*place].clone()).collect(),
+            changes: changes.iter().map(|each| change(each.0, each.1, each.2)).collect(),
+        }
+    })
+}
+
+fn any_record() -> impl Strategy<Value = JournalRecord> {
+    let settle = (any_hold(), any::<(u64, u32, u64, u64, u64)>()).prop_map(|(hold, rest)| SettleEntry {
+        hold,
+        held: rest.0,
+        revenue: AccountId(rest.1),
+        paid: rest.2,
+        debt: rest.3,
+        uncollected: rest.4,
+    });
+    prop_oneof![
+        any_transaction().prop_map(JournalRecord::Transaction),
+        any_hold().prop_map(JournalRecord::Hold),
+        settle.prop_map(JournalRecord::Settle),
+        any_hold().prop_map(JournalRecord::Release),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_record_comes_back_from_its_bytes_as_it_was(record in any_record()) {
+        let bytes = bytes(&record);
+        prop_assert_eq!(JournalRecord::decode(&bytes), Ok(record));
+        for shorter in 0..bytes.len() {
+            prop_assert!(JournalRecord::decode(&bytes[..shorter]).is_err());
+        }
+        let longer = [&bytes[..], &[0]].concat();
+        prop_assert!(JournalRecord::decode(&longer).is_err());
+    }
+
+    #[test]
+    fn bytes_that_are_a_record_are_its_only_bytes(
+        record in any_record(),
+        place in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+    ) {
+        let mut damaged = bytes(&record);
+        let place = place.index(damaged.len());
+        damaged[place] = byte;
+        if let Ok(other) = JournalRecord::decode(&damaged) {
+            prop_assert_eq!(bytes(&other), damaged);
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_the_decoder_panic(tag in 0_u8..6, mut noise in vec(any::<u8>(), 0..300)) {
+        _ = JournalRecord::decode(&noise);
+        noise.splice(0..0, [1, tag]);
+        if let Ok(record) = JournalRecord::decode(&noise) {
+            prop_assert_eq!(bytes(&record), noise);
+        }
+    }
+}
+
+#[test]
+fn the_bytes_of_a_record_never_change() {
+    let hold_bytes = concat!(
+        "0100000000000000",
+        "0200",
+        "03000000000000000000000000000000",
+        "04000000",
+        "05000000",
+        "0600",
+        "0700000000000000"
+    );
+    assert_eq!(hex(&bytes(&JournalRecord::Hold(hold()))), format!("0102{hold_bytes}"));
+    assert_eq!(hex(&bytes(&JournalRecord::Release(hold()))), format!("0104{hold_bytes}"));
+    let settle_bytes =
+        "080000000000000009000000".to_owned() + "0a00000000000000" + "0b00000000000000" + "0c00000000000000";
+    assert_eq!(hex(&bytes(&JournalRecord::Settle(settle()))), format!("0103{hold_bytes}{settle_bytes}"));
+    let transaction = bytes(&JournalRecord::Transaction(transaction()));
+    assert_eq!(hex(&transaction), include_str!("golden.hex").split_whitespace().collect::<String>());
+}
+
+#[test]
+fn what_is_no_record_is_refused_by_what_is_wrong_with_it() {
+    let refused = |damage: &dyn Fn(&mut Transaction)| {
+        let mut transaction = transaction();
+        damage(&mut transaction);
+        JournalRecord::decode(&bytes(&JournalRecord::Transaction(transaction))).unwrap_err().to_string()
+    };
+    let doubled = refused(&|transaction| transaction.changes[1].asset = AssetId(0));
+    assert_eq!(doubled, "it cannot be decoded: its changes are out of order");
+    let many = refused(&|transaction| transaction.operations = vec![operations(1, None, "").remove(3); 257]);
+    assert_eq!(many, "it cannot be decoded: it has too many operations");
+    let mut late = bytes(&JournalRecord::Hold(hold()));
+    late[9] = 1;
+    let late = JournalRecord::decode(&late).unwrap_err().to_string();
+    assert_eq!(late, "it cannot be decoded: a time is later than there are times");
+    let newer = JournalRecord::decode(&[2, 1]).unwrap_err().to_string();
+    assert_eq!(newer, "it cannot be decoded: its version is unknown");
+}
+
+#[test]
+fn a_record_names_each_account_once() {
+    let accounts = |record: JournalRecord| record.accounts().iter().map(|id| id.0).collect::<Vec<u32>>();
+    assert_eq!(accounts(JournalRecord::Transaction(transaction())), [12, 13]);
+    assert_eq!(accounts(JournalRecord::Hold(hold())), [5]);
+    assert_eq!(accounts(JournalRecord::Release(hold())), [5]);
+    assert_eq!(accounts(JournalRecord::Settle(settle())), [5, 9]);
+    let to_itself = SettleEntry { revenue: AccountId(5), ..settle() };
+    assert_eq!(accounts(JournalRecord::Settle(to_itself)), [5]);
+}
