@@ -52,9 +52,9 @@ pub use credits::{
 };
 pub use id::*;
 pub use limits::{
-    Config, CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, Hints, Kind,
-    LIMITS_MAX, LeaseInfo, LeaseState, LimitInfo, NAMESPACES_MAX, Overage, TIME_MAX, Totals, UNIT_BYTES_MAX,
-    Usage,
+    Config, CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, Hints,
+    HoldField, Kind, LIMITS_MAX, LeaseInfo, LeaseState, LimitInfo, NAMESPACES_MAX, Overage, TIME_MAX, Totals,
+    UNIT_BYTES_MAX, Usage,
 };
 pub use sequence::{RESULTS_MAX, RESULTS_MS};
 pub use snapshot::{Encoded, Frozen, Restore, SNAPSHOT_VERSION, SnapshotError};

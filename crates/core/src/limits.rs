@@ -27,8 +27,8 @@ use std::sync::Arc;
 
 pub use config::{Config, Hints};
 pub use definition::{
-    CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, Kind, Overage,
-    UNIT_BYTES_MAX,
+    CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, HoldField, Kind,
+    Overage, UNIT_BYTES_MAX,
 };
 pub use read::{LeaseInfo, LeaseState, LimitInfo, Totals, Usage};
 

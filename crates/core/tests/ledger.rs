@@ -24,17 +24,20 @@ use support::snapshot::{restore, snapshot};
 use support::soak::each_seed;
 use support::step::by_key;
 use support::teller::Teller;
+use support::wire::assert_comes_back;
 
 const SEEDS: u64 = 150;
 const STEPS: usize = 250;
 
-/// Applies a command after a way through its bytes.
+/// Applies a command after a way through its bytes. The outcome takes the same way back.
 fn apply(book: &mut Book, buffer: &mut CommandBuffer, now: UnixMs, command: Command<'_>) -> Outcome {
     let mut bytes = Vec::new();
     command.encode(&mut bytes);
     let (decoded, taken) = buffer.decode(&bytes).unwrap();
     assert_eq!((decoded, taken), (command, bytes.len()));
-    book.apply(now, decoded)
+    let outcome = book.apply(now, decoded);
+    assert_comes_back(&outcome, "the ledger");
+    outcome
 }
 
 #[test]

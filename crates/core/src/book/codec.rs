@@ -1,9 +1,12 @@
 //! Commands as bytes, for a log. Tags and layouts are permanent: a log that was written once can be read
 //! for ever.
 
+mod outcome;
+mod receipt;
 mod result;
 mod write;
 
+pub(crate) use receipt::{put_receipt, receipt};
 pub(crate) use result::{put_result, read_result};
 pub(crate) use write::{operations, put_operations};
 
@@ -31,7 +34,7 @@ const CREDIT: u8 = 3;
 const BY_NUMBER: u8 = 1;
 const BY_NAME: u8 = 2;
 
-/// Bytes that are no command, or no record of the journal.
+/// Bytes that are no command, no outcome, or no record of the journal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CodecError {
@@ -148,6 +151,15 @@ fn put_lease(out: &mut Vec<u8>, namespace: NamespaceId, lease: LeaseId, wall: Un
 fn lease(input: &mut Bytes<'_>) -> Result<(NamespaceId, LeaseId, UnixMs), CodecError> {
     let namespace = NamespaceId(input.u16()?);
     Ok((namespace, LeaseId::from_u128(input.u128()?), UnixMs::new(input.u64()?)))
+}
+
+/// A time. One beyond the latest there is would be taken as that, and come back as other bytes.
+pub(crate) fn time(input: &mut Bytes<'_>) -> Result<UnixMs, CodecError> {
+    let ms = input.u64()?;
+    if ms > UnixMs::MAX.get() {
+        return Err(CodecError::Malformed("a time is later than there are times"));
+    }
+    Ok(UnixMs::new(ms))
 }
 
 fn put_parts(out: &mut Vec<u8>, parts: &[Part]) {

@@ -1,5 +1,7 @@
 //! What a limit is, as an operator writes it down.
 
+use std::fmt;
+
 use crate::id::{AccountName, AssetName, LimitKey, VaultName};
 
 /// The longest window or timeout: 366 days.
@@ -120,8 +122,8 @@ pub enum DefinitionError {
     /// A window or timeout of zero, or beyond 366 days.
     #[error("{field}: found {found}, allowed are 1 to {HOLD_SECONDS_MAX} (366 days)")]
     HoldSeconds {
-        /// `window_seconds` or `timeout_seconds`.
-        field: &'static str,
+        /// Which of the two.
+        field: HoldField,
         /// What was found.
         found: u32,
     },
@@ -139,6 +141,24 @@ pub enum DefinitionError {
     },
 }
 
+/// The field that says how long a reservation is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldField {
+    /// Of a rolling limit.
+    WindowSeconds,
+    /// Of every other limit.
+    TimeoutSeconds,
+}
+
+impl fmt::Display for HoldField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            HoldField::WindowSeconds => "window_seconds",
+            HoldField::TimeoutSeconds => "timeout_seconds",
+        })
+    }
+}
+
 impl Definition {
     /// Whether every field is within its bounds.
     ///
@@ -151,7 +171,7 @@ impl Definition {
             (true, found) => return Err(DefinitionError::CapacityOfCredit { found }),
         }
         let found = self.kind.hold_seconds();
-        let field = if self.kind.is_rolling() { "window_seconds" } else { "timeout_seconds" };
+        let field = if self.kind.is_rolling() { HoldField::WindowSeconds } else { HoldField::TimeoutSeconds };
         if found == 0 || found > HOLD_SECONDS_MAX {
             return Err(DefinitionError::HoldSeconds { field, found });
         }

@@ -1,7 +1,7 @@
 //! Capacity goes up at once, goes down when there is room, and limits come and go under live leases.
 
 use earmark_core::{
-    CompleteOutcome, Definition, DefinitionError, LimitOutcome, LimitStatus, Overage, OverageHow,
+    CompleteOutcome, Definition, DefinitionError, HoldField, LimitOutcome, LimitStatus, Overage, OverageHow,
     ReserveOutcome,
 };
 
@@ -308,8 +308,8 @@ fn a_malformed_definition_is_refused_by_the_field_that_is_wrong() {
     let hold = |field, found| DefinitionError::HoldSeconds { field, found };
     for (definition, error) in [
         (rolling("x", 0, 0), DefinitionError::CapacityZero),
-        (rolling("x", 1, 0), hold("window_seconds", 0)),
-        (concurrency("x", 1, 366 * 86_400 + 1), hold("timeout_seconds", 366 * 86_400 + 1)),
+        (rolling("x", 1, 0), hold(HoldField::WindowSeconds, 0)),
+        (concurrency("x", 1, 366 * 86_400 + 1), hold(HoldField::TimeoutSeconds, 366 * 86_400 + 1)),
         (
             Definition { unit: "u".repeat(65), ..rolling("x", 1, 1) },
             DefinitionError::UnitTooLong { found: 65 },

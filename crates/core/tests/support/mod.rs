@@ -19,4 +19,5 @@ pub mod soak;
 pub mod step;
 pub mod tally;
 pub mod teller;
+pub mod wire;
 pub mod writer;

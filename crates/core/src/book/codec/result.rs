@@ -1,4 +1,4 @@
-//! What became of an operation, as bytes. Snapshots and the journal both write it so.
+//! What became of an operation, as bytes. Snapshots, the journal and outcomes all write it so.
 
 use crate::book::{LimitId, LimitStatus, OperationResult, VaultId};
 use crate::credits::AccountId;
@@ -7,16 +7,8 @@ use crate::wire::{Bytes, Malformed, Put};
 pub(crate) fn put_result(out: &mut Vec<u8>, result: &OperationResult) {
     match *result {
         OperationResult::Limit { limit, revision, status } => {
-            let (status, to) = match status {
-                LimitStatus::Active => (1, 0),
-                LimitStatus::Decreasing { to } => (2, to),
-                LimitStatus::Deleted => (3, 0),
-            };
             out.put_u8(1);
-            out.put_u32(limit.0);
-            out.put_u64(revision);
-            out.put_u8(status);
-            out.put_u64(to);
+            put_changed(out, limit, revision, status);
         }
         OperationResult::Vault(vault) => {
             out.put_u8(2);
@@ -33,14 +25,7 @@ pub(crate) fn put_result(out: &mut Vec<u8>, result: &OperationResult) {
 pub(crate) fn read_result(input: &mut Bytes<'_>) -> Result<OperationResult, Malformed> {
     Ok(match input.u8()? {
         1 => {
-            let limit = LimitId(input.u32()?);
-            let revision = input.u64()?;
-            let status = match (input.u8()?, input.u64()?) {
-                (1, 0) => LimitStatus::Active,
-                (2, to) => LimitStatus::Decreasing { to },
-                (3, 0) => LimitStatus::Deleted,
-                _ => return Err(Malformed("the status of a limit is unknown")),
-            };
+            let (limit, revision, status) = changed(input)?;
             OperationResult::Limit { limit, revision, status }
         }
         2 => OperationResult::Vault(VaultId(input.u32()?)),
@@ -48,4 +33,29 @@ pub(crate) fn read_result(input: &mut Bytes<'_>) -> Result<OperationResult, Malf
         4 => OperationResult::Entry,
         _ => return Err(Malformed("the result of an operation is unknown")),
     })
+}
+
+/// A limit that was changed: its number, its revision after that, and where it stands.
+pub(super) fn put_changed(out: &mut Vec<u8>, limit: LimitId, revision: u64, status: LimitStatus) {
+    let (status, to) = match status {
+        LimitStatus::Active => (1, 0),
+        LimitStatus::Decreasing { to } => (2, to),
+        LimitStatus::Deleted => (3, 0),
+    };
+    out.put_u32(limit.0);
+    out.put_u64(revision);
+    out.put_u8(status);
+    out.put_u64(to);
+}
+
+pub(super) fn changed(input: &mut Bytes<'_>) -> Result<(LimitId, u64, LimitStatus), Malformed> {
+    let limit = LimitId(input.u32()?);
+    let revision = input.u64()?;
+    let status = match (input.u8()?, input.u64()?) {
+        (1, 0) => LimitStatus::Active,
+        (2, to) => LimitStatus::Decreasing { to },
+        (3, 0) => LimitStatus::Deleted,
+        _ => return Err(Malformed("the status of a limit is unknown")),
+    };
+    Ok((limit, revision, status))
 }

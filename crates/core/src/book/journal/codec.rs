@@ -4,11 +4,10 @@
 use std::sync::Arc;
 
 use super::{Change, HoldEntry, JournalRecord, SettleEntry, Transaction};
-use crate::book::codec::{CodecError, operations, put_operations, put_result, read_result};
-use crate::book::{LimitId, NamespaceId, OPERATIONS_MAX, Receipt, TxId, VaultId};
+use crate::book::codec::{CodecError, operations, put_operations, put_receipt, receipt, time};
+use crate::book::{LimitId, NamespaceId, OPERATIONS_MAX, VaultId};
 use crate::credits::{AccountId, AssetId};
-use crate::id::{Actor, ClientId, LeaseId};
-use crate::time::UnixMs;
+use crate::id::{ClientId, LeaseId};
 use crate::wire::{Bytes, Put};
 
 type Result<T> = std::result::Result<T, CodecError>;
@@ -121,30 +120,6 @@ fn changes(input: &mut Bytes<'_>) -> Result<Vec<Change>> {
     Ok(changes)
 }
 
-fn put_receipt(out: &mut Vec<u8>, receipt: &Receipt) {
-    out.put_u128(receipt.tx_id.0);
-    out.put_u64(receipt.sequence);
-    out.put_u64(receipt.log_index);
-    out.put_u64(receipt.committed_at.get());
-    out.put_text(receipt.actor.as_str());
-    out.put_len(receipt.results.len());
-    for result in &receipt.results {
-        put_result(out, result);
-    }
-}
-
-fn receipt(input: &mut Bytes<'_>) -> Result<Receipt> {
-    let (tx_id, sequence, log_index) = (TxId(input.u128()?), input.u64()?, input.u64()?);
-    let committed_at = time(input)?;
-    let actor = Actor::new(input.text()?)?;
-    let count = input.u32()? as usize;
-    if count > OPERATIONS_MAX {
-        return Err(CodecError::Malformed("it has too many results"));
-    }
-    let results = (0..count).map(|_| Ok(read_result(input)?)).collect::<Result<_>>()?;
-    Ok(Receipt { tx_id, sequence, log_index, committed_at, actor, results })
-}
-
 fn put_hold(out: &mut Vec<u8>, hold: &HoldEntry) {
     out.put_u64(hold.at.get());
     out.put_u16(hold.namespace.0);
@@ -165,13 +140,4 @@ fn hold(input: &mut Bytes<'_>) -> Result<HoldEntry> {
         asset: AssetId(input.u16()?),
         amount: input.u64()?,
     })
-}
-
-/// A time. One beyond the latest there is would be taken as that, and come back as other bytes.
-fn time(input: &mut Bytes<'_>) -> Result<UnixMs> {
-    let ms = input.u64()?;
-    if ms > UnixMs::MAX.get() {
-        return Err(CodecError::Malformed("a time is later than there are times"));
-    }
-    Ok(UnixMs::new(ms))
 }

@@ -1,0 +1,169 @@
+//! Outcomes as bytes, for whoever sent a command to another node. Tags and layouts are permanent, since the two
+//! nodes may run different versions; an outcome has one form only.
+
+mod complete;
+mod invalid;
+mod reserve;
+mod write;
+
+use super::result::{changed, put_changed};
+use super::{CodecError, time};
+use crate::book::{LimitOutcome, NamespaceId, NamespaceOutcome, Outcome, REQUIREMENTS_MAX};
+use crate::wire::{Bytes, Put};
+
+type Result<T> = std::result::Result<T, CodecError>;
+
+const NAMESPACE: u8 = 1;
+const LIMIT: u8 = 2;
+const RESERVE: u8 = 3;
+const COMPLETE: u8 = 4;
+const WRITE: u8 = 5;
+const TICKED: u8 = 6;
+
+const NAMESPACE_OPENED: u8 = 1;
+const NAMESPACE_EXISTS: u8 = 2;
+const NAMESPACE_TOO_MANY: u8 = 3;
+
+const LIMIT_INVALID: u8 = 1;
+const LIMIT_UNKNOWN_NAMESPACE: u8 = 2;
+const LIMIT_REVISION_DIFFERS: u8 = 3;
+const LIMIT_NOT_FOUND: u8 = 4;
+const LIMIT_KIND_DIFFERS: u8 = 5;
+const LIMIT_TOO_MANY: u8 = 6;
+const LIMIT_CHANGED: u8 = 7;
+
+impl Outcome {
+    /// Appends the outcome to `out`: ten bytes for a lease that was allowed.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Outcome::Namespace(outcome) => {
+                out.put_u8(NAMESPACE);
+                put_namespace(out, *outcome);
+            }
+            Outcome::Limit(outcome) => {
+                out.put_u8(LIMIT);
+                put_limit(out, outcome);
+            }
+            Outcome::Reserve(outcome) => {
+                out.put_u8(RESERVE);
+                reserve::put_reserve(out, outcome);
+            }
+            Outcome::Complete(outcome) => {
+                out.put_u8(COMPLETE);
+                complete::put_complete(out, outcome);
+            }
+            Outcome::Write(outcome) => {
+                out.put_u8(WRITE);
+                write::put_write(out, outcome);
+            }
+            Outcome::Ticked => out.put_u8(TICKED),
+        }
+    }
+
+    /// Reads one outcome from the front of `bytes`; says how many of them it took. Encoded again, the outcome
+    /// gives the same bytes.
+    ///
+    /// # Errors
+    /// When there is no outcome there.
+    pub fn decode(bytes: &[u8]) -> Result<(Outcome, usize)> {
+        let mut input = Bytes(bytes);
+        let outcome = match input.u8()? {
+            NAMESPACE => Outcome::Namespace(namespace(&mut input)?),
+            LIMIT => Outcome::Limit(limit(&mut input)?),
+            RESERVE => Outcome::Reserve(reserve::reserve(&mut input)?),
+            COMPLETE => Outcome::Complete(complete::complete(&mut input)?),
+            WRITE => Outcome::Write(write::write(&mut input)?),
+            TICKED => Outcome::Ticked,
+            _ => return Err(CodecError::Malformed("its tag is unknown")),
+        };
+        Ok((outcome, bytes.len().saturating_sub(input.0.len())))
+    }
+}
+
+fn put_namespace(out: &mut Vec<u8>, outcome: NamespaceOutcome) {
+    match outcome {
+        NamespaceOutcome::Opened(namespace) => {
+            out.put_u8(NAMESPACE_OPENED);
+            out.put_u16(namespace.0);
+        }
+        NamespaceOutcome::Exists(namespace) => {
+            out.put_u8(NAMESPACE_EXISTS);
+            out.put_u16(namespace.0);
+        }
+        NamespaceOutcome::TooMany => out.put_u8(NAMESPACE_TOO_MANY),
+    }
+}
+
+fn namespace(input: &mut Bytes<'_>) -> Result<NamespaceOutcome> {
+    Ok(match input.u8()? {
+        NAMESPACE_OPENED => NamespaceOutcome::Opened(NamespaceId(input.u16()?)),
+        NAMESPACE_EXISTS => NamespaceOutcome::Exists(NamespaceId(input.u16()?)),
+        NAMESPACE_TOO_MANY => NamespaceOutcome::TooMany,
+        _ => return Err(CodecError::Malformed("what became of its namespace is unknown")),
+    })
+}
+
+fn put_limit(out: &mut Vec<u8>, outcome: &LimitOutcome) {
+    match outcome {
+        LimitOutcome::Invalid(error) => {
+            out.put_u8(LIMIT_INVALID);
+            invalid::put_definition_error(out, error);
+        }
+        LimitOutcome::UnknownNamespace => out.put_u8(LIMIT_UNKNOWN_NAMESPACE),
+        LimitOutcome::RevisionDiffers { revision } => {
+            out.put_u8(LIMIT_REVISION_DIFFERS);
+            out.put_u64(*revision);
+        }
+        LimitOutcome::NotFound => out.put_u8(LIMIT_NOT_FOUND),
+        LimitOutcome::KindDiffers => out.put_u8(LIMIT_KIND_DIFFERS),
+        LimitOutcome::TooMany => out.put_u8(LIMIT_TOO_MANY),
+        LimitOutcome::Changed { limit, revision, status } => {
+            out.put_u8(LIMIT_CHANGED);
+            put_changed(out, *limit, *revision, *status);
+        }
+    }
+}
+
+fn limit(input: &mut Bytes<'_>) -> Result<LimitOutcome> {
+    Ok(match input.u8()? {
+        LIMIT_INVALID => LimitOutcome::Invalid(invalid::definition_error(input)?),
+        LIMIT_UNKNOWN_NAMESPACE => LimitOutcome::UnknownNamespace,
+        LIMIT_REVISION_DIFFERS => LimitOutcome::RevisionDiffers { revision: input.u64()? },
+        LIMIT_NOT_FOUND => LimitOutcome::NotFound,
+        LIMIT_KIND_DIFFERS => LimitOutcome::KindDiffers,
+        LIMIT_TOO_MANY => LimitOutcome::TooMany,
+        LIMIT_CHANGED => {
+            let (limit, revision, status) = changed(input)?;
+            LimitOutcome::Changed { limit, revision, status }
+        }
+        _ => return Err(CodecError::Malformed("what became of its limit is unknown")),
+    })
+}
+
+/// A place or a length, which may be as large as whoever sent the command made it.
+fn put_size(out: &mut Vec<u8>, size: usize) {
+    out.put_u64(size as u64);
+}
+
+fn size(input: &mut Bytes<'_>) -> Result<usize> {
+    usize::try_from(input.u64()?).map_err(|_| CodecError::Malformed("a number is too large for this machine"))
+}
+
+fn put_list<T>(out: &mut Vec<u8>, items: &[T], mut put: impl FnMut(&mut Vec<u8>, &T)) {
+    out.put_len(items.len());
+    for item in items {
+        put(out, item);
+    }
+}
+
+/// A list of what a lease can have at most [`REQUIREMENTS_MAX`] of.
+fn list<T>(input: &mut Bytes<'_>, mut item: impl FnMut(&mut Bytes<'_>) -> Result<T>) -> Result<Vec<T>> {
+    let count = input.u32()? as usize;
+    if count > REQUIREMENTS_MAX {
+        return Err(CodecError::Malformed("it lists more than a lease can have"));
+    }
+    (0..count).map(|_| item(input)).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+//! What became of a complete.
+
+use super::invalid::{invalid_parts, put_invalid_parts};
+use super::{Result, list, put_list, put_size, size};
+use crate::book::codec::CodecError;
+use crate::book::{Charge, CompleteOutcome, LimitId, OverageHow, OverageTaken, Settlement};
+use crate::wire::{Bytes, Put};
+
+const INVALID: u8 = 1;
+const BEFORE: u8 = 2;
+const HELD_NOTHING: u8 = 3;
+const UNKNOWN_BY_AGE: u8 = 4;
+const OVERLOADED: u8 = 5;
+const MARKED: u8 = 6;
+const COMPLETED: u8 = 7;
+
+pub(super) fn put_complete(out: &mut Vec<u8>, outcome: &CompleteOutcome) {
+    match outcome {
+        CompleteOutcome::Invalid(why) => {
+            out.put_u8(INVALID);
+            put_invalid_parts(out, *why);
+        }
+        CompleteOutcome::Before => out.put_u8(BEFORE),
+        CompleteOutcome::HeldNothing => out.put_u8(HELD_NOTHING),
+        CompleteOutcome::UnknownByAge => out.put_u8(UNKNOWN_BY_AGE),
+        CompleteOutcome::Overloaded => out.put_u8(OVERLOADED),
+        CompleteOutcome::Marked => out.put_u8(MARKED),
+        CompleteOutcome::Completed(settlement) => {
+            out.put_u8(COMPLETED);
+            put_settlement(out, settlement);
+        }
+    }
+}
+
+pub(super) fn complete(input: &mut Bytes<'_>) -> Result<CompleteOutcome> {
+    Ok(match input.u8()? {
+        INVALID => CompleteOutcome::Invalid(invalid_parts(input)?),
+        BEFORE => CompleteOutcome::Before,
+        HELD_NOTHING => CompleteOutcome::HeldNothing,
+        UNKNOWN_BY_AGE => CompleteOutcome::UnknownByAge,
+        OVERLOADED => CompleteOutcome::Overloaded,
+        MARKED => CompleteOutcome::Marked,
+        COMPLETED => CompleteOutcome::Completed(settlement(input)?),
+        _ => return Err(CodecError::Malformed("what became of its complete is unknown")),
+    })
+}
+
+fn put_settlement(out: &mut Vec<u8>, settlement: &Settlement) {
+    let Settlement { ignored, overages, charges } = settlement;
+    put_list(out, ignored, |out, place| put_size(out, *place));
+    put_list(out, overages, put_overage);
+    put_list(out, charges, put_charge);
+}
+
+fn settlement(input: &mut Bytes<'_>) -> Result<Settlement> {
+    Ok(Settlement {
+        ignored: list(input, size)?,
+        overages: list(input, overage)?,
+        charges: list(input, charge)?,
+    })
+}
+
+fn put_overage(out: &mut Vec<u8>, overage: &OverageTaken) {
+    let OverageTaken { limit, amount, how } = overage;
+    out.put_u32(limit.0);
+    out.put_u64(*amount);
+    out.put_u8(match how {
+        OverageHow::Reserved => 1,
+        OverageHow::Debt => 2,
+        OverageHow::Dropped => 3,
+    });
+}
+
+fn overage(input: &mut Bytes<'_>) -> Result<OverageTaken> {
+    Ok(OverageTaken {
+        limit: LimitId(input.u32()?),
+        amount: input.u64()?,
+        how: match input.u8()? {
+            1 => OverageHow::Reserved,
+            2 => OverageHow::Debt,
+            3 => OverageHow::Dropped,
+            _ => return Err(CodecError::Malformed("what became of its overage is unknown")),
+        },
+    })
+}
+
+fn put_charge(out: &mut Vec<u8>, charge: &Charge) {
+    let Charge { limit, cost, paid, debt, uncollected } = charge;
+    out.put_u32(limit.0);
+    for amount in [cost, paid, debt, uncollected] {
+        out.put_u64(*amount);
+    }
+}
+
+fn charge(input: &mut Bytes<'_>) -> Result<Charge> {
+    Ok(Charge {
+        limit: LimitId(input.u32()?),
+        cost: input.u64()?,
+        paid: input.u64()?,
+        debt: input.u64()?,
+        uncollected: input.u64()?,
+    })
+}

@@ -1,0 +1,142 @@
+//! What became of a reserve.
+
+use super::invalid::{invalid_parts, put_invalid_parts};
+use super::{Result, list, put_list, put_size, size, time};
+use crate::book::codec::CodecError;
+use crate::book::{CreditDenial, CreditShortage, Denial, LimitId, ReserveOutcome};
+use crate::wire::{Bytes, Put};
+
+const INVALID: u8 = 1;
+const EXISTS_WITH_OTHER_REQUIREMENTS: u8 = 2;
+const EXISTS: u8 = 3;
+const EXISTS_DENIED: u8 = 4;
+const EXISTS_INSUFFICIENT_CREDIT: u8 = 5;
+const LEASE_EXPIRED: u8 = 6;
+const LEASE_TOO_OLD: u8 = 7;
+const LEASE_IN_FUTURE: u8 = 8;
+const UNKNOWN_LIMIT: u8 = 9;
+const LIMIT_DECREASING: u8 = 10;
+const OVERLOADED: u8 = 11;
+const DENIED: u8 = 12;
+const INSUFFICIENT_CREDIT: u8 = 13;
+const CREATED: u8 = 14;
+
+pub(super) fn put_reserve(out: &mut Vec<u8>, outcome: &ReserveOutcome) {
+    match outcome {
+        ReserveOutcome::Invalid(why) => {
+            out.put_u8(INVALID);
+            put_invalid_parts(out, *why);
+        }
+        ReserveOutcome::ExistsWithOtherRequirements => out.put_u8(EXISTS_WITH_OTHER_REQUIREMENTS),
+        ReserveOutcome::Exists { reserved_at } => {
+            out.put_u8(EXISTS);
+            out.put_u64(reserved_at.get());
+        }
+        ReserveOutcome::ExistsDenied(denial) => {
+            out.put_u8(EXISTS_DENIED);
+            put_denial(out, denial);
+        }
+        ReserveOutcome::ExistsInsufficientCredit(denial) => {
+            out.put_u8(EXISTS_INSUFFICIENT_CREDIT);
+            put_credit_denial(out, denial);
+        }
+        ReserveOutcome::LeaseExpired => out.put_u8(LEASE_EXPIRED),
+        ReserveOutcome::LeaseTooOld { lease_time, forgotten_before } => {
+            out.put_u8(LEASE_TOO_OLD);
+            out.put_u64(lease_time.get());
+            out.put_u64(forgotten_before.get());
+        }
+        ReserveOutcome::LeaseInFuture { lease_time, wall } => {
+            out.put_u8(LEASE_IN_FUTURE);
+            out.put_u64(lease_time.get());
+            out.put_u64(wall.get());
+        }
+        ReserveOutcome::UnknownLimit { requirement } => {
+            out.put_u8(UNKNOWN_LIMIT);
+            put_size(out, *requirement);
+        }
+        ReserveOutcome::LimitDecreasing { requirement, retry_after_ms } => {
+            out.put_u8(LIMIT_DECREASING);
+            put_size(out, *requirement);
+            out.put_u64(*retry_after_ms);
+        }
+        ReserveOutcome::Overloaded => out.put_u8(OVERLOADED),
+        ReserveOutcome::Denied(denial) => {
+            out.put_u8(DENIED);
+            put_denial(out, denial);
+        }
+        ReserveOutcome::InsufficientCredit(denial) => {
+            out.put_u8(INSUFFICIENT_CREDIT);
+            put_credit_denial(out, denial);
+        }
+        ReserveOutcome::Created { reserved_at } => {
+            out.put_u8(CREATED);
+            out.put_u64(reserved_at.get());
+        }
+    }
+}
+
+pub(super) fn reserve(input: &mut Bytes<'_>) -> Result<ReserveOutcome> {
+    Ok(match input.u8()? {
+        INVALID => ReserveOutcome::Invalid(invalid_parts(input)?),
+        EXISTS_WITH_OTHER_REQUIREMENTS => ReserveOutcome::ExistsWithOtherRequirements,
+        EXISTS => ReserveOutcome::Exists { reserved_at: time(input)? },
+        EXISTS_DENIED => ReserveOutcome::ExistsDenied(denial(input)?),
+        EXISTS_INSUFFICIENT_CREDIT => ReserveOutcome::ExistsInsufficientCredit(credit_denial(input)?),
+        LEASE_EXPIRED => ReserveOutcome::LeaseExpired,
+        LEASE_TOO_OLD => {
+            ReserveOutcome::LeaseTooOld { lease_time: time(input)?, forgotten_before: time(input)? }
+        }
+        LEASE_IN_FUTURE => ReserveOutcome::LeaseInFuture { lease_time: time(input)?, wall: time(input)? },
+        UNKNOWN_LIMIT => ReserveOutcome::UnknownLimit { requirement: size(input)? },
+        LIMIT_DECREASING => {
+            ReserveOutcome::LimitDecreasing { requirement: size(input)?, retry_after_ms: input.u64()? }
+        }
+        OVERLOADED => ReserveOutcome::Overloaded,
+        DENIED => ReserveOutcome::Denied(denial(input)?),
+        INSUFFICIENT_CREDIT => ReserveOutcome::InsufficientCredit(credit_denial(input)?),
+        CREATED => ReserveOutcome::Created { reserved_at: time(input)? },
+        _ => return Err(CodecError::Malformed("what became of its reserve is unknown")),
+    })
+}
+
+fn put_denial(out: &mut Vec<u8>, denial: &Denial) {
+    let Denial { retry_after_ms, limited_by, never } = denial;
+    out.put_u64(*retry_after_ms);
+    put_list(out, limited_by, |out, limit| out.put_u32(limit.0));
+    out.put_u8((*never).into());
+}
+
+fn denial(input: &mut Bytes<'_>) -> Result<Denial> {
+    Ok(Denial {
+        retry_after_ms: input.u64()?,
+        limited_by: list(input, |input| Ok(LimitId(input.u32()?)))?,
+        never: input.bool()?,
+    })
+}
+
+fn put_credit_denial(out: &mut Vec<u8>, denial: &CreditDenial) {
+    let CreditDenial { limit, retry_after_ms, why } = denial;
+    out.put_u32(limit.0);
+    out.put_u64(*retry_after_ms);
+    out.put_u8(match why {
+        CreditShortage::UnknownAccount => 1,
+        CreditShortage::Frozen => 2,
+        CreditShortage::Closed => 3,
+        CreditShortage::NotEnough => 4,
+    });
+}
+
+fn credit_denial(input: &mut Bytes<'_>) -> Result<CreditDenial> {
+    Ok(CreditDenial {
+        limit: LimitId(input.u32()?),
+        retry_after_ms: input.u64()?,
+        why: match input.u8()? {
+            1 => CreditShortage::UnknownAccount,
+            2 => CreditShortage::Frozen,
+            3 => CreditShortage::Closed,
+            4 => CreditShortage::NotEnough,
+            _ => return Err(CodecError::Malformed("why there was no credit is unknown")),
+        },
+    })
+}

@@ -1,0 +1,474 @@
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::book::{
+    Charge, CompleteOutcome, CreditDenial, CreditShortage, Denial, InvalidOperation, InvalidParts,
+    InvalidWrite, LimitId, LimitStatus, OPERATIONS_MAX, OperationResult, OverageHow, OverageTaken, Receipt,
+    ReserveOutcome, Settlement, TxId, VaultId, WriteError, WriteOutcome,
+};
+use crate::credits::AccountId;
+use crate::id::Actor;
+use crate::limits::{DefinitionError, HoldField};
+use crate::time::UnixMs;
+
+/// Examples of each variant of an enum. One that has none does not compile.
+macro_rules! every {
+    ($numbers:ident: $($pattern:pat => $examples:expr,)*) => {{
+        let mut all = Vec::new();
+        $(
+            $numbers.restart();
+            let examples = Vec::from($examples);
+            assert!(!examples.is_empty());
+            assert!(examples.iter().all(|each| matches!(each, $pattern)), "{}", stringify!($pattern));
+            all.extend(examples);
+        )*
+        for each in &all {
+            match each {
+                $($pattern => {})*
+            }
+        }
+        all
+    }};
+}
+
+/// What the fields of examples are filled with, from the start again for each variant: an example is what it is
+/// whatever variants there are beside it.
+#[derive(Debug)]
+struct Numbers {
+    all: Vec<u64>,
+    next: usize,
+}
+
+impl Numbers {
+    fn counting() -> Numbers {
+        Numbers { all: (1..100).collect(), next: 0 }
+    }
+
+    fn restart(&mut self) {
+        self.next = 0;
+    }
+
+    fn u64(&mut self) -> u64 {
+        let number = self.all[self.next % self.all.len()];
+        self.next += 1;
+        number
+    }
+
+    fn u32(&mut self) -> u32 {
+        self.u64() as u32
+    }
+
+    fn size(&mut self) -> usize {
+        self.u64() as usize
+    }
+
+    fn time(&mut self) -> UnixMs {
+        UnixMs::new(self.u64())
+    }
+
+    fn limit(&mut self) -> LimitId {
+        LimitId(self.u32())
+    }
+
+    /// As many as a lease can have.
+    fn list<T>(&mut self, mut item: impl FnMut(&mut Numbers) -> T) -> Vec<T> {
+        (0..self.size() % (REQUIREMENTS_MAX + 1)).map(|_| item(self)).collect()
+    }
+
+    fn one_of<T: Clone>(&mut self, choices: &[T]) -> T {
+        choices[self.size() % choices.len()].clone()
+    }
+}
+
+fn of_each<T, U>(parts: Vec<T>, of: impl FnMut(T) -> U) -> Vec<U> {
+    parts.into_iter().map(of).collect()
+}
+
+fn outcomes(n: &mut Numbers) -> Vec<Outcome> {
+    every![n:
+        Outcome::Namespace(_) => of_each(namespaces(n), Outcome::Namespace),
+        Outcome::Limit(_) => of_each(limits(n), Outcome::Limit),
+        Outcome::Reserve(_) => of_each(reserves(n), Outcome::Reserve),
+        Outcome::Complete(_) => of_each(completes(n), Outcome::Complete),
+        Outcome::Write(_) => of_each(writes(n), Outcome::Write),
+        Outcome::Ticked => [Outcome::Ticked],
+    ]
+}
+
+fn namespaces(n: &mut Numbers) -> Vec<NamespaceOutcome> {
+    every![n:
+        NamespaceOutcome::Opened(_) => [NamespaceOutcome::Opened(NamespaceId(n.u64() as u16))],
+        NamespaceOutcome::Exists(_) => [NamespaceOutcome::Exists(NamespaceId(n.u64() as u16))],
+        NamespaceOutcome::TooMany => [NamespaceOutcome::TooMany],
+    ]
+}
+
+fn limits(n: &mut Numbers) -> Vec<LimitOutcome> {
+    every![n:
+        LimitOutcome::Invalid(_) => of_each(definition_errors(n), LimitOutcome::Invalid),
+        LimitOutcome::UnknownNamespace => [LimitOutcome::UnknownNamespace],
+        LimitOutcome::RevisionDiffers { .. } => [LimitOutcome::RevisionDiffers { revision: n.u64() }],
+        LimitOutcome::NotFound => [LimitOutcome::NotFound],
+        LimitOutcome::KindDiffers => [LimitOutcome::KindDiffers],
+        LimitOutcome::TooMany => [LimitOutcome::TooMany],
+        LimitOutcome::Changed { .. } => of_each(statuses(n), |status| {
+            n.restart();
+            LimitOutcome::Changed { limit: n.limit(), revision: n.u64(), status }
+        }),
+    ]
+}
+
+fn statuses(n: &mut Numbers) -> Vec<LimitStatus> {
+    every![n:
+        LimitStatus::Active => [LimitStatus::Active],
+        LimitStatus::Decreasing { .. } => [LimitStatus::Decreasing { to: n.u64() }],
+        LimitStatus::Deleted => [LimitStatus::Deleted],
+    ]
+}
+
+fn definition_errors(n: &mut Numbers) -> Vec<DefinitionError> {
+    let fields = every![n:
+        HoldField::WindowSeconds => [HoldField::WindowSeconds],
+        HoldField::TimeoutSeconds => [HoldField::TimeoutSeconds],
+    ];
+    every![n:
+        DefinitionError::CapacityZero => [DefinitionError::CapacityZero],
+        DefinitionError::CapacityOfCredit { .. } => [DefinitionError::CapacityOfCredit { found: n.u64() }],
+        DefinitionError::HoldSeconds { .. } => of_each(fields.clone(), |field| {
+            n.restart();
+            DefinitionError::HoldSeconds { field, found: n.u32() }
+        }),
+        DefinitionError::UnitTooLong { .. } => [DefinitionError::UnitTooLong { found: n.size() }],
+        DefinitionError::DescriptionTooLong { .. } => [DefinitionError::DescriptionTooLong { found: n.size() }],
+    ]
+}
+
+fn invalid_parts(n: &mut Numbers) -> Vec<InvalidParts> {
+    every![n:
+        InvalidParts::UnknownNamespace => [InvalidParts::UnknownNamespace],
+        InvalidParts::Empty => [InvalidParts::Empty],
+        InvalidParts::TooMany { .. } => [InvalidParts::TooMany { found: n.size() }],
+        InvalidParts::AmountZero { .. } => [InvalidParts::AmountZero { part: n.size() }],
+        InvalidParts::Duplicate { .. } => [InvalidParts::Duplicate { part: n.size() }],
+    ]
+}
+
+fn denial(n: &mut Numbers) -> Denial {
+    Denial { retry_after_ms: n.u64(), limited_by: n.list(Numbers::limit), never: n.one_of(&[false, true]) }
+}
+
+fn credit_denials(n: &mut Numbers) -> Vec<CreditDenial> {
+    let shortages = every![n:
+        CreditShortage::UnknownAccount => [CreditShortage::UnknownAccount],
+        CreditShortage::Frozen => [CreditShortage::Frozen],
+        CreditShortage::Closed => [CreditShortage::Closed],
+        CreditShortage::NotEnough => [CreditShortage::NotEnough],
+    ];
+    of_each(shortages, |why| {
+        n.restart();
+        CreditDenial { limit: n.limit(), retry_after_ms: n.u64(), why }
+    })
+}
+
+fn reserves(n: &mut Numbers) -> Vec<ReserveOutcome> {
+    every![n:
+        ReserveOutcome::Invalid(_) => of_each(invalid_parts(n), ReserveOutcome::Invalid),
+        ReserveOutcome::ExistsWithOtherRequirements => [ReserveOutcome::ExistsWithOtherRequirements],
+        ReserveOutcome::Exists { .. } => [ReserveOutcome::Exists { reserved_at: n.time() }],
+        ReserveOutcome::ExistsDenied(_) => [ReserveOutcome::ExistsDenied(denial(n))],
+        ReserveOutcome::ExistsInsufficientCredit(_) => of_each(credit_denials(n), ReserveOutcome::ExistsInsufficientCredit),
+        ReserveOutcome::LeaseExpired => [ReserveOutcome::LeaseExpired],
+        ReserveOutcome::LeaseTooOld { .. } => [
+            ReserveOutcome::LeaseTooOld { lease_time: n.time(), forgotten_before: n.time() },
+        ],
+        ReserveOutcome::LeaseInFuture { .. } => [
+            ReserveOutcome::LeaseInFuture { lease_time: n.time(), wall: n.time() },
+        ],
+        ReserveOutcome::UnknownLimit { .. } => [ReserveOutcome::UnknownLimit { requirement: n.size() }],
+        ReserveOutcome::LimitDecreasing { .. } => [
+            ReserveOutcome::LimitDecreasing { requirement: n.size(), retry_after_ms: n.u64() },
+        ],
+        ReserveOutcome::Overloaded => [ReserveOutcome::Overloaded],
+        ReserveOutcome::Denied(_) => [ReserveOutcome::Denied(denial(n))],
+        ReserveOutcome::InsufficientCredit(_) => of_each(credit_denials(n), ReserveOutcome::InsufficientCredit),
+        ReserveOutcome::Created { .. } => [ReserveOutcome::Created { reserved_at: n.time() }],
+    ]
+}
+
+fn settlements(n: &mut Numbers) -> Vec<Settlement> {
+    let hows = every![n:
+        OverageHow::Reserved => [OverageHow::Reserved],
+        OverageHow::Debt => [OverageHow::Debt],
+        OverageHow::Dropped => [OverageHow::Dropped],
+    ];
+    of_each(hows, |how| {
+        n.restart();
+        let ignored = n.list(Numbers::size);
+        let overages = vec![OverageTaken { limit: n.limit(), amount: n.u64(), how }];
+        let charges = n.list(|n| Charge {
+            limit: n.limit(),
+            cost: n.u64(),
+            paid: n.u64(),
+            debt: n.u64(),
+            uncollected: n.u64(),
+        });
+        Settlement { ignored, overages, charges }
+    })
+}
+
+fn completes(n: &mut Numbers) -> Vec<CompleteOutcome> {
+    every![n:
+        CompleteOutcome::Invalid(_) => of_each(invalid_parts(n), CompleteOutcome::Invalid),
+        CompleteOutcome::Before => [CompleteOutcome::Before],
+        CompleteOutcome::HeldNothing => [CompleteOutcome::HeldNothing],
+        CompleteOutcome::UnknownByAge => [CompleteOutcome::UnknownByAge],
+        CompleteOutcome::Overloaded => [CompleteOutcome::Overloaded],
+        CompleteOutcome::Marked => [CompleteOutcome::Marked],
+        CompleteOutcome::Completed(_) => of_each(settlements(n), CompleteOutcome::Completed),
+    ]
+}
+
+fn results(n: &mut Numbers) -> Vec<OperationResult> {
+    every![n:
+        OperationResult::Limit { .. } => of_each(statuses(n), |status| {
+            n.restart();
+            OperationResult::Limit { limit: n.limit(), revision: n.u64(), status }
+        }),
+        OperationResult::Vault(_) => [OperationResult::Vault(VaultId(n.u32()))],
+        OperationResult::Account(_) => [OperationResult::Account(AccountId(n.u32()))],
+        OperationResult::Entry => [OperationResult::Entry],
+    ]
+}
+
+fn receipt(n: &mut Numbers, results: Vec<OperationResult>) -> Arc<Receipt> {
+    n.restart();
+    let actors = ["client:billing", "system:limits-file", "user:7"].map(|actor| Actor::new(actor).unwrap());
+    Arc::new(Receipt {
+        tx_id: TxId(u128::from(n.u64()) << 64 | u128::from(n.u64())),
+        sequence: n.u64(),
+        log_index: n.u64(),
+        committed_at: n.time(),
+        actor: n.one_of(&actors),
+        results,
+    })
+}
+
+fn writes(n: &mut Numbers) -> Vec<WriteOutcome> {
+    every![n:
+        WriteOutcome::Refused(_) => of_each(write_errors(n), WriteOutcome::Refused),
+        WriteOutcome::Exists(_) => [WriteOutcome::Exists(receipt(n, Vec::new()))],
+        WriteOutcome::Committed(_) => of_each(results(n), |result| {
+            WriteOutcome::Committed(receipt(n, vec![result; 2]))
+        }),
+    ]
+}
+
+fn write_errors(n: &mut Numbers) -> Vec<WriteError> {
+    every![n:
+        WriteError::Invalid(_) => of_each(invalid_writes(n), WriteError::Invalid),
+        WriteError::VaultNotFound => [WriteError::VaultNotFound],
+        WriteError::SequenceGap { .. } => [WriteError::SequenceGap { last_committed_sequence: n.u64() }],
+        WriteError::AlreadyCommitted { .. } => [WriteError::AlreadyCommitted { last_committed_sequence: n.u64() }],
+        WriteError::SequenceReused { .. } => [WriteError::SequenceReused { last_committed_sequence: n.u64() }],
+        WriteError::TooManyClients => [WriteError::TooManyClients],
+        WriteError::WrongScope { .. } => [WriteError::WrongScope { operation: n.size() }],
+        WriteError::ConditionFailed { .. } => [
+            WriteError::ConditionFailed { operation: n.size(), revision: n.u64() },
+        ],
+        WriteError::AccountNotFound { .. } => [WriteError::AccountNotFound { operation: n.size() }],
+        WriteError::AccountClosed { .. } => [WriteError::AccountClosed { operation: n.size() }],
+        WriteError::AccountFrozen { .. } => [WriteError::AccountFrozen { operation: n.size() }],
+        WriteError::Conflict { .. } => [WriteError::Conflict { operation: n.size() }],
+        WriteError::InsufficientCredit { .. } => [WriteError::InsufficientCredit { operation: n.size() }],
+    ]
+}
+
+fn invalid_writes(n: &mut Numbers) -> Vec<InvalidWrite> {
+    every![n:
+        InvalidWrite::UnknownNamespace => [InvalidWrite::UnknownNamespace],
+        InvalidWrite::TooManyOperations { .. } => [InvalidWrite::TooManyOperations { found: n.size() }],
+        InvalidWrite::Sequence { .. } => [InvalidWrite::Sequence { found: n.u64() }],
+        InvalidWrite::Operation { .. } => of_each(invalid_operations(n), |why| {
+            n.restart();
+            InvalidWrite::Operation { operation: n.size(), why }
+        }),
+    ]
+}
+
+fn invalid_operations(n: &mut Numbers) -> Vec<InvalidOperation> {
+    every![n:
+        InvalidOperation::Definition(_) => of_each(definition_errors(n), InvalidOperation::Definition),
+        InvalidOperation::LimitKindDiffers => [InvalidOperation::LimitKindDiffers],
+        InvalidOperation::TooManyLimits => [InvalidOperation::TooManyLimits],
+        InvalidOperation::TooManyVaults => [InvalidOperation::TooManyVaults],
+        InvalidOperation::TooManyAccounts => [InvalidOperation::TooManyAccounts],
+        InvalidOperation::TooManyAssets => [InvalidOperation::TooManyAssets],
+        InvalidOperation::AmountZero => [InvalidOperation::AmountZero],
+        InvalidOperation::OutOfRange => [InvalidOperation::OutOfRange],
+        InvalidOperation::MemoTooLong { .. } => [InvalidOperation::MemoTooLong { found: n.size() }],
+        InvalidOperation::ToItself => [InvalidOperation::ToItself],
+    ]
+}
+
+fn bytes(outcome: &Outcome) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    outcome.encode(&mut bytes);
+    bytes
+}
+
+fn any_numbers() -> impl Strategy<Value = Numbers> {
+    let number = prop_oneof![any::<u64>(), 0..40_u64, Just(u64::MAX), Just(u64::from(u32::MAX))];
+    vec(number, 1..60).prop_map(|all| Numbers { all, next: 0 })
+}
+
+#[test]
+fn every_outcome_comes_back_and_no_part_of_its_bytes_is_one() {
+    for outcome in outcomes(&mut Numbers::counting()) {
+        let mut bytes = bytes(&outcome);
+        let length = bytes.len();
+        for shorter in 0..length {
+            assert!(Outcome::decode(&bytes[..shorter]).is_err(), "{shorter} bytes of {outcome:?}");
+        }
+        bytes.push(0);
+        assert_eq!(Outcome::decode(&bytes), Ok((outcome, length)));
+    }
+}
+
+/// Nodes of two versions talk to each other while a cluster is upgraded. A new variant is a new line; no line
+/// ever changes.
+#[test]
+fn the_bytes_of_an_outcome_never_change() {
+    let outcomes = outcomes(&mut Numbers::counting());
+    let lines: Vec<&str> = include_str!("golden.hex").lines().collect();
+    for (outcome, line) in outcomes.iter().zip(&lines) {
+        let hex: String = bytes(outcome).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, *line, "{outcome:?}");
+    }
+    assert_eq!(outcomes.len(), lines.len());
+}
+
+#[test]
+fn no_two_outcomes_have_the_same_bytes() {
+    let mut all: Vec<Vec<u8>> = outcomes(&mut Numbers::counting()).iter().map(bytes).collect();
+    let count = all.len();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), count);
+}
+
+proptest! {
+    #[test]
+    fn an_outcome_of_any_numbers_comes_back_from_its_bytes(mut numbers in any_numbers()) {
+        for outcome in outcomes(&mut numbers) {
+            let mut bytes = bytes(&outcome);
+            let length = bytes.len();
+            bytes.extend_from_slice(&[1, 2, 3]);
+            prop_assert_eq!(Outcome::decode(&bytes), Ok((outcome, length)));
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_an_outcome_are_its_only_bytes(
+        mut numbers in any_numbers(),
+        place in any::<prop::sample::Index>(),
+        byte in prop_oneof![any::<u8>(), 0..16_u8],
+    ) {
+        for outcome in outcomes(&mut numbers) {
+            let mut damaged = bytes(&outcome);
+            let place = place.index(damaged.len());
+            damaged[place] = byte;
+            if let Ok((other, taken)) = Outcome::decode(&damaged) {
+                prop_assert_eq!(&bytes(&other)[..], &damaged[..taken]);
+            }
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_the_decoder_panic(
+        tags in (0..8_u8, 0..16_u8, 0..16_u8),
+        mut noise in vec(prop_oneof![any::<u8>(), 0..4_u8], 0..300),
+    ) {
+        _ = Outcome::decode(&noise);
+        noise.splice(0..0, [tags.0, tags.1, tags.2]);
+        if let Ok((outcome, taken)) = Outcome::decode(&noise) {
+            prop_assert_eq!(&bytes(&outcome)[..], &noise[..taken]);
+        }
+    }
+}
+
+fn refusal(bytes: &[u8]) -> String {
+    Outcome::decode(bytes).unwrap_err().to_string()
+}
+
+/// A list is refused by its count alone, before a byte is allocated for it, though all its items follow.
+#[test]
+fn a_list_is_as_long_as_a_lease_can_make_it_and_no_longer() {
+    let with = |count: usize| -> [Outcome; 4] {
+        let limit = LimitId(7);
+        let overage = OverageTaken { limit, amount: 1, how: OverageHow::Debt };
+        let charge = Charge { limit, cost: 1, paid: 2, debt: 3, uncollected: 4 };
+        let denial = Denial { retry_after_ms: 1, limited_by: vec![limit; count], never: false };
+        let [ignored, overages, charges] = [
+            Settlement { ignored: vec![1; count], ..Settlement::default() },
+            Settlement { overages: vec![overage; count], ..Settlement::default() },
+            Settlement { charges: vec![charge; count], ..Settlement::default() },
+        ]
+        .map(|settlement| Outcome::Complete(CompleteOutcome::Completed(settlement)));
+        [Outcome::Reserve(ReserveOutcome::Denied(denial)), ignored, overages, charges]
+    };
+    for outcome in with(REQUIREMENTS_MAX) {
+        let bytes = bytes(&outcome);
+        assert_eq!(Outcome::decode(&bytes), Ok((outcome, bytes.len())));
+    }
+    for outcome in with(REQUIREMENTS_MAX + 1) {
+        assert_eq!(refusal(&bytes(&outcome)), "it cannot be decoded: it lists more than a lease can have");
+    }
+    for count in [33, 1 << 16, u32::MAX] {
+        let bytes = [&[COMPLETE, 7][..], &count.to_le_bytes()].concat();
+        assert_eq!(refusal(&bytes), "it cannot be decoded: it lists more than a lease can have");
+    }
+}
+
+#[test]
+fn a_receipt_has_as_many_results_as_a_transaction_can_have_and_no_more() {
+    let with = |count: usize| {
+        let mut n = Numbers::counting();
+        let results = results(&mut n).into_iter().cycle().take(count).collect();
+        Outcome::Write(WriteOutcome::Committed(receipt(&mut n, results)))
+    };
+    let whole = bytes(&with(OPERATIONS_MAX));
+    assert_eq!(Outcome::decode(&whole), Ok((with(OPERATIONS_MAX), whole.len())));
+    assert_eq!(refusal(&bytes(&with(OPERATIONS_MAX + 1))), "it cannot be decoded: it has too many results");
+    let mut hostile = bytes(&with(0));
+    let end = hostile.len();
+    hostile[end - 4..].fill(0xff);
+    assert_eq!(refusal(&hostile), "it cannot be decoded: it has too many results");
+}
+
+#[test]
+fn what_is_no_outcome_is_refused_by_what_is_wrong_with_it() {
+    for (bytes, why) in [
+        (&[][..], "it ends too early"),
+        (&[0], "its tag is unknown"),
+        (&[7], "its tag is unknown"),
+        (&[1, 4], "what became of its namespace is unknown"),
+        (&[2, 8], "what became of its limit is unknown"),
+        (&[2, 1, 6], "what is wrong with its definition is unknown"),
+        (&[2, 1, 3, 3], "the field of its definition is unknown"),
+        (&[3, 15], "what became of its reserve is unknown"),
+        (&[3, 1, 6], "what is wrong with its parts is unknown"),
+        (&[3, 14, 0, 0, 0, 0, 0, 0, 1, 0], "a time is later than there are times"),
+        (&[3, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2], "a flag is neither 0 nor 1"),
+        (&[3, 13, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5], "why there was no credit is unknown"),
+        (&[4, 8], "what became of its complete is unknown"),
+        (&[5, 4], "what became of its transaction is unknown"),
+        (&[5, 1, 14], "why its transaction was refused is unknown"),
+        (&[5, 1, 1, 5], "what is wrong with its transaction is unknown"),
+        (&[5, 1, 1, 4, 0, 0, 0, 0, 0, 0, 0, 0, 11], "what is wrong with its operation is unknown"),
+    ] {
+        assert_eq!(refusal(bytes), format!("it cannot be decoded: {why}"), "{bytes:?}");
+    }
+}
