@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use earmark_core::{
-    AccountName, BalanceInfo, ClientId, CreditShortage, Definition, DefinitionError, JobId, LIMITS_MAX,
+    AccountName, BalanceInfo, Book, ClientId, CreditShortage, Definition, DefinitionError, JobId, LIMITS_MAX,
     LeaseId, LeaseState, LimitInfo, LimitKey, LimitStatus, NamespaceName, UnixMs, Usage, VaultName,
 };
 
@@ -329,4 +329,20 @@ pub struct Stats {
     pub debt: u128,
     /// Requests that wait to be submitted.
     pub queue_depth: usize,
+}
+
+impl Stats {
+    /// How a Book is doing, with so much work waiting for it.
+    #[must_use]
+    pub fn of(book: &Book, now: UnixMs, queue_depth: usize) -> Stats {
+        let totals = book.totals(now);
+        Stats {
+            live_leases: book.live_leases(),
+            remembered_leases: book.leases(),
+            limits: totals.limits,
+            decreasing_limits: totals.decreasing,
+            debt: totals.debt,
+            queue_depth,
+        }
+    }
 }

@@ -21,13 +21,52 @@ pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> Moment;
 }
 
+/// What a clock is made from.
+pub trait TimeSource: Send + Sync + 'static {
+    /// Microseconds since some moment, by a clock that nobody sets.
+    fn steady_us(&self) -> u64;
+
+    /// Microseconds since 1970, by the clock on the wall.
+    fn wall_us(&self) -> u64;
+}
+
+/// The clocks of this machine.
+pub struct MachineTime {
+    start: Instant,
+}
+
+impl MachineTime {
+    /// Steady time starts at 0.
+    #[must_use]
+    pub fn new() -> MachineTime {
+        MachineTime { start: Instant::now() }
+    }
+}
+
+impl Default for MachineTime {
+    fn default() -> MachineTime {
+        MachineTime::new()
+    }
+}
+
+impl TimeSource for MachineTime {
+    fn steady_us(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    fn wall_us(&self) -> u64 {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
 /// The log time may run faster or slower than real time by one part in so many, while it follows the wall.
 const DRIFT_PART: u64 = 1_000;
 
 /// The clock of this machine. Log time starts with the wall clock, goes on with monotonic time, and is drawn
 /// towards the wall clock so slowly that a jump of an hour takes weeks to arrive.
 pub struct SystemClock {
-    start: Instant,
+    source: MachineTime,
     log: Mutex<LogTime>,
 }
 
@@ -35,7 +74,9 @@ impl SystemClock {
     /// Starts with the time on the wall.
     #[must_use]
     pub fn new() -> SystemClock {
-        SystemClock { start: Instant::now(), log: Mutex::new(LogTime::starting_at(wall_us())) }
+        let source = MachineTime::new();
+        let log = Mutex::new(LogTime::starting_at(source.wall_us(), source.steady_us()));
+        SystemClock { source, log }
     }
 }
 
@@ -47,20 +88,13 @@ impl Default for SystemClock {
 
 impl Clock for SystemClock {
     fn now(&self) -> Moment {
-        let wall_us = wall_us();
-        let steady_us = u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let log_us = self.log.lock().unwrap_or_else(PoisonError::into_inner).advance(steady_us, wall_us);
-        Moment { log: UnixMs::new(log_us / 1_000), wall: UnixMs::new(wall_us / 1_000) }
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).now(&self.source)
     }
 }
 
-fn wall_us() -> u64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// Log time, in microseconds.
-struct LogTime {
+/// Log time, in microseconds. It goes on with steady time and follows the wall, slowly.
+#[derive(Clone, Copy, Debug)]
+pub struct LogTime {
     log_us: u64,
     steady_us: u64,
     /// What could not be followed yet for being less than a microsecond.
@@ -68,8 +102,17 @@ struct LogTime {
 }
 
 impl LogTime {
-    fn starting_at(wall_us: u64) -> LogTime {
-        LogTime { log_us: wall_us, steady_us: 0, rest: 0 }
+    /// It is `log_us` when steady time is `steady_us`.
+    #[must_use]
+    pub const fn starting_at(log_us: u64, steady_us: u64) -> LogTime {
+        LogTime { log_us, steady_us, rest: 0 }
+    }
+
+    /// What time it is.
+    pub fn now(&mut self, source: &dyn TimeSource) -> Moment {
+        let wall_us = source.wall_us();
+        let log_us = self.advance(source.steady_us(), wall_us);
+        Moment { log: UnixMs::new(log_us / 1_000), wall: UnixMs::new(wall_us / 1_000) }
     }
 
     /// Takes the log time on by the monotonic time that passed, a little more or less to follow the wall.
@@ -123,6 +166,16 @@ impl Clock for ManualClock {
     }
 }
 
+impl TimeSource for ManualClock {
+    fn steady_us(&self) -> u64 {
+        self.log_ms.load(Ordering::SeqCst).saturating_mul(1_000)
+    }
+
+    fn wall_us(&self) -> u64 {
+        self.wall_ms.load(Ordering::SeqCst).saturating_mul(1_000)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_wall_clock_set_back_an_hour_does_not_take_log_time_back() {
-        let mut log = LogTime::starting_at(10 * HOUR_US);
+        let mut log = LogTime::starting_at(10 * HOUR_US, 0);
         let mut last = log.log_us;
         for second in 1..=3_600 {
             let now = log.advance(second * 1_000_000, 9 * HOUR_US + second * 1_000_000);
@@ -144,13 +197,13 @@ mod tests {
 
     #[test]
     fn a_wall_clock_set_forward_an_hour_does_not_make_log_time_leap() {
-        let mut log = LogTime::starting_at(10 * HOUR_US);
+        let mut log = LogTime::starting_at(10 * HOUR_US, 0);
         assert_eq!(log.advance(1_000_000, 11 * HOUR_US), 10 * HOUR_US + 1_001_000);
     }
 
     #[test]
     fn log_time_follows_a_wall_clock_that_runs_a_little_fast() {
-        let mut log = LogTime::starting_at(0);
+        let mut log = LogTime::starting_at(0, 0);
         // Asked every 10 microseconds, it may follow by a hundredth of one each time.
         for step in 1..=1_000_000_u64 {
             log.advance(step * 10, step * 10 + step / 1_000);
@@ -160,7 +213,7 @@ mod tests {
 
     #[test]
     fn time_that_stands_still_gives_the_same_time() {
-        let mut log = LogTime::starting_at(5);
+        let mut log = LogTime::starting_at(5, 0);
         assert_eq!(log.advance(0, 5), 5);
         assert_eq!(log.advance(0, 900), 5);
         assert_eq!(log.advance(7, 12), 12);

@@ -1,29 +1,25 @@
 //! A Book in memory, behind the submitter.
 
-mod work;
-
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use earmark_core::{
-    AccountId, BalanceInfo, Book, ClientId, Command, Config, Definition, LeaseId, LimitInfo, LimitKey,
-    NamespaceId, NamespaceName, Operation, Outcome, Part, PutLimit, TxId, UnixMs, Usage, VaultId, VaultName,
-    Write,
+    AccountId, AccountName, Book, Command, Config, Definition, LeaseId, NamespaceId, NamespaceName, Outcome,
+    PutLimit, TxId, UnixMs, VaultId, WriteOutcome,
 };
 
 use crate::answer;
-use crate::backend::{
-    AccountPath, Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
-    LeaseView, LimitChange, LimitError, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
-};
-use crate::clock::{Clock, SystemClock};
+use crate::backend::{BackendError, Stats};
+use crate::clock::{Clock, Moment, SystemClock};
 use crate::history::History;
-use crate::ledger::{Audit, EntryPage, LedgerError, PAGE_MAX, WriteAnswer, WriteRequest};
+use crate::keeper::{BookBackend, Keeper};
+use crate::ledger::{Audit, EntryPage};
 use crate::limits_file::{LimitsFile, LimitsFileError};
-use crate::names::Names;
-use crate::submitter::{Direction, Submitter};
-use work::{BookLedger, Change, Done, Work, mixed_up};
+use crate::submitter::{Direction, Ledger, Submitter};
+use crate::work::{Done, Work};
 
 /// How a [`LocalBook`] is set up.
 pub struct LocalOptions {
@@ -49,16 +45,14 @@ impl Default for LocalOptions {
 }
 
 /// A Book in memory. What it holds is gone when it stops, except for the limits file.
-pub struct LocalBook(Arc<Inner>);
+pub type LocalBook = BookBackend<Local>;
 
-struct Inner {
+/// Keeps a Book in memory.
+pub struct Local {
     shelf: Arc<Mutex<Shelf>>,
-    names: Names,
     clock: Arc<dyn Clock>,
     submitter: Submitter<BookLedger>,
     limits_file: Option<LimitsFile>,
-    /// One change of limits at a time: the file is to hold what the Book holds.
-    changing: tokio::sync::Mutex<()>,
     is_stopped: AtomicBool,
 }
 
@@ -82,9 +76,7 @@ impl LocalBook {
             Some(path) => LimitsFile::open(path).map(|(file, wanted)| (Some(file), wanted))?,
             None => (None, Vec::new()),
         };
-        let seed = std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), 0);
-        let mut book = Book::new(options.config, seed);
-        let names = Names::default();
+        let mut book = Book::new(options.config, RandomState::new().hash_one(0));
         let now = options.clock.now().log;
         for definition in &wanted {
             let namespace = NamespaceId::DEFAULT;
@@ -96,122 +88,29 @@ impl LocalBook {
                     source,
                 })?;
             }
-            if let Some(name) = book.namespace_name(namespace) {
-                names.learn(&book, name, &definition.key);
-            }
         }
         let shelf = Arc::new(Mutex::new(Shelf { book, history: History::default() }));
         let ledger =
             BookLedger { shelf: Arc::clone(&shelf), clock: Arc::clone(&options.clock), log_index: 0 };
-        Ok(LocalBook(Arc::new(Inner {
+        Ok(BookBackend::new(Arc::new(Local {
             shelf,
-            names,
             clock: options.clock,
             submitter: Submitter::start(ledger, options.queue_max),
             limits_file,
-            changing: tokio::sync::Mutex::new(()),
             is_stopped: AtomicBool::new(false),
         })))
     }
-
-    /// Changes a limit in a task of its own: what is in force is to be in the file too, even if the caller goes
-    /// away in between.
-    async fn change(
-        &self,
-        namespace: NamespaceName,
-        change: Change,
-        expected_revision: Option<u64>,
-    ) -> Result<LimitChange, LimitError> {
-        let task = tokio::spawn(Arc::clone(&self.0).change(namespace, change, expected_revision));
-        task.await.map_err(|error| BackendError::Failed(error.to_string()))?
-    }
 }
 
-impl Inner {
-    fn parts(&self, namespace: &NamespaceName, amounts: &[Amount]) -> Vec<Part> {
-        self.names.with(namespace, |resolve| {
-            amounts.iter().map(|part| Part { limit: resolve(&part.key), amount: part.amount }).collect()
-        })
-    }
-
-    /// Hands a list of work to the Book. The answers come in order; if there are none, each is the error.
-    async fn submit<T>(
-        &self,
-        work: Vec<Work>,
-        direction: Direction,
-        answer: impl Fn(Done) -> Result<T, BackendError>,
-    ) -> Vec<Result<T, BackendError>> {
-        let events = work.len();
-        match self.submitter.submit(work, events, direction).await {
-            Ok(done) => done.into_iter().map(answer).collect(),
-            Err(error) => std::iter::repeat_with(|| Err(error.clone())).take(events).collect(),
-        }
-    }
-
-    /// Changes a limit and writes the file. A file that cannot be written is an error of the backend, though
-    /// the change is in force until the next start; the next change writes it again.
-    async fn change(
-        self: Arc<Inner>,
-        namespace: NamespaceName,
-        change: Change,
-        expected_revision: Option<u64>,
-    ) -> Result<LimitChange, LimitError> {
-        let _one_at_a_time = self.changing.lock().await;
-        let key = change.key().clone();
-        let work = Work::Change { namespace: namespace.clone(), change, expected_revision };
-        let done = self.submitter.submit(vec![work], 1, Direction::GivesBack).await?;
-        let changed = match done.into_iter().next() {
-            Some(Done::Limit(changed)) => changed,
-            _ => return Err(BackendError::Failed("the Book gave no answer".into()).into()),
-        };
-        self.learn(&namespace, [&key]);
-        if self.is_behind() || changed.is_ok() && namespace.is_default() {
-            Arc::clone(&self).write_limits().await?;
-        }
-        changed
-    }
-
-    /// Applies a transaction. One that changes limits writes their file, as any change of them does.
-    async fn write(
-        self: Arc<Inner>,
-        work: Work,
-        namespace: NamespaceName,
-    ) -> Result<WriteAnswer, BackendError> {
-        let keys = match &work {
-            Work::Write(write) => limit_keys(&write.operations),
-            Work::Reserve { .. } | Work::Complete { .. } | Work::Change { .. } => Vec::new(),
-        };
-        let _one_at_a_time = match keys.is_empty() {
-            true => None,
-            false => Some(self.changing.lock().await),
-        };
-        let done = self.submitter.submit(vec![work], 1, Direction::GivesBack).await?;
-        let answer = match done.into_iter().next() {
-            Some(Done::Write(answer)) => answer,
-            _ => return Err(BackendError::Failed("the Book gave no answer".into())),
-        };
-        // A retry writes the file too, in case the first attempt could not.
-        if matches!(answer, WriteAnswer::Committed(_)) && !keys.is_empty() {
-            self.learn(&namespace, &keys);
-            if namespace.is_default() {
-                Arc::clone(&self).write_limits().await?;
-            }
-        }
-        Ok(answer)
-    }
-
-    fn learn<'a>(&self, namespace: &NamespaceName, keys: impl IntoIterator<Item = &'a LimitKey>) {
-        let shelf = lock(&self.shelf);
-        keys.into_iter().for_each(|key| self.names.learn(&shelf.book, namespace, key));
-    }
-
+impl Local {
     /// Whether the limits file does not hold what the Book holds.
     fn is_behind(&self) -> bool {
         self.limits_file.as_ref().is_some_and(|file| file.behind().is_some())
     }
 
-    /// Writes what the Book holds to the limits file, if there is one.
-    async fn write_limits(self: Arc<Inner>) -> Result<(), BackendError> {
+    /// Writes what the Book holds to the limits file, if there is one. A file that cannot be written is an error
+    /// of the backend, though the change is in force until the next start; the next change writes it again.
+    async fn write_limits(self: Arc<Local>) -> Result<(), BackendError> {
         if self.limits_file.is_none() {
             return Ok(());
         }
@@ -219,7 +118,8 @@ impl Inner {
             BackendError::Failed(format!("the change is in force, but would not survive a restart: {error}"))
         };
         let written = tokio::task::spawn_blocking(move || {
-            let limits = self.read(|book, now| book.limits(now, NamespaceId::DEFAULT));
+            let now = self.clock.now().log;
+            let limits = lock(&self.shelf).book.limits(now, NamespaceId::DEFAULT);
             let wanted: Vec<Definition> = limits
                 .into_iter()
                 .filter(|limit| !answer::is_deleting(limit.status))
@@ -229,226 +129,142 @@ impl Inner {
         });
         written.await.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))
     }
-
-    /// Carries out what waits, and tries once more to write a file that is behind.
-    async fn stop(self: Arc<Inner>) {
-        self.submitter.stop().await;
-        if self.is_behind() {
-            _ = self.write_limits().await;
-        }
-    }
-
-    fn read<T>(&self, read: impl FnOnce(&Book, UnixMs) -> T) -> T {
-        let now = self.clock.now().log;
-        read(&lock(&self.shelf).book, now)
-    }
-
-    /// Reads an account, with its history.
-    fn of_account<T>(
-        &self,
-        path: &AccountPath,
-        read: impl FnOnce(&Shelf, AccountId) -> T,
-    ) -> Result<T, LedgerError> {
-        let shelf = lock(&self.shelf);
-        let vault = vault(&shelf.book, &path.namespace, &path.vault)?;
-        let account = shelf.book.account(vault, &path.account).ok_or(LedgerError::AccountNotFound)?;
-        Ok(read(&shelf, account.id))
-    }
 }
 
-fn vault(book: &Book, namespace: &NamespaceName, vault: &VaultName) -> Result<VaultId, LedgerError> {
-    let namespace = book.namespace(namespace).ok_or(LedgerError::NamespaceNotFound)?;
-    book.vault(namespace, vault).ok_or(LedgerError::VaultNotFound)
-}
-
-/// The limits that operations change.
-fn limit_keys(operations: &[Operation]) -> Vec<LimitKey> {
-    let key = |operation: &Operation| match operation {
-        Operation::PutLimit { definition, .. } => Some(definition.key.clone()),
-        Operation::DeleteLimit { key, .. } => Some(key.clone()),
-        Operation::OpenVault { .. }
-        | Operation::OpenAccount { .. }
-        | Operation::FreezeAccount { .. }
-        | Operation::UnfreezeAccount { .. }
-        | Operation::CloseAccount { .. }
-        | Operation::Issue { .. }
-        | Operation::Transfer { .. }
-        | Operation::Retire { .. } => None,
-    };
-    operations.iter().filter_map(key).collect()
-}
-
-impl Backend for LocalBook {
-    fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
-        let work = requests.into_iter().map(|request| {
-            let namespace = self.0.names.namespace(&request.namespace);
-            let parts = self.0.parts(&request.namespace, &request.requirements);
-            Work::Reserve { namespace, lease: request.lease, parts, requirements: request.requirements }
-        });
-        let work = work.collect();
-        Box::pin(self.0.submit(work, Direction::Takes, |done| match done {
-            Done::Reserve(answer) => answer,
-            Done::Complete(_) | Done::Limit(_) | Done::Write(_) => Err(mixed_up()),
-        }))
+impl Keeper for Local {
+    async fn submit(&self, work: Vec<Work>, direction: Direction) -> Result<Vec<Done>, BackendError> {
+        let events = work.len();
+        self.submitter.submit(work, events, direction).await
     }
 
-    fn complete(
+    async fn fresh(&self) -> Result<UnixMs, BackendError> {
+        Ok(self.clock.now().log)
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&Book) -> T) -> T {
+        look(&lock(&self.shelf).book)
+    }
+
+    async fn entries(
         &self,
-        requests: Vec<CompleteRequest>,
-    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
-        let work = requests.into_iter().map(|request| {
-            let namespace = self.0.names.namespace(&request.namespace);
-            let parts = self.0.parts(&request.namespace, &request.actuals);
-            Work::Complete { namespace, lease: request.lease, parts, actuals: request.actuals }
-        });
-        let work = work.collect();
-        Box::pin(self.0.submit(work, Direction::GivesBack, |done| match done {
-            Done::Complete(answer) => answer,
-            Done::Reserve(_) | Done::Limit(_) | Done::Write(_) => Err(mixed_up()),
-        }))
-    }
-
-    fn put_limit(&self, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
-        let change = Change::Put(request.definition);
-        Box::pin(self.change(request.namespace, change, request.expected_revision))
-    }
-
-    fn delete_limit(&self, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
-        let change = Change::Delete(request.key);
-        Box::pin(self.change(request.namespace, change, request.expected_revision))
-    }
-
-    fn limits(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<LimitInfo>, BackendError>> {
-        let limits = self.0.read(|book, now| match book.namespace(&namespace) {
-            Some(namespace) => book.limits(now, namespace),
-            None => Vec::new(),
-        });
-        Box::pin(async { Ok(limits) })
-    }
-
-    fn limit(
-        &self,
-        namespace: NamespaceName,
-        key: LimitKey,
-    ) -> Answer<'_, Result<Option<LimitInfo>, BackendError>> {
-        let limit = self.0.read(|book, now| {
-            let limit = book.resolve(book.namespace(&namespace)?, &key)?;
-            book.limit(now, limit)
-        });
-        Box::pin(async { Ok(limit) })
-    }
-
-    fn usage(
-        &self,
-        namespace: NamespaceName,
-        key: LimitKey,
-    ) -> Answer<'_, Result<Option<Usage>, BackendError>> {
-        let usage = self.0.read(|book, now| {
-            let limit = book.resolve(book.namespace(&namespace)?, &key)?;
-            book.usage(now, limit)
-        });
-        Box::pin(async move { Ok(usage) })
-    }
-
-    fn lease(
-        &self,
-        namespace: NamespaceName,
-        lease: LeaseId,
-    ) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
-        let view = self.0.read(|book, now| {
-            let info = book.lease(now, book.namespace(&namespace)?, lease)?;
-            let named =
-                |(limit, amount): &(_, u64)| Some(Amount { key: book.key(*limit)?.clone(), amount: *amount });
-            let mut requirements: Vec<Amount> = info.requirements.iter().filter_map(named).collect();
-            requirements.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-            Some(LeaseView { reserved_at: info.reserved_at, requirements, state: info.state })
-        });
-        Box::pin(async { Ok(view) })
-    }
-
-    fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
-        let WriteRequest { namespace: name, vault, client, sequence, operations, actor } = request;
-        // No namespace has the last number, so that one which nobody opened is refused by the Book.
-        let namespace = self.0.names.namespace(&name).unwrap_or(NamespaceId(u16::MAX));
-        let (tx_id, log_index) = (TxId::default(), 0);
-        let write = Write { namespace, vault, client, sequence, operations, tx_id, log_index, actor };
-        // In a task of its own, for the same reason as a change of limits.
-        let inner = Arc::clone(&self.0);
-        let task = tokio::spawn(async move { inner.write(Work::Write(write), name).await });
-        Box::pin(async { task.await.map_err(|error| BackendError::Failed(error.to_string()))? })
-    }
-
-    fn client_state(
-        &self,
-        namespace: NamespaceName,
-        vault: Option<VaultName>,
-        client: ClientId,
-    ) -> Answer<'_, Result<u64, LedgerError>> {
-        let last = self.0.read(|book, _| {
-            let id = book.namespace(&namespace).ok_or(LedgerError::NamespaceNotFound)?;
-            let vault = match &vault {
-                Some(name) => Some(book.vault(id, name).ok_or(LedgerError::VaultNotFound)?),
-                None => None,
-            };
-            Ok(book.last_committed(id, vault, &client))
-        });
-        Box::pin(async { last })
-    }
-
-    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>> {
-        let now = self.0.clock.now().log;
-        let balances = self.0.of_account(&account, |shelf, id| shelf.book.balances(now, id));
-        Box::pin(async { balances })
-    }
-
-    fn entries(
-        &self,
-        account: AccountPath,
+        (id, name): (AccountId, AccountName),
         after: u64,
         page_size: usize,
-    ) -> Answer<'_, Result<EntryPage, LedgerError>> {
-        let page_size = page_size.clamp(1, PAGE_MAX);
-        let page = self.0.of_account(&account, |shelf, id| {
-            shelf.history.entries(&shelf.book, (id, &account.account), after, page_size)
-        });
-        Box::pin(async { page })
+    ) -> Result<EntryPage, BackendError> {
+        let shelf = lock(&self.shelf);
+        Ok(shelf.history.entries(&shelf.book, (id, &name), after, page_size))
     }
 
-    fn audit(&self, namespace: NamespaceName, name: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {
-        let now = self.0.clock.now().log;
-        let shelf = lock(&self.0.shelf);
-        let audit = vault(&shelf.book, &namespace, &name).map(|id| shelf.history.audit(&shelf.book, id, now));
-        drop(shelf);
-        Box::pin(async { audit })
+    async fn audit(&self, vault: VaultId, at: UnixMs) -> Result<Audit, BackendError> {
+        let shelf = lock(&self.shelf);
+        Ok(shelf.history.audit(&shelf.book, vault, at))
+    }
+
+    async fn limits_changed(
+        self: &Arc<Self>,
+        namespace: &NamespaceName,
+        is_changed: bool,
+    ) -> Result<(), BackendError> {
+        match self.is_behind() || is_changed && namespace.is_default() {
+            true => Arc::clone(self).write_limits().await,
+            false => Ok(()),
+        }
     }
 
     fn stats(&self) -> Stats {
-        self.0.read(|book, now| {
-            let totals = book.totals(now);
-            Stats {
-                live_leases: book.live_leases(),
-                remembered_leases: book.leases(),
-                limits: totals.limits,
-                decreasing_limits: totals.decreasing,
-                debt: totals.debt,
-                queue_depth: self.0.submitter.depth(),
-            }
-        })
+        let now = self.clock.now().log;
+        Stats::of(&lock(&self.shelf).book, now, self.submitter.depth())
     }
 
     fn ready(&self) -> Result<(), String> {
-        if self.0.is_stopped.load(Ordering::Relaxed) {
+        if self.is_stopped.load(Ordering::Relaxed) {
             return Err("it is shutting down".into());
         }
-        if self.0.submitter.is_stopped() {
+        if self.submitter.is_stopped() {
             return Err("the Book has stopped; restart the server and report what its log says".into());
         }
-        let behind = self.0.limits_file.as_ref().and_then(LimitsFile::behind);
+        let behind = self.limits_file.as_ref().and_then(LimitsFile::behind);
         behind.map_or(Ok(()), |error| Err(format!("the limits file is behind: {error}")))
     }
 
-    fn shut_down(&self) -> Answer<'_, ()> {
-        self.0.is_stopped.store(true, Ordering::Relaxed);
-        Box::pin(Arc::clone(&self.0).stop())
+    /// Carries out what waits, and tries once more to write a file that is behind.
+    async fn shut_down(self: &Arc<Self>) {
+        self.is_stopped.store(true, Ordering::Relaxed);
+        self.submitter.stop().await;
+        if self.is_behind() {
+            _ = Arc::clone(self).write_limits().await;
+        }
+    }
+}
+
+/// The Book's end of the queue.
+struct BookLedger {
+    shelf: Arc<Mutex<Shelf>>,
+    clock: Arc<dyn Clock>,
+    /// How many writes were committed, which is the place of the latest in the order of all.
+    log_index: u64,
+}
+
+impl BookLedger {
+    /// Carries out work in its order. Retries and refused writes take no place in the order of writes, and whether
+    /// a write is one of them shows only when it is carried out; so each ends a run, and the next is numbered
+    /// after it.
+    fn carry_out(&mut self, book: &mut Book, moment: Moment, work: &mut [Work]) -> Vec<Done> {
+        let mut done = Vec::with_capacity(work.len());
+        for run in work.chunk_by_mut(|item, _| !matches!(item, Work::Write(_))) {
+            let log_index = self.log_index.saturating_add(1);
+            if let Some(Work::Write(write)) = run.last_mut() {
+                write.log_index = log_index;
+                write.tx_id = tx_id(moment.log, log_index);
+            }
+            let commands: Vec<Command<'_>> = run.iter().map(|item| item.command(moment.wall)).collect();
+            let mut outcomes = Vec::with_capacity(commands.len());
+            book.apply_all(moment.log, &commands, &mut outcomes);
+            if let Some(Outcome::Write(WriteOutcome::Committed(_))) = outcomes.last() {
+                self.log_index = log_index;
+            }
+            let answers = run.iter().zip(outcomes);
+            done.extend(answers.map(|(item, outcome)| item.answer(book, moment.wall, outcome)));
+        }
+        done
+    }
+}
+
+/// The id of a write: a ULID.
+fn tx_id(now: UnixMs, log_index: u64) -> TxId {
+    let random = RandomState::new().hash_one(log_index);
+    let low = (u128::from(random) << 16) | u128::from(log_index & 0xffff);
+    TxId(LeaseId::from_parts(now, low).to_u128())
+}
+
+impl Ledger for BookLedger {
+    /// What one caller sends together.
+    type Item = Vec<Work>;
+    type Outcome = Vec<Done>;
+
+    /// So many commands keep the lock, which reads wait for, for less than a millisecond.
+    const BATCH_EVENTS_MAX: usize = 2_048;
+
+    async fn submit(&mut self, batch: Vec<Vec<Work>>) -> Vec<Vec<Done>> {
+        let moment = self.clock.now();
+        let lens: Vec<usize> = batch.iter().map(Vec::len).collect();
+        let mut work: Vec<Work> = batch.into_iter().flatten().collect();
+        let shelf = Arc::clone(&self.shelf);
+        let mut done = {
+            let mut shelf = lock(&shelf);
+            let done = self.carry_out(&mut shelf.book, moment, &mut work);
+            let records = shelf.book.drain_journal();
+            shelf.history.extend(records);
+            done.into_iter()
+        };
+        lens.into_iter().map(|len| done.by_ref().take(len).collect()).collect()
+    }
+
+    async fn idle(&mut self) {
+        let now = self.clock.now().log;
+        let mut shelf = lock(&self.shelf);
+        shelf.book.apply(now, Command::Tick);
+        let records = shelf.book.drain_journal();
+        shelf.history.extend(records);
     }
 }

@@ -20,8 +20,10 @@ const IDLE: Duration = Duration::from_secs(1);
 const RETURNS_PART: usize = 4;
 
 /// What takes batches, one at a time.
-pub(crate) trait Ledger: Send + 'static {
+pub trait Ledger: Send + 'static {
+    /// What is submitted as a whole.
     type Item: Send + 'static;
+    /// What becomes of it.
     type Outcome: Send + 'static;
 
     /// The most events of one batch.
@@ -36,7 +38,8 @@ pub(crate) trait Ledger: Send + 'static {
 
 /// Whether work takes something, or gives something back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub enum Direction {
+    /// It takes.
     Takes,
     /// Room is kept for it: a complete that is lost is a slot that leaks.
     GivesBack,
@@ -49,7 +52,7 @@ struct Work<L: Ledger> {
 }
 
 /// The callers' end.
-pub(crate) struct Submitter<L: Ledger> {
+pub struct Submitter<L: Ledger> {
     sender: mpsc::UnboundedSender<Option<Work<L>>>,
     waiting: Arc<AtomicUsize>,
     queue_max: usize,
@@ -58,7 +61,7 @@ pub(crate) struct Submitter<L: Ledger> {
 
 impl<L: Ledger> Submitter<L> {
     /// Starts the task that drives the ledger. At most `queue_max` events wait.
-    pub(crate) fn start(ledger: L, queue_max: usize) -> Submitter<L> {
+    pub fn start(ledger: L, queue_max: usize) -> Submitter<L> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let driver = tokio::spawn(Driver { ledger, receiver, waiting: Arc::clone(&waiting) }.run());
@@ -66,18 +69,18 @@ impl<L: Ledger> Submitter<L> {
     }
 
     /// Whether nothing is carried out any more.
-    pub(crate) fn is_stopped(&self) -> bool {
+    pub fn is_stopped(&self) -> bool {
         self.sender.is_closed()
     }
 
     /// How many events wait.
-    pub(crate) fn depth(&self) -> usize {
+    pub fn depth(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
     /// Puts an item of so many events into the queue. It is carried out whether or not the answer is waited
     /// for.
-    pub(crate) fn submit(
+    pub fn submit(
         &self,
         item: L::Item,
         events: usize,
@@ -113,7 +116,7 @@ impl<L: Ledger> Submitter<L> {
     }
 
     /// Carries out what waits, then stops. Whatever comes later is refused.
-    pub(crate) async fn stop(&self) {
+    pub async fn stop(&self) {
         // Nothing may be sent behind the end: once it is received the queue is closed and emptied.
         _ = self.sender.send(None);
         if let Some(driver) = self.driver.lock().await.take() {

@@ -6,9 +6,11 @@ use earmark_core::{
     AccountId, AssetId, AssetName, Book, JournalRecord, Operation, Transaction, UnixMs, VaultId,
 };
 
+use crate::ledger::Audit;
+
 /// What records add up to. It wraps, so that their order does not matter.
 #[derive(Clone, Default)]
-pub(super) struct Sums {
+pub struct Sums {
     /// What every account has, held amounts included.
     accounts: BTreeMap<(AccountId, AssetId), i128>,
     /// What was issued, and what was retired.
@@ -16,7 +18,8 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    pub(super) fn add(&mut self, record: &JournalRecord) {
+    /// Adds a record.
+    pub fn add(&mut self, record: &JournalRecord) {
         match record {
             JournalRecord::Transaction(transaction) => self.add_transaction(transaction),
             // What is held still belongs to its account, so only what is paid changes who has what.
@@ -62,8 +65,25 @@ impl Sums {
         }
     }
 
+    /// Counts a vault anew, and compares it with what the records add up to.
+    #[must_use]
+    pub fn audit(self, book: &Book, vault: VaultId, at: UnixMs) -> Audit {
+        let assets = book.audit(vault);
+        let uneven = assets.iter().find(|totals| {
+            totals.issued.checked_sub(totals.retired).is_none_or(|expected| expected != totals.live)
+        });
+        let message = match uneven {
+            Some(totals) => Some(format!(
+                "{}: {} were issued and {} retired, but the accounts have {}",
+                totals.asset, totals.issued, totals.retired, totals.live
+            )),
+            None => self.difference(book, vault, at),
+        };
+        Audit { balanced: message.is_none(), assets, message, at }
+    }
+
     /// Where the Book and these sums disagree about a vault, if they do.
-    pub(super) fn difference(mut self, book: &Book, vault: VaultId, at: UnixMs) -> Option<String> {
+    fn difference(mut self, book: &Book, vault: VaultId, at: UnixMs) -> Option<String> {
         for info in book.audit(vault) {
             let journal = self.totals.get(&(vault, info.asset.clone())).copied().unwrap_or_default();
             if journal != (info.issued, info.retired) {

@@ -9,7 +9,8 @@ use earmark_core::{
 use crate::ledger::{EntryChange, EntryKind, EntryView, HoldView};
 
 /// A record as an account sees it.
-pub(super) fn entry(
+#[must_use]
+pub fn entry_view(
     book: &Book,
     number: u64,
     record: &JournalRecord,

@@ -1,0 +1,388 @@
+//! Every backend that has a Book, whoever keeps it.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use earmark_core::{
+    AccountId, AccountName, BalanceInfo, Book, ClientId, LeaseId, LimitInfo, LimitKey, NamespaceId,
+    NamespaceName, Operation, Part, TxId, UnixMs, Usage, VaultId, VaultName, Write,
+};
+
+use crate::backend::{
+    AccountPath, Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
+    LeaseView, LimitChange, LimitError, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
+};
+use crate::ledger::{Audit, EntryPage, LedgerError, PAGE_MAX, WriteAnswer, WriteRequest};
+use crate::names::Names;
+use crate::submitter::Direction;
+use crate::work::{Change, Done, Work, mixed_up};
+
+/// Who keeps a Book: in memory, or as the state of a log.
+pub trait Keeper: Send + Sync + 'static {
+    /// Has work carried out, all of it in one batch, whether or not the answer is waited for. The answers are by
+    /// position.
+    fn submit(
+        &self,
+        work: Vec<Work>,
+        direction: Direction,
+    ) -> impl Future<Output = Result<Vec<Done>, BackendError>> + Send;
+
+    /// Waits until what was acknowledged so far can be read, and says as of which time to read it.
+    fn fresh(&self) -> impl Future<Output = Result<UnixMs, BackendError>> + Send;
+
+    /// Looks into the Book.
+    fn look<T>(&self, look: impl FnOnce(&Book) -> T) -> T;
+
+    /// The history of an account after a number, so many entries at most.
+    fn entries(
+        &self,
+        account: (AccountId, AccountName),
+        after: u64,
+        page_size: usize,
+    ) -> impl Future<Output = Result<EntryPage, BackendError>> + Send;
+
+    /// Counts a vault anew, as of a time.
+    fn audit(&self, vault: VaultId, at: UnixMs) -> impl Future<Output = Result<Audit, BackendError>> + Send;
+
+    /// Limits of a namespace were changed, or an attempt was made to. Called one at a time.
+    fn limits_changed(
+        self: &Arc<Self>,
+        namespace: &NamespaceName,
+        is_changed: bool,
+    ) -> impl Future<Output = Result<(), BackendError>> + Send;
+
+    /// How it is doing.
+    fn stats(&self) -> Stats;
+
+    /// Whether it can serve; if not, why not.
+    ///
+    /// # Errors
+    /// A sentence for an operator.
+    fn ready(&self) -> Result<(), String>;
+
+    /// Finishes what is under way and takes nothing more.
+    fn shut_down(self: &Arc<Self>) -> impl Future<Output = ()> + Send;
+}
+
+/// A backend that has a Book.
+pub struct BookBackend<K>(Arc<Inner<K>>);
+
+struct Inner<K> {
+    keeper: Arc<K>,
+    names: Names,
+    /// One change of limits at a time: whoever keeps them elsewhere too is to see them in order.
+    changing: tokio::sync::Mutex<()>,
+}
+
+impl<K: Keeper> BookBackend<K> {
+    /// A backend that has this Book.
+    pub fn new(keeper: Arc<K>) -> BookBackend<K> {
+        let inner = Inner { keeper, names: Names::default(), changing: tokio::sync::Mutex::new(()) };
+        BookBackend(Arc::new(inner))
+    }
+
+    /// Changes a limit in a task of its own: what is in force is to be kept too, even if the caller goes away in
+    /// between.
+    async fn change(
+        &self,
+        namespace: NamespaceName,
+        change: Change,
+        expected_revision: Option<u64>,
+    ) -> Result<LimitChange, LimitError> {
+        let task = tokio::spawn(Arc::clone(&self.0).change(namespace, change, expected_revision));
+        task.await.map_err(|error| BackendError::Failed(error.to_string()))?
+    }
+
+    /// Reads the Book as of now.
+    async fn read<T>(&self, read: impl FnOnce(&Book, UnixMs) -> T + Send) -> Result<T, BackendError> {
+        let now = self.0.keeper.fresh().await?;
+        Ok(self.0.keeper.look(|book| read(book, now)))
+    }
+
+    /// Reads an account as of now.
+    async fn of_account<T>(
+        &self,
+        path: &AccountPath,
+        read: impl FnOnce(&Book, UnixMs, AccountId) -> T + Send,
+    ) -> Result<T, LedgerError> {
+        self.read(|book, now| {
+            let vault = vault(book, &path.namespace, &path.vault)?;
+            let account = book.account(vault, &path.account).ok_or(LedgerError::AccountNotFound)?;
+            Ok(read(book, now, account.id))
+        })
+        .await?
+    }
+}
+
+impl<K: Keeper> Inner<K> {
+    /// The number of a namespace, if it has one.
+    fn namespace(&self, name: &NamespaceName) -> Option<NamespaceId> {
+        self.names.namespace(name).or_else(|| self.keeper.look(|book| book.namespace(name)))
+    }
+
+    /// Amounts as the Book is told them. Names that were not asked for before are looked up once.
+    fn parts(&self, namespace: &NamespaceName, amounts: &[Amount]) -> Vec<Part> {
+        let parts = || -> Vec<Part> {
+            self.names.with(namespace, |resolve| {
+                amounts.iter().map(|part| Part { limit: resolve(&part.key), amount: part.amount }).collect()
+            })
+        };
+        let found = parts();
+        let is_unknown = |part: &Part| matches!(part.limit, earmark_core::LimitRef::Key(_));
+        if !found.iter().any(is_unknown) {
+            return found;
+        }
+        let unknown = found.iter().zip(amounts).filter(|(part, _)| is_unknown(part));
+        self.learn(namespace, unknown.map(|(_, amount)| &amount.key));
+        parts()
+    }
+
+    fn learn<'a>(&self, namespace: &NamespaceName, keys: impl IntoIterator<Item = &'a LimitKey>) {
+        self.keeper.look(|book| keys.into_iter().for_each(|key| self.names.learn(book, namespace, key)));
+    }
+
+    /// Has a list of work carried out. The answers come in order; if there are none, each is the error.
+    async fn submit<T>(
+        &self,
+        work: Vec<Work>,
+        direction: Direction,
+        answer: impl Fn(Done) -> Result<T, BackendError>,
+    ) -> Vec<Result<T, BackendError>> {
+        let events = work.len();
+        match self.keeper.submit(work, direction).await {
+            Ok(done) => done.into_iter().map(answer).collect(),
+            Err(error) => std::iter::repeat_with(|| Err(error.clone())).take(events).collect(),
+        }
+    }
+
+    async fn submit_one(&self, work: Work) -> Result<Done, BackendError> {
+        let done = self.keeper.submit(vec![work], Direction::GivesBack).await?;
+        done.into_iter().next().ok_or_else(mixed_up)
+    }
+
+    /// The number of a namespace, which is opened if nobody has yet.
+    async fn open(&self, name: &NamespaceName) -> Result<NamespaceId, LimitError> {
+        if let Some(id) = self.namespace(name) {
+            return Ok(id);
+        }
+        match self.submit_one(Work::Open(name.clone())).await? {
+            Done::Namespace(id) => id.ok_or(LimitError::TooMany),
+            Done::Reserve(_) | Done::Complete(_) | Done::Limit(_) | Done::Write(_) => Err(mixed_up().into()),
+        }
+    }
+
+    async fn change(
+        self: Arc<Self>,
+        name: NamespaceName,
+        change: Change,
+        expected_revision: Option<u64>,
+    ) -> Result<LimitChange, LimitError> {
+        let _one_at_a_time = self.changing.lock().await;
+        let namespace = match &change {
+            Change::Put(_) => self.open(&name).await?,
+            Change::Delete(_) => self.namespace(&name).ok_or(LimitError::NotFound)?,
+        };
+        let key = change.key().clone();
+        let changed = match self.submit_one(Work::Change { namespace, change, expected_revision }).await? {
+            Done::Limit(changed) => changed,
+            Done::Reserve(_) | Done::Complete(_) | Done::Namespace(_) | Done::Write(_) => {
+                Err(mixed_up().into())
+            }
+        };
+        self.learn(&name, [&key]);
+        self.keeper.limits_changed(&name, changed.is_ok()).await?;
+        changed
+    }
+
+    /// Applies a transaction. One that changes limits says so, as any change of them does.
+    async fn write(self: Arc<Self>, write: Write, name: NamespaceName) -> Result<WriteAnswer, BackendError> {
+        let keys = limit_keys(&write.operations);
+        let _one_at_a_time = match keys.is_empty() {
+            true => None,
+            false => Some(self.changing.lock().await),
+        };
+        let answer = match self.submit_one(Work::Write(write)).await? {
+            Done::Write(answer) => answer,
+            Done::Reserve(_) | Done::Complete(_) | Done::Namespace(_) | Done::Limit(_) => {
+                return Err(mixed_up());
+            }
+        };
+        // A retry says so too, in case the first attempt could not.
+        if matches!(answer, WriteAnswer::Committed(_)) && !keys.is_empty() {
+            self.learn(&name, &keys);
+            self.keeper.limits_changed(&name, true).await?;
+        }
+        Ok(answer)
+    }
+}
+
+fn vault(book: &Book, namespace: &NamespaceName, vault: &VaultName) -> Result<VaultId, LedgerError> {
+    let namespace = book.namespace(namespace).ok_or(LedgerError::NamespaceNotFound)?;
+    book.vault(namespace, vault).ok_or(LedgerError::VaultNotFound)
+}
+
+/// The limits that operations change.
+fn limit_keys(operations: &[Operation]) -> Vec<LimitKey> {
+    let key = |operation: &Operation| match operation {
+        Operation::PutLimit { definition, .. } => Some(definition.key.clone()),
+        Operation::DeleteLimit { key, .. } => Some(key.clone()),
+        Operation::OpenVault { .. }
+        | Operation::OpenAccount { .. }
+        | Operation::FreezeAccount { .. }
+        | Operation::UnfreezeAccount { .. }
+        | Operation::CloseAccount { .. }
+        | Operation::Issue { .. }
+        | Operation::Transfer { .. }
+        | Operation::Retire { .. } => None,
+    };
+    operations.iter().filter_map(key).collect()
+}
+
+impl<K: Keeper> Backend for BookBackend<K> {
+    fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
+        let work = requests.into_iter().map(|request| {
+            let namespace = self.0.namespace(&request.namespace);
+            let parts = self.0.parts(&request.namespace, &request.requirements);
+            Work::Reserve { namespace, lease: request.lease, parts, requirements: request.requirements }
+        });
+        let work = work.collect();
+        Box::pin(self.0.submit(work, Direction::Takes, |done| match done {
+            Done::Reserve(answer) => answer,
+            Done::Complete(_) | Done::Namespace(_) | Done::Limit(_) | Done::Write(_) => Err(mixed_up()),
+        }))
+    }
+
+    fn complete(
+        &self,
+        requests: Vec<CompleteRequest>,
+    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+        let work = requests.into_iter().map(|request| {
+            let namespace = self.0.namespace(&request.namespace);
+            let parts = self.0.parts(&request.namespace, &request.actuals);
+            Work::Complete { namespace, lease: request.lease, parts, actuals: request.actuals }
+        });
+        let work = work.collect();
+        Box::pin(self.0.submit(work, Direction::GivesBack, |done| match done {
+            Done::Complete(answer) => answer,
+            Done::Reserve(_) | Done::Namespace(_) | Done::Limit(_) | Done::Write(_) => Err(mixed_up()),
+        }))
+    }
+
+    fn put_limit(&self, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+        let change = Change::Put(request.definition);
+        Box::pin(self.change(request.namespace, change, request.expected_revision))
+    }
+
+    fn delete_limit(&self, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+        let change = Change::Delete(request.key);
+        Box::pin(self.change(request.namespace, change, request.expected_revision))
+    }
+
+    fn limits(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<LimitInfo>, BackendError>> {
+        Box::pin(self.read(move |book, now| match book.namespace(&namespace) {
+            Some(namespace) => book.limits(now, namespace),
+            None => Vec::new(),
+        }))
+    }
+
+    fn limit(
+        &self,
+        namespace: NamespaceName,
+        key: LimitKey,
+    ) -> Answer<'_, Result<Option<LimitInfo>, BackendError>> {
+        Box::pin(self.read(move |book, now| {
+            let limit = book.resolve(book.namespace(&namespace)?, &key)?;
+            book.limit(now, limit)
+        }))
+    }
+
+    fn usage(
+        &self,
+        namespace: NamespaceName,
+        key: LimitKey,
+    ) -> Answer<'_, Result<Option<Usage>, BackendError>> {
+        Box::pin(self.read(move |book, now| {
+            let limit = book.resolve(book.namespace(&namespace)?, &key)?;
+            book.usage(now, limit)
+        }))
+    }
+
+    fn lease(
+        &self,
+        namespace: NamespaceName,
+        lease: LeaseId,
+    ) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
+        Box::pin(self.read(move |book, now| {
+            let info = book.lease(now, book.namespace(&namespace)?, lease)?;
+            let named =
+                |(limit, amount): &(_, u64)| Some(Amount { key: book.key(*limit)?.clone(), amount: *amount });
+            let mut requirements: Vec<Amount> = info.requirements.iter().filter_map(named).collect();
+            requirements.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+            Some(LeaseView { reserved_at: info.reserved_at, requirements, state: info.state })
+        }))
+    }
+
+    fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+        let WriteRequest { namespace: name, vault, client, sequence, operations, actor } = request;
+        // No namespace has the last number, so that one which nobody opened is refused by the Book.
+        let namespace = self.0.namespace(&name).unwrap_or(NamespaceId(u16::MAX));
+        let (tx_id, log_index) = (TxId::default(), 0);
+        let write = Write { namespace, vault, client, sequence, operations, tx_id, log_index, actor };
+        // In a task of its own, for the same reason as a change of limits.
+        let task = tokio::spawn(Arc::clone(&self.0).write(write, name));
+        Box::pin(async { task.await.map_err(|error| BackendError::Failed(error.to_string()))? })
+    }
+
+    fn client_state(
+        &self,
+        namespace: NamespaceName,
+        vault: Option<VaultName>,
+        client: ClientId,
+    ) -> Answer<'_, Result<u64, LedgerError>> {
+        let read = self.read(move |book, _| {
+            let id = book.namespace(&namespace).ok_or(LedgerError::NamespaceNotFound)?;
+            let vault = match &vault {
+                Some(name) => Some(book.vault(id, name).ok_or(LedgerError::VaultNotFound)?),
+                None => None,
+            };
+            Ok(book.last_committed(id, vault, &client))
+        });
+        Box::pin(async { read.await? })
+    }
+
+    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>> {
+        Box::pin(async move { self.of_account(&account, |book, now, id| book.balances(now, id)).await })
+    }
+
+    fn entries(
+        &self,
+        account: AccountPath,
+        after: u64,
+        page_size: usize,
+    ) -> Answer<'_, Result<EntryPage, LedgerError>> {
+        let page_size = page_size.clamp(1, PAGE_MAX);
+        Box::pin(async move {
+            let id = self.of_account(&account, |_, _, id| id).await?;
+            Ok(self.0.keeper.entries((id, account.account), after, page_size).await?)
+        })
+    }
+
+    fn audit(&self, namespace: NamespaceName, name: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {
+        Box::pin(async move {
+            let (now, id) = self.read(|book, now| (now, vault(book, &namespace, &name))).await?;
+            Ok(self.0.keeper.audit(id?, now).await?)
+        })
+    }
+
+    fn stats(&self) -> Stats {
+        self.0.keeper.stats()
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.0.keeper.ready()
+    }
+
+    fn shut_down(&self) -> Answer<'_, ()> {
+        Box::pin(self.0.keeper.shut_down())
+    }
+}
