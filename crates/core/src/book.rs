@@ -183,6 +183,13 @@ impl Book {
         self.limits.totals(now)
     }
 
+    /// Whether something waits to be done that only commands do: holds to release, records to forget. What has
+    /// ended counts as free without it.
+    #[must_use]
+    pub fn is_due(&self, now: UnixMs) -> bool {
+        self.limits.is_due(now) || self.credits.is_due(now) || self.sequences.is_due(now)
+    }
+
     /// How many units of work were done so far: sums looked at, records and nodes cleaned up.
     #[must_use]
     pub fn steps(&self) -> u64 {

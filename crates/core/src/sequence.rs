@@ -248,6 +248,11 @@ impl<R: Clone + Default> Sequences<R> {
         self.state.recent.push_back(recent);
     }
 
+    /// Whether a result is kept longer than it has to be.
+    pub(crate) fn is_due(&self, now: UnixMs) -> bool {
+        self.state.recent.front().is_some_and(|recent| recent.is_over(now))
+    }
+
     /// Lets go of results that are too many or too old, a bounded number of them.
     pub(crate) fn forget(&mut self, now: UnixMs) {
         for _ in 0..FORGET_STEPS {

@@ -107,6 +107,26 @@ impl CommandBuffer {
     /// # Errors
     /// When there is no command there.
     pub fn decode<'a>(&'a mut self, bytes: &[u8]) -> Result<(Command<'a>, usize), CodecError> {
+        self.read(bytes, None)
+    }
+
+    /// The same, from an entry of a log: a write in it learns its place, whatever it said before.
+    ///
+    /// # Errors
+    /// When there is no command there.
+    pub fn decode_at<'a>(
+        &'a mut self,
+        bytes: &[u8],
+        log_index: u64,
+    ) -> Result<(Command<'a>, usize), CodecError> {
+        self.read(bytes, Some(log_index))
+    }
+
+    fn read<'a>(
+        &'a mut self,
+        bytes: &[u8],
+        log_index: Option<u64>,
+    ) -> Result<(Command<'a>, usize), CodecError> {
         let mut input = Bytes(bytes);
         let command = match input.u8()? {
             OPEN_NAMESPACE => {
@@ -134,7 +154,11 @@ impl CommandBuffer {
                 let actuals = parts(&mut input, &mut self.parts)?;
                 Command::Complete(Complete { namespace, lease, wall, actuals })
             }
-            WRITE => Command::Write(self.write.insert(write::write(&mut input)?)),
+            WRITE => {
+                let mut write = write::write(&mut input)?;
+                write.log_index = log_index.unwrap_or(write.log_index);
+                Command::Write(self.write.insert(write))
+            }
             TICK => Command::Tick,
             _ => return Err(CodecError::Malformed("its tag is unknown")),
         };

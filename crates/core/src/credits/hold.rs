@@ -189,6 +189,11 @@ impl Credits {
         }
     }
 
+    /// Whether the time of a hold is over and nobody has written that down.
+    pub(crate) fn is_due(&self, now: UnixMs) -> bool {
+        self.state.queue.first().is_some_and(|(second, _)| second.saturating_mul(1_000) <= now.get())
+    }
+
     /// Writes down that some of the holds whose time is over were released.
     pub(crate) fn advance(&mut self, now: UnixMs) {
         self.state.nodes.reclaim(CLEAN_NODES);

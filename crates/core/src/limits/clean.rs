@@ -33,6 +33,14 @@ impl Limits {
         now
     }
 
+    /// Whether there is a lease to forget.
+    pub(crate) fn is_due(&self, now: UnixMs) -> bool {
+        let retention_ms = self.state.config.retention_ms;
+        let is_over = |tombstone: &Tombstone| tombstone.resolved_at.plus_ms(retention_ms) <= now;
+        self.state.leases.first_due(now).is_some()
+            || self.state.tombstones.first().is_some_and(|(_, tombstone)| is_over(tombstone))
+    }
+
     fn forget_leases(&mut self, now: UnixMs, credits: &mut Credits) {
         for _ in 0..CLEAN_RECORDS {
             let Some(slot) = self.state.leases.first_due(now) else { return };
