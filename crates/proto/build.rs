@@ -7,6 +7,8 @@ use std::{env, fs};
 const FOLDER: &str = "proto";
 const FILES: [&str; 3] = ["earmark/v1/limit.proto", "earmark/v1/limits.proto", "earmark/v1/ledger.proto"];
 
+const PEER_FILE: &str = "earmark/peer/v1/peer.proto";
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed={FOLDER}");
     let mut compiler = protox::Compiler::new([FOLDER])?;
@@ -23,5 +25,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         .codec_path("crate::Codec")
         .emit_rerun_if_changed(false)
         .compile_fds(described)?;
+    if env::var_os("CARGO_FEATURE_PEER").is_some() {
+        let described = protox::compile([PEER_FILE], [FOLDER])?;
+        tonic_prost_build::configure()
+            .build_transport(false)
+            .bytes(".")
+            .emit_rerun_if_changed(false)
+            .compile_fds(described)?;
+    }
     Ok(())
 }

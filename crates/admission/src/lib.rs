@@ -6,6 +6,7 @@
 mod answer;
 mod backend;
 mod clock;
+mod cluster;
 #[cfg(feature = "conformance")]
 #[allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
 pub mod conformance;
@@ -21,6 +22,7 @@ mod work;
 
 pub use backend::*;
 pub use clock::{Clock, LogTime, MachineTime, ManualClock, Moment, SystemClock, TimeSource};
+pub use cluster::*;
 pub use document::LimitDocument;
 pub use history::{Sums, entry_view};
 pub use keeper::{BookBackend, Keeper};

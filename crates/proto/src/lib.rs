@@ -21,5 +21,18 @@ pub mod v1 {
     tonic::include_proto!("earmark.v1");
 }
 
+/// The package `earmark.peer.v1`, as it was generated: what nodes say to each other.
+#[cfg(feature = "peer")]
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::all,
+    clippy::too_many_lines,
+    reason = "nobody wrote it by hand"
+)]
+pub mod peer {
+    tonic::include_proto!("earmark.peer.v1");
+}
+
 /// The types of the package `earmark.v1`, for servers that are asked for them by reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = tonic::include_file_descriptor_set!("earmark.v1");

@@ -1,0 +1,187 @@
+//! How much one durable node does: reserves of four limits, in batches, through its backend.
+//!
+//! `cargo bench -p earmark-node --bench node` prints a table; with a number behind it, `-- 10000000`, it makes so many
+//! leases live and measures a snapshot of them and a start with them. The folder is made where the system keeps temporary files; `TMPDIR` chooses another disk.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark that fails says where")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use earmark_admission::{Amount, Backend, Cluster, PutLimitRequest, ReserveAnswer, ReserveRequest};
+use earmark_core::{Definition, Kind, LeaseId, LimitKey, NamespaceName, Overage, UnixMs};
+use earmark_node::{Disk, Node, NodeBackend, NodeOptions, RealDisk};
+
+const SECONDS: u64 = 5;
+const LIMITS: usize = 4;
+
+fn key(place: usize) -> LimitKey {
+    LimitKey::new(&format!("global:llm:openai:gpt-4o:limit-{place}")).unwrap()
+}
+
+fn namespace() -> NamespaceName {
+    NamespaceName::new(NamespaceName::DEFAULT).unwrap()
+}
+
+fn wall_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    u64::try_from(since.as_millis()).unwrap()
+}
+
+fn requests(count: usize, next: &mut u128) -> Vec<ReserveRequest> {
+    let now = UnixMs::new(wall_ms());
+    let request = |_| {
+        *next += 1;
+        let requirements = (0..LIMITS).map(|place| Amount { key: key(place), amount: 1 }).collect();
+        let lease = LeaseId::from_parts(now, *next);
+        ReserveRequest { namespace: namespace(), lease, job: None, requirements }
+    };
+    (0..count).map(request).collect()
+}
+
+async fn caller(backend: Arc<NodeBackend>, batch: usize, number: u128, until: Instant) -> (u64, Vec<u64>) {
+    let mut next = number << 64;
+    let (mut allowed, mut micros) = (0, Vec::new());
+    while Instant::now() < until {
+        let requests = requests(batch, &mut next);
+        let started = Instant::now();
+        let answers = backend.reserve(requests).await;
+        micros.push(u64::try_from(started.elapsed().as_micros()).unwrap());
+        allowed += answers.iter().filter(|answer| matches!(answer, Ok(ReserveAnswer::Allowed { .. }))).count()
+            as u64;
+    }
+    (allowed, micros)
+}
+
+/// The median of so many appends that are synced, one after the other.
+fn fsync_us(folder: &std::path::Path) -> u64 {
+    let disk = RealDisk::new(folder).unwrap();
+    let file = disk.open("fsync", true).unwrap();
+    let mut micros: Vec<u64> = (0..500_u64)
+        .map(|place| {
+            let started = Instant::now();
+            file.write_at(&[7; 512], place * 512).unwrap();
+            file.sync().unwrap();
+            u64::try_from(started.elapsed().as_micros()).unwrap()
+        })
+        .collect();
+    micros.sort_unstable();
+    micros[micros.len() / 2]
+}
+
+async fn open(folder: &std::path::Path) -> Node {
+    let disk = Arc::new(RealDisk::new(folder).unwrap());
+    let node = Node::open(NodeOptions::new(disk)).await.unwrap();
+    while node.status().leader.is_none() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    node
+}
+
+async fn put_limits(backend: &NodeBackend, window_seconds: u32) {
+    for place in 0..LIMITS {
+        let definition = Definition {
+            key: key(place),
+            kind: Kind::Rolling { window_seconds },
+            capacity: u64::MAX / 4,
+            unit: String::new(),
+            description: String::new(),
+            overage: Overage::Debt,
+        };
+        let request = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
+        backend.put_limit(request).await.unwrap();
+    }
+}
+
+/// Many leases live at once: how long a snapshot of them makes callers wait, and how long a start takes.
+async fn run_big(leases: u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let node = open(&data).await;
+    let backend = node.backend();
+    put_limits(&backend, 86_400).await;
+    let mut next = 1 << 64;
+    for _ in 0..leases.div_ceil(2_048) {
+        backend.reserve(requests(2_048, &mut next)).await;
+    }
+    println!("{leases} leases of four limits live");
+    let mut quiet = Vec::new();
+    for _ in 0..2_000 {
+        let started = Instant::now();
+        backend.reserve(requests(64, &mut next)).await;
+        quiet.push(started.elapsed());
+    }
+    let snapshot = tokio::spawn({
+        let started = Instant::now();
+        let node = Arc::new(node);
+        let its_node = Arc::clone(&node);
+        async move {
+            its_node.snapshot().await.unwrap();
+            drop(its_node);
+            (node, started.elapsed())
+        }
+    });
+    let mut busy = Vec::new();
+    while !snapshot.is_finished() {
+        let started = Instant::now();
+        backend.reserve(requests(64, &mut next)).await;
+        busy.push(started.elapsed());
+    }
+    let (node, took) = snapshot.await.unwrap();
+    let most = |times: &[Duration]| times.iter().max().copied().unwrap_or_default();
+    println!(
+        "a snapshot takes {took:.1?}; the longest reserve of 64 takes {:.1?} meanwhile, {:.1?} without",
+        most(&busy),
+        most(&quiet)
+    );
+    node.shut_down().await;
+    drop((node, backend));
+    let started = Instant::now();
+    let node = open(&data).await;
+    node.backend().reserve(requests(1, &mut next)).await;
+    println!("a start takes {:.1?} until the first reserve is answered", started.elapsed());
+    node.shut_down().await;
+}
+
+async fn run(batch: usize, callers: u128) {
+    let folder = tempfile::tempdir().unwrap();
+    let fsync = fsync_us(&folder.path().join("fsync"));
+    let node = open(&folder.path().join("data")).await;
+    let backend = node.backend();
+    put_limits(&backend, 60).await;
+    let started = Instant::now();
+    let until = started + Duration::from_secs(SECONDS);
+    let tasks: Vec<_> = (0..callers)
+        .map(|number| tokio::spawn(caller(Arc::clone(&backend), batch, number + 1, until)))
+        .collect();
+    let (mut allowed, mut micros) = (0, Vec::new());
+    for task in tasks {
+        let (count, times) = task.await.unwrap();
+        allowed += count;
+        micros.extend(times);
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    micros.sort_unstable();
+    let at = |part: usize| micros[(micros.len() * part / 100).min(micros.len() - 1)];
+    println!(
+        "batch {batch:>5}  callers {callers:>3}  {:>9.0} reserves/s  p50 {:>6} us  p99 {:>6} us  fsync p50 {fsync} us",
+        allowed as f64 / seconds,
+        at(50),
+        at(99),
+    );
+    node.shut_down().await;
+}
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    if let Some(leases) = std::env::args().find_map(|argument| argument.parse().ok()) {
+        return runtime.block_on(run_big(leases));
+    }
+    runtime.block_on(async {
+        run(1, 1).await;
+        run(1, 64).await;
+        run(2_048, 1).await;
+        run(2_048, 2).await;
+        run(2_048, 4).await;
+    });
+}

@@ -1,0 +1,240 @@
+//! The parts of the log as bytes: on disk and between nodes. Little-endian, a number for every shape, and a decoder
+//! that accepts nothing it would not write itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::{Buf, Bytes};
+use openraft::{CommittedLeaderId, EntryPayload, LeaderId, Membership};
+
+use crate::types::{Batch, Entry, LogId, Member, Types, Vote};
+
+/// A shape that changes gets a new number; a number is never used again.
+mod tag {
+    pub(super) const BLANK: u8 = 1;
+    pub(super) const NORMAL: u8 = 2;
+    pub(super) const MEMBERSHIP: u8 = 3;
+}
+
+/// Why bytes are no part of a log.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CodecError {
+    #[error("{wanted} bytes are wanted and {left} are left")]
+    Short { wanted: usize, left: usize },
+    #[error("{left} bytes too many")]
+    Long { left: usize },
+    #[error("{found} is no kind of entry that this version knows")]
+    Tag { found: u8 },
+    #[error("{found} stands where only 0 or 1 can")]
+    Flag { found: u8 },
+    #[error("the members are not in ascending order")]
+    Order,
+    #[error("voter {id} is no member")]
+    Voter { id: u64 },
+    #[error("an address is not UTF-8")]
+    Address,
+}
+
+/// Bytes that are read from the front.
+#[derive(Debug)]
+pub(crate) struct Input(Bytes);
+
+impl Input {
+    pub(crate) fn new(bytes: Bytes) -> Input {
+        Input(bytes)
+    }
+
+    fn need(&self, wanted: usize) -> Result<(), CodecError> {
+        let left = self.0.len();
+        if left < wanted { Err(CodecError::Short { wanted, left }) } else { Ok(()) }
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8, CodecError> {
+        self.need(1)?;
+        Ok(self.0.get_u8())
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, CodecError> {
+        self.need(4)?;
+        Ok(self.0.get_u32_le())
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, CodecError> {
+        self.need(8)?;
+        Ok(self.0.get_u64_le())
+    }
+
+    pub(crate) fn u128(&mut self) -> Result<u128, CodecError> {
+        self.need(16)?;
+        Ok(self.0.get_u128_le())
+    }
+
+    pub(crate) fn flag(&mut self) -> Result<bool, CodecError> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            found => Err(CodecError::Flag { found }),
+        }
+    }
+
+    /// A count of things that take at least so many bytes each, so that no count makes room for more than is there.
+    fn count(&mut self, each: usize) -> Result<usize, CodecError> {
+        let count = self.u32()? as usize;
+        self.need(count.saturating_mul(each))?;
+        Ok(count)
+    }
+
+    /// So many bytes, shared with what is read from.
+    pub(crate) fn take(&mut self, len: usize) -> Result<Bytes, CodecError> {
+        self.need(len)?;
+        Ok(self.0.split_to(len))
+    }
+
+    /// All that is left, shared with what is read from.
+    pub(crate) fn rest(&mut self) -> Bytes {
+        std::mem::take(&mut self.0)
+    }
+
+    /// # Errors
+    /// If anything is left.
+    pub(crate) fn end(&self) -> Result<(), CodecError> {
+        if self.0.is_empty() { Ok(()) } else { Err(CodecError::Long { left: self.0.len() }) }
+    }
+}
+
+pub(crate) fn put_log_id(id: LogId, out: &mut Vec<u8>) {
+    out.extend_from_slice(&id.leader_id.term.to_le_bytes());
+    out.extend_from_slice(&id.leader_id.node_id.to_le_bytes());
+    out.extend_from_slice(&id.index.to_le_bytes());
+}
+
+pub(crate) fn take_log_id(input: &mut Input) -> Result<LogId, CodecError> {
+    let leader = CommittedLeaderId::new(input.u64()?, input.u64()?);
+    Ok(LogId::new(leader, input.u64()?))
+}
+
+pub(crate) fn put_vote(vote: Vote, out: &mut Vec<u8>) {
+    out.extend_from_slice(&vote.leader_id.term.to_le_bytes());
+    out.extend_from_slice(&vote.leader_id.node_id.to_le_bytes());
+    out.push(u8::from(vote.committed));
+}
+
+pub(crate) fn take_vote(input: &mut Input) -> Result<Vote, CodecError> {
+    let leader_id = LeaderId::new(input.u64()?, input.u64()?);
+    Ok(Vote { leader_id, committed: input.flag()? })
+}
+
+/// The payload of an entry. It has no length of its own: whoever writes it says how long it is.
+pub(crate) fn put_payload(payload: &EntryPayload<Types>, out: &mut Vec<u8>) {
+    match payload {
+        EntryPayload::Blank => out.push(tag::BLANK),
+        EntryPayload::Normal(batch) => {
+            out.push(tag::NORMAL);
+            out.extend_from_slice(&batch.0);
+        }
+        EntryPayload::Membership(membership) => {
+            out.push(tag::MEMBERSHIP);
+            put_membership(membership, out);
+        }
+    }
+}
+
+pub(crate) fn take_payload(bytes: Bytes) -> Result<EntryPayload<Types>, CodecError> {
+    let mut input = Input::new(bytes);
+    let payload = match input.u8()? {
+        tag::BLANK => EntryPayload::Blank,
+        tag::NORMAL => EntryPayload::Normal(Batch(input.rest())),
+        tag::MEMBERSHIP => EntryPayload::Membership(take_membership(&mut input)?),
+        found => return Err(CodecError::Tag { found }),
+    };
+    input.end()?;
+    Ok(payload)
+}
+
+/// An upper bound of the bytes of a payload, near enough to count memory by.
+pub(crate) fn payload_bytes(payload: &EntryPayload<Types>) -> usize {
+    match payload {
+        EntryPayload::Blank => 1,
+        EntryPayload::Normal(batch) => batch.0.len().saturating_add(1),
+        EntryPayload::Membership(membership) => {
+            let members = membership.nodes().map(|(_, member)| member.address.len().saturating_add(64));
+            members.fold(64, usize::saturating_add)
+        }
+    }
+}
+
+pub(crate) fn put_membership(membership: &Membership<u64, Member>, out: &mut Vec<u8>) {
+    put_count(membership.get_joint_config().len(), out);
+    for config in membership.get_joint_config() {
+        put_count(config.len(), out);
+        for id in config {
+            out.extend_from_slice(&id.to_le_bytes());
+        }
+    }
+    put_count(membership.nodes().count(), out);
+    for (id, member) in membership.nodes() {
+        out.extend_from_slice(&id.to_le_bytes());
+        out.extend_from_slice(&member.incarnation.to_le_bytes());
+        put_count(member.address.len(), out);
+        out.extend_from_slice(member.address.as_bytes());
+    }
+}
+
+pub(crate) fn take_membership(input: &mut Input) -> Result<Membership<u64, Member>, CodecError> {
+    let mut configs = Vec::new();
+    for _ in 0..input.count(4)? {
+        let mut config = BTreeSet::new();
+        for _ in 0..input.count(8)? {
+            let id = input.u64()?;
+            ascending(config.last(), id)?;
+            config.insert(id);
+        }
+        configs.push(config);
+    }
+    let mut members = BTreeMap::new();
+    for _ in 0..input.count(28)? {
+        let id = input.u64()?;
+        ascending(members.keys().next_back(), id)?;
+        let incarnation = input.u128()?;
+        let len = input.u32()? as usize;
+        let address = String::from_utf8(input.take(len)?.into()).map_err(|_| CodecError::Address)?;
+        members.insert(id, Member { address, incarnation });
+    }
+    // openraft would invent a member for a voter that has none.
+    match configs.iter().flatten().find(|id| !members.contains_key(id)) {
+        Some(&id) => Err(CodecError::Voter { id }),
+        None => Ok(Membership::new(configs, members)),
+    }
+}
+
+fn ascending(last: Option<&u64>, id: u64) -> Result<(), CodecError> {
+    if last.is_none_or(|&last| last < id) { Ok(()) } else { Err(CodecError::Order) }
+}
+
+fn put_count(count: usize, out: &mut Vec<u8>) {
+    // Four billion members or bytes of an address do not come through any request.
+    out.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
+}
+
+/// An entry with its place and its length, as it goes to other nodes.
+#[allow(dead_code, reason = "the network sends entries like this")]
+pub(crate) fn put_entry(entry: &Entry, out: &mut Vec<u8>) {
+    put_log_id(entry.log_id, out);
+    let at = out.len();
+    put_count(0, out);
+    let start = out.len();
+    put_payload(&entry.payload, out);
+    let len = u32::try_from(out.len().saturating_sub(start)).unwrap_or(u32::MAX);
+    if let Some(place) = out.get_mut(at..start) {
+        place.copy_from_slice(&len.to_le_bytes());
+    }
+}
+
+#[allow(dead_code, reason = "the network receives entries like this")]
+pub(crate) fn take_entry(input: &mut Input) -> Result<Entry, CodecError> {
+    let log_id = take_log_id(input)?;
+    let len = input.u32()? as usize;
+    Ok(Entry { log_id, payload: take_payload(input.take(len)?)? })
+}
+
+#[cfg(test)]
+mod tests;

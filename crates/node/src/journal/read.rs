@@ -1,0 +1,317 @@
+//! Reads: the records of an account, and all records in order. They go on while records are appended.
+
+use std::sync::{Arc, PoisonError};
+
+use bytes::{Bytes, BytesMut};
+use earmark_core::{AccountId, JournalRecord};
+
+use super::error::JournalError;
+use super::format::{self, FrameFault, HEADER_BYTES, HeaderFault, JournalPosition};
+use super::index::{IndexFault, IndexFile, MemoryIndex, Place, Span};
+use super::open::write_index;
+use super::state::{Places, Source, relative};
+use super::walk::{Step, Walk};
+use super::{JournalEntry, Shared, index_path, segment_path};
+use crate::disk::DiskFile;
+
+/// So much is read for one record at first; most are smaller.
+const RECORD_READ_BYTES: usize = 512;
+/// About how long the chunks of a stream are.
+const CHUNK_BYTES: usize = 256 * 1024;
+
+/// A segment to read from, its file opened when it is needed.
+#[derive(Debug)]
+struct SegmentBytes {
+    start: u64,
+    file: Option<Arc<dyn DiskFile>>,
+}
+
+impl SegmentBytes {
+    const fn new(start: u64) -> SegmentBytes {
+        SegmentBytes { start, file: None }
+    }
+
+    /// Bytes from an offset on: so many or fewer, none behind the end.
+    fn read(&mut self, shared: &Shared, offset: u64, most: usize) -> Result<Bytes, JournalError> {
+        let source = shared.state().source(self.start, offset, most);
+        let len = match source {
+            None => return Ok(Bytes::new()),
+            Some(Source::Memory(bytes)) => return Ok(bytes),
+            Some(Source::File(len)) => len.min(most as u64),
+        };
+        let path = segment_path(self.start);
+        let file = match &self.file {
+            Some(file) => Arc::clone(file),
+            None => {
+                let file = shared.disk.open(&path, false);
+                let file = file.map_err(|error| shared.io(&path, "opening it", error))?;
+                Arc::clone(self.file.insert(file))
+            }
+        };
+        let mut bytes = vec![0; len as usize];
+        file.read_at(&mut bytes, offset).map_err(|error| shared.io(&path, "a read", error))?;
+        Ok(Bytes::from(bytes))
+    }
+
+    /// Reads the header, which has to say where the segment starts.
+    fn check_header(&mut self, shared: &Shared, start: JournalPosition) -> Result<(), JournalError> {
+        let bytes = self.read(shared, 0, HEADER_BYTES)?;
+        let what = match format::read_header(&bytes, shared.cluster) {
+            Ok(found) if found == start => return Ok(()),
+            Ok(_) => "its header and what stands before it disagree",
+            Err(HeaderFault::Damaged(what)) => what,
+            Err(HeaderFault::Newer(_) | HeaderFault::OtherCluster(_)) => "its header was changed",
+        };
+        Err(shared.damaged(&segment_path(self.start), 0, what.to_owned()))
+    }
+
+    /// Reads one record.
+    fn record(&mut self, shared: &Shared, number: u64, place: Place) -> Result<JournalEntry, JournalError> {
+        let (start, offset) = (self.start, u64::from(place.offset));
+        let damaged = |what: String| shared.damaged(&segment_path(start), offset, what);
+        let mut most = RECORD_READ_BYTES;
+        let bytes = loop {
+            let bytes = self.read(shared, offset, most)?;
+            match format::read_frame(&bytes) {
+                Err(FrameFault::Short(needed)) if needed > most => most = needed,
+                _ => break bytes,
+            }
+        };
+        let frame = format::read_frame(&bytes).map_err(|fault| match fault {
+            FrameFault::Short(_) => damaged("a record is cut short".into()),
+            FrameFault::Damaged(what) => damaged(what.into()),
+        })?;
+        if frame.number != number {
+            return Err(damaged(format!("record {} stands in the place of {number}", frame.number)));
+        }
+        let record = JournalRecord::decode(frame.payload)
+            .map_err(|error| damaged(format!("record {number}: {error}")))?;
+        Ok(JournalEntry { number, log_index: frame.log_index, record })
+    }
+}
+
+impl Shared {
+    /// The records of an account behind a number, so many at most, and whether there are more.
+    pub(super) fn records_of(
+        &self,
+        account: AccountId,
+        after: u64,
+        limit: usize,
+    ) -> Result<(Vec<JournalEntry>, bool), JournalError> {
+        let mut found = Vec::new();
+        // As of one moment: a segment that grows between two looks would leave a gap in what is found.
+        let (first, end) = {
+            let state = self.state();
+            (state.segment_of(after.saturating_add(1)), state.end.records)
+        };
+        for segment in first.. {
+            let most = (limit - found.len()).saturating_add(1);
+            let Some(looked) = self.state().look_up(segment, account, after, most) else { break };
+            let places = match looked.places {
+                Places::Known(places) => places,
+                Places::OnDisk(span) => {
+                    self.look_up_on_disk(span, account, relative(span.start, after), most)?
+                }
+            };
+            let mut bytes = SegmentBytes::new(looked.start.records);
+            for place in places {
+                let number = looked.start.records + u64::from(place.relative);
+                if number > end {
+                    return Ok((found, false));
+                }
+                if found.len() == limit {
+                    return Ok((found, true));
+                }
+                let entry = bytes.record(self, number, place)?;
+                if !entry.record.accounts().contains(&account) {
+                    let what = format!("record {number} is not about the account that its index says");
+                    return Err(self.damaged(&segment_path(bytes.start), place.offset.into(), what));
+                }
+                found.push(entry);
+            }
+        }
+        Ok((found, false))
+    }
+
+    fn look_up_on_disk(
+        &self,
+        span: Span,
+        account: AccountId,
+        after: u32,
+        most: usize,
+    ) -> Result<Vec<Place>, JournalError> {
+        let path = index_path(span.start.records);
+        let places = IndexFile::open(&*self.disk, &path, self.cluster, span)
+            .and_then(|index| index.after(account, after, most));
+        match places {
+            Ok(places) => Ok(places),
+            Err(IndexFault::Io(error)) => Err(self.io(&path, "a read", error)),
+            Err(IndexFault::Useless) => Ok(self.rebuild_index(span)?.after(account, after, most)),
+        }
+    }
+
+    /// Makes an index again from its segment.
+    fn rebuild_index(&self, span: Span) -> Result<MemoryIndex, JournalError> {
+        let _one_at_a_time = self.rebuilding.lock().unwrap_or_else(PoisonError::into_inner);
+        tracing::warn!(index = %self.disk.show(&index_path(span.start.records)), "making a damaged index again");
+        let mut bytes = SegmentBytes::new(span.start.records);
+        bytes.check_header(self, span.start)?;
+        let file = self.disk.show(&segment_path(span.start.records));
+        let mut walk = Walk::new(file, span.start, 0);
+        let mut index = MemoryIndex::default();
+        while let Some(step) = walk.next(|offset, most| bytes.read(self, offset, most))? {
+            let place = Place { relative: relative(span.start, step.number), offset: step.offset as u32 };
+            for account in walk.record(&step)?.accounts() {
+                index.add(account, place);
+            }
+        }
+        walk.expect(span.end)?;
+        write_index(&*self.disk, self.cluster, span, &index)?;
+        Ok(index)
+    }
+
+    pub(super) fn damaged(&self, path: &str, offset: u64, what: String) -> JournalError {
+        JournalError::Damaged { file: self.disk.show(path), offset, what }
+    }
+}
+
+/// Reads all records up to a position, in order, and checks that they are those that led to it.
+#[derive(Debug)]
+pub(super) struct Reader {
+    shared: Arc<Shared>,
+    bytes: SegmentBytes,
+    walk: Walk,
+    to: JournalPosition,
+}
+
+impl Reader {
+    /// Starts at the beginning of the segment that has a record.
+    fn new(shared: Arc<Shared>, first: u64, to: JournalPosition) -> Result<Reader, JournalError> {
+        let start = {
+            let state = shared.state();
+            let start = state.start_of(state.segment_of(first));
+            start.unwrap_or(to)
+        };
+        let mut reader = Reader {
+            bytes: SegmentBytes::new(start.records),
+            walk: Walk::new(String::new(), start, 0),
+            shared,
+            to,
+        };
+        if start.records < to.records {
+            reader.enter(start)?;
+        }
+        Ok(reader)
+    }
+
+    fn enter(&mut self, start: JournalPosition) -> Result<(), JournalError> {
+        self.walk.expect(start)?;
+        self.bytes = SegmentBytes::new(start.records);
+        self.bytes.check_header(&self.shared, start)?;
+        let file = self.shared.disk.show(&segment_path(start.records));
+        self.walk = Walk::new(file, start, self.walk.last_log_index);
+        Ok(())
+    }
+
+    /// The next record: none behind the position.
+    fn next(&mut self) -> Result<Option<Step>, JournalError> {
+        if self.walk.at.records >= self.to.records {
+            self.walk.expect(self.to)?;
+            return Ok(None);
+        }
+        loop {
+            let (shared, bytes) = (&self.shared, &mut self.bytes);
+            if let Some(step) = self.walk.next(|offset, most| bytes.read(shared, offset, most))? {
+                return Ok(Some(step));
+            }
+            let start = {
+                let state = self.shared.state();
+                state.start_of(state.segment_of(self.walk.at.records + 1))
+            };
+            match start.filter(|start| start.records != self.bytes.start) {
+                Some(start) => self.enter(start)?,
+                None => {
+                    let file = self.shared.disk.show(&segment_path(self.bytes.start));
+                    let (found, needed) = (self.walk.at.records, self.to.records);
+                    return Err(JournalError::Short { file, found, needed });
+                }
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Reads the records from one on up to a position, in bounded memory.
+    pub(super) fn scan(
+        self: &Arc<Shared>,
+        from: u64,
+        to: JournalPosition,
+        each: &mut dyn FnMut(&JournalEntry),
+    ) -> Result<(), JournalError> {
+        if from > to.records {
+            return Ok(());
+        }
+        let mut reader = Reader::new(Arc::clone(self), from, to)?;
+        while let Some(step) = reader.next()? {
+            if step.number < from {
+                continue;
+            }
+            let record = reader.walk.record(&step)?;
+            each(&JournalEntry { number: step.number, log_index: step.log_index, record });
+        }
+        Ok(())
+    }
+}
+
+/// The records from one on up to a position, as bytes for [`Journal::import`](super::Journal::import). A chunk
+/// holds whole records.
+#[derive(Debug)]
+pub struct JournalStream {
+    shared: Arc<Shared>,
+    reader: Option<Reader>,
+    from: u64,
+    to: JournalPosition,
+    is_over: bool,
+}
+
+impl JournalStream {
+    pub(super) const fn new(shared: Arc<Shared>, from: u64, to: JournalPosition) -> JournalStream {
+        JournalStream { shared, reader: None, from, to, is_over: from > to.records }
+    }
+
+    fn chunk(&mut self) -> Result<Bytes, JournalError> {
+        let reader = match &mut self.reader {
+            Some(reader) => reader,
+            None => self.reader.insert(Reader::new(Arc::clone(&self.shared), self.from, self.to)?),
+        };
+        let mut chunk = BytesMut::with_capacity(CHUNK_BYTES);
+        while chunk.len() < CHUNK_BYTES {
+            let Some(step) = reader.next()? else {
+                self.is_over = true;
+                break;
+            };
+            if step.number >= self.from {
+                chunk.extend_from_slice(reader.walk.raw(&step));
+            }
+        }
+        Ok(chunk.freeze())
+    }
+}
+
+impl Iterator for JournalStream {
+    type Item = Result<Bytes, JournalError>;
+
+    fn next(&mut self) -> Option<Result<Bytes, JournalError>> {
+        if self.is_over {
+            return None;
+        }
+        match self.chunk() {
+            Ok(chunk) if chunk.is_empty() => None,
+            Ok(chunk) => Some(Ok(chunk)),
+            Err(error) => {
+                self.is_over = true;
+                Some(Err(error))
+            }
+        }
+    }
+}

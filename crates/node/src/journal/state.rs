@@ -1,0 +1,281 @@
+//! What the journal keeps in memory: where every segment begins and ends, the index of the one that grows, and
+//! what is not yet written.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use earmark_core::{AccountId, JournalRecord};
+
+use super::error::JournalError;
+use super::format::{self, HEADER_BYTES, JournalPosition};
+use super::index::{Accounts, MemoryIndex, Place, Span};
+
+/// A segment that is complete. The rule by which it is depends on its bytes alone, so that replicas agree.
+#[derive(Debug)]
+pub(super) struct Sealed {
+    pub(super) span: Span,
+    /// How much of the file is written.
+    pub(super) written: u64,
+    pub(super) accounts: Accounts,
+    /// Its index, until that is in a file.
+    pub(super) index: Option<Arc<MemoryIndex>>,
+}
+
+/// The segment that grows.
+#[derive(Debug)]
+pub(super) struct Tail {
+    pub(super) start: JournalPosition,
+    pub(super) written: u64,
+    pub(super) index: MemoryIndex,
+    /// What was appended lately, and where in the file it belongs.
+    pub(super) open: Vec<u8>,
+    pub(super) open_offset: u64,
+}
+
+/// Bytes that wait to be written. A record is never in two of them.
+#[derive(Clone, Debug)]
+pub(super) struct Piece {
+    /// The start of the segment, by which it is known.
+    pub(super) start: u64,
+    pub(super) offset: u64,
+    pub(super) bytes: Bytes,
+    /// Whether the segment ends with it.
+    pub(super) seals: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    cluster: u128,
+    segment_bytes: u64,
+    pub(super) sealed: Vec<Sealed>,
+    pub(super) tail: Option<Tail>,
+    pub(super) end: JournalPosition,
+    pub(super) last_log_index: u64,
+    pub(super) queue: VecDeque<Piece>,
+    pub(super) unwritten: usize,
+    /// Whether a background write is on its way.
+    pub(super) is_writing: bool,
+    pub(super) failure: Option<String>,
+}
+
+/// Where bytes of a segment are to be had.
+pub(super) enum Source {
+    /// In its file, so many of them.
+    File(u64),
+    Memory(Bytes),
+}
+
+/// A segment, as a look-up sees it.
+pub(super) struct Segment {
+    pub(super) start: JournalPosition,
+    pub(super) places: Places,
+}
+
+/// Where the records of an account are.
+pub(super) enum Places {
+    Known(Vec<Place>),
+    /// In the index file of the segment.
+    OnDisk(Span),
+}
+
+impl State {
+    pub(super) fn new(
+        cluster: u128,
+        segment_bytes: u64,
+        (sealed, tail): (Vec<Sealed>, Option<Tail>),
+        (end, last_log_index): (JournalPosition, u64),
+    ) -> State {
+        let (queue, unwritten) = (VecDeque::new(), 0);
+        let (is_writing, failure) = (false, None);
+        State {
+            cluster,
+            segment_bytes,
+            sealed,
+            tail,
+            end,
+            last_log_index,
+            queue,
+            unwritten,
+            is_writing,
+            failure,
+        }
+    }
+
+    /// Whether anything can still be taken.
+    pub(super) fn check(&self) -> Result<(), JournalError> {
+        self.failure.as_ref().map_or(Ok(()), |failure| Err(JournalError::Stopped(failure.clone())))
+    }
+
+    /// Appends a record of the Book.
+    pub(super) fn push(&mut self, log_index: u64, record: &JournalRecord) -> Result<(), &'static str> {
+        if log_index < self.last_log_index {
+            return Err("a record came after those of later entries of the log");
+        }
+        let number = self.end.records.saturating_add(1);
+        self.add(log_index, record, |out| format::put_record(out, number, log_index, record))
+    }
+
+    /// Appends a record that is encoded already and was checked.
+    pub(super) fn push_raw(
+        &mut self,
+        log_index: u64,
+        record: &JournalRecord,
+        raw: &[u8],
+    ) -> Result<(), &'static str> {
+        self.add(log_index, record, |out| {
+            out.extend_from_slice(raw);
+            true
+        })
+    }
+
+    fn add(
+        &mut self,
+        log_index: u64,
+        record: &JournalRecord,
+        put: impl FnOnce(&mut Vec<u8>) -> bool,
+    ) -> Result<(), &'static str> {
+        let (cluster, start) = (self.cluster, self.end);
+        let tail = self.tail.get_or_insert_with(|| Tail {
+            start,
+            written: 0,
+            index: MemoryIndex::default(),
+            open: format::header(cluster, start),
+            open_offset: 0,
+        });
+        let before = tail.open.len();
+        if !put(&mut tail.open) {
+            return Err("a record is larger than any can be");
+        }
+        self.end = self.end.after(&tail.open[before..]);
+        self.last_log_index = log_index;
+        // Segments are far smaller than 4 GiB; their size is bounded where they are set up.
+        let place = Place {
+            relative: (self.end.records - tail.start.records) as u32,
+            offset: (tail.open_offset + before as u64) as u32,
+        };
+        for account in record.accounts() {
+            tail.index.add(account, place);
+        }
+        self.unwritten += tail.open.len() - before;
+        if self.end.bytes - tail.start.bytes >= self.segment_bytes {
+            self.seal();
+        }
+        Ok(())
+    }
+
+    fn seal(&mut self) {
+        self.freeze();
+        if let Some(piece) = self.queue.back_mut() {
+            piece.seals = true;
+        }
+        if let Some(tail) = self.tail.take() {
+            self.sealed.push(Sealed {
+                span: Span { start: tail.start, end: self.end },
+                written: tail.written,
+                accounts: tail.index.accounts(),
+                index: Some(Arc::new(tail.index)),
+            });
+        }
+    }
+
+    /// Lets what was appended so far be written.
+    pub(super) fn freeze(&mut self) {
+        let Some(tail) = self.tail.as_mut().filter(|tail| !tail.open.is_empty()) else { return };
+        let bytes = Bytes::from(std::mem::take(&mut tail.open));
+        let piece = Piece { start: tail.start.records, offset: tail.open_offset, bytes, seals: false };
+        tail.open_offset += piece.bytes.len() as u64;
+        self.queue.push_back(piece);
+    }
+
+    /// The first piece is in its file.
+    pub(super) fn wrote(&mut self) {
+        let Some(piece) = self.queue.pop_front() else { return };
+        let header = if piece.offset == 0 { HEADER_BYTES } else { 0 };
+        self.unwritten = self.unwritten.saturating_sub(piece.bytes.len().saturating_sub(header));
+        let until = piece.offset + piece.bytes.len() as u64;
+        match &mut self.tail {
+            Some(tail) if tail.start.records == piece.start => tail.written = until,
+            _ => {
+                if let Some(sealed) = self.sealed_mut(piece.start) {
+                    sealed.written = until;
+                }
+            }
+        }
+    }
+
+    pub(super) fn sealed_mut(&mut self, start: u64) -> Option<&mut Sealed> {
+        let place = self.sealed.binary_search_by_key(&start, |sealed| sealed.span.start.records).ok()?;
+        self.sealed.get_mut(place)
+    }
+
+    /// Where the bytes of a segment from an offset on are, of which at most so many are wanted; none behind its
+    /// end.
+    pub(super) fn source(&self, start: u64, offset: u64, most: usize) -> Option<Source> {
+        let tail = self.tail.as_ref().filter(|tail| tail.start.records == start);
+        let written = match tail {
+            Some(tail) => tail.written,
+            None => {
+                let place =
+                    self.sealed.binary_search_by_key(&start, |sealed| sealed.span.start.records).ok()?;
+                self.sealed[place].written
+            }
+        };
+        if offset < written {
+            return Some(Source::File(written - offset));
+        }
+        let within = |from: u64, len: usize| {
+            let skip = usize::try_from(offset.checked_sub(from)?).ok()?;
+            (skip < len).then_some(skip..len.min(skip.saturating_add(most)))
+        };
+        let pieces = self.queue.iter().filter(|piece| piece.start == start);
+        for piece in pieces {
+            if let Some(range) = within(piece.offset, piece.bytes.len()) {
+                return Some(Source::Memory(piece.bytes.slice(range)));
+            }
+        }
+        let tail = tail?;
+        let range = within(tail.open_offset, tail.open.len())?;
+        Some(Source::Memory(Bytes::copy_from_slice(&tail.open[range])))
+    }
+
+    /// The place among the segments of the one that has a record, or would have it next.
+    pub(super) fn segment_of(&self, number: u64) -> usize {
+        self.sealed.partition_point(|sealed| sealed.span.end.records < number)
+    }
+
+    /// Where a segment starts.
+    pub(super) fn start_of(&self, segment: usize) -> Option<JournalPosition> {
+        match self.sealed.get(segment) {
+            Some(sealed) => Some(sealed.span.start),
+            None if segment == self.sealed.len() => Some(self.tail.as_ref()?.start),
+            None => None,
+        }
+    }
+
+    /// What a segment has of an account behind a number, so many at most.
+    pub(super) fn look_up(
+        &self,
+        segment: usize,
+        account: AccountId,
+        after: u64,
+        most: usize,
+    ) -> Option<Segment> {
+        let start = self.start_of(segment)?;
+        let relative = relative(start, after);
+        let places = match self.sealed.get(segment) {
+            None => Places::Known(self.tail.as_ref()?.index.after(account, relative, most)),
+            Some(sealed) if sealed.accounts.is_none_or(|(low, high)| account < low || high < account) => {
+                Places::Known(Vec::new())
+            }
+            Some(Sealed { index: Some(index), .. }) => Places::Known(index.after(account, relative, most)),
+            Some(sealed) => Places::OnDisk(sealed.span),
+        };
+        Some(Segment { start, places })
+    }
+}
+
+/// A number as an index knows it.
+pub(super) fn relative(start: JournalPosition, number: u64) -> u32 {
+    u32::try_from(number.saturating_sub(start.records)).unwrap_or(u32::MAX)
+}

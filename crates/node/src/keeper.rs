@@ -1,0 +1,120 @@
+//! A replicated Book, as backends see it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use earmark_admission::{
+    Audit, BackendError, Direction, Done, EntryPage, Keeper, Stats, Submitter, Sums, Work, entry_view,
+};
+use earmark_core::{AccountId, AccountName, Book, NamespaceName, UnixMs, VaultId};
+
+use crate::fault::Fault;
+use crate::ledger::{NodeLedger, Proposer};
+use crate::machine::offload;
+use crate::reads::Reads;
+
+/// One operation of a write counts like so many commands, since it takes about as many bytes.
+const OPERATION_EVENTS: usize = 8;
+/// The audit reads the journal beside the traffic until so many records are left, and those while it waits.
+const RECORDS_LEFT: u64 = 1_000;
+
+/// Keeps a Book as the state of a log.
+pub struct NodeKeeper {
+    pub(crate) proposer: Proposer,
+    pub(crate) reads: Reads,
+    pub(crate) submitter: Submitter<NodeLedger>,
+    pub(crate) is_stopped: AtomicBool,
+}
+
+fn failed(fault: Fault) -> BackendError {
+    BackendError::Failed(fault.to_string())
+}
+
+fn events(work: &Work) -> usize {
+    match work {
+        Work::Write(write) => write.operations.len().saturating_mul(OPERATION_EVENTS).saturating_add(1),
+        Work::Reserve { .. } | Work::Complete { .. } | Work::Open(_) | Work::Change { .. } => 1,
+    }
+}
+
+impl Keeper for NodeKeeper {
+    async fn submit(&self, work: Vec<Work>, direction: Direction) -> Result<Vec<Done>, BackendError> {
+        let events = work.iter().map(events).sum();
+        self.submitter.submit(work, events, direction).await?
+    }
+
+    async fn fresh(&self) -> Result<UnixMs, BackendError> {
+        self.reads.fresh().await.map_err(BackendError::Failed)
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&Book) -> T) -> T {
+        look(&self.proposer.shelf.lock().book)
+    }
+
+    async fn entries(
+        &self,
+        (id, name): (AccountId, AccountName),
+        after: u64,
+        page_size: usize,
+    ) -> Result<EntryPage, BackendError> {
+        let shelf = Arc::clone(&self.proposer.shelf);
+        let read = offload(&*self.proposer.shelf.disk, move || {
+            let (records, has_more) = shelf.journal.records_of(id, after, page_size)?;
+            let state = shelf.lock();
+            let view = |entry: &crate::journal::JournalEntry| {
+                entry_view(&state.book, entry.number, &entry.record, (id, &name))
+            };
+            let next = records.last().map(|entry| entry.number).filter(|_| has_more);
+            Ok(EntryPage { entries: records.iter().filter_map(view).collect(), next })
+        });
+        read.await.map_err(failed)
+    }
+
+    async fn audit(&self, vault: VaultId, at: UnixMs) -> Result<Audit, BackendError> {
+        let shelf = Arc::clone(&self.proposer.shelf);
+        let counted = offload(&*self.proposer.shelf.disk, move || {
+            let mut sums = Sums::default();
+            let mut next = 1;
+            loop {
+                let end = shelf.journal.position();
+                if end.records.saturating_sub(next) <= RECORDS_LEFT {
+                    break;
+                }
+                shelf.journal.scan(next, end, &mut |entry| sums.add(&entry.record))?;
+                next = end.records.saturating_add(1);
+            }
+            let state = shelf.lock();
+            shelf.journal.scan(next, shelf.journal.position(), &mut |entry| sums.add(&entry.record))?;
+            Ok(sums.audit(&state.book, vault, at))
+        });
+        counted.await.map_err(failed)
+    }
+
+    async fn limits_changed(self: &Arc<Self>, _: &NamespaceName, _: bool) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn stats(&self) -> Stats {
+        let state = self.proposer.shelf.lock();
+        let now = self.proposer.clock.now(state.book.time()).log;
+        Stats::of(&state.book, now, self.submitter.depth())
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        if self.is_stopped.load(Ordering::Relaxed) {
+            return Err("it is shutting down".into());
+        }
+        if let Some(failure) = self.proposer.shelf.failure().get() {
+            return Err(failure.to_owned());
+        }
+        match self.proposer.leader() {
+            Some(_) => Ok(()),
+            None => Err("no node leads now, or this node has not heard of it yet".into()),
+        }
+    }
+
+    async fn shut_down(self: &Arc<Self>) {
+        self.is_stopped.store(true, Ordering::Relaxed);
+        self.submitter.stop().await;
+    }
+}

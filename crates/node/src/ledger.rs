@@ -1,0 +1,221 @@
+//! The node's end of the queue: batches go into the log, here or by way of the leader.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use earmark_admission::{BackendError, Done, Ledger, Work};
+use earmark_core::{Command, LeaseId, Outcome, TxId, UnixMs, Write};
+use openraft::ServerState;
+use openraft::error::{ClientWriteError, RaftError};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::batch::{Builder, Reader};
+use crate::clock::NodeClock;
+use crate::machine::Shelf;
+use crate::peers::{Peers, SubmitError, Target};
+use crate::runtime::random;
+use crate::types::{Batch, Raft};
+
+/// After a try that changed nothing, the next one waits so long, unless the leader is found before.
+const RETRY: Duration = Duration::from_millis(20);
+/// About what a reserve of four limits takes.
+const COMMAND_BYTES: usize = 112;
+
+/// Each tick cleans up a little, so that what fell due while nothing came takes several.
+const TICKS: usize = 64;
+
+/// Puts commands into the log.
+#[derive(Clone)]
+pub(crate) struct Proposer {
+    pub(crate) id: u64,
+    pub(crate) raft: Raft,
+    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) clock: Arc<NodeClock>,
+    pub(crate) peers: Peers,
+    pub(crate) deadline: Duration,
+}
+
+/// Why commands were not carried out, as far as is known.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProposeError {
+    /// They are in no log: they may be tried again, whatever they are.
+    #[error("{0}")]
+    NotTaken(String),
+    /// They may be in the log.
+    #[error("{0}")]
+    Unknown(String),
+}
+
+impl Proposer {
+    /// The leader's time.
+    pub(crate) fn now(&self) -> earmark_admission::Moment {
+        let last = self.shelf.lock().book.time();
+        self.clock.now(last)
+    }
+
+    pub(crate) fn is_leader(&self) -> bool {
+        self.raft.metrics().borrow().state == ServerState::Leader
+    }
+
+    /// Who leads, as far as is known here.
+    pub(crate) fn leader(&self) -> Option<Target> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow();
+        let id = metrics.current_leader?;
+        let address = metrics.membership_config.membership().get_node(&id)?.address.clone();
+        Some(Target { id, address })
+    }
+
+    /// Whether this node takes part no longer.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.raft.metrics().borrow().running_state.is_err()
+    }
+
+    /// Carries commands out as the leader.
+    pub(crate) async fn propose(&self, batch: Batch) -> Result<Vec<Outcome>, ProposeError> {
+        match self.raft.client_write(batch).await {
+            Ok(response) => Ok(response.data.0),
+            // The leader that an entry was appended by may have lost its place since, so that it cannot say what
+            // becomes of it.
+            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward))) => {
+                let unknown = "this node lost the lead before the commands were committed";
+                match forward.leader_id {
+                    Some(leader) if leader != self.id => {
+                        Err(ProposeError::Unknown(format!("{unknown}; node {leader} leads now")))
+                    }
+                    _ => Err(ProposeError::Unknown(unknown.into())),
+                }
+            }
+            Err(error) => Err(ProposeError::Unknown(format!("this node has stopped: {error}"))),
+        }
+    }
+
+    /// Carries out commands that another node passes on. They are checked like anything that comes from outside, and
+    /// their writes get their ids here.
+    pub(crate) async fn propose_for_peer(&self, batch: &Batch) -> Result<Vec<Outcome>, ProposeError> {
+        if !self.is_leader() {
+            return Err(ProposeError::NotTaken("this node does not lead".into()));
+        }
+        let now = self.now().log;
+        let mut builder = Builder::new(batch.0.len());
+        let read = Reader::default().each(batch, |command| match command {
+            Command::Write(write) => {
+                let write = Write { tx_id: self.tx_id(now), ..(*write).clone() };
+                builder.push(&Command::Write(&write));
+            }
+            other => builder.push(other),
+        });
+        read.map_err(|error| ProposeError::NotTaken(format!("the commands are malformed: {error}")))?;
+        self.propose(builder.finish(now)).await
+    }
+
+    /// The id of a write: a ULID.
+    fn tx_id(&self, now: UnixMs) -> TxId {
+        let low = (u128::from(random()) << 64) | u128::from(random());
+        TxId(LeaseId::from_parts(now, low).to_u128())
+    }
+}
+
+/// Takes batches from the queue, one at a time.
+pub(crate) struct NodeLedger(pub(crate) Proposer);
+
+impl NodeLedger {
+    /// One try, here or by way of the leader.
+    async fn attempt(&self, work: &mut [Work]) -> Result<(Vec<Outcome>, UnixMs), ProposeError> {
+        let node = &self.0;
+        let leader = node.leader();
+        let moment = node.now();
+        let mut builder = Builder::new(work.len().saturating_mul(COMMAND_BYTES));
+        for item in work.iter_mut() {
+            if let Work::Write(write) = item {
+                write.tx_id = node.tx_id(moment.log);
+            }
+            builder.push(&item.command(moment.wall));
+        }
+        let batch = builder.finish(moment.log);
+        let outcomes = match leader {
+            Some(leader) if leader.id == node.id => node.propose(batch).await?,
+            Some(leader) => node.peers.submit(&leader, batch).await.map_err(|error| match error {
+                SubmitError::NotTaken(message) => ProposeError::NotTaken(message),
+                SubmitError::Unknown(message) => ProposeError::Unknown(message),
+            })?,
+            None => return Err(ProposeError::NotTaken("no node leads now".into())),
+        };
+        if outcomes.len() == work.len() {
+            return Ok((outcomes, moment.wall));
+        }
+        Err(ProposeError::Unknown(format!("{} commands got {} outcomes", work.len(), outcomes.len())))
+    }
+
+    /// Tries until there is an answer or the deadline has passed. What is tried again changes nothing twice: leases
+    /// and sequences see to that. A change of a limit has neither, and is tried again only if it was not taken.
+    async fn carry_out(&self, work: &mut [Work]) -> Result<(Vec<Outcome>, UnixMs), String> {
+        let is_repeatable = !work.iter().any(|item| matches!(item, Work::Change { .. }));
+        let deadline = Instant::now() + self.0.deadline;
+        let mut metrics = self.0.raft.metrics();
+        let mut why = "no node leads now".to_owned();
+        loop {
+            match timeout_at(deadline, self.attempt(work)).await {
+                Ok(Ok(done)) => return Ok(done),
+                Ok(Err(ProposeError::NotTaken(message))) => why = message,
+                Ok(Err(ProposeError::Unknown(message))) if is_repeatable => why = message,
+                Ok(Err(ProposeError::Unknown(message))) => return Err(message),
+                Err(_) => return Err(format!("no majority of the nodes answered in time, or {why}")),
+            }
+            let next = Instant::now() + RETRY;
+            if next >= deadline {
+                return Err(why);
+            }
+            let leader = metrics.borrow_and_update().current_leader;
+            // A node that has stopped sends no metrics any more.
+            _ = timeout_at(next, metrics.wait_for(|metrics| metrics.current_leader != leader)).await;
+            if self.0.has_stopped() {
+                return Err("this node has stopped".into());
+            }
+            sleep_until(next).await;
+        }
+    }
+}
+
+impl Ledger for NodeLedger {
+    /// What one caller sends together.
+    type Item = Vec<Work>;
+    type Outcome = Result<Vec<Done>, BackendError>;
+
+    /// One entry of the log holds so many commands.
+    const BATCH_EVENTS_MAX: usize = 2_048;
+
+    async fn submit(&mut self, batch: Vec<Vec<Work>>) -> Vec<Result<Vec<Done>, BackendError>> {
+        let lens: Vec<usize> = batch.iter().map(Vec::len).collect();
+        let mut work: Vec<Work> = batch.into_iter().flatten().collect();
+        match self.carry_out(&mut work).await {
+            Ok((outcomes, wall)) => {
+                let state = self.0.shelf.lock();
+                let answers = work.iter().zip(outcomes);
+                let mut done = answers.map(|(item, outcome)| item.answer(&state.book, wall, outcome));
+                lens.into_iter().map(|len| Ok(done.by_ref().take(len).collect())).collect()
+            }
+            Err(message) => {
+                let error = BackendError::Failed(format!(
+                    "{message}; the outcome is unknown: ask again with the same lease, or the same write"
+                ));
+                lens.into_iter().map(|_| Err(error.clone())).collect()
+            }
+        }
+    }
+
+    /// What falls due is done by whoever leads, as soon as nothing else is.
+    async fn idle(&mut self) {
+        if !self.0.is_leader() {
+            return;
+        }
+        let now = self.0.now().log;
+        if !self.0.shelf.lock().book.is_due(now) {
+            return;
+        }
+        let mut builder = Builder::new(TICKS);
+        (0..TICKS).for_each(|_| builder.push(&Command::Tick));
+        let tick = self.0.propose(builder.finish(now));
+        _ = tokio::time::timeout(self.0.deadline, tick).await;
+    }
+}

@@ -1,0 +1,40 @@
+//! The Book as a node: its commands in a log on disk, replicated where there are several nodes.
+
+mod batch;
+mod clock;
+mod disk;
+mod entry;
+mod failure;
+mod fault;
+mod identity;
+mod journal;
+mod keeper;
+mod ledger;
+mod log;
+mod machine;
+mod members;
+mod net;
+mod network;
+mod node;
+mod peers;
+mod reads;
+mod runtime;
+mod service;
+mod slots;
+mod snapshot;
+mod types;
+mod vote;
+
+pub use disk::{Disk, DiskFile, RealDisk};
+pub use failure::Failure;
+pub use fault::{Fault, Operation};
+pub use identity::{Expected, Folder, FolderLock, Identity};
+pub use journal::{Journal, JournalEntry, JournalError, JournalOptions, JournalPosition, JournalStream};
+pub use keeper::NodeKeeper;
+pub use log::{Flushed, LogReader, LogStore, Options as LogOptions};
+pub use machine::{Builder, Machine};
+pub use net::{Connection, Eventually, Listener, Net, RealNet, Stream};
+pub use node::{Node, NodeBackend, NodeError, NodeOptions, Timing, stores};
+pub use runtime::{Random, Runtime, seed_randomness};
+pub use snapshot::SnapshotData;
+pub use types::{Applied, Batch, Entry, LogId, Member, Types, Vote};

@@ -1,0 +1,365 @@
+//! The log on disk: what openraft writes, reads back, cuts and lets go of.
+//!
+//! The folder `log` holds segments, each a file named after its first index, and a [`mark`](self::mark) that says how
+//! far they are known to be on disk. One writer does all that changes them, in order. An append is one write and one
+//! sync, and is acknowledged after the sync. The newest entries are kept in memory, the others are found by
+//! their position.
+//!
+//! A write or a sync that fails is the last: nothing is tried again, every later call fails, and
+//! [`failure`](LogStore::failure) says what it was. On opening, whatever is wrong is damage and refused, except at the
+//! very end: there an unacknowledged write may have been cut off by a power cut, and is dropped.
+
+mod files;
+mod mark;
+mod memory;
+mod open;
+mod segment;
+mod writer;
+
+use std::fmt::Debug;
+use std::io;
+use std::ops::{Bound, Range, RangeBounds};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use openraft::storage::{LogFlushed, RaftLogStorage};
+use openraft::{LogState, OptionalSend, RaftLogReader, StorageError, StorageIOError};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::disk::Disk;
+use crate::failure::Failure;
+use crate::fault::{At, Fault, Operation};
+use crate::types::{Entry, LogId, Types, Vote};
+
+use files::lock;
+use memory::{Memory, Piece};
+pub use writer::Flushed;
+use writer::{QUEUE_MAX, Work};
+
+/// A read from disk takes at most so many bytes at once, but for an entry that is longer.
+const PIECE_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// What is sent to a follower at once takes at most so many bytes, but for an entry that is longer.
+const LIMITED_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// How a log is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// A segment that is longer than this gets no more entries.
+    pub segment_bytes: u64,
+    /// So much of the newest entries is kept in memory.
+    pub cache_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { segment_bytes: 64 * 1024 * 1024, cache_bytes: 64 * 1024 * 1024 }
+    }
+}
+
+/// Reads the log; clones of it are cheap and read the same log.
+#[derive(Clone, Debug)]
+pub struct LogReader {
+    disk: Arc<dyn Disk>,
+    memory: Arc<Mutex<Memory>>,
+    failure: Failure,
+}
+
+/// The log of a node; clones of it are cheap and are the same log.
+#[derive(Clone, Debug)]
+pub struct LogStore {
+    reader: LogReader,
+    queue: mpsc::Sender<Work>,
+    vote: Arc<Mutex<Option<Vote>>>,
+}
+
+impl LogStore {
+    /// Makes an empty log, and the vote of a node that has not voted, in a folder that has neither.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn create(disk: &dyn Disk, cluster: u128) -> Result<(), Fault> {
+        files::create(disk, cluster)
+    }
+
+    /// Opens the log of a folder. To be called within a tokio runtime, where its writer will live.
+    ///
+    /// # Errors
+    /// If a file is missing, damaged, of another cluster or of a newer format; nothing is written then.
+    pub async fn open(
+        disk: Arc<dyn Disk>,
+        cluster: u128,
+        options: Options,
+        failure: Failure,
+    ) -> Result<LogStore, Fault> {
+        let its_disk = Arc::clone(&disk);
+        let opened = offload(&*disk, move || open::open(its_disk, cluster, options)).await;
+        let (files, vote) = opened.at(Operation::Open, || disk.show(files::FOLDER))??;
+        let reader = LogReader {
+            disk: Arc::clone(&disk),
+            memory: Arc::clone(&files.memory),
+            failure: failure.clone(),
+        };
+        let (queue, work) = mpsc::channel(QUEUE_MAX);
+        tokio::spawn(writer::run(disk, files, failure, work));
+        Ok(LogStore { reader, queue, vote: Arc::new(Mutex::new(vote)) })
+    }
+
+    /// The first thing that went wrong, if anything did: the log takes nothing more since.
+    #[must_use]
+    pub fn failure(&self) -> Failure {
+        self.reader.failure.clone()
+    }
+
+    /// Appends entries. They can be read when this returns; `done` is called when they are on disk, or not.
+    ///
+    /// # Errors
+    /// If they do not follow the last entry, or the log has failed or is closed.
+    pub async fn append_entries(&mut self, entries: Vec<Entry>, done: Flushed) -> io::Result<()> {
+        self.reader.failure.check()?;
+        let permit = self.queue.reserve().await.map_err(|_| closed())?;
+        let mut memory = lock(&self.reader.memory);
+        // What is purged needs no second place on disk.
+        let purged = memory.purged;
+        let is_new = |entry: &Entry| purged.is_none_or(|purged| purged.index < entry.log_id.index);
+        let entries = entries.into_iter().filter(is_new).collect::<Vec<_>>();
+        check_order(&memory, &entries)?;
+        entries.iter().for_each(|entry| memory.push(entry.clone()));
+        drop(memory);
+        permit.send(Work::Append { entries, done });
+        Ok(())
+    }
+
+    /// Waits for what was asked before, and leaves the folder so that any later damage is recognised.
+    ///
+    /// # Errors
+    /// If the log has failed, now or before.
+    pub async fn close(&self) -> io::Result<()> {
+        self.ask(|done| Work::Close { done }).await
+    }
+
+    /// Hands work to the writer and waits until it is done.
+    async fn ask(&self, work: impl FnOnce(oneshot::Sender<io::Result<()>>) -> Work) -> io::Result<()> {
+        self.reader.failure.check()?;
+        let (done, answer) = oneshot::channel();
+        self.queue.send(work(done)).await.map_err(|_| closed())?;
+        answer.await.map_err(|_| closed())?
+    }
+
+    async fn truncate_since(&self, since: u64) -> io::Result<()> {
+        self.reader.failure.check()?;
+        let permit = self.queue.reserve().await.map_err(|_| closed())?;
+        let (done, answer) = oneshot::channel();
+        {
+            let mut memory = lock(&self.reader.memory);
+            if memory.purged.is_some_and(|purged| since <= purged.index) {
+                return Err(io::Error::other(format!("entry {since} is purged and cannot be taken back")));
+            }
+            if since >= memory.next() {
+                return Ok(());
+            }
+            memory.truncate(since);
+            memory.pending = memory.pending.saturating_add(1);
+            permit.send(Work::Truncate { since, last: memory.last, done });
+        }
+        answer.await.map_err(|_| closed())?
+    }
+
+    async fn purge_upto(&self, upto: LogId) -> io::Result<()> {
+        self.reader.failure.check()?;
+        let permit = self.queue.reserve().await.map_err(|_| closed())?;
+        let mut memory = lock(&self.reader.memory);
+        if memory.purged.is_some_and(|purged| upto.index <= purged.index && upto <= purged) {
+            return Ok(());
+        }
+        // A log that never had an entry before its first may be told what would have stood there.
+        let unknown = memory.purged.is_none() && upto.index.checked_add(1) == Some(memory.start());
+        if memory.id(upto.index) == Some(upto) || unknown && Some(upto) < memory.id(memory.start()) {
+            memory.purge(upto);
+            permit.send(Work::Purge { upto: upto.index });
+        } else if memory.last < Some(upto) {
+            // A snapshot was installed that is ahead of this log. None of its entries can come after that.
+            memory.reset(Some(upto));
+            memory.pending = memory.pending.saturating_add(1);
+            permit.send(Work::Begin { before: upto });
+        } else {
+            return Err(io::Error::other(format!("{upto} is to be purged and is not in the log")));
+        }
+        Ok(())
+    }
+}
+
+fn check_order(memory: &Memory, entries: &[Entry]) -> io::Result<()> {
+    let mut last = memory.last;
+    for entry in entries {
+        let id = entry.log_id;
+        // A log that never had an entry may begin anywhere, as openraft's own tests do.
+        let follows = last.is_none_or(|last| last.index.checked_add(1) == Some(id.index) && last < id);
+        if !follows {
+            let last = last.map_or("nothing".to_owned(), |last| last.to_string());
+            return Err(io::Error::other(format!("entry {id} is to be appended after {last}")));
+        }
+        last = Some(id);
+    }
+    Ok(())
+}
+
+fn closed() -> io::Error {
+    io::Error::other("the log is closed")
+}
+
+/// Runs work that blocks where the disk wants it to run.
+async fn offload<T: Send + 'static>(
+    disk: &dyn Disk,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    let (answer, answered) = oneshot::channel();
+    let job = move || {
+        let _ = answer.send(work());
+    };
+    disk.offload(Box::new(job)).await;
+    answered.await.map_err(|_| io::Error::other("the work was given up"))
+}
+
+impl LogReader {
+    async fn read(&self, range: Range<u64>, bytes_max: Option<u64>) -> io::Result<Vec<Entry>> {
+        loop {
+            let plan = {
+                let memory = lock(&self.memory);
+                let range = memory.clip(range.clone());
+                let range = bytes_max.map_or(range.clone(), |bytes_max| memory.limit(range, bytes_max));
+                memory.plan(range, PIECE_BYTES_MAX)
+            };
+            if plan.pieces.is_empty() {
+                return Ok(plan.cached);
+            }
+            let (pieces, disk) = (plan.pieces, Arc::clone(&self.disk));
+            let result = offload(&*self.disk, move || {
+                let mut entries = Vec::new();
+                pieces.iter().try_for_each(|piece| read_piece(&*disk, piece, &mut entries)).map(|()| entries)
+            })
+            .await?;
+            // Entries that were taken away meanwhile are not to be returned, nor to be missed.
+            if lock(&self.memory).revision() != plan.revision {
+                continue;
+            }
+            let mut entries = result.map_err(|fault| {
+                self.failure.set(&fault);
+                io::Error::other(fault.to_string())
+            })?;
+            entries.extend(plan.cached);
+            return Ok(entries);
+        }
+    }
+}
+
+fn read_piece(disk: &dyn Disk, piece: &Piece, entries: &mut Vec<Entry>) -> Result<(), Fault> {
+    let show = || disk.show(&segment::path(piece.segment));
+    let len = piece.bytes.end.saturating_sub(piece.bytes.start);
+    let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
+    piece.file.read_at(&mut bytes, piece.bytes.start).at(Operation::Read, show)?;
+    let mut bytes = Bytes::from(bytes);
+    for index in piece.entries.clone() {
+        let offset = piece.bytes.end.saturating_sub(bytes.len() as u64);
+        let damaged = |found: String| Fault::Damaged { path: show(), offset, found };
+        let (entry, len) =
+            segment::read_entry(&piece.seed, &bytes).map_err(|defect| damaged(defect.to_string()))?;
+        if entry.log_id.index != index {
+            return Err(damaged(format!("entry {} stands where entry {index} should", entry.log_id.index)));
+        }
+        entries.push(entry);
+        bytes = bytes.slice(len..);
+    }
+    Ok(())
+}
+
+fn range_of(range: &impl RangeBounds<u64>) -> Range<u64> {
+    let start = match range.start_bound() {
+        Bound::Included(&start) => start,
+        Bound::Excluded(&start) => start.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&end) => end.saturating_add(1),
+        Bound::Excluded(&end) => end,
+        Bound::Unbounded => u64::MAX,
+    };
+    start..end
+}
+
+impl RaftLogReader<Types> for LogReader {
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> Result<Vec<Entry>, StorageError<u64>> {
+        self.read(range_of(&range), None).await.map_err(|error| StorageIOError::read_logs(&error).into())
+    }
+
+    async fn limited_get_log_entries(
+        &mut self,
+        start: u64,
+        end: u64,
+    ) -> Result<Vec<Entry>, StorageError<u64>> {
+        let entries = self.read(start..end, Some(LIMITED_BYTES_MAX)).await;
+        entries.map_err(|error| StorageIOError::read_logs(&error).into())
+    }
+}
+
+impl RaftLogReader<Types> for LogStore {
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> Result<Vec<Entry>, StorageError<u64>> {
+        self.reader.try_get_log_entries(range).await
+    }
+
+    async fn limited_get_log_entries(
+        &mut self,
+        start: u64,
+        end: u64,
+    ) -> Result<Vec<Entry>, StorageError<u64>> {
+        self.reader.limited_get_log_entries(start, end).await
+    }
+}
+
+impl RaftLogStorage<Types> for LogStore {
+    type LogReader = LogReader;
+
+    async fn get_log_state(&mut self) -> Result<LogState<Types>, StorageError<u64>> {
+        Ok(lock(&self.reader.memory).state())
+    }
+
+    async fn get_log_reader(&mut self) -> LogReader {
+        self.reader.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> Result<(), StorageError<u64>> {
+        let vote = *vote;
+        self.ask(|done| Work::Vote { vote, done })
+            .await
+            .map_err(|error| StorageIOError::write_vote(&error))?;
+        *self.vote.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(vote);
+        Ok(())
+    }
+
+    async fn read_vote(&mut self) -> Result<Option<Vote>, StorageError<u64>> {
+        Ok(*self.vote.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: LogFlushed<Types>) -> Result<(), StorageError<u64>>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let entries = entries.into_iter().collect();
+        let done = Box::new(move |result| callback.log_io_completed(result));
+        self.append_entries(entries, done).await.map_err(|error| StorageIOError::write_logs(&error).into())
+    }
+
+    async fn truncate(&mut self, log_id: LogId) -> Result<(), StorageError<u64>> {
+        self.truncate_since(log_id.index).await.map_err(|error| StorageIOError::write_logs(&error).into())
+    }
+
+    async fn purge(&mut self, log_id: LogId) -> Result<(), StorageError<u64>> {
+        self.purge_upto(log_id).await.map_err(|error| StorageIOError::write_logs(&error).into())
+    }
+}

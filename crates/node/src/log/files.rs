@@ -1,0 +1,247 @@
+//! The log on disk, as one writer sees it. Every change here leaves, wherever it is cut off, a folder that
+//! [`open`](super::open) takes for the log before the change or after it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::mark::{Mark, MarkFile};
+use super::memory::{Memory, Segment};
+use super::segment::{self, HEADER_BYTES, Header};
+use crate::disk::{Disk, DiskFile};
+use crate::fault::{At, Fault, Operation};
+use crate::types::{Entry, LogId, Vote};
+use crate::vote::VoteFile;
+
+/// The folder of the log.
+pub(crate) const FOLDER: &str = "log";
+/// A segment that is being made. It gets its name once it is on disk, so that a named one always has a header.
+pub(crate) const UNFINISHED: &str = "log/unfinished";
+
+/// The files of the log, open.
+#[derive(Debug)]
+pub(crate) struct Files {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) cluster: u128,
+    pub(crate) segment_bytes: u64,
+    pub(crate) mark: MarkFile,
+    pub(crate) vote: VoteFile,
+    pub(crate) memory: Arc<Mutex<Memory>>,
+    /// The last entry on disk.
+    pub(crate) last: Option<LogId>,
+    /// What is about to be written, kept for its memory.
+    pub(crate) buffer: Vec<u8>,
+}
+
+/// Locks what is known of the log. Nobody panics while holding this.
+pub(crate) fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
+    memory.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes an empty log in a folder that has none.
+pub(crate) fn create(disk: &dyn Disk, cluster: u128) -> Result<(), Fault> {
+    disk.create_dir(FOLDER).at(Operation::Create, || disk.show(FOLDER))?;
+    create_segment(disk, &Header { cluster, first: 0, before: None, beginning: true })?;
+    MarkFile::create(disk, cluster, Mark { first: 0, segment: 0, offset: HEADER_BYTES })?;
+    VoteFile::create(disk, cluster)?;
+    sync_folder(disk)?;
+    disk.sync_dir("").at(Operation::Sync, || disk.show(""))
+}
+
+fn create_segment(disk: &dyn Disk, header: &Header) -> Result<Segment, Fault> {
+    let show = || disk.show(UNFINISHED);
+    let file = disk.open(UNFINISHED, true).at(Operation::Create, show)?;
+    file.set_len(0).at(Operation::Shorten, show)?;
+    file.write_at(&header.encode(), 0).at(Operation::Write, show)?;
+    file.sync().at(Operation::Sync, show)?;
+    disk.rename(UNFINISHED, &segment::path(header.first)).at(Operation::Rename, show)?;
+    sync_folder(disk)?;
+    let seed = header.seed();
+    Ok(Segment { first: header.first, seed, file, positions: Vec::new(), end: HEADER_BYTES })
+}
+
+pub(crate) fn sync_folder(disk: &dyn Disk) -> Result<(), Fault> {
+    disk.sync_dir(FOLDER).at(Operation::Sync, || disk.show(FOLDER))
+}
+
+pub(crate) fn sync_file(disk: &dyn Disk, file: &dyn DiskFile, first: u64) -> Result<(), Fault> {
+    let started = Instant::now();
+    file.sync().at(Operation::Sync, || disk.show(&segment::path(first)))?;
+    metrics::histogram!("earmark_node_fsync_seconds").record(started.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Where a segment ends, without its positions.
+struct Tail {
+    first: u64,
+    next: u64,
+    end: u64,
+    seed: segment::Seed,
+    file: Arc<dyn DiskFile>,
+}
+
+impl Files {
+    fn tail(&self) -> Option<Tail> {
+        lock(&self.memory).segments.last().map(|segment| Tail {
+            first: segment.first,
+            next: segment.next(),
+            end: segment.end,
+            seed: segment.seed.clone(),
+            file: Arc::clone(&segment.file),
+        })
+    }
+
+    fn show(&self, first: u64) -> String {
+        self.disk.show(&segment::path(first))
+    }
+
+    /// Where the log now begins and ends.
+    fn mark(&self) -> Option<Mark> {
+        let memory = lock(&self.memory);
+        let (first, last) = (memory.segments.first()?, memory.segments.last()?);
+        Some(Mark { first: first.first, segment: last.first, offset: last.end })
+    }
+
+    fn set_mark(&mut self) -> Result<(), Fault> {
+        self.mark().map_or(Ok(()), |mark| self.mark.set(mark))
+    }
+
+    /// Writes entries, and returns when they are on disk. [`advance_mark`](Files::advance_mark) is to follow.
+    pub(crate) fn append(&mut self, entries: &[Entry]) -> Result<(), Fault> {
+        let Some(first) = entries.first().map(|entry| entry.log_id.index) else { return Ok(()) };
+        let Some(mut tail) = self.tail() else { return Ok(()) };
+        if tail.next != first {
+            // Only the first entry ever may stand elsewhere than after the last one.
+            self.begin(first, None)?;
+        } else if tail.end >= self.segment_bytes && tail.end > HEADER_BYTES {
+            self.roll(first)?;
+        }
+        tail = self.tail().unwrap_or(tail);
+
+        self.buffer.clear();
+        let mut positions = Vec::with_capacity(entries.len());
+        for entry in entries {
+            positions.push(tail.end.wrapping_add(self.buffer.len() as u64));
+            segment::put_record(&tail.seed, entry, tail.end, &mut self.buffer).map_err(|bytes| {
+                Fault::Io {
+                    operation: Operation::Write,
+                    path: self.show(tail.first),
+                    source: std::io::Error::other(format!(
+                        "entry {} is too long: {bytes} bytes",
+                        entry.log_id.index
+                    )),
+                }
+            })?;
+        }
+        tail.file.write_at(&self.buffer, tail.end).at(Operation::Write, || self.show(tail.first))?;
+        sync_file(&*self.disk, &*tail.file, tail.first)?;
+
+        self.last = entries.last().map(|entry| entry.log_id);
+        let mut memory = lock(&self.memory);
+        if let Some(segment) = memory.segments.last_mut() {
+            segment.positions.append(&mut positions);
+            segment.end = tail.end.wrapping_add(self.buffer.len() as u64);
+        }
+        memory.evict();
+        drop(memory);
+        self.count_bytes();
+        Ok(())
+    }
+
+    /// Lets the mark follow what was appended.
+    pub(crate) fn advance_mark(&mut self) -> Result<(), Fault> {
+        self.mark().map_or(Ok(()), |mark| self.mark.advance(mark))
+    }
+
+    /// Goes on in a new segment.
+    fn roll(&mut self, first: u64) -> Result<(), Fault> {
+        let header = Header { cluster: self.cluster, first, before: self.last, beginning: false };
+        let segment = create_segment(&*self.disk, &header)?;
+        lock(&self.memory).segments.push(segment);
+        // From here on the segment cannot vanish unnoticed.
+        self.set_mark()
+    }
+
+    /// Removes the entries from an index on; `last` is the one before.
+    pub(crate) fn truncate(&mut self, since: u64, last: Option<LogId>) -> Result<(), Fault> {
+        self.last = last;
+        let (cut, file, offset, later, first) = {
+            let memory = lock(&self.memory);
+            let keep = memory.segments.partition_point(|segment| segment.first <= since).max(1);
+            let Some(segment) = keep.checked_sub(1).and_then(|at| memory.segments.get(at)) else {
+                return Ok(());
+            };
+            let later = memory.segments.iter().skip(keep).map(|segment| segment.first).collect::<Vec<_>>();
+            let first = memory.segments.first().map_or(0, |segment| segment.first);
+            let offset = if since <= segment.first { HEADER_BYTES } else { segment.position(since) };
+            if later.is_empty() && offset == segment.end {
+                return Ok(());
+            }
+            (segment.first, Arc::clone(&segment.file), offset, later, first)
+        };
+        self.mark.set(Mark { first, segment: cut, offset })?;
+        for first in later.into_iter().rev() {
+            self.disk.remove(&segment::path(first)).at(Operation::Remove, || self.show(first))?;
+            // One at a time, for a segment that is gone while a later one is there would look like a loss.
+            sync_folder(&*self.disk)?;
+        }
+        file.set_len(offset).at(Operation::Shorten, || self.show(cut))?;
+        sync_file(&*self.disk, &*file, cut)?;
+
+        let mut memory = lock(&self.memory);
+        memory.segments.retain(|segment| segment.first <= cut);
+        if let Some(segment) = memory.segments.last_mut() {
+            let kept = segment.positions.partition_point(|&position| position < offset);
+            segment.positions.truncate(kept);
+            segment.end = offset;
+        }
+        drop(memory);
+        self.count_bytes();
+        Ok(())
+    }
+
+    /// Removes the segments that hold nothing after an index.
+    pub(crate) fn purge(&mut self, upto: u64) -> Result<(), Fault> {
+        let gone = {
+            let mut memory = lock(&self.memory);
+            let whole = memory.segments.partition_point(|segment| segment.next() <= upto.wrapping_add(1));
+            let gone = whole.min(memory.segments.len().saturating_sub(1));
+            memory.segments.drain(..gone).map(|segment| segment.first).collect::<Vec<_>>()
+        };
+        if gone.is_empty() { Ok(()) } else { self.forget(gone) }
+    }
+
+    /// Lets the log begin anew after an id, in a segment of its own.
+    pub(crate) fn begin(&mut self, first: u64, before: Option<LogId>) -> Result<(), Fault> {
+        self.truncate(first, before)?;
+        let header = Header { cluster: self.cluster, first, before, beginning: true };
+        let segment = create_segment(&*self.disk, &header)?;
+        let old = std::mem::replace(&mut lock(&self.memory).segments, vec![segment]);
+        self.forget(old.into_iter().map(|segment| segment.first).filter(|&old| old != first).collect())
+    }
+
+    /// Removes segments that are no part of the log any more. The mark says so first, so that those which are left
+    /// over are not taken for the log.
+    fn forget(&mut self, gone: Vec<u64>) -> Result<(), Fault> {
+        self.set_mark()?;
+        for first in gone {
+            self.disk.remove(&segment::path(first)).at(Operation::Remove, || self.show(first))?;
+        }
+        self.count_bytes();
+        sync_folder(&*self.disk)
+    }
+
+    /// Keeps a vote.
+    pub(crate) fn save_vote(&mut self, vote: Vote) -> Result<(), Fault> {
+        self.vote.save(vote)
+    }
+
+    /// Brings the mark to the disk, so that whatever is wrong later is known for damage.
+    pub(crate) fn close(&mut self) -> Result<(), Fault> {
+        self.set_mark()
+    }
+
+    pub(crate) fn count_bytes(&self) {
+        let bytes = lock(&self.memory).segments.iter().map(|segment| segment.end).sum::<u64>();
+        metrics::gauge!("earmark_node_log_bytes").set(bytes as f64);
+    }
+}

@@ -1,0 +1,284 @@
+//! The Book as the state of the log.
+
+use std::collections::BTreeSet;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use earmark_core::{Book, Config, Frozen};
+use openraft::storage::RaftStateMachine;
+use openraft::{
+    EntryPayload, RaftSnapshotBuilder, Snapshot, SnapshotMeta, StorageError, StorageIOError, StoredMembership,
+};
+use tokio::sync::watch;
+
+use crate::batch::Reader;
+use crate::disk::{Disk, DiskFile};
+use crate::failure::Failure;
+use crate::fault::{At, Fault, Operation};
+use crate::journal::{Journal, JournalOptions, JournalPosition};
+use crate::snapshot::{Header, INCOMING_JOURNAL, SnapshotData, Snapshots};
+use crate::types::{Applied, Entry, LogId, Member, Types};
+
+/// What the entries of the log make.
+pub(crate) struct State {
+    pub(crate) book: Book,
+    pub(crate) applied: Option<LogId>,
+    pub(crate) membership: StoredMembership<u64, Member>,
+    /// Every id that a node ever had.
+    pub(crate) ids: BTreeSet<u64>,
+}
+
+/// The state, where it is kept, and what it is kept by.
+pub(crate) struct Shelf {
+    state: Mutex<State>,
+    pub(crate) journal: Journal,
+    pub(crate) snapshots: Snapshots,
+    pub(crate) disk: Arc<dyn Disk>,
+    failure: Failure,
+    /// The index of the last entry that was applied, for those who wait for one.
+    applied: watch::Sender<Option<u64>>,
+    /// Bytes of entries that are in no snapshot yet.
+    since_snapshot: AtomicU64,
+}
+
+impl Shelf {
+    /// Reads the newest snapshot, and the journal as far as it goes.
+    pub(crate) fn open(disk: Arc<dyn Disk>, cluster: u128, failure: Failure) -> Result<Shelf, Fault> {
+        let table_seed = table_seed();
+        let (snapshots, found) = Snapshots::open(Arc::clone(&disk), cluster, table_seed)?;
+        let (header, book) =
+            found.unwrap_or_else(|| (Header::default(), Book::new(Config::default(), table_seed)));
+        let options = JournalOptions::new(cluster);
+        let journal = Journal::open(Arc::clone(&disk), options, Some(header.journal))?;
+        let Header { applied, membership, ids, .. } = header;
+        let (sender, _) = watch::channel(applied.map(|id| id.index));
+        Ok(Shelf {
+            state: Mutex::new(State { book, applied, membership, ids }),
+            journal,
+            snapshots,
+            disk,
+            failure,
+            applied: sender,
+            since_snapshot: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What went wrong for good, if anything did.
+    pub(crate) fn failure(&self) -> &Failure {
+        &self.failure
+    }
+
+    /// Waits until an entry is applied here.
+    pub(crate) async fn applied(&self, index: u64) {
+        let mut applied = self.applied.subscribe();
+        // The sender lives as long as this shelf, so that there is always an end to the wait or none at all.
+        _ = applied.wait_for(|applied| applied.is_some_and(|applied| applied >= index)).await;
+    }
+
+    /// Bytes of entries that are in no snapshot yet.
+    pub(crate) fn since_snapshot(&self) -> u64 {
+        self.since_snapshot.load(Ordering::Relaxed)
+    }
+
+    /// Everything at one place of the log. Cheap: the Book is shared until it changes.
+    fn freeze(&self) -> (Header, Frozen) {
+        let mut state = self.lock();
+        let header = Header {
+            applied: state.applied,
+            membership: state.membership.clone(),
+            ids: state.ids.clone(),
+            journal: self.journal.position(),
+        };
+        self.since_snapshot.store(0, Ordering::Relaxed);
+        (header, state.book.freeze())
+    }
+
+    /// Takes the part of the journal that came with a snapshot: chunks, each behind its length.
+    fn import(&self, file: &dyn DiskFile, position: JournalPosition) -> Result<(), Fault> {
+        let shown = || self.disk.show(INCOMING_JOURNAL);
+        let len = file.len().at(Operation::Read, shown)?;
+        let mut offset = 0;
+        while offset < len {
+            let mut lead = [0; 4];
+            file.read_at(&mut lead, offset).at(Operation::Read, shown)?;
+            let mut chunk = vec![0; u32::from_le_bytes(lead) as usize];
+            file.read_at(&mut chunk, offset + 4).at(Operation::Read, shown)?;
+            offset += 4 + chunk.len() as u64;
+            self.journal.import(&chunk)?;
+        }
+        self.journal.finish_import(position)?;
+        Ok(())
+    }
+
+    fn install(&self, data: &SnapshotData) -> Result<(), Fault> {
+        let arrived = self.snapshots.adopt(&data.saved)?;
+        let book = self.snapshots.restore(&arrived, table_seed())?;
+        if let Some(file) = &data.journal {
+            self.import(&**file, data.saved.header.journal)?;
+        }
+        let saved = self.snapshots.publish(arrived)?;
+        let Header { applied, membership, ids, .. } = saved.header;
+        *self.lock() = State { book, applied, membership, ids };
+        self.since_snapshot.store(0, Ordering::Relaxed);
+        self.applied.send_replace(applied.map(|id| id.index));
+        Ok(())
+    }
+}
+
+fn table_seed() -> u64 {
+    RandomState::new().hash_one(0)
+}
+
+/// Applies the log.
+pub struct Machine {
+    shelf: Arc<Shelf>,
+    reader: Reader,
+}
+
+impl Machine {
+    pub(crate) fn new(shelf: Arc<Shelf>) -> Machine {
+        Machine { shelf, reader: Reader::default() }
+    }
+
+    fn apply_entry(&mut self, entry: Entry) -> Result<Applied, String> {
+        let mut state = self.shelf.lock();
+        let index = entry.log_id.index;
+        let outcomes = match entry.payload {
+            EntryPayload::Blank => Vec::new(),
+            EntryPayload::Normal(batch) => {
+                let bytes = batch.0.len() as u64;
+                self.shelf.since_snapshot.fetch_add(bytes, Ordering::Relaxed);
+                let applied = self.reader.apply(&mut state.book, index, &batch);
+                applied.map_err(|error| format!("entry {index} of the log cannot be applied: {error}"))?
+            }
+            EntryPayload::Membership(membership) => {
+                state.ids.extend(membership.nodes().map(|(id, _)| *id));
+                state.membership = StoredMembership::new(Some(entry.log_id), membership);
+                Vec::new()
+            }
+        };
+        let records = state.book.drain_journal();
+        if !records.is_empty() {
+            self.shelf.journal.append(index, &records).map_err(|fault| fault.to_string())?;
+        }
+        state.applied = Some(entry.log_id);
+        Ok(Applied(outcomes))
+    }
+}
+
+impl RaftStateMachine<Types> for Machine {
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(
+        &mut self,
+    ) -> Result<(Option<LogId>, StoredMembership<u64, Member>), StorageError<u64>> {
+        let state = self.shelf.lock();
+        Ok((state.applied, state.membership.clone()))
+    }
+
+    async fn apply<I>(&mut self, entries: I) -> Result<Vec<Applied>, StorageError<u64>>
+    where
+        I: IntoIterator<Item = Entry> + Send,
+        I::IntoIter: Send,
+    {
+        let started = Instant::now();
+        let mut results = Vec::new();
+        let mut last = None;
+        for entry in entries {
+            let log_id = entry.log_id;
+            let applied = self.apply_entry(entry).map_err(|message| {
+                self.shelf.failure.set(&message);
+                StorageError::IO { source: StorageIOError::apply(log_id, openraft::AnyError::error(message)) }
+            })?;
+            results.push(applied);
+            last = Some(log_id.index);
+        }
+        if last.is_some() {
+            self.shelf.applied.send_replace(last);
+        }
+        metrics::histogram!("earmark_node_apply_seconds").record(started.elapsed().as_secs_f64());
+        Ok(results)
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        let (header, frozen) = self.shelf.freeze();
+        Builder { shelf: Arc::clone(&self.shelf), frozen: Some((header, frozen)) }
+    }
+
+    async fn begin_receiving_snapshot(&mut self) -> Result<Box<SnapshotData>, StorageError<u64>> {
+        let shelf = Arc::clone(&self.shelf);
+        let begun = offload(&*self.shelf.disk, move || shelf.snapshots.receive()).await;
+        let saved = begun.map_err(|fault| {
+            let error = openraft::AnyError::error(fault);
+            StorageError::IO { source: StorageIOError::write_snapshot(None, error) }
+        })?;
+        Ok(Box::new(SnapshotData { saved, journal: None }))
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta<u64, Member>,
+        snapshot: Box<SnapshotData>,
+    ) -> Result<(), StorageError<u64>> {
+        let shelf = Arc::clone(&self.shelf);
+        let failed = |fault: Fault| {
+            self.shelf.failure.set(&fault);
+            let signature = Some(meta.signature());
+            StorageError::IO {
+                source: StorageIOError::write_snapshot(signature, openraft::AnyError::error(fault)),
+            }
+        };
+        offload(&*self.shelf.disk, move || shelf.install(&snapshot)).await.map_err(failed)
+    }
+
+    async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot<Types>>, StorageError<u64>> {
+        Ok(self.shelf.snapshots.current().map(|saved| Snapshot {
+            meta: saved.header.meta(),
+            snapshot: Box::new(SnapshotData { saved, journal: None }),
+        }))
+    }
+}
+
+/// Makes one snapshot, while commands go on.
+pub struct Builder {
+    shelf: Arc<Shelf>,
+    frozen: Option<(Header, Frozen)>,
+}
+
+impl Builder {
+    async fn build(&mut self) -> Result<Snapshot<Types>, Fault> {
+        let (header, frozen) = self.frozen.take().unwrap_or_else(|| self.shelf.freeze());
+        self.shelf.journal.flush().await?;
+        let shelf = Arc::clone(&self.shelf);
+        let saved = offload(&*self.shelf.disk, move || shelf.snapshots.write(header, &frozen)).await?;
+        let meta = saved.header.meta();
+        Ok(Snapshot { meta, snapshot: Box::new(SnapshotData { saved, journal: None }) })
+    }
+}
+
+impl RaftSnapshotBuilder<Types> for Builder {
+    async fn build_snapshot(&mut self) -> Result<Snapshot<Types>, StorageError<u64>> {
+        self.build().await.map_err(|fault| {
+            self.shelf.failure.set(&fault);
+            let error = openraft::AnyError::error(fault);
+            StorageError::IO { source: StorageIOError::write_snapshot(None, error) }
+        })
+    }
+}
+
+/// Runs work away from the threads that serve, and brings back what it gave.
+pub(crate) async fn offload<T: Send + 'static>(
+    disk: &dyn Disk,
+    work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+) -> Result<T, Fault> {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    disk.offload(Box::new(move || _ = sender.send(work()))).await;
+    receiver.await.map_err(|_| Fault::CutOff)?
+}

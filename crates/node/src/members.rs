@@ -1,0 +1,160 @@
+//! Who belongs to the cluster, and how that changes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use earmark_proto::peer::JoinRequest;
+use openraft::ChangeMembers;
+use tokio::time::{Instant, timeout_at};
+
+use crate::ledger::Proposer;
+use crate::types::Member;
+
+/// A learner that is no further behind than this becomes a voter; the rest it catches up with on the way.
+const LAG_MAX: u64 = 64;
+const POLL: Duration = Duration::from_millis(20);
+
+/// Why the members are as they were.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MembersError {
+    /// It will never be done like this.
+    #[error("{0}")]
+    Refused(String),
+    /// Not now, or not yet: asked again, it goes on where it was.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// Changes the members, one change at a time.
+#[derive(Clone)]
+pub(crate) struct Members {
+    pub(crate) proposer: Proposer,
+    pub(crate) cluster: u128,
+    pub(crate) changing: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// What an id stands for at present.
+enum Standing {
+    New,
+    Learner,
+    Voter,
+}
+
+impl Members {
+    /// Makes a node a member: first as a learner, and once it has caught up as a voter. Whoever is one already stays
+    /// one. An id that another data folder had is refused.
+    pub(crate) async fn add(&self, id: u64, member: Member) -> Result<(), MembersError> {
+        let Some(leader) = self.proposer.leader() else {
+            return Err(MembersError::Unavailable("no node leads now".into()));
+        };
+        if leader.id != self.proposer.id {
+            let bytes = |number: u128| Bytes::copy_from_slice(&number.to_le_bytes());
+            let (cluster, incarnation) = (bytes(self.cluster), bytes(member.incarnation));
+            let request = JoinRequest { cluster, node: id, address: member.address, incarnation };
+            return self.proposer.peers.join(&leader.address, request).await;
+        }
+        let deadline = Instant::now() + self.proposer.deadline;
+        let late = |_| MembersError::Unavailable(format!("node {id} is catching up"));
+        let _one_at_a_time = timeout_at(deadline, self.changing.lock()).await.map_err(late)?;
+        timeout_at(deadline, self.add_here(id, member)).await.map_err(late)?
+    }
+
+    async fn add_here(&self, id: u64, member: Member) -> Result<(), MembersError> {
+        let raft = &self.proposer.raft;
+        match self.standing(id, &member)? {
+            Standing::Voter => return Ok(()),
+            Standing::Learner => {}
+            Standing::New => {
+                tracing::info!(node = id, address = member.address, "a node joins as a learner");
+                raft.add_learner(id, member, false).await.map_err(unavailable)?;
+            }
+        }
+        loop {
+            let metrics = raft.metrics().borrow().clone();
+            let last = metrics.last_log_index.unwrap_or(0);
+            let matched = metrics.replication.and_then(|known| known.get(&id).copied().flatten());
+            if matched.is_some_and(|matched| matched.index + LAG_MAX >= last) {
+                break;
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        let voters = ChangeMembers::AddVoterIds(BTreeSet::from([id]));
+        raft.change_membership(voters, true).await.map_err(unavailable)?;
+        tracing::info!(node = id, "the node has caught up and is a voter now");
+        Ok(())
+    }
+
+    fn standing(&self, id: u64, member: &Member) -> Result<Standing, MembersError> {
+        let metrics = self.proposer.raft.metrics().borrow().clone();
+        let membership = metrics.membership_config.membership();
+        match membership.get_node(&id) {
+            Some(known) if known.incarnation == member.incarnation => {
+                let is_voter = membership.voter_ids().any(|voter| voter == id);
+                Ok(if is_voter { Standing::Voter } else { Standing::Learner })
+            }
+            Some(_) => Err(MembersError::Refused(format!(
+                "node {id} is a member with another data folder. If that one is lost, remove node {id} and give the \
+                 new one an id that was never used"
+            ))),
+            None if self.proposer.shelf.lock().ids.contains(&id) => Err(MembersError::Refused(format!(
+                "node id {id} was used before, and ids are never used again: choose another"
+            ))),
+            None => Ok(Standing::New),
+        }
+    }
+
+    /// Takes a node out of the cluster.
+    pub(crate) async fn remove(&self, id: u64) -> Result<(), MembersError> {
+        let Some(leader) = self.proposer.leader() else {
+            return Err(MembersError::Unavailable("no node leads now".into()));
+        };
+        if leader.id != self.proposer.id {
+            return self.proposer.peers.remove(&leader, id).await;
+        }
+        let deadline = Instant::now() + self.proposer.deadline;
+        let late = |_| MembersError::Unavailable("no majority of the nodes answered in time".into());
+        let _one_at_a_time = timeout_at(deadline, self.changing.lock()).await.map_err(late)?;
+        timeout_at(deadline, self.remove_here(id)).await.map_err(late)?
+    }
+
+    async fn remove_here(&self, id: u64) -> Result<(), MembersError> {
+        let raft = &self.proposer.raft;
+        let metrics = raft.metrics().borrow().clone();
+        let membership = metrics.membership_config.membership();
+        let voters: BTreeSet<u64> = membership.voter_ids().collect();
+        if membership.get_node(&id).is_none() {
+            return Err(MembersError::Refused(format!("node {id} is no member")));
+        }
+        if voters.len() == 1 && voters.contains(&id) {
+            let message = format!("node {id} is the only voter: without it there is no cluster");
+            return Err(MembersError::Refused(message));
+        }
+        let only = BTreeSet::from([id]);
+        let change = match voters.contains(&id) {
+            true => ChangeMembers::RemoveVoters(only),
+            false => ChangeMembers::RemoveNodes(only),
+        };
+        raft.change_membership(change, false).await.map_err(unavailable)?;
+        tracing::info!(node = id, "the node is no member any more");
+        Ok(())
+    }
+
+    /// Writes down where this node is now, if the members say something else.
+    pub(crate) async fn move_here(&self, address: &str) -> Result<(), MembersError> {
+        let raft = &self.proposer.raft;
+        let id = self.proposer.id;
+        let metrics = raft.metrics().borrow().clone();
+        let known = metrics.membership_config.membership().get_node(&id).cloned();
+        let Some(member) = known.filter(|known| known.address != address) else { return Ok(()) };
+        let moved = Member { address: address.to_owned(), ..member };
+        let change = ChangeMembers::SetNodes([(id, moved)].into());
+        raft.change_membership(change, true).await.map_err(unavailable)?;
+        Ok(())
+    }
+}
+
+fn unavailable(error: impl std::fmt::Display) -> MembersError {
+    MembersError::Unavailable(error.to_string())
+}

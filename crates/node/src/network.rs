@@ -1,0 +1,255 @@
+//! The log's own messages, from here to another node.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use earmark_proto::peer::{
+    AppendRequest, Ballot, Empty, Entry as WireEntry, JournalStateRequest, Place, SnapshotPart,
+    SnapshotStart, VoteRequest as WireVote, append_reply, snapshot_part,
+};
+use openraft::error::{
+    Fatal, NetworkError, RPCError, RaftError, ReplicationClosed, StreamingError, Timeout, Unreachable,
+};
+use openraft::network::{RPCOption, RPCTypes};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse,
+};
+use openraft::{AnyError, CommittedLeaderId, RaftNetwork, RaftNetworkFactory, Snapshot};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::clock::NodeClock;
+use crate::entry::put_payload;
+use crate::fault::{At, Fault, Operation};
+use crate::machine::{Shelf, offload};
+use crate::peers::{CallError, Peers, Target};
+use crate::snapshot::SnapshotData;
+use crate::types::{LogId, Member, Types, Vote};
+
+/// A snapshot goes in parts of so many bytes.
+const PART_BYTES: usize = 256 << 10;
+/// So many parts wait for the network.
+const PARTS_WAITING: usize = 8;
+
+type RpcError = RPCError<u64, Member, RaftError<u64>>;
+
+/// Makes the connections that the log asks for.
+pub(crate) struct Network {
+    pub(crate) id: u64,
+    pub(crate) peers: Peers,
+    pub(crate) clock: Arc<NodeClock>,
+    pub(crate) shelf: Arc<Shelf>,
+}
+
+impl RaftNetworkFactory<Types> for Network {
+    type Network = Link;
+
+    async fn new_client(&mut self, target: u64, member: &Member) -> Link {
+        Link {
+            id: self.id,
+            target: Target { id: target, address: member.address.clone() },
+            peers: self.peers.clone(),
+            clock: Arc::clone(&self.clock),
+            shelf: Arc::clone(&self.shelf),
+        }
+    }
+}
+
+/// From here to one other node.
+pub(crate) struct Link {
+    id: u64,
+    target: Target,
+    peers: Peers,
+    clock: Arc<NodeClock>,
+    shelf: Arc<Shelf>,
+}
+
+impl Link {
+    fn failed<E: std::error::Error>(&self, action: RPCTypes, error: CallError) -> RPCError<u64, Member, E> {
+        match error {
+            CallError::Failed { .. } => RPCError::Unreachable(Unreachable::new(&error)),
+            CallError::Late { deadline, .. } => {
+                let Link { id, target, .. } = self;
+                RPCError::Timeout(Timeout { action, id: *id, target: target.id, timeout: deadline })
+            }
+        }
+    }
+
+    /// Sends a whole snapshot, with the part of the journal that is not there yet.
+    async fn send(
+        &self,
+        vote: Vote,
+        snapshot: Snapshot<Types>,
+        option: &RPCOption,
+    ) -> Result<Vote, CallError> {
+        let address = &self.target.address;
+        let failed = |message: String| CallError::Failed { address: address.clone(), message };
+        let mut client = self.peers.client(address);
+        let route = Some(self.peers.route(self.target.id));
+        let state = client.journal_state(JournalStateRequest { route: route.clone() });
+        let has = self.peers.call(address, option.hard_ttl(), state).await?.records;
+
+        let (sender, receiver) = mpsc::channel(PARTS_WAITING);
+        let start = SnapshotStart { route, vote: Some(ballot(vote)) };
+        let reading = tokio::spawn(read_out(Arc::clone(&self.shelf), *snapshot.snapshot, has, start, sender));
+        let sent = client.install_snapshot(ReceiverStream::new(receiver));
+        let reply = self.peers.call(address, option.hard_ttl(), sent).await;
+        // What could not be read here is the reason for whatever the other node says.
+        reading
+            .await
+            .map_err(|error| failed(error.to_string()))?
+            .map_err(|fault| failed(fault.to_string()))?;
+        reply?.vote.map(vote_of).ok_or_else(|| failed("it answered with nothing".into()))
+    }
+}
+
+/// Reads a snapshot and the rest of its journal, part by part; stops when nobody takes them any more.
+async fn read_out(
+    shelf: Arc<Shelf>,
+    data: SnapshotData,
+    has: u64,
+    start: SnapshotStart,
+    parts: mpsc::Sender<SnapshotPart>,
+) -> Result<(), Fault> {
+    let send = async |part: snapshot_part::Part| parts.send(SnapshotPart { part: Some(part) }).await.is_ok();
+    if !send(snapshot_part::Part::Start(start)).await {
+        return Ok(());
+    }
+    let saved = data.saved;
+    let mut offset = 0;
+    while offset < saved.len {
+        let len = usize::try_from(saved.len - offset).unwrap_or(PART_BYTES).min(PART_BYTES);
+        let (file, path) = (Arc::clone(&saved.file), saved.path.clone());
+        let part = offload(&*shelf.disk, move || {
+            let mut part = vec![0; len];
+            file.read_at(&mut part, offset).at(Operation::Read, || path)?;
+            Ok(Bytes::from(part))
+        });
+        if !send(snapshot_part::Part::Snapshot(part.await?)).await {
+            return Ok(());
+        }
+        offset += len as u64;
+    }
+    let mut stream = shelf.journal.read_stream(has.saturating_add(1), saved.header.journal);
+    loop {
+        let (rest, chunk) = offload(&*shelf.disk, move || {
+            let chunk = stream.next().transpose()?;
+            Ok((stream, chunk))
+        })
+        .await?;
+        stream = rest;
+        let Some(chunk) = chunk else { break };
+        if !send(snapshot_part::Part::Journal(chunk)).await {
+            return Ok(());
+        }
+    }
+    _ = send(snapshot_part::Part::End(Empty {})).await;
+    Ok(())
+}
+
+impl RaftNetwork<Types> for Link {
+    async fn append_entries(
+        &mut self,
+        rpc: AppendEntriesRequest<Types>,
+        option: RPCOption,
+    ) -> Result<AppendEntriesResponse<u64>, RpcError> {
+        let entries = rpc.entries.iter().map(|entry| {
+            let mut payload = Vec::new();
+            put_payload(&entry.payload, &mut payload);
+            WireEntry { place: Some(place(entry.log_id)), payload: Bytes::from(payload) }
+        });
+        let last = self.shelf.lock().book.time();
+        let request = AppendRequest {
+            route: Some(self.peers.route(self.target.id)),
+            vote: Some(ballot(rpc.vote)),
+            before: rpc.prev_log_id.map(place),
+            entries: entries.collect(),
+            committed: rpc.leader_commit.map(place),
+            log_time_unix_ms: self.clock.now(last).log.get(),
+        };
+        let address = &self.target.address;
+        let mut client = self.peers.client(address);
+        let reply = self.peers.call(address, option.hard_ttl(), client.append(request)).await;
+        let reply = reply.map_err(|error| self.failed(RPCTypes::AppendEntries, error))?;
+        match reply.result {
+            Some(append_reply::Result::Success(_)) => Ok(AppendEntriesResponse::Success),
+            Some(append_reply::Result::Partial(partial)) => {
+                Ok(AppendEntriesResponse::PartialSuccess(partial.place.map(log_id)))
+            }
+            Some(append_reply::Result::Conflict(_)) => Ok(AppendEntriesResponse::Conflict),
+            Some(append_reply::Result::HigherVote(vote)) => {
+                Ok(AppendEntriesResponse::HigherVote(vote_of(vote)))
+            }
+            None => Err(RPCError::Network(NetworkError::new(&AnyError::error("it answered with nothing")))),
+        }
+    }
+
+    async fn vote(
+        &mut self,
+        rpc: VoteRequest<u64>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<u64>, RpcError> {
+        let request = WireVote {
+            route: Some(self.peers.route(self.target.id)),
+            vote: Some(ballot(rpc.vote)),
+            last: rpc.last_log_id.map(place),
+        };
+        let address = &self.target.address;
+        let mut client = self.peers.client(address);
+        let reply = self.peers.call(address, option.hard_ttl(), client.vote(request)).await;
+        let reply = reply.map_err(|error| self.failed(RPCTypes::Vote, error))?;
+        match reply.vote {
+            Some(vote) => Ok(VoteResponse {
+                vote: vote_of(vote),
+                vote_granted: reply.granted,
+                last_log_id: reply.last.map(log_id),
+            }),
+            None => Err(RPCError::Network(NetworkError::new(&AnyError::error("it answered with nothing")))),
+        }
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: Snapshot<Types>,
+        cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
+        option: RPCOption,
+    ) -> Result<SnapshotResponse<u64>, StreamingError<Types, Fatal<u64>>> {
+        let sent = tokio::select! {
+            closed = cancel => return Err(StreamingError::Closed(closed)),
+            sent = self.send(vote, snapshot, &option) => sent,
+        };
+        match sent {
+            Ok(vote) => Ok(SnapshotResponse::new(vote)),
+            Err(error @ CallError::Failed { .. }) => {
+                Err(StreamingError::Unreachable(Unreachable::new(&error)))
+            }
+            Err(CallError::Late { deadline, .. }) => Err(StreamingError::Timeout(Timeout {
+                action: RPCTypes::InstallSnapshot,
+                id: self.id,
+                target: self.target.id,
+                timeout: deadline,
+            })),
+        }
+    }
+}
+
+pub(crate) fn ballot(vote: Vote) -> Ballot {
+    Ballot { term: vote.leader_id.term, node: vote.leader_id.node_id, committed: vote.committed }
+}
+
+pub(crate) fn vote_of(ballot: Ballot) -> Vote {
+    match ballot.committed {
+        true => Vote::new_committed(ballot.term, ballot.node),
+        false => Vote::new(ballot.term, ballot.node),
+    }
+}
+
+pub(crate) fn place(id: LogId) -> Place {
+    Place { term: id.leader_id.term, node: id.leader_id.node_id, index: id.index }
+}
+
+pub(crate) fn log_id(place: Place) -> LogId {
+    LogId::new(CommittedLeaderId::new(place.term, place.node), place.index)
+}

@@ -1,0 +1,576 @@
+//! A node: everything above, put together.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use earmark_admission::{
+    Answer, BookBackend, Cluster, ClusterError, ClusterStatus, MachineTime, MemberStatus, Submitter,
+    TimeSource,
+};
+use earmark_proto::peer::JoinRequest;
+use earmark_proto::peer::peer_service_server::PeerServiceServer;
+use openraft::{Config, SnapshotPolicy};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::clock::NodeClock;
+use crate::disk::Disk;
+use crate::failure::Failure;
+use crate::fault::Fault;
+use crate::identity::{Expected, Folder, FolderLock, Identity};
+use crate::keeper::NodeKeeper;
+use crate::ledger::{NodeLedger, Proposer};
+use crate::log::{LogStore, Options as LogOptions};
+use crate::machine::{Machine, Shelf, offload};
+use crate::members::{Members, MembersError};
+use crate::net::{Connection, Listener, Net, RealNet};
+use crate::network::Network;
+use crate::peers::{MESSAGE_BYTES_MAX, Peers};
+use crate::reads::Reads;
+use crate::runtime::random;
+use crate::service::Service;
+use crate::types::{Member, Raft};
+
+/// How often what needs no hurry is looked at: snapshots, metrics, and where this node is.
+const HOUSEKEEPING: Duration = Duration::from_millis(500);
+/// How long a node that was not let in waits before it asks again.
+const JOIN_AGAIN: Duration = Duration::from_millis(500);
+
+/// How nodes agree, in time.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// How often a leader shows that it is there.
+    pub heartbeat: Duration,
+    /// A follower that heard nothing for so long, or up to twice as long, wants to lead.
+    pub election: Duration,
+    /// How long a caller waits for a majority.
+    pub deadline: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing {
+            heartbeat: Duration::from_millis(250),
+            election: Duration::from_millis(1_000),
+            deadline: Duration::from_secs(5),
+        }
+    }
+}
+
+/// How a node is set up.
+pub struct NodeOptions {
+    /// Its data folder.
+    pub disk: Arc<dyn Disk>,
+    /// Its id; that of the folder if there is one, else 1.
+    pub id: Option<u64>,
+    /// Where its peers reach it, `host:port`. Without it there can be no others.
+    pub peer_listen: Option<String>,
+    /// Nodes of the cluster that it is to join. Without any, a new folder begins a cluster of its own.
+    pub join: Vec<String>,
+    /// How nodes agree, in time.
+    pub timing: Timing,
+    /// Where time comes from.
+    pub time: Arc<dyn TimeSource>,
+    /// How nodes reach each other.
+    pub net: Arc<dyn Net>,
+    /// How the log is kept.
+    pub log: LogOptions,
+    /// A snapshot is made once the log has grown by so much, or by half the size of the last snapshot if that is more.
+    pub snapshot_bytes: u64,
+    /// So many entries stay in the log behind a snapshot, for followers that are a little behind.
+    pub keep_entries: u64,
+    /// The most reserves that wait. For completes a quarter more may.
+    pub queue_max: usize,
+}
+
+impl NodeOptions {
+    /// The usual, on a data folder.
+    #[must_use]
+    pub fn new(disk: Arc<dyn Disk>) -> NodeOptions {
+        NodeOptions {
+            disk,
+            id: None,
+            peer_listen: None,
+            join: Vec::new(),
+            timing: Timing::default(),
+            time: Arc::new(MachineTime::new()),
+            net: Arc::new(RealNet),
+            log: LogOptions::default(),
+            snapshot_bytes: 256 << 20,
+            keep_entries: 1_000,
+            queue_max: 65_536,
+        }
+    }
+}
+
+/// Why a node cannot start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// Its data folder cannot be used.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// It cannot listen.
+    #[error("cannot listen for other nodes at {address}: {source}. Choose another --peer-listen")]
+    Listen {
+        /// Where.
+        address: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// None of the nodes to join can be reached.
+    #[error("cannot join a cluster: {0}. Check --join, and that one of these nodes runs")]
+    Unreachable(String),
+    /// What was asked for makes no sense together.
+    #[error("{0}")]
+    Invalid(String),
+    /// The log cannot be started.
+    #[error("cannot start: {0}")]
+    Raft(String),
+}
+
+/// A backend on a replicated Book.
+pub type NodeBackend = BookBackend<NodeKeeper>;
+
+/// A node that runs.
+pub struct Node {
+    identity: Identity,
+    proposer: Proposer,
+    members: Members,
+    keeper: Arc<NodeKeeper>,
+    backend: Arc<NodeBackend>,
+    log: LogStore,
+    address: Option<String>,
+    stop: watch::Sender<bool>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+    _lock: FolderLock,
+}
+
+/// What is there before anything runs.
+struct Ground {
+    identity: Identity,
+    lock: FolderLock,
+    listener: Option<Box<dyn Listener>>,
+    peers: Peers,
+}
+
+impl Node {
+    /// Opens or makes the data folder, and starts. A node that joins asks to be made a member in the background.
+    ///
+    /// # Errors
+    /// When the folder cannot be used, or what it needs cannot be reached; then nothing was written.
+    pub async fn open(options: NodeOptions) -> Result<Node, NodeError> {
+        let Ground { identity, lock, listener, peers } = prepare(&options).await?;
+        let Identity { cluster, node: id, incarnation, is_founder } = identity;
+        let failure = Failure::default();
+        let disk = Arc::clone(&options.disk);
+        let (its_disk, its_failure) = (Arc::clone(&disk), failure.clone());
+        let shelf = offload(&*disk, move || Shelf::open(its_disk, cluster, its_failure)).await?;
+        let shelf = Arc::new(shelf);
+        let log = LogStore::open(disk, cluster, options.log, failure).await?;
+        let clock = Arc::new(NodeClock::new(Arc::clone(&options.time)));
+        let network =
+            Network { id, peers: peers.clone(), clock: Arc::clone(&clock), shelf: Arc::clone(&shelf) };
+        let config = Arc::new(config(&options).map_err(|error| NodeError::Invalid(error.to_string()))?);
+        let machine = Machine::new(Arc::clone(&shelf));
+        let raft = Raft::new(id, config, network, log.clone(), machine).await;
+        let raft = raft.map_err(|error| NodeError::Raft(error.to_string()))?;
+        let deadline = options.timing.deadline;
+        let proposer = Proposer { id, raft, shelf, clock, peers, deadline };
+        let address = listener.as_ref().map(|listener| listener.address());
+        let member = Member { address: address.clone().unwrap_or_default(), incarnation };
+        if is_founder
+            && !proposer.raft.is_initialized().await.map_err(|error| NodeError::Raft(error.to_string()))?
+        {
+            let members = BTreeMap::from([(id, member.clone())]);
+            let begun = proposer.raft.initialize(members).await;
+            begun.map_err(|error| NodeError::Raft(error.to_string()))?;
+        }
+        let node = Node::assemble(identity, proposer, log, address, lock, options.queue_max);
+        node.serve(listener);
+        node.keep_house(options.snapshot_bytes);
+        if !is_founder {
+            node.join(options.join, member);
+        }
+        Ok(node)
+    }
+
+    fn assemble(
+        identity: Identity,
+        proposer: Proposer,
+        log: LogStore,
+        address: Option<String>,
+        lock: FolderLock,
+        queue_max: usize,
+    ) -> Node {
+        let changing = Arc::default();
+        let members = Members { proposer: proposer.clone(), cluster: identity.cluster, changing };
+        let keeper = Arc::new(NodeKeeper {
+            proposer: proposer.clone(),
+            reads: Reads::start(proposer.clone()),
+            submitter: Submitter::start(NodeLedger(proposer.clone()), queue_max),
+            is_stopped: AtomicBool::new(false),
+        });
+        let backend = Arc::new(BookBackend::new(Arc::clone(&keeper)));
+        let (stop, _) = watch::channel(false);
+        let tasks = Mutex::default();
+        Node { identity, proposer, members, keeper, backend, log, address, stop, tasks, _lock: lock }
+    }
+
+    /// The backend to serve from.
+    #[must_use]
+    pub fn backend(&self) -> Arc<NodeBackend> {
+        Arc::clone(&self.backend)
+    }
+
+    /// Whose data folder it runs on.
+    #[must_use]
+    pub const fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Where its peers reach it.
+    #[must_use]
+    pub fn peer_address(&self) -> Option<&str> {
+        self.address.as_deref()
+    }
+
+    /// What stopped it, once something did.
+    #[must_use]
+    pub fn failure(&self) -> &Failure {
+        self.proposer.shelf.failure()
+    }
+
+    /// Makes a snapshot now, and waits until it is on disk; gives the last index in it.
+    ///
+    /// # Errors
+    /// When the node has stopped.
+    pub async fn snapshot(&self) -> Result<Option<u64>, String> {
+        let raft = &self.proposer.raft;
+        let applied = raft.metrics().borrow().last_applied.map(|id| id.index);
+        raft.trigger().snapshot().await.map_err(|error| error.to_string())?;
+        let mut metrics = raft.metrics();
+        let made = metrics.wait_for(|metrics| {
+            metrics.snapshot.map(|id| id.index) >= applied || metrics.running_state.is_err()
+        });
+        let snapshot = made.await.map_err(|error| error.to_string())?.snapshot;
+        Ok(snapshot.map(|id| id.index))
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut stop = self.stop.subscribe();
+        let handle = tokio::spawn(async move {
+            tokio::select! {
+                () = task => {}
+                _ = stop.wait_for(|stop| *stop) => {}
+            }
+        });
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
+    }
+
+    fn serve(&self, listener: Option<Box<dyn Listener>>) {
+        let Some(mut listener) = listener else { return };
+        let service = Service {
+            cluster: self.identity.cluster,
+            incarnation: self.identity.incarnation,
+            proposer: self.proposer.clone(),
+            reads: self.keeper.reads.clone(),
+            members: self.members.clone(),
+            receiving: Arc::default(),
+        };
+        let (sender, incoming) = tokio::sync::mpsc::channel::<std::io::Result<Connection>>(16);
+        self.spawn(async move {
+            loop {
+                match listener.accept().await {
+                    Ok(connection) => {
+                        if sender.send(Ok(connection)).await.is_err() {
+                            return;
+                        }
+                    }
+                    // Too many open files, say: the next connection may fare better.
+                    Err(error) => {
+                        tracing::warn!("a connection of another node failed: {error}");
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                }
+            }
+        });
+        self.spawn(async move {
+            let service = PeerServiceServer::new(service)
+                .max_decoding_message_size(MESSAGE_BYTES_MAX)
+                .max_encoding_message_size(MESSAGE_BYTES_MAX);
+            let incoming = tokio_stream::wrappers::ReceiverStream::new(incoming);
+            let served = tonic::transport::Server::builder()
+                .initial_stream_window_size(4 << 20)
+                .initial_connection_window_size(8 << 20)
+                .add_service(service)
+                .serve_with_incoming(incoming)
+                .await;
+            if let Err(error) = served {
+                tracing::error!("this node no longer serves the others: {error}");
+            }
+        });
+    }
+
+    /// Asks to be made a member until it is one.
+    fn join(&self, addresses: Vec<String>, member: Member) {
+        let (proposer, id) = (self.proposer.clone(), self.identity.node);
+        let bytes = |number: u128| Bytes::copy_from_slice(&number.to_le_bytes());
+        let request = JoinRequest {
+            cluster: bytes(self.identity.cluster),
+            node: id,
+            address: member.address,
+            incarnation: bytes(member.incarnation),
+        };
+        self.spawn(async move {
+            loop {
+                let metrics = proposer.raft.metrics().borrow().clone();
+                if metrics.membership_config.membership().voter_ids().any(|voter| voter == id) {
+                    return;
+                }
+                for address in &addresses {
+                    match proposer.peers.join(address, request.clone()).await {
+                        Ok(()) => tracing::info!("node {id} is a member of the cluster"),
+                        Err(MembersError::Unavailable(message)) => {
+                            tracing::info!("not a member yet: {message}")
+                        }
+                        Err(MembersError::Refused(message)) => {
+                            proposer.shelf.failure().set(&format!("cannot join the cluster: {message}"));
+                            return;
+                        }
+                    }
+                }
+                tokio::time::sleep(JOIN_AGAIN).await;
+            }
+        });
+    }
+
+    /// What is done now and then.
+    fn keep_house(&self, snapshot_bytes: u64) {
+        let (proposer, members) = (self.proposer.clone(), self.members.clone());
+        let address = self.address.clone().unwrap_or_default();
+        self.spawn(async move {
+            loop {
+                tokio::time::sleep(HOUSEKEEPING).await;
+                let last = proposer.shelf.snapshots.current().map_or(0, |saved| saved.len);
+                if proposer.shelf.since_snapshot() > snapshot_bytes.max(last / 2) {
+                    // Nothing is lost if it fails: the log is still there, and the next try comes soon.
+                    _ = proposer.raft.trigger().snapshot().await;
+                }
+                measure(&proposer);
+                if proposer.is_leader()
+                    && let Err(error) = members.move_here(&address).await
+                {
+                    tracing::warn!("the members still have the former address of this node: {error}");
+                }
+            }
+        });
+        let (raft, failure) = (self.proposer.raft.clone(), self.proposer.shelf.failure().clone());
+        self.spawn(async move {
+            let mut metrics = raft.metrics();
+            loop {
+                if let Err(fatal) = &metrics.borrow_and_update().running_state {
+                    failure.set(&format!("the log has stopped: {fatal}"));
+                    return;
+                }
+                if metrics.changed().await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Finishes what is under way, and leaves the folder as it should be left.
+    pub async fn shut_down(&self) {
+        earmark_admission::Keeper::shut_down(&self.keeper).await;
+        // The log's own tasks are told by its metrics that it has stopped on purpose.
+        self.stop.send_replace(true);
+        _ = self.proposer.raft.shutdown().await;
+        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        for task in tasks {
+            _ = task.await;
+        }
+        _ = self.proposer.shelf.journal.flush().await;
+        if let Err(error) = self.log.close().await {
+            tracing::error!("the log was not closed: {error}");
+        }
+    }
+}
+
+/// What openraft stores things in, on a folder that has a log: for tests of stores.
+///
+/// # Errors
+/// When the folder cannot be used.
+pub async fn stores(
+    disk: Arc<dyn Disk>,
+    cluster: u128,
+    log: LogOptions,
+) -> Result<(LogStore, Machine), Fault> {
+    let failure = Failure::default();
+    let shelf = Shelf::open(Arc::clone(&disk), cluster, failure.clone())?;
+    Ok((LogStore::open(disk, cluster, log, failure).await?, Machine::new(Arc::new(shelf))))
+}
+
+fn config(options: &NodeOptions) -> Result<Config, openraft::ConfigError> {
+    let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let Timing { heartbeat, election, .. } = options.timing;
+    Config {
+        cluster_name: "earmark".into(),
+        heartbeat_interval: ms(heartbeat),
+        election_timeout_min: ms(election),
+        election_timeout_max: ms(election).saturating_mul(2),
+        // A snapshot of ten million leases takes a while to send and to read.
+        install_snapshot_timeout: 600_000,
+        snapshot_policy: SnapshotPolicy::Never,
+        max_in_snapshot_log_to_keep: options.keep_entries,
+        replication_lag_threshold: options.keep_entries.saturating_mul(4).max(1_000),
+        ..Config::default()
+    }
+    .validate()
+}
+
+/// Finds out whose folder this is, or makes it. Nothing is written before everything else is known to be there.
+async fn prepare(options: &NodeOptions) -> Result<Ground, NodeError> {
+    let disk = Arc::clone(&options.disk);
+    let expected = Expected { cluster: None, node: options.id };
+    let (its_disk, id) = (Arc::clone(&disk), options.id);
+    let taken = offload(&*disk, move || Folder::take(&*its_disk, expected)).await;
+    let (folder, lock) = taken?;
+    let listener = match &options.peer_listen {
+        Some(address) => Some(
+            options
+                .net
+                .listen(address.clone())
+                .await
+                .map_err(|source| NodeError::Listen { address: address.clone(), source })?,
+        ),
+        None => None,
+    };
+    if listener.is_none() && !options.join.is_empty() {
+        let message = "a node that joins a cluster needs --peer-listen, so that the others can reach it";
+        return Err(NodeError::Invalid(message.into()));
+    }
+    let peers = |cluster, id| Peers::new(cluster, id, Arc::clone(&options.net), options.timing.deadline);
+    let identity = match folder {
+        Folder::Made(identity) => identity,
+        Folder::New => {
+            let is_founder = options.join.is_empty();
+            let node = match id {
+                Some(id) => id,
+                None if is_founder => 1,
+                None => {
+                    let message = "a node that joins a cluster needs --node-id, one that no other ever had";
+                    return Err(NodeError::Invalid(message.into()));
+                }
+            };
+            let cluster = match is_founder {
+                true => random_id(),
+                false => cluster_of(&peers(0, node), &options.join).await?,
+            };
+            let identity = Identity { cluster, node, incarnation: random_id(), is_founder };
+            let its_disk = Arc::clone(&disk);
+            let make = move || identity.format(&*its_disk, |disk| LogStore::create(disk, cluster));
+            offload(&*disk, make).await?;
+            identity
+        }
+    };
+    let peers = peers(identity.cluster, identity.node);
+    Ok(Ground { identity, lock, listener, peers })
+}
+
+fn random_id() -> u128 {
+    (u128::from(random()) << 64) | u128::from(random())
+}
+
+/// Asks the nodes to join which cluster they belong to.
+async fn cluster_of(peers: &Peers, addresses: &[String]) -> Result<u128, NodeError> {
+    let mut why = Vec::new();
+    for address in addresses {
+        match peers.hello(address).await {
+            Ok(hello) => match hello.cluster.first_chunk::<16>() {
+                Some(cluster) => return Ok(u128::from_le_bytes(*cluster)),
+                None => why.push(format!("{address} is no node of Earmark")),
+            },
+            Err(error) => why.push(error.to_string()),
+        }
+    }
+    Err(NodeError::Unreachable(why.join("; ")))
+}
+
+fn measure(proposer: &Proposer) {
+    let metrics = proposer.raft.metrics().borrow().clone();
+    let gauge = |name: &'static str, value: f64| metrics::gauge!(name).set(value);
+    gauge("earmark_node_is_leader", f64::from(u8::from(metrics.current_leader == Some(metrics.id))));
+    gauge("earmark_node_term", metrics.current_term as f64);
+    gauge("earmark_node_last_log_index", metrics.last_log_index.unwrap_or(0) as f64);
+    gauge("earmark_node_applied_index", metrics.last_applied.map_or(0, |id| id.index) as f64);
+    gauge("earmark_node_snapshot_index", metrics.snapshot.map_or(0, |id| id.index) as f64);
+    for (peer, matched) in metrics.replication.into_iter().flatten() {
+        let last = metrics.last_log_index.unwrap_or(0);
+        let lag = last.saturating_sub(matched.map_or(0, |id| id.index));
+        metrics::gauge!("earmark_node_peer_lag", "peer" => peer.to_string()).set(lag as f64);
+    }
+}
+
+impl Cluster for Node {
+    fn status(&self) -> ClusterStatus {
+        let metrics = self.proposer.raft.metrics().borrow().clone();
+        let membership = metrics.membership_config.membership();
+        let last = metrics.last_log_index.unwrap_or(0);
+        let lag = |id: &u64| {
+            let matched = metrics.replication.as_ref()?.get(id)?;
+            Some(last.saturating_sub(matched.map_or(0, |matched| matched.index)))
+        };
+        let members = membership.nodes().map(|(id, member)| MemberStatus {
+            node: *id,
+            address: member.address.clone(),
+            is_voter: membership.voter_ids().any(|voter| voter == *id),
+            lag: lag(id),
+        });
+        ClusterStatus {
+            cluster: self.identity.cluster,
+            node: self.identity.node,
+            leader: metrics.current_leader,
+            term: metrics.current_term,
+            last_log_index: metrics.last_log_index,
+            applied_index: metrics.last_applied.map(|id| id.index),
+            snapshot_index: metrics.snapshot.map(|id| id.index),
+            quorum_ack_ms: metrics.millis_since_quorum_ack,
+            members: members.collect(),
+        }
+    }
+
+    fn add(&self, node: u64, address: String) -> Answer<'_, Result<(), ClusterError>> {
+        Box::pin(async move {
+            let hello = self.proposer.peers.hello(&address).await;
+            let hello = hello.map_err(|error| ClusterError::Unavailable(error.to_string()))?;
+            if hello.cluster != self.identity.cluster.to_le_bytes().as_slice() {
+                let message = format!("the node at {address} belongs to another cluster");
+                return Err(ClusterError::Refused(message));
+            }
+            if hello.node != node {
+                let message = format!("at {address} is node {}, and not node {node}", hello.node);
+                return Err(ClusterError::Refused(message));
+            }
+            let Some(incarnation) = hello.incarnation.first_chunk::<16>().copied() else {
+                return Err(ClusterError::Refused(format!("at {address} is no node of Earmark")));
+            };
+            let member = Member { address, incarnation: u128::from_le_bytes(incarnation) };
+            self.members.add(node, member).await.map_err(cluster_error)
+        })
+    }
+
+    fn remove(&self, node: u64) -> Answer<'_, Result<(), ClusterError>> {
+        Box::pin(async move { self.members.remove(node).await.map_err(cluster_error) })
+    }
+}
+
+fn cluster_error(error: MembersError) -> ClusterError {
+    match error {
+        MembersError::Refused(message) => ClusterError::Refused(message),
+        MembersError::Unavailable(message) => ClusterError::Unavailable(message),
+    }
+}

@@ -1,0 +1,210 @@
+//! The other nodes, as this one calls them. Every call has a deadline.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use earmark_core::{Outcome, UnixMs};
+use earmark_proto::peer::peer_service_client::PeerServiceClient;
+use earmark_proto::peer::{
+    HelloReply, HelloRequest, JoinRequest, MembersReply, ReadIndexRequest, RemoveRequest, Route,
+    SubmitRequest, members_reply, read_index_reply, submit_reply,
+};
+use hyper_util::rt::TokioIo;
+use tonic::transport::{Channel, Endpoint, Uri};
+
+use crate::members::MembersError;
+use crate::net::{Connection, Net};
+use crate::types::Batch;
+
+/// The longest message between nodes: the largest batch, several times over.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
+const CONNECT: Duration = Duration::from_secs(1);
+
+/// A client of one node.
+pub(crate) type Client = PeerServiceClient<Channel>;
+
+/// Where a node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) id: u64,
+    pub(crate) address: String,
+}
+
+/// The other nodes.
+#[derive(Clone)]
+pub(crate) struct Peers(Arc<Inner>);
+
+struct Inner {
+    cluster: u128,
+    id: u64,
+    net: Arc<dyn Net>,
+    deadline: Duration,
+    /// One connection to each, by address.
+    channels: Mutex<BTreeMap<String, Channel>>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallError {
+    #[error("{address} cannot be reached: {message}")]
+    Failed { address: String, message: String },
+    #[error("{address} did not answer within {deadline:?}")]
+    Late { address: String, deadline: Duration },
+}
+
+/// Why commands that were passed on were not carried out, as far as is known.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SubmitError {
+    #[error("{0}")]
+    NotTaken(String),
+    #[error("{0}")]
+    Unknown(String),
+}
+
+impl Peers {
+    pub(crate) fn new(cluster: u128, id: u64, net: Arc<dyn Net>, deadline: Duration) -> Peers {
+        Peers(Arc::new(Inner { cluster, id, net, deadline, channels: Mutex::default() }))
+    }
+
+    /// A client of the node at an address. It connects when it is used, and again when it must.
+    pub(crate) fn client(&self, address: &str) -> Client {
+        let mut channels = self.0.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        let channel = channels.entry(address.to_owned()).or_insert_with(|| channel(&self.0.net, address));
+        PeerServiceClient::new(channel.clone())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    /// Says who speaks to whom.
+    pub(crate) fn route(&self, to: u64) -> Route {
+        let cluster = Bytes::copy_from_slice(&self.0.cluster.to_le_bytes());
+        Route { cluster, from: self.0.id, to }
+    }
+
+    /// Waits for an answer, but not for ever.
+    pub(crate) async fn call<T>(
+        &self,
+        address: &str,
+        deadline: Duration,
+        call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    ) -> Result<T, CallError> {
+        match tokio::time::timeout(deadline, call).await {
+            Ok(Ok(reply)) => Ok(reply.into_inner()),
+            Ok(Err(status)) => {
+                let message = status.message().to_owned();
+                Err(CallError::Failed { address: address.to_owned(), message })
+            }
+            Err(_) => Err(CallError::Late { address: address.to_owned(), deadline }),
+        }
+    }
+
+    /// Passes commands on to the leader.
+    pub(crate) async fn submit(&self, leader: &Target, batch: Batch) -> Result<Vec<Outcome>, SubmitError> {
+        let request = SubmitRequest { route: Some(self.route(leader.id)), batch: batch.0 };
+        let mut client = self.client(&leader.address);
+        let reply = self.call(&leader.address, self.0.deadline, client.submit(request)).await;
+        let malformed = || SubmitError::Unknown(format!("{} answered with nothing", leader.address));
+        match reply.map_err(|error| SubmitError::Unknown(error.to_string()))?.result.ok_or_else(malformed)? {
+            submit_reply::Result::Outcomes(bytes) => decode_outcomes(&bytes).ok_or_else(malformed),
+            submit_reply::Result::NotTaken(message) => Err(SubmitError::NotTaken(message)),
+            submit_reply::Result::Unknown(message) => Err(SubmitError::Unknown(message)),
+        }
+    }
+
+    /// Asks the leader how far to come before reading, and as of when to read.
+    pub(crate) async fn read_index(&self, leader: &Target) -> Result<(Option<u64>, UnixMs), String> {
+        let request = ReadIndexRequest { route: Some(self.route(leader.id)) };
+        let mut client = self.client(&leader.address);
+        let reply = self.call(&leader.address, self.0.deadline, client.read_index(request)).await;
+        match reply.map_err(|error| error.to_string())?.result {
+            Some(read_index_reply::Result::Read(read)) => {
+                Ok((read.index, UnixMs::new(read.log_time_unix_ms)))
+            }
+            Some(read_index_reply::Result::Unavailable(message)) => Err(message),
+            None => Err(format!("{} answered with nothing", leader.address)),
+        }
+    }
+
+    /// Asks a node to have one made a member.
+    pub(crate) async fn join(&self, address: &str, request: JoinRequest) -> Result<(), MembersError> {
+        let mut client = self.client(address);
+        members_result(self.call(address, self.0.deadline, client.join(request)).await)
+    }
+
+    /// Asks the leader to have a node removed.
+    pub(crate) async fn remove(&self, leader: &Target, node: u64) -> Result<(), MembersError> {
+        let request = RemoveRequest { route: Some(self.route(leader.id)), node };
+        let mut client = self.client(&leader.address);
+        members_result(self.call(&leader.address, self.0.deadline, client.remove(request)).await)
+    }
+
+    /// Asks a node which cluster it belongs to.
+    pub(crate) async fn hello(&self, address: &str) -> Result<HelloReply, CallError> {
+        let mut client = self.client(address);
+        self.call(address, self.0.deadline, client.hello(HelloRequest {})).await
+    }
+}
+
+fn members_result(reply: Result<MembersReply, CallError>) -> Result<(), MembersError> {
+    match reply.map_err(|error| MembersError::Unavailable(error.to_string()))?.result {
+        Some(members_reply::Result::Done(_)) => Ok(()),
+        Some(members_reply::Result::Refused(message)) => Err(MembersError::Refused(message)),
+        Some(members_reply::Result::Unavailable(message)) => Err(MembersError::Unavailable(message)),
+        None => Err(MembersError::Unavailable("there was no answer".into())),
+    }
+}
+
+/// Outcomes one after the other.
+pub(crate) fn encode_outcomes(outcomes: &[Outcome]) -> Bytes {
+    let mut bytes = Vec::with_capacity(outcomes.len().saturating_mul(16));
+    outcomes.iter().for_each(|outcome| outcome.encode(&mut bytes));
+    Bytes::from(bytes)
+}
+
+fn decode_outcomes(mut bytes: &[u8]) -> Option<Vec<Outcome>> {
+    let mut outcomes = Vec::new();
+    while !bytes.is_empty() {
+        let (outcome, used) = Outcome::decode(bytes).ok()?;
+        outcomes.push(outcome);
+        bytes = bytes.get(used..)?;
+    }
+    Some(outcomes)
+}
+
+fn channel(net: &Arc<dyn Net>, address: &str) -> Channel {
+    let connector = Connector { net: Arc::clone(net), address: address.to_owned() };
+    // The address of the connection is the connector's; this one only has to be well-formed.
+    Endpoint::from_static("http://peer")
+        .connect_timeout(CONNECT)
+        .http2_keep_alive_interval(Duration::from_secs(5))
+        .keep_alive_timeout(Duration::from_secs(5))
+        .initial_stream_window_size(4 << 20)
+        .initial_connection_window_size(8 << 20)
+        .connect_with_connector_lazy(connector)
+}
+
+/// Connects to one node, whatever it is asked for.
+struct Connector {
+    net: Arc<dyn Net>,
+    address: String,
+}
+
+impl tower_service::Service<Uri> for Connector {
+    type Response = TokioIo<Connection>;
+    type Error = std::io::Error;
+    type Future = Pin<Box<dyn Future<Output = std::io::Result<TokioIo<Connection>>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let connecting = self.net.connect(self.address.clone());
+        Box::pin(async { connecting.await.map(TokioIo::new) })
+    }
+}

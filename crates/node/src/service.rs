@@ -1,0 +1,250 @@
+//! What the other nodes ask of this one.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use earmark_proto::peer::peer_service_server::PeerService;
+use earmark_proto::peer::{
+    AppendReply, AppendRequest, Empty, HelloReply, HelloRequest, JoinRequest, JournalStateReply,
+    JournalStateRequest, MaybePlace, MembersReply, ReadIndex, ReadIndexReply, ReadIndexRequest,
+    RemoveRequest, Route, SnapshotPart, SnapshotReply, SubmitReply, SubmitRequest, VoteReply, VoteRequest,
+    append_reply, members_reply, read_index_reply, snapshot_part, submit_reply,
+};
+use openraft::Snapshot;
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::disk::DiskFile;
+use crate::entry::take_payload;
+use crate::fault::{At, Fault, Operation};
+use crate::ledger::{ProposeError, Proposer};
+use crate::machine::offload;
+use crate::members::{Members, MembersError};
+use crate::network::{ballot, log_id, place, vote_of};
+use crate::peers::encode_outcomes;
+use crate::reads::Reads;
+use crate::snapshot::{INCOMING, INCOMING_JOURNAL, SnapshotData};
+use crate::types::{Batch, Entry, Member, Vote};
+use earmark_core::UnixMs;
+
+/// One node, as the others see it.
+#[derive(Clone)]
+pub(crate) struct Service {
+    pub(crate) cluster: u128,
+    pub(crate) incarnation: u128,
+    pub(crate) proposer: Proposer,
+    pub(crate) reads: Reads,
+    pub(crate) members: Members,
+    /// One snapshot arrives at a time: they share a file.
+    pub(crate) receiving: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Service {
+    /// A message that was meant for another node, or comes from another cluster, changes nothing here.
+    fn check(&self, route: Option<Route>) -> Result<(), Status> {
+        let route = route.ok_or_else(|| Status::invalid_argument("it does not say whom it is for"))?;
+        if route.cluster != self.cluster.to_le_bytes().as_slice() {
+            return Err(Status::failed_precondition("this node belongs to another cluster"));
+        }
+        if route.to != self.proposer.id {
+            let id = self.proposer.id;
+            return Err(Status::failed_precondition(format!("this is node {id}, and not node {}", route.to)));
+        }
+        Ok(())
+    }
+
+    async fn receive(&self, parts: &mut Streaming<SnapshotPart>) -> Result<(Vote, SnapshotData), Status> {
+        let cut = || Status::aborted("the snapshot ended before its end");
+        let Some(snapshot_part::Part::Start(start)) = parts.message().await?.ok_or_else(cut)?.part else {
+            return Err(Status::invalid_argument("a snapshot begins with its start"));
+        };
+        self.check(start.route)?;
+        let vote = vote_of(start.vote.ok_or_else(|| Status::invalid_argument("it has no vote"))?);
+        let mut snapshot = self.incoming(INCOMING).await?;
+        let mut journal = self.incoming(INCOMING_JOURNAL).await?;
+        loop {
+            match parts.message().await?.ok_or_else(cut)?.part {
+                Some(snapshot_part::Part::Snapshot(bytes)) => snapshot.write(self, bytes).await?,
+                Some(snapshot_part::Part::Journal(bytes)) => {
+                    let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes();
+                    journal.write(self, Bytes::copy_from_slice(&len)).await?;
+                    journal.write(self, bytes).await?;
+                }
+                Some(snapshot_part::Part::End(_)) => break,
+                Some(snapshot_part::Part::Start(_)) | None => {
+                    return Err(Status::invalid_argument("a part of the snapshot is none"));
+                }
+            }
+        }
+        let shelf = Arc::clone(&self.proposer.shelf);
+        let read = offload(&*self.proposer.shelf.disk, move || shelf.snapshots.read_header(INCOMING));
+        let saved = read.await.map_err(refused)?;
+        Ok((vote, SnapshotData { saved, journal: Some(journal.file) }))
+    }
+
+    async fn incoming(&self, path: &'static str) -> Result<Incoming, Status> {
+        let disk = Arc::clone(&self.proposer.shelf.disk);
+        let made = offload(&*self.proposer.shelf.disk, move || {
+            let file = disk.open(path, true).at(Operation::Create, || disk.show(path))?;
+            file.set_len(0).at(Operation::Shorten, || disk.show(path))?;
+            Ok(file)
+        });
+        Ok(Incoming { file: made.await.map_err(refused)?, path, len: 0 })
+    }
+}
+
+/// A file that another node fills.
+struct Incoming {
+    file: Arc<dyn DiskFile>,
+    path: &'static str,
+    len: u64,
+}
+
+impl Incoming {
+    async fn write(&mut self, service: &Service, bytes: Bytes) -> Result<(), Status> {
+        let (file, offset, path) = (Arc::clone(&self.file), self.len, self.path);
+        self.len = self.len.saturating_add(bytes.len() as u64);
+        let disk = Arc::clone(&service.proposer.shelf.disk);
+        let written = offload(&*service.proposer.shelf.disk, move || {
+            file.write_at(&bytes, offset).at(Operation::Write, || disk.show(path))
+        });
+        written.await.map_err(refused)
+    }
+}
+
+fn refused(fault: Fault) -> Status {
+    Status::internal(fault.to_string())
+}
+
+#[tonic::async_trait]
+impl PeerService for Service {
+    async fn append(&self, request: Request<AppendRequest>) -> Result<Response<AppendReply>, Status> {
+        let request = request.into_inner();
+        self.check(request.route)?;
+        let vote = vote_of(request.vote.ok_or_else(|| Status::invalid_argument("it has no vote"))?);
+        let mut entries = Vec::with_capacity(request.entries.len());
+        for entry in request.entries {
+            let place = entry.place.ok_or_else(|| Status::invalid_argument("an entry has no place"))?;
+            let payload =
+                take_payload(entry.payload).map_err(|error| Status::invalid_argument(error.to_string()))?;
+            entries.push(Entry { log_id: log_id(place), payload });
+        }
+        let rpc = AppendEntriesRequest {
+            vote,
+            prev_log_id: request.before.map(log_id),
+            entries,
+            leader_commit: request.committed.map(log_id),
+        };
+        let appended = self.proposer.raft.append_entries(rpc).await;
+        let result = match appended.map_err(|error| Status::unavailable(error.to_string()))? {
+            AppendEntriesResponse::Success => append_reply::Result::Success(Empty {}),
+            AppendEntriesResponse::PartialSuccess(upto) => {
+                append_reply::Result::Partial(MaybePlace { place: upto.map(place) })
+            }
+            AppendEntriesResponse::Conflict => append_reply::Result::Conflict(Empty {}),
+            AppendEntriesResponse::HigherVote(vote) => append_reply::Result::HigherVote(ballot(vote)),
+        };
+        // Whoever may append here leads, and says what time it is.
+        if !matches!(result, append_reply::Result::HigherVote(_)) {
+            self.proposer.clock.learn(UnixMs::new(request.log_time_unix_ms));
+        }
+        Ok(Response::new(AppendReply { result: Some(result) }))
+    }
+
+    async fn vote(&self, request: Request<VoteRequest>) -> Result<Response<VoteReply>, Status> {
+        let request = request.into_inner();
+        self.check(request.route)?;
+        let vote = vote_of(request.vote.ok_or_else(|| Status::invalid_argument("it has no vote"))?);
+        let rpc = openraft::raft::VoteRequest { vote, last_log_id: request.last.map(log_id) };
+        let voted = self.proposer.raft.vote(rpc).await;
+        let reply = voted.map_err(|error| Status::unavailable(error.to_string()))?;
+        Ok(Response::new(VoteReply {
+            vote: Some(ballot(reply.vote)),
+            granted: reply.vote_granted,
+            last: reply.last_log_id.map(place),
+        }))
+    }
+
+    async fn journal_state(
+        &self,
+        request: Request<JournalStateRequest>,
+    ) -> Result<Response<JournalStateReply>, Status> {
+        self.check(request.into_inner().route)?;
+        let records = self.proposer.shelf.journal.position().records;
+        Ok(Response::new(JournalStateReply { records }))
+    }
+
+    async fn install_snapshot(
+        &self,
+        request: Request<Streaming<SnapshotPart>>,
+    ) -> Result<Response<SnapshotReply>, Status> {
+        let _one_at_a_time = self.receiving.lock().await;
+        let (vote, data) = self.receive(&mut request.into_inner()).await?;
+        let snapshot = Snapshot { meta: data.saved.header.meta(), snapshot: Box::new(data) };
+        let installed = self.proposer.raft.install_full_snapshot(vote, snapshot).await;
+        let reply = installed.map_err(|error| Status::unavailable(error.to_string()))?;
+        Ok(Response::new(SnapshotReply { vote: Some(ballot(reply.vote)) }))
+    }
+
+    async fn submit(&self, request: Request<SubmitRequest>) -> Result<Response<SubmitReply>, Status> {
+        let request = request.into_inner();
+        self.check(request.route)?;
+        let result = match self.proposer.propose_for_peer(&Batch(request.batch)).await {
+            Ok(outcomes) => submit_reply::Result::Outcomes(encode_outcomes(&outcomes)),
+            Err(ProposeError::NotTaken(message)) => submit_reply::Result::NotTaken(message),
+            Err(ProposeError::Unknown(message)) => submit_reply::Result::Unknown(message),
+        };
+        Ok(Response::new(SubmitReply { result: Some(result) }))
+    }
+
+    async fn read_index(
+        &self,
+        request: Request<ReadIndexRequest>,
+    ) -> Result<Response<ReadIndexReply>, Status> {
+        self.check(request.into_inner().route)?;
+        let result = match self.reads.confirm().await {
+            Ok((index, now)) => {
+                read_index_reply::Result::Read(ReadIndex { index, log_time_unix_ms: now.get() })
+            }
+            Err(message) => read_index_reply::Result::Unavailable(message),
+        };
+        Ok(Response::new(ReadIndexReply { result: Some(result) }))
+    }
+
+    async fn hello(&self, _: Request<HelloRequest>) -> Result<Response<HelloReply>, Status> {
+        let bytes = |number: u128| Bytes::copy_from_slice(&number.to_le_bytes());
+        Ok(Response::new(HelloReply {
+            cluster: bytes(self.cluster),
+            node: self.proposer.id,
+            incarnation: bytes(self.incarnation),
+        }))
+    }
+
+    async fn join(&self, request: Request<JoinRequest>) -> Result<Response<MembersReply>, Status> {
+        let JoinRequest { cluster, node, address, incarnation } = request.into_inner();
+        let incarnation = incarnation.first_chunk::<16>().copied().map(u128::from_le_bytes);
+        let joined = match incarnation {
+            _ if cluster != self.cluster.to_le_bytes().as_slice() => {
+                Err(MembersError::Refused("this node belongs to another cluster".into()))
+            }
+            None => Err(MembersError::Refused("it does not say which data folder it runs on".into())),
+            Some(incarnation) => self.members.add(node, Member { address, incarnation }).await,
+        };
+        Ok(Response::new(members_reply(joined)))
+    }
+
+    async fn remove(&self, request: Request<RemoveRequest>) -> Result<Response<MembersReply>, Status> {
+        let RemoveRequest { route, node } = request.into_inner();
+        self.check(route)?;
+        Ok(Response::new(members_reply(self.members.remove(node).await)))
+    }
+}
+
+fn members_reply(done: Result<(), MembersError>) -> MembersReply {
+    let result = match done {
+        Ok(()) => members_reply::Result::Done(Empty {}),
+        Err(MembersError::Refused(message)) => members_reply::Result::Refused(message),
+        Err(MembersError::Unavailable(message)) => members_reply::Result::Unavailable(message),
+    };
+    MembersReply { result: Some(result) }
+}

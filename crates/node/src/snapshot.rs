@@ -1,0 +1,307 @@
+//! Snapshots on disk: the Book at one place of the log, with what else a node must know there.
+//!
+//! A snapshot is written aside and renamed, so that a name in the folder always stands for a whole file.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+use earmark_core::{Book, Frozen, Restore};
+use openraft::{SnapshotMeta, StoredMembership};
+
+use crate::disk::{Disk, DiskFile};
+use crate::entry::{CodecError, Input, put_log_id, put_membership, take_log_id, take_membership};
+use crate::fault::{At, Fault, Operation};
+use crate::journal::JournalPosition;
+use crate::types::{LogId, Member};
+
+const FOLDER: &str = "snapshot";
+const WRITING: &str = "snapshot/writing";
+/// What another node sends, before it is whole.
+pub(crate) const INCOMING: &str = "snapshot/incoming";
+/// The part of the journal that comes with it.
+pub(crate) const INCOMING_JOURNAL: &str = "snapshot/incoming-journal";
+const MAGIC: [u8; 4] = *b"EMSN";
+const FORMAT: u32 = 1;
+/// The magic, the format, and the length of the rest.
+const LEAD_BYTES: usize = 12;
+const HEADER_BYTES_MAX: usize = 1 << 20;
+const CHUNK_BYTES: usize = 1 << 20;
+/// A snapshot is synced now and then while it is written: a sync of the log would wait for all that is not.
+const SYNC_BYTES: u64 = 16 << 20;
+
+/// What a snapshot says about itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// The last entry that is in it.
+    pub(crate) applied: Option<LogId>,
+    /// The members as of then.
+    pub(crate) membership: StoredMembership<u64, Member>,
+    /// Every id that a node ever had. None is used again.
+    pub(crate) ids: BTreeSet<u64>,
+    /// How far the journal had come.
+    pub(crate) journal: JournalPosition,
+}
+
+impl Header {
+    /// What openraft is told about it.
+    pub(crate) fn meta(&self) -> SnapshotMeta<u64, Member> {
+        let (term, index) = self.applied.map_or((0, 0), |id| (id.leader_id.term, id.index));
+        SnapshotMeta {
+            last_log_id: self.applied,
+            last_membership: self.membership.clone(),
+            snapshot_id: format!("{term}-{index}"),
+        }
+    }
+
+    fn encode(&self, cluster: u128) -> Vec<u8> {
+        let mut body = Vec::new();
+        body.extend_from_slice(&cluster.to_le_bytes());
+        put_place(self.applied, &mut body);
+        put_place(*self.membership.log_id(), &mut body);
+        put_membership(self.membership.membership(), &mut body);
+        body.extend_from_slice(&u32::try_from(self.ids.len()).unwrap_or(u32::MAX).to_le_bytes());
+        self.ids.iter().for_each(|id| body.extend_from_slice(&id.to_le_bytes()));
+        body.extend_from_slice(&self.journal.to_bytes());
+        let mut out = Vec::with_capacity(body.len().saturating_add(LEAD_BYTES + 4));
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&FORMAT.to_le_bytes());
+        out.extend_from_slice(&u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes());
+        out.extend_from_slice(&body);
+        out.extend_from_slice(&crc32fast::hash(&out).to_le_bytes());
+        out
+    }
+
+    fn decode(body: Bytes) -> Result<(u128, Header), CodecError> {
+        let mut input = Input::new(body);
+        let cluster = input.u128()?;
+        let applied = take_place(&mut input)?;
+        let members_at = take_place(&mut input)?;
+        let membership = StoredMembership::new(members_at, take_membership(&mut input)?);
+        let count = input.u32()?;
+        let mut ids = BTreeSet::new();
+        for _ in 0..count {
+            ids.insert(input.u64()?);
+        }
+        let journal = JournalPosition { records: input.u64()?, bytes: input.u64()?, chain: input.u32()? };
+        input.end()?;
+        Ok((cluster, Header { applied, membership, ids, journal }))
+    }
+}
+
+fn put_place(place: Option<LogId>, out: &mut Vec<u8>) {
+    out.push(u8::from(place.is_some()));
+    put_log_id(place.unwrap_or_default(), out);
+}
+
+fn take_place(input: &mut Input) -> Result<Option<LogId>, CodecError> {
+    let is_some = input.flag()?;
+    let place = take_log_id(input)?;
+    Ok(is_some.then_some(place))
+}
+
+/// A snapshot that is on disk as a whole. Its file can be read even after a newer one took its place.
+#[derive(Clone, Debug)]
+pub(crate) struct Saved {
+    pub(crate) header: Header,
+    pub(crate) file: Arc<dyn DiskFile>,
+    pub(crate) path: String,
+    pub(crate) len: u64,
+}
+
+/// What openraft carries from one node to the other: a snapshot that is here, or one that has arrived.
+#[derive(Clone, Debug)]
+pub struct SnapshotData {
+    pub(crate) saved: Saved,
+    /// The records of the journal that came with it; none if it was made here.
+    pub(crate) journal: Option<Arc<dyn DiskFile>>,
+}
+
+/// The folder of snapshots.
+#[derive(Debug)]
+pub(crate) struct Snapshots {
+    disk: Arc<dyn Disk>,
+    cluster: u128,
+    current: Mutex<Option<Saved>>,
+}
+
+impl Snapshots {
+    /// Opens the folder and reads the newest snapshot, if there is one. What was not finished is removed.
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        cluster: u128,
+        table_seed: u64,
+    ) -> Result<(Snapshots, Option<(Header, Book)>), Fault> {
+        disk.create_dir(FOLDER).at(Operation::Create, || disk.show(FOLDER))?;
+        let names = disk.list(FOLDER).at(Operation::List, || disk.show(FOLDER))?;
+        let (whole, rest): (Vec<String>, Vec<String>) =
+            names.into_iter().partition(|name| name.ends_with(".snapshot"));
+        let mut whole: Vec<String> = whole.into_iter().map(|name| format!("{FOLDER}/{name}")).collect();
+        let newest = whole.pop();
+        let snapshots = Snapshots { disk, cluster, current: Mutex::new(None) };
+        let found = match newest {
+            None => None,
+            Some(path) => {
+                let saved = snapshots.read_header(&path)?;
+                let book = snapshots.restore(&saved, table_seed)?;
+                let header = saved.header.clone();
+                *snapshots.lock() = Some(saved);
+                Some((header, book))
+            }
+        };
+        let unfinished = rest.into_iter().map(|name| format!("{FOLDER}/{name}"));
+        for path in whole.into_iter().chain(unfinished) {
+            snapshots.disk.remove(&path).at(Operation::Remove, || snapshots.disk.show(&path))?;
+        }
+        Ok((snapshots, found))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Saved>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The newest snapshot.
+    pub(crate) fn current(&self) -> Option<Saved> {
+        self.lock().clone()
+    }
+
+    /// Reads what a file says about itself.
+    pub(crate) fn read_header(&self, path: &str) -> Result<Saved, Fault> {
+        let shown = || self.disk.show(path);
+        let file = self.disk.open(path, false).at(Operation::Open, shown)?;
+        let len = file.len().at(Operation::Read, shown)?;
+        let damaged = |offset: u64, found: String| Fault::Damaged { path: shown(), offset, found };
+        let mut lead = [0; LEAD_BYTES];
+        if len < LEAD_BYTES as u64 {
+            return Err(damaged(0, format!("it has {len} bytes and ends in its header")));
+        }
+        file.read_at(&mut lead, 0).at(Operation::Read, shown)?;
+        let word = |place: usize| {
+            lead.get(place..).and_then(|rest| rest.first_chunk::<4>()).copied().unwrap_or_default()
+        };
+        let (format, body) = (u32::from_le_bytes(word(4)), u32::from_le_bytes(word(8)) as usize);
+        if word(0) != MAGIC {
+            return Err(damaged(0, "it does not begin like a snapshot".into()));
+        }
+        let end = body.saturating_add(LEAD_BYTES);
+        if body > HEADER_BYTES_MAX || len < end as u64 + 4 {
+            return Err(damaged(8, format!("its header says that it is {body} bytes long")));
+        }
+        let mut bytes = vec![0; end + 4];
+        file.read_at(&mut bytes, 0).at(Operation::Read, shown)?;
+        let crc = bytes.split_off(end);
+        if crc != crc32fast::hash(&bytes).to_le_bytes() {
+            return Err(damaged(0, "its header does not have the checksum it had".into()));
+        }
+        // Only a header that is whole can say that it is of a newer format.
+        if format > FORMAT {
+            return Err(Fault::NewerFormat { path: shown(), found: format, known: FORMAT });
+        }
+        let decoded = Header::decode(Bytes::from(bytes).slice(LEAD_BYTES..));
+        let (cluster, header) = decoded.map_err(|error| damaged(LEAD_BYTES as u64, error.to_string()))?;
+        if cluster != self.cluster {
+            return Err(Fault::OtherCluster { path: shown(), found: cluster, expected: self.cluster });
+        }
+        let is_named = path == INCOMING || path == WRITING || path == name(&header);
+        if !is_named {
+            return Err(damaged(0, format!("it is the snapshot that should be named {}", name(&header))));
+        }
+        Ok(Saved { header, file, path: path.to_owned(), len })
+    }
+
+    /// The Book in a snapshot.
+    pub(crate) fn restore(&self, saved: &Saved, table_seed: u64) -> Result<Book, Fault> {
+        let shown = || self.disk.show(&saved.path);
+        let mut offset = saved.header.encode(self.cluster).len() as u64;
+        let mut restore = Restore::new(table_seed);
+        let damaged = |offset: u64, error: &dyn std::fmt::Display| Fault::Damaged {
+            path: shown(),
+            offset,
+            found: error.to_string(),
+        };
+        let mut chunk = vec![0; CHUNK_BYTES];
+        while offset < saved.len {
+            let want = usize::try_from(saved.len - offset).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
+            let chunk = &mut chunk[..want];
+            saved.file.read_at(chunk, offset).at(Operation::Read, shown)?;
+            restore.feed(chunk).map_err(|error| damaged(offset, &error))?;
+            offset += want as u64;
+        }
+        restore.finish().map_err(|error| damaged(offset, &error))
+    }
+
+    /// Writes a snapshot and makes it the newest. The journal must be on disk as far as the snapshot relies on it.
+    pub(crate) fn write(&self, header: Header, frozen: &Frozen) -> Result<Saved, Fault> {
+        let started = Instant::now();
+        let shown = || self.disk.show(WRITING);
+        let file = self.disk.open(WRITING, true).at(Operation::Create, shown)?;
+        file.set_len(0).at(Operation::Shorten, shown)?;
+        let (mut len, mut synced) = (0_u64, 0);
+        let mut buffer = header.encode(self.cluster);
+        for piece in frozen.encode() {
+            buffer.extend_from_slice(&piece);
+            if buffer.len() >= CHUNK_BYTES {
+                file.write_at(&buffer, len).at(Operation::Write, shown)?;
+                len += buffer.len() as u64;
+                buffer.clear();
+            }
+            if len - synced >= SYNC_BYTES {
+                file.sync().at(Operation::Sync, shown)?;
+                synced = len;
+            }
+        }
+        file.write_at(&buffer, len).at(Operation::Write, shown)?;
+        len += buffer.len() as u64;
+        let saved = self.publish(Saved { header, file, path: WRITING.into(), len })?;
+        metrics::gauge!("earmark_node_snapshot_bytes").set(len as f64);
+        metrics::histogram!("earmark_node_snapshot_seconds").record(started.elapsed().as_secs_f64());
+        Ok(saved)
+    }
+
+    /// An empty file for a snapshot that is to arrive.
+    pub(crate) fn receive(&self) -> Result<Saved, Fault> {
+        let shown = || self.disk.show(INCOMING);
+        let file = self.disk.open(INCOMING, true).at(Operation::Create, shown)?;
+        file.set_len(0).at(Operation::Shorten, shown)?;
+        Ok(Saved { header: Header::default(), file, path: INCOMING.into(), len: 0 })
+    }
+
+    /// A snapshot as a file of this folder: it is one, or it is copied from where it is.
+    pub(crate) fn adopt(&self, from: &Saved) -> Result<Saved, Fault> {
+        if from.path == INCOMING {
+            return Ok(from.clone());
+        }
+        let saved = Saved { header: from.header.clone(), len: from.len, ..self.receive()? };
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let mut offset = 0;
+        while offset < from.len {
+            let want = usize::try_from(from.len - offset).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
+            let chunk = &mut chunk[..want];
+            from.file.read_at(chunk, offset).at(Operation::Read, || from.path.clone())?;
+            saved.file.write_at(chunk, offset).at(Operation::Write, || self.disk.show(INCOMING))?;
+            offset += want as u64;
+        }
+        Ok(saved)
+    }
+
+    /// Gives a snapshot that is written its name, and removes the one before.
+    pub(crate) fn publish(&self, mut saved: Saved) -> Result<Saved, Fault> {
+        let to = name(&saved.header);
+        saved.file.sync().at(Operation::Sync, || self.disk.show(&saved.path))?;
+        self.disk.rename(&saved.path, &to).at(Operation::Rename, || self.disk.show(&saved.path))?;
+        self.disk.sync_dir(FOLDER).at(Operation::Sync, || self.disk.show(FOLDER))?;
+        saved.path = to;
+        let before = self.lock().replace(saved.clone());
+        if let Some(before) = before.filter(|before| before.path != saved.path) {
+            self.disk.remove(&before.path).at(Operation::Remove, || self.disk.show(&before.path))?;
+        }
+        Ok(saved)
+    }
+}
+
+/// Names sort by place in the log.
+fn name(header: &Header) -> String {
+    let (term, index) = header.applied.map_or((0, 0), |id| (id.leader_id.term, id.index));
+    format!("{FOLDER}/{index:020}-{term:020}.snapshot")
+}

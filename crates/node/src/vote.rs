@@ -1,0 +1,54 @@
+//! Whom this node voted for, and in which term. A node that forgets it could vote twice, so the file is made with the
+//! data folder, and one that is missing or damaged stops the node.
+
+use crate::disk::Disk;
+use crate::entry::{CodecError, Input, put_vote, take_vote};
+use crate::fault::Fault;
+use crate::slots::{Kind, Slots};
+use crate::types::Vote;
+
+const KIND: Kind = Kind { path: "vote", magic: *b"EMvt" };
+
+/// The file `vote`.
+#[derive(Debug)]
+pub(crate) struct VoteFile {
+    slots: Slots,
+}
+
+impl VoteFile {
+    /// Makes the file of a node that has not voted. The folder is not synced yet.
+    pub(crate) fn create(disk: &dyn Disk, cluster: u128) -> Result<(), Fault> {
+        Slots::create(disk, KIND, cluster, &encode(None)).map(|_| ())
+    }
+
+    /// Reads the vote. One that a killed process may not have brought to the disk is brought there now, since it will
+    /// be acted upon.
+    pub(crate) fn open(disk: &dyn Disk, cluster: u128) -> Result<(VoteFile, Option<Vote>), Fault> {
+        let mut found = Slots::open(disk, KIND, cluster)?;
+        let mut input = Input::new(found.body.clone());
+        let vote = decode(&mut input).map_err(|error| found.slots.damaged(error.to_string()))?;
+        if !found.settled {
+            found.slots.write_both(&found.body)?;
+        }
+        Ok((VoteFile { slots: found.slots }, vote))
+    }
+
+    /// Writes a vote; once this returns it is there to stay.
+    pub(crate) fn save(&mut self, vote: Vote) -> Result<(), Fault> {
+        self.slots.write_both(&encode(Some(vote)))
+    }
+}
+
+fn encode(vote: Option<Vote>) -> Vec<u8> {
+    let mut out = vec![u8::from(vote.is_some())];
+    if let Some(vote) = vote {
+        put_vote(vote, &mut out);
+    }
+    out
+}
+
+fn decode(input: &mut Input) -> Result<Option<Vote>, CodecError> {
+    let vote = if input.flag()? { Some(take_vote(input)?) } else { None };
+    input.end()?;
+    Ok(vote)
+}

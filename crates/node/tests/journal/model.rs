@@ -1,0 +1,125 @@
+//! Random appends, flushes, reads, restarts and crashes, beside a list.
+
+use std::sync::Arc;
+
+use earmark_core::AccountId;
+use earmark_node::{Journal, JournalEntry, JournalPosition};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use crate::memory_disk::MemoryDisk;
+use crate::records::{ACCOUNTS, records};
+use crate::{all, open, seeds};
+
+struct Run {
+    random: StdRng,
+    disk: Arc<MemoryDisk>,
+    journal: Journal,
+    model: Vec<JournalEntry>,
+    log_index: u64,
+    /// What a snapshot relies on.
+    position: Option<JournalPosition>,
+    crashes: u32,
+    what: String,
+}
+
+impl Run {
+    fn new(seed: u64) -> Run {
+        let disk = MemoryDisk::new();
+        Run {
+            random: StdRng::seed_from_u64(seed),
+            journal: open(&disk, None),
+            disk,
+            model: Vec::new(),
+            log_index: 0,
+            position: None,
+            crashes: 0,
+            what: format!("EARMARK_SEED={seed}"),
+        }
+    }
+
+    fn append(&mut self) {
+        self.log_index += self.random.gen_range(1..4);
+        let count = self.random.gen_range(0..6);
+        let records = records(&mut self.random, count);
+        self.journal.append(self.log_index, &records).unwrap();
+        for record in records {
+            let number = self.model.len() as u64 + 1;
+            self.model.push(JournalEntry { number, log_index: self.log_index, record });
+        }
+    }
+
+    /// As a snapshot does it: its position is of an earlier moment than its flush.
+    fn flush(&mut self) {
+        let position = self.journal.position();
+        if self.random.r#gen() {
+            self.append();
+        }
+        let flushed = self.journal.flush_blocking().unwrap();
+        assert!(flushed.records >= position.records, "{}", self.what);
+        self.position = Some(position);
+    }
+
+    fn start_again(&mut self) {
+        self.disk = if self.random.r#gen() {
+            self.crashes += 1;
+            self.disk.crash(&mut self.random)
+        } else {
+            MemoryDisk::of(&self.disk.files())
+        };
+        self.journal = open(&self.disk, self.position);
+        let position = self.position.unwrap_or_default();
+        assert_eq!(self.journal.position(), position, "{}", self.what);
+        self.model.truncate(usize::try_from(position.records).unwrap());
+        self.log_index = self.model.last().map_or(0, |entry| entry.log_index);
+        assert_eq!(self.journal.last_log_index(), self.log_index, "{}", self.what);
+    }
+
+    fn read(&mut self) {
+        let account = AccountId(self.random.gen_range(0..ACCOUNTS + 1));
+        let after = self.random.gen_range(0..=self.model.len() as u64 + 1);
+        let limit = self.random.gen_range(0..20);
+        let of_account =
+            |entry: &&JournalEntry| entry.number > after && entry.record.accounts().contains(&account);
+        let mut expected: Vec<JournalEntry> = self.model.iter().filter(of_account).cloned().collect();
+        let has_more = expected.len() > limit;
+        expected.truncate(limit);
+        let found = self.journal.records_of(account, after, limit).unwrap();
+        assert_eq!(found, (expected, has_more), "{}: {account:?} after {after}, {limit}", self.what);
+    }
+}
+
+#[test]
+fn the_journal_is_a_list_that_survives_crashes() {
+    let mut crashes = 0;
+    for seed in seeds(150) {
+        let mut run = Run::new(seed);
+        for _ in 0..200 {
+            match run.random.gen_range(0..100) {
+                0..50 => run.append(),
+                50..58 => run.flush(),
+                58..62 => run.start_again(),
+                62..65 => assert_eq!(all(&run.journal), run.model, "{}", run.what),
+                _ => run.read(),
+            }
+        }
+        assert_eq!(all(&run.journal), run.model, "{}", run.what);
+        run.journal.flush_blocking().unwrap();
+        let files = run.disk.files();
+        let again = write_at_once(&run.model);
+        assert!(files == again, "{}: it differs from a journal that was never interrupted", run.what);
+        crashes += run.crashes;
+    }
+    assert!(crashes > 100 || seeds(150).len() == 1, "only {crashes} crashes");
+}
+
+/// The files of a journal of these entries that nothing ever happened to.
+fn write_at_once(entries: &[JournalEntry]) -> std::collections::BTreeMap<String, Vec<u8>> {
+    let disk = MemoryDisk::new();
+    let journal = open(&disk, None);
+    for entry in entries {
+        journal.append(entry.log_index, std::slice::from_ref(&entry.record)).unwrap();
+    }
+    journal.flush_blocking().unwrap();
+    disk.files()
+}

@@ -1,0 +1,183 @@
+//! What reads cost, and that they go on beside appends.
+
+use std::sync::Arc;
+
+use earmark_core::AccountId;
+use earmark_node::{Disk, Journal, JournalOptions, JournalPosition, RealDisk};
+
+use crate::memory_disk::MemoryDisk;
+use crate::records::hold_of;
+use crate::{CLUSTER, SMALL, all};
+
+/// A journal of 20,000 holds in about 30 segments, of which account 7 has every thousandth, and an account that
+/// is new has the last.
+fn large() -> (Arc<MemoryDisk>, Journal) {
+    let disk = MemoryDisk::new();
+    let options = JournalOptions { segment_bytes: 50_000, ..SMALL };
+    let journal = Journal::open(disk.clone(), options, None).unwrap();
+    for number in 1..=20_000_u64 {
+        let account = match number {
+            20_000 => 500,
+            _ if number % 1_000 == 0 => 7,
+            _ => 8 + u32::try_from(number % 400).unwrap(),
+        };
+        journal.append(number, &[hold_of(account, number)]).unwrap();
+    }
+    journal.flush_blocking().unwrap();
+    (disk, journal)
+}
+
+#[test]
+fn the_records_of_an_account_are_found_without_reading_the_journal() {
+    let (disk, journal) = large();
+    let read = |account: u32, after: u64, limit: usize| {
+        let before = disk.read_bytes();
+        let (found, has_more) = journal.records_of(AccountId(account), after, limit).unwrap();
+        (found.iter().map(|entry| entry.number).collect::<Vec<_>>(), has_more, disk.read_bytes() - before)
+    };
+    let (found, has_more, bytes) = read(7, 0, 4);
+    assert_eq!((found, has_more), (vec![1_000, 2_000, 3_000, 4_000], true));
+    // Pages of indexes are among them: the index of a complete segment leaves memory.
+    assert!((4 * 4_096..60_000).contains(&bytes), "{bytes} bytes were read");
+    let (found, has_more, bytes) = read(7, 16_500, 100);
+    assert_eq!((found, has_more), (vec![17_000, 18_000, 19_000], false));
+    assert!(bytes < 60_000, "{bytes} bytes were read");
+    // No segment but the last has accounts with such high numbers.
+    let (found, has_more, bytes) = read(500, 0, 100);
+    assert_eq!((found, has_more), (vec![20_000], false));
+    assert!(bytes < 6_000, "{bytes} bytes were read");
+    assert!(journal.position().bytes > 1_000_000);
+}
+
+#[test]
+fn a_start_reads_the_last_two_segments_and_little_of_the_others() {
+    let (disk, journal) = large();
+    let position = journal.position();
+    let again = MemoryDisk::of(&disk.files());
+    let options = JournalOptions { segment_bytes: 50_000, ..SMALL };
+    let opened = Journal::open(again.clone(), options, Some(position)).unwrap();
+    assert!(again.read_bytes() < 120_000, "{} bytes were read", again.read_bytes());
+    assert_eq!(all(&opened), all(&journal));
+}
+
+#[test]
+fn pages_reach_from_the_first_record_to_the_last() {
+    let (_, journal) = large();
+    let (mut numbers, mut after) = (Vec::new(), 0);
+    loop {
+        let (page, has_more) = journal.records_of(AccountId(9), after, 7).unwrap();
+        numbers.extend(page.iter().map(|entry| entry.number));
+        after = *numbers.last().unwrap();
+        if !has_more {
+            break;
+        }
+    }
+    let expected: Vec<u64> = (1..20_000).filter(|number| number % 400 == 1).collect();
+    assert_eq!(numbers, expected);
+}
+
+#[test]
+fn a_position_comes_back_from_its_bytes() {
+    let position = JournalPosition { records: 1, bytes: 2, chain: 3 };
+    assert_eq!(JournalPosition::from_bytes(position.to_bytes()), position);
+    assert_eq!(hex(&position.to_bytes()), "0100000000000000020000000000000003000000");
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A segment and its index never change their form, or a node could not read its own journal after an upgrade.
+#[test]
+fn the_bytes_of_the_files_never_change() {
+    let disk = MemoryDisk::new();
+    let journal = Journal::open(disk.clone(), JournalOptions { segment_bytes: 1, ..SMALL }, None).unwrap();
+    journal.append(9, &[hold_of(3, 4)]).unwrap();
+    journal.flush_blocking().unwrap();
+    let files = disk.files();
+    let names: Vec<&str> = files.keys().map(String::as_str).collect();
+    assert_eq!(names, ["journal/00000000000000000001.index", "journal/00000000000000000001.journal"]);
+    assert_eq!(
+        hex(&files[names[1]]),
+        include_str!("segment.hex").split_whitespace().collect::<String>(),
+        "the segment"
+    );
+    let index = &files[names[0]];
+    assert_eq!(index.len(), 84 + 8 + 4 + 4096);
+    let (start, rest) = index.split_at(84 + 8 + 4 + 12);
+    assert_eq!(hex(start), include_str!("index.hex").split_whitespace().collect::<String>(), "the index");
+    assert!(rest[..rest.len() - 4].iter().all(|byte| *byte == 0));
+}
+
+/// A read took what the growing segment had of an account. Then that segment got more, became complete, and
+/// another one began; the read went on with the new one and so left a gap, which no later page would fill.
+#[test]
+fn a_page_leaves_out_nothing_that_is_appended_while_it_is_read() {
+    let disk = MemoryDisk::new();
+    let journal = Journal::open(disk.clone(), SMALL, None).unwrap();
+    journal.append(1, &[hold_of(1, 1)]).unwrap();
+    journal.flush_blocking().unwrap();
+    let writer = journal.clone();
+    disk.meanwhile(move || {
+        for number in 2..=20 {
+            writer.append(number, &[hold_of(1, number)]).unwrap();
+        }
+    });
+    let numbers = |after| {
+        let (found, has_more) = journal.records_of(AccountId(1), after, 100).unwrap();
+        (found.iter().map(|entry| entry.number).collect::<Vec<_>>(), has_more)
+    };
+    assert_eq!(numbers(0), (vec![1], false));
+    assert_eq!(journal.position().records, 20);
+    assert_eq!(numbers(1), ((2..=20).collect(), false));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_on_a_real_disk_go_on_while_records_are_appended() {
+    const ENTRIES: u64 = 20_000;
+    let folder = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder.path()).unwrap());
+    let options = JournalOptions {
+        cluster: CLUSTER,
+        segment_bytes: 200_000,
+        write_bytes: 20_000,
+        buffer_bytes_max: 100_000,
+    };
+    let journal = Journal::open(Arc::clone(&disk), options, None).unwrap();
+    let reader = journal.clone();
+    let reads = tokio::task::spawn_blocking(move || {
+        let (mut after, mut pages) = (0, 0);
+        while after < ENTRIES - 10 {
+            let (page, _) = reader.records_of(AccountId(1), after, 50).unwrap();
+            for entry in &page {
+                after += 10;
+                assert_eq!((entry.number, entry.log_index), (after, after));
+                assert_eq!(entry.record, hold_of(1, after));
+            }
+            let to = reader.position();
+            let mut last = 0;
+            if pages % 50 == 0 {
+                reader.scan(1, to, &mut |entry| last = entry.number).unwrap();
+                assert_eq!(last, to.records);
+            }
+            pages += 1;
+        }
+        pages
+    });
+    let mut position = None;
+    for number in 1..=ENTRIES {
+        let account = if number % 10 == 0 { 1 } else { 2 };
+        journal.append(number, &[hold_of(account, number)]).unwrap();
+        if number % 5_000 == 0 {
+            position = Some(journal.flush().await.unwrap());
+        }
+        if number % 100 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert!(reads.await.unwrap() > 0);
+    assert_eq!(position, Some(journal.position()));
+    drop(journal);
+    let again = Journal::open(disk, options, position).unwrap();
+    assert_eq!(all(&again).len() as u64, ENTRIES);
+}

@@ -1,0 +1,81 @@
+//! Random records, about a few accounts.
+
+use std::sync::Arc;
+
+use earmark_core::{
+    AccountId, AccountName, Actor, AssetId, AssetName, Change, ClientId, HoldEntry, JournalRecord, LeaseId,
+    LimitId, NamespaceId, Operation, Receipt, SettleEntry, Transaction, TxId, UnixMs, VaultId,
+};
+use rand::Rng;
+use rand::rngs::StdRng;
+
+pub const ACCOUNTS: u32 = 6;
+
+pub fn record(random: &mut StdRng) -> JournalRecord {
+    match random.gen_range(0..5) {
+        0 => JournalRecord::Transaction(transaction(random)),
+        1 => JournalRecord::Release(hold(random)),
+        2 => JournalRecord::Settle(SettleEntry {
+            hold: hold(random),
+            held: random.r#gen(),
+            revenue: AccountId(random.gen_range(0..ACCOUNTS)),
+            paid: random.r#gen(),
+            debt: random.r#gen(),
+            uncollected: random.r#gen(),
+        }),
+        _ => JournalRecord::Hold(hold(random)),
+    }
+}
+
+pub fn records(random: &mut StdRng, count: usize) -> Vec<JournalRecord> {
+    (0..count).map(|_| record(random)).collect()
+}
+
+pub fn hold_of(account: u32, amount: u64) -> JournalRecord {
+    JournalRecord::Hold(HoldEntry {
+        at: UnixMs::new(1_700_000_000_000),
+        namespace: NamespaceId::DEFAULT,
+        lease: LeaseId::from_u128(amount.into()),
+        limit: LimitId(1),
+        account: AccountId(account),
+        asset: AssetId(0),
+        amount,
+    })
+}
+
+fn hold(random: &mut StdRng) -> HoldEntry {
+    HoldEntry {
+        at: UnixMs::new(random.r#gen()),
+        namespace: NamespaceId(random.r#gen()),
+        lease: LeaseId::from_u128(random.r#gen()),
+        limit: LimitId(random.r#gen()),
+        account: AccountId(random.gen_range(0..ACCOUNTS)),
+        asset: AssetId(random.gen_range(0..2)),
+        amount: random.r#gen(),
+    }
+}
+
+fn transaction(random: &mut StdRng) -> Transaction {
+    let (account, asset) = (AccountName::new("acme").unwrap(), AssetName::new("usd").unwrap());
+    // Some are larger than what is read for one record at first.
+    let memo = "m".repeat(if random.gen_bool(0.1) { 256 } else { 3 });
+    let issue = Operation::Issue { account, asset, amount: random.r#gen(), memo };
+    let changes = (0..ACCOUNTS).filter(|_| random.gen_bool(0.3)).collect::<Vec<_>>();
+    Transaction {
+        namespace: NamespaceId::DEFAULT,
+        vault: Some(VaultId::MAIN),
+        client: ClientId::new("billing").unwrap(),
+        receipt: Arc::new(Receipt {
+            tx_id: TxId(random.r#gen()),
+            sequence: random.r#gen(),
+            log_index: random.r#gen(),
+            committed_at: UnixMs::new(random.r#gen()),
+            actor: Actor::new("user:1").unwrap(),
+            results: Vec::new(),
+        }),
+        operations: vec![issue; random.gen_range(0..3)],
+        changes: (changes.into_iter())
+            .map(|account| Change { account: AccountId(account), asset: AssetId(0), amount: random.r#gen() })
+            .collect(),
+    }
+}

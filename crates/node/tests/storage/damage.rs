@@ -1,0 +1,233 @@
+//! Every file of a stopped node, every byte: flipped, and cut off from there on. It opens with exactly what was there,
+//! or refuses and names the file.
+
+use earmark_node::{Expected, Fault, Folder, Identity, LogOptions, LogStore, Vote};
+use openraft::storage::RaftLogStorage;
+
+use crate::support::disk::SimDisk;
+use crate::support::history::{CLUSTER, Log, append, block_on, entry, id, open, read, vote};
+use crate::support::random::Random;
+
+const OPTIONS: LogOptions = LogOptions { segment_bytes: 300, cache_bytes: 1_000 };
+const IDENTITY: Identity = Identity { cluster: CLUSTER, node: 3, incarnation: 99, is_founder: true };
+/// The two copies in `vote` and `log/mark`; what lies between them is never read.
+const SLOTS: [std::ops::Range<usize>; 2] = [0..128, 4096..4224];
+
+/// A node's folder with several segments, after a truncation, a purge and some votes.
+async fn made(seed: u64) -> (SimDisk, LogStore) {
+    let mut random = Random::new(seed);
+    let disk = SimDisk::new();
+    IDENTITY.format(&disk, |disk| LogStore::create(disk, CLUSTER)).unwrap();
+    // The file of the lock is there from the first start on.
+    Folder::take(&disk, Expected::default()).unwrap();
+    let mut store = open(&disk, OPTIONS).await.unwrap();
+    let mut next = 0;
+    for term in 1..7 {
+        for count in [1, 3] {
+            let entries = (next..next + count).map(|index| entry(&mut random, id(term, index), 60)).collect();
+            assert!(append(&mut store, entries).await);
+            next += count;
+        }
+        store.save_vote(&vote(&mut random)).await.unwrap();
+        if term == 3 {
+            next -= 2;
+            store.truncate(id(3, next)).await.unwrap();
+        }
+    }
+    store.purge(id(2, 5)).await.unwrap();
+    store.save_vote(&vote(&mut random)).await.unwrap();
+    (disk, store)
+}
+
+#[derive(Debug, PartialEq)]
+struct Found {
+    log: Log,
+    vote: Option<Vote>,
+}
+
+async fn find(disk: &SimDisk) -> Result<Found, Fault> {
+    let expected = Expected { cluster: Some(CLUSTER), node: Some(3) };
+    let (folder, _lock) = Folder::take(&*disk.mount(), expected)?;
+    assert_eq!(folder, Folder::Made(IDENTITY));
+    let mut store = open(disk, OPTIONS).await?;
+    let log = read(&mut store).await;
+    Ok(Found { log, vote: store.read_vote().await.unwrap() })
+}
+
+/// The places of a file that are worth trying.
+fn places(path: &str, len: usize) -> Vec<usize> {
+    let slotted = path == "vote" || path == "log/mark";
+    let worth = |at: &usize| !slotted || at.is_multiple_of(97) || SLOTS.iter().any(|slot| slot.contains(at));
+    (0..len).filter(worth).collect()
+}
+
+/// Damages each file in each place. `may_lose` says which shorter log is in order for a damaged file.
+async fn damage_everywhere(disk: &SimDisk, expected: &Found, may_lose: impl Fn(&str, usize, &Found) -> bool) {
+    let (mut opened, mut refused) = (0, 0);
+    for path in disk.paths() {
+        for place in places(&path, disk.bytes(&path).len()) {
+            for xor in [None, Some(0x01), Some(0x80), Some(0xff)] {
+                let disk = disk.copy();
+                match xor {
+                    None => disk.truncate(&path, place),
+                    Some(xor) => disk.corrupt(&path, place, xor),
+                }
+                let what = format!("{path}, byte {place}, {xor:x?}");
+                let changes = disk.changes();
+                match find(&disk).await {
+                    Ok(found) => {
+                        opened += 1;
+                        let right = found == *expected || may_lose(&path, place, &found);
+                        assert!(right, "{what}: found {found:?}, expected {expected:?}");
+                    }
+                    Err(fault) => {
+                        refused += 1;
+                        assert!(fault.to_string().contains(&format!("sim:/{path}")), "{what}: {fault}");
+                        assert_eq!(disk.changes(), changes, "{what}: something was written");
+                    }
+                }
+            }
+        }
+    }
+    assert!(opened > 1_000 && refused > 1_000, "{opened} opened and {refused} refused prove little");
+}
+
+#[test]
+fn a_node_that_was_closed_opens_right_or_refuses_whatever_byte_is_damaged() {
+    block_on(async {
+        let (disk, mut store) = made(1).await;
+        let expected = Found { log: read(&mut store).await, vote: store.read_vote().await.unwrap() };
+        store.close().await.unwrap();
+        disk.kill();
+        // What is purged within a segment is there again, since files go as a whole.
+        let shown = find(&disk.copy()).await.unwrap();
+        assert_eq!((shown.log.last(), shown.vote), (expected.log.last(), expected.vote));
+        damage_everywhere(&disk, &shown, |_, _, _| false).await;
+    });
+}
+
+#[test]
+fn a_node_that_was_killed_opens_right_or_refuses_whatever_byte_is_damaged() {
+    block_on(async {
+        let (disk, mut store) = made(2).await;
+        let last = read(&mut store).await.last();
+        disk.kill();
+        let shown = find(&disk.copy()).await.unwrap();
+        assert_eq!(shown.log.last(), last);
+        damage_everywhere(&disk, &shown, |_, _, _| false).await;
+    });
+}
+
+/// A power cut may take the mark's last step back, and then nothing tells a damaged last write from a torn one.
+/// That is all that can be lost, and it is lost from the end.
+#[test]
+fn after_a_power_cut_only_the_last_write_can_be_taken_for_torn() {
+    block_on(async {
+        for seed in 0..4 {
+            let (disk, mut store) = made(10 + seed).await;
+            let mut random = Random::new(seed);
+            let log = read(&mut store).await;
+            let entries =
+                (log.next()..log.next() + 2).map(|index| entry(&mut random, id(9, index), 60)).collect();
+            assert!(append(&mut store, entries).await);
+            disk.crash(seed);
+            Folder::take(&disk, Expected::default()).unwrap();
+            let shown = find(&disk.copy()).await.unwrap();
+            assert_eq!(shown.log.last(), Some(id(9, log.next() + 1)));
+            let last_segment = disk.paths().into_iter().rfind(|path| path.ends_with(".log")).unwrap();
+            damage_everywhere(&disk, &shown, |path, _, found| {
+                let kept = shown.log.until(found.log.next());
+                path == last_segment
+                    && found.log == kept
+                    && found.vote == shown.vote
+                    && found.log.next() >= log.next()
+            })
+            .await;
+        }
+    });
+}
+
+#[test]
+fn damage_that_later_writes_prove_is_no_torn_tail_even_without_a_mark() {
+    block_on(async {
+        let (disk, store) = made(3).await;
+        let options = LogOptions { segment_bytes: 1_000_000, ..OPTIONS };
+        store.close().await.unwrap();
+        disk.kill();
+        let mut store = open(&disk, options).await.unwrap();
+        let mark = disk.bytes("log/mark");
+        let next = read(&mut store).await.next();
+        for index in next..next + 3 {
+            let mut random = Random::new(index);
+            assert!(append(&mut store, vec![entry(&mut random, id(9, index), 60)]).await);
+        }
+        let path = disk.paths().into_iter().rfind(|path| path.ends_with(".log")).unwrap();
+        let bytes = disk.bytes(&path);
+        let found = find(&disk.copy()).await.unwrap();
+        disk.kill();
+        // The mark is set back to before the last three writes, as a power cut may do.
+        disk.put("log/mark", &mark);
+        assert_eq!(find(&disk.copy()).await.unwrap().log, found.log);
+        let records = bytes.windows(4).enumerate().filter(|(_, window)| window == b"EMrc").map(|(at, _)| at);
+        let starts = records.collect::<Vec<_>>();
+        let [.., first, second, third] = starts[..] else { panic!("too few records") };
+        for place in first..third {
+            let disk = disk.copy();
+            disk.corrupt(&path, place, 0x10);
+            let fault = find(&disk).await.err().unwrap_or_else(|| panic!("byte {place} was taken for torn"));
+            let wrong_at = if place < second { first } else { second };
+            assert!(
+                fault.to_string().contains(&format!("sim:/{path} is damaged at byte {wrong_at}:")),
+                "{fault}"
+            );
+        }
+        // The last write alone can be torn.
+        disk.corrupt(&path, third, 0x10);
+        assert_eq!(find(&disk).await.unwrap().log, found.log.until(next + 2));
+    });
+}
+
+#[test]
+fn a_file_that_is_gone_is_missed_by_name() {
+    block_on(async {
+        let (disk, store) = made(4).await;
+        store.close().await.unwrap();
+        disk.kill();
+        for path in disk.paths().into_iter().filter(|path| path != "lock") {
+            let disk = disk.copy();
+            earmark_node::Disk::remove(&disk, &path).unwrap();
+            let fault = find(&disk).await.err().unwrap_or_else(|| panic!("{path} was not missed"));
+            assert!(fault.to_string().contains(&format!("sim:/{path}")), "{path}: {fault}");
+        }
+    });
+}
+
+#[test]
+fn files_of_another_cluster_and_of_a_newer_format_are_told_from_damage() {
+    block_on(async {
+        let (disk, store) = made(5).await;
+        store.close().await.unwrap();
+        disk.kill();
+        for path in ["vote", "log/mark"].map(str::to_owned).into_iter().chain(disk.paths()) {
+            if path == "identity" || path == "lock" {
+                continue;
+            }
+            let (newer, other) = (disk.copy(), disk.copy());
+            let resum = |disk: &SimDisk, change: &dyn Fn(&mut [u8])| {
+                let mut bytes = disk.bytes(&path);
+                let len = if path.ends_with(".log") { 64 } else { 128 };
+                for start in [0, 4096].into_iter().filter(|start| *start == 0 || !path.ends_with(".log")) {
+                    let slot = &mut bytes[start..start + len];
+                    change(slot);
+                    let sum = crc32fast::hash(&slot[..len - 4]);
+                    slot[len - 4..].copy_from_slice(&sum.to_le_bytes());
+                }
+                disk.put(&path, &bytes);
+            };
+            resum(&newer, &|slot| slot[4] = 2);
+            assert!(matches!(find(&newer).await, Err(Fault::NewerFormat { found: 2, .. })), "{path}");
+            resum(&other, &|slot| slot[8] ^= 1);
+            assert!(matches!(find(&other).await, Err(Fault::OtherCluster { .. })), "{path}");
+        }
+    });
+}

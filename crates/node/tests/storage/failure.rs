@@ -1,0 +1,134 @@
+//! The disk is full, a write or a sync fails: nothing after that is acknowledged, the file is named, and the next
+//! start finds all that was acknowledged before.
+
+use earmark_node::{LogOptions, LogStore};
+use openraft::storage::RaftLogStorage;
+
+use crate::support::disk::{Kind, SimDisk, Trouble};
+use crate::support::history::{CLUSTER, Log, append, block_on, entry, id, open, read};
+use crate::support::random::Random;
+
+const OPTIONS: LogOptions = LogOptions { segment_bytes: 400, cache_bytes: 500 };
+
+/// What a script acknowledged, and the store that it ran on.
+struct Ran {
+    disk: SimDisk,
+    store: LogStore,
+    acknowledged: Log,
+    failed: bool,
+}
+
+/// Appends, truncates, purges and votes until something fails, and then tries to go on.
+async fn run(kind: Kind, after: u64, trouble: Trouble) -> Ran {
+    let mut random = Random::new(5);
+    let disk = SimDisk::new();
+    LogStore::create(&disk, CLUSTER).unwrap();
+    let store = open(&disk, OPTIONS).await.unwrap();
+    disk.fail(kind, after, trouble);
+    let mut ran = Ran { disk, store, acknowledged: Log::default(), failed: false };
+    for term in 1..7 {
+        for _ in 0..2 {
+            let first = ran.acknowledged.next();
+            let entries =
+                (first..first + 2).map(|index| entry(&mut random, id(term, index), 90)).collect::<Vec<_>>();
+            let written = append(&mut ran.store, entries.clone()).await;
+            ran.note(written, |log| log.entries.extend(entries));
+        }
+        if term == 3 {
+            let since = ran.acknowledged.next() - 3;
+            let cut = ran.store.truncate(id(0, since)).await.is_ok();
+            ran.note(cut, |_| ());
+            // Even one that failed may have got that far.
+            ran.acknowledged = ran.acknowledged.until(since);
+        }
+        if term == 5 {
+            let upto = ran.acknowledged.entries[3].log_id;
+            let purged = ran.store.purge(upto).await.is_ok();
+            ran.note(purged, |log| *log = log.after(upto));
+        }
+        let voted = ran.store.save_vote(&earmark_node::Vote::new(term, 1)).await.is_ok();
+        ran.note(voted, |_| ());
+        if ran.failed {
+            break;
+        }
+    }
+    ran
+}
+
+impl Ran {
+    /// Writes down what was acknowledged. Once something has failed, nothing is.
+    fn note(&mut self, acknowledged: bool, change: impl FnOnce(&mut Log)) {
+        assert!(!(self.failed && acknowledged), "acknowledged after {:?}", self.store.failure().get());
+        match acknowledged {
+            true => change(&mut self.acknowledged),
+            false => self.failed = true,
+        }
+    }
+}
+
+/// The log holds what was acknowledged, and perhaps more: what was under way, and what only a whole file takes along.
+fn holds(found: &Log, acknowledged: &Log) -> bool {
+    let from = acknowledged.entries.first().map_or(u64::MAX, |entry| entry.log_id.index);
+    let found = found.entries.iter().filter(|entry| entry.log_id.index >= from).cloned().collect::<Vec<_>>();
+    found.starts_with(&acknowledged.entries)
+}
+
+#[test]
+fn whatever_fails_and_whenever_nothing_more_is_acknowledged_and_nothing_is_lost() {
+    block_on(async {
+        let mut failures = 0;
+        for kind in [Kind::Write, Kind::Sync, Kind::SetLen, Kind::Name, Kind::SyncDir] {
+            for trouble in [Trouble::Full, Trouble::Broken] {
+                for after in 0.. {
+                    let mut ran = run(kind, after, trouble).await;
+                    let failure = ran.store.failure();
+                    let Some(text) = failure.get() else {
+                        assert!(!ran.failed);
+                        break;
+                    };
+                    failures += 1;
+                    let what = format!("{kind:?} {after}, {trouble:?}: {text}");
+                    assert!(text.contains("sim:/log") || text.contains("sim:/vote"), "{what}");
+                    let full = text.contains("The disk is full: free some space");
+                    assert_eq!(full, trouble == Trouble::Full, "{what}");
+
+                    let entries = vec![entry(&mut Random::new(1), id(50, ran.acknowledged.next()), 9)];
+                    assert!(!append(&mut ran.store, entries).await, "{what}");
+                    assert!(ran.store.save_vote(&earmark_node::Vote::new(90, 1)).await.is_err(), "{what}");
+                    assert!(ran.store.close().await.is_err(), "{what}");
+
+                    // Started again with no power cut, it may see what never reached the disk. From then on that stays.
+                    ran.disk.kill();
+                    let mut store =
+                        open(&ran.disk, OPTIONS).await.unwrap_or_else(|fault| panic!("{what}: {fault}"));
+                    let seen = read(&mut store).await;
+                    let vote = store.read_vote().await.unwrap();
+                    assert!(holds(&seen, &ran.acknowledged), "{what}: {seen:?} for {:?}", ran.acknowledged);
+                    ran.disk.crash(after);
+                    let mut store =
+                        open(&ran.disk, OPTIONS).await.unwrap_or_else(|fault| panic!("{what}: {fault}"));
+                    assert_eq!(read(&mut store).await, seen, "{what}");
+                    assert_eq!(store.read_vote().await.unwrap(), vote, "{what}");
+                }
+            }
+        }
+        assert!(failures > 200, "only {failures} failures were tried");
+    });
+}
+
+#[test]
+fn a_power_cut_right_after_a_failure_loses_nothing_that_was_acknowledged() {
+    block_on(async {
+        for (kind, seed) in [(Kind::Write, 1), (Kind::Sync, 2), (Kind::Sync, 3)] {
+            for after in 0..60 {
+                let ran = run(kind, after, Trouble::Broken).await;
+                ran.disk.crash(seed);
+                let what = format!("{kind:?} {after}");
+                let mut store =
+                    open(&ran.disk, OPTIONS).await.unwrap_or_else(|fault| panic!("{what}: {fault}"));
+                let found = read(&mut store).await;
+                assert!(holds(&found, &ran.acknowledged), "{what}: {found:?} for {:?}", ran.acknowledged);
+            }
+        }
+    });
+}

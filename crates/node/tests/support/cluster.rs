@@ -1,0 +1,77 @@
+//! Nodes in one process, on real files and real sockets.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use earmark_admission::{Cluster as _, ManualClock, TimeSource};
+use earmark_node::{Node, NodeOptions, RealDisk, Timing};
+use tempfile::TempDir;
+
+/// Quick enough for tests, and slow enough for a busy machine.
+pub const TIMING: Timing = Timing {
+    heartbeat: Duration::from_millis(100),
+    election: Duration::from_millis(500),
+    deadline: Duration::from_secs(10),
+};
+
+pub struct Folder {
+    _keep: TempDir,
+    pub path: PathBuf,
+}
+
+pub fn folder() -> Folder {
+    let keep = TempDir::new().unwrap();
+    let path = keep.path().join("data");
+    Folder { _keep: keep, path }
+}
+
+pub fn options(folder: &Folder, time: Arc<dyn TimeSource>) -> NodeOptions {
+    let disk = Arc::new(RealDisk::new(&folder.path).unwrap());
+    NodeOptions { time, timing: TIMING, ..NodeOptions::new(disk) }
+}
+
+/// A node that is a cluster of its own.
+pub async fn one(folder: &Folder, clock: &Arc<ManualClock>) -> Node {
+    let node = Node::open(options(folder, Arc::clone(clock) as _)).await.unwrap();
+    until(|| node.status().leader.is_some()).await;
+    node
+}
+
+/// Nodes 1 to `count`, of which the first began the cluster.
+pub async fn several(count: u64, clock: &Arc<ManualClock>) -> (Vec<Folder>, Vec<Node>) {
+    let mut folders = Vec::new();
+    let mut nodes: Vec<Node> = Vec::new();
+    for id in 1..=count {
+        let folder = folder();
+        let join = nodes.first().and_then(Node::peer_address).map(str::to_owned);
+        let node = Node::open(NodeOptions {
+            id: Some(id),
+            peer_listen: Some("127.0.0.1:0".into()),
+            join: join.into_iter().collect(),
+            ..options(&folder, Arc::clone(clock) as _)
+        });
+        nodes.push(node.await.unwrap());
+        folders.push(folder);
+    }
+    for node in &nodes {
+        until(|| {
+            let status = node.status();
+            let voters = status.members.iter().filter(|member| member.is_voter).count();
+            status.leader.is_some() && voters as u64 == count
+        })
+        .await;
+    }
+    (folders, nodes)
+}
+
+/// Waits for something that must happen soon.
+pub async fn until(mut happened: impl FnMut() -> bool) {
+    for _ in 0..2_000 {
+        if happened() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it did not happen within 20 seconds");
+}

@@ -1,0 +1,10 @@
+//! What the tests of this crate share.
+
+#![allow(dead_code, unreachable_pub, reason = "every test binary compiles all of this and uses a part")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+
+pub mod cluster;
+pub mod disk;
+pub mod history;
+pub mod random;
+pub mod soak;

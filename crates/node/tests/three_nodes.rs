@@ -1,0 +1,47 @@
+//! A cluster of three passes the suite of all backends, asked through a node that does not lead.
+
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test may")]
+
+mod support;
+
+use std::sync::Arc;
+
+use earmark_admission::conformance::Harness;
+use earmark_admission::{Answer, Backend, Clock, Cluster, ManualClock};
+use earmark_node::{Node, NodeBackend};
+use support::cluster::{Folder, several};
+
+struct ThreeNodes {
+    backend: Arc<NodeBackend>,
+    clock: Arc<ManualClock>,
+    _nodes: Vec<Node>,
+    _folders: Vec<Folder>,
+}
+
+impl Harness for ThreeNodes {
+    fn backend(&self) -> &dyn Backend {
+        &*self.backend
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.clock.now().wall.get()
+    }
+
+    fn advance_ms(&self, ms: u64) -> Answer<'_, ()> {
+        self.clock.advance_ms(ms);
+        Box::pin(async {})
+    }
+}
+
+async fn three_nodes() -> ThreeNodes {
+    let clock = ManualClock::at(1_700_000_000_000);
+    let (folders, nodes) = several(3, &clock).await;
+    let follower = nodes.iter().find(|node| {
+        let status = node.status();
+        status.leader.is_some_and(|leader| leader != status.node)
+    });
+    let backend = follower.unwrap().backend();
+    ThreeNodes { backend, clock, _nodes: nodes, _folders: folders }
+}
+
+earmark_admission::conformance!(three_nodes);
