@@ -1,6 +1,6 @@
 //! The log on disk: what openraft writes, reads back, cuts and lets go of.
 //!
-//! The folder `log` holds segments, each a file named after its first index, and a [`mark`](self::mark) that says how
+//! The folder `log` holds segments, each a file named after its first index, and a `mark` that says how
 //! far they are known to be on disk. One writer does all that changes them, in order. An append is one write and one
 //! sync, and is acknowledged after the sync. The newest entries are kept in memory, the others are found by
 //! their position.

@@ -14,8 +14,8 @@ fn entries(range: std::ops::Range<u64>, term: u64, bytes: u64) -> Vec<Entry> {
     range.map(|index| entry(&mut Random::new(index), id(term, index), bytes)).collect()
 }
 
-async fn new_log(options: LogOptions) -> (SimDisk, LogStore) {
-    let disk = SimDisk::new().with_latency(1, Duration::from_millis(5));
+async fn new_log(seed: u64, options: LogOptions) -> (SimDisk, LogStore) {
+    let disk = SimDisk::new().with_latency(seed, Duration::from_millis(5));
     LogStore::create(&disk, CLUSTER).unwrap();
     let store = open(&disk, options).await.unwrap();
     (disk, store)
@@ -24,7 +24,7 @@ async fn new_log(options: LogOptions) -> (SimDisk, LogStore) {
 #[test]
 fn what_is_not_on_disk_yet_is_read_from_memory_whatever_its_bound() {
     block_on(async {
-        let (_disk, mut store) = new_log(LogOptions { segment_bytes: 1_000, cache_bytes: 0 }).await;
+        let (_disk, mut store) = new_log(1, LogOptions { segment_bytes: 1_000, cache_bytes: 0 }).await;
         let written = entries(0..40, 1, 300);
         for part in written.chunks(4) {
             append_later(&mut store, part.to_vec()).await.unwrap();
@@ -42,7 +42,7 @@ fn what_is_not_on_disk_yet_is_read_from_memory_whatever_its_bound() {
 fn a_follower_gets_some_mebibytes_at_a_time_and_at_least_one_entry() {
     block_on(async {
         for cache_bytes in [0, 64 * 1024 * 1024] {
-            let (_disk, mut store) = new_log(LogOptions { cache_bytes, ..LogOptions::default() }).await;
+            let (_disk, mut store) = new_log(1, LogOptions { cache_bytes, ..LogOptions::default() }).await;
             let big = |index, len| Entry {
                 log_id: id(1, index),
                 payload: openraft::EntryPayload::Normal(earmark_node::Batch(vec![7_u8; len].into())),
@@ -68,12 +68,12 @@ fn a_follower_gets_some_mebibytes_at_a_time_and_at_least_one_entry() {
 fn a_read_beside_a_truncation_gives_the_log_before_it_or_after_it() {
     block_on(async {
         for seed in 0..200 {
-            let (_disk, mut store) = new_log(LogOptions { segment_bytes: 700, cache_bytes: 0 }).await;
+            let (_disk, mut store) = new_log(seed, LogOptions { segment_bytes: 700, cache_bytes: 0 }).await;
             let before = entries(0..20, 1, 200);
             assert!(append(&mut store, before.clone()).await);
             let mut reader = store.get_log_reader().await;
             let reading = tokio::spawn(async move { reader.try_get_log_entries(0..20).await.unwrap() });
-            tokio::time::sleep(Duration::from_micros(seed * 25)).await;
+            tokio::time::sleep(Duration::from_micros(seed * 5)).await;
             store.truncate(id(1, 12)).await.unwrap();
             let after = entries(12..15, 2, 200);
             assert!(append(&mut store, after.clone()).await);
@@ -87,7 +87,7 @@ fn a_read_beside_a_truncation_gives_the_log_before_it_or_after_it() {
 #[test]
 fn damage_that_is_found_while_reading_stops_the_log_by_name() {
     block_on(async {
-        let (disk, mut store) = new_log(LogOptions { segment_bytes: 1 << 20, cache_bytes: 0 }).await;
+        let (disk, mut store) = new_log(1, LogOptions { segment_bytes: 1 << 20, cache_bytes: 0 }).await;
         assert!(append(&mut store, entries(0..9, 1, 200)).await);
         let path = "log/00000000000000000000.log";
         disk.corrupt(path, 500, 1);
@@ -101,7 +101,7 @@ fn damage_that_is_found_while_reading_stops_the_log_by_name() {
 #[test]
 fn what_does_not_follow_the_log_is_not_taken() {
     block_on(async {
-        let (_disk, mut store) = new_log(LogOptions::default()).await;
+        let (_disk, mut store) = new_log(1, LogOptions::default()).await;
         assert!(append(&mut store, entries(0..3, 2, 50)).await);
         assert!(!append(&mut store, entries(4..5, 2, 50)).await, "a hole");
         assert!(!append(&mut store, entries(2..3, 2, 50)).await, "a second entry 2");
