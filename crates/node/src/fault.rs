@@ -37,6 +37,17 @@ pub enum Fault {
         /// The file.
         path: String,
     },
+    /// The log begins behind the newest snapshot.
+    #[error(
+        "in {path} is no snapshot that reaches entry {wanted}, with which the log begins, so one is missing. Restore \
+         this data folder from a backup, or replace this node: see docs/operating.md"
+    )]
+    SnapshotMissing {
+        /// The folder of snapshots.
+        path: String,
+        /// The entry before the first of the log.
+        wanted: u64,
+    },
     /// A later version of Earmark wrote this.
     #[error(
         "{path} has format {found}, and this version of Earmark reads up to {known}. Use a newer version"

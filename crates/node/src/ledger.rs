@@ -62,8 +62,8 @@ impl Proposer {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
         let id = metrics.current_leader?;
-        let address = metrics.membership_config.membership().get_node(&id)?.address.clone();
-        Some(Target { id, address })
+        let member = metrics.membership_config.membership().get_node(&id)?;
+        Some(Target { id, address: member.address.clone(), incarnation: member.incarnation })
     }
 
     /// Whether this node takes part no longer.

@@ -19,16 +19,17 @@ mod writer;
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, Range, RangeBounds};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use openraft::storage::{LogFlushed, RaftLogStorage};
 use openraft::{LogState, OptionalSend, RaftLogReader, StorageError, StorageIOError};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::disk::Disk;
 use crate::failure::Failure;
 use crate::fault::{At, Fault, Operation};
+use crate::identity::FolderLock;
 use crate::types::{Entry, LogId, Types, Vote};
 
 use files::lock;
@@ -70,6 +71,16 @@ pub struct LogStore {
     reader: LogReader,
     queue: mpsc::Sender<Work>,
     vote: Arc<Mutex<Option<Vote>>>,
+    ground: Arc<OnceLock<Ground>>,
+}
+
+/// What a log stands on in a node.
+#[derive(Debug)]
+struct Ground {
+    /// The last index of the newest snapshot.
+    covered: watch::Receiver<Option<u64>>,
+    /// Nobody else may have the folder while something may still be written to it.
+    _lock: FolderLock,
 }
 
 impl LogStore {
@@ -100,8 +111,21 @@ impl LogStore {
             failure: failure.clone(),
         };
         let (queue, work) = mpsc::channel(QUEUE_MAX);
-        tokio::spawn(writer::run(disk, files, failure, work));
-        Ok(LogStore { reader, queue, vote: Arc::new(Mutex::new(vote)) })
+        let ground = Arc::default();
+        tokio::spawn(writer::run(disk, files, failure, Arc::clone(&ground), work));
+        Ok(LogStore { reader, queue, vote: Arc::new(Mutex::new(vote)), ground })
+    }
+
+    /// The last entry that is no longer there, if any is gone.
+    pub(crate) fn purged(&self) -> Option<LogId> {
+        lock(&self.reader.memory).purged
+    }
+
+    /// From now on nothing leaves the disk before there is a snapshot that has it. openraft asks for entries to be
+    /// purged while the snapshot that makes them superfluous is still being installed.
+    pub(crate) fn attach(&self, covered: watch::Receiver<Option<u64>>, lock: FolderLock) {
+        // The first ones stay: a log has one state machine, in one folder.
+        let _ = self.ground.set(Ground { covered, _lock: lock });
     }
 
     /// The first thing that went wrong, if anything did: the log takes nothing more since.

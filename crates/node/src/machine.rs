@@ -45,13 +45,22 @@ pub(crate) struct Shelf {
 }
 
 impl Shelf {
-    /// Reads the newest snapshot, and the journal as far as it goes.
-    pub(crate) fn open(disk: Arc<dyn Disk>, cluster: u128, failure: Failure) -> Result<Shelf, Fault> {
+    /// Reads the newest snapshot, and the journal as far as it goes. `purged` is what the log no longer has: if no
+    /// snapshot has it either nothing is touched, least of all the journal, which would be cut for want of one.
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        options: JournalOptions,
+        purged: Option<LogId>,
+        failure: Failure,
+    ) -> Result<Shelf, Fault> {
         let table_seed = table_seed();
-        let (snapshots, found) = Snapshots::open(Arc::clone(&disk), cluster, table_seed)?;
+        let (snapshots, found) = Snapshots::open(Arc::clone(&disk), options.cluster, table_seed)?;
         let (header, book) =
             found.unwrap_or_else(|| (Header::default(), Book::new(Config::default(), table_seed)));
-        let options = JournalOptions::new(cluster);
+        if let Some(purged) = purged.filter(|purged| header.applied.is_none_or(|id| id.index < purged.index))
+        {
+            return Err(Fault::SnapshotMissing { path: snapshots.show(), wanted: purged.index });
+        }
         let journal = Journal::open(Arc::clone(&disk), options, Some(header.journal))?;
         let Header { applied, membership, ids, .. } = header;
         let (sender, _) = watch::channel(applied.map(|id| id.index));
@@ -125,7 +134,9 @@ impl Shelf {
         }
         let saved = self.snapshots.publish(arrived)?;
         let Header { applied, membership, ids, .. } = saved.header;
-        *self.lock() = State { book, applied, membership, ids };
+        let before = std::mem::replace(&mut *self.lock(), State { book, applied, membership, ids });
+        // A large Book takes a while to go, and nobody is to wait for that.
+        drop(before);
         self.since_snapshot.store(0, Ordering::Relaxed);
         self.applied.send_replace(applied.map(|id| id.index));
         Ok(())

@@ -38,8 +38,7 @@ pub(crate) struct Members {
 /// What an id stands for at present.
 enum Standing {
     New,
-    Learner,
-    Voter,
+    Member { known: Member, is_voter: bool },
 }
 
 impl Members {
@@ -63,9 +62,16 @@ impl Members {
 
     async fn add_here(&self, id: u64, member: Member) -> Result<(), MembersError> {
         let raft = &self.proposer.raft;
+        self.settled().await?;
         match self.standing(id, &member)? {
-            Standing::Voter => return Ok(()),
-            Standing::Learner => {}
+            Standing::Member { known, is_voter } => {
+                if known.address != member.address {
+                    self.relocate(id, member).await?;
+                }
+                if is_voter {
+                    return Ok(());
+                }
+            }
             Standing::New => {
                 tracing::info!(node = id, address = member.address, "a node joins as a learner");
                 raft.add_learner(id, member, false).await.map_err(unavailable)?;
@@ -86,13 +92,19 @@ impl Members {
         Ok(())
     }
 
+    /// Waits until everything that was ever decided about members is known here. A leader that has just been elected
+    /// may have it in its log only, and would take an id that was used for a new one.
+    async fn settled(&self) -> Result<(), MembersError> {
+        self.proposer.raft.ensure_linearizable().await.map_err(unavailable).map(|_| ())
+    }
+
     fn standing(&self, id: u64, member: &Member) -> Result<Standing, MembersError> {
         let metrics = self.proposer.raft.metrics().borrow().clone();
         let membership = metrics.membership_config.membership();
         match membership.get_node(&id) {
             Some(known) if known.incarnation == member.incarnation => {
                 let is_voter = membership.voter_ids().any(|voter| voter == id);
-                Ok(if is_voter { Standing::Voter } else { Standing::Learner })
+                Ok(Standing::Member { known: known.clone(), is_voter })
             }
             Some(_) => Err(MembersError::Refused(format!(
                 "node {id} is a member with another data folder. If that one is lost, remove node {id} and give the \
@@ -121,6 +133,7 @@ impl Members {
 
     async fn remove_here(&self, id: u64) -> Result<(), MembersError> {
         let raft = &self.proposer.raft;
+        self.settled().await?;
         let metrics = raft.metrics().borrow().clone();
         let membership = metrics.membership_config.membership();
         let voters: BTreeSet<u64> = membership.voter_ids().collect();
@@ -143,14 +156,17 @@ impl Members {
 
     /// Writes down where this node is now, if the members say something else.
     pub(crate) async fn move_here(&self, address: &str) -> Result<(), MembersError> {
-        let raft = &self.proposer.raft;
         let id = self.proposer.id;
-        let metrics = raft.metrics().borrow().clone();
+        let metrics = self.proposer.raft.metrics().borrow().clone();
         let known = metrics.membership_config.membership().get_node(&id).cloned();
         let Some(member) = known.filter(|known| known.address != address) else { return Ok(()) };
-        let moved = Member { address: address.to_owned(), ..member };
-        let change = ChangeMembers::SetNodes([(id, moved)].into());
-        raft.change_membership(change, true).await.map_err(unavailable)?;
+        self.relocate(id, Member { address: address.to_owned(), ..member }).await
+    }
+
+    async fn relocate(&self, id: u64, member: Member) -> Result<(), MembersError> {
+        tracing::info!(node = id, address = member.address, "a node is somewhere else now");
+        let change = ChangeMembers::SetNodes([(id, member)].into());
+        self.proposer.raft.change_membership(change, true).await.map_err(unavailable)?;
         Ok(())
     }
 }

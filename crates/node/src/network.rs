@@ -48,7 +48,7 @@ impl RaftNetworkFactory<Types> for Network {
     async fn new_client(&mut self, target: u64, member: &Member) -> Link {
         Link {
             id: self.id,
-            target: Target { id: target, address: member.address.clone() },
+            target: Target { id: target, address: member.address.clone(), incarnation: member.incarnation },
             peers: self.peers.clone(),
             clock: Arc::clone(&self.clock),
             shelf: Arc::clone(&self.shelf),
@@ -86,7 +86,7 @@ impl Link {
         let address = &self.target.address;
         let failed = |message: String| CallError::Failed { address: address.clone(), message };
         let mut client = self.peers.client(address);
-        let route = Some(self.peers.route(self.target.id));
+        let route = Some(self.peers.route(&self.target));
         let state = client.journal_state(JournalStateRequest { route: route.clone() });
         let has = self.peers.call(address, option.hard_ttl(), state).await?.records;
 
@@ -161,7 +161,7 @@ impl RaftNetwork<Types> for Link {
         });
         let last = self.shelf.lock().book.time();
         let request = AppendRequest {
-            route: Some(self.peers.route(self.target.id)),
+            route: Some(self.peers.route(&self.target)),
             vote: Some(ballot(rpc.vote)),
             before: rpc.prev_log_id.map(place),
             entries: entries.collect(),
@@ -191,7 +191,7 @@ impl RaftNetwork<Types> for Link {
         option: RPCOption,
     ) -> Result<VoteResponse<u64>, RpcError> {
         let request = WireVote {
-            route: Some(self.peers.route(self.target.id)),
+            route: Some(self.peers.route(&self.target)),
             vote: Some(ballot(rpc.vote)),
             last: rpc.last_log_id.map(place),
         };

@@ -1,15 +1,14 @@
 //! A node: everything above, put together.
 
+mod cluster;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use earmark_admission::{
-    Answer, BookBackend, Cluster, ClusterError, ClusterStatus, MachineTime, MemberStatus, Submitter,
-    TimeSource,
-};
+use earmark_admission::{BookBackend, MachineTime, Submitter, TimeSource};
 use earmark_proto::peer::JoinRequest;
 use earmark_proto::peer::peer_service_server::PeerServiceServer;
 use openraft::{Config, SnapshotPolicy};
@@ -21,6 +20,7 @@ use crate::disk::Disk;
 use crate::failure::Failure;
 use crate::fault::Fault;
 use crate::identity::{Expected, Folder, FolderLock, Identity};
+use crate::journal::{JournalOptions, SEGMENT_BYTES};
 use crate::keeper::NodeKeeper;
 use crate::ledger::{NodeLedger, Proposer};
 use crate::log::{LogStore, Options as LogOptions};
@@ -36,6 +36,8 @@ use crate::types::{Member, Raft};
 
 /// How often what needs no hurry is looked at: snapshots, metrics, and where this node is.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
+/// A connection on which nothing is heard for so long is asked whether it still is one.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// How long a node that was not let in waits before it asks again.
 const JOIN_AGAIN: Duration = Duration::from_millis(500);
 
@@ -82,6 +84,9 @@ pub struct NodeOptions {
     pub snapshot_bytes: u64,
     /// So many entries stay in the log behind a snapshot, for followers that are a little behind.
     pub keep_entries: u64,
+    /// A segment of the journal is complete once its records take so many bytes. All nodes of a cluster have to use
+    /// the same, or their files differ.
+    pub journal_segment_bytes: u64,
     /// The most reserves that wait. For completes a quarter more may.
     pub queue_max: usize,
 }
@@ -101,6 +106,7 @@ impl NodeOptions {
             log: LogOptions::default(),
             snapshot_bytes: 256 << 20,
             keep_entries: 1_000,
+            journal_segment_bytes: SEGMENT_BYTES,
             queue_max: 65_536,
         }
     }
@@ -146,7 +152,6 @@ pub struct Node {
     address: Option<String>,
     stop: watch::Sender<bool>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
-    _lock: FolderLock,
 }
 
 /// What is there before anything runs.
@@ -167,14 +172,17 @@ impl Node {
         let Identity { cluster, node: id, incarnation, is_founder } = identity;
         let failure = Failure::default();
         let disk = Arc::clone(&options.disk);
-        let (its_disk, its_failure) = (Arc::clone(&disk), failure.clone());
-        let shelf = offload(&*disk, move || Shelf::open(its_disk, cluster, its_failure)).await?;
+        let log = LogStore::open(Arc::clone(&disk), cluster, options.log, failure.clone()).await?;
+        let (its_disk, purged) = (Arc::clone(&disk), log.purged());
+        let journal =
+            JournalOptions { segment_bytes: options.journal_segment_bytes, ..JournalOptions::new(cluster) };
+        let shelf = offload(&*disk, move || Shelf::open(its_disk, journal, purged, failure)).await?;
         let shelf = Arc::new(shelf);
-        let log = LogStore::open(disk, cluster, options.log, failure).await?;
+        log.attach(shelf.snapshots.covered(), lock);
         let clock = Arc::new(NodeClock::new(Arc::clone(&options.time)));
         let network =
             Network { id, peers: peers.clone(), clock: Arc::clone(&clock), shelf: Arc::clone(&shelf) };
-        let config = Arc::new(config(&options).map_err(|error| NodeError::Invalid(error.to_string()))?);
+        let config = Arc::new(config(&options)?);
         let machine = Machine::new(Arc::clone(&shelf));
         let raft = Raft::new(id, config, network, log.clone(), machine).await;
         let raft = raft.map_err(|error| NodeError::Raft(error.to_string()))?;
@@ -189,12 +197,10 @@ impl Node {
             let begun = proposer.raft.initialize(members).await;
             begun.map_err(|error| NodeError::Raft(error.to_string()))?;
         }
-        let node = Node::assemble(identity, proposer, log, address, lock, options.queue_max);
+        let node = Node::assemble(identity, proposer, log, address, options.queue_max);
         node.serve(listener);
         node.keep_house(options.snapshot_bytes);
-        if !is_founder {
-            node.join(options.join, member);
-        }
+        node.join(options.join, member);
         Ok(node)
     }
 
@@ -203,7 +209,6 @@ impl Node {
         proposer: Proposer,
         log: LogStore,
         address: Option<String>,
-        lock: FolderLock,
         queue_max: usize,
     ) -> Node {
         let changing = Arc::default();
@@ -217,7 +222,7 @@ impl Node {
         let backend = Arc::new(BookBackend::new(Arc::clone(&keeper)));
         let (stop, _) = watch::channel(false);
         let tasks = Mutex::default();
-        Node { identity, proposer, members, keeper, backend, log, address, stop, tasks, _lock: lock }
+        Node { identity, proposer, members, keeper, backend, log, address, stop, tasks }
     }
 
     /// The backend to serve from.
@@ -256,16 +261,22 @@ impl Node {
         let made = metrics.wait_for(|metrics| {
             metrics.snapshot.map(|id| id.index) >= applied || metrics.running_state.is_err()
         });
-        let snapshot = made.await.map_err(|error| error.to_string())?.snapshot;
-        Ok(snapshot.map(|id| id.index))
+        let metrics = made.await.map_err(|error| error.to_string())?;
+        if metrics.running_state.is_err() {
+            let why = self.failure().get().unwrap_or("it was shut down");
+            return Err(format!("this node has stopped: {why}"));
+        }
+        Ok(metrics.snapshot.map(|id| id.index))
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut stop = self.stop.subscribe();
         let handle = tokio::spawn(async move {
             tokio::select! {
-                () = task => {}
+                // First, for a task that is to stop must not take the end of what it watches for a failure.
+                biased;
                 _ = stop.wait_for(|stop| *stop) => {}
+                () = task => {}
             }
         });
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
@@ -303,11 +314,15 @@ impl Node {
                 .max_decoding_message_size(MESSAGE_BYTES_MAX)
                 .max_encoding_message_size(MESSAGE_BYTES_MAX);
             let incoming = tokio_stream::wrappers::ReceiverStream::new(incoming);
+            // Ends with this task: connections that are open are told to end, and not only new ones refused.
+            let never = std::future::pending();
             let served = tonic::transport::Server::builder()
+                .http2_keepalive_interval(Some(KEEP_ALIVE))
+                .http2_keepalive_timeout(Some(KEEP_ALIVE))
                 .initial_stream_window_size(4 << 20)
                 .initial_connection_window_size(8 << 20)
                 .add_service(service)
-                .serve_with_incoming(incoming)
+                .serve_with_incoming_shutdown(incoming, never)
                 .await;
             if let Err(error) = served {
                 tracing::error!("this node no longer serves the others: {error}");
@@ -315,25 +330,36 @@ impl Node {
         });
     }
 
-    /// Asks to be made a member until it is one.
+    /// Asks to be made a member until it is one, and to be found where it is whenever it is somewhere else.
     fn join(&self, addresses: Vec<String>, member: Member) {
-        let (proposer, id) = (self.proposer.clone(), self.identity.node);
+        let (proposer, Identity { node: id, is_founder, .. }) = (self.proposer.clone(), self.identity);
         let bytes = |number: u128| Bytes::copy_from_slice(&number.to_le_bytes());
         let request = JoinRequest {
             cluster: bytes(self.identity.cluster),
             node: id,
-            address: member.address,
+            address: member.address.clone(),
             incarnation: bytes(member.incarnation),
         };
         self.spawn(async move {
             loop {
                 let metrics = proposer.raft.metrics().borrow().clone();
-                if metrics.membership_config.membership().voter_ids().any(|voter| voter == id) {
-                    return;
-                }
-                for address in &addresses {
+                let members = metrics.membership_config.membership();
+                let is_voter = members.voter_ids().any(|voter| voter == id);
+                let is_elsewhere = members.get_node(&id).is_some_and(|known| known.address != member.address);
+                let others =
+                    members.nodes().filter(|(other, _)| **other != id).map(|(_, it)| it.address.clone());
+                let whom: Vec<String> = match (is_voter, is_founder) {
+                    // A leader moves by itself.
+                    (true, _) if is_elsewhere && !proposer.is_leader() => others.collect(),
+                    (true, _) | (_, true) => Vec::new(),
+                    (false, false) => addresses.iter().cloned().chain(others).collect(),
+                };
+                for address in &whom {
                     match proposer.peers.join(address, request.clone()).await {
-                        Ok(()) => tracing::info!("node {id} is a member of the cluster"),
+                        Ok(()) => {
+                            tracing::info!("node {id} is a member of the cluster");
+                            break;
+                        }
                         Err(MembersError::Unavailable(message)) => {
                             tracing::info!("not a member yet: {message}")
                         }
@@ -394,8 +420,20 @@ impl Node {
             _ = task.await;
         }
         _ = self.proposer.shelf.journal.flush().await;
-        if let Err(error) = self.log.close().await {
-            tracing::error!("the log was not closed: {error}");
+        match tokio::time::timeout(self.proposer.deadline, self.log.close()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!("the log was not closed: {error}"),
+            Err(_) => tracing::error!("the log was not closed in time"),
+        }
+    }
+}
+
+impl Drop for Node {
+    /// Without [`shut_down`](Node::shut_down) this is like a crash, but nothing goes on in the background either.
+    fn drop(&mut self) {
+        let raft = self.proposer.raft.clone();
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { _ = raft.shutdown().await });
         }
     }
 }
@@ -410,11 +448,12 @@ pub async fn stores(
     log: LogOptions,
 ) -> Result<(LogStore, Machine), Fault> {
     let failure = Failure::default();
-    let shelf = Shelf::open(Arc::clone(&disk), cluster, failure.clone())?;
-    Ok((LogStore::open(disk, cluster, log, failure).await?, Machine::new(Arc::new(shelf))))
+    let log = LogStore::open(Arc::clone(&disk), cluster, log, failure.clone()).await?;
+    let shelf = Shelf::open(disk, JournalOptions::new(cluster), log.purged(), failure)?;
+    Ok((log, Machine::new(Arc::new(shelf))))
 }
 
-fn config(options: &NodeOptions) -> Result<Config, openraft::ConfigError> {
+fn config(options: &NodeOptions) -> Result<Config, NodeError> {
     let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let Timing { heartbeat, election, .. } = options.timing;
     Config {
@@ -430,6 +469,7 @@ fn config(options: &NodeOptions) -> Result<Config, openraft::ConfigError> {
         ..Config::default()
     }
     .validate()
+    .map_err(|error| NodeError::Invalid(error.to_string()))
 }
 
 /// Finds out whose folder this is, or makes it. Nothing is written before everything else is known to be there.
@@ -512,65 +552,5 @@ fn measure(proposer: &Proposer) {
         let last = metrics.last_log_index.unwrap_or(0);
         let lag = last.saturating_sub(matched.map_or(0, |id| id.index));
         metrics::gauge!("earmark_node_peer_lag", "peer" => peer.to_string()).set(lag as f64);
-    }
-}
-
-impl Cluster for Node {
-    fn status(&self) -> ClusterStatus {
-        let metrics = self.proposer.raft.metrics().borrow().clone();
-        let membership = metrics.membership_config.membership();
-        let last = metrics.last_log_index.unwrap_or(0);
-        let lag = |id: &u64| {
-            let matched = metrics.replication.as_ref()?.get(id)?;
-            Some(last.saturating_sub(matched.map_or(0, |matched| matched.index)))
-        };
-        let members = membership.nodes().map(|(id, member)| MemberStatus {
-            node: *id,
-            address: member.address.clone(),
-            is_voter: membership.voter_ids().any(|voter| voter == *id),
-            lag: lag(id),
-        });
-        ClusterStatus {
-            cluster: self.identity.cluster,
-            node: self.identity.node,
-            leader: metrics.current_leader,
-            term: metrics.current_term,
-            last_log_index: metrics.last_log_index,
-            applied_index: metrics.last_applied.map(|id| id.index),
-            snapshot_index: metrics.snapshot.map(|id| id.index),
-            quorum_ack_ms: metrics.millis_since_quorum_ack,
-            members: members.collect(),
-        }
-    }
-
-    fn add(&self, node: u64, address: String) -> Answer<'_, Result<(), ClusterError>> {
-        Box::pin(async move {
-            let hello = self.proposer.peers.hello(&address).await;
-            let hello = hello.map_err(|error| ClusterError::Unavailable(error.to_string()))?;
-            if hello.cluster != self.identity.cluster.to_le_bytes().as_slice() {
-                let message = format!("the node at {address} belongs to another cluster");
-                return Err(ClusterError::Refused(message));
-            }
-            if hello.node != node {
-                let message = format!("at {address} is node {}, and not node {node}", hello.node);
-                return Err(ClusterError::Refused(message));
-            }
-            let Some(incarnation) = hello.incarnation.first_chunk::<16>().copied() else {
-                return Err(ClusterError::Refused(format!("at {address} is no node of Earmark")));
-            };
-            let member = Member { address, incarnation: u128::from_le_bytes(incarnation) };
-            self.members.add(node, member).await.map_err(cluster_error)
-        })
-    }
-
-    fn remove(&self, node: u64) -> Answer<'_, Result<(), ClusterError>> {
-        Box::pin(async move { self.members.remove(node).await.map_err(cluster_error) })
-    }
-}
-
-fn cluster_error(error: MembersError) -> ClusterError {
-    match error {
-        MembersError::Refused(message) => ClusterError::Refused(message),
-        MembersError::Unavailable(message) => ClusterError::Unavailable(message),
     }
 }

@@ -33,6 +33,7 @@ pub(crate) type Client = PeerServiceClient<Channel>;
 pub(crate) struct Target {
     pub(crate) id: u64,
     pub(crate) address: String,
+    pub(crate) incarnation: u128,
 }
 
 /// The other nodes.
@@ -81,9 +82,10 @@ impl Peers {
     }
 
     /// Says who speaks to whom.
-    pub(crate) fn route(&self, to: u64) -> Route {
-        let cluster = Bytes::copy_from_slice(&self.0.cluster.to_le_bytes());
-        Route { cluster, from: self.0.id, to }
+    pub(crate) fn route(&self, to: &Target) -> Route {
+        let bytes = |number: u128| Bytes::copy_from_slice(&number.to_le_bytes());
+        let (cluster, incarnation) = (bytes(self.0.cluster), bytes(to.incarnation));
+        Route { cluster, from: self.0.id, to: to.id, incarnation }
     }
 
     /// Waits for an answer, but not for ever.
@@ -105,7 +107,7 @@ impl Peers {
 
     /// Passes commands on to the leader.
     pub(crate) async fn submit(&self, leader: &Target, batch: Batch) -> Result<Vec<Outcome>, SubmitError> {
-        let request = SubmitRequest { route: Some(self.route(leader.id)), batch: batch.0 };
+        let request = SubmitRequest { route: Some(self.route(leader)), batch: batch.0 };
         let mut client = self.client(&leader.address);
         let reply = self.call(&leader.address, self.0.deadline, client.submit(request)).await;
         let malformed = || SubmitError::Unknown(format!("{} answered with nothing", leader.address));
@@ -118,7 +120,7 @@ impl Peers {
 
     /// Asks the leader how far to come before reading, and as of when to read.
     pub(crate) async fn read_index(&self, leader: &Target) -> Result<(Option<u64>, UnixMs), String> {
-        let request = ReadIndexRequest { route: Some(self.route(leader.id)) };
+        let request = ReadIndexRequest { route: Some(self.route(leader)) };
         let mut client = self.client(&leader.address);
         let reply = self.call(&leader.address, self.0.deadline, client.read_index(request)).await;
         match reply.map_err(|error| error.to_string())?.result {
@@ -138,7 +140,7 @@ impl Peers {
 
     /// Asks the leader to have a node removed.
     pub(crate) async fn remove(&self, leader: &Target, node: u64) -> Result<(), MembersError> {
-        let request = RemoveRequest { route: Some(self.route(leader.id)), node };
+        let request = RemoveRequest { route: Some(self.route(leader)), node };
         let mut client = self.client(&leader.address);
         members_result(self.call(&leader.address, self.0.deadline, client.remove(request)).await)
     }

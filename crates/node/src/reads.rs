@@ -54,11 +54,16 @@ impl Reads {
         let node = &self.proposer;
         let deadline = Instant::now() + node.deadline;
         loop {
-            let asked = match node.leader() {
-                Some(leader) if leader.id == node.id => self.confirm().await,
-                Some(leader) => node.peers.read_index(&leader).await,
-                None => Err("no node leads now".into()),
+            let asked = async {
+                match node.leader() {
+                    Some(leader) if leader.id == node.id => self.confirm().await,
+                    Some(leader) => node.peers.read_index(&leader).await,
+                    None => Err("no node leads now".into()),
+                }
             };
+            // Whoever comes while others are waiting for a majority waits for them first.
+            let late = |_| Err("no majority of the nodes answered in time".into());
+            let asked = timeout_at(deadline, asked).await.unwrap_or_else(late);
             match asked {
                 Ok((index, now)) => {
                     let applied = async {

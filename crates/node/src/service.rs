@@ -1,6 +1,7 @@
 //! What the other nodes ask of this one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use earmark_proto::peer::peer_service_server::PeerService;
@@ -27,6 +28,9 @@ use crate::snapshot::{INCOMING, INCOMING_JOURNAL, SnapshotData};
 use crate::types::{Batch, Entry, Member, Vote};
 use earmark_core::UnixMs;
 
+/// How long the next part of a snapshot may take.
+const PART_DEADLINE: Duration = Duration::from_secs(10);
+
 /// One node, as the others see it.
 #[derive(Clone)]
 pub(crate) struct Service {
@@ -50,12 +54,27 @@ impl Service {
             let id = self.proposer.id;
             return Err(Status::failed_precondition(format!("this is node {id}, and not node {}", route.to)));
         }
+        if route.incarnation != self.incarnation.to_le_bytes().as_slice() {
+            let message = "this node runs on another data folder than the one that is meant";
+            return Err(Status::failed_precondition(message));
+        }
+        Ok(())
+    }
+
+    /// A node that was taken out of the cluster may not know it, and would disturb those who stay by wanting to lead.
+    /// Ids are never used again, so that whoever is gone is gone for good.
+    fn check_voter(&self, id: u64) -> Result<(), Status> {
+        let state = self.proposer.shelf.lock();
+        if state.ids.contains(&id) && state.membership.membership().get_node(&id).is_none() {
+            let message = format!("node {id} was removed from the cluster: shut it down");
+            return Err(Status::failed_precondition(message));
+        }
         Ok(())
     }
 
     async fn receive(&self, parts: &mut Streaming<SnapshotPart>) -> Result<(Vote, SnapshotData), Status> {
         let cut = || Status::aborted("the snapshot ended before its end");
-        let Some(snapshot_part::Part::Start(start)) = parts.message().await?.ok_or_else(cut)?.part else {
+        let Some(snapshot_part::Part::Start(start)) = next(parts).await?.ok_or_else(cut)?.part else {
             return Err(Status::invalid_argument("a snapshot begins with its start"));
         };
         self.check(start.route)?;
@@ -63,7 +82,7 @@ impl Service {
         let mut snapshot = self.incoming(INCOMING).await?;
         let mut journal = self.incoming(INCOMING_JOURNAL).await?;
         loop {
-            match parts.message().await?.ok_or_else(cut)?.part {
+            match next(parts).await?.ok_or_else(cut)?.part {
                 Some(snapshot_part::Part::Snapshot(bytes)) => snapshot.write(self, bytes).await?,
                 Some(snapshot_part::Part::Journal(bytes)) => {
                     let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes();
@@ -112,6 +131,12 @@ impl Incoming {
     }
 }
 
+/// The next part. A sender that vanished without a word must not keep the place of the next one.
+async fn next(parts: &mut Streaming<SnapshotPart>) -> Result<Option<SnapshotPart>, Status> {
+    let late = |_| Status::deadline_exceeded("the next part of the snapshot did not come in time");
+    tokio::time::timeout(PART_DEADLINE, parts.message()).await.map_err(late)?
+}
+
 fn refused(fault: Fault) -> Status {
     Status::internal(fault.to_string())
 }
@@ -153,6 +178,7 @@ impl PeerService for Service {
 
     async fn vote(&self, request: Request<VoteRequest>) -> Result<Response<VoteReply>, Status> {
         let request = request.into_inner();
+        self.check_voter(request.route.as_ref().map_or(0, |route| route.from))?;
         self.check(request.route)?;
         let vote = vote_of(request.vote.ok_or_else(|| Status::invalid_argument("it has no vote"))?);
         let rpc = openraft::raft::VoteRequest { vote, last_log_id: request.last.map(log_id) };
@@ -178,10 +204,16 @@ impl PeerService for Service {
         &self,
         request: Request<Streaming<SnapshotPart>>,
     ) -> Result<Response<SnapshotReply>, Status> {
-        let _one_at_a_time = self.receiving.lock().await;
+        let one_at_a_time = Arc::clone(&self.receiving).lock_owned().await;
         let (vote, data) = self.receive(&mut request.into_inner()).await?;
         let snapshot = Snapshot { meta: data.saved.header.meta(), snapshot: Box::new(data) };
-        let installed = self.proposer.raft.install_full_snapshot(vote, snapshot).await;
+        let raft = self.proposer.raft.clone();
+        // The file that has arrived is in use until it is installed, also if its sender no longer waits for that.
+        let installing = tokio::spawn(async move {
+            let _one_at_a_time = one_at_a_time;
+            raft.install_full_snapshot(vote, snapshot).await
+        });
+        let installed = installing.await.map_err(|error| Status::aborted(error.to_string()))?;
         let reply = installed.map_err(|error| Status::unavailable(error.to_string()))?;
         Ok(Response::new(SnapshotReply { vote: Some(ballot(reply.vote)) }))
     }

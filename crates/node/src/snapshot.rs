@@ -9,6 +9,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use earmark_core::{Book, Frozen, Restore};
 use openraft::{SnapshotMeta, StoredMembership};
+use tokio::sync::watch;
 
 use crate::disk::{Disk, DiskFile};
 use crate::entry::{CodecError, Input, put_log_id, put_membership, take_log_id, take_membership};
@@ -124,6 +125,8 @@ pub(crate) struct Snapshots {
     disk: Arc<dyn Disk>,
     cluster: u128,
     current: Mutex<Option<Saved>>,
+    /// The last index of the newest snapshot, for those who let go of what is in it.
+    covered: watch::Sender<Option<u64>>,
 }
 
 impl Snapshots {
@@ -139,13 +142,15 @@ impl Snapshots {
             names.into_iter().partition(|name| name.ends_with(".snapshot"));
         let mut whole: Vec<String> = whole.into_iter().map(|name| format!("{FOLDER}/{name}")).collect();
         let newest = whole.pop();
-        let snapshots = Snapshots { disk, cluster, current: Mutex::new(None) };
+        let (covered, _) = watch::channel(None);
+        let snapshots = Snapshots { disk, cluster, current: Mutex::new(None), covered };
         let found = match newest {
             None => None,
             Some(path) => {
                 let saved = snapshots.read_header(&path)?;
                 let book = snapshots.restore(&saved, table_seed)?;
                 let header = saved.header.clone();
+                snapshots.covered.send_replace(header.applied.map(|id| id.index));
                 *snapshots.lock() = Some(saved);
                 Some((header, book))
             }
@@ -164,6 +169,16 @@ impl Snapshots {
     /// The newest snapshot.
     pub(crate) fn current(&self) -> Option<Saved> {
         self.lock().clone()
+    }
+
+    /// The folder, as a person knows it.
+    pub(crate) fn show(&self) -> String {
+        self.disk.show(FOLDER)
+    }
+
+    /// Says up to which index there is a snapshot on disk.
+    pub(crate) fn covered(&self) -> watch::Receiver<Option<u64>> {
+        self.covered.subscribe()
     }
 
     /// Reads what a file says about itself.
@@ -285,14 +300,23 @@ impl Snapshots {
         Ok(saved)
     }
 
-    /// Gives a snapshot that is written its name, and removes the one before.
+    /// Gives a snapshot that is written its name, and removes the one before. One that is older than what is there
+    /// goes instead: a newer one may have arrived while it was made, and the log holds nothing before that.
     pub(crate) fn publish(&self, mut saved: Saved) -> Result<Saved, Fault> {
         let to = name(&saved.header);
         saved.file.sync().at(Operation::Sync, || self.disk.show(&saved.path))?;
+        let mut current = self.lock();
+        if let Some(newer) = current.as_ref().filter(|current| current.header.applied > saved.header.applied)
+        {
+            self.disk.remove(&saved.path).at(Operation::Remove, || self.disk.show(&saved.path))?;
+            return Ok(newer.clone());
+        }
         self.disk.rename(&saved.path, &to).at(Operation::Rename, || self.disk.show(&saved.path))?;
         self.disk.sync_dir(FOLDER).at(Operation::Sync, || self.disk.show(FOLDER))?;
         saved.path = to;
-        let before = self.lock().replace(saved.clone());
+        let before = current.replace(saved.clone());
+        drop(current);
+        self.covered.send_replace(saved.header.applied.map(|id| id.index));
         if let Some(before) = before.filter(|before| before.path != saved.path) {
             self.disk.remove(&before.path).at(Operation::Remove, || self.disk.show(&before.path))?;
         }

@@ -2,10 +2,11 @@
 //! from the threads that serve.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::Ground;
 use super::files::{Files, lock};
 use crate::disk::Disk;
 use crate::entry::payload_bytes;
@@ -31,11 +32,23 @@ pub(crate) enum Work {
     Close { done: oneshot::Sender<io::Result<()>> },
 }
 
+impl Work {
+    /// Up to where entries leave the disk for good, if they do.
+    const fn lets_go(&self) -> Option<u64> {
+        match self {
+            Work::Purge { upto } => Some(*upto),
+            Work::Begin { before } => Some(before.index),
+            Work::Append { .. } | Work::Truncate { .. } | Work::Vote { .. } | Work::Close { .. } => None,
+        }
+    }
+}
+
 /// Does what comes out of the queue, until it is told to close or nobody is left to ask.
 pub(crate) async fn run(
     disk: Arc<dyn Disk>,
     files: Files,
     failure: Failure,
+    ground: Arc<OnceLock<Ground>>,
     mut queue: mpsc::Receiver<Work>,
 ) {
     let files = Arc::new(Mutex::new(files));
@@ -43,6 +56,14 @@ pub(crate) async fn run(
     while let Some(work) = next.take() {
         let closing = matches!(work, Work::Close { .. });
         let (batch, after) = gather(work, &mut queue);
+        if let (Some(upto), Some(ground)) = (batch.lets_go(), ground.get()) {
+            let mut covered = ground.covered.clone();
+            tokio::select! {
+                // Nobody will make a snapshot any more if what makes them is gone; then it is better to keep all.
+                found = covered.wait_for(|covered| *covered >= Some(upto)) => if found.is_err() { return },
+                _ = failure.wait() => {}
+            }
+        }
         let (files, failure) = (Arc::clone(&files), failure.clone());
         let job = move || {
             let mut files = files.lock().unwrap_or_else(PoisonError::into_inner);

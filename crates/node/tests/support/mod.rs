@@ -4,7 +4,10 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
 pub mod cluster;
+pub mod desk;
 pub mod disk;
+pub mod fleet;
 pub mod history;
+pub mod net;
 pub mod random;
 pub mod soak;

@@ -1,0 +1,67 @@
+//! The cluster, as those see it who look after it.
+
+use earmark_admission::{Answer, Cluster, ClusterError, ClusterStatus, MemberStatus};
+
+use super::Node;
+use crate::members::MembersError;
+use crate::types::Member;
+
+impl Cluster for Node {
+    fn status(&self) -> ClusterStatus {
+        let metrics = self.proposer.raft.metrics().borrow().clone();
+        let membership = metrics.membership_config.membership();
+        let last = metrics.last_log_index.unwrap_or(0);
+        let lag = |id: &u64| {
+            let matched = metrics.replication.as_ref()?.get(id)?;
+            Some(last.saturating_sub(matched.map_or(0, |matched| matched.index)))
+        };
+        let members = membership.nodes().map(|(id, member)| MemberStatus {
+            node: *id,
+            address: member.address.clone(),
+            is_voter: membership.voter_ids().any(|voter| voter == *id),
+            lag: lag(id),
+        });
+        ClusterStatus {
+            cluster: self.identity.cluster,
+            node: self.identity.node,
+            leader: metrics.current_leader,
+            term: metrics.current_term,
+            last_log_index: metrics.last_log_index,
+            applied_index: metrics.last_applied.map(|id| id.index),
+            snapshot_index: metrics.snapshot.map(|id| id.index),
+            quorum_ack_ms: metrics.millis_since_quorum_ack,
+            members: members.collect(),
+        }
+    }
+
+    fn add(&self, node: u64, address: String) -> Answer<'_, Result<(), ClusterError>> {
+        Box::pin(async move {
+            let hello = self.proposer.peers.hello(&address).await;
+            let hello = hello.map_err(|error| ClusterError::Unavailable(error.to_string()))?;
+            if hello.cluster != self.identity.cluster.to_le_bytes().as_slice() {
+                let message = format!("the node at {address} belongs to another cluster");
+                return Err(ClusterError::Refused(message));
+            }
+            if hello.node != node {
+                let message = format!("at {address} is node {}, and not node {node}", hello.node);
+                return Err(ClusterError::Refused(message));
+            }
+            let Some(incarnation) = hello.incarnation.first_chunk::<16>().copied() else {
+                return Err(ClusterError::Refused(format!("at {address} is no node of Earmark")));
+            };
+            let member = Member { address, incarnation: u128::from_le_bytes(incarnation) };
+            self.members.add(node, member).await.map_err(cluster_error)
+        })
+    }
+
+    fn remove(&self, node: u64) -> Answer<'_, Result<(), ClusterError>> {
+        Box::pin(async move { self.members.remove(node).await.map_err(cluster_error) })
+    }
+}
+
+fn cluster_error(error: MembersError) -> ClusterError {
+    match error {
+        MembersError::Refused(message) => ClusterError::Refused(message),
+        MembersError::Unavailable(message) => ClusterError::Unavailable(message),
+    }
+}

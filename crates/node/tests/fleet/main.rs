@@ -1,0 +1,11 @@
+//! Nodes in one process, on disks and a network that fail when they are told to.
+
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test may")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod damage;
+mod exactly_once;
+mod partition;
+mod restart;

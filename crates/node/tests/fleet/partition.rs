@@ -1,0 +1,114 @@
+//! Links that are cut: nothing is acknowledged that a majority does not have, and nothing is read that may be old.
+
+use std::time::Duration;
+
+use earmark_admission::Backend as _;
+use tokio::time::Instant;
+
+use crate::support::desk::{
+    Desk, MINUTE, definition, issue, key, lease, namespace, open, reserve_request, write_request,
+};
+use crate::support::fleet::{Fleet, Settings, TIMING};
+
+/// A little more than a caller ever waits.
+const SOON: Duration = Duration::from_millis(3_100);
+
+async fn opened(count: u64) -> Fleet {
+    let fleet = Fleet::of(count, Settings::default()).await;
+    let desk = fleet.desk(1);
+    desk.write("billing", 1, vec![open("acme"), issue("acme", 100)]).await;
+    desk.put(definition("rpm", MINUTE, 10)).await;
+    fleet
+}
+
+/// Neither writes nor reserves nor reads get an answer, and all of them say so in time.
+async fn answers_nothing(desk: &Desk) {
+    let started = Instant::now();
+    let reserve = desk.ask(reserve_request(lease(), &[("rpm", 1)]));
+    let write = desk.try_write(write_request("billing", 2, vec![issue("acme", 1)]));
+    let read = desk.0.usage(namespace(), key("rpm"));
+    let (reserve, write, read) = tokio::join!(reserve, write, read);
+    for message in
+        [reserve.unwrap_err(), write.unwrap_err(), read.unwrap_err()].map(|error| error.to_string())
+    {
+        let is_clear = ["majority", "leads", "answer", "reached"].iter().any(|word| message.contains(word));
+        assert!(is_clear, "{message}");
+    }
+    // The reserve waits for the write before it, since both go through one queue.
+    assert!(started.elapsed() <= SOON * 2, "{:?}", started.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_cut_off_acknowledges_and_reads_nothing_and_follows_when_it_is_back() {
+    let fleet = opened(3).await;
+    let old = fleet.leader().await;
+    fleet.isolate(old);
+    // It does not know yet that it is alone.
+    answers_nothing(&fleet.desk(old)).await;
+    let others: Vec<u64> = fleet.running().into_iter().filter(|id| *id != old).collect();
+    fleet.leader_of(&others).await;
+    let desk = fleet.desk(others[0]);
+    desk.admit(&[("rpm", 4)]).await;
+    desk.write("billing", 2, vec![issue("acme", 5)]).await;
+    answers_nothing(&fleet.desk(old)).await;
+    fleet.net.heal();
+    fleet.leader().await;
+    assert_eq!(fleet.desk(old).usage("rpm").await.reserved, 4);
+    assert_eq!(fleet.desk(old).purse("acme").await, (105, 0));
+    fleet.agree().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_majority_every_request_fails_in_time_and_nothing_happens() {
+    let mut fleet = opened(3).await;
+    let leader = fleet.leader().await;
+    let others: Vec<u64> = fleet.running().into_iter().filter(|id| *id != leader).collect();
+    others.iter().for_each(|id| fleet.kill(*id));
+    answers_nothing(&fleet.desk(leader)).await;
+    // Still nobody there, long after.
+    tokio::time::sleep(TIMING.election * 10).await;
+    answers_nothing(&fleet.desk(leader)).await;
+    for id in others {
+        fleet.start(id).await;
+    }
+    fleet.leader().await;
+    // The outcome was unknown. It may have happened once, and asked again it has.
+    let desk = fleet.desk(leader);
+    desk.write("billing", 2, vec![issue("acme", 1)]).await;
+    assert_eq!(desk.purse("acme").await, (101, 0));
+    fleet.agree().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_that_is_cut_off_fails_in_time_and_the_others_go_on() {
+    let fleet = opened(3).await;
+    let cut_off = fleet.follower().await;
+    fleet.isolate(cut_off);
+    answers_nothing(&fleet.desk(cut_off)).await;
+    let leader =
+        fleet.leader_of(&fleet.running().into_iter().filter(|id| *id != cut_off).collect::<Vec<_>>()).await;
+    fleet.desk(leader).admit(&[("rpm", 2)]).await;
+    fleet.net.heal();
+    fleet.leader().await;
+    // What the follower tried to pass on may still arrive: its outcome was unknown.
+    let reserved = fleet.desk(cut_off).usage("rpm").await.reserved;
+    assert!((2..=3).contains(&reserved), "{reserved}");
+    fleet.agree().await;
+}
+
+/// Two of five may be away.
+#[tokio::test(start_paused = true)]
+async fn a_minority_may_be_away() {
+    let mut fleet = opened(5).await;
+    let leader = fleet.leader().await;
+    let away: Vec<u64> =
+        [leader].into_iter().chain(fleet.running().into_iter().filter(|id| *id != leader)).take(2).collect();
+    away.iter().for_each(|id| fleet.kill(*id));
+    fleet.leader().await;
+    fleet.desk(fleet.running()[0]).admit(&[("rpm", 2)]).await;
+    for id in away {
+        fleet.start(id).await;
+    }
+    fleet.leader().await;
+    fleet.agree().await;
+}

@@ -1,0 +1,264 @@
+//! Short words for what is asked of a node.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use earmark_admission::{
+    AccountPath, Amount, Backend, BackendError, CompleteAnswer, CompleteRequest, PutLimitRequest,
+    ReserveAnswer, ReserveRequest, WriteAnswer, WriteRequest,
+};
+use earmark_core::{
+    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
+    Operation, Overage, Overdraft, Receipt, UnixMs, Usage, VaultName,
+};
+use earmark_node::NodeBackend;
+
+pub const MINUTE: Kind = Kind::Rolling { window_seconds: 60 };
+pub const SLOTS: Kind = Kind::Concurrency { timeout_seconds: 60 };
+/// When the clocks of the tests begin.
+pub const START_MS: u64 = 1_700_000_000_000;
+
+static LEASES: AtomicU64 = AtomicU64::new(1);
+
+/// A new lease, as of a time.
+pub fn lease_at(ms: u64) -> LeaseId {
+    LeaseId::from_parts(UnixMs::new(ms), u128::from(LEASES.fetch_add(1, Ordering::Relaxed)))
+}
+
+pub fn lease() -> LeaseId {
+    lease_at(START_MS)
+}
+
+pub fn namespace() -> NamespaceName {
+    NamespaceName::new(NamespaceName::DEFAULT).unwrap()
+}
+
+pub fn key(name: &str) -> LimitKey {
+    LimitKey::new(name).unwrap()
+}
+
+pub fn account(name: &str) -> AccountName {
+    AccountName::new(name).unwrap()
+}
+
+pub fn path(name: &str) -> AccountPath {
+    let vault = VaultName::new(VaultName::MAIN).unwrap();
+    AccountPath { namespace: namespace(), vault, account: account(name) }
+}
+
+pub fn usd() -> AssetName {
+    AssetName::new("usd").unwrap()
+}
+
+pub fn open(name: &str) -> Operation {
+    Operation::OpenAccount { account: account(name), overdraft: Overdraft::Deny }
+}
+
+pub fn issue(name: &str, amount: u128) -> Operation {
+    Operation::Issue { account: account(name), asset: usd(), amount, memo: "bought".into() }
+}
+
+pub fn transfer(from: &str, to: &str, amount: u128) -> Operation {
+    let (from, to) = (account(from), account(to));
+    Operation::Transfer { from, to, asset: usd(), amount, memo: String::new() }
+}
+
+pub fn definition(name: &str, kind: Kind, capacity: u64) -> Definition {
+    let (unit, description) = (String::new(), String::new());
+    Definition { key: key(name), kind, capacity, unit, description, overage: Overage::Debt }
+}
+
+/// A limit on the usd of an account.
+pub fn credit(name: &str, payer: &str, timeout_seconds: u32) -> Definition {
+    let terms = CreditTerms {
+        timeout_seconds,
+        vault: VaultName::new(VaultName::MAIN).unwrap(),
+        account: account(payer),
+        asset: usd(),
+        revenue: account(AccountName::REVENUE),
+    };
+    definition(name, Kind::Credit(terms), 0)
+}
+
+fn amounts(parts: &[(&str, u64)]) -> Vec<Amount> {
+    parts.iter().map(|(name, amount)| Amount { key: key(name), amount: *amount }).collect()
+}
+
+pub fn reserve_request(lease: LeaseId, parts: &[(&str, u64)]) -> ReserveRequest {
+    ReserveRequest { namespace: namespace(), lease, job: None, requirements: amounts(parts) }
+}
+
+pub fn write_request(client: &str, sequence: u64, operations: Vec<Operation>) -> WriteRequest {
+    WriteRequest {
+        namespace: namespace(),
+        vault: Some(VaultName::new(VaultName::MAIN).unwrap()),
+        client: ClientId::new(client).unwrap(),
+        sequence,
+        operations,
+        actor: Actor::new("system:test").unwrap(),
+    }
+}
+
+/// One node, asked.
+#[derive(Clone)]
+pub struct Desk(pub Arc<NodeBackend>);
+
+impl Desk {
+    pub async fn put(&self, definition: Definition) {
+        let request = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
+        self.0.put_limit(request).await.unwrap();
+    }
+
+    pub async fn ask(&self, request: ReserveRequest) -> Result<ReserveAnswer, BackendError> {
+        self.0.reserve(vec![request]).await.pop().unwrap()
+    }
+
+    /// Reserves with a new lease, which must be allowed.
+    pub async fn admit(&self, parts: &[(&str, u64)]) -> ReserveRequest {
+        let request = reserve_request(lease(), parts);
+        let answer = self.ask(request.clone()).await.unwrap();
+        assert!(matches!(answer, ReserveAnswer::Allowed { .. }), "{answer:?}");
+        request
+    }
+
+    pub async fn complete(&self, lease: LeaseId, parts: &[(&str, u64)]) -> CompleteAnswer {
+        let request = CompleteRequest { namespace: namespace(), lease, job: None, actuals: amounts(parts) };
+        self.0.complete(vec![request]).await.pop().unwrap().unwrap()
+    }
+
+    pub async fn try_write(&self, request: WriteRequest) -> Result<WriteAnswer, BackendError> {
+        self.0.write(request).await
+    }
+
+    /// A write that must be committed.
+    pub async fn write(&self, client: &str, sequence: u64, operations: Vec<Operation>) -> Arc<Receipt> {
+        match self.try_write(write_request(client, sequence, operations)).await.unwrap() {
+            WriteAnswer::Committed(receipt) => receipt,
+            WriteAnswer::Refused(error) => panic!("{error:?}"),
+        }
+    }
+
+    pub async fn usage(&self, name: &str) -> Usage {
+        self.0.usage(namespace(), key(name)).await.unwrap().unwrap()
+    }
+
+    /// What can be spent of an account, and what is held of it.
+    pub async fn purse(&self, name: &str) -> (i128, i128) {
+        let balances = self.0.balances(path(name)).await.unwrap();
+        balances.first().map_or((0, 0), |balance| (balance.available, balance.held))
+    }
+}
+
+/// Everything that can be seen from outside, in lines: limits, usage, balances, histories, audit, sequences, leases.
+pub async fn picture(desk: &Desk, leases: &[LeaseId]) -> Vec<String> {
+    try_picture(desk, leases).await.unwrap()
+}
+
+/// The same, or what a node says that cannot tell.
+pub async fn try_picture(desk: &Desk, leases: &[LeaseId]) -> Result<Vec<String>, String> {
+    fn failed(error: impl std::fmt::Display) -> String {
+        error.to_string()
+    }
+    let Desk(backend) = desk;
+    let mut lines = Vec::new();
+    for limit in backend.limits(namespace()).await.map_err(failed)? {
+        let usage = backend.usage(namespace(), limit.definition.key.clone()).await.map_err(failed)?;
+        lines.push(format!("{limit:?} {usage:?}"));
+    }
+    for name in ["acme", "other", AccountName::REVENUE] {
+        lines.push(format!("{name}: {:?}", backend.balances(path(name)).await.map_err(failed)?));
+        let mut after = 0;
+        loop {
+            let page = backend.entries(path(name), after, 3).await.map_err(failed)?;
+            lines.extend(page.entries.iter().map(|entry| format!("{name}: {entry:?}")));
+            let Some(next) = page.next else { break };
+            after = next;
+        }
+    }
+    let main = VaultName::new(VaultName::MAIN).unwrap();
+    let audit = backend.audit(namespace(), main.clone()).await.map_err(failed)?;
+    assert!(audit.balanced, "{audit:?}");
+    lines.push(format!("{:?}", audit.assets));
+    for client in ["billing", "load"] {
+        let client = ClientId::new(client).unwrap();
+        let last = backend.client_state(namespace(), Some(main.clone()), client.clone()).await;
+        lines.push(format!("{client:?}: {:?}", last.map_err(failed)?));
+    }
+    for lease in leases {
+        lines.push(format!("{:?}", backend.lease(namespace(), *lease).await.map_err(failed)?));
+    }
+    Ok(lines)
+}
+
+/// What was asked, and what was answered.
+#[derive(Default)]
+pub struct Story {
+    pub leases: Vec<LeaseId>,
+    pub writes: Vec<(WriteRequest, WriteAnswer)>,
+    pub reserves: Vec<(ReserveRequest, ReserveAnswer)>,
+}
+
+impl Story {
+    /// Some of everything: rates, slots, credit, debt, a limit on its way down, holds, denials, writes.
+    pub async fn tell(desk: &Desk) -> Story {
+        let mut story = Story::default();
+        let mut sequence = 0;
+        let mut scripts = vec![
+            vec![open("acme"), open("other"), issue("acme", 1_000)],
+            vec![transfer("acme", "other", 100)],
+            vec![],
+        ];
+        scripts.extend((1..6).map(|amount| vec![transfer("other", "acme", amount)]));
+        for operations in scripts {
+            sequence += 1;
+            story.write(desk, write_request("billing", sequence, operations)).await;
+        }
+        desk.put(definition("rpm", MINUTE, 100)).await;
+        desk.put(definition("tokens", MINUTE, 10)).await;
+        desk.put(definition("slots", SLOTS, 3)).await;
+        desk.put(definition("down", MINUTE, 10)).await;
+        desk.put(credit("usd", "acme", 60)).await;
+        story.reserve(desk, &[("rpm", 1), ("slots", 1), ("usd", 30)]).await;
+        story.reserve(desk, &[("down", 8)]).await;
+        // Denied, for good.
+        story.reserve(desk, &[("tokens", 11)]).await;
+        story.reserve(desk, &[("usd", 5_000)]).await;
+        desk.put(definition("down", MINUTE, 5)).await;
+        let over = desk.admit(&[("tokens", 10), ("usd", 40)]).await.lease;
+        desk.complete(over, &[("tokens", 15), ("usd", 25)]).await;
+        story.leases.push(over);
+        story
+    }
+
+    pub async fn write(&mut self, desk: &Desk, request: WriteRequest) {
+        let answer = desk.try_write(request.clone()).await.unwrap();
+        assert!(matches!(answer, WriteAnswer::Committed(_)), "{answer:?}");
+        self.writes.push((request, answer));
+    }
+
+    pub async fn reserve(&mut self, desk: &Desk, parts: &[(&str, u64)]) {
+        let request = reserve_request(lease(), parts);
+        let answer = desk.ask(request.clone()).await.unwrap();
+        self.leases.push(request.lease);
+        self.reserves.push((request, answer));
+    }
+
+    /// Asks everything again: the answers are those of the first time.
+    pub async fn ask_again(&self, desk: &Desk) {
+        for (request, answer) in &self.writes {
+            assert_eq!(desk.try_write(request.clone()).await.unwrap(), *answer);
+        }
+        for (request, answer) in &self.reserves {
+            let again = desk.ask(request.clone()).await.unwrap();
+            match answer {
+                ReserveAnswer::Allowed { .. } => assert_eq!(again, *answer),
+                // When to come back changes, as time and others do.
+                _ => assert_eq!(std::mem::discriminant(&again), std::mem::discriminant(answer), "{again:?}"),
+            }
+        }
+    }
+
+    pub async fn picture(&self, desk: &Desk) -> Vec<String> {
+        picture(desk, &self.leases).await
+    }
+}

@@ -1,0 +1,227 @@
+//! Nodes in one process, on disks and a network in memory, each with its own clock. Meant for tokio's paused time: a
+//! test that waits for an election takes no longer than one that does not.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use earmark_admission::{Cluster as _, ClusterStatus, ManualClock};
+use earmark_node::{LogOptions, Node, NodeError, NodeOptions, Timing};
+
+use super::desk::{Desk, START_MS};
+use super::disk::SimDisk;
+use super::net::SimNet;
+
+pub const TIMING: Timing = Timing {
+    heartbeat: Duration::from_millis(100),
+    election: Duration::from_millis(500),
+    deadline: Duration::from_secs(3),
+};
+
+/// What a test may want smaller than usual.
+#[derive(Clone, Copy)]
+pub struct Settings {
+    pub snapshot_bytes: u64,
+    pub keep_entries: u64,
+    pub segment_bytes: u64,
+    pub journal_segment_bytes: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            snapshot_bytes: u64::MAX,
+            keep_entries: 1_000,
+            segment_bytes: 64 << 20,
+            journal_segment_bytes: 16 << 20,
+        }
+    }
+}
+
+/// Files so small that everything happens: many segments, and nothing behind a snapshot is kept.
+pub const SMALL: Settings =
+    Settings { snapshot_bytes: u64::MAX, keep_entries: 0, segment_bytes: 300, journal_segment_bytes: 400 };
+
+/// The place of one node.
+pub struct Seat {
+    pub disk: SimDisk,
+    pub clock: Arc<ManualClock>,
+    pub node: Option<Node>,
+}
+
+/// Several nodes.
+pub struct Fleet {
+    pub net: SimNet,
+    pub seats: BTreeMap<u64, Seat>,
+    pub settings: Settings,
+}
+
+pub fn address(id: u64) -> String {
+    format!("node-{id}:1")
+}
+
+impl Fleet {
+    pub fn empty(settings: Settings) -> Fleet {
+        Fleet { net: SimNet::new(), seats: BTreeMap::new(), settings }
+    }
+
+    /// Nodes 1 to `count`, all of them voters.
+    pub async fn of(count: u64, settings: Settings) -> Fleet {
+        let mut fleet = Fleet::empty(settings);
+        for id in 1..=count {
+            fleet.add(id).await;
+        }
+        fleet.leader().await;
+        fleet
+    }
+
+    /// A new node, which joins if there are others; waits until it is a voter.
+    pub async fn add(&mut self, id: u64) {
+        let clock = ManualClock::at(START_MS);
+        self.seats.insert(id, Seat { disk: SimDisk::new(), clock, node: None });
+        self.start(id).await;
+        until(&format!("node {id} is a voter"), || self.is_voter(id)).await;
+    }
+
+    pub fn is_voter(&self, id: u64) -> bool {
+        self.status(id).members.iter().any(|member| member.node == id && member.is_voter)
+    }
+
+    pub fn options(&self, id: u64) -> NodeOptions {
+        let seat = &self.seats[&id];
+        let others = self.seats.iter().filter(|(other, seat)| **other != id && seat.node.is_some());
+        NodeOptions {
+            id: Some(id),
+            peer_listen: Some(address(id)),
+            join: others.map(|(other, _)| address(*other)).collect(),
+            timing: TIMING,
+            time: Arc::clone(&seat.clock) as _,
+            net: Arc::new(self.net.at(&address(id))),
+            log: LogOptions { segment_bytes: self.settings.segment_bytes, cache_bytes: 10_000 },
+            snapshot_bytes: self.settings.snapshot_bytes,
+            keep_entries: self.settings.keep_entries,
+            journal_segment_bytes: self.settings.journal_segment_bytes,
+            ..NodeOptions::new(seat.disk.mount())
+        }
+    }
+
+    pub async fn try_start(&mut self, id: u64) -> Result<(), NodeError> {
+        let node = Node::open(self.options(id)).await?;
+        self.seats.get_mut(&id).unwrap().node = Some(node);
+        Ok(())
+    }
+
+    pub async fn start(&mut self, id: u64) {
+        self.try_start(id).await.unwrap();
+    }
+
+    /// Shuts a node down in order.
+    pub async fn stop(&mut self, id: u64) {
+        let node = self.seats.get_mut(&id).unwrap().node.take().unwrap();
+        node.shut_down().await;
+        drop(node);
+        self.seats[&id].disk.kill();
+    }
+
+    /// As `kill -9` does.
+    pub fn kill(&mut self, id: u64) {
+        let seat = self.seats.get_mut(&id).unwrap();
+        seat.disk.kill();
+        drop(seat.node.take());
+    }
+
+    /// The power of a node goes and comes back.
+    pub fn crash(&mut self, id: u64, seed: u64) {
+        let seat = self.seats.get_mut(&id).unwrap();
+        seat.disk.crash(seed);
+        drop(seat.node.take());
+    }
+
+    pub fn node(&self, id: u64) -> &Node {
+        self.seats[&id].node.as_ref().unwrap()
+    }
+
+    pub fn desk(&self, id: u64) -> Desk {
+        Desk(self.node(id).backend())
+    }
+
+    pub fn status(&self, id: u64) -> ClusterStatus {
+        self.node(id).status()
+    }
+
+    pub fn running(&self) -> Vec<u64> {
+        self.seats.iter().filter(|(_, seat)| seat.node.is_some()).map(|(id, _)| *id).collect()
+    }
+
+    /// Waits until all who run follow the same leader, and says who it is.
+    pub async fn leader(&self) -> u64 {
+        self.leader_of(&self.running()).await
+    }
+
+    pub async fn leader_of(&self, ids: &[u64]) -> u64 {
+        let led = || {
+            let status = self.status(*ids.first()?);
+            let leader = status.leader.filter(|leader| ids.contains(leader))?;
+            let same = |id: &u64| {
+                let other = self.status(*id);
+                other.leader == Some(leader) && other.term == status.term
+            };
+            ids.iter().all(same).then_some(leader)
+        };
+        until("all follow one leader", || led().is_some()).await;
+        led().unwrap()
+    }
+
+    pub async fn follower(&self) -> u64 {
+        let leader = self.leader().await;
+        self.running().into_iter().find(|id| *id != leader).unwrap()
+    }
+
+    /// Cuts a node off from all others.
+    pub fn isolate(&self, id: u64) {
+        for other in self.seats.keys().filter(|other| **other != id) {
+            self.net.cut(&address(id), &address(*other));
+        }
+    }
+
+    /// Lets time pass on all clocks.
+    pub fn advance_ms(&self, ms: u64) {
+        self.seats.values().for_each(|seat| seat.clock.advance_ms(ms));
+    }
+
+    /// The same log has led to the same state everywhere: snapshots and journals are equal to the byte.
+    pub async fn agree(&self) {
+        let ids = self.running();
+        let last = || ids.iter().map(|id| self.status(*id).last_log_index).max().flatten();
+        let done = |id: &u64| self.status(*id).applied_index == last();
+        until("all have applied the same", || ids.iter().all(done)).await;
+        let at = last();
+        let mut first = None;
+        for id in &ids {
+            assert_eq!(self.node(*id).snapshot().await.unwrap(), at, "node {id}");
+            let disk = &self.seats[id].disk;
+            let is_state = |path: &String| path.starts_with("journal/") || path.ends_with(".snapshot");
+            let files: BTreeMap<String, Vec<u8>> = disk
+                .paths()
+                .into_iter()
+                .filter(is_state)
+                .map(|path| (path.clone(), disk.bytes(&path)))
+                .collect();
+            assert!(files.keys().any(|path| path.ends_with(".snapshot")), "node {id} has no snapshot");
+            let (other, expected) = first.get_or_insert_with(|| (*id, files.clone()));
+            assert!(files == *expected, "nodes {other} and {id} differ at entry {at:?}");
+        }
+        assert_eq!(last(), at, "something was written meanwhile");
+    }
+}
+
+/// Waits for something that must happen soon.
+pub async fn until(what: &str, mut happened: impl FnMut() -> bool) {
+    for _ in 0..6_000 {
+        if happened() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it did not happen within a minute: {what}");
+}
