@@ -31,6 +31,11 @@ pub trait Harness: Send + Sync {
 
     /// Lets time pass.
     fn advance_ms(&self, ms: u64) -> Answer<'_, ()>;
+
+    /// Called after a case: looks at what lies behind the backend, if that can be looked at.
+    fn finish(&self) -> Answer<'_, ()> {
+        Box::pin(async {})
+    }
 }
 
 /// Makes a test of every case. `$harness` is an async function that gives a fresh [`Harness`].
@@ -102,7 +107,9 @@ macro_rules! conformance {
     ($harness:path: $($case:ident),* $(,)?) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $case() {
-            $crate::conformance::$case(&$harness().await).await;
+            let harness = $harness().await;
+            $crate::conformance::$case(&harness).await;
+            $crate::conformance::Harness::finish(&harness).await;
         }
     )*};
 }

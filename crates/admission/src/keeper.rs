@@ -120,6 +120,15 @@ impl<K: Keeper> Inner<K> {
         self.names.namespace(name).or_else(|| self.keeper.look(|book| book.namespace(name)))
     }
 
+    /// Makes sure that a namespace which is not known here is not known at all: another node may just have opened it.
+    async fn know<'a>(&self, names: impl Iterator<Item = &'a NamespaceName>) -> Result<(), BackendError> {
+        let mut unknown = names.filter(|name| self.namespace(name).is_none());
+        match unknown.next() {
+            Some(_) => self.keeper.fresh().await.map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
     /// Amounts as the Book is told them. Names that were not asked for before are looked up once.
     fn parts(&self, namespace: &NamespaceName, amounts: &[Amount]) -> Vec<Part> {
         let parts = || -> Vec<Part> {
@@ -180,7 +189,10 @@ impl<K: Keeper> Inner<K> {
         let _one_at_a_time = self.changing.lock().await;
         let namespace = match &change {
             Change::Put(_) => self.open(&name).await?,
-            Change::Delete(_) => self.namespace(&name).ok_or(LimitError::NotFound)?,
+            Change::Delete(_) => {
+                self.know([&name].into_iter()).await?;
+                self.namespace(&name).ok_or(LimitError::NotFound)?
+            }
         };
         let key = change.key().clone();
         let changed = match self.submit_one(Work::Change { namespace, change, expected_revision }).await? {
@@ -240,32 +252,44 @@ fn limit_keys(operations: &[Operation]) -> Vec<LimitKey> {
 
 impl<K: Keeper> Backend for BookBackend<K> {
     fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
-        let work = requests.into_iter().map(|request| {
-            let namespace = self.0.namespace(&request.namespace);
-            let parts = self.0.parts(&request.namespace, &request.requirements);
-            Work::Reserve { namespace, lease: request.lease, parts, requirements: request.requirements }
-        });
-        let work = work.collect();
-        Box::pin(self.0.submit(work, Direction::Takes, |done| match done {
-            Done::Reserve(answer) => answer,
-            Done::Complete(_) | Done::Namespace(_) | Done::Limit(_) | Done::Write(_) => Err(mixed_up()),
-        }))
+        Box::pin(async move {
+            if let Err(error) = self.0.know(requests.iter().map(|request| &request.namespace)).await {
+                return requests.iter().map(|_| Err(error.clone())).collect();
+            }
+            let work = requests.into_iter().map(|request| {
+                let namespace = self.0.namespace(&request.namespace);
+                let parts = self.0.parts(&request.namespace, &request.requirements);
+                Work::Reserve { namespace, lease: request.lease, parts, requirements: request.requirements }
+            });
+            let work = work.collect();
+            let answers = self.0.submit(work, Direction::Takes, |done| match done {
+                Done::Reserve(answer) => answer,
+                Done::Complete(_) | Done::Namespace(_) | Done::Limit(_) | Done::Write(_) => Err(mixed_up()),
+            });
+            answers.await
+        })
     }
 
     fn complete(
         &self,
         requests: Vec<CompleteRequest>,
     ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
-        let work = requests.into_iter().map(|request| {
-            let namespace = self.0.namespace(&request.namespace);
-            let parts = self.0.parts(&request.namespace, &request.actuals);
-            Work::Complete { namespace, lease: request.lease, parts, actuals: request.actuals }
-        });
-        let work = work.collect();
-        Box::pin(self.0.submit(work, Direction::GivesBack, |done| match done {
-            Done::Complete(answer) => answer,
-            Done::Reserve(_) | Done::Namespace(_) | Done::Limit(_) | Done::Write(_) => Err(mixed_up()),
-        }))
+        Box::pin(async move {
+            if let Err(error) = self.0.know(requests.iter().map(|request| &request.namespace)).await {
+                return requests.iter().map(|_| Err(error.clone())).collect();
+            }
+            let work = requests.into_iter().map(|request| {
+                let namespace = self.0.namespace(&request.namespace);
+                let parts = self.0.parts(&request.namespace, &request.actuals);
+                Work::Complete { namespace, lease: request.lease, parts, actuals: request.actuals }
+            });
+            let work = work.collect();
+            let answers = self.0.submit(work, Direction::GivesBack, |done| match done {
+                Done::Complete(answer) => answer,
+                Done::Reserve(_) | Done::Namespace(_) | Done::Limit(_) | Done::Write(_) => Err(mixed_up()),
+            });
+            answers.await
+        })
     }
 
     fn put_limit(&self, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
@@ -324,12 +348,16 @@ impl<K: Keeper> Backend for BookBackend<K> {
 
     fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
         let WriteRequest { namespace: name, vault, client, sequence, operations, actor } = request;
-        // No namespace has the last number, so that one which nobody opened is refused by the Book.
-        let namespace = self.0.namespace(&name).unwrap_or(NamespaceId(u16::MAX));
-        let (tx_id, log_index) = (TxId::default(), 0);
-        let write = Write { namespace, vault, client, sequence, operations, tx_id, log_index, actor };
+        let inner = Arc::clone(&self.0);
         // In a task of its own, for the same reason as a change of limits.
-        let task = tokio::spawn(Arc::clone(&self.0).write(write, name));
+        let task = tokio::spawn(async move {
+            inner.know([&name].into_iter()).await?;
+            // No namespace has the last number, so that one which nobody opened is refused by the Book.
+            let namespace = inner.namespace(&name).unwrap_or(NamespaceId(u16::MAX));
+            let (tx_id, log_index) = (TxId::default(), 0);
+            let write = Write { namespace, vault, client, sequence, operations, tx_id, log_index, actor };
+            inner.write(write, name).await
+        });
         Box::pin(async { task.await.map_err(|error| BackendError::Failed(error.to_string()))? })
     }
 

@@ -71,10 +71,10 @@ impl Proposer {
         self.raft.metrics().borrow().running_state.is_err()
     }
 
-    /// Carries commands out as the leader.
-    pub(crate) async fn propose(&self, batch: Batch) -> Result<Vec<Outcome>, ProposeError> {
+    /// Carries commands out as the leader. Gives the entry of the log that they are, and their outcomes.
+    pub(crate) async fn propose(&self, batch: Batch) -> Result<(u64, Vec<Outcome>), ProposeError> {
         match self.raft.client_write(batch).await {
-            Ok(response) => Ok(response.data.0),
+            Ok(response) => Ok((response.log_id.index, response.data.0)),
             // The leader that an entry was appended by may have lost its place since, so that it cannot say what
             // becomes of it.
             Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward))) => {
@@ -92,7 +92,7 @@ impl Proposer {
 
     /// Carries out commands that another node passes on. They are checked like anything that comes from outside, and
     /// their writes get their ids here.
-    pub(crate) async fn propose_for_peer(&self, batch: &Batch) -> Result<Vec<Outcome>, ProposeError> {
+    pub(crate) async fn propose_for_peer(&self, batch: &Batch) -> Result<(u64, Vec<Outcome>), ProposeError> {
         if !self.is_leader() {
             return Err(ProposeError::NotTaken("this node does not lead".into()));
         }
@@ -134,11 +134,17 @@ impl NodeLedger {
         }
         let batch = builder.finish(moment.log);
         let outcomes = match leader {
-            Some(leader) if leader.id == node.id => node.propose(batch).await?,
-            Some(leader) => node.peers.submit(&leader, batch).await.map_err(|error| match error {
-                SubmitError::NotTaken(message) => ProposeError::NotTaken(message),
-                SubmitError::Unknown(message) => ProposeError::Unknown(message),
-            })?,
+            Some(leader) if leader.id == node.id => node.propose(batch).await?.1,
+            Some(leader) => {
+                let submitted = node.peers.submit(&leader, batch).await.map_err(|error| match error {
+                    SubmitError::NotTaken(message) => ProposeError::NotTaken(message),
+                    SubmitError::Unknown(message) => ProposeError::Unknown(message),
+                });
+                let (index, outcomes) = submitted?;
+                // The answer is put together from what is known here.
+                node.shelf.applied(index).await;
+                outcomes
+            }
             None => return Err(ProposeError::NotTaken("no node leads now".into())),
         };
         if outcomes.len() == work.len() {

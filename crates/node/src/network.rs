@@ -69,6 +69,10 @@ impl Link {
     fn failed<E: std::error::Error>(&self, action: RPCTypes, error: CallError) -> RPCError<u64, Member, E> {
         match error {
             CallError::Failed { .. } => RPCError::Unreachable(Unreachable::new(&error)),
+            CallError::Removed { .. } => {
+                self.shelf.failure().set(&error);
+                RPCError::Unreachable(Unreachable::new(&error))
+            }
             CallError::Late { deadline, .. } => {
                 let Link { id, target, .. } = self;
                 RPCError::Timeout(Timeout { action, id: *id, target: target.id, timeout: deadline })
@@ -222,7 +226,7 @@ impl RaftNetwork<Types> for Link {
         };
         match sent {
             Ok(vote) => Ok(SnapshotResponse::new(vote)),
-            Err(error @ CallError::Failed { .. }) => {
+            Err(error @ (CallError::Failed { .. } | CallError::Removed { .. })) => {
                 Err(StreamingError::Unreachable(Unreachable::new(&error)))
             }
             Err(CallError::Late { deadline, .. }) => Err(StreamingError::Timeout(Timeout {

@@ -23,6 +23,8 @@ use crate::types::Batch;
 
 /// The longest message between nodes: the largest batch, several times over.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
+/// What a node is answered that was taken out of the cluster.
+pub(crate) const REMOVED: tonic::Code = tonic::Code::PermissionDenied;
 const CONNECT: Duration = Duration::from_secs(1);
 
 /// A client of one node.
@@ -54,6 +56,8 @@ struct Inner {
 pub(crate) enum CallError {
     #[error("{address} cannot be reached: {message}")]
     Failed { address: String, message: String },
+    #[error("{message}")]
+    Removed { message: String },
     #[error("{address} did not answer within {deadline:?}")]
     Late { address: String, deadline: Duration },
 }
@@ -97,6 +101,9 @@ impl Peers {
     ) -> Result<T, CallError> {
         match tokio::time::timeout(deadline, call).await {
             Ok(Ok(reply)) => Ok(reply.into_inner()),
+            Ok(Err(status)) if status.code() == REMOVED => {
+                Err(CallError::Removed { message: status.message().to_owned() })
+            }
             Ok(Err(status)) => {
                 let message = status.message().to_owned();
                 Err(CallError::Failed { address: address.to_owned(), message })
@@ -106,13 +113,20 @@ impl Peers {
     }
 
     /// Passes commands on to the leader.
-    pub(crate) async fn submit(&self, leader: &Target, batch: Batch) -> Result<Vec<Outcome>, SubmitError> {
+    pub(crate) async fn submit(
+        &self,
+        leader: &Target,
+        batch: Batch,
+    ) -> Result<(u64, Vec<Outcome>), SubmitError> {
         let request = SubmitRequest { route: Some(self.route(leader)), batch: batch.0 };
         let mut client = self.client(&leader.address);
         let reply = self.call(&leader.address, self.0.deadline, client.submit(request)).await;
         let malformed = || SubmitError::Unknown(format!("{} answered with nothing", leader.address));
-        match reply.map_err(|error| SubmitError::Unknown(error.to_string()))?.result.ok_or_else(malformed)? {
-            submit_reply::Result::Outcomes(bytes) => decode_outcomes(&bytes).ok_or_else(malformed),
+        let reply = reply.map_err(|error| SubmitError::Unknown(error.to_string()))?;
+        match reply.result.ok_or_else(malformed)? {
+            submit_reply::Result::Outcomes(bytes) => {
+                Ok((reply.index, decode_outcomes(&bytes).ok_or_else(malformed)?))
+            }
             submit_reply::Result::NotTaken(message) => Err(SubmitError::NotTaken(message)),
             submit_reply::Result::Unknown(message) => Err(SubmitError::Unknown(message)),
         }

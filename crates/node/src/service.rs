@@ -22,7 +22,7 @@ use crate::ledger::{ProposeError, Proposer};
 use crate::machine::offload;
 use crate::members::{Members, MembersError};
 use crate::network::{ballot, log_id, place, vote_of};
-use crate::peers::encode_outcomes;
+use crate::peers::{REMOVED, encode_outcomes};
 use crate::reads::Reads;
 use crate::snapshot::{INCOMING, INCOMING_JOURNAL, SnapshotData};
 use crate::types::{Batch, Entry, Member, Vote};
@@ -66,8 +66,11 @@ impl Service {
     fn check_voter(&self, id: u64) -> Result<(), Status> {
         let state = self.proposer.shelf.lock();
         if state.ids.contains(&id) && state.membership.membership().get_node(&id).is_none() {
-            let message = format!("node {id} was removed from the cluster: shut it down");
-            return Err(Status::failed_precondition(message));
+            let message = format!(
+                "node {id} was removed from the cluster: shut it down. To have it back, give it a new data folder and an \
+                 id that was never used"
+            );
+            return Err(Status::new(REMOVED, message));
         }
         Ok(())
     }
@@ -221,12 +224,12 @@ impl PeerService for Service {
     async fn submit(&self, request: Request<SubmitRequest>) -> Result<Response<SubmitReply>, Status> {
         let request = request.into_inner();
         self.check(request.route)?;
-        let result = match self.proposer.propose_for_peer(&Batch(request.batch)).await {
-            Ok(outcomes) => submit_reply::Result::Outcomes(encode_outcomes(&outcomes)),
-            Err(ProposeError::NotTaken(message)) => submit_reply::Result::NotTaken(message),
-            Err(ProposeError::Unknown(message)) => submit_reply::Result::Unknown(message),
+        let (index, result) = match self.proposer.propose_for_peer(&Batch(request.batch)).await {
+            Ok((index, outcomes)) => (index, submit_reply::Result::Outcomes(encode_outcomes(&outcomes))),
+            Err(ProposeError::NotTaken(message)) => (0, submit_reply::Result::NotTaken(message)),
+            Err(ProposeError::Unknown(message)) => (0, submit_reply::Result::Unknown(message)),
         };
-        Ok(Response::new(SubmitReply { result: Some(result) }))
+        Ok(Response::new(SubmitReply { result: Some(result), index }))
     }
 
     async fn read_index(

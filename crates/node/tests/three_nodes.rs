@@ -9,13 +9,13 @@ use std::sync::Arc;
 use earmark_admission::conformance::Harness;
 use earmark_admission::{Answer, Backend, Clock, Cluster, ManualClock};
 use earmark_node::{Node, NodeBackend};
-use support::cluster::{Folder, several};
+use support::cluster::{Folder, agree, several};
 
 struct ThreeNodes {
     backend: Arc<NodeBackend>,
     clock: Arc<ManualClock>,
-    _nodes: Vec<Node>,
-    _folders: Vec<Folder>,
+    nodes: Vec<Node>,
+    folders: Vec<Folder>,
 }
 
 impl Harness for ThreeNodes {
@@ -31,6 +31,10 @@ impl Harness for ThreeNodes {
         self.clock.advance_ms(ms);
         Box::pin(async {})
     }
+
+    fn finish(&self) -> Answer<'_, ()> {
+        Box::pin(agree(&self.nodes, &self.folders))
+    }
 }
 
 async fn three_nodes() -> ThreeNodes {
@@ -41,7 +45,7 @@ async fn three_nodes() -> ThreeNodes {
         status.leader.is_some_and(|leader| leader != status.node)
     });
     let backend = follower.unwrap().backend();
-    ThreeNodes { backend, clock, _nodes: nodes, _folders: folders }
+    ThreeNodes { backend, clock, nodes, folders }
 }
 
 earmark_admission::conformance!(three_nodes);

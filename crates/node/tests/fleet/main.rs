@@ -5,7 +5,11 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod catch_up;
 mod damage;
 mod exactly_once;
+mod failures;
+mod members;
 mod partition;
 mod restart;
+mod time;

@@ -1,5 +1,7 @@
 //! Nodes in one process, on real files and real sockets.
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,6 +65,37 @@ pub async fn several(count: u64, clock: &Arc<ManualClock>) -> (Vec<Folder>, Vec<
         .await;
     }
     (folders, nodes)
+}
+
+/// The same log has led to the same state everywhere: snapshots and journals are equal to the byte.
+pub async fn agree(nodes: &[Node], folders: &[Folder]) {
+    // What is due may still be done in between, once the cluster is idle.
+    for _ in 0..20 {
+        let last = || nodes.iter().map(|node| node.status().last_log_index).max().flatten();
+        until(|| nodes.iter().all(|node| node.status().applied_index == last())).await;
+        let mut files = Vec::new();
+        for (node, folder) in nodes.iter().zip(folders) {
+            files.push((node.snapshot().await.unwrap(), state_files(folder)));
+        }
+        if files.iter().all(|(index, _)| *index == files[0].0) {
+            assert!(files.iter().all(|file| *file == files[0]), "the nodes differ at entry {:?}", files[0].0);
+            return;
+        }
+    }
+    panic!("the nodes were never at the same entry");
+}
+
+/// The snapshot and the journal of a node.
+fn state_files(folder: &Folder) -> BTreeMap<String, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    for inner in ["snapshot", "journal"] {
+        for file in fs::read_dir(folder.path.join(inner)).unwrap() {
+            let file = file.unwrap();
+            let name = format!("{inner}/{}", file.file_name().to_string_lossy());
+            files.insert(name, fs::read(file.path()).unwrap());
+        }
+    }
+    files
 }
 
 /// Waits for something that must happen soon.

@@ -1,0 +1,111 @@
+//! A disk that fails: the node stops and says why, acknowledges nothing after that, and has lost nothing.
+
+use std::time::Duration;
+
+use earmark_admission::WriteAnswer;
+
+use crate::support::desk::{issue, open, write_request};
+use crate::support::disk::{Kind, Trouble};
+use crate::support::fleet::{Fleet, SMALL, Settings};
+
+/// Writes until the node stops, and gives how many were acknowledged. Snapshots are made on the way.
+async fn write_until_it_stops(fleet: &Fleet) -> u64 {
+    let (node, desk) = (fleet.node(1), fleet.desk(1));
+    let mut acknowledged = 1;
+    for sequence in 2..60 {
+        let answer = desk.try_write(write_request("load", sequence, vec![issue("acme", 1)])).await;
+        match answer {
+            Ok(WriteAnswer::Committed(_)) => {
+                assert_eq!(sequence, acknowledged + 1, "something was acknowledged after a failure");
+                acknowledged = sequence;
+            }
+            Ok(WriteAnswer::Refused(error)) => panic!("{error:?}"),
+            Err(_) => break,
+        }
+        if sequence % 5 == 0 && node.snapshot().await.is_err() {
+            break;
+        }
+    }
+    acknowledged
+}
+
+async fn one_failure(kind: Kind, after: u64, trouble: Trouble) -> bool {
+    let what = format!("{kind:?} {after} {trouble:?}");
+    let mut fleet = Fleet::of(1, Settings { snapshot_bytes: 1_000, ..SMALL }).await;
+    fleet.desk(1).write("load", 1, vec![open("acme"), issue("acme", 1)]).await;
+    fleet.seats[&1].disk.fail(kind, after, trouble);
+    let acknowledged = write_until_it_stops(&fleet).await;
+    let failure = tokio::time::timeout(Duration::from_secs(1), fleet.node(1).failure().wait()).await;
+    let failed = failure.is_ok();
+    if let Ok(message) = failure {
+        assert!(message.contains("sim:/"), "{what}: {message} names no file");
+        let is_advice =
+            ["start this node again", "start the node again"].iter().any(|word| message.contains(word));
+        assert!(is_advice, "{what}: {message} gives no advice");
+        if trouble == Trouble::Full {
+            assert!(message.contains("full") || message.contains("space"), "{what}: {message}");
+        }
+        let late =
+            fleet.desk(1).try_write(write_request("load", acknowledged + 1, vec![issue("acme", 1)])).await;
+        assert!(late.is_err(), "{what}: {late:?} after a failure");
+    }
+    fleet.crash(1, after);
+    fleet.start(1).await;
+    fleet.leader().await;
+    let desk = fleet.desk(1);
+    let (has, _) = desk.purse("acme").await;
+    let expected = i128::from(acknowledged);
+    assert!(has == expected || has == expected + 1, "{what}: {acknowledged} acknowledged, {has} there");
+    desk.write("load", acknowledged + 1, vec![issue("acme", 1)]).await;
+    assert_eq!(desk.purse("acme").await.0, expected + 1, "{what}");
+    fleet.agree().await;
+    failed
+}
+
+async fn failures(kind: Kind, tries: u64) {
+    let mut failed = 0;
+    for after in 0..tries {
+        for trouble in [Trouble::Full, Trouble::Broken] {
+            failed += u64::from(one_failure(kind, after, trouble).await);
+        }
+    }
+    assert!(failed > tries, "{failed} failures prove little");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_fails_stops_the_node_and_loses_nothing() {
+    failures(Kind::Write, 60).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sync_that_fails_stops_the_node_and_loses_nothing() {
+    failures(Kind::Sync, 60).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_cannot_be_made_stops_the_node_and_loses_nothing() {
+    failures(Kind::Name, 25).await;
+    failures(Kind::SyncDir, 20).await;
+}
+
+/// The others go on without it.
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_fails_under_the_leader_costs_one_node() {
+    for kind in [Kind::Write, Kind::Sync] {
+        let mut fleet = Fleet::of(3, Settings::default()).await;
+        fleet.desk(1).write("load", 1, vec![open("acme"), issue("acme", 1)]).await;
+        let leader = fleet.leader().await;
+        fleet.seats[&leader].disk.fail(kind, 0, Trouble::Broken);
+        let other = fleet.running().into_iter().find(|id| *id != leader).unwrap();
+        // Asked of another node, the write gets through within the deadline.
+        fleet.desk(other).write("load", 2, vec![issue("acme", 1)]).await;
+        let failure = fleet.node(leader).failure().wait().await.to_owned();
+        assert!(failure.contains("sim:/log/"), "{failure}");
+        fleet.crash(leader, 1);
+        fleet.leader().await;
+        fleet.start(leader).await;
+        fleet.leader().await;
+        assert_eq!(fleet.desk(leader).purse("acme").await, (2, 0));
+        fleet.agree().await;
+    }
+}

@@ -1,0 +1,193 @@
+//! Nodes come and go; ids do not come back.
+
+use earmark_admission::{Cluster as _, ClusterError};
+use earmark_node::{Node, NodeOptions};
+use std::sync::Arc;
+
+use crate::support::desk::{MINUTE, definition, issue, open};
+use crate::support::disk::SimDisk;
+use crate::support::fleet::{Fleet, Settings, TIMING, address, until};
+
+async fn opened(count: u64) -> Fleet {
+    let fleet = Fleet::of(count, Settings::default()).await;
+    fleet.desk(1).put(definition("rpm", MINUTE, 1_000)).await;
+    fleet.desk(1).write("billing", 1, vec![open("acme"), issue("acme", 9)]).await;
+    fleet
+}
+
+fn refusal(result: Result<(), ClusterError>) -> String {
+    match result {
+        Err(ClusterError::Refused(message)) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_id_of_a_node_that_was_removed_is_never_used_again() {
+    let mut fleet = opened(3).await;
+    let gone = fleet.follower().await;
+    fleet.node(gone).remove(gone).await.unwrap();
+    fleet.stop(gone).await;
+    let leader = fleet.leader().await;
+    assert!(fleet.status(leader).members.iter().all(|member| member.node != gone));
+    // With the folder that it had, and with a new one.
+    for disk in [fleet.seats[&gone].disk.clone(), SimDisk::new()] {
+        fleet.seats.get_mut(&gone).unwrap().disk = disk;
+        fleet.start(gone).await;
+        let failure = tokio::time::timeout(TIMING.deadline * 2, fleet.node(gone).failure().wait()).await;
+        let is_told =
+            ["was removed", "never used again"].iter().any(|why| failure.as_ref().unwrap().contains(why));
+        assert!(is_told, "{failure:?}");
+        let added = fleet.node(leader).add(gone, address(gone)).await;
+        assert!(refusal(added).contains("never used again"));
+        fleet.stop(gone).await;
+    }
+    // Not after a change of leader and a restart either.
+    for id in fleet.running() {
+        fleet.kill(id);
+        fleet.start(id).await;
+    }
+    fleet.seats.get_mut(&gone).unwrap().disk = SimDisk::new();
+    fleet.start(gone).await;
+    let failure = tokio::time::timeout(TIMING.deadline * 4, fleet.node(gone).failure().wait()).await;
+    assert!(failure.as_ref().unwrap().contains("never used again"), "{failure:?}");
+    fleet.stop(gone).await;
+    fleet.leader().await;
+    fleet.desk(leader).admit(&[("rpm", 1)]).await;
+    fleet.agree().await;
+}
+
+/// A founder needs nobody's leave to start, so that it does not notice that it was removed while it was away. It wants
+/// to lead, and is not to disturb those who stay.
+#[tokio::test(start_paused = true)]
+async fn a_founder_that_was_removed_while_it_was_away_disturbs_nobody() {
+    let mut fleet = opened(3).await;
+    fleet.kill(1);
+    let leader = fleet.leader().await;
+    fleet.node(leader).remove(1).await.unwrap();
+    let term = fleet.status(leader).term;
+    fleet.start(1).await;
+    tokio::time::sleep(TIMING.election * 20).await;
+    assert_eq!(fleet.status(leader).term, term, "there were elections");
+    assert_eq!(fleet.leader_of(&[2, 3]).await, leader);
+    fleet.desk(leader).admit(&[("rpm", 1)]).await;
+    fleet.kill(1);
+    fleet.agree().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_can_be_removed_and_so_on_down_to_one() {
+    let mut fleet = opened(3).await;
+    for left in [2, 1] {
+        let leader = fleet.leader().await;
+        let asked = fleet.running().into_iter().find(|id| *id != leader).unwrap();
+        fleet.node(asked).remove(leader).await.unwrap();
+        fleet.stop(leader).await;
+        fleet.leader().await;
+        fleet.desk(asked).admit(&[("rpm", 1)]).await;
+        fleet.agree().await;
+        assert_eq!(fleet.status(asked).members.len(), left);
+    }
+    let last = fleet.running()[0];
+    assert!(refusal(fleet.node(last).remove(last).await).contains("only voter"));
+    assert!(refusal(fleet.node(last).remove(77).await).contains("no member"));
+    fleet.add(4).await;
+    fleet.add(5).await;
+    assert_eq!(fleet.desk(5).purse("acme").await, (9, 0));
+    fleet.agree().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_node_is_replaced_by_one_with_a_new_id() {
+    let mut fleet = opened(3).await;
+    let dead = fleet.follower().await;
+    fleet.kill(dead);
+    let leader = fleet.leader().await;
+    fleet.node(leader).remove(dead).await.unwrap();
+    fleet.add(4).await;
+    assert_eq!(fleet.status(leader).members.iter().filter(|member| member.is_voter).count(), 3);
+    // Now another one may be away.
+    let other = fleet.running().into_iter().find(|id| *id != 4 && *id != leader).unwrap();
+    fleet.kill(other);
+    fleet.leader().await;
+    fleet.desk(4).admit(&[("rpm", 1)]).await;
+    fleet.start(other).await;
+    fleet.leader().await;
+    fleet.agree().await;
+}
+
+/// A node lost its disk and was started with a new one under its old id, where the others know it to be. They talked to
+/// it before it was refused as a member, and counted on promises that it no longer knew of: it could vote twice in one
+/// term, and a majority that had an entry could be without it.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_lost_its_folder_is_not_taken_for_the_one_that_had_it() {
+    let mut fleet = opened(3).await;
+    let lost = fleet.follower().await;
+    fleet.kill(lost);
+    let leader = fleet.leader().await;
+    fleet.seats.get_mut(&lost).unwrap().disk = SimDisk::new();
+    fleet.start(lost).await;
+    let failure = tokio::time::timeout(TIMING.deadline * 2, fleet.node(lost).failure().wait()).await;
+    assert!(failure.as_ref().unwrap().contains("another data folder"), "{failure:?}");
+    tokio::time::sleep(TIMING.election * 4).await;
+    assert_eq!(fleet.status(lost).last_log_index, None, "it was given entries");
+    // It is not one of two that are needed.
+    let other = fleet.running().into_iter().find(|id| *id != lost && *id != leader).unwrap();
+    fleet.kill(other);
+    let asked = crate::support::desk::reserve_request(crate::support::desk::lease(), &[("rpm", 1)]);
+    assert!(fleet.desk(leader).ask(asked).await.is_err());
+    fleet.start(other).await;
+    fleet.kill(lost);
+    fleet.leader().await;
+    fleet.agree().await;
+}
+
+/// A node that is not the leader and is started at another address was never found again by a busy leader.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_moved_is_found_at_its_new_address() {
+    let mut fleet = opened(3).await;
+    let moved = fleet.follower().await;
+    fleet.stop(moved).await;
+    let leader = fleet.leader().await;
+    // It cannot be elected: it does not have this.
+    fleet.desk(leader).admit(&[("rpm", 1)]).await;
+    let options = NodeOptions {
+        peer_listen: Some("elsewhere:1".into()),
+        net: Arc::new(fleet.net.at("elsewhere:1")),
+        join: Vec::new(),
+        ..fleet.options(moved)
+    };
+    fleet.seats.get_mut(&moved).unwrap().node = Some(Node::open(options).await.unwrap());
+    let known = || fleet.status(leader).members.iter().any(|member| member.address == "elsewhere:1");
+    until("it is known at its new address", known).await;
+    fleet.leader().await;
+    assert_eq!(fleet.desk(moved).usage("rpm").await.reserved, 1);
+    fleet.agree().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_dropped_takes_part_no_longer_and_leaves_its_folder() {
+    let mut fleet = opened(3).await;
+    for _ in 0..3 {
+        let old = fleet.leader().await;
+        drop(fleet.seats.get_mut(&old).unwrap().node.take());
+        fleet.leader().await;
+        fleet.desk(fleet.running()[0]).admit(&[("rpm", 1)]).await;
+        fleet.start(old).await;
+        fleet.leader().await;
+    }
+    fleet.agree().await;
+}
+
+/// A task that watched the log took its orderly end for a failure, now and then.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_shut_down_has_not_failed() {
+    let mut fleet = Fleet::of(1, Settings::default()).await;
+    for _ in 0..30 {
+        let failure = fleet.node(1).failure().clone();
+        fleet.stop(1).await;
+        tokio::time::sleep(TIMING.heartbeat).await;
+        assert_eq!(failure.get(), None);
+        fleet.start(1).await;
+    }
+}
