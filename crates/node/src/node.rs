@@ -11,7 +11,8 @@ use bytes::Bytes;
 use earmark_admission::{BookBackend, MachineTime, Submitter, TimeSource};
 use earmark_proto::peer::JoinRequest;
 use earmark_proto::peer::peer_service_server::PeerServiceServer;
-use openraft::{Config, SnapshotPolicy};
+use openraft::storage::RaftLogStorage;
+use openraft::{Config, SnapshotPolicy, StorageError};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -29,7 +30,7 @@ use crate::members::{Members, MembersError};
 use crate::net::{Connection, Listener, Net, RealNet};
 use crate::network::Network;
 use crate::peers::{MESSAGE_BYTES_MAX, Peers};
-use crate::reads::Reads;
+use crate::reads::{Led, Reads};
 use crate::runtime::random;
 use crate::service::Service;
 use crate::types::{Member, Raft};
@@ -179,6 +180,7 @@ impl Node {
         let shelf = offload(&*disk, move || Shelf::open(its_disk, journal, purged, failure)).await?;
         let shelf = Arc::new(shelf);
         log.attach(shelf.snapshots.covered(), lock);
+        let led = led(id, log.clone()).await.map_err(|error| NodeError::Raft(error.to_string()))?;
         let clock = Arc::new(NodeClock::new(Arc::clone(&options.time)));
         let network =
             Network { id, peers: peers.clone(), clock: Arc::clone(&clock), shelf: Arc::clone(&shelf) };
@@ -197,7 +199,7 @@ impl Node {
             let begun = proposer.raft.initialize(members).await;
             begun.map_err(|error| NodeError::Raft(error.to_string()))?;
         }
-        let node = Node::assemble(identity, proposer, log, address, options.queue_max);
+        let node = Node::assemble((identity, led), proposer, log, address, options.queue_max);
         node.serve(listener);
         node.keep_house(options.snapshot_bytes);
         node.join(options.join, member);
@@ -205,7 +207,7 @@ impl Node {
     }
 
     fn assemble(
-        identity: Identity,
+        (identity, led): (Identity, Option<Led>),
         proposer: Proposer,
         log: LogStore,
         address: Option<String>,
@@ -215,7 +217,7 @@ impl Node {
         let members = Members { proposer: proposer.clone(), cluster: identity.cluster, changing };
         let keeper = Arc::new(NodeKeeper {
             proposer: proposer.clone(),
-            reads: Reads::start(proposer.clone()),
+            reads: Reads::start(proposer.clone(), led),
             submitter: Submitter::start(NodeLedger(proposer.clone()), queue_max),
             is_stopped: AtomicBool::new(false),
         });
@@ -470,6 +472,13 @@ fn config(options: &NodeOptions) -> Result<Config, NodeError> {
     }
     .validate()
     .map_err(|error| NodeError::Invalid(error.to_string()))
+}
+
+/// What this node led when it last stopped, if it did.
+async fn led(id: u64, mut log: LogStore) -> Result<Option<Led>, StorageError<u64>> {
+    let vote = log.read_vote().await?.filter(|vote| vote.committed && vote.leader_id.node_id == id);
+    let last = log.get_log_state().await?.last_log_id;
+    Ok(vote.zip(last).map(|(vote, last)| Led { vote, last: last.index }))
 }
 
 /// Finds out whose folder this is, or makes it. Nothing is written before everything else is known to be there.

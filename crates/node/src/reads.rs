@@ -7,11 +7,21 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::ledger::Proposer;
+use crate::types::Vote;
 
 const RETRY: Duration = Duration::from_millis(20);
 
 /// What a read needs: how far to have come, and as of when to read.
 type Confirmed = Result<(Option<u64>, UnixMs), String>;
+
+/// What this node led when it last stopped. A leader that starts again in its own term leads on at once, and knows no
+/// longer how far it had committed: anything that its log had then may have been acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Led {
+    pub(crate) vote: Vote,
+    /// The last entry of its log.
+    pub(crate) last: u64,
+}
 
 /// Asks the other nodes whether this one still leads, once for all reads that wait.
 #[derive(Clone)]
@@ -21,7 +31,7 @@ pub(crate) struct Reads {
 }
 
 impl Reads {
-    pub(crate) fn start(proposer: Proposer) -> Reads {
+    pub(crate) fn start(proposer: Proposer, led: Option<Led>) -> Reads {
         let (waiting, mut receiver) = mpsc::unbounded_channel::<oneshot::Sender<Confirmed>>();
         let asked = proposer.clone();
         tokio::spawn(async move {
@@ -32,7 +42,7 @@ impl Reads {
                 while let Ok(next) = receiver.try_recv() {
                     all.push(next);
                 }
-                let confirmed = confirm(&asked).await;
+                let confirmed = confirm(&asked, led).await;
                 for one in all {
                     _ = one.send(confirmed.clone());
                 }
@@ -84,10 +94,12 @@ impl Reads {
     }
 }
 
-async fn confirm(node: &Proposer) -> Confirmed {
+async fn confirm(node: &Proposer, led: Option<Led>) -> Confirmed {
+    let vote = node.raft.metrics().borrow().vote;
+    let led = led.filter(|led| led.vote == vote).map(|led| led.last);
     match timeout(node.deadline, node.raft.get_read_log_id()).await {
         Ok(Ok((read, _))) => {
-            let index = read.map(|id| id.index);
+            let index = read.map(|id| id.index).max(led);
             if let Some(index) = index {
                 let applied = timeout(node.deadline, node.shelf.applied(index)).await;
                 applied.map_err(|_| "what was committed is not applied in time".to_owned())?;
