@@ -10,9 +10,14 @@ pub(crate) const MINUTES_DEFAULT: u64 = 10;
 /// The longest soak: a week.
 pub(crate) const MINUTES_MAX: u64 = 7 * 24 * 60;
 
-/// The files of tests that read `EARMARK_SOAK_SECONDS` and print their seeds and counts, and how many such
-/// tests each has. They run one after the other, so they share the time.
-const TESTS: [(&str, u64); 3] = [("model", 2), ("determinism", 4), ("fuzz", 5)];
+/// The tests that read `EARMARK_SOAK_SECONDS` and print their seeds and counts: their name, the file they are in, and
+/// how many of them are there. They run one after the other, so they share the time.
+const TESTS: [(&str, &str, u64); 4] = [
+    ("model", "core/tests/model.rs", 2),
+    ("determinism", "core/tests/determinism.rs", 4),
+    ("fuzz", "core/tests/fuzz.rs", 5),
+    ("sim", "node/tests/sim/main.rs", 2),
+];
 
 pub(crate) fn soak(minutes: u64) -> Result<(), Failure> {
     let mut tests = command(minutes);
@@ -24,9 +29,11 @@ pub(crate) fn soak(minutes: u64) -> Result<(), Failure> {
 }
 
 fn command(minutes: u64) -> Command {
-    let count: u64 = TESTS.iter().map(|(_, count)| count).sum();
-    let files = TESTS.map(|(file, _)| format!("--test {file}")).join(" ");
-    let args = format!("test --release --locked -p earmark-core {files} -- --nocapture --test-threads=1");
+    let count: u64 = TESTS.iter().map(|(_, _, count)| count).sum();
+    let files = TESTS.map(|(name, _, _)| format!("--test {name}")).join(" ");
+    let args = format!(
+        "test --release --locked -p earmark-core -p earmark-node {files} -- --nocapture --test-threads=1"
+    );
     let mut command = run::command("cargo", &args);
     command.env("EARMARK_SOAK_SECONDS", (minutes * 60 / count).to_string());
     command
@@ -39,8 +46,8 @@ mod tests {
     /// A test that is added to a file must be added to the count, or the soak takes longer than it says.
     #[test]
     fn every_test_that_soaks_is_counted() {
-        for (file, count) in TESTS {
-            let path = format!("{}/../crates/core/tests/{file}.rs", env!("CARGO_MANIFEST_DIR"));
+        for (_, file, count) in TESTS {
+            let path = format!("{}/../crates/{file}", env!("CARGO_MANIFEST_DIR"));
             let text = std::fs::read_to_string(&path).unwrap();
             assert_eq!(text.matches(" each_seed(").count() as u64, count, "{file}");
         }
@@ -49,9 +56,9 @@ mod tests {
     #[test]
     fn the_tests_share_the_minutes() {
         assert_eq!(
-            run::line(&command(11)),
-            "EARMARK_SOAK_SECONDS=\"60\" cargo test --release --locked -p earmark-core \
-             --test model --test determinism --test fuzz -- --nocapture --test-threads=1"
+            run::line(&command(13)),
+            "EARMARK_SOAK_SECONDS=\"60\" cargo test --release --locked -p earmark-core -p earmark-node \
+             --test model --test determinism --test fuzz --test sim -- --nocapture --test-threads=1"
         );
     }
 }

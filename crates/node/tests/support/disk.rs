@@ -76,6 +76,8 @@ struct State {
     power: Option<u64>,
     /// The kind of call, how many of them to let pass, and what then happens.
     trouble: Option<(Kind, u64, Trouble)>,
+    /// Something was made to fail since the last crash or kill.
+    troubled: bool,
     changes: u64,
     latency: Option<(Random, u64)>,
 }
@@ -108,6 +110,7 @@ impl SimDisk {
             life: 0,
             power: None,
             trouble: None,
+            troubled: false,
             changes: 0,
             latency: None,
         };
@@ -151,12 +154,21 @@ impl SimDisk {
 
     /// Lets so many more changes happen; then nothing does until a crash or a kill.
     pub fn cut_power_after(&self, changes: u64) {
-        self.state().power = Some(changes);
+        let mut state = self.state();
+        state.power = Some(changes);
+        state.troubled = true;
     }
 
     /// Makes one call fail, after so many of its kind that do not.
     pub fn fail(&self, kind: Kind, after: u64, trouble: Trouble) {
-        self.state().trouble = Some((kind, after, trouble));
+        let mut state = self.state();
+        state.trouble = Some((kind, after, trouble));
+        state.troubled = true;
+    }
+
+    /// Whether the power is cut, or something is to fail, or did.
+    pub fn is_troubled(&self) -> bool {
+        self.state().troubled
     }
 
     /// The process is killed: what it wrote is seen by the next one, synced or not.
@@ -165,6 +177,7 @@ impl SimDisk {
         state.life += 1;
         state.power = None;
         state.trouble = None;
+        state.troubled = false;
         state.locks.clear();
     }
 

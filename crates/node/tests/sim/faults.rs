@@ -1,0 +1,294 @@
+//! What goes wrong, and when: all of it drawn from the seed.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use earmark_admission::Cluster;
+use turmoil::Sim;
+
+use crate::host::{Machine, name};
+use crate::support::disk::{Kind, Trouble};
+use crate::support::random::Random;
+
+/// How long messages take, at most, on a link that is well.
+pub const LATENCY: Duration = Duration::from_millis(8);
+
+/// What may go wrong in one simulation.
+#[derive(Clone, Copy, Debug)]
+pub struct Profile {
+    /// Processes and machines die.
+    pub crashes: bool,
+    /// Links are cut, one way or both, and slow.
+    pub cuts: bool,
+    /// Wall clocks are set by up to so much, in milliseconds.
+    pub jump_ms: u64,
+    /// Disks fail.
+    pub disks: bool,
+    /// Milliseconds from one fault to the next, at most.
+    pub pause_ms: u64,
+}
+
+impl Profile {
+    pub fn of(random: &mut Random) -> Profile {
+        Profile {
+            crashes: random.chance(75),
+            cuts: random.chance(80),
+            jump_ms: random.pick(&[0, 0, 1_500, 30_000, 400_000]),
+            disks: random.chance(30),
+            pause_ms: random.pick(&[500, 1_500, 4_000]),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// The power of one machine goes.
+    Power,
+    /// The power of all machines goes.
+    Blackout,
+    /// A process is killed.
+    Kill,
+    /// The power of one machine goes in the middle of its writes.
+    MidWrite,
+    /// One call of a disk fails.
+    Disk,
+    /// One machine reaches no other.
+    Isolate,
+    /// The machines fall into two parts.
+    Split,
+    /// Messages from one to another are lost.
+    OneWay,
+    /// Messages between two are lost.
+    Cut,
+    /// Messages between two take long.
+    Slow,
+    /// Somebody sets a clock.
+    Clock,
+}
+
+/// Makes things go wrong, and well again.
+pub struct Faults {
+    pub profile: Profile,
+    random: Random,
+    next: Duration,
+    /// Machines without a process, and when they get one.
+    down: BTreeMap<usize, Duration>,
+    /// Machines whose power goes soon.
+    doomed: BTreeMap<usize, Duration>,
+    /// Links that are not well, and when they will be.
+    links: BTreeMap<(usize, usize), Duration>,
+}
+
+impl Faults {
+    pub fn new(profile: Profile, random: Random) -> Faults {
+        let (down, doomed, links) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Faults { profile, random, next: Duration::ZERO, down, doomed, links }
+    }
+
+    fn ms(&mut self, low: u64, high: u64) -> Duration {
+        Duration::from_millis(self.random.between(low, high))
+    }
+
+    /// What happens in this step, in words.
+    pub fn step(&mut self, sim: &mut Sim<'_>, machines: &[Machine]) -> Vec<String> {
+        let now = sim.elapsed();
+        let mut said = Vec::new();
+        self.mend(sim, machines, now, &mut said);
+        if now < self.next {
+            return said;
+        }
+        let pause = self.profile.pause_ms;
+        self.next = now + self.ms(pause / 10, pause);
+        let fault = self.choose();
+        self.cause(fault, sim, machines, now, &mut said);
+        said
+    }
+
+    /// Ends what is to end by now.
+    fn mend(&mut self, sim: &mut Sim<'_>, machines: &[Machine], now: Duration, said: &mut Vec<String>) {
+        for machine in due(&mut self.doomed, now) {
+            self.power_off(machine, sim, machines, said);
+        }
+        for machine in due(&mut self.down, now) {
+            said.push(format!("n{} starts", machine + 1));
+            sim.bounce(name(machines[machine].id));
+        }
+        for (from, to) in due(&mut self.links, now) {
+            said.push(format!("n{} - n{} is well", from + 1, to + 1));
+            well(sim, from, to);
+        }
+        for (place, machine) in machines.iter().enumerate() {
+            let failed = machine.disk.is_troubled()
+                && machine.node().is_some_and(|node| node.failure().get().is_some());
+            if failed && !self.doomed.contains_key(&place) {
+                let soon = now + self.ms(1, 300);
+                self.doomed.insert(place, soon);
+            }
+        }
+    }
+
+    fn choose(&mut self) -> Fault {
+        use Fault::{Blackout, Clock, Cut, Disk, Isolate, Kill, MidWrite, OneWay, Power, Slow, Split};
+        let Profile { crashes, cuts, jump_ms, disks, .. } = self.profile;
+        let mut choices = Vec::new();
+        if crashes {
+            choices.extend([Power, Power, Kill, MidWrite, Blackout]);
+        }
+        if cuts {
+            choices.extend([Isolate, Isolate, Isolate, Split, OneWay, Cut, Slow]);
+        }
+        if jump_ms > 0 {
+            choices.extend([Clock, Clock]);
+        }
+        if disks {
+            choices.push(Disk);
+        }
+        if choices.is_empty() {
+            choices.push(Slow);
+        }
+        self.random.pick(&choices)
+    }
+
+    /// A machine; often the one that leads.
+    fn victim(&mut self, machines: &[Machine]) -> usize {
+        let leads =
+            |machine: &Machine| machine.node().is_some_and(|node| node.status().leader == Some(machine.id));
+        match machines.iter().position(leads) {
+            Some(leader) if self.random.chance(60) => leader,
+            _ => self.random.index(machines.len()),
+        }
+    }
+
+    fn cause(
+        &mut self,
+        fault: Fault,
+        sim: &mut Sim<'_>,
+        machines: &[Machine],
+        now: Duration,
+        said: &mut Vec<String>,
+    ) {
+        let victim = self.victim(machines);
+        let until = now + self.ms(100, self.profile.pause_ms + 300);
+        said.push(format!("{fault:?}, n{} or so, until {} ms", victim + 1, until.as_millis()));
+        match fault {
+            Fault::Power => self.power_off(victim, sim, machines, said),
+            Fault::Blackout => {
+                (0..machines.len()).for_each(|machine| self.power_off(machine, sim, machines, said));
+            }
+            Fault::Kill => {
+                machines[victim].disk.kill();
+                self.die(victim, sim, machines);
+            }
+            Fault::MidWrite => {
+                machines[victim].disk.cut_power_after(self.random.below(30));
+                let soon = now + self.ms(1, 200);
+                self.doomed.insert(victim, soon);
+            }
+            Fault::Disk => {
+                let kind =
+                    self.random.pick(&[Kind::Write, Kind::Sync, Kind::SetLen, Kind::Name, Kind::SyncDir]);
+                let trouble = self.random.pick(&[Trouble::Full, Trouble::Broken]);
+                machines[victim].disk.fail(kind, self.random.below(20), trouble);
+            }
+            Fault::Isolate => {
+                for other in (0..machines.len()).filter(|other| *other != victim) {
+                    self.cut(sim, victim, other, until);
+                }
+            }
+            Fault::Split => {
+                let side: Vec<bool> = machines.iter().map(|_| self.random.chance(50)).collect();
+                for (one, other) in pairs(machines.len()).filter(|(one, other)| side[*one] != side[*other]) {
+                    self.cut(sim, one, other, until);
+                }
+            }
+            Fault::OneWay | Fault::Cut | Fault::Slow => {
+                let other = self.random.index(machines.len());
+                if other != victim {
+                    self.one_link(fault, sim, (victim, other), until);
+                }
+            }
+            Fault::Clock => self.set_clock(&machines[victim], said),
+        }
+    }
+
+    /// Stops a link; what was sent is lost, or comes when it is well again, as it does when TCP sends it anew.
+    fn cut(&mut self, sim: &mut Sim<'_>, one: usize, other: usize, until: Duration) {
+        let (a, b) = names(one, other);
+        match self.random.chance(80) {
+            true => sim.hold(a, b),
+            false => sim.partition(a, b),
+        }
+        self.links.insert((one.min(other), one.max(other)), until);
+    }
+
+    fn one_link(&mut self, fault: Fault, sim: &mut Sim<'_>, (one, other): (usize, usize), until: Duration) {
+        let (a, b) = names(one, other);
+        match fault {
+            Fault::OneWay => sim.partition_oneway(a, b),
+            Fault::Slow => sim.set_link_max_message_latency(a, b, self.ms(30, 600)),
+            _ => sim.partition(a, b),
+        }
+        self.links.insert((one.min(other), one.max(other)), until);
+    }
+
+    fn set_clock(&mut self, machine: &Machine, said: &mut Vec<String>) {
+        let jump = self.profile.jump_ms;
+        let off_ms = i64::try_from(self.random.below(2 * jump + 1)).unwrap() - i64::try_from(jump).unwrap();
+        said.push(format!("the clock of n{} is {off_ms} ms ahead", machine.id));
+        machine.wall_off_us.store(off_ms * 1_000, Ordering::Relaxed);
+    }
+
+    fn power_off(&mut self, machine: usize, sim: &mut Sim<'_>, machines: &[Machine], said: &mut Vec<String>) {
+        said.push(format!("n{} loses power", machine + 1));
+        machines[machine].disk.crash(self.random.next());
+        self.die(machine, sim, machines);
+    }
+
+    fn die(&mut self, machine: usize, sim: &mut Sim<'_>, machines: &[Machine]) {
+        sim.crash(name(machines[machine].id));
+        machines[machine].bury();
+        self.doomed.remove(&machine);
+        let back = sim.elapsed() + self.ms(5, self.profile.pause_ms);
+        self.down.insert(machine, back);
+    }
+
+    /// Lets everything be well: all processes run, all links work, all clocks are right.
+    pub fn end(&mut self, sim: &mut Sim<'_>, machines: &[Machine]) -> Vec<String> {
+        let mut said = vec!["everything is well again".into()];
+        for (place, machine) in machines.iter().enumerate() {
+            if machine.disk.is_troubled() {
+                self.power_off(place, sim, machines, &mut said);
+            }
+        }
+        pairs(machines.len()).for_each(|(one, other)| well(sim, one, other));
+        for machine in std::mem::take(&mut self.down).into_keys() {
+            sim.bounce(name(machines[machine].id));
+        }
+        self.doomed.clear();
+        self.links.clear();
+        said
+    }
+}
+
+fn names(one: usize, other: usize) -> (String, String) {
+    (name(one as u64 + 1), name(other as u64 + 1))
+}
+
+fn well(sim: &mut Sim<'_>, one: usize, other: usize) {
+    let (a, b) = names(one, other);
+    sim.release(a.clone(), b.clone());
+    sim.set_link_max_message_latency(a, b, LATENCY);
+}
+
+fn pairs(count: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..count).flat_map(move |one| (one + 1..count).map(move |other| (one, other)))
+}
+
+fn due<K: Copy + Ord>(waiting: &mut BTreeMap<K, Duration>, now: Duration) -> Vec<K> {
+    let due: Vec<K> = waiting.iter().filter(|(_, at)| **at <= now).map(|(key, _)| *key).collect();
+    for key in &due {
+        waiting.remove(key);
+    }
+    due
+}

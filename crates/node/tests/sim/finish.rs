@@ -1,0 +1,176 @@
+//! When nothing is wrong any more: every node must know everything that was acknowledged, and the same.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use earmark_admission::{Backend, Cluster, EntryKind, EntryView, PAGE_MAX};
+use earmark_core::{AccountName, Operation};
+use earmark_node::Node;
+use tokio::time::sleep;
+
+use crate::caller::{Caller, PURSE, WRITERS, account, namespace, vault};
+use crate::host::Machine;
+use crate::oracle::{RATE, SLOTS};
+
+/// A connection that lost something is given up after 10 s, and the log takes a moment more.
+const HEALED: Duration = Duration::from_secs(60);
+/// Nodes that agree for so long have nothing left to do: what falls due does so within the longest hold.
+const QUIET: Duration = Duration::from_secs(8);
+/// Once nothing is due any more, they agree at once.
+const SHORT_QUIET: Duration = Duration::from_secs(1);
+/// So many of the latest leases are looked at.
+const LEASES: usize = 200;
+/// So many of the latest writes are sent again to every node.
+const WRITES: u64 = 10;
+
+pub async fn compare(caller: &mut Caller) {
+    settle_down(caller, QUIET).await;
+    let nodes = caller.hall.machines.len();
+    for node in 0..nodes {
+        for writer in 0..WRITERS {
+            until_true(async || caller.read_client(node, writer).await).await;
+            until_true(async || caller.read_balance(node, writer).await).await;
+            let last = caller.hall.oracle.borrow().writers[writer].committed();
+            for sequence in last.saturating_sub(WRITES) + 1..=last {
+                until_true(async || caller.write_again_at(node, writer, sequence).await).await;
+            }
+        }
+    }
+    let leases: Vec<_> = caller.hall.oracle.borrow().leases.keys().rev().take(LEASES).copied().collect();
+    for (place, lease) in leases.into_iter().enumerate() {
+        until_true(async || caller.look_at(place % nodes, lease).await).await;
+    }
+    compare_journals(caller).await;
+    compare_snapshots(caller).await;
+    let mut oracle = caller.hall.oracle.borrow_mut();
+    oracle.check_capacity(&SLOTS);
+    oracle.check_capacity(&RATE);
+}
+
+async fn until_true(mut happens: impl AsyncFnMut() -> bool) {
+    while !happens().await {
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// How far a node has come, if it runs.
+fn place(machine: &Machine) -> Option<(u64, u64, u64)> {
+    let status = machine.node()?.status();
+    Some((status.leader?, status.last_log_index?, status.applied_index?))
+}
+
+/// Waits until all nodes have applied the same and nothing happens any more.
+async fn settle_down(caller: &mut Caller, long: Duration) {
+    let machines = caller.hall.machines.clone();
+    let step = Duration::from_millis(50);
+    let (mut waited, mut quiet, mut last) = (Duration::ZERO, Duration::ZERO, None);
+    while quiet < long {
+        let first = place(&machines[0]);
+        let agree = first.is_some_and(|(_, end, applied)| end == applied);
+        let agree = agree && machines.iter().all(|machine| place(machine) == first);
+        quiet = if agree && first == last { quiet + step } else { Duration::ZERO };
+        last = first;
+        sleep(step).await;
+        waited += step;
+        if waited > HEALED {
+            let places: Vec<_> = machines.iter().map(place).collect();
+            let why = || format!("the nodes do not come together: {places:?}");
+            return caller.hall.oracle.borrow_mut().must(false, why);
+        }
+    }
+}
+
+async fn history(caller: &mut Caller, node: usize, name: &str) -> Vec<EntryView> {
+    let mut all = Vec::new();
+    let mut after = 0;
+    loop {
+        let path = account(name);
+        let ask = move |node: Arc<Node>| {
+            let path = path.clone();
+            async move { node.backend().entries(path, after, PAGE_MAX).await }
+        };
+        let page = caller.insist(node, ask).await;
+        all.extend(page.entries);
+        match page.next {
+            Some(next) => after = next,
+            None => return all,
+        }
+    }
+}
+
+/// Every node has the same history, with every acknowledged write in it once, and it adds up.
+async fn compare_journals(caller: &mut Caller) {
+    let nodes = caller.hall.machines.len();
+    let own = (0..WRITERS).map(|writer| format!("w{writer}"));
+    for name in own.chain(["pool".into(), "purse".into(), AccountName::REVENUE.into()]) {
+        let first = history(caller, 0, &name).await;
+        for node in 1..nodes {
+            let other = history(caller, node, &name).await;
+            let mut oracle = caller.hall.oracle.borrow_mut();
+            oracle.must(first == other, || format!("n1 and n{} have another history of {name}", node + 1));
+        }
+        if let Some(writer) = name.strip_prefix('w').and_then(|writer| writer.parse::<usize>().ok()) {
+            check_history(caller, writer, &first);
+        }
+    }
+    for node in 0..nodes {
+        let audit = caller
+            .insist(node, async |node: Arc<Node>| node.backend().audit(namespace(), vault()).await)
+            .await;
+        let mut oracle = caller.hall.oracle.borrow_mut();
+        let issued: u128 =
+            oracle.writers.iter().flat_map(|writer| writer.sent.iter().flatten()).map(issues).sum();
+        let found = audit.assets.first().map(|asset| asset.issued);
+        oracle.must(audit.balanced, || format!("n{} does not add up: {audit:?}", node + 1));
+        oracle.must(found == i128::try_from(PURSE + issued).ok(), || {
+            format!("{issued} and {PURSE} were issued, and n{} says {found:?}", node + 1)
+        });
+    }
+}
+
+fn issues(operation: &Operation) -> u128 {
+    match operation {
+        Operation::Issue { amount, .. } => *amount,
+        _ => 0,
+    }
+}
+
+fn check_history(caller: &Caller, writer: usize, history: &[EntryView]) {
+    let mut oracle = caller.hall.oracle.borrow_mut();
+    let mut found = BTreeMap::new();
+    for entry in history {
+        if let EntryKind::Transaction { client, receipt, .. } = &entry.what
+            && client.as_str() == format!("w{writer}")
+        {
+            let is_new = found.insert(receipt.sequence, Arc::clone(receipt)).is_none();
+            oracle.must(is_new, || format!("w{writer}: {} is in the history twice", receipt.sequence));
+        }
+    }
+    let facts = oracle.writers[writer].clone();
+    // What changes nothing of the account is no part of its history.
+    for (receipt, around) in facts.receipts.iter().zip(facts.balances.windows(2)) {
+        let held = found.get(&receipt.sequence);
+        let holds = held.map_or(around[0] == around[1], |held| held == receipt);
+        oracle.must(holds, || format!("w{writer}: {receipt:?} is {held:?} in the history"));
+    }
+}
+
+/// The same log gives the same snapshot, to the byte.
+async fn compare_snapshots(caller: &mut Caller) {
+    settle_down(caller, SHORT_QUIET).await;
+    let mut snapshots = Vec::new();
+    for node in 0..caller.hall.machines.len() {
+        let made = caller.insist(node, async |node: Arc<Node>| node.snapshot().await).await;
+        let disk = &caller.hall.machines[node].disk;
+        let index = |path: &String| path.strip_prefix("snapshot/")?.split_once('-')?.0.parse::<u64>().ok();
+        let path = disk.paths().into_iter().find(|path| index(path) == made);
+        snapshots.push((made, path.map(|path| disk.bytes(&path))));
+    }
+    let mut oracle = caller.hall.oracle.borrow_mut();
+    for (node, (made, bytes)) in snapshots.iter().enumerate() {
+        oracle.must(bytes.is_some(), || format!("n{} has no snapshot of {made:?}", node + 1));
+        let is_same = *made == snapshots[0].0 && *bytes == snapshots[0].1;
+        oracle.must(is_same, || format!("n1 and n{} have other snapshots of {made:?}", node + 1));
+    }
+}

@@ -1,0 +1,292 @@
+//! One simulation, from its seed to what is left of it.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, UNIX_EPOCH};
+
+use earmark_admission::Cluster;
+use earmark_node::seed_randomness;
+use turmoil::{Builder, Sim};
+
+use crate::caller::{Caller, Hall, WRITERS};
+use crate::faults::{Faults, LATENCY, Profile};
+use crate::finish;
+use crate::host::{BEGIN_US, Machine, Size, name};
+use crate::oracle::{Oracle, fold};
+use crate::support::disk::SimDisk;
+use crate::support::random::Random;
+
+const TICK: Duration = Duration::from_millis(2);
+/// Nothing takes longer, so that what hangs is found.
+const LONGEST: Duration = Duration::from_secs(1_200);
+const LEASE_CALLERS: usize = 6;
+const READERS: usize = 3;
+
+/// What is left of a simulation: if two of them are equal in this, they were equal.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Digest {
+    /// Everything that was asked and answered, and when.
+    pub history: u64,
+    /// Every byte of every file of every node.
+    pub disks: Vec<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Faults happen while callers ask.
+    Run,
+    /// The callers are done.
+    Over,
+    /// Nothing is wrong any more, and everything is compared.
+    Finish,
+}
+
+struct World<'a> {
+    seed: u64,
+    sim: Sim<'a>,
+    machines: Rc<Vec<Machine>>,
+    oracle: Rc<RefCell<Oracle>>,
+    steps: u64,
+}
+
+/// Runs one seed.
+pub fn simulate(seed: u64, nodes: u64, steps: u64) -> Digest {
+    let mut random = Random::new(seed.wrapping_mul(31).wrapping_add(nodes));
+    let profile = Profile::of(&mut random);
+    let size = Size {
+        segment_bytes: random.pick(&[4 << 10, 64 << 10, 1 << 20]),
+        cache_bytes: random.pick(&[1 << 10, 1 << 20]),
+        snapshot_bytes: random.pick(&[8 << 10, 40 << 10, 1 << 30]),
+        keep_entries: random.pick(&[5, 100, 1_000]),
+    };
+    let mut world = World::new(seed, nodes, steps, size, &mut random);
+    world.oracle.borrow_mut().is_clock_wrong = profile.jump_ms > 0;
+    world.oracle.borrow_mut().note(&format!("{profile:?} {size:?}"));
+    world.begin();
+    world.run(Faults::new(profile, Random::new(random.next())), &mut random);
+    world.digest()
+}
+
+/// Kills the node that leads as soon as something was acknowledged, starts it at once, and reads there.
+pub fn start_leader_again(seed: u64) {
+    let mut random = Random::new(seed);
+    let size =
+        Size { segment_bytes: 1 << 20, cache_bytes: 1 << 20, snapshot_bytes: 1 << 30, keep_entries: 100 };
+    let mut world = World::new(seed, 3, 1, size, &mut random);
+    world.begin();
+    let hall = world.hall();
+    let phase = Rc::new(Cell::new(None));
+    let its_phase = Rc::clone(&phase);
+    let mut caller = Caller { hall, name: "reader".into(), random };
+    world.sim.client("callers", async move {
+        caller.set_up().await;
+        its_phase.set(Some(Phase::Over));
+        while !caller.read_balance(0, 0).await {
+            tokio::time::sleep(TICK).await;
+        }
+        Ok(())
+    });
+    while phase.get().is_none() {
+        world.step();
+    }
+    world.machines[0].disk.kill();
+    world.sim.crash(name(1));
+    world.machines[0].bury();
+    world.sim.bounce(name(1));
+    while !world.step() {
+        world.look();
+    }
+    world.look();
+}
+
+/// A node that panics does so in the middle of a step, so what replays it is said on the way out.
+impl Drop for World<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let World { seed, steps, .. } = self;
+            let count = if self.machines.len() == 3 { "three" } else { "five" };
+            eprintln!(
+                "again: EARMARK_SEED={seed} EARMARK_SIM_STEPS={steps} cargo test -p earmark-node --test sim \
+                 {count}_nodes"
+            );
+        }
+    }
+}
+
+impl World<'_> {
+    fn new(seed: u64, nodes: u64, steps: u64, size: Size, random: &mut Random) -> Self {
+        seed_randomness(seed);
+        let disk = |random: &mut Random| SimDisk::new().with_latency(random.next(), Duration::from_millis(4));
+        let machines = (1..=nodes).map(|id| Machine::new(id, disk(random), size)).collect();
+        let sim = Builder::new()
+            .rng_seed(random.next())
+            .epoch(UNIX_EPOCH + Duration::from_micros(BEGIN_US))
+            .tick_duration(TICK)
+            .simulation_duration(LONGEST)
+            .min_message_latency(Duration::ZERO)
+            .max_message_latency(LATENCY)
+            .tcp_capacity(4_096)
+            .enable_random_order()
+            .build();
+        let oracle = Rc::new(RefCell::new(Oracle::new(WRITERS)));
+        World { seed, sim, machines: Rc::new(machines), oracle, steps }
+    }
+
+    fn hall(&self) -> Hall {
+        Hall {
+            machines: Rc::clone(&self.machines),
+            oracle: Rc::clone(&self.oracle),
+            steps_max: self.steps,
+            leases: Rc::default(),
+        }
+    }
+
+    fn fail(&self, why: &str) -> ! {
+        panic!(
+            "{}\nseed {} of {} nodes: {why}",
+            self.oracle.borrow().recent(),
+            self.seed,
+            self.machines.len()
+        );
+    }
+
+    /// Starts the nodes one by one, until all of them vote.
+    fn begin(&mut self) {
+        for place in 0..self.machines.len() {
+            let machine = self.machines[place].clone();
+            self.sim.host(name(machine.id), move || machine.clone().run());
+            let machine = self.machines[place].clone();
+            self.until(|| {
+                machine.node().is_some_and(|node| {
+                    let status = node.status();
+                    let voters = status.members.iter().filter(|member| member.is_voter).count();
+                    status.leader.is_some() && voters == place + 1
+                })
+            });
+        }
+    }
+
+    fn until(&mut self, mut happened: impl FnMut() -> bool) {
+        let start = self.sim.elapsed();
+        while !happened() {
+            self.step();
+            if self.sim.elapsed() > start + Duration::from_secs(60) {
+                self.fail("the cluster does not come up");
+            }
+        }
+    }
+
+    /// One tick of the simulation; gives whether the callers are gone.
+    fn step(&mut self) -> bool {
+        match self.sim.step() {
+            Ok(is_over) => is_over,
+            Err(error) => self.fail(&error.to_string()),
+        }
+    }
+
+    fn run(&mut self, mut faults: Faults, random: &mut Random) {
+        let phase = Rc::new(Cell::new(None));
+        let hall = self.hall();
+        let seed = random.next();
+        self.sim.client("callers", call(hall, Random::new(seed), Rc::clone(&phase)));
+        let mut last = String::new();
+        loop {
+            let said = match phase.get() {
+                Some(Phase::Run) => faults.step(&mut self.sim, &self.machines),
+                Some(Phase::Over) => {
+                    phase.set(Some(Phase::Finish));
+                    faults.end(&mut self.sim, &self.machines)
+                }
+                Some(Phase::Finish) | None => Vec::new(),
+            };
+            for text in said {
+                self.oracle.borrow_mut().note(&format!("at {} ms: {text}", self.sim.elapsed().as_millis()));
+            }
+            self.heed_clocks(&faults.profile);
+            let is_over = self.step();
+            self.trace(&mut last);
+            self.look();
+            if is_over {
+                return;
+            }
+        }
+    }
+
+    /// A node that starts with a clock that is ahead may take log time with it, if nobody tells it better.
+    fn heed_clocks(&self, profile: &Profile) {
+        if profile.crashes || profile.disks {
+            let off = |machine: &Machine| machine.wall_off_us.load(Ordering::Relaxed) / 1_000;
+            let most = self.machines.iter().map(off).max().unwrap_or(0);
+            let mut oracle = self.oracle.borrow_mut();
+            oracle.ahead_ms = oracle.ahead_ms.max(u64::try_from(most).unwrap_or(0));
+        }
+    }
+
+    /// Prints where the nodes stand, each time that changes.
+    fn trace(&self, last: &mut String) {
+        if self.oracle.borrow().is_loud {
+            let place = |machine: &Machine| {
+                machine.node().map(|node| {
+                    let status = node.status();
+                    let (end, applied) = (status.last_log_index, status.applied_index);
+                    (status.term, status.leader, end, applied, status.snapshot_index)
+                })
+            };
+            let now = format!("{:?}", self.machines.iter().map(place).collect::<Vec<_>>());
+            if now != *last {
+                println!("{:>14} ms {now}", self.sim.elapsed().as_millis());
+                *last = now;
+            }
+        }
+    }
+
+    /// Stops when something is wrong.
+    fn look(&self) {
+        if let Some(why) = self.oracle.borrow().wrong.first() {
+            self.fail(why);
+        }
+        for machine in self.machines.iter().filter(|machine| !machine.disk.is_troubled()) {
+            if let Some(why) = machine.node().and_then(|node| node.failure().get().map(str::to_owned)) {
+                self.fail(&format!("n{} has stopped: {why}", machine.id));
+            }
+        }
+    }
+
+    fn digest(&self) -> Digest {
+        let of = |machine: &Machine| {
+            let disk = &machine.disk;
+            let fold_file = |digest, path: String| fold(fold(digest, path.as_bytes()), &disk.bytes(&path));
+            disk.paths().into_iter().fold(0, fold_file)
+        };
+        Digest { history: self.oracle.borrow().digest(), disks: self.machines.iter().map(of).collect() }
+    }
+}
+
+/// Everything that callers do, from the first limit to the last comparison.
+async fn call(hall: Hall, mut random: Random, phase: Rc<Cell<Option<Phase>>>) -> turmoil::Result {
+    let mut caller = |name: String| Caller { hall: hall.clone(), name, random: Random::new(random.next()) };
+    let mut first = caller("founder".into());
+    first.set_up().await;
+    phase.set(Some(Phase::Run));
+    let mut tasks = Vec::new();
+    for place in 0..LEASE_CALLERS {
+        tasks.push(tokio::task::spawn_local(caller(format!("c{place}")).hold_leases()));
+    }
+    for place in 0..WRITERS {
+        tasks.push(tokio::task::spawn_local(caller(format!("w{place}")).write_on(place)));
+    }
+    for place in 0..READERS {
+        tasks.push(tokio::task::spawn_local(caller(format!("r{place}")).read_on()));
+    }
+    tasks.push(tokio::task::spawn_local(caller("admin".into()).change_limits()));
+    for task in tasks {
+        task.await?;
+    }
+    phase.set(Some(Phase::Over));
+    while phase.get() != Some(Phase::Finish) {
+        tokio::time::sleep(TICK).await;
+    }
+    finish::compare(&mut first).await;
+    Ok(())
+}
