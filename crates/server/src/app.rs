@@ -1,11 +1,11 @@
 //! What every request needs.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::Bytes;
-use earmark_admission::{Backend, BackendError};
+use earmark_admission::{Backend, BackendError, Cluster};
 use earmark_core::{Actor, NameError, NamespaceName};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -23,6 +23,8 @@ const ANSWERS_BYTES_MAX: usize = 256 << 20;
 /// What every request needs, shared by all of them.
 pub(crate) struct App {
     pub(crate) backend: Arc<dyn Backend>,
+    /// The nodes, where the backend is one of several or could be.
+    pub(crate) cluster: OnceLock<Arc<dyn Cluster>>,
     /// Requests that name no namespace mean this one.
     pub(crate) namespace: NamespaceName,
     /// Who is behind every write: nobody is asked for a key yet.
@@ -44,6 +46,7 @@ impl App {
     ) -> Result<App, NameError> {
         Ok(App {
             backend,
+            cluster: OnceLock::new(),
             namespace: NamespaceName::new(NamespaceName::DEFAULT)?,
             actor: Actor::new("system:local")?,
             metrics: Metrics::new(),

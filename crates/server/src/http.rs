@@ -1,5 +1,6 @@
 //! The wire format: what clients send and get. Nothing outside this module knows any of it.
 
+mod cluster;
 mod complete;
 mod health;
 mod leases;

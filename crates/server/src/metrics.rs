@@ -5,6 +5,7 @@
 
 mod calls;
 mod denials;
+mod node;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -342,6 +343,8 @@ fn recorder() -> PrometheusRecorder {
     let builder = with_buckets(PrometheusBuilder::new(), "earmark_http_request_seconds", &SECONDS)
         .and_then(|builder| with_buckets(builder, calls::SECONDS, &SECONDS))
         .and_then(|builder| with_buckets(builder, "earmark_batch_size", &BATCH_SIZES));
+    let builder =
+        node::HISTOGRAMS.iter().fold(builder, |builder, name| with_buckets(builder?, name, &node::SECONDS));
     builder.unwrap_or_default().build_recorder()
 }
 
@@ -358,6 +361,7 @@ fn facade() -> Option<&'static PrometheusHandle> {
     let install = || {
         let recorder = recorder();
         recorder.describe_histogram("earmark_batch_size".into(), None, "Events per batch.".into());
+        node::describe(&recorder);
         let handle = recorder.handle();
         metrics::set_global_recorder(recorder).ok().map(|()| handle)
     };

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_admission::Backend;
+use earmark_admission::{Backend, Cluster};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
@@ -115,6 +115,14 @@ impl Server {
         let app = Arc::new(App::new(backend, options.request_timeout, options.bodies_bytes_max)?);
         let services = Services { router: router(&app), grpc: Grpc::new(&app)? };
         Ok(Server { options, listener, local_addr, app, services })
+    }
+
+    /// Lets operators look after the cluster that the backend belongs to.
+    #[must_use]
+    pub fn with_cluster(self, cluster: Arc<dyn Cluster>) -> Server {
+        // There is one backend, so there is one cluster: the first.
+        _ = self.app.cluster.set(cluster);
+        self
     }
 
     /// Where it listens.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::request_id::REQUEST_ID_BYTES_MAX;
 use super::route::{Documented, ROUTES, Route, WITH_BODY};
 use super::schema::schemas;
-use super::shape::{ACCOUNT, CLIENT, LIMIT_KEY, Shape, VAULT};
+use super::shape::{ACCOUNT, CLIENT, LIMIT_KEY, NODE_ID, Shape, VAULT};
 use crate::body::BODY_BYTES_MAX;
 
 /// The whole document, OpenAPI 3.1.
@@ -58,6 +58,7 @@ fn operation(route: &Route) -> Value {
             "client_id" => Shape::Name(&CLIENT),
             "vault" => Shape::Name(&VAULT),
             "account" => Shape::Name(&ACCOUNT),
+            "node_id" => NODE_ID,
             _ => Shape::Name(&LIMIT_KEY),
         };
         parameters.push(json!({"name": name, "in": "path", "required": true, "schema": schema.schema()}));

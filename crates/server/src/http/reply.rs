@@ -105,3 +105,5 @@ pub(super) const NOT_FOUND: &str = "not_found";
 pub(super) const NOT_READY: &str = "not_ready";
 pub(super) const METHOD_NOT_ALLOWED: &str = "method_not_allowed";
 pub(super) const REQUEST_TIMEOUT: &str = "request_timeout";
+pub(super) const CONFLICT: &str = "conflict";
+pub(super) const UNAVAILABLE: &str = "unavailable";

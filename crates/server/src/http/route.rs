@@ -9,7 +9,7 @@ use axum::routing::MethodFilter;
 use super::reply::Reply;
 use super::serve::Call;
 use super::shape::{self, Field, Shape};
-use super::{complete, health, leases, limits, reserve, vaults, write};
+use super::{cluster, complete, health, leases, limits, reserve, vaults, write};
 use crate::app::App;
 
 /// What an answer that is on its way looks like.
@@ -107,6 +107,13 @@ const NO_VAULT: Documented = answer(404, PROBLEM, "No such vault or account.");
 
 const BAD_KEY: Documented = answer(400, PROBLEM, "The key in the path is none.");
 const NO_LIMIT: Documented = answer(404, PROBLEM, "No limit has this key.");
+const NO_CLUSTER: Documented =
+    answer(404, PROBLEM, "This server keeps everything in memory and has no cluster.");
+const MEMBERS_STAY: Documented =
+    answer(409, PROBLEM, "`conflict`: the members stay as they are, and the message says why.");
+const MEMBERS_LATER: Documented =
+    answer(503, PROBLEM, "`unavailable`: not now, or not yet. Ask the same again.");
+
 const FAILED: Documented =
     answer(500, PROBLEM, "`backend_error`: the outcome is unknown, or nothing happened. Retry.");
 const OVERLOADED: Documented =
@@ -116,7 +123,7 @@ const OVERLOADED: Documented =
 pub(crate) const UNMATCHED: usize = ROUTES.len();
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 20] = [
+pub(crate) static ROUTES: [Route; 23] = [
     Route {
         verb: Verb::Post,
         path: "/v1/reserve",
@@ -309,6 +316,47 @@ pub(crate) static ROUTES: [Route; 20] = [
         operation: "audit_vault",
         about: "Counts a vault anew and compares it with its history.",
         answers: &[answer(200, &["Audit"], "What was found."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/v1/admin/cluster",
+        handler: |app, call| Box::pin(cluster::status(app, call)),
+        body: None,
+        query: &[],
+        operation: "get_cluster",
+        about: "The nodes, who leads, and who is behind, as this node sees it.",
+        answers: &[answer(200, &["Cluster"], "The cluster."), NO_CLUSTER],
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/v1/admin/cluster/members",
+        handler: |app, call| Box::pin(cluster::add(app, call)),
+        body: Some(&shape::MEMBER),
+        query: &[],
+        operation: "add_member",
+        about: "Makes a node that runs a member: a learner until it has caught up, then a voter.",
+        answers: &[
+            answer(200, &["Done"], "It is a voter, now or before."),
+            NO_CLUSTER,
+            MEMBERS_STAY,
+            MEMBERS_LATER,
+        ],
+    },
+    Route {
+        verb: Verb::Delete,
+        path: "/v1/admin/cluster/members/{node_id}",
+        handler: |app, call| Box::pin(cluster::remove(app, call)),
+        body: None,
+        query: &[],
+        operation: "remove_member",
+        about: "Takes a node out of the cluster. Its id is never used again.",
+        answers: &[
+            answer(200, &["Done"], "It is no member any more."),
+            answer(400, PROBLEM, "The id in the path is none."),
+            NO_CLUSTER,
+            MEMBERS_STAY,
+            MEMBERS_LATER,
+        ],
     },
     Route {
         verb: Verb::Get,

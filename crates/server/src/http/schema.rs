@@ -6,7 +6,8 @@ use earmark_admission::BATCH_MAX;
 use earmark_core::REQUIREMENTS_MAX;
 use serde_json::{Map, Value, json};
 
-use super::reply::{METHOD_NOT_ALLOWED, NOT_FOUND, NOT_READY, REQUEST_TIMEOUT};
+use super::cluster;
+use super::reply::{CONFLICT, METHOD_NOT_ALLOWED, NOT_FOUND, NOT_READY, REQUEST_TIMEOUT, UNAVAILABLE};
 use super::shape::{DEFINITION_FIELDS, LIMIT_KEY, LIMIT_KINDS, LimitKind, Shape, object};
 use crate::answer::{
     BACKEND_ERROR, INSUFFICIENT_CREDIT, INVALID_REQUEST, LEASE_EXPIRED, LIMIT_DECREASING, OVERLOADED,
@@ -33,7 +34,7 @@ pub(super) fn schemas() -> Value {
         "Health": exactly(json!({"status": {"enum": ["ok", "ready"]}}), &[]),
         "OpenApi": {"type": "object", "required": ["openapi", "info", "paths", "components"]},
     });
-    for (name, schema) in ledger::schemas() {
+    for (name, schema) in ledger::schemas().into_iter().chain(cluster::schemas()) {
         schemas[name] = schema;
     }
     schemas
@@ -111,6 +112,8 @@ fn problem() -> Value {
         OVERLOADED,
         BACKEND_ERROR,
         NOT_READY,
+        CONFLICT,
+        UNAVAILABLE,
     ];
     exactly(json!({"error": {"enum": codes}, "message": {"type": "string"}}), &[])
 }

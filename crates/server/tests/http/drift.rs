@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_admission::{BackendError, LocalBook, LocalOptions, ManualClock};
+use earmark_admission::{BackendError, ClusterError, LocalBook, LocalOptions, ManualClock};
 use earmark_core::REQUIREMENTS_MAX;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Broken, Desk, Gate, START_MS, Schemas, Wire, complete, reserve};
+use crate::support::{Answer, Broken, Desk, Gate, Nodes, START_MS, Schemas, Wire, complete, reserve};
 
 /// The document, and which of its answers were seen.
 struct Drift {
@@ -41,6 +41,7 @@ impl Drift {
     /// Asks and checks. The parameter of `path` is filled with `name`.
     async fn ask(&mut self, desk: &Desk, method: &str, path: &str, name: &str, body: &Value) -> Value {
         let filled = path.replace("{key}", name).replace("{lease_id}", name).replace("{client_id}", name);
+        let filled = filled.replace("{node_id}", name);
         let filled = filled.replace("{vault}", "main").replace("{account}", name);
         let filled = if path == AUDIT { filled.replace("main", name) } else { filled };
         let body = if body.is_null() { String::new() } else { body.to_string() };
@@ -72,7 +73,11 @@ const CLIENT: &str = "/v1/clients/{client_id}";
 const BALANCES: &str = "/v1/vaults/{vault}/accounts/{account}/balances";
 const ENTRIES: &str = "/v1/vaults/{vault}/accounts/{account}/entries";
 const AUDIT: &str = "/v1/vaults/{vault}/audit";
-const WITH_BODY: [(&str, &str); 7] = [
+const CLUSTER: &str = "/v1/admin/cluster";
+const MEMBERS: &str = "/v1/admin/cluster/members";
+const MEMBER: &str = "/v1/admin/cluster/members/{node_id}";
+const WITH_BODY: [(&str, &str); 8] = [
+    ("POST", MEMBERS),
     ("POST", WRITE),
     ("POST", WRITE_BATCH),
     ("POST", "/v1/reserve"),
@@ -89,6 +94,7 @@ async fn every_documented_answer_comes_and_every_answer_is_as_documented() {
     let mut drift = Drift::new(document);
     good(&mut drift, &desk).await;
     credit(&mut drift, &desk).await;
+    nodes(&mut drift, &desk).await;
     bad(&mut drift, &desk).await;
     failing(&mut drift).await;
     let (documented, seen) = (drift.documented(), drift.seen);
@@ -175,6 +181,23 @@ async fn credit(drift: &mut Drift, desk: &Desk) {
     for (path, name) in [(CLIENT, "c"), (BALANCES, "acme"), (ENTRIES, "acme"), (AUDIT, "main")] {
         drift.ask(desk, "GET", path, name, &Value::Null).await;
     }
+}
+
+async fn nodes(drift: &mut Drift, none: &Desk) {
+    let second = json!({"node_id": 2, "address": "127.0.0.1:7102"});
+    let refused = ClusterError::Refused("never".into());
+    let unavailable = ClusterError::Unavailable("not now".into());
+    let (done, never, later) = (
+        Desk::with_nodes(Nodes(Ok(()))).await,
+        Desk::with_nodes(Nodes(Err(refused))).await,
+        Desk::with_nodes(Nodes(Err(unavailable))).await,
+    );
+    for desk in [none, &done, &never, &later] {
+        drift.ask(desk, "GET", CLUSTER, "", &Value::Null).await;
+        drift.ask(desk, "POST", MEMBERS, "", &second).await;
+        drift.ask(desk, "DELETE", MEMBER, "2", &Value::Null).await;
+    }
+    drift.ask(&done, "DELETE", MEMBER, "x", &Value::Null).await;
 }
 
 async fn bad(drift: &mut Drift, desk: &Desk) {

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod clocks;
+mod cluster;
 mod complete;
 mod connections;
 mod credit;

@@ -75,6 +75,22 @@ pub(in crate::http) static COMPLETE_BATCH: Shape = Shape::Object(&[needed(
 /// The body of `PUT /v1/admin/limits`.
 pub(in crate::http) static DEFINITION: Shape = Shape::Limit;
 
+/// The id of a node.
+pub(in crate::http) const NODE_ID: Shape = Shape::Integer { min: 1, max: u64::MAX };
+
+/// The longest address of a node, `host:port`.
+const ADDRESS_BYTES_MAX: usize = 256;
+
+/// The body of `POST /v1/admin/cluster/members`.
+pub(in crate::http) static MEMBER: Shape = Shape::Object(&[
+    needed("node_id", NODE_ID, "The node that is to become a member. It runs, and was told to join."),
+    needed(
+        "address",
+        Shape::Text { bytes_max: ADDRESS_BYTES_MAX },
+        "Where the other nodes reach it, `host:port`.",
+    ),
+]);
+
 /// The fields of all kinds of limit.
 pub(in crate::http) static DEFINITION_FIELDS: &[Field] = &[
     needed("key", Shape::Name(&LIMIT_KEY), "Its name."),

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::client::{Answer, Wire};
+use super::doubles::Nodes;
 
 /// Where the clocks start.
 pub(crate) const START_MS: u64 = 1_700_000_000_000;
@@ -49,7 +50,17 @@ impl Desk {
         backend: Arc<dyn Backend>,
         options: ServerOptions,
     ) -> Desk {
-        let server = Server::bind(options, backend).await.unwrap();
+        Desk::of(clock, Server::bind(options, backend).await.unwrap())
+    }
+
+    /// With nodes that answer like these.
+    pub(crate) async fn with_nodes(nodes: Nodes) -> Desk {
+        let backend = LocalBook::open(LocalOptions::default()).await.unwrap();
+        let server = Server::bind(Desk::options(), Arc::new(backend)).await.unwrap();
+        Desk::of(ManualClock::at(START_MS), server.with_cluster(Arc::new(nodes)))
+    }
+
+    fn of(clock: Arc<ManualClock>, server: Server) -> Desk {
         let address = server.local_addr();
         let (stop, stopped) = oneshot::channel();
         let server = tokio::spawn(server.run(async {

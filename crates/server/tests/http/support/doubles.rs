@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
-    EntryPage, LeaseView, LedgerError, LimitChange, LimitError, LocalBook, PutLimitRequest, ReserveAnswer,
-    ReserveRequest, Stats, WriteAnswer, WriteRequest,
+    AccountPath, Answer, Audit, Backend, BackendError, Cluster, ClusterError, ClusterStatus, CompleteAnswer,
+    CompleteRequest, DeleteLimitRequest, EntryPage, LeaseView, LedgerError, LimitChange, LimitError,
+    LocalBook, MemberStatus, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats, WriteAnswer,
+    WriteRequest,
 };
 use earmark_core::{BalanceInfo, ClientId, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage, VaultName};
 use tokio::sync::Semaphore;
@@ -221,5 +222,37 @@ impl Backend for Gate {
     fn shut_down(&self) -> Answer<'_, ()> {
         self.is_shut_down.store(true, Ordering::SeqCst);
         self.book.shut_down()
+    }
+}
+
+/// Three nodes, and what becomes of every change to them.
+pub(crate) struct Nodes(pub(crate) Result<(), ClusterError>);
+
+impl Cluster for Nodes {
+    fn status(&self) -> ClusterStatus {
+        let member = |node, is_voter, lag| MemberStatus {
+            node,
+            address: format!("127.0.0.1:710{node}"),
+            is_voter,
+            lag,
+        };
+        ClusterStatus {
+            cluster: 0xab,
+            node: 1,
+            leader: Some(1),
+            term: 3,
+            last_log_index: Some(9),
+            applied_index: Some(8),
+            members: vec![member(1, true, Some(0)), member(2, true, Some(4)), member(3, false, None)],
+            ..ClusterStatus::default()
+        }
+    }
+
+    fn add(&self, _: u64, _: String) -> Answer<'_, Result<(), ClusterError>> {
+        Box::pin(std::future::ready(self.0.clone()))
+    }
+
+    fn remove(&self, _: u64) -> Answer<'_, Result<(), ClusterError>> {
+        Box::pin(std::future::ready(self.0.clone()))
     }
 }

@@ -7,5 +7,5 @@ mod schema;
 
 pub(crate) use client::{Answer, Wire, request};
 pub(crate) use desk::{Desk, START_MS, complete, reserve};
-pub(crate) use doubles::{Broken, Gate};
+pub(crate) use doubles::{Broken, Gate, Nodes};
 pub(crate) use schema::Schemas;

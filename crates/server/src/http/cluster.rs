@@ -1,0 +1,156 @@
+//! `/v1/admin/cluster`: the nodes, for those who look after them.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use earmark_admission::{Cluster, ClusterError, ClusterStatus, MemberStatus};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::reply::{CONFLICT, Reply, UNAVAILABLE};
+use super::serve::Call;
+use super::shape::{MEMBER, NODE_ID};
+use crate::app::App;
+
+pub(super) async fn status(app: &App, _: Call) -> Reply {
+    match cluster(app) {
+        Ok(cluster) => Reply::ok(&StatusWire::of(&cluster.status())),
+        Err(reply) => reply,
+    }
+}
+
+pub(super) async fn add(app: &App, call: Call) -> Reply {
+    let (cluster, member) = match (cluster(app), call.parse::<Member>(&MEMBER)) {
+        (_, Err(reply)) | (Err(reply), _) => return reply,
+        (Ok(cluster), Ok(member)) => (cluster, member),
+    };
+    if let Some(wrong) = MEMBER.explain(&call.body) {
+        return Reply::invalid(&wrong);
+    }
+    changed(app, &call, async move { cluster.add(member.node_id, member.address).await }).await
+}
+
+pub(super) async fn remove(app: &App, call: Call) -> Reply {
+    let Some(node) = call.name().parse().ok().filter(|node| *node > 0) else {
+        let (found, max) = (call.name(), u64::MAX);
+        return Reply::invalid(&format!("node_id: found {found:?}, allowed are integers from 1 to {max}"));
+    };
+    let cluster = match cluster(app) {
+        Ok(cluster) => cluster,
+        Err(reply) => return reply,
+    };
+    changed(app, &call, async move { cluster.remove(node).await }).await
+}
+
+fn cluster(app: &App) -> Result<Arc<dyn Cluster>, Reply> {
+    let none = || Reply::not_found("this server keeps everything in memory and has no cluster");
+    app.cluster.get().map(Arc::clone).ok_or_else(none)
+}
+
+/// Waits for a change. It goes on by itself if nobody waits for it any longer.
+async fn changed(
+    app: &App,
+    call: &Call,
+    change: impl Future<Output = Result<(), ClusterError>> + Send + 'static,
+) -> Reply {
+    let late = |message: String| Err(ClusterError::Unavailable(message));
+    let changed = match app.by(call.ticket.deadline, tokio::spawn(change)).await {
+        Ok(Ok(changed)) => changed,
+        Ok(Err(error)) => late(error.to_string()),
+        Err(error) => late(error.to_string()),
+    };
+    match changed {
+        Ok(()) => Reply::ok(&Changed { ok: true }),
+        Err(ClusterError::Refused(why)) => Reply::problem(StatusCode::CONFLICT, CONFLICT, &why),
+        Err(error) => {
+            Reply::problem(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, &format!("{error}; ask again"))
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Member {
+    node_id: u64,
+    address: String,
+}
+
+#[derive(Serialize)]
+struct Changed {
+    ok: bool,
+}
+
+#[derive(Serialize)]
+struct StatusWire<'a> {
+    cluster_id: String,
+    node_id: u64,
+    leader_id: Option<u64>,
+    term: u64,
+    last_log_index: Option<u64>,
+    applied_index: Option<u64>,
+    snapshot_index: Option<u64>,
+    quorum_ack_ms: Option<u64>,
+    members: Vec<MemberWire<'a>>,
+}
+
+#[derive(Serialize)]
+struct MemberWire<'a> {
+    node_id: u64,
+    address: &'a str,
+    role: &'static str,
+    lag: Option<u64>,
+}
+
+impl<'a> StatusWire<'a> {
+    fn of(status: &'a ClusterStatus) -> StatusWire<'a> {
+        let member = |member: &'a MemberStatus| MemberWire {
+            node_id: member.node,
+            address: &member.address,
+            role: match member.is_voter {
+                _ if status.leader == Some(member.node) => "leader",
+                true => "voter",
+                false => "learner",
+            },
+            lag: member.lag,
+        };
+        StatusWire {
+            cluster_id: format!("{:032x}", status.cluster),
+            node_id: status.node,
+            leader_id: status.leader,
+            term: status.term,
+            last_log_index: status.last_log_index,
+            applied_index: status.applied_index,
+            snapshot_index: status.snapshot_index,
+            quorum_ack_ms: status.quorum_ack_ms,
+            members: status.members.iter().map(member).collect(),
+        }
+    }
+}
+
+/// The schemas of the answers, by name.
+pub(super) fn schemas() -> [(&'static str, Value); 2] {
+    let count = |about: &str| json!({"type": "integer", "minimum": 0, "description": about});
+    let known = |about: &str| json!({"type": ["integer", "null"], "minimum": 0, "description": about});
+    let exactly = |properties: Value| {
+        let names: Vec<&String> = properties.as_object().into_iter().flat_map(|all| all.keys()).collect();
+        json!({"type": "object", "required": names, "properties": properties, "additionalProperties": false})
+    };
+    let member = exactly(json!({
+        "node_id": NODE_ID.schema(),
+        "address": {"type": "string", "description": "Where the other nodes reach it; empty if they cannot."},
+        "role": {"enum": ["leader", "voter", "learner"]},
+        "lag": known("By how many entries it is behind; known to the leader only."),
+    }));
+    let status = exactly(json!({
+        "cluster_id": {"type": "string", "description": "32 hexadecimal digits."},
+        "node_id": NODE_ID.schema(),
+        "leader_id": known("Who leads, as far as this node knows."),
+        "term": count("The term of the latest vote."),
+        "last_log_index": known("The last entry in the log of this node."),
+        "applied_index": known("The last entry that it has applied."),
+        "snapshot_index": known("The last entry in its newest snapshot."),
+        "quorum_ack_ms": known("How long ago a majority last answered; known to the leader only."),
+        "members": {"type": "array", "items": member},
+    }));
+    [("Cluster", status), ("Done", exactly(json!({"ok": {"const": true}})))]
+}

@@ -1,0 +1,68 @@
+//! The nodes, over HTTP.
+
+use earmark_admission::ClusterError;
+use serde_json::{Value, json};
+
+use crate::support::{Desk, Nodes};
+
+const MEMBERS: &str = "/v1/admin/cluster/members";
+const SECOND: &str = r#"{"node_id":2,"address":"127.0.0.1:7102"}"#;
+
+#[tokio::test]
+async fn a_status_says_who_leads_who_votes_and_who_is_behind() {
+    let desk = Desk::with_nodes(Nodes(Ok(()))).await;
+    let member = |node: u64, role: &str, lag: Value| json!({"node_id": node, "address": format!("127.0.0.1:710{node}"), "role": role, "lag": lag});
+    assert_eq!(
+        desk.ok("GET", "/v1/admin/cluster", &Value::Null).await,
+        json!({
+            "cluster_id": "000000000000000000000000000000ab", "node_id": 1, "leader_id": 1, "term": 3,
+            "last_log_index": 9, "applied_index": 8, "snapshot_index": null, "quorum_ack_ms": null,
+            "members": [member(1, "leader", 0.into()), member(2, "voter", 4.into()), member(3, "learner", Value::Null)],
+        })
+    );
+}
+
+#[tokio::test]
+async fn members_come_and_go_or_the_answer_says_why_not() {
+    let desk = Desk::with_nodes(Nodes(Ok(()))).await;
+    assert_eq!(desk.ask("POST", MEMBERS, SECOND).await.json(), json!({"ok": true}));
+    assert_eq!(desk.ask("DELETE", &format!("{MEMBERS}/2"), "").await.json(), json!({"ok": true}));
+    let never = Desk::with_nodes(Nodes(Err(ClusterError::Refused("used before".into())))).await;
+    assert_eq!(never.ask("POST", MEMBERS, SECOND).await.problem(409, "conflict"), "used before");
+    let later = Desk::with_nodes(Nodes(Err(ClusterError::Unavailable("catching up".into())))).await;
+    let message = later.ask("DELETE", &format!("{MEMBERS}/2"), "").await.problem(503, "unavailable");
+    assert_eq!(message, "catching up; ask again");
+}
+
+#[tokio::test]
+async fn what_is_no_node_is_refused_with_what_is_allowed() {
+    let desk = Desk::with_nodes(Nodes(Ok(()))).await;
+    for (body, wrong) in [
+        (json!({"node_id": 0, "address": "a:1"}), "node_id: found 0, allowed are integers from 1"),
+        (json!({"node_id": "2", "address": "a:1"}), "node_id: found "),
+        (json!({"node_id": 2}), "address: "),
+        (json!({"node_id": 2, "address": "a".repeat(257)}), "address: "),
+        (json!({"node_id": 2, "address": "a:1", "role": "leader"}), "role: "),
+    ] {
+        let message = desk.ask("POST", MEMBERS, &body.to_string()).await.problem(400, "invalid_request");
+        assert!(message.starts_with(wrong), "{body}: {message}");
+    }
+    for id in ["0", "x", "-1", "18446744073709551616"] {
+        let message =
+            desk.ask("DELETE", &format!("{MEMBERS}/{id}"), "").await.problem(400, "invalid_request");
+        assert!(message.starts_with("node_id: found "), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_nodes_says_so() {
+    let desk = Desk::open().await;
+    for (method, path, body) in [
+        ("GET", "/v1/admin/cluster", ""),
+        ("POST", MEMBERS, SECOND),
+        ("DELETE", "/v1/admin/cluster/members/2", ""),
+    ] {
+        let message = desk.ask(method, path, body).await.problem(404, "not_found");
+        assert_eq!(message, "this server keeps everything in memory and has no cluster");
+    }
+}
