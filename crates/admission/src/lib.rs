@@ -27,7 +27,7 @@ pub use document::LimitDocument;
 pub use history::{Sums, entry_view};
 pub use keeper::{BookBackend, Keeper};
 pub use ledger::*;
-pub use limits_file::LimitsFileError;
+pub use limits_file::{LimitsFileError, read_limits};
 pub use local::{Local, LocalBook, LocalOptions};
 pub use submitter::{Direction, Ledger, Submitter};
 pub use work::{Change, Done, Work};

@@ -140,6 +140,17 @@ impl LimitsFile {
     }
 }
 
+/// Reads the wanted limits from a file that must be there, for a backend that keeps its limits itself.
+///
+/// # Errors
+/// When the file cannot be used.
+pub fn read_limits(path: &Path) -> Result<Vec<Definition>, LimitsFileError> {
+    if let Err(source) = std::fs::metadata(path) {
+        return Err(LimitsFileError::Read { path: path.to_owned(), source });
+    }
+    read(path)
+}
+
 fn read(path: &Path) -> Result<Vec<Definition>, LimitsFileError> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,

@@ -107,13 +107,24 @@ pub struct RealDisk {
 }
 
 impl RealDisk {
-    /// A folder that is there or can be made.
+    /// A folder that is there, or is made when the first thing is put into it.
     ///
     /// # Errors
-    /// What the file system says.
+    /// If there is something else in its place.
     pub fn new(root: &Path) -> io::Result<RealDisk> {
-        fs::create_dir_all(root)?;
-        Ok(RealDisk { root: root.to_owned() })
+        match fs::metadata(root) {
+            Ok(found) if !found.is_dir() => Err(io::ErrorKind::NotADirectory.into()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(RealDisk { root: root.to_owned() }),
+        }
+    }
+
+    /// Makes the folder, and waits until its name is on disk too: without it all that is in it would be lost.
+    fn make(&self) -> io::Result<()> {
+        let root = std::path::absolute(&self.root)?;
+        let is_there = root.ancestors().position(Path::exists).unwrap_or(0);
+        fs::create_dir_all(&root)?;
+        root.ancestors().skip(1).take(is_there).try_for_each(|above| File::open(above)?.sync_all())
     }
 }
 
@@ -133,8 +144,12 @@ impl Disk for RealDisk {
     }
 
     fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        let entries = match fs::read_dir(self.root.join(path)) {
+            Err(error) if path.is_empty() && error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
         let mut names = Vec::new();
-        for entry in fs::read_dir(self.root.join(path))? {
+        for entry in entries {
             names.push(entry?.file_name().to_string_lossy().into_owned());
         }
         names.sort_unstable();
@@ -154,6 +169,7 @@ impl Disk for RealDisk {
     }
 
     fn lock(&self, path: &str) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
+        self.make()?;
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(self.root.join(path))?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Box::new(file))),

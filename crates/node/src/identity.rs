@@ -59,6 +59,14 @@ pub struct FolderLock {
 }
 
 impl Folder {
+    /// Says what a folder is. One that is not there is new.
+    ///
+    /// # Errors
+    /// If it belongs to somebody else, is damaged, or of a newer format.
+    pub(crate) fn look(disk: &dyn Disk, expected: Expected) -> Result<Folder, Fault> {
+        look(disk, expected)
+    }
+
     /// Takes a folder for this process, and says what it is.
     ///
     /// # Errors

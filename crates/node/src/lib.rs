@@ -6,6 +6,7 @@ mod disk;
 mod entry;
 mod failure;
 mod fault;
+mod ground;
 mod identity;
 mod journal;
 mod keeper;

@@ -20,7 +20,8 @@ use crate::clock::NodeClock;
 use crate::disk::Disk;
 use crate::failure::Failure;
 use crate::fault::Fault;
-use crate::identity::{Expected, Folder, FolderLock, Identity};
+use crate::ground::Ground;
+use crate::identity::Identity;
 use crate::journal::{JournalOptions, SEGMENT_BYTES};
 use crate::keeper::NodeKeeper;
 use crate::ledger::{NodeLedger, Proposer};
@@ -29,9 +30,8 @@ use crate::machine::{Machine, Shelf, offload};
 use crate::members::{Members, MembersError};
 use crate::net::{Connection, Listener, Net, RealNet};
 use crate::network::Network;
-use crate::peers::{MESSAGE_BYTES_MAX, Peers};
+use crate::peers::MESSAGE_BYTES_MAX;
 use crate::reads::{Led, Reads};
-use crate::runtime::random;
 use crate::service::Service;
 use crate::types::{Member, Raft};
 
@@ -155,21 +155,13 @@ pub struct Node {
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// What is there before anything runs.
-struct Ground {
-    identity: Identity,
-    lock: FolderLock,
-    listener: Option<Box<dyn Listener>>,
-    peers: Peers,
-}
-
 impl Node {
     /// Opens or makes the data folder, and starts. A node that joins asks to be made a member in the background.
     ///
     /// # Errors
     /// When the folder cannot be used, or what it needs cannot be reached; then nothing was written.
     pub async fn open(options: NodeOptions) -> Result<Node, NodeError> {
-        let Ground { identity, lock, listener, peers } = prepare(&options).await?;
+        let Ground { identity, lock, listener, peers } = Ground::prepare(&options).await?;
         let Identity { cluster, node: id, incarnation, is_founder } = identity;
         let failure = Failure::default();
         let disk = Arc::clone(&options.disk);
@@ -188,6 +180,12 @@ impl Node {
         let machine = Machine::new(Arc::clone(&shelf));
         let raft = Raft::new(id, config, network, log.clone(), machine).await;
         let raft = raft.map_err(|error| NodeError::Raft(error.to_string()))?;
+        if listener.is_none()
+            && let Some(lacking) = lacks_listener(id, &raft).await
+        {
+            _ = raft.shutdown().await;
+            return Err(NodeError::Invalid(lacking));
+        }
         let deadline = options.timing.deadline;
         let proposer = Proposer { id, raft, shelf, clock, peers, deadline };
         let address = listener.as_ref().map(|listener| listener.address());
@@ -388,7 +386,7 @@ impl Node {
                     // Nothing is lost if it fails: the log is still there, and the next try comes soon.
                     _ = proposer.raft.trigger().snapshot().await;
                 }
-                measure(&proposer);
+                measure(&proposer).await;
                 if proposer.is_leader()
                     && let Err(error) = members.move_here(&address).await
                 {
@@ -481,83 +479,36 @@ async fn led(id: u64, mut log: LogStore) -> Result<Option<Led>, StorageError<u64
     Ok(vote.zip(last).map(|(vote, last)| Led { vote, last: last.index }))
 }
 
-/// Finds out whose folder this is, or makes it. Nothing is written before everything else is known to be there.
-async fn prepare(options: &NodeOptions) -> Result<Ground, NodeError> {
-    let disk = Arc::clone(&options.disk);
-    let expected = Expected { cluster: None, node: options.id };
-    let (its_disk, id) = (Arc::clone(&disk), options.id);
-    let taken = offload(&*disk, move || Folder::take(&*its_disk, expected)).await;
-    let (folder, lock) = taken?;
-    let listener = match &options.peer_listen {
-        Some(address) => Some(
-            options
-                .net
-                .listen(address.clone())
-                .await
-                .map_err(|source| NodeError::Listen { address: address.clone(), source })?,
-        ),
-        None => None,
-    };
-    if listener.is_none() && !options.join.is_empty() {
-        let message = "a node that joins a cluster needs --peer-listen, so that the others can reach it";
-        return Err(NodeError::Invalid(message.into()));
-    }
-    let peers = |cluster, id| Peers::new(cluster, id, Arc::clone(&options.net), options.timing.deadline);
-    let identity = match folder {
-        Folder::Made(identity) => identity,
-        Folder::New => {
-            let is_founder = options.join.is_empty();
-            let node = match id {
-                Some(id) => id,
-                None if is_founder => 1,
-                None => {
-                    let message = "a node that joins a cluster needs --node-id, one that no other ever had";
-                    return Err(NodeError::Invalid(message.into()));
-                }
-            };
-            let cluster = match is_founder {
-                true => random_id(),
-                false => cluster_of(&peers(0, node), &options.join).await?,
-            };
-            let identity = Identity { cluster, node, incarnation: random_id(), is_founder };
-            let its_disk = Arc::clone(&disk);
-            let make = move || identity.format(&*its_disk, |disk| LogStore::create(disk, cluster));
-            offload(&*disk, make).await?;
-            identity
-        }
-    };
-    let peers = peers(identity.cluster, identity.node);
-    Ok(Ground { identity, lock, listener, peers })
+/// What is wrong with a node that the others cannot reach, if there are others. It would lead without being followed.
+async fn lacks_listener(id: u64, raft: &Raft) -> Option<String> {
+    let members =
+        raft.with_raft_state(|state| state.membership_state.effective().membership().clone()).await.ok()?;
+    let others = members.nodes().filter(|(other, _)| **other != id).count();
+    let address = members.get_node(&id).map(|member| member.address.clone()).unwrap_or_default();
+    (others > 0).then(|| {
+        format!(
+            "node {id} belongs to a cluster of {} nodes, which must reach it: start it with --peer-listen, last it \
+             was {address:?}",
+            others.saturating_add(1)
+        )
+    })
 }
 
-fn random_id() -> u128 {
-    (u128::from(random()) << 64) | u128::from(random())
-}
-
-/// Asks the nodes to join which cluster they belong to.
-async fn cluster_of(peers: &Peers, addresses: &[String]) -> Result<u128, NodeError> {
-    let mut why = Vec::new();
-    for address in addresses {
-        match peers.hello(address).await {
-            Ok(hello) => match hello.cluster.first_chunk::<16>() {
-                Some(cluster) => return Ok(u128::from_le_bytes(*cluster)),
-                None => why.push(format!("{address} is no node of Earmark")),
-            },
-            Err(error) => why.push(error.to_string()),
-        }
-    }
-    Err(NodeError::Unreachable(why.join("; ")))
-}
-
-fn measure(proposer: &Proposer) {
+async fn measure(proposer: &Proposer) {
     let metrics = proposer.raft.metrics().borrow().clone();
     let gauge = |name: &'static str, value: f64| metrics::gauge!(name).set(value);
     gauge("earmark_node_is_leader", f64::from(u8::from(metrics.current_leader == Some(metrics.id))));
     gauge("earmark_node_term", metrics.current_term as f64);
     gauge("earmark_node_last_log_index", metrics.last_log_index.unwrap_or(0) as f64);
+    let committed = proposer.raft.with_raft_state(|state| state.committed.map_or(0, |id| id.index)).await;
+    if let Ok(index) = committed {
+        gauge("earmark_node_committed_index", index as f64);
+    }
     gauge("earmark_node_applied_index", metrics.last_applied.map_or(0, |id| id.index) as f64);
     gauge("earmark_node_snapshot_index", metrics.snapshot.map_or(0, |id| id.index) as f64);
-    for (peer, matched) in metrics.replication.into_iter().flatten() {
+    let snapshot = proposer.shelf.snapshots.current().map_or(0, |saved| saved.len);
+    gauge("earmark_node_snapshot_bytes", snapshot as f64);
+    for (peer, matched) in metrics.replication.into_iter().flatten().filter(|(peer, _)| *peer != metrics.id) {
         let last = metrics.last_log_index.unwrap_or(0);
         let lag = last.saturating_sub(matched.map_or(0, |id| id.index));
         metrics::gauge!("earmark_node_peer_lag", "peer" => peer.to_string()).set(lag as f64);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use earmark_core::UnixMs;
+use openraft::error::{CheckIsLeaderError, RaftError};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -106,7 +107,14 @@ async fn confirm(node: &Proposer, led: Option<Led>) -> Confirmed {
             }
             Ok((index, node.now().log))
         }
-        Ok(Err(error)) => Err(format!("this node cannot tell whether it leads: {error}")),
+        Ok(Err(RaftError::APIError(CheckIsLeaderError::QuorumNotEnough(_)))) => {
+            Err("no majority of the nodes answers, so that this node cannot tell whether it still leads"
+                .into())
+        }
+        Ok(Err(RaftError::APIError(CheckIsLeaderError::ForwardToLeader(_)))) => {
+            Err("this node does not lead".into())
+        }
+        Ok(Err(RaftError::Fatal(error))) => Err(format!("this node has stopped: {error}")),
         Err(_) => Err("no majority of the nodes answered in time".into()),
     }
 }
