@@ -110,7 +110,7 @@ impl ServerUrl {
     fn unreachable(&self, source: io::Error) -> Failure {
         let hint = match source.kind() {
             io::ErrorKind::ConnectionRefused => format!(
-                "; is a server running there? Start one with: earmark serve --in-memory --listen 127.0.0.1:{}",
+                "; is a server running there? Start one with: earmark serve --listen 127.0.0.1:{}",
                 self.port
             ),
             _ => String::new(),

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use earmark_admission::LimitsFileError;
 use earmark_core::LeaseId;
+use earmark_node::NodeError;
 use earmark_server::ServerError;
 use serde::Serialize;
 
@@ -85,6 +86,12 @@ pub(crate) enum Failure {
     /// The server could not start, or broke.
     #[error("{0}")]
     Server(#[from] ServerError),
+    /// The node could not start.
+    #[error("{0}")]
+    Node(#[from] NodeError),
+    /// The node had to stop: it can no longer keep what it acknowledges.
+    #[error("this node has stopped: {0}")]
+    NodeStopped(String),
     /// The benchmark could not run.
     #[error("bench: {0}")]
     Bench(String),
@@ -111,15 +118,18 @@ impl Failure {
     /// What the process ends with: 2 if another command line would help, else 1.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Failure::Usage(_) | Failure::LimitsFile(_) | Failure::Server(ServerError::NotLoopback { .. }) => {
-                2
-            }
+            Failure::Usage(_)
+            | Failure::LimitsFile(_)
+            | Failure::Server(ServerError::NotLoopback { .. })
+            | Failure::Node(NodeError::Fault(_) | NodeError::Invalid(_)) => 2,
             Failure::Unreachable { .. }
             | Failure::NoAnswer { .. }
             | Failure::Refused { .. }
             | Failure::StrangeAnswer { .. }
             | Failure::OutcomeUnknown { .. }
             | Failure::Server(_)
+            | Failure::Node(_)
+            | Failure::NodeStopped(_)
             | Failure::Bench(_)
             | Failure::System { .. } => 1,
         })
@@ -157,7 +167,11 @@ impl Failure {
             Failure::Refused { error, .. } => error,
             Failure::StrangeAnswer { .. } => "strange_answer",
             Failure::OutcomeUnknown { source, .. } => source.word(),
-            Failure::Server(_) | Failure::Bench(_) | Failure::System { .. } => "failed",
+            Failure::Server(_)
+            | Failure::Node(_)
+            | Failure::NodeStopped(_)
+            | Failure::Bench(_)
+            | Failure::System { .. } => "failed",
         }
     }
 }

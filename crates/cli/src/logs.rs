@@ -4,11 +4,13 @@ use std::io::{self, IsTerminal};
 use std::str::FromStr;
 
 use clap::ValueEnum;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt, registry};
 
+/// The part that keeps the nodes together.
+const LOG_OF_NODES: &str = "openraft";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// How a line of the log is written.
@@ -40,8 +42,13 @@ impl FromStr for LogLevel {
                 ));
             }
         }
-        let targets = text.to_ascii_lowercase().parse();
-        targets.map(LogLevel).map_err(|error| format!("found {text:?}: {error}"))
+        let text = text.to_ascii_lowercase();
+        let targets: Targets = text.parse().map_err(|error| format!("found {text:?}: {error}"))?;
+        // It says for every message that it cannot reach another node. Whoever wants that names it; what stops a node
+        // is said elsewhere.
+        let is_named = text.contains(LOG_OF_NODES);
+        let quieter = |targets: Targets| targets.with_target(LOG_OF_NODES, LevelFilter::OFF);
+        Ok(LogLevel(if is_named { targets } else { quieter(targets) }))
     }
 }
 
@@ -57,8 +64,6 @@ pub(crate) fn start(format: LogFormat, level: &LogLevel) {
 
 #[cfg(test)]
 mod tests {
-    use tracing_subscriber::filter::LevelFilter;
-
     use super::*;
 
     #[test]
@@ -69,6 +74,8 @@ mod tests {
             ("off", "any", LevelFilter::OFF),
             ("warn,earmark_server=debug", "earmark_server::http", LevelFilter::DEBUG),
             ("warn,earmark_server=debug", "hyper", LevelFilter::WARN),
+            ("debug", "openraft::core", LevelFilter::OFF),
+            ("info,openraft=debug", "openraft::core", LevelFilter::DEBUG),
         ] {
             let level: LogLevel = text.parse().unwrap();
             let enabled = |filter: LevelFilter| {

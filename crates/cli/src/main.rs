@@ -1,11 +1,12 @@
 //! `earmark`: the server, its clients and a benchmark, in one binary.
 //!
-//! `serve` puts a Book behind the HTTP server. The other commands are clients of it and know nothing but the
+//! `serve` puts a Book behind the HTTP server: that of a node, which keeps it on disk, or one in memory. The other commands are clients of it and know nothing but the
 //! contract. `bench` measures the same job in process and over HTTP.
 
 mod amount;
 mod bench;
 mod client;
+mod cluster;
 mod complete;
 mod credit;
 mod failure;
@@ -30,10 +31,11 @@ Exit codes:
   3  reserve: denied
 
 Examples:
-  earmark serve --in-memory
+  earmark serve
   earmark limits put --key gpt-4o:rpm --kind rolling --capacity 60 --window 60 --unit requests
   earmark reserve --key gpt-4o:rpm=1
   earmark balance --vault main --account acme
+  earmark cluster status
   earmark bench --seconds 5";
 
 /// Admission control for LLM traffic: requests, tokens, concurrency and budgets, all or nothing.
@@ -67,6 +69,9 @@ enum Command {
     /// Count a vault anew
     #[command(after_help = credit::AUDIT_HELP)]
     Audit(credit::AuditArgs),
+    /// Show the nodes of a cluster, add one and remove one
+    #[command(subcommand, after_help = cluster::HELP)]
+    Cluster(cluster::ClusterCommand),
     /// Measure how many reserves a second there are
     #[command(after_help = bench::HELP)]
     Bench(bench::BenchArgs),
@@ -82,6 +87,7 @@ impl Command {
             Command::Write(args) => write::run(args),
             Command::Balance(args) => credit::balance(args),
             Command::Audit(args) => credit::audit(args),
+            Command::Cluster(command) => cluster::run(command),
             Command::Bench(args) => bench::run(args),
         }
     }
@@ -96,6 +102,7 @@ impl Command {
             Command::Write(args) => args.connection.json,
             Command::Balance(args) => args.client.json,
             Command::Audit(args) => args.client.json,
+            Command::Cluster(command) => command.client().json,
             Command::Bench(args) => args.json,
         }
     }
@@ -152,6 +159,9 @@ mod tests {
             "write --client a --sequence 1",
             "balance --account a",
             "audit",
+            "cluster status",
+            "cluster add --node-id 2 --address 127.0.0.1:7102",
+            "cluster remove --node-id 2",
         ] {
             let words = ["earmark"].into_iter().chain(line.split_whitespace());
             let words = words.chain(["--server", "http://a:1", "--json"]);

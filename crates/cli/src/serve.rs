@@ -1,4 +1,6 @@
-//! `earmark serve`: a Book behind the HTTP server.
+//! `earmark serve`: a Book behind the HTTP server, on disk or in memory.
+
+mod durable;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -7,7 +9,7 @@ use std::sync::Arc;
 use clap::Args;
 use earmark_admission::{Backend, LocalBook, LocalOptions};
 use earmark_core::Config;
-use earmark_server::{Server, ServerOptions, install_metrics};
+use earmark_server::{Server, ServerError, ServerOptions, install_metrics};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::{Done, Failure};
@@ -15,11 +17,18 @@ use crate::logs::{self, LogFormat, LogLevel};
 use crate::output;
 
 pub(crate) const HELP: &str = "\
-Ctrl-C or SIGTERM finishes what is in flight and stops; a second one stops at once.
+Ctrl-C or SIGTERM finishes what is in flight and stops; a second one stops at once. A node whose disk fails
+says what is wrong and stops with exit code 1.
 
 Examples:
+  earmark serve
+  earmark serve --data /var/lib/earmark --listen 127.0.0.1:9000 --limits limits.json --log-format json
   earmark serve --in-memory
-  earmark serve --in-memory --listen 127.0.0.1:9000 --limits limits.json --log-format json";
+
+Three nodes on one machine, each in a shell of its own:
+  earmark serve --data n1 --listen 127.0.0.1:7878 --node-id 1 --peer-listen 127.0.0.1:7101
+  earmark serve --data n2 --listen 127.0.0.1:7879 --node-id 2 --peer-listen 127.0.0.1:7102 --join 127.0.0.1:7101
+  earmark serve --data n3 --listen 127.0.0.1:7880 --node-id 3 --peer-listen 127.0.0.1:7103 --join 127.0.0.1:7101";
 
 /// The most leases a Book can tell apart.
 const LEASES_MAX: i64 = 1 << 30;
@@ -31,26 +40,41 @@ const CONNECTIONS_MAX: i64 = 1_000_000;
 
 #[derive(Args, Debug)]
 pub(crate) struct ServeArgs {
-    /// Keep everything in memory: after a stop only the limits file is left. Needed, since this version has
-    /// nothing else
+    /// The folder of this node, where everything is kept; made if it is not there
+    #[arg(long, value_name = "DIR", default_value = "./earmark-data", conflicts_with = "in_memory")]
+    data: PathBuf,
+    /// Keep everything in memory: after a stop only the limits file is left
     #[arg(long)]
     in_memory: bool,
     /// Where to listen, IP:PORT; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7878", value_parser = address)]
     listen: SocketAddr,
-    /// A file with the wanted limits: read at the start, if it is there, and written when limits change
+    /// A file with the wanted limits, read at the start: those that are not there or differ are put. With
+    /// --in-memory it need not be there, and is written when limits change
     #[arg(long, value_name = "FILE")]
     limits: Option<PathBuf>,
+    /// The id of this node in its cluster, which no other node ever had [default: that of the folder, or 1]
+    #[arg(long, value_name = "N", conflicts_with = "in_memory")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    node_id: Option<u64>,
+    /// Where the other nodes of the cluster reach this one, IP:PORT, a loopback address
+    #[arg(long, value_name = "ADDR", conflicts_with = "in_memory", value_parser = address)]
+    peer_listen: Option<SocketAddr>,
+    /// Nodes of the cluster to join, by their --peer-listen; without any, a new folder begins a cluster
+    #[arg(long, value_name = "ADDR", num_args = 1.., requires_all = ["peer_listen", "node_id"])]
+    #[arg(conflicts_with = "in_memory", value_parser = address)]
+    join: Vec<SocketAddr>,
     /// How many reserves may wait; more are refused as overloaded
     #[arg(long, value_name = "N", default_value_t = 65_536)]
     #[arg(value_parser = clap::value_parser!(u32).range(QUEUE_MIN..=QUEUE_MAX))]
     queue_max: u32,
-    /// How long a lease is remembered once it is resolved, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
+    /// How long a lease is remembered once it is resolved, in seconds; with --in-memory only
+    #[arg(long, value_name = "SECONDS", default_value_t = 900, requires = "in_memory")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=RETENTION_SECONDS_MAX))]
     retention: u32,
-    /// How many leases are remembered at most, resolved ones included; more are refused as overloaded
-    #[arg(long, value_name = "N", default_value_t = 1 << 26)]
+    /// How many leases are remembered at most, resolved ones included; more are refused as overloaded; with
+    /// --in-memory only
+    #[arg(long, value_name = "N", default_value_t = 1 << 26, requires = "in_memory")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=LEASES_MAX))]
     leases_max: u32,
     /// How many connections may be open at once
@@ -71,12 +95,9 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 pub(crate) fn run(args: &ServeArgs) -> Result<Done, Failure> {
-    if !args.in_memory {
-        return Err(Failure::Usage(
-            "--in-memory: found none, this version keeps everything in memory and nothing on disk except \
-             the limits file; say so with: earmark serve --in-memory"
-                .to_owned(),
-        ));
+    // Known before anything is made.
+    if !args.listen.ip().is_loopback() {
+        return Err(ServerError::NotLoopback { found: args.listen }.into());
     }
     logs::start(args.log_format, &args.log_level);
     runtime()?.block_on(serve(args))?;
@@ -98,6 +119,9 @@ async fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let signals = Signals::new()?;
     // Before the backend, which records from its start on.
     install_metrics();
+    if !args.in_memory {
+        return durable::serve(args, signals).await;
+    }
     let backend = Arc::new(LocalBook::open(args.local_options()).await?);
     let known = backend.stats().limits;
     let server = Server::bind(args.server_options(), backend).await?;
@@ -130,11 +154,15 @@ fn greeting(address: SocketAddr, limits: Option<&Path>, known: usize) -> String 
         Some(path) => format!("{known} read from {}, written there when they change", path.display()),
         None => "in memory, gone after a stop (keep them with --limits FILE)".to_owned(),
     };
+    framed(address, &format!("limits: {limits}\nleases: in memory, gone after a stop\n"))
+}
+
+/// The first and the last line of a greeting around the others.
+fn framed(address: SocketAddr, lines: &str) -> String {
     let limit = r#"{"key":"gpt-4o:rpm","kind":"rolling","capacity":60,"window_seconds":60}"#;
     format!(
         "Earmark {} listens on http://{address}\n\
-         limits: {limits}\n\
-         leases: in memory, gone after a stop\n\
+         {lines}\
          try:    curl -X PUT http://{address}/v1/admin/limits -d '{limit}'\n",
         env!("CARGO_PKG_VERSION")
     )
@@ -225,8 +253,8 @@ mod tests {
     fn flags_are_checked_against_their_bounds() {
         for (line, message) in [
             ("--queue-max 255", "255 is not in 256..=16777216"),
-            ("--retention 0", "0 is not in 1..=31622400"),
-            ("--leases-max 1073741825", "1073741825 is not in 1..=1073741824"),
+            ("--in-memory --retention 0", "0 is not in 1..=31622400"),
+            ("--in-memory --leases-max 1073741825", "1073741825 is not in 1..=1073741824"),
             ("--connections-max 0", "0 is not in 1..=1000000"),
             ("--listen localhost", "found \"localhost\", allowed is IP:PORT"),
             ("--log-format xml", "[possible values: human, json]"),
@@ -238,9 +266,29 @@ mod tests {
     }
 
     #[test]
-    fn without_in_memory_it_says_what_there_is() {
-        let failure = run(&parse("").unwrap()).unwrap_err();
-        assert!(failure.to_string().contains("earmark serve --in-memory"), "{failure}");
+    fn it_is_durable_unless_it_is_told_otherwise() {
+        let args = parse("").unwrap();
+        assert!(!args.in_memory);
+        assert_eq!(args.data, Path::new("./earmark-data"));
+    }
+
+    #[test]
+    fn flags_of_a_node_do_not_go_with_memory_and_the_other_way_round() {
+        for (line, message) in [
+            ("--in-memory --data d", "'--in-memory' cannot be used with '--data <DIR>'"),
+            ("--in-memory --node-id 1", "'--in-memory' cannot be used with '--node-id <N>'"),
+            ("--in-memory --peer-listen 127.0.0.1:1", "cannot be used with '--peer-listen <ADDR>'"),
+            ("--retention 1", "--in-memory"),
+            ("--leases-max 1", "--in-memory"),
+            ("--node-id 0", "0 is not in 1.."),
+            ("--join 127.0.0.1:1 --node-id 2", "--peer-listen <ADDR>"),
+            ("--join 127.0.0.1:1 --peer-listen 127.0.0.1:2", "--node-id <N>"),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert!(error.contains(message), "{line}: {error}");
+        }
+        let args = parse("--node-id 2 --peer-listen 127.0.0.1:2 --join 127.0.0.1:1 127.0.0.1:3").unwrap();
+        assert_eq!(args.join.len(), 2);
     }
 
     #[test]

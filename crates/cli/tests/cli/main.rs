@@ -3,7 +3,9 @@
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test that fails panics")]
 
 mod bench;
+mod cluster;
 mod credit;
+mod durable;
 mod files;
 mod readme;
 mod refusals;

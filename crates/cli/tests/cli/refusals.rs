@@ -10,12 +10,17 @@ const LEASE: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
 #[test]
 fn a_wrong_command_line_names_the_flag_what_was_found_and_what_is_allowed() {
     for (line, message) in [
-        ("serve --data dir --in-memory", "unexpected argument '--data'"),
+        ("serve --data dir --in-memory", "'--data <DIR>' cannot be used with '--in-memory'"),
+        ("serve --join 127.0.0.1:1 --node-id 2", "--peer-listen <ADDR>"),
+        ("serve --join 127.0.0.1:1 --peer-listen 127.0.0.1:2", "--node-id <N>"),
+        ("serve --peer-listen 0.0.0.0:1", "nodes do not authenticate each other yet"),
+        ("serve --peer-listen 127.0.0.1:0", "allowed is a port from 1 on"),
+        ("serve --listen 0.0.0.0:0", "allowed are loopback addresses"),
+        ("serve --retention 5", "--in-memory"),
         ("serve --in-memory --listen localhost:1", "found \"localhost:1\", allowed is IP:PORT"),
         ("serve --in-memory --queue-max 0", "0 is not in 256..=16777216"),
         ("serve --in-memory --log-level loud", "found \"loud\", allowed are off, error, warn"),
         ("serve --in-memory --log-format xml", "[possible values: human, json]"),
-        ("serve", "--in-memory: found none"),
         ("serve --in-memory --listen 0.0.0.0:0", "allowed are loopback addresses"),
         ("reserve", "--key <KEY=AMOUNT>"),
         ("reserve --key a=0", "amount: found \"0\", allowed are integers from 1"),
@@ -32,7 +37,9 @@ fn a_wrong_command_line_names_the_flag_what_was_found_and_what_is_allowed() {
         ("bench --batch 257", "257 is not in 1..=256"),
         ("bench --in-process --http http://a:1", "cannot be used with"),
         ("write --client a", "--sequence <N>"),
-        ("cluster", "unrecognized subcommand 'cluster'"),
+        ("cluster add --node-id 2", "--address <ADDR>"),
+        ("cluster remove --node-id 0", "0 is not in 1.."),
+        ("cluster add --node-id 2 --address nowhere", "invalid value 'nowhere'"),
     ] {
         let ran = run(&line.split_whitespace().collect::<Vec<_>>()).ends(2);
         assert!(ran.stderr.contains(message), "{line}: {ran:?}");
@@ -55,7 +62,7 @@ fn a_server_that_is_not_there_is_named_with_how_to_start_one() {
         let flag = if line == "bench" { "--http" } else { "--server" };
         let words: Vec<&str> = line.split_whitespace().chain([flag, &url, "--json"]).collect();
         let ran = run(&words).ends(1);
-        let start = format!("earmark serve --in-memory --listen 127.0.0.1:{port}");
+        let start = format!("earmark serve --listen 127.0.0.1:{port}");
         assert!(ran.stderr.contains(&format!("cannot reach {url}: ")), "{ran:?}");
         assert!(ran.stderr.contains(&start), "{ran:?}");
         assert_eq!(ran.json()["error"], "unreachable");

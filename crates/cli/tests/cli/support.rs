@@ -1,7 +1,9 @@
 //! A server to talk to, and commands to talk with.
 
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -18,7 +20,17 @@ pub(crate) fn command(words: &[&str]) -> Command {
 
 /// Runs `earmark` without a server.
 pub(crate) fn run(words: &[&str]) -> Ran {
-    Ran::of(command(words).output().unwrap())
+    let piped = command(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = piped.unwrap();
+    let start = Instant::now();
+    // What should end and does not is ended, and seen by its exit code.
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > PATIENCE * 2 {
+            child.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ran::of(child.wait_with_output().unwrap())
 }
 
 /// What a command printed and ended with.
@@ -53,6 +65,8 @@ impl Ran {
 /// `earmark serve`, ended when it goes out of scope.
 pub(crate) struct Server {
     child: Child,
+    /// Reads what it logs, or a chatty one would wait for a reader.
+    logged: Option<JoinHandle<String>>,
     stdout: BufReader<ChildStdout>,
     pub(crate) greeting: String,
     pub(crate) address: String,
@@ -62,7 +76,18 @@ impl Server {
     /// Starts it in memory on a free port, with more words if there are any.
     pub(crate) fn start(words: &[&str]) -> Server {
         let all = [&["serve", "--in-memory", "--listen", "127.0.0.1:0"], words].concat();
-        let mut child = command(&all).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Server::of(&mut command(&all))
+    }
+
+    /// Starts it on a data folder and a free port, with more words if there are any.
+    pub(crate) fn on(data: &Path, words: &[&str]) -> Server {
+        let all = [&["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()], words].concat();
+        Server::of(&mut command(&all))
+    }
+
+    /// Starts it by a command that becomes `earmark serve`.
+    pub(crate) fn of(command: &mut Command) -> Server {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut greeting = String::new();
         while !greeting.contains("try: ") {
@@ -70,8 +95,14 @@ impl Server {
                 panic!("no greeting: {:?}", Ran::of(child.wait_with_output().unwrap()));
             }
         }
+        let mut stderr = child.stderr.take().unwrap();
+        let logged = std::thread::spawn(move || {
+            let mut text = String::new();
+            stderr.read_to_string(&mut text).unwrap();
+            text
+        });
         let address = greeting.split("listens on http://").nth(1).unwrap().lines().next().unwrap().to_owned();
-        Server { child, stdout, greeting, address }
+        Server { child, logged: Some(logged), stdout, greeting, address }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -88,6 +119,12 @@ impl Server {
         self.earmark(&line.split_whitespace().collect::<Vec<_>>())
     }
 
+    /// Ends it as a power cut would.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
     /// Sends a signal by its name.
     pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status();
@@ -101,9 +138,9 @@ impl Server {
             assert!(start.elapsed() < PATIENCE, "it does not end");
             std::thread::sleep(Duration::from_millis(10));
         }
-        let (mut stdout, mut stderr) = (String::new(), String::new());
+        let mut stdout = String::new();
         self.stdout.read_to_string(&mut stdout).unwrap();
-        self.child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        let stderr = self.logged.take().unwrap().join().unwrap();
         Ran { code: self.child.wait().unwrap().code(), stdout, stderr }
     }
 }

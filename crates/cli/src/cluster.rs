@@ -1,0 +1,223 @@
+//! `earmark cluster`: the nodes, for those who look after them.
+
+use std::net::SocketAddr;
+
+use clap::{Args, Subcommand};
+use hyper::Method;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::client::{self, Client, ClientArgs};
+use crate::failure::{Done, Failure};
+use crate::output::{self, table, thousands};
+
+pub(crate) const HELP: &str = "\
+Any node of a cluster can be asked.
+
+Examples:
+  earmark cluster status
+  earmark cluster add --node-id 4 --address 127.0.0.1:7104
+  earmark cluster remove --node-id 2";
+
+const STATUS_HELP: &str = "\
+How far the others are behind is known to the leader only; ask it by --server.
+
+Examples:
+  earmark cluster status
+  earmark cluster status --server http://127.0.0.1:7879 --json | jq .leader_id";
+
+const ADD_HELP: &str = "\
+The node must run, and have been told to join: earmark serve --node-id 4 --peer-listen 127.0.0.1:7104 --join ...
+It asks to be made a member by itself. This is for an operator who wants to see it done, or refused.
+
+Examples:
+  earmark cluster add --node-id 4 --address 127.0.0.1:7104
+  earmark cluster add --node-id 4 --address 127.0.0.1:7104 --json";
+
+const REMOVE_HELP: &str = "\
+For a node that is lost, or no longer wanted. Its id is never used again: what takes its place gets a new one.
+
+Examples:
+  earmark cluster remove --node-id 2
+  earmark cluster remove --node-id 2 --server http://127.0.0.1:7879 --json";
+
+const PATH: &str = "/v1/admin/cluster";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClusterCommand {
+    /// Show the nodes, who leads, and who is behind
+    #[command(after_help = STATUS_HELP)]
+    Status(StatusArgs),
+    /// Make a node a member: a learner until it has caught up, then a voter
+    #[command(after_help = ADD_HELP)]
+    Add(AddArgs),
+    /// Take a node out of the cluster
+    #[command(after_help = REMOVE_HELP)]
+    Remove(RemoveArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct AddArgs {
+    /// The id that the node was started with
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    node_id: u64,
+    /// Where the other nodes reach it, IP:PORT
+    #[arg(long, value_name = "ADDR")]
+    address: SocketAddr,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RemoveArgs {
+    /// The node
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    node_id: u64,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Status {
+    cluster_id: String,
+    node_id: u64,
+    leader_id: Option<u64>,
+    term: u64,
+    last_log_index: Option<u64>,
+    applied_index: Option<u64>,
+    snapshot_index: Option<u64>,
+    quorum_ack_ms: Option<u64>,
+    members: Vec<Member>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Member {
+    node_id: u64,
+    address: String,
+    role: String,
+    lag: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct NewMember {
+    node_id: u64,
+    address: String,
+}
+
+impl ClusterCommand {
+    /// Which server is asked, and for whom.
+    pub(crate) fn client(&self) -> &ClientArgs {
+        match self {
+            ClusterCommand::Status(args) => &args.client,
+            ClusterCommand::Add(args) => &args.client,
+            ClusterCommand::Remove(args) => &args.client,
+        }
+    }
+}
+
+pub(crate) fn run(command: &ClusterCommand) -> Result<Done, Failure> {
+    let args = command.client();
+    let text = client::block_on(async {
+        let mut client = Client::connect(&args.server).await?;
+        match command {
+            ClusterCommand::Status(_) => {
+                let status: Status = client.call(Method::GET, PATH, None).await?;
+                if args.json {
+                    return output::print_json(&status).map(|()| None);
+                }
+                Ok(Some(status.text()))
+            }
+            ClusterCommand::Add(AddArgs { node_id, address, .. }) => {
+                let member = NewMember { node_id: *node_id, address: address.to_string() };
+                let done: Value = client.post(&format!("{PATH}/members"), &member).await?;
+                finished(args, &done, format!("node {node_id} is a voter\n"))
+            }
+            ClusterCommand::Remove(RemoveArgs { node_id, .. }) => {
+                let path = format!("{PATH}/members/{node_id}");
+                let done: Value = client.call(Method::DELETE, &path, None).await?;
+                finished(args, &done, format!("node {node_id} is no member any more\n"))
+            }
+        }
+    })?;
+    text.map_or(Ok(()), |text| output::print(&text))?;
+    Ok(Done::Ok)
+}
+
+/// Prints the answer for programs, or leaves the words for people to be printed.
+fn finished(args: &ClientArgs, done: &Value, text: String) -> Result<Option<String>, Failure> {
+    if args.json { output::print_json(done).map(|()| None) } else { Ok(Some(text)) }
+}
+
+impl Status {
+    fn text(&self) -> String {
+        let leader = match self.leader_id {
+            Some(leader) => format!("node {leader} leads"),
+            None => "no node leads, as far as this one knows".to_owned(),
+        };
+        let mut rows = vec![["ID", "ADDRESS", "ROLE", "LAG"].map(str::to_owned)];
+        rows.extend(self.members.iter().map(|member| {
+            let address = if member.address.is_empty() { "-".to_owned() } else { member.address.clone() };
+            // The leader has what it has.
+            let lag = if self.leader_id == Some(member.node_id) { Some(0) } else { member.lag };
+            let lag = lag.map_or_else(|| "-".to_owned(), |lag| thousands(lag.into()));
+            [member.node_id.to_string(), address, member.role.clone(), lag]
+        }));
+        let applied = thousands(self.applied_index.unwrap_or(0).into());
+        format!(
+            "cluster {}, asked node {}: {leader}, term {}, {applied} entries applied\n{}",
+            output::visible(&self.cluster_id),
+            self.node_id,
+            self.term,
+            table(&rows)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_a_table_of_nodes() {
+        let member = |node_id, role: &str, lag| Member {
+            node_id,
+            address: format!("127.0.0.1:710{node_id}"),
+            role: role.to_owned(),
+            lag,
+        };
+        let mut status = Status {
+            cluster_id: "ab".repeat(16),
+            node_id: 1,
+            leader_id: Some(1),
+            term: 3,
+            last_log_index: Some(1_500),
+            applied_index: Some(1_500),
+            snapshot_index: None,
+            quorum_ack_ms: Some(4),
+            members: vec![
+                member(1, "leader", None),
+                member(2, "voter", Some(1_200)),
+                member(3, "learner", None),
+            ],
+        };
+        assert_eq!(
+            status.text(),
+            format!(
+                "cluster {}, asked node 1: node 1 leads, term 3, 1,500 entries applied\n\
+                 ID  ADDRESS         ROLE     LAG\n\
+                 1   127.0.0.1:7101  leader   0\n\
+                 2   127.0.0.1:7102  voter    1,200\n\
+                 3   127.0.0.1:7103  learner  -\n",
+                status.cluster_id
+            )
+        );
+        status.leader_id = None;
+        assert!(status.text().contains("no node leads"), "{}", status.text());
+    }
+}

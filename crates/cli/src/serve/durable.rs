@@ -1,0 +1,224 @@
+//! A node behind the HTTP server.
+
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use earmark_admission::{
+    Backend, Cluster, ClusterStatus, LimitError, LimitsFileError, PutLimitRequest, read_limits,
+};
+use earmark_core::{Definition, LimitStatus, NamespaceName};
+use earmark_node::{Node, NodeBackend, NodeOptions, RealDisk};
+use earmark_server::Server;
+use tokio::time::{sleep, timeout};
+
+use super::{ServeArgs, Signals, framed};
+use crate::failure::Failure;
+use crate::output;
+
+/// So long the greeting waits for a leader. Without one, health and metrics are served all the same.
+const GREETING_PATIENCE: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(10);
+/// How long to wait before limits are put again that nobody could take.
+const PUT_AGAIN: Duration = Duration::from_millis(500);
+
+pub(super) async fn serve(args: &ServeArgs, signals: Signals) -> Result<(), Failure> {
+    let wanted = args.limits.as_deref().map(read_limits).transpose()?;
+    let node = Arc::new(Node::open(args.node_options()?).await?);
+    let served = run(args, &node, wanted.unwrap_or_default(), signals).await;
+    node.shut_down().await;
+    // What follows from a failure of the disk is not worth a word beside it.
+    if let Some(message) = node.failure().get() {
+        return Err(Failure::NodeStopped(message.to_owned()));
+    }
+    served?;
+    output::print("stopped\n")
+}
+
+async fn run(
+    args: &ServeArgs,
+    node: &Arc<Node>,
+    wanted: Vec<Definition>,
+    signals: Signals,
+) -> Result<(), Failure> {
+    let server = Server::bind(args.server_options(), node.backend()).await?;
+    let address = server.local_addr();
+    let server = server.with_cluster(Arc::clone(node) as Arc<dyn Cluster>);
+    let backend = node.backend();
+    let path = args.limits.as_deref().unwrap_or(Path::new(""));
+    let mut putting = pin!(put_all(&backend, path, &wanted));
+    let mut stop = pin!(async {
+        tokio::select! {
+            () = signals.first() => {}
+            _ = node.failure().wait() => {}
+        }
+    });
+    let start = timeout(GREETING_PATIENCE, async {
+        while node.status().leader.is_none() {
+            sleep(POLL).await;
+        }
+        (&mut putting).await
+    });
+    let put = tokio::select! {
+        put = start => put.ok().transpose()?,
+        () = &mut stop => return Ok(()),
+    };
+    output::print(&framed(address, &about(args, node, put)))?;
+    tracing::info!(%address, node = node.identity().node, "listening");
+    let mut refused = Ok(());
+    let late = async {
+        match put {
+            Some(_) => std::future::pending().await,
+            None => match putting.await {
+                Ok(put) => {
+                    tracing::info!(put, "there is a leader, and the limits of the file are in force");
+                    std::future::pending().await
+                }
+                Err(error) => refused = Err(Failure::from(error)),
+            },
+        }
+    };
+    server
+        .run(async {
+            tokio::select! {
+                () = stop => {}
+                () = late => {}
+            }
+        })
+        .await?;
+    refused
+}
+
+impl ServeArgs {
+    fn node_options(&self) -> Result<NodeOptions, Failure> {
+        if let Some(found) = self.peer_listen {
+            if !found.ip().is_loopback() {
+                return Err(Failure::Usage(format!(
+                    "--peer-listen: found {found}, allowed are loopback addresses such as 127.0.0.1:7101: nodes do \
+                     not authenticate each other yet, so everyone who can connect could change everything"
+                )));
+            }
+            if found.port() == 0 {
+                return Err(Failure::Usage(format!(
+                    "--peer-listen: found {found}, allowed is a port from 1 on, since the other nodes keep the address"
+                )));
+            }
+        }
+        let disk = RealDisk::new(&self.data).map_err(|error| {
+            Failure::Usage(format!("--data: cannot use {}: {error}", self.data.display()))
+        })?;
+        Ok(NodeOptions {
+            id: self.node_id,
+            peer_listen: self.peer_listen.map(|address| address.to_string()),
+            join: self.join.iter().map(ToString::to_string).collect(),
+            queue_max: self.queue_max as usize,
+            ..NodeOptions::new(Arc::new(disk))
+        })
+    }
+}
+
+/// Puts every limit that is not there or differs, as soon as somebody can take it; says how many.
+async fn put_all(
+    backend: &NodeBackend,
+    path: &Path,
+    wanted: &[Definition],
+) -> Result<usize, LimitsFileError> {
+    let mut put = 0;
+    loop {
+        match put_missing(backend, path, wanted, &mut put).await? {
+            Ok(()) => return Ok(put),
+            Err(why) => tracing::warn!(%why, "the limits of the file are not in force yet"),
+        }
+        sleep(PUT_AGAIN).await;
+    }
+}
+
+/// One try. What the backend cannot say now may come later, and is the inner error.
+async fn put_missing(
+    backend: &NodeBackend,
+    path: &Path,
+    wanted: &[Definition],
+    put: &mut usize,
+) -> Result<Result<(), String>, LimitsFileError> {
+    if wanted.is_empty() {
+        return Ok(Ok(()));
+    }
+    let namespace = match NamespaceName::new(NamespaceName::DEFAULT) {
+        Ok(namespace) => namespace,
+        Err(error) => return Ok(Err(error.to_string())),
+    };
+    let known = match backend.limits(namespace.clone()).await {
+        Ok(known) => known,
+        Err(error) => return Ok(Err(error.to_string())),
+    };
+    for definition in wanted {
+        let is_there = known.iter().any(|limit| {
+            let is_going = matches!(limit.status, LimitStatus::Deleted | LimitStatus::Decreasing { to: 0 });
+            limit.definition == *definition && !is_going
+        });
+        if is_there {
+            continue;
+        }
+        let (namespace, definition) = (namespace.clone(), definition.clone());
+        let key = definition.key.clone();
+        match backend.put_limit(PutLimitRequest { namespace, definition, expected_revision: None }).await {
+            Ok(_) => *put += 1,
+            Err(LimitError::Backend(error)) => return Ok(Err(error.to_string())),
+            Err(source) => return Err(LimitsFileError::Refused { path: path.to_owned(), key, source }),
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// Whose data is where, who leads, and what became of the limits file.
+fn about(args: &ServeArgs, node: &Node, put: Option<usize>) -> String {
+    let status = node.status();
+    let limits = match (&args.limits, put) {
+        (None, _) => "with the data".to_owned(),
+        (Some(path), Some(put)) => format!("with the data; {put} put from {}", path.display()),
+        (Some(path), None) => {
+            format!("with the data; those of {} are put once there is a leader", path.display())
+        }
+    };
+    let peers = match node.peer_address() {
+        Some(address) => format!("other nodes reach it at {address}"),
+        None => "alone; for more nodes start it with --peer-listen".to_owned(),
+    };
+    format!(
+        "data:   {}\nnode:   {} of cluster {:032x}, {}\npeers:  {peers}\nlimits: {limits}\n",
+        args.data.display(),
+        status.node,
+        status.cluster,
+        role(&status)
+    )
+}
+
+fn role(status: &ClusterStatus) -> String {
+    let is_voter = status.members.iter().any(|member| member.node == status.node && member.is_voter);
+    match status.leader {
+        Some(leader) if leader == status.node => "leader".to_owned(),
+        Some(leader) if is_voter => format!("follower of node {leader}"),
+        Some(leader) => format!("learner of node {leader}"),
+        None => "no leader yet: nothing is served until a majority of the nodes runs".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use earmark_admission::MemberStatus;
+
+    use super::*;
+
+    #[test]
+    fn the_role_of_a_node_is_told_in_words() {
+        let member = |node, is_voter| MemberStatus { node, is_voter, ..MemberStatus::default() };
+        let members = vec![member(1, true), member(2, true), member(3, false)];
+        let status =
+            |node, leader| ClusterStatus { node, leader, members: members.clone(), ..Default::default() };
+        assert_eq!(role(&status(1, Some(1))), "leader");
+        assert_eq!(role(&status(2, Some(1))), "follower of node 1");
+        assert_eq!(role(&status(3, Some(1))), "learner of node 1");
+        assert!(role(&status(1, None)).starts_with("no leader yet"));
+    }
+}

@@ -1,0 +1,157 @@
+//! Three nodes, as an operator sees them.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::support::{PATIENCE, Server};
+
+fn free() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+fn node(folder: &Path, id: u64, address: &str, join: &[&str]) -> Server {
+    let id_text = id.to_string();
+    let mut words = vec!["--node-id", &id_text, "--peer-listen", address];
+    if !join.is_empty() {
+        words.push("--join");
+        words.extend(join);
+    }
+    Server::on(&folder.join(format!("n{id}")), &words)
+}
+
+/// Waits until a node says what it should.
+fn until(server: &Server, wanted: impl Fn(&Value) -> bool) -> Value {
+    let start = Instant::now();
+    loop {
+        let status = server.line("cluster status --json").ends(0).json();
+        if wanted(&status) {
+            return status;
+        }
+        assert!(start.elapsed() < PATIENCE, "{status}");
+        sleep(Duration::from_millis(50));
+    }
+}
+
+fn voters(status: &Value) -> usize {
+    status["members"].as_array().unwrap().iter().filter(|member| member["role"] != "learner").count()
+}
+
+#[test]
+fn nodes_join_are_shown_and_leave() {
+    let folder = tempfile::tempdir().unwrap();
+    let addresses = [free(), free(), free()];
+    let first = node(folder.path(), 1, &addresses[0], &[]);
+    assert!(
+        first.greeting.contains(&format!("peers:  other nodes reach it at {}\n", addresses[0])),
+        "{}",
+        first.greeting
+    );
+    let second = node(folder.path(), 2, &addresses[1], &[&addresses[0]]);
+    assert!(second.greeting.contains("er of node 1\n"), "{}", second.greeting);
+    let third = node(folder.path(), 3, &addresses[2], &[&addresses[0], &addresses[1]]);
+    let status = until(&first, |status| voters(status) == 3);
+    assert_eq!((&status["node_id"], &status["leader_id"]), (&1.into(), &1.into()));
+    assert_eq!(status["cluster_id"].as_str().unwrap().len(), 32);
+    until(&third, |status| voters(status) == 3 && status["leader_id"] == 1);
+
+    let text = first.line("cluster status").ends(0).stdout;
+    assert!(text.contains("asked node 1: node 1 leads, term 1, "), "{text}");
+    let rows: Vec<Vec<&str>> = text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["ID", "ADDRESS", "ROLE", "LAG"]);
+    assert_eq!(rows[1], ["1", &addresses[0], "leader", "0"]);
+    assert_eq!(rows[2][..3], ["2", &addresses[1], "voter"]);
+    let asked = third.line("cluster status").ends(0).stdout;
+    assert!(asked.contains("asked node 3: node 1 leads"), "{asked}");
+    assert!(asked.lines().nth(3).unwrap().ends_with("voter   -"), "{asked}");
+
+    // What one node takes, all have.
+    second.line("limits put --key a --kind rolling --capacity 7 --window 60").ends(0);
+    third.line("limits get a").ends(0);
+    // It is one already.
+    third.earmark(&["cluster", "add", "--node-id", "2", "--address", &addresses[1]]).ends(0);
+    let nobody = free();
+    let unreachable =
+        third.earmark(&["cluster", "add", "--node-id", "4", "--address", &nobody, "--json"]).ends(1);
+    assert_eq!(unreachable.json()["error"], "unavailable");
+    let wrong = first.earmark(&["cluster", "add", "--node-id", "4", "--address", &addresses[1]]).ends(1);
+    assert!(wrong.stderr.contains("(409 conflict)"), "{wrong:?}");
+    assert!(wrong.stderr.contains("is node 2, and not node 4"), "{wrong:?}");
+
+    assert_eq!(second.line("cluster remove --node-id 3").ends(0).stdout, "node 3 is no member any more\n");
+    until(&first, |status| voters(status) == 2);
+    let again = second.line("cluster remove --node-id 3 --json").ends(1);
+    assert_eq!(again.json()["error"], "conflict");
+    drop(third);
+
+    // Its id is spent, whatever folder asks for it.
+    let words = ["serve", "--listen", "127.0.0.1:0", "--node-id", "3", "--peer-listen", &addresses[2]];
+    let fresh = folder.path().join("fresh");
+    let fresh = ["--data", fresh.to_str().unwrap(), "--join", &addresses[0]];
+    let refused = crate::support::run(&[&words[..], &fresh[..]].concat()).ends(1);
+    assert!(refused.stderr.contains("node id 3 was used before"), "{refused:?}");
+}
+
+#[test]
+fn a_node_of_a_cluster_does_not_start_where_the_others_cannot_reach_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let addresses = [free(), free()];
+    let first = node(folder.path(), 1, &addresses[0], &[]);
+    let second = node(folder.path(), 2, &addresses[1], &[&addresses[0]]);
+    until(&second, |status| voters(status) == 2);
+    second.kill();
+    let data = folder.path().join("n2");
+    let words = ["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()];
+    let ran = crate::support::run(&words).ends(2);
+    assert!(ran.stderr.contains("start it with --peer-listen"), "{ran:?}");
+    drop(first);
+}
+
+#[test]
+fn without_a_majority_nothing_is_answered_that_could_be_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let addresses = [free(), free()];
+    let first = node(folder.path(), 1, &addresses[0], &[]);
+    let second = node(folder.path(), 2, &addresses[1], &[&addresses[0]]);
+    until(&first, |status| voters(status) == 2);
+    first.line("limits put --key a --kind rolling --capacity 7 --window 60").ends(0);
+    second.kill();
+    // Each waits as long as a node waits for a majority, so they wait together.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let reserve = first.line("reserve --key a=1 --json").ends(1);
+            assert!(reserve.stderr.contains("(500 backend_error)"), "{reserve:?}");
+            assert!(reserve.json()["lease_id"].is_string(), "{reserve:?}");
+        });
+        scope.spawn(|| {
+            let write = first.line("write --client c --sequence 1 --json").ends(1);
+            assert_eq!(write.json()["error"]["code"], "UNAVAILABLE");
+        });
+        for line in ["limits get a", "limits list", "balance --account revenue", "audit"] {
+            let first = &first;
+            scope.spawn(move || {
+                let read = first.line(line).ends(1);
+                assert!(read.stderr.contains("(500 backend_error): no majority"), "{line}: {read:?}");
+            });
+        }
+    });
+    // A leader that has lost its majority does not know it yet; the others would.
+    let second = node(folder.path(), 2, &addresses[1], &[&addresses[0]]);
+    until(&second, |status| status["leader_id"].is_u64());
+    first.line("limits get a").ends(0);
+}
+
+#[test]
+fn a_server_in_memory_has_no_cluster() {
+    let server = Server::start(&[]);
+    for line in
+        ["cluster status", "cluster add --node-id 2 --address 127.0.0.1:1", "cluster remove --node-id 1"]
+    {
+        let ran = server.line(&format!("{line} --json")).ends(1);
+        assert_eq!(ran.json()["error"], "not_found", "{line}");
+        assert!(ran.stderr.contains("keeps everything in memory and has no cluster"), "{ran:?}");
+    }
+}

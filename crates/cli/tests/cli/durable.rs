@@ -1,0 +1,254 @@
+//! A node on its folder: what survives, what stops it, and what leaves the folder as it was.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::support::{PATIENCE, Ran, Server, run};
+
+const PUT: &str = "limits put --key a --kind rolling --capacity 7 --window 3600";
+
+/// Every file in a folder with what is in it; nothing if there is no such folder.
+fn content(folder: &Path) -> Option<BTreeMap<String, Vec<u8>>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(folder).ok()? {
+        let path = entry.unwrap().path();
+        match content(&path) {
+            Some(inner) => found.extend(inner),
+            None => _ = found.insert(path.display().to_string(), fs::read(&path).unwrap()),
+        }
+    }
+    Some(found)
+}
+
+/// An address that nobody listens at.
+fn free() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+#[test]
+fn what_was_acknowledged_survives_a_stop_and_a_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("new/data");
+    let server = Server::on(&data, &[]);
+    for part in
+        [&format!("data:   {}\n", data.display()), "node:   1 of cluster ", ", leader\n", "peers:  alone"]
+    {
+        assert!(server.greeting.contains(part), "{part}: {}", server.greeting);
+    }
+    let identity = server.greeting.lines().find(|line| line.starts_with("node:")).unwrap().to_owned();
+    server.line(PUT).ends(0);
+    server.line("reserve --key a=2").ends(0);
+    server.signal("TERM");
+    assert_eq!(server.wait().ends(0).stdout, "stopped\n");
+
+    let reserved = |server: &Server| {
+        server.line("limits get a --json").ends(0).json()["usage"]["reserved"].as_u64().unwrap()
+    };
+    let server = Server::on(&data, &[]);
+    assert!(server.greeting.contains(&identity), "{}", server.greeting);
+    assert_eq!(reserved(&server), 2);
+    server.line("reserve --key a=3").ends(0);
+    server.kill();
+
+    let server = Server::on(&data, &[]);
+    assert_eq!(reserved(&server), 5);
+    server.line("reserve --key a=3").ends(3);
+}
+
+#[test]
+fn a_start_that_cannot_be_leaves_no_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, strange) = (folder.path().join("file"), folder.path().join("strange"));
+    fs::write(&file, "x").unwrap();
+    fs::create_dir(&strange).unwrap();
+    fs::write(strange.join("photo.jpg"), "x").unwrap();
+    let made = folder.path().join("made");
+    Server::on(&made, &["--node-id", "7"]).kill();
+    let newer = folder.path().join("newer");
+    fs::create_dir(&newer).unwrap();
+    fs::write(newer.join("identity"), later_format(&fs::read(made.join("identity")).unwrap())).unwrap();
+    let other = Server::on(&folder.path().join("other"), &["--node-id", "9", "--peer-listen", &free()]);
+    let others = other.greeting.split("reach it at ").nth(1).unwrap().lines().next().unwrap().to_owned();
+    let (mine, nobody) = (free(), free());
+    let joins = |to: &str| format!("--node-id 7 --peer-listen {mine} --join {to}");
+
+    for (data, words, code, message) in [
+        ("absent", &*joins(&nobody), 1, &*format!("cannot join a cluster: {nobody} cannot be reached")),
+        ("absent", "--peer-listen 192.0.2.1:7", 2, "nodes do not authenticate each other yet"),
+        ("absent", "--limits no-such-file", 2, "cannot read the limits file no-such-file"),
+        ("absent", &format!("--peer-listen {others}"), 1, "cannot listen for other nodes at"),
+        ("file", "", 2, "--data: cannot use"),
+        ("strange", "", 2, "was not made by Earmark: it holds photo.jpg"),
+        ("newer", "", 2, "Use a newer version"),
+        ("made", "--node-id 8", 2, "belongs to node 7, not to node 8"),
+        ("made", &joins(&others), 2, "belongs to cluster"),
+    ] {
+        let before = content(folder.path().join(data).as_path());
+        let data_path = folder.path().join(data);
+        let all = ["serve", "--listen", "127.0.0.1:0", "--data", data_path.to_str().unwrap()];
+        let ran = run(&all.into_iter().chain(words.split_whitespace()).collect::<Vec<_>>()).ends(code);
+        assert!(ran.stderr.contains(message), "{data} {words}: {ran:?}");
+        assert_eq!(ran.stdout, "", "{data} {words}");
+        assert!(content(&data_path) == before, "{data} {words}: the folder is another");
+    }
+    assert!(!folder.path().join("absent").exists());
+}
+
+/// The identity of a folder that a later version made: its format, and the checksum that belongs to it.
+fn later_format(identity: &[u8]) -> Vec<u8> {
+    let mut bytes = identity[..identity.len() - 4].to_vec();
+    bytes[4..8].copy_from_slice(&99_u32.to_le_bytes());
+    let mut crc = !0_u32;
+    for byte in &bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 1 { (crc >> 1) ^ 0xedb8_8320 } else { crc >> 1 };
+        }
+    }
+    bytes.extend_from_slice(&(!crc).to_le_bytes());
+    bytes
+}
+
+#[test]
+fn a_folder_serves_one_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::on(folder.path(), &[]);
+    let words = ["serve", "--listen", "127.0.0.1:0", "--data", folder.path().to_str().unwrap()];
+    let ran = run(&words).ends(2);
+    assert!(ran.stderr.contains("is in use by another process"), "{ran:?}");
+    server.line(PUT).ends(0);
+}
+
+#[test]
+fn the_limits_file_is_put_where_it_differs_and_is_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, file) = (folder.path().join("data"), folder.path().join("limits.json"));
+    let limit = |capacity: u64| {
+        format!(r#"{{"key":"a","kind":"rolling","capacity":{capacity},"window_seconds":60}}"#)
+    };
+    let words = ["--limits", file.to_str().unwrap()];
+    let text = format!(r#"{{"limits":[{}, {}]}}"#, limit(7), limit(9).replace("\"a\"", "\"b\""));
+    fs::write(&file, &text).unwrap();
+    for put in [2, 0] {
+        let server = Server::on(&data, &words);
+        let told = format!("limits: with the data; {put} put from {}\n", file.display());
+        assert!(server.greeting.contains(&told), "{}", server.greeting);
+        server.line("limits put --key c --kind rolling --capacity 1 --window 60").ends(0);
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), text, "it is not written back");
+
+    fs::write(&file, format!(r#"{{"limits":[{}]}}"#, limit(8))).unwrap();
+    let server = Server::on(&data, &words);
+    assert!(server.greeting.contains("; 1 put from "), "{}", server.greeting);
+    let limits = server.line("limits list --json").ends(0).json();
+    let capacities: Vec<_> = limits["limits"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|limit| limit["definition"]["capacity"].clone())
+        .collect();
+    assert_eq!(capacities, [8, 9, 1], "what the file does not name stays");
+    server.kill();
+
+    fs::write(&file, limit(8).replace("rolling", "concurrency").replace("window", "timeout")).unwrap();
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!(r#"{{"limits":[{text}]}}"#)).unwrap();
+    let all = ["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap(), "--limits"];
+    let refused = run(&[&all[..], &[file.to_str().unwrap()]].concat()).ends(2);
+    assert!(refused.stderr.contains("a: kind: an existing limit keeps its kind"), "{refused:?}");
+    assert_eq!(refused.stdout, "");
+}
+
+#[test]
+fn a_disk_that_takes_no_more_stops_the_node_and_says_which_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().to_str().unwrap();
+    // Ignored signals stay ignored by what a shell becomes, so that a write beyond the limit fails like on a full disk.
+    let script = "trap '' XFSZ; ulimit -f 16; exec \"$0\" serve --listen 127.0.0.1:0 --data \"$1\"";
+    let mut command = Command::new("bash");
+    command
+        .args(["-c", script, env!("CARGO_BIN_EXE_earmark"), data])
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null());
+    let server = Server::of(&mut command);
+    let mut acknowledged = 0;
+    let start = Instant::now();
+    let put = |capacity: u64| {
+        let line = format!("limits put --key a --kind rolling --capacity {capacity} --window 3600");
+        server.line(&format!("{line} --description {}", "x".repeat(200))).code
+    };
+    while put(acknowledged + 1) == Some(0) {
+        acknowledged += 1;
+        assert!(start.elapsed() < PATIENCE, "it never fails");
+    }
+    let ran = server.wait().ends(1);
+    assert!(ran.stderr.contains("earmark: this node has stopped: cannot write to "), "{ran:?}");
+    assert!(ran.stderr.contains(&format!("{data}/log/")), "{ran:?}");
+    assert!(!ran.stdout.contains("stopped"), "{ran:?}");
+
+    let server = Server::on(folder.path(), &[]);
+    let limit = server.line("limits get a --json").ends(0).json();
+    let kept = limit["limit"]["definition"]["capacity"].as_u64().unwrap();
+    assert!(acknowledged > 5 && kept >= acknowledged, "{kept} of {acknowledged}");
+}
+
+#[test]
+fn a_damaged_folder_is_refused_by_the_name_of_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::on(folder.path(), &[]);
+    (0..3).for_each(|_| _ = server.line(PUT).ends(0));
+    server.kill();
+    let log = folder.path().join("log/00000000000000000000.log");
+    let mut bytes = fs::read(&log).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&log, bytes).unwrap();
+    let words = ["serve", "--listen", "127.0.0.1:0", "--data", folder.path().to_str().unwrap()];
+    let ran = run(&words).ends(2);
+    assert!(ran.stderr.contains(&format!("{} is damaged at byte", log.display())), "{ran:?}");
+}
+
+/// Asks by hand, since only a few of these are commands.
+fn get(server: &Server, path: &str) -> String {
+    let ran = Command::new("curl").args(["-s", &format!("{}{path}", server.url())]).output().unwrap();
+    Ran::of(ran).stdout
+}
+
+#[test]
+fn a_node_tells_its_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::on(folder.path(), &[]);
+    server.line(PUT).ends(0);
+    // They are told twice a second.
+    sleep(Duration::from_millis(1_200));
+    let text = get(&server, "/metrics");
+    for (name, least) in [
+        ("is_leader", 1.0),
+        ("term", 1.0),
+        ("last_log_index", 2.0),
+        ("committed_index", 2.0),
+        ("applied_index", 2.0),
+        ("snapshot_index", 0.0),
+        ("fsync_seconds_count", 2.0),
+        ("apply_seconds_count", 1.0),
+        ("log_bytes", 100.0),
+        ("journal_bytes", 0.0),
+        ("journal_records", 0.0),
+        ("snapshot_bytes", 0.0),
+    ] {
+        let name = format!("earmark_node_{name}");
+        let line = text.lines().find(|line| line.starts_with(&format!("{name} ")));
+        let value: f64 =
+            line.unwrap_or_else(|| panic!("{name} is not there: {text}"))[name.len() + 1..].parse().unwrap();
+        assert!(value >= least, "{name} is {value}");
+        let described = name.trim_end_matches("_count");
+        assert!(text.contains(&format!("# HELP {described} ")), "{described}: {text}");
+    }
+    assert!(text.contains("earmark_node_fsync_seconds_bucket{le=\"0.0002\"}"), "{text}");
+    assert_eq!(get(&server, "/readyz"), r#"{"status":"ready"}"#);
+}
