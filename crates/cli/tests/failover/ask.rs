@@ -1,0 +1,39 @@
+//! One request on a connection of its own.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// An answer.
+pub(crate) struct Answered {
+    pub(crate) status: u16,
+    pub(crate) body: String,
+}
+
+/// Asks, and waits so long for bytes. An error means that the outcome is unknown.
+pub(crate) fn ask(
+    address: &str,
+    method: &str,
+    path: &str,
+    body: &str,
+    patience: Duration,
+) -> io::Result<Answered> {
+    let mut stream = TcpStream::connect_timeout(&address.parse().unwrap(), patience)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(patience))?;
+    let length = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let cut = || io::Error::new(io::ErrorKind::UnexpectedEof, "the answer is cut short");
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(cut)?;
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).ok_or_else(cut)?;
+    if length.parse() != Ok(body.len()) {
+        return Err(cut());
+    }
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(cut)?;
+    Ok(Answered { status, body: body.to_owned() })
+}

@@ -1,0 +1,227 @@
+//! Clients that never give up, and count what they were told.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use ulid::Ulid;
+
+use crate::ask::ask;
+
+pub(crate) const SLOTS: &str = "slots";
+pub(crate) const TOKENS: &str = "tokens";
+/// Fewer than there are callers, so that they are fought for.
+const SLOTS_CAPACITY: u64 = 3;
+const CALLERS: usize = 5;
+pub(crate) const TRANSFERRERS: usize = 3;
+const TOKENS_RESERVED: u64 = 10;
+const TOKENS_USED: u64 = 7;
+/// Some clients wait until a frozen leader wakes up and answers, some do not.
+const PATIENCES: [Duration; 2] = [Duration::from_millis(1_500), Duration::from_secs(7)];
+/// Between two tries, so that a node that is gone is not asked all the time.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Longer than any outage may last.
+const OUTAGE_MAX: Duration = Duration::from_secs(30);
+
+/// What all clients share.
+pub(crate) struct Load {
+    urls: Vec<String>,
+    is_over: AtomicBool,
+    /// Slots that clients know to be theirs.
+    taken: AtomicU64,
+    unanswered: AtomicU64,
+    denials: AtomicU64,
+    /// Since when an outage lasts, and when the first request that began in it was answered.
+    outage: Mutex<Option<(Instant, Option<Duration>)>>,
+}
+
+/// What came of it.
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) transfers: u64,
+    pub(crate) calls: u64,
+    pub(crate) denials: u64,
+    pub(crate) unanswered: u64,
+    pub(crate) tokens: u64,
+    pub(crate) transferred: Vec<u64>,
+    pub(crate) sequences: Vec<u64>,
+}
+
+pub(crate) struct Workers {
+    transferrers: Vec<JoinHandle<(u64, u64)>>,
+    callers: Vec<JoinHandle<u64>>,
+}
+
+impl Load {
+    pub(crate) fn new(urls: &[String]) -> Load {
+        Load {
+            urls: urls.to_vec(),
+            is_over: AtomicBool::new(false),
+            taken: AtomicU64::new(0),
+            unanswered: AtomicU64::new(0),
+            denials: AtomicU64::new(0),
+            outage: Mutex::new(None),
+        }
+    }
+
+    /// Makes the limits and the accounts.
+    pub(crate) fn prepare(&self) {
+        for limit in [
+            json!({"key": SLOTS, "kind": "concurrency", "capacity": SLOTS_CAPACITY, "timeout_seconds": 3_600}),
+            json!({"key": TOKENS, "kind": "rolling", "capacity": 1_u64 << 40, "window_seconds": 86_400}),
+        ] {
+            let put =
+                ask(&self.urls[0], "PUT", "/v1/admin/limits", &limit.to_string(), PATIENCES[1]).unwrap();
+            assert_eq!(put.status, 200, "{}", put.body);
+        }
+        let open = |account: &str| json!({"open_account": {"account": account, "overdraft": "deny"}});
+        let mut operations = vec![open("from")];
+        operations.extend((0..TRANSFERRERS).map(|worker| open(&format!("to-{worker}"))));
+        operations.push(json!({"issue": {"account": "from", "asset": "usd", "amount": "1000000000"}}));
+        self.write("setup", 1, &json!(operations));
+    }
+
+    /// Asks a node of its own choice, again and again, until there is an answer that says what happened.
+    fn insist(&self, method: &str, path: &str, body: &str) -> String {
+        let start = Instant::now();
+        loop {
+            let random = Ulid::generate().0;
+            let url = &self.urls[usize::try_from(random % self.urls.len() as u128).unwrap()];
+            let patience = PATIENCES[usize::from(random & 0x700 == 0)];
+            let asked = Instant::now();
+            match ask(url, method, path, body, patience) {
+                Ok(answered) if answered.status == 200 => {
+                    self.answered(asked);
+                    return answered.body;
+                }
+                // The outcome is unknown, or nothing happened.
+                Ok(answered) if answered.status >= 500 => {}
+                Ok(answered) => panic!("{path} {body}: {} {}", answered.status, answered.body),
+                Err(_) => {}
+            }
+            self.unanswered.fetch_add(1, Ordering::Relaxed);
+            assert!(start.elapsed() < OUTAGE_MAX * 2, "{path}: no answer for so long");
+            sleep(PAUSE);
+        }
+    }
+
+    fn answered(&self, asked: Instant) {
+        if let Some((since, over @ None)) = &mut *self.outage.lock().unwrap()
+            && asked > *since
+        {
+            *over = Some(since.elapsed());
+        }
+    }
+
+    /// A node has just gone: waits until somebody is answered who asked after that, and says how long it took.
+    pub(crate) fn recovered(&self, what: &str) -> Duration {
+        let start = Instant::now();
+        *self.outage.lock().unwrap() = Some((start, None));
+        loop {
+            if let Some((_, Some(over))) = *self.outage.lock().unwrap() {
+                return over;
+            }
+            assert!(start.elapsed() < OUTAGE_MAX, "nobody is answered after {what}");
+            sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn write(&self, client: &str, sequence: u64, operations: &Value) -> String {
+        let body = json!({
+            "namespace": "default", "vault": "main", "client_id": client, "sequence": sequence,
+            "operations": operations,
+        });
+        let answer = self.insist("POST", "/v1/write", &body.to_string());
+        let success = &serde_json::from_str::<Value>(&answer).unwrap()["success"];
+        assert_eq!(success["sequence"], sequence, "{answer}");
+        answer
+    }
+
+    /// Transfers until it is over; gives the sum and the last number.
+    fn transfer(&self, worker: usize) -> (u64, u64) {
+        let (client, to) = (format!("transferrer-{worker}"), format!("to-{worker}"));
+        let (mut sum, mut sequence) = (0, 0);
+        while !self.is_over.load(Ordering::Relaxed) {
+            sequence += 1;
+            let amount = 1 + sequence % 7;
+            let operations = json!([{"transfer": {"from": "from", "to": to, "asset": "usd", "amount": amount.to_string()}}]);
+            let answer = self.write(&client, sequence, &operations);
+            sum += amount;
+            if sequence.is_multiple_of(5) {
+                let again = self.write(&client, sequence, &operations);
+                assert_eq!(again, answer, "a copy is answered like the first, by whichever node");
+            }
+        }
+        (sum, sequence)
+    }
+
+    /// Takes a slot and tokens, and gives the slot back; gives how often.
+    fn call(&self) -> u64 {
+        let mut calls = 0;
+        while !self.is_over.load(Ordering::Relaxed) {
+            let lease = Ulid::generate().to_string();
+            let body = json!({"lease_id": lease, "requirements": [
+                {"key": SLOTS, "amount": 1}, {"key": TOKENS, "amount": TOKENS_RESERVED},
+            ]});
+            let answer: Value =
+                serde_json::from_str(&self.insist("POST", "/v1/reserve", &body.to_string())).unwrap();
+            assert_eq!(answer["error"], "", "{answer}");
+            if answer["allowed"] != true {
+                self.denials.fetch_add(1, Ordering::Relaxed);
+                sleep(Duration::from_millis(5));
+                continue;
+            }
+            let taken = self.taken.fetch_add(1, Ordering::SeqCst) + 1;
+            assert!(taken <= SLOTS_CAPACITY, "{taken} slots of {SLOTS_CAPACITY} are taken at once");
+            sleep(Duration::from_millis(2));
+            self.taken.fetch_sub(1, Ordering::SeqCst);
+            let body = json!({"lease_id": lease, "actuals": [{"key": TOKENS, "actual_amount": TOKENS_USED}]});
+            let answer: Value =
+                serde_json::from_str(&self.insist("POST", "/v1/complete", &body.to_string())).unwrap();
+            assert_eq!(answer["reconciled"], true, "the lease that was allowed is not known: {answer}");
+            calls += 1;
+        }
+        calls
+    }
+
+    /// Lets the clients loose.
+    pub(crate) fn start(load: &Arc<Load>) -> Workers {
+        let transferrers = (0..TRANSFERRERS).map(|worker| {
+            let load = Arc::clone(load);
+            std::thread::spawn(move || load.transfer(worker))
+        });
+        let callers = (0..CALLERS).map(|_| {
+            let load = Arc::clone(load);
+            std::thread::spawn(move || load.call())
+        });
+        Workers { transferrers: transferrers.collect(), callers: callers.collect() }
+    }
+
+    /// Lets every client find out what became of what it is at, and counts.
+    pub(crate) fn finish(&self, workers: Workers) -> Counts {
+        self.is_over.store(true, Ordering::Relaxed);
+        let mut counts = Counts::default();
+        for worker in workers.transferrers {
+            let (sum, sequence) = worker.join().expect("a transferrer found something wrong");
+            counts.transferred.push(sum);
+            counts.sequences.push(sequence);
+            counts.transfers += sequence;
+        }
+        for worker in workers.callers {
+            counts.calls += worker.join().expect("a caller found something wrong");
+        }
+        counts.tokens = counts.calls * TOKENS_USED;
+        counts.denials = self.denials.load(Ordering::Relaxed);
+        counts.unanswered = self.unanswered.load(Ordering::Relaxed);
+        counts
+    }
+
+    /// What one node answers.
+    pub(crate) fn read(&self, node: usize, path: &str) -> Value {
+        let answered = ask(&self.urls[node], "GET", path, "", PATIENCES[1]).unwrap();
+        assert_eq!(answered.status, 200, "{path}: {}", answered.body);
+        serde_json::from_str(&answered.body).unwrap()
+    }
+}

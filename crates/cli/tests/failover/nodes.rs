@@ -1,0 +1,147 @@
+//! The processes.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::ask::ask;
+
+const COUNT: usize = 3;
+const PATIENCE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(20);
+
+/// Three nodes, each with its folder. They end with this.
+pub(crate) struct Nodes {
+    folder: TempDir,
+    urls: Vec<String>,
+    peers: Vec<String>,
+    children: Vec<Option<Child>>,
+}
+
+/// Addresses that are free, and that the system gives to nobody who connects: a node must find its own again.
+fn free(count: usize) -> Vec<String> {
+    let first = 20_000 + u16::try_from(std::process::id() % 1_000).unwrap() * 10;
+    let addresses = (first..32_000).map(|port| format!("127.0.0.1:{port}"));
+    addresses.filter(|address| TcpListener::bind(address).is_ok()).take(count).collect()
+}
+
+impl Nodes {
+    /// Starts all, and waits until all vote.
+    pub(crate) fn start() -> Nodes {
+        let mut urls = free(COUNT * 2);
+        let peers = urls.split_off(COUNT);
+        let mut nodes = Nodes { folder: TempDir::new().unwrap(), urls, peers, children: Vec::new() };
+        for place in 0..COUNT {
+            let child = nodes.spawn(place);
+            nodes.children.push(Some(child));
+            nodes.until(place, |status| status["leader_id"].is_u64());
+        }
+        nodes.until(0, |status| {
+            let members = status["members"].as_array().unwrap();
+            members.len() == COUNT && members.iter().all(|member| member["role"] != "learner")
+        });
+        nodes
+    }
+
+    fn spawn(&self, place: usize) -> Child {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_earmark"));
+        command.args(["serve", "--log-level", "error", "--listen", &self.urls[place]]);
+        command.args(["--node-id", &(place + 1).to_string(), "--peer-listen", &self.peers[place], "--data"]);
+        command.arg(self.folder.path().join(format!("n{place}")));
+        if place > 0 {
+            command.args(["--join", &self.peers[0]]);
+        }
+        let quiet = command.env_remove("RUST_LOG").stdin(Stdio::null()).stdout(Stdio::null());
+        quiet.spawn().unwrap()
+    }
+
+    /// Where they are asked.
+    pub(crate) fn urls(&self) -> &[String] {
+        &self.urls
+    }
+
+    fn status(&self, place: usize) -> Option<Value> {
+        let answered = ask(&self.urls[place], "GET", "/v1/admin/cluster", "", Duration::from_secs(1)).ok()?;
+        serde_json::from_str(&answered.body).ok()
+    }
+
+    fn until(&self, place: usize, wanted: impl Fn(&Value) -> bool) {
+        let start = Instant::now();
+        while !self.status(place).is_some_and(|status| wanted(&status)) {
+            assert!(start.elapsed() < PATIENCE, "node {place}: {:?}", self.status(place));
+            sleep(POLL);
+        }
+    }
+
+    /// The place of the node that leads, which all must agree on.
+    pub(crate) fn leader(&self) -> usize {
+        let start = Instant::now();
+        loop {
+            let said: Vec<Option<u64>> =
+                (0..COUNT).map(|place| self.status(place)?["leader_id"].as_u64()).collect();
+            if let Some(leader) = said[0]
+                && said.iter().all(|other| *other == Some(leader))
+            {
+                return usize::try_from(leader).unwrap() - 1;
+            }
+            assert!(start.elapsed() < PATIENCE, "nobody leads: {said:?}");
+            sleep(POLL);
+        }
+    }
+
+    /// Ends one as a power cut would.
+    pub(crate) fn kill(&mut self, place: usize) {
+        let mut child = self.children[place].take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Starts one again on its folder.
+    pub(crate) fn restart(&mut self, place: usize) {
+        self.children[place] = Some(self.spawn(place));
+        self.until(place, |status| status["leader_id"].is_u64());
+    }
+
+    /// Waits until one has what the leader has now.
+    pub(crate) fn settled(&self, place: usize) {
+        let applied = self.status(self.leader()).and_then(|status| status["applied_index"].as_u64());
+        self.until(place, |status| status["applied_index"].as_u64() >= applied);
+    }
+
+    /// Sends a signal by its name.
+    pub(crate) fn signal(&self, place: usize, name: &str) {
+        let id = self.children[place].as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
+    }
+
+    /// Waits until all have applied the same, and nobody has gone.
+    pub(crate) fn settle(&mut self) {
+        let start = Instant::now();
+        loop {
+            let applied: Vec<Option<u64>> =
+                (0..COUNT).map(|place| self.status(place)?["applied_index"].as_u64()).collect();
+            if applied[0].is_some() && applied.iter().all(|other| *other == applied[0]) {
+                break;
+            }
+            assert!(start.elapsed() < PATIENCE, "they do not agree: {applied:?}");
+            sleep(POLL);
+        }
+        for child in self.children.iter_mut().flatten() {
+            assert!(child.try_wait().unwrap().is_none(), "a node has stopped by itself");
+        }
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().flatten() {
+            // It may have ended before.
+            _ = child.kill();
+            _ = child.wait();
+        }
+    }
+}
