@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 
 use earmark_core::{AccountId, AccountName, Book, JournalRecord, UnixMs, VaultId};
 
-use crate::ledger::{Audit, EntryPage, EntryView};
+use crate::ledger::{Audit, EntryPage};
 pub use sums::Sums;
 pub use view::entry_view;
 
@@ -101,10 +101,8 @@ impl History {
         let first = numbers.partition_point(|number| *number <= after);
         let page = numbers.range(first..).take(page_size);
         let view = |number: &u64| entry_view(book, *number, self.record(*number)?, account);
-        let entries: Vec<EntryView> = page.filter_map(view).collect();
-        let has_more = numbers.len() > first.saturating_add(entries.len());
-        let next = entries.last().map(|entry| entry.number).filter(|_| has_more);
-        EntryPage { entries, next }
+        let has_more = numbers.len() > first.saturating_add(page_size);
+        EntryPage::of(page.filter_map(view), has_more)
     }
 
     /// Counts a vault anew, and compares it with what the journal adds up to.

@@ -11,6 +11,9 @@ use crate::backend::BackendError;
 
 /// The most entries of one page.
 pub const PAGE_MAX: usize = 1_000;
+/// A page ends with the entry whose memos bring it to so many bytes. One entry may have 64 KiB of them, and
+/// whoever reads a page of a thousand such has the Book wait for its copy, and a client take it whole.
+const PAGE_MEMO_BYTES: usize = 1 << 20;
 
 /// A transaction: all its operations are applied, once, or none is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +68,24 @@ pub struct EntryPage {
     pub next: Option<u64>,
 }
 
+impl EntryPage {
+    /// The first of these entries, as many as one page takes. `has_more` says whether others come after them.
+    pub fn of(views: impl IntoIterator<Item = EntryView>, has_more: bool) -> EntryPage {
+        let mut entries: Vec<EntryView> = Vec::new();
+        let (mut memo_bytes, mut has_more) = (0_usize, has_more);
+        for view in views {
+            if memo_bytes >= PAGE_MEMO_BYTES {
+                has_more = true;
+                break;
+            }
+            memo_bytes = memo_bytes.saturating_add(view.memo_bytes());
+            entries.push(view);
+        }
+        let next = entries.last().map(|entry| entry.number).filter(|_| has_more);
+        EntryPage { entries, next }
+    }
+}
+
 /// One entry, as one account sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryView {
@@ -76,6 +97,15 @@ pub struct EntryView {
     pub what: EntryKind,
     /// What it did to the account, in order of asset.
     pub changes: Vec<EntryChange>,
+}
+
+impl EntryView {
+    fn memo_bytes(&self) -> usize {
+        match &self.what {
+            EntryKind::Transaction { memos, .. } => memos.iter().map(String::len).sum(),
+            EntryKind::Hold(_) | EntryKind::Settle { .. } | EntryKind::Release(_) => 0,
+        }
+    }
 }
 
 /// What an entry did to one asset of an account. The changes of all entries add up to what the account has.

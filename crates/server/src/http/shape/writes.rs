@@ -119,6 +119,6 @@ pub(in crate::http) const ENTRIES_QUERY: &[Field] = &[
     optional(
         "page_size",
         Shape::Integer { min: 1, max: PAGE_MAX as u64 },
-        "How many at most; 100 if it is not given.",
+        "How many at most; 100 if it is not given. Long memos make a page shorter.",
     ),
 ];
