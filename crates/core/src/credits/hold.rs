@@ -293,6 +293,7 @@ impl Credits {
         let (standing, overdraft) = (account.standing, account.overdraft);
         let State { balances, nodes, .. } = &mut self.state;
         let balance = balances.get_mut(hold.balance);
+        let held = balance.held_at(nodes, now);
         let available = balance.available(nodes, now).max(0);
         let has = missing.min(u64::try_from(available).unwrap_or(u64::MAX));
         let taken = match standing {
@@ -305,7 +306,9 @@ impl Credits {
                 }
             }
         };
-        match balance.amount.checked_sub(taken.into()) {
+        // What others hold of it is still to be paid, so both together must be countable.
+        let after = balance.amount.checked_sub(taken.into());
+        match after.filter(|after| after.checked_sub(held.into()).is_some()) {
             Some(amount) => balance.amount = amount,
             None => return charge.uncollected = missing,
         }

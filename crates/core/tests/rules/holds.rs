@@ -523,3 +523,24 @@ fn settlements_at_the_ends_of_the_range_lose_nothing() {
     low.assert_balanced();
     assert_eq!((low.available("acme", "usd"), low.available("revenue", "usd")), (i128::MIN, 1));
 }
+
+/// An account at the very end of its overdraft paid more than its hold, out of what another lease still held. What it
+/// could spend was then below the range: it was read as the least there is, and the audit cried over books in order.
+#[test]
+fn what_is_charged_beyond_a_hold_leaves_room_for_the_other_holds() {
+    let mut low = Bank::new();
+    low.does(vec![open_overdraft("acme"), open("bob")]);
+    low.does(vec![transfer("acme", "bob", "usd", i128::MAX as u128 - 9)]);
+    low.desk.has(credit("usd", "acme", 60, Overage::Debt));
+    let (first, second) = (low.desk.take(&[("usd", 5)]), low.desk.take(&[("usd", 5)]));
+    assert_eq!(low.available("acme", "usd"), i128::MIN);
+    let charge = charged(&mut low, second, &[("usd", 10)]);
+    assert_eq!((charge.paid, charge.debt, charge.uncollected), (5, 0, 5));
+    let acme = low.balance("acme", "usd").unwrap();
+    assert_eq!((acme.available, acme.held), (i128::MIN, 5));
+    assert_eq!(acme.available.checked_add(acme.held), Some(i128::MIN + 5));
+    low.assert_balanced();
+    let charge = charged(&mut low, first, &[]);
+    assert_eq!((charge.paid, charge.uncollected), (5, 0));
+    assert_eq!((low.available("acme", "usd"), low.available("revenue", "usd")), (i128::MIN, 10));
+}
