@@ -14,8 +14,9 @@ pub(super) fn read(query: Option<&str>, fields: &'static [Field]) -> Result<Vec<
         let (name, value) = (decode(name)?, decode(value)?);
         let Some(field) = fields.iter().find(|field| field.name == name) else {
             let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
-            let allowed = names.join(" and ");
-            return Err(Reply::invalid(&format!("query: found {name:?}, allowed are {allowed}")));
+            let allowed =
+                if names.is_empty() { "is none".into() } else { format!("are {}", names.join(" and ")) };
+            return Err(Reply::invalid(&format!("query: found {name:?}, allowed {allowed}")));
         };
         if found.iter().any(|(earlier, _)| *earlier == name) {
             return Err(Reply::invalid(&format!("{name}: found it twice, allowed is each parameter once")));

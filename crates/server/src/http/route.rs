@@ -105,6 +105,7 @@ const WRITE_ANSWERS: &[Documented] = &[
 const BAD_NAME: Documented = answer(400, PROBLEM, "A name in the path or the query is none.");
 const NO_VAULT: Documented = answer(404, PROBLEM, "No such vault or account.");
 
+const BAD_QUERY: Documented = answer(400, PROBLEM, "There is a parameter that this path does not have.");
 const BAD_KEY: Documented = answer(400, PROBLEM, "The key in the path is none.");
 const NO_LIMIT: Documented = answer(404, PROBLEM, "No limit has this key.");
 const NO_CLUSTER: Documented =
@@ -203,7 +204,7 @@ pub(crate) static ROUTES: [Route; 23] = [
         query: &[],
         operation: "list_limits",
         about: "All limits, in order of their keys.",
-        answers: &[answer(200, &["Limits"], "The limits."), FAILED, OVERLOADED],
+        answers: &[answer(200, &["Limits"], "The limits."), BAD_QUERY, FAILED, OVERLOADED],
     },
     Route {
         verb: Verb::Get,

@@ -118,8 +118,10 @@ async fn call(
     ticket: Ticket,
 ) -> Result<Call, Reply> {
     let names = if route.parameters().next().is_some() { names(parts).await? } else { Vec::new() };
-    let query =
-        if route.query.is_empty() { Vec::new() } else { query::read(parts.uri.query(), route.query)? };
+    // Whoever asks whether the server lives may add what keeps caches away; elsewhere a parameter that is ignored
+    // would be taken for one that was followed.
+    let is_probe = !route.path.starts_with("/v1/");
+    let query = if is_probe { Vec::new() } else { query::read(parts.uri.query(), route.query)? };
     Ok(Call { ticket, body: body?, names, query })
 }
 

@@ -219,6 +219,8 @@ async fn bad(drift: &mut Drift, desk: &Desk) {
         drift.ask(desk, method, path, bad, &none).await;
         drift.ask(desk, method, path, absent, &none).await;
     }
+    let answer = desk.ask("GET", "/v1/admin/limits?namespace=eu", "").await;
+    drift.check("GET", LIMITS, &answer);
     let impatient = Desk::with(|_, options| options.request_timeout = Duration::from_millis(100)).await;
     for (method, path) in WITH_BODY {
         let mut wire = Wire::to(impatient.address).await;

@@ -376,3 +376,25 @@ async fn reads_of_what_is_not_there_or_malformed_are_refused() {
     let empty = desk.ok("GET", "/v1/vaults/main/accounts/revenue/balances", &Value::Null).await;
     assert_eq!(empty, json!({"balances": []}));
 }
+
+/// Only routes with parameters read their query. `audit?namespace=eu` was answered with the books of `default`, and
+/// a write to `/v1/write?vault=eu` went wherever its body said, as if the parameter had been followed.
+#[tokio::test]
+async fn a_parameter_that_nobody_reads_is_refused() {
+    let desk = Desk::open().await;
+    let body = json!({"namespace": "default", "client_id": "a", "sequence": 1, "operations": []}).to_string();
+    for (method, path, body) in [
+        ("GET", "/v1/vaults/main/audit?namespace=eu", ""),
+        ("GET", "/v1/vaults/main/accounts/revenue/balances?namespace=eu", ""),
+        ("GET", "/v1/admin/limits?namespace=eu", ""),
+        ("POST", "/v1/write?namespace=eu", &body),
+    ] {
+        let found = desk.ask(method, path, body).await.problem(400, "invalid_request");
+        assert_eq!(found, "query: found \"namespace\", allowed is none", "{path}");
+    }
+    let state = desk.ok("GET", "/v1/clients/a", &Value::Null).await;
+    assert_eq!(state["last_committed_sequence"], 0);
+    // An empty query is none, and a probe is answered whatever it adds.
+    desk.ok("GET", "/v1/vaults/main/audit?", &Value::Null).await;
+    desk.ok("GET", "/healthz?now=1", &Value::Null).await;
+}
