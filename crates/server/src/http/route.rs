@@ -225,7 +225,12 @@ pub(crate) static ROUTES: [Route; 23] = [
         operation: "delete_limit",
         about: "Lets a limit run empty and then forgets it.",
         answers: &[
-            answer(200, &["LimitChanged"], "`decreasing` while something is held, else `deleted`."),
+            answer(
+                200,
+                &["LimitChanged"],
+                "`decreasing` while something is held, else `deleted`. A credit limit goes at once: what it holds \
+                 is the account's, and is settled as it was taken.",
+            ),
             BAD_KEY,
             NO_LIMIT,
             FAILED,
