@@ -1,5 +1,6 @@
 //! `earmark bench`: how many calls a second can be admitted.
 
+mod durable;
 mod histogram;
 mod http;
 mod in_process;
@@ -10,6 +11,7 @@ mod reply;
 mod report;
 mod request;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -21,6 +23,7 @@ use serde_json::Value;
 use crate::client::{self, Client, ServerUrl};
 use crate::failure::{Done, Failure};
 use crate::output::{self, thousands};
+use durable::Scratch;
 use job::Part;
 use measure::{Bounds, Progress, Steps};
 use own_server::OwnServer;
@@ -34,11 +37,15 @@ An op is one reserve; with a batch its latency is that of the whole batch.
 The limits are made with keys that start with bench: and with capacities far above what is used. On the
 server of --http they are deleted after the run; what the run has taken of them is free after a minute.
 
+With --data a node is measured, which keeps everything on disk: in a new folder in there, which is removed
+after the run. What one flush of that disk takes is measured too.
+
 Exit code 1 if there were errors.
 
 Examples:
   earmark bench
   earmark bench --in-process --seconds 5
+  earmark bench --in-process --data /var/tmp --json | jq '.ops_per_s, .fsync_p50_us'
   earmark bench --http http://127.0.0.1:7878 --connections 16 --batch 256 --json";
 
 const CONNECTIONS_MAX: i64 = 10_000;
@@ -52,9 +59,12 @@ pub(crate) struct BenchArgs {
     /// Measure the server there [default: one in this process, in memory, on a free loopback port]
     #[arg(long, value_name = "URL", conflicts_with = "in_process")]
     http: Option<ServerUrl>,
-    /// Measure without HTTP: tasks in this process send batches to a Book in memory
+    /// Measure without HTTP: tasks in this process send batches to a Book in memory, or to a node
     #[arg(long)]
     in_process: bool,
+    /// Measure a node that keeps everything in a new folder in this one, instead of a Book in memory
+    #[arg(long, value_name = "DIR", conflicts_with = "http")]
+    data: Option<PathBuf>,
     /// How many limits a call must pass
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=REQUIREMENTS_MAX as i64))]
@@ -88,7 +98,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
     let definitions = job::definitions(&parts).map_err(|error| Failure::Bench(error.to_string()))?;
     let setting = args.setting();
     args.announce(&setting, definitions.len());
-    let report = match (&args.http, args.in_process) {
+    let scratch = args.data.as_deref().map(Scratch::make).transpose()?;
+    let fsync_p50 = scratch.as_ref().map(Scratch::fsync_p50).transpose()?;
+    let mut report = match (&args.http, args.in_process) {
         (Some(url), _) => over_http(args, setting, url, &parts, &definitions, true)?,
         (None, true) => {
             let load = in_process::Load {
@@ -97,18 +109,21 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
                 tasks: setting.connections,
                 batch: setting.batch,
                 complete: args.complete,
+                scratch: scratch.as_ref(),
             };
             let (tally, measured, end) = in_process::run(load, &args.bounds())?;
             Report::new(setting, tally, measured, end)
         }
         (None, false) => {
-            let server = OwnServer::start(setting.connections, setting.connections * setting.batch)?;
+            let reserves = setting.connections * setting.batch;
+            let server = OwnServer::start(setting.connections, reserves, scratch)?;
             let url = format!("http://{}", server.address()).parse().map_err(Failure::Bench)?;
             let report = over_http(args, setting, &url, &parts, &definitions, false)?;
             server.stop()?;
             report
         }
     };
+    report.fsync_p50_us = fsync_p50.map(report::us);
     if args.json { output::print_json(&report) } else { output::print(&report.text()) }?;
     Ok(if report.errors > 0 { Done::Failed } else { Done::Ok })
 }
@@ -169,10 +184,12 @@ async fn delete_limits(
 
 impl BenchArgs {
     fn setting(&self) -> Setting {
-        let (mode, batch) = match (&self.http, self.in_process) {
-            (Some(_), _) => (Mode::Http, 1),
-            (None, true) => (Mode::InProcess, IN_PROCESS_BATCH),
-            (None, false) => (Mode::HttpOwnServer, 1),
+        let (mode, batch) = match (&self.http, self.in_process, &self.data) {
+            (Some(_), _, _) => (Mode::Http, 1),
+            (None, true, None) => (Mode::InProcess, IN_PROCESS_BATCH),
+            (None, true, Some(_)) => (Mode::InProcessDurable, IN_PROCESS_BATCH),
+            (None, false, None) => (Mode::HttpOwnServer, 1),
+            (None, false, Some(_)) => (Mode::HttpOwnServerDurable, 1),
         };
         Setting {
             mode,
@@ -200,6 +217,10 @@ impl BenchArgs {
             (Some(url), _) => format!("over HTTP to {url}"),
             (None, true) => "in process".to_owned(),
             (None, false) => "over HTTP to a server in this process".to_owned(),
+        };
+        let to = match &self.data {
+            Some(data) => format!("{to}, on disk in {}", data.display()),
+            None => to,
         };
         eprintln!(
             "measuring {to}: {} at a time, {} a request, {} limits each, {} s after 1 s of warm-up\n\

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use earmark_admission::{
-    Amount, Backend, CompleteRequest, LocalBook, LocalOptions, PutLimitRequest, ReserveAnswer, ReserveRequest,
-};
+use earmark_admission::{Amount, Backend, CompleteRequest, PutLimitRequest, ReserveAnswer, ReserveRequest};
 use earmark_core::{Definition, LimitKey, NameError, NamespaceName};
 use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 
+use super::durable::{Scratch, Subject};
 use super::job::{Call, Calls, Owner, Part};
 use super::measure::{Bounds, Counts, End, GRACE, Shared, Tally, conduct};
 use crate::failure::Failure;
@@ -26,20 +25,22 @@ pub(super) struct Load<'a> {
     pub(super) tasks: usize,
     pub(super) batch: usize,
     pub(super) complete: bool,
+    /// Where a node keeps everything that is to be measured.
+    pub(super) scratch: Option<&'a Scratch>,
 }
 
 /// Runs the load.
 pub(super) fn run(load: Load<'_>, bounds: &Bounds) -> Result<(Tally, Duration, End), Failure> {
     let runtime = runtime()?;
     let shared = Arc::new(Shared::new());
-    let backend = Arc::new(runtime.block_on(open(load))?);
+    let subject = runtime.block_on(open(load))?;
     let mut workers = JoinSet::new();
     let deadline = bounds.deadline().into();
     let names = (0..load.tasks.min(NAMES_MAX)).map(|_| Names::new(load.parts).map(Arc::new));
     let names: Vec<Arc<Names>> = names.collect::<Result<_, _>>().map_err(misnamed)?;
     for names in names.iter().cycle().take(load.tasks) {
         let worker = Worker {
-            backend: Arc::clone(&backend),
+            backend: Arc::clone(&subject.backend),
             shared: Arc::clone(&shared),
             names: Arc::clone(names),
             calls: Calls::new(),
@@ -56,11 +57,11 @@ pub(super) fn run(load: Load<'_>, bounds: &Bounds) -> Result<(Tally, Duration, E
         while let Some(worker) = workers.join_next().await {
             tally.merge(worker.map_err(|error| Failure::Bench(error.to_string()))?);
         }
-        backend.shut_down().await;
+        subject.shut_down().await?;
         Ok::<Tally, Failure>(tally)
     })?;
     // Millions of leases take a while to free, and the process ends anyway.
-    std::mem::forget(backend);
+    std::mem::forget(subject);
     Ok((tally, measured, end))
 }
 
@@ -68,11 +69,9 @@ fn misnamed(error: NameError) -> Failure {
     Failure::Bench(error.to_string())
 }
 
-async fn open(load: Load<'_>) -> Result<LocalBook, Failure> {
-    let defaults = LocalOptions::default();
+async fn open(load: Load<'_>) -> Result<Subject, Failure> {
     // All tasks wait at once; that is not overload.
-    let queue_max = defaults.queue_max.max(load.tasks * load.batch * 2);
-    let backend = LocalBook::open(LocalOptions { queue_max, ..defaults }).await?;
+    let subject = Subject::open(load.scratch, load.tasks * load.batch * 2).await?;
     let namespace = NamespaceName::new(NamespaceName::DEFAULT).map_err(misnamed)?;
     for definition in load.definitions {
         let request = PutLimitRequest {
@@ -80,10 +79,10 @@ async fn open(load: Load<'_>) -> Result<LocalBook, Failure> {
             definition: definition.clone(),
             expected_revision: None,
         };
-        let put = backend.put_limit(request).await;
+        let put = subject.backend.put_limit(request).await;
         put.map_err(|error| Failure::Bench(format!("{}: {error}", definition.key)))?;
     }
-    Ok(backend)
+    Ok(subject)
 }
 
 /// The keys of one requirement, for all its owners.
@@ -144,7 +143,7 @@ impl Names {
 
 /// One task.
 struct Worker {
-    backend: Arc<LocalBook>,
+    backend: Arc<dyn Backend>,
     shared: Arc<Shared>,
     names: Arc<Names>,
     calls: Calls,

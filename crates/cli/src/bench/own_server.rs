@@ -1,13 +1,13 @@
-//! A server in memory, in this process, for the length of a run.
+//! A server in this process, for the length of a run.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use earmark_admission::{LocalBook, LocalOptions};
 use earmark_server::{Server, ServerOptions, install_metrics};
 use tokio::sync::oneshot;
 
+use super::durable::{Scratch, Subject};
 use crate::failure::Failure;
 use crate::serve::runtime;
 
@@ -21,11 +21,15 @@ pub(super) struct OwnServer {
 }
 
 impl OwnServer {
-    /// Starts it, with room for so many connections and reserves at once.
-    pub(super) fn start(connections: usize, reserves: usize) -> Result<OwnServer, Failure> {
+    /// Starts it, with room for so many connections and reserves at once; on disk if there is a folder for it.
+    pub(super) fn start(
+        connections: usize,
+        reserves: usize,
+        scratch: Option<Scratch>,
+    ) -> Result<OwnServer, Failure> {
         let (stop, stopped) = oneshot::channel();
         let (bound, is_bound) = mpsc::channel();
-        let serve = move || runtime()?.block_on(serve(&bound, stopped, connections, reserves));
+        let serve = move || runtime()?.block_on(serve(&bound, stopped, connections, reserves, scratch));
         let thread = std::thread::Builder::new().name("server".into()).spawn(serve);
         let thread = thread.map_err(|source| Failure::System { what: "starting a thread", source })?;
         match is_bound.recv() {
@@ -59,17 +63,17 @@ async fn serve(
     stopped: oneshot::Receiver<()>,
     connections: usize,
     reserves: usize,
+    scratch: Option<Scratch>,
 ) -> Result<(), Failure> {
     install_metrics();
-    let local = LocalOptions::default();
-    let queue_max = local.queue_max.max(reserves);
-    let backend = Arc::new(LocalBook::open(LocalOptions { queue_max, ..local }).await?);
+    let subject = Subject::open(scratch.as_ref(), reserves).await?;
     // A few more for those that make the limits.
     let connections_max = connections + CONNECTIONS_SPARE;
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let options = ServerOptions { listen, connections_max, ..ServerOptions::default() };
-    let server = Server::bind(options, backend).await?;
+    let server = Server::bind(options, subject.backend.clone()).await?;
     _ = bound.send(server.local_addr());
     // Whether it is asked to stop or whoever could ask is gone comes to the same.
-    Ok(server.run(async { _ = stopped.await }).await?)
+    server.run(async { _ = stopped.await }).await?;
+    subject.shut_down().await
 }

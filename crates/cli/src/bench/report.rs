@@ -15,8 +15,12 @@ pub(super) enum Mode {
     Http,
     /// Over HTTP, to a server in this process.
     HttpOwnServer,
+    /// Over HTTP, to a server in this process that keeps everything on disk.
+    HttpOwnServerDurable,
     /// Without a network.
     InProcess,
+    /// Without a network, to a node that keeps everything on disk.
+    InProcessDurable,
 }
 
 /// The run, before anything was measured.
@@ -49,6 +53,9 @@ pub(super) struct Report {
     pub(super) errors: u64,
     first_error: Option<String>,
     ended_early: bool,
+    /// What one flush of the disk takes that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) fsync_p50_us: Option<f64>,
 }
 
 impl Report {
@@ -73,6 +80,7 @@ impl Report {
             errors: tally.errors,
             first_error: tally.first_error,
             ended_early: end != End::Time,
+            fsync_p50_us: None,
             setting,
         }
     }
@@ -96,6 +104,9 @@ impl Report {
         if self.setting.complete {
             rows.push(["completed".to_owned(), count(self.completed)]);
         }
+        if let Some(fsync) = self.fsync_p50_us {
+            rows.push(["fsync p50".to_owned(), time(fsync)]);
+        }
         if let Some(error) = &self.first_error {
             rows.push(["first error".to_owned(), error.clone()]);
         }
@@ -106,7 +117,8 @@ impl Report {
     }
 }
 
-fn us(duration: Duration) -> f64 {
+/// `duration` in microseconds, to the tenth.
+pub(super) fn us(duration: Duration) -> f64 {
     tenths(duration.as_secs_f64() * 1e6)
 }
 

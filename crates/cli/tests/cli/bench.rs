@@ -33,6 +33,18 @@ fn it_runs_in_process_and_over_http_to_a_server_of_its_own() {
 }
 
 #[test]
+fn it_measures_a_node_and_the_disk_under_it_and_leaves_nothing_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().to_str().unwrap();
+    let words = ["bench", "--seconds", "1", "--json", "--data", data, "--connections", "8"];
+    let json = check(&run(&[&words[..], &["--in-process"]].concat()).ends(0), "in-process-durable");
+    assert!(json["fsync_p50_us"].as_f64().unwrap() > 0.0, "{json}");
+    let json = check(&run(&words).ends(0), "http-own-server-durable");
+    assert!(json["fsync_p50_us"].as_f64().unwrap() > 0.0, "{json}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn it_runs_against_a_server_and_takes_its_limits_away_again() {
     let server = Server::start(&[]);
     let words =
