@@ -1,15 +1,17 @@
 //! The quick start in README.md is what it says it is.
 
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::{Ran, Server};
 
+const NODES: &str = "<!-- The test `readme` runs the next block and compares its output with the lines that start with `#: `. -->";
 const START: &str = "<!-- The test `readme` runs the next block and compares its output with the lines that start with `# {`. -->";
 
-/// The blocks behind the markers.
-fn blocks(readme: &str) -> Vec<&str> {
-    let behind = readme.split(START).skip(1);
+/// The blocks behind a marker.
+fn blocks<'a>(readme: &'a str, marker: &str) -> Vec<&'a str> {
+    let behind = readme.split(marker).skip(1);
     behind.map(|text| text.split("```sh\n").nth(1).unwrap().split("```").next().unwrap()).collect()
 }
 
@@ -28,23 +30,80 @@ fn without_times(text: &str) -> String {
     kept + rest
 }
 
-#[test]
-fn the_walks_of_the_readme_print_what_they_show() {
+/// Whether there is what a reader types into.
+fn has_shell() -> bool {
     let found = |program: &str| {
         let version = Command::new(program).arg("--version").stdout(Stdio::null()).status();
         version.is_ok_and(|status| status.success())
     };
-    if !found("bash") || !found("curl") {
+    let has_both = found("bash") && found("curl");
+    if !has_both {
         eprintln!("skipped: there is no bash or no curl on this machine");
+    }
+    has_both
+}
+
+fn readme() -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    std::fs::read_to_string(root.join("README.md")).unwrap()
+}
+
+#[test]
+fn three_nodes_go_on_without_the_one_that_dies() {
+    if !has_shell() {
         return;
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
-    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
-    let blocks = blocks(&readme);
+    let readme = readme();
+    let [walk] = blocks(&readme, NODES)[..] else { panic!("README.md has one walk of nodes") };
+    let folder = tempfile::tempdir().unwrap();
+    let mut script = walk.to_owned();
+    let first = 20_000 + u16::try_from(std::process::id() % 1_000).unwrap() * 10;
+    let mut free = (first..32_000).filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    let mut named = Vec::new();
+    for port in ["7878", "7879", "7880", "7101", "7102", "7103"] {
+        let other = free.next().unwrap().to_string();
+        script = script.replace(port, &other);
+        named.push((port, other));
+    }
+    let binary = Path::new(env!("CARGO_BIN_EXE_earmark")).parent().unwrap();
+    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
+    // Whatever happens, what it started ends with it.
+    let script = format!(
+        "trap 'kill -9 $(jobs -p)' EXIT\nexport EARMARK_SERVER=http://127.0.0.1:{}\n{script}",
+        named[0].1
+    );
+    let mut bash = Command::new("timeout");
+    bash.args(["60", "bash", "-euc", &script]).current_dir(folder.path()).env("PATH", path);
+    let ran = Ran::of(bash.output().unwrap()).ends(0);
+    let mut printed = ran.stdout;
+    for (port, other) in &named {
+        printed = printed.replace(other, port);
+    }
+    let shown: Vec<&str> = walk.lines().filter_map(|line| line.strip_prefix("#: ")).collect();
+    // A port of another length moves what stands behind it.
+    let words = |line: &str| {
+        let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        // How far another node is behind is as it happens to be.
+        words.pop_if(|last| line.contains(" voter ") && last.parse::<u64>().is_ok());
+        words
+    };
+    let printed: Vec<_> = printed.lines().map(words).collect();
+    assert_eq!(printed, shown.into_iter().map(words).collect::<Vec<_>>());
+    assert!(printed.len() >= 9, "{printed:?}");
+}
+
+#[test]
+fn the_walks_of_the_readme_print_what_they_show() {
+    if !has_shell() {
+        return;
+    }
+    let readme = readme();
+    let blocks = blocks(&readme, START);
     assert_eq!(blocks.len(), 2, "README.md has a walk of limits and a walk of credit");
     // A reader runs the second in the shell of the first.
     let walk = blocks.concat();
-    let server = Server::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::on(folder.path(), &[]);
     let script = walk.replace("127.0.0.1:7878", &server.address);
     assert_ne!(script, walk, "the address is in the first block");
     let ran = Ran::of(Command::new("bash").args(["-euc", &script]).output().unwrap()).ends(0);
