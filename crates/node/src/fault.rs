@@ -95,6 +95,18 @@ pub enum Fault {
         /// The first name in it that is not Earmark's.
         found: String,
     },
+    /// The folder is a data folder already.
+    #[error("{path} is the data folder of a node already. Name an empty or a new folder")]
+    Occupied {
+        /// The folder.
+        path: String,
+    },
+    /// What was under way cannot go on.
+    #[error("{why}")]
+    Stopped {
+        /// What happened, and what to do.
+        why: String,
+    },
     /// The journal cannot be used.
     #[error(transparent)]
     Journal(#[from] crate::journal::JournalError),

@@ -10,7 +10,7 @@ use crate::machine::offload;
 use crate::net::Listener;
 use crate::node::{NodeError, NodeOptions};
 use crate::peers::Peers;
-use crate::runtime::random;
+use crate::runtime::random_id;
 
 /// So long a node that has its folder looks for the cluster it is told to join. It need not find it: all the others
 /// may be down.
@@ -96,10 +96,6 @@ async fn listen(options: &NodeOptions) -> Result<Option<Box<dyn Listener>>, Node
     let Some(address) = &options.peer_listen else { return Ok(None) };
     let listener = options.net.listen(address.clone()).await;
     listener.map(Some).map_err(|source| NodeError::Listen { address: address.clone(), source })
-}
-
-fn random_id() -> u128 {
-    (u128::from(random()) << 64) | u128::from(random())
 }
 
 /// Asks the nodes to join which cluster they belong to.

@@ -1,5 +1,6 @@
 //! The Book as a node: its commands in a log on disk, replicated where there are several nodes.
 
+mod backup;
 mod batch;
 mod clock;
 mod disk;
@@ -26,6 +27,7 @@ mod snapshot;
 mod types;
 mod vote;
 
+pub use backup::{Backup, recover};
 pub use disk::{Disk, DiskFile, RealDisk};
 pub use failure::Failure;
 pub use fault::{Fault, Operation};

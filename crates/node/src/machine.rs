@@ -97,7 +97,7 @@ impl Shelf {
     }
 
     /// Everything at one place of the log. Cheap: the Book is shared until it changes.
-    fn freeze(&self) -> (Header, Frozen) {
+    pub(crate) fn freeze(&self) -> (Header, Frozen) {
         let mut state = self.lock();
         let header = Header {
             applied: state.applied,
@@ -105,7 +105,6 @@ impl Shelf {
             ids: state.ids.clone(),
             journal: self.journal.position(),
         };
-        self.since_snapshot.store(0, Ordering::Relaxed);
         (header, state.book.freeze())
     }
 
@@ -220,6 +219,7 @@ impl RaftStateMachine<Types> for Machine {
 
     async fn get_snapshot_builder(&mut self) -> Builder {
         let (header, frozen) = self.shelf.freeze();
+        self.shelf.since_snapshot.store(0, Ordering::Relaxed);
         Builder { shelf: Arc::clone(&self.shelf), frozen: Some((header, frozen)) }
     }
 

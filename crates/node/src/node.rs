@@ -1,5 +1,6 @@
 //! A node: everything above, put together.
 
+mod backup;
 mod cluster;
 
 use std::collections::BTreeMap;
@@ -153,6 +154,7 @@ pub struct Node {
     address: Option<String>,
     stop: watch::Sender<bool>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
+    journal_segment_bytes: u64,
 }
 
 impl Node {
@@ -197,7 +199,7 @@ impl Node {
             let begun = proposer.raft.initialize(members).await;
             begun.map_err(|error| NodeError::Raft(error.to_string()))?;
         }
-        let node = Node::assemble((identity, led), proposer, log, address, options.queue_max);
+        let node = Node::assemble((identity, led), proposer, log, address, &options);
         node.serve(listener);
         node.keep_house(options.snapshot_bytes);
         node.join(options.join, member);
@@ -209,20 +211,31 @@ impl Node {
         proposer: Proposer,
         log: LogStore,
         address: Option<String>,
-        queue_max: usize,
+        options: &NodeOptions,
     ) -> Node {
         let changing = Arc::default();
         let members = Members { proposer: proposer.clone(), cluster: identity.cluster, changing };
         let keeper = Arc::new(NodeKeeper {
             proposer: proposer.clone(),
             reads: Reads::start(proposer.clone(), led),
-            submitter: Submitter::start(NodeLedger(proposer.clone()), queue_max),
+            submitter: Submitter::start(NodeLedger(proposer.clone()), options.queue_max),
             is_stopped: AtomicBool::new(false),
         });
         let backend = Arc::new(BookBackend::new(Arc::clone(&keeper)));
         let (stop, _) = watch::channel(false);
-        let tasks = Mutex::default();
-        Node { identity, proposer, members, keeper, backend, log, address, stop, tasks }
+        let (tasks, journal_segment_bytes) = (Mutex::default(), options.journal_segment_bytes);
+        Node {
+            identity,
+            proposer,
+            members,
+            keeper,
+            backend,
+            log,
+            address,
+            stop,
+            tasks,
+            journal_segment_bytes,
+        }
     }
 
     /// The backend to serve from.

@@ -22,6 +22,11 @@ pub(crate) fn random() -> u64 {
     Random.next_u64()
 }
 
+/// A random number that nobody else draws.
+pub(crate) fn random_id() -> u128 {
+    (u128::from(random()) << 64) | u128::from(random())
+}
+
 /// Randomness that was chosen for this thread, or that of the machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Random;

@@ -329,3 +329,34 @@ fn name(header: &Header) -> String {
     let (term, index) = header.applied.map_or((0, 0), |id| (id.leader_id.term, id.index));
     format!("{FOLDER}/{index:020}-{term:020}.snapshot")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::RealDisk;
+    use earmark_core::Config;
+    use openraft::CommittedLeaderId;
+
+    fn header(index: u64) -> Header {
+        let applied = Some(LogId::new(CommittedLeaderId::new(1, 1), index));
+        Header { applied, ..Header::default() }
+    }
+
+    /// A node was making a snapshot when a newer one arrived from the leader. When it was done it put its own, older
+    /// one in the place of that, although the log held nothing any more of what was between them.
+    #[test]
+    fn a_snapshot_that_was_overtaken_does_not_replace_the_newer_one() -> Result<(), Box<dyn std::error::Error>>
+    {
+        let folder = tempfile::TempDir::new()?;
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder.path())?);
+        let (snapshots, _) = Snapshots::open(Arc::clone(&disk), 7, 0)?;
+        let frozen = Book::new(Config::default(), 0).freeze();
+        snapshots.write(header(500), &frozen)?;
+        snapshots.write(header(100), &frozen)?;
+        assert_eq!(snapshots.current().map(|saved| saved.header), Some(header(500)));
+        assert_eq!(*snapshots.covered().borrow(), Some(500));
+        let (_, found) = Snapshots::open(disk, 7, 0)?;
+        assert_eq!(found.map(|(header, _)| header), Some(header(500)));
+        Ok(())
+    }
+}

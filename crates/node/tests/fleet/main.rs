@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod backup;
 mod catch_up;
 mod damage;
 mod exactly_once;

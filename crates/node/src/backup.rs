@@ -1,0 +1,109 @@
+//! Everything a node has, as the data folder of a new cluster.
+//!
+//! A copy of a node's files is no backup: put back into its cluster it has forgotten votes and entries that the others
+//! count on. So a backup belongs to a cluster of its own, which begins with one node and with all that was there: the
+//! state at one place of the log, and the journal up to there. It has no log.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use earmark_core::Frozen;
+use openraft::storage::RaftStateMachine;
+use openraft::{Membership, RaftLogReader, StoredMembership, Vote};
+
+use crate::disk::Disk;
+use crate::failure::Failure;
+use crate::fault::Fault;
+use crate::identity::{Expected, Folder, Identity};
+use crate::journal::{Journal, JournalOptions, JournalPosition};
+use crate::log::{LogStore, Options as LogOptions};
+use crate::machine::{Machine, Shelf};
+use crate::runtime::random_id;
+use crate::snapshot::{Header, Snapshots};
+use crate::types::Member;
+use crate::vote::VoteFile;
+
+/// The node that a backup is the folder of.
+const NODE: u64 = 1;
+/// So many entries are replayed at a time.
+const ENTRIES: u64 = 256;
+
+/// What was written.
+#[derive(Clone, Copy, Debug)]
+pub struct Backup {
+    /// Whose folder it is.
+    pub identity: Identity,
+    /// The last entry of the log that is in it.
+    pub index: Option<u64>,
+    /// How much of the journal is in it.
+    pub journal: JournalPosition,
+}
+
+/// Writes the folder. Until it is whole it is no data folder, and can be written anew.
+pub(crate) fn write_out(
+    shelf: &Shelf,
+    (header, frozen): (Header, Frozen),
+    target: &Arc<dyn Disk>,
+    journal_segment_bytes: u64,
+) -> Result<Backup, Fault> {
+    let (folder, _lock) = Folder::take(&**target, Expected::default())?;
+    if let Folder::Made(_) = folder {
+        return Err(Fault::Occupied { path: target.show("") });
+    }
+    let (cluster, incarnation) = (random_id(), random_id());
+    let identity = Identity { cluster, node: NODE, incarnation, is_founder: true };
+    let alone = BTreeMap::from([(NODE, Member { address: String::new(), incarnation })]);
+    let membership = Membership::new(vec![BTreeSet::from([NODE])], alone);
+    let at = (*header.membership.log_id()).or(header.applied);
+    let term = header.applied.map_or(0, |id| id.leader_id.term);
+    let index = header.applied.map(|id| id.index);
+    let journal = header.journal;
+    let ids = BTreeSet::from([NODE]);
+    let header = Header { membership: StoredMembership::new(at, membership), ids, ..header };
+    identity.format(&**target, |disk| {
+        LogStore::create(disk, cluster)?;
+        // What comes next is of a later term than anything in the snapshot.
+        VoteFile::open(disk, cluster)?.0.save(Vote::new(term, NODE))?;
+        let options = JournalOptions { segment_bytes: journal_segment_bytes, ..JournalOptions::new(cluster) };
+        let copy = Journal::open(Arc::clone(target), options, None)?;
+        for chunk in shelf.journal.read_stream(1, journal) {
+            copy.import(&chunk?)?;
+        }
+        copy.finish_import(journal)?;
+        Snapshots::open(Arc::clone(target), cluster, 0)?.0.write(header, &frozen)?;
+        Ok(())
+    })?;
+    Ok(Backup { identity, index, journal })
+}
+
+/// Makes the data folder of a new cluster from that of a node which is not running, with every entry of its log. For
+/// when the majority of a cluster is lost for good, or to restore a copy of a folder.
+///
+/// # Errors
+/// When a folder cannot be used, or an entry cannot be applied.
+pub async fn recover(source: Arc<dyn Disk>, target: Arc<dyn Disk>) -> Result<Backup, Fault> {
+    let (folder, _lock) = Folder::take(&*source, Expected::default())?;
+    let Folder::Made(Identity { cluster, .. }) = folder else {
+        return Err(Fault::Missing { path: source.show("identity") });
+    };
+    let failure = Failure::default();
+    let mut log =
+        LogStore::open(Arc::clone(&source), cluster, LogOptions::default(), failure.clone()).await?;
+    let options = JournalOptions::new(cluster);
+    let shelf = Arc::new(Shelf::open(source, options, log.purged(), failure.clone())?);
+    let mut machine = Machine::new(Arc::clone(&shelf));
+    let stopped = |error: &dyn std::fmt::Display| Fault::Stopped {
+        why: failure.get().map_or_else(|| error.to_string(), str::to_owned),
+    };
+    loop {
+        let next = shelf.lock().applied.map_or(0, |id| id.index.saturating_add(1));
+        let entries = log.try_get_log_entries(next..next.saturating_add(ENTRIES)).await;
+        let entries = entries.map_err(|error| stopped(&error))?;
+        if entries.is_empty() {
+            break;
+        }
+        machine.apply(entries).await.map_err(|error| stopped(&error))?;
+    }
+    let frozen = shelf.freeze();
+    write_out(&shelf, frozen, &target, options.segment_bytes)
+}
