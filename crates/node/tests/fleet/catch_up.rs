@@ -175,7 +175,8 @@ async fn a_node_whose_power_goes_at_any_moment_of_an_installation_can_be_started
     let left = fleet.seats[&away].disk.copy();
     let mut installed = 0;
     for changes in 0..90 {
-        let disk: SimDisk = left.copy();
+        // Work on the disk takes its time, so that what is done beside it can overtake it.
+        let disk: SimDisk = left.copy().with_latency(changes, TIMING.heartbeat / 4);
         fleet.seats.get_mut(&away).unwrap().disk = disk.clone();
         disk.cut_power_after(changes);
         if fleet.try_start(away).await.is_ok() {
