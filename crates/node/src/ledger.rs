@@ -66,6 +66,13 @@ impl Proposer {
         Some(Target { id, address: member.address.clone(), incarnation: member.incarnation })
     }
 
+    /// Waits until somebody else leads: a leader that cannot be reached may never answer.
+    pub(crate) async fn led_by_another(&self, leader: u64) {
+        let is_another = |now: Option<u64>| now.is_some_and(|now| now != leader);
+        // A node that has stopped hears of no leader any more, and that is the end as well.
+        _ = self.raft.metrics().wait_for(|metrics| is_another(metrics.current_leader)).await;
+    }
+
     /// Whether this node takes part no longer.
     pub(crate) fn has_stopped(&self) -> bool {
         self.raft.metrics().borrow().running_state.is_err()
@@ -136,7 +143,13 @@ impl NodeLedger {
         let outcomes = match leader {
             Some(leader) if leader.id == node.id => node.propose(batch).await?.1,
             Some(leader) => {
-                let submitted = node.peers.submit(&leader, batch).await.map_err(|error| match error {
+                let submitted = tokio::select! {
+                    submitted = node.peers.submit(&leader, batch) => submitted,
+                    () = node.led_by_another(leader.id) => {
+                        return Err(ProposeError::Unknown("another node leads now".into()));
+                    }
+                };
+                let submitted = submitted.map_err(|error| match error {
                     SubmitError::NotTaken(message) => ProposeError::NotTaken(message),
                     SubmitError::Unknown(message) => ProposeError::Unknown(message),
                 });

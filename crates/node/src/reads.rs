@@ -68,7 +68,10 @@ impl Reads {
             let asked = async {
                 match node.leader() {
                     Some(leader) if leader.id == node.id => self.confirm().await,
-                    Some(leader) => node.peers.read_index(&leader).await,
+                    Some(leader) => tokio::select! {
+                        read = node.peers.read_index(&leader) => read,
+                        () = node.led_by_another(leader.id) => Err("another node leads now".into()),
+                    },
                     None => Err("no node leads now".into()),
                 }
             };

@@ -96,6 +96,26 @@ async fn a_follower_that_is_cut_off_fails_in_time_and_the_others_go_on() {
     fleet.agree().await;
 }
 
+/// A follower that had passed a request on waited for the answer of its leader until the deadline, and all its other
+/// requests behind that one, although a new leader had been elected long before.
+#[tokio::test(start_paused = true)]
+async fn what_was_passed_on_to_a_leader_that_is_gone_is_passed_on_to_the_next_one() {
+    for _ in 0..3 {
+        let fleet = opened(3).await;
+        let follower = fleet.follower().await;
+        fleet.isolate(fleet.leader().await);
+        let desk = fleet.desk(follower);
+        let started = Instant::now();
+        let (_, usage) = tokio::join!(desk.admit(&[("rpm", 2)]), desk.usage("rpm"));
+        assert!(usage.reserved <= 2);
+        assert!(started.elapsed() < TIMING.deadline, "{:?}", started.elapsed());
+        assert_eq!(desk.usage("rpm").await.reserved, 2);
+        fleet.net.heal();
+        fleet.leader().await;
+        fleet.agree().await;
+    }
+}
+
 /// Two of five may be away.
 #[tokio::test(start_paused = true)]
 async fn a_minority_may_be_away() {
