@@ -26,6 +26,8 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// What a node is answered that was taken out of the cluster.
 pub(crate) const REMOVED: tonic::Code = tonic::Code::PermissionDenied;
 const CONNECT: Duration = Duration::from_secs(1);
+/// Longer than anything takes.
+const GIVEN_UP: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A client of one node.
 pub(crate) type Client = PeerServiceClient<Channel>;
@@ -199,6 +201,9 @@ fn channel(net: &Arc<dyn Net>, address: &str) -> Channel {
         .connect_timeout(CONNECT)
         .http2_keep_alive_interval(Duration::from_secs(5))
         .keep_alive_timeout(Duration::from_secs(5))
+        // Calls that were given up are remembered for late answers. How many of them is bounded anyway; a time would be
+        // by the machine's own clock, and no simulation could be run twice.
+        .http2_reset_stream_duration(GIVEN_UP)
         .initial_stream_window_size(4 << 20)
         .initial_connection_window_size(8 << 20)
         .connect_with_connector_lazy(connector)

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use earmark_admission::TimeSource;
 use earmark_node::{Connection, Eventually, Listener, LogOptions, Net, Node, NodeOptions, Timing};
+use tokio::io::BufWriter;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -17,6 +18,7 @@ use crate::support::disk::SimDisk;
 /// When every simulation begins, in microseconds since 1970.
 pub const BEGIN_US: u64 = 1_700_000_000_000_000;
 const PORT: u16 = 7000;
+const MESSAGE_BYTES: usize = 1 << 20;
 
 /// Quick nodes, so that much happens in little simulated time.
 pub const TIMING: Timing = Timing {
@@ -134,7 +136,7 @@ struct SimNet;
 
 impl Net for SimNet {
     fn connect(&self, address: String) -> Eventually<io::Result<Connection>> {
-        Box::pin(async move { Ok(Connection::new(turmoil::net::TcpStream::connect(address).await?)) })
+        Box::pin(async move { Ok(whole(turmoil::net::TcpStream::connect(address).await?)) })
     }
 
     fn listen(&self, address: String) -> Eventually<io::Result<Box<dyn Listener>>> {
@@ -145,6 +147,12 @@ impl Net for SimNet {
     }
 }
 
+/// A connection that sends what is flushed together as one message. Responses carry the real date, whose length
+/// varies when it is compressed; how much fits into one write, and with that the number of messages, would vary too.
+fn whole(stream: turmoil::net::TcpStream) -> Connection {
+    Connection::new(BufWriter::with_capacity(MESSAGE_BYTES, stream))
+}
+
 struct SimListener {
     listener: turmoil::net::TcpListener,
     address: String,
@@ -152,7 +160,7 @@ struct SimListener {
 
 impl Listener for SimListener {
     fn accept(&mut self) -> Pin<Box<dyn Future<Output = io::Result<Connection>> + Send + '_>> {
-        Box::pin(async { Ok(Connection::new(self.listener.accept().await?.0)) })
+        Box::pin(async { Ok(whole(self.listener.accept().await?.0)) })
     }
 
     fn address(&self) -> String {
