@@ -5,6 +5,7 @@
 
 mod api;
 mod grpc;
+mod plant;
 mod python;
 mod run;
 mod served;
@@ -14,6 +15,7 @@ mod verify;
 
 use std::process::ExitCode;
 
+use plant::Plant;
 use run::Failure;
 
 const HELP: &str = "\
@@ -24,6 +26,7 @@ The chores of this repository.
   cargo xtask api                 only the server against its own OpenAPI document
   cargo xtask grpc                only the server asked over gRPC by a client in Python
   cargo xtask soak [--minutes N]  the long versions of the random tests, 10 minutes by default
+  cargo xtask plant [BUG] [--search]  bugs put into a copy of the tree, which the simulation must find
   cargo xtask help                this text
 
 Examples:
@@ -33,6 +36,7 @@ Examples:
   cargo xtask api
   cargo xtask grpc
   cargo xtask soak --minutes 60
+  cargo xtask plant stale-leader
 ";
 
 #[derive(Debug, PartialEq, Eq)]
@@ -42,6 +46,7 @@ enum Chore {
     Api,
     Grpc,
     Soak { minutes: u64 },
+    Plant(Plant),
     Help,
 }
 
@@ -59,9 +64,15 @@ fn parse(args: &[&str]) -> Result<Chore, Failure> {
                 soak::MINUTES_MAX
             ))),
         },
+        ["plant"] => Ok(Chore::Plant(Plant { only: None, search: false })),
+        ["plant", "--search"] => Ok(Chore::Plant(Plant { only: None, search: true })),
+        ["plant", bug] if !bug.starts_with('-') => {
+            Ok(Chore::Plant(Plant { only: Some((*bug).into()), search: false }))
+        }
+        ["plant", bug, "--search"] => Ok(Chore::Plant(Plant { only: Some((*bug).into()), search: true })),
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Chore::Help),
         _ => Err(Failure::Usage(format!(
-            "found {:?}, allowed are verify, tidy, api, grpc, soak [--minutes N] and help",
+            "found {:?}, allowed are verify, tidy, api, grpc, soak [--minutes N], plant [BUG] and help",
             args.join(" ")
         ))),
     }
@@ -76,6 +87,7 @@ fn main() -> ExitCode {
         Chore::Api => python::prepare().and_then(|()| api::check()),
         Chore::Grpc => python::prepare().and_then(|()| grpc::check()),
         Chore::Soak { minutes } => soak::soak(minutes),
+        Chore::Plant(what) => plant::plant(&what),
         Chore::Help => {
             print!("{HELP}");
             Ok(())
@@ -103,6 +115,8 @@ mod tests {
             (&["grpc"], Chore::Grpc),
             (&["soak"], Chore::Soak { minutes: 10 }),
             (&["soak", "--minutes", "1"], Chore::Soak { minutes: 1 }),
+            (&["plant"], Chore::Plant(Plant { only: None, search: false })),
+            (&["plant", "x", "--search"], Chore::Plant(Plant { only: Some("x".into()), search: true })),
             (&["soak", "--help"], Chore::Help),
             (&["help"], Chore::Help),
             (&[], Chore::Help),
@@ -116,11 +130,11 @@ mod tests {
         for (args, message) in [
             (
                 &["verfy"][..],
-                "found \"verfy\", allowed are verify, tidy, api, grpc, soak [--minutes N] and help",
+                "found \"verfy\", allowed are verify, tidy, api, grpc, soak [--minutes N], plant [BUG] and help",
             ),
             (
                 &["verify", "--fast"],
-                "found \"verify --fast\", allowed are verify, tidy, api, grpc, soak [--minutes N] and help",
+                "found \"verify --fast\", allowed are verify, tidy, api, grpc, soak [--minutes N], plant [BUG] and help",
             ),
             (&["soak", "--minutes", "0"], "--minutes: found \"0\", allowed are 1 to 10080"),
             (&["soak", "--minutes", "ten"], "--minutes: found \"ten\", allowed are 1 to 10080"),

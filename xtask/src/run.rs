@@ -27,6 +27,8 @@ pub(crate) enum Failure {
     Untidy { violations: usize },
     /// These lines of `git status` came or went while `verify` ran.
     WorkTreeChanged(Vec<String>),
+    /// The simulation did not find these bugs, which were planted.
+    NotFound(Vec<String>),
     /// A step of `verify` failed.
     Step { name: &'static str, source: Box<Failure> },
 }
@@ -45,6 +47,7 @@ impl fmt::Display for Failure {
             Failure::WorkTreeChanged(lines) => {
                 write!(f, "the work tree changed, though verify only reads: {}", lines.join(", "))
             }
+            Failure::NotFound(names) => write!(f, "planted and not found: {}", names.join(", ")),
             Failure::Step { name, source } => write!(f, "verify failed at {name}: {source}"),
         }
     }

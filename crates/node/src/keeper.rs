@@ -64,8 +64,7 @@ impl Keeper for NodeKeeper {
             let view = |entry: &crate::journal::JournalEntry| {
                 entry_view(&state.book, entry.number, &entry.record, (id, &name))
             };
-            let next = records.last().map(|entry| entry.number).filter(|_| has_more);
-            Ok(EntryPage { entries: records.iter().filter_map(view).collect(), next })
+            Ok(EntryPage::of(records.iter().filter_map(view), has_more))
         });
         read.await.map_err(failed)
     }

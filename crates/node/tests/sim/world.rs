@@ -68,22 +68,32 @@ pub fn simulate(seed: u64, nodes: u64, steps: u64) -> Digest {
     world.digest()
 }
 
-/// Kills the node that leads as soon as something was acknowledged, starts it at once, and reads there.
+/// Kills the node that leads as soon as something was acknowledged, starts it at once, and reads by way of the others,
+/// which have not heard yet that it was committed.
 pub fn start_leader_again(seed: u64) {
     let mut random = Random::new(seed);
     let size =
         Size { segment_bytes: 1 << 20, cache_bytes: 1 << 20, snapshot_bytes: 1 << 30, keep_entries: 100 };
-    let mut world = World::new(seed, 3, 1, size, &mut random);
+    let mut world = World::new(seed, 5, 1, size, &mut random);
     world.begin();
     let hall = world.hall();
     let phase = Rc::new(Cell::new(None));
     let its_phase = Rc::clone(&phase);
-    let mut caller = Caller { hall, name: "reader".into(), random };
+    let caller = move |name: String| Caller { hall: hall.clone(), name, random: random.clone() };
     world.sim.client("callers", async move {
-        caller.set_up().await;
+        caller("founder".into()).set_up().await;
         its_phase.set(Some(Phase::Over));
-        while !caller.read_balance(0, 0).await {
-            tokio::time::sleep(TICK).await;
+        let mut tasks = Vec::new();
+        for node in 1..5 {
+            let mut caller = caller(format!("r{node}"));
+            tasks.push(tokio::task::spawn_local(async move {
+                while !caller.read_balance(node, 0).await {
+                    tokio::time::sleep(TICK).await;
+                }
+            }));
+        }
+        for task in tasks {
+            task.await?;
         }
         Ok(())
     });

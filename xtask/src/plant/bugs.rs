@@ -1,0 +1,172 @@
+//! Bugs that the simulation must find, as changes of the source.
+
+/// One bug.
+pub(crate) struct Bug {
+    pub(crate) name: &'static str,
+    /// What it does wrong.
+    pub(crate) what: &'static str,
+    pub(crate) edits: &'static [Edit],
+    /// The test that finds it, and its seed.
+    pub(crate) test: &'static str,
+    pub(crate) seed: u64,
+}
+
+/// One change of one file. The text is there exactly once.
+pub(crate) struct Edit {
+    pub(crate) path: &'static str,
+    pub(crate) from: &'static str,
+    pub(crate) to: &'static str,
+}
+
+/// The Book can be told not to look for copies.
+const LET_CORE: Edit = Edit {
+    path: "crates/core/src/lib.rs",
+    from: "pub use book::*;",
+    to: "thread_local! { pub static DEDUPE: std::cell::Cell<bool> = const { std::cell::Cell::new(true) }; }\npub use book::*;",
+};
+/// Then it takes a copy of a write for the next one.
+const LET_SEQUENCE: Edit = Edit {
+    path: "crates/core/src/sequence.rs",
+    from: "            Some(kept) if kept.content == content => Verdict::Committed(&kept.result),",
+    to: "            Some(kept) if kept.content == content && crate::DEDUPE.get() => Verdict::Committed(&kept.result),\n            Some(kept) if kept.content == content => Verdict::Next(Turn { hash, stream }),",
+};
+/// The state machine knows whose it is, and whether it has applied anything.
+const LET_STRUCT: Edit = Edit {
+    path: "crates/node/src/machine.rs",
+    from: "pub struct Machine {\n",
+    to: "pub struct Machine {\n    pub(crate) id: u64,\n    is_first: bool,\n",
+};
+/// It does not, at first.
+const LET_NEW: Edit = Edit {
+    path: "crates/node/src/machine.rs",
+    from: "        Machine { shelf, reader: Reader::default() }",
+    to: "        Machine { id: 0, is_first: true, shelf, reader: Reader::default() }",
+};
+/// A node tells it.
+const LET_NODE: Edit = Edit {
+    path: "crates/node/src/node.rs",
+    from: "        let machine = Machine::new(Arc::clone(&shelf));",
+    to: "        let mut machine = Machine::new(Arc::clone(&shelf));\n        machine.id = id;",
+};
+
+pub(crate) const BUGS: [Bug; 8] = [
+    Bug {
+        name: "ack-before-fsync",
+        what: "an append is acknowledged before it is on disk",
+        edits: &[Edit {
+            path: "crates/node/src/log/files.rs",
+            from: "        sync_file(&*self.disk, &*tail.file, tail.first)?;",
+            to: "",
+        }],
+        test: "three_nodes",
+        seed: 10_451_216_379_200_822_465,
+    },
+    Bug {
+        name: "dedupe-on-leader",
+        what: "a write that is in the log twice is recognised by the leader, and not by the others",
+        edits: &[
+            LET_CORE,
+            LET_SEQUENCE,
+            LET_STRUCT,
+            LET_NEW,
+            LET_NODE,
+            Edit {
+                path: "crates/node/src/machine.rs",
+                from: "        let index = entry.log_id.index;",
+                to: "        let index = entry.log_id.index;\n        earmark_core::DEDUPE.set(entry.log_id.leader_id.node_id == self.id);",
+            },
+        ],
+        test: "three_nodes",
+        seed: 10_451_216_379_200_822_465,
+    },
+    Bug {
+        name: "forget-vote",
+        what: "a node that starts has forgotten whom it voted for",
+        edits: &[Edit {
+            path: "crates/node/src/log.rs",
+            from: "        Ok(LogStore { reader, queue, vote: Arc::new(Mutex::new(vote)), ground })",
+            to: "        let _ = vote;\n        Ok(LogStore { reader, queue, vote: Arc::new(Mutex::new(None)), ground })",
+        }],
+        test: "three_nodes",
+        seed: 17_911_839_290_282_890_590,
+    },
+    Bug {
+        name: "apply-twice",
+        what: "a node that starts applies its first entry twice, and trusts the log to hold no copies",
+        edits: &[
+            LET_CORE,
+            LET_SEQUENCE,
+            LET_STRUCT,
+            LET_NEW,
+            LET_NODE,
+            Edit {
+                path: "crates/node/src/machine.rs",
+                from: "                let applied = self.reader.apply(&mut state.book, index, &batch);",
+                to: "                let applied = self.reader.apply(&mut state.book, index, &batch);\n                if std::mem::take(&mut self.is_first) {\n                    earmark_core::DEDUPE.set(false);\n                    let _ = self.reader.apply(&mut state.book, index, &batch);\n                    earmark_core::DEDUPE.set(true);\n                }",
+            },
+        ],
+        test: "three_nodes",
+        seed: 14_072_917_602_864_530_048,
+    },
+    Bug {
+        name: "local-clock",
+        what: "entries are applied at the time of the node's own clock, and not at that of the entry",
+        edits: &[
+            Edit {
+                path: "crates/node/src/machine.rs",
+                from: "pub struct Machine {\n",
+                to: "pub struct Machine {\n    pub(crate) clock: Option<Arc<crate::clock::NodeClock>>,\n",
+            },
+            Edit {
+                path: "crates/node/src/machine.rs",
+                from: "        Machine { shelf, reader: Reader::default() }",
+                to: "        Machine { clock: None, shelf, reader: Reader::default() }",
+            },
+            Edit {
+                path: "crates/node/src/machine.rs",
+                from: "                let applied = self.reader.apply(&mut state.book, index, &batch);",
+                to: "                let mut bytes = batch.0.to_vec();\n                if let Some(clock) = &self.clock {\n                    let wall = clock.now(state.book.time()).wall;\n                    bytes[1..9].copy_from_slice(&wall.get().to_le_bytes());\n                }\n                let batch = crate::types::Batch(bytes.into());\n                let applied = self.reader.apply(&mut state.book, index, &batch);",
+            },
+            Edit {
+                path: "crates/node/src/node.rs",
+                from: "        let machine = Machine::new(Arc::clone(&shelf));",
+                to: "        let mut machine = Machine::new(Arc::clone(&shelf));\n        machine.clock = Some(Arc::clone(&clock));",
+            },
+        ],
+        test: "three_nodes",
+        seed: 10_451_216_379_200_822_465,
+    },
+    Bug {
+        name: "stale-leader",
+        what: "a leader answers reads without asking whether it still leads",
+        edits: &[Edit {
+            path: "crates/node/src/reads.rs",
+            from: "    match timeout(node.deadline, node.raft.get_read_log_id()).await {",
+            to: "    let applied = node.raft.metrics().borrow().last_applied;\n    match timeout(node.deadline, async { Ok::<_, String>((applied, ())) }).await {",
+        }],
+        test: "three_nodes",
+        seed: 13_757_245_211_066_428_519,
+    },
+    Bug {
+        name: "leader-again",
+        what: "a leader that starts again in its own term answers reads before it has committed what it had",
+        edits: &[Edit {
+            path: "crates/node/src/reads.rs",
+            from: "let index = read.map(|id| id.index).max(led);",
+            to: "let index = read.map(|id| id.index).max(led.filter(|_| false));",
+        }],
+        test: "starts_again",
+        seed: 0,
+    },
+    Bug {
+        name: "early-follower",
+        what: "a follower answers reads before it has applied what the leader told it to wait for",
+        edits: &[Edit {
+            path: "crates/node/src/reads.rs",
+            from: "                            node.shelf.applied(index).await;",
+            to: "                            let _ = index;",
+        }],
+        test: "three_nodes",
+        seed: 13_757_245_211_066_428_519,
+    },
+];
