@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use earmark_admission::{Amount, Backend, Cluster, PutLimitRequest, ReserveAnswer, ReserveRequest};
 use earmark_core::{Definition, Kind, LeaseId, LimitKey, NamespaceName, Overage, UnixMs};
-use earmark_node::{Disk, Node, NodeBackend, NodeOptions, RealDisk};
+use earmark_node::{Disk, Fault, Node, NodeBackend, NodeError, NodeOptions, RealDisk};
 
 const SECONDS: u64 = 5;
 const LIMITS: usize = 4;
@@ -55,6 +55,7 @@ async fn caller(backend: Arc<NodeBackend>, batch: usize, number: u128, until: In
 
 /// The median of so many appends that are synced, one after the other.
 fn fsync_us(folder: &std::path::Path) -> u64 {
+    std::fs::create_dir_all(folder).unwrap();
     let disk = RealDisk::new(folder).unwrap();
     let file = disk.open("fsync", true).unwrap();
     let mut micros: Vec<u64> = (0..500_u64)
@@ -71,7 +72,13 @@ fn fsync_us(folder: &std::path::Path) -> u64 {
 
 async fn open(folder: &std::path::Path) -> Node {
     let disk = Arc::new(RealDisk::new(folder).unwrap());
-    let node = Node::open(NodeOptions::new(disk)).await.unwrap();
+    // A folder is free again once the last of its former node is gone.
+    let node = loop {
+        match Node::open(NodeOptions::new(Arc::clone(&disk) as _)).await {
+            Err(NodeError::Fault(Fault::InUse { .. })) => tokio::time::sleep(Duration::from_millis(5)).await,
+            opened => break opened.unwrap(),
+        }
+    };
     while node.status().leader.is_none() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
