@@ -1,7 +1,8 @@
 //! `earmark`: the server, its clients and a benchmark, in one binary.
 //!
-//! `serve` puts a Book behind the HTTP server: that of a node, which keeps it on disk, or one in memory. The other commands are clients of it and know nothing but the
-//! contract. `bench` measures the same job in process and over HTTP.
+//! `serve` puts a Book behind the HTTP server: that of a node, which keeps it on disk, or one in memory. `recover` makes
+//! a folder from that of a lost node. The other commands are clients of the server and know nothing but the contract.
+//! `bench` measures the same job in process and over HTTP.
 
 mod amount;
 mod bench;
@@ -13,6 +14,7 @@ mod failure;
 mod limits;
 mod logs;
 mod output;
+mod recover;
 mod reserve;
 mod serve;
 mod write;
@@ -72,6 +74,9 @@ enum Command {
     /// Show the nodes of a cluster, add one and remove one
     #[command(subcommand, after_help = cluster::HELP)]
     Cluster(cluster::ClusterCommand),
+    /// Make the data folder of a new cluster from that of a node which does not run
+    #[command(after_help = recover::HELP)]
+    Recover(recover::RecoverArgs),
     /// Measure how many reserves a second there are
     #[command(after_help = bench::HELP)]
     Bench(bench::BenchArgs),
@@ -88,6 +93,7 @@ impl Command {
             Command::Balance(args) => credit::balance(args),
             Command::Audit(args) => credit::audit(args),
             Command::Cluster(command) => cluster::run(command),
+            Command::Recover(args) => recover::run(args),
             Command::Bench(args) => bench::run(args),
         }
     }
@@ -103,6 +109,7 @@ impl Command {
             Command::Balance(args) => args.client.json,
             Command::Audit(args) => args.client.json,
             Command::Cluster(command) => command.client().json,
+            Command::Recover(args) => args.json,
             Command::Bench(args) => args.json,
         }
     }

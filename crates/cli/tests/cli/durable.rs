@@ -31,6 +31,28 @@ fn free() -> String {
 }
 
 #[test]
+fn what_is_left_of_a_lost_cluster_begins_a_new_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (old, new) = (folder.path().join("old"), folder.path().join("new"));
+    let server = Server::on(&old, &[]);
+    server.line(PUT).ends(0);
+    server.line("reserve --key a=5").ends(0);
+    let paths = ["recover", "--from", old.to_str().unwrap(), "--to", new.to_str().unwrap(), "--json"];
+    let refused = run(&paths).ends(2);
+    assert!(refused.stderr.contains("in use by another process"), "{}", refused.stderr);
+    assert!(!new.exists());
+    server.kill();
+
+    assert_eq!(run(&paths).ends(0).json()["node_id"], 1);
+    let again = run(&paths).ends(2);
+    assert!(again.stderr.contains("new"), "{}", again.stderr);
+    let server = Server::on(&new, &[]);
+    assert_eq!(server.line("limits get a --json").ends(0).json()["usage"]["reserved"], 5);
+    let missing = run(&["recover", "--from", "nowhere", "--to", "anywhere"]).ends(2);
+    assert!(missing.stderr.contains("--from: nowhere is no folder"), "{}", missing.stderr);
+}
+
+#[test]
 fn what_was_acknowledged_survives_a_stop_and_a_kill() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("new/data");

@@ -1,0 +1,63 @@
+//! `earmark recover`: the data folder of a new cluster, from that of a node which does not run.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use earmark_node::{NodeError, RealDisk};
+use serde_json::json;
+
+use crate::failure::{Done, Failure};
+use crate::output;
+use crate::serve::runtime;
+
+pub(crate) const HELP: &str = "\
+The folder it reads is left as it is but for what a start would do to it too. What it writes begins a cluster of
+its own with one node, to which others can be added; the page docs/operating.md says when to do this.
+
+Examples:
+  earmark recover --from ./n2 --to ./new
+  earmark serve --data ./new";
+
+#[derive(Args, Debug)]
+pub(crate) struct RecoverArgs {
+    /// The data folder of a node that does not run, or a copy of one
+    #[arg(long, value_name = "DIR")]
+    from: PathBuf,
+    /// Where the new folder goes; it must be empty, or not be there
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+pub(crate) fn run(args: &RecoverArgs) -> Result<Done, Failure> {
+    if !args.from.is_dir() {
+        return Err(Failure::Usage(format!("--from: {} is no folder", args.from.display())));
+    }
+    let disk = |path: &Path| {
+        let disk = RealDisk::new(path);
+        disk.map(Arc::new).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
+    };
+    let recovered = earmark_node::recover(disk(&args.from)?, disk(&args.to)?);
+    let made = runtime()?.block_on(recovered).map_err(NodeError::from)?;
+    let (cluster, node) = (format!("{:032x}", made.identity.cluster), made.identity.node);
+    if args.json {
+        output::print_json(&json!({
+            "cluster_id": cluster,
+            "node_id": node,
+            "last_log_index": made.index,
+            "journal_records": made.journal.records,
+        }))?;
+    } else {
+        output::print(&format!(
+            "{} is node {node} of the new cluster {cluster}, with {} records of history\n\
+             start it: earmark serve --data {}\n",
+            args.to.display(),
+            made.journal.records,
+            args.to.display(),
+        ))?;
+    }
+    Ok(Done::Ok)
+}
