@@ -106,7 +106,7 @@ pub(crate) const BUGS: [Bug; 8] = [
             },
         ],
         test: "three_nodes",
-        seed: 14_072_917_602_864_530_048,
+        seed: 10_451_216_379_200_822_465,
     },
     Bug {
         name: "local-clock",
@@ -142,7 +142,7 @@ pub(crate) const BUGS: [Bug; 8] = [
         edits: &[Edit {
             path: "crates/node/src/reads.rs",
             from: "    match timeout(node.deadline, node.raft.get_read_log_id()).await {",
-            to: "    let applied = node.raft.metrics().borrow().last_applied;\n    match timeout(node.deadline, async { Ok::<_, String>((applied, ())) }).await {",
+            to: "    let applied = node.raft.metrics().borrow().last_applied;\n    match timeout(node.deadline, async { Ok::<_, RaftError<u64, CheckIsLeaderError<u64, crate::types::Member>>>((applied, ())) }).await {",
         }],
         test: "three_nodes",
         seed: 13_757_245_211_066_428_519,
@@ -167,6 +167,6 @@ pub(crate) const BUGS: [Bug; 8] = [
             to: "                            let _ = index;",
         }],
         test: "three_nodes",
-        seed: 13_757_245_211_066_428_519,
+        seed: 10_451_216_379_200_822_465,
     },
 ];
