@@ -1,4 +1,4 @@
-//! Time for a Book that runs alone.
+//! Time: where it comes from, and the log time that is made of it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::{Buf, Bytes};
 use openraft::{CommittedLeaderId, EntryPayload, LeaderId, Membership};
 
-use crate::types::{Batch, Entry, LogId, Member, Types, Vote};
+use crate::types::{Batch, LogId, Member, Types, Vote};
 
 /// A shape that changes gets a new number; a number is never used again.
 mod tag {
@@ -213,27 +213,6 @@ fn ascending(last: Option<&u64>, id: u64) -> Result<(), CodecError> {
 fn put_count(count: usize, out: &mut Vec<u8>) {
     // Four billion members or bytes of an address do not come through any request.
     out.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
-}
-
-/// An entry with its place and its length, as it goes to other nodes.
-#[allow(dead_code, reason = "the network sends entries like this")]
-pub(crate) fn put_entry(entry: &Entry, out: &mut Vec<u8>) {
-    put_log_id(entry.log_id, out);
-    let at = out.len();
-    put_count(0, out);
-    let start = out.len();
-    put_payload(&entry.payload, out);
-    let len = u32::try_from(out.len().saturating_sub(start)).unwrap_or(u32::MAX);
-    if let Some(place) = out.get_mut(at..start) {
-        place.copy_from_slice(&len.to_le_bytes());
-    }
-}
-
-#[allow(dead_code, reason = "the network receives entries like this")]
-pub(crate) fn take_entry(input: &mut Input) -> Result<Entry, CodecError> {
-    let log_id = take_log_id(input)?;
-    let len = input.u32()? as usize;
-    Ok(Entry { log_id, payload: take_payload(input.take(len)?)? })
 }
 
 #[cfg(test)]
