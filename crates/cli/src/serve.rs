@@ -37,6 +37,8 @@ const QUEUE_MIN: i64 = earmark_admission::BATCH_MAX as i64;
 const QUEUE_MAX: i64 = 1 << 24;
 const RETENTION_SECONDS_MAX: i64 = 366 * 24 * 60 * 60;
 const CONNECTIONS_MAX: i64 = 1_000_000;
+const ELECTION_MS_MIN: i64 = 100;
+const ELECTION_MS_MAX: i64 = 60_000;
 
 #[derive(Args, Debug)]
 pub(crate) struct ServeArgs {
@@ -64,6 +66,11 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDR", num_args = 1.., requires_all = ["peer_listen", "node_id"])]
     #[arg(conflicts_with = "in_memory", value_parser = address)]
     join: Vec<SocketAddr>,
+    /// Nodes that hear nothing of their leader for 3 to 4 times so many milliseconds elect another; far more than the
+    /// slowest sync of a disk, and the same on all nodes
+    #[arg(long, value_name = "MS", default_value_t = 300, conflicts_with = "in_memory")]
+    #[arg(value_parser = clap::value_parser!(u32).range(ELECTION_MS_MIN..=ELECTION_MS_MAX))]
+    election_ms: u32,
     /// How many reserves may wait; more are refused as overloaded
     #[arg(long, value_name = "N", default_value_t = 65_536)]
     #[arg(value_parser = clap::value_parser!(u32).range(QUEUE_MIN..=QUEUE_MAX))]
@@ -256,6 +263,7 @@ mod tests {
             ("--in-memory --retention 0", "0 is not in 1..=31622400"),
             ("--in-memory --leases-max 1073741825", "1073741825 is not in 1..=1073741824"),
             ("--connections-max 0", "0 is not in 1..=1000000"),
+            ("--election-ms 99", "99 is not in 100..=60000"),
             ("--listen localhost", "found \"localhost\", allowed is IP:PORT"),
             ("--log-format xml", "[possible values: human, json]"),
             ("--log-level loud", "found \"loud\", allowed are off"),
@@ -277,6 +285,7 @@ mod tests {
         for (line, message) in [
             ("--in-memory --data d", "'--in-memory' cannot be used with '--data <DIR>'"),
             ("--in-memory --node-id 1", "'--in-memory' cannot be used with '--node-id <N>'"),
+            ("--in-memory --election-ms 300", "cannot be used with '--election-ms <MS>'"),
             ("--in-memory --peer-listen 127.0.0.1:1", "cannot be used with '--peer-listen <ADDR>'"),
             ("--retention 1", "--in-memory"),
             ("--leases-max 1", "--in-memory"),

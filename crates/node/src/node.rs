@@ -16,6 +16,7 @@ use openraft::storage::RaftLogStorage;
 use openraft::{Config, SnapshotPolicy, StorageError};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::clock::NodeClock;
 use crate::disk::Disk;
@@ -46,21 +47,33 @@ const JOIN_AGAIN: Duration = Duration::from_millis(500);
 /// How nodes agree, in time.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// How often a leader shows that it is there.
+    /// How often a leader shows that it is there, and how long one message of it may take.
     pub heartbeat: Duration,
-    /// A follower that heard nothing for so long, or up to twice as long, wants to lead.
+    /// How long a candidate waits for votes, before it or another one tries again; up to twice as long, as each node
+    /// draws it. A follower trusts its leader for twice as long first, so that it wants to lead after three to four
+    /// times this without a word. It must be far above the slowest sync of any disk, for a node that waits for its disk
+    /// is silent.
     pub election: Duration,
     /// How long a caller waits for a majority.
     pub deadline: Duration,
 }
 
+impl Timing {
+    /// The usual, with another time for elections: three signs of life for each.
+    #[must_use]
+    pub fn with_election(election: Duration) -> Timing {
+        Timing { heartbeat: election / 3, election, deadline: Duration::from_secs(5) }
+    }
+
+    /// After so long without a majority another node may lead.
+    pub(crate) const fn lease(&self) -> Duration {
+        self.election.saturating_mul(2)
+    }
+}
+
 impl Default for Timing {
     fn default() -> Timing {
-        Timing {
-            heartbeat: Duration::from_millis(250),
-            election: Duration::from_millis(1_000),
-            deadline: Duration::from_secs(5),
-        }
+        Timing::with_election(Duration::from_millis(300))
     }
 }
 
@@ -154,6 +167,7 @@ pub struct Node {
     address: Option<String>,
     stop: watch::Sender<bool>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
+    timing: Timing,
     journal_segment_bytes: u64,
 }
 
@@ -234,6 +248,7 @@ impl Node {
             address,
             stop,
             tasks,
+            timing: options.timing,
             journal_segment_bytes,
         }
     }
@@ -304,6 +319,8 @@ impl Node {
             reads: self.keeper.reads.clone(),
             members: self.members.clone(),
             receiving: Arc::default(),
+            timing: self.timing,
+            heard: Arc::new(Mutex::new(Instant::now())),
         };
         let (sender, incoming) = tokio::sync::mpsc::channel::<std::io::Result<Connection>>(16);
         self.spawn(async move {
@@ -473,7 +490,8 @@ fn config(options: &NodeOptions) -> Result<Config, NodeError> {
         cluster_name: "earmark".into(),
         heartbeat_interval: ms(heartbeat),
         election_timeout_min: ms(election),
-        election_timeout_max: ms(election).saturating_mul(2),
+        // For so long, too, a follower trusts a leader that it hears nothing of.
+        election_timeout_max: ms(options.timing.lease()),
         // A snapshot of ten million leases takes a while to send and to read.
         install_snapshot_timeout: 600_000,
         snapshot_policy: SnapshotPolicy::Never,

@@ -1,6 +1,6 @@
 //! What the other nodes ask of this one.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +13,7 @@ use earmark_proto::peer::{
 };
 use openraft::Snapshot;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
+use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::disk::DiskFile;
@@ -22,6 +23,7 @@ use crate::ledger::{ProposeError, Proposer};
 use crate::machine::offload;
 use crate::members::{Members, MembersError};
 use crate::network::{ballot, log_id, place, vote_of};
+use crate::node::Timing;
 use crate::peers::{REMOVED, encode_outcomes};
 use crate::reads::Reads;
 use crate::snapshot::{INCOMING, INCOMING_JOURNAL, SnapshotData};
@@ -30,6 +32,9 @@ use earmark_core::UnixMs;
 
 /// How long the next part of a snapshot may take.
 const PART_DEADLINE: Duration = Duration::from_secs(10);
+
+/// So often a node stands that has more than a candidate.
+const STANDS: usize = 2;
 
 /// One node, as the others see it.
 #[derive(Clone)]
@@ -41,9 +46,35 @@ pub(crate) struct Service {
     pub(crate) members: Members,
     /// One snapshot arrives at a time: they share a file.
     pub(crate) receiving: Arc<tokio::sync::Mutex<()>>,
+    pub(crate) timing: Timing,
+    /// When a leader was last heard of.
+    pub(crate) heard: Arc<Mutex<Instant>>,
 }
 
 impl Service {
+    /// Whether nothing was heard of a leader for so long that there may be another.
+    fn is_unled(&self) -> bool {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed() > self.timing.lease()
+    }
+
+    /// Stands for election at once. A candidate that lacks entries gets no votes and waits long before it asks again,
+    /// and the node that has them would wait for its own time too.
+    fn stand(&self) {
+        let (raft, pause) = (self.proposer.raft.clone(), self.timing.heartbeat);
+        tokio::spawn(async move {
+            // The first time may be in the term in which the candidate voted for itself.
+            for _ in 0..STANDS {
+                if raft.trigger().elect().await.is_err() {
+                    return;
+                }
+                tokio::time::sleep(pause).await;
+                if raft.metrics().borrow().current_leader.is_some() {
+                    return;
+                }
+            }
+        });
+    }
+
     /// A message that was meant for another node, or comes from another cluster, changes nothing here.
     fn check(&self, route: Option<Route>) -> Result<(), Status> {
         let route = route.ok_or_else(|| Status::invalid_argument("it does not say whom it is for"))?;
@@ -174,6 +205,7 @@ impl PeerService for Service {
         };
         // Whoever may append here leads, and says what time it is.
         if !matches!(result, append_reply::Result::HigherVote(_)) {
+            *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             self.proposer.clock.learn(UnixMs::new(request.log_time_unix_ms));
         }
         Ok(Response::new(AppendReply { result: Some(result) }))
@@ -184,9 +216,13 @@ impl PeerService for Service {
         self.check_voter(request.route.as_ref().map_or(0, |route| route.from))?;
         self.check(request.route)?;
         let vote = vote_of(request.vote.ok_or_else(|| Status::invalid_argument("it has no vote"))?);
-        let rpc = openraft::raft::VoteRequest { vote, last_log_id: request.last.map(log_id) };
+        let last = request.last.map(log_id);
+        let rpc = openraft::raft::VoteRequest { vote, last_log_id: last };
         let voted = self.proposer.raft.vote(rpc).await;
         let reply = voted.map_err(|error| Status::unavailable(error.to_string()))?;
+        if !reply.vote_granted && last < reply.last_log_id && self.is_unled() {
+            self.stand();
+        }
         Ok(Response::new(VoteReply {
             vote: Some(ballot(reply.vote)),
             granted: reply.vote_granted,

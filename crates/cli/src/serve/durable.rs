@@ -9,7 +9,7 @@ use earmark_admission::{
     Backend, Cluster, ClusterStatus, LimitError, LimitsFileError, PutLimitRequest, read_limits,
 };
 use earmark_core::{Definition, LimitStatus, NamespaceName};
-use earmark_node::{Node, NodeBackend, NodeOptions, RealDisk};
+use earmark_node::{Node, NodeBackend, NodeOptions, RealDisk, Timing};
 use earmark_server::Server;
 use tokio::time::{sleep, timeout};
 
@@ -113,6 +113,7 @@ impl ServeArgs {
             peer_listen: self.peer_listen.map(|address| address.to_string()),
             join: self.join.iter().map(ToString::to_string).collect(),
             queue_max: self.queue_max as usize,
+            timing: Timing::with_election(Duration::from_millis(self.election_ms.into())),
             ..NodeOptions::new(Arc::new(disk))
         })
     }

@@ -20,6 +20,9 @@ const TOKENS_RESERVED: u64 = 10;
 const TOKENS_USED: u64 = 7;
 /// Some clients wait until a frozen leader wakes up and answers, some do not.
 const PATIENCES: [Duration; 2] = [Duration::from_millis(1_500), Duration::from_secs(7)];
+const RESERVE: &str = "/v1/reserve";
+/// What is sent before a signal has reached its process may still be answered by it.
+const SPARED: Duration = Duration::from_millis(20);
 /// Between two tries, so that a node that is gone is not asked all the time.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Longer than any outage may last.
@@ -33,7 +36,7 @@ pub(crate) struct Load {
     taken: AtomicU64,
     unanswered: AtomicU64,
     denials: AtomicU64,
-    /// Since when an outage lasts, and when the first request that began in it was answered.
+    /// Since when an outage lasts, and when the first reserve that began in it was answered.
     outage: Mutex<Option<(Instant, Option<Duration>)>>,
 }
 
@@ -93,7 +96,9 @@ impl Load {
             let asked = Instant::now();
             match ask(url, method, path, body, patience) {
                 Ok(answered) if answered.status == 200 => {
-                    self.answered(asked);
+                    if path == RESERVE {
+                        self.answered(asked);
+                    }
                     return answered.body;
                 }
                 // The outcome is unknown, or nothing happened.
@@ -109,15 +114,16 @@ impl Load {
 
     fn answered(&self, asked: Instant) {
         if let Some((since, over @ None)) = &mut *self.outage.lock().unwrap()
-            && asked > *since
+            && asked > *since + SPARED
         {
             *over = Some(since.elapsed());
         }
     }
 
-    /// A node has just gone: waits until somebody is answered who asked after that, and says how long it took.
-    pub(crate) fn recovered(&self, what: &str) -> Duration {
+    /// Makes an outage, waits until somebody gets an answer to a reserve that was sent since, and says how long it took.
+    pub(crate) fn outage(&self, what: &str, begin: impl FnOnce()) -> Duration {
         let start = Instant::now();
+        begin();
         *self.outage.lock().unwrap() = Some((start, None));
         loop {
             if let Some((_, Some(over))) = *self.outage.lock().unwrap() {
@@ -166,7 +172,7 @@ impl Load {
                 {"key": SLOTS, "amount": 1}, {"key": TOKENS, "amount": TOKENS_RESERVED},
             ]});
             let answer: Value =
-                serde_json::from_str(&self.insist("POST", "/v1/reserve", &body.to_string())).unwrap();
+                serde_json::from_str(&self.insist("POST", RESERVE, &body.to_string())).unwrap();
             assert_eq!(answer["error"], "", "{answer}");
             if answer["allowed"] != true {
                 self.denials.fetch_add(1, Ordering::Relaxed);

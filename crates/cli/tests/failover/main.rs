@@ -33,12 +33,11 @@ fn no_acknowledged_outcome_is_lost_or_doubled_however_often_the_leader_dies() {
     let load = Arc::new(Load::new(nodes.urls()));
     load.prepare();
     let workers = Load::start(&load);
-    let mut failovers = Vec::new();
+    let (mut killed, mut frozen) = (Vec::new(), Vec::new());
     for kill in 1..=kills {
         sleep(PEACE);
         let leader = nodes.leader();
-        nodes.kill(leader);
-        failovers.push(load.recovered("a kill"));
+        killed.push(load.outage("a kill", || nodes.kill(leader)));
         nodes.restart(leader);
         // The next leader dies while this one is behind, or when it is not.
         if kill % 2 == 0 {
@@ -47,10 +46,9 @@ fn no_acknowledged_outcome_is_lost_or_doubled_however_often_the_leader_dies() {
         if kill % KILLS_PER_FREEZE == 0 {
             sleep(PEACE);
             let leader = nodes.leader();
-            nodes.signal(leader, "STOP");
-            let frozen = Instant::now();
-            failovers.push(load.recovered("a freeze"));
-            sleep(FREEZE.saturating_sub(frozen.elapsed()));
+            let since = Instant::now();
+            frozen.push(load.outage("a freeze", || nodes.signal(leader, "STOP")));
+            sleep(FREEZE.saturating_sub(since.elapsed()));
             nodes.signal(leader, "CONT");
         }
     }
@@ -58,18 +56,16 @@ fn no_acknowledged_outcome_is_lost_or_doubled_however_often_the_leader_dies() {
     let counts = load.finish(workers);
     let all = nodes.leader();
     nodes.settle();
-    failovers.sort_unstable();
     println!(
-        "{} kills and freezes in {:.1?}: {} transfers, {} calls, {} denials, {} tries without an answer; fail-over \
-         median {:.1?}, longest {:.1?}; node {all} leads now",
-        failovers.len(),
+        "{:.1?}: {} transfers, {} calls, {} denials, {} tries without an answer; node {all} leads now\n\
+         until the next reserve was answered: {}, {}",
         start.elapsed(),
         counts.transfers,
         counts.calls,
         counts.denials,
         counts.unanswered,
-        failovers[failovers.len() / 2],
-        failovers[failovers.len() - 1],
+        told("kills", killed),
+        told("freezes", frozen),
     );
     assert!(counts.transfers > 50 && counts.calls > 50, "hardly anything happened");
 
@@ -90,4 +86,11 @@ fn no_acknowledged_outcome_is_lost_or_doubled_however_often_the_leader_dies() {
         assert_eq!(tokens["debt"], 0, "node {node}: {tokens}");
     }
     assert_eq!(counts.transferred.len(), TRANSFERRERS);
+}
+
+/// Times in words.
+fn told(what: &str, mut times: Vec<Duration>) -> String {
+    times.sort_unstable();
+    let Some(longest) = times.last() else { return format!("no {what}") };
+    format!("{} {what}, median {:.2?}, longest {longest:.2?}", times.len(), times[times.len() / 2])
 }
