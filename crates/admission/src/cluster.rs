@@ -1,5 +1,7 @@
 //! The nodes of a cluster, for those who look after them.
 
+use earmark_core::{NameError, UnixMs};
+
 use crate::backend::Answer;
 
 /// A cluster, as one of its nodes sees it.
@@ -12,9 +14,91 @@ pub trait Cluster: Send + Sync + 'static {
 
     /// Takes a node out of the cluster.
     fn remove(&self, node: u64) -> Answer<'_, Result<(), ClusterError>>;
+
+    /// Writes all that was acknowledged so far to where this node keeps its backups, under a name that is not used yet;
+    /// without one, under the time.
+    fn backup(&self, name: Option<BackupName>) -> Answer<'_, Result<BackupMade, ClusterError>>;
 }
 
-/// Why the members are as they were.
+/// The name of a backup, which is also that of its folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackupName(String);
+
+impl BackupName {
+    /// The longest allowed.
+    pub const BYTES_MAX: usize = 64;
+
+    /// Takes a name that every file system takes, and that is no path.
+    ///
+    /// # Errors
+    /// When it is empty, too long, hidden, or has another character.
+    pub fn new(text: &str) -> Result<BackupName, NameError> {
+        let refuse = |found: String| NameError {
+            kind: "backup",
+            found,
+            bytes_max: BackupName::BYTES_MAX,
+            alphabet: "A-Z a-z 0-9 . _ -, the first one no dot or hyphen",
+        };
+        if text.is_empty() || text.len() > BackupName::BYTES_MAX {
+            return Err(refuse(format!("{} bytes", text.len())));
+        }
+        let allows = |place: usize, byte: char| {
+            byte.is_ascii_alphanumeric() || byte == '_' || (place > 0 && matches!(byte, '.' | '-'))
+        };
+        match text.char_indices().find(|(place, byte)| !allows(*place, *byte)) {
+            Some((_, byte)) => Err(refuse(format!("{byte:?}"))),
+            None => Ok(BackupName(text.to_owned())),
+        }
+    }
+
+    /// The time as a name, in UTC: `20261115T093000Z`.
+    #[must_use]
+    pub fn of_time(time: UnixMs) -> BackupName {
+        let seconds = time.get() / 1_000;
+        let (days, second) = (seconds / 86_400, seconds % 86_400);
+        let (year, month, day) = date(days);
+        let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+        BackupName(format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z"))
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The year, month and day that a number of days after 1970 began is. Years are counted from March here, so that the day
+/// that some years have more is their last.
+fn date(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+/// A backup that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackupMade {
+    /// Its name.
+    pub name: BackupName,
+    /// Its folder, on the machine of the node.
+    pub path: String,
+    /// How large its files are together.
+    pub bytes: u64,
+    /// The last entry of the log that is in it.
+    pub index: Option<u64>,
+    /// How many records of history are in it.
+    pub journal_records: u64,
+    /// The cluster that begins with it.
+    pub cluster: u128,
+}
+
+/// Why nothing was done.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterError {
@@ -60,4 +144,36 @@ pub struct MemberStatus {
     pub is_voter: bool,
     /// By how many entries it is behind; known to the leader only.
     pub lag: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backup_is_named_after_the_time() {
+        for (ms, name) in [
+            (0, "19700101T000000Z"),
+            (951_827_696_999, "20000229T123456Z"),
+            (1_709_251_199_000, "20240229T235959Z"),
+            (1_709_251_200_000, "20240301T000000Z"),
+            (1_794_740_400_000, "20261115T110000Z"),
+            (4_107_542_399_000, "21000228T235959Z"),
+            (4_107_542_400_000, "21000301T000000Z"),
+        ] {
+            assert_eq!(BackupName::of_time(UnixMs::new(ms)).as_str(), name);
+            assert!(BackupName::new(name).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_backup_has_no_name_that_leads_elsewhere() {
+        for name in ["", ".", "..", ".hidden", "-rf", "a/b", "../a", "a b", "\u{e4}", "a\0", &"a".repeat(65)]
+        {
+            assert!(BackupName::new(name).is_err(), "{name:?}");
+        }
+        for name in ["a", "_", "before-upgrade_2.0", &"a".repeat(64)] {
+            assert_eq!(BackupName::new(name).unwrap().as_str(), name);
+        }
+    }
 }

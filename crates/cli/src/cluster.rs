@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use clap::{Args, Subcommand};
 use hyper::Method;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::client::{self, Client, ClientArgs};
 use crate::failure::{Done, Failure};
@@ -17,7 +17,8 @@ Any node of a cluster can be asked.
 Examples:
   earmark cluster status
   earmark cluster add --node-id 4 --address 127.0.0.1:7104
-  earmark cluster remove --node-id 2";
+  earmark cluster remove --node-id 2
+  earmark cluster backup";
 
 const STATUS_HELP: &str = "\
 How far the others are behind is known to the leader only; ask it by --server.
@@ -41,6 +42,14 @@ Examples:
   earmark cluster remove --node-id 2
   earmark cluster remove --node-id 2 --server http://127.0.0.1:7879 --json";
 
+const BACKUP_HELP: &str = "\
+The node that is asked writes it beside its own data, into backups/NAME, while it serves. It has all that was
+acknowledged before, and begins a new cluster: earmark recover --from DIR/backups/NAME --to NEW.
+
+Examples:
+  earmark cluster backup
+  earmark cluster backup before-upgrade --server http://127.0.0.1:7879 --json | jq -r .path";
+
 const PATH: &str = "/v1/admin/cluster";
 
 #[derive(Debug, Subcommand)]
@@ -54,6 +63,9 @@ pub(crate) enum ClusterCommand {
     /// Take a node out of the cluster
     #[command(after_help = REMOVE_HELP)]
     Remove(RemoveArgs),
+    /// Write all that was acknowledged so far into a folder of its own
+    #[command(after_help = BACKUP_HELP)]
+    Backup(BackupArgs),
 }
 
 #[derive(Args, Debug)]
@@ -81,6 +93,25 @@ pub(crate) struct RemoveArgs {
     node_id: u64,
     #[command(flatten)]
     client: ClientArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BackupArgs {
+    /// What it is called [default: the time in UTC]
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Backup {
+    name: String,
+    path: String,
+    bytes: u64,
+    last_log_index: Option<u64>,
+    journal_records: u64,
+    cluster_id: String,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -117,6 +148,7 @@ impl ClusterCommand {
             ClusterCommand::Status(args) => &args.client,
             ClusterCommand::Add(args) => &args.client,
             ClusterCommand::Remove(args) => &args.client,
+            ClusterCommand::Backup(args) => &args.client,
         }
     }
 }
@@ -143,6 +175,14 @@ pub(crate) fn run(command: &ClusterCommand) -> Result<Done, Failure> {
                 let done: Value = client.call(Method::DELETE, &path, None).await?;
                 finished(args, &done, format!("node {node_id} is no member any more\n"))
             }
+            ClusterCommand::Backup(BackupArgs { name, .. }) => {
+                let wanted = name.as_ref().map_or_else(|| json!({}), |name| json!({ "name": name }));
+                let made: Backup = client.post(&format!("{PATH}/backup"), &wanted).await?;
+                if args.json {
+                    return output::print_json(&made).map(|()| None);
+                }
+                Ok(Some(made.text()))
+            }
         }
     })?;
     text.map_or(Ok(()), |text| output::print(&text))?;
@@ -152,6 +192,18 @@ pub(crate) fn run(command: &ClusterCommand) -> Result<Done, Failure> {
 /// Prints the answer for programs, or leaves the words for people to be printed.
 fn finished(args: &ClientArgs, done: &Value, text: String) -> Result<Option<String>, Failure> {
     if args.json { output::print_json(done).map(|()| None) } else { Ok(Some(text)) }
+}
+
+impl Backup {
+    fn text(&self) -> String {
+        format!(
+            "{} has all that was acknowledged up to entry {} of the log: {} bytes, {} records of history\n",
+            output::visible(&self.path),
+            thousands(self.last_log_index.unwrap_or(0).into()),
+            thousands(self.bytes.into()),
+            thousands(self.journal_records.into()),
+        )
+    }
 }
 
 impl Status {

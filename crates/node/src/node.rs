@@ -4,6 +4,7 @@ mod backup;
 mod cluster;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -104,6 +105,8 @@ pub struct NodeOptions {
     pub journal_segment_bytes: u64,
     /// The most reserves that wait. For completes a quarter more may.
     pub queue_max: usize,
+    /// The folder of backups that are asked for by name.
+    pub backups: Option<PathBuf>,
 }
 
 impl NodeOptions {
@@ -123,6 +126,7 @@ impl NodeOptions {
             keep_entries: 1_000,
             journal_segment_bytes: SEGMENT_BYTES,
             queue_max: 65_536,
+            backups: None,
         }
     }
 }
@@ -169,6 +173,8 @@ pub struct Node {
     tasks: Mutex<Vec<JoinHandle<()>>>,
     timing: Timing,
     journal_segment_bytes: u64,
+    backups: Option<PathBuf>,
+    backing_up: tokio::sync::Mutex<()>,
 }
 
 impl Node {
@@ -250,6 +256,8 @@ impl Node {
             tasks,
             timing: options.timing,
             journal_segment_bytes,
+            backups: options.backups.clone(),
+            backing_up: tokio::sync::Mutex::default(),
         }
     }
 

@@ -113,6 +113,7 @@ impl ServeArgs {
             peer_listen: self.peer_listen.map(|address| address.to_string()),
             join: self.join.iter().map(ToString::to_string).collect(),
             queue_max: self.queue_max as usize,
+            backups: Some(self.data.join("backups")),
             timing: Timing::with_election(Duration::from_millis(self.election_ms.into())),
             ..NodeOptions::new(Arc::new(disk))
         })

@@ -145,11 +145,47 @@ fn without_a_majority_nothing_is_answered_that_could_be_wrong() {
 }
 
 #[test]
+fn a_backup_has_the_name_that_was_asked_for_or_the_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::on(folder.path(), &[]);
+    server.line("limits put --key a --kind rolling --capacity 7 --window 60").ends(0);
+    let text = server.line("cluster backup first").ends(0).stdout;
+    let path = folder.path().join("backups/first");
+    assert!(
+        text.starts_with(&format!("{} has all that was acknowledged up to entry ", path.display())),
+        "{text}"
+    );
+    assert!(path.join("identity").is_file());
+    let again = server.line("cluster backup first").ends(1);
+    assert!(
+        again.stderr.contains("(409 conflict)") && again.stderr.contains("choose another name"),
+        "{again:?}"
+    );
+    for bad in ["..", "a/b", ".a"] {
+        let refused = server.earmark(&["cluster", "backup", bad]).ends(1);
+        assert!(refused.stderr.contains("name: found "), "{refused:?}");
+    }
+    let made = server.line("cluster backup --json").ends(0).json();
+    let name = made["name"].as_str().unwrap();
+    assert!(name.starts_with("20") && name.ends_with('Z') && name.len() == 16, "{name}");
+    assert_eq!(std::fs::read_dir(folder.path().join("backups")).unwrap().count(), 2);
+    // It does not mind them when it starts again.
+    server.kill();
+    let server = Server::on(folder.path(), &[]);
+    server.line("limits get a").ends(0);
+    let restored = Server::on(&path, &[]);
+    restored.line("limits get a").ends(0);
+}
+
+#[test]
 fn a_server_in_memory_has_no_cluster() {
     let server = Server::start(&[]);
-    for line in
-        ["cluster status", "cluster add --node-id 2 --address 127.0.0.1:1", "cluster remove --node-id 1"]
-    {
+    for line in [
+        "cluster status",
+        "cluster add --node-id 2 --address 127.0.0.1:1",
+        "cluster remove --node-id 1",
+        "cluster backup",
+    ] {
         let ran = server.line(&format!("{line} --json")).ends(1);
         assert_eq!(ran.json()["error"], "not_found", "{line}");
         assert!(ran.stderr.contains("keeps everything in memory and has no cluster"), "{ran:?}");

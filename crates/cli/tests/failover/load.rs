@@ -10,12 +10,12 @@ use ulid::Ulid;
 
 use crate::ask::ask;
 
-pub(crate) const SLOTS: &str = "slots";
-pub(crate) const TOKENS: &str = "tokens";
+const SLOTS: &str = "slots";
+const TOKENS: &str = "tokens";
 /// Fewer than there are callers, so that they are fought for.
 const SLOTS_CAPACITY: u64 = 3;
 const CALLERS: usize = 5;
-pub(crate) const TRANSFERRERS: usize = 3;
+const TRANSFERRERS: usize = 3;
 const TOKENS_RESERVED: u64 = 10;
 const TOKENS_USED: u64 = 7;
 /// Some clients wait until a frozen leader wakes up and answers, some do not.
@@ -36,6 +36,8 @@ pub(crate) struct Load {
     taken: AtomicU64,
     unanswered: AtomicU64,
     denials: AtomicU64,
+    /// The last number of each transferrer that was acknowledged.
+    acknowledged: [AtomicU64; TRANSFERRERS],
     /// Since when an outage lasts, and when the first reserve that began in it was answered.
     outage: Mutex<Option<(Instant, Option<Duration>)>>,
 }
@@ -52,6 +54,11 @@ pub(crate) struct Counts {
     pub(crate) sequences: Vec<u64>,
 }
 
+/// What a transferrer transfers.
+pub(crate) fn amount(sequence: u64) -> u64 {
+    1 + sequence % 7
+}
+
 pub(crate) struct Workers {
     transferrers: Vec<JoinHandle<(u64, u64)>>,
     callers: Vec<JoinHandle<u64>>,
@@ -65,6 +72,7 @@ impl Load {
             taken: AtomicU64::new(0),
             unanswered: AtomicU64::new(0),
             denials: AtomicU64::new(0),
+            acknowledged: Default::default(),
             outage: Mutex::new(None),
         }
     }
@@ -151,10 +159,11 @@ impl Load {
         let (mut sum, mut sequence) = (0, 0);
         while !self.is_over.load(Ordering::Relaxed) {
             sequence += 1;
-            let amount = 1 + sequence % 7;
+            let amount = amount(sequence);
             let operations = json!([{"transfer": {"from": "from", "to": to, "asset": "usd", "amount": amount.to_string()}}]);
             let answer = self.write(&client, sequence, &operations);
             sum += amount;
+            self.acknowledged[worker].store(sequence, Ordering::SeqCst);
             if sequence.is_multiple_of(5) {
                 let again = self.write(&client, sequence, &operations);
                 assert_eq!(again, answer, "a copy is answered like the first, by whichever node");
@@ -224,10 +233,36 @@ impl Load {
         counts
     }
 
-    /// What one node answers.
-    pub(crate) fn read(&self, node: usize, path: &str) -> Value {
-        let answered = ask(&self.urls[node], "GET", path, "", PATIENCES[1]).unwrap();
-        assert_eq!(answered.status, 200, "{path}: {}", answered.body);
-        serde_json::from_str(&answered.body).unwrap()
+    /// The last number of each transferrer that was acknowledged so far.
+    pub(crate) fn acknowledged(&self) -> [u64; TRANSFERRERS] {
+        self.acknowledged.each_ref().map(|sequence| sequence.load(Ordering::SeqCst))
     }
+
+    /// Every node must have exactly what clients were told.
+    pub(crate) fn check(&self, counts: &Counts) {
+        for url in &self.urls {
+            for (worker, sum) in counts.transferred.iter().enumerate() {
+                let balances = read(url, &format!("/v1/vaults/main/accounts/to-{worker}/balances"));
+                assert_eq!(balances["balances"][0]["available"], sum.to_string(), "{url}, worker {worker}");
+                let client =
+                    read(url, &format!("/v1/clients/transferrer-{worker}?namespace=default&vault=main"));
+                assert_eq!(client["last_committed_sequence"], counts.sequences[worker], "{url}");
+            }
+            let audit = read(url, "/v1/vaults/main/audit");
+            assert_eq!(audit["balanced"], true, "{url}: {audit}");
+            let slots = read(url, &format!("/v1/admin/limits/{SLOTS}/usage"));
+            assert_eq!(slots["reserved"], 0, "{url}: a slot is lost: {slots}");
+            let tokens = read(url, &format!("/v1/admin/limits/{TOKENS}/usage"));
+            assert_eq!(tokens["reserved"], counts.tokens, "{url}: {tokens}");
+            assert_eq!(tokens["debt"], 0, "{url}: {tokens}");
+        }
+        assert_eq!(counts.transferred.len(), TRANSFERRERS);
+    }
+}
+
+/// What a node answers.
+pub(crate) fn read(url: &str, path: &str) -> Value {
+    let answered = ask(url, "GET", path, "", PATIENCES[1]).unwrap();
+    assert_eq!(answered.status, 200, "{path}: {}", answered.body);
+    serde_json::from_str(&answered.body).unwrap()
 }

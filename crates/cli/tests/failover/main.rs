@@ -1,4 +1,4 @@
-//! Three real processes under load, whose leader is killed and frozen again and again.
+//! Three real processes under load, whose leader is killed and frozen again and again, and which are backed up.
 //!
 //! Nothing that was acknowledged may be lost, nothing may happen twice, and no limit may be exceeded at any moment.
 //! `EARMARK_KILLS=100` goes on for longer than the usual five.
@@ -6,6 +6,7 @@
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test that fails panics")]
 
 mod ask;
+mod backup;
 mod load;
 mod nodes;
 
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use load::{Load, SLOTS, TOKENS, TRANSFERRERS};
+use load::Load;
 use nodes::Nodes;
 
 /// How often a leader is killed unless `EARMARK_KILLS` says otherwise.
@@ -69,23 +70,7 @@ fn no_acknowledged_outcome_is_lost_or_doubled_however_often_the_leader_dies() {
     );
     assert!(counts.transfers > 50 && counts.calls > 50, "hardly anything happened");
 
-    for node in 0..nodes.urls().len() {
-        let read = |path: &str| load.read(node, path);
-        for (worker, sum) in counts.transferred.iter().enumerate() {
-            let balances = read(&format!("/v1/vaults/main/accounts/to-{worker}/balances"));
-            assert_eq!(balances["balances"][0]["available"], sum.to_string(), "node {node}, worker {worker}");
-            let client = read(&format!("/v1/clients/transferrer-{worker}?namespace=default&vault=main"));
-            assert_eq!(client["last_committed_sequence"], counts.sequences[worker], "node {node}");
-        }
-        let audit = read("/v1/vaults/main/audit");
-        assert_eq!(audit["balanced"], true, "node {node}: {audit}");
-        let slots = read(&format!("/v1/admin/limits/{SLOTS}/usage"));
-        assert_eq!(slots["reserved"], 0, "node {node}: a slot is lost: {slots}");
-        let tokens = read(&format!("/v1/admin/limits/{TOKENS}/usage"));
-        assert_eq!(tokens["reserved"], counts.tokens, "node {node}: {tokens}");
-        assert_eq!(tokens["debt"], 0, "node {node}: {tokens}");
-    }
-    assert_eq!(counts.transferred.len(), TRANSFERRERS);
+    load.check(&counts);
 }
 
 /// Times in words.

@@ -1,7 +1,9 @@
 //! The processes.
 
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -22,10 +24,13 @@ pub(crate) struct Nodes {
     children: Vec<Option<Child>>,
 }
 
-/// Addresses that are free, and that the system gives to nobody who connects: a node must find its own again.
+/// Addresses that are free, and that the system gives to nobody who connects: a node must find its own again. No two
+/// tests of one process get the same.
 fn free(count: usize) -> Vec<String> {
+    static GIVEN: AtomicU16 = AtomicU16::new(0);
     let first = 20_000 + u16::try_from(std::process::id() % 1_000).unwrap() * 10;
-    let addresses = (first..32_000).map(|port| format!("127.0.0.1:{port}"));
+    let ports = std::iter::repeat_with(|| first + GIVEN.fetch_add(1, Ordering::Relaxed));
+    let addresses = ports.map(|port| format!("127.0.0.1:{port}"));
     addresses.filter(|address| TcpListener::bind(address).is_ok()).take(count).collect()
 }
 
@@ -51,12 +56,27 @@ impl Nodes {
         let mut command = Command::new(env!("CARGO_BIN_EXE_earmark"));
         command.args(["serve", "--log-level", "error", "--listen", &self.urls[place]]);
         command.args(["--node-id", &(place + 1).to_string(), "--peer-listen", &self.peers[place], "--data"]);
-        command.arg(self.folder.path().join(format!("n{place}")));
+        command.arg(self.data(place));
         if place > 0 {
             command.args(["--join", &self.peers[0]]);
         }
         let quiet = command.env_remove("RUST_LOG").stdin(Stdio::null()).stdout(Stdio::null());
         quiet.spawn().unwrap()
+    }
+
+    /// Starts one node on a folder, a cluster of its own.
+    pub(crate) fn alone(folder: TempDir) -> Nodes {
+        let mut urls = free(2);
+        let peers = urls.split_off(1);
+        let mut node = Nodes { folder, urls, peers, children: Vec::new() };
+        node.children.push(Some(node.spawn(0)));
+        node.until(0, |status| status["leader_id"] == 1);
+        node
+    }
+
+    /// The data folder of one.
+    pub(crate) fn data(&self, place: usize) -> PathBuf {
+        self.folder.path().join(format!("n{place}"))
     }
 
     /// Where they are asked.

@@ -1,10 +1,16 @@
 //! Backups of a node that runs.
 
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
+
+use earmark_admission::{BackupMade, BackupName, ClusterError};
 
 use super::{Node, NodeError};
 use crate::backup::{Backup, write_out};
-use crate::disk::Disk;
+use crate::disk::{Disk, RealDisk};
+use crate::fault::Fault;
 use crate::machine::offload;
 
 impl Node {
@@ -15,12 +21,81 @@ impl Node {
     /// When the folder is in use or cannot be written, or this node cannot know what was acknowledged.
     pub async fn backup(&self, target: Arc<dyn Disk>) -> Result<Backup, NodeError> {
         self.keeper.reads.fresh().await.map_err(NodeError::Invalid)?;
+        Ok(self.write_backup(target).await?)
+    }
+
+    async fn write_backup(&self, target: Arc<dyn Disk>) -> Result<Backup, Fault> {
         let (shelf, segment_bytes) = (Arc::clone(&self.proposer.shelf), self.journal_segment_bytes);
         let its_target = Arc::clone(&target);
         let written = offload(&*target, move || {
             let frozen = shelf.freeze();
             write_out(&shelf, frozen, &its_target, segment_bytes)
         });
-        Ok(written.await?)
+        written.await
     }
+
+    /// Writes a backup to where this node keeps them. One that fails leaves nothing, so that a disk that was too small
+    /// for it is as it was.
+    pub(super) async fn back_up(&self, name: Option<BackupName>) -> Result<BackupMade, ClusterError> {
+        let unavailable = |error: &dyn std::fmt::Display| ClusterError::Unavailable(error.to_string());
+        let Some(backups) = self.backups.clone() else {
+            return Err(ClusterError::Refused("this node was not told where to keep backups".into()));
+        };
+        let Ok(_one_at_a_time) = self.backing_up.try_lock() else {
+            return Err(ClusterError::Unavailable("this node is writing another backup".into()));
+        };
+        self.keeper.reads.fresh().await.map_err(ClusterError::Unavailable)?;
+        let name = name.unwrap_or_else(|| BackupName::of_time(self.proposer.now().wall));
+        let path = backups.join(name.as_str());
+        let shown = path.display().to_string();
+        let claimed = blocking({
+            let path = path.clone();
+            move || claim(&backups, &path)
+        });
+        claimed.await.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                ClusterError::Refused(format!("{shown} is there already: choose another name"))
+            }
+            _ => unavailable(&format!("cannot make {shown}: {error}")),
+        })?;
+        let written = match RealDisk::new(&path) {
+            Ok(disk) => self.write_backup(Arc::new(disk)).await.map_err(|fault| unavailable(&fault)),
+            Err(error) => Err(unavailable(&error)),
+        };
+        match written {
+            Ok(Backup { identity, index, journal }) => {
+                let bytes = blocking(move || size(&path)).await.map_err(|error| unavailable(&error))?;
+                let (cluster, journal_records) = (identity.cluster, journal.records);
+                Ok(BackupMade { name, path: shown, bytes, index, journal_records, cluster })
+            }
+            Err(error) => {
+                // What cannot be removed is no data folder, and in the way of nothing but its name.
+                _ = blocking(move || fs::remove_dir_all(path)).await;
+                Err(error)
+            }
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await?
+}
+
+/// Makes a folder that was not there, and waits until its name is on disk.
+fn claim(backups: &Path, path: &Path) -> io::Result<()> {
+    fs::create_dir_all(backups)?;
+    fs::create_dir(path)?;
+    let above = std::path::absolute(backups)?;
+    above.ancestors().take(2).try_for_each(|folder| File::open(folder)?.sync_all())
+}
+
+/// How large the files in a folder are together.
+fn size(path: &Path) -> io::Result<u64> {
+    let mut sum = 0_u64;
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let len = if entry.file_type()?.is_dir() { size(&entry.path())? } else { entry.metadata()?.len() };
+        sum = sum.saturating_add(len);
+    }
+    Ok(sum)
 }

@@ -1,6 +1,6 @@
 //! The cluster, as those see it who look after it.
 
-use earmark_admission::{Answer, Cluster, ClusterError, ClusterStatus, MemberStatus};
+use earmark_admission::{Answer, BackupMade, BackupName, Cluster, ClusterError, ClusterStatus, MemberStatus};
 
 use super::Node;
 use crate::members::MembersError;
@@ -56,6 +56,10 @@ impl Cluster for Node {
 
     fn remove(&self, node: u64) -> Answer<'_, Result<(), ClusterError>> {
         Box::pin(async move { self.members.remove(node).await.map_err(cluster_error) })
+    }
+
+    fn backup(&self, name: Option<BackupName>) -> Answer<'_, Result<BackupMade, ClusterError>> {
+        Box::pin(self.back_up(name))
     }
 }
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use earmark_admission::{Cluster, ClusterError, ClusterStatus, MemberStatus};
+use earmark_admission::{BackupMade, BackupName, Cluster, ClusterError, ClusterStatus, MemberStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::reply::{CONFLICT, Reply, UNAVAILABLE};
 use super::serve::Call;
-use super::shape::{MEMBER, NODE_ID};
+use super::shape::{BACKUP, MEMBER, NODE_ID};
 use crate::app::App;
 
 pub(super) async fn status(app: &App, _: Call) -> Reply {
@@ -47,23 +47,78 @@ fn cluster(app: &App) -> Result<Arc<dyn Cluster>, Reply> {
     app.cluster.get().map(Arc::clone).ok_or_else(none)
 }
 
-/// Waits for a change. It goes on by itself if nobody waits for it any longer.
+pub(super) async fn backup(app: &App, call: Call) -> Reply {
+    let (cluster, wanted) = match (cluster(app), call.parse::<Wanted>(&BACKUP)) {
+        (_, Err(reply)) | (Err(reply), _) => return reply,
+        (Ok(cluster), Ok(wanted)) => (cluster, wanted),
+    };
+    let name = match wanted.name.as_deref().map(BackupName::new).transpose() {
+        Ok(name) => name,
+        Err(error) => {
+            return Reply::invalid(&BACKUP.explain(&call.body).unwrap_or_else(|| error.to_string()));
+        }
+    };
+    let late = "it is still being written, and is whole once its folder has a file named identity";
+    match done(app, &call, late, async move { cluster.backup(name).await }).await {
+        Ok(made) => Reply::ok(&BackupWire::of(&made)),
+        Err(reply) => reply,
+    }
+}
+
 async fn changed(
     app: &App,
     call: &Call,
     change: impl Future<Output = Result<(), ClusterError>> + Send + 'static,
 ) -> Reply {
-    let late = |message: String| Err(ClusterError::Unavailable(message));
-    let changed = match app.by(call.ticket.deadline, tokio::spawn(change)).await {
-        Ok(Ok(changed)) => changed,
-        Ok(Err(error)) => late(error.to_string()),
-        Err(error) => late(error.to_string()),
-    };
-    match changed {
+    match done(app, call, "ask again", change).await {
         Ok(()) => Reply::ok(&Changed { ok: true }),
-        Err(ClusterError::Refused(why)) => Reply::problem(StatusCode::CONFLICT, CONFLICT, &why),
-        Err(error) => {
-            Reply::problem(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, &format!("{error}; ask again"))
+        Err(reply) => reply,
+    }
+}
+
+/// Waits for something to be done. It goes on by itself if nobody waits for it any longer, and `late` says so.
+async fn done<T: Send + 'static>(
+    app: &App,
+    call: &Call,
+    late: &str,
+    doing: impl Future<Output = Result<T, ClusterError>> + Send + 'static,
+) -> Result<T, Reply> {
+    let unavailable =
+        |message: String| Reply::problem(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, &message);
+    match app.by(call.ticket.deadline, tokio::spawn(doing)).await {
+        Ok(Ok(Ok(done))) => Ok(done),
+        Ok(Ok(Err(ClusterError::Refused(why)))) => Err(Reply::problem(StatusCode::CONFLICT, CONFLICT, &why)),
+        Ok(Ok(Err(error))) => Err(unavailable(format!("{error}; ask again"))),
+        Ok(Err(error)) => Err(unavailable(format!("{error}; ask again"))),
+        Err(error) => Err(unavailable(format!("{error}; {late}"))),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    name: Option<String>,
+}
+
+#[derive(Serialize)]
+struct BackupWire<'a> {
+    name: &'a str,
+    path: &'a str,
+    bytes: u64,
+    last_log_index: Option<u64>,
+    journal_records: u64,
+    cluster_id: String,
+}
+
+impl<'a> BackupWire<'a> {
+    fn of(made: &'a BackupMade) -> BackupWire<'a> {
+        BackupWire {
+            name: made.name.as_str(),
+            path: &made.path,
+            bytes: made.bytes,
+            last_log_index: made.index,
+            journal_records: made.journal_records,
+            cluster_id: format!("{:032x}", made.cluster),
         }
     }
 }
@@ -128,7 +183,7 @@ impl<'a> StatusWire<'a> {
 }
 
 /// The schemas of the answers, by name.
-pub(super) fn schemas() -> [(&'static str, Value); 2] {
+pub(super) fn schemas() -> [(&'static str, Value); 3] {
     let count = |about: &str| json!({"type": "integer", "minimum": 0, "description": about});
     let known = |about: &str| json!({"type": ["integer", "null"], "minimum": 0, "description": about});
     let exactly = |properties: Value| {
@@ -152,5 +207,13 @@ pub(super) fn schemas() -> [(&'static str, Value); 2] {
         "quorum_ack_ms": known("How long ago a majority last answered; known to the leader only."),
         "members": {"type": "array", "items": member},
     }));
-    [("Cluster", status), ("Done", exactly(json!({"ok": {"const": true}})))]
+    let backup = exactly(json!({
+        "name": {"type": "string", "description": "Its name."},
+        "path": {"type": "string", "description": "Its folder, on the machine of the node that was asked."},
+        "bytes": count("How large its files are together."),
+        "last_log_index": known("The last entry of the log that is in it."),
+        "journal_records": count("How many records of history are in it."),
+        "cluster_id": {"type": "string", "description": "Of the cluster that begins with it; 32 hexadecimal digits."},
+    }));
+    [("Cluster", status), ("Done", exactly(json!({"ok": {"const": true}}))), ("Backup", backup)]
 }

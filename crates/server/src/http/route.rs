@@ -124,7 +124,7 @@ const OVERLOADED: Documented =
 pub(crate) const UNMATCHED: usize = ROUTES.len();
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 23] = [
+pub(crate) static ROUTES: [Route; 24] = [
     Route {
         verb: Verb::Post,
         path: "/v1/reserve",
@@ -362,6 +362,26 @@ pub(crate) static ROUTES: [Route; 23] = [
             NO_CLUSTER,
             MEMBERS_STAY,
             MEMBERS_LATER,
+        ],
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/v1/admin/cluster/backup",
+        handler: |app, call| Box::pin(cluster::backup(app, call)),
+        body: Some(&shape::BACKUP),
+        query: &[],
+        operation: "make_backup",
+        about: "Writes all that was acknowledged so far into a folder of its own, on the machine of this node, from \
+                which a new cluster can begin.",
+        answers: &[
+            answer(200, &["Backup"], "It is whole, and on disk."),
+            NO_CLUSTER,
+            answer(409, PROBLEM, "`conflict`: there is a backup of this name, or this node keeps none."),
+            answer(
+                503,
+                PROBLEM,
+                "`unavailable`: not now, or not within the time of a request; the message says which.",
+            ),
         ],
     },
     Route {

@@ -6,11 +6,12 @@ mod requests;
 mod writes;
 
 pub(super) use requests::{
-    COMPLETE, COMPLETE_BATCH, DEFINITION, DEFINITION_FIELDS, LIMIT_KINDS, LimitKind, MEMBER, NODE_ID,
+    BACKUP, COMPLETE, COMPLETE_BATCH, DEFINITION, DEFINITION_FIELDS, LIMIT_KINDS, LimitKind, MEMBER, NODE_ID,
     RESERVE, RESERVE_BATCH,
 };
 pub(super) use writes::{CLIENT_QUERY, ENTRIES_QUERY, WRITE, WRITE_BATCH};
 
+use earmark_admission::BackupName;
 use earmark_core::{
     AccountName, AssetName, ClientId, JobId, LimitKey, NameError, NamespaceName, VaultName, parse_credit,
 };
@@ -71,6 +72,12 @@ static JOB_ID: Name = Name {
     check: |text| JobId::new(text).map(drop),
     bytes_max: JobId::BYTES_MAX,
     pattern: "^[A-Za-z0-9:._@+-]+$",
+};
+
+static BACKUP_NAME: Name = Name {
+    check: |text| BackupName::new(text).map(drop),
+    bytes_max: BackupName::BYTES_MAX,
+    pattern: "^[A-Za-z0-9_][A-Za-z0-9._-]*$",
 };
 
 macro_rules! plain {

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::support::{Desk, Nodes};
 
 const MEMBERS: &str = "/v1/admin/cluster/members";
+const BACKUP: &str = "/v1/admin/cluster/backup";
 const SECOND: &str = r#"{"node_id":2,"address":"127.0.0.1:7102"}"#;
 
 #[tokio::test]
@@ -35,6 +36,31 @@ async fn members_come_and_go_or_the_answer_says_why_not() {
 }
 
 #[tokio::test]
+async fn a_backup_is_made_under_a_name_or_the_time_or_the_answer_says_why_not() {
+    let desk = Desk::with_nodes(Nodes(Ok(()))).await;
+    for (body, name) in [(r#"{"name":"before-2.0"}"#, "before-2.0"), ("{}", "19700101T000000Z")] {
+        assert_eq!(
+            desk.ask("POST", BACKUP, body).await.json(),
+            json!({
+                "name": name, "path": format!("data/backups/{name}"), "bytes": 7, "last_log_index": 8,
+                "journal_records": 5, "cluster_id": "000000000000000000000000000000cd",
+            })
+        );
+    }
+    for name in ["", "..", "a/b", "-a", &"a".repeat(65)] {
+        let body = json!({"name": name}).to_string();
+        let message = desk.ask("POST", BACKUP, &body).await.problem(400, "invalid_request");
+        assert!(message.starts_with("name: found "), "{message}");
+    }
+    let message = desk.ask("POST", BACKUP, r#"{"names":"a"}"#).await.problem(400, "invalid_request");
+    assert!(message.starts_with("names: "), "{message}");
+    let never = Desk::with_nodes(Nodes(Err(ClusterError::Refused("it is there".into())))).await;
+    assert_eq!(never.ask("POST", BACKUP, "{}").await.problem(409, "conflict"), "it is there");
+    let later = Desk::with_nodes(Nodes(Err(ClusterError::Unavailable("no leader".into())))).await;
+    assert_eq!(later.ask("POST", BACKUP, "{}").await.problem(503, "unavailable"), "no leader; ask again");
+}
+
+#[tokio::test]
 async fn what_is_no_node_is_refused_with_what_is_allowed() {
     let desk = Desk::with_nodes(Nodes(Ok(()))).await;
     for (body, wrong) in [
@@ -61,6 +87,7 @@ async fn a_server_without_nodes_says_so() {
         ("GET", "/v1/admin/cluster", ""),
         ("POST", MEMBERS, SECOND),
         ("DELETE", "/v1/admin/cluster/members/2", ""),
+        ("POST", BACKUP, "{}"),
     ] {
         let message = desk.ask(method, path, body).await.problem(404, "not_found");
         assert_eq!(message, "this server keeps everything in memory and has no cluster");

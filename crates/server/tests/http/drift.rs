@@ -76,8 +76,10 @@ const AUDIT: &str = "/v1/vaults/{vault}/audit";
 const CLUSTER: &str = "/v1/admin/cluster";
 const MEMBERS: &str = "/v1/admin/cluster/members";
 const MEMBER: &str = "/v1/admin/cluster/members/{node_id}";
-const WITH_BODY: [(&str, &str); 8] = [
+const BACKUP: &str = "/v1/admin/cluster/backup";
+const WITH_BODY: [(&str, &str); 9] = [
     ("POST", MEMBERS),
+    ("POST", BACKUP),
     ("POST", WRITE),
     ("POST", WRITE_BATCH),
     ("POST", "/v1/reserve"),
@@ -196,6 +198,7 @@ async fn nodes(drift: &mut Drift, none: &Desk) {
         drift.ask(desk, "GET", CLUSTER, "", &Value::Null).await;
         drift.ask(desk, "POST", MEMBERS, "", &second).await;
         drift.ask(desk, "DELETE", MEMBER, "2", &Value::Null).await;
+        drift.ask(desk, "POST", BACKUP, "", &json!({})).await;
     }
     drift.ask(&done, "DELETE", MEMBER, "x", &Value::Null).await;
 }

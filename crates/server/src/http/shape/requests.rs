@@ -3,7 +3,7 @@
 use earmark_admission::BATCH_MAX;
 use earmark_core::{DESCRIPTION_BYTES_MAX, HOLD_SECONDS_MAX, REQUIREMENTS_MAX, UNIT_BYTES_MAX};
 
-use super::{ACCOUNT, ASSET, Field, JOB_ID, LIMIT_KEY, Shape, VAULT};
+use super::{ACCOUNT, ASSET, BACKUP_NAME, Field, JOB_ID, LIMIT_KEY, Shape, VAULT};
 
 const AMOUNT: Shape = Shape::Integer { min: 1, max: u64::MAX };
 const ACTUAL_AMOUNT: Shape = Shape::Integer { min: 0, max: u64::MAX };
@@ -90,6 +90,13 @@ pub(in crate::http) static MEMBER: Shape = Shape::Object(&[
         "Where the other nodes reach it, `host:port`.",
     ),
 ]);
+
+/// The body of `POST /v1/admin/cluster/backup`.
+pub(in crate::http) static BACKUP: Shape = Shape::Object(&[optional(
+    "name",
+    Shape::Name(&BACKUP_NAME),
+    "What it is called, and its folder with it. By default the time in UTC.",
+)]);
 
 /// The fields of all kinds of limit.
 pub(in crate::http) static DEFINITION_FIELDS: &[Field] = &[

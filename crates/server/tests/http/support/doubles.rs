@@ -3,12 +3,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, Backend, BackendError, Cluster, ClusterError, ClusterStatus, CompleteAnswer,
-    CompleteRequest, DeleteLimitRequest, EntryPage, LeaseView, LedgerError, LimitChange, LimitError,
-    LocalBook, MemberStatus, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats, WriteAnswer,
-    WriteRequest,
+    AccountPath, Answer, Audit, Backend, BackendError, BackupMade, BackupName, Cluster, ClusterError,
+    ClusterStatus, CompleteAnswer, CompleteRequest, DeleteLimitRequest, EntryPage, LeaseView, LedgerError,
+    LimitChange, LimitError, LocalBook, MemberStatus, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
+    WriteAnswer, WriteRequest,
 };
-use earmark_core::{BalanceInfo, ClientId, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage, VaultName};
+use earmark_core::{
+    BalanceInfo, ClientId, LeaseId, LimitInfo, LimitKey, NamespaceName, UnixMs, Usage, VaultName,
+};
 use tokio::sync::Semaphore;
 
 /// Fails at everything, in one way.
@@ -254,5 +256,11 @@ impl Cluster for Nodes {
 
     fn remove(&self, _: u64) -> Answer<'_, Result<(), ClusterError>> {
         Box::pin(std::future::ready(self.0.clone()))
+    }
+    fn backup(&self, name: Option<BackupName>) -> Answer<'_, Result<BackupMade, ClusterError>> {
+        let name = name.unwrap_or_else(|| BackupName::of_time(UnixMs::new(0)));
+        let path = format!("data/backups/{}", name.as_str());
+        let made = BackupMade { name, path, bytes: 7, index: Some(8), journal_records: 5, cluster: 0xcd };
+        Box::pin(std::future::ready(self.0.clone().map(|()| made)))
     }
 }

@@ -1,0 +1,127 @@
+//! Backups of nodes that serve, and what begins with them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::load::{Load, amount, read};
+use crate::nodes::Nodes;
+
+/// The header of a segment of the journal, in which the id of the cluster is: magic, format, id, place, checksum.
+const JOURNAL_HEADER_BYTES: usize = 8 + 4 + 16 + 20 + 4;
+
+fn earmark(words: &[&str]) -> (Option<i32>, Value, String) {
+    let ran = Command::new(env!("CARGO_BIN_EXE_earmark")).args(words).arg("--json").output().unwrap();
+    let said = String::from_utf8(ran.stderr).unwrap();
+    (ran.status.code(), serde_json::from_slice(&ran.stdout).unwrap_or_default(), said)
+}
+
+fn back_up(url: &str, name: &str) -> Value {
+    let (code, made, said) = earmark(&["cluster", "backup", name, "--server", &format!("http://{url}")]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(made["name"], name);
+    made
+}
+
+/// Makes a data folder out of a backup, and starts a node on it.
+fn restore(backup: &Value) -> Nodes {
+    let folder = TempDir::new().unwrap();
+    let to = folder.path().join("n0");
+    let (code, made, said) =
+        earmark(&["recover", "--from", backup["path"].as_str().unwrap(), "--to", to.to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(made["last_log_index"], backup["last_log_index"]);
+    assert_eq!(made["journal_records"], backup["journal_records"]);
+    Nodes::alone(folder)
+}
+
+/// What the state and the history of a folder are, to the byte: its snapshot and its journal without their headers.
+fn content(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for inner in ["snapshot", "journal"] {
+        for entry in fs::read_dir(folder.join(inner)).unwrap() {
+            let path = entry.unwrap().path();
+            let mut bytes = fs::read(&path).unwrap();
+            let header = match path.extension().and_then(|name| name.to_str()) {
+                // Four bytes of magic, four of the format, four of how long the rest of the header is; its checksum.
+                Some("snapshot") => u32::from_le_bytes(bytes[8..12].try_into().unwrap()) as usize + 16,
+                _ => JOURNAL_HEADER_BYTES,
+            };
+            bytes.drain(..header);
+            found.insert(path.strip_prefix(folder).unwrap().to_owned(), bytes);
+        }
+    }
+    found
+}
+
+#[test]
+fn a_backup_under_load_has_what_was_acknowledged_and_nothing_by_halves() {
+    let mut nodes = Nodes::start();
+    let load = Arc::new(Load::new(nodes.urls()));
+    load.prepare();
+    let workers = Load::start(&load);
+    sleep(Duration::from_millis(700));
+    let follower = (nodes.leader() + 1) % nodes.urls().len();
+    let acknowledged = load.acknowledged();
+    let backup = back_up(&nodes.urls()[follower], "under-load");
+    let path = PathBuf::from(backup["path"].as_str().unwrap());
+    assert_eq!(path, nodes.data(follower).join("backups/under-load"));
+    assert!(backup["bytes"].as_u64().unwrap() > 1_000, "{backup}");
+    let (code, refused, _) = earmark(&[
+        "cluster",
+        "backup",
+        "under-load",
+        "--server",
+        &format!("http://{}", nodes.urls()[follower]),
+    ]);
+    assert_eq!((code, &refused["error"]), (Some(1), &"conflict".into()));
+    sleep(Duration::from_millis(700));
+    let counts = load.finish(workers);
+    nodes.settle();
+
+    let restored = restore(&backup);
+    let url = &restored.urls()[0];
+    for (worker, before) in acknowledged.into_iter().enumerate() {
+        let client = read(url, &format!("/v1/clients/transferrer-{worker}?namespace=default&vault=main"));
+        let sequence = client["last_committed_sequence"].as_u64().unwrap();
+        assert!(sequence >= before, "{before} were acknowledged, {sequence} are there");
+        assert!(sequence < counts.sequences[worker], "what came after it is in it");
+        let balances = read(url, &format!("/v1/vaults/main/accounts/to-{worker}/balances"));
+        let sum: u64 = (1..=sequence).map(amount).sum();
+        assert_eq!(balances["balances"][0]["available"], sum.to_string(), "worker {worker}");
+    }
+    assert_eq!(read(url, "/v1/vaults/main/audit")["balanced"], true);
+    load.check(&counts);
+}
+
+#[test]
+fn backups_of_all_nodes_at_rest_are_the_same_to_the_byte_and_so_is_what_is_made_of_them() {
+    let mut nodes = Nodes::start();
+    let load = Arc::new(Load::new(nodes.urls()));
+    load.prepare();
+    let workers = Load::start(&load);
+    sleep(Duration::from_millis(500));
+    let counts = load.finish(workers);
+    nodes.settle();
+    let backups: Vec<Value> = nodes.urls().iter().map(|url| back_up(url, "at-rest")).collect();
+    let contents: Vec<_> =
+        backups.iter().map(|backup| content(Path::new(backup["path"].as_str().unwrap()))).collect();
+    assert!(contents[0].values().map(Vec::len).sum::<usize>() > 1_000);
+    assert!(contents.iter().all(|other| *other == contents[0]), "they differ");
+
+    let folder = TempDir::new().unwrap();
+    let to = folder.path().join("n0");
+    let from = backups[0]["path"].as_str().unwrap();
+    let (code, _, said) = earmark(&["recover", "--from", from, "--to", to.to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(content(&to) == contents[0], "what was restored differs");
+    let restored = Nodes::alone(folder);
+    Load::new(restored.urls()).check(&counts);
+}
