@@ -59,10 +59,13 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", conflicts_with = "in_memory")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     node_id: Option<u64>,
-    /// Where the other nodes of the cluster reach this one, IP:PORT, a loopback address
+    /// Where to listen for the other nodes of the cluster, IP:PORT, a loopback address
     #[arg(long, value_name = "ADDR", conflicts_with = "in_memory", value_parser = address)]
     peer_listen: Option<SocketAddr>,
-    /// Nodes of the cluster to join, by their --peer-listen; without any, a new folder begins a cluster
+    /// Where the other nodes reach this one, if not at --peer-listen: a proxy, or the near end of a tunnel
+    #[arg(long, value_name = "ADDR", requires = "peer_listen", value_parser = address)]
+    peer_advertise: Option<SocketAddr>,
+    /// Nodes of the cluster to join, by where they are reached; without any, a new folder begins a cluster
     #[arg(long, value_name = "ADDR", num_args = 1.., requires_all = ["peer_listen", "node_id"])]
     #[arg(conflicts_with = "in_memory", value_parser = address)]
     join: Vec<SocketAddr>,
@@ -290,6 +293,7 @@ mod tests {
             ("--retention 1", "--in-memory"),
             ("--leases-max 1", "--in-memory"),
             ("--node-id 0", "0 is not in 1.."),
+            ("--peer-advertise 127.0.0.1:1", "--peer-listen <ADDR>"),
             ("--join 127.0.0.1:1 --node-id 2", "--peer-listen <ADDR>"),
             ("--join 127.0.0.1:1 --peer-listen 127.0.0.1:2", "--node-id <N>"),
         ] {

@@ -106,6 +106,12 @@ impl Keeper for NodeKeeper {
         if let Some(failure) = self.proposer.shelf.failure().get() {
             return Err(failure.to_owned());
         }
+        if let Some(silence) = self.proposer.without_majority() {
+            return Err(format!(
+                "no majority of the nodes has answered this one, which leads or led, for {:.1} s",
+                silence.as_secs_f64()
+            ));
+        }
         match self.proposer.leader() {
             Some(_) => Ok(()),
             None => Err("no node leads now, or this node has not heard of it yet".into()),

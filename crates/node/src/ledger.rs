@@ -33,6 +33,8 @@ pub(crate) struct Proposer {
     pub(crate) clock: Arc<NodeClock>,
     pub(crate) peers: Peers,
     pub(crate) deadline: Duration,
+    /// After so long without a majority another node may lead.
+    pub(crate) lease: Duration,
 }
 
 /// Why commands were not carried out, as far as is known.
@@ -55,6 +57,12 @@ impl Proposer {
 
     pub(crate) fn is_leader(&self) -> bool {
         self.raft.metrics().borrow().state == ServerState::Leader
+    }
+
+    /// For how long the others have not answered this node, if it leads and that is long enough for another to.
+    pub(crate) fn without_majority(&self) -> Option<Duration> {
+        let silence = self.raft.metrics().borrow().millis_since_quorum_ack.map(Duration::from_millis)?;
+        (silence > self.lease).then_some(silence)
     }
 
     /// Who leads, as far as is known here.
@@ -124,12 +132,21 @@ impl Proposer {
 }
 
 /// Takes batches from the queue, one at a time.
-pub(crate) struct NodeLedger(pub(crate) Proposer);
+pub(crate) struct NodeLedger {
+    node: Proposer,
+    /// Whether the last batch found no majority. Then the next one, whose callers have waited for it already, waits only
+    /// as long as an election takes.
+    is_failing: bool,
+}
 
 impl NodeLedger {
+    pub(crate) fn new(node: Proposer) -> NodeLedger {
+        NodeLedger { node, is_failing: false }
+    }
+
     /// One try, here or by way of the leader.
     async fn attempt(&self, work: &mut [Work]) -> Result<(Vec<Outcome>, UnixMs), ProposeError> {
-        let node = &self.0;
+        let node = &self.node;
         let leader = node.leader();
         let moment = node.now();
         let mut builder = Builder::new(work.len().saturating_mul(COMMAND_BYTES));
@@ -170,8 +187,9 @@ impl NodeLedger {
     /// and sequences see to that. A change of a limit has neither, and is tried again only if it was not taken.
     async fn carry_out(&self, work: &mut [Work]) -> Result<(Vec<Outcome>, UnixMs), String> {
         let is_repeatable = !work.iter().any(|item| matches!(item, Work::Change { .. }));
-        let deadline = Instant::now() + self.0.deadline;
-        let mut metrics = self.0.raft.metrics();
+        let patience = if self.is_failing { self.node.lease.saturating_mul(2) } else { self.node.deadline };
+        let deadline = Instant::now() + patience.min(self.node.deadline);
+        let mut metrics = self.node.raft.metrics();
         let mut why = "no node leads now".to_owned();
         loop {
             match timeout_at(deadline, self.attempt(work)).await {
@@ -188,7 +206,7 @@ impl NodeLedger {
             let leader = metrics.borrow_and_update().current_leader;
             // A node that has stopped sends no metrics any more.
             _ = timeout_at(next, metrics.wait_for(|metrics| metrics.current_leader != leader)).await;
-            if self.0.has_stopped() {
+            if self.node.has_stopped() {
                 return Err("this node has stopped".into());
             }
             sleep_until(next).await;
@@ -207,9 +225,11 @@ impl Ledger for NodeLedger {
     async fn submit(&mut self, batch: Vec<Vec<Work>>) -> Vec<Result<Vec<Done>, BackendError>> {
         let lens: Vec<usize> = batch.iter().map(Vec::len).collect();
         let mut work: Vec<Work> = batch.into_iter().flatten().collect();
-        match self.carry_out(&mut work).await {
+        let carried_out = self.carry_out(&mut work).await;
+        self.is_failing = carried_out.is_err();
+        match carried_out {
             Ok((outcomes, wall)) => {
-                let state = self.0.shelf.lock();
+                let state = self.node.shelf.lock();
                 let answers = work.iter().zip(outcomes);
                 let mut done = answers.map(|(item, outcome)| item.answer(&state.book, wall, outcome));
                 lens.into_iter().map(|len| Ok(done.by_ref().take(len).collect())).collect()
@@ -225,16 +245,16 @@ impl Ledger for NodeLedger {
 
     /// What falls due is done by whoever leads, as soon as nothing else is.
     async fn idle(&mut self) {
-        if !self.0.is_leader() {
+        if !self.node.is_leader() {
             return;
         }
-        let now = self.0.now().log;
-        if !self.0.shelf.lock().book.is_due(now) {
+        let now = self.node.now().log;
+        if !self.node.shelf.lock().book.is_due(now) {
             return;
         }
         let mut builder = Builder::new(TICKS);
         (0..TICKS).for_each(|_| builder.push(&Command::Tick));
-        let tick = self.0.propose(builder.finish(now));
-        _ = tokio::time::timeout(self.0.deadline, tick).await;
+        let tick = self.node.propose(builder.finish(now));
+        _ = tokio::time::timeout(self.node.deadline, tick).await;
     }
 }

@@ -84,8 +84,10 @@ pub struct NodeOptions {
     pub disk: Arc<dyn Disk>,
     /// Its id; that of the folder if there is one, else 1.
     pub id: Option<u64>,
-    /// Where its peers reach it, `host:port`. Without it there can be no others.
+    /// Where it listens for its peers, `host:port`. Without it there can be no others.
     pub peer_listen: Option<String>,
+    /// Where they reach it, if that is somewhere else: what stands there passes everything on to where it listens.
+    pub peer_advertise: Option<String>,
     /// Nodes of the cluster that it is to join. Without any, a new folder begins a cluster of its own.
     pub join: Vec<String>,
     /// How nodes agree, in time.
@@ -117,6 +119,7 @@ impl NodeOptions {
             disk,
             id: None,
             peer_listen: None,
+            peer_advertise: None,
             join: Vec::new(),
             timing: Timing::default(),
             time: Arc::new(MachineTime::new()),
@@ -208,9 +211,11 @@ impl Node {
             _ = raft.shutdown().await;
             return Err(NodeError::Invalid(lacking));
         }
-        let deadline = options.timing.deadline;
-        let proposer = Proposer { id, raft, shelf, clock, peers, deadline };
+        let Timing { deadline, .. } = options.timing;
+        let lease = options.timing.lease();
+        let proposer = Proposer { id, raft, shelf, clock, peers, deadline, lease };
         let address = listener.as_ref().map(|listener| listener.address());
+        let address = address.map(|address| options.peer_advertise.clone().unwrap_or(address));
         let member = Member { address: address.clone().unwrap_or_default(), incarnation };
         if is_founder
             && !proposer.raft.is_initialized().await.map_err(|error| NodeError::Raft(error.to_string()))?
@@ -238,7 +243,7 @@ impl Node {
         let keeper = Arc::new(NodeKeeper {
             proposer: proposer.clone(),
             reads: Reads::start(proposer.clone(), led),
-            submitter: Submitter::start(NodeLedger(proposer.clone()), options.queue_max),
+            submitter: Submitter::start(NodeLedger::new(proposer.clone()), options.queue_max),
             is_stopped: AtomicBool::new(false),
         });
         let backend = Arc::new(BookBackend::new(Arc::clone(&keeper)));
@@ -547,9 +552,4 @@ async fn measure(proposer: &Proposer) {
     gauge("earmark_node_snapshot_index", metrics.snapshot.map_or(0, |id| id.index) as f64);
     let snapshot = proposer.shelf.snapshots.current().map_or(0, |saved| saved.len);
     gauge("earmark_node_snapshot_bytes", snapshot as f64);
-    for (peer, matched) in metrics.replication.into_iter().flatten().filter(|(peer, _)| *peer != metrics.id) {
-        let last = metrics.last_log_index.unwrap_or(0);
-        let lag = last.saturating_sub(matched.map_or(0, |id| id.index));
-        metrics::gauge!("earmark_node_peer_lag", "peer" => peer.to_string()).set(lag as f64);
-    }
 }

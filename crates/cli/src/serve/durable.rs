@@ -92,16 +92,17 @@ async fn run(
 
 impl ServeArgs {
     fn node_options(&self) -> Result<NodeOptions, Failure> {
-        if let Some(found) = self.peer_listen {
-            if !found.ip().is_loopback() {
+        if let Some(found) = self.peer_listen.filter(|found| !found.ip().is_loopback()) {
+            return Err(Failure::Usage(format!(
+                "--peer-listen: found {found}, allowed are loopback addresses such as 127.0.0.1:7101: nodes do \
+                 not authenticate each other yet, so everyone who can connect could change everything"
+            )));
+        }
+        for (flag, found) in [("--peer-listen", self.peer_listen), ("--peer-advertise", self.peer_advertise)]
+        {
+            if let Some(found) = found.filter(|found| found.port() == 0) {
                 return Err(Failure::Usage(format!(
-                    "--peer-listen: found {found}, allowed are loopback addresses such as 127.0.0.1:7101: nodes do \
-                     not authenticate each other yet, so everyone who can connect could change everything"
-                )));
-            }
-            if found.port() == 0 {
-                return Err(Failure::Usage(format!(
-                    "--peer-listen: found {found}, allowed is a port from 1 on, since the other nodes keep the address"
+                    "{flag}: found {found}, allowed is a port from 1 on, since the other nodes keep the address"
                 )));
             }
         }
@@ -111,6 +112,7 @@ impl ServeArgs {
         Ok(NodeOptions {
             id: self.node_id,
             peer_listen: self.peer_listen.map(|address| address.to_string()),
+            peer_advertise: self.peer_advertise.map(|address| address.to_string()),
             join: self.join.iter().map(ToString::to_string).collect(),
             queue_max: self.queue_max as usize,
             backups: Some(self.data.join("backups")),

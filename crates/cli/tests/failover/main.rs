@@ -7,6 +7,8 @@
 
 mod ask;
 mod backup;
+mod cuts;
+mod links;
 mod load;
 mod nodes;
 
@@ -28,7 +30,7 @@ const PEACE: Duration = Duration::from_millis(400);
 
 #[test]
 fn no_acknowledged_outcome_is_lost_or_doubled_however_often_the_leader_dies() {
-    let kills = std::env::var("EARMARK_KILLS").map_or(KILLS, |kills| kills.parse().unwrap());
+    let kills = kills();
     let start = Instant::now();
     let mut nodes = Nodes::start();
     let load = Arc::new(Load::new(nodes.urls()));
@@ -71,6 +73,10 @@ fn no_acknowledged_outcome_is_lost_or_doubled_however_often_the_leader_dies() {
     assert!(counts.transfers > 50 && counts.calls > 50, "hardly anything happened");
 
     load.check(&counts);
+}
+
+fn kills() -> u64 {
+    std::env::var("EARMARK_KILLS").map_or(KILLS, |kills| kills.parse().unwrap())
 }
 
 /// Times in words.

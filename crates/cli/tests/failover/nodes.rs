@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -11,8 +12,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::ask::ask;
+use crate::links::{Links, Stop};
 
-const COUNT: usize = 3;
+pub(crate) const COUNT: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
 
@@ -22,6 +24,9 @@ pub(crate) struct Nodes {
     urls: Vec<String>,
     peers: Vec<String>,
     children: Vec<Option<Child>>,
+    /// Where the others reach them, if not at their own addresses.
+    fronts: Vec<String>,
+    links: Option<Stop>,
 }
 
 /// Addresses that are free, and that the system gives to nobody who connects: a node must find its own again. No two
@@ -37,9 +42,25 @@ fn free(count: usize) -> Vec<String> {
 impl Nodes {
     /// Starts all, and waits until all vote.
     pub(crate) fn start() -> Nodes {
-        let mut urls = free(COUNT * 2);
-        let peers = urls.split_off(COUNT);
-        let mut nodes = Nodes { folder: TempDir::new().unwrap(), urls, peers, children: Vec::new() };
+        Nodes::new(TempDir::new().unwrap(), COUNT).started()
+    }
+
+    /// The same, and everything that they say to each other can be held back.
+    pub(crate) fn behind_proxies() -> Nodes {
+        let mut nodes = Nodes::new(TempDir::new().unwrap(), COUNT);
+        nodes.fronts = free(COUNT);
+        nodes.links = Some(Stop(Links::open(&nodes.fronts, &nodes.peers)));
+        nodes.started()
+    }
+
+    fn new(folder: TempDir, count: usize) -> Nodes {
+        let mut urls = free(count * 2);
+        let peers = urls.split_off(count);
+        Nodes { folder, urls, peers, children: Vec::new(), fronts: Vec::new(), links: None }
+    }
+
+    fn started(self) -> Nodes {
+        let mut nodes = self;
         for place in 0..COUNT {
             let child = nodes.spawn(place);
             nodes.children.push(Some(child));
@@ -57,18 +78,29 @@ impl Nodes {
         command.args(["serve", "--log-level", "error", "--listen", &self.urls[place]]);
         command.args(["--node-id", &(place + 1).to_string(), "--peer-listen", &self.peers[place], "--data"]);
         command.arg(self.data(place));
+        let reached = if self.fronts.is_empty() { &self.peers } else { &self.fronts };
         if place > 0 {
-            command.args(["--join", &self.peers[0]]);
+            command.args(["--join", &reached[0]]);
+        }
+        if let Some(front) = self.fronts.get(place) {
+            command.args(["--peer-advertise", front]);
         }
         let quiet = command.env_remove("RUST_LOG").stdin(Stdio::null()).stdout(Stdio::null());
-        quiet.spawn().unwrap()
+        let child = quiet.spawn().unwrap();
+        if let Some(Stop(links)) = &self.links {
+            links.is_process(place, child.id());
+        }
+        child
+    }
+
+    /// The links between them.
+    pub(crate) fn links(&self) -> Arc<Links> {
+        Arc::clone(&self.links.as_ref().unwrap().0)
     }
 
     /// Starts one node on a folder, a cluster of its own.
     pub(crate) fn alone(folder: TempDir) -> Nodes {
-        let mut urls = free(2);
-        let peers = urls.split_off(1);
-        let mut node = Nodes { folder, urls, peers, children: Vec::new() };
+        let mut node = Nodes::new(folder, 1);
         node.children.push(Some(node.spawn(0)));
         node.until(0, |status| status["leader_id"] == 1);
         node

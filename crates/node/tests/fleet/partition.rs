@@ -68,10 +68,13 @@ async fn without_a_majority_every_request_fails_in_time_and_nothing_happens() {
     // Still nobody there, long after.
     tokio::time::sleep(TIMING.election * 10).await;
     answers_nothing(&fleet.desk(leader)).await;
+    let why = fleet.desk(leader).0.ready().unwrap_err();
+    assert!(why.starts_with("no majority of the nodes has answered this one"), "{why}");
     for id in others {
         fleet.start(id).await;
     }
     fleet.leader().await;
+    assert_eq!(fleet.desk(leader).0.ready(), Ok(()));
     // The outcome was unknown. It may have happened once, and asked again it has.
     let desk = fleet.desk(leader);
     desk.write("billing", 2, vec![issue("acme", 1)]).await;
@@ -93,6 +96,28 @@ async fn a_follower_that_is_cut_off_fails_in_time_and_the_others_go_on() {
     // What the follower tried to pass on may still arrive: its outcome was unknown.
     let reserved = fleet.desk(cut_off).usage("rpm").await.reserved;
     assert!((2..=3).contains(&reserved), "{reserved}");
+    fleet.agree().await;
+}
+
+/// What waited behind a batch that found no majority waited as long again, and what came behind that too.
+#[tokio::test(start_paused = true)]
+async fn requests_that_waited_for_others_in_vain_are_given_up_soon_after_them() {
+    let fleet = opened(3).await;
+    let leader = fleet.leader().await;
+    fleet.isolate(leader);
+    let desk = fleet.desk(leader);
+    let started = Instant::now();
+    let first = desk.ask(reserve_request(lease(), &[("rpm", 1)]));
+    let second = async {
+        tokio::time::sleep(TIMING.heartbeat).await;
+        desk.ask(reserve_request(lease(), &[("rpm", 1)])).await
+    };
+    let (first, second) = tokio::join!(first, second);
+    assert!(first.is_err() && second.is_err());
+    let soon = TIMING.deadline + TIMING.election * 5;
+    assert!(started.elapsed() < soon, "{:?}", started.elapsed());
+    fleet.net.heal();
+    fleet.leader().await;
     fleet.agree().await;
 }
 
