@@ -65,7 +65,7 @@ async fn plan(options: &NodeOptions, found: Folder) -> Result<Identity, NodeErro
         Folder::Made(identity) if is_founder => Ok(identity),
         Folder::Made(identity) => {
             let peers = peers(options, identity.cluster, identity.node);
-            let asked = tokio::time::timeout(LOOK_FOR_CLUSTER, cluster_of(&peers, &options.join)).await;
+            let asked = tokio::time::timeout(LOOK_FOR_CLUSTER, cluster_of(&peers, &options.join, None)).await;
             match asked {
                 Ok(Ok(expected)) if expected != identity.cluster => {
                     let path = options.disk.show("");
@@ -85,7 +85,7 @@ async fn plan(options: &NodeOptions, found: Folder) -> Result<Identity, NodeErro
             };
             let cluster = match is_founder {
                 true => random_id(),
-                false => cluster_of(&peers(options, 0, node), &options.join).await?,
+                false => cluster_of(&peers(options, 0, node), &options.join, Some(node)).await?,
             };
             Ok(Identity { cluster, node, incarnation: random_id(), is_founder })
         }
@@ -98,11 +98,14 @@ async fn listen(options: &NodeOptions) -> Result<Option<Box<dyn Listener>>, Node
     listener.map(Some).map_err(|source| NodeError::Listen { address: address.clone(), source })
 }
 
-/// Asks the nodes to join which cluster they belong to.
-async fn cluster_of(peers: &Peers, addresses: &[String]) -> Result<u128, NodeError> {
+/// Asks the nodes to join which cluster they belong to, and whether it has a place for a new node of this id.
+async fn cluster_of(peers: &Peers, addresses: &[String], wanted: Option<u64>) -> Result<u128, NodeError> {
     let mut why = Vec::new();
     for address in addresses {
-        match peers.hello(address).await {
+        match peers.hello(address, wanted).await {
+            Ok(hello) if !hello.refused.is_empty() => {
+                return Err(NodeError::Invalid(format!("cannot join the cluster: {}", hello.refused)));
+            }
             Ok(hello) => match hello.cluster.first_chunk::<16>() {
                 Some(cluster) => return Ok(u128::from_le_bytes(*cluster)),
                 None => why.push(format!("{address} is no node of Earmark")),

@@ -161,10 +161,11 @@ impl Peers {
         members_result(self.call(&leader.address, self.0.deadline, client.remove(request)).await)
     }
 
-    /// Asks a node which cluster it belongs to.
-    pub(crate) async fn hello(&self, address: &str) -> Result<HelloReply, CallError> {
+    /// Asks a node which cluster it belongs to, and whether an id can be had there.
+    pub(crate) async fn hello(&self, address: &str, wanted: Option<u64>) -> Result<HelloReply, CallError> {
         let mut client = self.client(address);
-        self.call(address, self.0.deadline, client.hello(HelloRequest {})).await
+        let request = HelloRequest { wanted: wanted.unwrap_or_default() };
+        self.call(address, self.0.deadline, client.hello(request)).await
     }
 }
 

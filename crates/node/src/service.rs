@@ -33,6 +33,8 @@ use earmark_core::UnixMs;
 /// How long the next part of a snapshot may take.
 const PART_DEADLINE: Duration = Duration::from_secs(10);
 
+/// So long a node that asks for an id waits to hear that it cannot have it.
+const REFUSE: Duration = Duration::from_secs(1);
 /// So often a node stands that has more than a candidate.
 const STANDS: usize = 2;
 
@@ -104,6 +106,16 @@ impl Service {
             return Err(Status::new(REMOVED, message));
         }
         Ok(())
+    }
+
+    /// Why a node that has no data folder yet cannot have an id, as far as that is known soon. It is asked before the
+    /// folder is made; whoever joins is checked again.
+    async fn refused(&self, wanted: u64) -> Option<String> {
+        tokio::time::timeout(REFUSE, self.reads.fresh()).await.ok()?.ok()?;
+        let is_used = self.proposer.shelf.lock().ids.contains(&wanted);
+        is_used.then(|| {
+            format!("node id {wanted} was used before, and ids are never used again: choose another")
+        })
     }
 
     async fn receive(&self, parts: &mut Streaming<SnapshotPart>) -> Result<(Vote, SnapshotData), Status> {
@@ -282,12 +294,15 @@ impl PeerService for Service {
         Ok(Response::new(ReadIndexReply { result: Some(result) }))
     }
 
-    async fn hello(&self, _: Request<HelloRequest>) -> Result<Response<HelloReply>, Status> {
+    async fn hello(&self, request: Request<HelloRequest>) -> Result<Response<HelloReply>, Status> {
+        let wanted = request.into_inner().wanted;
+        let refused = if wanted == 0 { None } else { self.refused(wanted).await };
         let bytes = |number: u128| Bytes::copy_from_slice(&number.to_le_bytes());
         Ok(Response::new(HelloReply {
             cluster: bytes(self.cluster),
             node: self.proposer.id,
             incarnation: bytes(self.incarnation),
+            refused: refused.unwrap_or_default(),
         }))
     }
 

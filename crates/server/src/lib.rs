@@ -31,6 +31,6 @@ mod metrics;
 mod server;
 
 pub use metrics::install_metrics;
-pub use server::{Server, ServerError, ServerOptions};
+pub use server::{Address, Server, ServerError, ServerOptions};
 
 pub use body::BODY_BYTES_MAX;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use earmark_admission::{CompleteAnswer, Stats};
+use earmark_admission::{ClusterStatus, CompleteAnswer, Stats};
 use earmark_core::LimitKey;
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
@@ -296,7 +296,7 @@ impl Metrics {
     }
 
     /// Everything, as Prometheus reads it.
-    pub(crate) fn render(&self, stats: &Stats) -> String {
+    pub(crate) fn render(&self, stats: &Stats, cluster: Option<&ClusterStatus>) -> String {
         let gauges = &self.gauges;
         gauges.connections.set(self.connections.load(Ordering::Relaxed) as f64);
         gauges.queue_depth.set(stats.queue_depth as f64);
@@ -309,6 +309,7 @@ impl Metrics {
         if let Some(facade) = facade() {
             text.push_str(&facade.render());
         }
+        text.push_str(&cluster.map(node::lags).unwrap_or_default());
         text
     }
 
@@ -383,7 +384,7 @@ mod tests {
         let metrics = Metrics::new();
         metrics.reserved(Reserved::LeaseExpired);
         metrics.completed(Completed::Unknown);
-        let text = metrics.render(&Stats::default());
+        let text = metrics.render(&Stats::default(), None);
         assert!(text.contains("earmark_reserves_total{outcome=\"lease_expired\"} 1\n"), "{text}");
         assert!(text.contains("earmark_completes_total{outcome=\"unknown\"} 1\n"), "{text}");
         assert!(text.contains("earmark_reserves_total{outcome=\"allowed\"} 0\n"), "{text}");
@@ -399,7 +400,7 @@ mod tests {
             debt: u128::from(u64::MAX) + 1,
             queue_depth: 6,
         };
-        let text = Metrics::new().render(&stats);
+        let text = Metrics::new().render(&stats, None);
         for line in [
             "earmark_live_leases 1\n",
             "earmark_remembered_leases 2\n",
@@ -417,7 +418,7 @@ mod tests {
     fn a_status_nobody_thought_of_is_counted_as_the_worst() {
         let metrics = Metrics::new();
         metrics.served(0, StatusCode::IM_A_TEAPOT, Duration::from_micros(70));
-        let text = metrics.render(&Stats::default());
+        let text = metrics.render(&Stats::default(), None);
         assert!(text.contains("earmark_http_requests_total{route=\"reserve\",status=\"500\"} 1\n"), "{text}");
         assert!(
             text.contains("earmark_http_request_seconds_bucket{route=\"reserve\",le=\"0.0001\"} 1\n"),

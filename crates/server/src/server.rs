@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::{Backend, Cluster};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
@@ -27,6 +27,8 @@ use connection::{Services, Stop, Terms, Unserved, refuse};
 const UPKEEP: Duration = Duration::from_secs(1);
 /// How long nothing is accepted after the system refused to: it is out of files or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// So many connections wait to be accepted.
+const BACKLOG: u32 = 1_024;
 /// So many connections beyond the allowed are told so at once; any more are closed without a word.
 const REFUSALS_MAX: usize = 64;
 
@@ -89,6 +91,49 @@ pub enum ServerError {
     Description(#[from] tonic_reflection::server::Error),
 }
 
+/// An address that is taken for a server whose backend is not there yet. Whoever connects is refused until it is.
+pub struct Address {
+    options: ServerOptions,
+    socket: TcpSocket,
+}
+
+impl Address {
+    /// Takes the address.
+    ///
+    /// # Errors
+    /// When it is not loopback, or is taken.
+    pub fn take(options: ServerOptions) -> Result<Address, ServerError> {
+        let listen = options.listen;
+        if !listen.ip().is_loopback() {
+            return Err(ServerError::NotLoopback { found: listen });
+        }
+        let taken = || {
+            let socket = if listen.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+            // Connections of a server that has just stopped linger, and are in nobody's way.
+            socket.set_reuseaddr(true)?;
+            socket.bind(listen)?;
+            Ok(socket)
+        };
+        let socket = taken().map_err(|source| ServerError::Listen { listen, source })?;
+        Ok(Address { options, socket })
+    }
+
+    /// Listens.
+    ///
+    /// # Errors
+    /// When another process has come first.
+    pub fn serve(self, backend: Arc<dyn Backend>) -> Result<Server, ServerError> {
+        install_metrics();
+        let Address { options, socket } = self;
+        let failed = |source| ServerError::Listen { listen: options.listen, source };
+        let listener = socket.listen(BACKLOG).map_err(failed)?;
+        let local_addr = listener.local_addr().map_err(failed)?;
+        let app = Arc::new(App::new(backend, options.request_timeout, options.bodies_bytes_max)?);
+        let services = Services { router: router(&app), grpc: Grpc::new(&app)? };
+        Ok(Server { options, listener, local_addr, app, services })
+    }
+}
+
 /// A server that listens. Nothing is accepted before [`Server::run`].
 pub struct Server {
     options: ServerOptions,
@@ -104,17 +149,7 @@ impl Server {
     /// # Errors
     /// When the address is not loopback, or cannot be listened on.
     pub async fn bind(options: ServerOptions, backend: Arc<dyn Backend>) -> Result<Server, ServerError> {
-        let listen = options.listen;
-        if !listen.ip().is_loopback() {
-            return Err(ServerError::NotLoopback { found: listen });
-        }
-        install_metrics();
-        let failed = |source| ServerError::Listen { listen, source };
-        let listener = TcpListener::bind(listen).await.map_err(failed)?;
-        let local_addr = listener.local_addr().map_err(failed)?;
-        let app = Arc::new(App::new(backend, options.request_timeout, options.bodies_bytes_max)?);
-        let services = Services { router: router(&app), grpc: Grpc::new(&app)? };
-        Ok(Server { options, listener, local_addr, app, services })
+        Address::take(options)?.serve(backend)
     }
 
     /// Lets operators look after the cluster that the backend belongs to.

@@ -10,7 +10,7 @@ use earmark_admission::{
 };
 use earmark_core::{Definition, LimitStatus, NamespaceName};
 use earmark_node::{Node, NodeBackend, NodeOptions, RealDisk, Timing};
-use earmark_server::Server;
+use earmark_server::Address;
 use tokio::time::{sleep, timeout};
 
 use super::{ServeArgs, Signals, framed};
@@ -25,8 +25,11 @@ const PUT_AGAIN: Duration = Duration::from_millis(500);
 
 pub(super) async fn serve(args: &ServeArgs, signals: Signals) -> Result<(), Failure> {
     let wanted = args.limits.as_deref().map(read_limits).transpose()?;
-    let node = Arc::new(Node::open(args.node_options()?).await?);
-    let served = run(args, &node, wanted.unwrap_or_default(), signals).await;
+    // Before anything is written: a start that fails leaves no trace.
+    let options = args.node_options()?;
+    let address = Address::take(args.server_options())?;
+    let node = Arc::new(Node::open(options).await?);
+    let served = run(args, (address, &node), wanted.unwrap_or_default(), signals).await;
     node.shut_down().await;
     // What follows from a failure of the disk is not worth a word beside it.
     if let Some(message) = node.failure().get() {
@@ -38,11 +41,11 @@ pub(super) async fn serve(args: &ServeArgs, signals: Signals) -> Result<(), Fail
 
 async fn run(
     args: &ServeArgs,
-    node: &Arc<Node>,
+    (address, node): (Address, &Arc<Node>),
     wanted: Vec<Definition>,
     signals: Signals,
 ) -> Result<(), Failure> {
-    let server = Server::bind(args.server_options(), node.backend()).await?;
+    let server = address.serve(node.backend())?;
     let address = server.local_addr();
     let server = server.with_cluster(Arc::clone(node) as Arc<dyn Cluster>);
     let backend = node.backend();

@@ -90,9 +90,10 @@ fn nodes_join_are_shown_and_leave() {
     // Its id is spent, whatever folder asks for it.
     let words = ["serve", "--listen", "127.0.0.1:0", "--node-id", "3", "--peer-listen", &addresses[2]];
     let fresh = folder.path().join("fresh");
-    let fresh = ["--data", fresh.to_str().unwrap(), "--join", &addresses[0]];
-    let refused = crate::support::run(&[&words[..], &fresh[..]].concat()).ends(1);
+    let joins = ["--data", fresh.to_str().unwrap(), "--join", &addresses[0]];
+    let refused = crate::support::run(&[&words[..], &joins[..]].concat()).ends(2);
     assert!(refused.stderr.contains("node id 3 was used before"), "{refused:?}");
+    assert!(!fresh.exists(), "a folder was made for a node that cannot be");
 }
 
 #[test]

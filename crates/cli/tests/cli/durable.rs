@@ -100,8 +100,20 @@ fn a_start_that_cannot_be_leaves_no_trace() {
     let joins = |to: &str| format!("--node-id 7 --peer-listen {mine} --join {to}");
 
     for (data, words, code, message) in [
+        (
+            "absent",
+            &*format!("--listen {}", other.address),
+            1,
+            &*format!("{} cannot be listened on", other.address),
+        ),
         ("absent", &*joins(&nobody), 1, &*format!("cannot join a cluster: {nobody} cannot be reached")),
         ("absent", "--peer-listen 192.0.2.1:7", 2, "nodes do not authenticate each other yet"),
+        (
+            "absent",
+            "--peer-listen 127.0.0.1:7101 --peer-advertise 192.0.2.1:0",
+            2,
+            "--peer-advertise: found 192.0.2.1:0",
+        ),
         ("absent", "--limits no-such-file", 2, "cannot read the limits file no-such-file"),
         ("absent", &format!("--peer-listen {others}"), 1, "cannot listen for other nodes at"),
         ("file", "", 2, "--data: cannot use"),
@@ -112,8 +124,12 @@ fn a_start_that_cannot_be_leaves_no_trace() {
     ] {
         let before = content(folder.path().join(data).as_path());
         let data_path = folder.path().join(data);
-        let all = ["serve", "--listen", "127.0.0.1:0", "--data", data_path.to_str().unwrap()];
-        let ran = run(&all.into_iter().chain(words.split_whitespace()).collect::<Vec<_>>()).ends(code);
+        let mut all = vec!["serve", "--data", data_path.to_str().unwrap()];
+        all.extend(words.split_whitespace());
+        if !words.contains("--listen") {
+            all.extend(["--listen", "127.0.0.1:0"]);
+        }
+        let ran = run(&all).ends(code);
         assert!(ran.stderr.contains(message), "{data} {words}: {ran:?}");
         assert_eq!(ran.stdout, "", "{data} {words}");
         assert!(content(&data_path) == before, "{data} {words}: the folder is another");

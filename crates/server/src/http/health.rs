@@ -24,7 +24,8 @@ pub(super) fn readyz(app: &App) -> Reply {
 }
 
 pub(super) fn metrics(app: &App) -> Reply {
-    let text = app.metrics.render(&app.backend.stats());
+    let cluster = app.cluster.get().map(|cluster| cluster.status());
+    let text = app.metrics.render(&app.backend.stats(), cluster.as_ref());
     Reply { status: StatusCode::OK, content_type: PROMETHEUS, body: Bytes::from(text), closes: false }
 }
 

@@ -51,8 +51,8 @@ mod tests {
         metrics.denied_by(&keys[..1], Reason::Capacity);
         metrics.denied_by(&keys[..1], Reason::Credit);
         let help = format!("The first {KEYS_MAX} keys of each reason are told apart until");
-        assert!(metrics.render(&Stats::default()).contains(&help));
-        let text = metrics.render(&Stats::default());
+        assert!(metrics.render(&Stats::default(), None).contains(&help));
+        let text = metrics.render(&Stats::default(), None);
         let lines: Vec<&str> =
             text.lines().filter(|line| line.starts_with("earmark_denials_total{")).collect();
         assert_eq!(lines.len(), KEYS_MAX + 2);

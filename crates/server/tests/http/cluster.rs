@@ -24,6 +24,15 @@ async fn a_status_says_who_leads_who_votes_and_who_is_behind() {
 }
 
 #[tokio::test]
+async fn how_far_others_are_behind_is_among_the_metrics() {
+    let desk = Desk::with_nodes(Nodes(Ok(()))).await;
+    let text = desk.ask("GET", "/metrics", "").await.text;
+    let lags: Vec<&str> = text.lines().filter(|line| line.starts_with("earmark_node_peer_lag")).collect();
+    assert_eq!(lags, ["earmark_node_peer_lag{peer=\"2\"} 4"]);
+    assert!(text.contains("# TYPE earmark_node_peer_lag gauge\n"), "{text}");
+}
+
+#[tokio::test]
 async fn members_come_and_go_or_the_answer_says_why_not() {
     let desk = Desk::with_nodes(Nodes(Ok(()))).await;
     assert_eq!(desk.ask("POST", MEMBERS, SECOND).await.json(), json!({"ok": true}));
