@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use earmark_proto::peer::JoinRequest;
 use openraft::ChangeMembers;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::ledger::Proposer;
 use crate::types::Member;
@@ -151,6 +151,23 @@ impl Members {
         };
         raft.change_membership(change, false).await.map_err(unavailable)?;
         tracing::info!(node = id, "the node is no member any more");
+        Ok(())
+    }
+
+    /// Ends a change of the voters that was begun and not ended, because its leader was lost or its deadline passed in
+    /// between. Until then nothing is decided without a majority of the former voters as well.
+    pub(crate) async fn finish(&self) -> Result<(), MembersError> {
+        // Whoever is changing the members now ends that too.
+        let Ok(_one_at_a_time) = self.changing.try_lock() else { return Ok(()) };
+        let metrics = self.proposer.raft.metrics().borrow().clone();
+        if metrics.membership_config.membership().get_joint_config().len() < 2 {
+            return Ok(());
+        }
+        let late = |_| MembersError::Unavailable("no majority of the nodes answered in time".into());
+        let change = ChangeMembers::AddVoterIds(BTreeSet::new());
+        let changed = timeout(self.proposer.deadline, self.proposer.raft.change_membership(change, false));
+        changed.await.map_err(late)?.map_err(unavailable)?;
+        tracing::info!("a change of the voters that was cut off is complete");
         Ok(())
     }
 

@@ -430,9 +430,13 @@ impl Node {
                     _ = proposer.raft.trigger().snapshot().await;
                 }
                 measure(&proposer).await;
-                if proposer.is_leader()
-                    && let Err(error) = members.move_here(&address).await
-                {
+                if !proposer.is_leader() {
+                    continue;
+                }
+                if let Err(error) = members.finish().await {
+                    tracing::warn!("a change of the voters is not complete yet: {error}");
+                }
+                if let Err(error) = members.move_here(&address).await {
                     tracing::warn!("the members still have the former address of this node: {error}");
                 }
             }

@@ -1,12 +1,12 @@
 //! Nodes come and go; ids do not come back.
 
-use earmark_admission::{Cluster as _, ClusterError};
+use earmark_admission::{Cluster as _, ClusterError, ManualClock};
 use earmark_node::{Node, NodeOptions};
 use std::sync::Arc;
 
-use crate::support::desk::{MINUTE, definition, issue, open};
+use crate::support::desk::{MINUTE, START_MS, definition, issue, open};
 use crate::support::disk::SimDisk;
-use crate::support::fleet::{Fleet, Settings, TIMING, address, until};
+use crate::support::fleet::{Fleet, Seat, Settings, TIMING, address, until};
 
 async fn opened(count: u64) -> Fleet {
     let fleet = Fleet::of(count, Settings::default()).await;
@@ -112,6 +112,38 @@ async fn a_dead_node_is_replaced_by_one_with_a_new_id() {
     fleet.leader().await;
     fleet.desk(4).admit(&[("rpm", 1)]).await;
     fleet.start(other).await;
+    fleet.leader().await;
+    fleet.agree().await;
+}
+
+/// A third node became a voter while the second could not be reached. The leader had written down that the voters were
+/// about to change when it gave up, and nobody ever wrote that they had: three voters were shown, and each decision took
+/// both of the former two, so that the loss of one was the end.
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_voters_that_was_cut_off_is_completed() {
+    let mut fleet = opened(2).await;
+    let leader = fleet.leader().await;
+    let other = 3 - leader;
+    // The new node joins by way of the other one, and cannot catch up at first.
+    fleet.net.cut(&address(leader), &address(3));
+    let clock = ManualClock::at(START_MS);
+    fleet.seats.insert(3, Seat { disk: SimDisk::new(), clock, node: None });
+    fleet.start(3).await;
+    let is_known = || fleet.status(other).members.iter().any(|member| member.node == 3);
+    until("node 3 is a learner", is_known).await;
+    fleet.net.cut(&address(leader), &address(other));
+    fleet.net.mend(&address(leader), &address(3));
+    tokio::time::sleep(TIMING.deadline * 2).await;
+    assert!(fleet.is_voter(3), "it must have come as far as the change of the voters");
+    fleet.net.heal();
+    fleet.leader().await;
+    fleet.desk(3).admit(&[("rpm", 1)]).await;
+    tokio::time::sleep(TIMING.deadline).await;
+    let lost = fleet.running().into_iter().find(|id| *id != 3).unwrap();
+    fleet.kill(lost);
+    fleet.leader().await;
+    fleet.desk(3).admit(&[("rpm", 1)]).await;
+    fleet.start(lost).await;
     fleet.leader().await;
     fleet.agree().await;
 }

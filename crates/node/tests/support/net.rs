@@ -50,6 +50,14 @@ impl SimNet {
         state.cut.insert((b.to_owned(), a.to_owned()));
     }
 
+    /// These two hear each other again, and what was sent meanwhile.
+    pub fn mend(&self, a: &str, b: &str) {
+        let mut state = self.state();
+        state.cut.remove(&(a.to_owned(), b.to_owned()));
+        state.cut.remove(&(b.to_owned(), a.to_owned()));
+        state.waiting.drain(..).for_each(Waker::wake);
+    }
+
     /// Everybody hears everybody again, and what was sent meanwhile.
     pub fn heal(&self) {
         let mut state = self.state();
