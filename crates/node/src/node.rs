@@ -14,7 +14,7 @@ use earmark_admission::{BookBackend, MachineTime, Submitter, TimeSource};
 use earmark_proto::peer::JoinRequest;
 use earmark_proto::peer::peer_service_server::PeerServiceServer;
 use openraft::storage::RaftLogStorage;
-use openraft::{Config, SnapshotPolicy, StorageError};
+use openraft::{Config, ServerState, SnapshotPolicy, StorageError};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -394,7 +394,9 @@ impl Node {
                 let whom: Vec<String> = match (is_voter, is_founder) {
                     // A leader moves by itself.
                     (true, _) if is_elsewhere && !proposer.is_leader() => others.collect(),
-                    (true, _) | (_, true) => Vec::new(),
+                    (true, _) => Vec::new(),
+                    // Whoever began the cluster was its first voter: it was removed, and is to hear that.
+                    (false, true) => others.collect(),
                     (false, false) => addresses.iter().cloned().chain(others).collect(),
                 };
                 for address in &whom {
@@ -545,7 +547,8 @@ async fn lacks_listener(id: u64, raft: &Raft) -> Option<String> {
 async fn measure(proposer: &Proposer) {
     let metrics = proposer.raft.metrics().borrow().clone();
     let gauge = |name: &'static str, value: f64| metrics::gauge!(name).set(value);
-    gauge("earmark_node_is_leader", f64::from(u8::from(metrics.current_leader == Some(metrics.id))));
+    // Not by whom it takes for the leader: a leader that was removed takes itself for it.
+    gauge("earmark_node_is_leader", f64::from(u8::from(metrics.state == ServerState::Leader)));
     gauge("earmark_node_term", metrics.current_term as f64);
     gauge("earmark_node_last_log_index", metrics.last_log_index.unwrap_or(0) as f64);
     let committed = proposer.raft.with_raft_state(|state| state.committed.map_or(0, |id| id.index)).await;

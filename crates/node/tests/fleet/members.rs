@@ -75,6 +75,25 @@ async fn a_founder_that_was_removed_while_it_was_away_disturbs_nobody() {
     fleet.agree().await;
 }
 
+/// A founder asks nobody to be made a member, so that it was never told that it was removed while it led: it ran on,
+/// said that it led, and refused everything; and so it did when it was started again.
+#[tokio::test(start_paused = true)]
+async fn a_founder_that_is_removed_while_it_leads_is_told_so_and_stops() {
+    let mut fleet = opened(3).await;
+    assert_eq!(fleet.leader().await, 1, "nobody else has led yet");
+    fleet.node(1).remove(1).await.unwrap();
+    for _ in 0..2 {
+        let failure = tokio::time::timeout(TIMING.deadline * 4, fleet.node(1).failure().wait()).await;
+        assert!(failure.as_ref().unwrap().contains("never used again"), "{failure:?}");
+        fleet.stop(1).await;
+        fleet.start(1).await;
+    }
+    fleet.kill(1);
+    fleet.leader().await;
+    fleet.desk(2).admit(&[("rpm", 1)]).await;
+    fleet.agree().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_leader_can_be_removed_and_so_on_down_to_one() {
     let mut fleet = opened(3).await;
