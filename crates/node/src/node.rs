@@ -452,6 +452,11 @@ impl Node {
                     return;
                 }
                 if metrics.changed().await.is_err() {
+                    // It was not told to stop, and says nothing any more: it panicked.
+                    let stopped = "the log has stopped without a word, which should not happen: the messages before \
+                                   this one say where. Start this node again, and report it. If another node was \
+                                   put back to an earlier state, replace that one: see docs/operating.md";
+                    failure.set(&stopped);
                     return;
                 }
             }

@@ -109,3 +109,27 @@ async fn a_disk_that_fails_under_the_leader_costs_one_node() {
         fleet.agree().await;
     }
 }
+
+/// A follower came back with an old copy of its folder. The leader's log noticed and panicked, and its node went on
+/// without it: ready, and refusing every request.
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_log_has_panicked_stops_as_after_any_other_failure() {
+    let mut fleet = Fleet::of(3, Settings::default()).await;
+    let follower = fleet.follower().await;
+    let leader = fleet.leader().await;
+    fleet.stop(follower).await;
+    let old = fleet.seats[&follower].disk.copy();
+    fleet.start(follower).await;
+    fleet.leader().await;
+    fleet.desk(leader).write("load", 1, vec![open("acme"), issue("acme", 1)]).await;
+    fleet.agree().await;
+    fleet.kill(follower);
+    fleet.seats.get_mut(&follower).unwrap().disk = old;
+    fleet.start(follower).await;
+    let failure = tokio::time::timeout(Duration::from_secs(60), fleet.node(leader).failure().wait()).await;
+    assert!(failure.as_ref().unwrap().contains("the log has stopped"), "{failure:?}");
+    fleet.kill(leader);
+    fleet.start(leader).await;
+    fleet.leader().await;
+    assert_eq!(fleet.desk(leader).purse("acme").await, (1, 0));
+}
