@@ -32,6 +32,10 @@ const PART_BYTES: usize = 256 << 10;
 /// So many parts wait for the network.
 const PARTS_WAITING: usize = 8;
 
+/// At a thousand elections a second this takes thousands of years.
+const TERM_MAX: u64 = 1 << 48;
+const NO_ANSWER: &str = "it answered with nothing that makes sense";
+
 type RpcError = RPCError<u64, Member, RaftError<u64>>;
 
 /// Makes the connections that the log asks for.
@@ -104,7 +108,7 @@ impl Link {
             .await
             .map_err(|error| failed(error.to_string()))?
             .map_err(|fault| failed(fault.to_string()))?;
-        reply?.vote.map(vote_of).ok_or_else(|| failed("it answered with nothing".into()))
+        reply?.vote.and_then(vote_of).ok_or_else(|| failed(NO_ANSWER.into()))
     }
 }
 
@@ -183,9 +187,9 @@ impl RaftNetwork<Types> for Link {
             }
             Some(append_reply::Result::Conflict(_)) => Ok(AppendEntriesResponse::Conflict),
             Some(append_reply::Result::HigherVote(vote)) => {
-                Ok(AppendEntriesResponse::HigherVote(vote_of(vote)))
+                vote_of(vote).map(AppendEntriesResponse::HigherVote).ok_or_else(no_answer)
             }
-            None => Err(RPCError::Network(NetworkError::new(&AnyError::error("it answered with nothing")))),
+            None => Err(no_answer()),
         }
     }
 
@@ -203,14 +207,11 @@ impl RaftNetwork<Types> for Link {
         let mut client = self.peers.client(address);
         let reply = self.peers.call(address, option.hard_ttl(), client.vote(request)).await;
         let reply = reply.map_err(|error| self.failed(RPCTypes::Vote, error))?;
-        match reply.vote {
-            Some(vote) => Ok(VoteResponse {
-                vote: vote_of(vote),
-                vote_granted: reply.granted,
-                last_log_id: reply.last.map(log_id),
-            }),
-            None => Err(RPCError::Network(NetworkError::new(&AnyError::error("it answered with nothing")))),
-        }
+        Ok(VoteResponse {
+            vote: reply.vote.and_then(vote_of).ok_or_else(no_answer)?,
+            vote_granted: reply.granted,
+            last_log_id: reply.last.map(log_id),
+        })
     }
 
     async fn full_snapshot(
@@ -243,11 +244,18 @@ pub(crate) fn ballot(vote: Vote) -> Ballot {
     Ballot { term: vote.leader_id.term, node: vote.leader_id.node_id, committed: vote.committed }
 }
 
-pub(crate) fn vote_of(ballot: Ballot) -> Vote {
-    match ballot.committed {
+/// The vote that a node speaks of; none if no cluster ever came to its term. Taken up, it would be on disk everywhere,
+/// and nobody could be elected after it.
+pub(crate) fn vote_of(ballot: Ballot) -> Option<Vote> {
+    let vote = match ballot.committed {
         true => Vote::new_committed(ballot.term, ballot.node),
         false => Vote::new(ballot.term, ballot.node),
-    }
+    };
+    (ballot.term <= TERM_MAX).then_some(vote)
+}
+
+fn no_answer() -> RpcError {
+    RPCError::Network(NetworkError::new(&AnyError::error(NO_ANSWER)))
 }
 
 pub(crate) fn place(id: LogId) -> Place {

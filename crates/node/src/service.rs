@@ -6,13 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use earmark_proto::peer::peer_service_server::PeerService;
 use earmark_proto::peer::{
-    AppendReply, AppendRequest, Empty, HelloReply, HelloRequest, JoinRequest, JournalStateReply,
+    AppendReply, AppendRequest, Ballot, Empty, HelloReply, HelloRequest, JoinRequest, JournalStateReply,
     JournalStateRequest, MaybePlace, MembersReply, ReadIndex, ReadIndexReply, ReadIndexRequest,
     RemoveRequest, Route, SnapshotPart, SnapshotReply, SubmitReply, SubmitRequest, VoteReply, VoteRequest,
     append_reply, members_reply, read_index_reply, snapshot_part, submit_reply,
 };
-use openraft::Snapshot;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
+use openraft::{CommittedLeaderId, Snapshot};
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -27,7 +27,7 @@ use crate::node::Timing;
 use crate::peers::{REMOVED, encode_outcomes};
 use crate::reads::Reads;
 use crate::snapshot::{INCOMING, INCOMING_JOURNAL, SnapshotData};
-use crate::types::{Batch, Entry, Member, Vote};
+use crate::types::{Batch, Entry, LogId, Member, Vote};
 use earmark_core::UnixMs;
 
 /// How long the next part of a snapshot may take.
@@ -124,7 +124,7 @@ impl Service {
             return Err(Status::invalid_argument("a snapshot begins with its start"));
         };
         self.check(start.route)?;
-        let vote = vote_of(start.vote.ok_or_else(|| Status::invalid_argument("it has no vote"))?);
+        let vote = vote_in(start.vote)?;
         let mut snapshot = self.incoming(INCOMING).await?;
         let mut journal = self.incoming(INCOMING_JOURNAL).await?;
         loop {
@@ -183,6 +183,31 @@ async fn next(parts: &mut Streaming<SnapshotPart>) -> Result<Option<SnapshotPart
     tokio::time::timeout(PART_DEADLINE, parts.message()).await.map_err(late)?
 }
 
+fn vote_in(ballot: Option<Ballot>) -> Result<Vote, Status> {
+    ballot.and_then(vote_of).ok_or_else(|| Status::invalid_argument("it has no vote that there can be"))
+}
+
+/// Entries follow on what is before them, one by one, and none is of a later leader than the one that sends them. The
+/// log takes that for granted, and anything else would be its end.
+fn check_entries(vote: Vote, before: Option<LogId>, entries: &[Entry]) -> Result<(), Status> {
+    let leader = CommittedLeaderId::new(vote.leader_id.term, vote.leader_id.node_id);
+    let mut last = before;
+    for Entry { log_id, .. } in entries {
+        let follows = match last {
+            Some(last) => {
+                last.index.checked_add(1) == Some(log_id.index) && last.leader_id <= log_id.leader_id
+            }
+            None => log_id.index == 0,
+        };
+        if !follows || log_id.leader_id > leader {
+            let message = format!("entry {log_id} cannot follow what is before it");
+            return Err(Status::invalid_argument(message));
+        }
+        last = Some(*log_id);
+    }
+    Ok(())
+}
+
 fn refused(fault: Fault) -> Status {
     Status::internal(fault.to_string())
 }
@@ -192,7 +217,7 @@ impl PeerService for Service {
     async fn append(&self, request: Request<AppendRequest>) -> Result<Response<AppendReply>, Status> {
         let request = request.into_inner();
         self.check(request.route)?;
-        let vote = vote_of(request.vote.ok_or_else(|| Status::invalid_argument("it has no vote"))?);
+        let vote = vote_in(request.vote)?;
         let mut entries = Vec::with_capacity(request.entries.len());
         for entry in request.entries {
             let place = entry.place.ok_or_else(|| Status::invalid_argument("an entry has no place"))?;
@@ -200,12 +225,10 @@ impl PeerService for Service {
                 take_payload(entry.payload).map_err(|error| Status::invalid_argument(error.to_string()))?;
             entries.push(Entry { log_id: log_id(place), payload });
         }
-        let rpc = AppendEntriesRequest {
-            vote,
-            prev_log_id: request.before.map(log_id),
-            entries,
-            leader_commit: request.committed.map(log_id),
-        };
+        let prev_log_id = request.before.map(log_id);
+        check_entries(vote, prev_log_id, &entries)?;
+        let rpc =
+            AppendEntriesRequest { vote, prev_log_id, entries, leader_commit: request.committed.map(log_id) };
         let appended = self.proposer.raft.append_entries(rpc).await;
         let result = match appended.map_err(|error| Status::unavailable(error.to_string()))? {
             AppendEntriesResponse::Success => append_reply::Result::Success(Empty {}),
@@ -227,7 +250,7 @@ impl PeerService for Service {
         let request = request.into_inner();
         self.check_voter(request.route.as_ref().map_or(0, |route| route.from))?;
         self.check(request.route)?;
-        let vote = vote_of(request.vote.ok_or_else(|| Status::invalid_argument("it has no vote"))?);
+        let vote = vote_in(request.vote)?;
         let last = request.last.map(log_id);
         let rpc = openraft::raft::VoteRequest { vote, last_log_id: last };
         let voted = self.proposer.raft.vote(rpc).await;

@@ -10,6 +10,7 @@ mod catch_up;
 mod damage;
 mod exactly_once;
 mod failures;
+mod hostile;
 mod members;
 mod partition;
 mod restart;

@@ -1,0 +1,95 @@
+//! Messages that no node sends: from a program that is wrong, or by bytes that changed on the way. They are refused, and
+//! the node goes on.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use earmark_admission::Cluster as _;
+use earmark_node::{Node, NodeOptions};
+use earmark_proto::peer::peer_service_client::PeerServiceClient;
+use earmark_proto::peer::{AppendRequest, Ballot, Entry, HelloRequest, Place, Route, VoteRequest};
+use tonic::transport::Channel;
+
+use crate::support::disk::SimDisk;
+use crate::support::fleet::until;
+
+const BLANK: &[u8] = &[1];
+const LEADER: Ballot = Ballot { term: 5, node: 9, committed: true };
+
+/// A node alone, as one that pretends to be another member sees it.
+struct Victim {
+    node: Node,
+    client: PeerServiceClient<Channel>,
+    route: Route,
+}
+
+impl Victim {
+    async fn on(disk: &SimDisk) -> Victim {
+        let options =
+            NodeOptions { peer_listen: Some("127.0.0.1:0".into()), ..NodeOptions::new(disk.mount()) };
+        let node = Node::open(options).await.unwrap();
+        let url = format!("http://{}", node.peer_address().unwrap());
+        let channel = Channel::from_shared(url).unwrap().connect().await.unwrap();
+        let mut client = PeerServiceClient::new(channel);
+        let hello = client.hello(HelloRequest::default()).await.unwrap().into_inner();
+        let route = Route { cluster: hello.cluster, from: 9, to: hello.node, incarnation: hello.incarnation };
+        until("it leads", || node.status().leader == Some(1)).await;
+        Victim { node, client, route }
+    }
+
+    async fn leads_on(&self) {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(self.node.failure().get(), None);
+        let status = self.node.status();
+        assert_eq!((status.leader, status.term), (Some(1), 1));
+        self.node.snapshot().await.unwrap();
+    }
+}
+
+fn place(term: u64, index: u64) -> Place {
+    Place { term, node: 9, index }
+}
+
+/// The log takes for granted that entries follow on each other. It panicked, or stopped for good, when they did not.
+#[tokio::test]
+async fn entries_that_do_not_follow_on_each_other_are_refused_and_stop_nobody() {
+    let mut victim = Victim::on(&SimDisk::new()).await;
+    let first = Some(Place { term: 0, node: 0, index: 0 });
+    let cases = [
+        (None, vec![place(5, 7)]),
+        (first, vec![place(5, 7)]),
+        (first, vec![place(5, u64::MAX)]),
+        (first, vec![place(5, 1), place(5, 3)]),
+        (first, vec![place(5, 1), place(5, 1)]),
+        (first, vec![place(5, 1), place(4, 2)]),
+        (first, vec![place(6, 1)]),
+        (Some(place(5, u64::MAX)), vec![place(5, 0)]),
+    ];
+    for (before, places) in cases {
+        let entry = |place: &Place| Entry { place: Some(*place), payload: Bytes::from_static(BLANK) };
+        let request = AppendRequest {
+            route: Some(victim.route.clone()),
+            vote: Some(LEADER),
+            before,
+            entries: places.iter().map(entry).collect(),
+            ..AppendRequest::default()
+        };
+        let refused = victim.client.append(request).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{places:?}: {refused}");
+    }
+    victim.leads_on().await;
+}
+
+/// A term that nothing can come after was written down as a vote. From then on every election was a panic, on every
+/// node that had heard of it, after every start.
+#[tokio::test]
+async fn a_term_that_nothing_can_come_after_is_refused() {
+    let mut victim = Victim::on(&SimDisk::new()).await;
+    let vote = Some(Ballot { term: u64::MAX, ..LEADER });
+    let route = Some(victim.route.clone());
+    let append = AppendRequest { route: route.clone(), vote, ..AppendRequest::default() };
+    assert_eq!(victim.client.append(append).await.unwrap_err().code(), tonic::Code::InvalidArgument);
+    let ask = VoteRequest { route, vote, last: Some(place(5, u64::MAX)) };
+    assert_eq!(victim.client.vote(ask).await.unwrap_err().code(), tonic::Code::InvalidArgument);
+    victim.leads_on().await;
+}
