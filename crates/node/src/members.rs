@@ -14,6 +14,8 @@ use crate::types::Member;
 
 /// A learner that is no further behind than this becomes a voter; the rest it catches up with on the way.
 const LAG_MAX: u64 = 64;
+/// The longest name of a machine, and a port. Every snapshot has the addresses of all members in its header.
+const ADDRESS_BYTES_MAX: usize = 260;
 const POLL: Duration = Duration::from_millis(20);
 
 /// Why the members are as they were.
@@ -45,6 +47,10 @@ impl Members {
     /// Makes a node a member: first as a learner, and once it has caught up as a voter. Whoever is one already stays
     /// one. An id that another data folder had is refused.
     pub(crate) async fn add(&self, id: u64, member: Member) -> Result<(), MembersError> {
+        if member.address.is_empty() || member.address.len() > ADDRESS_BYTES_MAX {
+            let message = format!("its address is to have 1 to {ADDRESS_BYTES_MAX} bytes");
+            return Err(MembersError::Refused(message));
+        }
         let Some(leader) = self.proposer.leader() else {
             return Err(MembersError::Unavailable("no node leads now".into()));
         };

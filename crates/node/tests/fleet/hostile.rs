@@ -7,7 +7,9 @@ use bytes::Bytes;
 use earmark_admission::Cluster as _;
 use earmark_node::{Node, NodeOptions};
 use earmark_proto::peer::peer_service_client::PeerServiceClient;
-use earmark_proto::peer::{AppendRequest, Ballot, Entry, HelloRequest, Place, Route, VoteRequest};
+use earmark_proto::peer::{
+    AppendRequest, Ballot, Entry, HelloRequest, JoinRequest, Place, Route, VoteRequest, members_reply,
+};
 use tonic::transport::Channel;
 
 use crate::support::disk::SimDisk;
@@ -92,4 +94,23 @@ async fn a_term_that_nothing_can_come_after_is_refused() {
     let ask = VoteRequest { route, vote, last: Some(place(5, u64::MAX)) };
     assert_eq!(victim.client.vote(ask).await.unwrap_err().code(), tonic::Code::InvalidArgument);
     victim.leads_on().await;
+}
+
+/// A member with an address of a megabyte made the header of the next snapshot longer than any is read, after the log
+/// behind it was let go of: no node could start any more.
+#[tokio::test]
+async fn an_address_that_is_too_long_is_refused_and_snapshots_can_be_read() {
+    let disk = SimDisk::new();
+    let mut victim = Victim::on(&disk).await;
+    for address in [String::new(), "x".repeat(1 << 20)] {
+        let Route { cluster, incarnation, .. } = victim.route.clone();
+        let join = victim.client.join(JoinRequest { cluster, node: 7, address, incarnation }).await;
+        let joined = join.unwrap().into_inner().result;
+        assert!(matches!(joined, Some(members_reply::Result::Refused(_))), "{joined:?}");
+    }
+    victim.leads_on().await;
+    victim.node.shut_down().await;
+    drop(victim);
+    disk.kill();
+    Victim::on(&disk).await.leads_on().await;
 }
