@@ -138,6 +138,11 @@ impl Shelf {
         drop(before);
         self.since_snapshot.store(0, Ordering::Relaxed);
         self.applied.send_replace(applied.map(|id| id.index));
+        if data.journal.is_some() {
+            // It may be as long as the journal itself, and would stay until the next start.
+            let shown = || self.disk.show(INCOMING_JOURNAL);
+            self.disk.remove(INCOMING_JOURNAL).at(Operation::Remove, shown)?;
+        }
         Ok(())
     }
 }

@@ -66,6 +66,19 @@ async fn a_node_that_was_away_for_long_catches_up_by_snapshot_and_journal() {
     all_show_the_same(&fleet, &story).await;
 }
 
+/// The journal that came with a snapshot was kept twice: as it had arrived, and as the journal.
+#[tokio::test(start_paused = true)]
+async fn what_arrived_with_a_snapshot_is_not_kept_besides() {
+    let mut fleet = Fleet::of(1, SMALL).await;
+    Story::tell(&fleet.desk(1)).await;
+    forget_the_log(&fleet).await;
+    fleet.add(2).await;
+    assert!(fleet.status(2).snapshot_index.is_some(), "it must have come by snapshot");
+    let left: Vec<String> = fleet.seats[&2].disk.paths();
+    assert!(!left.iter().any(|path| path.contains("incoming")), "{left:?}");
+    fleet.agree().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_new_node_gets_the_snapshot_and_the_whole_journal() {
     let mut fleet = Fleet::of(1, SMALL).await;
