@@ -39,8 +39,9 @@ use writer::{QUEUE_MAX, Work};
 
 /// A read from disk takes at most so many bytes at once, but for an entry that is longer.
 const PIECE_BYTES_MAX: u64 = 8 * 1024 * 1024;
-/// What is sent to a follower at once takes at most so many bytes, but for an entry that is longer.
-const LIMITED_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// What is sent to a follower at once takes at most so many bytes, but for an entry that is longer. It has to arrive, and
+/// reach the disk, within one heartbeat: openraft gives up then, and sends the same again.
+const LIMITED_BYTES_MAX: u64 = 512 * 1024;
 
 /// How a log is kept.
 #[derive(Clone, Copy, Debug)]

@@ -14,4 +14,5 @@ mod hostile;
 mod members;
 mod partition;
 mod restart;
+mod slow_link;
 mod time;

@@ -39,7 +39,7 @@ fn what_is_not_on_disk_yet_is_read_from_memory_whatever_its_bound() {
 }
 
 #[test]
-fn a_follower_gets_some_mebibytes_at_a_time_and_at_least_one_entry() {
+fn a_follower_gets_half_a_mebibyte_at_a_time_and_at_least_one_entry() {
     block_on(async {
         for cache_bytes in [0, 64 * 1024 * 1024] {
             let (_disk, mut store) = new_log(1, LogOptions { cache_bytes, ..LogOptions::default() }).await;
@@ -47,7 +47,7 @@ fn a_follower_gets_some_mebibytes_at_a_time_and_at_least_one_entry() {
                 log_id: id(1, index),
                 payload: openraft::EntryPayload::Normal(earmark_node::Batch(vec![7_u8; len].into())),
             };
-            let log = [big(0, 10), big(1, 9 << 20), big(2, 1 << 20), big(3, 1 << 20), big(4, 3 << 20)];
+            let log = [big(0, 10), big(1, 9 << 17), big(2, 1 << 17), big(3, 1 << 17), big(4, 3 << 17)];
             for entry in &log {
                 assert!(append(&mut store, vec![entry.clone()]).await);
             }
