@@ -7,9 +7,10 @@ use earmark_admission::{
     Audit, BackendError, Direction, Done, EntryPage, Keeper, Stats, Submitter, Sums, Work, entry_view,
 };
 use earmark_core::{AccountId, AccountName, Book, NamespaceName, UnixMs, VaultId};
+use tokio::time::Instant;
 
 use crate::fault::Fault;
-use crate::ledger::{NodeLedger, Proposer};
+use crate::ledger::{NodeLedger, Proposer, Waiting};
 use crate::machine::offload;
 use crate::reads::Reads;
 
@@ -40,7 +41,8 @@ fn events(work: &Work) -> usize {
 impl Keeper for NodeKeeper {
     async fn submit(&self, work: Vec<Work>, direction: Direction) -> Result<Vec<Done>, BackendError> {
         let events = work.iter().map(events).sum();
-        self.submitter.submit(work, events, direction).await?
+        let waiting = Waiting { work, since: Instant::now() };
+        self.submitter.submit(waiting, events, direction).await?
     }
 
     async fn fresh(&self) -> Result<UnixMs, BackendError> {

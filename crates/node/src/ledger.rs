@@ -131,17 +131,33 @@ impl Proposer {
     }
 }
 
+/// What one caller sends together, and since when it waits.
+pub(crate) struct Waiting {
+    pub(crate) work: Vec<Work>,
+    pub(crate) since: Instant,
+}
+
 /// Takes batches from the queue, one at a time.
 pub(crate) struct NodeLedger {
     node: Proposer,
-    /// Whether the last batch found no majority. Then the next one, whose callers have waited for it already, waits only
-    /// as long as an election takes.
-    is_failing: bool,
+    /// Whether nothing came of the batch before.
+    is_stalled: bool,
 }
 
 impl NodeLedger {
-    pub(crate) fn new(node: Proposer) -> NodeLedger {
-        NodeLedger { node, is_failing: false }
+    pub(crate) const fn new(node: Proposer) -> NodeLedger {
+        NodeLedger { node, is_stalled: false }
+    }
+
+    /// Until when a batch is tried. What waited while the batch before found no majority has waited enough: otherwise
+    /// the last of a long queue would be told after many times the deadline.
+    fn deadline(&self, batch: &[Waiting]) -> Instant {
+        let now = Instant::now();
+        let newest = batch.iter().map(|waiting| waiting.since).max().unwrap_or(now);
+        match self.is_stalled {
+            true => (newest + self.node.deadline).max(now + RETRY * 2),
+            false => now + self.node.deadline,
+        }
     }
 
     /// One try, here or by way of the leader.
@@ -185,10 +201,12 @@ impl NodeLedger {
 
     /// Tries until there is an answer or the deadline has passed. What is tried again changes nothing twice: leases
     /// and sequences see to that. A change of a limit has neither, and is tried again only if it was not taken.
-    async fn carry_out(&self, work: &mut [Work]) -> Result<(Vec<Outcome>, UnixMs), String> {
+    async fn carry_out(
+        &self,
+        work: &mut [Work],
+        deadline: Instant,
+    ) -> Result<(Vec<Outcome>, UnixMs), String> {
         let is_repeatable = !work.iter().any(|item| matches!(item, Work::Change { .. }));
-        let patience = if self.is_failing { self.node.lease.saturating_mul(2) } else { self.node.deadline };
-        let deadline = Instant::now() + patience.min(self.node.deadline);
         let mut metrics = self.node.raft.metrics();
         let mut why = "no node leads now".to_owned();
         loop {
@@ -215,19 +233,19 @@ impl NodeLedger {
 }
 
 impl Ledger for NodeLedger {
-    /// What one caller sends together.
-    type Item = Vec<Work>;
+    type Item = Waiting;
     type Outcome = Result<Vec<Done>, BackendError>;
 
     /// One entry of the log holds so many commands.
     const BATCH_EVENTS_MAX: usize = 2_048;
 
-    async fn submit(&mut self, batch: Vec<Vec<Work>>) -> Vec<Result<Vec<Done>, BackendError>> {
-        let lens: Vec<usize> = batch.iter().map(Vec::len).collect();
-        let mut work: Vec<Work> = batch.into_iter().flatten().collect();
-        let carried_out = self.carry_out(&mut work).await;
-        self.is_failing = carried_out.is_err();
-        match carried_out {
+    async fn submit(&mut self, batch: Vec<Waiting>) -> Vec<Result<Vec<Done>, BackendError>> {
+        let deadline = self.deadline(&batch);
+        let lens: Vec<usize> = batch.iter().map(|waiting| waiting.work.len()).collect();
+        let mut work: Vec<Work> = batch.into_iter().flat_map(|waiting| waiting.work).collect();
+        let done = self.carry_out(&mut work, deadline).await;
+        self.is_stalled = done.is_err();
+        match done {
             Ok((outcomes, wall)) => {
                 let state = self.node.shelf.lock();
                 let answers = work.iter().zip(outcomes);

@@ -58,6 +58,28 @@ async fn a_leader_that_is_cut_off_acknowledges_and_reads_nothing_and_follows_whe
     fleet.agree().await;
 }
 
+/// Each batch of the queue waited for a majority on its own, one after the other: the last of a long queue was told
+/// after many times the deadline, and a node that was to stop took as long.
+#[tokio::test(start_paused = true)]
+async fn without_a_majority_the_last_of_a_long_queue_is_told_in_time_too() {
+    let mut fleet = opened(3).await;
+    let leader = fleet.leader().await;
+    fleet.running().into_iter().filter(|id| *id != leader).for_each(|id| fleet.kill(id));
+    let desk = fleet.desk(leader);
+    let started = Instant::now();
+    let asked: Vec<_> = (0..60)
+        .map(|_| {
+            let backend = desk.0.clone();
+            let requests = (0..256).map(|_| reserve_request(lease(), &[("rpm", 1)])).collect();
+            tokio::spawn(async move { backend.reserve(requests).await })
+        })
+        .collect();
+    for answers in asked {
+        assert!(answers.await.unwrap().iter().all(Result::is_err));
+    }
+    assert!(started.elapsed() <= SOON * 2, "{:?}", started.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn without_a_majority_every_request_fails_in_time_and_nothing_happens() {
     let mut fleet = opened(3).await;
