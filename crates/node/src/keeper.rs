@@ -77,7 +77,7 @@ impl Keeper for NodeKeeper {
             let mut sums = Sums::default();
             let mut next = 1;
             loop {
-                let end = shelf.journal.position();
+                let end = shelf.lock().journal;
                 if end.records.saturating_sub(next) <= RECORDS_LEFT {
                     break;
                 }
@@ -85,7 +85,7 @@ impl Keeper for NodeKeeper {
                 next = end.records.saturating_add(1);
             }
             let state = shelf.lock();
-            shelf.journal.scan(next, shelf.journal.position(), &mut |entry| sums.add(&entry.record))?;
+            shelf.journal.scan(next, state.journal, &mut |entry| sums.add(&entry.record))?;
             Ok(sums.audit(&state.book, vault, at))
         });
         counted.await.map_err(failed)

@@ -29,6 +29,9 @@ pub(crate) struct State {
     pub(crate) membership: StoredMembership<u64, Member>,
     /// Every id that a node ever had.
     pub(crate) ids: BTreeSet<u64>,
+    /// How far the journal tells of this state. It goes further while a snapshot is installed, whose part of it comes
+    /// first.
+    pub(crate) journal: JournalPosition,
 }
 
 /// The state, where it is kept, and what it is kept by.
@@ -62,10 +65,10 @@ impl Shelf {
             return Err(Fault::SnapshotMissing { path: snapshots.show(), wanted: purged.index });
         }
         let journal = Journal::open(Arc::clone(&disk), options, Some(header.journal))?;
-        let Header { applied, membership, ids, .. } = header;
+        let Header { applied, membership, ids, journal: told } = header;
         let (sender, _) = watch::channel(applied.map(|id| id.index));
         Ok(Shelf {
-            state: Mutex::new(State { book, applied, membership, ids }),
+            state: Mutex::new(State { book, applied, membership, ids, journal: told }),
             journal,
             snapshots,
             disk,
@@ -103,7 +106,7 @@ impl Shelf {
             applied: state.applied,
             membership: state.membership.clone(),
             ids: state.ids.clone(),
-            journal: self.journal.position(),
+            journal: state.journal,
         };
         (header, state.book.freeze())
     }
@@ -132,8 +135,8 @@ impl Shelf {
             self.import(&**file, data.saved.header.journal)?;
         }
         let saved = self.snapshots.publish(arrived)?;
-        let Header { applied, membership, ids, .. } = saved.header;
-        let before = std::mem::replace(&mut *self.lock(), State { book, applied, membership, ids });
+        let Header { applied, membership, ids, journal } = saved.header;
+        let before = std::mem::replace(&mut *self.lock(), State { book, applied, membership, ids, journal });
         // A large Book takes a while to go, and nobody is to wait for that.
         drop(before);
         self.since_snapshot.store(0, Ordering::Relaxed);
@@ -182,6 +185,7 @@ impl Machine {
         let records = state.book.drain_journal();
         if !records.is_empty() {
             self.shelf.journal.append(index, &records).map_err(|fault| fault.to_string())?;
+            state.journal = self.shelf.journal.position();
         }
         state.applied = Some(entry.log_id);
         Ok(Applied(outcomes))
@@ -297,4 +301,33 @@ pub(crate) async fn offload<T: Send + 'static>(
     let (sender, receiver) = tokio::sync::oneshot::channel();
     disk.offload(Box::new(move || _ = sender.send(work()))).await;
     receiver.await.map_err(|_| Fault::CutOff)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::RealDisk;
+    use earmark_core::{AccountId, AssetId, HoldEntry, JournalRecord, LeaseId, LimitId, NamespaceId, UnixMs};
+
+    /// While a snapshot was installed, whose part of the journal is taken first, a backup got the state from before it
+    /// and the journal from after it: its history told of what its balances had never heard of.
+    #[test]
+    fn what_is_frozen_has_no_more_of_the_journal_than_its_state_tells_of()
+    -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::TempDir::new()?;
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder.path())?);
+        let shelf = Shelf::open(disk, JournalOptions::new(7), None, Failure::default())?;
+        let arriving = JournalRecord::Hold(HoldEntry {
+            at: UnixMs::new(1),
+            namespace: NamespaceId::DEFAULT,
+            lease: LeaseId::from_u128(1),
+            limit: LimitId(1),
+            account: AccountId(1),
+            asset: AssetId(0),
+            amount: 1,
+        });
+        shelf.journal.append(1, &[arriving])?;
+        assert_eq!(shelf.freeze().0.journal, JournalPosition::START);
+        Ok(())
+    }
 }
