@@ -14,7 +14,7 @@ use earmark_admission::{BookBackend, MachineTime, Submitter, TimeSource};
 use earmark_proto::peer::JoinRequest;
 use earmark_proto::peer::peer_service_server::PeerServiceServer;
 use openraft::storage::RaftLogStorage;
-use openraft::{Config, ServerState, SnapshotPolicy, StorageError};
+use openraft::{Config, Membership, ServerState, SnapshotPolicy, StorageError};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -33,7 +33,7 @@ use crate::machine::{Machine, Shelf, offload};
 use crate::members::{Members, MembersError};
 use crate::net::{Connection, Listener, Net, RealNet};
 use crate::network::Network;
-use crate::peers::MESSAGE_BYTES_MAX;
+use crate::peers::{MESSAGE_BYTES_MAX, Peers};
 use crate::reads::{Led, Reads};
 use crate::service::Service;
 use crate::types::{Member, Raft};
@@ -399,6 +399,9 @@ impl Node {
                     (false, true) => others.collect(),
                     (false, false) => addresses.iter().cloned().chain(others).collect(),
                 };
+                if is_voter && is_elsewhere {
+                    find_moved(&proposer.peers, &addresses, &request.cluster, members).await;
+                }
                 for address in &whom {
                     match proposer.peers.join(address, request.clone()).await {
                         Ok(()) => {
@@ -532,6 +535,20 @@ async fn led(id: u64, mut log: LogStore) -> Result<Option<Led>, StorageError<u64
     let vote = log.read_vote().await?.filter(|vote| vote.committed && vote.leader_id.node_id == id);
     let last = log.get_log_state().await?.last_log_id;
     Ok(vote.zip(last).map(|(vote, last)| Led { vote, last: last.index }))
+}
+
+/// Finds out which members are at the addresses that this node was told of. Where a majority has moved nobody could lead,
+/// and so nobody could write down where they are.
+async fn find_moved(peers: &Peers, addresses: &[String], cluster: &Bytes, members: &Membership<u64, Member>) {
+    for address in addresses {
+        let Ok(hello) = peers.hello(address, None).await else { continue };
+        let known = members.get_node(&hello.node).filter(|known| {
+            hello.cluster == *cluster && hello.incarnation == known.incarnation.to_le_bytes().as_slice()
+        });
+        if let Some(known) = known.filter(|known| known.address != *address) {
+            peers.moved(known.address.clone(), address.clone());
+        }
+    }
 }
 
 /// What is wrong with a node that the others cannot reach, if there are others. It would lead without being followed.

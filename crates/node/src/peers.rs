@@ -51,7 +51,11 @@ struct Inner {
     deadline: Duration,
     /// One connection to each, by address.
     channels: Mutex<BTreeMap<String, Channel>>,
+    moved: Moved,
 }
+
+/// Where nodes are that the members know at another address.
+type Moved = Arc<Mutex<BTreeMap<String, String>>>;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -75,16 +79,22 @@ pub(crate) enum SubmitError {
 
 impl Peers {
     pub(crate) fn new(cluster: u128, id: u64, net: Arc<dyn Net>, deadline: Duration) -> Peers {
-        Peers(Arc::new(Inner { cluster, id, net, deadline, channels: Mutex::default() }))
+        let (channels, moved) = (Mutex::default(), Moved::default());
+        Peers(Arc::new(Inner { cluster, id, net, deadline, channels, moved }))
     }
 
     /// A client of the node at an address. It connects when it is used, and again when it must.
     pub(crate) fn client(&self, address: &str) -> Client {
         let mut channels = self.0.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        let channel = channels.entry(address.to_owned()).or_insert_with(|| channel(&self.0.net, address));
+        let channel = channels.entry(address.to_owned()).or_insert_with(|| channel(&self.0, address));
         PeerServiceClient::new(channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    /// From now on looks for whoever was at an address at another one.
+    pub(crate) fn moved(&self, from: String, to: String) {
+        self.0.moved.lock().unwrap_or_else(PoisonError::into_inner).insert(from, to);
     }
 
     /// Says who speaks to whom.
@@ -195,8 +205,9 @@ fn decode_outcomes(mut bytes: &[u8]) -> Option<Vec<Outcome>> {
     Some(outcomes)
 }
 
-fn channel(net: &Arc<dyn Net>, address: &str) -> Channel {
-    let connector = Connector { net: Arc::clone(net), address: address.to_owned() };
+fn channel(peers: &Inner, address: &str) -> Channel {
+    let (net, moved) = (Arc::clone(&peers.net), Arc::clone(&peers.moved));
+    let connector = Connector { net, moved, address: address.to_owned() };
     // The address of the connection is the connector's; this one only has to be well-formed.
     Endpoint::from_static("http://peer")
         .connect_timeout(CONNECT)
@@ -213,6 +224,7 @@ fn channel(net: &Arc<dyn Net>, address: &str) -> Channel {
 /// Connects to one node, whatever it is asked for.
 struct Connector {
     net: Arc<dyn Net>,
+    moved: Moved,
     address: String,
 }
 
@@ -226,7 +238,8 @@ impl tower_service::Service<Uri> for Connector {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let connecting = self.net.connect(self.address.clone());
+        let moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner).get(&self.address).cloned();
+        let connecting = self.net.connect(moved.unwrap_or_else(|| self.address.clone()));
         Box::pin(async { connecting.await.map(TokioIo::new) })
     }
 }

@@ -216,6 +216,31 @@ async fn a_node_that_moved_is_found_at_its_new_address() {
     fleet.agree().await;
 }
 
+/// All nodes were started at other addresses. They looked for each other where they had been: nobody could be elected who
+/// would have written down where they are, although each had been told by `--join`.
+#[tokio::test(start_paused = true)]
+async fn nodes_that_have_all_moved_find_each_other_by_the_addresses_they_are_told() {
+    let mut fleet = opened(3).await;
+    for id in 1..=3 {
+        fleet.stop(id).await;
+    }
+    let moved = |id: u64| format!("moved-{id}:1");
+    for id in 1..=3 {
+        let options = NodeOptions {
+            peer_listen: Some(moved(id)),
+            net: Arc::new(fleet.net.at(&moved(id))),
+            join: (1..=3).filter(|other| *other != id).map(moved).collect(),
+            ..fleet.options(id)
+        };
+        fleet.seats.get_mut(&id).unwrap().node = Some(Node::open(options).await.unwrap());
+    }
+    fleet.leader().await;
+    fleet.desk(1).admit(&[("rpm", 1)]).await;
+    let is_known = |id: u64| fleet.status(1).members.iter().any(|member| member.address == moved(id));
+    until("all are known at their new addresses", || (1..=3).all(is_known)).await;
+    fleet.agree().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_dropped_takes_part_no_longer_and_leaves_its_folder() {
     let mut fleet = opened(3).await;
