@@ -147,6 +147,13 @@ impl Service {
         Ok((vote, SnapshotData { saved, journal: Some(journal.file) }))
     }
 
+    /// A disk that takes no snapshot is the end of this node like any other write that fails. Otherwise it would be sent
+    /// the same again and again, and nobody would hear why it never catches up.
+    fn stops(&self, fault: Fault) -> Status {
+        self.proposer.shelf.failure().set(&fault);
+        refused(fault)
+    }
+
     async fn incoming(&self, path: &'static str) -> Result<Incoming, Status> {
         let disk = Arc::clone(&self.proposer.shelf.disk);
         let made = offload(&*self.proposer.shelf.disk, move || {
@@ -154,7 +161,8 @@ impl Service {
             file.set_len(0).at(Operation::Shorten, || disk.show(path))?;
             Ok(file)
         });
-        Ok(Incoming { file: made.await.map_err(refused)?, path, len: 0 })
+        let file = made.await.map_err(|fault| self.stops(fault))?;
+        Ok(Incoming { file, path, len: 0 })
     }
 }
 
@@ -173,7 +181,7 @@ impl Incoming {
         let written = offload(&*service.proposer.shelf.disk, move || {
             file.write_at(&bytes, offset).at(Operation::Write, || disk.show(path))
         });
-        written.await.map_err(refused)
+        written.await.map_err(|fault| service.stops(fault))
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use earmark_admission::WriteAnswer;
+use earmark_admission::{ManualClock, WriteAnswer};
 
-use crate::support::desk::{issue, open, write_request};
-use crate::support::disk::{Kind, Trouble};
-use crate::support::fleet::{Fleet, SMALL, Settings};
+use crate::support::desk::{START_MS, issue, open, write_request};
+use crate::support::disk::{Kind, SimDisk, Trouble};
+use crate::support::fleet::{Fleet, SMALL, Seat, Settings, TIMING};
 
 /// Writes until the node stops, and gives how many were acknowledged. Snapshots are made on the way.
 async fn write_until_it_stops(fleet: &Fleet) -> u64 {
@@ -132,4 +132,26 @@ async fn a_leader_whose_log_has_panicked_stops_as_after_any_other_failure() {
     fleet.start(leader).await;
     fleet.leader().await;
     assert_eq!(fleet.desk(leader).purse("acme").await, (1, 0));
+}
+
+/// The disk of a new node was full before the snapshot was there. The leader sent it again and again, and nobody said
+/// why the node did not catch up.
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_disk_has_no_room_for_a_snapshot_stops_and_says_so() {
+    let mut told = 0;
+    for after in 0..6 {
+        let mut fleet = Fleet::of(1, SMALL).await;
+        fleet.desk(1).write("load", 1, vec![open("acme"), issue("acme", 1)]).await;
+        fleet.node(1).snapshot().await.unwrap();
+        tokio::time::sleep(TIMING.election).await;
+        let clock = ManualClock::at(START_MS);
+        fleet.seats.insert(2, Seat { disk: SimDisk::new(), clock, node: None });
+        fleet.start(2).await;
+        fleet.seats[&2].disk.fail(Kind::Write, after, Trouble::Full);
+        let failure = tokio::time::timeout(Duration::from_secs(60), fleet.node(2).failure().wait()).await;
+        let message = failure.unwrap_or_else(|_| panic!("after {after} writes nothing was said"));
+        assert!(message.contains("space"), "{message}");
+        told += u32::from(message.contains("incoming"));
+    }
+    assert!(told >= 2, "{told} of them while the snapshot arrived");
 }
