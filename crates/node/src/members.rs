@@ -104,6 +104,12 @@ impl Members {
         self.proposer.raft.ensure_linearizable().await.map_err(unavailable).map(|_| ())
     }
 
+    /// Why a node whose data folder nobody has seen yet cannot have an id, as far as is known here.
+    pub(crate) fn refusal(&self, id: u64) -> Option<String> {
+        let stranger = Member { address: String::new(), incarnation: 0 };
+        self.standing(id, &stranger).err().map(|error| error.to_string())
+    }
+
     fn standing(&self, id: u64, member: &Member) -> Result<Standing, MembersError> {
         let metrics = self.proposer.raft.metrics().borrow().clone();
         let membership = metrics.membership_config.membership();

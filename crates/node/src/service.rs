@@ -112,10 +112,7 @@ impl Service {
     /// folder is made; whoever joins is checked again.
     async fn refused(&self, wanted: u64) -> Option<String> {
         tokio::time::timeout(REFUSE, self.reads.fresh()).await.ok()?.ok()?;
-        let is_used = self.proposer.shelf.lock().ids.contains(&wanted);
-        is_used.then(|| {
-            format!("node id {wanted} was used before, and ids are never used again: choose another")
-        })
+        self.members.refusal(wanted)
     }
 
     async fn receive(&self, parts: &mut Streaming<SnapshotPart>) -> Result<(Vote, SnapshotData), Status> {

@@ -75,6 +75,28 @@ fn no_acknowledged_outcome_is_lost_or_doubled_however_often_the_leader_dies() {
     load.check(&counts);
 }
 
+/// The steps of an upgrade, as the page for operators has them: the leader last, each once the one before has caught up.
+#[test]
+fn nodes_are_restarted_one_by_one_under_load_and_nothing_is_lost() {
+    let mut nodes = Nodes::start();
+    let load = Arc::new(Load::new(nodes.urls()));
+    load.prepare();
+    let workers = Load::start(&load);
+    let leader = nodes.leader();
+    let mut outages = Vec::new();
+    for place in (0..nodes.urls().len()).filter(|place| *place != leader).chain([leader]) {
+        sleep(PEACE);
+        outages.push(load.outage("a stop", || nodes.stop(place)));
+        nodes.restart(place);
+        nodes.settled(place);
+    }
+    sleep(PEACE);
+    let counts = load.finish(workers);
+    nodes.settle();
+    println!("until the next reserve was answered: {outages:.2?}, the leader last");
+    load.check(&counts);
+}
+
 fn kills() -> u64 {
     std::env::var("EARMARK_KILLS").map_or(KILLS, |kills| kills.parse().unwrap())
 }

@@ -152,6 +152,13 @@ impl Nodes {
         child.wait().unwrap();
     }
 
+    /// Asks one to stop, and waits until it has.
+    pub(crate) fn stop(&mut self, place: usize) {
+        self.signal(place, "TERM");
+        let stopped = self.children[place].take().unwrap().wait().unwrap();
+        assert!(stopped.success(), "{stopped}");
+    }
+
     /// Starts one again on its folder.
     pub(crate) fn restart(&mut self, place: usize) {
         self.children[place] = Some(self.spawn(place));

@@ -14,5 +14,6 @@ mod hostile;
 mod members;
 mod partition;
 mod restart;
+mod sizes;
 mod slow_link;
 mod time;

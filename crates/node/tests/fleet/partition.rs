@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::support::desk::{
     Desk, MINUTE, definition, issue, key, lease, namespace, open, reserve_request, write_request,
 };
-use crate::support::fleet::{Fleet, Settings, TIMING};
+use crate::support::fleet::{Fleet, Settings, TIMING, until};
 
 /// A little more than a caller ever waits.
 const SOON: Duration = Duration::from_millis(3_100);
@@ -96,7 +96,7 @@ async fn without_a_majority_every_request_fails_in_time_and_nothing_happens() {
         fleet.start(id).await;
     }
     fleet.leader().await;
-    assert_eq!(fleet.desk(leader).0.ready(), Ok(()));
+    until("it is ready", || fleet.desk(leader).0.ready().is_ok()).await;
     // The outcome was unknown. It may have happened once, and asked again it has.
     let desk = fleet.desk(leader);
     desk.write("billing", 2, vec![issue("acme", 1)]).await;
