@@ -106,7 +106,7 @@ pub(crate) const BUGS: [Bug; 8] = [
             },
         ],
         test: "three_nodes",
-        seed: 10_451_216_379_200_822_465,
+        seed: 16_184_226_688_143_867_045,
     },
     Bug {
         name: "local-clock",
