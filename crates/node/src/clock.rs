@@ -1,44 +1,128 @@
 //! Log time, as a node tells it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use earmark_admission::{LogTime, Moment, TimeSource};
 use earmark_core::UnixMs;
+use tokio::time::Instant;
 
 /// Log time: learned from the leader while there is another one, and from then on counted here. It is drawn towards
 /// the wall clock so slowly that it never leaps when somebody sets that.
+///
+/// A leader that knows nothing of it, since it has just been started, asks its followers. Only if a majority does not
+/// know it either, its own wall clock has to do.
 pub(crate) struct NodeClock {
     source: Arc<dyn TimeSource>,
-    /// None until a leader told the time, or this node became one.
-    log: Mutex<Option<LogTime>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// None until somebody told the time, or nobody could.
+    log: Option<LogTime>,
+    asked: Asked,
+}
+
+/// What a leader has heard from those that it asked.
+#[derive(Default)]
+struct Asked {
+    term: u64,
+    since: Option<Instant>,
+    /// Who does not know the time, and when they were asked last.
+    unknowing: BTreeMap<u64, Instant>,
+}
+
+/// Who leads, and whom it needs.
+pub(crate) struct Lead {
+    pub(crate) term: u64,
+    pub(crate) id: u64,
+    /// A majority of each of these decides.
+    pub(crate) voters: Vec<BTreeSet<u64>>,
+    /// So long after it heard from a majority nobody else can lead.
+    pub(crate) lease: Duration,
 }
 
 impl NodeClock {
     pub(crate) fn new(source: Arc<dyn TimeSource>) -> NodeClock {
-        NodeClock { source, log: Mutex::new(None) }
+        NodeClock { source, state: Mutex::default() }
     }
 
-    /// The time at which a leader decides. A node that has not learned it since its start takes the later of the last
-    /// time in its log and its wall clock.
-    pub(crate) fn now(&self, last: UnixMs) -> Moment {
-        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        let last_us = last.get().saturating_mul(1_000);
-        let time = log.get_or_insert_with(|| {
-            LogTime::starting_at(self.source.wall_us().max(last_us), self.source.steady_us())
-        });
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn starting_at(&self, log_us: u64) -> LogTime {
+        LogTime::starting_at(log_us, self.source.steady_us())
+    }
+
+    /// The time at which a leader decides, if it is known here. It is never before the last one in the log.
+    pub(crate) fn now(&self, last: UnixMs) -> Option<Moment> {
+        let mut state = self.lock();
+        let time = state.log.as_mut()?;
         let moment = time.now(&*self.source);
         if moment.log >= last {
-            return moment;
+            return Some(moment);
         }
         // The leader before had come further than this node could know.
-        *time = LogTime::starting_at(last_us, self.source.steady_us());
-        Moment { log: last, ..moment }
+        *time = self.starting_at(last.get().saturating_mul(1_000));
+        Some(Moment { log: last, ..moment })
+    }
+
+    /// The time on the wall.
+    pub(crate) fn wall(&self) -> UnixMs {
+        UnixMs::new(self.source.wall_us() / 1_000)
     }
 
     /// The leader says what time it is.
     pub(crate) fn learn(&self, now: UnixMs) {
-        let time = LogTime::starting_at(now.get().saturating_mul(1_000), self.source.steady_us());
-        *self.log.lock().unwrap_or_else(PoisonError::into_inner) = Some(time);
+        let time = self.starting_at(now.get().saturating_mul(1_000));
+        self.lock().log = Some(time);
+    }
+
+    /// A follower says what time it is, or that it does not know, to the leader of a term that asked it.
+    pub(crate) fn told(&self, term: u64, by: u64, asked: Instant, now: Option<UnixMs>) {
+        let mut state = self.lock();
+        match now {
+            _ if state.log.is_some() => {}
+            Some(now) => state.log = Some(self.starting_at(now.get().saturating_mul(1_000))),
+            None => {
+                if state.asked.term != term {
+                    state.asked = Asked { term, ..Asked::default() };
+                }
+                state.asked.since.get_or_insert_with(Instant::now);
+                state.asked.unknowing.insert(by, asked);
+            }
+        }
+    }
+
+    /// Begins with the later of the last time in the log and the wall clock, if no voter knows better, or none that
+    /// answers within half a lease while a majority does.
+    pub(crate) fn begin(&self, last: UnixMs, lead: &Lead) -> Option<Moment> {
+        let mut state = self.lock();
+        if state.log.is_none() && state.asked.nobody_knows(lead) {
+            let wall_us = self.source.wall_us();
+            state.log = Some(self.starting_at(wall_us.max(last.get().saturating_mul(1_000))));
+        }
+        drop(state);
+        self.now(last)
+    }
+}
+
+impl Asked {
+    /// Whether a majority does not know the time now. Whoever said so long ago may have heard it from another leader
+    /// since.
+    fn nobody_knows(&self, lead: &Lead) -> bool {
+        let is_unknowing = |voter: &&u64| {
+            let said = || self.unknowing.get(*voter).is_some_and(|asked| asked.elapsed() < lead.lease);
+            **voter == lead.id || self.term == lead.term && said()
+        };
+        let has_waited = self.since.is_some_and(|since| since.elapsed() >= lead.lease / 2);
+        lead.voters.iter().all(|voters| {
+            let unknowing = voters.iter().filter(is_unknowing).count();
+            unknowing == voters.len() || has_waited && unknowing > voters.len() / 2
+        })
     }
 }
 
@@ -49,22 +133,70 @@ mod tests {
 
     const HOUR_MS: u64 = 3_600_000;
 
+    const LEASE: Duration = Duration::from_millis(600);
+
+    fn now(clock: &NodeClock, last: u64) -> Option<u64> {
+        clock.now(UnixMs::new(last)).map(|moment| moment.log.get())
+    }
+
+    /// Node 1 of three leads in a term.
+    fn begin(clock: &NodeClock, term: u64, last: u64) -> Option<u64> {
+        let voters = vec![BTreeSet::from([1, 2, 3])];
+        let lead = Lead { term, id: 1, voters, lease: LEASE };
+        clock.begin(UnixMs::new(last), &lead).map(|moment| moment.log.get())
+    }
+
     #[test]
     fn a_node_that_learned_the_time_does_not_leap_to_its_wall_clock_when_it_is_elected() {
         let source = ManualClock::at(10 * HOUR_MS);
         let clock = NodeClock::new(source.clone());
         clock.learn(UnixMs::new(7 * HOUR_MS));
         source.advance_ms(1_000);
-        let now = clock.now(UnixMs::new(6 * HOUR_MS)).log;
-        assert_eq!(now, UnixMs::new(7 * HOUR_MS + 1_001), "a thousandth is for following the wall");
+        // A thousandth is for following the wall.
+        assert_eq!(now(&clock, 6 * HOUR_MS), Some(7 * HOUR_MS + 1_001));
     }
 
     #[test]
-    fn a_node_that_learned_nothing_takes_the_later_of_its_log_and_its_wall_clock() {
-        let log_ahead = NodeClock::new(ManualClock::at(5 * HOUR_MS));
-        assert_eq!(log_ahead.now(UnixMs::new(6 * HOUR_MS)).log, UnixMs::new(6 * HOUR_MS));
-        let wall_ahead = NodeClock::new(ManualClock::at(5 * HOUR_MS));
-        assert_eq!(wall_ahead.now(UnixMs::new(HOUR_MS)).log, UnixMs::new(5 * HOUR_MS));
+    fn a_node_alone_that_learned_nothing_takes_the_later_of_its_log_and_its_wall_clock() {
+        for (wall, last) in [(5, 6), (5, 1)] {
+            let clock = NodeClock::new(ManualClock::at(wall * HOUR_MS));
+            assert_eq!(now(&clock, last * HOUR_MS), None);
+            let lead = Lead { term: 1, id: 1, voters: vec![BTreeSet::from([1])], lease: LEASE };
+            let begun = clock.begin(UnixMs::new(last * HOUR_MS), &lead).map(|moment| moment.log.get());
+            assert_eq!(begun, Some(wall.max(last) * HOUR_MS));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_takes_its_wall_clock_only_if_no_voter_knows_better() {
+        let clock = NodeClock::new(ManualClock::at(5 * HOUR_MS));
+        assert_eq!(begin(&clock, 1, 0), None);
+        clock.told(1, 2, Instant::now(), None);
+        assert_eq!(begin(&clock, 1, 0), None, "node 3 may know");
+        clock.told(1, 3, Instant::now(), Some(UnixMs::new(HOUR_MS)));
+        assert_eq!(begin(&clock, 1, 0), Some(HOUR_MS));
+        let clock = NodeClock::new(ManualClock::at(5 * HOUR_MS));
+        clock.told(1, 2, Instant::now(), None);
+        clock.told(1, 3, Instant::now(), None);
+        assert_eq!(begin(&clock, 1, 0), Some(5 * HOUR_MS));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_does_not_wait_for_ever_for_a_voter_that_is_gone() {
+        let clock = NodeClock::new(ManualClock::at(5 * HOUR_MS));
+        clock.told(1, 2, Instant::now(), None);
+        tokio::time::sleep(LEASE / 2).await;
+        assert_eq!(begin(&clock, 1, 0), Some(5 * HOUR_MS));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_voter_did_not_know_long_ago_or_in_another_term_says_nothing() {
+        let clock = NodeClock::new(ManualClock::at(5 * HOUR_MS));
+        clock.told(1, 2, Instant::now(), None);
+        clock.told(1, 3, Instant::now(), None);
+        assert_eq!(begin(&clock, 2, 0), None);
+        tokio::time::sleep(LEASE).await;
+        assert_eq!(begin(&clock, 1, 0), None);
     }
 
     #[test]
@@ -72,8 +204,8 @@ mod tests {
         let source = ManualClock::at(5 * HOUR_MS);
         let clock = NodeClock::new(source.clone());
         clock.learn(UnixMs::new(HOUR_MS));
-        assert_eq!(clock.now(UnixMs::new(2 * HOUR_MS)).log, UnixMs::new(2 * HOUR_MS));
+        assert_eq!(now(&clock, 2 * HOUR_MS), Some(2 * HOUR_MS));
         source.advance_ms(10);
-        assert!(clock.now(UnixMs::new(2 * HOUR_MS)).log >= UnixMs::new(2 * HOUR_MS + 9));
+        assert!(now(&clock, 2 * HOUR_MS) >= Some(2 * HOUR_MS + 9));
     }
 }

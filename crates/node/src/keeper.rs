@@ -97,7 +97,8 @@ impl Keeper for NodeKeeper {
 
     fn stats(&self) -> Stats {
         let state = self.proposer.shelf.lock();
-        let now = self.proposer.clock.now(state.book.time()).log;
+        let last = state.book.time();
+        let now = self.proposer.clock.now(last).map_or(last, |now| now.log);
         Stats::of(&state.book, now, self.submitter.depth())
     }
 

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_admission::{BackendError, Done, Ledger, Work};
+use earmark_admission::{BackendError, Done, Ledger, Moment, Work};
 use earmark_core::{Command, LeaseId, Outcome, TxId, UnixMs, Write};
 use openraft::ServerState;
 use openraft::error::{ClientWriteError, RaftError};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::batch::{Builder, Reader};
-use crate::clock::NodeClock;
+use crate::clock::{Lead, NodeClock};
 use crate::machine::Shelf;
 use crate::peers::{Peers, SubmitError, Target};
 use crate::runtime::random;
@@ -49,10 +49,24 @@ pub(crate) enum ProposeError {
 }
 
 impl Proposer {
-    /// The leader's time.
-    pub(crate) fn now(&self) -> earmark_admission::Moment {
+    /// The leader's time. One that has just been started hears it from the others first.
+    pub(crate) fn now(&self) -> Result<Moment, ProposeError> {
         let last = self.shelf.lock().book.time();
-        self.clock.now(last)
+        let unknown =
+            || ProposeError::NotTaken("this node leads and has not heard yet what time it is".into());
+        self.clock.now(last).or_else(|| self.clock.begin(last, &self.lead()?)).ok_or_else(unknown)
+    }
+
+    /// Whom this node needs, if it leads.
+    fn lead(&self) -> Option<Lead> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow();
+        (metrics.state == ServerState::Leader).then(|| Lead {
+            term: metrics.current_term,
+            id: self.id,
+            voters: metrics.membership_config.membership().get_joint_config().clone(),
+            lease: self.lease,
+        })
     }
 
     pub(crate) fn is_leader(&self) -> bool {
@@ -111,7 +125,7 @@ impl Proposer {
         if !self.is_leader() {
             return Err(ProposeError::NotTaken("this node does not lead".into()));
         }
-        let now = self.now().log;
+        let now = self.now()?.log;
         let mut builder = Builder::new(batch.0.len());
         let read = Reader::default().each(batch, |command| match command {
             Command::Write(write) => {
@@ -163,8 +177,12 @@ impl NodeLedger {
     /// One try, here or by way of the leader.
     async fn attempt(&self, work: &mut [Work]) -> Result<(Vec<Outcome>, UnixMs), ProposeError> {
         let node = &self.node;
-        let leader = node.leader();
-        let moment = node.now();
+        let leader = node.leader().ok_or_else(|| ProposeError::NotTaken("no node leads now".into()))?;
+        let moment = match leader.id == node.id {
+            true => node.now()?,
+            // The leader decides at its own time.
+            false => Moment { log: node.clock.wall(), wall: node.clock.wall() },
+        };
         let mut builder = Builder::new(work.len().saturating_mul(COMMAND_BYTES));
         for item in work.iter_mut() {
             if let Work::Write(write) = item {
@@ -173,9 +191,9 @@ impl NodeLedger {
             builder.push(&item.command(moment.wall));
         }
         let batch = builder.finish(moment.log);
-        let outcomes = match leader {
-            Some(leader) if leader.id == node.id => node.propose(batch).await?.1,
-            Some(leader) => {
+        let outcomes = match leader.id == node.id {
+            true => node.propose(batch).await?.1,
+            false => {
                 let submitted = tokio::select! {
                     submitted = node.peers.submit(&leader, batch) => submitted,
                     () = node.led_by_another(leader.id) => {
@@ -191,7 +209,6 @@ impl NodeLedger {
                 node.shelf.applied(index).await;
                 outcomes
             }
-            None => return Err(ProposeError::NotTaken("no node leads now".into())),
         };
         if outcomes.len() == work.len() {
             return Ok((outcomes, moment.wall));
@@ -266,7 +283,7 @@ impl Ledger for NodeLedger {
         if !self.node.is_leader() {
             return;
         }
-        let now = self.node.now().log;
+        let Ok(Moment { log: now, .. }) = self.node.now() else { return };
         if !self.node.shelf.lock().book.is_due(now) {
             return;
         }

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use earmark_core::UnixMs;
 use earmark_proto::peer::{
     AppendRequest, Ballot, Empty, Entry as WireEntry, JournalStateRequest, Place, SnapshotPart,
     SnapshotStart, VoteRequest as WireVote, append_reply, snapshot_part,
@@ -17,6 +18,7 @@ use openraft::raft::{
 };
 use openraft::{AnyError, CommittedLeaderId, RaftNetwork, RaftNetworkFactory, Snapshot};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::clock::NodeClock;
@@ -174,12 +176,18 @@ impl RaftNetwork<Types> for Link {
             before: rpc.prev_log_id.map(place),
             entries: entries.collect(),
             committed: rpc.leader_commit.map(place),
-            log_time_unix_ms: self.clock.now(last).log.get(),
+            log_time_unix_ms: self.clock.now(last).map(|now| now.log.get()),
         };
+        let (asked, is_asking) = (Instant::now(), request.log_time_unix_ms.is_none());
         let address = &self.target.address;
         let mut client = self.peers.client(address);
         let reply = self.peers.call(address, option.hard_ttl(), client.append(request)).await;
         let reply = reply.map_err(|error| self.failed(RPCTypes::AppendEntries, error))?;
+        // Whoever knows of a newer leader has said nothing about the time of this one.
+        if is_asking && !matches!(reply.result, None | Some(append_reply::Result::HigherVote(_))) {
+            let time = reply.log_time_unix_ms.map(UnixMs::new);
+            self.clock.told(rpc.vote.leader_id.term, self.target.id, asked, time);
+        }
         match reply.result {
             Some(append_reply::Result::Success(_)) => Ok(AppendEntriesResponse::Success),
             Some(append_reply::Result::Partial(partial)) => {

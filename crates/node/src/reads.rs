@@ -108,7 +108,7 @@ async fn confirm(node: &Proposer, led: Option<Led>) -> Confirmed {
                 let applied = timeout(node.deadline, node.shelf.applied(index)).await;
                 applied.map_err(|_| "what was committed is not applied in time".to_owned())?;
             }
-            Ok((index, node.now().log))
+            node.now().map(|now| (index, now.log)).map_err(|error| error.to_string())
         }
         Ok(Err(RaftError::APIError(CheckIsLeaderError::QuorumNotEnough(_)))) => {
             Err("no majority of the nodes answers, so that this node cannot tell whether it still leads"

@@ -243,12 +243,17 @@ impl PeerService for Service {
             AppendEntriesResponse::Conflict => append_reply::Result::Conflict(Empty {}),
             AppendEntriesResponse::HigherVote(vote) => append_reply::Result::HigherVote(ballot(vote)),
         };
-        // Whoever may append here leads, and says what time it is.
+        let clock = &self.proposer.clock;
+        let mut log_time_unix_ms = None;
+        // Whoever may append here leads, and says what time it is, or asks.
         if !matches!(result, append_reply::Result::HigherVote(_)) {
             *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-            self.proposer.clock.learn(UnixMs::new(request.log_time_unix_ms));
+            match request.log_time_unix_ms {
+                Some(now) => clock.learn(UnixMs::new(now)),
+                None => log_time_unix_ms = clock.now(UnixMs::new(0)).map(|now| now.log.get()),
+            }
         }
-        Ok(Response::new(AppendReply { result: Some(result) }))
+        Ok(Response::new(AppendReply { result: Some(result), log_time_unix_ms }))
     }
 
     async fn vote(&self, request: Request<VoteRequest>) -> Result<Response<VoteReply>, Status> {

@@ -45,7 +45,7 @@ impl Node {
             return Err(ClusterError::Unavailable("this node is writing another backup".into()));
         };
         self.keeper.reads.fresh().await.map_err(ClusterError::Unavailable)?;
-        let name = name.unwrap_or_else(|| BackupName::of_time(self.proposer.now().wall));
+        let name = name.unwrap_or_else(|| BackupName::of_time(self.proposer.clock.wall()));
         let path = backups.join(name.as_str());
         let shown = path.display().to_string();
         let claimed = blocking({

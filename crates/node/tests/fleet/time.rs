@@ -87,3 +87,72 @@ async fn log_time_neither_runs_back_nor_leaps_whatever_the_wall_clocks_say() {
     }
     fleet.agree().await;
 }
+
+fn wall(fleet: &Fleet, id: u64) -> u64 {
+    earmark_admission::TimeSource::wall_us(&*fleet.seats[&id].clock) / 1_000
+}
+
+/// A leader that was started again took its wall clock for the time, although its followers knew better: with a clock
+/// that was hours ahead, everything that was held ended at once.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_started_again_with_a_wrong_clock_learns_the_time_from_its_followers() {
+    let mut fleet = Fleet::of(3, Settings::default()).await;
+    let leader = fleet.leader().await;
+    let desk = fleet.desk(leader);
+    desk.put(definition("calls", MINUTE, 10)).await;
+    desk.admit(&[("calls", 8)]).await;
+    let mut last = desk.write("billing", 1, vec![]).await.committed_at.get();
+    for sequence in 2..6 {
+        let leader = fleet.leader().await;
+        fleet.seats[&leader].clock.set_wall(wall(&fleet, leader) + 5 * HOUR_MS);
+        fleet.kill(leader);
+        fleet.start(leader).await;
+        fleet.advance_ms(1_000);
+        // Whoever looks at it, or asks it for something that it cannot do yet, does not set its clock.
+        let desk = fleet.desk(leader);
+        desk.0.stats();
+        assert_eq!(desk.usage("calls").await.reserved, 8);
+        let at = desk.write("billing", sequence, vec![]).await.committed_at.get();
+        assert!((last..=last + 1_100).contains(&at), "time leapt from {last} to {at}");
+        last = at;
+    }
+    fleet.agree().await;
+}
+
+/// Two of three lose power together, and come back with clocks that are wrong. They are a majority, but the third one
+/// knows the time.
+#[tokio::test(start_paused = true)]
+async fn the_one_node_that_was_not_started_again_is_asked_for_the_time() {
+    let mut fleet = Fleet::of(3, Settings::default()).await;
+    let before = fleet.desk(1).write("billing", 1, vec![]).await.committed_at.get();
+    let leader = fleet.leader().await;
+    let other = fleet.follower().await;
+    for id in [leader, other] {
+        fleet.seats[&id].clock.set_wall(wall(&fleet, id) + 5 * HOUR_MS);
+        fleet.kill(id);
+    }
+    for id in [leader, other] {
+        fleet.start(id).await;
+    }
+    let at = fleet.desk(leader).write("billing", 2, vec![]).await.committed_at.get();
+    assert!((before..=before + 1_100).contains(&at), "time leapt from {before} to {at}");
+    fleet.agree().await;
+}
+
+/// When nobody knows the time, because everybody was started again, a wall clock has to do; also if one of the nodes
+/// does not come back.
+#[tokio::test(start_paused = true)]
+async fn nodes_that_were_all_started_again_go_on_with_the_time_on_the_wall() {
+    let mut fleet = Fleet::of(3, Settings::default()).await;
+    let before = fleet.desk(1).write("billing", 1, vec![]).await.committed_at.get();
+    (1..=3).for_each(|id| fleet.kill(id));
+    fleet.advance_ms(HOUR_MS);
+    fleet.start(2).await;
+    fleet.start(3).await;
+    let leader = fleet.leader().await;
+    let at = fleet.desk(leader).write("billing", 2, vec![]).await.committed_at.get();
+    assert!(at >= before + HOUR_MS, "time went on from {before} at {at}");
+    fleet.start(1).await;
+    fleet.leader().await;
+    fleet.agree().await;
+}
