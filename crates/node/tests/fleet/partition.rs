@@ -96,6 +96,7 @@ async fn without_a_majority_every_request_fails_in_time_and_nothing_happens() {
         fleet.start(id).await;
     }
     fleet.leader().await;
+    // They know who leads before that one has their answers.
     until("it is ready", || fleet.desk(leader).0.ready().is_ok()).await;
     // The outcome was unknown. It may have happened once, and asked again it has.
     let desk = fleet.desk(leader);
