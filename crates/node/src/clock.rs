@@ -70,6 +70,11 @@ impl NodeClock {
         Some(Moment { log: last, ..moment })
     }
 
+    /// Whether anybody told the time since this node was started, or nobody could.
+    pub(crate) fn is_known(&self) -> bool {
+        self.lock().log.is_some()
+    }
+
     /// The time on the wall.
     pub(crate) fn wall(&self) -> UnixMs {
         UnixMs::new(self.source.wall_us() / 1_000)

@@ -284,6 +284,12 @@ impl Node {
         self.address.as_deref()
     }
 
+    /// Whether it has heard the time of the log since its start. A majority that has not goes by a wall clock.
+    #[must_use]
+    pub fn knows_time(&self) -> bool {
+        self.proposer.clock.is_known()
+    }
+
     /// What stopped it, once something did.
     #[must_use]
     pub fn failure(&self) -> &Failure {

@@ -73,7 +73,7 @@ pub struct Oracle {
     pub wrong: Vec<String>,
     pub leases: BTreeMap<LeaseId, Lease>,
     pub writers: Vec<Writer>,
-    /// By how much log time may be ahead of the right time, since it may follow a clock that is.
+    /// By how much log time may be ahead of the right time, since a majority knew no better than a clock that was.
     pub ahead_ms: u64,
     /// Whether any clock is ever wrong.
     pub is_clock_wrong: bool,

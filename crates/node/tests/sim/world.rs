@@ -12,7 +12,7 @@ use turmoil::{Builder, Sim};
 use crate::caller::{Caller, Hall, WRITERS};
 use crate::faults::{Faults, LATENCY, Profile};
 use crate::finish;
-use crate::host::{BEGIN_US, Machine, Size, name};
+use crate::host::{BEGIN_US, Machine, Size, TIMING, name};
 use crate::oracle::{Oracle, fold};
 use crate::support::disk::SimDisk;
 use crate::support::random::Random;
@@ -48,6 +48,8 @@ struct World<'a> {
     machines: Rc<Vec<Machine>>,
     oracle: Rc<RefCell<Oracle>>,
     steps: u64,
+    /// When each machine last had no process, or one that did not know the time.
+    unknowing: Vec<Duration>,
 }
 
 /// Runs one seed.
@@ -128,7 +130,7 @@ impl World<'_> {
     fn new(seed: u64, nodes: u64, steps: u64, size: Size, random: &mut Random) -> Self {
         seed_randomness(seed);
         let disk = |random: &mut Random| SimDisk::new().with_latency(random.next(), Duration::from_millis(4));
-        let machines = (1..=nodes).map(|id| Machine::new(id, disk(random), size)).collect();
+        let machines: Vec<_> = (1..=nodes).map(|id| Machine::new(id, disk(random), size)).collect();
         let sim = Builder::new()
             .rng_seed(random.next())
             .epoch(UNIX_EPOCH + Duration::from_micros(BEGIN_US))
@@ -140,7 +142,8 @@ impl World<'_> {
             .enable_random_order()
             .build();
         let oracle = Rc::new(RefCell::new(Oracle::new(WRITERS)));
-        World { seed, sim, machines: Rc::new(machines), oracle, steps }
+        let unknowing = vec![Duration::ZERO; machines.len()];
+        World { seed, sim, machines: Rc::new(machines), oracle, steps, unknowing }
     }
 
     fn hall(&self) -> Hall {
@@ -213,7 +216,7 @@ impl World<'_> {
             for text in said {
                 self.oracle.borrow_mut().note(&format!("at {} ms: {text}", self.sim.elapsed().as_millis()));
             }
-            self.heed_clocks(&faults.profile);
+            self.heed_clocks();
             let is_over = self.step();
             self.trace(&mut last);
             self.look();
@@ -223,11 +226,21 @@ impl World<'_> {
         }
     }
 
-    /// A node that starts with a clock that is ahead may take log time with it, if nobody tells it better.
-    fn heed_clocks(&self, profile: &Profile) {
-        if profile.crashes || profile.disks {
-            let off = |machine: &Machine| machine.wall_off_us.load(Ordering::Relaxed) / 1_000;
-            let most = self.machines.iter().map(off).max().unwrap_or(0);
+    /// A node that has heard nothing of the time since its start may take log time with its clock, and only while a
+    /// majority is like that. A leader may act for a moment on what a follower did not know that knows it since.
+    fn heed_clocks(&mut self) {
+        let now = self.sim.elapsed();
+        for (machine, unknowing) in self.machines.iter().zip(&mut self.unknowing) {
+            if !machine.node().is_some_and(|node| node.knows_time()) {
+                *unknowing = now;
+            }
+        }
+        let is_recent = |unknowing: &Duration| now - *unknowing <= TIMING.election * 2;
+        let recent = self.machines.iter().zip(&self.unknowing).filter(|(_, unknowing)| is_recent(unknowing));
+        let off_ms = recent.map(|(machine, _)| machine.wall_off_us.load(Ordering::Relaxed) / 1_000);
+        let off_ms: Vec<i64> = off_ms.collect();
+        if off_ms.len() * 2 > self.machines.len() {
+            let most = off_ms.into_iter().max().unwrap_or(0);
             let mut oracle = self.oracle.borrow_mut();
             oracle.ahead_ms = oracle.ahead_ms.max(u64::try_from(most).unwrap_or(0));
         }
