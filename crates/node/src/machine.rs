@@ -18,7 +18,7 @@ use crate::batch::Reader;
 use crate::disk::{Disk, DiskFile};
 use crate::failure::Failure;
 use crate::fault::{At, Fault, Operation};
-use crate::journal::{Journal, JournalOptions, JournalPosition};
+use crate::journal::{Journal, JournalError, JournalOptions, JournalPosition};
 use crate::snapshot::{Header, INCOMING_JOURNAL, SnapshotData, Snapshots};
 use crate::types::{Applied, Entry, LogId, Member, Types};
 
@@ -111,8 +111,12 @@ impl Shelf {
         (header, state.book.freeze())
     }
 
-    /// Takes the part of the journal that came with a snapshot: chunks, each behind its length.
-    fn import(&self, file: &dyn DiskFile, position: JournalPosition) -> Result<(), Fault> {
+    /// Reads the part of the journal that came with a snapshot: chunks, each behind its length.
+    fn each_chunk(
+        &self,
+        file: &dyn DiskFile,
+        mut take: impl FnMut(&[u8]) -> Result<(), JournalError>,
+    ) -> Result<(), Fault> {
         let shown = || self.disk.show(INCOMING_JOURNAL);
         let len = file.len().at(Operation::Read, shown)?;
         let mut offset = 0;
@@ -122,17 +126,37 @@ impl Shelf {
             let mut chunk = vec![0; u32::from_le_bytes(lead) as usize];
             file.read_at(&mut chunk, offset + 4).at(Operation::Read, shown)?;
             offset += 4 + chunk.len() as u64;
-            self.journal.import(&chunk)?;
+            take(&chunk)?;
         }
-        self.journal.finish_import(position)?;
+        Ok(())
+    }
+
+    /// Reads all of a snapshot that has arrived, and takes nothing of it yet. What is damaged can still be refused, and
+    /// sent again; once it is being installed, this node can only stop.
+    pub(crate) fn check(&self, data: &SnapshotData) -> Result<(), Fault> {
+        if data.saved.header.applied <= self.lock().applied {
+            // It came too late, and is not going to be installed.
+            return Ok(());
+        }
+        let book = self.snapshots.restore(&data.saved, table_seed())?;
+        if let Some(file) = &data.journal {
+            let mut arriving = self.journal.arriving();
+            self.each_chunk(&**file, |chunk| arriving.check(chunk))?;
+            arriving.finish(data.saved.header.journal)?;
+        }
+        data.checked.put(book);
         Ok(())
     }
 
     fn install(&self, data: &SnapshotData) -> Result<(), Fault> {
         let arrived = self.snapshots.adopt(&data.saved)?;
-        let book = self.snapshots.restore(&arrived, table_seed())?;
+        let book = match data.checked.take() {
+            Some(book) => book,
+            None => self.snapshots.restore(&arrived, table_seed())?,
+        };
         if let Some(file) = &data.journal {
-            self.import(&**file, data.saved.header.journal)?;
+            self.each_chunk(&**file, |chunk| self.journal.import(chunk))?;
+            self.journal.finish_import(data.saved.header.journal)?;
         }
         let saved = self.snapshots.publish(arrived)?;
         let Header { applied, membership, ids, journal } = saved.header;
@@ -239,7 +263,7 @@ impl RaftStateMachine<Types> for Machine {
             let error = openraft::AnyError::error(fault);
             StorageError::IO { source: StorageIOError::write_snapshot(None, error) }
         })?;
-        Ok(Box::new(SnapshotData { saved, journal: None }))
+        Ok(Box::new(SnapshotData::of(saved)))
     }
 
     async fn install_snapshot(
@@ -259,10 +283,11 @@ impl RaftStateMachine<Types> for Machine {
     }
 
     async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot<Types>>, StorageError<u64>> {
-        Ok(self.shelf.snapshots.current().map(|saved| Snapshot {
-            meta: saved.header.meta(),
-            snapshot: Box::new(SnapshotData { saved, journal: None }),
-        }))
+        Ok(self
+            .shelf
+            .snapshots
+            .current()
+            .map(|saved| Snapshot { meta: saved.header.meta(), snapshot: Box::new(SnapshotData::of(saved)) }))
     }
 }
 
@@ -279,7 +304,7 @@ impl Builder {
         let shelf = Arc::clone(&self.shelf);
         let saved = offload(&*self.shelf.disk, move || shelf.snapshots.write(header, &frozen)).await?;
         let meta = saved.header.meta();
-        Ok(Snapshot { meta, snapshot: Box::new(SnapshotData { saved, journal: None }) })
+        Ok(Snapshot { meta, snapshot: Box::new(SnapshotData::of(saved)) })
     }
 }
 
@@ -307,27 +332,94 @@ pub(crate) async fn offload<T: Send + 'static>(
 mod tests {
     use super::*;
     use crate::disk::RealDisk;
+    use crate::snapshot::INCOMING;
     use earmark_core::{AccountId, AssetId, HoldEntry, JournalRecord, LeaseId, LimitId, NamespaceId, UnixMs};
+
+    fn shelf() -> Result<(tempfile::TempDir, Shelf), Box<dyn std::error::Error>> {
+        let folder = tempfile::TempDir::new()?;
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder.path())?);
+        let shelf = Shelf::open(disk, JournalOptions::new(7), None, Failure::default())?;
+        Ok((folder, shelf))
+    }
+
+    fn record(lease: u128) -> JournalRecord {
+        JournalRecord::Hold(HoldEntry {
+            at: UnixMs::new(1),
+            namespace: NamespaceId::DEFAULT,
+            lease: LeaseId::from_u128(lease),
+            limit: LimitId(1),
+            account: AccountId(1),
+            asset: AssetId(0),
+            amount: 1,
+        })
+    }
 
     /// While a snapshot was installed, whose part of the journal is taken first, a backup got the state from before it
     /// and the journal from after it: its history told of what its balances had never heard of.
     #[test]
     fn what_is_frozen_has_no_more_of_the_journal_than_its_state_tells_of()
     -> Result<(), Box<dyn std::error::Error>> {
-        let folder = tempfile::TempDir::new()?;
-        let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder.path())?);
-        let shelf = Shelf::open(disk, JournalOptions::new(7), None, Failure::default())?;
-        let arriving = JournalRecord::Hold(HoldEntry {
-            at: UnixMs::new(1),
-            namespace: NamespaceId::DEFAULT,
-            lease: LeaseId::from_u128(1),
-            limit: LimitId(1),
-            account: AccountId(1),
-            asset: AssetId(0),
-            amount: 1,
-        });
-        shelf.journal.append(1, &[arriving])?;
+        let (_folder, shelf) = shelf()?;
+        shelf.journal.append(1, &[record(1)])?;
         assert_eq!(shelf.freeze().0.journal, JournalPosition::START);
+        Ok(())
+    }
+
+    /// Puts a snapshot where one arrives.
+    fn arrived(shelf: &Shelf, snapshot: &[u8], journal: &[u8]) -> Result<SnapshotData, Fault> {
+        let put = |path: &str, bytes: &[u8]| {
+            let file = shelf.disk.open(path, true).at(Operation::Create, || path.into())?;
+            file.set_len(0).at(Operation::Shorten, || path.into())?;
+            file.write_at(bytes, 0).at(Operation::Write, || path.into())?;
+            Ok::<_, Fault>(file)
+        };
+        put(INCOMING, snapshot)?;
+        let journal = Some(put(INCOMING_JOURNAL, journal)?);
+        Ok(SnapshotData { journal, ..SnapshotData::of(shelf.snapshots.read_header(INCOMING)?) })
+    }
+
+    /// Only the header of what arrived was looked at before it was installed. A flipped bit anywhere else was found in
+    /// the middle of that, when there was no way back: the node stopped, and so did the next one that was sent it.
+    #[test]
+    fn a_snapshot_with_any_damage_is_refused_and_nothing_of_it_is_taken()
+    -> Result<(), Box<dyn std::error::Error>> {
+        let (_folder, sender) = shelf()?;
+        sender.journal.append(1, &[record(1), record(2)])?;
+        sender.journal.append(2, &[record(3)])?;
+        let journal = sender.journal.flush_blocking()?;
+        let applied = Some(LogId::new(openraft::CommittedLeaderId::new(1, 1), 5));
+        let header = Header { applied, journal, ..Header::default() };
+        let saved = sender.snapshots.write(header, &sender.freeze().1)?;
+        let mut snapshot = vec![0; usize::try_from(saved.len)?];
+        saved.file.read_at(&mut snapshot, 0)?;
+        let chunk = sender.journal.read_stream(1, journal).collect::<Result<Vec<_>, _>>()?.concat();
+        let in_chunks =
+            |chunk: &[u8]| [&u32::try_from(chunk.len()).unwrap_or(0).to_le_bytes(), chunk].concat();
+
+        let (_folder, shelf) = shelf()?;
+        let is_refused = |snapshot: &[u8], chunk: &[u8]| {
+            let checked = match arrived(&shelf, snapshot, &in_chunks(chunk)) {
+                Ok(data) => shelf.check(&data),
+                Err(fault) => Err(fault),
+            };
+            checked.is_err() && shelf.journal.position() == JournalPosition::START
+        };
+        for place in 0..snapshot.len() {
+            let mut damaged = snapshot.clone();
+            damaged[place] ^= 1;
+            assert!(is_refused(&damaged, &chunk), "byte {place} of the snapshot");
+        }
+        for place in 0..chunk.len() {
+            let mut damaged = chunk.clone();
+            damaged[place] ^= 1;
+            assert!(is_refused(&snapshot, &damaged), "byte {place} of the journal");
+        }
+        assert!(is_refused(&snapshot, &[]), "without a journal");
+        assert_eq!(shelf.failure().get(), None);
+        let whole = arrived(&shelf, &snapshot, &in_chunks(&chunk))?;
+        shelf.check(&whole)?;
+        shelf.install(&whole)?;
+        assert_eq!(shelf.freeze().0.journal, journal);
         Ok(())
     }
 }

@@ -139,9 +139,20 @@ impl Service {
             }
         }
         let shelf = Arc::clone(&self.proposer.shelf);
-        let read = offload(&*self.proposer.shelf.disk, move || shelf.snapshots.read_header(INCOMING));
-        let saved = read.await.map_err(refused)?;
-        Ok((vote, SnapshotData { saved, journal: Some(journal.file) }))
+        let checked = offload(&*self.proposer.shelf.disk, move || {
+            let saved = shelf.snapshots.read_header(INCOMING)?;
+            let data = SnapshotData { journal: Some(journal.file), ..SnapshotData::of(saved) };
+            shelf.check(&data)?;
+            Ok(data)
+        });
+        let data = checked.await.map_err(|fault| match fault {
+            Fault::Io { .. } => self.stops(fault),
+            Fault::Damaged { offset, found, .. } => {
+                Status::data_loss(format!("the snapshot that came is damaged at byte {offset}: {found}"))
+            }
+            other => refused(other),
+        })?;
+        Ok((vote, data))
     }
 
     /// A disk that takes no snapshot is the end of this node like any other write that fails. Otherwise it would be sent

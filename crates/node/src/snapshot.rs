@@ -117,6 +117,34 @@ pub struct SnapshotData {
     pub(crate) saved: Saved,
     /// The records of the journal that came with it; none if it was made here.
     pub(crate) journal: Option<Arc<dyn DiskFile>>,
+    pub(crate) checked: Checked,
+}
+
+impl SnapshotData {
+    /// A snapshot that is here.
+    pub(crate) fn of(saved: Saved) -> SnapshotData {
+        SnapshotData { saved, journal: None, checked: Checked::default() }
+    }
+}
+
+/// The Book of a snapshot that has arrived, as it was read to check it. It takes too long to be read twice.
+#[derive(Clone, Default)]
+pub(crate) struct Checked(Arc<Mutex<Option<Book>>>);
+
+impl Checked {
+    pub(crate) fn put(&self, book: Book) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(book);
+    }
+
+    pub(crate) fn take(&self) -> Option<Book> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl std::fmt::Debug for Checked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Checked")
+    }
 }
 
 /// The folder of snapshots.

@@ -1,11 +1,15 @@
 //! A node that was away, or is new, ends up with what the others have.
 
-use earmark_admission::{Backend as _, CompleteRequest, PutLimitRequest, ReserveAnswer, ReserveRequest};
+use earmark_admission::{
+    Backend as _, CompleteRequest, ManualClock, PutLimitRequest, ReserveAnswer, ReserveRequest,
+};
 use earmark_core::NamespaceName;
 
-use crate::support::desk::{SLOTS, Story, definition, issue, key, lease, reserve_request, write_request};
+use crate::support::desk::{
+    SLOTS, START_MS, Story, definition, issue, key, lease, reserve_request, write_request,
+};
 use crate::support::disk::SimDisk;
-use crate::support::fleet::{Fleet, SMALL, Settings, TIMING};
+use crate::support::fleet::{Fleet, SMALL, Seat, Settings, TIMING, until};
 
 async fn all_show_the_same(fleet: &Fleet, story: &Story) {
     fleet.agree().await;
@@ -63,6 +67,27 @@ async fn a_node_that_was_away_for_long_catches_up_by_snapshot_and_journal() {
     fleet.crash(away, 7);
     fleet.start(away).await;
     fleet.leader().await;
+    all_show_the_same(&fleet, &story).await;
+}
+
+/// Only the beginning of a snapshot was looked at when it arrived. One that had been damaged on the disk of its sender
+/// stopped every node that it was sent to.
+#[tokio::test(start_paused = true)]
+async fn a_damaged_snapshot_is_refused_and_the_next_one_is_taken() {
+    let mut fleet = Fleet::of(1, SMALL).await;
+    let mut story = Story::tell(&fleet.desk(1)).await;
+    forget_the_log(&fleet).await;
+    let disk = fleet.seats[&1].disk.clone();
+    let path = disk.paths().into_iter().find(|path| path.ends_with(".snapshot")).unwrap();
+    disk.corrupt(&path, disk.bytes(&path).len() - 20, 1);
+    fleet.seats.insert(2, Seat { disk: SimDisk::new(), clock: ManualClock::at(START_MS), node: None });
+    fleet.start(2).await;
+    tokio::time::sleep(TIMING.deadline).await;
+    assert_eq!(fleet.node(2).failure().get(), None);
+    assert!(!fleet.is_voter(2) && fleet.status(2).snapshot_index.is_none());
+    story.reserve(&fleet.desk(1), &[("rpm", 1)]).await;
+    fleet.node(1).snapshot().await.unwrap();
+    until("node 2 is a voter", || fleet.is_voter(2)).await;
     all_show_the_same(&fleet, &story).await;
 }
 
