@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use earmark_core::UnixMs;
@@ -18,14 +19,14 @@ use openraft::raft::{
 };
 use openraft::{AnyError, CommittedLeaderId, RaftNetwork, RaftNetworkFactory, Snapshot};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::clock::NodeClock;
 use crate::entry::put_payload;
 use crate::fault::{At, Fault, Operation};
 use crate::machine::{Shelf, offload};
-use crate::peers::{CallError, Peers, Target};
+use crate::peers::{CallError, Peers, Target, answered};
 use crate::snapshot::SnapshotData;
 use crate::types::{LogId, Member, Types, Vote};
 
@@ -33,6 +34,10 @@ use crate::types::{LogId, Member, Types, Vote};
 const PART_BYTES: usize = 256 << 10;
 /// So many parts wait for the network.
 const PARTS_WAITING: usize = 8;
+/// How long the network may take to take one.
+const PART_DEADLINE: Duration = Duration::from_secs(60);
+/// Any disk is faster than this: so many bytes of what has arrived are read and written again in a second.
+const INSTALL_BYTES_PER_SECOND: u64 = 4 << 20;
 
 /// At a thousand elections a second this takes thousands of years.
 const TERM_MAX: u64 = 1 << 48;
@@ -86,7 +91,8 @@ impl Link {
         }
     }
 
-    /// Sends a whole snapshot, with the part of the journal that is not there yet.
+    /// Sends a whole snapshot, with the part of the journal that is not there yet. It may take as long as it needs while
+    /// its parts are taken one by one: a journal may be as long as the history of years.
     async fn send(
         &self,
         vote: Vote,
@@ -102,14 +108,26 @@ impl Link {
 
         let (sender, receiver) = mpsc::channel(PARTS_WAITING);
         let start = SnapshotStart { route, vote: Some(ballot(vote)) };
+        let saved = &snapshot.snapshot.saved;
+        let bytes = saved.len.saturating_add(saved.header.journal.bytes);
+        let deadline = option.hard_ttl() + Duration::from_secs(bytes / INSTALL_BYTES_PER_SECOND);
         let reading = tokio::spawn(read_out(Arc::clone(&self.shelf), *snapshot.snapshot, has, start, sender));
-        let sent = client.install_snapshot(ReceiverStream::new(receiver));
-        let reply = self.peers.call(address, option.hard_ttl(), sent).await;
-        // What could not be read here is the reason for whatever the other node says.
-        reading
-            .await
-            .map_err(|error| failed(error.to_string()))?
-            .map_err(|fault| failed(fault.to_string()))?;
+        let late = async {
+            match reading.await {
+                Err(error) => failed(error.to_string()),
+                Ok(Err(fault)) => failed(fault.to_string()),
+                Ok(Ok(())) => {
+                    tokio::time::sleep(deadline).await;
+                    CallError::Late { address: address.clone(), deadline }
+                }
+            }
+        };
+        let reply = tokio::select! {
+            // First, for what could not be read here is the reason for whatever the other node says.
+            biased;
+            error = late => Err(error),
+            answer = client.install_snapshot(ReceiverStream::new(receiver)) => answered(address, answer),
+        };
         reply?.vote.and_then(vote_of).ok_or_else(|| failed(NO_ANSWER.into()))
     }
 }
@@ -122,8 +140,12 @@ async fn read_out(
     start: SnapshotStart,
     parts: mpsc::Sender<SnapshotPart>,
 ) -> Result<(), Fault> {
-    let send = async |part: snapshot_part::Part| parts.send(SnapshotPart { part: Some(part) }).await.is_ok();
-    if !send(snapshot_part::Part::Start(start)).await {
+    let send = async |part: snapshot_part::Part| {
+        let sent = timeout(PART_DEADLINE, parts.send(SnapshotPart { part: Some(part) })).await;
+        let why = || format!("no part of the snapshot was taken for {PART_DEADLINE:?}");
+        sent.map(|sent| sent.is_ok()).map_err(|_| Fault::Stopped { why: why() })
+    };
+    if !send(snapshot_part::Part::Start(start)).await? {
         return Ok(());
     }
     let saved = data.saved;
@@ -136,7 +158,7 @@ async fn read_out(
             file.read_at(&mut part, offset).at(Operation::Read, || path)?;
             Ok(Bytes::from(part))
         });
-        if !send(snapshot_part::Part::Snapshot(part.await?)).await {
+        if !send(snapshot_part::Part::Snapshot(part.await?)).await? {
             return Ok(());
         }
         offset += len as u64;
@@ -150,12 +172,11 @@ async fn read_out(
         .await?;
         stream = rest;
         let Some(chunk) = chunk else { break };
-        if !send(snapshot_part::Part::Journal(chunk)).await {
+        if !send(snapshot_part::Part::Journal(chunk)).await? {
             return Ok(());
         }
     }
-    _ = send(snapshot_part::Part::End(Empty {})).await;
-    Ok(())
+    send(snapshot_part::Part::End(Empty {})).await.map(|_| ())
 }
 
 impl RaftNetwork<Types> for Link {

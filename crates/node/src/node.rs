@@ -525,7 +525,7 @@ fn config(options: &NodeOptions) -> Result<Config, NodeError> {
         election_timeout_min: ms(election),
         // For so long, too, a follower trusts a leader that it hears nothing of.
         election_timeout_max: ms(options.timing.lease()),
-        // A snapshot of ten million leases takes a while to send and to read.
+        // A snapshot of ten million leases takes a while to install, once it has arrived.
         install_snapshot_timeout: 600_000,
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: options.keep_entries,

@@ -112,14 +112,7 @@ impl Peers {
         call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     ) -> Result<T, CallError> {
         match tokio::time::timeout(deadline, call).await {
-            Ok(Ok(reply)) => Ok(reply.into_inner()),
-            Ok(Err(status)) if status.code() == REMOVED => {
-                Err(CallError::Removed { message: status.message().to_owned() })
-            }
-            Ok(Err(status)) => {
-                let message = status.message().to_owned();
-                Err(CallError::Failed { address: address.to_owned(), message })
-            }
+            Ok(answer) => answered(address, answer),
             Err(_) => Err(CallError::Late { address: address.to_owned(), deadline }),
         }
     }
@@ -177,6 +170,20 @@ impl Peers {
         let request = HelloRequest { wanted: wanted.unwrap_or_default() };
         self.call(address, self.0.deadline, client.hello(request)).await
     }
+}
+
+/// What a node said.
+pub(crate) fn answered<T>(
+    address: &str,
+    answer: Result<tonic::Response<T>, tonic::Status>,
+) -> Result<T, CallError> {
+    answer.map(tonic::Response::into_inner).map_err(|status| {
+        let message = status.message().to_owned();
+        match status.code() {
+            REMOVED => CallError::Removed { message },
+            _ => CallError::Failed { address: address.to_owned(), message },
+        }
+    })
 }
 
 fn members_result(reply: Result<MembersReply, CallError>) -> Result<(), MembersError> {

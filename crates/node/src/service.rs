@@ -30,8 +30,8 @@ use crate::snapshot::{INCOMING, INCOMING_JOURNAL, SnapshotData};
 use crate::types::{Batch, Entry, LogId, Member, Vote};
 use earmark_core::UnixMs;
 
-/// How long the next part of a snapshot may take.
-const PART_DEADLINE: Duration = Duration::from_secs(10);
+/// How long the next part of a snapshot may take. Where the sender is gone the connection ends sooner.
+const PART_DEADLINE: Duration = Duration::from_secs(30);
 
 /// So long a node that asks for an id waits to hear that it cannot have it.
 const REFUSE: Duration = Duration::from_secs(1);

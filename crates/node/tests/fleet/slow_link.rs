@@ -16,34 +16,35 @@ use crate::support::disk::SimDisk;
 use crate::support::fleet::{Fleet, Seat, Settings, address, until};
 use crate::support::net::SimNet;
 
-/// A hundred megabits a second.
-const BYTES_PER_MS: u64 = 12_500;
 /// Timers are no finer than this.
 const TIMER: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
-struct SlowNet(SimNet);
+struct SlowNet {
+    inner: SimNet,
+    bytes_per_ms: u64,
+}
 
 /// What is written here takes its time.
 struct Slow {
     inner: Connection,
     sleep: Pin<Box<Sleep>>,
+    bytes_per_ms: u64,
     /// When all that was written so far has arrived.
     arrived: Instant,
 }
 
 impl Net for SlowNet {
     fn connect(&self, address: String) -> Eventually<io::Result<Connection>> {
-        let connecting = self.0.connect(address);
-        Box::pin(async {
-            let inner = connecting.await?;
-            let slow = Slow { inner, sleep: Box::pin(sleep(Duration::ZERO)), arrived: Instant::now() };
-            Ok(Connection::new(slow))
+        let (connecting, bytes_per_ms) = (self.inner.connect(address), self.bytes_per_ms);
+        Box::pin(async move {
+            let (inner, sleep) = (connecting.await?, Box::pin(sleep(Duration::ZERO)));
+            Ok(Connection::new(Slow { inner, sleep, bytes_per_ms, arrived: Instant::now() }))
         })
     }
 
     fn listen(&self, address: String) -> Eventually<io::Result<Box<dyn Listener>>> {
-        self.0.listen(address)
+        self.inner.listen(address)
     }
 }
 
@@ -65,7 +66,7 @@ impl AsyncWrite for Slow {
         let written = Pin::new(&mut self.inner).poll_write(cx, bytes);
         if let Poll::Ready(Ok(count)) = &written {
             let now = Instant::now();
-            let takes = Duration::from_micros(*count as u64 * 1_000 / BYTES_PER_MS);
+            let takes = Duration::from_micros(*count as u64 * 1_000 / self.bytes_per_ms);
             self.arrived = self.arrived.max(now) + takes;
             let arrived = self.arrived;
             if arrived > now + TIMER {
@@ -89,20 +90,48 @@ impl AsyncWrite for Slow {
 #[tokio::test(start_paused = true)]
 async fn a_new_node_catches_up_over_a_slow_link() {
     let mut fleet = Fleet::empty(Settings::default());
-    for id in 1..=2 {
-        let clock = ManualClock::at(START_MS);
-        fleet.seats.insert(id, Seat { disk: SimDisk::new(), clock, node: None });
-        let net = Arc::new(SlowNet(fleet.net.at(&address(id))));
-        let node = Node::open(NodeOptions { net, ..fleet.options(id) }).await.unwrap();
-        fleet.seats.get_mut(&id).unwrap().node = Some(node);
-        if id == 1 {
-            fleet.leader().await;
-            fleet.desk(1).write("load", 1, vec![open("acme")]).await;
-            for sequence in 2..400 {
-                fleet.desk(1).write("load", sequence, vec![issue("acme", 1); 256]).await;
-            }
-        }
+    // A hundred megabits a second.
+    start(&mut fleet, 1, 12_500).await;
+    load(&fleet, 400).await;
+    start(&mut fleet, 2, 12_500).await;
+    until("node 2 is a voter", || fleet.is_voter(2)).await;
+    fleet.agree().await;
+}
+
+/// Starts a node whose messages to others take their time.
+async fn start(fleet: &mut Fleet, id: u64, bytes_per_ms: u64) {
+    let clock = ManualClock::at(START_MS);
+    fleet.seats.insert(id, Seat { disk: SimDisk::new(), clock, node: None });
+    let net = Arc::new(SlowNet { inner: fleet.net.at(&address(id)), bytes_per_ms });
+    let node = Node::open(NodeOptions { net, ..fleet.options(id) }).await.unwrap();
+    fleet.seats.get_mut(&id).unwrap().node = Some(node);
+}
+
+/// Makes the log and the journal of the first node long.
+async fn load(fleet: &Fleet, writes: u64) {
+    fleet.leader().await;
+    fleet.desk(1).write("load", 1, vec![open("acme")]).await;
+    for sequence in 2..writes {
+        fleet.desk(1).write("load", sequence, vec![issue("acme", 1); 256]).await;
     }
+}
+
+/// A snapshot with all of its journal had ten minutes, and then was sent again from the beginning: a node whose link
+/// takes longer for a history of years could never join.
+#[tokio::test(start_paused = true)]
+async fn a_journal_may_take_as_long_to_arrive_as_it_needs() {
+    let mut fleet = Fleet::empty(Settings { keep_entries: 0, segment_bytes: 100_000, ..Settings::default() });
+    let bytes_per_ms = 12;
+    start(&mut fleet, 1, bytes_per_ms).await;
+    load(&fleet, 800).await;
+    fleet.node(1).snapshot().await.unwrap();
+    let disk = &fleet.seats[&1].disk;
+    let journal = disk.paths().into_iter().filter(|path| path.ends_with(".journal"));
+    let bytes: usize = journal.map(|path| disk.bytes(&path).len()).sum();
+    let takes = Duration::from_millis(bytes as u64 / bytes_per_ms);
+    assert!(takes > Duration::from_secs(700), "{takes:?} proves little");
+    start(&mut fleet, 2, bytes_per_ms).await;
+    tokio::time::sleep(takes).await;
     until("node 2 is a voter", || fleet.is_voter(2)).await;
     fleet.agree().await;
 }
