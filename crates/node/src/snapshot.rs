@@ -278,10 +278,18 @@ impl Snapshots {
     pub(crate) fn write(&self, header: Header, frozen: &Frozen) -> Result<Saved, Fault> {
         let started = Instant::now();
         let shown = || self.disk.show(WRITING);
+        let mut buffer = header.encode(self.cluster);
+        if buffer.len() > HEADER_BYTES_MAX {
+            let why = format!(
+                "the members, and the ids that were ever used, take {} bytes of a snapshot, and no node reads more \
+                 than {HEADER_BYTES_MAX}. Nothing is lost; begin a new cluster from a backup: see docs/operating.md",
+                buffer.len()
+            );
+            return Err(Fault::Stopped { why });
+        }
         let file = self.disk.open(WRITING, true).at(Operation::Create, shown)?;
         file.set_len(0).at(Operation::Shorten, shown)?;
         let (mut len, mut synced) = (0_u64, 0);
-        let mut buffer = header.encode(self.cluster);
         for piece in frozen.encode() {
             buffer.extend_from_slice(&piece);
             if buffer.len() >= CHUNK_BYTES {
@@ -368,6 +376,21 @@ mod tests {
     fn header(index: u64) -> Header {
         let applied = Some(LogId::new(CommittedLeaderId::new(1, 1), index));
         Header { applied, ..Header::default() }
+    }
+
+    /// A header that is longer than any is read was written all the same, and the log behind it let go of.
+    #[test]
+    fn a_snapshot_that_could_not_be_read_again_is_not_written() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::TempDir::new()?;
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder.path())?);
+        let (snapshots, _) = Snapshots::open(Arc::clone(&disk), 7, 0)?;
+        let frozen = Book::new(Config::default(), 0).freeze();
+        snapshots.write(header(100), &frozen)?;
+        let long = Header { ids: (0..200_000).collect(), ..header(500) };
+        assert!(matches!(snapshots.write(long, &frozen), Err(Fault::Stopped { .. })));
+        let (_, found) = Snapshots::open(disk, 7, 0)?;
+        assert_eq!(found.map(|(header, _)| header), Some(header(100)));
+        Ok(())
     }
 
     /// A node was making a snapshot when a newer one arrived from the leader. When it was done it put its own, older
