@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use earmark_admission::{
     Audit, BackendError, Direction, Done, EntryPage, Keeper, Stats, Submitter, Sums, Work, entry_view,
 };
-use earmark_core::{AccountId, AccountName, Book, NamespaceName, UnixMs, VaultId};
+use earmark_core::{AccountId, AccountName, Book, LimitRef, NamespaceName, Part, UnixMs, VaultId};
 use tokio::time::Instant;
 
 use crate::fault::Fault;
@@ -16,6 +16,9 @@ use crate::reads::Reads;
 
 /// One operation of a write counts like so many commands, since it takes about as many bytes.
 const OPERATION_EVENTS: usize = 8;
+/// A command counts as one more for each so many bytes of names in it, so that an entry of the log is about a megabyte
+/// at most: a slow link must take it within one message.
+const EVENT_BYTES: usize = 512;
 /// The audit reads the journal beside the traffic until so many records are left, and those while it waits.
 const RECORDS_LEFT: u64 = 1_000;
 
@@ -34,7 +37,14 @@ fn failed(fault: Fault) -> BackendError {
 fn events(work: &Work) -> usize {
     match work {
         Work::Write(write) => write.operations.len().saturating_mul(OPERATION_EVENTS).saturating_add(1),
-        Work::Reserve { .. } | Work::Complete { .. } | Work::Open(_) | Work::Change { .. } => 1,
+        Work::Reserve { parts, .. } | Work::Complete { parts, .. } => {
+            let named = |part: &Part| match &part.limit {
+                LimitRef::Key(key) => key.as_str().len(),
+                LimitRef::Id(_) => 0,
+            };
+            (parts.iter().map(named).sum::<usize>() / EVENT_BYTES).saturating_add(1)
+        }
+        Work::Open(_) | Work::Change { .. } => 1,
     }
 }
 
@@ -124,5 +134,28 @@ impl Keeper for NodeKeeper {
     async fn shut_down(self: &Arc<Self>) {
         self.is_stopped.store(true, Ordering::Relaxed);
         self.submitter.stop().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use earmark_admission::Ledger as _;
+    use earmark_core::{LeaseId, LimitKey, NamespaceId};
+
+    /// 2,048 reserves went into one entry whatever they were: with 32 names each that was 17 megabytes.
+    #[test]
+    fn an_entry_of_the_log_is_about_a_megabyte_at_most() -> Result<(), Box<dyn std::error::Error>> {
+        let long = LimitKey::new(&"x".repeat(255))?;
+        for limit in [LimitRef::Id(earmark_core::LimitId(7)), LimitRef::Key(long)] {
+            let parts = vec![Part { limit, amount: 1 }; 32];
+            let (namespace, lease) = (Some(NamespaceId::DEFAULT), LeaseId::from_u128(1));
+            let work = Work::Reserve { namespace, lease, parts, requirements: Vec::new() };
+            let mut bytes = Vec::new();
+            work.command(UnixMs::new(0)).encode(&mut bytes);
+            let entry = bytes.len() * (NodeLedger::BATCH_EVENTS_MAX / events(&work));
+            assert!(entry < 5 << 18, "{entry} bytes");
+        }
+        Ok(())
     }
 }
