@@ -10,10 +10,12 @@ mod cluster;
 #[cfg(feature = "conformance")]
 #[allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
 pub mod conformance;
+mod credits;
 mod document;
 mod history;
 mod keeper;
 mod ledger;
+mod limits;
 mod limits_file;
 mod local;
 mod names;
@@ -23,10 +25,12 @@ mod work;
 pub use backend::*;
 pub use clock::{Clock, LogTime, MachineTime, ManualClock, Moment, SystemClock, TimeSource};
 pub use cluster::*;
+pub use credits::*;
 pub use document::LimitDocument;
 pub use history::{Sums, entry_view};
 pub use keeper::{BookBackend, Keeper};
 pub use ledger::*;
+pub use limits::*;
 pub use limits_file::{LimitsFileError, read_limits};
 pub use local::{Local, LocalBook, LocalOptions};
 pub use submitter::{Direction, Ledger, Submitter};
