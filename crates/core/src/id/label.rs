@@ -68,9 +68,20 @@ pub enum Label<'a> {
         namespace: &'a NamespaceName,
         /// The limit.
         key: &'a LimitKey,
-        /// The revision of the definition that asks for the change.
-        revision: u64,
+        /// Counts the changes that came into force, this one included.
+        change: u64,
         /// Counts the attempts, since a failed id is never used again.
+        attempt: u64,
+    },
+    /// The end of a limit's debt, with the change of capacity that brings the limit back.
+    Cleared {
+        /// The limit's namespace.
+        namespace: &'a NamespaceName,
+        /// The limit.
+        key: &'a LimitKey,
+        /// The change that it belongs to.
+        change: u64,
+        /// The attempt at that change.
         attempt: u64,
     },
     /// The lease itself, in `user_data_128` of each of its transfers.
@@ -123,8 +134,11 @@ impl fmt::Display for Label<'_> {
             Label::Debt(ns, lease, key) => write!(f, "xfer:debt:{lease}:{}{key}", Scope(ns)),
             Label::LeaseAnchor(ns, lease) => write!(f, "xfer:lease:{}{lease}", Scope(ns)),
             Label::LeaseComplete(ns, lease) => write!(f, "xfer:complete:{}{lease}", Scope(ns)),
-            Label::Capacity { namespace, key, revision, attempt } => {
-                write!(f, "xfer:capacity:{}{key}:{revision}:{attempt}", Scope(namespace))
+            Label::Capacity { namespace, key, change, attempt } => {
+                write!(f, "xfer:capacity:{}{key}:{change}:{attempt}", Scope(namespace))
+            }
+            Label::Cleared { namespace, key, change, attempt } => {
+                write!(f, "xfer:cleared:{}{key}:{change}:{attempt}", Scope(namespace))
             }
             Label::Lease(ns, lease) => write!(f, "lease:{ns}:{lease}"),
             Label::Entry(ns, vault, what) => write!(f, "entry:{ns}:{vault}:{what}"),

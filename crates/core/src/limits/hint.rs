@@ -43,7 +43,7 @@ impl State {
 
 impl Limit {
     fn wait_ms(&self, nodes: &mut Nodes, hints: &Hints, now: UnixMs, lease: LeaseId, amount: u64) -> u64 {
-        let backoff_ms = hints.jittered(hints.backoff_ms(self), lease);
+        let backoff_ms = hints.backoff_ms(self.is_rolling, self.hold_ms(), self.denials, lease);
         if !self.is_rolling {
             return backoff_ms.min(self.timeline.next_at().ms_since(now));
         }
@@ -55,14 +55,16 @@ impl Limit {
 }
 
 impl Hints {
-    fn backoff_ms(&self, limit: &Limit) -> u64 {
-        if limit.is_rolling {
-            let first =
-                limit.hold_ms().checked_div(self.rolling_window_part).unwrap_or(0).max(self.rolling_base_ms);
-            grow(first, limit.denials, self.rolling_max_ms, |ms| ms.saturating_add(ms / 2))
+    /// How long to wait after so many denials in a row of a limit that holds what it gives for so long.
+    #[must_use]
+    pub fn backoff_ms(&self, is_rolling: bool, hold_ms: u64, denials: u32, lease: LeaseId) -> u64 {
+        let ms = if is_rolling {
+            let first = hold_ms.checked_div(self.rolling_window_part).unwrap_or(0).max(self.rolling_base_ms);
+            grow(first, denials, self.rolling_max_ms, |ms| ms.saturating_add(ms / 2))
         } else {
-            grow(self.concurrency_base_ms, limit.denials, self.concurrency_max_ms, |ms| ms.saturating_mul(2))
-        }
+            grow(self.concurrency_base_ms, denials, self.concurrency_max_ms, |ms| ms.saturating_mul(2))
+        };
+        self.jittered(ms, lease)
     }
 
     /// Takes a part away, by the lease's own random bits, so that callers denied together do not come back

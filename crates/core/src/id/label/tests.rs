@@ -45,7 +45,8 @@ fn check<const N: usize>(labels: [(Label<'_>, String, u128); N]) {
 #[test]
 fn every_label_of_a_limit_has_its_text_and_its_id_for_ever() {
     let n = names();
-    let capacity = |namespace| Label::Capacity { namespace, key: &n.key, revision: 3, attempt: 2 };
+    let capacity = |namespace| Label::Capacity { namespace, key: &n.key, change: 3, attempt: 2 };
+    let cleared = |namespace| Label::Cleared { namespace, key: &n.key, change: 3, attempt: 2 };
     let key = "global:llm:openai:gpt-4o:rpm";
     check([
         (Label::OperatorAccount, "acct:operator".into(), 0xee06f35fb94212edc7e42a11203bfca8_u128),
@@ -86,6 +87,7 @@ fn every_label_of_a_limit_has_its_text_and_its_id_for_ever() {
             0x5cf415c927578da6bd1daca081242246,
         ),
         (capacity(&n.default), format!("xfer:capacity:{key}:3:2"), 0xae7629e5bbf5d39ad43d4f8fc0fd7a90),
+        (cleared(&n.default), format!("xfer:cleared:{key}:3:2"), 0x53f7e0d824d57486951dc6038c8d6b33),
         (
             Label::Lease(&n.default, n.lease),
             format!("lease:default:{LEASE}"),
@@ -107,6 +109,7 @@ fn every_label_of_a_limit_has_its_text_and_its_id_for_ever() {
             0xde03b2cfabd619e4af40d61c20db8134,
         ),
         (capacity(&n.team), format!("xfer:capacity:team-a/{key}:3:2"), 0xb5bc23d1164f4d4e24679dae7256799e),
+        (cleared(&n.team), format!("xfer:cleared:team-a/{key}:3:2"), 0x332fe35df760e9c18b11237015b1d596),
     ]);
 }
 

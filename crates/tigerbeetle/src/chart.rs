@@ -1,0 +1,258 @@
+//! What stands in the ledger: accounts, transfers, and the numbers that tell them apart.
+
+use earmark_core::{Kind, Label, LeaseId, LimitKey, NamespaceName};
+use sha2::{Digest, Sha256};
+use tigerbeetle::{Account, AccountFlags, Transfer, TransferFlags};
+
+/// Every account and every transfer is of this ledger.
+pub(crate) const LEDGER: u32 = 1;
+/// Every account has this code.
+const ACCOUNT_CODE: u16 = 1;
+/// Nanoseconds in a second.
+pub(crate) const SECOND_NS: u64 = 1_000_000_000;
+
+/// What a transfer is for. The void of a reservation has the code of what it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub(crate) enum Code {
+    Reserve = 1,
+    Rereserve = 2,
+    Debt = 3,
+    Anchor = 4,
+    End = 5,
+    Capacity = 6,
+    Cleared = 7,
+}
+
+/// How a limit gives back, in `user_data_32` of each transfer that takes from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Holding {
+    Rolling = 1,
+    Concurrency = 2,
+}
+
+impl Holding {
+    /// Of a limit; none of one that is kept elsewhere.
+    pub(crate) fn of(kind: &Kind) -> Option<Holding> {
+        match kind {
+            Kind::Rolling { .. } => Some(Holding::Rolling),
+            Kind::Concurrency { .. } => Some(Holding::Concurrency),
+            Kind::Credit(_) => None,
+        }
+    }
+
+    pub(crate) fn from_code(code: u32) -> Option<Holding> {
+        [Holding::Rolling, Holding::Concurrency].into_iter().find(|holding| *holding as u32 == code)
+    }
+}
+
+/// Who made an anchor, in its `user_data_32`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Origin {
+    /// A reserve.
+    Reserved = 1,
+    /// A complete of a lease that nobody knew.
+    Marked = 2,
+}
+
+/// How a lease ended, in `user_data_32` of its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Ending {
+    /// It was completed.
+    Completed = 1,
+    /// It was given back unused.
+    Released = 2,
+}
+
+/// The accounts of one limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LimitAccounts {
+    pub(crate) limit: u128,
+    pub(crate) debt: u128,
+}
+
+impl LimitAccounts {
+    pub(crate) fn of(namespace: &NamespaceName, key: &LimitKey) -> LimitAccounts {
+        LimitAccounts {
+            limit: Label::LimitAccount(namespace, key).id().to_u128(),
+            debt: Label::DebtAccount(namespace, key).id().to_u128(),
+        }
+    }
+
+    /// As they are created: nothing can be taken from a limit that it does not have.
+    pub(crate) fn records(&self) -> [Account; 2] {
+        [
+            account(self.limit, AccountFlags::DebitsMustNotExceedCredits),
+            account(self.debt, AccountFlags::empty()),
+        ]
+    }
+}
+
+/// The accounts that all limits share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CommonAccounts {
+    pub(crate) operator: u128,
+    pub(crate) lease: u128,
+}
+
+impl CommonAccounts {
+    pub(crate) fn new() -> CommonAccounts {
+        CommonAccounts {
+            operator: Label::OperatorAccount.id().to_u128(),
+            lease: Label::LeaseAccount.id().to_u128(),
+        }
+    }
+
+    /// As they are created.
+    pub(crate) fn records(&self) -> [Account; 2] {
+        [account(self.operator, AccountFlags::empty()), account(self.lease, AccountFlags::empty())]
+    }
+}
+
+fn account(id: u128, flags: AccountFlags) -> Account {
+    Account { id, ledger: LEDGER, code: ACCOUNT_CODE, flags, ..Account::default() }
+}
+
+/// A lease as the ledger knows it: its own name, and the words that its transfers are named by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LeaseName {
+    pub(crate) namespace: NamespaceName,
+    pub(crate) lease: LeaseId,
+    /// In `user_data_128` of each of its transfers.
+    pub(crate) id: u128,
+}
+
+impl LeaseName {
+    pub(crate) fn new(namespace: NamespaceName, lease: LeaseId) -> LeaseName {
+        let id = Label::Lease(&namespace, lease).id().to_u128();
+        LeaseName { namespace, lease, id }
+    }
+
+    /// The transfer that every chain of a reserve begins with: it exists once, so a lease has one body.
+    pub(crate) fn anchor(&self, common: &CommonAccounts, origin: Origin, fingerprint: u64) -> Transfer {
+        Transfer {
+            id: Label::LeaseAnchor(&self.namespace, self.lease).id().to_u128(),
+            user_data_64: fingerprint,
+            user_data_32: origin as u32,
+            code: Code::Anchor as u16,
+            ..self.note(common)
+        }
+    }
+
+    /// The transfer that ends a lease: it exists once, so nothing changes after the first complete.
+    pub(crate) fn end(&self, common: &CommonAccounts, ending: Ending) -> Transfer {
+        Transfer {
+            id: Label::LeaseComplete(&self.namespace, self.lease).id().to_u128(),
+            user_data_32: ending as u32,
+            code: Code::End as u16,
+            ..self.note(common)
+        }
+    }
+
+    /// A transfer of nothing, which only says that something happened.
+    fn note(&self, common: &CommonAccounts) -> Transfer {
+        Transfer {
+            debit_account_id: common.operator,
+            credit_account_id: common.lease,
+            user_data_128: self.id,
+            ledger: LEDGER,
+            ..Transfer::default()
+        }
+    }
+
+    pub(crate) fn reserve_id(&self, key: &LimitKey) -> u128 {
+        Label::Reserve(&self.namespace, self.lease, key).id().to_u128()
+    }
+
+    pub(crate) fn rereserve_id(&self, key: &LimitKey) -> u128 {
+        Label::Rereserve(&self.namespace, self.lease, key).id().to_u128()
+    }
+
+    pub(crate) fn debt_id(&self, key: &LimitKey) -> u128 {
+        Label::Debt(&self.namespace, self.lease, key).id().to_u128()
+    }
+
+    /// The end of a reservation. A limit that the registry no longer has leaves its account and no key; a
+    /// reservation can be voided under any id, and only once.
+    pub(crate) fn void_id(&self, key: Option<&LimitKey>, account: u128) -> u128 {
+        match key {
+            Some(key) => Label::Void(&self.namespace, self.lease, key).id().to_u128(),
+            None => earmark_core::id128(&format!("xfer:void:{}:#{account:032x}", self.lease)).to_u128(),
+        }
+    }
+}
+
+/// Links all transfers but the last: they happen together or not at all.
+pub(crate) fn link(chain: &mut [Transfer]) {
+    if let Some((_, linked)) = chain.split_last_mut() {
+        for transfer in linked {
+            transfer.flags = transfer.flags | TransferFlags::Linked;
+        }
+    }
+}
+
+/// What a lease asked for, hashed: the first 8 bytes of the SHA-256 of its requirements in order of key. It is
+/// stored, so it never changes; it is never 0, which TigerBeetle takes for absent.
+pub(crate) fn fingerprint<'a>(sorted: impl Iterator<Item = (&'a LimitKey, u64)>) -> u64 {
+    let mut hash = Sha256::new();
+    for (key, amount) in sorted {
+        // No key has a zero byte, so no two lists give the same bytes.
+        hash.update(key.as_str().as_bytes());
+        hash.update([0]);
+        hash.update(amount.to_le_bytes());
+    }
+    let digest: [u8; 32] = hash.finalize().into();
+    let mut first = [0_u8; 8];
+    first.copy_from_slice(&digest[..8]);
+    u64::from_le_bytes(first).max(1)
+}
+
+pub(crate) fn has(flags: TransferFlags, flag: TransferFlags) -> bool {
+    flags.0 & flag.0 != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> LimitKey {
+        name.parse().unwrap()
+    }
+
+    #[test]
+    fn the_check_values_of_the_design_hold() {
+        assert_eq!(CommonAccounts::new().operator, 0xee06f35fb94212edc7e42a11203bfca8);
+        let lease = LeaseName::new("default".parse().unwrap(), "01J00000000000000000000000".parse().unwrap());
+        assert_eq!(
+            lease.reserve_id(&key("global:llm:openai:gpt-4o:rpm")),
+            0xc45e760e52ab0d347b2806411077b034
+        );
+    }
+
+    /// Fingerprints are stored, so one that changed would make every retry a stranger.
+    #[test]
+    fn a_fingerprint_is_for_ever() {
+        let (rpm, tpm) = (key("rpm"), key("tpm"));
+        assert_eq!(fingerprint([(&rpm, 1), (&tpm, 60)].into_iter()), 0x161e4757ed93108e);
+        assert_ne!(fingerprint([(&rpm, 1)].into_iter()), fingerprint([(&rpm, 2)].into_iter()));
+        assert_ne!(fingerprint([(&rpm, 1)].into_iter()), fingerprint([(&tpm, 1)].into_iter()));
+    }
+
+    #[test]
+    fn a_void_has_an_id_even_where_the_key_is_lost() {
+        let lease = LeaseName::new("default".parse().unwrap(), "01J00000000000000000000000".parse().unwrap());
+        assert_ne!(lease.void_id(Some(&key("rpm")), 7), lease.void_id(None, 7));
+        assert_ne!(lease.void_id(None, 7), lease.void_id(None, 8));
+    }
+
+    #[test]
+    fn a_chain_is_linked_up_to_its_last_transfer() {
+        let mut chain = [Transfer::default(); 3];
+        link(&mut chain);
+        assert_eq!(chain.map(|transfer| has(transfer.flags, TransferFlags::Linked)), [true, true, false]);
+        link(&mut []);
+    }
+}

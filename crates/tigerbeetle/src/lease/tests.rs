@@ -1,0 +1,95 @@
+use super::*;
+use crate::chart::{CommonAccounts, LeaseName, LimitAccounts};
+use crate::reserve::{ReservePlan, Taken};
+
+const T: u64 = 1_700_000_000 * SECOND_NS;
+
+fn name() -> LeaseName {
+    LeaseName::new("default".parse().unwrap(), "01J00000000000000000000000".parse().unwrap())
+}
+
+fn taken(key: &str, holding: Holding, amount: u64, hold_seconds: u32) -> Taken {
+    let key: LimitKey = key.parse().unwrap();
+    let account = LimitAccounts::of(&name().namespace, &key).limit;
+    Taken { key, account, amount, holding, hold_seconds }
+}
+
+/// The transfers of a reserve, as the ledger gives them back.
+fn reserved() -> Vec<Transfer> {
+    let taken = vec![taken("slots", Holding::Concurrency, 1, 10), taken("tpm", Holding::Rolling, 60, 60)];
+    let plan = ReservePlan { name: name(), fingerprint: 7, taken };
+    let mut chain = plan.chain(&CommonAccounts::new());
+    for (place, transfer) in (0..).zip(&mut chain) {
+        transfer.timestamp = T + place;
+    }
+    chain
+}
+
+fn read(transfers: &[Transfer]) -> Option<LeaseRecord> {
+    let keys = ["slots", "tpm"].map(|key| {
+        let key: LimitKey = key.parse().unwrap();
+        (LimitAccounts::of(&name().namespace, &key).limit, key)
+    });
+    LeaseRecord::read(transfers, |account| {
+        keys.iter().find(|(known, _)| *known == account).map(|(_, key)| key.clone())
+    })
+}
+
+#[test]
+fn what_was_written_is_read_in_order_of_key() {
+    let mut transfers = reserved();
+    transfers.reverse();
+    let record = read(&transfers).unwrap();
+    assert_eq!((record.fingerprint, record.reserved_at()), (7, to_ms(T)));
+    let held: Vec<_> =
+        record.held.iter().map(|held| (held.key.as_ref().unwrap().as_str(), held.amount)).collect();
+    assert_eq!(held, [("slots", 1), ("tpm", 60)]);
+    assert_eq!(record.held[0].ends_at_ns, T + 1 + 10 * SECOND_NS);
+}
+
+#[test]
+fn nothing_is_known_of_a_lease_without_an_anchor() {
+    assert_eq!(read(&[]), None);
+    assert_eq!(read(&reserved()[1..]), None);
+}
+
+#[test]
+fn a_limit_that_is_gone_leaves_its_account() {
+    let record = LeaseRecord::read(&reserved(), |_| None).unwrap();
+    assert!(record.held.iter().all(|held| held.key.is_none() && held.account != 0));
+}
+
+#[test]
+fn a_retry_is_judged_by_its_body_first_and_then_by_what_became_of_it() {
+    let live = read(&reserved()).unwrap();
+    let ended = |ending| LeaseRecord { ending: Some(ending), ..live.clone() };
+    let marked = LeaseRecord { origin: Origin::Marked, fingerprint: 0, ..live.clone() };
+    let holds = Retry::Holds { reserved_at: to_ms(T) };
+    for (record, fingerprint, now, expected) in [
+        (&live, 7, T + 5, holds),
+        (&live, 8, T + 5, Retry::OtherRequirements),
+        (&live, 7, T + 10 * SECOND_NS, holds),
+        (&live, 7, T + 1 + 10 * SECOND_NS, Retry::Ended),
+        (&live, 8, T + 90 * SECOND_NS, Retry::OtherRequirements),
+        (&ended(Ending::Completed), 7, T + 5, Retry::Ended),
+        (&ended(Ending::Completed), 8, T + 5, Retry::OtherRequirements),
+        (&ended(Ending::Released), 7, T + 5, Retry::Ended),
+        (&marked, 7, T + 5, Retry::Ended),
+    ] {
+        assert_eq!(record.retry(fingerprint, now), expected);
+    }
+}
+
+#[test]
+fn a_lease_is_live_expired_completed_or_denied() {
+    let live = read(&reserved()).unwrap();
+    assert_eq!(live.state(T + 5), LeaseState::Live);
+    assert_eq!(live.state(T + 11 * SECOND_NS), LeaseState::Expired);
+    let mut transfers = reserved();
+    transfers.push(name().end(&CommonAccounts::new(), Ending::Completed));
+    assert_eq!(read(&transfers).unwrap().state(T + 5), LeaseState::Completed);
+    transfers[3] = name().end(&CommonAccounts::new(), Ending::Released);
+    assert_eq!(read(&transfers).unwrap().state(T + 5), LeaseState::Denied);
+    let marked = [name().anchor(&CommonAccounts::new(), Origin::Marked, 0)];
+    assert_eq!(read(&marked).unwrap().state(T + 5), LeaseState::Completed);
+}

@@ -1,0 +1,174 @@
+//! What this process remembers of leases. It is only a cache: the transfers are the record.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use earmark_core::{LimitKey, UnixMs};
+use tokio::sync::Notify;
+
+use crate::clock::lock;
+use crate::lease::LeaseRecord;
+
+/// The most leases of one generation; two are kept.
+const GENERATION_MAX: usize = 1 << 19;
+
+/// What is remembered of a lease.
+#[derive(Clone, Debug)]
+pub(crate) enum Memory {
+    /// It was allowed here.
+    Allowed(Arc<LeaseRecord>),
+    /// It was denied here.
+    Denied(Arc<Denied>),
+}
+
+/// A denial, which the ledger remembers only for the body that was denied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Denied {
+    pub(crate) fingerprint: u64,
+    pub(crate) limited_by: LimitKey,
+    pub(crate) never: bool,
+    /// When a new lease has a chance.
+    pub(crate) retry_at: UnixMs,
+}
+
+/// Leases by their name in the ledger, the younger half and the older; when the younger is full or old enough, the
+/// older goes.
+pub(crate) struct Leases {
+    generations: Mutex<Generations>,
+    in_flight: Mutex<HashMap<u128, Flight>>,
+    retention: Duration,
+}
+
+struct Generations {
+    young: HashMap<u128, Memory>,
+    old: HashMap<u128, Memory>,
+    since: Instant,
+}
+
+/// Reserves of one lease that are on their way.
+struct Flight {
+    count: usize,
+    landed: Arc<Notify>,
+}
+
+impl Leases {
+    pub(crate) fn new(retention: Duration) -> Leases {
+        let generations = Generations { young: HashMap::new(), old: HashMap::new(), since: Instant::now() };
+        Leases { generations: Mutex::new(generations), in_flight: Mutex::default(), retention }
+    }
+
+    pub(crate) fn get(&self, lease: u128) -> Option<Memory> {
+        let generations = lock(&self.generations);
+        generations.young.get(&lease).or_else(|| generations.old.get(&lease)).cloned()
+    }
+
+    pub(crate) fn put(&self, lease: u128, memory: Memory) {
+        let mut generations = lock(&self.generations);
+        if generations.young.len() >= GENERATION_MAX || generations.since.elapsed() >= self.retention {
+            generations.old = std::mem::take(&mut generations.young);
+            generations.since = Instant::now();
+        }
+        generations.young.insert(lease, memory);
+    }
+
+    pub(crate) fn forget(&self, lease: u128) {
+        let mut generations = lock(&self.generations);
+        generations.young.remove(&lease);
+        generations.old.remove(&lease);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        let generations = lock(&self.generations);
+        generations.young.len().saturating_add(generations.old.len())
+    }
+
+    /// A reserve of a lease begins; it has ended when the guard is dropped.
+    pub(crate) fn begin(self: &Arc<Leases>, lease: u128) -> InFlight {
+        let mut flights = lock(&self.in_flight);
+        let flight = flights.entry(lease).or_insert_with(|| Flight { count: 0, landed: Arc::default() });
+        flight.count = flight.count.saturating_add(1);
+        InFlight { leases: Arc::clone(self), lease }
+    }
+
+    /// Waits until no reserve of a lease is on its way here.
+    pub(crate) async fn landed(&self, lease: u128) {
+        loop {
+            let landed = lock(&self.in_flight).get(&lease).map(|flight| Arc::clone(&flight.landed));
+            let Some(landed) = landed else { return };
+            let mut notified = std::pin::pin!(landed.notified());
+            // Registered before looking again, or the end could come in between and be missed.
+            notified.as_mut().enable();
+            if !self.is_in_flight(lease) {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    pub(crate) fn is_in_flight(&self, lease: u128) -> bool {
+        lock(&self.in_flight).contains_key(&lease)
+    }
+}
+
+/// A reserve that is on its way.
+pub(crate) struct InFlight {
+    leases: Arc<Leases>,
+    lease: u128,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let mut flights = lock(&self.leases.in_flight);
+        if let Some(flight) = flights.get_mut(&self.lease) {
+            flight.count = flight.count.saturating_sub(1);
+            if flight.count == 0
+                && let Some(flight) = flights.remove(&self.lease)
+            {
+                flight.landed.notify_waiters();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn denied(fingerprint: u64) -> Memory {
+        let limited_by = "rpm".parse().unwrap();
+        Memory::Denied(Arc::new(Denied { fingerprint, limited_by, never: false, retry_at: UnixMs::new(0) }))
+    }
+
+    #[test]
+    fn what_was_put_is_remembered_until_two_generations_have_passed() {
+        let leases = Leases::new(Duration::ZERO);
+        leases.put(1, denied(1));
+        leases.put(2, denied(2));
+        assert!(leases.get(1).is_some());
+        assert!(leases.get(2).is_some());
+        leases.put(3, denied(3));
+        assert!(leases.get(1).is_none());
+        assert_eq!(leases.len(), 2);
+        leases.forget(2);
+        leases.forget(3);
+        assert_eq!(leases.len(), 0);
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_for_a_reserve_goes_on_when_the_last_of_them_has_landed() {
+        let leases = Arc::new(Leases::new(Duration::from_secs(60)));
+        leases.landed(7).await;
+        let (first, second) = (leases.begin(7), leases.begin(7));
+        let waiting = tokio::spawn({
+            let leases = Arc::clone(&leases);
+            async move { leases.landed(7).await }
+        });
+        drop(first);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert!(!waiting.is_finished());
+        drop(second);
+        waiting.await.unwrap();
+        assert!(!leases.is_in_flight(7));
+    }
+}

@@ -1,0 +1,103 @@
+use super::*;
+use crate::chart::{LimitAccounts, has};
+
+fn plan(keys: &[&str]) -> ReservePlan {
+    let name = LeaseName::new("default".parse().unwrap(), "01J00000000000000000000000".parse().unwrap());
+    let taken = |key: &&str| {
+        let key: LimitKey = key.parse().unwrap();
+        let account = LimitAccounts::of(&name.namespace, &key).limit;
+        Taken { key, account, amount: 5, holding: Holding::Rolling, hold_seconds: 60 }
+    };
+    ReservePlan { taken: keys.iter().map(taken).collect(), fingerprint: 7, name }
+}
+
+fn read(plan: &ReservePlan, statuses: &[Status]) -> ReserveRead {
+    let results: Vec<_> = (100..)
+        .zip(statuses)
+        .map(|(timestamp, status)| CreateTransferResult {
+            timestamp,
+            status: *status,
+            reserved: Default::default(),
+        })
+        .collect();
+    plan.read(&plan.chain(&CommonAccounts::new()), &results)
+}
+
+#[test]
+fn a_chain_begins_with_the_anchor_and_is_linked_to_its_end() {
+    let plan = plan(&["rpm", "tpm"]);
+    let chain = plan.chain(&CommonAccounts::new());
+    let [anchor, rpm, tpm] = &chain[..] else { panic!("{chain:?}") };
+    assert_eq!((anchor.amount, anchor.user_data_64, anchor.user_data_128), (0, 7, plan.name.id));
+    assert!(!has(anchor.flags, TransferFlags::Pending));
+    for part in [rpm, tpm] {
+        assert_eq!((part.amount, part.timeout, part.user_data_64), (5, 60, 7));
+        assert_eq!(
+            (part.credit_account_id, part.user_data_128),
+            (CommonAccounts::new().operator, plan.name.id)
+        );
+        assert!(has(part.flags, TransferFlags::Pending));
+    }
+    let linked: Vec<bool> = chain.iter().map(|part| has(part.flags, TransferFlags::Linked)).collect();
+    assert_eq!(linked, [true, true, false]);
+}
+
+/// What a server of version 0.17.9 was seen to answer, row by row, with the anchor before each chain.
+#[test]
+fn every_row_of_the_table_is_read_as_it_is_meant() {
+    use Status::*;
+    let two = plan(&["rpm", "tpm"]);
+    let three = plan(&["a", "b", "c"]);
+    for (plan, statuses, expected) in [
+        (&two, &[Exists, LinkedEventFailed, LinkedEventFailed][..], ReserveRead::Known { now_ns: Some(101) }),
+        (
+            &two,
+            &[ExistsWithDifferentUserData64, LinkedEventFailed, LinkedEventFailed],
+            ReserveRead::Known { now_ns: Some(100) },
+        ),
+        (
+            &three,
+            &[LinkedEventFailed, LinkedEventFailed, ExceedsCredits, LinkedEventFailed],
+            ReserveRead::Denied { place: 1 },
+        ),
+        (
+            &three,
+            &[LinkedEventFailed, LinkedEventFailed, IdAlreadyFailed, LinkedEventFailed],
+            ReserveRead::Denied { place: 1 },
+        ),
+        (&two, &[LinkedEventFailed, ExceedsCredits, LinkedEventFailed], ReserveRead::Denied { place: 0 }),
+        (&two, &[LinkedEventFailed, Exists, LinkedEventFailed], ReserveRead::Known { now_ns: Some(100) }),
+    ] {
+        assert_eq!(read(plan, statuses), expected, "{statuses:?}");
+    }
+    let ReserveRead::Created(record) = read(&two, &[Created, Created, Created]) else {
+        panic!("not created")
+    };
+    assert_eq!((record.made_at_ns, record.held.len()), (100, 2));
+    assert_eq!(record.held[1].ends_at_ns, 102 + 60_000_000_000);
+}
+
+#[test]
+fn a_lease_of_nothing_but_credit_is_its_anchor() {
+    let plan = plan(&[]);
+    assert_eq!(plan.chain(&CommonAccounts::new()).len(), 1);
+    assert!(
+        matches!(read(&plan, &[Status::Created]), ReserveRead::Created(record) if record.held.is_empty())
+    );
+    assert_eq!(read(&plan, &[Status::Exists]), ReserveRead::Known { now_ns: None });
+}
+
+#[test]
+fn anything_else_is_a_failure_with_words() {
+    let two = plan(&["rpm", "tpm"]);
+    for statuses in [
+        &[Status::LinkedEventFailed, Status::DebitAccountNotFound, Status::LinkedEventFailed][..],
+        &[Status::LinkedEventFailed; 3],
+        &[Status::Created, Status::Created],
+        &[Status::IdAlreadyFailed, Status::LinkedEventFailed, Status::LinkedEventFailed],
+        &[Status::Created, Status::LinkedEventFailed, Status::LinkedEventFailed],
+    ] {
+        let ReserveRead::Failed(message) = read(&two, statuses) else { panic!("{statuses:?}") };
+        assert!(!message.is_empty());
+    }
+}

@@ -1,0 +1,185 @@
+use super::*;
+use crate::chart::{Origin, has};
+
+const T: u64 = 1_700_000_000 * SECOND_NS;
+
+fn key(name: &str) -> LimitKey {
+    name.parse().unwrap()
+}
+
+fn name() -> LeaseName {
+    LeaseName::new("default".parse().unwrap(), "01J00000000000000000000000".parse().unwrap())
+}
+
+fn held(limit: &str, holding: Holding, amount: u64) -> Held {
+    Held {
+        account: LimitAccounts::of(&name().namespace, &key(limit)).limit,
+        key: Some(key(limit)),
+        transfer: name().reserve_id(&key(limit)),
+        amount,
+        holding,
+        ends_at_ns: T + 60 * SECOND_NS,
+    }
+}
+
+fn record() -> LeaseRecord {
+    let held = vec![held("slots", Holding::Concurrency, 1), held("tpm", Holding::Rolling, 100)];
+    LeaseRecord { fingerprint: 7, made_at_ns: T, origin: Origin::Reserved, held, ending: None }
+}
+
+fn completing(actuals: &[(&str, u64)]) -> Settling {
+    let actuals: Vec<_> =
+        actuals.iter().map(|(name, amount)| Amount { key: key(name), amount: *amount }).collect();
+    Settling::complete(name(), &record(), &actuals)
+}
+
+/// The chain as words: what it is, how much, for how long.
+fn words(settling: &Settling, now_ns: u64) -> Vec<(Role, u128, u32)> {
+    let chain = settling.chain(&CommonAccounts::new(), now_ns);
+    chain.roles.iter().zip(&chain.transfers).map(|(role, t)| (*role, t.amount, t.timeout)).collect()
+}
+
+fn told(settling: &mut Settling, statuses: &[Status]) -> SettleRead {
+    let chain = settling.chain(&CommonAccounts::new(), T);
+    let results: Vec<_> = statuses
+        .iter()
+        .map(|status| CreateTransferResult {
+            timestamp: T + 9,
+            status: *status,
+            reserved: Default::default(),
+        })
+        .collect();
+    settling.read(&chain, &results, |key| match key.as_str() {
+        "strict" => Some(Overage::Deny),
+        "gone" => None,
+        _ => Some(Overage::Debt),
+    })
+}
+
+const AGAIN: SettleRead = SettleRead::Again { now_ns: T + 9 };
+
+#[test]
+fn concurrency_is_voided_and_rolling_shrinks_in_one_chain_under_the_end() {
+    let settling = completing(&[("tpm", 30)]);
+    let expected =
+        [(Role::End, 0, 0), (Role::Void(0), 0, 0), (Role::Void(1), 0, 0), (Role::Rereserve(1), 30, 60)];
+    assert_eq!(words(&settling, T), expected);
+    let chain = settling.chain(&CommonAccounts::new(), T);
+    let linked: Vec<bool> = chain.transfers.iter().map(|t| has(t.flags, TransferFlags::Linked)).collect();
+    assert_eq!(linked, [true, true, true, false]);
+    assert!(chain.transfers.iter().all(|t| t.user_data_128 == name().id));
+}
+
+#[test]
+fn each_actual_has_its_chain() {
+    let (end, void) = ((Role::End, 0, 0), (Role::Void(0), 0, 0));
+    for (actuals, expected) in [
+        (&[][..], vec![end, void]),
+        (&[("tpm", 100)], vec![end, void]),
+        (&[("tpm", 0)], vec![end, void, (Role::Void(1), 0, 0)]),
+        (&[("tpm", 130)], vec![end, void, (Role::Rereserve(1), 30, 60)]),
+        (&[("slots", 9), ("other", 9)], vec![end, void]),
+    ] {
+        assert_eq!(words(&completing(actuals), T), expected, "{actuals:?}");
+    }
+    assert_eq!(completing(&[("slots", 9), ("other", 9)]).ignored, [key("other")]);
+}
+
+#[test]
+fn the_rest_of_a_window_is_rounded_up_to_seconds() {
+    for (passed_ns, timeout) in [(1, 60), (SECOND_NS, 59), (59 * SECOND_NS, 1), (60 * SECOND_NS - 1, 1)] {
+        let chain = words(&completing(&[("tpm", 130)]), T + passed_ns);
+        assert_eq!(chain[2], (Role::Rereserve(1), 30, timeout), "{passed_ns}");
+    }
+}
+
+#[test]
+fn what_has_ended_is_left_alone_and_overage_is_held_for_a_second() {
+    let late = T + 60 * SECOND_NS;
+    assert_eq!(words(&completing(&[("tpm", 30)]), late), [(Role::End, 0, 0)]);
+    assert_eq!(words(&completing(&[("tpm", 130)]), late), [(Role::End, 0, 0), (Role::Rereserve(1), 30, 1)]);
+}
+
+#[test]
+fn a_chain_that_was_created_is_done_and_one_that_exists_was_before() {
+    use Status::*;
+    assert_eq!(told(&mut completing(&[]), &[Created, Created]), SettleRead::Done);
+    for status in [Exists, ExistsWithDifferentUserData32, ExistsWithDifferentFlags] {
+        assert_eq!(told(&mut completing(&[]), &[status, LinkedEventFailed]), SettleRead::Before);
+    }
+}
+
+#[test]
+fn a_reservation_that_ended_meanwhile_is_left_out() {
+    use Status::*;
+    for status in [PendingTransferExpired, PendingTransferAlreadyVoided, Exists] {
+        let mut settling = completing(&[("tpm", 30)]);
+        let failed = [LinkedEventFailed, LinkedEventFailed, status, LinkedEventFailed];
+        assert_eq!(told(&mut settling, &failed), AGAIN);
+        assert_eq!(words(&settling, T), [(Role::End, 0, 0), (Role::Void(0), 0, 0)]);
+    }
+}
+
+#[test]
+fn overage_that_exceeds_is_debt_now_and_when_it_is_tried_again() {
+    use Status::*;
+    for status in [ExceedsCredits, IdAlreadyFailed] {
+        let mut settling = completing(&[("tpm", 130)]);
+        assert_eq!(settling.overages(), Overages { reserved: 30, ..Overages::default() });
+        assert_eq!(told(&mut settling, &[LinkedEventFailed, LinkedEventFailed, status]), AGAIN);
+        assert_eq!(words(&settling, T)[2], (Role::Debt(1), 30, 0));
+        assert_eq!(told(&mut settling, &[Created, Created, Created]), SettleRead::Done);
+        assert_eq!(settling.overages(), Overages { debt: 30, ..Overages::default() });
+    }
+}
+
+#[test]
+fn overage_of_a_limit_that_keeps_no_debt_or_is_gone_is_dropped() {
+    for limit in ["strict", "gone"] {
+        let record = LeaseRecord { held: vec![held(limit, Holding::Rolling, 1)], ..record() };
+        let mut settling = Settling::complete(name(), &record, &[Amount { key: key(limit), amount: 4 }]);
+        assert_eq!(told(&mut settling, &[Status::LinkedEventFailed, Status::ExceedsCredits]), AGAIN);
+        assert_eq!(words(&settling, T), [(Role::End, 0, 0)]);
+        assert_eq!(settling.overages(), Overages { dropped: 3, ..Overages::default() });
+    }
+}
+
+/// A complete said 130, which exceeded; it was lost, and its retry says 30. The id of what would be taken again is
+/// spent.
+#[test]
+fn what_cannot_shrink_any_more_stays_as_it_is() {
+    use Status::*;
+    let mut settling = completing(&[("tpm", 30)]);
+    let failed = [LinkedEventFailed, LinkedEventFailed, LinkedEventFailed, IdAlreadyFailed];
+    assert_eq!(told(&mut settling, &failed), AGAIN);
+    assert_eq!(words(&settling, T), [(Role::End, 0, 0), (Role::Void(0), 0, 0)]);
+}
+
+#[test]
+fn a_release_voids_everything() {
+    let settling = Settling::release(name(), &record());
+    assert_eq!(words(&settling, T), [(Role::End, 0, 0), (Role::Void(0), 0, 0), (Role::Void(1), 0, 0)]);
+}
+
+#[test]
+fn an_actual_brings_back_the_key_that_the_registry_has_lost() {
+    let lost = Held { key: None, ..held("tpm", Holding::Rolling, 100) };
+    let record = LeaseRecord { held: vec![lost], ..record() };
+    let settling = Settling::complete(name(), &record, &[Amount { key: key("tpm"), amount: 30 }]);
+    let chain = settling.chain(&CommonAccounts::new(), T);
+    assert_eq!(chain.transfers[2].id, name().rereserve_id(&key("tpm")));
+}
+
+#[test]
+fn anything_else_is_a_failure_with_words() {
+    use Status::*;
+    for statuses in [
+        &[LinkedEventFailed, LinkedEventFailed][..],
+        &[Created],
+        &[IdAlreadyFailed, LinkedEventFailed],
+        &[LinkedEventFailed, PendingTransferNotFound],
+    ] {
+        let read = told(&mut completing(&[]), statuses);
+        assert!(matches!(read, SettleRead::Failed(_)), "{statuses:?}: {read:?}");
+    }
+}

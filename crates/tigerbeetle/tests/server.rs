@@ -1,0 +1,244 @@
+//! The limits on a real server, rule by rule.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use earmark_admission::{
+    CompleteAnswer, LimitStanding, Limits, LimitsComplete, LimitsReserve, Refusal, ReserveAnswer,
+};
+use earmark_core::{Kind, LeaseId, LeaseState, Usage};
+use earmark_tigerbeetle::TigerBeetleLimits;
+use support::registry::TestRegistry;
+use support::server::Server;
+use support::{amounts, definition, key, lease, namespace};
+
+const MINUTE: Kind = Kind::Rolling { window_seconds: 60 };
+const SLOTS: Kind = Kind::Concurrency { timeout_seconds: 60 };
+
+/// Limits on a server, and their registry.
+struct Bench {
+    limits: TigerBeetleLimits,
+    registry: Arc<TestRegistry>,
+}
+
+impl Bench {
+    async fn on(server: &Server) -> Bench {
+        Bench::with(server, Arc::default()).await
+    }
+
+    async fn with(server: &Server, registry: Arc<TestRegistry>) -> Bench {
+        let limits = TigerBeetleLimits::open(server.options(), registry.clone()).await.unwrap();
+        Bench { limits, registry }
+    }
+
+    async fn put(&self, name: &str, kind: Kind, capacity: u64) -> LimitStanding {
+        self.registry.put(definition(name, kind, capacity));
+        self.limits.changed(namespace(), key(name)).await.unwrap()
+    }
+
+    async fn delete(&self, name: &str) -> LimitStanding {
+        self.registry.delete(&key(name));
+        self.limits.changed(namespace(), key(name)).await.unwrap()
+    }
+
+    async fn reserve(&self, lease: LeaseId, parts: &[(&str, u64)]) -> ReserveAnswer {
+        let request = LimitsReserve { namespace: namespace(), lease, requirements: amounts(parts) };
+        self.limits.reserve(vec![request]).await.remove(0).unwrap()
+    }
+
+    async fn admit(&self, parts: &[(&str, u64)]) -> LeaseId {
+        let lease = lease();
+        let answer = self.reserve(lease, parts).await;
+        assert!(matches!(answer, ReserveAnswer::Allowed { .. }), "{answer:?}");
+        lease
+    }
+
+    async fn complete(&self, lease: LeaseId, parts: &[(&str, u64)]) -> CompleteAnswer {
+        let request = LimitsComplete { namespace: namespace(), lease, actuals: amounts(parts) };
+        self.limits.complete(vec![request]).await.remove(0).unwrap()
+    }
+
+    async fn usage(&self, name: &str) -> Usage {
+        self.limits.usage(namespace(), self.registry.get(&key(name)).unwrap()).await.unwrap()
+    }
+
+    async fn reserved(&self, name: &str) -> u64 {
+        self.usage(name).await.reserved
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_is_admitted_settled_and_remembered() {
+    let Some(server) = Server::start() else { return };
+    let bench = Bench::on(&server).await;
+    assert_eq!(bench.put("tpm", MINUTE, 100).await, LimitStanding::InForce);
+    assert_eq!(bench.put("slots", SLOTS, 1).await, LimitStanding::InForce);
+    let lease = bench.admit(&[("tpm", 60), ("slots", 1)]).await;
+    let denied = support::lease();
+    let answer = bench.reserve(denied, &[("tpm", 1), ("slots", 1)]).await;
+    assert!(
+        matches!(&answer, ReserveAnswer::Denied { limited_by, never: false, .. } if *limited_by == [key("slots")])
+    );
+    assert_eq!((bench.reserved("tpm").await, bench.reserved("slots").await), (60, 1));
+
+    let answer = bench.complete(lease, &[("tpm", 30)]).await;
+    assert!(answer.reconciled, "{answer:?}");
+    assert_eq!((bench.reserved("tpm").await, bench.reserved("slots").await), (30, 0));
+    for actual in [0, 30, 90] {
+        assert!(bench.complete(lease, &[("tpm", actual)]).await.reconciled);
+        assert_eq!(bench.reserved("tpm").await, 30);
+    }
+    let answer = bench.reserve(lease, &[("tpm", 60), ("slots", 1)]).await;
+    assert_eq!(answer, ReserveAnswer::Refused(Refusal::LeaseExpired));
+    let answer = bench.reserve(denied, &[("tpm", 1), ("slots", 1)]).await;
+    assert!(matches!(answer, ReserveAnswer::Denied { .. }), "{answer:?}");
+}
+
+/// The transfers are the record; what a process remembers is only a cache.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_process_knows_what_became_of_a_lease() {
+    let Some(server) = Server::start() else { return };
+    let first = Bench::on(&server).await;
+    first.put("tpm", MINUTE, 100).await;
+    first.put("slots", SLOTS, 2).await;
+    let held = first.admit(&[("tpm", 60), ("slots", 1)]).await;
+    let completed = first.admit(&[("tpm", 10)]).await;
+    first.complete(completed, &[]).await;
+    let denied = lease();
+    let answer = first.reserve(denied, &[("tpm", 99)]).await;
+    assert!(matches!(answer, ReserveAnswer::Denied { .. }), "{answer:?}");
+
+    let second = Bench::with(&server, first.registry.clone()).await;
+    let answer = second.reserve(held, &[("slots", 1), ("tpm", 60)]).await;
+    assert!(matches!(answer, ReserveAnswer::Allowed { .. }), "{answer:?}");
+    for other in [&[("tpm", 60)][..], &[("tpm", 61), ("slots", 1)], &[("slots", 1)]] {
+        let answer = second.reserve(held, other).await;
+        assert!(matches!(answer, ReserveAnswer::Refused(Refusal::InvalidRequest { .. })), "{answer:?}");
+    }
+    assert_eq!(
+        second.reserve(completed, &[("tpm", 10)]).await,
+        ReserveAnswer::Refused(Refusal::LeaseExpired)
+    );
+    let answer = second.reserve(denied, &[("tpm", 99)]).await;
+    assert!(matches!(answer, ReserveAnswer::Denied { .. }), "{answer:?}");
+    let view = second.limits.lease(namespace(), held).await.unwrap().unwrap();
+    assert_eq!((view.state, view.requirements), (LeaseState::Live, amounts(&[("slots", 1), ("tpm", 60)])));
+
+    let answer = second.complete(held, &[("tpm", 130)]).await;
+    assert_eq!((answer.reconciled, answer.overage_debt), (true, 70), "{answer:?}");
+    let answer = first.complete(held, &[("tpm", 130)]).await;
+    assert_eq!((answer.reconciled, answer.overage_debt), (true, 0), "{answer:?}");
+    let usage = first.usage("tpm").await;
+    assert_eq!((usage.reserved, usage.debt), (70, 70));
+    assert_eq!(first.reserved("slots").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn capacity_goes_up_at_once_and_down_when_it_is_free() {
+    let Some(server) = Server::start() else { return };
+    let bench = Bench::on(&server).await;
+    bench.put("slots", SLOTS, 3).await;
+    let leases = [bench.admit(&[("slots", 1)]).await, bench.admit(&[("slots", 1)]).await];
+    assert_eq!(bench.put("slots", SLOTS, 1).await, LimitStanding::Decreasing);
+    let waiting = lease();
+    let answer = bench.reserve(waiting, &[("slots", 1)]).await;
+    assert!(matches!(answer, ReserveAnswer::Refused(Refusal::LimitDecreasing { .. })), "{answer:?}");
+    // A lease that holds something is a retry and no new reserve.
+    let answer = bench.reserve(leases[0], &[("slots", 1)]).await;
+    assert!(matches!(answer, ReserveAnswer::Allowed { .. }), "{answer:?}");
+    assert_eq!(bench.usage("slots").await.capacity, 3);
+    bench.complete(leases[0], &[]).await;
+    assert_eq!(bench.usage("slots").await.capacity, 1);
+    let denied = lease();
+    let answer = bench.reserve(denied, &[("slots", 1)]).await;
+    assert!(matches!(answer, ReserveAnswer::Denied { .. }), "{answer:?}");
+    bench.complete(leases[1], &[]).await;
+    let answer = bench.reserve(waiting, &[("slots", 1)]).await;
+    assert!(matches!(answer, ReserveAnswer::Allowed { .. }), "{answer:?}");
+    assert_eq!(bench.put("slots", SLOTS, 5).await, LimitStanding::InForce);
+    assert_eq!(bench.usage("slots").await.capacity, 5);
+    assert_eq!(bench.delete("slots").await, LimitStanding::Decreasing);
+    bench.complete(waiting, &[]).await;
+    assert_eq!(bench.delete("slots").await, LimitStanding::Gone);
+    assert_eq!(bench.put("slots", SLOTS, 2).await, LimitStanding::InForce);
+    assert_eq!(bench.usage("slots").await.capacity, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_that_comes_back_owes_nothing() {
+    let Some(server) = Server::start() else { return };
+    let bench = Bench::on(&server).await;
+    bench.put("tps", Kind::Rolling { window_seconds: 1 }, 10).await;
+    let lease = bench.admit(&[("tps", 10)]).await;
+    assert_eq!(bench.complete(lease, &[("tps", 17)]).await.overage_debt, 7);
+    assert_eq!(bench.usage("tps").await.debt, 7);
+    bench.delete("tps").await;
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    assert_eq!(bench.delete("tps").await, LimitStanding::Gone);
+    bench.put("tps", MINUTE, 5).await;
+    let usage = bench.usage("tps").await;
+    assert_eq!((usage.capacity, usage.debt), (5, 0));
+}
+
+/// A limit that is in the registry and has no account yet, because whoever put it was killed, say.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_without_an_account_denies_nobody() {
+    let Some(server) = Server::start() else { return };
+    let registry = Arc::new(TestRegistry::default());
+    registry.is_idle.store(true, std::sync::atomic::Ordering::SeqCst);
+    let bench = Bench::with(&server, registry).await;
+    bench.registry.put(definition("tpm", MINUTE, 100));
+    bench.admit(&[("tpm", 60)]).await;
+    assert_eq!(bench.usage("tpm").await.available, 40);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_reserve_after_its_complete_takes_nothing() {
+    let Some(server) = Server::start() else { return };
+    let bench = Bench::on(&server).await;
+    bench.put("slots", SLOTS, 1).await;
+    let lease = lease();
+    assert!(!bench.complete(lease, &[("slots", 1)]).await.reconciled);
+    assert!(!bench.complete(lease, &[("slots", 1)]).await.reconciled);
+    assert_eq!(bench.reserve(lease, &[("slots", 1)]).await, ReserveAnswer::Refused(Refusal::LeaseExpired));
+    assert_eq!(bench.reserved("slots").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_released_is_free_and_the_lease_is_spent() {
+    let Some(server) = Server::start() else { return };
+    let bench = Bench::on(&server).await;
+    bench.put("tpm", MINUTE, 100).await;
+    let lease = bench.admit(&[("tpm", 60)]).await;
+    for _ in 0..2 {
+        bench.limits.release(namespace(), lease).await.unwrap();
+        assert_eq!(bench.reserved("tpm").await, 0);
+    }
+    assert!(!bench.complete(lease, &[("tpm", 60)]).await.reconciled);
+    assert_eq!(bench.reserve(lease, &[("tpm", 60)]).await, ReserveAnswer::Refused(Refusal::LeaseExpired));
+    assert_eq!(bench.reserved("tpm").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_of_other_age_is_refused_unless_it_is_known() {
+    let Some(server) = Server::start() else { return };
+    let bench = Bench::on(&server).await;
+    bench.put("rpm", MINUTE, 10).await;
+    let now = support::wall_ms();
+    for made_at in [now - 3_600_000, now + 3_600_000] {
+        let lease = LeaseId::from_parts(earmark_core::UnixMs::new(made_at), rand::random());
+        let answer = bench.reserve(lease, &[("rpm", 1)]).await;
+        assert!(
+            matches!(&answer, ReserveAnswer::Refused(Refusal::InvalidRequest { message })
+                if message.contains(&made_at.to_string())),
+            "{answer:?}"
+        );
+        assert!(!bench.complete(lease, &[("rpm", 1)]).await.reconciled);
+        assert_eq!(bench.limits.lease(namespace(), lease).await.unwrap(), None);
+    }
+    assert_eq!(bench.reserved("rpm").await, 0);
+}

@@ -1,0 +1,38 @@
+//! What tests on a real server share.
+
+#![allow(dead_code, unreachable_pub, reason = "every test binary compiles all of this and uses a part")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+
+pub mod registry;
+pub mod server;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use earmark_admission::Amount;
+use earmark_core::{Definition, Kind, LeaseId, LimitKey, NamespaceName, Overage, UnixMs};
+
+pub fn namespace() -> NamespaceName {
+    NamespaceName::new(NamespaceName::DEFAULT).unwrap()
+}
+
+pub fn key(name: &str) -> LimitKey {
+    name.parse().unwrap()
+}
+
+pub fn amounts(parts: &[(&str, u64)]) -> Vec<Amount> {
+    parts.iter().map(|(name, amount)| Amount { key: key(name), amount: *amount }).collect()
+}
+
+pub fn definition(name: &str, kind: Kind, capacity: u64) -> Definition {
+    let (unit, description) = (String::new(), String::new());
+    Definition { key: key(name), kind, capacity, unit, description, overage: Overage::Debt }
+}
+
+pub fn wall_ms() -> u64 {
+    u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()
+}
+
+/// A lease made now, different from all others of this process and, by its random bits, of others.
+pub fn lease() -> LeaseId {
+    LeaseId::from_parts(UnixMs::new(wall_ms()), rand::random())
+}
