@@ -5,7 +5,9 @@ use earmark_core::{
     OverageHow, REQUIREMENTS_MAX, ReserveOutcome, Settlement, UnixMs,
 };
 
-use crate::backend::{Amount, BackendError, CompleteAnswer, LimitChange, LimitError, Refusal, ReserveAnswer};
+use crate::backend::{
+    Amount, BackendError, CompleteAnswer, LimitChange, LimitError, Refusal, ReserveAnswer, describe_ignored,
+};
 
 const LEASES_FULL: &str = "as many leases are remembered as may be";
 
@@ -101,15 +103,12 @@ fn settled(actuals: &[Amount], settlement: &Settlement) -> CompleteAnswer {
     let charged = |part: fn(&Charge) -> u64| {
         settlement.charges.iter().fold(0_u64, |sum, charge| sum.saturating_add(part(charge)))
     };
-    let ignored: Vec<&str> = settlement
-        .ignored
-        .iter()
-        .filter_map(|place| actuals.get(*place).map(|actual| actual.key.as_str()))
-        .collect();
+    let ignored = settlement.ignored.iter().filter_map(|place| actuals.get(*place));
+    let ignored: Vec<LimitKey> = ignored.map(|actual| actual.key.clone()).collect();
     CompleteAnswer {
         reconciled: true,
-        message: (!ignored.is_empty())
-            .then(|| format!("ignored, since the lease had not reserved them: {}", ignored.join(", "))),
+        message: describe_ignored(&ignored),
+        ignored,
         is_invalid: false,
         overage_reserved: sum(OverageHow::Reserved),
         overage_debt: sum(OverageHow::Debt),

@@ -224,6 +224,8 @@ pub struct CompleteAnswer {
     pub reconciled: bool,
     /// What a person should know: keys that were ignored, say.
     pub message: Option<String>,
+    /// The actuals that named nothing the lease had reserved, in the order of the request.
+    pub ignored: Vec<LimitKey>,
     /// The request was malformed, and nothing was done.
     pub is_invalid: bool,
     /// Usage beyond what was reserved that fitted.
@@ -252,6 +254,13 @@ pub const fn describe_credit_shortage(why: CreditShortage) -> Option<&'static st
         CreditShortage::Closed => Some("the account of this limit, or the one that it pays, is closed"),
         CreditShortage::NotEnough => None,
     }
+}
+
+/// What a person should know about actuals that were ignored; nothing if none were.
+#[must_use]
+pub fn describe_ignored(ignored: &[LimitKey]) -> Option<String> {
+    let keys: Vec<&str> = ignored.iter().map(LimitKey::as_str).collect();
+    (!keys.is_empty()).then(|| format!("ignored, since the lease had not reserved them: {}", keys.join(", ")))
 }
 
 /// A limit was changed, or is on its way.

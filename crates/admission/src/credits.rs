@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    BalanceInfo, ClientId, CreditShortage, Definition, LeaseId, LimitKey, NamespaceName, VaultName,
+    BalanceInfo, ClientId, CreditShortage, Definition, LeaseId, LimitKey, NamespaceName, Usage, VaultName,
 };
 
 use crate::backend::{AccountPath, Amount, Answer, BackendError};
@@ -17,7 +17,8 @@ pub trait Credits: Send + Sync + 'static {
     /// are in the order of the requests.
     fn hold(&self, requests: Vec<HoldRequest>) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>>;
 
-    /// Pays what each lease cost, and gives the rest back. The answers are in the order of the requests.
+    /// Pays what each lease cost, and gives the rest back. A lease that is not known here is marked, so that a hold of
+    /// it that comes later finds that it has ended. The answers are in the order of the requests.
     fn settle(&self, requests: Vec<SettleRequest>) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>>;
 
     /// What became of the holds of a lease.
@@ -36,6 +37,14 @@ pub trait Credits: Send + Sync + 'static {
 
     /// What an account has, in order of asset.
     fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>>;
+
+    /// What the account of a limit of kind `credit` has of the limit's asset, as a limit on it sees that: of an account
+    /// that is unknown, frozen or closed nothing can be taken, and more than 64 bits can count is as much as they can.
+    fn usage(
+        &self,
+        namespace: NamespaceName,
+        limit: Arc<Definition>,
+    ) -> Answer<'_, Result<Usage, BackendError>>;
 
     /// The history of an account after a number (0: from the oldest that is kept), so many entries at most.
     fn entries(
@@ -107,7 +116,8 @@ pub struct SettleRequest {
     pub is_release: bool,
 }
 
-/// What a settlement did, or did at its first attempt.
+/// What a settlement did. Of one that is asked for again it says only that the lease is known, so that what was paid is
+/// counted once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SettleAnswer {
     /// Whether the lease held anything here, now or before.

@@ -16,14 +16,14 @@ pub trait Limits: Send + Sync + 'static {
     fn reserve(&self, requests: Vec<LimitsReserve>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>>;
 
     /// Says what each lease really used. Actuals of credit are not among them; keys that the lease does not have are
-    /// ignored, with a message. The answers are in the order of the requests.
+    /// ignored, and named in the answer. The answers are in the order of the requests.
     fn complete(
         &self,
         requests: Vec<LimitsComplete>,
     ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>>;
 
     /// Gives back all that a lease has taken, as if nothing of it had been used: its credit was refused. From then on
-    /// the lease has ended.
+    /// the lease has ended, and a complete of it finds that it held nothing.
     fn release(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<(), BackendError>>;
 
     /// The registry has a limit of another definition, or none any more: what is in force is brought in line, or
@@ -70,7 +70,8 @@ pub trait Limits: Send + Sync + 'static {
 
 /// Which limits there are to be. What is in force is known to whoever enforces them.
 pub trait Registry: Send + Sync + 'static {
-    /// A limit, as far as is known here; another node may know of a later one.
+    /// A limit, as far as is known here; another node may know of a later one. One that is being deleted is known, with
+    /// the status of one that decreases to 0, until whoever enforces it says that it is gone.
     fn limit(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>>;
 
     /// Waits until all that was acknowledged anywhere is known here.
