@@ -11,8 +11,8 @@ mod write;
 
 pub use codec::{CodecError, CommandBuffer};
 pub use command::{
-    Command, Complete, DeleteLimit, LimitId, LimitRef, NamespaceId, Part, PutLimit, REQUIREMENTS_MAX,
-    Reserve, VaultId,
+    Command, Complete, DeleteLimit, DropLimit, Elsewhere, LimitId, LimitRef, NamespaceId, Part, PutLimit,
+    REQUIREMENTS_MAX, Release, Reserve, VaultId,
 };
 pub use journal::{Change, HoldEntry, JournalRecord, SettleEntry, Transaction};
 pub use outcome::{
@@ -73,6 +73,14 @@ impl Book {
             Command::Complete(command) => {
                 Outcome::Complete(self.limits.complete(now, &command, &mut self.credits))
             }
+            Command::Release(command) => {
+                Outcome::Complete(self.limits.release(now, &command, &mut self.credits))
+            }
+            Command::DropLimit(command) => Outcome::Limit(self.limits.drop_limit(now, &command)),
+            Command::Keep(elsewhere) => {
+                self.limits.keep(elsewhere);
+                Outcome::Kept
+            }
             Command::Write(write) => Outcome::Write(self.write(now, write)),
             Command::Tick => Outcome::Ticked,
         }
@@ -111,6 +119,19 @@ impl Book {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.limits.state.config
+    }
+
+    /// What is kept elsewhere.
+    #[must_use]
+    pub fn elsewhere(&self) -> Elsewhere {
+        self.limits.state.elsewhere
+    }
+
+    /// Grows whenever somebody puts, deletes or drops a limit, so that whoever has a copy of one knows when to look
+    /// again. It means nothing on another machine.
+    #[must_use]
+    pub fn limits_version(&self) -> u64 {
+        self.limits.version
     }
 
     /// The number of a namespace.
@@ -163,6 +184,12 @@ impl Book {
     #[must_use]
     pub fn lease(&self, now: UnixMs, namespace: NamespaceId, lease: LeaseId) -> Option<LeaseInfo> {
         self.limits.lease(now, namespace, lease)
+    }
+
+    /// Why a lease got no credit, if it was denied for want of it and is remembered.
+    #[must_use]
+    pub fn credit_denial(&self, now: UnixMs, namespace: NamespaceId, lease: LeaseId) -> Option<CreditDenial> {
+        self.limits.credit_denial(now, namespace, lease)
     }
 
     /// How many leases are remembered, resolved ones included.

@@ -39,7 +39,7 @@ pub(crate) use timeline::{Nodes, Sums};
 pub(crate) use tombstone::{Ending, Tombstone, Tombstones};
 pub(crate) use undo::UndoLimit;
 
-use crate::book::{Command, LimitId, NamespaceId};
+use crate::book::{Command, Elsewhere, LimitId, NamespaceId};
 use crate::id::{LeaseId, LimitKey, NamespaceName};
 use crate::time::UnixMs;
 use credit::Planned;
@@ -71,6 +71,9 @@ pub(crate) struct State {
     pub(crate) time: Option<UnixMs>,
     /// Leases older than this may have been forgotten.
     pub(crate) forgotten_before: UnixMs,
+    pub(crate) elsewhere: Elsewhere,
+    /// Whether anything was ever kept elsewhere, so that leases and limits may still show it.
+    pub(crate) was_composed: bool,
     pub(crate) namespaces: Vec<NamespaceName>,
     pub(crate) texts: Vec<Arc<Text>>,
     pub(crate) limits: Table<Limit>,
@@ -87,6 +90,8 @@ pub(crate) struct Limits {
     /// By namespace.
     keys: Vec<BTreeMap<LimitKey, LimitId>>,
     sweep: LimitId,
+    /// See [`Book::limits_version`](crate::Book::limits_version).
+    pub(crate) version: u64,
     wanted: Vec<Wanted>,
     planned: Vec<Planned>,
     parts: Vec<Reservation>,
@@ -98,6 +103,8 @@ impl State {
             config: config.bounded(),
             time: None,
             forgotten_before: UnixMs::default(),
+            elsewhere: Elsewhere::default(),
+            was_composed: false,
             namespaces: Vec::new(),
             texts: Vec::new(),
             limits: Table::default(),
@@ -151,6 +158,7 @@ impl Limits {
             names: BTreeMap::new(),
             keys: Vec::new(),
             sweep: LimitId::default(),
+            version: 0,
             wanted: Vec::new(),
             planned: Vec::new(),
             parts: Vec::new(),
@@ -167,6 +175,11 @@ impl Limits {
 
     pub(crate) fn namespace(&self, name: &NamespaceName) -> Option<NamespaceId> {
         self.names.get(name).copied()
+    }
+
+    pub(crate) fn keep(&mut self, elsewhere: Elsewhere) {
+        self.state.elsewhere = elsewhere;
+        self.state.was_composed |= elsewhere != Elsewhere::default();
     }
 
     pub(crate) fn has_namespace(&self, id: NamespaceId) -> bool {
@@ -219,6 +232,7 @@ impl Limits {
         self.warm_leases(commands.iter().filter_map(|command| match command {
             Command::Reserve(reserve) => Some((reserve.namespace, reserve.lease)),
             Command::Complete(complete) => Some((complete.namespace, complete.lease)),
+            Command::Release(release) => Some((release.namespace, release.lease)),
             _ => None,
         }));
     }

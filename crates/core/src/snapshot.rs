@@ -15,8 +15,11 @@ mod writers;
 pub use decode::Restore;
 pub use encode::{Encoded, Frozen};
 
-/// The version of the format that is written, and the newest that is read.
-pub const SNAPSHOT_VERSION: u32 = 1;
+/// The newest version of the format that is read. A Book that never had anything kept elsewhere has nothing in it
+/// that version 1 cannot say, and is written as that.
+pub const SNAPSHOT_VERSION: u32 = 2;
+/// The version before anything could be kept elsewhere.
+const VERSION_ALL_HERE: u32 = 1;
 
 /// Why a snapshot cannot be restored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

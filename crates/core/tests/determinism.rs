@@ -5,8 +5,8 @@
 mod support;
 
 use earmark_core::{
-    AccountId, Book, Command, CompleteOutcome, Config, JournalRecord, LeaseId, NamespaceId, Outcome,
-    ReserveOutcome, UnixMs, VaultId,
+    AccountId, Book, Command, CompleteOutcome, Config, Elsewhere, JournalRecord, LeaseId, NamespaceId,
+    Outcome, ReserveOutcome, UnixMs, VaultId,
 };
 
 use support::bank::account;
@@ -100,7 +100,7 @@ fn a_snapshot_after_every_step_changes_nothing_either() {
 #[test]
 fn the_snapshots_of_the_scripts_have_holds_that_live_that_ended_and_that_were_released() {
     let (mut alive, mut ended, mut released, mut written) = (0, 0, 0, 0);
-    for seed in 0..60 {
+    for seed in 0..180 {
         let (config, steps) = log(seed);
         let mut book = Book::new(config, seed);
         let mut journal = Journal::default();
@@ -119,6 +119,24 @@ fn the_snapshots_of_the_scripts_have_holds_that_live_that_ended_and_that_were_re
     }
     assert!(alive > 1_000 && ended > 100 && released > 1_000, "{alive} {ended} {released}");
     assert!(written > 10_000, "{written}");
+}
+
+/// Guards the tests above in the same way: something is kept elsewhere in many of their Books, and each of them says so.
+#[test]
+fn the_snapshots_of_the_scripts_have_limits_and_credit_that_are_kept_elsewhere() {
+    let (mut limits, mut credit, mut before, mut plain) = (0, 0, 0, 0);
+    for seed in 0..60 {
+        let (config, steps) = log(seed);
+        let mut book = Book::new(config, seed);
+        apply(&mut book, &steps);
+        let elsewhere = book.elsewhere();
+        let is_composed = snapshot(&mut book)[8] == 2;
+        limits += u32::from(elsewhere.limits);
+        credit += u32::from(elsewhere.credit);
+        before += u32::from(is_composed && elsewhere == Elsewhere::default());
+        plain += u32::from(!is_composed);
+    }
+    assert!(limits > 3 && credit > 3 && before > 0 && plain > 20, "{limits} {credit} {before} {plain}");
 }
 
 #[test]

@@ -5,7 +5,11 @@ use earmark_core::{Book, CodecError, Command, CommandBuffer, Outcome, UnixMs};
 
 use crate::types::Batch;
 
-const FORMAT: u8 = 1;
+/// The newest format. A batch has the oldest that can say what it says, so that nodes of the version before read it for
+/// as long as nothing is kept elsewhere.
+const FORMAT: u8 = 2;
+/// The format before anything could be kept elsewhere.
+const FORMAT_ALL_HERE: u8 = 1;
 /// The format, the time and the count.
 const HEADER_BYTES: usize = 13;
 /// So many commands are decoded and then applied together: enough for the Book to look ahead, and few enough to stay
@@ -19,7 +23,7 @@ pub(crate) const COMMANDS_MAX: usize = 8_192;
 pub(crate) enum BatchError {
     #[error("it is shorter than its header")]
     Short,
-    #[error("it has format {found}, and this version of Earmark reads {FORMAT}: use a newer one")]
+    #[error("it has format {found}, and this version of Earmark reads up to {FORMAT}: use a newer one")]
     Format { found: u8 },
     #[error("it says that it has {found} commands, allowed are up to {COMMANDS_MAX}")]
     Count { found: u32 },
@@ -33,6 +37,7 @@ pub(crate) enum BatchError {
 pub(crate) struct Builder {
     bytes: Vec<u8>,
     count: u32,
+    format: u8,
 }
 
 impl Builder {
@@ -40,17 +45,20 @@ impl Builder {
     pub(crate) fn new(bytes: usize) -> Builder {
         let mut buffer = Vec::with_capacity(bytes.saturating_add(HEADER_BYTES));
         buffer.resize(HEADER_BYTES, 0);
-        Builder { bytes: buffer, count: 0 }
+        Builder { bytes: buffer, count: 0, format: FORMAT_ALL_HERE }
     }
 
     pub(crate) fn push(&mut self, command: &Command<'_>) {
         command.encode(&mut self.bytes);
         self.count = self.count.saturating_add(1);
+        if command.is_about_elsewhere() {
+            self.format = FORMAT;
+        }
     }
 
     /// The batch, to be applied at a time.
     pub(crate) fn finish(mut self, now: UnixMs) -> Batch {
-        self.bytes[0] = FORMAT;
+        self.bytes[0] = self.format;
         self.bytes[1..9].copy_from_slice(&now.get().to_le_bytes());
         self.bytes[9..13].copy_from_slice(&self.count.to_le_bytes());
         Batch(Bytes::from(self.bytes))
@@ -69,7 +77,7 @@ fn open(batch: &Batch) -> Result<Open<'_>, BatchError> {
     let [format, rest @ ..] = header;
     let (now, count) = rest.split_first_chunk::<8>().ok_or(BatchError::Short)?;
     let count = count.first_chunk::<4>().ok_or(BatchError::Short)?;
-    if *format != FORMAT {
+    if !matches!(*format, FORMAT_ALL_HERE | FORMAT) {
         return Err(BatchError::Format { found: *format });
     }
     let found = u32::from_le_bytes(*count);
@@ -133,5 +141,32 @@ impl Reader {
             rest = rest.get(used..).unwrap_or_default();
         }
         if rest.is_empty() { Ok(count) } else { Err(BatchError::Long { left: rest.len() }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use earmark_core::{Elsewhere, UnixMs};
+
+    use super::*;
+
+    #[test]
+    fn only_what_is_kept_elsewhere_needs_the_newer_format() {
+        let keep = Command::Keep(Elsewhere { limits: true, credit: false });
+        for (commands, format) in [(&[Command::Tick][..], 1), (&[Command::Tick, keep, Command::Tick], 2)] {
+            let mut builder = Builder::new(0);
+            commands.iter().for_each(|command| builder.push(command));
+            let batch = builder.finish(UnixMs::new(7));
+            assert_eq!(batch.0[0], format);
+            assert_eq!(Reader::default().each(&batch, |_| ()), Ok(commands.len()));
+        }
+    }
+
+    #[test]
+    fn a_format_to_come_is_refused_by_its_number() {
+        let mut bytes = Builder::new(0).finish(UnixMs::new(7)).0.to_vec();
+        bytes[0] = 3;
+        let refused = Reader::default().each(&Batch(bytes.into()), |_| ());
+        assert_eq!(refused, Err(BatchError::Format { found: 3 }));
     }
 }

@@ -11,7 +11,8 @@ pub(crate) use result::{put_result, read_result};
 pub(crate) use write::{operations, put_operations};
 
 use super::command::{
-    Command, Complete, DeleteLimit, LimitId, LimitRef, NamespaceId, Part, PutLimit, Reserve,
+    Command, Complete, DeleteLimit, DropLimit, Elsewhere, LimitId, LimitRef, NamespaceId, Part, PutLimit,
+    Release, Reserve,
 };
 use super::write::Write;
 use crate::id::{AccountName, AssetName, LeaseId, LimitKey, NameError, NamespaceName, VaultName};
@@ -26,6 +27,9 @@ const RESERVE: u8 = 4;
 const COMPLETE: u8 = 5;
 const TICK: u8 = 6;
 const WRITE: u8 = 7;
+const RELEASE: u8 = 8;
+const DROP_LIMIT: u8 = 9;
+const KEEP: u8 = 10;
 
 const ROLLING: u8 = 1;
 const CONCURRENCY: u8 = 2;
@@ -82,11 +86,40 @@ impl Command<'_> {
                 put_lease(out, command.namespace, command.lease, command.wall);
                 put_parts(out, command.actuals);
             }
+            Command::Release(command) => {
+                out.put_u8(RELEASE);
+                put_lease(out, command.namespace, command.lease, command.wall);
+            }
+            Command::DropLimit(command) => {
+                out.put_u8(DROP_LIMIT);
+                out.put_u16(command.namespace.0);
+                out.put_u64(command.revision);
+                out.put_text(command.key.as_str());
+            }
+            Command::Keep(elsewhere) => {
+                out.put_u8(KEEP);
+                put_elsewhere(out, *elsewhere);
+            }
             Command::Write(command) => {
                 out.put_u8(WRITE);
                 write::put_write(out, command);
             }
             Command::Tick => out.put_u8(TICK),
+        }
+    }
+
+    /// Whether only versions that know of what is kept elsewhere can read it.
+    #[must_use]
+    pub const fn is_about_elsewhere(&self) -> bool {
+        match self {
+            Command::Release(_) | Command::DropLimit(_) | Command::Keep(_) => true,
+            Command::OpenNamespace(_)
+            | Command::PutLimit(_)
+            | Command::DeleteLimit(_)
+            | Command::Reserve(_)
+            | Command::Complete(_)
+            | Command::Write(_)
+            | Command::Tick => false,
         }
     }
 }
@@ -154,6 +187,16 @@ impl CommandBuffer {
                 let actuals = parts(&mut input, &mut self.parts)?;
                 Command::Complete(Complete { namespace, lease, wall, actuals })
             }
+            RELEASE => {
+                let (namespace, lease, wall) = lease(&mut input)?;
+                Command::Release(Release { namespace, lease, wall })
+            }
+            DROP_LIMIT => {
+                let (namespace, revision) = (NamespaceId(input.u16()?), input.u64()?);
+                let key = self.key.insert(LimitKey::new(input.text()?)?);
+                Command::DropLimit(DropLimit { namespace, key, revision })
+            }
+            KEEP => Command::Keep(elsewhere(&mut input)?),
             WRITE => {
                 let mut write = write::write(&mut input)?;
                 write.log_index = log_index.unwrap_or(write.log_index);
@@ -164,6 +207,15 @@ impl CommandBuffer {
         };
         Ok((command, bytes.len().saturating_sub(input.0.len())))
     }
+}
+
+pub(crate) fn put_elsewhere(out: &mut Vec<u8>, elsewhere: Elsewhere) {
+    out.put_u8(elsewhere.limits.into());
+    out.put_u8(elsewhere.credit.into());
+}
+
+pub(crate) fn elsewhere(input: &mut Bytes<'_>) -> Result<Elsewhere, Malformed> {
+    Ok(Elsewhere { limits: input.bool()?, credit: input.bool()? })
 }
 
 fn put_lease(out: &mut Vec<u8>, namespace: NamespaceId, lease: LeaseId, wall: UnixMs) {
@@ -273,3 +325,6 @@ pub(crate) fn definition(input: &mut Bytes<'_>) -> Result<Definition, CodecError
     };
     Ok(Definition { key, kind, capacity, unit, description, overage })
 }
+
+#[cfg(test)]
+mod tests;

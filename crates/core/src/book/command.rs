@@ -64,6 +64,12 @@ pub enum Command<'a> {
     Reserve(Reserve<'a>),
     /// Says what a lease really used.
     Complete(Complete<'a>),
+    /// Gives back all that a lease has taken, as if nothing of it had been used.
+    Release(Release),
+    /// Forgets a limit that was deleted and is gone from where it was enforced.
+    DropLimit(DropLimit<'a>),
+    /// Says what is kept elsewhere from now on.
+    Keep(Elsewhere),
     /// Applies a transaction, once.
     Write(&'a Write),
     /// Only passes the time: a few records that are due are cleaned up.
@@ -92,6 +98,26 @@ pub struct DeleteLimit<'a> {
     pub expected_revision: Option<u64>,
 }
 
+/// What is kept outside the Book, which is then only its registry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// What leases take of rolling and concurrency limits. One that is deleted stays until it is dropped.
+    pub limits: bool,
+    /// Accounts, and what is held of them. Leases keep what they require of credit, and the Book holds none of it.
+    pub credit: bool,
+}
+
+/// Forgets a limit that was deleted and is gone from where it was enforced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DropLimit<'a> {
+    /// Where the limit lives.
+    pub namespace: NamespaceId,
+    /// Its name.
+    pub key: &'a LimitKey,
+    /// The revision it got when it was deleted. One that was put again since stays.
+    pub revision: u64,
+}
+
 /// Takes all requirements, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserve<'a> {
@@ -116,4 +142,15 @@ pub struct Complete<'a> {
     pub wall: UnixMs,
     /// Up to [`REQUIREMENTS_MAX`], no limit twice.
     pub actuals: &'a [Part],
+}
+
+/// Gives back all that a lease has taken. From then on the lease has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// Where the limits and the lease live.
+    pub namespace: NamespaceId,
+    /// The attempt that was allowed.
+    pub lease: LeaseId,
+    /// The wall time at which the command was made.
+    pub wall: UnixMs,
 }

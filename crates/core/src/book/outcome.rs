@@ -10,12 +10,14 @@ use crate::time::UnixMs;
 pub enum Outcome {
     /// To `OpenNamespace`.
     Namespace(NamespaceOutcome),
-    /// To `PutLimit` and `DeleteLimit`.
+    /// To `PutLimit`, `DeleteLimit` and `DropLimit`.
     Limit(LimitOutcome),
     /// To `Reserve`.
     Reserve(ReserveOutcome),
-    /// To `Complete`.
+    /// To `Complete` and `Release`.
     Complete(CompleteOutcome),
+    /// To `Keep`.
+    Kept,
     /// To `Write`.
     Write(WriteOutcome),
     /// To `Tick`.
@@ -33,7 +35,7 @@ pub enum NamespaceOutcome {
     TooMany,
 }
 
-/// The answer to `PutLimit` and `DeleteLimit`, in order of precedence.
+/// The answer to `PutLimit`, `DeleteLimit` and `DropLimit`, in order of precedence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitOutcome {
     /// The definition is malformed.
@@ -45,7 +47,7 @@ pub enum LimitOutcome {
         /// The revision the limit has.
         revision: u64,
     },
-    /// The limit to delete does not exist.
+    /// The limit to delete does not exist, or the one to drop was not deleted.
     NotFound,
     /// The limit exists and is of another kind.
     KindDiffers,
@@ -192,14 +194,14 @@ pub enum InvalidParts {
     },
 }
 
-/// The answer to `Complete`.
+/// The answer to `Complete` and `Release`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CompleteOutcome {
     /// The command is malformed; nothing was looked at.
     Invalid(InvalidParts),
     /// The actuals were applied before, and nothing changed now.
     Before,
-    /// The lease held nothing: it was denied, or completed while unknown. Nothing changed.
+    /// The lease held nothing: it was denied or released, or completed while unknown. Nothing changed.
     HeldNothing,
     /// The lease is unknown and so old, or so far in the future, that it could not be reserved either.
     UnknownByAge,
@@ -207,7 +209,7 @@ pub enum CompleteOutcome {
     Overloaded,
     /// The lease was unknown, and is marked: a reserve that arrives late takes nothing.
     Marked,
-    /// The actuals were applied.
+    /// The actuals were applied; of a release, nothing was used.
     Completed(Settlement),
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Definition, LIMITS_MAX, Limit, Limits, Overage, Phase, Text};
-use crate::book::{DeleteLimit, LimitId, LimitOutcome, NamespaceId, PutLimit};
+use crate::book::{DeleteLimit, DropLimit, LimitId, LimitOutcome, NamespaceId, PutLimit};
 use crate::id::LimitKey;
 use crate::time::UnixMs;
 
@@ -42,12 +42,32 @@ impl Limits {
             return refusal;
         }
         let Some(id) = exists else { return LimitOutcome::NotFound };
+        let is_elsewhere = self.state.elsewhere.limits;
         let limit = &mut self.state.limits[id];
-        if limit.phase != Phase::Deleting {
+        if !matches!(limit.phase, Phase::Deleting | Phase::Leaving) {
             limit.revision = limit.revision.saturating_add(1);
-            limit.phase = Phase::Deleting;
-            limit.advance(&mut self.state.nodes, now);
         }
+        limit.phase = if is_elsewhere && !limit.is_credit { Phase::Leaving } else { Phase::Deleting };
+        limit.advance(&mut self.state.nodes, now);
+        self.changed(id)
+    }
+
+    /// Forgets a limit that whoever enforced it says is gone.
+    pub(crate) fn drop_limit(&mut self, now: UnixMs, command: &DropLimit<'_>) -> LimitOutcome {
+        if !self.has_namespace(command.namespace) {
+            return LimitOutcome::UnknownNamespace;
+        }
+        let found = self.lookup(now, command.namespace, command.key);
+        let exists = found.filter(|id| self.state.limits[*id].phase != Phase::Deleted);
+        if let Some(refusal) = self.check_revision(exists, Some(command.revision)) {
+            return refusal;
+        }
+        let Some(id) = exists.filter(|id| self.state.limits[*id].phase == Phase::Leaving) else {
+            return LimitOutcome::NotFound;
+        };
+        let limit = &mut self.state.limits[id];
+        limit.phase = Phase::Deleting;
+        limit.advance(&mut self.state.nodes, now);
         self.changed(id)
     }
 
@@ -68,7 +88,8 @@ impl Limits {
         if !limit.is_of_kind(&definition.kind) {
             return LimitOutcome::KindDiffers;
         }
-        if limit.phase != Phase::Deleting && self.state.definition(id).as_ref() == Some(definition) {
+        let is_leaving = matches!(limit.phase, Phase::Deleting | Phase::Leaving);
+        if !is_leaving && self.state.definition(id).as_ref() == Some(definition) {
             return self.changed(id);
         }
         let limit = &mut self.state.limits[id];
@@ -87,7 +108,8 @@ impl Limits {
         self.changed(id)
     }
 
-    fn changed(&self, id: LimitId) -> LimitOutcome {
+    fn changed(&mut self, id: LimitId) -> LimitOutcome {
+        self.version = self.version.wrapping_add(1);
         let limit = &self.state.limits[id];
         LimitOutcome::Changed { limit: id, revision: limit.revision, status: limit.status() }
     }

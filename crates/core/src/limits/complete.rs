@@ -3,8 +3,11 @@
 use super::lease::ends;
 use super::reserve::{Wanted, fingerprint};
 use super::{Ending, Found, Limits, Phase, Reference, Reservation, State, Sums, Tombstone};
-use crate::book::{Complete, CompleteOutcome, LimitId, OverageHow, OverageTaken, Settlement};
+use crate::book::{
+    Complete, CompleteOutcome, LimitId, NamespaceId, OverageHow, OverageTaken, Release, Settlement,
+};
 use crate::credits::Credits;
+use crate::id::LeaseId;
 use crate::limits::slab::NONE;
 use crate::time::UnixMs;
 
@@ -12,6 +15,14 @@ use crate::time::UnixMs;
 const LATE_OVERAGE_MS: u64 = 1_000;
 /// A long window is settled in this many slots, so that what it holds does not grow with its traffic.
 const SLOTS: u64 = 4_096;
+
+/// Which lease has ended, at which wall time.
+#[derive(Clone, Copy)]
+struct Ended {
+    namespace: NamespaceId,
+    lease: LeaseId,
+    wall: UnixMs,
+}
 
 impl Limits {
     pub(crate) fn complete(
@@ -26,20 +37,38 @@ impl Limits {
             .and_then(|()| self.sort_parts(command.namespace, command.actuals, 0, &mut wanted));
         let outcome = match shape {
             Err(invalid) => CompleteOutcome::Invalid(invalid),
-            Ok(()) => self.complete_wanted(now, command, &wanted, credits),
+            Ok(()) => {
+                let Complete { namespace, lease, wall, .. } = *command;
+                self.end_lease(now, Ended { namespace, lease, wall }, Some(&wanted), credits)
+            }
         };
         self.wanted = wanted;
         outcome
     }
 
-    fn complete_wanted(
+    pub(crate) fn release(
         &mut self,
         now: UnixMs,
-        command: &Complete<'_>,
-        actuals: &[Wanted],
+        command: &Release,
         credits: &mut Credits,
     ) -> CompleteOutcome {
-        let (namespace, lease) = (command.namespace, command.lease);
+        let Release { namespace, lease, wall } = *command;
+        self.state.was_composed = true;
+        match self.check_namespace(namespace) {
+            Err(invalid) => CompleteOutcome::Invalid(invalid),
+            Ok(()) => self.end_lease(now, Ended { namespace, lease, wall }, None, credits),
+        }
+    }
+
+    /// Ends a lease with what it used; without actuals it is released, and used nothing.
+    fn end_lease(
+        &mut self,
+        now: UnixMs,
+        ended: Ended,
+        actuals: Option<&[Wanted]>,
+        credits: &mut Credits,
+    ) -> CompleteOutcome {
+        let Ended { namespace, lease, wall } = ended;
         let hash = self.index.hash(namespace, lease);
         match self.find(hash, namespace, lease) {
             Some((place, Found::Record(slot))) => {
@@ -47,6 +76,14 @@ impl Limits {
                 let (reserved_at, holds) = (record.reserved_at, record.holds);
                 let mut parts = std::mem::take(&mut self.parts);
                 self.state.leases.parts(record, &mut parts);
+                let nothing: Vec<Wanted> = match actuals {
+                    Some(_) => Vec::new(),
+                    None => {
+                        (parts.iter().map(|part| Wanted { limit: part.limit, amount: 0, place: 0 })).collect()
+                    }
+                };
+                let ending = if actuals.is_some() { Ending::Completed } else { Ending::Released };
+                let actuals = actuals.unwrap_or(&nothing);
                 let mut settlement = self.state.settle(now, reserved_at, &parts, actuals);
                 if holds != NONE {
                     let actual =
@@ -58,7 +95,7 @@ impl Limits {
                 let number = self.state.tombstones.push(Tombstone {
                     fingerprint: fingerprint(parts.iter().map(|part| (part.limit, part.amount))),
                     at: reserved_at,
-                    ..Tombstone::new(namespace, lease, Ending::Completed, now)
+                    ..Tombstone::new(namespace, lease, ending, now)
                 });
                 self.index.replace(place, Reference::tombstone(number));
                 self.parts = parts;
@@ -72,9 +109,10 @@ impl Limits {
                 | Ending::NoCredit
                 | Ending::NoAccount
                 | Ending::AccountFrozen
-                | Ending::AccountClosed => CompleteOutcome::HeldNothing,
+                | Ending::AccountClosed
+                | Ending::Released => CompleteOutcome::HeldNothing,
             },
-            None if self.state.age(lease, command.wall).is_some() => CompleteOutcome::UnknownByAge,
+            None if self.state.age(lease, wall).is_some() => CompleteOutcome::UnknownByAge,
             None if self.state.remembered() >= self.state.config.leases_max as usize => {
                 CompleteOutcome::Overloaded
             }

@@ -3,10 +3,10 @@
 use super::limit::Payers;
 use super::reserve::{Wanted, fingerprint};
 use super::slab::NONE;
-use super::{Ending, Limits, Tombstone};
+use super::{Ending, Found, Limits, Tombstone};
 use crate::book::{CreditDenial, CreditShortage, LimitId, NamespaceId, Reserve, VaultId};
 use crate::credits::{AssetId, Credits, Hold};
-use crate::id::AssetName;
+use crate::id::{AssetName, LeaseId};
 use crate::time::UnixMs;
 
 /// When to come back after there was no credit: nobody knows when an account is filled.
@@ -23,7 +23,7 @@ pub(crate) struct Planned {
 }
 
 /// The accounts that a limit names, and an asset that their vault may not have seen yet.
-struct Found<'a> {
+struct Accounts<'a> {
     vault: VaultId,
     account: u32,
     revenue: u32,
@@ -115,7 +115,7 @@ impl Limits {
         credits: &mut Credits,
         first_seen: &mut Vec<VaultId>,
     ) -> Option<Payers> {
-        let Found { vault, account, revenue, asset } = self.find_accounts(namespace, id, credits)?;
+        let Accounts { vault, account, revenue, asset } = self.find_accounts(namespace, id, credits)?;
         let asset = match credits.state.asset(vault, asset) {
             Some(asset) => asset,
             None => {
@@ -127,12 +127,12 @@ impl Limits {
         Some(Payers { account, revenue, asset })
     }
 
-    fn find_accounts(&self, namespace: NamespaceId, id: LimitId, credits: &Credits) -> Option<Found<'_>> {
+    fn find_accounts(&self, namespace: NamespaceId, id: LimitId, credits: &Credits) -> Option<Accounts<'_>> {
         let terms = self.state.texts.get(id.0 as usize)?.credit.as_ref()?;
         let vault = credits.vault(namespace, &terms.vault)?;
         let account = credits.account(vault, &terms.account)?;
         let revenue = credits.account(vault, &terms.revenue)?;
-        Some(Found { vault, account, revenue, asset: &terms.asset })
+        Some(Accounts { vault, account, revenue, asset: &terms.asset })
     }
 
     fn deny_credit(
@@ -155,6 +155,28 @@ impl Limits {
             ..Tombstone::new(command.namespace, command.lease, ending, now)
         });
         CreditDenial { limit, retry_after_ms: CREDIT_RETRY_MS, why }
+    }
+
+    /// The denial that is remembered of a lease, if it was for want of credit.
+    pub(crate) fn credit_denial(
+        &self,
+        now: UnixMs,
+        namespace: NamespaceId,
+        lease: LeaseId,
+    ) -> Option<CreditDenial> {
+        let now = self.at(now);
+        let (_, Found::Tombstone(number)) = self.find(self.hash(namespace, lease), namespace, lease)? else {
+            return None;
+        };
+        let tombstone = self.state.tombstones.get(number);
+        let is_for_credit = match tombstone.ending {
+            Ending::NoCredit | Ending::NoAccount | Ending::AccountFrozen | Ending::AccountClosed => true,
+            Ending::Denied | Ending::DeniedNever | Ending::Completed | Ending::Marked | Ending::Released => {
+                false
+            }
+        };
+        let is_forgotten = tombstone.is_forgotten(self.state.config.retention_ms, now);
+        (is_for_credit && !is_forgotten).then(|| tombstone.credit_denial(now))
     }
 
     /// Sets aside what was planned, for the lease in `slot`.
@@ -198,9 +220,12 @@ impl Tombstone {
             Ending::NoAccount => CreditShortage::UnknownAccount,
             Ending::AccountFrozen => CreditShortage::Frozen,
             Ending::AccountClosed => CreditShortage::Closed,
-            Ending::NoCredit | Ending::Denied | Ending::DeniedNever | Ending::Completed | Ending::Marked => {
-                CreditShortage::NotEnough
-            }
+            Ending::NoCredit
+            | Ending::Denied
+            | Ending::DeniedNever
+            | Ending::Completed
+            | Ending::Marked
+            | Ending::Released => CreditShortage::NotEnough,
         };
         CreditDenial { limit: self.limited_by, retry_after_ms: self.at.ms_since(now), why }
     }

@@ -29,12 +29,21 @@ impl Reservation {
         Reservation { limit, hold: hold_seconds | CREDIT, amount }
     }
 
+    /// Credit that somebody else holds.
+    pub(crate) fn credit_elsewhere(limit: LimitId, hold_seconds: u32, amount: u64) -> Reservation {
+        Reservation { limit, hold: hold_seconds | CREDIT | CONCURRENCY, amount }
+    }
+
     pub(crate) fn is_rolling(&self) -> bool {
         self.hold & (CONCURRENCY | CREDIT) == 0
     }
 
     pub(crate) fn is_credit(&self) -> bool {
         self.hold & CREDIT != 0
+    }
+
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.hold & (CONCURRENCY | CREDIT) == CONCURRENCY | CREDIT
     }
 
     pub(crate) fn hold_seconds(&self) -> u32 {

@@ -17,6 +17,8 @@ pub(crate) enum Phase {
     /// Going away.
     Deleting = 3,
     Deleted = 4,
+    /// Going away, and enforced elsewhere: it stays until it is dropped.
+    Leaving = 5,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -124,7 +126,7 @@ impl Limit {
                 self.denials = 0;
                 self.phase = Phase::Deleted;
             }
-            Phase::Active | Phase::Decreasing | Phase::Deleting | Phase::Deleted => {}
+            Phase::Active | Phase::Decreasing | Phase::Deleting | Phase::Leaving | Phase::Deleted => {}
         }
     }
 
@@ -132,7 +134,7 @@ impl Limit {
         match self.phase {
             Phase::Active => LimitStatus::Active,
             Phase::Decreasing => LimitStatus::Decreasing { to: self.defined },
-            Phase::Deleting => LimitStatus::Decreasing { to: 0 },
+            Phase::Deleting | Phase::Leaving => LimitStatus::Decreasing { to: 0 },
             Phase::Deleted => LimitStatus::Deleted,
         }
     }

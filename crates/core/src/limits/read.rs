@@ -156,7 +156,8 @@ impl Limits {
                     | Ending::NoCredit
                     | Ending::NoAccount
                     | Ending::AccountFrozen
-                    | Ending::AccountClosed => (None, LeaseState::Denied),
+                    | Ending::AccountClosed
+                    | Ending::Released => (None, LeaseState::Denied),
                 };
                 Some(LeaseInfo { reserved_at, requirements: Vec::new(), state })
             }

@@ -119,11 +119,12 @@ impl Limits {
             }
             None => {}
         }
+        let is_here = !self.state.elsewhere.credit;
         let mut is_refused = false;
         let (mut fits, mut has_credit) = (true, false);
         for part in wanted {
             match self.advanced(namespace, part.limit, now) {
-                Some(limit) if limit.phase == Phase::Active && limit.is_credit => has_credit = true,
+                Some(limit) if limit.phase == Phase::Active && limit.is_credit => has_credit = is_here,
                 Some(limit) if limit.phase == Phase::Active => fits &= part.amount <= limit.available(),
                 Some(_) | None => is_refused = true,
             }
@@ -172,7 +173,7 @@ impl Limits {
                 match tombstone.ending {
                     Ending::Marked => ReserveOutcome::LeaseExpired,
                     _ if is_other => ReserveOutcome::ExistsWithOtherRequirements,
-                    Ending::Completed => ReserveOutcome::LeaseExpired,
+                    Ending::Completed | Ending::Released => ReserveOutcome::LeaseExpired,
                     Ending::NoCredit | Ending::NoAccount | Ending::AccountFrozen | Ending::AccountClosed => {
                         ReserveOutcome::ExistsInsufficientCredit(tombstone.credit_denial(now))
                     }
@@ -211,12 +212,13 @@ impl Limits {
     fn take(&mut self, now: UnixMs, command: &Reserve<'_>, hash: Hash, wanted: &[Wanted]) -> u32 {
         let mut parts = std::mem::take(&mut self.parts);
         parts.clear();
-        let State { limits, nodes, .. } = &mut self.state;
+        let State { limits, nodes, elsewhere, .. } = &mut self.state;
+        let credit = if elsewhere.credit { Reservation::credit_elsewhere } else { Reservation::credit };
         for part in wanted {
             let limit = &mut limits[part.limit];
             limit.denials = 0;
             if limit.is_credit {
-                parts.push(Reservation::credit(part.limit, limit.hold_seconds, part.amount));
+                parts.push(credit(part.limit, limit.hold_seconds, part.amount));
                 continue;
             }
             limit.timeline.add(nodes, now.plus_ms(limit.hold_ms()), Sums::unsettled(part.amount));

@@ -31,6 +31,8 @@ pub(crate) enum Ending {
     AccountFrozen = 7,
     /// The account was closed.
     AccountClosed = 8,
+    /// It was allowed at `at`, and all of it was given back, for its credit was refused elsewhere.
+    Released = 9,
 }
 
 #[derive(Clone, Copy, Default)]

@@ -27,6 +27,7 @@ impl Limits {
     /// Takes a change back; the latest first. Only what defines the limit goes back: what it holds is in
     /// nodes that may have been freed since, and nothing that a definition says has changed it.
     pub(crate) fn undo(&mut self, undo: UndoLimit) {
+        self.version = self.version.wrapping_add(1);
         match undo {
             UndoLimit::New { namespace, key } => {
                 let keys = self.keys.get_mut(usize::from(namespace.0));

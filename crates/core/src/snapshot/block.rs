@@ -54,9 +54,9 @@ impl Kind {
     }
 }
 
-pub(super) fn header() -> Vec<u8> {
+pub(super) fn header(version: u32) -> Vec<u8> {
     let mut header = SIGNATURE.to_vec();
-    header.put_u32(super::SNAPSHOT_VERSION);
+    header.put_u32(version);
     header
 }
 

@@ -126,7 +126,8 @@ impl HoldsRead {
         };
         let record = *book.limits.state.leases.get(slot);
         book.limits.state.leases.parts(&record, &mut self.parts);
-        let part = self.parts.iter().find(|part| part.limit == limit && part.is_credit());
+        let is_meant = |part: &&Reservation| part.limit == limit && part.is_credit() && !part.is_elsewhere();
+        let part = self.parts.iter().find(is_meant);
         let part = part.ok_or(Malformed("a hold is of nothing that its lease took"))?;
         let (account, asset, revenue) = (input.u32()?, AssetId(input.u16()?), input.u32()?);
         let state = &book.credits.state;

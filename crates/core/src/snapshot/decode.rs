@@ -4,7 +4,7 @@ use super::block::{BLOCK_BYTES, FRAME_BYTES, Frame, HEADER_BYTES, Kind, SIGNATUR
 use super::credit::{HoldsRead, check_vaults, read_account, read_vault};
 use super::records::{BookRecord, CellRecord, LeaseRecord, read_limit, read_tombstone, tombstone_leases};
 use super::writers::{read_recent, read_stream};
-use super::{SNAPSHOT_VERSION, SnapshotError};
+use super::{SNAPSHOT_VERSION, SnapshotError, VERSION_ALL_HERE};
 use crate::book::{Book, LimitId};
 use crate::id::NamespaceName;
 use crate::limits::{
@@ -13,6 +13,8 @@ use crate::limits::{
 use crate::time::UnixMs;
 use crate::wire::{Bytes, Malformed};
 
+const NOT_YET: &str = "something is kept elsewhere, which its version does not know";
+
 /// Takes a snapshot piece by piece and gives the Book. Whatever it accepts can be encoded again to the same
 /// bytes.
 pub struct Restore {
@@ -20,6 +22,8 @@ pub struct Restore {
     failure: Option<SnapshotError>,
     buffer: Vec<u8>,
     has_header: bool,
+    /// It is of a version before anything could be kept elsewhere.
+    is_all_here: bool,
     kind: Kind,
     blocks: u64,
     before: u32,
@@ -42,6 +46,7 @@ impl Restore {
             failure: None,
             buffer: Vec::new(),
             has_header: false,
+            is_all_here: true,
             kind: Kind::Book,
             blocks: 0,
             before: 0,
@@ -75,7 +80,7 @@ impl Restore {
                 self.buffer = buffer;
                 return Ok(());
             };
-            check_header(header)?;
+            self.is_all_here = check_header(header)? == VERSION_ALL_HERE;
             self.has_header = true;
             rest = blocks;
         }
@@ -112,7 +117,10 @@ impl Restore {
         if !self.buffer.is_empty() {
             return Err(damaged("something follows its end"));
         }
-        self.book.ok_or(damaged("it has no beginning"))
+        let mut book = self.book.ok_or(damaged("it has no beginning"))?;
+        // Later than any number that a Book of an earlier time had.
+        book.limits.version = book.time().get() << 16;
+        Ok(book)
     }
 
     fn block(&mut self, frame: &Frame, bytes: &[u8]) -> Result<(), SnapshotError> {
@@ -186,8 +194,10 @@ impl Restore {
     }
 
     fn book(&mut self, input: &mut Bytes<'_>) -> Result<(), Malformed> {
-        let record = BookRecord::read(input)?;
+        let record = BookRecord::read(input, self.is_all_here)?;
         let mut state = State::new(record.config);
+        state.was_composed = record.elsewhere.is_some();
+        state.elsewhere = record.elsewhere.unwrap_or_default();
         state.time = record.time;
         state.forgotten_before = record.forgotten_before;
         self.book = Some(Book::of(Limits::empty(state, self.table_seed), self.table_seed));
@@ -220,7 +230,11 @@ impl Restore {
             let ends_at = reserved_at.plus_ms(part.hold_ms());
             let limit = limits.state.limit(namespace, part.limit);
             let limit = limit.ok_or(Malformed("a lease holds a limit that is not there"))?;
-            if part.is_credit() {
+            if part.is_elsewhere() {
+                if self.is_all_here {
+                    return Err(Malformed(NOT_YET));
+                }
+            } else if part.is_credit() {
                 self.credit_parts = self.credit_parts.saturating_add(1);
             } else if ends_at > now {
                 // A limit that is held keeps its kind: it cannot be deleted before it is free.
@@ -238,6 +252,9 @@ impl Restore {
 
     fn tombstone(&mut self, limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
         let tombstone = read_tombstone(input)?;
+        if self.is_all_here && tombstone.ending == Ending::Released {
+            return Err(Malformed(NOT_YET));
+        }
         if tombstone.resolved_at > limits.state.now() {
             return Err(Malformed("a lease was resolved in the future"));
         }
@@ -253,10 +270,10 @@ impl Restore {
     }
 }
 
-fn check_header(header: &[u8; HEADER_BYTES]) -> Result<(), SnapshotError> {
+fn check_header(header: &[u8; HEADER_BYTES]) -> Result<u32, SnapshotError> {
     let mut input = Bytes(header.strip_prefix(SIGNATURE).ok_or(SnapshotError::NotASnapshot)?);
     match input.u32() {
-        Ok(SNAPSHOT_VERSION) => Ok(()),
+        Ok(version @ (VERSION_ALL_HERE | SNAPSHOT_VERSION)) => Ok(version),
         Ok(found) if found > SNAPSHOT_VERSION => Err(SnapshotError::NewerVersion { found }),
         Ok(_) | Err(_) => Err(SnapshotError::NotASnapshot),
     }
@@ -275,6 +292,9 @@ fn limit(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
     let is_known = limits.resolve(limit.namespace, &definition.key).is_some();
     if is_known || !limits.has_namespace(limit.namespace) || limits.state.limits.len() >= LIMITS_MAX {
         return Err(Malformed("limits are doubled, too many, or in no namespace"));
+    }
+    if limit.phase == Phase::Leaving && !limits.state.was_composed {
+        return Err(Malformed(NOT_YET));
     }
     limits.add_limit(limit, Text::of(&definition));
     Ok(())
@@ -299,7 +319,7 @@ fn check_tombstone(state: &State, tombstone: &Tombstone) -> Result<(), Malformed
         | Ending::NoAccount
         | Ending::AccountFrozen
         | Ending::AccountClosed => state.limit(tombstone.namespace, tombstone.limited_by).is_some(),
-        Ending::Completed => tombstone.limited_by == LimitId::default(),
+        Ending::Completed | Ending::Released => tombstone.limited_by == LimitId::default(),
         Ending::Marked => {
             tombstone.limited_by == LimitId::default()
                 && tombstone.fingerprint == 0
@@ -334,7 +354,7 @@ fn end(book: &Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
     let waits_in_vain = |limit: &Limit| match limit.phase {
         Phase::Decreasing => limit.reserved() <= limit.defined,
         Phase::Deleting => limit.reserved() == 0,
-        Phase::Active | Phase::Deleted => false,
+        Phase::Active | Phase::Leaving | Phase::Deleted => false,
     };
     if state.limits.iter().any(waits_in_vain) {
         return Err(Malformed("a limit waits for what has happened"));

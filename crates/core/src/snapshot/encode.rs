@@ -6,6 +6,7 @@ use super::block::{self, BLOCK_BYTES, FRAME_BYTES, Kind};
 use super::credit::{put_account, put_hold, put_vault};
 use super::records::{BookRecord, CellRecord, LeaseRecord, put_limit, put_tombstone};
 use super::writers::{put_recent, put_stream};
+use super::{SNAPSHOT_VERSION, VERSION_ALL_HERE};
 use crate::book::{LimitId, Receipt};
 use crate::credits::{self, Hold};
 use crate::limits::{Lease, Reservation, State, Tombstone};
@@ -90,7 +91,7 @@ impl Iterator for Encoded<'_> {
         }
         let Some(mut kind) = self.kind else {
             self.kind = Some(Kind::Book);
-            return Some(block::header());
+            return Some(block::header(self.version()));
         };
         loop {
             let mut block = block::open();
@@ -142,9 +143,13 @@ impl Encoded<'_> {
         }
     }
 
+    fn version(&self) -> u32 {
+        if self.state.was_composed { SNAPSHOT_VERSION } else { VERSION_ALL_HERE }
+    }
+
     fn book(&self) -> BookRecord {
-        let State { config, time, forgotten_before, .. } = *self.state;
-        BookRecord { config, time, forgotten_before }
+        let State { config, time, forgotten_before, elsewhere, was_composed, .. } = *self.state;
+        BookRecord { config, time, forgotten_before, elsewhere: was_composed.then_some(elsewhere) }
     }
 
     fn fill_namespaces(&mut self, block: &mut Vec<u8>) {

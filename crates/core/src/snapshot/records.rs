@@ -1,6 +1,6 @@
-//! The records of a snapshot. Their layouts belong to [`super::SNAPSHOT_VERSION`] and to nothing else.
+//! The records of a snapshot. Their layouts belong to the versions of a snapshot and to nothing else.
 
-use crate::book::{LimitId, NamespaceId, codec};
+use crate::book::{Elsewhere, LimitId, NamespaceId, codec};
 use crate::id::LeaseId;
 use crate::limits::{
     Config, DENIALS_MAX, Definition, Ending, HOLD_SECONDS_MAX, Hints, Limit, Phase, Reservation, Tombstone,
@@ -13,6 +13,8 @@ pub(super) struct BookRecord {
     pub(super) config: Config,
     pub(super) time: Option<UnixMs>,
     pub(super) forgotten_before: UnixMs,
+    /// Not in the first version.
+    pub(super) elsewhere: Option<Elsewhere>,
 }
 
 impl BookRecord {
@@ -36,9 +38,12 @@ impl BookRecord {
         ] {
             out.put_u64(value);
         }
+        if let Some(elsewhere) = self.elsewhere {
+            codec::put_elsewhere(out, elsewhere);
+        }
     }
 
-    pub(super) fn read(input: &mut Bytes<'_>) -> Result<BookRecord, Malformed> {
+    pub(super) fn read(input: &mut Bytes<'_>, is_all_here: bool) -> Result<BookRecord, Malformed> {
         let has_time = input.bool()?;
         let time = time(input)?;
         let forgotten_before = self::time(input)?;
@@ -63,7 +68,8 @@ impl BookRecord {
         if !has_time && time != UnixMs::default() {
             return Err(Malformed("it has a time before its first command"));
         }
-        Ok(BookRecord { config, time: has_time.then_some(time), forgotten_before })
+        let elsewhere = if is_all_here { None } else { Some(codec::elsewhere(input)?) };
+        Ok(BookRecord { config, time: has_time.then_some(time), forgotten_before, elsewhere })
     }
 }
 
@@ -96,6 +102,7 @@ pub(super) fn read_limit(input: &mut Bytes<'_>) -> Result<(Limit, Definition), M
         2 => Phase::Decreasing,
         3 => Phase::Deleting,
         4 => Phase::Deleted,
+        5 => Phase::Leaving,
         _ => return Err(Malformed("the phase of a limit is unknown")),
     };
     let limit = Limit {
@@ -111,7 +118,7 @@ pub(super) fn read_limit(input: &mut Bytes<'_>) -> Result<(Limit, Definition), M
         Phase::Active => limit.capacity == limit.defined,
         Phase::Decreasing => limit.capacity > limit.defined,
         // A credit limit goes at once.
-        Phase::Deleting => limit.capacity > 0 && !limit.is_credit,
+        Phase::Deleting | Phase::Leaving => limit.capacity > 0 && !limit.is_credit,
         Phase::Deleted => limit.capacity == 0 && limit.debt == 0 && limit.denials == 0,
     };
     if !is_consistent || limit.revision == 0 || limit.denials > DENIALS_MAX {
@@ -142,6 +149,7 @@ impl CellRecord {
 const ROLLING: u8 = 1;
 const CONCURRENCY: u8 = 2;
 const CREDIT: u8 = 3;
+const CREDIT_ELSEWHERE: u8 = 4;
 
 /// What a part of a lease takes.
 const PART_BYTES: usize = 17;
@@ -162,10 +170,11 @@ impl LeaseRecord {
         out.put_u8(parts.len() as u8);
         for part in parts {
             out.put_u32(part.limit.0);
-            out.put_u8(match (part.is_rolling(), part.is_credit()) {
-                (true, _) => ROLLING,
-                (false, false) => CONCURRENCY,
-                (false, true) => CREDIT,
+            out.put_u8(match (part.is_rolling(), part.is_credit(), part.is_elsewhere()) {
+                (true, _, _) => ROLLING,
+                (false, false, _) => CONCURRENCY,
+                (false, true, false) => CREDIT,
+                (false, true, true) => CREDIT_ELSEWHERE,
             });
             out.put_u32(part.hold_seconds());
             out.put_u64(part.amount);
@@ -207,6 +216,7 @@ impl LeaseRecord {
             parts.push(match kind {
                 ROLLING | CONCURRENCY => Reservation::new(limit, kind == ROLLING, hold_seconds, amount),
                 CREDIT => Reservation::credit(limit, hold_seconds, amount),
+                CREDIT_ELSEWHERE => Reservation::credit_elsewhere(limit, hold_seconds, amount),
                 _ => return Err(Malformed("the kind of a reservation is unknown")),
             });
         }
@@ -247,6 +257,7 @@ pub(super) fn read_tombstone(input: &mut Bytes<'_>) -> Result<Tombstone, Malform
         6 => Ending::NoAccount,
         7 => Ending::AccountFrozen,
         8 => Ending::AccountClosed,
+        9 => Ending::Released,
         _ => return Err(Malformed("the ending of a lease is unknown")),
     };
     let resolved_at = time(input)?;

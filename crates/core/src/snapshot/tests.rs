@@ -47,6 +47,54 @@ fn a_small_book_has_the_bytes_it_always_had() {
     assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (525, 2_623_512_269));
 }
 
+/// The same for the second version.
+#[test]
+fn a_small_book_with_credit_elsewhere_has_the_bytes_it_always_had() {
+    let mut book = small_book();
+    let now = UnixMs::new(1_700_000_001_000);
+    book.apply(now, Command::Keep(Elsewhere { limits: true, credit: true }));
+    let terms = CreditTerms {
+        timeout_seconds: 30,
+        vault: "main".parse().unwrap(),
+        account: "acme".parse().unwrap(),
+        asset: "usd".parse().unwrap(),
+        revenue: "revenue".parse().unwrap(),
+    };
+    let namespace = NamespaceId::DEFAULT;
+    let definition = Definition {
+        key: "usd".parse().unwrap(),
+        kind: Kind::Credit(terms),
+        capacity: 0,
+        unit: String::new(),
+        description: String::new(),
+        overage: Overage::Deny,
+    };
+    book.apply(
+        now,
+        Command::PutLimit(PutLimit { namespace, definition: &definition, expected_revision: None }),
+    );
+    for number in [4, 5] {
+        let lease = LeaseId::from_parts(now, number);
+        let requirements =
+            [(0, 1), (1, 9)].map(|(id, amount)| Part { limit: LimitRef::Id(LimitId(id)), amount });
+        book.apply(
+            now,
+            Command::Reserve(Reserve { namespace, lease, wall: now, requirements: &requirements }),
+        );
+    }
+    book.apply(now, Command::Release(Release { namespace, lease: LeaseId::from_parts(now, 5), wall: now }));
+    let key = "tpm".parse().unwrap();
+    book.apply(now, Command::DeleteLimit(DeleteLimit { namespace, key: &key, expected_revision: None }));
+    let bytes = whole(&mut book);
+    assert_eq!(&bytes[..12], b"EARMARK\n\x02\0\0\0");
+    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (737, 268_807_928));
+    assert_eq!(whole(&mut restored(&bytes).unwrap()), bytes);
+    // What the first version cannot say is not taken for damage that nobody explains.
+    let mut older = bytes;
+    older[8] = 1;
+    assert!(matches!(restored(&older).map(drop), Err(SnapshotError::Damaged { block: 0, .. })));
+}
+
 #[test]
 fn what_is_no_snapshot_is_told_from_one_that_is_damaged_newer_or_cut_off() {
     let bytes = whole(&mut Book::new(Config::default(), 0));
@@ -56,8 +104,8 @@ fn what_is_no_snapshot_is_told_from_one_that_is_damaged_newer_or_cut_off() {
     assert_eq!(error(b""), SnapshotError::Truncated { blocks: 0 });
     assert_eq!(error(&bytes[..40]), SnapshotError::Truncated { blocks: 0 });
     let mut newer = bytes.clone();
-    newer[8] = 2;
-    assert_eq!(error(&newer), SnapshotError::NewerVersion { found: 2 });
+    newer[8] = 3;
+    assert_eq!(error(&newer), SnapshotError::NewerVersion { found: 3 });
     let mut damaged = bytes.clone();
     damaged[30] ^= 1;
     assert_eq!(error(&damaged), SnapshotError::Damaged { block: 0, what: "its checksum does not match" });
@@ -107,9 +155,10 @@ mod forged {
 
     fn bytes(forgery: &Forgery) -> Vec<u8> {
         let (lease, namespace) = (LeaseId::from_parts(NOW, 1), NamespaceId::DEFAULT);
-        let book = BookRecord { config: Config::default(), time: Some(NOW), forgotten_before: NOW };
+        let book =
+            BookRecord { config: Config::default(), time: Some(NOW), forgotten_before: NOW, elsewhere: None };
         let lease = LeaseRecord { namespace, lease, reserved_at: NOW };
-        let mut bytes = block::header();
+        let mut bytes = block::header(1);
         let mut before = 0;
         let mut add = |kind, fill: &dyn Fn(&mut Vec<u8>)| {
             let mut block = block::open();

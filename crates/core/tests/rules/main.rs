@@ -9,6 +9,7 @@ mod bounds;
 mod capacity;
 mod complete;
 mod credit;
+mod elsewhere;
 mod hints;
 mod holds;
 mod leases;

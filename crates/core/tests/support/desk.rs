@@ -1,8 +1,8 @@
 //! A Book with a clock, to try single rules at in few words.
 
 use earmark_core::{
-    Book, CompleteOutcome, Config, Definition, Denial, Kind, LeaseId, LeaseInfo, LeaseState, LimitId,
-    LimitOutcome, LimitStatus, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Overage, Part,
+    Book, CompleteOutcome, Config, Definition, Denial, Elsewhere, Kind, LeaseId, LeaseInfo, LeaseState,
+    LimitId, LimitOutcome, LimitStatus, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Overage, Part,
     ReserveOutcome, Settlement, UnixMs, Usage,
 };
 
@@ -159,6 +159,24 @@ impl Desk {
         match self.apply(&step) {
             Outcome::Complete(outcome) => outcome,
             other => panic!("no answer to a complete: {other:?}"),
+        }
+    }
+
+    pub fn release(&mut self, lease: LeaseId) -> CompleteOutcome {
+        match self.apply(&Step::Release { namespace: self.namespace, lease, wall: self.now }) {
+            Outcome::Complete(outcome) => outcome,
+            other => panic!("no answer to a release: {other:?}"),
+        }
+    }
+
+    pub fn keep(&mut self, elsewhere: Elsewhere) {
+        assert_eq!(self.apply(&Step::Keep(elsewhere)), Outcome::Kept);
+    }
+
+    pub fn drop_limit(&mut self, name: &str, revision: u64) -> LimitOutcome {
+        match self.apply(&Step::Drop { namespace: self.namespace, key: key(name), revision }) {
+            Outcome::Limit(outcome) => outcome,
+            other => panic!("no answer to a drop: {other:?}"),
         }
     }
 

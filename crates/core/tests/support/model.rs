@@ -14,8 +14,8 @@ mod reserve;
 mod write;
 
 use earmark_core::{
-    Command, Config, LeaseId, LeaseInfo, LeaseState, LimitId, LimitInfo, LimitKey, NamespaceId,
-    NamespaceName, Outcome, TIME_MAX, UnixMs, Usage, VaultName,
+    Command, Config, CreditDenial, Elsewhere, LeaseId, LeaseInfo, LeaseState, LimitId, LimitInfo, LimitKey,
+    NamespaceId, NamespaceName, Outcome, TIME_MAX, UnixMs, Usage, VaultName,
 };
 
 pub use credit::{Account, Hold, Vault};
@@ -38,6 +38,7 @@ pub struct Model {
     /// Of all vaults, in the order in which they were opened.
     pub accounts: Vec<Account>,
     holds: Vec<Hold>,
+    elsewhere: Elsewhere,
     /// All that was ever committed, in order.
     pub committed: Vec<Committed>,
 }
@@ -64,6 +65,7 @@ impl Model {
             vaults: Vec::new(),
             accounts: Vec::new(),
             holds: Vec::new(),
+            elsewhere: Elsewhere::default(),
             committed: Vec::new(),
         };
         model.open_vault(NamespaceId::DEFAULT, &VaultName::new(VaultName::MAIN).unwrap());
@@ -86,6 +88,12 @@ impl Model {
             Command::DeleteLimit(delete) => Outcome::Limit(self.delete(delete)),
             Command::Reserve(reserve) => Outcome::Reserve(self.reserve(reserve)),
             Command::Complete(complete) => Outcome::Complete(self.complete(complete)),
+            Command::Release(release) => Outcome::Complete(self.release(release)),
+            Command::DropLimit(gone) => Outcome::Limit(self.drop_limit(gone)),
+            Command::Keep(elsewhere) => {
+                self.elsewhere = elsewhere;
+                Outcome::Kept
+            }
             Command::Write(write) => Outcome::Write(self.write(write)),
             Command::Tick => Outcome::Ticked,
         };
@@ -165,8 +173,22 @@ impl Model {
             },
             Fate::Completed { reserved_at, .. } => closed(Some(reserved_at), LeaseState::Completed),
             Fate::Marked { .. } => closed(None, LeaseState::Completed),
-            Fate::Denied { .. } | Fate::NoCredit { .. } => closed(None, LeaseState::Denied),
+            Fate::Denied { .. } | Fate::NoCredit { .. } | Fate::Released { .. } => {
+                closed(None, LeaseState::Denied)
+            }
         })
+    }
+
+    pub fn credit_denial(&self, now: UnixMs, namespace: NamespaceId, lease: LeaseId) -> Option<CreditDenial> {
+        let now = now.min(TIME_MAX).max(self.time());
+        let lease = &self.leases[self.remembered(namespace, lease)?];
+        match lease.fate {
+            Fate::NoCredit { resolved_at, denial, .. } if !self.is_due(now, lease) => {
+                let retry_after_ms = resolved_at.plus_ms(denial.retry_after_ms).ms_since(now);
+                Some(CreditDenial { retry_after_ms, ..denial })
+            }
+            _ => None,
+        }
     }
 
     fn reserved(&self, now: UnixMs, limit: LimitId) -> u64 {

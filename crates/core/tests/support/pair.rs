@@ -79,6 +79,9 @@ impl Pair {
         for &(namespace, lease) in newest.chain(older) {
             for at in [now, self.book.time().plus_ms(ahead)] {
                 let of_book = self.book.lease(at, namespace, lease);
+                let denial = self.book.credit_denial(at, namespace, lease);
+                same("denial", &denial, &self.model.credit_denial(at, namespace, lease))
+                    .map_err(|difference| format!("{lease} at {at}: {difference}"))?;
                 same("lease", &of_book, &self.model.lease(at, namespace, lease))
                     .map_err(|difference| format!("{lease} at {at}: {difference}"))?;
             }

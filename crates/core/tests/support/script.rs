@@ -10,8 +10,8 @@ mod write;
 use std::collections::BTreeMap;
 
 use earmark_core::{
-    Book, Config, Definition, Kind, LeaseId, LimitKey, NamespaceId, NamespaceName, Overage, Part, UnixMs,
-    Write,
+    Book, Config, Definition, Elsewhere, Kind, LeaseId, LimitKey, NamespaceId, NamespaceName, Overage, Part,
+    UnixMs, Write,
 };
 
 use super::random::Random;
@@ -128,6 +128,9 @@ impl Script {
     }
 
     fn any_step(&mut self) -> Step {
+        if self.profile.is_composed && self.random.chance(12) {
+            return self.composed_step();
+        }
         match self.random.below(100) {
             93..95 if self.profile.is_calm => Step::Tick,
             0..40 => self.reserve(),
@@ -142,6 +145,33 @@ impl Script {
             }
             _ => Step::Tick,
         }
+    }
+
+    /// What only those ask for who keep limits or credit elsewhere.
+    fn composed_step(&mut self) -> Step {
+        match self.random.below(100) {
+            0..15 => Step::Keep(Elsewhere { limits: self.random.chance(60), credit: self.random.chance(60) }),
+            15..50 => self.drop_limit(),
+            _ => {
+                let known = if self.random.chance(90) { self.used_lease() } else { None };
+                let known = known.map(|used| (used.namespace, used.lease));
+                let (namespace, lease) = known.unwrap_or_else(|| (self.namespace(), self.new_lease()));
+                Step::Release { namespace, lease, wall: self.wall() }
+            }
+        }
+    }
+
+    /// Mostly of a limit that was deleted, as it was then.
+    fn drop_limit(&mut self) -> Step {
+        let any = (self.namespace(), self.random.index(self.profile.keys + 2));
+        let (namespace, place) =
+            self.deleted.last().copied().filter(|_| self.random.chance(80)).unwrap_or(any);
+        let key = self.profile.key(place);
+        let id = self.shadow.resolve(namespace, &key);
+        let limit = id.and_then(|id| self.shadow.limit(self.shadow.time(), id));
+        let revision = limit.map_or(0, |limit| limit.revision);
+        let revision = if self.random.chance(90) { revision } else { self.random.below(4) };
+        Step::Drop { namespace, key, revision }
     }
 
     /// Mostly the default namespace; now and then one that was never opened.

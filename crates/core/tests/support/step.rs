@@ -1,8 +1,8 @@
 //! Commands that own what they name, so that a script can hold them.
 
 use earmark_core::{
-    Command, Complete, Definition, DeleteLimit, LeaseId, LimitId, LimitKey, LimitRef, NamespaceId,
-    NamespaceName, Part, PutLimit, Reserve, UnixMs, Write,
+    Command, Complete, Definition, DeleteLimit, DropLimit, Elsewhere, LeaseId, LimitId, LimitKey, LimitRef,
+    NamespaceId, NamespaceName, Part, PutLimit, Release, Reserve, UnixMs, Write,
 };
 
 /// A [`Command`] that owns what it names.
@@ -13,6 +13,9 @@ pub enum Step {
     Delete { namespace: NamespaceId, key: LimitKey, expected_revision: Option<u64> },
     Reserve { namespace: NamespaceId, lease: LeaseId, wall: UnixMs, requirements: Vec<Part> },
     Complete { namespace: NamespaceId, lease: LeaseId, wall: UnixMs, actuals: Vec<Part> },
+    Release { namespace: NamespaceId, lease: LeaseId, wall: UnixMs },
+    Drop { namespace: NamespaceId, key: LimitKey, revision: u64 },
+    Keep(Elsewhere),
     Write(Box<Write>),
     Tick,
 }
@@ -33,6 +36,11 @@ impl Step {
             Step::Complete { namespace, lease, wall, ref actuals } => {
                 Command::Complete(Complete { namespace, lease, wall, actuals })
             }
+            Step::Release { namespace, lease, wall } => Command::Release(Release { namespace, lease, wall }),
+            Step::Drop { namespace, ref key, revision } => {
+                Command::DropLimit(DropLimit { namespace, key, revision })
+            }
+            Step::Keep(elsewhere) => Command::Keep(elsewhere),
             Step::Write(ref write) => Command::Write(write),
             Step::Tick => Command::Tick,
         }
@@ -41,12 +49,16 @@ impl Step {
     /// The lease it is about, if it is about one.
     pub fn lease(&self) -> Option<(NamespaceId, LeaseId)> {
         match *self {
-            Step::Reserve { namespace, lease, .. } | Step::Complete { namespace, lease, .. } => {
-                Some((namespace, lease))
-            }
-            Step::OpenNamespace(_) | Step::Put { .. } | Step::Delete { .. } | Step::Write(_) | Step::Tick => {
-                None
-            }
+            Step::Reserve { namespace, lease, .. }
+            | Step::Complete { namespace, lease, .. }
+            | Step::Release { namespace, lease, .. } => Some((namespace, lease)),
+            Step::OpenNamespace(_)
+            | Step::Put { .. }
+            | Step::Delete { .. }
+            | Step::Drop { .. }
+            | Step::Keep(_)
+            | Step::Write(_)
+            | Step::Tick => None,
         }
     }
 }

@@ -77,6 +77,7 @@ pub const ALL: &[&str] = &[
     "ACCOUNT_FROZEN",
     "CONFLICT",
     "INSUFFICIENT_CREDIT",
+    "kept elsewhere",
     "ticked",
 ];
 
@@ -134,6 +135,7 @@ fn name(outcome: &Outcome) -> &'static str {
         Outcome::Reserve(outcome) => reserve(outcome),
         Outcome::Complete(outcome) => complete(outcome),
         Outcome::Write(outcome) => write(outcome),
+        Outcome::Kept => "kept elsewhere",
         Outcome::Ticked => "ticked",
     }
 }

@@ -19,6 +19,7 @@ const RESERVE: u8 = 3;
 const COMPLETE: u8 = 4;
 const WRITE: u8 = 5;
 const TICKED: u8 = 6;
+const KEPT: u8 = 7;
 
 const NAMESPACE_OPENED: u8 = 1;
 const NAMESPACE_EXISTS: u8 = 2;
@@ -57,6 +58,7 @@ impl Outcome {
                 write::put_write(out, outcome);
             }
             Outcome::Ticked => out.put_u8(TICKED),
+            Outcome::Kept => out.put_u8(KEPT),
         }
     }
 
@@ -74,6 +76,7 @@ impl Outcome {
             COMPLETE => Outcome::Complete(complete::complete(&mut input)?),
             WRITE => Outcome::Write(write::write(&mut input)?),
             TICKED => Outcome::Ticked,
+            KEPT => Outcome::Kept,
             _ => return Err(CodecError::Malformed("its tag is unknown")),
         };
         Ok((outcome, bytes.len().saturating_sub(input.0.len())))

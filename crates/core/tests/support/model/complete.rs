@@ -1,8 +1,8 @@
 //! How the model completes.
 
 use earmark_core::{
-    Complete, CompleteOutcome, Kind, LeaseId, NamespaceId, Overage, OverageHow, OverageTaken, Settlement,
-    UnixMs,
+    Complete, CompleteOutcome, Kind, LeaseId, LimitRef, NamespaceId, Overage, OverageHow, OverageTaken, Part,
+    Release, Settlement, UnixMs,
 };
 
 use super::lease::{Fate, Held, Lease, hold_ms, requirements};
@@ -34,7 +34,7 @@ impl Model {
         let (reserved_at, parts) = match self.leases[place].fate {
             Fate::Held { reserved_at, ref parts } => (reserved_at, parts.clone()),
             Fate::Completed { .. } => return CompleteOutcome::Before,
-            Fate::Denied { .. } | Fate::NoCredit { .. } | Fate::Marked { .. } => {
+            Fate::Denied { .. } | Fate::NoCredit { .. } | Fate::Marked { .. } | Fate::Released { .. } => {
                 return CompleteOutcome::HeldNothing;
             }
         };
@@ -55,6 +55,21 @@ impl Model {
             Some(said.actuals[place].amount)
         });
         CompleteOutcome::Completed(Settlement { ignored, overages, charges })
+    }
+
+    /// A complete that says of everything that nothing was used, and leaves another trace.
+    pub fn release(&mut self, said: Release) -> CompleteOutcome {
+        let Release { namespace, lease, wall } = said;
+        let held = self.remembered(namespace, lease).map(|place| self.leases[place].clone());
+        let held = held.filter(Lease::is_held).and_then(|lease| lease.requirements()).unwrap_or_default();
+        let nothing = |&(limit, _): &_| Part { limit: LimitRef::Id(limit), amount: 0 };
+        let actuals: Vec<Part> = held.iter().map(nothing).collect();
+        let outcome = self.complete(Complete { namespace, lease, wall, actuals: &actuals });
+        if matches!(outcome, CompleteOutcome::Completed(_)) {
+            let place = self.remembered(namespace, lease).unwrap();
+            self.leases[place].fate = Fate::Released { requirements: held, resolved_at: self.time() };
+        }
+        outcome
     }
 
     fn settle(&mut self, lease: (NamespaceId, LeaseId), part: &Held, actual: u64) -> Option<OverageTaken> {

@@ -22,6 +22,7 @@ pub enum Fate {
     Denied { requirements: Vec<(LimitId, u64)>, resolved_at: UnixMs, retry_at: UnixMs, denial: Denial },
     NoCredit { requirements: Vec<(LimitId, u64)>, resolved_at: UnixMs, denial: CreditDenial },
     Marked { resolved_at: UnixMs },
+    Released { requirements: Vec<(LimitId, u64)>, resolved_at: UnixMs },
 }
 
 /// One requirement of a lease that was allowed, under the definition of then.
@@ -43,7 +44,11 @@ impl Model {
             Fate::Held { ref parts, .. } => {
                 self.forget_second(lease.id, parts).saturating_mul(1_000) <= now.get()
             }
-            Fate::Completed { .. } | Fate::Denied { .. } | Fate::NoCredit { .. } | Fate::Marked { .. } => {
+            Fate::Completed { .. }
+            | Fate::Denied { .. }
+            | Fate::NoCredit { .. }
+            | Fate::Marked { .. }
+            | Fate::Released { .. } => {
                 let from = lease.id.time().max(lease.resolved_at());
                 from.get().saturating_add(self.config.retention_ms) <= now.get()
             }
@@ -96,11 +101,12 @@ impl Lease {
             Fate::Completed { resolved_at, .. }
             | Fate::Denied { resolved_at, .. }
             | Fate::NoCredit { resolved_at, .. }
+            | Fate::Released { resolved_at, .. }
             | Fate::Marked { resolved_at } => resolved_at,
         }
     }
 
-    fn is_held(&self) -> bool {
+    pub fn is_held(&self) -> bool {
         matches!(self.fate, Fate::Held { .. })
     }
 
@@ -110,6 +116,7 @@ impl Lease {
             Fate::Held { ref parts, .. } => Some(requirements(parts)),
             Fate::Completed { ref requirements, .. }
             | Fate::Denied { ref requirements, .. }
+            | Fate::Released { ref requirements, .. }
             | Fate::NoCredit { ref requirements, .. } => Some(requirements.clone()),
             Fate::Marked { .. } => None,
         }

@@ -1,7 +1,7 @@
 //! Limits of the model, and the commands that change them.
 
 use earmark_core::{
-    Definition, DeleteLimit, LimitId, LimitOutcome, LimitStatus, NamespaceId, NamespaceName,
+    Definition, DeleteLimit, DropLimit, LimitId, LimitOutcome, LimitStatus, NamespaceId, NamespaceName,
     NamespaceOutcome, PutLimit,
 };
 
@@ -25,6 +25,8 @@ pub enum Standing {
     Active,
     Decreasing,
     Deleting,
+    /// Deleted, and enforced elsewhere.
+    Leaving,
     Deleted,
 }
 
@@ -85,10 +87,27 @@ impl Model {
             return LimitOutcome::NotFound;
         };
         let limit = &mut self.limits[id.0 as usize];
-        if limit.standing != Standing::Deleting {
+        if !matches!(limit.standing, Standing::Deleting | Standing::Leaving) {
             limit.revision += 1;
-            limit.standing = Standing::Deleting;
         }
+        let is_kept = self.elsewhere.limits && limit.definition.kind.terms().is_none();
+        limit.standing = if is_kept { Standing::Leaving } else { Standing::Deleting };
+        self.changed(id)
+    }
+
+    pub fn drop_limit(&mut self, gone: DropLimit<'_>) -> LimitOutcome {
+        if !self.knows(gone.namespace) {
+            return LimitOutcome::UnknownNamespace;
+        }
+        let found = self.resolve(gone.namespace, gone.key);
+        let revision = found.map_or(0, |id| self.limits[id.0 as usize].visible_revision());
+        if gone.revision != revision {
+            return LimitOutcome::RevisionDiffers { revision };
+        }
+        let Some(id) = found.filter(|id| self.limits[id.0 as usize].standing == Standing::Leaving) else {
+            return LimitOutcome::NotFound;
+        };
+        self.limits[id.0 as usize].standing = Standing::Deleting;
         self.changed(id)
     }
 
@@ -119,7 +138,7 @@ impl Limit {
                 *self = Limit { revision, ..Limit::new(self.namespace, definition) };
             }
             Standing::Active | Standing::Decreasing if self.definition == *definition => {}
-            Standing::Active | Standing::Decreasing | Standing::Deleting => {
+            Standing::Active | Standing::Decreasing | Standing::Deleting | Standing::Leaving => {
                 self.revision += 1;
                 self.definition = definition.clone();
                 self.standing = Standing::Decreasing;
@@ -138,7 +157,11 @@ impl Limit {
                 self.standing = Standing::Active;
             }
             Standing::Deleting if reserved == 0 => self.standing = Standing::Deleted,
-            Standing::Active | Standing::Decreasing | Standing::Deleting | Standing::Deleted => {}
+            Standing::Active
+            | Standing::Decreasing
+            | Standing::Deleting
+            | Standing::Leaving
+            | Standing::Deleted => {}
         }
     }
 
@@ -146,7 +169,7 @@ impl Limit {
         match self.standing {
             Standing::Active => LimitStatus::Active,
             Standing::Decreasing => LimitStatus::Decreasing { to: self.definition.capacity },
-            Standing::Deleting => LimitStatus::Decreasing { to: 0 },
+            Standing::Deleting | Standing::Leaving => LimitStatus::Decreasing { to: 0 },
             Standing::Deleted => LimitStatus::Deleted,
         }
     }

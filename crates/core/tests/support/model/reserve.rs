@@ -43,7 +43,8 @@ impl Model {
         if wanted.iter().any(|&(limit, amount)| self.is_in_the_way(limit, amount)) {
             return self.deny(asked.namespace, asked.lease, wanted);
         }
-        match self.shortage(asked.namespace, &wanted) {
+        let shortage = if self.elsewhere.credit { None } else { self.shortage(asked.namespace, &wanted) };
+        match shortage {
             None => self.take(asked.namespace, asked.lease, &wanted),
             Some(denial) => {
                 let (namespace, id, resolved_at) = (asked.namespace, asked.lease, self.time());
@@ -77,7 +78,9 @@ impl Model {
             Fate::Held { reserved_at, ref parts } if is_live(now, parts) => {
                 ReserveOutcome::Exists { reserved_at }
             }
-            Fate::Held { .. } | Fate::Completed { .. } | Fate::Marked { .. } => ReserveOutcome::LeaseExpired,
+            Fate::Held { .. } | Fate::Completed { .. } | Fate::Marked { .. } | Fate::Released { .. } => {
+                ReserveOutcome::LeaseExpired
+            }
             Fate::Denied { retry_at, ref denial, .. } => ReserveOutcome::ExistsDenied(Denial {
                 retry_after_ms: retry_at.ms_since(now),
                 limited_by: denial.limited_by[..1].to_vec(),
@@ -105,10 +108,12 @@ impl Model {
             let standing = limit.filter(|l| l.namespace == namespace).map(|l| l.standing);
             let refusal = match standing {
                 Some(Standing::Active) => continue,
-                Some(Standing::Decreasing | Standing::Deleting) => ReserveOutcome::LimitDecreasing {
-                    requirement,
-                    retry_after_ms: self.config.hints.decreasing_ms,
-                },
+                Some(Standing::Decreasing | Standing::Deleting | Standing::Leaving) => {
+                    ReserveOutcome::LimitDecreasing {
+                        requirement,
+                        retry_after_ms: self.config.hints.decreasing_ms,
+                    }
+                }
                 Some(Standing::Deleted) | None => ReserveOutcome::UnknownLimit { requirement },
             };
             refusals.push((key, requirement, refusal));
@@ -125,9 +130,10 @@ impl Model {
             definition.denials_in_a_row = 0;
             let kind = definition.definition.kind.clone();
             let end = now.plus_ms(hold_ms(&kind));
-            if matches!(kind, Kind::Credit(_)) {
+            let is_credit = matches!(kind, Kind::Credit(_));
+            if is_credit && !self.elsewhere.credit {
                 self.hold((namespace, id), limit, amount, end);
-            } else {
+            } else if !is_credit {
                 self.reservations.push(Reservation { limit, amount, end, unsettled: Some((namespace, id)) });
             }
             parts.push(Held { limit, amount, kind, end });

@@ -23,6 +23,8 @@ pub struct Profile {
     /// How often no time passes between two steps.
     pub standstill_percent: u64,
     pub start: u64,
+    /// Whether something is kept elsewhere now and then.
+    pub is_composed: bool,
 }
 
 impl Profile {
@@ -59,6 +61,7 @@ impl Profile {
                 5..8 => UnixMs::MAX.get() - 60_000,
                 _ => 1_750_000_000_000 + random.below(1_000_000),
             },
+            is_composed: random.chance(35),
         }
     }
 

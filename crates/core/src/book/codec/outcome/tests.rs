@@ -95,6 +95,7 @@ fn outcomes(n: &mut Numbers) -> Vec<Outcome> {
         Outcome::Complete(_) => of_each(completes(n), Outcome::Complete),
         Outcome::Write(_) => of_each(writes(n), Outcome::Write),
         Outcome::Ticked => [Outcome::Ticked],
+        Outcome::Kept => [Outcome::Kept],
     ]
 }
 
@@ -453,7 +454,7 @@ fn what_is_no_outcome_is_refused_by_what_is_wrong_with_it() {
     for (bytes, why) in [
         (&[][..], "it ends too early"),
         (&[0], "its tag is unknown"),
-        (&[7], "its tag is unknown"),
+        (&[8], "its tag is unknown"),
         (&[1, 4], "what became of its namespace is unknown"),
         (&[2, 8], "what became of its limit is unknown"),
         (&[2, 1, 6], "what is wrong with its definition is unknown"),

@@ -1,0 +1,46 @@
+use super::*;
+
+/// A log that was written once can be read for ever. A new command is a new line; no line ever changes.
+#[test]
+fn the_bytes_of_a_command_never_change() {
+    let namespace = NamespaceId(0x0102);
+    let (lease, wall) = (LeaseId::from_parts(UnixMs::new(3), 4), UnixMs::new(5));
+    let name = NamespaceName::new("team").unwrap();
+    let key = LimitKey::new("rpm").unwrap();
+    let parts = [
+        Part { limit: LimitRef::Id(LimitId(6)), amount: 7 },
+        Part { limit: LimitRef::Key(key.clone()), amount: 8 },
+    ];
+    let elsewhere = Elsewhere { limits: true, credit: false };
+    let lease_bytes = "0201040000000000000000000300000000000500000000000000";
+    for (command, hex) in [
+        (Command::OpenNamespace(&name), "01040000007465616d".to_owned()),
+        (
+            Command::DeleteLimit(DeleteLimit { namespace, key: &key, expected_revision: Some(9) }),
+            "0302010109000000000000000300000072706d".to_owned(),
+        ),
+        (
+            Command::Reserve(Reserve { namespace, lease, wall, requirements: &parts }),
+            format!(
+                "04{lease_bytes}{}",
+                "0200000001060000000700000000000000020300000072706d0800000000000000"
+            ),
+        ),
+        (
+            Command::Complete(Complete { namespace, lease, wall, actuals: &parts[..1] }),
+            format!("05{lease_bytes}{}", "0100000001060000000700000000000000"),
+        ),
+        (Command::Tick, "06".to_owned()),
+        (Command::Release(Release { namespace, lease, wall }), format!("08{lease_bytes}")),
+        (
+            Command::DropLimit(DropLimit { namespace, key: &key, revision: 9 }),
+            "09020109000000000000000300000072706d".to_owned(),
+        ),
+        (Command::Keep(elsewhere), "0a0100".to_owned()),
+    ] {
+        let mut bytes = Vec::new();
+        command.encode(&mut bytes);
+        let found: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(found, hex, "{command:?}");
+    }
+}
