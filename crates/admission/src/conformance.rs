@@ -38,9 +38,28 @@ pub trait Harness: Send + Sync {
     }
 }
 
-/// Makes a test of every case. `$harness` is an async function that gives a fresh [`Harness`].
+/// Makes a test of every case. `$harness` is an async function that gives a fresh [`Harness`]. Where only limits, or
+/// only credit, is what a crate is about, [`conformance_of_limits!`](crate::conformance_of_limits) and
+/// [`conformance_of_credit!`](crate::conformance_of_credit) are the cases about that.
 #[macro_export]
 macro_rules! conformance {
+    ($harness:path) => {
+        $crate::conformance_of_limits!($harness);
+        $crate::conformance_of_credit!($harness);
+    };
+    ($harness:path: $($case:ident),* $(,)?) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $case() {
+            let harness = $harness().await;
+            $crate::conformance::$case(&harness).await;
+            $crate::conformance::Harness::finish(&harness).await;
+        }
+    )*};
+}
+
+/// Makes a test of every case about rolling and concurrency limits and their leases.
+#[macro_export]
+macro_rules! conformance_of_limits {
     ($harness:path) => {
         $crate::conformance!($harness:
             everything_is_taken_together,
@@ -74,6 +93,15 @@ macro_rules! conformance {
             a_limit_in_use_is_deleted_when_it_is_free,
             a_limit_keeps_its_kind,
             a_change_for_another_revision_is_refused,
+        );
+    };
+}
+
+/// Makes a test of every case about writes, credit and what leases hold of it, with limits beside them.
+#[macro_export]
+macro_rules! conformance_of_credit {
+    ($harness:path) => {
+        $crate::conformance!($harness:
             a_write_is_applied_once_and_its_retry_gets_the_same_answer,
             copies_of_a_write_at_once_are_one_write,
             a_gap_in_the_numbers_is_refused,
@@ -104,12 +132,4 @@ macro_rules! conformance {
             holds_settlements_and_releases_are_in_the_history,
         );
     };
-    ($harness:path: $($case:ident),* $(,)?) => {$(
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn $case() {
-            let harness = $harness().await;
-            $crate::conformance::$case(&harness).await;
-            $crate::conformance::Harness::finish(&harness).await;
-        }
-    )*};
 }

@@ -14,6 +14,7 @@ use crate::backend::{
 };
 use crate::ledger::{Audit, EntryPage, LedgerError, PAGE_MAX, WriteAnswer, WriteRequest};
 use crate::names::Names;
+use crate::registry::Copies;
 use crate::submitter::Direction;
 use crate::work::{Change, Done, Work, mixed_up};
 
@@ -51,6 +52,16 @@ pub trait Keeper: Send + Sync + 'static {
         is_changed: bool,
     ) -> impl Future<Output = Result<(), BackendError>> + Send;
 
+    /// See [`Book::limits_version`]. Asked with every lease of a backend whose limits are kept elsewhere.
+    fn limits_version(&self) -> u64 {
+        self.look(Book::limits_version)
+    }
+
+    /// Whether it is for this process to look after what nobody asks for. Of those that keep one Book, one does.
+    fn is_in_charge(&self) -> bool {
+        true
+    }
+
     /// How it is doing.
     fn stats(&self) -> Stats;
 
@@ -64,12 +75,19 @@ pub trait Keeper: Send + Sync + 'static {
     fn shut_down(self: &Arc<Self>) -> impl Future<Output = ()> + Send;
 }
 
-/// A backend that has a Book.
-pub struct BookBackend<K>(Arc<Inner<K>>);
+/// A backend that has a Book. A copy of it has the same Book.
+pub struct BookBackend<K>(pub(crate) Arc<Inner<K>>);
 
-struct Inner<K> {
-    keeper: Arc<K>,
+impl<K> Clone for BookBackend<K> {
+    fn clone(&self) -> BookBackend<K> {
+        BookBackend(Arc::clone(&self.0))
+    }
+}
+
+pub(crate) struct Inner<K> {
+    pub(crate) keeper: Arc<K>,
     names: Names,
+    pub(crate) copies: Copies,
     /// One change of limits at a time: whoever keeps them elsewhere too is to see them in order.
     changing: tokio::sync::Mutex<()>,
 }
@@ -77,8 +95,12 @@ struct Inner<K> {
 impl<K: Keeper> BookBackend<K> {
     /// A backend that has this Book.
     pub fn new(keeper: Arc<K>) -> BookBackend<K> {
-        let inner = Inner { keeper, names: Names::default(), changing: tokio::sync::Mutex::new(()) };
-        BookBackend(Arc::new(inner))
+        BookBackend(Arc::new(Inner {
+            keeper,
+            names: Names::default(),
+            copies: Copies::default(),
+            changing: tokio::sync::Mutex::new(()),
+        }))
     }
 
     /// Changes a limit in a task of its own: what is in force is to be kept too, even if the caller goes away in
@@ -94,7 +116,10 @@ impl<K: Keeper> BookBackend<K> {
     }
 
     /// Reads the Book as of now.
-    async fn read<T>(&self, read: impl FnOnce(&Book, UnixMs) -> T + Send) -> Result<T, BackendError> {
+    pub(crate) async fn read<T>(
+        &self,
+        read: impl FnOnce(&Book, UnixMs) -> T + Send,
+    ) -> Result<T, BackendError> {
         let now = self.0.keeper.fresh().await?;
         Ok(self.0.keeper.look(|book| read(book, now)))
     }
@@ -116,12 +141,15 @@ impl<K: Keeper> BookBackend<K> {
 
 impl<K: Keeper> Inner<K> {
     /// The number of a namespace, if it has one.
-    fn namespace(&self, name: &NamespaceName) -> Option<NamespaceId> {
+    pub(crate) fn namespace(&self, name: &NamespaceName) -> Option<NamespaceId> {
         self.names.namespace(name).or_else(|| self.keeper.look(|book| book.namespace(name)))
     }
 
     /// Makes sure that a namespace which is not known here is not known at all: another node may just have opened it.
-    async fn know<'a>(&self, names: impl Iterator<Item = &'a NamespaceName>) -> Result<(), BackendError> {
+    pub(crate) async fn know<'a>(
+        &self,
+        names: impl Iterator<Item = &'a NamespaceName>,
+    ) -> Result<(), BackendError> {
         let mut unknown = names.filter(|name| self.namespace(name).is_none());
         match unknown.next() {
             Some(_) => self.keeper.fresh().await.map(|_| ()),
@@ -164,7 +192,7 @@ impl<K: Keeper> Inner<K> {
         }
     }
 
-    async fn submit_one(&self, work: Work) -> Result<Done, BackendError> {
+    pub(crate) async fn submit_one(&self, work: Work) -> Result<Done, BackendError> {
         let done = self.keeper.submit(vec![work], Direction::GivesBack).await?;
         done.into_iter().next().ok_or_else(mixed_up)
     }
@@ -176,7 +204,7 @@ impl<K: Keeper> Inner<K> {
         }
         match self.submit_one(Work::Open(name.clone())).await? {
             Done::Namespace(id) => id.ok_or(LimitError::TooMany),
-            Done::Reserve(_) | Done::Complete(_) | Done::Limit(_) | Done::Write(_) => Err(mixed_up().into()),
+            _ => Err(mixed_up().into()),
         }
     }
 
@@ -195,12 +223,8 @@ impl<K: Keeper> Inner<K> {
             }
         };
         let key = change.key().clone();
-        let changed = match self.submit_one(Work::Change { namespace, change, expected_revision }).await? {
-            Done::Limit(changed) => changed,
-            Done::Reserve(_) | Done::Complete(_) | Done::Namespace(_) | Done::Write(_) => {
-                Err(mixed_up().into())
-            }
-        };
+        let work = Work::Change { namespace, change, expected_revision };
+        let changed = self.submit_one(work).await?.into_limit();
         self.learn(&name, [&key]);
         self.keeper.limits_changed(&name, changed.is_ok()).await?;
         changed
@@ -213,12 +237,7 @@ impl<K: Keeper> Inner<K> {
             true => None,
             false => Some(self.changing.lock().await),
         };
-        let answer = match self.submit_one(Work::Write(write)).await? {
-            Done::Write(answer) => answer,
-            Done::Reserve(_) | Done::Complete(_) | Done::Namespace(_) | Done::Limit(_) => {
-                return Err(mixed_up());
-            }
-        };
+        let answer = self.submit_one(Work::Write(write)).await?.into_write()?;
         // A retry says so too, in case the first attempt could not.
         if matches!(answer, WriteAnswer::Committed(_)) && !keys.is_empty() {
             self.learn(&name, &keys);
@@ -228,13 +247,17 @@ impl<K: Keeper> Inner<K> {
     }
 }
 
-fn vault(book: &Book, namespace: &NamespaceName, vault: &VaultName) -> Result<VaultId, LedgerError> {
+pub(crate) fn vault(
+    book: &Book,
+    namespace: &NamespaceName,
+    vault: &VaultName,
+) -> Result<VaultId, LedgerError> {
     let namespace = book.namespace(namespace).ok_or(LedgerError::NamespaceNotFound)?;
     book.vault(namespace, vault).ok_or(LedgerError::VaultNotFound)
 }
 
 /// The limits that operations change.
-fn limit_keys(operations: &[Operation]) -> Vec<LimitKey> {
+pub(crate) fn limit_keys(operations: &[Operation]) -> Vec<LimitKey> {
     let key = |operation: &Operation| match operation {
         Operation::PutLimit { definition, .. } => Some(definition.key.clone()),
         Operation::DeleteLimit { key, .. } => Some(key.clone()),
@@ -262,11 +285,7 @@ impl<K: Keeper> Backend for BookBackend<K> {
                 Work::Reserve { namespace, lease: request.lease, parts, requirements: request.requirements }
             });
             let work = work.collect();
-            let answers = self.0.submit(work, Direction::Takes, |done| match done {
-                Done::Reserve(answer) => answer,
-                Done::Complete(_) | Done::Namespace(_) | Done::Limit(_) | Done::Write(_) => Err(mixed_up()),
-            });
-            answers.await
+            self.0.submit(work, Direction::Takes, Done::into_reserve).await
         })
     }
 
@@ -284,11 +303,7 @@ impl<K: Keeper> Backend for BookBackend<K> {
                 Work::Complete { namespace, lease: request.lease, parts, actuals: request.actuals }
             });
             let work = work.collect();
-            let answers = self.0.submit(work, Direction::GivesBack, |done| match done {
-                Done::Complete(answer) => answer,
-                Done::Reserve(_) | Done::Namespace(_) | Done::Limit(_) | Done::Write(_) => Err(mixed_up()),
-            });
-            answers.await
+            self.0.submit(work, Direction::GivesBack, Done::into_complete).await
         })
     }
 

@@ -5,8 +5,11 @@
 
 mod answer;
 mod backend;
+mod book_credits;
+mod book_limits;
 mod clock;
 mod cluster;
+mod composed;
 #[cfg(feature = "conformance")]
 #[allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
 pub mod conformance;
@@ -19,12 +22,16 @@ mod limits;
 mod limits_file;
 mod local;
 mod names;
+mod registry;
 mod submitter;
 mod work;
 
 pub use backend::*;
+pub use book_credits::BookCredits;
+pub use book_limits::BookLimits;
 pub use clock::{Clock, LogTime, MachineTime, ManualClock, Moment, SystemClock, TimeSource};
 pub use cluster::*;
+pub use composed::Composed;
 pub use credits::*;
 pub use document::LimitDocument;
 pub use history::{Sums, entry_view};

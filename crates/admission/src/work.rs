@@ -1,8 +1,8 @@
 //! What a Book is asked, and what it answered, in the words of those who ask.
 
 use earmark_core::{
-    Book, Command, Complete, Definition, DeleteLimit, LeaseId, LimitKey, NamespaceId, NamespaceName,
-    NamespaceOutcome, Outcome, Part, PutLimit, Reserve, UnixMs, Write, WriteOutcome,
+    Book, Command, Complete, Definition, DeleteLimit, DropLimit, Elsewhere, LeaseId, LimitKey, NamespaceId,
+    NamespaceName, NamespaceOutcome, Outcome, Part, PutLimit, Release, Reserve, UnixMs, Write, WriteOutcome,
 };
 
 use crate::answer;
@@ -34,6 +34,24 @@ pub enum Work {
         /// What the caller said.
         actuals: Vec<Amount>,
     },
+    /// Gives back all that a lease has taken.
+    Release {
+        /// Where the lease lives; none if nobody has opened that namespace.
+        namespace: Option<NamespaceId>,
+        /// The attempt.
+        lease: LeaseId,
+    },
+    /// Forgets a deleted limit that is gone from where it was enforced.
+    Drop {
+        /// Where it lives.
+        namespace: NamespaceId,
+        /// Its name.
+        key: LimitKey,
+        /// The revision it got when it was deleted.
+        revision: u64,
+    },
+    /// Says what is kept elsewhere.
+    Keep(Elsewhere),
     /// Makes a namespace known.
     Open(NamespaceName),
     /// Changes a limit.
@@ -79,7 +97,16 @@ impl Work {
             Work::Complete { namespace: Some(namespace), lease, parts, .. } => {
                 Command::Complete(Complete { namespace: *namespace, lease: *lease, wall, actuals: parts })
             }
-            Work::Reserve { namespace: None, .. } | Work::Complete { namespace: None, .. } => Command::Tick,
+            Work::Release { namespace: Some(namespace), lease } => {
+                Command::Release(Release { namespace: *namespace, lease: *lease, wall })
+            }
+            Work::Reserve { namespace: None, .. }
+            | Work::Complete { namespace: None, .. }
+            | Work::Release { namespace: None, .. } => Command::Tick,
+            Work::Drop { namespace, key, revision } => {
+                Command::DropLimit(DropLimit { namespace: *namespace, key, revision: *revision })
+            }
+            Work::Keep(elsewhere) => Command::Keep(*elsewhere),
             Work::Open(name) => Command::OpenNamespace(name),
             Work::Change { namespace, change, expected_revision } => {
                 let (namespace, expected_revision) = (*namespace, *expected_revision);
@@ -109,7 +136,10 @@ impl Work {
             (Work::Complete { actuals, .. }, Outcome::Complete(outcome)) => {
                 Done::Complete(answer::complete(actuals, outcome))
             }
-            (Work::Complete { .. }, _) => Done::Complete(Ok(CompleteAnswer {
+            (Work::Release { .. }, Outcome::Complete(outcome)) => {
+                Done::Complete(answer::complete(&[], outcome))
+            }
+            (Work::Complete { .. } | Work::Release { .. }, _) => Done::Complete(Ok(CompleteAnswer {
                 message: Some("namespace: no such namespace".into()),
                 ..CompleteAnswer::default()
             })),
@@ -117,14 +147,19 @@ impl Work {
                 NamespaceOutcome::Exists(id) | NamespaceOutcome::Opened(id) => Some(id),
                 NamespaceOutcome::TooMany => None,
             }),
-            (Work::Change { .. }, Outcome::Limit(outcome)) => Done::Limit(answer::limit(outcome)),
+            (Work::Keep(_), Outcome::Kept) => Done::Kept,
+            (Work::Change { .. } | Work::Drop { .. }, Outcome::Limit(outcome)) => {
+                Done::Limit(answer::limit(outcome))
+            }
             (Work::Write(_), Outcome::Write(outcome)) => Done::Write(match outcome {
                 WriteOutcome::Committed(receipt) | WriteOutcome::Exists(receipt) => {
                     WriteAnswer::Committed(receipt)
                 }
                 WriteOutcome::Refused(error) => WriteAnswer::Refused(error),
             }),
-            (Work::Open(_) | Work::Change { .. } | Work::Write(_), _) => Done::Limit(Err(mixed_up().into())),
+            (Work::Open(_) | Work::Change { .. } | Work::Drop { .. } | Work::Keep(_) | Work::Write(_), _) => {
+                Done::Limit(Err(mixed_up().into()))
+            }
         }
     }
 }
@@ -132,16 +167,36 @@ impl Work {
 /// The answer to one command.
 #[derive(Clone, Debug)]
 pub enum Done {
+    /// What is kept elsewhere is noted.
+    Kept,
     /// To a reserve.
     Reserve(Result<ReserveAnswer, BackendError>),
-    /// To a complete.
+    /// To a complete or a release.
     Complete(Result<CompleteAnswer, BackendError>),
     /// The number of a namespace; none if there are as many as there can be.
     Namespace(Option<NamespaceId>),
-    /// To a change of a limit.
+    /// To a change of a limit, or to its end.
     Limit(Result<LimitChange, LimitError>),
     /// To a transaction.
     Write(WriteAnswer),
+}
+
+impl Done {
+    pub(crate) fn into_reserve(self) -> Result<ReserveAnswer, BackendError> {
+        if let Done::Reserve(answer) = self { answer } else { Err(mixed_up()) }
+    }
+
+    pub(crate) fn into_complete(self) -> Result<CompleteAnswer, BackendError> {
+        if let Done::Complete(answer) = self { answer } else { Err(mixed_up()) }
+    }
+
+    pub(crate) fn into_limit(self) -> Result<LimitChange, LimitError> {
+        if let Done::Limit(answer) = self { answer } else { Err(mixed_up().into()) }
+    }
+
+    pub(crate) fn into_write(self) -> Result<WriteAnswer, BackendError> {
+        if let Done::Write(answer) = self { Ok(answer) } else { Err(mixed_up()) }
+    }
 }
 
 pub(crate) fn mixed_up() -> BackendError {

@@ -30,7 +30,7 @@ async fn open(path: &Path) -> Result<LocalBook, LimitsFileError> {
 }
 
 async fn capacities(book: &LocalBook) -> Vec<u64> {
-    let limits = book.limits(namespace()).await.expect("a backend that answers");
+    let limits = Backend::limits(book, namespace()).await.expect("a backend that answers");
     limits.into_iter().map(|limit| limit.definition.capacity).collect()
 }
 
@@ -61,7 +61,8 @@ async fn a_credit_limit_survives_a_restart_with_its_terms() {
     let file = r#"{"limits":[{"key":"usd","kind":"credit","timeout_seconds":60,"vault":"eu","account":"acme","asset":"usd","revenue":"shop"}]}"#;
     std::fs::write(&path, file).expect("a file");
     let read = async || {
-        let limits = open(&path).await.expect("a good file").limits(namespace()).await;
+        let book = open(&path).await.expect("a good file");
+        let limits = Backend::limits(&book, namespace()).await;
         limits.expect("a backend that answers").remove(0).definition
     };
     let definition = read().await;

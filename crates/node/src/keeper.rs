@@ -44,7 +44,7 @@ fn events(work: &Work) -> usize {
             };
             (parts.iter().map(named).sum::<usize>() / EVENT_BYTES).saturating_add(1)
         }
-        Work::Open(_) | Work::Change { .. } => 1,
+        Work::Release { .. } | Work::Open(_) | Work::Change { .. } | Work::Drop { .. } | Work::Keep(_) => 1,
     }
 }
 
@@ -103,6 +103,10 @@ impl Keeper for NodeKeeper {
 
     async fn limits_changed(self: &Arc<Self>, _: &NamespaceName, _: bool) -> Result<(), BackendError> {
         Ok(())
+    }
+
+    fn is_in_charge(&self) -> bool {
+        self.proposer.is_leader()
     }
 
     fn stats(&self) -> Stats {

@@ -1,0 +1,172 @@
+//! Credit that a Book keeps while limits are enforced elsewhere.
+
+use std::sync::Arc;
+
+use earmark_core::{BalanceInfo, ClientId, Definition, LeaseId, LeaseState, NamespaceName, Usage, VaultName};
+
+use crate::backend::{
+    AccountPath, Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, Refusal,
+    ReserveAnswer, ReserveRequest,
+};
+use crate::book_limits::GONE;
+use crate::credits::{Credits, HoldAnswer, HoldRequest, HoldState, SettleAnswer, SettleRequest};
+use crate::keeper::{BookBackend, Keeper};
+use crate::ledger::{Audit, EntryPage, LedgerError, WriteAnswer, WriteRequest};
+
+/// The credit of a Book that does not enforce limits; see [`BookBackend::keep`]. The Book knows of a lease only what it
+/// holds of credit, as a lease of its own under the same id: a hold is a reserve, and a settlement a complete.
+pub struct BookCredits<K>(BookBackend<K>);
+
+impl<K: Keeper> BookCredits<K> {
+    /// The credit of this Book.
+    pub fn new(book: BookBackend<K>) -> BookCredits<K> {
+        BookCredits(book)
+    }
+
+    fn held(&self, lease: LeaseId, answer: ReserveAnswer) -> Result<HoldAnswer, BackendError> {
+        let failed = |why: String| Err(BackendError::Failed(why));
+        match answer {
+            ReserveAnswer::Allowed { .. } => Ok(HoldAnswer::Held),
+            ReserveAnswer::Refused(Refusal::InsufficientCredit { key, why, .. }) => {
+                Ok(HoldAnswer::Refused { key, why })
+            }
+            ReserveAnswer::Refused(Refusal::LeaseExpired) => Ok(HoldAnswer::Ended),
+            // The limits have let it pass, so it was in time once: whatever it held here has ended and is forgotten.
+            ReserveAnswer::Refused(Refusal::InvalidRequest { .. }) if self.is_forgotten(lease) => {
+                Ok(HoldAnswer::Ended)
+            }
+            ReserveAnswer::Refused(Refusal::InvalidRequest { message }) => failed(message),
+            ReserveAnswer::Refused(Refusal::UnknownLimitKey(key) | Refusal::LimitDecreasing { key, .. }) => {
+                failed(format!("the limit {key} was deleted while credit was held for it"))
+            }
+            ReserveAnswer::Denied { .. } => failed("the limits of a hold are not of kind credit".into()),
+        }
+    }
+
+    fn is_forgotten(&self, lease: LeaseId) -> bool {
+        self.0.0.keeper.look(|book| lease.time() < book.forgotten_before())
+    }
+
+    /// The actuals of a settlement: where it is a release, what is not said costs nothing.
+    async fn actuals(&self, request: &SettleRequest) -> Result<Vec<Amount>, BackendError> {
+        let mut actuals = request.actuals.clone();
+        if request.is_release
+            && let Some(view) = self.0.lease(request.namespace.clone(), request.lease).await?
+        {
+            let is_said = |held: &Amount| request.actuals.iter().any(|actual| actual.key == held.key);
+            let unsaid = view.requirements.into_iter().filter(|held| !is_said(held));
+            actuals.extend(unsaid.map(|held| Amount { amount: 0, ..held }));
+        }
+        Ok(actuals)
+    }
+
+    async fn settle_all(&self, requests: Vec<SettleRequest>) -> Vec<Result<SettleAnswer, BackendError>> {
+        let mut completes = Vec::with_capacity(requests.len());
+        for request in &requests {
+            let (namespace, lease) = (request.namespace.clone(), request.lease);
+            match self.actuals(request).await {
+                Ok(actuals) => completes.push(CompleteRequest { namespace, lease, job: None, actuals }),
+                Err(error) => return requests.iter().map(|_| Err(error.clone())).collect(),
+            }
+        }
+        let answers = self.0.complete(completes).await;
+        answers.into_iter().map(|answer| answer.map(settled)).collect()
+    }
+}
+
+fn settled(answer: CompleteAnswer) -> SettleAnswer {
+    SettleAnswer {
+        is_known: answer.reconciled,
+        ignored: answer.ignored,
+        paid: answer.credit_paid,
+        debt: answer.credit_debt,
+        uncollected: answer.credit_uncollected,
+    }
+}
+
+impl<K: Keeper> Credits for BookCredits<K> {
+    fn hold(&self, requests: Vec<HoldRequest>) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
+        Box::pin(async move {
+            let leases: Vec<LeaseId> = requests.iter().map(|request| request.lease).collect();
+            let requests = requests.into_iter().map(|HoldRequest { namespace, lease, holds }| {
+                let amount = |part: &crate::credits::HoldPart| Amount {
+                    key: part.limit.key.clone(),
+                    amount: part.amount,
+                };
+                let requirements = holds.iter().map(amount).collect();
+                ReserveRequest { namespace, lease, job: None, requirements }
+            });
+            let answers = self.0.reserve(requests.collect()).await;
+            let answers = leases.into_iter().zip(answers);
+            answers.map(|(lease, answer)| self.held(lease, answer?)).collect()
+        })
+    }
+
+    fn settle(&self, requests: Vec<SettleRequest>) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
+        Box::pin(self.settle_all(requests))
+    }
+
+    fn holds(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<HoldState, BackendError>> {
+        let read = self.0.read(move |book, now| {
+            let Some(id) = book.namespace(&namespace) else { return HoldState::Unknown };
+            if let Some(denial) = book.credit_denial(now, id, lease)
+                && let Some(key) = book.key(denial.limit)
+            {
+                return HoldState::Refused { key: key.clone(), why: denial.why };
+            }
+            match book.lease(now, id, lease).map(|lease| lease.state) {
+                None => HoldState::Unknown,
+                Some(LeaseState::Live) => HoldState::Held,
+                Some(LeaseState::Expired | LeaseState::Completed | LeaseState::Denied) => HoldState::Ended,
+            }
+        });
+        Box::pin(read)
+    }
+
+    fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+        Backend::write(&self.0, request)
+    }
+
+    fn client_state(
+        &self,
+        namespace: NamespaceName,
+        vault: VaultName,
+        client: ClientId,
+    ) -> Answer<'_, Result<u64, LedgerError>> {
+        Backend::client_state(&self.0, namespace, Some(vault), client)
+    }
+
+    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>> {
+        Backend::balances(&self.0, account)
+    }
+
+    fn usage(
+        &self,
+        namespace: NamespaceName,
+        limit: Arc<Definition>,
+    ) -> Answer<'_, Result<Usage, BackendError>> {
+        let key = limit.key.clone();
+        Box::pin(async move { Ok(Backend::usage(&self.0, namespace, key).await?.unwrap_or(GONE)) })
+    }
+
+    fn entries(
+        &self,
+        account: AccountPath,
+        after: u64,
+        page_size: usize,
+    ) -> Answer<'_, Result<EntryPage, LedgerError>> {
+        Backend::entries(&self.0, account, after, page_size)
+    }
+
+    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {
+        Backend::audit(&self.0, namespace, vault)
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        Backend::ready(&self.0)
+    }
+
+    fn shut_down(&self) -> Answer<'_, ()> {
+        Backend::shut_down(&self.0)
+    }
+}

@@ -1,0 +1,124 @@
+//! Limits that a Book enforces while credit is kept elsewhere.
+
+use std::sync::Arc;
+
+use earmark_core::{LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, Usage};
+
+use crate::backend::{
+    Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, LeaseView, ReserveAnswer, ReserveRequest,
+    Stats,
+};
+use crate::keeper::{BookBackend, Keeper};
+use crate::limits::{LimitStanding, Limits, LimitsComplete, LimitsReserve};
+use crate::work::Work;
+
+/// The limits of a Book that leaves credit alone; see [`BookBackend::keep`].
+pub struct BookLimits<K>(BookBackend<K>);
+
+impl<K: Keeper> BookLimits<K> {
+    /// The limits of this Book.
+    pub fn new(book: BookBackend<K>) -> BookLimits<K> {
+        BookLimits(book)
+    }
+}
+
+fn standing(limit: Option<LimitInfo>) -> LimitStanding {
+    match limit.map(|limit| limit.status) {
+        Some(LimitStatus::Active) => LimitStanding::InForce,
+        Some(LimitStatus::Decreasing { .. }) => LimitStanding::Decreasing,
+        Some(LimitStatus::Deleted) | None => LimitStanding::Gone,
+    }
+}
+
+impl<K: Keeper> Limits for BookLimits<K> {
+    fn reserve(&self, requests: Vec<LimitsReserve>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
+        let requests = requests.into_iter().map(|request| {
+            let LimitsReserve { namespace, lease, requirements } = request;
+            ReserveRequest { namespace, lease, job: None, requirements }
+        });
+        self.0.reserve(requests.collect())
+    }
+
+    fn complete(
+        &self,
+        requests: Vec<LimitsComplete>,
+    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+        let requests = requests.into_iter().map(|request| {
+            let LimitsComplete { namespace, lease, actuals } = request;
+            CompleteRequest { namespace, lease, job: None, actuals }
+        });
+        self.0.complete(requests.collect())
+    }
+
+    fn release(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<(), BackendError>> {
+        Box::pin(async move { self.0.release(&namespace, lease).await.map(drop) })
+    }
+
+    fn changed(
+        &self,
+        namespace: NamespaceName,
+        key: LimitKey,
+    ) -> Answer<'_, Result<LimitStanding, BackendError>> {
+        Box::pin(async move { Ok(standing(self.0.limit(namespace, key).await?)) })
+    }
+
+    fn standing(
+        &self,
+        namespace: NamespaceName,
+        limits: Vec<Arc<LimitInfo>>,
+    ) -> Answer<'_, Result<Vec<LimitStanding>, BackendError>> {
+        let read = self.0.read(move |book, now| {
+            let find = |limit: &LimitInfo| {
+                book.limit(now, book.resolve(book.namespace(&namespace)?, &limit.definition.key)?)
+            };
+            limits.iter().map(|limit| standing(find(limit))).collect()
+        });
+        Box::pin(read)
+    }
+
+    fn usage(
+        &self,
+        namespace: NamespaceName,
+        limit: Arc<LimitInfo>,
+    ) -> Answer<'_, Result<Usage, BackendError>> {
+        let key = limit.definition.key.clone();
+        Box::pin(async move { Ok(self.0.usage(namespace, key).await?.unwrap_or(GONE)) })
+    }
+
+    fn lease(
+        &self,
+        namespace: NamespaceName,
+        lease: LeaseId,
+    ) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
+        Backend::lease(&self.0, namespace, lease)
+    }
+
+    fn stats(&self) -> Stats {
+        Stats { limits: 0, decreasing_limits: 0, ..Backend::stats(&self.0) }
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        Backend::ready(&self.0)
+    }
+
+    fn shut_down(&self) -> Answer<'_, ()> {
+        Backend::shut_down(&self.0)
+    }
+}
+
+/// What is left of a limit that went while it was asked for.
+pub(crate) const GONE: Usage =
+    Usage { capacity: 0, reserved: 0, available: 0, debt: 0, status: LimitStatus::Deleted };
+
+impl<K: Keeper> BookBackend<K> {
+    /// Gives back all that a lease has taken.
+    pub(crate) async fn release(
+        &self,
+        namespace: &NamespaceName,
+        lease: LeaseId,
+    ) -> Result<CompleteAnswer, BackendError> {
+        self.0.know([namespace].into_iter()).await?;
+        let namespace = self.0.namespace(namespace);
+        self.0.submit_one(Work::Release { namespace, lease }).await?.into_complete()
+    }
+}

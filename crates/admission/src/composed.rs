@@ -1,0 +1,322 @@
+//! A backend of parts: a Book as the registry, limits that are enforced here or elsewhere, and credit that is kept here
+//! or elsewhere.
+//!
+//! No command spans two of them, so it works in steps that are each atomic and can be repeated. A reserve takes the
+//! limits first, which register its lease, and then holds credit. What it answers, its retry answers too, whatever came
+//! between two steps: a crash, another copy of it, or the complete of its own lease.
+
+mod complete;
+mod creditless;
+mod limits;
+mod reserve;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::Poll;
+use std::time::Duration;
+
+use earmark_core::{
+    BalanceInfo, ClientId, Elsewhere, InvalidWrite, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage,
+    VaultName, WriteError,
+};
+
+use crate::backend::{
+    AccountPath, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
+    LeaseView, LimitChange, LimitError, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
+};
+use crate::credits::Credits;
+use crate::keeper::{BookBackend, Keeper, limit_keys};
+use crate::ledger::{Audit, EntryPage, LedgerError, WriteAnswer, WriteRequest};
+use crate::limits::Limits;
+use creditless::Creditless;
+
+/// How often somebody looks whether a deleted limit is gone.
+const TEND: Duration = Duration::from_secs(1);
+
+/// A backend of parts.
+pub struct Composed<K>(Arc<Parts<K>>);
+
+struct Parts<K> {
+    registry: BookBackend<K>,
+    limits: Arc<dyn Limits>,
+    credits: Arc<dyn Credits>,
+    elsewhere: Elsewhere,
+    /// Whether the registry has noted what is kept elsewhere.
+    is_kept: AtomicBool,
+    is_stopped: AtomicBool,
+    creditless: Creditless,
+}
+
+impl<K: Keeper> Composed<K> {
+    /// A backend of these parts. `elsewhere` says which of them are not the Book of the registry. Needs a tokio
+    /// runtime.
+    pub fn new(
+        registry: BookBackend<K>,
+        limits: Arc<dyn Limits>,
+        credits: Arc<dyn Credits>,
+        elsewhere: Elsewhere,
+    ) -> Composed<K> {
+        let parts = Arc::new(Parts {
+            registry,
+            limits,
+            credits,
+            elsewhere,
+            is_kept: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
+            creditless: Creditless::default(),
+        });
+        tokio::spawn(tend(Arc::downgrade(&parts)));
+        Composed(parts)
+    }
+
+    /// Makes sure that the registry knows what is kept elsewhere.
+    ///
+    /// # Errors
+    /// When it cannot note it now, or is the registry of other parts.
+    pub async fn start(&self) -> Result<(), BackendError> {
+        self.0.kept().await
+    }
+
+    /// Carries steps out to their end, also if whoever asked goes away in between.
+    async fn finish<T: Send + 'static>(
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, BackendError> {
+        tokio::spawn(work).await.map_err(|error| BackendError::Failed(error.to_string()))
+    }
+}
+
+/// Looks after what nobody asks for, as long as there is somebody to ask.
+async fn tend<K: Keeper>(parts: Weak<Parts<K>>) {
+    let mut seen = None;
+    loop {
+        tokio::time::sleep(TEND).await;
+        let Some(parts) = parts.upgrade().filter(|parts| !parts.is_stopped.load(Ordering::Relaxed)) else {
+            return;
+        };
+        if parts.kept().await.is_ok() && parts.elsewhere.limits {
+            seen = parts.drop_what_is_gone(seen).await;
+        }
+    }
+}
+
+/// Waits for all of them at once. The answers are in their order.
+async fn all<T: Send>(mut waiting: Vec<Answer<'_, T>>) -> Vec<T> {
+    let mut done: Vec<Option<T>> = waiting.iter().map(|_| None).collect();
+    std::future::poll_fn(|context| {
+        for (answer, place) in waiting.iter_mut().zip(&mut done) {
+            if place.is_none()
+                && let Poll::Ready(answer) = Pin::new(answer).poll(context)
+            {
+                *place = Some(answer);
+            }
+        }
+        if done.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    done.into_iter().flatten().collect()
+}
+
+impl<K: Keeper> Parts<K> {
+    /// Before anything is asked of the registry, it must know what to leave alone.
+    async fn kept(&self) -> Result<(), BackendError> {
+        if !self.is_kept.load(Ordering::Acquire) {
+            self.registry.keep(self.elsewhere).await?;
+            self.is_kept.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Applies a transaction of a namespace, and has the limits that it changed brought in line. A retry does so too,
+    /// in case the first attempt could not.
+    async fn write_namespace(&self, request: WriteRequest) -> Result<WriteAnswer, BackendError> {
+        self.kept().await?;
+        let (namespace, keys) = (request.namespace.clone(), limit_keys(&request.operations));
+        for key in &keys {
+            self.make_room(&namespace, key).await?;
+        }
+        let answer = self.registry.write(request).await?;
+        if matches!(answer, WriteAnswer::Committed(_)) {
+            for key in keys {
+                self.bring_in_line(&namespace, &key).await?;
+            }
+        }
+        Ok(answer)
+    }
+
+    async fn write_vault(
+        &self,
+        request: WriteRequest,
+        vault: &VaultName,
+    ) -> Result<WriteAnswer, BackendError> {
+        match self.registry.check_vault(&request.namespace, vault).await {
+            Ok(()) => self.credits.write(request).await,
+            Err(LedgerError::NamespaceNotFound) => {
+                Ok(WriteAnswer::Refused(WriteError::Invalid(InvalidWrite::UnknownNamespace)))
+            }
+            Err(LedgerError::VaultNotFound | LedgerError::AccountNotFound) => {
+                Ok(WriteAnswer::Refused(WriteError::VaultNotFound))
+            }
+            Err(LedgerError::Backend(error)) => Err(error),
+        }
+    }
+
+    async fn check_account(&self, path: &AccountPath) -> Result<(), LedgerError> {
+        self.registry.check_vault(&path.namespace, &path.vault).await
+    }
+}
+
+impl<K: Keeper> Backend for Composed<K> {
+    fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
+        let count = requests.len();
+        // Where there is one step only, there is nothing to be lost between two.
+        if requests.iter().all(|request| self.0.has_only_limits(request)) {
+            return Box::pin(self.0.reserve(requests));
+        }
+        let parts = Arc::clone(&self.0);
+        Box::pin(async move {
+            let reserved = Composed::<K>::finish(async move { parts.reserve(requests).await }).await;
+            reserved.unwrap_or_else(|error| vec![Err(error); count])
+        })
+    }
+
+    fn complete(
+        &self,
+        requests: Vec<CompleteRequest>,
+    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+        let count = requests.len();
+        let parts = Arc::clone(&self.0);
+        Box::pin(async move {
+            let completed = Composed::<K>::finish(async move { parts.complete(requests).await }).await;
+            completed.unwrap_or_else(|error| vec![Err(error); count])
+        })
+    }
+
+    fn put_limit(&self, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+        let parts = Arc::clone(&self.0);
+        Box::pin(async move { Composed::<K>::finish(async move { parts.put_limit(request).await }).await? })
+    }
+
+    fn delete_limit(&self, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+        let parts = Arc::clone(&self.0);
+        Box::pin(
+            async move { Composed::<K>::finish(async move { parts.delete_limit(request).await }).await? },
+        )
+    }
+
+    fn limits(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<LimitInfo>, BackendError>> {
+        Box::pin(self.0.limits(namespace))
+    }
+
+    fn limit(
+        &self,
+        namespace: NamespaceName,
+        key: LimitKey,
+    ) -> Answer<'_, Result<Option<LimitInfo>, BackendError>> {
+        Box::pin(self.0.limit(namespace, key))
+    }
+
+    fn usage(
+        &self,
+        namespace: NamespaceName,
+        key: LimitKey,
+    ) -> Answer<'_, Result<Option<Usage>, BackendError>> {
+        Box::pin(self.0.usage(namespace, key))
+    }
+
+    fn lease(
+        &self,
+        namespace: NamespaceName,
+        lease: LeaseId,
+    ) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
+        self.0.limits.lease(namespace, lease)
+    }
+
+    fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+        let parts = Arc::clone(&self.0);
+        let write = async move {
+            match request.vault.clone() {
+                None => parts.write_namespace(request).await,
+                Some(vault) => parts.write_vault(request, &vault).await,
+            }
+        };
+        Box::pin(async move { Composed::<K>::finish(write).await? })
+    }
+
+    fn client_state(
+        &self,
+        namespace: NamespaceName,
+        vault: Option<VaultName>,
+        client: ClientId,
+    ) -> Answer<'_, Result<u64, LedgerError>> {
+        Box::pin(async move {
+            let Some(vault) = vault else {
+                return self.0.registry.client_state(namespace, None, client).await;
+            };
+            self.0.registry.check_vault(&namespace, &vault).await?;
+            self.0.credits.client_state(namespace, vault, client).await
+        })
+    }
+
+    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>> {
+        Box::pin(async move {
+            self.0.check_account(&account).await?;
+            self.0.credits.balances(account).await
+        })
+    }
+
+    fn entries(
+        &self,
+        account: AccountPath,
+        after: u64,
+        page_size: usize,
+    ) -> Answer<'_, Result<EntryPage, LedgerError>> {
+        Box::pin(async move {
+            self.0.check_account(&account).await?;
+            self.0.credits.entries(account, after, page_size).await
+        })
+    }
+
+    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {
+        Box::pin(async move {
+            self.0.registry.check_vault(&namespace, &vault).await?;
+            self.0.credits.audit(namespace, vault).await
+        })
+    }
+
+    fn stats(&self) -> Stats {
+        let registry = self.0.registry.stats();
+        let limits = self.0.limits.stats();
+        let decreasing_limits = registry.decreasing_limits.max(limits.decreasing_limits);
+        Stats { limits: registry.limits, decreasing_limits, ..limits }
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        let mut reasons: Vec<String> = Vec::new();
+        let mut say = |what: &str, ready: Result<(), String>| {
+            // Parts of one Book have one reason.
+            if let Err(why) = ready
+                && !reasons.iter().any(|reason| reason.ends_with(&why))
+            {
+                reasons.push(format!("{what}: {why}"));
+            }
+        };
+        say("the registry", self.0.registry.ready());
+        say("limits", self.0.limits.ready());
+        say("credit", self.0.credits.ready());
+        if reasons.is_empty() && !self.0.is_kept.load(Ordering::Acquire) {
+            reasons.push("the registry: it has not noted yet what is kept elsewhere".into());
+        }
+        if reasons.is_empty() { Ok(()) } else { Err(reasons.join("; ")) }
+    }
+
+    fn shut_down(&self) -> Answer<'_, ()> {
+        Box::pin(async {
+            self.0.is_stopped.store(true, Ordering::Relaxed);
+            self.0.limits.shut_down().await;
+            self.0.credits.shut_down().await;
+            self.0.registry.shut_down().await;
+        })
+    }
+}

@@ -1,0 +1,97 @@
+//! Completing: limits and credit each on their own, so that the outage of one does not keep the other waiting.
+
+use earmark_core::LimitKey;
+
+use super::Parts;
+use crate::backend::{BackendError, CompleteAnswer, CompleteRequest, describe_ignored};
+use crate::credits::{SettleAnswer, SettleRequest};
+use crate::keeper::Keeper;
+use crate::limits::LimitsComplete;
+
+impl<K: Keeper> Parts<K> {
+    pub(super) async fn complete(
+        &self,
+        requests: Vec<CompleteRequest>,
+    ) -> Vec<Result<CompleteAnswer, BackendError>> {
+        if let Err(error) = self.kept().await {
+            return vec![Err(error); requests.len()];
+        }
+        let mut completes = Vec::with_capacity(requests.len());
+        let mut settles = Vec::new();
+        let mut places = Vec::with_capacity(requests.len());
+        for request in &requests {
+            let (complete, settle) = self.split(request);
+            completes.push(complete);
+            places.push(settle.map(|settle| {
+                settles.push(settle);
+                settles.len().saturating_sub(1)
+            }));
+        }
+        let credit =
+            async { if settles.is_empty() { Vec::new() } else { self.credits.settle(settles).await } };
+        let (completed, settled) = tokio::join!(self.limits.complete(completes), credit);
+        (requests.iter().zip(completed).zip(places))
+            .map(|((request, completed), place)| {
+                let settled = match place {
+                    Some(place) => settled.get(place).cloned().unwrap_or_else(unanswered),
+                    // It never asked for credit, so that whatever was said of it is ignored.
+                    None => Ok(SettleAnswer::default()),
+                };
+                // Both were tried, and the retry finds what was done.
+                let (completed, settled) = (completed?, settled?);
+                Ok(self.merge(request, completed, settled))
+            })
+            .collect()
+    }
+
+    fn is_limit(&self, request: &CompleteRequest, key: &LimitKey) -> bool {
+        let limit = self.known(&request.namespace, key);
+        limit.is_some_and(|limit| limit.definition.kind.terms().is_none())
+    }
+
+    /// What the limits are told, and what credit is. A limit of kind `credit` may have been deleted since, so whatever
+    /// is no other limit is for credit.
+    fn split(&self, request: &CompleteRequest) -> (LimitsComplete, Option<SettleRequest>) {
+        let (namespace, lease) = (request.namespace.clone(), request.lease);
+        let (limits, others): (Vec<_>, Vec<_>) =
+            request.actuals.iter().cloned().partition(|actual| self.is_limit(request, &actual.key));
+        let settle = (!self.creditless.has(&namespace, lease)).then(|| SettleRequest {
+            namespace: namespace.clone(),
+            lease,
+            actuals: others,
+            is_release: false,
+        });
+        (LimitsComplete { namespace, lease, actuals: limits }, settle)
+    }
+
+    /// One answer of two, in the words of one.
+    fn merge(
+        &self,
+        request: &CompleteRequest,
+        completed: CompleteAnswer,
+        settled: SettleAnswer,
+    ) -> CompleteAnswer {
+        let reconciled = completed.reconciled || settled.is_known;
+        let is_ignored = |key: &&LimitKey| {
+            completed.ignored.contains(key)
+                || settled.ignored.contains(key)
+                || !settled.is_known && !self.is_limit(request, key)
+        };
+        let keys = request.actuals.iter().map(|actual| &actual.key);
+        let ignored: Vec<LimitKey> =
+            if reconciled { keys.filter(is_ignored).cloned().collect() } else { Vec::new() };
+        CompleteAnswer {
+            reconciled,
+            message: describe_ignored(&ignored).or(completed.message),
+            ignored,
+            credit_paid: settled.paid,
+            credit_debt: settled.debt,
+            credit_uncollected: settled.uncollected,
+            ..completed
+        }
+    }
+}
+
+fn unanswered() -> Result<SettleAnswer, BackendError> {
+    Err(BackendError::Failed("a settlement got no answer".into()))
+}

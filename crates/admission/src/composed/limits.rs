@@ -1,0 +1,177 @@
+//! Limits: what there is to be from the registry, what is in force from whoever enforces it.
+
+use std::sync::Arc;
+
+use earmark_core::{LimitInfo, LimitKey, LimitStatus, NamespaceName, Usage};
+
+use super::Parts;
+use crate::backend::{Backend, BackendError, DeleteLimitRequest, LimitChange, LimitError, PutLimitRequest};
+use crate::keeper::Keeper;
+use crate::limits::{LimitStanding, Registry};
+use crate::registry::is_deleting;
+
+/// The registry as it was when somebody last looked for deleted limits in it, and found none.
+pub(super) type Seen = Option<u64>;
+
+fn is_credit(limit: &LimitInfo) -> bool {
+    limit.definition.kind.terms().is_some()
+}
+
+/// Where a limit stands, by both; none if it is gone.
+fn status(limit: &LimitInfo, standing: LimitStanding) -> Option<LimitStatus> {
+    match standing {
+        LimitStanding::Gone if is_deleting(limit) => None,
+        LimitStanding::Decreasing | LimitStanding::InForce if is_deleting(limit) => {
+            Some(LimitStatus::Decreasing { to: 0 })
+        }
+        LimitStanding::Decreasing => Some(LimitStatus::Decreasing { to: limit.definition.capacity }),
+        LimitStanding::InForce | LimitStanding::Gone => Some(LimitStatus::Active),
+    }
+}
+
+impl<K: Keeper> Parts<K> {
+    /// A limit as the registry has it here, without asking anybody.
+    pub(super) fn known(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>> {
+        Registry::limit(&self.registry, namespace, key)
+    }
+
+    pub(super) async fn put_limit(&self, request: PutLimitRequest) -> Result<LimitChange, LimitError> {
+        self.kept().await?;
+        let (namespace, key) = (request.namespace.clone(), request.definition.key.clone());
+        let capacity = request.definition.capacity;
+        self.make_room(&namespace, &key).await?;
+        let change = self.registry.put_limit(request).await?;
+        let status = match self.bring_in_line(&namespace, &key).await? {
+            LimitStanding::Decreasing => LimitStatus::Decreasing { to: capacity },
+            LimitStanding::InForce | LimitStanding::Gone => LimitStatus::Active,
+        };
+        Ok(LimitChange { status, ..change })
+    }
+
+    pub(super) async fn delete_limit(&self, request: DeleteLimitRequest) -> Result<LimitChange, LimitError> {
+        self.kept().await?;
+        let (namespace, key) = (request.namespace.clone(), request.key.clone());
+        self.make_room(&namespace, &key).await?;
+        let change = self.registry.delete_limit(request).await?;
+        let status = match self.bring_in_line(&namespace, &key).await? {
+            LimitStanding::Gone => LimitStatus::Deleted,
+            LimitStanding::Decreasing | LimitStanding::InForce => LimitStatus::Decreasing { to: 0 },
+        };
+        Ok(LimitChange { status, ..change })
+    }
+
+    /// Forgets a limit that was deleted and is gone by now, so that another of the same name is a new one.
+    pub(super) async fn make_room(
+        &self,
+        namespace: &NamespaceName,
+        key: &LimitKey,
+    ) -> Result<(), BackendError> {
+        match self.known(namespace, key) {
+            Some(limit) if is_deleting(&limit) => self.standing_of(namespace, &limit).await.map(drop),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Has what is in force follow the registry. What is gone there is forgotten here.
+    pub(super) async fn bring_in_line(
+        &self,
+        namespace: &NamespaceName,
+        key: &LimitKey,
+    ) -> Result<LimitStanding, BackendError> {
+        let standing = self.limits.changed(namespace.clone(), key.clone()).await?;
+        if standing == LimitStanding::Gone
+            && let Some(limit) = self.known(namespace, key)
+        {
+            self.forget(namespace, &limit).await?;
+        }
+        Ok(standing)
+    }
+
+    /// Tells the registry that a deleted limit is gone.
+    async fn forget(&self, namespace: &NamespaceName, limit: &LimitInfo) -> Result<(), BackendError> {
+        if self.elsewhere.limits && is_deleting(limit) {
+            self.registry.drop_limit(namespace, limit).await?;
+        }
+        Ok(())
+    }
+
+    async fn standing_of(
+        &self,
+        namespace: &NamespaceName,
+        limit: &Arc<LimitInfo>,
+    ) -> Result<LimitStanding, BackendError> {
+        let standing = self.limits.standing(namespace.clone(), vec![Arc::clone(limit)]).await?;
+        let standing = standing.first().copied().unwrap_or(LimitStanding::InForce);
+        if standing == LimitStanding::Gone {
+            self.forget(namespace, limit).await?;
+        }
+        Ok(standing)
+    }
+
+    pub(super) async fn limits(&self, namespace: NamespaceName) -> Result<Vec<LimitInfo>, BackendError> {
+        let found: Vec<Arc<LimitInfo>> =
+            Backend::limits(&self.registry, namespace.clone()).await?.into_iter().map(Arc::new).collect();
+        let enforced: Vec<_> = found.iter().filter(|limit| !is_credit(limit)).cloned().collect();
+        let mut standings = self.limits.standing(namespace, enforced).await?.into_iter();
+        let seen = found.into_iter().filter_map(|limit| {
+            if is_credit(&limit) {
+                return Some(Arc::unwrap_or_clone(limit));
+            }
+            let standing = standings.next().unwrap_or(LimitStanding::InForce);
+            Some(LimitInfo { status: status(&limit, standing)?, ..Arc::unwrap_or_clone(limit) })
+        });
+        Ok(seen.collect())
+    }
+
+    pub(super) async fn limit(
+        &self,
+        namespace: NamespaceName,
+        key: LimitKey,
+    ) -> Result<Option<LimitInfo>, BackendError> {
+        let Some(limit) = Backend::limit(&self.registry, namespace.clone(), key).await? else {
+            return Ok(None);
+        };
+        if is_credit(&limit) {
+            return Ok(Some(limit));
+        }
+        let limit = Arc::new(limit);
+        let standing = self.standing_of(&namespace, &limit).await?;
+        let seen = status(&limit, standing);
+        Ok(seen.map(|status| LimitInfo { status, ..Arc::unwrap_or_clone(limit) }))
+    }
+
+    pub(super) async fn usage(
+        &self,
+        namespace: NamespaceName,
+        key: LimitKey,
+    ) -> Result<Option<Usage>, BackendError> {
+        let Some(limit) = Backend::limit(&self.registry, namespace.clone(), key).await? else {
+            return Ok(None);
+        };
+        if is_credit(&limit) {
+            return self.credits.usage(namespace, Arc::new(limit.definition)).await.map(Some);
+        }
+        let limit = Arc::new(limit);
+        if is_deleting(&limit) && self.standing_of(&namespace, &limit).await? == LimitStanding::Gone {
+            return Ok(None);
+        }
+        self.limits.usage(namespace, limit).await.map(Some)
+    }
+
+    /// Forgets what was deleted and is gone, if that is for this process to do. Gives what was seen, so that a registry
+    /// in which nothing is being deleted is not gone through again.
+    pub(super) async fn drop_what_is_gone(&self, seen: Seen) -> Seen {
+        let version = self.registry.0.keeper.limits_version();
+        if seen == Some(version) || !self.registry.is_in_charge() {
+            return seen;
+        }
+        let mut is_done = true;
+        for (namespace, limit) in Registry::limits(&self.registry) {
+            if is_deleting(&limit) {
+                let standing = self.standing_of(&namespace, &limit).await;
+                is_done &= standing == Ok(LimitStanding::Gone);
+            }
+        }
+        is_done.then_some(version)
+    }
+}

@@ -1,0 +1,180 @@
+//! Reserving in two steps: the limits, which register the lease, then the credit.
+
+use std::sync::Arc;
+
+use earmark_core::{CreditShortage, LimitKey};
+
+use super::{Parts, all};
+use crate::backend::{Answer, BackendError, Refusal, ReserveAnswer, ReserveRequest};
+use crate::credits::{HoldAnswer, HoldPart, HoldRequest, HoldState, SettleRequest};
+use crate::keeper::Keeper;
+use crate::limits::LimitsReserve;
+
+/// When to come back after there was no credit: nobody knows when an account is filled.
+const CREDIT_RETRY_MS: u64 = 10_000;
+
+/// What a request asks for besides limits.
+enum Besides {
+    Nothing,
+    /// Credit, in order of key.
+    Credit(Vec<HoldPart>),
+    /// A limit that is not there. It may have been one of credit when the lease was first allowed.
+    Unknown(LimitKey),
+}
+
+/// What is left to do about a lease once the limits have answered.
+enum Rest {
+    Nothing,
+    /// To hold credit; the answer is at this place among those of all holds.
+    Hold(usize),
+    /// To find out what became of its credit: a limit of it has gone since, or the lease has ended.
+    Ask(Option<LimitKey>),
+}
+
+impl<K: Keeper> Parts<K> {
+    /// Whether a request asks for limits only, as far as is known here.
+    pub(super) fn has_only_limits(&self, request: &ReserveRequest) -> bool {
+        matches!(self.besides(request), Besides::Nothing)
+    }
+
+    fn besides(&self, request: &ReserveRequest) -> Besides {
+        let mut parts = Vec::new();
+        for requirement in &request.requirements {
+            let Some(limit) = self.known(&request.namespace, &requirement.key) else {
+                return Besides::Unknown(requirement.key.clone());
+            };
+            if limit.definition.kind.terms().is_some() {
+                let limit = Arc::new(limit.definition.clone());
+                parts.push(HoldPart { limit, amount: requirement.amount });
+            }
+        }
+        parts.sort_unstable_by(|a, b| a.limit.key.cmp(&b.limit.key));
+        if parts.is_empty() { Besides::Nothing } else { Besides::Credit(parts) }
+    }
+
+    pub(super) async fn reserve(
+        &self,
+        requests: Vec<ReserveRequest>,
+    ) -> Vec<Result<ReserveAnswer, BackendError>> {
+        if let Err(error) = self.kept().await {
+            return vec![Err(error); requests.len()];
+        }
+        let asked = requests.iter().map(|request| LimitsReserve {
+            namespace: request.namespace.clone(),
+            lease: request.lease,
+            requirements: request.requirements.clone(),
+        });
+        let taken = self.limits.reserve(asked.collect()).await;
+        let mut holds = Vec::new();
+        let rests: Vec<Rest> = (requests.iter().zip(&taken))
+            .map(|(request, answer)| match answer {
+                Ok(answer) => self.rest(request, answer, &mut holds),
+                Err(_) => Rest::Nothing,
+            })
+            .collect();
+        let held = if holds.is_empty() { Vec::new() } else { self.credits.hold(holds).await };
+        let answers = requests.iter().zip(taken).zip(rests).map(|((request, taken), rest)| {
+            let held = match rest {
+                Rest::Hold(place) => held.get(place).cloned(),
+                Rest::Nothing | Rest::Ask(_) => None,
+            };
+            let answer: Answer<'_, _> = Box::pin(async move {
+                let taken = taken?;
+                match rest {
+                    Rest::Nothing => Ok(taken),
+                    Rest::Hold(_) => self.after_hold(request, taken, held).await,
+                    Rest::Ask(gone) => self.after_asking(request, taken, gone).await,
+                }
+            });
+            answer
+        });
+        all(answers.collect()).await
+    }
+
+    fn rest(&self, request: &ReserveRequest, answer: &ReserveAnswer, holds: &mut Vec<HoldRequest>) -> Rest {
+        let has_ended = match answer {
+            ReserveAnswer::Allowed { .. } => false,
+            ReserveAnswer::Refused(Refusal::LeaseExpired) => true,
+            ReserveAnswer::Denied { .. }
+            | ReserveAnswer::Refused(
+                Refusal::InvalidRequest { .. }
+                | Refusal::UnknownLimitKey(_)
+                | Refusal::LimitDecreasing { .. }
+                | Refusal::InsufficientCredit { .. },
+            ) => return Rest::Nothing,
+        };
+        match self.besides(request) {
+            Besides::Nothing if has_ended => Rest::Nothing,
+            Besides::Nothing => {
+                self.creditless.add(&request.namespace, request.lease);
+                Rest::Nothing
+            }
+            // A lease that has ended may have been refused its credit, and is told so again.
+            Besides::Credit(_) | Besides::Unknown(_) if has_ended => Rest::Ask(None),
+            Besides::Unknown(key) => Rest::Ask(Some(key)),
+            Besides::Credit(parts) => {
+                let (namespace, lease) = (request.namespace.clone(), request.lease);
+                holds.push(HoldRequest { namespace, lease, holds: parts });
+                Rest::Hold(holds.len().saturating_sub(1))
+            }
+        }
+    }
+
+    async fn after_hold(
+        &self,
+        request: &ReserveRequest,
+        taken: ReserveAnswer,
+        held: Option<Result<HoldAnswer, BackendError>>,
+    ) -> Result<ReserveAnswer, BackendError> {
+        let unanswered = || BackendError::Failed("a hold got no answer".into());
+        match held.ok_or_else(unanswered)?? {
+            HoldAnswer::Held => Ok(taken),
+            HoldAnswer::Refused { key, why } => self.refuse(request, key, why).await,
+            // By its own complete, which settles the limits too; or by time, and then they are for a complete to
+            // settle.
+            HoldAnswer::Ended => Ok(ReserveAnswer::Refused(Refusal::LeaseExpired)),
+        }
+    }
+
+    /// Gives the limits back. If that fails the caller asks again, and so does this.
+    async fn refuse(
+        &self,
+        request: &ReserveRequest,
+        key: LimitKey,
+        why: CreditShortage,
+    ) -> Result<ReserveAnswer, BackendError> {
+        self.limits.release(request.namespace.clone(), request.lease).await?;
+        Ok(short(key, why))
+    }
+
+    async fn after_asking(
+        &self,
+        request: &ReserveRequest,
+        taken: ReserveAnswer,
+        gone: Option<LimitKey>,
+    ) -> Result<ReserveAnswer, BackendError> {
+        let state = self.credits.holds(request.namespace.clone(), request.lease).await?;
+        match (state, gone) {
+            (HoldState::Refused { key, why }, None) => Ok(short(key, why)),
+            (HoldState::Refused { key, why }, Some(_)) => self.refuse(request, key, why).await,
+            (_, None) | (HoldState::Held, Some(_)) => Ok(taken),
+            (HoldState::Ended, Some(_)) => Ok(ReserveAnswer::Refused(Refusal::LeaseExpired)),
+            (HoldState::Unknown, Some(key)) => {
+                // A hold that is still under way finds that its lease has ended.
+                self.fence(request).await?;
+                self.limits.release(request.namespace.clone(), request.lease).await?;
+                Ok(ReserveAnswer::Refused(Refusal::UnknownLimitKey(key)))
+            }
+        }
+    }
+
+    async fn fence(&self, request: &ReserveRequest) -> Result<(), BackendError> {
+        let (namespace, lease) = (request.namespace.clone(), request.lease);
+        let release = SettleRequest { namespace, lease, actuals: Vec::new(), is_release: true };
+        self.credits.settle(vec![release]).await.into_iter().try_for_each(|answer| answer.map(drop))
+    }
+}
+
+fn short(key: LimitKey, why: CreditShortage) -> ReserveAnswer {
+    ReserveAnswer::Refused(Refusal::InsufficientCredit { key, retry_after_ms: CREDIT_RETRY_MS, why })
+}

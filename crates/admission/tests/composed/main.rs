@@ -1,0 +1,7 @@
+//! Backends of parts pass the suite of all backends, and come out right whatever fails between two steps.
+
+#![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
+
+mod credit_elsewhere;
+mod limits_elsewhere;
+mod support;

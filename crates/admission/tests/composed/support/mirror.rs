@@ -1,0 +1,223 @@
+//! Parts in a Book of their own, which is told by hand what the registry knows.
+
+use std::sync::Arc;
+
+use earmark_admission::{
+    AccountPath, Answer, Audit, Backend, BackendError, BookCredits, BookLimits, CompleteAnswer, Credits,
+    DeleteLimitRequest, EntryPage, HoldAnswer, HoldRequest, HoldState, LeaseView, LedgerError, LimitError,
+    LimitStanding, Limits, LimitsComplete, LimitsReserve, Local, LocalBook, PutLimitRequest, Registry,
+    ReserveAnswer, SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest,
+};
+use earmark_core::{
+    Actor, BalanceInfo, ClientId, Definition, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName,
+    Operation, Usage, VaultName,
+};
+
+/// Limits that follow those of a registry.
+pub(crate) struct MirroredLimits {
+    registry: LocalBook,
+    book: LocalBook,
+    limits: BookLimits<Local>,
+}
+
+impl MirroredLimits {
+    pub(crate) fn new(registry: LocalBook, book: LocalBook) -> MirroredLimits {
+        let limits = BookLimits::new(book.clone());
+        MirroredLimits { registry, book, limits }
+    }
+}
+
+impl Limits for MirroredLimits {
+    fn reserve(&self, requests: Vec<LimitsReserve>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
+        self.limits.reserve(requests)
+    }
+
+    fn complete(
+        &self,
+        requests: Vec<LimitsComplete>,
+    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+        self.limits.complete(requests)
+    }
+
+    fn release(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<(), BackendError>> {
+        self.limits.release(namespace, lease)
+    }
+
+    fn changed(
+        &self,
+        namespace: NamespaceName,
+        key: LimitKey,
+    ) -> Answer<'_, Result<LimitStanding, BackendError>> {
+        Box::pin(async move {
+            let wanted = Registry::limit(&self.registry, &namespace, &key);
+            let wanted = wanted.filter(|limit| limit.status != LimitStatus::Decreasing { to: 0 });
+            let changed = match wanted {
+                Some(limit) => {
+                    let definition = limit.definition.clone();
+                    let request =
+                        PutLimitRequest { namespace: namespace.clone(), definition, expected_revision: None };
+                    self.book.put_limit(request).await.map(drop)
+                }
+                None => {
+                    let (namespace, key) = (namespace.clone(), key.clone());
+                    let request = DeleteLimitRequest { namespace, key, expected_revision: None };
+                    self.book.delete_limit(request).await.map(drop)
+                }
+            };
+            match changed {
+                Ok(()) | Err(LimitError::NotFound) => self.limits.changed(namespace, key).await,
+                Err(error) => Err(BackendError::Failed(error.to_string())),
+            }
+        })
+    }
+
+    fn standing(
+        &self,
+        namespace: NamespaceName,
+        limits: Vec<Arc<LimitInfo>>,
+    ) -> Answer<'_, Result<Vec<LimitStanding>, BackendError>> {
+        self.limits.standing(namespace, limits)
+    }
+
+    fn usage(
+        &self,
+        namespace: NamespaceName,
+        limit: Arc<LimitInfo>,
+    ) -> Answer<'_, Result<Usage, BackendError>> {
+        self.limits.usage(namespace, limit)
+    }
+
+    fn lease(
+        &self,
+        namespace: NamespaceName,
+        lease: LeaseId,
+    ) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
+        self.limits.lease(namespace, lease)
+    }
+
+    fn stats(&self) -> Stats {
+        self.limits.stats()
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.limits.ready()
+    }
+
+    fn shut_down(&self) -> Answer<'_, ()> {
+        self.limits.shut_down()
+    }
+}
+
+/// Credit in a Book that learns of limits and vaults when they are first needed.
+pub(crate) struct MirroredCredits {
+    book: LocalBook,
+    credits: BookCredits<Local>,
+}
+
+impl MirroredCredits {
+    pub(crate) fn new(book: LocalBook) -> MirroredCredits {
+        let credits = BookCredits::new(book.clone());
+        MirroredCredits { book, credits }
+    }
+
+    async fn has_limit(&self, namespace: &NamespaceName, definition: &Definition) {
+        let (namespace, definition) = (namespace.clone(), definition.clone());
+        let request = PutLimitRequest { namespace, definition, expected_revision: None };
+        self.book.put_limit(request).await.unwrap();
+    }
+
+    async fn has_vault(&self, namespace: &NamespaceName, vault: &VaultName) {
+        let client = ClientId::new("mirror").unwrap();
+        loop {
+            let last = self.book.client_state(namespace.clone(), None, client.clone()).await.unwrap();
+            let request = WriteRequest {
+                namespace: namespace.clone(),
+                vault: None,
+                client: client.clone(),
+                sequence: last + 1,
+                operations: vec![Operation::OpenVault { vault: vault.clone() }],
+                actor: Actor::new("system:mirror").unwrap(),
+            };
+            // Another task may have taken the number.
+            if let WriteAnswer::Committed(_) = self.book.write(request).await.unwrap() {
+                return;
+            }
+        }
+    }
+}
+
+impl Credits for MirroredCredits {
+    fn hold(&self, requests: Vec<HoldRequest>) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
+        Box::pin(async move {
+            for request in &requests {
+                for part in &request.holds {
+                    self.has_limit(&request.namespace, &part.limit).await;
+                }
+            }
+            self.credits.hold(requests).await
+        })
+    }
+
+    fn settle(&self, requests: Vec<SettleRequest>) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
+        self.credits.settle(requests)
+    }
+
+    fn holds(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<HoldState, BackendError>> {
+        self.credits.holds(namespace, lease)
+    }
+
+    fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+        Box::pin(async move {
+            self.has_vault(&request.namespace, request.vault.as_ref().unwrap()).await;
+            self.credits.write(request).await
+        })
+    }
+
+    fn client_state(
+        &self,
+        namespace: NamespaceName,
+        vault: VaultName,
+        client: ClientId,
+    ) -> Answer<'_, Result<u64, LedgerError>> {
+        Box::pin(async move {
+            self.has_vault(&namespace, &vault).await;
+            self.credits.client_state(namespace, vault, client).await
+        })
+    }
+
+    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>> {
+        self.credits.balances(account)
+    }
+
+    fn usage(
+        &self,
+        namespace: NamespaceName,
+        limit: Arc<Definition>,
+    ) -> Answer<'_, Result<Usage, BackendError>> {
+        Box::pin(async move {
+            self.has_limit(&namespace, &limit).await;
+            self.credits.usage(namespace, limit).await
+        })
+    }
+
+    fn entries(
+        &self,
+        account: AccountPath,
+        after: u64,
+        page_size: usize,
+    ) -> Answer<'_, Result<EntryPage, LedgerError>> {
+        self.credits.entries(account, after, page_size)
+    }
+
+    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {
+        self.credits.audit(namespace, vault)
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.credits.ready()
+    }
+
+    fn shut_down(&self) -> Answer<'_, ()> {
+        self.credits.shut_down()
+    }
+}
