@@ -1,7 +1,3 @@
-use crate::support::{Pair, limits_elsewhere};
+use crate::support::limits_elsewhere;
 
-async fn pair() -> Pair {
-    limits_elsewhere(|limits| limits, |credits| credits).await
-}
-
-earmark_admission::conformance!(pair);
+earmark_admission::conformance!(limits_elsewhere);

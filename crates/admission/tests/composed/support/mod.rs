@@ -1,3 +1,5 @@
+pub(crate) mod counter;
+pub(crate) mod flaky;
 pub(crate) mod mirror;
 
 use std::sync::Arc;
@@ -9,12 +11,18 @@ use earmark_admission::{
 };
 use earmark_core::Elsewhere;
 
+use flaky::{Faults, FlakyCredits, FlakyLimits};
 use mirror::{MirroredCredits, MirroredLimits};
 
 /// A backend of two Books, and their time.
 pub(crate) struct Pair {
     pub(crate) backend: Composed<Local>,
     pub(crate) clock: Arc<ManualClock>,
+    pub(crate) faults: Arc<Faults>,
+    registry: LocalBook,
+    limits: Arc<dyn Limits>,
+    credits: Arc<dyn Credits>,
+    elsewhere: Elsewhere,
 }
 
 impl Harness for Pair {
@@ -32,34 +40,52 @@ impl Harness for Pair {
     }
 }
 
+impl Pair {
+    fn new(
+        clock: Arc<ManualClock>,
+        registry: LocalBook,
+        limits: Arc<dyn Limits>,
+        credits: Arc<dyn Credits>,
+        elsewhere: Elsewhere,
+    ) -> Pair {
+        let faults = Faults::new();
+        let limits: Arc<dyn Limits> = Arc::new(FlakyLimits(limits, Arc::clone(&faults)));
+        let credits: Arc<dyn Credits> = Arc::new(FlakyCredits(credits, Arc::clone(&faults)));
+        let backend = Composed::new(registry.clone(), Arc::clone(&limits), Arc::clone(&credits), elsewhere);
+        Pair { backend, clock, faults, registry, limits, credits, elsewhere }
+    }
+
+    /// Another process with the same parts, which remembers nothing of what the first was about to do.
+    pub(crate) fn start_again(&mut self) {
+        let (limits, credits) = (Arc::clone(&self.limits), Arc::clone(&self.credits));
+        self.backend = Composed::new(self.registry.clone(), limits, credits, self.elsewhere);
+    }
+
+    pub(crate) fn registry(&self) -> &LocalBook {
+        &self.registry
+    }
+}
+
 async fn book(clock: &Arc<ManualClock>) -> LocalBook {
     let options = LocalOptions { clock: Arc::clone(clock) as _, ..LocalOptions::default() };
     LocalBook::open(options).await.unwrap()
 }
 
 /// A registry that keeps credit, and limits in a Book of their own.
-pub(crate) async fn limits_elsewhere(
-    limits: impl FnOnce(Arc<dyn Limits>) -> Arc<dyn Limits>,
-    credits: impl FnOnce(Arc<dyn Credits>) -> Arc<dyn Credits>,
-) -> Pair {
+pub(crate) async fn limits_elsewhere() -> Pair {
     let clock = ManualClock::at(1_700_000_000_000);
     let (registry, other) = (book(&clock).await, book(&clock).await);
     other.keep(Elsewhere { limits: false, credit: true }).await.unwrap();
-    let mirrored = limits(Arc::new(MirroredLimits::new(registry.clone(), other)));
-    let credits = credits(Arc::new(BookCredits::new(registry.clone())));
-    let elsewhere = Elsewhere { limits: true, credit: false };
-    Pair { backend: Composed::new(registry, mirrored, credits, elsewhere), clock }
+    let limits = Arc::new(MirroredLimits::new(registry.clone(), other));
+    let credits = Arc::new(BookCredits::new(registry.clone()));
+    Pair::new(clock, registry, limits, credits, Elsewhere { limits: true, credit: false })
 }
 
 /// A registry that enforces limits, and credit in a Book of its own.
-pub(crate) async fn credit_elsewhere(
-    limits: impl FnOnce(Arc<dyn Limits>) -> Arc<dyn Limits>,
-    credits: impl FnOnce(Arc<dyn Credits>) -> Arc<dyn Credits>,
-) -> Pair {
+pub(crate) async fn credit_elsewhere() -> Pair {
     let clock = ManualClock::at(1_700_000_000_000);
     let (registry, other) = (book(&clock).await, book(&clock).await);
-    let limits = limits(Arc::new(BookLimits::new(registry.clone())));
-    let mirrored = credits(Arc::new(MirroredCredits::new(other)));
-    let elsewhere = Elsewhere { limits: false, credit: true };
-    Pair { backend: Composed::new(registry, limits, mirrored, elsewhere), clock }
+    let limits = Arc::new(BookLimits::new(registry.clone()));
+    let credits = Arc::new(MirroredCredits::new(other));
+    Pair::new(clock, registry, limits, credits, Elsewhere { limits: false, credit: true })
 }

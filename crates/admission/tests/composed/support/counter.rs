@@ -1,0 +1,140 @@
+//! Short words for tests of failures: one account, one lease, what is taken and what is left.
+
+use std::time::Duration;
+
+use earmark_admission::{
+    AccountPath, Amount, Backend, BackendError, Clock, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
+    PutLimitRequest, ReserveAnswer, ReserveRequest, WriteAnswer, WriteRequest,
+};
+use earmark_core::{
+    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
+    Operation, Overage, Overdraft, VaultName,
+};
+
+use super::Pair;
+
+/// So long a step that stopped is waited for.
+const PATIENCE: Duration = Duration::from_millis(60);
+
+pub(crate) fn namespace() -> NamespaceName {
+    NamespaceName::new(NamespaceName::DEFAULT).unwrap()
+}
+
+pub(crate) fn key(name: &str) -> LimitKey {
+    LimitKey::new(name).unwrap()
+}
+
+fn account(name: &str) -> AccountName {
+    AccountName::new(name).unwrap()
+}
+
+fn usd() -> AssetName {
+    AssetName::new("usd").unwrap()
+}
+
+fn amounts(parts: &[(&str, u64)]) -> Vec<Amount> {
+    parts.iter().map(|(name, amount)| Amount { key: key(name), amount: *amount }).collect()
+}
+
+/// What is taken of both limits, what the account has, what is held of it, and what was paid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sums {
+    pub(crate) rpm: u64,
+    pub(crate) slots: u64,
+    pub(crate) usd: i128,
+    pub(crate) held: i128,
+    pub(crate) paid: i128,
+}
+
+impl Pair {
+    /// Limits `rpm` and `slots`, and an account with 100 usd that the limit `usd` takes from.
+    pub(crate) async fn furnish(&self) {
+        self.put("rpm", Kind::Rolling { window_seconds: 60 }, 10).await;
+        self.put("slots", Kind::Concurrency { timeout_seconds: 30 }, 2).await;
+        self.put_credit().await;
+        let open = Operation::OpenAccount { account: account("acme"), overdraft: Overdraft::Deny };
+        let (asset, memo) = (usd(), String::new());
+        let issue = Operation::Issue { account: account("acme"), asset, amount: 100, memo };
+        let request = WriteRequest {
+            namespace: namespace(),
+            vault: Some(VaultName::new(VaultName::MAIN).unwrap()),
+            client: ClientId::new("billing").unwrap(),
+            sequence: 1,
+            operations: vec![open, issue],
+            actor: Actor::new("system:test").unwrap(),
+        };
+        let answer = self.backend.write(request).await.unwrap();
+        assert!(matches!(answer, WriteAnswer::Committed(_)), "{answer:?}");
+    }
+
+    pub(crate) async fn put(&self, name: &str, kind: Kind, capacity: u64) {
+        let (unit, description) = (String::new(), String::new());
+        let definition =
+            Definition { key: key(name), kind, capacity, unit, description, overage: Overage::Debt };
+        let request = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
+        self.backend.put_limit(request).await.unwrap();
+    }
+
+    pub(crate) async fn put_credit(&self) {
+        let terms = CreditTerms {
+            timeout_seconds: 40,
+            vault: VaultName::new(VaultName::MAIN).unwrap(),
+            account: account("acme"),
+            asset: usd(),
+            revenue: account(AccountName::REVENUE),
+        };
+        self.put("usd", Kind::Credit(terms), 0).await;
+    }
+
+    pub(crate) async fn delete(&self, name: &str) {
+        let request = DeleteLimitRequest { namespace: namespace(), key: key(name), expected_revision: None };
+        self.backend.delete_limit(request).await.unwrap();
+    }
+
+    pub(crate) fn lease(&self, number: u128) -> LeaseId {
+        LeaseId::from_parts(self.clock.now().wall, number)
+    }
+
+    /// Reserves, and gives up if that takes long.
+    pub(crate) async fn reserve(
+        &self,
+        lease: LeaseId,
+        parts: &[(&str, u64)],
+    ) -> Option<Result<ReserveAnswer, BackendError>> {
+        let requirements = amounts(parts);
+        let request = ReserveRequest { namespace: namespace(), lease, job: None, requirements };
+        let answer = tokio::time::timeout(PATIENCE, self.backend.reserve(vec![request])).await;
+        answer.ok().map(|answers| answers.into_iter().next().unwrap())
+    }
+
+    /// Completes, and gives up if that takes long.
+    pub(crate) async fn complete(
+        &self,
+        lease: LeaseId,
+        parts: &[(&str, u64)],
+    ) -> Option<Result<CompleteAnswer, BackendError>> {
+        let request = CompleteRequest { namespace: namespace(), lease, job: None, actuals: amounts(parts) };
+        let answer = tokio::time::timeout(PATIENCE, self.backend.complete(vec![request])).await;
+        answer.ok().map(|answers| answers.into_iter().next().unwrap())
+    }
+
+    /// Lets whatever goes on by itself come to its end.
+    pub(crate) async fn settle_down(&self) {
+        self.faults.go_on();
+        tokio::time::sleep(PATIENCE / 2).await;
+    }
+
+    pub(crate) async fn sums(&self) -> Sums {
+        let reserved =
+            async |name: &str| self.backend.usage(namespace(), key(name)).await.unwrap().unwrap().reserved;
+        let purse = async |name: &str| {
+            let vault = VaultName::new(VaultName::MAIN).unwrap();
+            let path = AccountPath { namespace: namespace(), vault, account: account(name) };
+            let balances = self.backend.balances(path).await.unwrap();
+            balances.first().map_or((0, 0), |balance| (balance.available, balance.held))
+        };
+        let (usd, held) = purse("acme").await;
+        let (paid, _) = purse(AccountName::REVENUE).await;
+        Sums { rpm: reserved("rpm").await, slots: reserved("slots").await, usd, held, paid }
+    }
+}

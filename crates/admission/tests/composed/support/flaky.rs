@@ -1,0 +1,257 @@
+//! Parts that fail, or stop, at a step of choice.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+
+use earmark_admission::{
+    AccountPath, Answer, Audit, BackendError, CompleteAnswer, Credits, EntryPage, HoldAnswer, HoldRequest,
+    HoldState, LeaseView, LedgerError, LimitStanding, Limits, LimitsComplete, LimitsReserve, ReserveAnswer,
+    SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest,
+};
+use earmark_core::{
+    BalanceInfo, ClientId, Definition, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage, VaultName,
+};
+use tokio::sync::watch;
+
+/// What a composed backend asks of its parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Step {
+    Reserve,
+    Hold,
+    Release,
+    Complete,
+    Settle,
+    Holds,
+}
+
+/// Whether a step has its effect before it goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    Before,
+    After,
+}
+
+/// How a step goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// It says that it failed.
+    Fails,
+    /// It says nothing until it is told to go on, as if its process had died or was very slow.
+    Stops,
+}
+
+/// What goes wrong, once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) step: Step,
+    pub(crate) when: When,
+    pub(crate) how: How,
+}
+
+/// What all parts of a test share.
+pub(crate) struct Faults {
+    next: Mutex<Option<Fault>>,
+    calls: Mutex<BTreeMap<Step, usize>>,
+    goes_on: watch::Sender<bool>,
+}
+
+impl Faults {
+    pub(crate) fn new() -> Arc<Faults> {
+        let (goes_on, _) = watch::channel(false);
+        Arc::new(Faults { next: Mutex::new(None), calls: Mutex::default(), goes_on })
+    }
+
+    pub(crate) fn plan(&self, fault: Fault) {
+        *self.next.lock().unwrap() = Some(fault);
+        self.goes_on.send_replace(false);
+    }
+
+    /// Whether what was planned has happened.
+    pub(crate) fn has_happened(&self) -> bool {
+        self.next.lock().unwrap().is_none()
+    }
+
+    /// Whatever has not happened will not.
+    pub(crate) fn forget(&self) {
+        *self.next.lock().unwrap() = None;
+    }
+
+    /// What stopped goes on.
+    pub(crate) fn go_on(&self) {
+        self.goes_on.send_replace(true);
+    }
+
+    /// How often a step was asked for since this was asked last.
+    pub(crate) fn calls(&self, step: Step) -> usize {
+        self.calls.lock().unwrap().remove(&step).unwrap_or(0)
+    }
+
+    fn take(&self, step: Step, when: When) -> Option<How> {
+        let mut next = self.next.lock().unwrap();
+        let fault = next.filter(|fault| fault.step == step && fault.when == when)?;
+        *next = None;
+        Some(fault.how)
+    }
+
+    async fn meet(&self, step: Step, when: When) -> Result<(), BackendError> {
+        match self.take(step, when) {
+            None => Ok(()),
+            Some(How::Fails) => Err(BackendError::Failed(format!("{step:?} failed"))),
+            Some(How::Stops) => {
+                _ = self.goes_on.subscribe().wait_for(|goes_on| *goes_on).await;
+                Ok(())
+            }
+        }
+    }
+
+    async fn around<T>(
+        &self,
+        step: Step,
+        work: impl Future<Output = T>,
+        fail: impl Fn(BackendError) -> T,
+    ) -> T {
+        *self.calls.lock().unwrap().entry(step).or_default() += 1;
+        if let Err(error) = self.meet(step, When::Before).await {
+            return fail(error);
+        }
+        let done = work.await;
+        match self.meet(step, When::After).await {
+            Ok(()) => done,
+            Err(error) => fail(error),
+        }
+    }
+}
+
+fn each<T>(count: usize) -> impl Fn(BackendError) -> Vec<Result<T, BackendError>> {
+    move |error| std::iter::repeat_with(|| Err(error.clone())).take(count).collect()
+}
+
+pub(crate) struct FlakyLimits(pub(crate) Arc<dyn Limits>, pub(crate) Arc<Faults>);
+
+impl Limits for FlakyLimits {
+    fn reserve(&self, requests: Vec<LimitsReserve>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
+        let fail = each(requests.len());
+        Box::pin(self.1.around(Step::Reserve, self.0.reserve(requests), fail))
+    }
+
+    fn complete(
+        &self,
+        requests: Vec<LimitsComplete>,
+    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+        let fail = each(requests.len());
+        Box::pin(self.1.around(Step::Complete, self.0.complete(requests), fail))
+    }
+
+    fn release(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<(), BackendError>> {
+        Box::pin(self.1.around(Step::Release, self.0.release(namespace, lease), Err))
+    }
+
+    fn changed(
+        &self,
+        namespace: NamespaceName,
+        key: LimitKey,
+    ) -> Answer<'_, Result<LimitStanding, BackendError>> {
+        self.0.changed(namespace, key)
+    }
+
+    fn standing(
+        &self,
+        namespace: NamespaceName,
+        limits: Vec<Arc<LimitInfo>>,
+    ) -> Answer<'_, Result<Vec<LimitStanding>, BackendError>> {
+        self.0.standing(namespace, limits)
+    }
+
+    fn usage(
+        &self,
+        namespace: NamespaceName,
+        limit: Arc<LimitInfo>,
+    ) -> Answer<'_, Result<Usage, BackendError>> {
+        self.0.usage(namespace, limit)
+    }
+
+    fn lease(
+        &self,
+        namespace: NamespaceName,
+        lease: LeaseId,
+    ) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
+        self.0.lease(namespace, lease)
+    }
+
+    fn stats(&self) -> Stats {
+        self.0.stats()
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.0.ready()
+    }
+
+    fn shut_down(&self) -> Answer<'_, ()> {
+        self.0.shut_down()
+    }
+}
+
+pub(crate) struct FlakyCredits(pub(crate) Arc<dyn Credits>, pub(crate) Arc<Faults>);
+
+impl Credits for FlakyCredits {
+    fn hold(&self, requests: Vec<HoldRequest>) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
+        let fail = each(requests.len());
+        Box::pin(self.1.around(Step::Hold, self.0.hold(requests), fail))
+    }
+
+    fn settle(&self, requests: Vec<SettleRequest>) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
+        let fail = each(requests.len());
+        Box::pin(self.1.around(Step::Settle, self.0.settle(requests), fail))
+    }
+
+    fn holds(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<HoldState, BackendError>> {
+        Box::pin(self.1.around(Step::Holds, self.0.holds(namespace, lease), Err))
+    }
+
+    fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+        self.0.write(request)
+    }
+
+    fn client_state(
+        &self,
+        namespace: NamespaceName,
+        vault: VaultName,
+        client: ClientId,
+    ) -> Answer<'_, Result<u64, LedgerError>> {
+        self.0.client_state(namespace, vault, client)
+    }
+
+    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>> {
+        self.0.balances(account)
+    }
+
+    fn usage(
+        &self,
+        namespace: NamespaceName,
+        limit: Arc<Definition>,
+    ) -> Answer<'_, Result<Usage, BackendError>> {
+        self.0.usage(namespace, limit)
+    }
+
+    fn entries(
+        &self,
+        account: AccountPath,
+        after: u64,
+        page_size: usize,
+    ) -> Answer<'_, Result<EntryPage, LedgerError>> {
+        self.0.entries(account, after, page_size)
+    }
+
+    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {
+        self.0.audit(namespace, vault)
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.0.ready()
+    }
+
+    fn shut_down(&self) -> Answer<'_, ()> {
+        self.0.shut_down()
+    }
+}
