@@ -3,7 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use earmark_core::{
@@ -54,6 +54,8 @@ pub struct Local {
     submitter: Submitter<BookLedger>,
     limits_file: Option<LimitsFile>,
     is_stopped: AtomicBool,
+    /// That of the Book, for those who would wait for it.
+    limits_version: Arc<AtomicU64>,
 }
 
 /// The Book and what it said happened.
@@ -89,15 +91,21 @@ impl LocalBook {
                 })?;
             }
         }
+        let limits_version = Arc::new(AtomicU64::new(book.limits_version()));
         let shelf = Arc::new(Mutex::new(Shelf { book, history: History::default() }));
-        let ledger =
-            BookLedger { shelf: Arc::clone(&shelf), clock: Arc::clone(&options.clock), log_index: 0 };
+        let ledger = BookLedger {
+            shelf: Arc::clone(&shelf),
+            clock: Arc::clone(&options.clock),
+            log_index: 0,
+            limits_version: Arc::clone(&limits_version),
+        };
         Ok(BookBackend::new(Arc::new(Local {
             shelf,
             clock: options.clock,
             submitter: Submitter::start(ledger, options.queue_max),
             limits_file,
             is_stopped: AtomicBool::new(false),
+            limits_version,
         })))
     }
 }
@@ -171,6 +179,10 @@ impl Keeper for Local {
         }
     }
 
+    fn limits_version(&self) -> u64 {
+        self.limits_version.load(Ordering::Acquire)
+    }
+
     fn stats(&self) -> Stats {
         let now = self.clock.now().log;
         Stats::of(&lock(&self.shelf).book, now, self.submitter.depth())
@@ -203,6 +215,7 @@ struct BookLedger {
     clock: Arc<dyn Clock>,
     /// How many writes were committed, which is the place of the latest in the order of all.
     log_index: u64,
+    limits_version: Arc<AtomicU64>,
 }
 
 impl BookLedger {
@@ -253,6 +266,7 @@ impl Ledger for BookLedger {
         let mut done = {
             let mut shelf = lock(&shelf);
             let done = self.carry_out(&mut shelf.book, moment, &mut work);
+            self.limits_version.store(shelf.book.limits_version(), Ordering::Release);
             let records = shelf.book.drain_journal();
             shelf.history.extend(records);
             done.into_iter()

@@ -105,6 +105,10 @@ impl Keeper for NodeKeeper {
         Ok(())
     }
 
+    fn limits_version(&self) -> u64 {
+        self.proposer.shelf.limits_version()
+    }
+
     fn is_in_charge(&self) -> bool {
         self.proposer.is_leader()
     }

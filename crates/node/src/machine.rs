@@ -45,6 +45,8 @@ pub(crate) struct Shelf {
     applied: watch::Sender<Option<u64>>,
     /// Bytes of entries that are in no snapshot yet.
     since_snapshot: AtomicU64,
+    /// That of the Book, for those who would wait for it.
+    limits_version: AtomicU64,
 }
 
 impl Shelf {
@@ -67,6 +69,7 @@ impl Shelf {
         let journal = Journal::open(Arc::clone(&disk), options, Some(header.journal))?;
         let Header { applied, membership, ids, journal: told } = header;
         let (sender, _) = watch::channel(applied.map(|id| id.index));
+        let limits_version = AtomicU64::new(book.limits_version());
         Ok(Shelf {
             state: Mutex::new(State { book, applied, membership, ids, journal: told }),
             journal,
@@ -75,6 +78,7 @@ impl Shelf {
             failure,
             applied: sender,
             since_snapshot: AtomicU64::new(0),
+            limits_version,
         })
     }
 
@@ -97,6 +101,11 @@ impl Shelf {
     /// Bytes of entries that are in no snapshot yet.
     pub(crate) fn since_snapshot(&self) -> u64 {
         self.since_snapshot.load(Ordering::Relaxed)
+    }
+
+    /// Which limits the Book has, without waiting for it.
+    pub(crate) fn limits_version(&self) -> u64 {
+        self.limits_version.load(Ordering::Acquire)
     }
 
     /// Everything at one place of the log. Cheap: the Book is shared until it changes.
@@ -160,7 +169,9 @@ impl Shelf {
         }
         let saved = self.snapshots.publish(arrived)?;
         let Header { applied, membership, ids, journal } = saved.header;
+        let version = book.limits_version();
         let before = std::mem::replace(&mut *self.lock(), State { book, applied, membership, ids, journal });
+        self.limits_version.store(version, Ordering::Release);
         // A large Book takes a while to go, and nobody is to wait for that.
         drop(before);
         self.since_snapshot.store(0, Ordering::Relaxed);
@@ -206,6 +217,7 @@ impl Machine {
                 Vec::new()
             }
         };
+        self.shelf.limits_version.store(state.book.limits_version(), Ordering::Release);
         let records = state.book.drain_journal();
         if !records.is_empty() {
             self.shelf.journal.append(index, &records).map_err(|fault| fault.to_string())?;
