@@ -192,12 +192,17 @@ async fn a_lease_that_is_completed_between_its_limits_and_its_hold_holds_nothing
             let when = if step == Step::Hold { When::Before } else { When::After };
             pair.faults.plan(Fault { step, when, how: How::Stops });
             let lease = pair.lease(1);
-            assert_eq!(pair.reserve(lease, ENOUGH).await, None);
-            let completed = pair.complete(lease, USED).await.unwrap().unwrap();
-            assert!(completed.reconciled);
-            let without_credit = Sums { slots: 0, ..Sums { rpm: 1, ..NOTHING } };
-            assert_eq!(pair.sums().await, without_credit);
-            pair.settle_down().await;
+            let without_credit = Sums { rpm: 1, ..NOTHING };
+            let (late, ()) = tokio::join!(pair.reserve_patiently(lease, ENOUGH), async {
+                while !pair.faults.has_happened() {
+                    tokio::task::yield_now().await;
+                }
+                let completed = pair.complete(lease, USED).await.unwrap().unwrap();
+                assert!(completed.reconciled);
+                assert_eq!(pair.sums().await, without_credit);
+                pair.faults.go_on();
+            });
+            assert!(has_expired(Some(late)), "{step:?}");
             assert_eq!(pair.sums().await, without_credit, "{step:?}");
             assert!(has_expired(pair.reserve(lease, ENOUGH).await));
             assert_eq!(pair.sums().await, without_credit, "{step:?}");

@@ -101,10 +101,18 @@ impl Pair {
         lease: LeaseId,
         parts: &[(&str, u64)],
     ) -> Option<Result<ReserveAnswer, BackendError>> {
+        tokio::time::timeout(PATIENCE, self.reserve_patiently(lease, parts)).await.ok()
+    }
+
+    /// Reserves, however long that takes.
+    pub(crate) async fn reserve_patiently(
+        &self,
+        lease: LeaseId,
+        parts: &[(&str, u64)],
+    ) -> Result<ReserveAnswer, BackendError> {
         let requirements = amounts(parts);
         let request = ReserveRequest { namespace: namespace(), lease, job: None, requirements };
-        let answer = tokio::time::timeout(PATIENCE, self.backend.reserve(vec![request])).await;
-        answer.ok().map(|answers| answers.into_iter().next().unwrap())
+        self.backend.reserve(vec![request]).await.into_iter().next().unwrap()
     }
 
     /// Completes, and gives up if that takes long.
