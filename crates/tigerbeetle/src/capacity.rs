@@ -62,11 +62,12 @@ pub(crate) fn standing(seen: &Seen, target: u64) -> LimitStanding {
     }
 }
 
-/// How a limit is about to stand: what can be done counts as done, for it is when anybody needs it.
+/// How a limit is about to stand: a decrease that can be done counts as done, for it is when anybody needs it. What
+/// is to be gone, though, is gone only when it is.
 pub(crate) fn as_if_done(seen: Seen, target: u64) -> Seen {
     match step(&seen, target) {
-        Step::Down { .. } => Seen { in_force: target, ..seen },
-        Step::Nothing | Step::Up { .. } | Step::Wait => seen,
+        Step::Down { .. } if target > 0 => Seen { in_force: target, ..seen },
+        Step::Nothing | Step::Up { .. } | Step::Down { .. } | Step::Wait => seen,
     }
 }
 
@@ -159,6 +160,7 @@ mod tests {
         assert_eq!(as_if_done(seen(10, 4, 0), 4).in_force, 4);
         assert_eq!(as_if_done(seen(10, 5, 0), 4).in_force, 10);
         assert_eq!(as_if_done(seen(10, 5, 0), 40).in_force, 10);
+        assert_eq!(as_if_done(seen(10, 0, 0), 0).in_force, 10);
     }
 
     #[test]

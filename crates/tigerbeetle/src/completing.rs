@@ -15,6 +15,7 @@ use crate::leases::Memory;
 use crate::requests::Created;
 use crate::settle::{SettleChain, SettleRead, Settling};
 use crate::status::exists;
+use crate::table::target;
 
 /// A chain is tried again without what was not possible: once for each void and each overage of a lease, and a few
 /// more.
@@ -78,6 +79,9 @@ impl Inner {
         match self.leases.get(name.id).filter(|_| !self.leases.is_in_flight(name.id)) {
             Some(Memory::Allowed(record)) => {
                 let settling = Settling::complete(name, &record, &request.actuals);
+                if settling.growing().any(|key| self.is_changing(&request.namespace, key)) {
+                    return Way::Wait(tokio::spawn(Arc::clone(self).complete_with_care(request)));
+                }
                 let chain = settling.chain(&self.common, self.shared.clock.now_ns());
                 Way::Send(request, settling, chain)
             }
@@ -190,6 +194,12 @@ impl Inner {
                 (Origin::Reserved, None) => {}
             }
             let settling = settle(name.clone(), &record);
+            for key in settling.growing().filter(|key| self.is_changing(&name.namespace, key)) {
+                let cell = self.table.cell(&name.namespace, key);
+                if let Err(error) = self.bring_in_line(&cell).await {
+                    tracing::debug!("a lease is completed on a limit that may be going down: {error}");
+                }
+            }
             if let Some(settling) = self.settle(name, settling, self.shared.clock.now_ns()).await? {
                 return Ok(Ended::Now(settling));
             }
@@ -238,8 +248,17 @@ impl Inner {
         Err(BackendError::Failed("a complete came to no end".into()))
     }
 
-    /// What becomes of usage that does not fit; nothing where there is no such limit.
+    /// Whether a limit may have more than it is to have.
+    fn is_changing(&self, namespace: &NamespaceName, key: &LimitKey) -> bool {
+        let info = self.registry.limit(namespace, key);
+        info.is_some_and(|info| !self.table.cell(namespace, key).is_open(&info))
+    }
+
+    /// What becomes of usage that does not fit; nothing where there is no such limit, or it is gone.
     fn overage(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Overage> {
-        self.registry.limit(namespace, key).map(|info| info.definition.overage)
+        let info = self.registry.limit(namespace, key)?;
+        let is_gone = target(Some(&info)) == 0
+            && self.table.cell(namespace, key).seen().is_none_or(|seen| seen.in_force == 0);
+        (!is_gone).then_some(info.definition.overage)
     }
 }

@@ -49,7 +49,8 @@ impl Inner {
             // one that follows here, or has made it already, and then this one is refused.
             let change = self.last_change(cell).await?.saturating_add(1);
             self.registry.refresh().await?;
-            let target = target(self.registry.limit(&cell.namespace, &cell.key).as_deref());
+            let info = self.registry.limit(&cell.namespace, &cell.key);
+            let (target, revision) = (target(info.as_deref()), info.map_or(0, |info| info.revision));
             let seen = self.look_at(cell).await?;
             let step = capacity::step(&seen, target);
             if matches!(step, Step::Nothing | Step::Wait) {
@@ -58,7 +59,7 @@ impl Inner {
             match self.change(cell, step, change).await? {
                 ChangeRead::Done => {
                     let debt = if seen.in_force == 0 { 0 } else { seen.debt };
-                    cell.see(Some(Seen { in_force: target, debt, ..seen }));
+                    cell.see(revision, Some(Seen { in_force: target, debt, ..seen }));
                     return Ok(capacity::standing(&Seen { in_force: target, ..seen }, target));
                 }
                 ChangeRead::Exceeded => return Ok(capacity::standing(&seen, target)),
@@ -102,15 +103,20 @@ impl Inner {
     pub(crate) async fn look_at_all(&self, cells: &[&Cell]) -> Result<Vec<Option<Seen>>, BackendError> {
         let mut all = Vec::with_capacity(cells.len());
         for cells in cells.chunks(LIMITS_AT_ONCE) {
+            let revisions: Vec<u64> = cells.iter().map(|cell| self.revision(cell)).collect();
             let ids = cells.iter().flat_map(|cell| [cell.accounts.limit, cell.accounts.debt]).collect();
             let Told::Accounts(found) = self.ask(Ask::Accounts(ids)).await? else { return Err(mixed_up()) };
-            for cell in cells {
+            for (cell, revision) in cells.iter().zip(revisions) {
                 let seen = Seen::read(&cell.accounts, &found);
-                cell.see(seen);
+                cell.see(revision, seen);
                 all.push(seen);
             }
         }
         Ok(all)
+    }
+
+    fn revision(&self, cell: &Cell) -> u64 {
+        self.registry.limit(&cell.namespace, &cell.key).map_or(0, |info| info.revision)
     }
 
     /// Makes the accounts of limits where they are missing.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use earmark_admission::{Amount, BackendError, Direction, LimitsReserve, Refusal, ReserveAnswer};
 use earmark_core::LimitInfo;
-use tigerbeetle::Transfer;
+use tigerbeetle::{CreateTransferStatus as Status, Transfer};
 use tokio::task::JoinHandle;
 
 use crate::answer;
@@ -144,7 +144,7 @@ impl Inner {
             let info = self.registry.limit(namespace, &part.key)?;
             let Some(holding) = Holding::of(&info.definition.kind) else { continue };
             let cell = self.table.cell(namespace, &part.key);
-            if !cell.is_open(target(Some(&info))) {
+            if !cell.is_open(&info) {
                 return None;
             }
             taken.push(Taken {
@@ -169,10 +169,13 @@ impl Inner {
         };
         if let Some(refusal) = refusal {
             // It may be a retry, whose answer stands whatever has happened since.
-            let Some(record) = self.look(&checked.name).await? else {
-                return Ok(ReserveAnswer::Refused(refusal));
-            };
-            return Ok(self.retried(&checked, record, None));
+            if let Some(record) = self.look(&checked.name).await? {
+                return Ok(self.retried(&checked, record, None));
+            }
+            return Ok(match self.find_denial(&checked).await? {
+                Some(part) => self.denied_elsewhere(&checked, &part),
+                None => ReserveAnswer::Refused(refusal),
+            });
         }
         let prepared = self.prepare(&checked).ok_or_else(|| {
             BackendError::Failed(
@@ -182,6 +185,31 @@ impl Inner {
         let chain = prepared.plan.chain(&self.common);
         let created = self.create_one(chain.clone(), Direction::Takes).await;
         self.answer(&Sending { checked, prepared, chain }, created).await
+    }
+
+    /// Whether the lease was denied before, and for which of its requirements. A denial leaves nothing but an id that
+    /// was spent. It shows when a transfer of that id is sent, and one without accounts is refused otherwise and leaves
+    /// no trace.
+    async fn find_denial(&self, checked: &Checked) -> Result<Option<Amount>, BackendError> {
+        let mut probes = Chains::default();
+        for part in &checked.requirements {
+            probes.push(&[Transfer { id: checked.name.reserve_id(&part.key), ..Transfer::default() }]);
+        }
+        let created = self.create(probes, Direction::Takes).await?;
+        for (part, created) in checked.requirements.iter().zip(created) {
+            if created?.iter().any(|result| result.status == Status::IdAlreadyFailed) {
+                return Ok(Some(part.clone()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The answer to a retry of a lease that another process denied.
+    fn denied_elsewhere(&self, checked: &Checked, part: &Amount) -> ReserveAnswer {
+        let info = self.registry.limit(&checked.name.namespace, &part.key);
+        let never = info.is_some_and(|info| part.amount > info.definition.capacity);
+        let retry_after_ms = if never { 0 } else { self.options.config.hints.decreasing_ms };
+        ReserveAnswer::Denied { retry_after_ms, limited_by: vec![part.key.clone()], never }
     }
 
     /// The first limit, in order of key, that is unknown or decreasing.
@@ -198,7 +226,7 @@ impl Inner {
                 continue;
             }
             let cell = self.table.cell(namespace, key);
-            if cell.is_open(target(Some(&info))) {
+            if cell.is_open(&info) {
                 continue;
             }
             self.bring_in_line(&cell).await?;
@@ -235,7 +263,7 @@ impl Inner {
             ReserveRead::Failed(message) => {
                 // Whatever is wrong, the limits have to be looked at again before anything is sent.
                 for limit in &prepared.limits {
-                    limit.cell.see(None);
+                    limit.cell.doubt();
                 }
                 Err(BackendError::Failed(message))
             }

@@ -226,6 +226,12 @@ impl Settling {
         again
     }
 
+    /// The limits of which more was used than reserved: what they have decides what becomes of it.
+    pub(crate) fn growing(&self) -> impl Iterator<Item = &LimitKey> {
+        let grows = |part: &&Part| matches!(part.wish, Wish::Grow { .. });
+        self.parts.iter().filter(grows).filter_map(|part| part.held.key.as_ref())
+    }
+
     fn wish(&mut self, place: usize, change: impl FnOnce(Wish) -> Wish) {
         if let Some(part) = self.parts.get_mut(place) {
             part.wish = change(part.wish);

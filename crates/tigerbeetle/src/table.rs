@@ -22,9 +22,16 @@ pub(crate) struct Cell {
     pub(crate) accounts: LimitAccounts,
     /// One at a time brings it in line; who waited for the one before need not do it again.
     pub(crate) driving: tokio::sync::Mutex<Option<Instant>>,
-    seen: Mutex<Option<Seen>>,
+    looked: Mutex<Option<Looked>>,
     /// How many denials in a row.
     denials: AtomicU32,
+}
+
+/// What was seen, and which revision the registry had just before.
+#[derive(Clone, Copy, Debug)]
+struct Looked {
+    revision: u64,
+    seen: Seen,
 }
 
 /// What the ledger has of a limit.
@@ -69,23 +76,33 @@ impl Cell {
             namespace,
             key,
             driving: tokio::sync::Mutex::new(None),
-            seen: Mutex::new(None),
+            looked: Mutex::new(None),
             denials: AtomicU32::new(0),
         }
     }
 
     /// What was last seen of it; nothing if it was never looked for, or was not there.
     pub(crate) fn seen(&self) -> Option<Seen> {
-        *lock(&self.seen)
+        lock(&self.looked).map(|looked| looked.seen)
     }
 
-    pub(crate) fn see(&self, seen: Option<Seen>) {
-        *lock(&self.seen) = seen;
+    /// This was seen of it, after the registry was found to have it at this revision.
+    pub(crate) fn see(&self, revision: u64, seen: Option<Seen>) {
+        *lock(&self.looked) = seen.map(|seen| Looked { revision, seen });
     }
 
-    /// Whether reserves may be sent to the ledger without another look at the limit.
-    pub(crate) fn is_open(&self, capacity: u64) -> bool {
-        self.seen().is_some_and(|seen| seen.in_force > 0 && seen.in_force <= capacity)
+    /// It is not what it was taken for.
+    pub(crate) fn doubt(&self) {
+        *lock(&self.looked) = None;
+    }
+
+    /// Whether reserves may be sent to the ledger without another look at the limit. One look is due after each
+    /// change of the registry, wherever it was made.
+    pub(crate) fn is_open(&self, info: &LimitInfo) -> bool {
+        let capacity = target(Some(info));
+        lock(&self.looked).is_some_and(|Looked { revision, seen }| {
+            revision == info.revision && seen.in_force > 0 && seen.in_force <= capacity
+        })
     }
 
     /// Counts a denial; how many there were in a row before.
@@ -165,16 +182,33 @@ mod tests {
         assert_eq!(table.all().len(), 1);
     }
 
+    fn info(status: LimitStatus) -> LimitInfo {
+        let definition = Definition {
+            key: name("rpm").1,
+            kind: Kind::Rolling { window_seconds: 1 },
+            capacity: 5,
+            unit: String::new(),
+            description: String::new(),
+            overage: Overage::Debt,
+        };
+        LimitInfo { id: LimitId(0), definition, status, revision: 3 }
+    }
+
     #[test]
     fn a_limit_is_open_once_it_was_seen_with_no_more_than_it_is_to_have() {
         let table = Table::default();
         let (namespace, key) = name("rpm");
         let cell = table.cell(&namespace, &key);
-        for (in_force, is_open) in
-            [(None, false), (Some(0), false), (Some(9), true), (Some(10), true), (Some(11), false)]
-        {
-            cell.see(in_force.map(|in_force| Seen { in_force, ..Seen::default() }));
-            assert_eq!(cell.is_open(10), is_open, "{in_force:?}");
+        for (revision, in_force, is_open) in [
+            (3, None, false),
+            (3, Some(0), false),
+            (3, Some(4), true),
+            (3, Some(5), true),
+            (3, Some(6), false),
+            (2, Some(5), false),
+        ] {
+            cell.see(revision, in_force.map(|in_force| Seen { in_force, ..Seen::default() }));
+            assert_eq!(cell.is_open(&info(LimitStatus::Active)), is_open, "{revision} {in_force:?}");
         }
     }
 
@@ -192,19 +226,6 @@ mod tests {
 
     #[test]
     fn a_limit_that_goes_away_is_to_have_nothing() {
-        let info = |status| LimitInfo {
-            id: LimitId(0),
-            definition: Definition {
-                key: name("rpm").1,
-                kind: Kind::Rolling { window_seconds: 1 },
-                capacity: 5,
-                unit: String::new(),
-                description: String::new(),
-                overage: Overage::Debt,
-            },
-            status,
-            revision: 1,
-        };
         assert_eq!(target(None), 0);
         assert_eq!(target(Some(&info(LimitStatus::Active))), 5);
         assert_eq!(target(Some(&info(LimitStatus::Decreasing { to: 5 }))), 5);

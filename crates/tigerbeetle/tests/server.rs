@@ -36,12 +36,12 @@ impl Bench {
     }
 
     async fn put(&self, name: &str, kind: Kind, capacity: u64) -> LimitStanding {
-        self.registry.put(definition(name, kind, capacity));
+        self.registry.put(&namespace(), definition(name, kind, capacity));
         self.limits.changed(namespace(), key(name)).await.unwrap()
     }
 
     async fn delete(&self, name: &str) -> LimitStanding {
-        self.registry.delete(&key(name));
+        self.registry.delete(&namespace(), &key(name));
         self.limits.changed(namespace(), key(name)).await.unwrap()
     }
 
@@ -63,7 +63,7 @@ impl Bench {
     }
 
     async fn usage(&self, name: &str) -> Usage {
-        self.limits.usage(namespace(), self.registry.get(&key(name)).unwrap()).await.unwrap()
+        self.limits.usage(namespace(), self.registry.get(&namespace(), &key(name)).unwrap()).await.unwrap()
     }
 
     async fn reserved(&self, name: &str) -> u64 {
@@ -137,6 +137,37 @@ async fn another_process_knows_what_became_of_a_lease() {
     assert_eq!(first.reserved("slots").await, 0);
 }
 
+/// Two processes stood before one server. One of them denied a lease; asked again, the other one found no trace of it
+/// and refused it by the name of a limit that was going down meanwhile, as if it could be tried again later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_was_denied_elsewhere_is_denied_before_any_limit_is_named() {
+    let Some(server) = Server::start() else { return };
+    let first = Bench::on(&server).await;
+    first.put("slots", SLOTS, 3).await;
+    first.put("tpm", MINUTE, 100).await;
+    first.admit(&[("slots", 3), ("tpm", 10)]).await;
+    let (denied, fresh) = (lease(), lease());
+    let parts = [("slots", 1), ("tpm", 1)];
+    assert!(matches!(first.reserve(denied, &parts).await, ReserveAnswer::Denied { .. }));
+    assert_eq!(first.put("tpm", MINUTE, 5).await, LimitStanding::Decreasing);
+
+    let second = Bench::with(&server, first.registry.clone()).await;
+    let answer = second.reserve(denied, &parts).await;
+    assert!(
+        matches!(&answer, ReserveAnswer::Denied { limited_by, .. } if *limited_by == [key("slots")]),
+        "{answer:?}"
+    );
+    // Looking for a denial leaves no trace: who was refused by name may try again.
+    let parts = [("tpm", 1)];
+    for _ in 0..2 {
+        let answer = second.reserve(fresh, &parts).await;
+        assert!(matches!(answer, ReserveAnswer::Refused(Refusal::LimitDecreasing { .. })), "{answer:?}");
+    }
+    second.put("tpm", MINUTE, 100).await;
+    let answer = second.reserve(fresh, &parts).await;
+    assert!(matches!(answer, ReserveAnswer::Allowed { .. }), "{answer:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn capacity_goes_up_at_once_and_down_when_it_is_free() {
     let Some(server) = Server::start() else { return };
@@ -191,7 +222,7 @@ async fn a_limit_without_an_account_denies_nobody() {
     let registry = Arc::new(TestRegistry::default());
     registry.is_idle.store(true, std::sync::atomic::Ordering::SeqCst);
     let bench = Bench::with(&server, registry).await;
-    bench.registry.put(definition("tpm", MINUTE, 100));
+    bench.registry.put(&namespace(), definition("tpm", MINUTE, 100));
     bench.admit(&[("tpm", 60)]).await;
     assert_eq!(bench.usage("tpm").await.available, 40);
 }

@@ -3,8 +3,10 @@
 #![allow(dead_code, unreachable_pub, reason = "every test binary compiles all of this and uses a part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
+pub mod random;
 pub mod registry;
 pub mod server;
+pub mod soak;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -7,32 +7,57 @@ use std::sync::{Arc, Mutex};
 use earmark_admission::{Answer, BackendError, Registry};
 use earmark_core::{Definition, LimitId, LimitInfo, LimitKey, LimitStatus, NamespaceName};
 
-use super::namespace;
+type Name = (NamespaceName, LimitKey);
+/// How often it was changed, and what it is now.
+type Entry = (u64, Option<Arc<LimitInfo>>);
 
 #[derive(Default)]
 pub struct TestRegistry {
-    limits: Mutex<BTreeMap<LimitKey, Arc<LimitInfo>>>,
+    limits: Mutex<BTreeMap<Name, Entry>>,
     pub is_idle: AtomicBool,
 }
 
 impl TestRegistry {
-    pub fn put(&self, definition: Definition) {
-        let info = LimitInfo { id: LimitId(0), definition, status: LimitStatus::Active, revision: 1 };
-        self.limits.lock().unwrap().insert(info.definition.key.clone(), Arc::new(info));
+    pub fn put(&self, namespace: &NamespaceName, definition: Definition) {
+        self.change(namespace, definition.key.clone(), |revision, _| {
+            Some(LimitInfo { id: LimitId(0), definition, status: LimitStatus::Active, revision })
+        });
     }
 
-    pub fn delete(&self, key: &LimitKey) {
-        self.limits.lock().unwrap().remove(key);
+    /// A deleted limit is known until it is dropped, and decreases to nothing.
+    pub fn delete(&self, namespace: &NamespaceName, key: &LimitKey) {
+        let status = LimitStatus::Decreasing { to: 0 };
+        self.change(namespace, key.clone(), |revision, info| Some(LimitInfo { revision, status, ..info? }));
     }
 
-    pub fn get(&self, key: &LimitKey) -> Option<Arc<LimitInfo>> {
-        self.limits.lock().unwrap().get(key).cloned()
+    pub fn drop_limit(&self, namespace: &NamespaceName, key: &LimitKey) {
+        self.change(namespace, key.clone(), |_, _| None);
+    }
+
+    fn change(
+        &self,
+        namespace: &NamespaceName,
+        key: LimitKey,
+        change: impl FnOnce(u64, Option<LimitInfo>) -> Option<LimitInfo>,
+    ) {
+        let mut limits = self.limits.lock().unwrap();
+        let (revision, limit) = limits.entry((namespace.clone(), key)).or_default();
+        *revision += 1;
+        *limit = change(*revision, limit.as_deref().cloned()).map(Arc::new);
+    }
+
+    pub fn get(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>> {
+        self.limits
+            .lock()
+            .unwrap()
+            .get(&(namespace.clone(), key.clone()))
+            .and_then(|(_, limit)| limit.clone())
     }
 }
 
 impl Registry for TestRegistry {
-    fn limit(&self, _: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>> {
-        self.get(key)
+    fn limit(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>> {
+        self.get(namespace, key)
     }
 
     fn refresh(&self) -> Answer<'_, Result<(), BackendError>> {
@@ -40,7 +65,8 @@ impl Registry for TestRegistry {
     }
 
     fn limits(&self) -> Vec<(NamespaceName, Arc<LimitInfo>)> {
-        self.limits.lock().unwrap().values().map(|info| (namespace(), Arc::clone(info))).collect()
+        let limits = self.limits.lock().unwrap();
+        limits.iter().filter_map(|((name, _), (_, limit))| Some((name.clone(), limit.clone()?))).collect()
     }
 
     fn is_in_charge(&self) -> bool {

@@ -1,0 +1,92 @@
+//! Two answers, side by side: what they have in common, or how they differ.
+
+use earmark_admission::{CompleteAnswer, LeaseView, LimitStanding, Refusal, ReserveAnswer};
+use earmark_core::{LimitStatus, UnixMs, Usage};
+
+/// What both answered, in a word; or both answers.
+pub type Compared<T> = Result<T, String>;
+
+/// The Book's answer and the ledger's.
+fn differ<A: std::fmt::Debug, B: std::fmt::Debug>(book: &A, ledger: &B) -> String {
+    format!("the Book: {book:?}\nTigerBeetle: {ledger:?}")
+}
+
+fn is_near(book: UnixMs, ledger: UnixMs) -> bool {
+    book.get().abs_diff(ledger.get()) <= 2_000
+}
+
+/// `is_first`: a new lease, whose denial names what stood in the way.
+pub fn reserve(book: &ReserveAnswer, ledger: &ReserveAnswer, is_first: bool) -> Compared<&'static str> {
+    match (book, ledger) {
+        (ReserveAnswer::Allowed { reserved_at: one }, ReserveAnswer::Allowed { reserved_at: other })
+            if is_near(*one, *other) =>
+        {
+            Ok("allowed")
+        }
+        (
+            ReserveAnswer::Denied { limited_by, never, .. },
+            ReserveAnswer::Denied { limited_by: by, never: is_never, retry_after_ms },
+        ) => {
+            let is_named = !by.is_empty() && by.iter().all(|key| limited_by.contains(key));
+            let has_hint = (*retry_after_ms == 0) == *is_never;
+            match (is_first, is_named && never == is_never && has_hint) {
+                (true, false) => Err(differ(book, ledger)),
+                (true, true) if *never => Ok("never"),
+                (true, true) | (false, _) => Ok("denied"),
+            }
+        }
+        (ReserveAnswer::Refused(one), ReserveAnswer::Refused(other)) => match (one, other) {
+            (Refusal::InvalidRequest { .. }, Refusal::InvalidRequest { .. }) => Ok("invalid"),
+            (Refusal::UnknownLimitKey(one), Refusal::UnknownLimitKey(other)) if one == other => {
+                Ok("unknown key")
+            }
+            (Refusal::LimitDecreasing { key: one, .. }, Refusal::LimitDecreasing { key: other, .. })
+                if one == other =>
+            {
+                Ok("decreasing")
+            }
+            (Refusal::LeaseExpired, Refusal::LeaseExpired) => Ok("expired"),
+            _ => Err(differ(book, ledger)),
+        },
+        _ => Err(differ(book, ledger)),
+    }
+}
+
+/// Words about a lease that held nothing differ by who knew what; of one that held something they are the same.
+pub fn complete(book: &CompleteAnswer, ledger: &CompleteAnswer) -> Compared<()> {
+    let same = if book.reconciled {
+        book == ledger
+    } else {
+        book.is_invalid == ledger.is_invalid && !ledger.reconciled
+    };
+    if same { Ok(()) } else { Err(differ(book, ledger)) }
+}
+
+pub fn put(book: LimitStatus, ledger: LimitStanding) -> Compared<&'static str> {
+    match (book, ledger) {
+        (LimitStatus::Active, LimitStanding::InForce) => Ok("put, active"),
+        (LimitStatus::Decreasing { to: 1.. }, LimitStanding::Decreasing) => Ok("put, decreasing"),
+        (LimitStatus::Decreasing { to: 0 }, LimitStanding::Decreasing) => Ok("deleting"),
+        (LimitStatus::Deleted, LimitStanding::Gone) => Ok("deleted"),
+        _ => Err(differ(&book, &ledger)),
+    }
+}
+
+pub fn usage(book: Option<Usage>, ledger: Option<Usage>) -> Compared<()> {
+    if book == ledger { Ok(()) } else { Err(differ(&book, &ledger)) }
+}
+
+pub fn lease(book: Option<&LeaseView>, ledger: Option<&LeaseView>) -> Compared<()> {
+    let same = match (book, ledger) {
+        (None, None) => true,
+        (Some(book), Some(ledger)) => {
+            let is_near = match (book.reserved_at, ledger.reserved_at) {
+                (Some(one), Some(other)) => is_near(one, other),
+                (one, other) => one == other,
+            };
+            is_near && book.state == ledger.state && book.requirements == ledger.requirements
+        }
+        (None, Some(_)) | (Some(_), None) => false,
+    };
+    if same { Ok(()) } else { Err(differ(&book, &ledger)) }
+}

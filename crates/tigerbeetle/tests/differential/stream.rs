@@ -1,0 +1,558 @@
+//! One random stream, and when its answers may be compared.
+
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use earmark_admission::{
+    Amount, Backend, CompleteRequest, DeleteLimitRequest, LimitStanding, Limits, LimitsComplete,
+    LimitsReserve, LocalBook, PutLimitRequest, ReserveAnswer, ReserveRequest,
+};
+use earmark_core::{Definition, Kind, LeaseId, LimitKey, LimitStatus, NamespaceName, Overage, UnixMs, Usage};
+use earmark_tigerbeetle::TigerBeetleLimits;
+
+use crate::TOLERANCE_MS;
+use crate::compare::{self, Compared};
+use crate::support::random::Random;
+use crate::support::registry::TestRegistry;
+use crate::support::wall_ms;
+use crate::tally::Tally;
+
+/// An operation is expected to take no longer; one that does is not held against anybody.
+const SLACK_MS: u64 = 250;
+const LEASES_MAX: usize = 60;
+const HISTORY: usize = 40;
+
+/// Limits that end nothing within the test, and limits that end after seconds.
+const SLOW: [(&str, Kind); 5] = [
+    ("slow:rolling:1", Kind::Rolling { window_seconds: 900 }),
+    ("slow:rolling:2", Kind::Rolling { window_seconds: 600 }),
+    ("slow:rolling:3", Kind::Rolling { window_seconds: 899 }),
+    ("slow:slots:1", Kind::Concurrency { timeout_seconds: 900 }),
+    ("slow:slots:2", Kind::Concurrency { timeout_seconds: 3_600 }),
+];
+const QUICK: [(&str, Kind); 4] = [
+    ("quick:rolling:1", Kind::Rolling { window_seconds: 1 }),
+    ("quick:rolling:2", Kind::Rolling { window_seconds: 2 }),
+    ("quick:rolling:3", Kind::Rolling { window_seconds: 3 }),
+    ("quick:slots:2", Kind::Concurrency { timeout_seconds: 2 }),
+];
+
+/// A limit, and the times at which the two may see it differently.
+struct Limit {
+    key: LimitKey,
+    kind: Kind,
+    is_quick: bool,
+    is_put: bool,
+    /// From and to, in milliseconds on the wall.
+    unclear: Vec<(u64, u64)>,
+}
+
+/// A lease that was asked for, and what for.
+#[derive(Clone)]
+struct Asked {
+    lease: LeaseId,
+    parts: Vec<Amount>,
+    /// When it was allowed, at the earliest and at the latest; none if it was denied.
+    at: Option<(u64, u64)>,
+    is_completed: bool,
+    is_unknown: bool,
+}
+
+pub struct Stream {
+    seed: u64,
+    namespace: NamespaceName,
+    random: Random,
+    book: Arc<LocalBook>,
+    nodes: Vec<Arc<TigerBeetleLimits>>,
+    registry: Arc<TestRegistry>,
+    limits: Vec<Limit>,
+    leases: Vec<Asked>,
+    history: VecDeque<String>,
+    tally: Tally,
+}
+
+/// The machine stood still; what came of it is nobody's fault.
+struct Disturbed;
+
+impl Stream {
+    pub fn new(
+        seed: u64,
+        number: u64,
+        book: Arc<LocalBook>,
+        nodes: Vec<Arc<TigerBeetleLimits>>,
+        registry: Arc<TestRegistry>,
+    ) -> Stream {
+        let mut random = Random::new(seed.wrapping_mul(1_000).wrapping_add(number));
+        // The server remembers what it ever had, so that a seed that is tried twice needs another name.
+        let fresh = rand::random::<u32>();
+        let limit = |is_quick: bool| {
+            move |(name, kind): (&str, Kind)| Limit {
+                key: name.parse().unwrap(),
+                kind,
+                is_quick,
+                is_put: false,
+                unclear: Vec::new(),
+            }
+        };
+        random.next();
+        Stream {
+            seed,
+            namespace: format!("s{seed}.{number}.{fresh}").parse().unwrap(),
+            random,
+            book,
+            nodes,
+            registry,
+            limits: SLOW.into_iter().map(limit(false)).chain(QUICK.into_iter().map(limit(true))).collect(),
+            leases: Vec::new(),
+            history: VecDeque::new(),
+            tally: Tally::default(),
+        }
+    }
+
+    pub async fn run(mut self, operations: usize) -> Tally {
+        for place in 0..self.limits.len() {
+            if self.put(place).await.is_err() {
+                return self.tally;
+            }
+        }
+        for _ in 0..operations {
+            let done = match self.random.below(100) {
+                0..45 => self.reserve_new().await,
+                45..55 => self.retry(false).await,
+                55..60 => self.retry(true).await,
+                60..85 => self.complete().await,
+                85..91 => self.change().await,
+                91..95 => self.lease().await,
+                _ => self.usages().await,
+            };
+            if let Err(Disturbed) = done {
+                self.tally.disturbed += 1;
+                return self.tally;
+            }
+            self.tally.operations += 1;
+        }
+        // What has ended by now has ended on both sides.
+        tokio::time::sleep(Duration::from_millis(5_000 + 2 * TOLERANCE_MS)).await;
+        if self.usages().await.is_err() {
+            self.tally.disturbed += 1;
+        }
+        self.tally
+    }
+
+    fn node(&mut self) -> Arc<TigerBeetleLimits> {
+        let place = self.random.index(self.nodes.len());
+        Arc::clone(&self.nodes[place])
+    }
+
+    /// Whether both see a limit alike now and for as long as an operation takes.
+    fn is_clear(&mut self, place: usize) -> bool {
+        let now = wall_ms();
+        let unclear = &mut self.limits[place].unclear;
+        unclear.retain(|(_, to)| *to >= now);
+        unclear.iter().all(|(from, _)| *from > now + SLACK_MS)
+    }
+
+    fn place(&self, key: &LimitKey) -> Option<usize> {
+        self.limits.iter().position(|limit| limit.key == *key)
+    }
+
+    fn are_clear(&mut self, parts: &[Amount]) -> bool {
+        let places: Vec<usize> = parts.iter().filter_map(|part| self.place(&part.key)).collect();
+        places.into_iter().all(|place| self.is_clear(place))
+    }
+
+    fn say(&mut self, what: &impl Debug) {
+        if self.history.len() == HISTORY {
+            self.history.pop_front();
+        }
+        self.history.push_back(format!("{} {what:?}", wall_ms()));
+    }
+
+    /// Takes a comparison. A difference is a bug on one side, unless the operation took so long that the limits
+    /// changed under it.
+    fn check<T>(&self, began: u64, parts: &[Amount], compared: Compared<T>) -> Result<T, Disturbed> {
+        compared.map_err(|difference| {
+            let is_quick =
+                |part: &Amount| self.place(&part.key).is_some_and(|place| self.limits[place].is_quick);
+            if wall_ms() > began + SLACK_MS && parts.iter().any(is_quick) {
+                return Disturbed;
+            }
+            let history: Vec<&str> = self.history.iter().map(String::as_str).collect();
+            panic!(
+                "{}\n\nthey differ, with EARMARK_SEED={} in {}:\n{difference}",
+                history.join("\n"),
+                self.seed,
+                self.namespace
+            );
+        })
+    }
+
+    fn amount(&mut self) -> u64 {
+        match self.random.below(20) {
+            0 => self.random.between(60, 150),
+            1..4 => self.random.between(20, 60),
+            _ => self.random.between(1, 12),
+        }
+    }
+
+    /// What a new lease asks for: mostly of limits that are clear, now and then of one that nobody put.
+    fn parts(&mut self) -> Vec<Amount> {
+        let count = self.random.pick(&[1, 1, 2, 2, 3, 4]);
+        let mut places: Vec<usize> = (0..self.limits.len()).collect();
+        self.random.shuffle(&mut places);
+        let mut parts = Vec::new();
+        for place in places {
+            if parts.len() < count && self.is_clear(place) {
+                let amount = self.amount();
+                parts.push(Amount { key: self.limits[place].key.clone(), amount });
+            }
+        }
+        if self.random.chance(2) {
+            parts.push(Amount { key: "nobody:put:this".parse().unwrap(), amount: 1 });
+        }
+        self.random.shuffle(&mut parts);
+        parts
+    }
+
+    fn new_lease(&mut self, made_at_ms: u64) -> LeaseId {
+        let random = (u128::from(self.random.next()) << 64) | u128::from(rand::random::<u64>());
+        LeaseId::from_parts(UnixMs::new(made_at_ms), random)
+    }
+
+    async fn ask(
+        &mut self,
+        lease: LeaseId,
+        parts: &[Amount],
+        is_first: bool,
+    ) -> Result<(&'static str, (u64, u64)), Disturbed> {
+        let began = wall_ms();
+        let (namespace, requirements) = (self.namespace.clone(), parts.to_vec());
+        let request = ReserveRequest { namespace: namespace.clone(), lease, job: None, requirements };
+        let book = self.book.reserve(vec![request.clone()]).await.remove(0).unwrap();
+        let request = LimitsReserve { namespace, lease, requirements: request.requirements };
+        let ledger = self.node().reserve(vec![request]).await.remove(0).unwrap();
+        let ended = wall_ms();
+        self.say(&(
+            "reserve",
+            lease,
+            parts.iter().map(|p| (p.key.as_str(), p.amount)).collect::<Vec<_>>(),
+            &ledger,
+        ));
+        let answer = self.check(began, parts, compare::reserve(&book, &ledger, is_first))?;
+        if is_first && matches!(ledger, ReserveAnswer::Allowed { .. }) {
+            self.blur(parts, began, ended);
+        }
+        self.usage_of(parts).await?;
+        Ok((answer, (began, ended)))
+    }
+
+    /// What was reserved between two times ends between two times.
+    fn blur(&mut self, parts: &[Amount], began: u64, ended: u64) {
+        for part in parts {
+            let Some(place) = self.place(&part.key) else { continue };
+            let limit = &mut self.limits[place];
+            let hold_ms = u64::from(limit.kind.hold_seconds()) * 1_000;
+            if limit.is_quick {
+                limit.unclear.push((began + hold_ms - TOLERANCE_MS, ended + hold_ms + TOLERANCE_MS));
+            }
+        }
+    }
+
+    async fn reserve_new(&mut self) -> Result<(), Disturbed> {
+        let parts = self.parts();
+        if parts.is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            return Ok(());
+        }
+        let now = wall_ms();
+        let (made_at, aged) = match self.random.below(100) {
+            0 => (now - 3_600_000, Some("too old")),
+            1 => (now + 3_600_000, Some("too new")),
+            _ => (now, None),
+        };
+        let lease = self.new_lease(made_at);
+        let (answer, at) = self.ask(lease, &parts, true).await?;
+        if let Some(aged) = aged {
+            self.tally.met(aged);
+            return Ok(());
+        }
+        self.tally.met(answer);
+        if matches!(answer, "allowed" | "denied" | "never") {
+            let at = (answer == "allowed").then_some(at);
+            self.remember(Asked { lease, parts, at, is_completed: false, is_unknown: false });
+        }
+        Ok(())
+    }
+
+    fn remember(&mut self, asked: Asked) {
+        if self.leases.len() == LEASES_MAX {
+            let place = self.random.index(LEASES_MAX);
+            self.leases.swap_remove(place);
+        }
+        self.leases.push(asked);
+    }
+
+    /// A lease that was asked for before, whose limits are clear.
+    fn known(&mut self) -> Option<usize> {
+        for _ in 0..8 {
+            if self.leases.is_empty() {
+                return None;
+            }
+            let place = self.random.index(self.leases.len());
+            let parts = self.leases[place].parts.clone();
+            if self.are_clear(&parts) {
+                return Some(place);
+            }
+        }
+        None
+    }
+
+    async fn retry(&mut self, is_changed: bool) -> Result<(), Disturbed> {
+        let Some(place) = self.known() else { return Ok(()) };
+        let Asked { lease, mut parts, at, .. } = self.leases[place].clone();
+        self.random.shuffle(&mut parts);
+        if is_changed {
+            // Of a denied lease only the process that denied it knows the body.
+            if at.is_none() {
+                return Ok(());
+            }
+            match self.random.below(3) {
+                0 => parts[0].amount += 1,
+                1 if parts.len() > 1 => {
+                    parts.pop();
+                }
+                _ => {
+                    let other = self.parts().into_iter().find(|part| parts.iter().all(|p| p.key != part.key));
+                    let Some(other) = other else { return Ok(()) };
+                    parts.push(other);
+                }
+            }
+        }
+        let (answer, _) = self.ask(lease, &parts, false).await?;
+        self.tally.met(match answer {
+            "allowed" => "retried, same",
+            "denied" => "retried, denied again",
+            "expired" => "retried, expired",
+            "invalid" => "retried, other body",
+            other => other,
+        });
+        Ok(())
+    }
+
+    async fn complete(&mut self) -> Result<(), Disturbed> {
+        let known = if self.random.chance(6) { None } else { self.known() };
+        let asked = match known {
+            Some(place) => self.leases[place].clone(),
+            None => {
+                let (lease, parts) = (self.new_lease(wall_ms()), self.parts());
+                Asked { lease, parts, at: None, is_completed: false, is_unknown: true }
+            }
+        };
+        let actuals = self.actuals(&asked.parts);
+        if !self.are_clear(&actuals) {
+            return Ok(());
+        }
+        let began = wall_ms();
+        let (namespace, lease) = (self.namespace.clone(), asked.lease);
+        let request = CompleteRequest { namespace: namespace.clone(), lease, job: None, actuals };
+        let book = self.book.complete(vec![request.clone()]).await.remove(0).unwrap();
+        let request = LimitsComplete { namespace, lease, actuals: request.actuals };
+        let actuals = request.actuals.clone();
+        let ledger = self.node().complete(vec![request]).await.remove(0).unwrap();
+        let ended = wall_ms();
+        self.say(&(
+            "complete",
+            lease,
+            actuals.iter().map(|p| (p.key.as_str(), p.amount)).collect::<Vec<_>>(),
+            &ledger,
+        ));
+        self.check(began, &asked.parts, compare::complete(&book, &ledger))?;
+        for (amount, what) in [
+            (ledger.overage_reserved, "overage reserved"),
+            (ledger.overage_debt, "overage debt"),
+            (ledger.overage_dropped, "overage dropped"),
+        ] {
+            if amount > 0 {
+                self.tally.met(what);
+            }
+        }
+        self.tally.met(match (ledger.reconciled, asked.is_completed) {
+            (true, false) => "completed",
+            (true, true) => "completed before",
+            (false, _) => "completed, unknown",
+        });
+        self.blur_settled(&asked, began, ended);
+        match known {
+            // A denied lease that was completed is another thing to those who did not deny it.
+            Some(place) if asked.at.is_none() && !asked.is_unknown => {
+                self.leases.swap_remove(place);
+            }
+            Some(place) => self.leases[place].is_completed = true,
+            None => self.remember(Asked { is_completed: false, ..asked.clone() }),
+        }
+        self.usage_of(&asked.parts).await
+    }
+
+    /// What was settled ends up to a second later in a ledger that counts whole seconds; overage of what had ended
+    /// is held for a second.
+    fn blur_settled(&mut self, asked: &Asked, began: u64, ended: u64) {
+        let Some((from, to)) = asked.at.filter(|_| !asked.is_completed) else { return };
+        for part in &asked.parts {
+            let Some(place) = self.place(&part.key) else { continue };
+            let limit = &mut self.limits[place];
+            if limit.is_quick {
+                let hold_ms = u64::from(limit.kind.hold_seconds()) * 1_000;
+                let late = ended - began + 1_000 + TOLERANCE_MS;
+                limit.unclear.push((from + hold_ms - TOLERANCE_MS, to + hold_ms + late));
+                limit.unclear.push((began + 1_000 - TOLERANCE_MS, ended + 1_000 + TOLERANCE_MS));
+            }
+        }
+    }
+
+    /// What a lease says it used: less, as much, more, nothing, or of another limit.
+    fn actuals(&mut self, parts: &[Amount]) -> Vec<Amount> {
+        let mut actuals = Vec::new();
+        for part in parts {
+            let amount = match self.random.below(10) {
+                0..2 => continue,
+                2 => 0,
+                3..6 => self.random.between(0, part.amount),
+                6 => part.amount,
+                7..9 => part.amount + self.random.between(1, 20),
+                _ => part.amount + self.random.between(20, 200),
+            };
+            actuals.push(Amount { key: part.key.clone(), amount });
+        }
+        if self.random.chance(10)
+            && let Some(other) = self.parts().into_iter().find(|part| parts.iter().all(|p| p.key != part.key))
+        {
+            actuals.push(other);
+        }
+        self.random.shuffle(&mut actuals);
+        actuals
+    }
+
+    async fn change(&mut self) -> Result<(), Disturbed> {
+        let place = self.random.index(self.limits.len());
+        if !self.is_clear(place) {
+            return Ok(());
+        }
+        if self.limits[place].is_put && self.random.chance(20) {
+            return self.delete(place).await;
+        }
+        self.put(place).await
+    }
+
+    async fn put(&mut self, place: usize) -> Result<(), Disturbed> {
+        let began = wall_ms();
+        let capacity = self.random.between(10, 130);
+        let overage = if self.random.chance(70) { Overage::Debt } else { Overage::Deny };
+        let Limit { key, kind, .. } = &self.limits[place];
+        let (key, kind) = (key.clone(), kind.clone());
+        let (unit, description) = (String::new(), String::new());
+        let definition = Definition { key: key.clone(), kind, capacity, unit, description, overage };
+        let namespace = self.namespace.clone();
+        let request = PutLimitRequest {
+            namespace: namespace.clone(),
+            definition: definition.clone(),
+            expected_revision: None,
+        };
+        let book = self.book.put_limit(request).await.unwrap();
+        self.registry.put(&namespace, definition);
+        let ledger = self.node().changed(namespace, key.clone()).await.unwrap();
+        self.limits[place].is_put = true;
+        self.say(&("put", key.as_str(), capacity, overage, &ledger));
+        let part = [Amount { key, amount: 0 }];
+        let what = self.check(began, &part, compare::put(book.status, ledger))?;
+        self.tally.met(what);
+        self.usage_of(&part).await
+    }
+
+    async fn delete(&mut self, place: usize) -> Result<(), Disturbed> {
+        let began = wall_ms();
+        let (namespace, key) = (self.namespace.clone(), self.limits[place].key.clone());
+        let request =
+            DeleteLimitRequest { namespace: namespace.clone(), key: key.clone(), expected_revision: None };
+        let Ok(book) = self.book.delete_limit(request).await else {
+            // It had run out in the meantime.
+            self.limits[place].is_put = false;
+            return Ok(());
+        };
+        self.registry.delete(&namespace, &key);
+        let ledger = self.node().changed(namespace.clone(), key.clone()).await.unwrap();
+        if ledger == LimitStanding::Gone {
+            self.registry.drop_limit(&namespace, &key);
+            self.limits[place].is_put = false;
+        }
+        self.say(&("delete", key.as_str(), &ledger));
+        let part = [Amount { key, amount: 0 }];
+        let what = self.check(began, &part, compare::put(book.status, ledger))?;
+        self.tally.met(what);
+        self.usage_of(&part).await
+    }
+
+    async fn usages(&mut self) -> Result<(), Disturbed> {
+        let all: Vec<Amount> =
+            self.limits.iter().map(|limit| Amount { key: limit.key.clone(), amount: 0 }).collect();
+        self.usage_of(&all).await
+    }
+
+    /// Compares what limits hold, as far as they are clear.
+    async fn usage_of(&mut self, parts: &[Amount]) -> Result<(), Disturbed> {
+        let mut reading = Vec::new();
+        for part in parts {
+            let Some(place) = self.place(&part.key) else { continue };
+            if !self.is_clear(place) {
+                continue;
+            }
+            let began = wall_ms();
+            let (namespace, key) = (self.namespace.clone(), part.key.clone());
+            let book = self.book.usage(namespace.clone(), key.clone()).await.unwrap();
+            let (node, registry) = (self.node(), Arc::clone(&self.registry));
+            let ledger = tokio::spawn(async move { usage(&node, &registry, namespace, key).await });
+            reading.push((place, part, began, book, ledger));
+        }
+        for (place, part, began, book, ledger) in reading {
+            let ledger = ledger.await.unwrap();
+            self.limits[place].is_put = ledger.is_some();
+            self.say(&("usage", part.key.as_str(), &ledger));
+            self.check(began, std::slice::from_ref(part), compare::usage(book, ledger))?;
+            self.tally.met("usage");
+        }
+        Ok(())
+    }
+
+    async fn lease(&mut self) -> Result<(), Disturbed> {
+        let Some(place) = self.known() else { return Ok(()) };
+        let Asked { lease, parts, at, is_unknown, .. } = self.leases[place].clone();
+        // What was denied is known to the process that denied it.
+        if at.is_none() && !is_unknown {
+            return Ok(());
+        }
+        let began = wall_ms();
+        let book = self.book.lease(self.namespace.clone(), lease).await.unwrap();
+        let namespace = self.namespace.clone();
+        let ledger = self.node().lease(namespace, lease).await.unwrap();
+        self.check(began, &parts, compare::lease(book.as_ref(), ledger.as_ref()))
+    }
+}
+
+/// What a limit holds in the ledger. Whoever is in charge sees within a second that what is deleted is gone; here it is
+/// seen at once.
+async fn usage(
+    node: &TigerBeetleLimits,
+    registry: &TestRegistry,
+    namespace: NamespaceName,
+    key: LimitKey,
+) -> Option<Usage> {
+    let info = registry.get(&namespace, &key)?;
+    if info.status == (LimitStatus::Decreasing { to: 0 })
+        && node.changed(namespace.clone(), key.clone()).await.unwrap() == LimitStanding::Gone
+    {
+        registry.drop_limit(&namespace, &key);
+        return None;
+    }
+    Some(node.usage(namespace, info).await.unwrap())
+}

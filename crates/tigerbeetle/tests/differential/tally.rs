@@ -1,0 +1,71 @@
+//! What a run met.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Without these a run has not said much.
+const NEEDED: [&str; 22] = [
+    "allowed",
+    "denied",
+    "never",
+    "unknown key",
+    "decreasing",
+    "retried, same",
+    "retried, denied again",
+    "retried, expired",
+    "retried, other body",
+    "too old",
+    "too new",
+    "completed",
+    "completed before",
+    "completed, unknown",
+    "overage reserved",
+    "overage debt",
+    "overage dropped",
+    "put, active",
+    "put, decreasing",
+    "deleted",
+    "deleting",
+    "usage",
+];
+
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    pub operations: u64,
+    /// Streams that ended early, since the machine stood still for longer than the tolerance.
+    pub disturbed: u64,
+    met: BTreeMap<&'static str, u64>,
+}
+
+impl Tally {
+    pub fn met(&mut self, what: &'static str) {
+        *self.met.entry(what).or_default() += 1;
+    }
+
+    pub fn add(&mut self, other: &Tally) {
+        self.operations += other.operations;
+        self.disturbed += other.disturbed;
+        for (what, count) in &other.met {
+            *self.met.entry(what).or_default() += count;
+        }
+    }
+
+    /// A stream that never meets a case proves nothing about it.
+    pub fn check(&self) {
+        for what in NEEDED {
+            assert!(self.met.contains_key(what), "no stream met: {what}");
+        }
+        assert!(
+            self.operations >= 20_000 || std::env::var("EARMARK_SEED").is_ok(),
+            "{} operations",
+            self.operations
+        );
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} operations, {} streams disturbed", self.operations, self.disturbed)?;
+        self.met.iter().try_for_each(|(what, count)| write!(f, "; {what} {count}"))
+    }
+}
