@@ -1,0 +1,108 @@
+//! What every store must do, whatever is behind it.
+//!
+//! A store's test file has a function that gives a [`Fresh`] one, and one line: `earmark_credits::conformance!(fresh)`.
+
+mod accounts;
+mod clerk;
+mod commit;
+mod gate;
+mod postings;
+mod reads;
+mod sample;
+mod together;
+
+pub use accounts::*;
+pub use commit::*;
+pub use gate::*;
+pub use postings::*;
+pub use reads::*;
+pub use together::*;
+
+use std::any::Any;
+use std::sync::Arc;
+
+use crate::model::Plan;
+use crate::store::Store;
+
+/// A plan that has one of everything, as the cases write it and read it back.
+#[must_use]
+pub fn sample_plan() -> Plan {
+    sample::full_plan(clerk::ticket())
+}
+
+/// A store without rows.
+pub struct Fresh {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// What must live as long: a folder, a database.
+    pub ground: Box<dyn Any + Send + Sync>,
+}
+
+impl Fresh {
+    /// A store that stands on nothing else.
+    pub fn new(store: impl Store) -> Fresh {
+        Fresh::on(store, ())
+    }
+
+    /// A store that stands on something that goes away when it is dropped.
+    pub fn on(store: impl Store, ground: impl Any + Send + Sync) -> Fresh {
+        Fresh { store: Arc::new(store), ground: Box::new(ground) }
+    }
+}
+
+/// Makes a test of every case. `$fresh` is an async function that gives a [`Fresh`](crate::conformance::Fresh) store.
+#[macro_export]
+macro_rules! conformance {
+    ($fresh:path) => {
+        $crate::conformance!($fresh:
+            a_vault_is_opened_once_with_its_revenue,
+            a_gate_lets_one_saga_in_at_a_time,
+            a_client_has_one_saga_at_a_time,
+            a_record_is_read_back_as_it_was_written,
+            records_are_listed_by_who_drives_them_and_what_they_touch,
+            only_a_silent_owner_is_taken_over,
+            a_late_step_of_an_owner_that_was_taken_over_changes_nothing,
+            an_owner_that_left_is_silent,
+            all_some_or_none_of_the_inputs_are_reserved,
+            reserving_needs_its_record,
+            a_release_gives_back_what_that_attempt_took_and_nothing_else,
+            nothing_is_released_while_its_saga_may_still_happen,
+            reserved_rows_without_a_record_are_orphans,
+            an_account_is_claimed_by_one_saga,
+            an_account_that_is_not_opened_after_all_was_never_there,
+            a_claim_that_is_given_up_leaves_the_account_as_it_was,
+            a_claimed_account_stands_where_the_plan_says,
+            deciding_happens_once_and_never_after_giving_up,
+            deciding_needs_the_accounts_as_the_plan_does,
+            deciding_needs_the_turn_of_the_client,
+            what_happened_is_not_decided_again,
+            nothing_is_finished_that_was_not_decided,
+            finishing_again_changes_only_what_is_not_yet_changed,
+            finishing_consumes_only_what_that_attempt_reserved,
+            a_record_goes_when_its_saga_is_over_and_not_before,
+            entries_are_numbered_in_their_vault,
+            totals_and_turns_are_counted_with_the_entry,
+            entries_are_read_back_as_they_were_written,
+            changes_of_a_list_are_made_in_order,
+            a_purse_shows_debts_and_the_ends_of_the_rest,
+            amounts_are_ordered_as_numbers_up_to_the_bounds_of_128_bits,
+            funds_are_sums_by_what_becomes_of_the_postings,
+            holds_that_ended_are_due_in_order,
+            the_holds_of_a_lease_are_found,
+            the_history_of_an_account_comes_in_pages,
+            a_vault_is_counted,
+            a_vault_that_does_not_add_up_is_found_out,
+            of_many_at_once_one_passes_the_gate,
+            of_many_at_once_one_reserves_a_posting,
+            many_entries_at_once_have_numbers_without_gaps,
+        );
+    };
+    ($fresh:path: $($case:ident),* $(,)?) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $case() {
+            let fresh = $fresh().await;
+            $crate::conformance::$case(&*fresh.store).await;
+            fresh.store.close().await;
+        }
+    )*};
+}

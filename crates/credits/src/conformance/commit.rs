@@ -1,0 +1,254 @@
+//! The point of no return, and what comes after it.
+
+use std::sync::Arc;
+
+use earmark_core::{ClientId, Standing};
+
+use super::clerk::{
+    Clerk, again, change, client, entry, home, moving, opening, posting, taking, ticket, usd_key, vault,
+};
+use super::sample::bodies;
+use crate::model::{ClaimKind, Entry, Need, Plan, TotalsChange, Turn};
+use crate::store::{AssetSums, Change, FindRecord, Store, Survey};
+
+/// One conditional change decides.
+pub async fn deciding_happens_once_and_never_after_giving_up(store: &dyn Store) {
+    let clerk = Clerk(store);
+    let (first, plan) = clerk.ready(Plan::clone(&taking(&[]))).await;
+    assert_eq!(clerk.decide(again(first), &plan).await, 0);
+    assert_eq!(clerk.decide(first, &plan).await, 1);
+    assert_eq!((clerk.decide(first, &plan).await, clerk.one(Change::Abort(first)).await), (0, 0));
+    let (second, plan) = clerk.ready(Plan::clone(&taking(&[]))).await;
+    assert_eq!(clerk.one(Change::Abort(second)).await, 1);
+    assert_eq!((clerk.one(Change::Abort(second)).await, clerk.decide(second, &plan).await), (0, 0));
+}
+
+/// Frozen, closed, about to close, about to open, unknown; and claimed by the saga itself.
+pub async fn deciding_needs_the_accounts_as_the_plan_does(store: &dyn Store) {
+    let clerk = Clerk(store);
+    clerk.opens(&["open", "cold", "gone", "busy", "going"]).await;
+    let claim = |claims| Plan { claims, ..Plan::clone(&taking(&[])) };
+    let freeze = |name| moving(name, ClaimKind::Changing, Standing::Open, Standing::Frozen);
+    let close = |name| moving(name, ClaimKind::Closing, Standing::Open, Standing::Closed);
+    clerk.does(claim(vec![freeze("cold"), close("gone")])).await;
+    let (other, _) = clerk.ready(claim(vec![freeze("busy"), close("going"), opening("coming")])).await;
+    for (name, pays, spends) in [
+        ("open", 1, 1),
+        ("cold", 1, 0),
+        ("busy", 1, 1),
+        ("gone", 0, 0),
+        ("going", 0, 0),
+        ("coming", 0, 0),
+        ("nobody", 0, 0),
+    ] {
+        for (is_spent, expected) in [(false, pays), (true, spends)] {
+            let need = Need { account: super::clerk::account(name), spends: is_spent };
+            let fine = Need { account: super::clerk::account("open"), spends: true };
+            let plan = Plan { needs: vec![fine, need], ..Plan::clone(&taking(&[])) };
+            let (saga, plan) = clerk.ready(plan).await;
+            assert_eq!(clerk.decide(saga, &plan).await, expected, "{name} {is_spent}");
+            if expected == 0 {
+                clerk.give_up(saga).await;
+            }
+        }
+    }
+    clerk.give_up(other).await;
+    let claims = vec![close("open"), opening("coming"), freeze("busy")];
+    let needs = claims.iter().map(|claim| Need { account: claim.account.clone(), spends: true }).collect();
+    clerk.does(Plan { needs, ..claim(claims) }).await;
+}
+
+/// Another process may have committed a number since this one was planned.
+pub async fn deciding_needs_the_turn_of_the_client(store: &dyn Store) {
+    let clerk = Clerk(store);
+    let turn = |sequence| {
+        let turn = Some(Turn { client: client("billing"), sequence });
+        Plan { turn, ..Plan::clone(&taking(&[])) }
+    };
+    for (sequence, expected) in [(2, 0), (1, 1), (1, 0), (3, 0), (2, 1)] {
+        let (saga, plan) = clerk.ready(turn(sequence)).await;
+        assert_eq!(clerk.decide(saga, &plan).await, expected, "{sequence}");
+        match expected {
+            0 => assert_eq!(clerk.give_up(saga).await, [1, 0, 0, 1]),
+            _ => assert_eq!(clerk.finish(saga, &plan).await, [0, 0, 0, 1, 1]),
+        }
+    }
+}
+
+/// A retry whose first attempt came through in the meantime finds the gate free, and must not pass.
+pub async fn what_happened_is_not_decided_again(store: &dyn Store) {
+    let clerk = Clerk(store);
+    let done = clerk.does(Plan::clone(&taking(&[]))).await;
+    let (retry, plan) = (again(done), taking(&[]));
+    assert_eq!(clerk.begin(retry, &plan).await, 1);
+    assert_eq!(clerk.decide(retry, &plan).await, 0);
+    assert_eq!(clerk.give_up(retry).await, [1, 0, 0, 1]);
+    assert_eq!(store.entries(done.gate).await.expect("a store that answers").len(), 1);
+}
+
+/// Steps 5 and 6 do nothing in any other phase.
+pub async fn nothing_is_finished_that_was_not_decided(store: &dyn Store) {
+    let clerk = Clerk(store);
+    clerk.opens(&["acme"]).await;
+    let inputs = clerk.issues("acme", &[5]).await;
+    let plan = Plan {
+        outputs: vec![posting(ticket(), 0, "acme", 5)],
+        claims: vec![opening("new")],
+        ..Plan::clone(&taking(&inputs))
+    };
+    let (saga, plan) = clerk.ready(plan).await;
+    assert_eq!(clerk.finish(saga, &plan).await, [0; 5]);
+    assert_eq!(clerk.one(Change::Abort(saga)).await, 1);
+    let steps = |change: fn(crate::model::Ticket, Arc<Plan>) -> Change| change(saga, Arc::clone(&plan));
+    for step in [Change::Finalize, Change::Create, Change::Apply, Change::Record].map(steps) {
+        assert_eq!(clerk.one(step).await, 0);
+    }
+    assert_eq!(store.entries(saga.gate).await, Ok(vec![]));
+    clerk.all(vec![Change::Release(saga.rid), Change::Unclaim(saga.rid), Change::End(saga)]).await;
+    assert_eq!(clerk.large("acme").await, [5]);
+}
+
+/// Recovery repeats all of it, whatever was done.
+pub async fn finishing_again_changes_only_what_is_not_yet_changed(store: &dyn Store) {
+    let clerk = Clerk(store);
+    clerk.opens(&["acme"]).await;
+    let inputs = clerk.issues("acme", &[5, 6]).await;
+    let naming = ticket();
+    let plan = Plan {
+        outputs: vec![posting(naming, 0, "acme", 4), posting(naming, 1, "new", 7)],
+        claims: vec![opening("new")],
+        entries: vec![entry(vec![change("acme", -7, 0), change("new", 7, 0)])],
+        ..Plan::clone(&taking(&inputs))
+    };
+    let (saga, plan) = clerk.ready(plan).await;
+    assert_eq!(clerk.decide(saga, &plan).await, 1);
+    let rows = [2, 2, 1, 1, 1];
+    let step = |place: usize| {
+        let plan = Arc::clone(&plan);
+        match place {
+            0 => Change::Finalize(saga, plan),
+            1 => Change::Create(saga, plan),
+            2 => Change::Apply(saga, plan),
+            3 => Change::Record(saga, plan),
+            _ => Change::End(saga),
+        }
+    };
+    for last in 0..5 {
+        for (place, count) in rows.iter().enumerate().take(last + 1) {
+            let expected = if place == last { *count } else { 0 };
+            assert_eq!(clerk.one(step(place)).await, expected, "step {place} up to {last}");
+        }
+    }
+    assert_eq!(clerk.finish(saga, &plan).await, [0; 5]);
+    assert_eq!((clerk.large("acme").await, clerk.large("new").await), (vec![4], vec![7]));
+}
+
+/// The plan's ids and that reservation id.
+pub async fn finishing_consumes_only_what_that_attempt_reserved(store: &dyn Store) {
+    let clerk = Clerk(store);
+    clerk.opens(&["acme"]).await;
+    let postings = clerk.issues("acme", &[1, 2, 3]).await;
+    let (other, _) = clerk.ready(Plan::clone(&taking(&postings[..1]))).await;
+    let (saga, plan) = (ticket(), taking(&postings[..2]));
+    clerk.begin(saga, &plan).await;
+    assert_eq!(clerk.one(Change::Reserve(saga, Arc::clone(&plan))).await, 1);
+    assert_eq!(clerk.decide(saga, &plan).await, 1);
+    assert_eq!(clerk.one(Change::Finalize(saga, plan)).await, 1);
+    assert_eq!(clerk.give_up(other).await, [1, 1, 0, 1]);
+    assert_eq!(clerk.large("acme").await, [3, 1]);
+}
+
+/// A record without which something could not be finished stays.
+pub async fn a_record_goes_when_its_saga_is_over_and_not_before(store: &dyn Store) {
+    let clerk = Clerk(store);
+    let (saga, plan) = clerk.ready(Plan::clone(&taking(&[]))).await;
+    assert_eq!(clerk.one(Change::End(saga)).await, 0);
+    clerk.decide(saga, &plan).await;
+    assert_eq!(clerk.one(Change::End(saga)).await, 0);
+    clerk.one(Change::Record(saga, plan)).await;
+    assert_eq!(clerk.one(Change::End(again(saga))).await, 0);
+    assert_eq!(clerk.one(Change::End(saga)).await, 1);
+    assert_eq!(store.record(FindRecord::Gate(saga.gate)).await, Ok(None));
+}
+
+/// Each vault counts by itself.
+pub async fn entries_are_numbered_in_their_vault(store: &dyn Store) {
+    let clerk = Clerk(store);
+    let elsewhere = Entry { home: vault("eu"), ..entry(vec![]) };
+    clerk.all(vec![Change::OpenVault(home()), Change::OpenVault(vault("eu"))]).await;
+    let entries = vec![entry(vec![]), elsewhere, entry(vec![])];
+    let first = clerk.does(Plan { entries, ..Plan::default() }).await;
+    let second = clerk.does(Plan::clone(&taking(&[]))).await;
+    let numbers = async |gate| {
+        let entries = store.entries(gate).await.expect("a store that answers");
+        assert!(entries.iter().all(|stored| stored.gate == gate));
+        entries.iter().map(|stored| (stored.entry.home.clone(), stored.number)).collect::<Vec<_>>()
+    };
+    assert_eq!(numbers(first.gate).await, [(home(), 1), (vault("eu"), 1), (home(), 2)]);
+    assert_eq!(numbers(second.gate).await, [(home(), 3)]);
+}
+
+/// Neither can be without the other.
+pub async fn totals_and_turns_are_counted_with_the_entry(store: &dyn Store) {
+    let clerk = Clerk(store);
+    let look = async || {
+        let survey = Survey { assets: vec![usd_key()], client: Some(client("billing")), ..Survey::default() };
+        let found = store.survey(survey).await.expect("a store that answers");
+        (found.assets[0], found.last_sequence)
+    };
+    for (sequence, issued, retired) in [(1, i128::MAX, 0), (2, 0, 7)] {
+        let totals = vec![TotalsChange { asset: usd_key(), issued, retired }];
+        let turn = Some(Turn { client: client("billing"), sequence });
+        let before = look().await;
+        let plan = Plan { totals, turn, ..Plan::clone(&taking(&[])) };
+        let (saga, plan) = clerk.ready(plan).await;
+        clerk.decide(saga, &plan).await;
+        assert_eq!(look().await, before);
+        clerk.finish(saga, &plan).await;
+    }
+    assert_eq!(look().await, (Some(AssetSums { issued: i128::MAX, retired: 7 }), Some(2)));
+    assert_eq!(store.clients().await, Ok(1));
+    let other = ClientId::new("other").expect("a valid client");
+    let turn =
+        Some(Turn { client: crate::model::ClientKey { home: vault("eu"), client: other }, sequence: 1 });
+    clerk.does(Plan { turn, ..Plan::clone(&taking(&[])) }).await;
+    assert_eq!(store.clients().await, Ok(2));
+}
+
+/// Every kind of entry, with every field.
+pub async fn entries_are_read_back_as_they_were_written(store: &dyn Store) {
+    let clerk = Clerk(store);
+    for body in bodies() {
+        let lease = body.lease();
+        let entries = vec![Entry { body, ..entry(vec![change("acme", i128::MIN, i128::MAX)]) }];
+        let saga = clerk.does(Plan { entries: entries.clone(), ..Plan::default() }).await;
+        let stored = store.entries(saga.gate).await.expect("a store that answers");
+        assert_eq!(stored.iter().map(|stored| Entry::clone(&stored.entry)).collect::<Vec<_>>(), entries);
+        if let Some(lease) = lease {
+            let key = crate::model::LeaseKey { namespace: home().namespace, lease };
+            assert_eq!(store.lease(key).await, Ok(stored));
+        }
+    }
+}
+
+/// Each change sees the one before.
+pub async fn changes_of_a_list_are_made_in_order(store: &dyn Store) {
+    let clerk = Clerk(store);
+    clerk.opens(&["acme"]).await;
+    let inputs = clerk.issues("acme", &[5]).await;
+    let (saga, plan) = (ticket(), taking(&inputs));
+    let of = || Arc::clone(&plan);
+    let begin = || Change::Begin(super::clerk::record(saga, &plan));
+    let gather = vec![begin(), Change::Claim(saga, of()), Change::Reserve(saga, of())];
+    assert_eq!(clerk.all(gather).await, [1, 0, 1]);
+    let commit = vec![
+        Change::Decide(saga, of()),
+        Change::Finalize(saga, of()),
+        Change::Create(saga, of()),
+        Change::Apply(saga, of()),
+        Change::Record(saga, of()),
+        Change::End(saga),
+    ];
+    assert_eq!(clerk.all(commit).await, [1, 1, 0, 0, 1, 1]);
+    assert_eq!(clerk.all(vec![]).await, [0_u64; 0]);
+}

@@ -1,0 +1,199 @@
+//! Reads.
+
+use earmark_core::UnixMs;
+
+use super::clerk::{
+    Clerk, NOW, account, amounts, change, entry, held, home, lease, posting, taking, ticket, usd, vault,
+};
+use crate::model::{AccountKey, Plan, Posting, PostingState};
+use crate::store::{AssetSums, Census, Due, Funds, Store, UnevenAccount};
+
+impl Clerk<'_> {
+    /// Creates postings out of nothing, which the audit would find out.
+    async fn makes(&self, outputs: Vec<Posting>) {
+        let entries = vec![entry(vec![])];
+        self.does(Plan { outputs, entries, ..Plan::default() }).await;
+    }
+}
+
+/// All that a choice needs, however many postings there are.
+pub async fn a_purse_shows_debts_and_the_ends_of_the_rest(store: &dyn Store) {
+    let clerk = Clerk(store);
+    clerk.opens(&["acme"]).await;
+    assert_eq!(clerk.purse("acme").await, crate::store::Purse::default());
+    clerk.issues("acme", &[5, 2, 8, 1, 9, 7, 3]).await;
+    let naming = ticket();
+    let debts = vec![posting(naming, 0, "acme", -4), posting(naming, 1, "acme", -6)];
+    clerk.makes(debts.clone()).await;
+    clerk.makes(vec![held(posting(ticket(), 0, "acme", 100), &lease(), NOW)]).await;
+    clerk.makes(vec![posting(ticket(), 0, "bob", 50)]).await;
+    let (saga, _) = clerk.ready(Plan::clone(&taking(&debts[1..]))).await;
+    let purse = clerk.purse("acme").await;
+    assert_eq!((amounts(&purse.large), amounts(&purse.small), purse.active), (vec![9, 8, 7], vec![1, 2], 7));
+    let mut owed: Vec<_> = purse.owed.iter().map(|each| (each.amount, each.reserved_by)).collect();
+    owed.sort_unstable();
+    assert_eq!(owed, [(-6, Some(saga.rid)), (-4, None)]);
+    clerk.give_up(saga).await;
+    clerk.issues("acme", &[10; 9]).await;
+    assert_eq!(clerk.purse("acme").await.active, 10);
+}
+
+/// Neither text nor a float would do.
+pub async fn amounts_are_ordered_as_numbers_up_to_the_bounds_of_128_bits(store: &dyn Store) {
+    let clerk = Clerk(store);
+    let most = i128::MAX;
+    let naming = ticket();
+    let all = [10, 9, most, i128::from(i64::MAX), i128::from(u64::MAX) + 1, i128::MIN, -1, most];
+    let outputs = all.iter().zip(0_u16..).map(|(amount, place)| posting(naming, place, "acme", *amount));
+    clerk.makes(outputs.collect()).await;
+    let purse = clerk.purse("acme").await;
+    // Above 63 bits the order may be a rough one.
+    assert!(purse.large.iter().all(|each| each.amount > i128::from(i64::MAX)), "{purse:?}");
+    let mut large = amounts(&purse.large);
+    large.sort_unstable();
+    assert_eq!((large, amounts(&purse.small)), (vec![i128::from(u64::MAX) + 1, most, most], vec![9, 10]));
+    let mut owed = amounts(&purse.owed);
+    owed.sort_unstable();
+    assert_eq!(owed, [i128::MIN, -1]);
+}
+
+/// What can be spent, what is on its way, what is held, and what only waits to be given back.
+pub async fn funds_are_sums_by_what_becomes_of_the_postings(store: &dyn Store) {
+    let clerk = Clerk(store);
+    clerk.opens(&["acme"]).await;
+    assert_eq!(store.funds(account("acme"), NOW).await, Ok(vec![]));
+    let postings = clerk.issues("acme", &[1, 2, 4]).await;
+    let eur = earmark_core::AssetName::new("eur").expect("a valid asset");
+    let naming = ticket();
+    let (first, second) = (lease(), lease());
+    let holds = vec![
+        held(posting(naming, 0, "acme", 8), &first, NOW),
+        held(posting(naming, 1, "acme", 16), &second, NOW.plus_ms(1)),
+        posting(naming, 2, "acme", -32),
+        Posting { asset: eur.clone(), ..posting(naming, 3, "acme", 64) },
+    ];
+    clerk.makes(holds.clone()).await;
+    clerk.ready(Plan::clone(&taking(&[postings[2].clone(), holds[0].clone(), holds[1].clone()]))).await;
+    let of = |asset, active, pending, held, due| Funds { asset, active, pending, held, due };
+    let expected = vec![of(eur, 64, 0, 0, 0), of(usd(), -29, 4, 16, 8)];
+    assert_eq!(store.funds(account("acme"), NOW).await, Ok(expected));
+    let before =
+        store.funds(account("acme"), UnixMs::new(NOW.get() - 1)).await.expect("a store that answers");
+    assert_eq!((before[1].held, before[1].due), (24, 0));
+}
+
+/// The sweeper takes the oldest first.
+pub async fn holds_that_ended_are_due_in_order(store: &dyn Store) {
+    let clerk = Clerk(store);
+    let naming = ticket();
+    let hold = |place, owner, after_ms| {
+        held(posting(naming, place, owner, 1 + i128::from(place)), &lease(), NOW.plus_ms(after_ms))
+    };
+    let holds = vec![hold(0, "acme", 30), hold(1, "bob", 10), hold(2, "acme", 20), hold(3, "acme", 40)];
+    clerk.makes(holds.clone()).await;
+    let due = async |after_ms, account: Option<AccountKey>, max| {
+        let due = Due { now: NOW.plus_ms(after_ms), account };
+        let found = store.due(due, max).await.expect("a store that answers");
+        found.iter().map(|posting| posting.amount).collect::<Vec<_>>()
+    };
+    assert_eq!(due(9, None, 9).await, [0_i128; 0]);
+    assert_eq!(due(30, None, 9).await, [2, 3, 1]);
+    assert_eq!(due(30, None, 2).await, [2, 3]);
+    assert_eq!(due(30, Some(account("acme")), 9).await, [3, 1]);
+    let (saga, plan) = clerk.ready(Plan::clone(&taking(&holds[2..3]))).await;
+    assert_eq!(due(30, None, 9).await, [2, 1]);
+    clerk.give_up(saga).await;
+    assert_eq!(due(30, None, 9).await, [2, 3, 1]);
+    let (saga, plan) = clerk.ready(Plan::clone(&plan)).await;
+    clerk.decide(saga, &plan).await;
+    clerk.finish(saga, &plan).await;
+    assert_eq!(due(30, None, 9).await, [2, 1]);
+    let found = store.due(Due { now: NOW.plus_ms(10), account: None }, 9).await;
+    assert_eq!(found, Ok(vec![holds[1].clone()]));
+}
+
+/// Settling starts from what is held.
+pub async fn the_holds_of_a_lease_are_found(store: &dyn Store) {
+    let clerk = Clerk(store);
+    let (first, second) = (lease(), lease());
+    let naming = ticket();
+    let holds = vec![
+        held(posting(naming, 0, "acme", 1), &first, NOW),
+        held(posting(naming, 1, "bob", 2), &first, NOW.plus_ms(1)),
+        held(posting(naming, 2, "acme", 3), &second, NOW),
+    ];
+    clerk.makes(holds.clone()).await;
+    let found = async |lease| {
+        let mut found = store.held(lease).await.expect("a store that answers");
+        found.sort_by_key(|(posting, _)| posting.id);
+        found
+    };
+    let active = |posting: &Posting| (posting.clone(), PostingState::Active);
+    assert_eq!(found(first.clone()).await, [active(&holds[0]), active(&holds[1])]);
+    let (saga, plan) = clerk.ready(Plan::clone(&taking(&holds[..1]))).await;
+    let pending = (holds[0].clone(), PostingState::Pending(saga.rid));
+    assert_eq!(found(first.clone()).await, [pending, active(&holds[1])]);
+    clerk.decide(saga, &plan).await;
+    clerk.finish(saga, &plan).await;
+    assert_eq!(found(first).await, [active(&holds[1])]);
+    assert_eq!(found(lease()).await, []);
+}
+
+/// Oldest first, and nothing twice.
+pub async fn the_history_of_an_account_comes_in_pages(store: &dyn Store) {
+    let clerk = Clerk(store);
+    clerk.opens(&["acme", "bob"]).await;
+    for amount in [1, 2, 3] {
+        clerk.issues("acme", &[amount]).await;
+        clerk.issues("bob", &[amount + 10]).await;
+    }
+    let page = async |name, after, max| {
+        let found = store.history(account(name), after, max).await.expect("a store that answers");
+        found.iter().map(|stored| (stored.number, stored.entry.changes[0].amount)).collect::<Vec<_>>()
+    };
+    assert_eq!(page("acme", 0, 9).await, [(2, 1), (4, 2), (6, 3)]);
+    assert_eq!(page("acme", 2, 1).await, [(4, 2)]);
+    assert_eq!(page("bob", 5, 9).await, [(7, 13)]);
+    assert_eq!((page("acme", 6, 9).await, page("nobody", 0, 9).await), (vec![], vec![]));
+    // An entry that names an account twice is in its history once.
+    let eur = crate::model::AccountChange {
+        asset: earmark_core::AssetName::new("eur").expect("a valid asset"),
+        ..change("acme", 1, 0)
+    };
+    let entries = vec![entry(vec![eur, change("acme", 5, 0)])];
+    clerk.does(Plan { entries: entries.clone(), ..Plan::default() }).await;
+    let found = store.history(account("acme"), 6, 9).await.expect("a store that answers");
+    assert_eq!(found.len(), 1);
+    assert_eq!(*found[0].entry, entries[0]);
+}
+
+/// The audit adds up what it finds, at one moment.
+pub async fn a_vault_is_counted(store: &dyn Store) {
+    let clerk = Clerk(store);
+    assert_eq!(store.count(home()).await, Ok(Census::default()));
+    clerk.opens(&["acme", "bob"]).await;
+    clerk.issues("acme", &[60, 40]).await;
+    let postings = clerk.issues("bob", &[i128::MAX - 100]).await;
+    let (saga, _) = clerk.ready(Plan::clone(&taking(&postings))).await;
+    let census = store.count(home()).await.expect("a store that answers");
+    assert_eq!((census.records, &census.uneven), (1, &vec![]));
+    let of_usd = census.assets.first().expect("an asset");
+    assert_eq!((&of_usd.asset, of_usd.sums), (&usd(), AssetSums { issued: i128::MAX, retired: 0 }));
+    assert_eq!((of_usd.live, of_usd.entered, census.assets.len()), (i128::MAX, i128::MAX, 1));
+    clerk.give_up(saga).await;
+    assert_eq!(store.count(home()).await.expect("a store that answers").records, 0);
+    assert_eq!(store.count(vault("eu")).await, Ok(Census::default()));
+}
+
+/// Whoever touches the rows by hand is found out.
+pub async fn a_vault_that_does_not_add_up_is_found_out(store: &dyn Store) {
+    let clerk = Clerk(store);
+    clerk.opens(&["acme", "bob"]).await;
+    clerk.issues("acme", &[5]).await;
+    clerk.makes(vec![posting(ticket(), 0, "bob", 3)]).await;
+    clerk.makes(vec![held(posting(ticket(), 0, "bob", 4), &lease(), NOW)]).await;
+    let census = store.count(home()).await.expect("a store that answers");
+    let (account, asset) = (account("bob").account, usd());
+    assert_eq!(census.uneven, [UnevenAccount { account, asset, live: 7, entered: 0 }]);
+    assert_eq!((census.assets[0].live, census.assets[0].entered), (12, 5));
+}

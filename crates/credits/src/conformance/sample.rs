@@ -1,0 +1,104 @@
+//! One of everything.
+
+use earmark_core::{
+    AccountName, Actor, ClientId, CreditShortage, LeaseId, Operation, Overdraft, Standing, TxId,
+};
+
+use super::clerk::{
+    NOW, account, change, client, entry, held, lease, limit, moving, opening, posting, usd, usd_key,
+};
+use crate::model::{
+    Claim, ClaimKind, Entry, EntryBody, HoldTerms, Need, Plan, Settlement, Ticket, TotalsChange, Transaction,
+    Turn,
+};
+
+fn name(text: &str) -> AccountName {
+    AccountName::new(text).expect("a valid account")
+}
+
+fn terms(lease: LeaseId) -> HoldTerms {
+    HoldTerms {
+        lease,
+        limit: limit("tenant:acme:usd"),
+        account: name("tenant:acme+eu@1_.-"),
+        asset: usd(),
+        amount: u64::MAX,
+        revenue: name("revenue"),
+        keeps_debt: true,
+        ends_at: NOW.plus_ms(1),
+    }
+}
+
+fn operations() -> Vec<Operation> {
+    let (account, asset, amount) = (name("acme"), usd(), i128::MAX as u128);
+    // A memo is any text.
+    let memo = "it's \"50% off\"; \\ \n \u{1F600} \0 {}".to_owned();
+    vec![
+        Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Deny },
+        Operation::OpenAccount { account: name("bob"), overdraft: Overdraft::Allow },
+        Operation::FreezeAccount { account: account.clone() },
+        Operation::UnfreezeAccount { account: account.clone() },
+        Operation::CloseAccount { account: account.clone() },
+        Operation::Issue { account: account.clone(), asset: asset.clone(), amount, memo: memo.clone() },
+        Operation::Transfer { from: account.clone(), to: name("bob"), asset: asset.clone(), amount: 1, memo },
+        Operation::Retire { account, asset, amount: 2, memo: String::new() },
+    ]
+}
+
+/// Every kind of entry.
+pub(super) fn bodies() -> Vec<EntryBody> {
+    let settlement = |debt| Settlement {
+        hold: HoldTerms { keeps_debt: false, ..terms(lease().lease) },
+        held: 3,
+        revenue: name("elsewhere"),
+        paid: u64::MAX,
+        debt,
+        uncollected: 5,
+    };
+    let mut bodies = vec![
+        EntryBody::Transaction(Transaction {
+            tx_id: TxId(u128::MAX),
+            client: ClientId::new("billing").expect("a valid client"),
+            sequence: u64::MAX - 1,
+            actor: Actor::new("user:789").expect("a valid actor"),
+            operations: operations(),
+        }),
+        EntryBody::Hold(terms(lease().lease)),
+        EntryBody::Settle(settlement(0)),
+        EntryBody::Settle(settlement(9)),
+        EntryBody::Release(terms(lease().lease)),
+        EntryBody::Ended { lease: lease().lease },
+        EntryBody::Merged,
+    ];
+    for why in [
+        CreditShortage::UnknownAccount,
+        CreditShortage::Frozen,
+        CreditShortage::Closed,
+        CreditShortage::NotEnough,
+    ] {
+        bodies.push(EntryBody::Refused { lease: lease().lease, limit: limit("usd"), why });
+    }
+    bodies
+}
+
+/// A plan that has one of everything.
+pub(super) fn full_plan(ticket: Ticket) -> Plan {
+    let overdrawn = Claim { overdraft: Overdraft::Allow, ..opening("new") };
+    let freeze = moving("bob", ClaimKind::Changing, Standing::Open, Standing::Frozen);
+    let close = moving("carl", ClaimKind::Closing, Standing::Frozen, Standing::Closed);
+    let hold = held(posting(ticket, 2, "acme", 1), &lease(), NOW.plus_ms(60_000));
+    let changes = vec![change("acme", i128::MIN, 1), change("bob", i128::MAX, 0)];
+    let entries = bodies().into_iter().map(|body| Entry { body, ..entry(changes.clone()) });
+    Plan {
+        inputs: vec![posting(ticket, 0, "acme", i128::MIN), hold.clone()],
+        outputs: vec![posting(ticket, 1, "bob", i128::MAX), hold],
+        entries: entries.collect(),
+        needs: vec![
+            Need { account: account("acme"), spends: true },
+            Need { account: account("bob"), spends: false },
+        ],
+        claims: vec![overdrawn, freeze, close],
+        totals: vec![TotalsChange { asset: usd_key(), issued: 1, retired: i128::MAX }],
+        turn: Some(Turn { client: client("billing"), sequence: u64::MAX - 1 }),
+    }
+}

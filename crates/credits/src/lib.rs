@@ -1,0 +1,19 @@
+//! Credit on a plain store: accounts, postings and holds that live in memory, in SQLite or in PostgreSQL.
+//!
+//! Nothing here takes a transaction around an entry. [`Store`] offers single conditional changes that say how many
+//! rows they changed and decide nothing; a saga strings them together so that whoever dies between any two of them
+//! leaves either nothing or everything, once somebody has looked after it. Start with [`Change`], which are the steps.
+
+#[cfg(feature = "conformance")]
+#[allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
+pub mod conformance;
+pub mod document;
+mod id;
+mod memory;
+mod model;
+mod store;
+
+pub use id::{GateId, IdError, OwnerId, PostingId, ReservationId};
+pub use memory::MemoryStore;
+pub use model::*;
+pub use store::*;

@@ -1,0 +1,108 @@
+//! The rows in memory: the reference of what a store does, and what the tests of the saga run on.
+
+mod change;
+mod rows;
+
+use std::sync::{Mutex, PoisonError};
+
+use earmark_admission::Answer;
+use earmark_core::UnixMs;
+
+use crate::id::{GateId, ReservationId};
+use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
+use crate::store::{
+    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Store, StoreError, Survey, Surveyed,
+};
+use rows::Rows;
+
+/// The rows in memory. Everything is gone with it.
+#[derive(Default)]
+pub struct MemoryStore {
+    rows: Mutex<Rows>,
+}
+
+impl MemoryStore {
+    /// No rows.
+    #[must_use]
+    pub fn new() -> MemoryStore {
+        MemoryStore::default()
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&mut Rows) -> T) -> T {
+        look(&mut self.rows.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn answer<T: Send + 'static>(&self, look: impl FnOnce(&Rows) -> T) -> Answer<'_, Result<T, StoreError>> {
+        let found = self.with(|rows| look(rows));
+        Box::pin(std::future::ready(Ok(found)))
+    }
+}
+
+impl Store for MemoryStore {
+    fn write(&self, changes: Vec<Change>) -> Answer<'_, Result<Vec<u64>, StoreError>> {
+        debug_assert!(changes.len() <= CHANGES_MAX, "a list of changes is bounded");
+        let counts = self.with(|rows| changes.iter().map(|change| rows.change(change)).collect());
+        Box::pin(std::future::ready(Ok(counts)))
+    }
+
+    fn survey(&self, survey: Survey) -> Answer<'_, Result<Surveyed, StoreError>> {
+        self.answer(|rows| rows.survey(&survey))
+    }
+
+    fn entries(&self, gate: GateId) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
+        self.answer(|rows| rows.entries(gate))
+    }
+
+    fn lease(&self, lease: LeaseKey) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
+        self.answer(|rows| rows.lease(&lease))
+    }
+
+    fn held(&self, lease: LeaseKey) -> Answer<'_, Result<Vec<(Posting, PostingState)>, StoreError>> {
+        self.answer(|rows| rows.held(&lease))
+    }
+
+    fn record(&self, find: FindRecord) -> Answer<'_, Result<Option<StoredRecord>, StoreError>> {
+        self.answer(|rows| rows.record(&find))
+    }
+
+    fn records(&self, filter: Filter, max: usize) -> Answer<'_, Result<Vec<StoredRecord>, StoreError>> {
+        self.answer(|rows| rows.records(&filter, max))
+    }
+
+    fn orphans(&self, max: usize) -> Answer<'_, Result<Vec<ReservationId>, StoreError>> {
+        self.answer(|rows| rows.orphans(max))
+    }
+
+    fn due(&self, due: Due, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>> {
+        self.answer(|rows| rows.due(&due, max))
+    }
+
+    fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>> {
+        self.answer(|rows| rows.funds(&account, now))
+    }
+
+    fn history(
+        &self,
+        account: AccountKey,
+        after: u64,
+        max: usize,
+    ) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
+        self.answer(|rows| rows.history(&account, after, max))
+    }
+
+    fn count(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>> {
+        self.answer(|rows| rows.count(&home))
+    }
+
+    fn clients(&self) -> Answer<'_, Result<u64, StoreError>> {
+        self.answer(Rows::clients)
+    }
+
+    fn time(&self) -> Answer<'_, Result<Option<UnixMs>, StoreError>> {
+        self.answer(|_| None)
+    }
+
+    fn close(&self) -> Answer<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}

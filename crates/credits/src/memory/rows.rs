@@ -1,0 +1,289 @@
+//! The rows, the tables that find them, and reads.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use earmark_core::{AccountName, AssetName, UnixMs};
+
+use crate::id::{GateId, OwnerId, PostingId, ReservationId};
+use crate::model::{
+    Account, AccountKey, AssetKey, ClientKey, LeaseKey, LivePosting, Posting, PostingState, StoredEntry,
+    StoredRecord, VaultKey,
+};
+use crate::store::{
+    AssetCensus, AssetSums, Census, Due, Filter, FindRecord, Funds, Purse, PurseQuery, Survey, Surveyed,
+    UnevenAccount,
+};
+
+/// So many accounts that do not add up are named.
+const UNEVEN_MAX: usize = 10;
+
+/// Everything there is.
+#[derive(Default)]
+pub(super) struct Rows {
+    /// By vault, the last number of an entry.
+    pub(super) vaults: BTreeMap<VaultKey, u64>,
+    pub(super) accounts: BTreeMap<AccountKey, Account>,
+    pub(super) claimed: BTreeMap<ReservationId, BTreeSet<AccountKey>>,
+    pub(super) assets: BTreeMap<AssetKey, AssetSums>,
+    pub(super) clients: HashMap<ClientKey, u64>,
+    postings: HashMap<PostingId, (Posting, PostingState)>,
+    live: BTreeMap<AccountKey, BTreeMap<AssetName, Live>>,
+    pending: BTreeMap<ReservationId, BTreeSet<PostingId>>,
+    /// Active postings that leases hold, by when they end.
+    ends: BTreeSet<(UnixMs, PostingId)>,
+    held: HashMap<LeaseKey, BTreeSet<PostingId>>,
+    pub(super) records: BTreeMap<GateId, StoredRecord>,
+    pub(super) by_rid: HashMap<ReservationId, GateId>,
+    pub(super) by_client: HashMap<ClientKey, GateId>,
+    pub(super) owners: HashMap<OwnerId, UnixMs>,
+    pub(super) entries: HashMap<GateId, Vec<StoredEntry>>,
+    pub(super) leases: HashMap<LeaseKey, Vec<GateId>>,
+    pub(super) histories: BTreeMap<AccountKey, Vec<StoredEntry>>,
+}
+
+/// The postings of one account and asset that were not consumed.
+#[derive(Default)]
+struct Live {
+    /// Active, held by no lease, in order of amount.
+    free: BTreeSet<(i128, PostingId)>,
+    /// Pending, held by no lease.
+    pending: BTreeSet<PostingId>,
+    /// Held by leases, active or pending.
+    held: BTreeSet<PostingId>,
+}
+
+impl Rows {
+    pub(super) fn has_posting(&self, id: PostingId) -> bool {
+        self.postings.contains_key(&id)
+    }
+
+    pub(super) fn posting_state(&self, id: PostingId) -> Option<PostingState> {
+        self.postings.get(&id).map(|(_, state)| *state)
+    }
+
+    /// The postings that are pending with a reservation id.
+    pub(super) fn pending_of(&self, rid: ReservationId) -> Vec<PostingId> {
+        self.pending.get(&rid).into_iter().flatten().copied().collect()
+    }
+
+    pub(super) fn insert_posting(&mut self, posting: Posting) {
+        let id = posting.id;
+        if let Some(hold) = &posting.hold {
+            let key = LeaseKey { namespace: posting.account.home.namespace.clone(), lease: hold.lease };
+            self.held.entry(key).or_default().insert(id);
+        }
+        self.index(&posting, PostingState::Active, true);
+        self.postings.insert(id, (posting, PostingState::Active));
+    }
+
+    /// Changes the state of a posting that is there.
+    pub(super) fn set_posting(&mut self, id: PostingId, state: PostingState) {
+        let Some((posting, before)) = self.postings.get(&id).cloned() else { return };
+        self.index(&posting, before, false);
+        self.index(&posting, state, true);
+        if let (PostingState::Inactive(_), Some(hold)) = (state, &posting.hold) {
+            let key = LeaseKey { namespace: posting.account.home.namespace.clone(), lease: hold.lease };
+            if let Some(held) = self.held.get_mut(&key) {
+                held.remove(&id);
+                if held.is_empty() {
+                    self.held.remove(&key);
+                }
+            }
+        }
+        self.postings.insert(id, (posting, state));
+    }
+
+    /// Adds a posting to the tables of those that were not consumed, or takes it out of them.
+    fn index(&mut self, posting: &Posting, state: PostingState, is_added: bool) {
+        fn put<T: Ord>(set: &mut BTreeSet<T>, item: T, is_added: bool) {
+            let _ = if is_added { set.insert(item) } else { set.remove(&item) };
+        }
+        let id = posting.id;
+        if let PostingState::Pending(rid) = state {
+            let pending = self.pending.entry(rid).or_default();
+            put(pending, id, is_added);
+            if pending.is_empty() {
+                self.pending.remove(&rid);
+            }
+        }
+        if let (PostingState::Active, Some(hold)) = (state, &posting.hold) {
+            put(&mut self.ends, (hold.ends_at, id), is_added);
+        }
+        if matches!(state, PostingState::Inactive(_)) {
+            return;
+        }
+        let live = self.live_mut(posting);
+        match (&posting.hold, state) {
+            (Some(_), _) => put(&mut live.held, id, is_added),
+            (None, PostingState::Active) => put(&mut live.free, (posting.amount, id), is_added),
+            (None, _) => put(&mut live.pending, id, is_added),
+        }
+    }
+
+    fn live_mut(&mut self, posting: &Posting) -> &mut Live {
+        self.live.entry(posting.account.clone()).or_default().entry(posting.asset.clone()).or_default()
+    }
+
+    pub(super) fn survey(&self, survey: &Survey) -> Surveyed {
+        Surveyed {
+            accounts: survey.accounts.iter().map(|key| self.accounts.get(key).copied()).collect(),
+            purses: survey.purses.iter().map(|query| self.purse(query)).collect(),
+            last_sequence: survey.client.as_ref().and_then(|key| self.clients.get(key).copied()),
+            assets: survey.assets.iter().map(|key| self.assets.get(key).copied()).collect(),
+        }
+    }
+
+    fn purse(&self, query: &PurseQuery) -> Purse {
+        let live = self.live.get(&query.account).and_then(|assets| assets.get(&query.asset));
+        let Some(live) = live else { return Purse::default() };
+        let active = |&(amount, id): &(i128, PostingId)| LivePosting { id, amount, reserved_by: None };
+        let pending = live.pending.iter().filter_map(|id| {
+            let (posting, state) = self.postings.get(id)?;
+            let PostingState::Pending(rid) = state else { return None };
+            Some(LivePosting { id: *id, amount: posting.amount, reserved_by: Some(*rid) })
+        });
+        let first_owned = (0, PostingId::default());
+        let owed = live.free.range(..first_owned).map(active).chain(pending.filter(|each| each.amount < 0));
+        let owned = || live.free.range(first_owned..);
+        Purse {
+            owed: owed.collect(),
+            large: owned().rev().take(query.largest).map(active).collect(),
+            small: owned().take(query.smallest).map(active).collect(),
+            active: owned().take(query.count_max).count(),
+        }
+    }
+
+    pub(super) fn entries(&self, gate: GateId) -> Vec<StoredEntry> {
+        self.entries.get(&gate).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn lease(&self, lease: &LeaseKey) -> Vec<StoredEntry> {
+        let gates = self.leases.get(lease).into_iter().flatten();
+        gates.flat_map(|gate| self.entries(*gate)).collect()
+    }
+
+    pub(super) fn held(&self, lease: &LeaseKey) -> Vec<(Posting, PostingState)> {
+        let ids = self.held.get(lease).into_iter().flatten();
+        ids.filter_map(|id| self.postings.get(id).cloned()).collect()
+    }
+
+    pub(super) fn record(&self, find: &FindRecord) -> Option<StoredRecord> {
+        let gate = match find {
+            FindRecord::Gate(gate) => *gate,
+            FindRecord::Client(client) => *self.by_client.get(client)?,
+        };
+        self.records.get(&gate).cloned()
+    }
+
+    pub(super) fn records(&self, filter: &Filter, max: usize) -> Vec<StoredRecord> {
+        let is_meant = |stored: &&StoredRecord| {
+            let owner = stored.record.ticket.owner;
+            match filter {
+                Filter::Of(meant) => owner == *meant,
+                Filter::Silent { but, since } => owner != *but && self.is_silent(owner, *since),
+                Filter::Naming(account) => stored.record.plan.accounts().contains(&account),
+            }
+        };
+        let mut found: Vec<StoredRecord> = self.records.values().filter(is_meant).cloned().collect();
+        found.sort_by_key(|stored| (stored.record.begun_at, stored.record.ticket.rid));
+        found.truncate(max);
+        found
+    }
+
+    pub(super) fn is_silent(&self, owner: OwnerId, since: UnixMs) -> bool {
+        self.owners.get(&owner).is_none_or(|heard_at| *heard_at < since)
+    }
+
+    pub(super) fn orphans(&self, max: usize) -> Vec<ReservationId> {
+        let rids: BTreeSet<ReservationId> = self.pending.keys().chain(self.claimed.keys()).copied().collect();
+        rids.into_iter().filter(|rid| !self.by_rid.contains_key(rid)).take(max).collect()
+    }
+
+    pub(super) fn due(&self, due: &Due, max: usize) -> Vec<Posting> {
+        let ended = self.ends.iter().take_while(|(ends_at, _)| *ends_at <= due.now);
+        let postings = ended.filter_map(|(_, id)| self.postings.get(id)).map(|(posting, _)| posting);
+        let is_meant =
+            |posting: &&Posting| due.account.as_ref().is_none_or(|account| posting.account == *account);
+        postings.filter(is_meant).take(max).cloned().collect()
+    }
+
+    pub(super) fn funds(&self, account: &AccountKey, now: UnixMs) -> Vec<Funds> {
+        let assets = self.live.get(account).into_iter().flatten().filter(|(_, live)| !live.is_empty());
+        assets.map(|(asset, live)| self.fund(asset, live, now)).collect()
+    }
+
+    fn fund(&self, asset: &AssetName, live: &Live, now: UnixMs) -> Funds {
+        let mut funds = Funds { asset: asset.clone(), active: 0, pending: 0, held: 0, due: 0 };
+        for (amount, _) in &live.free {
+            funds.active = funds.active.saturating_add(*amount);
+        }
+        for (posting, _) in live.pending.iter().filter_map(|id| self.postings.get(id)) {
+            funds.pending = funds.pending.saturating_add(posting.amount);
+        }
+        for (posting, _) in live.held.iter().filter_map(|id| self.postings.get(id)) {
+            let is_over = posting.hold.as_ref().is_some_and(|hold| hold.ends_at <= now);
+            let sum = if is_over { &mut funds.due } else { &mut funds.held };
+            *sum = sum.saturating_add(posting.amount);
+        }
+        funds
+    }
+
+    pub(super) fn history(&self, account: &AccountKey, after: u64, max: usize) -> Vec<StoredEntry> {
+        let Some(history) = self.histories.get(account) else { return Vec::new() };
+        let first = history.partition_point(|entry| entry.number <= after);
+        history[first..].iter().take(max).cloned().collect()
+    }
+
+    pub(super) fn count(&self, home: &VaultKey) -> Census {
+        let mut accounts: BTreeMap<(&AssetName, &AccountName), (i128, i128)> = BTreeMap::new();
+        let of_vault = self.live.iter().filter(|(account, _)| account.home == *home);
+        let purses = of_vault.flat_map(|(account, assets)| assets.iter().map(move |each| (account, each)));
+        for (account, (asset, live)) in purses {
+            let funds = self.fund(asset, live, UnixMs::default());
+            let sum = &mut accounts.entry((asset, &account.account)).or_default().0;
+            *sum = [funds.active, funds.pending, funds.held, funds.due]
+                .iter()
+                .fold(*sum, |sum, part| sum.wrapping_add(*part));
+        }
+        for (account, history) in self.histories.iter().filter(|(account, _)| account.home == *home) {
+            let changes = history.iter().flat_map(|stored| &stored.entry.changes);
+            for change in changes.filter(|change| change.account == account.account) {
+                let sum = &mut accounts.entry((&change.asset, &account.account)).or_default().1;
+                *sum = sum.wrapping_add(change.amount).wrapping_add(change.held);
+            }
+        }
+        let mut census = Census::default();
+        for (key, sums) in self.assets.iter().filter(|(key, _)| key.home == *home) {
+            let of_asset = accounts.iter().filter(|((asset, _), _)| **asset == key.asset);
+            let (live, entered) = of_asset.fold((0_i128, 0_i128), |(live, entered), (_, sums)| {
+                (live.wrapping_add(sums.0), entered.wrapping_add(sums.1))
+            });
+            census.assets.push(AssetCensus { asset: key.asset.clone(), sums: *sums, live, entered });
+        }
+        let uneven = accounts.into_iter().filter(|(_, (live, entered))| live != entered);
+        census.uneven = uneven
+            .take(UNEVEN_MAX)
+            .map(|((asset, account), (live, entered))| UnevenAccount {
+                account: account.clone(),
+                asset: asset.clone(),
+                live,
+                entered,
+            })
+            .collect();
+        let touches = |stored: &&StoredRecord| {
+            stored.record.plan.accounts().iter().any(|account| account.home == *home)
+        };
+        census.records = self.records.values().filter(touches).count() as u64;
+        census
+    }
+
+    pub(super) fn clients(&self) -> u64 {
+        self.clients.len() as u64
+    }
+}
+
+impl Live {
+    fn is_empty(&self) -> bool {
+        self.free.is_empty() && self.pending.is_empty() && self.held.is_empty()
+    }
+}
