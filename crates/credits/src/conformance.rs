@@ -8,6 +8,7 @@ mod commit;
 mod gate;
 mod postings;
 mod reads;
+mod saga;
 mod sample;
 mod together;
 
@@ -16,6 +17,7 @@ pub use commit::*;
 pub use gate::*;
 pub use postings::*;
 pub use reads::*;
+pub use saga::*;
 pub use together::*;
 
 use std::any::Any;

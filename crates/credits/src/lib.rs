@@ -8,12 +8,21 @@
 #[allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
 pub mod conformance;
 pub mod document;
+mod gather;
 mod id;
+mod lanes;
+mod ledger;
 mod memory;
 mod model;
+mod saga;
 mod store;
+mod task;
+mod tend;
+mod time;
 
 pub use id::{GateId, IdError, OwnerId, PostingId, ReservationId};
+pub use ledger::SagaCredits;
 pub use memory::MemoryStore;
 pub use model::*;
+pub use saga::Options;
 pub use store::*;

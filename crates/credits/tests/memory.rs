@@ -8,3 +8,4 @@ async fn fresh() -> Fresh {
 }
 
 earmark_credits::conformance!(fresh);
+earmark_credits::saga_conformance!(fresh);

@@ -1,0 +1,54 @@
+//! What the saga must do on every store.
+//!
+//! A store's test file has, beside its other line: `earmark_credits::saga_conformance!(fresh)`.
+
+mod bank;
+mod crash;
+mod faulty;
+mod scenario;
+mod storm;
+mod story;
+
+pub use crash::*;
+pub use faulty::{Faulty, Mode, When};
+pub use storm::*;
+pub use story::*;
+
+/// Makes a test of every case. `$fresh` is an async function that gives a [`Fresh`](crate::conformance::Fresh) store.
+#[macro_export]
+macro_rules! saga_conformance {
+    ($fresh:path) => {
+        $crate::saga_conformance!($fresh:
+            the_same_write_a_day_later_has_the_same_receipt,
+            another_content_under_a_number_is_refused,
+            a_refused_hold_stays_refused,
+            a_hold_of_several_vaults_is_all_or_nothing,
+            a_hold_that_ran_out_against_its_settlement,
+            a_lease_that_was_settled_first_holds_nothing,
+            a_deposit_is_split_and_change_is_one_posting,
+            small_postings_do_not_pile_up,
+            thousands_of_small_postings_are_spent,
+            an_account_is_frozen_in_the_middle_of_a_saga,
+            an_account_closes_against_a_saga_that_names_it,
+            an_account_that_is_paid_while_it_closes_does_not_close,
+            the_state_of_a_client_waits_for_what_is_under_way,
+            a_process_that_wakes_up_too_late_changes_nothing,
+            orphans_are_given_back,
+            a_store_that_was_gone_is_used_again_without_a_restart,
+            one_deposit_and_many_callers_at_once,
+            many_spend_from_few_accounts_and_nothing_is_lost,
+            copies_of_one_entry_at_two_processes_are_one_entry,
+            every_saga_stopped_at_every_call_ends_in_one_of_two_ways,
+            every_saga_failed_at_every_call_ends_in_one_of_two_ways,
+            every_saga_stopped_at_every_call_is_finished_by_another_process,
+        );
+    };
+    ($fresh:path: $($case:ident),* $(,)?) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $case() {
+            let fresh = $fresh().await;
+            $crate::conformance::$case(std::sync::Arc::clone(&fresh.store)).await;
+            fresh.store.close().await;
+        }
+    )*};
+}

@@ -1,0 +1,323 @@
+//! Short words for the cases: processes that share a store, and what they are asked.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use earmark_admission::{
+    AccountPath, Amount, BackendError, Clock, Credits, HoldAnswer, HoldPart, HoldRequest, ManualClock,
+    Moment, SettleAnswer, SettleRequest, WriteAnswer, WriteRequest,
+};
+use earmark_core::{
+    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
+    Operation, Overage, Overdraft, Receipt, UnixMs, VaultName, WriteError,
+};
+
+use crate::ledger::SagaCredits;
+use crate::model::{AccountKey, VaultKey};
+use crate::saga::Options;
+use crate::store::{PurseQuery, Store, Survey};
+
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// When all tests begin.
+const START_MS: u64 = 1_700_000_000_000;
+
+/// A clock that all processes of a test share, though each keeps it for itself.
+pub(super) struct SharedClock(Arc<ManualClock>);
+
+impl Clock for SharedClock {
+    fn now(&self) -> Moment {
+        self.0.now()
+    }
+}
+
+/// A store, a clock, and a namespace that nobody else uses.
+pub(super) struct Town {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) clock: Arc<ManualClock>,
+    pub(super) namespace: NamespaceName,
+}
+
+/// A process at work in a town.
+pub(super) struct Bank {
+    pub(super) credits: SagaCredits,
+    namespace: NamespaceName,
+}
+
+pub(super) fn account(name: &str) -> AccountName {
+    AccountName::new(name).expect("a valid account")
+}
+
+pub(super) fn usd() -> AssetName {
+    AssetName::new("usd").expect("a valid asset")
+}
+
+pub(super) fn limit(name: &str) -> LimitKey {
+    LimitKey::new(name).expect("a valid key")
+}
+
+fn vault(name: &str) -> VaultName {
+    VaultName::new(name).expect("a valid vault")
+}
+
+pub(super) fn lease() -> LeaseId {
+    LeaseId::from_parts(UnixMs::new(START_MS), u128::from(NEXT.fetch_add(1, Ordering::Relaxed)))
+}
+
+pub(super) fn open(name: &str) -> Operation {
+    Operation::OpenAccount { account: account(name), overdraft: Overdraft::Deny }
+}
+
+pub(super) fn open_overdrawn(name: &str) -> Operation {
+    Operation::OpenAccount { account: account(name), overdraft: Overdraft::Allow }
+}
+
+pub(super) fn freeze(name: &str) -> Operation {
+    Operation::FreezeAccount { account: account(name) }
+}
+
+pub(super) fn unfreeze(name: &str) -> Operation {
+    Operation::UnfreezeAccount { account: account(name) }
+}
+
+pub(super) fn close(name: &str) -> Operation {
+    Operation::CloseAccount { account: account(name) }
+}
+
+pub(super) fn issue(name: &str, amount: u128) -> Operation {
+    Operation::Issue { account: account(name), asset: usd(), amount, memo: "bought".into() }
+}
+
+pub(super) fn retire(name: &str, amount: u128) -> Operation {
+    Operation::Retire { account: account(name), asset: usd(), amount, memo: String::new() }
+}
+
+pub(super) fn transfer(from: &str, to: &str, amount: u128) -> Operation {
+    let (from, to) = (account(from), account(to));
+    Operation::Transfer { from, to, asset: usd(), amount, memo: String::new() }
+}
+
+/// A limit on the usd of an account, by the name of the account unless that is of another vault.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct On {
+    pub(super) name: &'static str,
+    pub(super) vault: &'static str,
+    pub(super) payer: &'static str,
+    pub(super) amount: u64,
+    pub(super) timeout_seconds: u32,
+    pub(super) overage: Overage,
+}
+
+pub(super) const fn on(payer: &'static str, amount: u64) -> On {
+    let (vault, overage) = (VaultName::MAIN, Overage::Debt);
+    On { name: payer, vault, payer, amount, timeout_seconds: 60, overage }
+}
+
+impl On {
+    fn part(self) -> HoldPart {
+        let terms = CreditTerms {
+            timeout_seconds: self.timeout_seconds,
+            vault: vault(self.vault),
+            account: account(self.payer),
+            asset: usd(),
+            revenue: account(AccountName::REVENUE),
+        };
+        let limit = Definition {
+            key: limit(self.name),
+            kind: Kind::Credit(terms),
+            capacity: 0,
+            unit: String::new(),
+            description: String::new(),
+            overage: self.overage,
+        };
+        HoldPart { limit: Arc::new(limit), amount: self.amount }
+    }
+}
+
+/// Nothing runs by itself, and nobody waits for long.
+pub(super) fn options() -> Options {
+    Options { deadline: Duration::from_secs(30), beat: Duration::from_secs(3_600), ..Options::default() }
+}
+
+/// The same, for a process that is to give up soon.
+pub(super) fn impatient() -> Options {
+    Options { deadline: Duration::from_millis(40), ..options() }
+}
+
+impl Town {
+    pub(super) fn new(store: &Arc<dyn Store>) -> Town {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let namespace = NamespaceName::new(&format!("n{number}")).expect("a valid name");
+        Town { store: Arc::clone(store), clock: ManualClock::at(START_MS), namespace }
+    }
+
+    /// A process that keeps its rows in the store of the town.
+    pub(super) async fn bank(&self) -> Bank {
+        self.bank_on(Arc::clone(&self.store), options()).await
+    }
+
+    /// A process that reaches the rows in another way.
+    pub(super) async fn bank_on(&self, store: Arc<dyn Store>, options: Options) -> Bank {
+        let clock = Arc::new(SharedClock(Arc::clone(&self.clock)));
+        let credits = SagaCredits::start(store, clock, options).await.expect("a store that answers");
+        Bank { credits, namespace: self.namespace.clone() }
+    }
+
+    /// Lets everybody who has not been heard of since be taken for dead.
+    pub(super) fn fall_silent(&self) {
+        self.clock.advance_ms(options().silent_ms + 1);
+    }
+
+    pub(super) fn account(&self, name: &str) -> AccountKey {
+        AccountKey { home: self.home(), account: account(name) }
+    }
+
+    pub(super) fn home(&self) -> VaultKey {
+        VaultKey { namespace: self.namespace.clone(), vault: vault(VaultName::MAIN) }
+    }
+
+    /// How many postings of usd an account has that could be spent.
+    pub(super) async fn postings(&self, name: &str) -> usize {
+        let (account, asset) = (self.account(name), usd());
+        let query = PurseQuery { account, asset, largest: 0, smallest: 0, count_max: 100_000 };
+        let survey = Survey { purses: vec![query], ..Survey::default() };
+        self.store.survey(survey).await.expect("a store that answers").purses[0].active
+    }
+}
+
+impl Bank {
+    pub(super) async fn try_write(
+        &self,
+        sequence: u64,
+        operations: Vec<Operation>,
+    ) -> Result<WriteAnswer, BackendError> {
+        self.try_write_as("billing", sequence, operations).await
+    }
+
+    pub(super) async fn try_write_as(
+        &self,
+        client: &str,
+        sequence: u64,
+        operations: Vec<Operation>,
+    ) -> Result<WriteAnswer, BackendError> {
+        let request = WriteRequest {
+            namespace: self.namespace.clone(),
+            vault: Some(vault(VaultName::MAIN)),
+            client: ClientId::new(client).expect("a valid client"),
+            sequence,
+            operations,
+            actor: Actor::new("system:test").expect("a valid actor"),
+        };
+        self.credits.write(request).await
+    }
+
+    pub(super) async fn last(&self) -> u64 {
+        let client = ClientId::new("billing").expect("a valid client");
+        let last = self.credits.client_state(self.namespace.clone(), vault(VaultName::MAIN), client).await;
+        last.expect("a store that answers")
+    }
+
+    pub(super) async fn commit(&self, sequence: u64, operations: Vec<Operation>) -> Arc<Receipt> {
+        match self.try_write(sequence, operations).await.expect("a store that answers") {
+            WriteAnswer::Committed(receipt) => receipt,
+            WriteAnswer::Refused(error) => panic!("{error:?}"),
+        }
+    }
+
+    pub(super) async fn refuse(&self, sequence: u64, operations: Vec<Operation>) -> WriteError {
+        match self.try_write(sequence, operations).await.expect("a store that answers") {
+            WriteAnswer::Committed(receipt) => panic!("{receipt:?}"),
+            WriteAnswer::Refused(error) => error,
+        }
+    }
+
+    /// Commits operations under the next number.
+    pub(super) async fn does(&self, operations: Vec<Operation>) -> Arc<Receipt> {
+        let last = self.last().await;
+        self.commit(last + 1, operations).await
+    }
+
+    /// Commits operations of another vault.
+    pub(super) async fn does_in(&self, home: &str, operations: Vec<Operation>) {
+        let request = WriteRequest {
+            namespace: self.namespace.clone(),
+            vault: Some(vault(home)),
+            client: ClientId::new("billing").expect("a valid client"),
+            sequence: 1,
+            operations,
+            actor: Actor::new("system:test").expect("a valid actor"),
+        };
+        let answer = self.credits.write(request).await.expect("a store that answers");
+        assert!(matches!(answer, WriteAnswer::Committed(_)), "{answer:?}");
+    }
+
+    pub(super) async fn try_hold(&self, lease: LeaseId, parts: &[On]) -> Result<HoldAnswer, BackendError> {
+        let mut holds: Vec<HoldPart> = parts.iter().map(|part| part.part()).collect();
+        holds.sort_by(|a, b| a.limit.key.cmp(&b.limit.key));
+        let request = HoldRequest { namespace: self.namespace.clone(), lease, holds };
+        self.credits.hold(vec![request]).await.remove(0)
+    }
+
+    pub(super) async fn hold(&self, lease: LeaseId, parts: &[On]) -> HoldAnswer {
+        self.try_hold(lease, parts).await.expect("a store that answers")
+    }
+
+    /// Holds for a new lease.
+    pub(super) async fn holds(&self, parts: &[On]) -> LeaseId {
+        let lease = lease();
+        assert_eq!(self.hold(lease, parts).await, HoldAnswer::Held);
+        lease
+    }
+
+    pub(super) async fn try_settle(
+        &self,
+        lease: LeaseId,
+        actuals: &[(&str, u64)],
+        is_release: bool,
+    ) -> Result<SettleAnswer, BackendError> {
+        let amount = |(name, amount): &(&str, u64)| Amount { key: limit(name), amount: *amount };
+        let actuals = actuals.iter().map(amount).collect();
+        let request = SettleRequest { namespace: self.namespace.clone(), lease, actuals, is_release };
+        self.credits.settle(vec![request]).await.remove(0)
+    }
+
+    pub(super) async fn settle(&self, lease: LeaseId, actuals: &[(&str, u64)]) -> SettleAnswer {
+        self.try_settle(lease, actuals, false).await.expect("a store that answers")
+    }
+
+    pub(super) fn path(&self, home: &str, name: &str) -> AccountPath {
+        AccountPath { namespace: self.namespace.clone(), vault: vault(home), account: account(name) }
+    }
+
+    /// What can be spent of an account, what leases hold of it, and what is on its way; none if it is not there.
+    pub(super) async fn purse_in(&self, home: &str, name: &str) -> Option<(i128, i128, i128)> {
+        let balances = self.credits.balances(self.path(home, name)).await.ok()?;
+        let found = balances.iter().find(|balance| balance.asset == usd());
+        Some(found.map_or((0, 0, 0), |found| (found.available, found.held, found.pending)))
+    }
+
+    /// What can be spent of an account, and what leases hold of it.
+    pub(super) async fn purse(&self, name: &str) -> (i128, i128) {
+        let (available, held, pending) =
+            self.purse_in(VaultName::MAIN, name).await.expect("an account that is there");
+        assert_eq!(pending, 0, "nothing is under way");
+        (available, held)
+    }
+
+    pub(super) async fn history(&self, home: &str, name: &str) -> usize {
+        let page = self.credits.entries(self.path(home, name), 0, 1_000).await;
+        page.map_or(0, |page| page.entries.len())
+    }
+
+    /// Whether the vault adds up.
+    pub(super) async fn audits(&self, home: &str) {
+        let audit = self.credits.audit(self.namespace.clone(), vault(home)).await;
+        let audit = audit.expect("a store that answers");
+        assert!(audit.balanced, "{audit:?}");
+    }
+
+    pub(super) async fn tend(&self) {
+        self.credits.tend().await.expect("a store that answers");
+    }
+}

@@ -1,0 +1,110 @@
+use earmark_core::{AccountName, NamespaceName, VaultName};
+
+use super::*;
+use crate::lanes::Lanes;
+use crate::model::AssetKey;
+
+fn account() -> AccountKey {
+    let home = VaultKey {
+        namespace: NamespaceName::new("default").unwrap(),
+        vault: VaultName::new("main").unwrap(),
+    };
+    AccountKey { home, account: AccountName::new("acme").unwrap() }
+}
+
+fn usd() -> AssetName {
+    AssetName::new("usd").unwrap()
+}
+
+fn live(amounts: &[i128]) -> Vec<LivePosting> {
+    let posting = |(place, amount): (usize, &i128)| LivePosting {
+        id: PostingId(place as u128 + 1),
+        amount: *amount,
+        reserved_by: None,
+    };
+    amounts.iter().enumerate().map(posting).collect()
+}
+
+fn change(change: i128, overdraft: Overdraft) -> Move {
+    Move { account: account(), asset: usd(), change, overdraft, is_deposit: true }
+}
+
+fn inputs(chosen: &Chosen) -> Vec<i128> {
+    chosen.inputs.iter().map(|input| input.amount).collect()
+}
+
+#[test]
+fn an_amount_is_split_without_tiny_parts_and_without_a_rest() {
+    for (amount, pieces, expected) in [
+        (0, 16, vec![]),
+        (-5, 16, vec![-5]),
+        (127, 16, vec![127]),
+        (128, 16, vec![64, 64]),
+        (1_000, 4, vec![250; 4]),
+        (1_003, 4, vec![253, 250, 250, 250]),
+        (1_003, 1, vec![1_003]),
+        (i128::MIN, 3, vec![i128::MIN]),
+    ] {
+        assert_eq!(split(amount, pieces).collect::<Vec<_>>(), expected, "{amount} in {pieces}");
+    }
+    let most: Vec<i128> = split(i128::MAX, 16).collect();
+    assert_eq!((most.len(), most.iter().sum()), (16, i128::MAX));
+}
+
+#[test]
+fn a_payment_takes_one_posting_that_is_enough_and_sweeps_only_where_there_are_many() {
+    let lane = Lanes::default().of(&account());
+    let large = live(&[90, 80, 70, 5]);
+    let purse = Purse { owed: vec![], small: live(&[1, 2, 3]), large, active: 4 };
+    let few = choose(&change(-60, Overdraft::Deny), &purse, &lane, ReservationId(4)).unwrap();
+    assert_eq!((inputs(&few), few.output), (vec![80], 20));
+    let purse = Purse { active: SPLIT + 1, ..purse };
+    let many = choose(&change(-60, Overdraft::Deny), &purse, &lane, ReservationId(3)).unwrap();
+    assert_eq!(many.inputs.len(), 1 + 2, "one of them is what pays: {:?}", inputs(&many));
+    let all = choose(&change(-200, Overdraft::Deny), &purse, &lane, ReservationId(3)).unwrap();
+    assert_eq!((inputs(&all), all.output), (vec![90, 80, 70, 5], 45));
+}
+
+#[test]
+fn what_is_owed_is_always_taken_and_a_deposit_covers_it_first() {
+    let lane = Lanes::default().of(&account());
+    let purse = Purse { owed: live(&[-30]), ..Purse::default() };
+    let deposit = choose(&change(50, Overdraft::Deny), &purse, &lane, ReservationId(1)).unwrap();
+    assert_eq!((inputs(&deposit), deposit.output), (vec![-30], 20));
+    let short = choose(&change(-1, Overdraft::Deny), &purse, &lane, ReservationId(1));
+    assert_eq!(short.err(), Some(PlanError::Insufficient { missing: 31 }));
+    let deeper = choose(&change(-1, Overdraft::Allow), &purse, &lane, ReservationId(1)).unwrap();
+    assert_eq!((inputs(&deeper), deeper.output), (vec![-30], -31));
+}
+
+#[test]
+fn a_deposit_into_an_account_of_many_postings_gathers_the_smallest() {
+    let lane = Lanes::default().of(&account());
+    let purse = Purse { small: live(&[1, 2, 3]), active: MERGE_AT, ..Purse::default() };
+    let gathers = choose(&change(10, Overdraft::Deny), &purse, &lane, ReservationId(1)).unwrap();
+    assert_eq!((inputs(&gathers), gathers.output, gathers.pieces), (vec![1, 2, 3], 16, 1));
+    let taken = lane.take(vec![PostingId(2)]).unwrap();
+    let others = choose(&change(10, Overdraft::Deny), &purse, &lane, ReservationId(1)).unwrap();
+    assert_eq!(inputs(&others), [1, 3], "what another call uses is left alone");
+    taken.spend();
+    drop(taken);
+    let others = choose(&change(10, Overdraft::Deny), &purse, &lane, ReservationId(1)).unwrap();
+    assert_eq!(inputs(&others), [1, 3], "and so is what it has consumed");
+}
+
+#[test]
+fn a_plan_that_makes_money_from_nothing_is_found_out() {
+    let mut namer = Namer::new(ReservationId(1));
+    let mut posting = |amount| namer.posting((&account(), &usd()), amount, None);
+    let (ten, four, six) = (posting(10), posting(4), posting(6));
+    let fine = Plan { inputs: vec![ten.clone()], outputs: vec![four.clone(), six], ..Plan::default() };
+    assert!(is_balanced(&fine));
+    assert!(!is_balanced(&Plan { outputs: vec![four.clone()], ..fine.clone() }));
+    let asset = AssetKey { home: account().home, asset: usd() };
+    let issued = TotalsChange { asset: asset.clone(), issued: 10, retired: 0 };
+    assert!(is_balanced(&Plan { outputs: vec![ten.clone()], totals: vec![issued], ..Plan::default() }));
+    let retired = TotalsChange { asset, issued: 0, retired: 6 };
+    let change = Plan { inputs: vec![ten], outputs: vec![four], totals: vec![retired], ..Plan::default() };
+    assert!(is_balanced(&change));
+    assert!(!is_balanced(&Plan { outputs: vec![posting(0)], ..Plan::default() }), "a posting of nothing");
+}

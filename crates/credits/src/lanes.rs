@@ -1,0 +1,194 @@
+//! What this process itself is at work on, so that its own calls wait for each other instead of racing.
+//!
+//! Nothing here is needed for safety: the rows decide who gets what. It saves attempts that are known to fail.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
+
+use crate::id::{GateId, PostingId, ReservationId};
+use crate::model::AccountKey;
+
+/// So many calls work on what one account pays at a time; the others queue, first come first served.
+const PAYERS_MAX: usize = 16;
+/// So many postings that were consumed a moment ago are remembered per account: a survey may have seen them before.
+const SPENT_MAX: usize = 512;
+/// A call that waits for a posting looks again after so long, for others may have freed one.
+const WAIT: Duration = Duration::from_millis(20);
+/// Accounts that nobody works on are forgotten when there are so many.
+const LANES_MAX: usize = 10_000;
+
+/// The lanes of all accounts.
+#[derive(Default)]
+pub(crate) struct Lanes {
+    lanes: Mutex<HashMap<AccountKey, Arc<Lane>>>,
+}
+
+/// What this process does with one account.
+pub(crate) struct Lane {
+    payers: Arc<Semaphore>,
+    state: Mutex<LaneState>,
+    freed: Notify,
+}
+
+#[derive(Default)]
+struct LaneState {
+    busy: HashSet<PostingId>,
+    spent: HashSet<PostingId>,
+    spent_order: VecDeque<PostingId>,
+    deposits: u64,
+}
+
+impl Lanes {
+    /// The lane of an account.
+    pub(crate) fn of(&self, account: &AccountKey) -> Arc<Lane> {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        if lanes.len() >= LANES_MAX {
+            lanes.retain(|_, lane| Arc::strong_count(lane) > 1);
+        }
+        if let Some(lane) = lanes.get(account) {
+            return Arc::clone(lane);
+        }
+        let lane = Lane {
+            payers: Arc::new(Semaphore::new(PAYERS_MAX)),
+            state: Mutex::default(),
+            freed: Notify::new(),
+        };
+        Arc::clone(lanes.entry(account.clone()).or_insert(Arc::new(lane)))
+    }
+}
+
+impl Lane {
+    fn state(&self) -> std::sync::MutexGuard<'_, LaneState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a turn to pay from this account.
+    pub(crate) async fn pay(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.payers).acquire_owned().await.ok()
+    }
+
+    /// Whether a call of this process uses a posting, or has consumed it.
+    pub(crate) fn is_taken(&self, id: PostingId) -> bool {
+        let state = self.state();
+        state.busy.contains(&id) || state.spent.contains(&id)
+    }
+
+    /// Takes postings for a call of this process, all or none.
+    pub(crate) fn take(self: &Arc<Self>, ids: Vec<PostingId>) -> Option<Taken> {
+        let mut state = self.state();
+        if ids.iter().any(|id| state.busy.contains(id) || state.spent.contains(id)) {
+            return None;
+        }
+        state.busy.extend(&ids);
+        Some(Taken { lane: Arc::clone(self), ids })
+    }
+
+    /// Counts a deposit; says whether it is its turn to gather small postings.
+    pub(crate) fn is_turn_to_merge(&self, every: u64) -> bool {
+        let mut state = self.state();
+        state.deposits = state.deposits.wrapping_add(1);
+        state.deposits.is_multiple_of(every)
+    }
+
+    /// Waits until a call of this process lets go of something, or a little while.
+    pub(crate) async fn wait(&self) {
+        // An elapsed wait is as good as a notice: either way it is time to look again.
+        let _ = tokio::time::timeout(WAIT, self.freed.notified()).await;
+    }
+}
+
+/// Postings that a call of this process uses.
+pub(crate) struct Taken {
+    lane: Arc<Lane>,
+    ids: Vec<PostingId>,
+}
+
+impl Taken {
+    /// They are consumed.
+    pub(crate) fn spend(&self) {
+        let mut state = self.lane.state();
+        for id in &self.ids {
+            if state.spent.insert(*id) {
+                state.spent_order.push_back(*id);
+            }
+        }
+        while state.spent_order.len() > SPENT_MAX {
+            if let Some(oldest) = state.spent_order.pop_front() {
+                state.spent.remove(&oldest);
+            }
+        }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let mut state = self.lane.state();
+        for id in &self.ids {
+            state.busy.remove(id);
+        }
+        drop(state);
+        self.lane.freed.notify_one();
+    }
+}
+
+/// What happens once happens in one call of this process at a time.
+#[derive(Default)]
+pub(crate) struct Gates {
+    gates: Mutex<HashMap<GateId, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+impl Gates {
+    /// Waits until no other call of this process works on the same.
+    pub(crate) async fn enter(&self, gate: GateId) -> OwnedMutexGuard<()> {
+        let lock = {
+            let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(gates.entry(gate).or_default())
+        };
+        lock.lock_owned().await
+    }
+
+    /// Forgets a gate that nobody else waits for.
+    pub(crate) fn leave(&self, gate: GateId, guard: OwnedMutexGuard<()>) {
+        let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(guard);
+        if gates.get(&gate).is_some_and(|lock| Arc::strong_count(lock) == 1) {
+            gates.remove(&gate);
+        }
+    }
+}
+
+/// The attempts that a call of this process drives right now. A record of this process that is not among them was
+/// given up on, and anybody here may look after it.
+#[derive(Default)]
+pub(crate) struct Running {
+    rids: Mutex<HashSet<ReservationId>>,
+}
+
+impl Running {
+    fn rids(&self) -> std::sync::MutexGuard<'_, HashSet<ReservationId>> {
+        self.rids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn begin(&self, rid: ReservationId) -> RunningGuard<'_> {
+        self.rids().insert(rid);
+        RunningGuard { running: self, rid }
+    }
+
+    pub(crate) fn has(&self, rid: ReservationId) -> bool {
+        self.rids().contains(&rid)
+    }
+}
+
+pub(crate) struct RunningGuard<'a> {
+    running: &'a Running,
+    rid: ReservationId,
+}
+
+impl Drop for RunningGuard<'_> {
+    fn drop(&mut self) {
+        self.running.rids().remove(&self.rid);
+    }
+}

@@ -1,0 +1,219 @@
+//! Reads: balances, history, the audit.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use earmark_admission::{
+    AccountPath, Audit, BackendError, EntryChange, EntryKind, EntryPage, EntryView, HoldView, LedgerError,
+};
+use earmark_core::{
+    AccountName, AssetTotals, BalanceInfo, ClientId, Definition, LimitStatus, NamespaceName, Operation,
+    Standing, Usage,
+};
+
+use super::{SagaCredits, describe};
+use crate::model::{Account, AccountKey, ClaimKind, ClientKey, EntryBody, HoldTerms, StoredEntry, VaultKey};
+use crate::saga::Trouble;
+use crate::store::{Census, FindRecord, Funds, StoreError, Survey};
+use crate::task::receipt;
+
+/// An audit that does not add up while sagas are under way is counted again, so many times.
+const AUDITS_MAX: usize = 5;
+const PAUSE: Duration = Duration::from_millis(20);
+
+fn failed(error: StoreError) -> LedgerError {
+    LedgerError::Backend(describe(Trouble::Store(error)))
+}
+
+fn key_of(path: AccountPath) -> AccountKey {
+    let home = VaultKey { namespace: path.namespace, vault: path.vault };
+    AccountKey { home, account: path.account }
+}
+
+impl SagaCredits {
+    /// The last number of a client, after what it has under way has ended.
+    pub(super) async fn read_client(&self, home: VaultKey, client: ClientId) -> Result<u64, LedgerError> {
+        let key = ClientKey { home, client };
+        let start = Instant::now();
+        loop {
+            let find = FindRecord::Client(key.clone());
+            let under_way = self.engine.call(self.engine.store.record(find)).await.map_err(failed)?;
+            let Some(stored) = under_way else { break };
+            self.engine.look_after(&stored).await.map_err(failed)?;
+            if start.elapsed() > self.engine.options.deadline {
+                return Err(LedgerError::Backend(describe(Trouble::Busy)));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        let survey = Survey { client: Some(key), ..Survey::default() };
+        let found = self.engine.call(self.engine.store.survey(survey)).await.map_err(failed)?;
+        Ok(found.last_sequence.unwrap_or(0))
+    }
+
+    /// An account that is there. Every vault has its `revenue`.
+    async fn find_account(&self, key: &AccountKey) -> Result<Option<Account>, LedgerError> {
+        let survey = Survey { accounts: vec![key.clone()], ..Survey::default() };
+        let found = self.engine.call(self.engine.store.survey(survey)).await.map_err(failed)?;
+        let is_opening = |account: &Account| matches!(account.claim, Some((_, ClaimKind::Opening)));
+        let account = found.accounts.into_iter().next().flatten().filter(|account| !is_opening(account));
+        if account.is_none() && key.account.as_str() != AccountName::REVENUE {
+            return Err(LedgerError::AccountNotFound);
+        }
+        Ok(account)
+    }
+
+    async fn read_funds(&self, key: AccountKey) -> Result<Vec<Funds>, LedgerError> {
+        let now = self.engine.time.now();
+        self.engine.call(self.engine.store.funds(key, now)).await.map_err(failed)
+    }
+
+    pub(super) async fn read_balances(&self, path: AccountPath) -> Result<Vec<BalanceInfo>, LedgerError> {
+        let key = key_of(path);
+        self.find_account(&key).await?;
+        let balance = |funds: Funds| BalanceInfo {
+            asset: funds.asset,
+            available: funds.active.saturating_add(funds.due),
+            held: funds.held,
+            pending: funds.pending,
+        };
+        Ok(self.read_funds(key).await?.into_iter().map(balance).collect())
+    }
+
+    pub(super) async fn read_usage(
+        &self,
+        namespace: NamespaceName,
+        limit: Arc<Definition>,
+    ) -> Result<Usage, BackendError> {
+        let status = LimitStatus::Active;
+        let nothing = Usage { capacity: 0, reserved: 0, available: 0, debt: 0, status };
+        let Some(terms) = limit.kind.terms() else { return Ok(nothing) };
+        let home = VaultKey { namespace, vault: terms.vault.clone() };
+        let key = AccountKey { home, account: terms.account.clone() };
+        let account = match self.find_account(&key).await {
+            Ok(account) => account,
+            Err(LedgerError::Backend(error)) => return Err(error),
+            Err(_) => return Ok(nothing),
+        };
+        let funds = match self.read_funds(key).await {
+            Ok(funds) => funds.into_iter().find(|funds| funds.asset == terms.asset),
+            Err(LedgerError::Backend(error)) => return Err(error),
+            Err(_) => None,
+        };
+        let Some(funds) = funds else { return Ok(nothing) };
+        let available = funds.active.saturating_add(funds.due).saturating_add(funds.pending);
+        let can_spend = account.is_none_or(|account| account.standing == Standing::Open);
+        let spendable = if can_spend { available.max(0) } else { 0 };
+        let reserved = u64::try_from(funds.held).unwrap_or(u64::MAX);
+        let capacity = reserved.saturating_add(u64::try_from(spendable).unwrap_or(u64::MAX));
+        let debt = available.min(0).unsigned_abs();
+        Ok(Usage { capacity, reserved, available: capacity.saturating_sub(reserved), debt, status })
+    }
+
+    pub(super) async fn read_entries(
+        &self,
+        path: AccountPath,
+        after: u64,
+        page_size: usize,
+    ) -> Result<EntryPage, LedgerError> {
+        let key = key_of(path);
+        self.find_account(&key).await?;
+        let account = key.account.clone();
+        let asked = page_size.saturating_add(1);
+        let read = self.engine.store.history(key, after, asked);
+        let found = self.engine.call(read).await.map_err(failed)?;
+        let has_more = found.len() > page_size;
+        let views = found.iter().take(page_size).filter_map(|stored| view(stored, &account));
+        Ok(EntryPage::of(views, has_more))
+    }
+
+    pub(super) async fn read_audit(&self, home: VaultKey) -> Result<Audit, LedgerError> {
+        let mut looks = 0_usize;
+        loop {
+            let census = self.engine.call(self.engine.store.count(home.clone())).await.map_err(failed)?;
+            let message = difference(&census);
+            looks = looks.saturating_add(1);
+            // A saga between two of its steps has taken and not yet given.
+            if message.is_some() && census.records > 0 && looks < AUDITS_MAX {
+                self.engine.recover().await.map_err(failed)?;
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+            let message = match (message, census.records) {
+                (Some(message), 0) => Some(message),
+                (Some(message), under_way) => {
+                    Some(format!("{message}; {under_way} sagas are under way, try again"))
+                }
+                (None, _) => None,
+            };
+            let assets = census.assets.iter().map(|found| AssetTotals {
+                asset: found.asset.clone(),
+                issued: found.sums.issued,
+                retired: found.sums.retired,
+                live: found.live,
+            });
+            let balanced = message.is_none();
+            let at = self.engine.time.now();
+            return Ok(Audit { balanced, assets: assets.collect(), message, at });
+        }
+    }
+}
+
+/// Where the totals, the postings and the entries of a vault disagree, if they do.
+fn difference(census: &Census) -> Option<String> {
+    for found in &census.assets {
+        let expected = found.sums.issued.checked_sub(found.sums.retired);
+        if expected != Some(found.live) {
+            return Some(format!(
+                "{}: {} were issued and {} retired, but the accounts have {}",
+                found.asset, found.sums.issued, found.sums.retired, found.live
+            ));
+        }
+    }
+    census.uneven.first().map(|uneven| {
+        let (account, asset) = (&uneven.account, &uneven.asset);
+        format!("{account}: the entries add up to {} {asset}, it has {}", uneven.entered, uneven.live)
+    })
+}
+
+/// An entry as one account sees it; none if it is nothing that happened to the account.
+fn view(stored: &StoredEntry, account: &AccountName) -> Option<EntryView> {
+    let entry = &stored.entry;
+    let hold =
+        |terms: &HoldTerms| HoldView { lease: terms.lease, limit: terms.limit.clone(), amount: terms.amount };
+    let what = match &entry.body {
+        EntryBody::Transaction(transaction) => EntryKind::Transaction {
+            client: transaction.client.clone(),
+            receipt: receipt(stored)?,
+            memos: memos(&transaction.operations, account),
+        },
+        EntryBody::Hold(terms) => EntryKind::Hold(hold(terms)),
+        EntryBody::Settle(settlement) => EntryKind::Settle {
+            hold: hold(&settlement.hold),
+            paid: settlement.paid,
+            debt: settlement.debt,
+            uncollected: settlement.uncollected,
+        },
+        EntryBody::Release(terms) => EntryKind::Release(hold(terms)),
+        EntryBody::Refused { .. } | EntryBody::Ended { .. } | EntryBody::Merged => return None,
+    };
+    let of_account = entry.changes.iter().filter(|change| change.account == *account);
+    let mut changes: Vec<EntryChange> = of_account
+        .map(|change| EntryChange { asset: change.asset.clone(), amount: change.amount, held: change.held })
+        .collect();
+    changes.sort_unstable_by(|a, b| a.asset.cmp(&b.asset));
+    Some(EntryView { number: stored.number, at: entry.at, what, changes })
+}
+
+/// Why operations concern an account, as they say it.
+fn memos(operations: &[Operation], account: &AccountName) -> Vec<String> {
+    let memo = |operation: &Operation| match operation {
+        Operation::Issue { account: owner, memo, .. } | Operation::Retire { account: owner, memo, .. } => {
+            (owner == account).then(|| memo.clone())
+        }
+        Operation::Transfer { from, to, memo, .. } => {
+            (from == account || to == account).then(|| memo.clone())
+        }
+        _ => None,
+    };
+    operations.iter().filter_map(memo).filter(|memo| !memo.is_empty()).collect()
+}

@@ -1,0 +1,246 @@
+//! Credit is set aside for a lease: all that it asks for, or nothing, for good.
+
+use earmark_admission::{HoldAnswer, HoldRequest};
+use earmark_core::{AssetName, CreditShortage, LimitKey, Overage, Overdraft, Standing};
+
+use super::{LeaseStory, Seen, lease_gate, lease_key, seen};
+use crate::gather::{Gathered, Move, Namer};
+use crate::id::GateId;
+use crate::model::{
+    AccountChange, AccountKey, Entry, EntryBody, HoldTerms, LeaseKey, Need, Plan, PostingHold, VaultKey,
+};
+use crate::saga::{Draft, Engine, Proposal, Task, Trouble};
+use crate::store::{Survey, Surveyed};
+
+/// Only where amounts are this large may the holds of one account come to more than 64 bits can count.
+const LARGE: i128 = 1 << 62;
+
+/// Sets credit aside.
+pub(crate) struct HoldTask {
+    lease: LeaseKey,
+    wanted: Vec<Wanted>,
+}
+
+/// One hold that a lease asks for.
+struct Wanted {
+    limit: LimitKey,
+    payer: AccountKey,
+    revenue: AccountKey,
+    asset: AssetName,
+    amount: u64,
+    timeout_ms: u64,
+    keeps_debt: bool,
+}
+
+impl HoldTask {
+    /// None if a limit is not of kind `credit`.
+    pub(crate) fn new(request: &HoldRequest) -> Option<HoldTask> {
+        let wanted = request.holds.iter().map(|part| {
+            let terms = part.limit.kind.terms()?;
+            let home = VaultKey { namespace: request.namespace.clone(), vault: terms.vault.clone() };
+            let account =
+                |name: &earmark_core::AccountName| AccountKey { home: home.clone(), account: name.clone() };
+            Some(Wanted {
+                limit: part.limit.key.clone(),
+                payer: account(&terms.account),
+                revenue: account(&terms.revenue),
+                asset: terms.asset.clone(),
+                amount: part.amount,
+                timeout_ms: u64::from(terms.timeout_seconds).saturating_mul(1_000),
+                keeps_debt: part.limit.overage == Overage::Debt,
+            })
+        });
+        let mut wanted = wanted.collect::<Option<Vec<Wanted>>>()?;
+        wanted.sort_by(|a, b| a.limit.cmp(&b.limit));
+        Some(HoldTask { lease: lease_key(&request.namespace, request.lease), wanted })
+    }
+
+    /// What all holds together take from each account.
+    fn moves(&self, found: Option<&Surveyed>) -> Vec<Move> {
+        let mut moves: Vec<Move> = Vec::new();
+        for (place, part) in self.wanted.iter().enumerate() {
+            let account = found.and_then(|found| found.accounts.get(place).copied().flatten());
+            let overdraft = account.map_or(Overdraft::Deny, |account| account.overdraft);
+            let amount = i128::from(part.amount);
+            match moves.iter_mut().find(|each| each.account == part.payer && each.asset == part.asset) {
+                Some(each) => each.change = each.change.saturating_sub(amount),
+                None => moves.push(Move {
+                    account: part.payer.clone(),
+                    asset: part.asset.clone(),
+                    change: amount.saturating_neg(),
+                    overdraft,
+                    is_deposit: false,
+                }),
+            }
+        }
+        moves
+    }
+
+    /// The first hold that an account cannot give, whatever it has; or that nobody knows yet.
+    fn blame(&self, found: &Surveyed) -> Result<Option<(usize, CreditShortage)>, ()> {
+        let revenues = found.accounts.iter().skip(self.wanted.len());
+        for (place, (payer, revenue)) in found.accounts.iter().zip(revenues).enumerate() {
+            let why = match (seen(*payer), seen(*revenue)) {
+                (Seen::Missing, _) | (_, Seen::Missing) => CreditShortage::UnknownAccount,
+                (Seen::InDoubt, _) | (_, Seen::InDoubt) => return Err(()),
+                (Seen::There(payer), Seen::There(revenue)) => match (payer.standing, revenue.standing) {
+                    (Standing::Frozen, _) => CreditShortage::Frozen,
+                    (Standing::Closed, _) | (_, Standing::Closed) => CreditShortage::Closed,
+                    (Standing::Open, Standing::Open | Standing::Frozen) => continue,
+                },
+            };
+            return Ok(Some((place, why)));
+        }
+        Ok(None)
+    }
+
+    fn refuse(&self, engine: &Engine, place: usize, why: CreditShortage) -> Proposal<HoldAnswer> {
+        let Some(part) = self.wanted.get(place) else { return Proposal::Wait(None) };
+        let body = EntryBody::Refused { lease: self.lease.lease, limit: part.limit.clone(), why };
+        let entry = Entry { home: part.payer.home.clone(), at: engine.time.now(), body, changes: Vec::new() };
+        self.draft(engine, Plan { entries: vec![entry], ..Plan::default() })
+    }
+
+    fn draft(&self, engine: &Engine, plan: Plan) -> Proposal<HoldAnswer> {
+        Proposal::Commit(Box::new(Draft {
+            gate: lease_gate(&self.lease),
+            rid: engine.new_rid(),
+            lease: Some(self.lease.clone()),
+            plan,
+            taken: Vec::new(),
+            permits: Vec::new(),
+        }))
+    }
+
+    /// Whether the holds of an account would come to more than can be counted.
+    async fn is_too_much(
+        &self,
+        engine: &Engine,
+        moves: &[Move],
+        inputs: &Plan,
+    ) -> Result<Option<usize>, Trouble> {
+        let is_large = inputs.inputs.iter().any(|input| input.amount >= LARGE);
+        for (place, each) in moves.iter().enumerate() {
+            if !is_large && each.change > -LARGE && each.overdraft == Overdraft::Deny {
+                continue;
+            }
+            let funds = engine.call(engine.store.funds(each.account.clone(), engine.time.now())).await?;
+            let held = funds.iter().find(|funds| funds.asset == each.asset).map_or(0, |funds| funds.held);
+            if held.saturating_sub(each.change) > i128::from(u64::MAX) {
+                return Ok(Some(place));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What is set aside, besides what the moves come to.
+    fn fill(&self, engine: &Engine, namer: &mut Namer, plan: &mut Plan) {
+        let now = engine.time.now();
+        for part in &self.wanted {
+            let (lease, limit) = (self.lease.lease, part.limit.clone());
+            let ends_at = now.plus_ms(part.timeout_ms);
+            let amount = i128::from(part.amount);
+            let hold = PostingHold { lease, limit: limit.clone(), ends_at };
+            plan.outputs.push(namer.posting((&part.payer, &part.asset), amount, Some(hold)));
+            let terms = HoldTerms {
+                lease,
+                limit,
+                account: part.payer.account.clone(),
+                asset: part.asset.clone(),
+                amount: part.amount,
+                revenue: part.revenue.account.clone(),
+                keeps_debt: part.keeps_debt,
+                ends_at,
+            };
+            let change = AccountChange {
+                account: part.payer.account.clone(),
+                asset: part.asset.clone(),
+                amount: amount.saturating_neg(),
+                held: amount,
+            };
+            let home = part.payer.home.clone();
+            plan.entries.push(Entry { home, at: now, body: EntryBody::Hold(terms), changes: vec![change] });
+            need(plan, &part.payer, true);
+            need(plan, &part.revenue, false);
+        }
+    }
+
+    async fn known(&self, engine: &Engine) -> Result<Option<HoldAnswer>, Trouble> {
+        let story = engine.story(&self.lease).await?;
+        Ok(match story {
+            LeaseStory::Unknown => None,
+            LeaseStory::Refused { limit, why } => Some(HoldAnswer::Refused { key: limit, why }),
+            LeaseStory::Marked | LeaseStory::Settled => Some(HoldAnswer::Ended),
+            LeaseStory::Holds(_) if story.is_live(engine.time.now()) => Some(HoldAnswer::Held),
+            LeaseStory::Holds(_) => Some(HoldAnswer::Ended),
+        })
+    }
+}
+
+/// Adds what must be true of an account.
+pub(super) fn need(plan: &mut Plan, account: &AccountKey, spends: bool) {
+    match plan.needs.iter_mut().find(|need| need.account == *account) {
+        Some(need) => need.spends |= spends,
+        None => plan.needs.push(Need { account: account.clone(), spends }),
+    }
+}
+
+impl Task for HoldTask {
+    type Answer = HoldAnswer;
+
+    fn key(&self) -> GateId {
+        lease_gate(&self.lease)
+    }
+
+    async fn propose(&self, engine: &Engine, attempt: u32) -> Result<Proposal<HoldAnswer>, Trouble> {
+        if attempt > 1
+            && let Some(answer) = self.known(engine).await?
+        {
+            return Ok(Proposal::Answer(answer));
+        }
+        let permits = engine.queue(&self.moves(None)).await;
+        let payers = self.wanted.iter().map(|part| part.payer.clone());
+        let accounts = payers.chain(self.wanted.iter().map(|part| part.revenue.clone())).collect();
+        let purses = engine.questions(&self.moves(None), attempt > 1);
+        let found = engine.survey(Survey { accounts, purses, ..Survey::default() }).await?;
+        match self.blame(&found) {
+            Ok(None) => {}
+            Ok(Some((place, why))) => return Ok(self.refuse(engine, place, why)),
+            Err(()) => return Ok(Proposal::Wait(None)),
+        }
+        let moves = self.moves(Some(&found));
+        let rid = engine.new_rid();
+        let mut namer = Namer::new(rid);
+        let first_of = |place: usize| {
+            let short = moves.get(place);
+            let is_meant = |part: &Wanted| {
+                short.is_some_and(|each| each.account == part.payer && each.asset == part.asset)
+            };
+            self.wanted.iter().position(is_meant).unwrap_or(0)
+        };
+        let gathering = match engine.gather(&mut namer, &moves, &found.purses).await? {
+            Gathered::Postings(gathering) => gathering,
+            Gathered::Wait(lane) => return Ok(Proposal::Wait(lane)),
+            Gathered::Short(place) | Gathered::OutOfRange(place) => {
+                return Ok(self.refuse(engine, first_of(place), CreditShortage::NotEnough));
+            }
+        };
+        let (inputs, outputs) = (gathering.inputs, gathering.outputs);
+        let mut plan = Plan { inputs, outputs, ..Plan::default() };
+        if let Some(place) = self.is_too_much(engine, &moves, &plan).await? {
+            return Ok(self.refuse(engine, first_of(place), CreditShortage::NotEnough));
+        }
+        self.fill(engine, &mut namer, &mut plan);
+        let (gate, lease) = (lease_gate(&self.lease), Some(self.lease.clone()));
+        Ok(Proposal::Commit(Box::new(Draft { gate, rid, lease, plan, taken: gathering.taken, permits })))
+    }
+
+    async fn done(&self, _: &Engine, _: GateId, plan: &Plan) -> Result<HoldAnswer, Trouble> {
+        Ok(match plan.entries.first().map(|entry| &entry.body) {
+            Some(EntryBody::Refused { limit, why, .. }) => {
+                HoldAnswer::Refused { key: limit.clone(), why: *why }
+            }
+            Some(_) | None => HoldAnswer::Held,
+        })
+    }
+}

@@ -1,0 +1,98 @@
+//! What was held goes back, for its time is over.
+
+use earmark_core::{Overdraft, What};
+
+use super::hold::need;
+use super::{entry_gate, lease_key};
+use crate::gather::{Gathered, Move, Namer};
+use crate::id::GateId;
+use crate::model::{AccountChange, Entry, EntryBody, LeaseKey, Plan, Posting, VaultKey};
+use crate::saga::{Draft, Engine, Proposal, Task, Trouble};
+use crate::store::Survey;
+
+/// Gives a posting that a lease held back to its account.
+pub(crate) struct ReleaseTask {
+    posting: Posting,
+    gate: GateId,
+    lease: LeaseKey,
+}
+
+impl ReleaseTask {
+    /// None if no lease holds the posting.
+    pub(crate) fn new(posting: Posting) -> Option<ReleaseTask> {
+        let hold = posting.hold.as_ref()?;
+        let home: &VaultKey = &posting.account.home;
+        let gate = entry_gate(home, What::Release(hold.lease, &hold.limit));
+        let lease = lease_key(&home.namespace, hold.lease);
+        Some(ReleaseTask { posting, gate, lease })
+    }
+}
+
+impl Task for ReleaseTask {
+    /// Whether it was this that gave it back.
+    type Answer = bool;
+
+    fn key(&self) -> GateId {
+        self.gate
+    }
+
+    async fn propose(&self, engine: &Engine, attempt: u32) -> Result<Proposal<bool>, Trouble> {
+        if attempt > 1 {
+            let held = engine.call(engine.store.held(self.lease.clone())).await?;
+            if !held.iter().any(|(posting, _)| posting.id == self.posting.id) {
+                return Ok(Proposal::Answer(false));
+            }
+        }
+        let entries = engine.call(engine.store.lease(self.lease.clone())).await?;
+        let terms = entries.iter().find_map(|stored| match &stored.entry.body {
+            EntryBody::Hold(terms)
+                if Some(&terms.limit) == self.posting.hold.as_ref().map(|hold| &hold.limit) =>
+            {
+                (stored.entry.home == self.posting.account.home).then(|| terms.clone())
+            }
+            _ => None,
+        });
+        // Without an entry nothing was held; the audit will tell of the posting.
+        let Some(terms) = terms else { return Ok(Proposal::Answer(false)) };
+        let (account, asset, amount) =
+            (self.posting.account.clone(), self.posting.asset.clone(), self.posting.amount);
+        let change = Move {
+            account: account.clone(),
+            asset: asset.clone(),
+            change: amount,
+            overdraft: Overdraft::Deny,
+            is_deposit: false,
+        };
+        let moves = [change];
+        let purses = engine.questions(&moves, attempt > 1);
+        let found = engine.call(engine.store.survey(Survey { purses, ..Survey::default() })).await?;
+        let rid = engine.new_rid();
+        let gathering = match engine.gather(&mut Namer::new(rid), &moves, &found.purses).await? {
+            Gathered::Postings(gathering) => gathering,
+            Gathered::Wait(lane) => return Ok(Proposal::Wait(lane)),
+            Gathered::Short(_) | Gathered::OutOfRange(_) => return Ok(Proposal::Answer(false)),
+        };
+        let change =
+            AccountChange { account: account.account.clone(), asset, amount, held: amount.saturating_neg() };
+        let entry = Entry {
+            home: account.home.clone(),
+            at: engine.time.now(),
+            body: EntryBody::Release(terms),
+            changes: vec![change],
+        };
+        let mut plan = Plan {
+            inputs: [vec![self.posting.clone()], gathering.inputs].concat(),
+            outputs: gathering.outputs,
+            entries: vec![entry],
+            ..Plan::default()
+        };
+        need(&mut plan, &account, false);
+        let (gate, lease) = (self.gate, Some(self.lease.clone()));
+        let permits = Vec::new();
+        Ok(Proposal::Commit(Box::new(Draft { gate, rid, lease, plan, taken: gathering.taken, permits })))
+    }
+
+    async fn done(&self, _: &Engine, _: GateId, _: &Plan) -> Result<bool, Trouble> {
+        Ok(true)
+    }
+}

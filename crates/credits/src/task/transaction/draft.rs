@@ -1,0 +1,424 @@
+//! The operations of one transaction, checked one after the other as the Book does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use earmark_core::{
+    AccountName, AssetName, InvalidOperation, InvalidWrite, MEMO_BYTES_MAX, Operation, Overdraft, Standing,
+    WriteError,
+};
+
+use crate::gather::Move;
+use crate::model::{Account, AccountChange, AccountKey, AssetKey, Claim, ClaimKind, TotalsChange, VaultKey};
+use crate::saga::{Engine, Trouble};
+use crate::store::{AssetSums, Surveyed};
+use crate::task::{Seen, seen};
+
+/// What cannot be as a transaction wants it.
+#[derive(Clone, Debug)]
+pub(super) enum Blame {
+    Balance(AccountName, AssetName),
+    Issued(AssetName),
+    Retired(AssetName),
+}
+
+/// What operations together do to balances and totals: sums that no order of theirs can alter. A sum that leaves
+/// the range saturates; [`Operations::check`] finds out where.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Operations {
+    names: BTreeSet<AccountName>,
+    net: BTreeMap<(AccountName, AssetName), i128>,
+    issued: BTreeMap<AssetName, i128>,
+    retired: BTreeMap<AssetName, i128>,
+    seen: BTreeSet<AssetName>,
+}
+
+/// What becomes of the accounts.
+pub(super) struct Verdict {
+    /// Accounts that are opened, changed or closed.
+    pub(super) claims: Vec<Claim>,
+    /// Accounts that credit goes to or, if true, comes from.
+    pub(super) moved: BTreeMap<AccountName, bool>,
+    /// Whether another saga is at work on one of them.
+    pub(super) is_in_doubt: bool,
+    overdrafts: BTreeMap<AccountName, Overdraft>,
+}
+
+impl Verdict {
+    pub(super) fn overdraft(&self, account: &AccountName) -> Option<Overdraft> {
+        self.overdrafts.get(account).copied()
+    }
+}
+
+/// An account as the operations so far have left it.
+struct Drafted {
+    row: Option<Account>,
+    is_in_doubt: bool,
+    is_being_opened: bool,
+    is_claimed: bool,
+    standing: Standing,
+    overdraft: Overdraft,
+    is_changed: bool,
+}
+
+enum Refusal {
+    Error(fn(usize) -> WriteError),
+    Invalid(InvalidOperation),
+    /// Nobody knows before another saga has ended.
+    InDoubt,
+}
+
+const NOT_FOUND: Refusal = Refusal::Error(|operation| WriteError::AccountNotFound { operation });
+const CLOSED: Refusal = Refusal::Error(|operation| WriteError::AccountClosed { operation });
+const FROZEN: Refusal = Refusal::Error(|operation| WriteError::AccountFrozen { operation });
+const CONFLICT: Refusal = Refusal::Error(|operation| WriteError::Conflict { operation });
+
+impl Operations {
+    pub(super) fn new(operations: &[Operation]) -> Operations {
+        let mut all = Operations::default();
+        for operation in operations {
+            // What is wrong with it is found when it is its turn.
+            let _ = all.add(operation);
+        }
+        all
+    }
+
+    fn add(&mut self, operation: &Operation) -> Result<(), Refusal> {
+        let mut overflows = false;
+        let mut sum = |entry: &mut i128, amount: i128| match entry.checked_add(amount) {
+            Some(after) => *entry = after,
+            None => overflows = true,
+        };
+        match operation {
+            Operation::OpenAccount { account, .. }
+            | Operation::FreezeAccount { account }
+            | Operation::UnfreezeAccount { account }
+            | Operation::CloseAccount { account } => {
+                self.names.insert(account.clone());
+            }
+            Operation::Issue { account, asset, amount, .. } => {
+                let amount = i128::try_from(*amount).unwrap_or(i128::MAX);
+                self.names.insert(account.clone());
+                self.seen.insert(asset.clone());
+                sum(self.net.entry((account.clone(), asset.clone())).or_default(), amount);
+                sum(self.issued.entry(asset.clone()).or_default(), amount);
+            }
+            Operation::Transfer { from, to, asset, amount, .. } => {
+                let amount = i128::try_from(*amount).unwrap_or(i128::MAX);
+                self.names.extend([from.clone(), to.clone()]);
+                self.seen.insert(asset.clone());
+                sum(self.net.entry((from.clone(), asset.clone())).or_default(), amount.saturating_neg());
+                sum(self.net.entry((to.clone(), asset.clone())).or_default(), amount);
+            }
+            Operation::Retire { account, asset, amount, .. } => {
+                let amount = i128::try_from(*amount).unwrap_or(i128::MAX);
+                self.names.insert(account.clone());
+                self.seen.insert(asset.clone());
+                sum(self.net.entry((account.clone(), asset.clone())).or_default(), amount.saturating_neg());
+                sum(self.retired.entry(asset.clone()).or_default(), amount);
+            }
+            Operation::PutLimit { .. } | Operation::DeleteLimit { .. } | Operation::OpenVault { .. } => {}
+        }
+        if overflows { Err(Refusal::Invalid(InvalidOperation::OutOfRange)) } else { Ok(()) }
+    }
+
+    /// Every account that is named, in order.
+    pub(super) fn accounts(&self) -> Vec<&AccountName> {
+        self.names.iter().collect()
+    }
+
+    /// Every asset that is named, in order.
+    pub(super) fn assets(&self) -> Vec<&AssetName> {
+        self.seen.iter().collect()
+    }
+
+    /// What changes, by account and asset.
+    pub(super) fn moves(&self, home: &VaultKey) -> Vec<Move> {
+        let changes = self.net.iter().filter(|(_, change)| **change != 0);
+        changes
+            .map(|((account, asset), change)| Move {
+                account: AccountKey { home: home.clone(), account: account.clone() },
+                asset: asset.clone(),
+                change: *change,
+                overdraft: Overdraft::Deny,
+                is_deposit: true,
+            })
+            .collect()
+    }
+
+    pub(super) fn changes(&self) -> Vec<AccountChange> {
+        let changes = self.net.iter().filter(|(_, change)| **change != 0);
+        changes
+            .map(|((account, asset), change)| AccountChange {
+                account: account.clone(),
+                asset: asset.clone(),
+                amount: *change,
+                held: 0,
+            })
+            .collect()
+    }
+
+    /// What is issued and retired, with what was so far. An asset that nobody has seen is made known.
+    pub(super) fn totals(&self, home: &VaultKey, found: &Surveyed) -> Vec<(TotalsChange, Option<AssetSums>)> {
+        let assets = self.seen.iter().zip(&found.assets);
+        let change = |(asset, sums): (&AssetName, &Option<AssetSums>)| {
+            let issued = self.issued.get(asset).copied().unwrap_or(0);
+            let retired = self.retired.get(asset).copied().unwrap_or(0);
+            let key = AssetKey { home: home.clone(), asset: asset.clone() };
+            (TotalsChange { asset: key, issued, retired }, *sums)
+        };
+        let is_needed = |(change, sums): &(TotalsChange, Option<AssetSums>)| {
+            sums.is_none() || (change.issued, change.retired) != (0, 0)
+        };
+        assets.map(change).filter(is_needed).collect()
+    }
+
+    /// The operation that is to blame for what cannot be. Of what is not there, only who takes it is.
+    pub(super) fn to_blame(&self, operations: &[Operation], blame: &Blame, is_short: bool) -> usize {
+        let is_meant = |operation: &Operation| match (operation, blame) {
+            (Operation::Issue { account, asset, .. }, Blame::Balance(owner, what)) => {
+                !is_short && account == owner && asset == what
+            }
+            (Operation::Retire { account, asset, .. }, Blame::Balance(owner, what)) => {
+                account == owner && asset == what
+            }
+            (Operation::Transfer { from, to, asset, .. }, Blame::Balance(owner, what)) => {
+                (from == owner || (to == owner && !is_short)) && asset == what
+            }
+            (Operation::Issue { asset, .. }, Blame::Issued(what))
+            | (Operation::Retire { asset, .. }, Blame::Retired(what)) => asset == what,
+            _ => false,
+        };
+        operations.iter().rposition(is_meant).unwrap_or(0)
+    }
+
+    /// Checks the operations one after the other. `self` is forgotten and counted anew on the way.
+    pub(super) async fn check(
+        &mut self,
+        engine: &Engine,
+        home: &VaultKey,
+        operations: &[Operation],
+        found: &Surveyed,
+    ) -> Result<Result<Verdict, WriteError>, Trouble> {
+        if let Some(operation) = operations.iter().position(|operation| !operation.is_of_vault()) {
+            return Ok(Err(WriteError::WrongScope { operation }));
+        }
+        let rows = self.names.iter().cloned().zip(&found.accounts);
+        let mut accounts: BTreeMap<AccountName, Drafted> =
+            rows.map(|(name, row)| (name, Drafted::new(*row))).collect();
+        let mut moved = BTreeMap::new();
+        *self = Operations::default();
+        for (place, operation) in operations.iter().enumerate() {
+            let mut result = self.take(&mut accounts, &mut moved, operation);
+            if let (Ok(()), Operation::CloseAccount { account }) = (&result, operation) {
+                let key = AccountKey { home: home.clone(), account: account.clone() };
+                result = self.close(engine, &mut accounts, key).await?;
+            }
+            match result {
+                Ok(()) => {}
+                Err(Refusal::Error(error)) => return Ok(Err(error(place))),
+                Err(Refusal::Invalid(why)) => {
+                    return Ok(Err(WriteError::Invalid(InvalidWrite::Operation { operation: place, why })));
+                }
+                Err(Refusal::InDoubt) => return Ok(Ok(Verdict::in_doubt())),
+            }
+        }
+        Ok(Ok(Verdict::of(home, accounts, moved)))
+    }
+
+    /// Takes one operation on; that an account to close is empty is looked at elsewhere.
+    fn take(
+        &mut self,
+        accounts: &mut BTreeMap<AccountName, Drafted>,
+        moved: &mut BTreeMap<AccountName, bool>,
+        operation: &Operation,
+    ) -> Result<(), Refusal> {
+        match operation {
+            Operation::OpenAccount { account, overdraft } => {
+                accounts.get_mut(account).ok_or(NOT_FOUND)?.open(*overdraft)?;
+            }
+            Operation::FreezeAccount { account } => change(accounts, account, Standing::Frozen)?,
+            Operation::UnfreezeAccount { account } => change(accounts, account, Standing::Open)?,
+            Operation::CloseAccount { account } => {
+                find(accounts, account)?.claim()?;
+                if account.as_str() == AccountName::REVENUE {
+                    return Err(CONFLICT);
+                }
+            }
+            Operation::Issue { account, amount, memo, .. } => {
+                checked(*amount, memo)?;
+                find(accounts, account)?;
+                moved.entry(account.clone()).or_insert(false);
+            }
+            Operation::Transfer { from, to, amount, memo, .. } => {
+                checked(*amount, memo)?;
+                if from == to {
+                    return Err(Refusal::Invalid(InvalidOperation::ToItself));
+                }
+                find(accounts, from)?.spend()?;
+                find(accounts, to)?;
+                moved.insert(from.clone(), true);
+                moved.entry(to.clone()).or_insert(false);
+            }
+            Operation::Retire { account, amount, memo, .. } => {
+                checked(*amount, memo)?;
+                find(accounts, account)?.spend()?;
+                moved.insert(account.clone(), true);
+            }
+            Operation::PutLimit { .. } | Operation::DeleteLimit { .. } | Operation::OpenVault { .. } => {}
+        }
+        self.add(operation)
+    }
+
+    /// Closes an account, if it has nothing and owes nothing with what was moved so far.
+    async fn close(
+        &self,
+        engine: &Engine,
+        accounts: &mut BTreeMap<AccountName, Drafted>,
+        key: AccountKey,
+    ) -> Result<Result<(), Refusal>, Trouble> {
+        let now = engine.time.now();
+        let mut net: BTreeMap<&AssetName, i128> = BTreeMap::new();
+        for ((account, asset), change) in &self.net {
+            if *account == key.account {
+                net.insert(asset, *change);
+            }
+        }
+        let funds = engine.call(engine.store.funds(key.clone(), now)).await?;
+        if funds.iter().any(|funds| funds.due > 0) {
+            engine.sweep_account(key).await?;
+            return Ok(Err(Refusal::InDoubt));
+        }
+        for funds in &funds {
+            let change = net.remove(&funds.asset).unwrap_or(0);
+            if funds.pending != 0 {
+                return Ok(Err(Refusal::InDoubt));
+            }
+            if funds.held != 0 || funds.active.checked_add(change) != Some(0) {
+                return Ok(Err(CONFLICT));
+            }
+        }
+        if net.values().any(|change| *change != 0) {
+            return Ok(Err(CONFLICT));
+        }
+        if let Some(account) = accounts.get_mut(&key.account) {
+            account.standing = Standing::Closed;
+            account.is_changed = true;
+        }
+        Ok(Ok(()))
+    }
+}
+
+impl Drafted {
+    fn new(row: Option<Account>) -> Drafted {
+        let is_being_opened = row.is_some_and(|row| matches!(row.claim, Some((_, ClaimKind::Opening))));
+        let found = seen(row);
+        let there = match found {
+            Seen::There(account) => Some(account),
+            Seen::Missing | Seen::InDoubt => None,
+        };
+        Drafted {
+            row: there,
+            is_in_doubt: matches!(found, Seen::InDoubt),
+            is_being_opened,
+            is_claimed: row.is_some_and(|row| row.claim.is_some()),
+            standing: there.map_or(Standing::Open, |account| account.standing),
+            overdraft: there.map_or(Overdraft::Deny, |account| account.overdraft),
+            is_changed: false,
+        }
+    }
+
+    fn is_there(&self) -> bool {
+        self.row.is_some() || self.is_changed
+    }
+
+    fn open(&mut self, overdraft: Overdraft) -> Result<(), Refusal> {
+        if self.is_in_doubt || self.is_being_opened {
+            return Err(Refusal::InDoubt);
+        }
+        if self.is_there() {
+            return Err(CONFLICT);
+        }
+        (self.overdraft, self.standing, self.is_changed) = (overdraft, Standing::Open, true);
+        Ok(())
+    }
+
+    /// Whether this transaction may change it.
+    fn claim(&self) -> Result<(), Refusal> {
+        if self.is_claimed { Err(Refusal::InDoubt) } else { Ok(()) }
+    }
+
+    fn spend(&self) -> Result<(), Refusal> {
+        if self.standing == Standing::Frozen { Err(FROZEN) } else { Ok(()) }
+    }
+}
+
+/// An account that takes deposits.
+fn find<'a>(
+    accounts: &'a mut BTreeMap<AccountName, Drafted>,
+    name: &AccountName,
+) -> Result<&'a mut Drafted, Refusal> {
+    let account = accounts.get_mut(name).ok_or(NOT_FOUND)?;
+    if account.is_in_doubt {
+        return Err(Refusal::InDoubt);
+    }
+    if !account.is_there() {
+        return Err(NOT_FOUND);
+    }
+    match account.standing {
+        Standing::Open | Standing::Frozen => Ok(account),
+        Standing::Closed => Err(CLOSED),
+    }
+}
+
+fn change(
+    accounts: &mut BTreeMap<AccountName, Drafted>,
+    name: &AccountName,
+    standing: Standing,
+) -> Result<(), Refusal> {
+    let account = find(accounts, name)?;
+    account.claim()?;
+    (account.standing, account.is_changed) = (standing, true);
+    Ok(())
+}
+
+/// Whether an operation has an amount that can be moved, and a memo that can be kept.
+fn checked(amount: u128, memo: &str) -> Result<(), Refusal> {
+    if memo.len() > MEMO_BYTES_MAX {
+        return Err(Refusal::Invalid(InvalidOperation::MemoTooLong { found: memo.len() }));
+    }
+    match i128::try_from(amount) {
+        Ok(0) => Err(Refusal::Invalid(InvalidOperation::AmountZero)),
+        Ok(_) => Ok(()),
+        Err(_) => Err(Refusal::Invalid(InvalidOperation::OutOfRange)),
+    }
+}
+
+impl Verdict {
+    fn in_doubt() -> Verdict {
+        Verdict { claims: Vec::new(), moved: BTreeMap::new(), is_in_doubt: true, overdrafts: BTreeMap::new() }
+    }
+
+    fn of(
+        home: &VaultKey,
+        accounts: BTreeMap<AccountName, Drafted>,
+        moved: BTreeMap<AccountName, bool>,
+    ) -> Verdict {
+        let overdrafts = accounts.iter().map(|(name, account)| (name.clone(), account.overdraft)).collect();
+        let changed = accounts.into_iter().filter(|(_, account)| account.is_changed);
+        let claim = |(name, account): (AccountName, Drafted)| {
+            let kind = match (account.row, account.standing) {
+                (None, _) => ClaimKind::Opening,
+                (Some(_), Standing::Closed) => ClaimKind::Closing,
+                (Some(_), Standing::Open | Standing::Frozen) => ClaimKind::Changing,
+            };
+            Claim {
+                account: AccountKey { home: home.clone(), account: name },
+                kind,
+                from: account.row.map_or(Standing::Open, |row| row.standing),
+                to: account.standing,
+                overdraft: account.overdraft,
+            }
+        };
+        Verdict { claims: changed.map(claim).collect(), moved, is_in_doubt: false, overdrafts }
+    }
+}
