@@ -32,6 +32,11 @@ pub trait Harness: Send + Sync {
     /// Lets time pass.
     fn advance_ms(&self, ms: u64) -> Answer<'_, ()>;
 
+    /// Whether what a write was answered is kept for ever, and not only for a while.
+    fn keeps_results(&self) -> bool {
+        false
+    }
+
     /// Called after a case: looks at what lies behind the backend, if that can be looked at.
     fn finish(&self) -> Answer<'_, ()> {
         Box::pin(async {})
