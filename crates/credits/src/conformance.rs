@@ -3,6 +3,7 @@
 //! A store's test file has a function that gives a [`Fresh`] one, and one line: `earmark_credits::conformance!(fresh)`.
 
 mod accounts;
+mod backend;
 mod clerk;
 mod commit;
 mod gate;
@@ -13,6 +14,7 @@ mod sample;
 mod together;
 
 pub use accounts::*;
+pub use backend::Office;
 pub use commit::*;
 pub use gate::*;
 pub use postings::*;

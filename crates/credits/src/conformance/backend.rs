@@ -1,0 +1,70 @@
+//! Credit on a store as a part of a backend, for the suite of all backends.
+
+use std::sync::Arc;
+
+use earmark_admission::conformance::Harness;
+use earmark_admission::{
+    Answer, Backend, BookLimits, Clock, Composed, Local, LocalBook, LocalOptions, ManualClock, Moment,
+};
+use earmark_core::Elsewhere;
+
+use super::Fresh;
+use crate::ledger::SagaCredits;
+use crate::saga::Options;
+
+struct SharedClock(Arc<ManualClock>);
+
+impl Clock for SharedClock {
+    fn now(&self) -> Moment {
+        self.0.now()
+    }
+}
+
+/// Limits in a Book in memory, credit on a store.
+pub struct Office {
+    backend: Composed<Local>,
+    clock: Arc<ManualClock>,
+    credits: Arc<SagaCredits>,
+    fresh: Fresh,
+}
+
+impl Office {
+    /// With credit on this store.
+    pub async fn on(fresh: Fresh) -> Office {
+        let clock = ManualClock::at(1_700_000_000_000);
+        let options = LocalOptions { clock: Arc::clone(&clock) as _, ..LocalOptions::default() };
+        let registry = LocalBook::open(options).await.expect("a Book in memory");
+        let time = Arc::new(SharedClock(Arc::clone(&clock)));
+        let started = SagaCredits::start(Arc::clone(&fresh.store), time, Options::default()).await;
+        let credits = Arc::new(started.expect("a store that answers"));
+        let limits = Arc::new(BookLimits::new(registry.clone()));
+        let elsewhere = Elsewhere { limits: false, credit: true };
+        let backend = Composed::new(registry, limits, Arc::clone(&credits) as _, elsewhere);
+        Office { backend, clock, credits, fresh }
+    }
+}
+
+impl Harness for Office {
+    fn backend(&self) -> &dyn Backend {
+        &self.backend
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.clock.now().wall.get()
+    }
+
+    fn advance_ms(&self, ms: u64) -> Answer<'_, ()> {
+        self.clock.advance_ms(ms);
+        Box::pin(async { self.credits.tend().await.expect("a store that answers") })
+    }
+
+    fn keeps_results(&self) -> bool {
+        true
+    }
+
+    fn finish(&self) -> Answer<'_, ()> {
+        Box::pin(async {
+            assert_eq!(self.fresh.store.orphans(9).await, Ok(vec![]), "nothing is reserved by nobody");
+        })
+    }
+}
