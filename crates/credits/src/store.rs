@@ -21,6 +21,9 @@ pub enum StoreError {
     /// Too much is waiting, and nothing was done.
     #[error("the store is busy: {0}")]
     Busy(&'static str),
+    /// The store said no: it is full, it is read-only, a right is missing. Nothing was done.
+    #[error("the store refuses: {0}")]
+    Refused(String),
     /// There was no answer in time, or the connection is gone. A change may have been made or not.
     #[error("the store does not answer: {0}")]
     Unavailable(String),
@@ -95,8 +98,10 @@ pub enum Change {
 
 /// Whatever keeps the rows. It decides nothing.
 ///
-/// What a finished [`write`](Store::write) has changed is durable, and everybody's next read sees it. The order of the
-/// steps of a saga matters, so a store that loses its latest changes in a crash must lose the last ones first.
+/// Everybody's next read sees what a finished [`write`](Store::write) has changed. If [`Change::Record`] or
+/// [`Change::OpenVault`] was among it, it is durable, with all that anybody was told to be finished before. Other changes may
+/// be lost in a crash of the store, for nobody was promised anything yet; but never one without all that came after it, since
+/// the order of the steps of a saga matters.
 pub trait Store: Send + Sync + 'static {
     /// Makes changes, one after the other, and says of each how many rows it changed. The changes are no transaction:
     /// each sees the one before, and after an error any number of them, from the first on, may have been made. A
