@@ -15,6 +15,10 @@ mod ledger;
 mod memory;
 mod model;
 mod saga;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod sql;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod store;
 mod task;
 mod tend;
@@ -25,4 +29,6 @@ pub use ledger::SagaCredits;
 pub use memory::MemoryStore;
 pub use model::*;
 pub use saga::Options;
+#[cfg(feature = "sqlite")]
+pub use sqlite::{SqliteOptions, SqliteStore};
 pub use store::*;

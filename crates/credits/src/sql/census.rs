@@ -1,0 +1,54 @@
+//! The audit of a vault, from the sums that a database gives.
+
+use std::collections::BTreeMap;
+
+use earmark_core::{AccountName, AssetName};
+
+use crate::store::{AssetCensus, AssetSums, Census, UnevenAccount};
+
+/// So many accounts that do not add up are named.
+const UNEVEN_MAX: usize = 10;
+
+/// What was counted at one moment.
+#[derive(Default)]
+pub(crate) struct Counted {
+    pub(crate) assets: BTreeMap<AssetName, AssetSums>,
+    accounts: BTreeMap<(AssetName, AccountName), (i128, i128)>,
+    pub(crate) records: u64,
+}
+
+impl Counted {
+    /// Adds to what the postings of an account are.
+    pub(crate) fn add_live(&mut self, asset: AssetName, account: AccountName, amount: i128) {
+        let sum = &mut self.accounts.entry((asset, account)).or_default().0;
+        *sum = sum.wrapping_add(amount);
+    }
+
+    /// Adds to what entries added to an account.
+    pub(crate) fn add_entered(&mut self, asset: AssetName, account: AccountName, amount: i128) {
+        let sum = &mut self.accounts.entry((asset, account)).or_default().1;
+        *sum = sum.wrapping_add(amount);
+    }
+
+    pub(crate) fn census(self) -> Census {
+        let of_asset = |asset: &AssetName| {
+            let accounts = self.accounts.iter().filter(|((of, _), _)| of == asset);
+            accounts.fold((0_i128, 0_i128), |(live, entered), (_, sums)| {
+                (live.wrapping_add(sums.0), entered.wrapping_add(sums.1))
+            })
+        };
+        let assets = self.assets.iter().map(|(asset, sums)| {
+            let (live, entered) = of_asset(asset);
+            AssetCensus { asset: asset.clone(), sums: *sums, live, entered }
+        });
+        let assets = assets.collect();
+        let uneven = self.accounts.into_iter().filter(|(_, (live, entered))| live != entered);
+        let uneven = uneven.take(UNEVEN_MAX).map(|((asset, account), (live, entered))| UnevenAccount {
+            account,
+            asset,
+            live,
+            entered,
+        });
+        Census { assets, uneven: uneven.collect(), records: self.records }
+    }
+}

@@ -1,0 +1,178 @@
+//! The rows in a file of SQLite, for one machine.
+//!
+//! One writer makes the changes of all calls that wait inside one transaction, and they are answered when it is on disk.
+//! Reads have connections of their own and see what was committed. Other processes may use the same file; then writers wait
+//! for each other.
+
+mod change;
+mod error;
+mod migrate;
+mod order;
+mod read;
+mod record;
+mod script;
+mod survey;
+mod writer;
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use earmark_admission::Answer;
+use earmark_core::UnixMs;
+use sqlx::pool::PoolConnection;
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
+};
+use sqlx::{ConnectOptions, Connection, Sqlite, SqlitePool};
+use tokio::task::JoinHandle;
+
+use crate::id::{GateId, ReservationId};
+use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
+use crate::sql::queue::Queue;
+use crate::store::{
+    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Store, StoreError, Survey, Surveyed,
+};
+use error::refused;
+
+/// How a file is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SqliteOptions {
+    /// So many reads at once.
+    pub readers: u32,
+    /// So long another process may hold the file before a call fails.
+    pub busy_timeout: Duration,
+}
+
+impl Default for SqliteOptions {
+    fn default() -> SqliteOptions {
+        SqliteOptions { readers: 4, busy_timeout: Duration::from_secs(5) }
+    }
+}
+
+/// So many statements stay prepared per connection: lists of changes come in a few dozen shapes.
+const STATEMENTS_MAX: usize = 256;
+
+/// The rows in a file.
+pub struct SqliteStore {
+    queue: Queue,
+    writer: Mutex<Option<JoinHandle<()>>>,
+    readers: SqlitePool,
+}
+
+impl SqliteStore {
+    /// Opens a file, makes it if there is none, and brings its schema up to date.
+    ///
+    /// # Errors
+    /// When the file cannot be used, or was written by a later version.
+    pub async fn open(path: &Path, options: SqliteOptions) -> Result<SqliteStore, StoreError> {
+        let mut connection = connect(path, &options).await?;
+        migrate::migrate(&mut connection, migrate::VERSIONS.len()).await?;
+        let readers = SqlitePoolOptions::new()
+            .max_connections(options.readers.max(1))
+            .acquire_timeout(options.busy_timeout)
+            .test_before_acquire(false)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .connect_lazy_with(file(path, &options).read_only(true));
+        let (queue, waiting) = Queue::new();
+        let writer = tokio::spawn(writer::work(waiting, connection));
+        Ok(SqliteStore { queue, writer: Mutex::new(Some(writer)), readers })
+    }
+
+    async fn reader(&self) -> Result<PoolConnection<Sqlite>, StoreError> {
+        self.readers.acquire().await.map_err(refused)
+    }
+}
+
+fn file(path: &Path, options: &SqliteOptions) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .busy_timeout(options.busy_timeout)
+        .statement_cache_capacity(STATEMENTS_MAX)
+        .disable_statement_logging()
+}
+
+async fn connect(path: &Path, options: &SqliteOptions) -> Result<SqliteConnection, StoreError> {
+    let file = file(path, options)
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full);
+    SqliteConnection::connect_with(&file).await.map_err(refused)
+}
+
+impl Store for SqliteStore {
+    fn write(&self, changes: Vec<Change>) -> Answer<'_, Result<Vec<u64>, StoreError>> {
+        debug_assert!(changes.len() <= CHANGES_MAX, "a list of changes is bounded");
+        Box::pin(self.queue.write(changes))
+    }
+
+    fn survey(&self, survey: Survey) -> Answer<'_, Result<Surveyed, StoreError>> {
+        Box::pin(async move { survey::survey(&mut *self.reader().await?, &survey).await })
+    }
+
+    fn entries(&self, gate: GateId) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
+        Box::pin(async move { read::entries(&mut *self.reader().await?, gate).await })
+    }
+
+    fn lease(&self, lease: LeaseKey) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
+        Box::pin(async move { read::lease(&mut *self.reader().await?, &lease).await })
+    }
+
+    fn held(&self, lease: LeaseKey) -> Answer<'_, Result<Vec<(Posting, PostingState)>, StoreError>> {
+        Box::pin(async move { read::held(&mut *self.reader().await?, &lease).await })
+    }
+
+    fn record(&self, find: FindRecord) -> Answer<'_, Result<Option<StoredRecord>, StoreError>> {
+        Box::pin(async move { read::record(&mut *self.reader().await?, &find).await })
+    }
+
+    fn records(&self, filter: Filter, max: usize) -> Answer<'_, Result<Vec<StoredRecord>, StoreError>> {
+        Box::pin(async move { read::records(&mut *self.reader().await?, &filter, max).await })
+    }
+
+    fn orphans(&self, max: usize) -> Answer<'_, Result<Vec<ReservationId>, StoreError>> {
+        Box::pin(async move { read::orphans(&mut *self.reader().await?, max).await })
+    }
+
+    fn due(&self, due: Due, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>> {
+        Box::pin(async move { read::due(&mut *self.reader().await?, &due, max).await })
+    }
+
+    fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>> {
+        Box::pin(async move { survey::funds(&mut *self.reader().await?, &account, now).await })
+    }
+
+    fn history(
+        &self,
+        account: AccountKey,
+        after: u64,
+        max: usize,
+    ) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
+        Box::pin(async move { read::history(&mut *self.reader().await?, &account, after, max).await })
+    }
+
+    fn count(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>> {
+        Box::pin(async move { survey::count(&mut *self.reader().await?, &home).await })
+    }
+
+    fn clients(&self) -> Answer<'_, Result<u64, StoreError>> {
+        Box::pin(async move { read::clients(&mut *self.reader().await?).await })
+    }
+
+    fn time(&self) -> Answer<'_, Result<Option<UnixMs>, StoreError>> {
+        // Processes that share a file share a machine and its clock.
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn close(&self) -> Answer<'_, ()> {
+        Box::pin(async move {
+            self.queue.close();
+            let writer = self.writer.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+            if let Some(writer) = writer {
+                let _ = writer.await;
+            }
+            self.readers.close().await;
+        })
+    }
+}

@@ -1,0 +1,239 @@
+//! Reads of entries, postings and records.
+
+use std::sync::Arc;
+
+use sqlx::Row;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+
+use super::error::refused;
+use super::script::{Script, Value, values};
+use crate::document;
+use crate::id::{GateId, ReservationId};
+use crate::model::{
+    AccountChange, AccountKey, Entry, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey,
+};
+use crate::sql::{PostingRow, RecordRow, count, home, limit, parse, signed, time};
+use crate::store::{Due, Filter, FindRecord, StoreError};
+
+/// Runs one statement.
+pub(super) async fn rows<const N: usize>(
+    connection: &mut SqliteConnection,
+    sql: &'static str,
+    values: [Value; N],
+) -> Result<Vec<SqliteRow>, StoreError> {
+    let mut script = Script::default();
+    script.push(sql, values);
+    script.run(connection).await.map_err(refused)
+}
+
+/// What a column of a row holds.
+pub(super) fn get<T>(row: &SqliteRow, column: &'static str) -> Result<T, StoreError>
+where
+    T: for<'a> sqlx::Decode<'a, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
+{
+    row.try_get(column).map_err(refused)
+}
+
+pub(super) async fn entries(
+    connection: &mut SqliteConnection,
+    gate: GateId,
+) -> Result<Vec<StoredEntry>, StoreError> {
+    let sql =
+        "select e.namespace, e.vault, e.number, e.gate, e.at_ms, e.body, c.account, c.asset, c.amount, c.held
+        from entries e left join changes c using (namespace, vault, number)
+        where e.gate = ? order by e.place, c.account, c.asset";
+    stored(rows(connection, sql, values![gate.to_string()]).await?)
+}
+
+pub(super) async fn lease(
+    connection: &mut SqliteConnection,
+    lease: &LeaseKey,
+) -> Result<Vec<StoredEntry>, StoreError> {
+    let sql =
+        "select e.namespace, e.vault, e.number, e.gate, e.at_ms, e.body, c.account, c.asset, c.amount, c.held
+        from entries e left join changes c using (namespace, vault, number)
+        where e.namespace = ? and e.lease = ? order by e.vault, e.number, c.account, c.asset";
+    stored(rows(connection, sql, values![lease.namespace.as_str(), lease.lease.to_string()]).await?)
+}
+
+pub(super) async fn history(
+    connection: &mut SqliteConnection,
+    account: &AccountKey,
+    after: u64,
+    max: usize,
+) -> Result<Vec<StoredEntry>, StoreError> {
+    let sql = "with page as (
+            select distinct namespace, vault, number from changes
+            where namespace = ? and vault = ? and account = ? and number > ? order by number limit ?)
+        select e.namespace, e.vault, e.number, e.gate, e.at_ms, e.body, c.account, c.asset, c.amount, c.held
+        from page join entries e using (namespace, vault, number) join changes c using (namespace, vault, number)
+        order by e.number, c.account, c.asset";
+    let (namespace, vault) = (account.home.namespace.as_str(), account.home.vault.as_str());
+    let values = values![namespace, vault, account.account.as_str(), signed(after), limit(max)];
+    stored(rows(connection, sql, values).await?)
+}
+
+/// Entries, of which each has a row per change, or one row if it has no change.
+fn stored(rows: Vec<SqliteRow>) -> Result<Vec<StoredEntry>, StoreError> {
+    let mut found: Vec<(u64, GateId, Entry)> = Vec::new();
+    for row in rows {
+        let (namespace, vault): (String, String) = (get(&row, "namespace")?, get(&row, "vault")?);
+        let (number, home): (u64, VaultKey) =
+            (count("number", get(&row, "number")?)?, home(&namespace, &vault)?);
+        let is_next = found.last().is_none_or(|(last, _, entry)| *last != number || entry.home != home);
+        if is_next {
+            let (gate, body): (String, String) = (get(&row, "gate")?, get(&row, "body")?);
+            let at = time("at_ms", get(&row, "at_ms")?)?;
+            let body = document::body_from_json(&body)?;
+            found.push((number, parse("gate", &gate)?, Entry { home, at, body, changes: Vec::new() }));
+        }
+        let account: Option<String> = get(&row, "account")?;
+        if let (Some(account), Some((_, _, entry))) = (account, found.last_mut()) {
+            let asset: String = get(&row, "asset")?;
+            let (amount, held): (String, String) = (get(&row, "amount")?, get(&row, "held")?);
+            entry.changes.push(AccountChange {
+                account: parse("account", &account)?,
+                asset: parse("asset", &asset)?,
+                amount: parse("amount", &amount)?,
+                held: parse("held", &held)?,
+            });
+        }
+    }
+    let found = found.into_iter();
+    Ok(found.map(|(number, gate, entry)| StoredEntry { number, gate, entry: Arc::new(entry) }).collect())
+}
+
+fn posting(row: &SqliteRow) -> Result<(Posting, PostingState), StoreError> {
+    let row = PostingRow {
+        id: get(row, "id")?,
+        namespace: get(row, "namespace")?,
+        vault: get(row, "vault")?,
+        account: get(row, "account")?,
+        asset: get(row, "asset")?,
+        amount: get(row, "amount")?,
+        lease: get(row, "lease")?,
+        limit_key: get(row, "limit_key")?,
+        ends_at_ms: get(row, "ends_at_ms")?,
+        state: get(row, "state")?,
+        reservation_id: get(row, "reservation_id")?,
+    };
+    row.posting()
+}
+
+pub(super) async fn held(
+    connection: &mut SqliteConnection,
+    lease: &LeaseKey,
+) -> Result<Vec<(Posting, PostingState)>, StoreError> {
+    let sql = "select * from postings where namespace = ? and lease = ? and lease is not null and state <> 'inactive'";
+    let values = values![lease.namespace.as_str(), lease.lease.to_string()];
+    rows(connection, sql, values).await?.iter().map(posting).collect()
+}
+
+pub(super) async fn due(
+    connection: &mut SqliteConnection,
+    due: &Due,
+    max: usize,
+) -> Result<Vec<Posting>, StoreError> {
+    let now = signed(due.now.get());
+    let found = match &due.account {
+        None => {
+            let sql =
+                "select * from postings where lease is not null and state = 'active' and ends_at_ms <= ?
+                order by ends_at_ms, id limit ?";
+            rows(connection, sql, values![now, limit(max)]).await?
+        }
+        Some(key) => {
+            let sql =
+                "select * from postings where namespace = ? and vault = ? and account = ? and ends_at_ms <= ?
+                and lease is not null and state <> 'inactive' and state = 'active'
+                order by ends_at_ms, id limit ?";
+            let (namespace, vault) = (key.home.namespace.as_str(), key.home.vault.as_str());
+            let values = values![namespace, vault, key.account.as_str(), now, limit(max)];
+            rows(connection, sql, values).await?
+        }
+    };
+    found.iter().map(|row| posting(row).map(|(posting, _)| posting)).collect()
+}
+
+fn stored_record(row: &SqliteRow) -> Result<StoredRecord, StoreError> {
+    let row = RecordRow {
+        gate: get(row, "gate")?,
+        reservation_id: get(row, "reservation_id")?,
+        owner: get(row, "owner")?,
+        phase: get(row, "phase")?,
+        lease_namespace: get(row, "lease_namespace")?,
+        lease: get(row, "lease")?,
+        begun_at_ms: get(row, "begun_at_ms")?,
+        plan: get(row, "plan")?,
+    };
+    row.record()
+}
+
+pub(super) async fn record(
+    connection: &mut SqliteConnection,
+    find: &FindRecord,
+) -> Result<Option<StoredRecord>, StoreError> {
+    let found = match find {
+        FindRecord::Gate(gate) => {
+            rows(connection, "select * from sagas where gate = ?", values![gate.to_string()]).await?
+        }
+        FindRecord::Client(key) => {
+            let sql = "select * from sagas where client_namespace = ? and client_vault = ? and client = ?";
+            let (namespace, vault) = (key.home.namespace.as_str(), key.home.vault.as_str());
+            rows(connection, sql, values![namespace, vault, key.client.as_str()]).await?
+        }
+    };
+    found.first().map(stored_record).transpose()
+}
+
+pub(super) async fn records(
+    connection: &mut SqliteConnection,
+    filter: &Filter,
+    max: usize,
+) -> Result<Vec<StoredRecord>, StoreError> {
+    match filter {
+        Filter::Of(owner) => {
+            let sql = "select * from sagas where owner = ? order by begun_at_ms, reservation_id limit ?";
+            let found = rows(connection, sql, values![owner.to_string(), limit(max)]).await?;
+            found.iter().map(stored_record).collect()
+        }
+        Filter::Silent { but, since } => {
+            let sql = "select * from sagas where owner <> ? and not exists (
+                    select 1 from owners where owners.owner = sagas.owner and heard_at_ms >= ?)
+                order by begun_at_ms, reservation_id limit ?";
+            let values = values![but.to_string(), signed(since.get()), limit(max)];
+            rows(connection, sql, values).await?.iter().map(stored_record).collect()
+        }
+        Filter::Naming(account) => {
+            // The name as it stands in the JSON finds all that touch it, and others that are left out then.
+            let sql = "select * from sagas where instr(plan, ?) order by begun_at_ms, reservation_id";
+            let word = format!("\"{}\"", account.account);
+            let mut found = Vec::new();
+            for row in rows(connection, sql, values![word]).await? {
+                let stored = stored_record(&row)?;
+                if found.len() < max && stored.record.plan.accounts().contains(&account) {
+                    found.push(stored);
+                }
+            }
+            Ok(found)
+        }
+    }
+}
+
+pub(super) async fn orphans(
+    connection: &mut SqliteConnection,
+    max: usize,
+) -> Result<Vec<ReservationId>, StoreError> {
+    let sql = "with taken (rid) as (
+            select reservation_id from postings where state = 'pending'
+            union select claimed_by from accounts where claimed_by is not null)
+        select rid from taken where not exists (select 1 from sagas where reservation_id = rid)
+        order by rid limit ?";
+    let found = rows(connection, sql, values![limit(max)]).await?;
+    found.iter().map(|row| parse("reservation_id", &get::<String>(row, "rid")?)).collect()
+}
+
+pub(super) async fn clients(connection: &mut SqliteConnection) -> Result<u64, StoreError> {
+    let found = rows(connection, "select count(*) as found from clients", values![]).await?;
+    found.first().map_or(Ok(0), |row| count("clients", get(row, "found")?))
+}

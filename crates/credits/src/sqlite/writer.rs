@@ -1,0 +1,116 @@
+//! The one writer: it takes all calls that wait, makes their changes inside one transaction, and answers when that is on
+//! disk.
+
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::{Connection, Row};
+
+use super::change::Totals;
+use super::error::{refused, unknown};
+use super::script::Script;
+use crate::model::AssetKey;
+use crate::sql::parse;
+use crate::sql::queue::{Counts, Job, Waiting};
+use crate::store::{AssetSums, Change, StoreError};
+
+/// Works until there will be no more calls.
+pub(super) async fn work(waiting: Waiting, mut connection: SqliteConnection) {
+    loop {
+        let jobs = waiting.next().await;
+        if jobs.is_empty() {
+            break;
+        }
+        let lists: Vec<&[Change]> = jobs.iter().map(|job| job.changes.as_slice()).collect();
+        let counts = match together(&mut connection, &lists).await {
+            Ok(counts) => counts.into_iter().map(Ok).collect(),
+            // One of them must not take the others down, so each gets a transaction of its own.
+            Err(StoreError::Refused(_)) if jobs.len() > 1 => one_by_one(&mut connection, &lists).await,
+            Err(error) => vec![Err(error); jobs.len()],
+        };
+        answer(jobs, counts);
+    }
+    let _ = connection.close().await;
+}
+
+fn answer(jobs: Vec<Job>, counts: Vec<Counts>) {
+    for (job, counts) in jobs.into_iter().zip(counts) {
+        job.answer(counts);
+    }
+}
+
+async fn one_by_one(connection: &mut SqliteConnection, lists: &[&[Change]]) -> Vec<Counts> {
+    let mut counts = Vec::with_capacity(lists.len());
+    for list in lists {
+        let done = together(connection, &[list]).await;
+        counts.push(done.map(|mut all| all.pop().unwrap_or_default()));
+    }
+    counts
+}
+
+/// Makes the changes of several lists in one transaction.
+async fn together(
+    connection: &mut SqliteConnection,
+    lists: &[&[Change]],
+) -> Result<Vec<Vec<u64>>, StoreError> {
+    // The lock that keeps other writers out is taken at once: a transaction that begins by reading could not get it later.
+    let mut transaction = connection.begin_with("begin immediate").await.map_err(refused)?;
+    let mut counts = Vec::with_capacity(lists.len());
+    for list in lists {
+        match make(&mut transaction, list).await {
+            Ok(made) => counts.push(made),
+            Err(error) => {
+                // If this fails the transaction goes with the connection, and is not made either.
+                let _ = transaction.rollback().await;
+                return Err(error);
+            }
+        }
+    }
+    transaction.commit().await.map_err(unknown)?;
+    Ok(counts)
+}
+
+async fn make(connection: &mut SqliteConnection, list: &[Change]) -> Result<Vec<u64>, StoreError> {
+    let mut counts = vec![0_u64; list.len()];
+    let mut script = Script::default();
+    for (place, change) in list.iter().enumerate() {
+        let mut totals = Totals::new();
+        if let Change::Record(_, plan) = change
+            && !plan.totals.is_empty()
+        {
+            // What comes before may count the same assets, so it is made before they are read.
+            add(&mut counts, std::mem::take(&mut script).run(connection).await.map_err(refused)?)?;
+            let assets: Vec<AssetKey> = plan.totals.iter().map(|change| change.asset.clone()).collect();
+            totals = read_totals(connection, assets).await?;
+        }
+        script.change(place, change, &totals);
+    }
+    add(&mut counts, script.run(connection).await.map_err(refused)?)?;
+    Ok(counts)
+}
+
+async fn read_totals(connection: &mut SqliteConnection, assets: Vec<AssetKey>) -> Result<Totals, StoreError> {
+    let mut script = Script::default();
+    script.read_totals(&assets);
+    let mut totals: Totals = assets.into_iter().map(|asset| (asset, AssetSums::default())).collect();
+    for row in script.run(connection).await.map_err(refused)? {
+        let place: i64 = row.try_get(0).map_err(refused)?;
+        let (issued, retired): (String, String) =
+            (row.try_get(1).map_err(refused)?, row.try_get(2).map_err(refused)?);
+        let (issued, retired) = (parse("issued", &issued)?, parse("retired", &retired)?);
+        if let Some(found) = usize::try_from(place).ok().and_then(|place| totals.get_mut(place)) {
+            found.1 = AssetSums { issued, retired };
+        }
+    }
+    Ok(totals)
+}
+
+/// Adds the rows that say how many rows were changed, and by which change.
+fn add(counts: &mut [u64], rows: Vec<SqliteRow>) -> Result<(), StoreError> {
+    for row in rows {
+        let (place, changed): (i64, i64) =
+            (row.try_get(0).map_err(refused)?, row.try_get(1).map_err(refused)?);
+        if let Some(count) = usize::try_from(place).ok().and_then(|place| counts.get_mut(place)) {
+            *count = count.saturating_add(changed.unsigned_abs());
+        }
+    }
+    Ok(())
+}
