@@ -30,6 +30,7 @@ use crate::credits::Credits;
 use crate::keeper::{BookBackend, Keeper, limit_keys};
 use crate::ledger::{Audit, EntryPage, LedgerError, WriteAnswer, WriteRequest};
 use crate::limits::Limits;
+use crate::registry::KeepError;
 use creditless::Creditless;
 
 /// How often somebody looks whether a deleted limit is gone.
@@ -75,7 +76,7 @@ impl<K: Keeper> Composed<K> {
     ///
     /// # Errors
     /// When it cannot note it now, or is the registry of other parts.
-    pub async fn start(&self) -> Result<(), BackendError> {
+    pub async fn start(&self) -> Result<(), KeepError> {
         self.0.kept().await
     }
 
@@ -120,7 +121,7 @@ async fn all<T: Send>(mut waiting: Vec<Answer<'_, T>>) -> Vec<T> {
 
 impl<K: Keeper> Parts<K> {
     /// Before anything is asked of the registry, it must know what to leave alone.
-    async fn kept(&self) -> Result<(), BackendError> {
+    async fn kept(&self) -> Result<(), KeepError> {
         if !self.is_kept.load(Ordering::Acquire) {
             self.registry.keep(self.elsewhere).await?;
             self.is_kept.store(true, Ordering::Release);

@@ -40,5 +40,6 @@ pub use ledger::*;
 pub use limits::*;
 pub use limits_file::{LimitsFileError, read_limits};
 pub use local::{Local, LocalBook, LocalOptions};
+pub use registry::KeepError;
 pub use submitter::{Direction, Ledger, Submitter};
 pub use work::{Change, Done, Work};

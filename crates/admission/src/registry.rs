@@ -13,6 +13,35 @@ use crate::ledger::LedgerError;
 use crate::limits::Registry;
 use crate::work::{Done, Work, mixed_up};
 
+/// Why a Book does not become the registry of other parts.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeepError {
+    /// Its limits are enforced by others.
+    #[error("the limits that are defined here are enforced on a ledger elsewhere: name it with --ledger")]
+    LimitsElsewhere,
+    /// Its credit is kept by others.
+    #[error("the credit of the vaults that were opened here is kept elsewhere: say where with --credits")]
+    CreditElsewhere,
+    /// It has credit of its own, which nobody would find elsewhere.
+    #[error("there is credit here already, which is not found elsewhere: use --credits with new data only")]
+    CreditHere,
+    /// It cannot be noted now.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+}
+
+impl From<KeepError> for BackendError {
+    fn from(error: KeepError) -> BackendError {
+        match error {
+            KeepError::Backend(error) => error,
+            KeepError::LimitsElsewhere | KeepError::CreditElsewhere | KeepError::CreditHere => {
+                BackendError::Failed(error.to_string())
+            }
+        }
+    }
+}
+
 /// Limits that were looked up, for as long as nobody changes any. What is not among them is asked of the Book.
 #[derive(Default)]
 pub(crate) struct Copies(RwLock<Known>);
@@ -93,28 +122,24 @@ impl<K: Keeper> BookBackend<K> {
     /// Has the Book leave what is kept elsewhere alone, from now on.
     ///
     /// # Errors
-    /// When it cannot be noted now; and when the Book knows that more is kept elsewhere, since what is there would
-    /// neither be found nor missed.
-    pub async fn keep(&self, elsewhere: Elsewhere) -> Result<(), BackendError> {
-        let found = self.read(|book, _| book.elsewhere()).await?;
-        for (is_there, is_wanted, what) in [
-            (
-                found.limits,
-                elsewhere.limits,
-                "limits: they are enforced elsewhere, so start it with --ledger",
-            ),
-            (found.credit, elsewhere.credit, "credit: it is kept elsewhere, so start it with --credits"),
-        ] {
-            if is_there && !is_wanted {
-                return Err(BackendError::Failed(format!("the data folder is not for these {what}")));
-            }
-        }
+    /// When it cannot be noted now; and when it would lose sight of what is kept, here or there.
+    pub async fn keep(&self, elsewhere: Elsewhere) -> Result<(), KeepError> {
+        let (found, has_credit) = self.read(|book, _| (book.elsewhere(), book.has_credit())).await?;
         if found == elsewhere {
             return Ok(());
         }
+        if found.limits && !elsewhere.limits {
+            return Err(KeepError::LimitsElsewhere);
+        }
+        if found.credit && !elsewhere.credit {
+            return Err(KeepError::CreditElsewhere);
+        }
+        if has_credit && elsewhere.credit && !found.credit {
+            return Err(KeepError::CreditHere);
+        }
         match self.0.submit_one(Work::Keep(elsewhere)).await? {
             Done::Kept => Ok(()),
-            _ => Err(mixed_up()),
+            _ => Err(mixed_up().into()),
         }
     }
 

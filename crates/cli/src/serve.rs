@@ -1,13 +1,14 @@
 //! `earmark serve`: a Book behind the HTTP server, on disk or in memory.
 
 mod durable;
+mod ledger;
+mod parts;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use clap::Args;
-use earmark_admission::{Backend, LocalBook, LocalOptions};
+use earmark_admission::{LocalBook, LocalOptions};
 use earmark_core::Config;
 use earmark_server::{Server, ServerError, ServerOptions, install_metrics};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -15,6 +16,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::failure::{Done, Failure};
 use crate::logs::{self, LogFormat, LogLevel};
 use crate::output;
+use parts::{Bounds, PartsArgs, Places};
 
 pub(crate) const HELP: &str = "\
 Ctrl-C or SIGTERM finishes what is in flight and stops; a second one stops at once. A node whose disk fails
@@ -24,6 +26,7 @@ Examples:
   earmark serve
   earmark serve --data /var/lib/earmark --listen 127.0.0.1:9000 --limits limits.json --log-format json
   earmark serve --in-memory
+  earmark serve --ledger 'tigerbeetle://10.0.0.1:3000,10.0.0.2:3000?cluster=7'
 
 Three nodes on one machine, each in a shell of its own:
   earmark serve --data n1 --listen 127.0.0.1:7878 --node-id 1 --peer-listen 127.0.0.1:7101
@@ -55,6 +58,8 @@ pub(crate) struct ServeArgs {
     /// --in-memory it need not be there, and is written when limits change
     #[arg(long, value_name = "FILE")]
     limits: Option<PathBuf>,
+    #[command(flatten)]
+    parts: PartsArgs,
     /// The id of this node in its cluster, which no other node ever had [default: that of the folder, or 1]
     #[arg(long, value_name = "N", conflicts_with = "in_memory")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
@@ -109,8 +114,9 @@ pub(crate) fn run(args: &ServeArgs) -> Result<Done, Failure> {
     if !args.listen.ip().is_loopback() {
         return Err(ServerError::NotLoopback { found: args.listen }.into());
     }
+    let places = args.parts.places()?;
     logs::start(args.log_format, &args.log_level);
-    runtime()?.block_on(serve(args))?;
+    runtime()?.block_on(serve(args, &places))?;
     Ok(Done::Ok)
 }
 
@@ -125,17 +131,19 @@ pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-async fn serve(args: &ServeArgs) -> Result<(), Failure> {
+async fn serve(args: &ServeArgs, places: &Places) -> Result<(), Failure> {
     let signals = Signals::new()?;
     // Before the backend, which records from its start on.
     install_metrics();
     if !args.in_memory {
-        return durable::serve(args, signals).await;
+        return durable::serve(args, places, signals).await;
     }
-    let backend = Arc::new(LocalBook::open(args.local_options()).await?);
-    let known = backend.stats().limits;
-    let server = Server::bind(args.server_options(), backend).await?;
-    output::print(&greeting(server.local_addr(), args.limits.as_deref(), known))?;
+    let book = LocalBook::open(args.local_options()).await?;
+    let service = places.open(&book, args.bounds()).await?;
+    service.start().await.map_err(|error| Failure::Usage(error.to_string()))?;
+    let known = service.backend().stats().limits;
+    let server = Server::bind(args.server_options(), service.backend()).await?;
+    output::print(&greeting(server.local_addr(), args.limits.as_deref(), known, places))?;
     tracing::info!(address = %server.local_addr(), "listening");
     server.run(signals.first()).await?;
     output::print("stopped\n")
@@ -152,6 +160,11 @@ impl ServeArgs {
         LocalOptions { config, limits_file: self.limits.clone(), queue_max, ..LocalOptions::default() }
     }
 
+    fn bounds(&self) -> Bounds {
+        let LocalOptions { config, queue_max, .. } = self.local_options();
+        Bounds { config, queue_max }
+    }
+
     fn server_options(&self) -> ServerOptions {
         let connections_max = self.connections_max as usize;
         ServerOptions { listen: self.listen, connections_max, ..ServerOptions::default() }
@@ -159,12 +172,16 @@ impl ServeArgs {
 }
 
 /// Where it listens, what is kept where, and what to try first.
-fn greeting(address: SocketAddr, limits: Option<&Path>, known: usize) -> String {
+fn greeting(address: SocketAddr, limits: Option<&Path>, known: usize, places: &Places) -> String {
     let limits = match limits {
         Some(path) => format!("{known} read from {}, written there when they change", path.display()),
         None => "in memory, gone after a stop (keep them with --limits FILE)".to_owned(),
     };
-    framed(address, &format!("limits: {limits}\nleases: in memory, gone after a stop\n"))
+    let leases = match places.limits() {
+        Some(ledger) => format!("on {ledger}, which enforces the limits"),
+        None => "in memory, gone after a stop".to_owned(),
+    };
+    framed(address, &format!("limits: {limits}\nleases: {leases}\n"))
 }
 
 /// The first and the last line of a greeting around the others.
@@ -307,9 +324,22 @@ mod tests {
     #[test]
     fn the_greeting_says_what_is_kept_where() {
         let address = address("127.0.0.1:7878").unwrap();
-        let text = greeting(address, Some(Path::new("limits.json")), 7);
+        let places = parse("").unwrap().parts.places().unwrap();
+        let text = greeting(address, Some(Path::new("limits.json")), 7, &places);
         assert!(text.contains("listens on http://127.0.0.1:7878\n"), "{text}");
         assert!(text.contains("limits: 7 read from limits.json, written there when they change\n"), "{text}");
-        assert!(greeting(address, None, 0).contains("limits: in memory, gone after a stop"));
+        let text = greeting(address, None, 0, &places);
+        assert!(text.contains("limits: in memory, gone after a stop"), "{text}");
+        assert!(text.contains("leases: in memory, gone after a stop\n"), "{text}");
+    }
+
+    #[cfg(feature = "tigerbeetle")]
+    #[test]
+    fn the_greeting_names_the_ledger_that_has_the_leases() {
+        let address = address("127.0.0.1:7878").unwrap();
+        let places =
+            parse("--ledger tigerbeetle://127.0.0.1:3000?cluster=7").unwrap().parts.places().unwrap();
+        let text = greeting(address, None, 0, &places);
+        assert!(text.contains("leases: on tigerbeetle://127.0.0.1:3000?cluster=7, which"), "{text}");
     }
 }

@@ -127,6 +127,13 @@ impl Book {
         self.limits.state.elsewhere
     }
 
+    /// Whether anybody was ever issued any credit here.
+    #[must_use]
+    pub fn has_credit(&self) -> bool {
+        let mut assets = self.credits.state.vaults.iter().flat_map(|vault| &vault.assets);
+        assets.any(|asset| asset.issued != 0)
+    }
+
     /// Grows whenever somebody puts, deletes or drops a limit, so that whoever has a copy of one knows when to look
     /// again. It means nothing on another machine.
     #[must_use]

@@ -14,7 +14,7 @@ impl<K: Keeper> Parts<K> {
         requests: Vec<CompleteRequest>,
     ) -> Vec<Result<CompleteAnswer, BackendError>> {
         if let Err(error) = self.kept().await {
-            return vec![Err(error); requests.len()];
+            return vec![Err(error.into()); requests.len()];
         }
         let mut completes = Vec::with_capacity(requests.len());
         let mut settles = Vec::new();

@@ -36,7 +36,7 @@ impl<K: Keeper> Parts<K> {
     }
 
     pub(super) async fn put_limit(&self, request: PutLimitRequest) -> Result<LimitChange, LimitError> {
-        self.kept().await?;
+        self.kept().await.map_err(BackendError::from)?;
         let (namespace, key) = (request.namespace.clone(), request.definition.key.clone());
         let capacity = request.definition.capacity;
         self.make_room(&namespace, &key).await?;
@@ -49,7 +49,7 @@ impl<K: Keeper> Parts<K> {
     }
 
     pub(super) async fn delete_limit(&self, request: DeleteLimitRequest) -> Result<LimitChange, LimitError> {
-        self.kept().await?;
+        self.kept().await.map_err(BackendError::from)?;
         let (namespace, key) = (request.namespace.clone(), request.key.clone());
         self.make_room(&namespace, &key).await?;
         let change = self.registry.delete_limit(request).await?;

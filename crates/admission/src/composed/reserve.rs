@@ -57,7 +57,7 @@ impl<K: Keeper> Parts<K> {
         requests: Vec<ReserveRequest>,
     ) -> Vec<Result<ReserveAnswer, BackendError>> {
         if let Err(error) = self.kept().await {
-            return vec![Err(error); requests.len()];
+            return vec![Err(error.into()); requests.len()];
         }
         let asked = requests.iter().map(|request| LimitsReserve {
             namespace: request.namespace.clone(),

@@ -1,11 +1,12 @@
 //! What goes to which part, and how much of it together.
 
-use earmark_admission::{
-    Amount, Backend, CompleteRequest, Composed, LocalBook, LocalOptions, ReserveAnswer, ReserveRequest,
-};
-use earmark_admission::{BookCredits, BookLimits};
-use earmark_core::{Elsewhere, Kind, LimitStatus};
 use std::sync::Arc;
+
+use earmark_admission::{
+    Amount, Backend, BookCredits, BookLimits, CompleteRequest, Composed, KeepError, LocalBook, LocalOptions,
+    ReserveAnswer, ReserveRequest,
+};
+use earmark_core::{Elsewhere, Kind, LimitStatus};
 
 use crate::support::counter::{key, namespace};
 use crate::support::flaky::Step;
@@ -139,4 +140,15 @@ async fn a_registry_of_other_parts_is_refused_and_nothing_is_served_from_it() {
         assert!(error.contains(flag), "{error}");
     }
     assert_eq!(registry.elsewhere(), Elsewhere { limits: true, credit: true });
+    let error = registry.keep(Elsewhere::default()).await.unwrap_err();
+    assert_eq!(error, KeepError::LimitsElsewhere);
+}
+
+/// An operator who moves to a database sees that the money stays behind, before anybody misses it.
+#[tokio::test]
+async fn a_book_that_has_credit_does_not_leave_it_to_others() {
+    let pair = limits_elsewhere().await;
+    pair.furnish().await;
+    let error = pair.registry().keep(Elsewhere { limits: true, credit: true }).await.unwrap_err();
+    assert_eq!(error, KeepError::CreditHere);
 }

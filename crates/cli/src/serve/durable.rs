@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::{
-    Backend, Cluster, ClusterStatus, LimitError, LimitsFileError, PutLimitRequest, read_limits,
+    Backend, Cluster, ClusterStatus, KeepError, LimitError, LimitsFileError, PutLimitRequest, read_limits,
 };
 use earmark_core::{Definition, LimitStatus, NamespaceName};
-use earmark_node::{Node, NodeBackend, NodeOptions, RealDisk, Timing};
+use earmark_node::{Node, NodeKeeper, NodeOptions, RealDisk, Timing};
 use earmark_server::Address;
 use tokio::time::{sleep, timeout};
 
+use super::parts::{Places, Service};
 use super::{ServeArgs, Signals, framed};
 use crate::failure::Failure;
 use crate::output;
@@ -23,13 +24,13 @@ const POLL: Duration = Duration::from_millis(10);
 /// How long to wait before limits are put again that nobody could take.
 const PUT_AGAIN: Duration = Duration::from_millis(500);
 
-pub(super) async fn serve(args: &ServeArgs, signals: Signals) -> Result<(), Failure> {
+pub(super) async fn serve(args: &ServeArgs, places: &Places, signals: Signals) -> Result<(), Failure> {
     let wanted = args.limits.as_deref().map(read_limits).transpose()?;
     // Before anything is written: a start that fails leaves no trace.
     let options = args.node_options()?;
     let address = Address::take(args.server_options())?;
     let node = Arc::new(Node::open(options).await?);
-    let served = run(args, (address, &node), wanted.unwrap_or_default(), signals).await;
+    let served = run(args, places, (address, &node), wanted.unwrap_or_default(), signals).await;
     node.shut_down().await;
     // What follows from a failure of the disk is not worth a word beside it.
     if let Some(message) = node.failure().get() {
@@ -41,16 +42,17 @@ pub(super) async fn serve(args: &ServeArgs, signals: Signals) -> Result<(), Fail
 
 async fn run(
     args: &ServeArgs,
+    places: &Places,
     (address, node): (Address, &Arc<Node>),
     wanted: Vec<Definition>,
     signals: Signals,
 ) -> Result<(), Failure> {
-    let server = address.serve(node.backend())?;
+    let service = places.open(&node.backend(), args.bounds()).await?;
+    let server = address.serve(service.backend())?;
     let address = server.local_addr();
     let server = server.with_cluster(Arc::clone(node) as Arc<dyn Cluster>);
-    let backend = node.backend();
     let path = args.limits.as_deref().unwrap_or(Path::new(""));
-    let mut putting = pin!(put_all(&backend, path, &wanted));
+    let mut putting = pin!(prepare(&service, path, &wanted));
     let mut stop = pin!(async {
         tokio::select! {
             () = signals.first() => {}
@@ -67,7 +69,7 @@ async fn run(
         put = start => put.ok().transpose()?,
         () = &mut stop => return Ok(()),
     };
-    output::print(&framed(address, &about(args, node, put)))?;
+    output::print(&framed(address, &about(args, places, node, put)))?;
     tracing::info!(%address, node = node.identity().node, "listening");
     let mut refused = Ok(());
     let late = async {
@@ -78,7 +80,7 @@ async fn run(
                     tracing::info!(put, "there is a leader, and the limits of the file are in force");
                     std::future::pending().await
                 }
-                Err(error) => refused = Err(Failure::from(error)),
+                Err(error) => refused = Err(error),
             },
         }
     };
@@ -125,15 +127,25 @@ impl ServeArgs {
     }
 }
 
-/// Puts every limit that is not there or differs, as soon as somebody can take it; says how many.
-async fn put_all(
-    backend: &NodeBackend,
+/// Makes sure that the folder is for what is kept where, and puts every limit that is not there or differs, as soon as
+/// somebody can take it; says how many.
+async fn prepare(
+    service: &Service<NodeKeeper>,
     path: &Path,
     wanted: &[Definition],
-) -> Result<usize, LimitsFileError> {
+) -> Result<usize, Failure> {
+    loop {
+        match service.start().await {
+            Ok(()) => break,
+            Err(KeepError::Backend(why)) => tracing::debug!(%why, "nobody can say what is kept where yet"),
+            Err(error) => return Err(Failure::Usage(format!("--data: {error}"))),
+        }
+        sleep(PUT_AGAIN).await;
+    }
+    let backend = service.backend();
     let mut put = 0;
     loop {
-        match put_missing(backend, path, wanted, &mut put).await? {
+        match put_missing(&*backend, path, wanted, &mut put).await? {
             Ok(()) => return Ok(put),
             Err(why) => tracing::warn!(%why, "the limits of the file are not in force yet"),
         }
@@ -143,7 +155,7 @@ async fn put_all(
 
 /// One try. What the backend cannot say now may come later, and is the inner error.
 async fn put_missing(
-    backend: &NodeBackend,
+    backend: &dyn Backend,
     path: &Path,
     wanted: &[Definition],
     put: &mut usize,
@@ -179,7 +191,7 @@ async fn put_missing(
 }
 
 /// Whose data is where, who leads, and what became of the limits file.
-fn about(args: &ServeArgs, node: &Node, put: Option<usize>) -> String {
+fn about(args: &ServeArgs, places: &Places, node: &Node, put: Option<usize>) -> String {
     let status = node.status();
     let limits = match (&args.limits, put) {
         (None, _) => "with the data".to_owned(),
@@ -192,8 +204,10 @@ fn about(args: &ServeArgs, node: &Node, put: Option<usize>) -> String {
         Some(address) => format!("other nodes reach it at {address}"),
         None => "alone; for more nodes start it with --peer-listen".to_owned(),
     };
+    let leases = places.limits().map(|ledger| format!("leases: on {ledger}, which enforces the limits\n"));
+    let leases = leases.unwrap_or_default();
     format!(
-        "data:   {}\nnode:   {} of cluster {:032x}, {}\npeers:  {peers}\nlimits: {limits}\n",
+        "data:   {}\nnode:   {} of cluster {:032x}, {}\npeers:  {peers}\nlimits: {limits}\n{leases}",
         args.data.display(),
         status.node,
         status.cluster,

@@ -252,7 +252,7 @@ fn a_damaged_folder_is_refused_by_the_name_of_the_file() {
 }
 
 /// Asks by hand, since only a few of these are commands.
-fn get(server: &Server, path: &str) -> String {
+pub(crate) fn get(server: &Server, path: &str) -> String {
     let ran = Command::new("curl").args(["-s", &format!("{}{path}", server.url())]).output().unwrap();
     Ran::of(ran).stdout
 }

@@ -7,6 +7,8 @@ mod cluster;
 mod credit;
 mod durable;
 mod files;
+#[cfg(feature = "tigerbeetle")]
+mod ledger;
 mod readme;
 mod refusals;
 mod signals;

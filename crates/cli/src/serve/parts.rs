@@ -1,0 +1,123 @@
+//! Where limits and credit are kept, if not in the Book.
+
+use std::sync::Arc;
+
+use clap::Args;
+use earmark_admission::{
+    Backend, BookBackend, BookCredits, BookLimits, Composed, Credits, KeepError, Keeper, Limits,
+};
+use earmark_core::{Config, Elsewhere};
+
+use super::ledger::{self, LedgerUrl};
+use crate::failure::Failure;
+
+#[derive(Args, Debug)]
+pub(super) struct PartsArgs {
+    /// Enforce limits on a cluster of TigerBeetle, tigerbeetle://IP:PORT,...?cluster=N; they are still defined here
+    #[arg(long, value_name = "URL")]
+    ledger: Option<String>,
+}
+
+/// What is kept where.
+pub(super) struct Places {
+    ledger: Option<LedgerUrl>,
+}
+
+/// What the parts have in common with the Book.
+#[cfg_attr(not(feature = "tigerbeetle"), expect(dead_code, reason = "only a ledger has bounds of its own"))]
+pub(super) struct Bounds {
+    pub(super) config: Config,
+    pub(super) queue_max: usize,
+}
+
+impl PartsArgs {
+    /// Reads the addresses, before anything is made.
+    pub(super) fn places(&self) -> Result<Places, Failure> {
+        let ledger = self.ledger.as_deref().map(ledger::parse).transpose().map_err(Failure::Usage)?;
+        Ok(Places { ledger })
+    }
+}
+
+impl Places {
+    fn elsewhere(&self) -> Elsewhere {
+        Elsewhere { limits: self.ledger.is_some(), credit: false }
+    }
+
+    /// Where limits are enforced, for people; none if with everything else.
+    pub(super) fn limits(&self) -> Option<String> {
+        self.ledger.as_ref().map(ToString::to_string)
+    }
+
+    /// What is to be served from a Book. A part that does not answer yet is waited for in the background.
+    pub(super) async fn open<K: Keeper>(
+        &self,
+        book: &BookBackend<K>,
+        bounds: Bounds,
+    ) -> Result<Service<K>, Failure> {
+        let elsewhere = self.elsewhere();
+        if elsewhere == Elsewhere::default() {
+            return Ok(Service::Book(Arc::new(book.clone())));
+        }
+        let limits: Arc<dyn Limits> = match &self.ledger {
+            Some(url) => ledger::open(url, bounds, Arc::new(book.clone())).await?,
+            None => Arc::new(BookLimits::new(book.clone())),
+        };
+        let credits: Arc<dyn Credits> = Arc::new(BookCredits::new(book.clone()));
+        Ok(Service::Parts(Arc::new(Composed::new(book.clone(), limits, credits, elsewhere))))
+    }
+}
+
+/// What is served.
+pub(super) enum Service<K> {
+    /// The Book, which has everything.
+    Book(Arc<BookBackend<K>>),
+    /// The Book and others.
+    Parts(Arc<Composed<K>>),
+}
+
+impl<K: Keeper> Service<K> {
+    pub(super) fn backend(&self) -> Arc<dyn Backend> {
+        match self {
+            Service::Book(book) => Arc::clone(book) as _,
+            Service::Parts(parts) => Arc::clone(parts) as _,
+        }
+    }
+
+    /// Makes sure that the Book has what it is asked for, and nobody else.
+    pub(super) async fn start(&self) -> Result<(), KeepError> {
+        match self {
+            Service::Book(book) => book.keep(Elsewhere::default()).await,
+            Service::Parts(parts) => parts.start().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(ledger: &str) -> Result<Places, String> {
+        let args = PartsArgs { ledger: Some(ledger.to_owned()) };
+        args.places().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn nothing_is_elsewhere_unless_it_is_said() {
+        let places = PartsArgs { ledger: None }.places().unwrap();
+        assert_eq!((places.elsewhere(), places.limits()), (Elsewhere::default(), None));
+    }
+
+    #[cfg(feature = "tigerbeetle")]
+    #[test]
+    fn a_ledger_is_named_by_its_address() {
+        let places = places("tigerbeetle://127.0.0.1:3000").unwrap();
+        assert_eq!(places.elsewhere(), Elsewhere { limits: true, credit: false });
+        assert_eq!(places.limits().as_deref(), Some("tigerbeetle://127.0.0.1:3000?cluster=0"));
+    }
+
+    #[test]
+    fn an_address_that_is_none_is_refused_with_what_is_allowed() {
+        let error = places("127.0.0.1:3000").map(drop).unwrap_err();
+        assert!(error.starts_with("--ledger: "), "{error}");
+    }
+}

@@ -1,0 +1,218 @@
+//! Limits on a real cluster of TigerBeetle, where there is a binary of it.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::durable::get;
+use crate::support::{PATIENCE, Server, run};
+
+const PUT: &str = "limits put --key slots --kind concurrency --capacity 3 --timeout 3600";
+
+/// One replica on a file of its own.
+struct Ledger {
+    binary: PathBuf,
+    folder: TempDir,
+    address: SocketAddr,
+    child: Option<Child>,
+}
+
+impl Ledger {
+    /// One that is not running yet; none, and a word about it, where there is no binary.
+    fn make() -> Option<Ledger> {
+        let on_path = || {
+            let path = std::env::var_os("PATH")?;
+            std::env::split_paths(&path).map(|folder| folder.join("tigerbeetle")).find(|file| file.is_file())
+        };
+        let Some(binary) = std::env::var_os("TB_BIN").map(PathBuf::from).or_else(on_path) else {
+            eprintln!("skipped: no tigerbeetle binary; put one of 0.17.9 on the PATH or name it in TB_BIN");
+            return None;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let ledger = Ledger { binary, folder, address, child: None };
+        let format = ["format", "--cluster=7", "--replica=0", "--replica-count=1", "--development"];
+        let formatted = ledger.command(&format).status().unwrap();
+        assert!(formatted.success());
+        Some(ledger)
+    }
+
+    fn started() -> Option<Ledger> {
+        Ledger::make().map(|mut ledger| {
+            ledger.up();
+            ledger
+        })
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.args(words).arg(self.folder.path().join("0_0.tigerbeetle"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    fn up(&mut self) {
+        let addresses = format!("--addresses={}", self.address);
+        let start = ["start", &addresses, "--development", "--cache-grid=64MiB"];
+        self.child = Some(self.command(&start).spawn().unwrap());
+        wait("the ledger to listen", || TcpStream::connect(self.address).is_ok());
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    fn url(&self) -> String {
+        format!("tigerbeetle://{}?cluster=7", self.address)
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn wait(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE * 2, "waited in vain for {what}");
+        sleep(Duration::from_millis(50));
+    }
+}
+
+fn is_ready(server: &Server) -> bool {
+    get(server, "/readyz") == r#"{"status":"ready"}"#
+}
+
+fn reserved(server: &Server, key: &str) -> u64 {
+    let limit = server.line(&format!("limits get {key} --json")).ends(0).json();
+    limit["usage"]["reserved"].as_u64().unwrap()
+}
+
+#[test]
+fn leases_are_on_the_ledger_and_survive_a_process_that_keeps_nothing() {
+    let Some(ledger) = Ledger::started() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let limits = folder.path().join("limits.json");
+    let words = ["--ledger", &ledger.url(), "--limits", limits.to_str().unwrap()];
+    let server = Server::start(&words);
+    let line = format!("leases: on {}, which enforces the limits\n", ledger.url());
+    assert!(server.greeting.contains(&line), "{}", server.greeting);
+    server.line(PUT).ends(0);
+    let lease = server.line("reserve --key slots=2 --json").ends(0).json()["lease_id"].clone();
+    server.line("reserve --key slots=2").ends(3);
+    server.kill();
+    let server = Server::start(&words);
+    wait("the ledger", || is_ready(&server));
+    assert_eq!(reserved(&server, "slots"), 2);
+    let lease = lease.as_str().unwrap();
+    assert!(
+        server.line(&format!("reserve --lease {lease} --key slots=2")).ends(0).stdout.starts_with("allowed")
+    );
+    server.line(&format!("complete --lease {lease}")).ends(0);
+    assert_eq!(reserved(&server, "slots"), 0);
+}
+
+#[test]
+fn a_node_defines_what_the_ledger_enforces_and_finishes_what_it_began_before_a_stop() {
+    let Some(ledger) = Ledger::started() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let words = ["--ledger", &ledger.url()];
+    let server = Server::on(folder.path(), &words);
+    server.line(PUT).ends(0);
+    let lease = server.line("reserve --key slots=2 --json").ends(0).json()["lease_id"].clone();
+    let deleted = server.line("limits delete slots --json").ends(0).json();
+    assert_eq!(deleted["status"], "decreasing");
+    server.signal("TERM");
+    assert_eq!(server.wait().ends(0).stdout, "stopped\n");
+
+    let server = Server::on(folder.path(), &words);
+    assert!(server.greeting.contains("leases: on tigerbeetle://"), "{}", server.greeting);
+    wait("the ledger", || is_ready(&server));
+    let limit = server.line("limits get slots --json").ends(0).json();
+    assert_eq!(limit["limit"]["status"], "decreasing");
+    server.line(&format!("complete --lease {}", lease.as_str().unwrap())).ends(0);
+    wait("the limit to go", || server.line("limits get slots").code == Some(1));
+    // Of another kind it is another limit.
+    server.line("limits put --key slots --kind rolling --capacity 5 --window 60").ends(0);
+    server.line("reserve --key slots=5").ends(0);
+}
+
+#[test]
+fn a_ledger_that_is_gone_is_named_and_is_used_again_when_it_is_back() {
+    let Some(mut ledger) = Ledger::make() else { return };
+    let server = Server::start(&["--ledger", &ledger.url()]);
+    let why = get(&server, "/readyz");
+    assert!(why.contains("limits: ") && why.contains(&ledger.address.to_string()), "{why}");
+    ledger.up();
+    wait("the ledger", || is_ready(&server));
+    server.line(PUT).ends(0);
+    ledger.kill();
+    let lease = "01J00000000000000000000000";
+    let lost = server.line(&format!("reserve --lease {} --key slots=1", fresh(lease))).ends(1);
+    assert!(lost.stderr.contains("the outcome is unknown"), "{lost:?}");
+    wait("a reason", || get(&server, "/readyz").contains("limits: "));
+    ledger.up();
+    let lease = lost.stderr.split("--lease ").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+    wait("the same lease to be allowed", || {
+        server.line(&format!("reserve --lease {lease} --key slots=1")).code == Some(0)
+    });
+    assert_eq!(reserved(&server, "slots"), 1);
+}
+
+/// A lease made now, with the random part of another.
+fn fresh(lease: &str) -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
+    let digits = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+    let time: Vec<u8> = (0..10).rev().map(|place| digits[(now >> (5 * place)) as usize & 31]).collect();
+    format!("{}{}", String::from_utf8(time).unwrap(), &lease[10..])
+}
+
+#[test]
+fn credit_is_held_in_the_folder_beside_limits_on_the_ledger() {
+    let Some(ledger) = Ledger::started() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::on(folder.path(), &["--ledger", &ledger.url()]);
+    let open = r#"{"open_account":{"account":"acme","overdraft":"deny"}}"#;
+    let issue = r#"{"issue":{"account":"acme","asset":"usd","amount":"100"}}"#;
+    let words = ["write", "--client", "b", "--sequence", "1", "--vault", "main", "--op", open, "--op", issue];
+    server.earmark(&words).ends(0);
+    server.line(PUT).ends(0);
+    server.line("limits put --key usd --kind credit --account acme --asset usd --timeout 600").ends(0);
+    let short = server.line("reserve --key slots=1 --key usd=101").ends(3);
+    assert!(short.stdout.contains("insufficient_credit:usd"), "{short:?}");
+    assert_eq!(reserved(&server, "slots"), 0);
+    let lease = server.line("reserve --key slots=1 --key usd=60 --json").ends(0).json()["lease_id"].clone();
+    assert_eq!(reserved(&server, "slots"), 1);
+    server.line(&format!("complete --lease {} --actual usd=25", lease.as_str().unwrap())).ends(0);
+    assert_eq!(reserved(&server, "slots"), 0);
+    let balance = server.line("balance --account acme").ends(0);
+    assert_eq!(balance.stdout, "ASSET  AVAILABLE  HELD\nusd    75         0\n");
+    assert!(server.line("audit").ends(0).stdout.starts_with("main is balanced\n"));
+}
+
+#[test]
+fn a_folder_whose_limits_are_on_a_ledger_is_not_served_without_one() {
+    let Some(ledger) = Ledger::started() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::on(folder.path(), &["--ledger", &ledger.url()]);
+    server.line(PUT).ends(0);
+    server.signal("TERM");
+    server.wait().ends(0);
+    let ran = serve(folder.path(), &[]).ends(2);
+    assert!(ran.stderr.contains("enforced on a ledger elsewhere: name it with --ledger"), "{ran:?}");
+    let ran = serve(folder.path(), &["--ledger", "tigerbeetle://nowhere"]).ends(2);
+    assert!(ran.stderr.contains("\"nowhere\" as an address"), "{ran:?}");
+}
+
+fn serve(data: &Path, words: &[&str]) -> crate::support::Ran {
+    run(&[&["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()], words].concat())
+}
