@@ -1,6 +1,6 @@
 //! What callers are told, in the words of the Book.
 
-use earmark_admission::{Amount, CompleteAnswer, Refusal, ReserveAnswer};
+use earmark_admission::{Amount, CompleteAnswer, Refusal, ReserveAnswer, describe_ignored};
 use earmark_core::{LeaseId, REQUIREMENTS_MAX, UnixMs};
 
 use crate::settle::Settling;
@@ -49,11 +49,10 @@ pub(crate) fn other_requirements() -> ReserveAnswer {
 
 pub(crate) fn settled(settling: &Settling) -> CompleteAnswer {
     let overages = settling.overages();
-    let ignored: Vec<&str> = settling.ignored.iter().map(|key| key.as_str()).collect();
     CompleteAnswer {
         reconciled: true,
-        message: (!ignored.is_empty())
-            .then(|| format!("ignored, since the lease had not reserved them: {}", ignored.join(", "))),
+        message: describe_ignored(&settling.ignored),
+        ignored: settling.ignored.clone(),
         overage_reserved: overages.reserved,
         overage_debt: overages.debt,
         overage_dropped: overages.dropped,

@@ -9,7 +9,7 @@ use earmark_admission::{
 use earmark_core::{Kind, LeaseId, LeaseState, LimitInfo, LimitKey, LimitStatus, NamespaceName, Usage};
 
 use crate::backend::{Inner, TigerBeetleLimits};
-use crate::capacity::{as_if_done, standing};
+use crate::capacity::{Step, as_if_done, standing, step};
 use crate::chart::{Ending, LeaseName, Origin};
 use crate::leases::Memory;
 use crate::table::{Cell, Seen, target};
@@ -36,7 +36,14 @@ impl Inner {
             limits.iter().map(|info| self.table.cell(&namespace, &info.definition.key)).collect();
         let cells: Vec<&Cell> = cells.iter().map(Arc::as_ref).collect();
         let seen = self.look_at_all(&cells).await?;
-        Ok(limits.iter().zip(seen).map(|(info, seen)| stands(info, seen)).collect())
+        let mut standings = Vec::with_capacity(limits.len());
+        for ((info, cell), seen) in limits.iter().zip(cells).zip(seen) {
+            let seen = seen.unwrap_or_default();
+            // What was deleted and can go is gone from now on, so that a limit of the same name is a new one.
+            let can_go = target(Some(info)) == 0 && matches!(step(&seen, 0), Step::Down { .. });
+            standings.push(if can_go { self.bring_in_line(cell).await? } else { stands(info, seen) });
+        }
+        Ok(standings)
     }
 
     async fn usage(
@@ -72,12 +79,12 @@ impl Inner {
     }
 }
 
-fn stands(info: &LimitInfo, seen: Option<Seen>) -> LimitStanding {
+fn stands(info: &LimitInfo, seen: Seen) -> LimitStanding {
     if matches!(info.definition.kind, Kind::Credit(_)) {
         return LimitStanding::InForce;
     }
     let target = target(Some(info));
-    standing(&as_if_done(seen.unwrap_or_default(), target), target)
+    standing(&as_if_done(seen, target), target)
 }
 
 fn usage(info: &LimitInfo, seen: Seen) -> Usage {

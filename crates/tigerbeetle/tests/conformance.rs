@@ -1,0 +1,59 @@
+//! A backend with its limits on a real server does what every backend does.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use earmark_admission::conformance::Harness;
+use earmark_admission::{Answer, Backend, BookCredits, Composed, LocalBook, LocalOptions};
+use earmark_core::Elsewhere;
+use earmark_tigerbeetle::TigerBeetleLimits;
+use support::server::Server;
+use support::wall_ms;
+
+/// Limits on a server of its own, credit and registry in a Book. Where there is no binary it is all a Book, so that
+/// every case is still a test, and says that it was skipped.
+struct OnServer {
+    backend: Box<dyn Backend>,
+    _server: Option<Server>,
+}
+
+async fn on_a_server() -> OnServer {
+    let book = LocalBook::open(LocalOptions::default()).await.unwrap();
+    let Some(server) = Server::start() else {
+        return OnServer { backend: Box::new(book), _server: None };
+    };
+    let limits = TigerBeetleLimits::open(server.options(), Arc::new(book.clone())).await.unwrap();
+    let credits = Arc::new(BookCredits::new(book.clone()));
+    let elsewhere = Elsewhere { limits: true, credit: false };
+    let backend = Composed::new(book, Arc::new(limits), credits, elsewhere);
+    backend.start().await.unwrap();
+    OnServer { backend: Box::new(backend), _server: Some(server) }
+}
+
+impl Harness for OnServer {
+    fn backend(&self) -> &dyn Backend {
+        &*self.backend
+    }
+
+    fn now_ms(&self) -> u64 {
+        wall_ms()
+    }
+
+    fn advance_ms(&self, ms: u64) -> Answer<'_, ()> {
+        Box::pin(tokio::time::sleep(Duration::from_millis(ms)))
+    }
+}
+
+earmark_admission::conformance_of_limits!(on_a_server);
+
+// Of the cases about credit those in which limits have a part.
+earmark_admission::conformance!(on_a_server:
+    credit_is_held_with_the_limits_or_not_at_all,
+    too_little_credit_is_named_unless_a_limit_is_in_the_way_too,
+    a_lease_denied_for_want_of_credit_stays_denied,
+    copies_of_a_reserve_at_once_hold_once,
+);
