@@ -1,0 +1,256 @@
+//! The server is not there, goes away, comes back, ends sessions, or has accounts that are not ours.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use earmark_admission::{BackendError, LimitStanding, Limits, LimitsComplete, LimitsReserve, ReserveAnswer};
+use earmark_core::{Kind, Label, LeaseId};
+use earmark_tigerbeetle::{OpenError, TigerBeetleLimits, TigerBeetleOptions};
+use support::random::Random;
+use support::registry::TestRegistry;
+use support::server::Server;
+use support::{amounts, definition, key, lease, namespace};
+
+const HOUR: Kind = Kind::Rolling { window_seconds: 3_600 };
+const DEADLINE: Duration = Duration::from_secs(2);
+
+fn registry() -> Arc<TestRegistry> {
+    let registry = TestRegistry::default();
+    registry.put(&namespace(), definition("tpm", HOUR, 1_000_000));
+    Arc::new(registry)
+}
+
+async fn open(server: &Server, registry: Arc<TestRegistry>) -> TigerBeetleLimits {
+    let options = TigerBeetleOptions { deadline: DEADLINE, ..server.options() };
+    TigerBeetleLimits::open(options, registry).await.unwrap()
+}
+
+async fn reserve(
+    limits: &TigerBeetleLimits,
+    lease: LeaseId,
+    amount: u64,
+) -> Result<ReserveAnswer, BackendError> {
+    let requirements = amounts(&[("tpm", amount)]);
+    limits.reserve(vec![LimitsReserve { namespace: namespace(), lease, requirements }]).await.remove(0)
+}
+
+async fn complete(limits: &TigerBeetleLimits, lease: LeaseId, amount: u64) -> Result<bool, BackendError> {
+    let actuals = amounts(&[("tpm", amount)]);
+    let answers = limits.complete(vec![LimitsComplete { namespace: namespace(), lease, actuals }]).await;
+    answers.into_iter().next().unwrap().map(|answer| answer.reconciled)
+}
+
+async fn reserved(limits: &TigerBeetleLimits, registry: &TestRegistry) -> u64 {
+    let info = registry.get(&namespace(), &key("tpm")).unwrap();
+    limits.usage(namespace(), info).await.unwrap().reserved
+}
+
+async fn eventually_ready(limits: &TigerBeetleLimits) {
+    let start = Instant::now();
+    while let Err(why) = limits.ready() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{why}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn eventually_not_ready(limits: &TigerBeetleLimits) -> String {
+    let start = Instant::now();
+    loop {
+        match limits.ready() {
+            Err(why) => return why,
+            Ok(()) => assert!(start.elapsed() < Duration::from_secs(60), "it takes silence for readiness"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_comes_later_is_waited_for() {
+    let Some(mut server) = Server::format() else { return };
+    let registry = registry();
+    let limits = open(&server, registry.clone()).await;
+    let why = limits.ready().unwrap_err();
+    assert!(why.contains(&server.address().to_string()), "{why}");
+    let (lease, start) = (lease(), Instant::now());
+    let answer = reserve(&limits, lease, 10).await;
+    assert!(matches!(answer, Err(BackendError::Failed(_))), "{answer:?}");
+    assert!(start.elapsed() < DEADLINE + Duration::from_secs(5), "{:?}", start.elapsed());
+    server.up();
+    eventually_ready(&limits).await;
+    let answer = reserve(&limits, lease, 10).await;
+    assert!(matches!(answer, Ok(ReserveAnswer::Allowed { .. })), "{answer:?}");
+    assert_eq!(reserved(&limits, &registry).await, 10);
+}
+
+/// What was asked of a server that is gone may have happened or not; asked again with the same lease it comes out the
+/// same, and once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_goes_away_and_comes_back_needs_no_restart_here() {
+    let Some(mut server) = Server::start() else { return };
+    let registry = registry();
+    let limits = open(&server, registry.clone()).await;
+    let held = lease();
+    reserve(&limits, held, 100).await.unwrap();
+    server.kill();
+    let lost = lease();
+    let answer = reserve(&limits, lost, 10).await;
+    assert!(
+        matches!(&answer, Err(BackendError::Failed(message)) if message.contains("may still happen")),
+        "{answer:?}"
+    );
+    assert!(complete(&limits, held, 30).await.is_err());
+    let why = eventually_not_ready(&limits).await;
+    assert!(why.contains("has not answered for"), "{why}");
+    server.up();
+    eventually_ready(&limits).await;
+    for _ in 0..2 {
+        let answer = reserve(&limits, lost, 10).await;
+        assert!(matches!(answer, Ok(ReserveAnswer::Allowed { .. })), "{answer:?}");
+        assert_eq!(complete(&limits, held, 30).await, Ok(true));
+    }
+    assert_eq!(reserved(&limits, &registry).await, 40);
+    limits.shut_down().await;
+    assert!(matches!(reserve(&limits, lease(), 1).await, Err(BackendError::Overloaded(_))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stopping_does_not_wait_for_a_server_that_is_gone() {
+    let Some(mut server) = Server::start() else { return };
+    let limits = open(&server, registry()).await;
+    server.kill();
+    let answer = reserve(&limits, lease(), 10).await;
+    assert!(answer.is_err(), "{answer:?}");
+    let start = Instant::now();
+    limits.shut_down().await;
+    assert!(start.elapsed() < DEADLINE + Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+/// A server has room for 64 sessions. Whoever opens more ends those that have been quiet for longest.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_was_ended_is_replaced() {
+    let Some(server) = Server::start() else { return };
+    let registry = registry();
+    let limits = open(&server, registry.clone()).await;
+    let held = lease();
+    reserve(&limits, held, 100).await.unwrap();
+    for _ in 0..6 {
+        let mut crowd = tokio::task::JoinSet::new();
+        for _ in 0..11 {
+            let client = tigerbeetle::Client::new(0, &server.address().to_string()).unwrap();
+            crowd.spawn(async move {
+                client.lookup_accounts(&[1]).await.unwrap();
+                // A client that has gone keeps its session, until others need the room.
+                client.close().await.unwrap();
+            });
+        }
+        crowd.join_all().await;
+    }
+    let answer = reserve(&limits, lease(), 1).await;
+    assert!(matches!(answer, Ok(ReserveAnswer::Allowed { .. })), "{answer:?}");
+    assert_eq!(complete(&limits, held, 30).await, Ok(true));
+    assert_eq!(reserved(&limits, &registry).await, 31);
+}
+
+/// An account of that id, made by somebody else, is never used.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_account_that_is_not_ours_is_a_clear_error() {
+    let Some(server) = Server::start() else { return };
+    let client = tigerbeetle::Client::new(0, &server.address().to_string()).unwrap();
+    let foreign = |name: &str| tigerbeetle::Account {
+        id: Label::LimitAccount(&namespace(), &key(name)).id().to_u128(),
+        ledger: 1,
+        code: 1,
+        ..tigerbeetle::Account::default()
+    };
+    let other_ledger = tigerbeetle::Account { ledger: 7, ..foreign("rpm") };
+    client.create_accounts(&[foreign("tps"), other_ledger]).await.unwrap();
+    let registry = registry();
+    let limits = open(&server, registry.clone()).await;
+    for (name, field) in [("tps", "flags"), ("rpm", "flags")] {
+        registry.put(&namespace(), definition(name, HOUR, 10));
+        let error = limits.changed(namespace(), key(name)).await.unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains(field), "{error}");
+        let requirements = amounts(&[(name, 1)]);
+        let request = LimitsReserve { namespace: namespace(), lease: lease(), requirements };
+        assert!(limits.reserve(vec![request]).await.remove(0).is_err());
+    }
+    let answer = reserve(&limits, lease(), 1).await;
+    assert!(matches!(answer, Ok(ReserveAnswer::Allowed { .. })), "{answer:?}");
+    let opened = TigerBeetleLimits::open(server.options(), registry).await;
+    assert!(matches!(opened, Err(OpenError::Account(message)) if message.contains("is not one of")));
+}
+
+/// A development server takes 253 transfers at a time; a batch of 256 calls on four limits has 1,280.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_that_is_too_much_for_the_server_is_split_between_leases() {
+    let Some(server) = Server::start() else { return };
+    let registry = registry();
+    for name in ["a", "b", "c"] {
+        registry.put(&namespace(), definition(name, HOUR, 200));
+    }
+    let limits = open(&server, registry.clone()).await;
+    let parts = [("tpm", 1), ("a", 1), ("b", 1), ("c", 1)];
+    for (name, _) in parts {
+        assert_eq!(limits.changed(namespace(), key(name)).await.unwrap(), LimitStanding::InForce);
+    }
+    for _ in 0..2 {
+        let requests: Vec<_> = (0..256)
+            .map(|_| LimitsReserve { namespace: namespace(), lease: lease(), requirements: amounts(&parts) })
+            .collect();
+        let answers = limits.reserve(requests.clone()).await;
+        let is_allowed =
+            |answer: &&Result<ReserveAnswer, _>| matches!(answer, Ok(ReserveAnswer::Allowed { .. }));
+        assert_eq!(answers.iter().filter(is_allowed).count(), 200);
+        assert!(answers[..200].iter().all(|answer| is_allowed(&answer)));
+        let denied = |answer: &Result<ReserveAnswer, _>| matches!(answer, Ok(ReserveAnswer::Denied { .. }));
+        assert!(answers[200..].iter().all(denied));
+        assert_eq!(reserved(&limits, &registry).await, 200);
+        let completes = requests.iter().take(200).map(|request| LimitsComplete {
+            namespace: namespace(),
+            lease: request.lease,
+            actuals: amounts(&[("tpm", 0), ("a", 0), ("b", 0), ("c", 0)]),
+        });
+        let answers = limits.complete(completes.collect()).await;
+        assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(|answer| answer.reconciled)));
+        assert_eq!(reserved(&limits, &registry).await, 0);
+    }
+}
+
+/// Whoever changes a limit at the same time, and however often, each change is applied once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_drivers_bring_a_limit_to_one_capacity() {
+    let Some(server) = Server::start() else { return };
+    let registry = registry();
+    let mut drivers = Vec::new();
+    for _ in 0..3 {
+        drivers.push(Arc::new(open(&server, registry.clone()).await));
+    }
+    let mut random = Random::new(7);
+    let holder = lease();
+    assert!(matches!(reserve(&drivers[0], holder, 500).await, Ok(ReserveAnswer::Allowed { .. })));
+    for round in 0..40 {
+        let mut tasks = Vec::new();
+        for driver in drivers.iter().chain(&drivers) {
+            let driver = Arc::clone(driver);
+            registry.put(&namespace(), definition("tpm", HOUR, random.between(1, 5_000)));
+            tasks.push(tokio::spawn(async move { driver.changed(namespace(), key("tpm")).await }));
+        }
+        for task in tasks {
+            task.await.unwrap().unwrap();
+        }
+        let info = registry.get(&namespace(), &key("tpm")).unwrap();
+        let standing = drivers[0].changed(namespace(), key("tpm")).await.unwrap();
+        let usage = drivers[1].usage(namespace(), info.clone()).await.unwrap();
+        let wanted = info.definition.capacity;
+        if wanted >= 500 {
+            assert_eq!((standing, usage.capacity), (LimitStanding::InForce, wanted), "round {round}");
+        } else {
+            assert_eq!(standing, LimitStanding::Decreasing, "round {round}");
+            assert!(usage.capacity >= 500, "round {round}: {usage:?}");
+        }
+    }
+}
