@@ -5,6 +5,7 @@ mod histogram;
 mod http;
 mod in_process;
 mod job;
+mod ledger;
 mod measure;
 mod own_server;
 mod reply;
@@ -40,12 +41,17 @@ server of --http they are deleted after the run; what the run has taken of them 
 With --data a node is measured, which keeps everything on disk: in a new folder in there, which is removed
 after the run. What one flush of that disk takes is measured too.
 
+With --ledger the limits are enforced on a cluster of TigerBeetle, and a bare client that sends full batches of the
+same transfers to it is measured too, half of the time before and half after. Use a cluster of its own: the
+accounts of the limits stay.
+
 Exit code 1 if there were errors.
 
 Examples:
   earmark bench
   earmark bench --in-process --seconds 5
   earmark bench --in-process --data /var/tmp --json | jq '.ops_per_s, .fsync_p50_us'
+  earmark bench --in-process --ledger tigerbeetle://127.0.0.1:3000 --connections 128
   earmark bench --http http://127.0.0.1:7878 --connections 16 --batch 256 --json";
 
 const CONNECTIONS_MAX: i64 = 10_000;
@@ -65,6 +71,9 @@ pub(crate) struct BenchArgs {
     /// Measure a node that keeps everything in a new folder in this one, instead of a Book in memory
     #[arg(long, value_name = "DIR", conflicts_with = "http")]
     data: Option<PathBuf>,
+    /// Measure limits on a cluster of TigerBeetle, tigerbeetle://IP:PORT,...?cluster=N
+    #[arg(long, value_name = "URL", requires = "in_process", conflicts_with = "data")]
+    ledger: Option<String>,
     /// How many limits a call must pass
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=REQUIREMENTS_MAX as i64))]
@@ -100,6 +109,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
     args.announce(&setting, definitions.len());
     let scratch = args.data.as_deref().map(Scratch::make).transpose()?;
     let fsync_p50 = scratch.as_ref().map(Scratch::fsync_p50).transpose()?;
+    let ledger = args.ledger.as_deref().map(ledger::parse).transpose().map_err(Failure::Usage)?;
     let mut report = match (&args.http, args.in_process) {
         (Some(url), _) => over_http(args, setting, url, &parts, &definitions, true)?,
         (None, true) => {
@@ -110,9 +120,12 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
                 batch: setting.batch,
                 complete: args.complete,
                 scratch: scratch.as_ref(),
+                ledger: ledger.as_ref(),
             };
-            let (tally, measured, end) = in_process::run(load, &args.bounds())?;
-            Report::new(setting, tally, measured, end)
+            let run = in_process::run(load, &args.bounds())?;
+            let mut report = Report::new(setting, run.tally, run.measured, run.end);
+            report.bare_ops_per_s = run.bare_ops_per_s.map(report::tenths);
+            report
         }
         (None, false) => {
             let reserves = setting.connections * setting.batch;
@@ -185,6 +198,7 @@ async fn delete_limits(
 impl BenchArgs {
     fn setting(&self) -> Setting {
         let (mode, batch) = match (&self.http, self.in_process, &self.data) {
+            _ if self.ledger.is_some() => (Mode::InProcessLedger, IN_PROCESS_BATCH),
             (Some(_), _, _) => (Mode::Http, 1),
             (None, true, None) => (Mode::InProcess, IN_PROCESS_BATCH),
             (None, true, Some(_)) => (Mode::InProcessDurable, IN_PROCESS_BATCH),
@@ -218,9 +232,10 @@ impl BenchArgs {
             (None, true) => "in process".to_owned(),
             (None, false) => "over HTTP to a server in this process".to_owned(),
         };
-        let to = match &self.data {
-            Some(data) => format!("{to}, on disk in {}", data.display()),
-            None => to,
+        let to = match (&self.data, &self.ledger) {
+            (Some(data), _) => format!("{to}, on disk in {}", data.display()),
+            (None, Some(ledger)) => format!("{to}, on {ledger}"),
+            (None, None) => to,
         };
         eprintln!(
             "measuring {to}: {} at a time, {} a request, {} limits each, {} s after 1 s of warm-up\n\

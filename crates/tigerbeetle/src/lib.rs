@@ -10,6 +10,7 @@
 
 mod answer;
 mod backend;
+mod bare;
 mod batch;
 mod capacity;
 mod chart;
@@ -29,4 +30,5 @@ mod status;
 mod table;
 
 pub use backend::{OpenError, TigerBeetleLimits};
+pub use bare::measure_bare_client;
 pub use options::{LedgerUrl, LedgerUrlError, TigerBeetleOptions};

@@ -84,6 +84,11 @@ impl Subject {
         Ok(Subject { backend: node.backend(), node: Some(node) })
     }
 
+    /// Something that is not a node.
+    pub(super) fn of(backend: Arc<dyn Backend>) -> Subject {
+        Subject { backend, node: None }
+    }
+
     /// Finishes what is under way. What stopped a node is an error.
     pub(super) async fn shut_down(&self) -> Result<(), Failure> {
         let Some(node) = &self.node else {

@@ -10,6 +10,7 @@ use tokio::time::timeout_at;
 
 use super::durable::{Scratch, Subject};
 use super::job::{Call, Calls, Owner, Part};
+use super::ledger::{self, LedgerUrl};
 use super::measure::{Bounds, Counts, End, GRACE, Shared, Tally, conduct};
 use crate::failure::Failure;
 use crate::serve::runtime;
@@ -27,13 +28,29 @@ pub(super) struct Load<'a> {
     pub(super) complete: bool,
     /// Where a node keeps everything that is to be measured.
     pub(super) scratch: Option<&'a Scratch>,
+    /// Where limits are enforced instead.
+    pub(super) ledger: Option<&'a LedgerUrl>,
+}
+
+/// What came of it.
+pub(super) struct Run {
+    pub(super) tally: Tally,
+    pub(super) measured: Duration,
+    pub(super) end: End,
+    /// What a bare client of the same ledger did.
+    pub(super) bare_ops_per_s: Option<f64>,
 }
 
 /// Runs the load.
-pub(super) fn run(load: Load<'_>, bounds: &Bounds) -> Result<(Tally, Duration, End), Failure> {
+pub(super) fn run(load: Load<'_>, bounds: &Bounds) -> Result<Run, Failure> {
     let runtime = runtime()?;
     let shared = Arc::new(Shared::new());
     let subject = runtime.block_on(open(load))?;
+    let bare = || match load.ledger {
+        Some(url) => runtime.block_on(ledger::bare(url, load.parts, bounds.duration / 2)).map(Some),
+        None => Ok(None),
+    };
+    let before = bare()?;
     let mut workers = JoinSet::new();
     let deadline = bounds.deadline().into();
     let names = (0..load.tasks.min(NAMES_MAX)).map(|_| Names::new(load.parts).map(Arc::new));
@@ -52,6 +69,7 @@ pub(super) fn run(load: Load<'_>, bounds: &Bounds) -> Result<(Tally, Duration, E
         workers.spawn_on(worker.run(deadline), runtime.handle());
     }
     let (measured, end) = conduct(&shared, bounds);
+    let after = bare()?;
     let tally = runtime.block_on(async {
         let mut tally = Tally::default();
         while let Some(worker) = workers.join_next().await {
@@ -62,7 +80,8 @@ pub(super) fn run(load: Load<'_>, bounds: &Bounds) -> Result<(Tally, Duration, E
     })?;
     // Millions of leases take a while to free, and the process ends anyway.
     std::mem::forget(subject);
-    Ok((tally, measured, end))
+    let bare_ops_per_s = before.zip(after).map(|(before, after)| (before + after) / 2.0);
+    Ok(Run { tally, measured, end, bare_ops_per_s })
 }
 
 fn misnamed(error: NameError) -> Failure {
@@ -71,7 +90,11 @@ fn misnamed(error: NameError) -> Failure {
 
 async fn open(load: Load<'_>) -> Result<Subject, Failure> {
     // All tasks wait at once; that is not overload.
-    let subject = Subject::open(load.scratch, load.tasks * load.batch * 2).await?;
+    let reserves = load.tasks * load.batch * 2;
+    let subject = match load.ledger {
+        Some(url) => Subject::of(ledger::open(url, reserves * (load.parts.len() + 1)).await?),
+        None => Subject::open(load.scratch, reserves).await?,
+    };
     let namespace = NamespaceName::new(NamespaceName::DEFAULT).map_err(misnamed)?;
     for definition in load.definitions {
         let request = PutLimitRequest {

@@ -21,6 +21,8 @@ pub(super) enum Mode {
     InProcess,
     /// Without a network, to a node that keeps everything on disk.
     InProcessDurable,
+    /// Without a server of Earmark, to limits on a cluster of TigerBeetle.
+    InProcessLedger,
 }
 
 /// The run, before anything was measured.
@@ -56,6 +58,9 @@ pub(super) struct Report {
     /// What one flush of the disk takes that was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) fsync_p50_us: Option<f64>,
+    /// What a bare client of the same ledger did in the same run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) bare_ops_per_s: Option<f64>,
 }
 
 impl Report {
@@ -81,6 +86,7 @@ impl Report {
             first_error: tally.first_error,
             ended_early: end != End::Time,
             fsync_p50_us: None,
+            bare_ops_per_s: None,
             setting,
         }
     }
@@ -107,6 +113,10 @@ impl Report {
         if let Some(fsync) = self.fsync_p50_us {
             rows.push(["fsync p50".to_owned(), time(fsync)]);
         }
+        if let Some(bare) = self.bare_ops_per_s {
+            let part = if bare > 0.0 { 100.0 * self.ops_per_s / bare } else { 0.0 };
+            rows.push(["bare client".to_owned(), format!("{} ops/s; this was {part:.0}% of it", rate(bare))]);
+        }
         if let Some(error) = &self.first_error {
             rows.push(["first error".to_owned(), error.clone()]);
         }
@@ -122,7 +132,7 @@ pub(super) fn us(duration: Duration) -> f64 {
     tenths(duration.as_secs_f64() * 1e6)
 }
 
-fn tenths(number: f64) -> f64 {
+pub(super) fn tenths(number: f64) -> f64 {
     (number * 10.0).round() / 10.0
 }
 
