@@ -11,6 +11,7 @@ mod run;
 mod served;
 mod soak;
 mod tidy;
+mod tigerbeetle;
 mod verify;
 
 use std::process::ExitCode;

@@ -4,6 +4,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::run::{self, Failure};
+use crate::tigerbeetle;
 
 /// How long a soak takes unless told otherwise.
 pub(crate) const MINUTES_DEFAULT: u64 = 10;
@@ -12,11 +13,12 @@ pub(crate) const MINUTES_MAX: u64 = 7 * 24 * 60;
 
 /// The tests that read `EARMARK_SOAK_SECONDS` and print their seeds and counts: their name, the file they are in, and
 /// how many of them are there. They run one after the other, so they share the time.
-const TESTS: [(&str, &str, u64); 4] = [
+const TESTS: [(&str, &str, u64); 5] = [
     ("model", "core/tests/model.rs", 2),
     ("determinism", "core/tests/determinism.rs", 4),
     ("fuzz", "core/tests/fuzz.rs", 5),
     ("sim", "node/tests/sim/main.rs", 2),
+    ("differential", "tigerbeetle/tests/differential/main.rs", 1),
 ];
 
 pub(crate) fn soak(minutes: u64) -> Result<(), Failure> {
@@ -24,6 +26,7 @@ pub(crate) fn soak(minutes: u64) -> Result<(), Failure> {
     println!("soak for {minutes} min: {}", run::line(&tests));
     let start = Instant::now();
     run::run(&mut tests)?;
+    tigerbeetle::report();
     println!("soak passed in {}; its seeds and counts belong in docs/testing.md", run::time(start.elapsed()));
     Ok(())
 }
@@ -32,7 +35,8 @@ fn command(minutes: u64) -> Command {
     let count: u64 = TESTS.iter().map(|(_, _, count)| count).sum();
     let files = TESTS.map(|(name, _, _)| format!("--test {name}")).join(" ");
     let args = format!(
-        "test --release --locked -p earmark-core -p earmark-node {files} -- --nocapture --test-threads=1"
+        "test --release --locked -p earmark-core -p earmark-node -p earmark-tigerbeetle {files} -- --nocapture \
+         --test-threads=1"
     );
     let mut command = run::command("cargo", &args);
     command.env("EARMARK_SOAK_SECONDS", (minutes * 60 / count).to_string());
@@ -56,9 +60,10 @@ mod tests {
     #[test]
     fn the_tests_share_the_minutes() {
         assert_eq!(
-            run::line(&command(13)),
+            run::line(&command(14)),
             "EARMARK_SOAK_SECONDS=\"60\" cargo test --release --locked -p earmark-core -p earmark-node \
-             --test model --test determinism --test fuzz --test sim -- --nocapture --test-threads=1"
+             -p earmark-tigerbeetle --test model --test determinism --test fuzz --test sim --test differential -- \
+             --nocapture --test-threads=1"
         );
     }
 }

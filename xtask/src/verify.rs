@@ -8,6 +8,7 @@ use crate::grpc;
 use crate::python;
 use crate::run::{self, Failure};
 use crate::tidy;
+use crate::tigerbeetle;
 
 /// What must be on the machine besides the Rust toolchain: a program that answers `--version`, and what
 /// it is for. What can be installed by the ordinary package managers is installed outside the work tree, by
@@ -51,6 +52,7 @@ pub(crate) fn verify() -> Result<(), Failure> {
     let result = follow(steps, &mut times);
     println!("\n{}", summary(&times));
     result?;
+    tigerbeetle::report();
     println!("verify passed in {}", run::time(start.elapsed()));
     Ok(())
 }
