@@ -11,7 +11,7 @@ use crate::clock::lock;
 use crate::lease::LeaseRecord;
 
 /// The most leases of one generation; two are kept.
-const GENERATION_MAX: usize = 1 << 19;
+const GENERATION_MAX: usize = 1 << 18;
 
 /// What is remembered of a lease.
 #[derive(Clone, Debug)]

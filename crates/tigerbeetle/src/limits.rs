@@ -61,6 +61,8 @@ impl Inner {
         namespace: NamespaceName,
         lease: LeaseId,
     ) -> Result<Option<LeaseView>, BackendError> {
+        // Before that nobody knows what time it is in the ledger.
+        self.set_up().await?;
         let name = LeaseName::new(namespace, lease);
         if let Some(Memory::Denied(_)) = self.leases.get(name.id) {
             return Ok(Some(LeaseView {

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use earmark_admission::{BackendError, Ledger};
 use tigerbeetle::{
     Account, AccountFilter, AccountFilterFlags, Client, Completion, CreateAccountResult,
-    CreateTransferResult, Error, QueryFilter, Transfer,
+    CreateTransferResult, CreateTransferStatus, Error, QueryFilter, Transfer,
 };
 
 use crate::batch::{BATCH_EVENTS_MAX, Chains, Room, next_request};
@@ -49,9 +49,7 @@ impl Writes {
             match answer {
                 Ok((_, _, results)) if results.len() == events => {
                     self.room.taken(events);
-                    if let Some(last) = results.last() {
-                        self.session.shared().clock.tell(last.timestamp);
-                    }
+                    self.session.shared().clock.tell(told_at(&results));
                     created.extend(split(&results, lens).map(|results| Ok(results.to_vec())));
                 }
                 Ok((_, _, results)) => {
@@ -81,6 +79,12 @@ impl Writes {
         }
         created
     }
+}
+
+/// When results were told; 0 if they do not say. What exists has the time at which it was made.
+fn told_at(results: &[CreateTransferResult]) -> u64 {
+    let told = results.iter().rev().find(|result| result.status != CreateTransferStatus::Exists);
+    told.map_or(0, |result| result.timestamp)
 }
 
 /// Results of several chains, one after the other.
@@ -243,7 +247,18 @@ impl Ledger for Reads {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tigerbeetle::CreateTransferStatus;
+
+    /// A retry of a lease that had nothing but credit was answered with the time of its anchor, and that was taken for the
+    /// time: until the next answer nothing had ever expired.
+    #[test]
+    fn what_exists_does_not_set_the_clock_back() {
+        let result =
+            |timestamp, status| CreateTransferResult { timestamp, status, reserved: Default::default() };
+        let (exists, failed) = (CreateTransferStatus::Exists, CreateTransferStatus::LinkedEventFailed);
+        assert_eq!(told_at(&[result(5, exists)]), 0);
+        assert_eq!(told_at(&[result(5, exists), result(91, failed), result(92, failed)]), 92);
+        assert_eq!(told_at(&[result(90, CreateTransferStatus::Created), result(5, exists)]), 90);
+    }
 
     #[test]
     fn results_are_mapped_back_by_position() {

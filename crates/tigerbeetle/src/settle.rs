@@ -205,7 +205,8 @@ impl Settling {
         let Some((result, role)) = told else {
             return SettleRead::Failed("a chain failed and no transfer of it says why".into());
         };
-        let again = SettleRead::Again { now_ns: result.timestamp };
+        // What exists has the time at which it was made, which is earlier than that of all others.
+        let now_ns = results.iter().map(|result| result.timestamp).max().unwrap_or_default();
         match (*role, result.status) {
             (Role::End, Status::Created) => return SettleRead::Done,
             (Role::End, status) if exists(status) => return SettleRead::Before,
@@ -223,7 +224,7 @@ impl Settling {
                 return SettleRead::Failed(describe(status));
             }
         }
-        again
+        SettleRead::Again { now_ns }
     }
 
     /// The limits of which more was used than reserved: what they have decides what becomes of it.
