@@ -11,6 +11,7 @@ mod postings;
 mod reads;
 mod saga;
 mod sample;
+pub mod server;
 mod together;
 
 pub use accounts::*;

@@ -14,6 +14,8 @@ mod lanes;
 mod ledger;
 mod memory;
 mod model;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod saga;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod sql;
@@ -28,6 +30,8 @@ pub use id::{GateId, IdError, OwnerId, PostingId, ReservationId};
 pub use ledger::SagaCredits;
 pub use memory::MemoryStore;
 pub use model::*;
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresOptions, PostgresStore};
 pub use saga::Options;
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteOptions, SqliteStore};

@@ -1,6 +1,7 @@
 //! What SQLite and PostgreSQL have in common: the words in the columns, the queue before the writers, and the audit.
 
 pub(crate) mod census;
+pub(crate) mod pool;
 pub(crate) mod queue;
 
 use std::str::FromStr;

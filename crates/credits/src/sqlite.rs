@@ -20,15 +20,13 @@ use std::time::Duration;
 
 use earmark_admission::Answer;
 use earmark_core::UnixMs;
-use sqlx::pool::PoolConnection;
-use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
-};
-use sqlx::{ConnectOptions, Connection, Sqlite, SqlitePool};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
+use sqlx::{ConnectOptions, Connection, Sqlite};
 use tokio::task::JoinHandle;
 
 use crate::id::{GateId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
+use crate::sql::pool::Pool;
 use crate::sql::queue::Queue;
 use crate::store::{
     CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Store, StoreError, Survey, Surveyed,
@@ -57,7 +55,7 @@ const STATEMENTS_MAX: usize = 256;
 pub struct SqliteStore {
     queue: Queue,
     writer: Mutex<Option<JoinHandle<()>>>,
-    readers: SqlitePool,
+    readers: Pool<Sqlite>,
 }
 
 impl SqliteStore {
@@ -68,20 +66,22 @@ impl SqliteStore {
     pub async fn open(path: &Path, options: SqliteOptions) -> Result<SqliteStore, StoreError> {
         let mut connection = connect(path, &options).await?;
         migrate::migrate(&mut connection, migrate::VERSIONS.len()).await?;
-        let readers = SqlitePoolOptions::new()
-            .max_connections(options.readers.max(1))
-            .acquire_timeout(options.busy_timeout)
-            .test_before_acquire(false)
-            .idle_timeout(None)
-            .max_lifetime(None)
-            .connect_lazy_with(file(path, &options).read_only(true));
+        let reader = file(path, &options).read_only(true);
+        let readers = Pool::new(reader, None, options.readers, options.busy_timeout);
         let (queue, waiting) = Queue::new();
         let writer = tokio::spawn(writer::work(waiting, connection));
         Ok(SqliteStore { queue, writer: Mutex::new(Some(writer)), readers })
     }
 
-    async fn reader(&self) -> Result<PoolConnection<Sqlite>, StoreError> {
-        self.readers.acquire().await.map_err(refused)
+    /// Reads with a connection that nobody else uses meanwhile.
+    async fn read<T>(
+        &self,
+        look: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut lent = self.readers.lend().await?;
+        let found = look(&mut lent.connection).await?;
+        lent.done();
+        Ok(found)
     }
 }
 
@@ -108,39 +108,39 @@ impl Store for SqliteStore {
     }
 
     fn survey(&self, survey: Survey) -> Answer<'_, Result<Surveyed, StoreError>> {
-        Box::pin(async move { survey::survey(&mut *self.reader().await?, &survey).await })
+        Box::pin(self.read(async move |reader| survey::survey(reader, &survey).await))
     }
 
     fn entries(&self, gate: GateId) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
-        Box::pin(async move { read::entries(&mut *self.reader().await?, gate).await })
+        Box::pin(self.read(async move |reader| read::entries(reader, gate).await))
     }
 
     fn lease(&self, lease: LeaseKey) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
-        Box::pin(async move { read::lease(&mut *self.reader().await?, &lease).await })
+        Box::pin(self.read(async move |reader| read::lease(reader, &lease).await))
     }
 
     fn held(&self, lease: LeaseKey) -> Answer<'_, Result<Vec<(Posting, PostingState)>, StoreError>> {
-        Box::pin(async move { read::held(&mut *self.reader().await?, &lease).await })
+        Box::pin(self.read(async move |reader| read::held(reader, &lease).await))
     }
 
     fn record(&self, find: FindRecord) -> Answer<'_, Result<Option<StoredRecord>, StoreError>> {
-        Box::pin(async move { read::record(&mut *self.reader().await?, &find).await })
+        Box::pin(self.read(async move |reader| read::record(reader, &find).await))
     }
 
     fn records(&self, filter: Filter, max: usize) -> Answer<'_, Result<Vec<StoredRecord>, StoreError>> {
-        Box::pin(async move { read::records(&mut *self.reader().await?, &filter, max).await })
+        Box::pin(self.read(async move |reader| read::records(reader, &filter, max).await))
     }
 
     fn orphans(&self, max: usize) -> Answer<'_, Result<Vec<ReservationId>, StoreError>> {
-        Box::pin(async move { read::orphans(&mut *self.reader().await?, max).await })
+        Box::pin(self.read(async move |reader| read::orphans(reader, max).await))
     }
 
     fn due(&self, due: Due, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>> {
-        Box::pin(async move { read::due(&mut *self.reader().await?, &due, max).await })
+        Box::pin(self.read(async move |reader| read::due(reader, &due, max).await))
     }
 
     fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>> {
-        Box::pin(async move { survey::funds(&mut *self.reader().await?, &account, now).await })
+        Box::pin(self.read(async move |reader| survey::funds(reader, &account, now).await))
     }
 
     fn history(
@@ -149,15 +149,15 @@ impl Store for SqliteStore {
         after: u64,
         max: usize,
     ) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
-        Box::pin(async move { read::history(&mut *self.reader().await?, &account, after, max).await })
+        Box::pin(self.read(async move |reader| read::history(reader, &account, after, max).await))
     }
 
     fn count(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>> {
-        Box::pin(async move { survey::count(&mut *self.reader().await?, &home).await })
+        Box::pin(self.read(async move |reader| survey::count(reader, &home).await))
     }
 
     fn clients(&self) -> Answer<'_, Result<u64, StoreError>> {
-        Box::pin(async move { read::clients(&mut *self.reader().await?).await })
+        Box::pin(self.read(async move |reader| read::clients(reader).await))
     }
 
     fn time(&self) -> Answer<'_, Result<Option<UnixMs>, StoreError>> {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
 
-use earmark_credits::conformance::Fresh;
+use earmark_credits::conformance::{Fresh, Office};
 use earmark_credits::{SqliteOptions, SqliteStore};
 
 async fn fresh() -> Fresh {
@@ -12,4 +12,10 @@ async fn fresh() -> Fresh {
     Fresh::on(store, folder)
 }
 
+async fn office() -> Office {
+    Office::on(fresh().await).await
+}
+
 earmark_credits::conformance!(fresh);
+earmark_credits::saga_conformance!(fresh);
+earmark_admission::conformance!(office);

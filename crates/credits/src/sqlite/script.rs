@@ -61,11 +61,6 @@ impl Script {
         self.sql.is_empty()
     }
 
-    #[cfg(test)]
-    pub(super) fn sql(&self) -> &str {
-        &self.sql
-    }
-
     /// Runs the statements, and gives the rows of all of them.
     pub(super) async fn run(self, connection: &mut SqliteConnection) -> Result<Vec<SqliteRow>, sqlx::Error> {
         if self.is_empty() {

@@ -1,0 +1,216 @@
+//! A PostgreSQL server of one's own, in a temporary folder.
+//!
+//! It is stopped and its folder removed when it is dropped, and also when this process dies in any other way. This file
+//! needs nothing but the standard library, so that `cargo xtask verify` can use it as well.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Where a server is that was started elsewhere, as a URL.
+pub const URL_VARIABLE: &str = "EARMARK_POSTGRES_URL";
+
+/// How to get PostgreSQL, for those who have none.
+pub const HOW_TO_GET: &str = "install PostgreSQL 13 or later, such as `apt-get install postgresql` or `brew install postgresql`; its \
+    initdb and pg_ctl are looked for on PATH and in /usr/lib/postgresql/*/bin";
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    programs: PathBuf,
+    folder: PathBuf,
+    user: Option<&'static str>,
+    /// Waits for this process to go away; then it stops the server and removes the folder.
+    guard: Option<Child>,
+}
+
+/// Where `initdb` and `pg_ctl` are: on `PATH`, or where Debian has them, the newest first.
+#[must_use]
+pub fn programs() -> Option<PathBuf> {
+    let has_both = |folder: &Path| folder.join("initdb").is_file() && folder.join("pg_ctl").is_file();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if let Some(found) = std::env::split_paths(&path).find(|folder| has_both(folder)) {
+        return Some(found);
+    }
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let version = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
+    let newest = versions.map(|entry| entry.path()).filter(|path| has_both(&path.join("bin")));
+    newest.max_by_key(version).map(|path| path.join("bin"))
+}
+
+impl Server {
+    /// Makes a cluster and starts it. What it answers is on disk.
+    ///
+    /// # Errors
+    /// When there is no PostgreSQL, or it does not start.
+    pub fn start() -> io::Result<Server> {
+        Server::start_with("")
+    }
+
+    /// Makes a cluster that does not wait for its disk, and starts it: whoever kills it may lose what it answered.
+    ///
+    /// # Errors
+    /// When there is no PostgreSQL, or it does not start.
+    pub fn start_hasty() -> io::Result<Server> {
+        Server::start_with("fsync = off\nfull_page_writes = off\n")
+    }
+
+    fn start_with(more: &str) -> io::Result<Server> {
+        let programs = programs().ok_or_else(|| io::Error::other(format!("no initdb: {HOW_TO_GET}")))?;
+        let name = format!("earmark-pg-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir(&folder)?;
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))?;
+        // Who made the folder is who we are. PostgreSQL refuses to run as root.
+        let is_root = fs::metadata(&folder)?.uid() == 0;
+        let user = is_root.then(|| if has_user("postgres") { "postgres" } else { "nobody" });
+        let mut server = Server { programs, folder, user, guard: None };
+        server.guard = Some(server.watch()?);
+        if let Some(user) = user {
+            run(Command::new("chown").arg("-R").arg(user).arg(&server.folder))?;
+        }
+        let data = server.data();
+        run(server.command("initdb").arg("-D").arg(&data).args([
+            "--no-sync",
+            "--auth=trust",
+            "--username=postgres",
+            "--encoding=UTF8",
+            "--locale=C",
+        ]))?;
+        let settings = format!(
+            "listen_addresses = ''\nunix_socket_directories = '{}'\nmax_connections = 200\nshared_buffers = 256MB\n{more}",
+            server.folder.display()
+        );
+        append(&data.join("postgresql.conf"), &settings)?;
+        server.again()?;
+        Ok(server)
+    }
+
+    /// The URL of its first database.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let host: String = self.folder.display().to_string().replace('/', "%2F");
+        format!("postgres://postgres@localhost/postgres?host={host}")
+    }
+
+    /// The file of its socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join(".s.PGSQL.5432")
+    }
+
+    /// Stops it as if the power had gone, and lets it be started again.
+    ///
+    /// # Errors
+    /// When it does not stop.
+    pub fn stop(&self) -> io::Result<()> {
+        run(self.command("pg_ctl").arg("-D").arg(self.data()).args(["-m", "immediate", "-w", "stop"]))
+    }
+
+    /// Starts it after it was stopped.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn again(&self) -> io::Result<()> {
+        let log = self.folder.join("log");
+        let mut start = self.command("pg_ctl");
+        start.arg("-D").arg(self.data()).arg("-l").arg(&log).args(["-w", "-t", "60", "start"]);
+        run(&mut start).map_err(|error| {
+            let log = fs::read_to_string(&log).unwrap_or_default();
+            io::Error::other(format!("{error}\n{log}"))
+        })
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    /// A program of PostgreSQL, as a user that it accepts.
+    fn command(&self, program: &str) -> Command {
+        let program = self.programs.join(program);
+        let mut command = match self.user {
+            None => Command::new(program),
+            Some(user) if has_program("setpriv") => {
+                let mut command = Command::new("setpriv");
+                command.args(["--reuid", user, "--regid", group(user), "--clear-groups", "--"]).arg(program);
+                command
+            }
+            Some(user) => {
+                let mut command = Command::new("runuser");
+                command.args(["-u", user, "--"]).arg(program);
+                command
+            }
+        };
+        // That user may not be allowed to be where we are.
+        command.current_dir(&self.folder);
+        command
+    }
+
+    /// A process that outlives this one by a moment. Its input ends when this process does, however it dies.
+    fn watch(&self) -> io::Result<Child> {
+        let script = "cat >/dev/null; [ ! -f \"$1/data/postmaster.pid\" ] || kill -QUIT \"$(head -n 1 \"$1/data/postmaster.pid\")\"; \
+            i=0; while [ -f \"$1/data/postmaster.pid\" ] && [ $i -lt 50 ]; do sleep 0.1; i=$((i + 1)); done; rm -rf \"$1\"";
+        let mut watch = Command::new("sh");
+        watch.args(["-c", script, "sh"]).arg(&self.folder);
+        // In a group of its own it is not killed along with this process.
+        watch.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut guard) = self.guard.take() {
+            drop(guard.stdin.take());
+            let _ = guard.wait();
+        }
+    }
+}
+
+/// The server of this process, which does not wait for its disk, or the one that was started for it: see
+/// [`URL_VARIABLE`]. Its URL.
+///
+/// # Errors
+/// When there is none and none can be started.
+pub fn shared() -> Result<String, String> {
+    static SHARED: OnceLock<Result<Server, String>> = OnceLock::new();
+    if let Ok(url) = std::env::var(URL_VARIABLE) {
+        return Ok(url);
+    }
+    let server = SHARED.get_or_init(|| Server::start_hasty().map_err(|error| error.to_string()));
+    server.as_ref().map(Server::url).map_err(Clone::clone)
+}
+
+fn run(command: &mut Command) -> io::Result<()> {
+    // What it starts keeps running and would keep a pipe open, so its words go to a null device.
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(format!("{command:?} failed: {status}"))) }
+}
+
+fn append(path: &Path, text: &str) -> io::Result<()> {
+    let before = fs::read_to_string(path)?;
+    fs::write(path, format!("{before}\n{text}"))
+}
+
+fn has_user(name: &str) -> bool {
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    users.lines().any(|line| line.split(':').next() == Some(name))
+}
+
+/// The group of a user, which has another name where there is no group `nobody`.
+fn group(user: &'static str) -> &'static str {
+    let groups = fs::read_to_string("/etc/group").unwrap_or_default();
+    let has_own = groups.lines().any(|line| line.split(':').next() == Some(user));
+    if has_own { user } else { "nogroup" }
+}
+
+fn has_program(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
+}

@@ -1,0 +1,241 @@
+//! The rows in a PostgreSQL database, which several processes may share.
+//!
+//! Writers take all calls that wait and make their changes in one call of the function `write`, which is one transaction.
+//! Reads are single statements. See the migrations for the tables.
+
+mod batch;
+mod error;
+mod migrate;
+mod read;
+mod survey;
+mod writer;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use earmark_admission::Answer;
+use earmark_core::UnixMs;
+use sqlx::postgres::{PgConnectOptions, PgRow};
+use sqlx::{ConnectOptions, Postgres};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::id::{GateId, ReservationId};
+use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
+use crate::sql::pool::Pool;
+use crate::sql::queue::{Queue, Waiting};
+use crate::store::{
+    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Store, StoreError, Survey, Surveyed,
+};
+
+/// How a database is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostgresOptions {
+    /// So many connections at most.
+    pub connections: u32,
+    /// So many of them write at once. What waits is committed together, so few do best.
+    pub writers: u32,
+    /// So long a call waits for a connection.
+    pub connect_timeout: Duration,
+    /// So long the database may work on a statement.
+    pub statement_timeout: Duration,
+    /// Where the tables are: a name of small letters, digits and underscores.
+    pub schema: String,
+    /// Whether the clock of the database is everybody's, as it must be where the processes are on several machines.
+    pub keeps_time: bool,
+}
+
+impl Default for PostgresOptions {
+    fn default() -> PostgresOptions {
+        PostgresOptions {
+            connections: 8,
+            writers: 2,
+            connect_timeout: Duration::from_secs(5),
+            statement_timeout: Duration::from_secs(10),
+            schema: "earmark".to_owned(),
+            keeps_time: true,
+        }
+    }
+}
+
+impl PostgresOptions {
+    /// Beyond this the database will not answer any more: it would have given up by itself.
+    fn answer_timeout(&self) -> Duration {
+        self.statement_timeout.saturating_add(Duration::from_secs(2))
+    }
+
+    /// What a connection is told first.
+    fn greeting(&self) -> String {
+        // Nobody gets a plan that was made while the tables were empty, nor waits for machine code. A site that turned
+        // synchronous commits off still gets them for what Earmark promises.
+        format!(
+            "set search_path to \"{}\"; set statement_timeout to {}; set idle_in_transaction_session_timeout to {};
+             set enable_seqscan to off; set jit to off; set timezone to 'UTC';
+             select set_config('synchronous_commit', 'on', false)
+             where current_setting('synchronous_commit') = 'off';",
+            self.schema,
+            self.statement_timeout.as_millis(),
+            self.answer_timeout().as_millis(),
+        )
+    }
+
+    fn has_plain_schema(&self) -> bool {
+        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+        let starts_well = self.schema.bytes().next().is_some_and(|byte| !byte.is_ascii_digit());
+        starts_well && self.schema.len() <= 63 && self.schema.bytes().all(is_plain)
+    }
+}
+
+struct Inner {
+    options: PostgresOptions,
+    pool: Pool<Postgres>,
+}
+
+/// The rows in a database.
+pub struct PostgresStore {
+    queue: Queue,
+    writers: Mutex<Vec<JoinHandle<()>>>,
+    inner: Arc<Inner>,
+}
+
+impl PostgresStore {
+    /// Connects to a database by its URL, `postgres://user:password@host/database?sslmode=verify-full`, and brings the schema
+    /// up to date.
+    ///
+    /// # Errors
+    /// When the URL is none, the database cannot be used, or its schema was written by a later version.
+    pub async fn open(url: &str, options: PostgresOptions) -> Result<PostgresStore, StoreError> {
+        let parsed: Result<PgConnectOptions, _> = url.parse();
+        // The URL may hold a password, so it is not repeated.
+        let database = parsed.map_err(|error| StoreError::Refused(format!("the URL is none: {error}")))?;
+        PostgresStore::connect(database, options).await
+    }
+
+    /// The same with the options of sqlx.
+    ///
+    /// # Errors
+    /// When the database cannot be used, or its schema was written by a later version.
+    pub async fn connect(
+        database: PgConnectOptions,
+        options: PostgresOptions,
+    ) -> Result<PostgresStore, StoreError> {
+        if !options.has_plain_schema() {
+            return Err(StoreError::Refused(format!(
+                "schema: found {:?}, allowed are up to 63 small letters, digits and underscores",
+                options.schema
+            )));
+        }
+        let database = database.application_name("earmark").disable_statement_logging();
+        let pool =
+            Pool::new(database, Some(options.greeting()), options.connections, options.connect_timeout);
+        let mut lent = pool.lend().await?;
+        migrate::migrate(&mut lent.connection, &options.schema, migrate::VERSIONS.len()).await?;
+        lent.done();
+        let (queue, waiting) = Queue::new();
+        let inner = Arc::new(Inner { options, pool });
+        let work = |waiting: &Waiting| tokio::spawn(writer::work(waiting.clone(), Arc::clone(&inner)));
+        let writers = (0..inner.options.writers.max(1)).map(|_| work(&waiting)).collect();
+        Ok(PostgresStore { queue, writers: Mutex::new(writers), inner })
+    }
+}
+
+impl Inner {
+    /// The rows of one statement.
+    async fn rows(
+        &self,
+        query: sqlx::query::Query<'_, Postgres, sqlx::postgres::PgArguments>,
+    ) -> Result<Vec<PgRow>, StoreError> {
+        let mut lent = self.pool.lend().await?;
+        match timeout(self.options.answer_timeout(), query.fetch_all(&mut lent.connection)).await {
+            Ok(Ok(rows)) => {
+                lent.done();
+                Ok(rows)
+            }
+            Ok(Err(error)) => {
+                let failed = error::failed(&error);
+                if failed.is_whole {
+                    lent.done();
+                }
+                Err(failed.error)
+            }
+            Err(_) => Err(StoreError::Unavailable("the database did not answer in time".to_owned())),
+        }
+    }
+}
+
+impl Store for PostgresStore {
+    fn write(&self, changes: Vec<Change>) -> Answer<'_, Result<Vec<u64>, StoreError>> {
+        debug_assert!(changes.len() <= CHANGES_MAX, "a list of changes is bounded");
+        Box::pin(self.queue.write(changes))
+    }
+
+    fn survey(&self, survey: Survey) -> Answer<'_, Result<Surveyed, StoreError>> {
+        Box::pin(async move { self.inner.survey(&survey).await })
+    }
+
+    fn entries(&self, gate: GateId) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
+        Box::pin(self.inner.entries(gate))
+    }
+
+    fn lease(&self, lease: LeaseKey) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
+        Box::pin(async move { self.inner.lease(&lease).await })
+    }
+
+    fn held(&self, lease: LeaseKey) -> Answer<'_, Result<Vec<(Posting, PostingState)>, StoreError>> {
+        Box::pin(async move { self.inner.held(&lease).await })
+    }
+
+    fn record(&self, find: FindRecord) -> Answer<'_, Result<Option<StoredRecord>, StoreError>> {
+        Box::pin(async move { self.inner.record(&find).await })
+    }
+
+    fn records(&self, filter: Filter, max: usize) -> Answer<'_, Result<Vec<StoredRecord>, StoreError>> {
+        Box::pin(async move { self.inner.records(&filter, max).await })
+    }
+
+    fn orphans(&self, max: usize) -> Answer<'_, Result<Vec<ReservationId>, StoreError>> {
+        Box::pin(self.inner.orphans(max))
+    }
+
+    fn due(&self, due: Due, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>> {
+        Box::pin(async move { self.inner.due(&due, max).await })
+    }
+
+    fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>> {
+        Box::pin(async move { self.inner.funds(&account, now).await })
+    }
+
+    fn history(
+        &self,
+        account: AccountKey,
+        after: u64,
+        max: usize,
+    ) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
+        Box::pin(async move { self.inner.history(&account, after, max).await })
+    }
+
+    fn count(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>> {
+        Box::pin(async move { self.inner.count(&home).await })
+    }
+
+    fn clients(&self) -> Answer<'_, Result<u64, StoreError>> {
+        Box::pin(self.inner.clients())
+    }
+
+    fn time(&self) -> Answer<'_, Result<Option<UnixMs>, StoreError>> {
+        Box::pin(
+            async move { if self.inner.options.keeps_time { self.inner.time().await } else { Ok(None) } },
+        )
+    }
+
+    fn close(&self) -> Answer<'_, ()> {
+        Box::pin(async move {
+            self.queue.close();
+            let writers = std::mem::take(&mut *self.writers.lock().unwrap_or_else(PoisonError::into_inner));
+            for writer in writers {
+                let _ = writer.await;
+            }
+            self.inner.pool.close().await;
+        })
+    }
+}

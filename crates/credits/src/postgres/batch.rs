@@ -1,0 +1,229 @@
+//! Lists of changes as what the function `write` takes.
+
+use std::collections::BTreeSet;
+
+use earmark_core::AccountName;
+use serde_json::{Map, Value as Json, json};
+
+use crate::document;
+use crate::model::{AccountKey, Plan, Posting, Record, Ticket, VaultKey};
+use crate::sql::{claim_word, entries_behind, entries_by_vault, overdraft_word, signed, standing_word};
+use crate::store::Change;
+
+/// Changes of one or several lists, one after the other.
+#[derive(Default)]
+pub(super) struct Batch {
+    changes: Vec<Json>,
+    /// Plans and entries as JSON of their own, which JSON inside JSON would garble, and `jsonb` would not take as they are.
+    pub(super) texts: Vec<String>,
+    vaults: BTreeSet<VaultKey>,
+    /// Whether somebody will be promised that it is done for ever.
+    pub(super) is_promised: bool,
+}
+
+impl Batch {
+    pub(super) fn of(lists: &[&[Change]]) -> Batch {
+        let mut batch = Batch::default();
+        for change in lists.iter().copied().flatten() {
+            let json = batch.change(change);
+            batch.changes.push(json);
+        }
+        batch
+    }
+
+    pub(super) fn changes(&self) -> String {
+        // An array is written as its elements are; nothing here can fail.
+        serde_json::to_string(&self.changes).unwrap_or_default()
+    }
+
+    /// The vaults to lock first, if there are several.
+    pub(super) fn vaults(&self) -> Option<String> {
+        let vaults: Vec<Json> = self.vaults.iter().map(|home| Json::Array(place(home).to_vec())).collect();
+        (vaults.len() > 1).then(|| Json::Array(vaults).to_string())
+    }
+
+    /// Keeps a text, and says where it is: PostgreSQL counts from 1.
+    fn text(&mut self, text: String) -> Json {
+        self.texts.push(text);
+        Json::from(self.texts.len())
+    }
+
+    fn change(&mut self, change: &Change) -> Json {
+        match change {
+            Change::OpenVault(home) => {
+                self.is_promised = true;
+                let [namespace, vault] = place(home);
+                json!({"do": "open_vault", "namespace": namespace, "vault": vault, "account": AccountName::REVENUE})
+            }
+            Change::Begin(record) => self.begin(record),
+            Change::Claim(_, plan) | Change::Apply(_, plan) if plan.claims.is_empty() => nothing(),
+            Change::Reserve(_, plan) | Change::Finalize(_, plan) if plan.inputs.is_empty() => nothing(),
+            Change::Create(_, plan) if plan.outputs.is_empty() => nothing(),
+            Change::Claim(ticket, plan) => step("claim", ticket, [("claims", claims(plan))]),
+            Change::Reserve(ticket, plan) => step("reserve", ticket, [("ids", ids(&plan.inputs))]),
+            Change::Decide(ticket, plan) => decide(ticket, plan),
+            Change::Finalize(ticket, plan) => step("finalize", ticket, [("ids", ids(&plan.inputs))]),
+            Change::Create(ticket, plan) => {
+                let outputs = plan.outputs.iter().map(output).collect();
+                step("create", ticket, [("outputs", outputs)])
+            }
+            Change::Apply(ticket, plan) => step("apply", ticket, [("claims", applied(plan))]),
+            Change::Record(ticket, plan) => self.record(ticket, plan),
+            Change::Abort(ticket) => step("abort", ticket, []),
+            Change::Release(rid) => json!({"do": "release", "of": rid.to_string()}),
+            Change::Unclaim(rid) => json!({"do": "unclaim", "of": rid.to_string()}),
+            Change::End(ticket) => step("end", ticket, []),
+            Change::TakeOver { ticket, to, silent_since } => step(
+                "take_over",
+                ticket,
+                [("to", to.to_string().into()), ("silent_since", silent_since.get().into())],
+            ),
+            Change::Beat(owner, at) => json!({"do": "beat", "of": owner.to_string(), "at": at.get()}),
+            Change::Leave(owner) => json!({"do": "leave", "of": owner.to_string()}),
+        }
+    }
+
+    fn begin(&mut self, record: &Record) -> Json {
+        let text = self.text(document::plan_to_json(&record.plan));
+        let mut begun =
+            step_of("begin", &record.ticket, [("begun_at", record.begun_at.get().into()), ("text", text)]);
+        if let Some(lease) = &record.lease {
+            begun.insert("lease_namespace".to_owned(), lease.namespace.as_str().into());
+            begun.insert("lease".to_owned(), lease.lease.to_string().into());
+        }
+        name_client(&mut begun, &record.plan);
+        Json::Object(begun)
+    }
+
+    fn record(&mut self, ticket: &Ticket, plan: &Plan) -> Json {
+        self.is_promised = true;
+        let (mut entries, mut changes) = (Vec::new(), Vec::new());
+        for ((entry, behind), at) in plan.entries.iter().zip(entries_behind(plan)).zip(0_u64..) {
+            let [namespace, vault] = place(&entry.home);
+            self.vaults.insert(entry.home.clone());
+            let lease = entry.body.lease().map(|lease| lease.to_string());
+            let (kind, text) =
+                (document::body_kind(&entry.body), self.text(document::body_to_json(&entry.body)));
+            entries.push(json!([namespace, vault, behind, at, entry.at.get(), kind, lease, text]));
+            for change in &entry.changes {
+                let (account, asset) = (change.account.as_str(), change.asset.as_str());
+                let (amount, held) = (change.amount.to_string(), change.held.to_string());
+                changes.push(json!([namespace, vault, behind, account, asset, amount, held]));
+            }
+        }
+        let vaults = entries_by_vault(plan).into_iter().map(|(home, count)| {
+            let [namespace, vault] = place(home);
+            json!([namespace, vault, count])
+        });
+        let vaults = vaults.collect();
+        let mut recorded = step_of("record", ticket, [("vaults", vaults), ("entries", Json::Array(entries))]);
+        if !changes.is_empty() {
+            recorded.insert("changes".to_owned(), Json::Array(changes));
+        }
+        if !plan.totals.is_empty() {
+            let totals = plan.totals.iter().map(|change| {
+                let ([namespace, vault], asset) = (place(&change.asset.home), change.asset.asset.as_str());
+                json!([namespace, vault, asset, change.issued.to_string(), change.retired.to_string()])
+            });
+            recorded.insert("totals".to_owned(), totals.collect());
+        }
+        name_client(&mut recorded, plan);
+        if let Some(turn) = &plan.turn {
+            recorded.insert("sequence".to_owned(), signed(turn.sequence).into());
+        }
+        Json::Object(recorded)
+    }
+}
+
+/// A change that cannot change a row.
+fn nothing() -> Json {
+    json!({"do": "nothing"})
+}
+
+fn step_of<const N: usize>(
+    word: &'static str,
+    ticket: &Ticket,
+    parts: [(&str, Json); N],
+) -> Map<String, Json> {
+    let mut step = Map::new();
+    step.insert("do".to_owned(), word.into());
+    step.insert("gate".to_owned(), ticket.gate.to_string().into());
+    step.insert("rid".to_owned(), ticket.rid.to_string().into());
+    step.insert("owner".to_owned(), ticket.owner.to_string().into());
+    step.extend(parts.map(|(name, part)| (name.to_owned(), part)));
+    step
+}
+
+fn step<const N: usize>(word: &'static str, ticket: &Ticket, parts: [(&str, Json); N]) -> Json {
+    Json::Object(step_of(word, ticket, parts))
+}
+
+fn place(home: &VaultKey) -> [Json; 2] {
+    [home.namespace.as_str().into(), home.vault.as_str().into()]
+}
+
+fn account(key: &AccountKey) -> [Json; 3] {
+    let [namespace, vault] = place(&key.home);
+    [namespace, vault, key.account.as_str().into()]
+}
+
+fn ids(postings: &[Posting]) -> Json {
+    postings.iter().map(|posting| Json::from(posting.id.to_string())).collect()
+}
+
+fn output(posting: &Posting) -> Json {
+    let [namespace, vault, account] = account(&posting.account);
+    let hold = posting.hold.as_ref();
+    json!([
+        posting.id.to_string(),
+        namespace,
+        vault,
+        account,
+        posting.asset.as_str(),
+        posting.amount.to_string(),
+        hold.map(|hold| hold.lease.to_string()),
+        hold.map(|hold| hold.limit.as_str()),
+        hold.map(|hold| hold.ends_at.get()),
+    ])
+}
+
+fn claims(plan: &Plan) -> Json {
+    let claims = plan.claims.iter().map(|claim| {
+        let [namespace, vault, account] = account(&claim.account);
+        let (kind, from) = (claim_word(claim.kind), standing_word(claim.from));
+        json!([namespace, vault, account, kind, from, overdraft_word(claim.overdraft)])
+    });
+    claims.collect()
+}
+
+fn applied(plan: &Plan) -> Json {
+    let claims = plan.claims.iter().map(|claim| {
+        let [namespace, vault, account] = account(&claim.account);
+        json!([namespace, vault, account, standing_word(claim.to)])
+    });
+    claims.collect()
+}
+
+fn decide(ticket: &Ticket, plan: &Plan) -> Json {
+    let needs = plan.needs.iter().map(|need| {
+        let [namespace, vault, account] = account(&need.account);
+        json!([namespace, vault, account, need.spends])
+    });
+    let mut decided = step_of("decide", ticket, [("needs", needs.collect())]);
+    name_client(&mut decided, plan);
+    if let Some(turn) = &plan.turn {
+        // A number that no column can hold is nobody's turn.
+        let before = turn.sequence.checked_sub(1).and_then(|last| i64::try_from(last).ok());
+        decided.insert("last_sequence".to_owned(), before.unwrap_or(-1).into());
+    }
+    Json::Object(decided)
+}
+
+fn name_client(step: &mut Map<String, Json>, plan: &Plan) {
+    if let Some(turn) = &plan.turn {
+        let [namespace, vault] = place(&turn.client.home);
+        step.insert("client_namespace".to_owned(), namespace);
+        step.insert("client_vault".to_owned(), vault);
+        step.insert("client".to_owned(), turn.client.client.as_str().into());
+    }
+}

@@ -1,0 +1,22 @@
+//! The rows in a PostgreSQL database.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
+
+use earmark_credits::conformance::{Fresh, Office, server};
+use earmark_credits::{PostgresOptions, PostgresStore};
+
+async fn fresh() -> Fresh {
+    let url = server::shared().expect("a server");
+    let schema = format!("t{}", ulid::Ulid::generate()).to_ascii_lowercase();
+    // The suites move the time themselves.
+    let options = PostgresOptions { schema, keeps_time: false, ..PostgresOptions::default() };
+    Fresh::new(PostgresStore::open(&url, options).await.expect("a store"))
+}
+
+async fn office() -> Office {
+    Office::on(fresh().await).await
+}
+
+earmark_credits::conformance!(fresh);
+earmark_credits::saga_conformance!(fresh);
+earmark_admission::conformance!(office);
