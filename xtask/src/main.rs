@@ -6,6 +6,7 @@
 mod api;
 mod grpc;
 mod plant;
+mod postgres;
 mod python;
 mod run;
 mod served;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::api;
 use crate::grpc;
+use crate::postgres;
 use crate::python;
 use crate::run::{self, Failure};
 use crate::tidy;
@@ -12,8 +13,11 @@ use crate::tigerbeetle;
 
 /// What must be on the machine besides the Rust toolchain: a program that answers `--version`, and what
 /// it is for. What can be installed by the ordinary package managers is installed outside the work tree, by
-/// [`python::prepare`], before anything is reported as missing.
+/// [`python::prepare`] and [`postgres::prepare`], before anything is reported as missing.
 const NEEDS: [(&str, &str); 1] = [("cc", "a C compiler, which rustc links with")];
+
+/// The step that gets a PostgreSQL server.
+const TESTS: &str = "tests";
 
 struct Step<'a> {
     name: &'static str,
@@ -30,6 +34,10 @@ impl<'a> Step<'a> {
     fn command(name: &'static str, mut command: Command) -> Step<'a> {
         Step::new(name, &run::line(&command), move || run::run(&mut command))
     }
+
+    fn on_postgres(name: &'static str, mut command: Command) -> Step<'a> {
+        Step::new(name, &run::line(&command), move || postgres::with_server(&mut command))
+    }
 }
 
 pub(crate) fn verify() -> Result<(), Failure> {
@@ -38,9 +46,12 @@ pub(crate) fn verify() -> Result<(), Failure> {
     let has_nextest = run::output(&mut run::command("cargo", "nextest --version")).is_some();
 
     let mut steps = vec![Step::new("setup", "what is needed besides Rust", || {
-        setup(&NEEDS).and_then(|()| python::prepare())
+        setup(&NEEDS).and_then(|()| python::prepare()).and_then(|()| postgres::prepare())
     })];
-    steps.extend(cargo(has_nextest).into_iter().map(|(name, command)| Step::command(name, command)));
+    steps.extend(cargo(has_nextest).into_iter().map(|(name, command)| match name {
+        TESTS => Step::on_postgres(name, command),
+        _ => Step::command(name, command),
+    }));
     steps.push(Step::new("api", "cargo xtask api", api::check));
     steps.push(Step::new("grpc", "cargo xtask grpc", grpc::check));
     steps.push(Step::new("tidy", "cargo xtask tidy", tidy::tidy));
@@ -70,7 +81,7 @@ fn cargo(has_nextest: bool) -> Vec<(&'static str, Command)> {
     vec![
         ("format", run::command("cargo", "fmt --all --check")),
         ("clippy", run::command("cargo", "clippy --workspace --all-targets --locked -- -D warnings")),
-        ("tests", run::command("cargo", tests)),
+        (TESTS, run::command("cargo", tests)),
         ("doc tests", run::command("cargo", "test --doc --workspace --locked")),
         ("docs", docs),
     ]

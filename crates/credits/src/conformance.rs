@@ -12,6 +12,7 @@ mod reads;
 mod saga;
 mod sample;
 pub mod server;
+mod strict;
 mod together;
 
 pub use accounts::*;
@@ -21,6 +22,7 @@ pub use gate::*;
 pub use postings::*;
 pub use reads::*;
 pub use saga::*;
+pub use strict::*;
 pub use together::*;
 
 use std::any::Any;
@@ -100,6 +102,13 @@ macro_rules! conformance {
             of_many_at_once_one_passes_the_gate,
             of_many_at_once_one_reserves_a_posting,
             many_entries_at_once_have_numbers_without_gaps,
+            a_thousand_rows_are_changed_by_one_step,
+            a_list_that_is_made_again_changes_nothing_more,
+            any_text_is_kept_as_it_is,
+            of_many_at_once_one_claims_an_account,
+            of_many_at_once_one_makes_each_step,
+            of_deciding_and_giving_up_at_once_one_happens,
+            of_many_attempts_at_once_one_entry_comes,
         );
     };
     ($fresh:path: $($case:ident),* $(,)?) => {$(

@@ -9,7 +9,7 @@ use crate::store::{Change, Store};
 const MANY: usize = 24;
 
 /// Runs the same work many times at once, and gives what each gave.
-async fn at_once<T, F: Future<Output = T>>(work: impl Fn(usize) -> F) -> Vec<T> {
+pub(super) async fn at_once<T, F: Future<Output = T>>(work: impl Fn(usize) -> F) -> Vec<T> {
     let mut running: Vec<_> = (0..MANY).map(|place| Box::pin(work(place))).collect();
     let mut done: Vec<Option<T>> = (0..MANY).map(|_| None).collect();
     std::future::poll_fn(|context| {

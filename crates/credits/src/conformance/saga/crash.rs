@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bank::{Bank, Town, impatient, options};
+use super::bank::{Bank, Town, impatient, options, soon};
 use super::faulty::{Faulty, Mode, When};
 use super::scenario::{DEEDS, Deed, Scenario, Told, View};
 use crate::store::Store;
@@ -171,7 +171,7 @@ pub async fn every_saga_stopped_at_every_call_is_finished_by_another_process(sto
         town.fall_silent();
         other.tend().await;
         if told.is_none() {
-            told = Some(scenario.act(&other).await.expect("a process that took over"));
+            told = Some(soon(async || scenario.act(&other).await).await.expect("a process that took over"));
         }
         assert_eq!(scenario.view(&town, &other).await, course.after, "{hit:?} and another process");
         faulty.mend();

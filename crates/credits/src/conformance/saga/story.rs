@@ -7,7 +7,8 @@ use earmark_admission::{BackendError, Credits, HoldAnswer, HoldState, WriteAnswe
 use earmark_core::{CreditShortage, Overage, WriteError};
 
 use super::bank::{
-    Bank, On, Town, close, freeze, impatient, issue, lease, limit, on, open, options, retire, transfer, usd,
+    Bank, On, Town, close, freeze, impatient, issue, lease, limit, on, open, options, retire, soon, transfer,
+    usd,
 };
 use super::faulty::{Faulty, Mode, When};
 use crate::gather::SPLIT;
@@ -308,8 +309,8 @@ pub async fn the_state_of_a_client_waits_for_what_is_under_way(store: Arc<dyn St
         let last = || bank.credits.client_state(home.namespace.clone(), home.vault.clone(), client.clone());
         assert!(last().await.is_err(), "nobody knows yet");
         town.fall_silent();
-        assert_eq!(last().await, Ok(expected), "{when:?}");
-        let again = bank.try_write_as("other", 1, operations).await;
+        assert_eq!(soon(async || last().await).await, Ok(expected), "{when:?}");
+        let again = soon(async || bank.try_write_as("other", 1, operations.clone()).await).await;
         assert!(matches!(again, Ok(WriteAnswer::Committed(_))), "{again:?}");
         assert_eq!(bank.purse("acme").await, (90, 0));
     }
