@@ -114,7 +114,8 @@ comment on table changes is 'What each entry did to each account. Rows are added
 comment on column changes.amount is 'What was added to what can be spent, or taken from it if below zero.';
 comment on column changes.held is 'What was added to what leases hold, or taken from it if below zero.';
 
-create index changes_account on changes (namespace, vault, account, number);
+-- The account comes first, so that nobody looks a number up here before the tables were ever analyzed.
+create index changes_account on changes (account, namespace, vault, number);
 
 create table sagas (
     gate text collate "C" not null primary key,

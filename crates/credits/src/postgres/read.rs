@@ -62,11 +62,15 @@ pub(super) const LEASE: &str = entry_sql!(
     "from entries e left join changes c using (namespace, vault, number)
      where e.namespace = $1 and e.lease = $2 order by e.vault, e.number, c.account, c.asset"
 );
+// Numbers first, then each by itself: a join of the whole may be planned as one of everything with everything, while the
+// tables are new and nobody has analyzed them.
 pub(super) const HISTORY: &str = entry_sql!(
     "from (select distinct number from changes
          where namespace = $1 and vault = $2 and account = $3 and number > $4 order by number limit $5) page
-     join entries e on e.namespace = $1 and e.vault = $2 and e.number = page.number
-     join changes c on c.namespace = $1 and c.vault = $2 and c.number = page.number
+     cross join lateral (select * from entries
+         where namespace = $1 and vault = $2 and number = page.number offset 0) e
+     cross join lateral (select * from changes
+         where namespace = $1 and vault = $2 and number = page.number offset 0) c
      order by e.number, c.account, c.asset"
 );
 pub(super) const HELD: &str =
