@@ -1,0 +1,325 @@
+//! Real processes, killed with -9 under load: what was acknowledged is there, once, and everything adds up.
+//!
+//! The process that is killed is this very test program, which runs `worker` and nothing else. `EARMARK_KILLS` says how often
+//! it is killed; `cargo xtask soak` does it fifty times.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use earmark_admission::{
+    AccountPath, Amount, Credits, EntryKind, HoldAnswer, HoldPart, HoldRequest, HoldState, SettleRequest,
+    SystemClock, WriteAnswer, WriteRequest,
+};
+use earmark_core::{
+    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
+    Operation, Overage, Overdraft, VaultName,
+};
+use earmark_credits::conformance::server::Server;
+use earmark_credits::{
+    Options, PostgresOptions, PostgresStore, SagaCredits, SqliteOptions, SqliteStore, Store,
+};
+
+/// Where the worker keeps its rows: `sqlite:<path>` or the URL of a database.
+const STORE: &str = "EARMARK_KILL_STORE";
+/// Which worker it is; no two have the same clients.
+const NUMBER: &str = "EARMARK_KILL_NUMBER";
+const ACCOUNTS: usize = 8;
+const CALLERS: usize = 16;
+const DEPOSIT: u128 = 1_000_000;
+
+/// Owners fall silent soon, so that the test does not wait for long.
+fn options() -> Options {
+    Options { silent_ms: 800, beat: Duration::from_millis(100), ..Options::default() }
+}
+
+async fn open(store: &str) -> Arc<dyn Store> {
+    if let Some(path) = store.strip_prefix("sqlite:") {
+        let opened = SqliteStore::open(path.as_ref(), SqliteOptions::default()).await;
+        return Arc::new(opened.expect("a store"));
+    }
+    let opened = PostgresStore::open(store, PostgresOptions::default()).await;
+    Arc::new(opened.expect("a store"))
+}
+
+async fn start(store: &str) -> SagaCredits {
+    let started = SagaCredits::start(open(store).await, Arc::new(SystemClock::new()), options()).await;
+    started.expect("a store that answers")
+}
+
+fn namespace() -> NamespaceName {
+    NamespaceName::new("default").expect("a valid name")
+}
+
+fn vault() -> VaultName {
+    VaultName::new("main").expect("a valid vault")
+}
+
+fn account(number: usize) -> AccountName {
+    AccountName::new(&format!("tenant-{number}")).expect("a valid account")
+}
+
+fn usd() -> AssetName {
+    AssetName::new("usd").expect("a valid asset")
+}
+
+fn write(client: &str, sequence: u64, operations: Vec<Operation>) -> WriteRequest {
+    WriteRequest {
+        namespace: namespace(),
+        vault: Some(vault()),
+        client: ClientId::new(client).expect("a valid client"),
+        sequence,
+        operations,
+        actor: Actor::new("system:kill").expect("a valid actor"),
+    }
+}
+
+fn hold(lease: LeaseId, payer: usize) -> HoldRequest {
+    let terms = CreditTerms {
+        timeout_seconds: 3_600,
+        vault: vault(),
+        account: account(payer),
+        asset: usd(),
+        revenue: AccountName::new(AccountName::REVENUE).expect("a valid account"),
+    };
+    let limit = Definition {
+        key: LimitKey::new("usd").expect("a valid key"),
+        kind: Kind::Credit(terms),
+        capacity: 0,
+        unit: String::new(),
+        description: String::new(),
+        overage: Overage::Debt,
+    };
+    HoldRequest {
+        namespace: namespace(),
+        lease,
+        holds: vec![HoldPart { limit: Arc::new(limit), amount: 10 }],
+    }
+}
+
+fn settle(lease: LeaseId) -> SettleRequest {
+    let actuals = vec![Amount { key: LimitKey::new("usd").expect("a valid key"), amount: 7 }];
+    SettleRequest { namespace: namespace(), lease, actuals, is_release: false }
+}
+
+/// Says that something was acknowledged. A line that is cut off was not.
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    out.write_all(format!("\n{line}.\n").as_bytes()).expect("somebody listens");
+    out.flush().expect("somebody listens");
+}
+
+/// What is killed: callers that spend, for as long as they are let.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "the tests below start it"]
+async fn worker() {
+    let Ok(store) = std::env::var(STORE) else { return };
+    let worker = std::env::var(NUMBER).expect("a number");
+    let credits = Arc::new(start(&store).await);
+    let callers = (0..CALLERS).map(|caller| {
+        let (credits, client) = (Arc::clone(&credits), format!("worker-{worker}-{caller}"));
+        tokio::spawn(async move {
+            for sequence in 1.. {
+                let operations = vec![Operation::Transfer {
+                    from: account(caller % ACCOUNTS),
+                    to: account((caller + 1) % ACCOUNTS),
+                    asset: usd(),
+                    amount: 3,
+                    memo: String::new(),
+                }];
+                match credits.write(write(&client, sequence, operations)).await {
+                    Ok(WriteAnswer::Committed(_)) => say(&format!("write {client} {sequence}")),
+                    other => panic!("{other:?}"),
+                }
+                let lease = LeaseId::from_u128(ulid::Ulid::generate().0);
+                match credits.hold(vec![hold(lease, caller % ACCOUNTS)]).await.remove(0) {
+                    Ok(HoldAnswer::Held) => say(&format!("hold {lease}")),
+                    other => panic!("{other:?}"),
+                }
+                match credits.settle(vec![settle(lease)]).await.remove(0) {
+                    Ok(answer) if answer.is_known => say(&format!("settle {lease}")),
+                    other => panic!("{other:?}"),
+                }
+            }
+        })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        caller.await.expect("a caller that is served");
+    }
+}
+
+/// What was acknowledged.
+#[derive(Debug, Default)]
+struct Acknowledged {
+    writes: BTreeMap<String, u64>,
+    held: Vec<LeaseId>,
+    settled: Vec<LeaseId>,
+}
+
+impl Acknowledged {
+    fn hear(&mut self, line: &str) {
+        let Some(line) = line.strip_suffix('.') else { return };
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["write", client, sequence] => {
+                let last = self.writes.entry(client.to_owned()).or_default();
+                let sequence: u64 = sequence.parse().expect("a number");
+                assert_eq!(sequence, *last + 1);
+                *last = sequence;
+            }
+            ["hold", lease] => self.held.push(lease.parse().expect("a lease")),
+            ["settle", lease] => self.settled.push(lease.parse().expect("a lease")),
+            _ => {}
+        }
+    }
+}
+
+static WORKERS: AtomicU64 = AtomicU64::new(1);
+
+fn spawn(store: &str) -> Child {
+    let number = WORKERS.fetch_add(1, Ordering::Relaxed);
+    let mut worker = Command::new(std::env::current_exe().expect("this program"));
+    worker.args(["--exact", "worker", "--ignored", "--nocapture"]);
+    worker.env(STORE, store).env(NUMBER, number.to_string());
+    worker.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("a worker")
+}
+
+/// Lets workers run and kills them, so many at a time, until they were killed often enough.
+fn kill(store: &str, at_once: usize) -> Acknowledged {
+    let kills: usize = std::env::var("EARMARK_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(5);
+    let mut heard = Acknowledged::default();
+    for round in 0..kills {
+        let mut workers: Vec<Child> = (0..at_once).map(|_| spawn(store)).collect();
+        let ears: Vec<_> = workers
+            .iter_mut()
+            .map(|worker| {
+                let out = BufReader::new(worker.stdout.take().expect("an output"));
+                std::thread::spawn(move || out.lines().map_while(Result::ok).collect::<Vec<String>>())
+            })
+            .collect();
+        // Each time at another moment.
+        std::thread::sleep(Duration::from_millis(900 + 137 * (round as u64 % 7)));
+        for worker in &mut workers {
+            worker.kill().expect("a worker that runs");
+            let status = worker.wait().expect("a worker that was killed");
+            assert_eq!(status.code(), None, "it was killed and did not end by itself");
+        }
+        for ear in ears {
+            let lines = ear.join().expect("a worker that was heard");
+            lines.iter().for_each(|line| heard.hear(line));
+        }
+    }
+    heard
+}
+
+async fn furnish(store: &str) {
+    let credits = start(store).await;
+    let open = |number| Operation::OpenAccount { account: account(number), overdraft: Overdraft::Deny };
+    let issue = |number| {
+        let (account, asset, memo) = (account(number), usd(), String::new());
+        Operation::Issue { account, asset, amount: DEPOSIT, memo }
+    };
+    let operations = (0..ACCOUNTS).map(open).chain((0..ACCOUNTS).map(issue)).collect();
+    let answer = credits.write(write("operator", 1, operations)).await;
+    assert!(matches!(answer, Ok(WriteAnswer::Committed(_))), "{answer:?}");
+    credits.shut_down().await;
+}
+
+/// Looks after what the dead left, and at everything.
+async fn check(store: &str, heard: &Acknowledged) {
+    assert!(!heard.settled.is_empty(), "the workers had time to do something: {heard:?}");
+    let credits = start(store).await;
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    credits.tend().await.expect("a store that answers");
+    let rows = open(store).await;
+    assert_eq!(rows.orphans(9).await, Ok(vec![]), "nothing is reserved by nobody");
+    for (client, acknowledged) in &heard.writes {
+        let client = ClientId::new(client).expect("a valid client");
+        let last = credits.client_state(namespace(), vault(), client).await.expect("a store that answers");
+        assert!(
+            last == *acknowledged || last == *acknowledged + 1,
+            "{acknowledged} and one more at most: {last}"
+        );
+    }
+    for lease in &heard.settled {
+        assert_eq!(credits.holds(namespace(), *lease).await, Ok(HoldState::Ended), "{lease} was settled");
+    }
+    let mut unsettled = 0;
+    for lease in heard.held.iter().filter(|lease| !heard.settled.contains(lease)) {
+        match credits.holds(namespace(), *lease).await.expect("a store that answers") {
+            HoldState::Held => unsettled += 1,
+            HoldState::Ended => {}
+            other => panic!("{lease} was held, and is {other:?}"),
+        }
+    }
+    println!("{} writes, {} holds, {unsettled} of them left", heard.writes.len(), heard.held.len());
+    let audit = credits.audit(namespace(), vault()).await.expect("a store that answers");
+    assert!(audit.balanced, "{audit:?}");
+    assert_eq!(audit.assets[0].live, (DEPOSIT * ACCOUNTS as u128) as i128);
+    sequences_are_there_once(&credits).await;
+    let census = rows.count(earmark_credits::VaultKey { namespace: namespace(), vault: vault() }).await;
+    assert_eq!(census.expect("a store that answers").records, 0, "no saga is under way");
+    rows.close().await;
+    credits.shut_down().await;
+}
+
+/// In the histories of all accounts, every client has every number once, up to its last.
+async fn sequences_are_there_once(credits: &SagaCredits) {
+    let mut found: BTreeMap<(ClientId, u64), u64> = BTreeMap::new();
+    for number in 0..ACCOUNTS {
+        let path = || AccountPath { namespace: namespace(), vault: vault(), account: account(number) };
+        let mut after = 0;
+        loop {
+            let page = credits.entries(path(), after, 1_000).await.expect("a store that answers");
+            for entry in &page.entries {
+                if let EntryKind::Transaction { client, receipt, .. } = &entry.what {
+                    *found.entry((client.clone(), receipt.sequence)).or_default() += 1;
+                }
+            }
+            match page.next {
+                Some(next) => after = next,
+                None => break,
+            }
+        }
+    }
+    let mut last: BTreeMap<ClientId, u64> = BTreeMap::new();
+    for ((client, sequence), times) in found {
+        if client.as_str() == "operator" {
+            continue;
+        }
+        assert_eq!(times, 2, "a transfer is in two histories: {client} {sequence}");
+        let last = last.entry(client.clone()).or_default();
+        assert_eq!(sequence, *last + 1, "{client} has every number");
+        *last = sequence;
+    }
+    for (client, last) in last {
+        let state = credits.client_state(namespace(), vault(), client.clone()).await;
+        assert_eq!(state.expect("a store that answers"), last, "{client}");
+    }
+}
+
+async fn survives(store: String, at_once: usize) {
+    furnish(&store).await;
+    let heard = tokio::task::spawn_blocking({
+        let store = store.clone();
+        move || kill(&store, at_once)
+    });
+    check(&store, &heard.await.expect("workers that were killed")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_on_sqlite_is_killed_under_load_and_nothing_is_lost() {
+    let folder = tempfile::tempdir().expect("a folder");
+    survives(format!("sqlite:{}", folder.path().join("credits.db").display()), 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_processes_on_postgresql_are_killed_under_load_and_nothing_is_lost() {
+    let server = Server::start().expect("a server");
+    survives(server.url(), 2).await;
+}
