@@ -21,11 +21,17 @@ const TESTS: [(&str, &str, u64); 5] = [
     ("differential", "tigerbeetle/tests/differential/main.rs", 1),
 ];
 
+/// So often a process is killed on each database, however long the rest takes.
+const KILLS: u32 = 50;
+
 pub(crate) fn soak(minutes: u64) -> Result<(), Failure> {
     let mut tests = command(minutes);
     println!("soak for {minutes} min: {}", run::line(&tests));
     let start = Instant::now();
     run::run(&mut tests)?;
+    let mut kills = kills();
+    println!("and {KILLS} kills of processes on each database: {}", run::line(&kills));
+    run::run(&mut kills)?;
     tigerbeetle::report();
     println!("soak passed in {}; its seeds and counts belong in docs/testing.md", run::time(start.elapsed()));
     Ok(())
@@ -40,6 +46,13 @@ fn command(minutes: u64) -> Command {
     );
     let mut command = run::command("cargo", &args);
     command.env("EARMARK_SOAK_SECONDS", (minutes * 60 / count).to_string());
+    command
+}
+
+fn kills() -> Command {
+    let args = "test --release --locked -p earmark-credits --test kill -- --nocapture --test-threads=1";
+    let mut command = run::command("cargo", args);
+    command.env("EARMARK_KILLS", KILLS.to_string());
     command
 }
 
