@@ -25,6 +25,7 @@ macro_rules! saga_conformance {
             a_hold_of_several_vaults_is_all_or_nothing,
             a_hold_that_ran_out_against_its_settlement,
             a_lease_that_was_settled_first_holds_nothing,
+            a_lease_that_is_looked_at_while_it_is_held_has_not_ended,
             a_deposit_is_split_and_change_is_one_posting,
             small_postings_do_not_pile_up,
             thousands_of_small_postings_are_spent,

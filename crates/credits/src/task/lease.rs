@@ -7,6 +7,9 @@ use crate::id::GateId;
 use crate::model::{EntryBody, HoldTerms, LeaseKey, Posting, PostingState, StoredEntry, VaultKey};
 use crate::saga::{Engine, Trouble};
 
+/// So often a lease is looked at whose rows were changed between two reads.
+const LOOKS_MAX: u32 = 3;
+
 /// What became of a lease so far.
 #[derive(Debug)]
 pub(crate) enum LeaseStory {
@@ -54,8 +57,22 @@ impl LeaseStory {
 impl Engine {
     /// Reads what is known of a lease.
     pub(crate) async fn story(&self, lease: &LeaseKey) -> Result<LeaseStory, Trouble> {
-        // Postings first: a hold that is settled between the two reads is then seen as settled.
-        let mut held = self.call(self.store.held(lease.clone())).await?;
+        let mut looks = 1;
+        loop {
+            let story = self.look_at(lease).await?;
+            let is_torn = matches!(&story, LeaseStory::Holds(parts)
+                if parts.iter().any(|part| part.posting.is_none() && !part.is_released));
+            // It was settled or went back between the two reads, and the entry that says so is there by now; or whoever
+            // is at it has not written it down yet.
+            if !is_torn || looks == LOOKS_MAX {
+                return Ok(story);
+            }
+            looks += 1;
+        }
+    }
+
+    async fn look_at(&self, lease: &LeaseKey) -> Result<LeaseStory, Trouble> {
+        // Entries first: a posting that an entry tells of was created before.
         let entries = self.call(self.store.lease(lease.clone())).await?;
         let first = entries.iter().find(|stored| stored.gate == lease_gate(lease));
         match first.map(|stored| &stored.entry.body) {
@@ -68,6 +85,11 @@ impl Engine {
         }
         let mut parts: Vec<Part> = entries.iter().filter_map(hold_of).collect();
         parts.sort_by(|a, b| a.terms.limit.cmp(&b.terms.limit));
+        let gate: Option<GateId> = parts.first().map(|part| settle_gate(&part.home, &part.terms));
+        if entries.iter().any(|stored| Some(stored.gate) == gate) {
+            return Ok(LeaseStory::Settled);
+        }
+        let mut held = self.call(self.store.held(lease.clone())).await?;
         for part in &mut parts {
             let is_meant = |(posting, _): &(Posting, PostingState)| {
                 let limit = posting.hold.as_ref().map(|hold| &hold.limit);
@@ -80,9 +102,7 @@ impl Engine {
             part.is_released = entries.iter().any(is_release);
             part.posting = held.iter().position(is_meant).map(|place| held.swap_remove(place));
         }
-        let gate: Option<GateId> = parts.first().map(|part| settle_gate(&part.home, &part.terms));
-        let is_settled = entries.iter().any(|stored| Some(stored.gate) == gate);
-        Ok(if is_settled { LeaseStory::Settled } else { LeaseStory::Holds(parts) })
+        Ok(LeaseStory::Holds(parts))
     }
 }
 

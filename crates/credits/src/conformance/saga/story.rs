@@ -152,6 +152,38 @@ pub async fn a_lease_that_was_settled_first_holds_nothing(store: Arc<dyn Store>)
     assert_eq!(bank.purse("acme").await.1, 0);
 }
 
+/// Once, a look at a lease read its postings before its entries. A copy of a hold that another process carried out in
+/// between was told that its lease had ended, for its entry was there and its posting was not.
+pub async fn a_lease_that_is_looked_at_while_it_is_held_has_not_ended(store: Arc<dyn Store>) {
+    for is_settled in [false, true] {
+        let town = Town::new(&store);
+        let bank = town.bank().await;
+        bank.does(vec![open("acme"), issue("acme", 100)]).await;
+        let (lease, namespace) = (lease(), town.namespace.clone());
+        if is_settled {
+            assert_eq!(bank.hold(lease, &[on("acme", 10)]).await, HoldAnswer::Held);
+        }
+        let faulty = Faulty::new(Arc::clone(&store));
+        let other = town.bank_on(Arc::clone(&faulty) as Arc<dyn Store>, options()).await;
+        faulty.plan(1, When::After, Mode::Stop);
+        let look = tokio::spawn(async move { other.credits.holds(namespace, lease).await });
+        faulty.stopped().await;
+        if is_settled {
+            bank.settle(lease, &[]).await;
+        } else {
+            assert_eq!(bank.hold(lease, &[on("acme", 10)]).await, HoldAnswer::Held);
+        }
+        faulty.mend();
+        let state = look.await.expect("no panic").expect("a store that answers");
+        let allowed = if is_settled {
+            [HoldState::Held, HoldState::Ended]
+        } else {
+            [HoldState::Unknown, HoldState::Held]
+        };
+        assert!(allowed.contains(&state), "{state:?}");
+    }
+}
+
 /// Parallel calls of one tenant seldom meet.
 pub async fn a_deposit_is_split_and_change_is_one_posting(store: Arc<dyn Store>) {
     let town = Town::new(&store);
