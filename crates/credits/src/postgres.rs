@@ -8,6 +8,8 @@ mod error;
 mod migrate;
 mod read;
 mod survey;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -12,6 +12,8 @@ mod read;
 mod record;
 mod script;
 mod survey;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 use std::path::Path;

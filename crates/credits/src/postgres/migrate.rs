@@ -42,7 +42,7 @@ pub(super) async fn migrate(
     if found == 0 {
         let begin = format!(
             "create schema if not exists \"{schema}\";
-             create table earmark_schema (
+             create table if not exists earmark_schema (
                  version integer primary key, what text not null, applied_at timestamptz not null default now());
              comment on table earmark_schema is 'What was done to this schema, and when.'"
         );

@@ -15,6 +15,44 @@ use crate::model::{
 use crate::sql::{PostingRow, RecordRow, count, home, limit, parse, signed, time};
 use crate::store::{Due, Filter, FindRecord, StoreError};
 
+const ENTRIES: &str =
+    "select e.namespace, e.vault, e.number, e.gate, e.at_ms, e.body, c.account, c.asset, c.amount, c.held
+    from entries e left join changes c using (namespace, vault, number)
+    where e.gate = ? order by e.place, c.account, c.asset";
+
+const LEASE: &str =
+    "select e.namespace, e.vault, e.number, e.gate, e.at_ms, e.body, c.account, c.asset, c.amount, c.held
+    from entries e left join changes c using (namespace, vault, number)
+    where e.namespace = ? and e.lease = ? order by e.vault, e.number, c.account, c.asset";
+
+const HISTORY: &str = "with page as (
+    select distinct namespace, vault, number from changes
+    where namespace = ? and vault = ? and account = ? and number > ? order by number limit ?)
+    select e.namespace, e.vault, e.number, e.gate, e.at_ms, e.body, c.account, c.asset, c.amount, c.held
+    from page join entries e using (namespace, vault, number) join changes c using (namespace, vault, number)
+    order by e.number, c.account, c.asset";
+
+const HELD: &str =
+    "select * from postings where namespace = ? and lease = ? and lease is not null and state <> 'inactive'";
+
+const DUE: &str = "select * from postings where lease is not null and state = 'active' and ends_at_ms <= ?
+    order by ends_at_ms, id limit ?";
+
+const DUE_OF: &str =
+    "select * from postings where namespace = ? and vault = ? and account = ? and ends_at_ms <= ?
+    and lease is not null and state <> 'inactive' and state = 'active'
+    order by ends_at_ms, id limit ?";
+
+const ORPHANS: &str = "with taken (rid) as (
+    select reservation_id from postings where state = 'pending'
+    union select claimed_by from accounts where claimed_by is not null)
+    select rid from taken where not exists (select 1 from sagas where reservation_id = rid)
+    order by rid limit ?";
+
+/// What reads the tables that grow for ever.
+#[cfg(test)]
+pub(super) const QUERIES: [&str; 7] = [ENTRIES, LEASE, HISTORY, HELD, DUE, DUE_OF, ORPHANS];
+
 /// Runs one statement.
 pub(super) async fn rows<const N: usize>(
     connection: &mut SqliteConnection,
@@ -38,22 +76,14 @@ pub(super) async fn entries(
     connection: &mut SqliteConnection,
     gate: GateId,
 ) -> Result<Vec<StoredEntry>, StoreError> {
-    let sql =
-        "select e.namespace, e.vault, e.number, e.gate, e.at_ms, e.body, c.account, c.asset, c.amount, c.held
-        from entries e left join changes c using (namespace, vault, number)
-        where e.gate = ? order by e.place, c.account, c.asset";
-    stored(rows(connection, sql, values![gate.to_string()]).await?)
+    stored(rows(connection, ENTRIES, values![gate.to_string()]).await?)
 }
 
 pub(super) async fn lease(
     connection: &mut SqliteConnection,
     lease: &LeaseKey,
 ) -> Result<Vec<StoredEntry>, StoreError> {
-    let sql =
-        "select e.namespace, e.vault, e.number, e.gate, e.at_ms, e.body, c.account, c.asset, c.amount, c.held
-        from entries e left join changes c using (namespace, vault, number)
-        where e.namespace = ? and e.lease = ? order by e.vault, e.number, c.account, c.asset";
-    stored(rows(connection, sql, values![lease.namespace.as_str(), lease.lease.to_string()]).await?)
+    stored(rows(connection, LEASE, values![lease.namespace.as_str(), lease.lease.to_string()]).await?)
 }
 
 pub(super) async fn history(
@@ -62,15 +92,9 @@ pub(super) async fn history(
     after: u64,
     max: usize,
 ) -> Result<Vec<StoredEntry>, StoreError> {
-    let sql = "with page as (
-            select distinct namespace, vault, number from changes
-            where namespace = ? and vault = ? and account = ? and number > ? order by number limit ?)
-        select e.namespace, e.vault, e.number, e.gate, e.at_ms, e.body, c.account, c.asset, c.amount, c.held
-        from page join entries e using (namespace, vault, number) join changes c using (namespace, vault, number)
-        order by e.number, c.account, c.asset";
     let (namespace, vault) = (account.home.namespace.as_str(), account.home.vault.as_str());
     let values = values![namespace, vault, account.account.as_str(), signed(after), limit(max)];
-    stored(rows(connection, sql, values).await?)
+    stored(rows(connection, HISTORY, values).await?)
 }
 
 /// Entries, of which each has a row per change, or one row if it has no change.
@@ -124,9 +148,8 @@ pub(super) async fn held(
     connection: &mut SqliteConnection,
     lease: &LeaseKey,
 ) -> Result<Vec<(Posting, PostingState)>, StoreError> {
-    let sql = "select * from postings where namespace = ? and lease = ? and lease is not null and state <> 'inactive'";
     let values = values![lease.namespace.as_str(), lease.lease.to_string()];
-    rows(connection, sql, values).await?.iter().map(posting).collect()
+    rows(connection, HELD, values).await?.iter().map(posting).collect()
 }
 
 pub(super) async fn due(
@@ -136,20 +159,11 @@ pub(super) async fn due(
 ) -> Result<Vec<Posting>, StoreError> {
     let now = signed(due.now.get());
     let found = match &due.account {
-        None => {
-            let sql =
-                "select * from postings where lease is not null and state = 'active' and ends_at_ms <= ?
-                order by ends_at_ms, id limit ?";
-            rows(connection, sql, values![now, limit(max)]).await?
-        }
+        None => rows(connection, DUE, values![now, limit(max)]).await?,
         Some(key) => {
-            let sql =
-                "select * from postings where namespace = ? and vault = ? and account = ? and ends_at_ms <= ?
-                and lease is not null and state <> 'inactive' and state = 'active'
-                order by ends_at_ms, id limit ?";
             let (namespace, vault) = (key.home.namespace.as_str(), key.home.vault.as_str());
             let values = values![namespace, vault, key.account.as_str(), now, limit(max)];
-            rows(connection, sql, values).await?
+            rows(connection, DUE_OF, values).await?
         }
     };
     found.iter().map(|row| posting(row).map(|(posting, _)| posting)).collect()
@@ -224,12 +238,7 @@ pub(super) async fn orphans(
     connection: &mut SqliteConnection,
     max: usize,
 ) -> Result<Vec<ReservationId>, StoreError> {
-    let sql = "with taken (rid) as (
-            select reservation_id from postings where state = 'pending'
-            union select claimed_by from accounts where claimed_by is not null)
-        select rid from taken where not exists (select 1 from sagas where reservation_id = rid)
-        order by rid limit ?";
-    let found = rows(connection, sql, values![limit(max)]).await?;
+    let found = rows(connection, ORPHANS, values![limit(max)]).await?;
     found.iter().map(|row| parse("reservation_id", &get::<String>(row, "rid")?)).collect()
 }
 

@@ -61,6 +61,21 @@ impl Script {
         self.sql.is_empty()
     }
 
+    /// How SQLite would run each statement.
+    #[cfg(test)]
+    pub(super) async fn explain(self, connection: &mut SqliteConnection) -> Vec<(String, String)> {
+        let mut values = self.values.into_iter();
+        let mut plans = Vec::new();
+        for sql in self.sql.split(";\n").filter(|sql| !sql.is_empty()) {
+            let mut script = Script { sql: format!("explain query plan {sql}"), values: Vec::new() };
+            script.values.extend(values.by_ref().take(sql.matches('?').count()));
+            for row in script.run(connection).await.expect("a plan") {
+                plans.push((sql.to_owned(), sqlx::Row::get::<String, _>(&row, "detail")));
+            }
+        }
+        plans
+    }
+
     /// Runs the statements, and gives the rows of all of them.
     pub(super) async fn run(self, connection: &mut SqliteConnection) -> Result<Vec<SqliteRow>, sqlx::Error> {
         if self.is_empty() {

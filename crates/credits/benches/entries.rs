@@ -1,0 +1,173 @@
+//! How many entries of credit a second each store commits.
+//!
+//! `cargo bench -p earmark-credits` measures every store; `-- memory sqlite` those that are named. Two figures each: sixteen
+//! callers with an account each, and sixty-four callers of one account with one deposit. With `EARMARK_BENCH_ENTRIES=1000000`
+//! so many entries are committed in between, and the first is measured again.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a bench may")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use earmark_admission::{
+    Amount, Credits, HoldAnswer, HoldPart, HoldRequest, SettleRequest, SystemClock, WriteAnswer, WriteRequest,
+};
+use earmark_core::{
+    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
+    Operation, Overage, Overdraft, VaultName,
+};
+use earmark_credits::{
+    MemoryStore, Options, PostgresOptions, PostgresStore, SagaCredits, SqliteOptions, SqliteStore, Store,
+};
+
+/// Each figure is measured for so long.
+const SPAN: Duration = Duration::from_secs(5);
+const CALLERS: usize = 16;
+const CROWD: usize = 64;
+
+fn main() {
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|word| word == name);
+    let between = std::env::var("EARMARK_BENCH_ENTRIES").ok().and_then(|count| count.parse().ok());
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    if is_wanted("memory") {
+        runtime.block_on(measure("memory", Arc::new(MemoryStore::new()), between));
+    }
+    if is_wanted("sqlite") {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("credits.db");
+        let opened = runtime.block_on(SqliteStore::open(&path, SqliteOptions::default()));
+        runtime.block_on(measure("sqlite", Arc::new(opened.expect("a store")), between));
+    }
+    if is_wanted("postgres") {
+        let server = earmark_credits::conformance::server::Server::start().expect("a server");
+        let opened = runtime.block_on(PostgresStore::open(&server.url(), PostgresOptions::default()));
+        runtime.block_on(measure("postgres", Arc::new(opened.expect("a store")), between));
+    }
+}
+
+async fn measure(name: &str, store: Arc<dyn Store>, between: Option<u64>) {
+    let credits = SagaCredits::start(store, Arc::new(SystemClock::new()), Options::default()).await;
+    let bench =
+        Arc::new(Bench { credits: credits.expect("a store that answers"), leases: AtomicU64::new(0) });
+    let accounts: Vec<String> = (0..CALLERS).map(|caller| format!("tenant-{caller}")).collect();
+    bench.open(&accounts).await;
+    bench.open(&["crowd".to_owned()]).await;
+    bench.run(&accounts, CALLERS, Until::Count(1_000)).await;
+    let (early, early_us) = bench.run(&accounts, CALLERS, Until::Time(SPAN)).await;
+    println!("{name:<10} {CALLERS} callers: {early:>8.0} entries/s, {early_us:>8.0} us each");
+    let (crowd, crowd_us) = bench.run(&["crowd".to_owned()], CROWD, Until::Time(SPAN)).await;
+    println!(
+        "{name:<10} {CROWD} callers of one account: {crowd:>8.0} entries/s, {crowd_us:>8.0} us each, {:.2} of the above",
+        crowd / early
+    );
+    if let Some(count) = between {
+        bench.run(&accounts, CALLERS, Until::Count(count)).await;
+        let (late, late_us) = bench.run(&accounts, CALLERS, Until::Time(SPAN)).await;
+        println!(
+            "{name:<10} {CALLERS} callers after {count}: {late:>8.0} entries/s, {late_us:>8.0} us each, {:.2} times the cost",
+            early / late
+        );
+    }
+    bench.credits.shut_down().await;
+}
+
+#[derive(Clone, Copy)]
+enum Until {
+    Time(Duration),
+    Count(u64),
+}
+
+struct Bench {
+    credits: SagaCredits,
+    leases: AtomicU64,
+}
+
+fn namespace() -> NamespaceName {
+    NamespaceName::new("default").expect("a valid name")
+}
+
+fn limit(account: &str) -> Arc<Definition> {
+    let terms = CreditTerms {
+        timeout_seconds: 600,
+        vault: VaultName::new("main").expect("a valid vault"),
+        account: AccountName::new(account).expect("a valid account"),
+        asset: AssetName::new("usd").expect("a valid asset"),
+        revenue: AccountName::new("revenue").expect("a valid account"),
+    };
+    Arc::new(Definition {
+        key: LimitKey::new(account).expect("a valid key"),
+        kind: Kind::Credit(terms),
+        capacity: 0,
+        unit: String::new(),
+        description: String::new(),
+        overage: Overage::Debt,
+    })
+}
+
+impl Bench {
+    /// Opens accounts, each with one deposit that lasts.
+    async fn open(&self, names: &[String]) {
+        for name in names {
+            let account = AccountName::new(name).expect("a valid account");
+            let asset = AssetName::new("usd").expect("a valid asset");
+            let request = WriteRequest {
+                namespace: namespace(),
+                vault: Some(VaultName::new("main").expect("a valid vault")),
+                client: ClientId::new(name).expect("a valid client"),
+                sequence: 1,
+                operations: vec![
+                    Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Deny },
+                    Operation::Issue { account, asset, amount: 1 << 60, memo: String::new() },
+                ],
+                actor: Actor::new("system:bench").expect("a valid actor"),
+            };
+            let answer = self.credits.write(request).await.expect("a store that answers");
+            assert!(matches!(answer, WriteAnswer::Committed(_)), "{answer:?}");
+        }
+    }
+
+    /// One call: what it may cost is held, and what it cost is paid. Two entries.
+    async fn call(&self, limit: &Arc<Definition>) {
+        let lease = LeaseId::from_u128(u128::from(self.leases.fetch_add(1, Ordering::Relaxed)));
+        let holds = vec![HoldPart { limit: Arc::clone(limit), amount: 100 }];
+        let hold = HoldRequest { namespace: namespace(), lease, holds };
+        let held = self.credits.hold(vec![hold]).await.remove(0).expect("a store that answers");
+        assert_eq!(held, HoldAnswer::Held);
+        let actuals = vec![Amount { key: limit.key.clone(), amount: 70 }];
+        let settle = SettleRequest { namespace: namespace(), lease, actuals, is_release: false };
+        let settled = self.credits.settle(vec![settle]).await.remove(0).expect("a store that answers");
+        assert_eq!(settled.paid, 70);
+    }
+
+    /// Entries a second, and microseconds per entry of one caller.
+    async fn run(self: &Arc<Bench>, accounts: &[String], callers: usize, until: Until) -> (f64, f64) {
+        let (start, done) = (Instant::now(), Arc::new(AtomicU64::new(0)));
+        let tasks: Vec<_> = (0..callers)
+            .map(|caller| {
+                let limit = limit(&accounts[caller % accounts.len()]);
+                let (bench, done) = (Arc::clone(self), Arc::clone(&done));
+                tokio::spawn(async move {
+                    loop {
+                        let is_over = match until {
+                            Until::Time(span) => start.elapsed() >= span,
+                            Until::Count(count) => done.load(Ordering::Relaxed) >= count,
+                        };
+                        if is_over {
+                            return;
+                        }
+                        bench.call(&limit).await;
+                        done.fetch_add(2, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.expect("a caller that is served");
+        }
+        let entries = done.load(Ordering::Relaxed) as f64;
+        let seconds = start.elapsed().as_secs_f64();
+        (entries / seconds, seconds * 1e6 * callers as f64 / entries)
+    }
+}

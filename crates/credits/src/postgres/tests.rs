@@ -1,0 +1,172 @@
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Executor, Row};
+
+use super::batch::Batch;
+use super::*;
+use crate::conformance::{a_list_that_is_made_again_changes_nothing_more, sample_plan, server};
+use crate::id::OwnerId;
+use crate::model::{Record, Ticket};
+use crate::store::PurseQuery;
+
+fn url() -> String {
+    server::shared().expect("a server")
+}
+
+fn options() -> PostgresOptions {
+    let schema = format!("t{}", ulid::Ulid::generate()).to_ascii_lowercase();
+    PostgresOptions { schema, keeps_time: false, ..PostgresOptions::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_of_every_earlier_version_is_brought_up_to_date() {
+    for version in 0..=migrate::VERSIONS.len() {
+        let options = options();
+        let database: PgConnectOptions = url().parse().expect("a URL");
+        let mut connection = database.connect().await.expect("a connection");
+        connection.execute(AssertSqlSafe(options.greeting())).await.expect("a greeting");
+        migrate::migrate(&mut connection, &options.schema, version).await.expect("an earlier version");
+        let store = PostgresStore::open(&url(), options).await.expect("a store");
+        a_list_that_is_made_again_changes_nothing_more(&store).await;
+        store.close().await;
+        for view in ["balances", "live_holds", "history", "sagas_under_way"] {
+            let sql = AssertSqlSafe(format!("select * from {view}"));
+            let rows = sqlx::query(sql).fetch_all(&mut connection).await.expect("a view");
+            let is_used = view == "balances" || view == "history";
+            assert_eq!(!rows.is_empty(), is_used, "{view}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_promised_waits_for_the_disk_also_where_a_site_has_turned_that_off() {
+    let lax: PgConnectOptions = url().parse().expect("a URL");
+    for (of_site, expected) in [("off", "on"), ("local", "local")] {
+        let lax = lax.clone().options([("synchronous_commit", of_site)]);
+        let store = PostgresStore::connect(lax, options()).await.expect("a store");
+        let found = store.inner.rows(sqlx::query("show synchronous_commit")).await.expect("a setting");
+        assert_eq!(found[0].get::<String, _>(0), expected);
+        store.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_a_batch_that_promises_something_waits_for_the_disk() {
+    let plan = Arc::new(sample_plan());
+    let ticket = Ticket { gate: GateId(3), rid: ReservationId(5), owner: OwnerId(7) };
+    let home = plan.entries[0].home.clone();
+    let is_promised = |change: Change| Batch::of(&[&[Change::Abort(ticket), change]]).is_promised;
+    assert!(is_promised(Change::Record(ticket, Arc::clone(&plan))));
+    assert!(is_promised(Change::OpenVault(home)));
+    assert!(!is_promised(Change::Decide(ticket, Arc::clone(&plan))));
+    assert!(!is_promised(Change::Reserve(ticket, plan)));
+}
+
+/// Twenty thousand rows that are over and done with, in each table that grows for ever.
+const GROWN: &str = "
+    insert into vaults (namespace, vault, last_number) values ('default', 'main', 20000);
+    insert into postings (id, namespace, vault, account, asset, amount, state, reservation_id)
+    select lpad(n::text, 26, '0'), 'default', 'main', 'a' || n % 20, 'usd', n, 'inactive', 'r' || n
+    from generate_series(1, 20000) n;
+    insert into postings (id, namespace, vault, account, asset, amount, lease, limit_key, ends_at)
+    select 'h' || lpad(n::text, 25, '0'), 'default', 'main', 'a' || n % 20, 'usd', n, 'l' || n, 'usd', now()
+    from generate_series(1, 5000) n;
+    insert into postings (id, namespace, vault, account, asset, amount)
+    select 'f' || lpad(n::text, 25, '0'), 'default', 'main', 'a' || n % 20, 'usd', n
+    from generate_series(1, 5000) n;
+    insert into entries (namespace, vault, number, gate, place, at, kind, lease, body)
+    select 'default', 'main', n, 'g' || n, 0, now(), 'merged', 'l' || n, '{}' from generate_series(1, 20000) n;
+    insert into changes (namespace, vault, number, account, asset, amount, held)
+    select 'default', 'main', n, 'a' || n % 20, 'usd', 1, 0 from generate_series(1, 20000) n;
+    analyze;
+    set enable_seqscan to on;
+    begin";
+
+async fn whole_scans(connection: &mut PgConnection) -> i64 {
+    let sql = "select sum(pg_stat_get_xact_numscans(name::regclass))::bigint
+        from unnest(array['postings', 'entries', 'changes']) name";
+    let row = sqlx::query(sql).fetch_one(connection).await.expect("a count");
+    row.get(0)
+}
+
+/// PostgreSQL counts the scans of whole tables itself. It may choose them here, and does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_that_a_saga_asks_reads_a_whole_table() {
+    let store = PostgresStore::open(&url(), options()).await.expect("a store");
+    let mut lent = store.inner.pool.lend().await.expect("a connection");
+    let connection = &mut lent.connection;
+    connection.execute(GROWN).await.expect("rows");
+    let plan = Arc::new(sample_plan());
+    let ticket = Ticket { gate: GateId(3), rid: ReservationId(5), owner: OwnerId(7) };
+    let record = Record { ticket, lease: None, begun_at: UnixMs::new(1), plan: Arc::clone(&plan) };
+    let of = || Arc::clone(&plan);
+    let changes = [
+        Change::Begin(record.into()),
+        Change::Claim(ticket, of()),
+        Change::Reserve(ticket, of()),
+        Change::Decide(ticket, Arc::new(crate::model::Plan { needs: vec![], turn: None, ..sample_plan() })),
+        Change::Finalize(ticket, of()),
+        Change::Create(ticket, of()),
+        Change::Apply(ticket, of()),
+        Change::Record(ticket, of()),
+        Change::Release(ticket.rid),
+        Change::Unclaim(ticket.rid),
+        Change::End(ticket),
+    ];
+    let batch = Batch::of(&[&changes]);
+    // More often than a plan is made anew for its values.
+    for round in 0..8 {
+        let counts: Vec<i64> = sqlx::query("select write($1::jsonb, $2, $3::jsonb, $4)")
+            .bind(batch.changes())
+            .bind(&batch.texts)
+            .bind(batch.vaults())
+            .bind(batch.is_promised)
+            .fetch_one(&mut *connection)
+            .await
+            .expect("counts")
+            .get(0);
+        let is_first = i64::from(round == 0);
+        assert_eq!((counts[0], counts[3], counts[10]), (1, is_first, is_first), "{counts:?}");
+        connection.execute("delete from sagas").await.expect("no saga");
+        let account = plan.inputs[0].account.clone();
+        let asset = plan.inputs[0].asset.clone();
+        let purse = PurseQuery { account: account.clone(), asset, largest: 4, smallest: 4, count_max: 9 };
+        let survey = Survey { accounts: vec![account], purses: vec![purse], ..Survey::default() };
+        sqlx::query(AssertSqlSafe(survey::question(&survey)))
+            .bind(vec!["default"])
+            .bind(vec!["main"])
+            .bind(vec!["a1"])
+            .bind(vec!["default"])
+            .bind(vec!["main"])
+            .bind(vec!["a1"])
+            .bind(vec!["usd"])
+            .bind(vec![4_i64])
+            .bind(vec![4_i64])
+            .bind(vec![9_i64])
+            .fetch_all(&mut *connection)
+            .await
+            .expect("a survey");
+        reads(connection).await;
+    }
+    assert_eq!(whole_scans(connection).await, 0);
+    // The count is no mere zero.
+    connection.execute("select count(*) from postings where amount = 7").await.expect("a count");
+    assert!(whole_scans(connection).await > 0);
+}
+
+async fn reads(connection: &mut PgConnection) {
+    let one = [read::ENTRIES];
+    for sql in one {
+        sqlx::query(sql).bind("g7").fetch_all(&mut *connection).await.expect("rows");
+    }
+    for sql in [read::LEASE, read::HELD] {
+        sqlx::query(sql).bind("default").bind("l7").fetch_all(&mut *connection).await.expect("rows");
+    }
+    let history =
+        sqlx::query(read::HISTORY).bind("default").bind("main").bind("a1").bind(100_i64).bind(10_i64);
+    history.fetch_all(&mut *connection).await.expect("rows");
+    sqlx::query(read::DUE).bind(1_i64).bind(10_i64).fetch_all(&mut *connection).await.expect("rows");
+    let due = sqlx::query(read::DUE_OF).bind(1_i64).bind(10_i64).bind("default").bind("main").bind("a1");
+    due.fetch_all(&mut *connection).await.expect("rows");
+    let funds = sqlx::query(survey::FUNDS).bind("default").bind("main").bind("a1").bind(1_i64);
+    funds.fetch_all(&mut *connection).await.expect("rows");
+}

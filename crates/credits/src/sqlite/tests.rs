@@ -1,0 +1,107 @@
+use sqlx::Executor;
+
+use super::change::Totals;
+use super::*;
+use crate::conformance::{a_list_that_is_made_again_changes_nothing_more, sample_plan};
+use crate::id::OwnerId;
+use crate::model::{AssetKey, ClientKey, Record, Ticket};
+use crate::store::PurseQuery;
+use script::Script;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_of_every_earlier_version_is_brought_up_to_date() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for version in 0..=migrate::VERSIONS.len() {
+        let path = folder.path().join(format!("{version}.db"));
+        let mut connection = connect(&path, &SqliteOptions::default()).await.expect("a connection");
+        migrate::migrate(&mut connection, version).await.expect("an earlier version");
+        connection.close().await.expect("a close");
+        let store = SqliteStore::open(&path, SqliteOptions::default()).await.expect("a store");
+        a_list_that_is_made_again_changes_nothing_more(&store).await;
+        store.close().await;
+        let mut connection = connect(&path, &SqliteOptions::default()).await.expect("a connection");
+        for view in ["balances", "live_holds", "history", "sagas_under_way"] {
+            let sql = sqlx::AssertSqlSafe(format!("select * from {view}"));
+            let rows = sqlx::query(sql).fetch_all(&mut connection).await.expect("a view");
+            let is_used = view == "balances" || view == "history";
+            assert_eq!(!rows.is_empty(), is_used, "{view}");
+        }
+    }
+}
+
+fn survey_of(plan: &crate::model::Plan) -> Survey {
+    let account = plan.inputs[0].account.clone();
+    let asset = plan.inputs[0].asset.clone();
+    let client = ClientKey { home: account.home.clone(), ..plan.turn.clone().expect("a turn").client };
+    let assets = vec![AssetKey { home: account.home.clone(), asset: asset.clone() }];
+    let purse = PurseQuery { account: account.clone(), asset, largest: 4, smallest: 4, count_max: 9 };
+    Survey { accounts: vec![account], purses: vec![purse], client: Some(client), assets }
+}
+
+/// Of a table that grows for ever nothing is looked for row by row, whatever a saga asks.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_that_a_saga_asks_reads_a_whole_table() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("credits.db");
+    SqliteStore::open(&path, SqliteOptions::default()).await.expect("a store").close().await;
+    let mut connection = connect(&path, &SqliteOptions::default()).await.expect("a connection");
+    let plan = std::sync::Arc::new(sample_plan());
+    let (rid, owner) = (ReservationId(5), OwnerId(7));
+    let ticket = Ticket { gate: GateId(3), rid, owner };
+    let record = Record { ticket, lease: None, begun_at: UnixMs::new(1), plan: plan.clone() };
+    let of = || std::sync::Arc::clone(&plan);
+    let mut script = survey::script(&survey_of(&plan));
+    let changes = [
+        Change::OpenVault(plan.entries[0].home.clone()),
+        Change::Begin(record.into()),
+        Change::Claim(ticket, of()),
+        Change::Reserve(ticket, of()),
+        Change::Decide(ticket, of()),
+        Change::Finalize(ticket, of()),
+        Change::Create(ticket, of()),
+        Change::Apply(ticket, of()),
+        Change::Record(ticket, of()),
+        Change::Abort(ticket),
+        Change::Release(rid),
+        Change::Unclaim(rid),
+        Change::End(ticket),
+        Change::TakeOver { ticket, to: owner, silent_since: UnixMs::new(1) },
+        Change::Beat(owner, UnixMs::new(1)),
+        Change::Leave(owner),
+    ];
+    for (place, change) in changes.iter().enumerate() {
+        script.change(place, change, &Totals::new());
+    }
+    check(script, &mut connection).await;
+}
+
+async fn check(script: Script, connection: &mut SqliteConnection) {
+    let plans = script.explain(connection).await;
+    assert!(plans.len() > 40, "{plans:?}");
+    for (sql, plan) in plans {
+        let whole = ["postings", "entries", "changes", "accounts", "a", "sagas", "clients", "v"]
+            .iter()
+            .any(|table| plan == format!("SCAN {table}") || plan.starts_with(&format!("SCAN {table} ")));
+        assert!(!whole, "{plan} in {sql}");
+    }
+}
+
+/// Reads that no saga waits for, with their tables of the same growing kind.
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_of_leases_and_histories_use_their_indexes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("credits.db");
+    SqliteStore::open(&path, SqliteOptions::default()).await.expect("a store").close().await;
+    let mut connection = connect(&path, &SqliteOptions::default()).await.expect("a connection");
+    connection.execute("analyze").await.expect("statistics");
+    for sql in read::QUERIES {
+        let explain = sqlx::AssertSqlSafe(format!("explain query plan {sql}"));
+        for row in sqlx::query(explain).fetch_all(&mut connection).await.expect("a plan") {
+            let plan: String = sqlx::Row::get(&row, "detail");
+            let is_whole = ["postings", "e", "c", "changes", "entries"]
+                .iter()
+                .any(|table| plan == format!("SCAN {table}"));
+            assert!(!is_whole, "{plan} in {sql}");
+        }
+    }
+}

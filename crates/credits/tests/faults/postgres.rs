@@ -1,0 +1,220 @@
+//! A server that goes away, lines that are cut, locks that others hold.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use earmark_credits::conformance::server::{self, Server};
+use earmark_credits::{Change, FindRecord, PostgresOptions, PostgresStore, Store, StoreError};
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Connection, Executor};
+
+use crate::proxy::Proxy;
+use crate::till::{begin, freezing, home, issue, issuing, steps, ticket, total};
+
+fn options() -> PostgresOptions {
+    let schema = format!("t{}", ulid::Ulid::generate()).to_ascii_lowercase();
+    PostgresOptions { schema, keeps_time: false, ..PostgresOptions::default() }
+}
+
+fn url() -> String {
+    server::shared().expect("a server")
+}
+
+async fn open(options: &PostgresOptions) -> PostgresStore {
+    PostgresStore::open(&url(), options.clone()).await.expect("a store")
+}
+
+/// Somebody else, in the same schema.
+async fn other(options: &PostgresOptions) -> PgConnection {
+    let mut other = PgConnection::connect(&url()).await.expect("a connection");
+    let look = format!("set search_path to {}", options.schema);
+    other.execute(AssertSqlSafe(look)).await.expect("a schema");
+    other
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_is_cut_before_the_answer_leaves_the_outcome_unknown() {
+    let server = Server::start_hasty().expect("a server");
+    let proxy = Proxy::to(server.socket()).await;
+    let url = format!("postgres://postgres@127.0.0.1:{}/postgres?sslmode=disable", proxy.port);
+    let store = PostgresStore::open(&url, options()).await.expect("a store");
+    issue(&store, 1).await.expect("an entry");
+    let saga = ticket();
+    let plan = issuing(saga, 2);
+    proxy.cut_answers();
+    let cut = store.write(steps(saga, &plan)).await;
+    assert!(matches!(cut, Err(StoreError::Unavailable(_))), "{cut:?}");
+    proxy.mend();
+    // It was made, and made again it changes nothing: the gate is passed and the decision refused.
+    assert_eq!(store.entries(saga.gate).await.map(|entries| entries.len()), Ok(1));
+    assert_eq!(store.write(steps(saga, &plan)).await, Ok(vec![1, 0, 0, 0, 0]));
+    store.write(vec![Change::Abort(saga), Change::End(saga)]).await.expect("an end");
+    assert_eq!(total(&store).await, 3);
+
+    let saga = ticket();
+    let plan = issuing(saga, 4);
+    proxy.cut_requests();
+    let cut = store.write(steps(saga, &plan)).await;
+    assert!(matches!(cut, Err(StoreError::Unavailable(_))), "{cut:?}");
+    proxy.mend();
+    assert_eq!(store.entries(saga.gate).await, Ok(vec![]));
+    assert_eq!(store.write(steps(saga, &plan)).await, Ok(vec![1; 5]));
+    assert_eq!(total(&store).await, 7);
+    store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_went_away_and_came_back_has_all_that_was_acknowledged() {
+    // This one waits for its disk, and is stopped as if the power had gone.
+    let server = Server::start().expect("a server");
+    let options = PostgresOptions { connect_timeout: Duration::from_secs(1), ..options() };
+    let store = Arc::new(PostgresStore::open(&server.url(), options).await.expect("a store"));
+    let mut acknowledged = 0;
+    for round in 0..3 {
+        let calls: Vec<_> = (0..16)
+            .map(|amount: i128| {
+                let store = Arc::clone(&store);
+                tokio::spawn(async move { issue(&*store, amount + 1).await.map(|_| amount + 1) })
+            })
+            .collect();
+        if round == 1 {
+            server.stop().expect("a server that stops");
+        }
+        let mut unknown = 0;
+        for call in calls {
+            match call.await.expect("no panic") {
+                Ok(amount) => acknowledged += amount,
+                Err(StoreError::Unavailable(_)) => unknown += 1,
+                Err(StoreError::Refused(_) | StoreError::Busy(_)) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        if round == 1 {
+            let down = issue(&*store, 1).await;
+            assert!(matches!(down, Err(StoreError::Refused(_) | StoreError::Busy(_))), "{down:?}");
+            server.again().expect("a server that starts");
+        }
+        let found = total(&*store).await;
+        assert!(found >= acknowledged, "{found} of {acknowledged}");
+        assert!(unknown > 0 || found == acknowledged, "{found} of {acknowledged}");
+        acknowledged = found;
+    }
+    assert!(acknowledged >= 2 * 16 * 17 / 2);
+    store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_server_there_is_no_store() {
+    let url = "postgres://postgres@127.0.0.1:1/postgres?sslmode=disable";
+    let error = PostgresStore::open(url, options()).await.err();
+    assert!(matches!(error, Some(StoreError::Refused(_) | StoreError::Busy(_))), "{error:?}");
+    let secret = "postgres://me:secret@127.0.0.1:x/postgres";
+    let error = PostgresStore::open(secret, options()).await.err().expect("a refusal").to_string();
+    assert!(!error.contains("secret"), "{error}");
+    let odd = PostgresOptions { schema: "a\"b".to_owned(), ..options() };
+    let error = PostgresStore::open(&self::url(), odd).await.err().expect("a refusal").to_string();
+    assert!(error.contains("small letters"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_all_connections_are_in_use_the_next_call_is_told_that_nothing_was_done() {
+    let options =
+        PostgresOptions { connections: 1, connect_timeout: Duration::from_millis(200), ..options() };
+    let store = Arc::new(open(&options).await);
+    issue(&*store, 1).await.expect("an entry");
+    let mut other = other(&options).await;
+    other.execute("begin; lock table sagas in exclusive mode").await.expect("a lock");
+    let stuck = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { issue(&*store, 2).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let busy = store.clients().await;
+    assert_eq!(busy, Err(StoreError::Busy("no connection was free in time")));
+    other.execute("rollback").await.expect("no lock");
+    assert_eq!(stuck.await.expect("no panic"), Ok(vec![1; 5]));
+    assert_eq!(total(&*store).await, 3);
+    store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_statement_that_takes_too_long_is_given_up_and_undone() {
+    let options = PostgresOptions { statement_timeout: Duration::from_millis(200), ..options() };
+    let store = open(&options).await;
+    issue(&store, 1).await.expect("an entry");
+    let mut other = other(&options).await;
+    other.execute("begin; lock table sagas in exclusive mode").await.expect("a lock");
+    let late = issue(&store, 2).await;
+    assert!(matches!(&late, Err(StoreError::Refused(why)) if why.contains("57014")), "{late:?}");
+    other.execute("rollback").await.expect("no lock");
+    assert_eq!(total(&store).await, 1);
+    assert_eq!(issue(&store, 4).await, Ok(vec![1; 5]));
+    store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_the_database_refuses_takes_no_other_down() {
+    let options = PostgresOptions { writers: 1, ..options() };
+    let store = Arc::new(open(&options).await);
+    store.write(vec![Change::OpenVault(home())]).await.expect("a vault");
+    let mut other = other(&options).await;
+    other.execute("begin; lock table sagas in exclusive mode").await.expect("a lock");
+    let calls = (0..20).map(|amount| {
+        let store = Arc::clone(&store);
+        // No posting is zero.
+        tokio::spawn(async move { issue(&*store, amount).await })
+    });
+    let calls: Vec<_> = calls.collect();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    other.execute("rollback").await.expect("no lock");
+    for (call, place) in calls.into_iter().zip(0..) {
+        let made = call.await.expect("no panic");
+        match place {
+            0 => assert!(matches!(&made, Err(StoreError::Refused(why)) if why.contains("23514")), "{made:?}"),
+            _ => assert_eq!(made, Ok(vec![1; 5])),
+        }
+    }
+    assert_eq!(total(&*store).await, 190);
+    store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadlock_is_tried_again() {
+    let options = options();
+    let store = Arc::new(open(&options).await);
+    let mut other = other(&options).await;
+    let insert = "insert into accounts (namespace, vault, account, standing, overdraft)
+        values ('default', 'main', 'a', 'open', 'deny'), ('default', 'main', 'b', 'open', 'deny')";
+    other.execute(insert).await.expect("accounts");
+    other.execute("begin; select from accounts where account = 'b' for update").await.expect("a lock");
+    let (saga, plan) = (ticket(), freezing(&["a", "b"]));
+    let claim = tokio::spawn({
+        let (store, steps) = (Arc::clone(&store), vec![begin(saga, &plan), Change::Claim(saga, plan)]);
+        async move { store.write(steps).await }
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    // Each waits for the other now. PostgreSQL fails the one that has waited for a second, which began before.
+    let crossing = other.execute("select from accounts where account = 'a' for update").await;
+    crossing.expect("the store to be the one that fails");
+    other.execute("commit").await.expect("no lock");
+    assert_eq!(claim.await.expect("no panic"), Ok(vec![1, 2]));
+    assert!(store.record(FindRecord::Gate(saga.gate)).await.expect("a store that answers").is_some());
+    store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_that_start_at_once_make_the_schema_once() {
+    let options = options();
+    let stores = (0..4).map(|_| {
+        let options = options.clone();
+        tokio::spawn(async move { open(&options).await })
+    });
+    for store in stores.collect::<Vec<_>>() {
+        store.await.expect("no panic").close().await;
+    }
+    let mut other = other(&options).await;
+    let insert = "insert into earmark_schema (version, what) values (99, 'later')";
+    other.execute(insert).await.expect("one row of each version, and room for another");
+    let error = PostgresStore::open(&url(), options).await.err().expect("a refusal").to_string();
+    assert!(error.contains("version 99") && error.contains("use the Earmark that wrote it"), "{error}");
+}

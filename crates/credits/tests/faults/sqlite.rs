@@ -1,0 +1,131 @@
+//! A file that others use too.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use earmark_credits::{Change, SqliteOptions, SqliteStore, Store, StoreError};
+use sqlx::sqlite::SqliteConnection;
+use sqlx::{Connection, Executor};
+
+use crate::till::{home, issue, issuing, steps, ticket, total};
+
+const AMOUNTS: i128 = 20;
+
+async fn open(path: &Path, busy_timeout: Duration) -> SqliteStore {
+    let options = SqliteOptions { busy_timeout, ..SqliteOptions::default() };
+    SqliteStore::open(path, options).await.expect("a store")
+}
+
+async fn other(path: &Path) -> SqliteConnection {
+    SqliteConnection::connect(&format!("sqlite:{}", path.display())).await.expect("a connection")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_stores_on_one_file_do_not_disturb_each_other() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("credits.db");
+    // Both make the tables, and one of them finds them made.
+    let (first, second) =
+        tokio::join!(open(&path, Duration::from_secs(30)), open(&path, Duration::from_secs(30)));
+    let stores = [Arc::new(first), Arc::new(second)];
+    let calls = (0..AMOUNTS).map(|amount| {
+        let store = Arc::clone(&stores[usize::from(amount % 2 == 0)]);
+        tokio::spawn(async move { issue(&*store, amount + 1).await })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        assert_eq!(call.await.expect("no panic"), Ok(vec![1; 5]));
+    }
+    for store in stores {
+        assert_eq!(total(&*store).await, AMOUNTS * (AMOUNTS + 1) / 2);
+        store.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_another_process_holds_is_busy_and_nothing_was_done() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("credits.db");
+    let store = open(&path, Duration::from_millis(50)).await;
+    issue(&store, 1).await.expect("an entry");
+    let mut other = other(&path).await;
+    other.execute("begin immediate").await.expect("a lock");
+    assert_eq!(issue(&store, 2).await, Err(StoreError::Busy("another process holds the file")));
+    assert_eq!(total(&store).await, 1);
+    other.execute("rollback").await.expect("no lock");
+    issue(&store, 4).await.expect("an entry");
+    assert_eq!(total(&store).await, 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_the_file_refuses_takes_no_other_down() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("credits.db");
+    let store = Arc::new(open(&path, Duration::from_secs(5)).await);
+    let mut other = other(&path).await;
+    // While the file is locked the calls gather behind it, so that they are committed together.
+    other.execute("begin immediate").await.expect("a lock");
+    let calls = (0..AMOUNTS).map(|amount| {
+        let store = Arc::clone(&store);
+        // No posting is zero.
+        tokio::spawn(async move { issue(&*store, amount).await })
+    });
+    let calls: Vec<_> = calls.collect();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    other.execute("rollback").await.expect("no lock");
+    for (call, place) in calls.into_iter().zip(0..) {
+        let made = call.await.expect("no panic");
+        match place {
+            0 => assert!(matches!(&made, Err(StoreError::Refused(why)) if why.contains("CHECK")), "{made:?}"),
+            _ => assert_eq!(made, Ok(vec![1; 5])),
+        }
+    }
+    assert_eq!(total(&*store).await, AMOUNTS * (AMOUNTS - 1) / 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_of_a_later_version_is_refused_with_what_to_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("credits.db");
+    open(&path, Duration::from_secs(5)).await.close().await;
+    let insert = "insert into earmark_schema (version, what) values (99, 'later')";
+    other(&path).await.execute(insert).await.expect("a row");
+    let error =
+        SqliteStore::open(&path, SqliteOptions::default()).await.err().expect("a refusal").to_string();
+    assert!(error.contains("version 99") && error.contains("use the Earmark that wrote it"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_file_of_earmark_is_left_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("notes.txt");
+    let text = "these are my notes, and no database at all\n".repeat(100);
+    std::fs::write(&path, &text).expect("a file");
+    assert!(SqliteStore::open(&path, SqliteOptions::default()).await.is_err());
+    assert_eq!(std::fs::read_to_string(&path).expect("a file"), text);
+    let nowhere = folder.path().join("no/such/folder/credits.db");
+    assert!(matches!(
+        SqliteStore::open(&nowhere, SqliteOptions::default()).await.err(),
+        Some(StoreError::Refused(_))
+    ));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_store_has_made_what_it_took_and_takes_no_more() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("credits.db");
+    let store = Arc::new(open(&path, Duration::from_secs(5)).await);
+    let call = |amount| {
+        let ticket = ticket();
+        let (store, plan) = (Arc::clone(&store), issuing(ticket, amount));
+        async move { store.write(steps(ticket, &plan)).await }
+    };
+    // Each call is in the queue once it was polled, and its caller goes away.
+    for amount in 1..=10 {
+        let _ = tokio::time::timeout(Duration::ZERO, call(amount)).await;
+    }
+    store.close().await;
+    assert_eq!(call(11).await, Err(StoreError::Busy("it is closed")));
+    assert_eq!(store.write(vec![Change::OpenVault(home())]).await, Err(StoreError::Busy("it is closed")));
+    assert_eq!(total(&open(&path, Duration::from_secs(5)).await).await, 55);
+}

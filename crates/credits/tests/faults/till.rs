@@ -1,0 +1,91 @@
+//! The shortest way to an entry.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use earmark_core::{AccountName, AssetName, NamespaceName, Overdraft, Standing, UnixMs, VaultName};
+use earmark_credits::{
+    AccountChange, AccountKey, AssetKey, Change, Claim, ClaimKind, Entry, EntryBody, GateId, OwnerId, Plan,
+    Posting, Record, ReservationId, Store, StoreError, Ticket, TotalsChange, VaultKey,
+};
+
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+pub(crate) fn home() -> VaultKey {
+    let namespace = NamespaceName::new("default").expect("a valid name");
+    VaultKey { namespace, vault: VaultName::new("main").expect("a valid vault") }
+}
+
+pub(crate) fn account(name: &str) -> AccountKey {
+    AccountKey { home: home(), account: AccountName::new(name).expect("a valid account") }
+}
+
+fn usd() -> AssetName {
+    AssetName::new("usd").expect("a valid asset")
+}
+
+pub(crate) fn ticket() -> Ticket {
+    let next = u128::from(NEXT.fetch_add(1, Ordering::Relaxed)) | (u128::from(std::process::id()) << 40);
+    Ticket { gate: GateId(next), rid: ReservationId((1 << 120) | (next << 20)), owner: OwnerId(1) }
+}
+
+pub(crate) fn begin(ticket: Ticket, plan: &Arc<Plan>) -> Change {
+    let begun_at = UnixMs::new(1_700_000_000_000);
+    Change::Begin(Arc::new(Record { ticket, lease: None, begun_at, plan: Arc::clone(plan) }))
+}
+
+/// Claims accounts, to freeze them.
+pub(crate) fn freezing(names: &[&str]) -> Arc<Plan> {
+    let claim = |name: &&str| Claim {
+        account: account(name),
+        kind: ClaimKind::Changing,
+        from: Standing::Open,
+        to: Standing::Frozen,
+        overdraft: Overdraft::Deny,
+    };
+    let entries = issuing(ticket(), 1).entries.clone();
+    Arc::new(Plan { claims: names.iter().map(claim).collect(), entries, ..Plan::default() })
+}
+
+/// Issues an amount to `revenue`.
+pub(crate) fn issuing(ticket: Ticket, amount: i128) -> Arc<Plan> {
+    let posting =
+        Posting { id: ticket.rid.posting(0), account: account("revenue"), asset: usd(), amount, hold: None };
+    let change = AccountChange { account: posting.account.account.clone(), asset: usd(), amount, held: 0 };
+    let at = UnixMs::new(1_700_000_000_000);
+    let entry = Entry { home: home(), at, body: EntryBody::Merged, changes: vec![change] };
+    let asset = AssetKey { home: home(), asset: usd() };
+    Arc::new(Plan {
+        outputs: vec![posting],
+        entries: vec![entry],
+        totals: vec![TotalsChange { asset, issued: amount, retired: 0 }],
+        ..Plan::default()
+    })
+}
+
+/// All steps of it.
+pub(crate) fn steps(ticket: Ticket, plan: &Arc<Plan>) -> Vec<Change> {
+    let of = || Arc::clone(plan);
+    vec![
+        begin(ticket, plan),
+        Change::Decide(ticket, of()),
+        Change::Create(ticket, of()),
+        Change::Record(ticket, of()),
+        Change::End(ticket),
+    ]
+}
+
+/// Issues an amount; says how it went.
+pub(crate) async fn issue(store: &dyn Store, amount: i128) -> Result<Vec<u64>, StoreError> {
+    let ticket = ticket();
+    store.write(steps(ticket, &issuing(ticket, amount))).await
+}
+
+/// What all entries and all postings add up to; they must be the same.
+pub(crate) async fn total(store: &dyn Store) -> i128 {
+    let census = store.count(home()).await.expect("a store that answers");
+    assert_eq!(census.uneven, []);
+    let Some(usd) = census.assets.first() else { return 0 };
+    assert_eq!((usd.live, usd.entered), (usd.sums.issued, usd.sums.issued));
+    usd.live
+}
