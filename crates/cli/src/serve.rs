@@ -1,5 +1,6 @@
 //! `earmark serve`: a Book behind the HTTP server, on disk or in memory.
 
+mod credits;
 mod durable;
 mod ledger;
 mod parts;
@@ -26,6 +27,7 @@ Examples:
   earmark serve
   earmark serve --data /var/lib/earmark --listen 127.0.0.1:9000 --limits limits.json --log-format json
   earmark serve --in-memory
+  earmark serve --credits sqlite:/var/lib/earmark/credit.db
   earmark serve --ledger 'tigerbeetle://10.0.0.1:3000,10.0.0.2:3000?cluster=7'
 
 Three nodes on one machine, each in a shell of its own:
@@ -181,7 +183,12 @@ fn greeting(address: SocketAddr, limits: Option<&Path>, known: usize, places: &P
         Some(ledger) => format!("on {ledger}, which enforces the limits"),
         None => "in memory, gone after a stop".to_owned(),
     };
-    framed(address, &format!("limits: {limits}\nleases: {leases}\n"))
+    framed(address, &format!("limits: {limits}\nleases: {leases}\n{}", credit(places)))
+}
+
+/// Where credit is, if it is not with the rest.
+fn credit(places: &Places) -> String {
+    places.credit().map(|url| format!("credit: in {url}\n")).unwrap_or_default()
 }
 
 /// The first and the last line of a greeting around the others.

@@ -14,7 +14,7 @@ use earmark_server::Address;
 use tokio::time::{sleep, timeout};
 
 use super::parts::{Places, Service};
-use super::{ServeArgs, Signals, framed};
+use super::{ServeArgs, Signals, credit, framed};
 use crate::failure::Failure;
 use crate::output;
 
@@ -207,11 +207,12 @@ fn about(args: &ServeArgs, places: &Places, node: &Node, put: Option<usize>) -> 
     let leases = places.limits().map(|ledger| format!("leases: on {ledger}, which enforces the limits\n"));
     let leases = leases.unwrap_or_default();
     format!(
-        "data:   {}\nnode:   {} of cluster {:032x}, {}\npeers:  {peers}\nlimits: {limits}\n{leases}",
+        "data:   {}\nnode:   {} of cluster {:032x}, {}\npeers:  {peers}\nlimits: {limits}\n{leases}{}",
         args.data.display(),
         status.node,
         status.cluster,
-        role(&status)
+        role(&status),
+        credit(places)
     )
 }
 

@@ -8,6 +8,7 @@ use earmark_admission::{
 };
 use earmark_core::{Config, Elsewhere};
 
+use super::credits::{self, CreditsUrl};
 use super::ledger::{self, LedgerUrl};
 use crate::failure::Failure;
 
@@ -16,11 +17,15 @@ pub(super) struct PartsArgs {
     /// Enforce limits on a cluster of TigerBeetle, tigerbeetle://IP:PORT,...?cluster=N; they are still defined here
     #[arg(long, value_name = "URL")]
     ledger: Option<String>,
+    /// Keep credit in a database, sqlite:PATH
+    #[arg(long, value_name = "URL")]
+    credits: Option<String>,
 }
 
 /// What is kept where.
 pub(super) struct Places {
     ledger: Option<LedgerUrl>,
+    credits: Option<CreditsUrl>,
 }
 
 /// What the parts have in common with the Book.
@@ -34,18 +39,24 @@ impl PartsArgs {
     /// Reads the addresses, before anything is made.
     pub(super) fn places(&self) -> Result<Places, Failure> {
         let ledger = self.ledger.as_deref().map(ledger::parse).transpose().map_err(Failure::Usage)?;
-        Ok(Places { ledger })
+        let credits = self.credits.as_deref().map(str::parse).transpose().map_err(Failure::Usage)?;
+        Ok(Places { ledger, credits })
     }
 }
 
 impl Places {
     fn elsewhere(&self) -> Elsewhere {
-        Elsewhere { limits: self.ledger.is_some(), credit: false }
+        Elsewhere { limits: self.ledger.is_some(), credit: self.credits.is_some() }
     }
 
     /// Where limits are enforced, for people; none if with everything else.
     pub(super) fn limits(&self) -> Option<String> {
         self.ledger.as_ref().map(ToString::to_string)
+    }
+
+    /// Where credit is kept, for people; none if with everything else.
+    pub(super) fn credit(&self) -> Option<String> {
+        self.credits.as_ref().map(ToString::to_string)
     }
 
     /// What is to be served from a Book. A part that does not answer yet is waited for in the background.
@@ -62,7 +73,10 @@ impl Places {
             Some(url) => ledger::open(url, bounds, Arc::new(book.clone())).await?,
             None => Arc::new(BookLimits::new(book.clone())),
         };
-        let credits: Arc<dyn Credits> = Arc::new(BookCredits::new(book.clone()));
+        let credits: Arc<dyn Credits> = match &self.credits {
+            Some(url) => credits::open(url).await?,
+            None => Arc::new(BookCredits::new(book.clone())),
+        };
         Ok(Service::Parts(Arc::new(Composed::new(book.clone(), limits, credits, elsewhere))))
     }
 }
@@ -96,28 +110,38 @@ impl<K: Keeper> Service<K> {
 mod tests {
     use super::*;
 
-    fn places(ledger: &str) -> Result<Places, String> {
-        let args = PartsArgs { ledger: Some(ledger.to_owned()) };
+    fn places(ledger: Option<&str>, credits: Option<&str>) -> Result<Places, String> {
+        let args = PartsArgs { ledger: ledger.map(Into::into), credits: credits.map(Into::into) };
         args.places().map_err(|error| error.to_string())
     }
 
     #[test]
     fn nothing_is_elsewhere_unless_it_is_said() {
-        let places = PartsArgs { ledger: None }.places().unwrap();
-        assert_eq!((places.elsewhere(), places.limits()), (Elsewhere::default(), None));
+        let places = places(None, None).unwrap();
+        assert_eq!(places.elsewhere(), Elsewhere::default());
+        assert_eq!((places.limits(), places.credit()), (None, None));
+    }
+
+    #[test]
+    fn a_database_is_named_by_its_kind_and_its_path() {
+        let places = places(None, Some("sqlite:credit.db")).unwrap();
+        assert_eq!(places.elsewhere(), Elsewhere { limits: false, credit: true });
+        assert_eq!(places.credit().as_deref(), Some("sqlite:credit.db"));
     }
 
     #[cfg(feature = "tigerbeetle")]
     #[test]
     fn a_ledger_is_named_by_its_address() {
-        let places = places("tigerbeetle://127.0.0.1:3000").unwrap();
+        let places = places(Some("tigerbeetle://127.0.0.1:3000"), None).unwrap();
         assert_eq!(places.elsewhere(), Elsewhere { limits: true, credit: false });
         assert_eq!(places.limits().as_deref(), Some("tigerbeetle://127.0.0.1:3000?cluster=0"));
     }
 
     #[test]
     fn an_address_that_is_none_is_refused_with_what_is_allowed() {
-        let error = places("127.0.0.1:3000").map(drop).unwrap_err();
+        let error = places(Some("127.0.0.1:3000"), None).map(drop).unwrap_err();
         assert!(error.starts_with("--ledger: "), "{error}");
+        let error = places(None, Some("credit.db")).map(drop).unwrap_err();
+        assert!(error.starts_with("--credits: "), "{error}");
     }
 }

@@ -5,6 +5,7 @@
 mod bench;
 mod cluster;
 mod credit;
+mod database;
 mod durable;
 mod files;
 #[cfg(feature = "tigerbeetle")]

@@ -1,0 +1,122 @@
+//! Credit in a file of SQLite, beside limits that are kept as ever.
+
+use std::path::Path;
+
+use crate::durable::get;
+use crate::support::{Ran, Server, run};
+
+const SLOTS: &str = "limits put --key slots --kind concurrency --capacity 3 --timeout 3600";
+const USD: &str = "limits put --key usd --kind credit --account acme --asset usd --timeout 600";
+const OPEN: &str = r#"{"open_account":{"account":"acme","overdraft":"deny"}}"#;
+const ISSUE: &str = r#"{"issue":{"account":"acme","asset":"usd","amount":"100"}}"#;
+
+fn fill(server: &Server) -> Ran {
+    let words = ["write", "--client", "b", "--sequence", "1", "--vault", "main", "--op", OPEN, "--op", ISSUE];
+    server.earmark(&words).ends(0)
+}
+
+fn balance(server: &Server) -> (String, String) {
+    let json = server.line("balance --account acme --json").ends(0).json();
+    let of = |name: &str| json["balances"][0][name].as_str().unwrap().to_owned();
+    (of("available"), of("held"))
+}
+
+fn purse(available: &str, held: &str) -> (String, String) {
+    (available.to_owned(), held.to_owned())
+}
+
+fn reserved(server: &Server) -> u64 {
+    server.line("limits get slots --json").ends(0).json()["usage"]["reserved"].as_u64().unwrap()
+}
+
+fn serve(data: &Path, words: &[&str]) -> Ran {
+    run(&[&["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()], words].concat())
+}
+
+#[test]
+fn credit_in_a_file_outlives_a_server_that_keeps_everything_else_in_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("credit.db").display());
+    let server = Server::start(&["--credits", &url]);
+    assert!(server.greeting.contains(&format!("credit: in {url}\n")), "{}", server.greeting);
+    assert_eq!(get(&server, "/readyz"), r#"{"status":"ready"}"#);
+    let first = fill(&server).stdout;
+    server.line(SLOTS).ends(0);
+    server.line(USD).ends(0);
+    let lease = server.line("reserve --key slots=1 --key usd=60 --json").ends(0).json()["lease_id"].clone();
+    assert_eq!((balance(&server), reserved(&server)), (purse("40", "60"), 1));
+    let short = server.line("reserve --key slots=1 --key usd=41").ends(3);
+    assert!(short.stdout.contains("insufficient_credit:usd"), "{short:?}");
+    assert_eq!((balance(&server), reserved(&server)), (purse("40", "60"), 1));
+    server.line(&format!("complete --lease {} --actual usd=25", lease.as_str().unwrap())).ends(0);
+    assert_eq!((balance(&server), reserved(&server)), (purse("75", "0"), 0));
+    server.kill();
+
+    let server = Server::start(&["--credits", &url]);
+    assert_eq!(balance(&server), purse("75", "0"));
+    assert_eq!(fill(&server).stdout, first);
+    assert!(server.line("audit").ends(0).stdout.starts_with("main is balanced\n"));
+}
+
+#[test]
+fn a_node_whose_credit_is_in_a_file_goes_on_with_both_after_it_was_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("credit.db").display());
+    let data = folder.path().join("data");
+    let server = Server::on(&data, &["--credits", &url]);
+    fill(&server);
+    server.line(SLOTS).ends(0);
+    server.line(USD).ends(0);
+    let lease = server.line("reserve --key slots=1 --key usd=60 --json").ends(0).json()["lease_id"].clone();
+    let lease = lease.as_str().unwrap();
+    server.kill();
+
+    let server = Server::on(&data, &["--credits", &url]);
+    assert_eq!((balance(&server), reserved(&server)), (purse("40", "60"), 1));
+    server.line(&format!("reserve --lease {lease} --key slots=1 --key usd=60")).ends(0);
+    let other = server.line(&format!("reserve --lease {lease} --key slots=1 --key usd=61"));
+    assert_ne!(other.code, Some(0), "{other:?}");
+    server.line(&format!("complete --lease {lease} --actual usd=25")).ends(0);
+    assert_eq!((balance(&server), reserved(&server)), (purse("75", "0"), 0));
+}
+
+#[test]
+fn a_folder_is_served_with_the_credit_that_it_belongs_to_and_with_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("credit.db").display());
+    let (apart, together) = (folder.path().join("apart"), folder.path().join("together"));
+    let stop = |server: Server| {
+        server.signal("TERM");
+        assert_eq!(server.wait().ends(0).stdout, "stopped\n");
+    };
+    let server = Server::on(&apart, &["--credits", &url]);
+    fill(&server);
+    stop(server);
+    let ran = serve(&apart, &[]).ends(2);
+    assert!(ran.stderr.contains("is kept elsewhere: say where with --credits"), "{ran:?}");
+    let server = Server::on(&together, &[]);
+    fill(&server);
+    stop(server);
+    let ran = serve(&together, &["--credits", &url]).ends(2);
+    assert!(ran.stderr.contains("there is credit here already"), "{ran:?}");
+    // Neither start has changed anything.
+    assert_eq!(balance(&Server::on(&together, &[])), purse("100", "0"));
+    assert_eq!(balance(&Server::on(&apart, &["--credits", &url])), purse("100", "0"));
+}
+
+#[test]
+fn a_database_that_cannot_be_used_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("notes.txt");
+    std::fs::write(&file, "x".repeat(9_000)).unwrap();
+    for (url, message) in [
+        ("mysql://localhost".to_owned(), "--credits: found \"mysql://localhost\", allowed"),
+        ("sqlite:".to_owned(), "as a path, allowed is that of a file"),
+        (format!("sqlite:{}", file.display()), "--credits: cannot use sqlite:"),
+        ("sqlite:/nowhere/at/all.db".to_owned(), "--credits: cannot use sqlite:/nowhere/at/all.db"),
+    ] {
+        let ran = run(&["serve", "--in-memory", "--listen", "127.0.0.1:0", "--credits", &url]).ends(2);
+        assert!(ran.stderr.contains(message), "{url}: {ran:?}");
+        assert_eq!(ran.stdout, "");
+    }
+}
