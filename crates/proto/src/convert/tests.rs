@@ -1,4 +1,7 @@
-use earmark_core::{InvalidWrite, Kind, WriteError};
+use earmark_core::{
+    AccountName, AssetName, BalanceInfo, Definition, InvalidWrite, Kind, LeaseState, LimitStatus, Operation,
+    Overage, Overdraft, Usage, WriteError,
+};
 
 use super::*;
 use crate::v1;
@@ -232,4 +235,61 @@ fn codes_have_the_names_of_the_contract() {
         assert_eq!(receipt::code(&error).as_str_name(), error.code());
     }
     assert_eq!(v1::WriteErrorCode::Unavailable.as_str_name(), "UNAVAILABLE");
+}
+
+#[test]
+fn what_a_client_sends_is_what_a_server_reads() {
+    let account: AccountName = "acme".parse().unwrap();
+    let (asset, memo) = ("usd".parse::<AssetName>().unwrap(), "why".to_owned());
+    let rolling = Definition {
+        key: "rpm".parse().unwrap(),
+        kind: Kind::Rolling { window_seconds: 60 },
+        capacity: 7,
+        unit: "u".into(),
+        description: "d".into(),
+        overage: Overage::Deny,
+    };
+    let operations = vec![
+        Operation::PutLimit { definition: rolling, expected_revision: Some(0) },
+        Operation::DeleteLimit { key: "rpm".parse().unwrap(), expected_revision: None },
+        Operation::OpenVault { vault: "v".parse().unwrap() },
+        Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Deny },
+        Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Allow },
+        Operation::FreezeAccount { account: account.clone() },
+        Operation::UnfreezeAccount { account: account.clone() },
+        Operation::CloseAccount { account: account.clone() },
+        Operation::Issue {
+            account: account.clone(),
+            asset: asset.clone(),
+            amount: u128::MAX >> 1,
+            memo: memo.clone(),
+        },
+        Operation::Retire { account: account.clone(), asset: asset.clone(), amount: 1, memo: memo.clone() },
+        Operation::Transfer { from: account, to: "bob".parse().unwrap(), asset, amount: 2, memo },
+    ];
+    let request = v1::WriteRequest {
+        namespace: "default".into(),
+        vault: None,
+        client_id: "billing".into(),
+        sequence: 1,
+        operations: operations.iter().map(operation_of).collect(),
+    };
+    assert_eq!(write_parts(request).unwrap().operations, operations);
+}
+
+#[test]
+fn what_a_server_answers_is_what_a_client_reads() {
+    for status in [LimitStatus::Active, LimitStatus::Decreasing { to: 3 }, LimitStatus::Deleted] {
+        let usage = Usage { capacity: 9, reserved: 4, available: 5, debt: 1 << 100, status };
+        assert_eq!(usage_in(&super::usage(&usage)), Ok(usage));
+    }
+    let state = |found: LeaseState| state_in(super::state(found).into());
+    for found in [LeaseState::Live, LeaseState::Expired, LeaseState::Completed, LeaseState::Denied] {
+        assert_eq!(state(found), Ok(found));
+    }
+    let balance =
+        BalanceInfo { asset: "usd".parse().unwrap(), available: i128::MIN, held: i128::MAX, pending: 0 };
+    assert_eq!(balance_in(&super::balance(&balance)), Ok(balance));
+    assert!(status_in(0, None).is_err());
+    assert!(state_in(99).is_err());
 }

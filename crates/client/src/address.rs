@@ -1,0 +1,125 @@
+//! Where a server is.
+
+use std::fmt;
+use std::str::FromStr;
+
+use hyper::Uri;
+
+/// Where a server is: `http://host:port`, or `https://host:port` for TLS.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ServerAddress {
+    authority: String,
+    host: String,
+    port: u16,
+    is_tls: bool,
+}
+
+/// Why a text is no address of a server.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("server: found {found:?}, allowed is {allowed}")]
+pub struct AddressError {
+    found: String,
+    allowed: &'static str,
+}
+
+const PLAIN: &str =
+    "http://HOST:PORT or https://HOST:PORT, such as http://127.0.0.1:7878, without a user, a path or a query";
+const PORT: &str = "http://HOST:PORT or https://HOST:PORT, with a port of at most 65535";
+
+impl FromStr for ServerAddress {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<ServerAddress, AddressError> {
+        let refuse = |allowed| AddressError { found: text.to_owned(), allowed };
+        let uri: Uri = text.parse().map_err(|_| refuse(PLAIN))?;
+        let is_tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(refuse(PLAIN)),
+        };
+        let authority = uri.authority().ok_or_else(|| refuse(PLAIN))?;
+        let has_more = uri.path_and_query().is_some_and(|rest| rest.as_str() != "/");
+        if has_more || authority.as_str().contains('@') || authority.host().is_empty() {
+            return Err(refuse(PLAIN));
+        }
+        // A port that is none must not be taken for none at all.
+        let behind_host = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
+        let port = match behind_host.strip_prefix(':').map(str::parse) {
+            None if is_tls => 443,
+            None => 80,
+            Some(port) => port.map_err(|_| refuse(PORT))?,
+        };
+        // The resolver wants an IPv6 address without its brackets.
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        Ok(ServerAddress { authority: authority.to_string(), host, port, is_tls })
+    }
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.is_tls { "https" } else { "http" };
+        write!(f, "{scheme}://{}", self.authority)
+    }
+}
+
+impl ServerAddress {
+    /// As it goes into the header `host`.
+    #[must_use]
+    pub fn authority(&self) -> &str {
+        &self.authority
+    }
+
+    /// The name or the address of the machine.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The port.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Whether it is spoken to through TLS.
+    #[must_use]
+    pub const fn is_tls(&self) -> bool {
+        self.is_tls
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_gives_host_port_and_scheme() {
+        for (text, authority, host, port, is_tls) in [
+            ("http://127.0.0.1:7878", "127.0.0.1:7878", "127.0.0.1", 7878, false),
+            ("http://127.0.0.1:7878/", "127.0.0.1:7878", "127.0.0.1", 7878, false),
+            ("http://[::1]:80", "[::1]:80", "::1", 80, false),
+            ("https://earmark", "earmark", "earmark", 443, true),
+        ] {
+            let (authority, host) = (authority.to_owned(), host.to_owned());
+            assert_eq!(text.parse(), Ok(ServerAddress { authority, host, port, is_tls }), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_with_what_is_allowed() {
+        for text in [
+            "",
+            "7878",
+            "localhost:7878",
+            "ftp://a:1",
+            "http://",
+            "http://a:99999",
+            "http://a:1/path",
+            "http://a:1?query",
+            "http://user@a:1",
+        ] {
+            let message = text.parse::<ServerAddress>().unwrap_err().to_string();
+            assert!(message.contains("allowed is http://HOST:PORT"), "{text}: {message}");
+        }
+    }
+}

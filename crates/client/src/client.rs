@@ -1,0 +1,281 @@
+//! The servers of one cluster, and whom to ask next.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use earmark_core::{AccountName, BalanceInfo, ClientId, Definition, LimitKey, LimitStatus, Usage, VaultName};
+
+use crate::ask::{Answer, Ask, LimitView, Receipt, Scope, WriteItem, WriteRefusal};
+use crate::backoff::{Backoff, BackoffOptions};
+use crate::deadline::Deadline;
+use crate::failure::Failure;
+#[cfg(feature = "local")]
+use crate::local::{Local, LocalOptions};
+use crate::options::{ClientOptions, OptionsError, Protocol};
+use crate::surroundings::Around;
+#[cfg(feature = "tls")]
+use crate::tls::Tls;
+use crate::wire::{Connector, Grpc, Http, Wire};
+
+/// The servers of one cluster, or a Book in this process. Cheap to clone; all clones share their connections.
+///
+/// Reserving is for the [`Limiter`](crate::Limiter), and sequenced writes are for the [`Writer`](crate::Writer): they
+/// keep the rules. What is here may be asked again without any.
+#[derive(Clone)]
+pub struct Client(Arc<Inner>);
+
+struct Inner {
+    servers: Vec<Wire>,
+    /// Where the server is that answered last, or the one after it if it failed.
+    preferred: AtomicUsize,
+    attempt_timeout: Duration,
+    backoff: BackoffOptions,
+    around: Around,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("servers", &self.0.servers.len()).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// A client of these servers. Connections are made when they are needed.
+    ///
+    /// # Errors
+    /// When there are no servers, or the options do not go together.
+    pub fn new(options: ClientOptions) -> Result<Client, OptionsError> {
+        if options.servers.is_empty() {
+            return Err(OptionsError::NoServers);
+        }
+        if options.protocol == Protocol::Http && !options.namespace.is_default() {
+            return Err(OptionsError::NamespaceOverHttp { found: options.namespace });
+        }
+        let connectors = connectors(&options)?;
+        let key = options.key.as_ref();
+        let servers = connectors.into_iter().map(|connector| match options.protocol {
+            Protocol::Http => Ok(Wire::Http(Http::new(connector, key, options.connections_max))),
+            Protocol::Grpc => Grpc::new(connector, key, &options.namespace)
+                .map(|grpc| Wire::Grpc(Box::new(grpc)))
+                .map_err(|error| OptionsError::Roots { why: error.to_string() }),
+        });
+        Ok(Client(Arc::new(Inner {
+            servers: servers.collect::<Result<_, _>>()?,
+            preferred: AtomicUsize::new(0),
+            attempt_timeout: options.attempt_timeout,
+            backoff: options.backoff,
+            around: options.around,
+        })))
+    }
+
+    /// A client of a Book in this process. What it holds is gone when the last clone is.
+    ///
+    /// # Errors
+    /// Never, as long as the namespace `default` has a name.
+    #[cfg(feature = "local")]
+    pub fn local(options: LocalOptions) -> Result<Client, OptionsError> {
+        Ok(Client(Arc::new(Inner {
+            servers: vec![Wire::Local(Local::new(options)?)],
+            preferred: AtomicUsize::new(0),
+            attempt_timeout: Duration::from_secs(1),
+            backoff: BackoffOptions::default(),
+            around: Around::default(),
+        })))
+    }
+
+    /// The Book of this process, if that is what is asked.
+    #[cfg(feature = "local")]
+    pub(crate) fn book(&self) -> Option<&Local> {
+        match self.0.servers.as_slice() {
+            [Wire::Local(local)] => Some(local),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn around(&self) -> &Around {
+        &self.0.around
+    }
+
+    pub(crate) fn servers(&self) -> usize {
+        self.0.servers.len()
+    }
+
+    pub(crate) fn backoff(&self) -> Backoff<'_> {
+        Backoff::new(&self.0.around, self.0.backoff)
+    }
+
+    /// Asks one server once. If that fails by its fault, the next request goes to the next one.
+    pub(crate) async fn ask_once(&self, ask: &Ask, deadline: Deadline) -> Result<Answer, Failure> {
+        let Inner { servers, preferred, attempt_timeout, .. } = &*self.0;
+        let place = preferred.load(Ordering::Relaxed);
+        let by = match servers.get(place) {
+            #[cfg(feature = "local")]
+            Some(Wire::Local(_)) => deadline,
+            _ => deadline.or_after(*attempt_timeout),
+        };
+        let Some(server) = servers.get(place) else {
+            return Err(Failure::Invalid { message: "a bug of this client: there is no such server".into() });
+        };
+        let answer = server.ask(ask, by).await;
+        if answer.as_ref().is_err_and(Failure::blames_server) {
+            let next = (place + 1) % servers.len();
+            // Whoever failed first has moved on for all.
+            _ = preferred.compare_exchange(place, next, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        answer
+    }
+
+    /// Asks until there is an answer, or the deadline passes.
+    pub(crate) async fn ask(&self, ask: &Ask, deadline: Deadline) -> Result<Answer, Failure> {
+        let mut backoff = self.backoff();
+        let mut last = None;
+        while !deadline.has_passed() {
+            match self.ask_once(ask, deadline).await {
+                Err(failure) if failure.is_transient() => {
+                    let wait = backoff.wait(&failure, self.servers());
+                    last = Some(Box::new(failure));
+                    _ = deadline.bound(tokio::time::sleep(wait)).await;
+                }
+                other => return other,
+            }
+        }
+        Err(Failure::DeadlinePassed { last })
+    }
+
+    /// Creates a limit or changes its definition.
+    ///
+    /// # Errors
+    /// When the definition is refused, or no answer came in time.
+    pub async fn put_limit(
+        &self,
+        definition: &Definition,
+        deadline: Deadline,
+    ) -> Result<LimitStatus, Failure> {
+        match self.ask(&Ask::PutLimit(Box::new(definition.clone())), deadline).await? {
+            Answer::LimitStatus(status) => Ok(status),
+            _ => Err(mixed_up()),
+        }
+    }
+
+    /// Lets a limit run empty and then forgets it.
+    ///
+    /// # Errors
+    /// [`Failure::NotFound`] if there is none, also when an attempt without an answer has just deleted it; or when no
+    /// answer came in time.
+    pub async fn delete_limit(&self, key: &LimitKey, deadline: Deadline) -> Result<LimitStatus, Failure> {
+        match self.ask(&Ask::DeleteLimit(key.clone()), deadline).await? {
+            Answer::LimitStatus(status) => Ok(status),
+            _ => Err(mixed_up()),
+        }
+    }
+
+    /// One limit.
+    ///
+    /// # Errors
+    /// [`Failure::NotFound`] if there is none; or when no answer came in time.
+    pub async fn limit(&self, key: &LimitKey, deadline: Deadline) -> Result<LimitView, Failure> {
+        match self.ask(&Ask::Limit(key.clone()), deadline).await? {
+            Answer::Limits(found) => found.into_iter().next().ok_or_else(mixed_up),
+            _ => Err(mixed_up()),
+        }
+    }
+
+    /// All limits, in order of their keys.
+    ///
+    /// # Errors
+    /// When no answer came in time.
+    pub async fn limits(&self, deadline: Deadline) -> Result<Vec<LimitView>, Failure> {
+        match self.ask(&Ask::Limits, deadline).await? {
+            Answer::Limits(found) => Ok(found),
+            _ => Err(mixed_up()),
+        }
+    }
+
+    /// What a limit holds.
+    ///
+    /// # Errors
+    /// [`Failure::NotFound`] if there is none; or when no answer came in time.
+    pub async fn usage(&self, key: &LimitKey, deadline: Deadline) -> Result<Usage, Failure> {
+        match self.ask(&Ask::Usage(key.clone()), deadline).await? {
+            Answer::Usage(usage) => Ok(usage),
+            _ => Err(mixed_up()),
+        }
+    }
+
+    /// What an account has, in order of asset.
+    ///
+    /// # Errors
+    /// [`Failure::NotFound`] if there is none; or when no answer came in time.
+    pub async fn balances(
+        &self,
+        vault: &VaultName,
+        account: &AccountName,
+        deadline: Deadline,
+    ) -> Result<Vec<BalanceInfo>, Failure> {
+        let ask = Ask::Balances { vault: vault.clone(), account: account.clone() };
+        match self.ask(&ask, deadline).await? {
+            Answer::Balances(balances) => Ok(balances),
+            _ => Err(mixed_up()),
+        }
+    }
+
+    /// The last number that a client committed in a scope; 0 before the first.
+    ///
+    /// # Errors
+    /// [`Failure::NotFound`] if there is no such scope; or when no answer came in time.
+    pub async fn client_state(
+        &self,
+        scope: &Scope,
+        client: &ClientId,
+        deadline: Deadline,
+    ) -> Result<u64, Failure> {
+        let ask = Ask::ClientState { scope: scope.clone(), client: client.clone() };
+        match self.ask(&ask, deadline).await? {
+            Answer::ClientState(last) => Ok(last),
+            _ => Err(mixed_up()),
+        }
+    }
+
+    /// Sends a transaction once.
+    pub(crate) async fn write_once(
+        &self,
+        item: &Ask,
+        deadline: Deadline,
+    ) -> Result<Result<Receipt, WriteRefusal>, Failure> {
+        match self.ask_once(item, deadline).await? {
+            Answer::Write(written) => Ok(written),
+            _ => Err(mixed_up()),
+        }
+    }
+}
+
+impl From<WriteItem> for Ask {
+    fn from(item: WriteItem) -> Ask {
+        Ask::Write(Box::new(item))
+    }
+}
+
+pub(crate) fn mixed_up() -> Failure {
+    Failure::Invalid { message: "a bug of this client: the answer is to something else".into() }
+}
+
+#[cfg(feature = "tls")]
+fn connectors(options: &ClientOptions) -> Result<Vec<Connector>, OptionsError> {
+    let needs_tls = options.servers.iter().any(crate::ServerAddress::is_tls);
+    let tls = if needs_tls { Some(Tls::new(&options.roots, options.protocol)?) } else { None };
+    let connector = |address: &crate::ServerAddress| {
+        let tls = tls.clone().filter(|_| address.is_tls());
+        Connector::new(address.clone(), options.connect_timeout, tls)
+    };
+    Ok(options.servers.iter().map(connector).collect())
+}
+
+#[cfg(not(feature = "tls"))]
+fn connectors(options: &ClientOptions) -> Result<Vec<Connector>, OptionsError> {
+    let connector = |address: &crate::ServerAddress| match address.is_tls() {
+        true => Err(OptionsError::NoTls { found: address.clone() }),
+        false => Ok(Connector::new(address.clone(), options.connect_timeout)),
+    };
+    options.servers.iter().map(connector).collect()
+}

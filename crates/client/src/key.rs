@@ -1,0 +1,61 @@
+//! The key that a caller is known by.
+
+use std::fmt;
+
+use hyper::header::HeaderValue;
+
+/// An API key or a session token. It is sent, and never shown.
+#[derive(Clone)]
+pub struct ApiKey(HeaderValue);
+
+/// Why a text is no key. The text is not repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("key: found an empty text or one with other characters, allowed are visible ASCII characters")]
+pub struct ApiKeyError;
+
+impl ApiKey {
+    /// Takes a text as a key.
+    ///
+    /// # Errors
+    /// When it cannot be sent in a header.
+    pub fn new(text: &str) -> Result<ApiKey, ApiKeyError> {
+        if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(ApiKeyError);
+        }
+        let mut value = HeaderValue::from_str(&format!("Bearer {text}")).map_err(|_| ApiKeyError)?;
+        value.set_sensitive(true);
+        Ok(ApiKey(value))
+    }
+
+    /// What is sent as the header `authorization`.
+    pub(crate) const fn header(&self) -> &HeaderValue {
+        &self.0
+    }
+}
+
+impl fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ApiKey(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_never_shown() {
+        let key = ApiKey::new("ek_secret").unwrap();
+        assert_eq!(format!("{key:?}"), "ApiKey(..)");
+        assert!(!format!("{:?}", key.header()).contains("secret"));
+        assert!(!format!("{:?}", ApiKey::new("secret\n").unwrap_err()).contains("secret"));
+    }
+
+    #[test]
+    fn a_key_is_sent_as_a_bearer() {
+        assert_eq!(ApiKey::new("ek_1").unwrap().header(), "Bearer ek_1");
+        for text in ["", "a b", "a\r\nx: y", "é"] {
+            assert!(ApiKey::new(text).is_err(), "{text:?}");
+        }
+    }
+}

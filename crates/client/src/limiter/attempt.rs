@@ -1,0 +1,110 @@
+//! One attempt: one lease, from its first request to an answer that says what became of it.
+
+use std::sync::Arc;
+
+use earmark_core::LeaseId;
+
+use super::{AcquireError, Guard, Shared};
+use crate::ask::{CompleteItem, Denial, ReserveAnswer, ReserveItem};
+use crate::batcher::ask_alone;
+use crate::deadline::Deadline;
+use crate::failure::{Certainty, Failure};
+use crate::job::{Actuals, Job};
+
+/// What became of an attempt.
+#[derive(Debug)]
+pub(crate) enum Attempt {
+    Admitted(Guard),
+    Denied(Denial),
+    Refused(AcquireError),
+    /// The deadline passed, and the outcome of the last request is unknown if there was one.
+    NoAnswer(Option<Failure>),
+}
+
+/// A lease that may hold something. Dropped like that, it is given back as never used.
+struct Pending<'a> {
+    shared: &'a Arc<Shared>,
+    lease: LeaseId,
+    job: &'a Job,
+    may_hold: bool,
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if self.may_hold {
+            let (job, actuals) = (self.job.clone(), Actuals::nothing_of(self.job));
+            self.shared.settle_in_background(CompleteItem { lease: self.lease, job, actuals });
+        }
+    }
+}
+
+impl Shared {
+    pub(super) async fn attempt(self: &Arc<Self>, job: &Job, deadline: Deadline) -> Attempt {
+        let lease = self.client.around().lease();
+        let mut pending = Pending { shared: self, lease, job, may_hold: false };
+        let mut backoff = self.client.backoff();
+        let mut last = None;
+        while !deadline.has_passed() {
+            let knew_nothing = pending.may_hold;
+            pending.may_hold = true;
+            let item = ReserveItem { lease, job: job.clone() };
+            match deadline.bound(self.reserve_once(item, deadline)).await {
+                Some(Ok(answer)) => return self.judge(&mut pending, answer),
+                Some(Err(failure)) => {
+                    // An earlier copy of this request may still be under way.
+                    pending.may_hold = knew_nothing || failure.certainty() == Certainty::Unknown;
+                    if !failure.is_transient() {
+                        return Attempt::Refused(refused(failure));
+                    }
+                    let wait = backoff.wait(&failure, self.client.servers());
+                    last = Some(failure);
+                    _ = deadline.bound(tokio::time::sleep(wait)).await;
+                }
+                None => break,
+            }
+        }
+        Attempt::NoAnswer(last)
+    }
+
+    async fn reserve_once(&self, item: ReserveItem, deadline: Deadline) -> Result<ReserveAnswer, Failure> {
+        match &self.reserves {
+            Some(batcher) => batcher.ask(item).await,
+            None => ask_alone(&self.client, item, deadline).await,
+        }
+    }
+
+    fn judge(self: &Arc<Self>, pending: &mut Pending<'_>, answer: ReserveAnswer) -> Attempt {
+        // Of a lease that has expired meanwhile, or is refused for its age, an earlier copy may hold something.
+        pending.may_hold = match answer {
+            ReserveAnswer::LeaseExpired | ReserveAnswer::Invalid { .. } => pending.may_hold,
+            ReserveAnswer::Allowed { .. }
+            | ReserveAnswer::Denied(_)
+            | ReserveAnswer::Never { .. }
+            | ReserveAnswer::InsufficientCredit { .. }
+            | ReserveAnswer::UnknownLimitKey(_) => false,
+        };
+        match answer {
+            ReserveAnswer::Allowed { reserved_at } => {
+                let shared = Arc::clone(self);
+                Attempt::Admitted(Guard::new(shared, pending.lease, pending.job.clone(), reserved_at))
+            }
+            ReserveAnswer::Denied(denial) => Attempt::Denied(denial),
+            ReserveAnswer::LeaseExpired => {
+                Attempt::Denied(Denial { retry_after: std::time::Duration::ZERO, limited_by: Vec::new() })
+            }
+            ReserveAnswer::Never { limited_by } => Attempt::Refused(AcquireError::Never { limited_by }),
+            ReserveAnswer::InsufficientCredit { key, message } => {
+                Attempt::Refused(AcquireError::InsufficientCredit { key, message })
+            }
+            ReserveAnswer::UnknownLimitKey(key) => Attempt::Refused(AcquireError::UnknownLimitKey { key }),
+            ReserveAnswer::Invalid { message } => Attempt::Refused(AcquireError::InvalidRequest { message }),
+        }
+    }
+}
+
+fn refused(failure: Failure) -> AcquireError {
+    match failure {
+        Failure::Unauthorized { message } => AcquireError::Unauthorized { message },
+        other => AcquireError::InvalidRequest { message: other.to_string() },
+    }
+}

@@ -1,0 +1,112 @@
+//! What an admitted job holds.
+
+use std::fmt;
+use std::sync::Arc;
+
+use earmark_core::{LeaseId, UnixMs};
+
+use super::Shared;
+use crate::ask::{CompleteItem, Completed};
+use crate::failure::Failure;
+use crate::job::{Actuals, Job};
+
+/// What an admitted job holds. Completing consumes it, so it happens once.
+///
+/// Dropped without it, it is completed in the background with nothing known: slots of concurrency are free, and
+/// everything else counts as fully used. If that fails, the lease expires.
+#[must_use = "dropping it completes it, with nothing known about what was used"]
+pub struct Guard {
+    shared: Arc<Shared>,
+    lease: LeaseId,
+    job: Job,
+    reserved_at: UnixMs,
+    is_open: bool,
+}
+
+impl Guard {
+    pub(super) fn new(shared: Arc<Shared>, lease: LeaseId, job: Job, reserved_at: UnixMs) -> Guard {
+        Guard { shared, lease, job, reserved_at, is_open: true }
+    }
+
+    /// Its lease, to be shown in logs.
+    pub fn lease(&self) -> impl fmt::Display + use<> {
+        self.lease
+    }
+
+    /// What it is for.
+    #[must_use]
+    pub const fn job(&self) -> &Job {
+        &self.job
+    }
+
+    /// When it was admitted, by the time of the server.
+    #[must_use]
+    pub const fn reserved_at(&self) -> UnixMs {
+        self.reserved_at
+    }
+
+    /// Says what was used. Once this was called it goes on by itself, even if nobody waits for it.
+    ///
+    /// # Errors
+    /// When no server took it for as long as the limiter tries. The lease is left to expire.
+    pub async fn complete(mut self, actuals: Actuals) -> Result<Completed, Failure> {
+        self.is_open = false;
+        let (actuals, ignored) = of_job(&self.job, actuals);
+        let item = CompleteItem { lease: self.lease, job: self.job.clone(), actuals };
+        let mut completed = self.settle(item).await?;
+        if let Some(ignored) = ignored {
+            let heard = completed.message.take();
+            completed.message = Some(heard.map_or(ignored.clone(), |heard| format!("{heard}; {ignored}")));
+        }
+        Ok(completed)
+    }
+
+    /// Gives everything back, for no call was made.
+    ///
+    /// # Errors
+    /// When no server took it for as long as the limiter tries. The lease is left to expire.
+    pub async fn release(self) -> Result<Completed, Failure> {
+        let actuals = Actuals::nothing_of(&self.job);
+        self.complete(actuals).await
+    }
+
+    async fn settle(&self, item: CompleteItem) -> Result<Completed, Failure> {
+        #[cfg(feature = "local")]
+        if let Some(Some(answer)) = self.shared.client.book().map(|book| book.complete_now(&item)) {
+            return answer;
+        }
+        let lost = |error: tokio::task::JoinError| Failure::NoAnswer {
+            server: "the runtime".into(),
+            why: error.to_string(),
+        };
+        self.shared.settle(item).await.map_err(lost)?
+    }
+}
+
+/// The actuals of limits that a job has reserved, and what to say of the others.
+fn of_job(job: &Job, actuals: Actuals) -> (Actuals, Option<String>) {
+    let is_reserved = |key: &earmark_core::LimitKey| job.requirements().iter().any(|(known, _)| known == key);
+    if actuals.amounts().iter().all(|(key, _)| is_reserved(key)) {
+        return (actuals, None);
+    }
+    let (known, others): (Vec<_>, Vec<_>) =
+        actuals.amounts().iter().cloned().partition(|(key, _)| is_reserved(key));
+    let others: Vec<&str> = others.iter().map(|(key, _)| key.as_str()).collect();
+    let known = known.into_iter().fold(Actuals::unknown(), |all, (key, amount)| all.used(key, amount));
+    (known, Some(format!("not reserved, so ignored: {}", others.join(", "))))
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if self.is_open {
+            let (lease, job) = (self.lease, self.job.clone());
+            self.shared.settle_in_background(CompleteItem { lease, job, actuals: Actuals::unknown() });
+        }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard").field("lease", &self.lease.to_string()).finish_non_exhaustive()
+    }
+}

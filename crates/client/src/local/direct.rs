@@ -1,0 +1,106 @@
+//! Keeps a Book under a lock, without a queue: the callers of one process wait for each other, and for no task.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use earmark_admission::{
+    Audit, BackendError, Clock, Direction, Done, EntryPage, Keeper, Moment, Stats, Work,
+};
+use earmark_core::{
+    AccountId, AccountName, Book, Config, LeaseId, NamespaceName, Outcome, TxId, UnixMs, VaultId,
+    WriteOutcome,
+};
+
+pub(super) struct Direct {
+    shelf: Mutex<Shelf>,
+    clock: Arc<dyn Clock>,
+}
+
+struct Shelf {
+    book: Book,
+    /// How many writes were committed, which is the place of the latest in the order of all.
+    log_index: u64,
+}
+
+impl Shelf {
+    fn carry_out(&mut self, moment: Moment, mut work: Vec<Work>) -> Vec<Done> {
+        let done = work.iter_mut().map(|item| {
+            let log_index = self.log_index.saturating_add(1);
+            if let Work::Write(write) = item {
+                write.log_index = log_index;
+                write.tx_id = tx_id(moment.log);
+            }
+            let outcome = self.book.apply(moment.log, item.command(moment.wall));
+            if let Outcome::Write(WriteOutcome::Committed(_)) = outcome {
+                self.log_index = log_index;
+            }
+            item.answer(&self.book, moment.wall, outcome)
+        });
+        let done = done.collect();
+        // Nobody reads the history of a Book that ends with its process.
+        drop(self.book.drain_journal());
+        done
+    }
+}
+
+fn tx_id(now: UnixMs) -> TxId {
+    TxId(LeaseId::from_parts(now, rand::random()).to_u128())
+}
+
+impl Direct {
+    pub(super) fn new(config: Config, clock: Arc<dyn Clock>) -> Direct {
+        let book = Book::new(config, rand::random());
+        Direct { shelf: Mutex::new(Shelf { book, log_index: 0 }), clock }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shelf> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn no_history() -> BackendError {
+    BackendError::Failed("a Book in the process of its callers keeps no history".into())
+}
+
+impl Keeper for Direct {
+    async fn submit(&self, work: Vec<Work>, _: Direction) -> Result<Vec<Done>, BackendError> {
+        let mut shelf = self.lock();
+        // Under the lock, so that time goes on in the order of the commands.
+        Ok(shelf.carry_out(self.clock.now(), work))
+    }
+
+    async fn fresh(&self) -> Result<UnixMs, BackendError> {
+        Ok(self.clock.now().log)
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&Book) -> T) -> T {
+        look(&self.lock().book)
+    }
+
+    async fn entries(
+        &self,
+        _: (AccountId, AccountName),
+        _: u64,
+        _: usize,
+    ) -> Result<EntryPage, BackendError> {
+        Err(no_history())
+    }
+
+    async fn audit(&self, _: VaultId, _: UnixMs) -> Result<Audit, BackendError> {
+        Err(no_history())
+    }
+
+    async fn limits_changed(self: &Arc<Self>, _: &NamespaceName, _: bool) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn stats(&self) -> Stats {
+        let now = self.clock.now().log;
+        Stats::of(&self.lock().book, now, 0)
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    async fn shut_down(self: &Arc<Self>) {}
+}

@@ -1,0 +1,231 @@
+use std::time::Duration;
+
+use super::*;
+
+/// What waits here: a number, and whether nobody wants it.
+struct Ball {
+    number: u32,
+    job: Job,
+    is_over: bool,
+}
+
+impl Waits for Ball {
+    fn job(&self) -> &Job {
+        &self.job
+    }
+
+    fn is_over(&self, _: Instant) -> bool {
+        self.is_over
+    }
+}
+
+fn key(text: &str) -> LimitKey {
+    text.parse().unwrap()
+}
+
+struct Desk {
+    lanes: Lanes<Ball>,
+    now: Instant,
+}
+
+impl Desk {
+    fn new() -> Desk {
+        let bounds = LaneBounds { attempts_max: 4, running_max: 100 };
+        Desk { lanes: Lanes::new(bounds), now: Instant::now() }
+    }
+
+    fn push(&mut self, lane: &str, priority: Priority, number: u32) {
+        self.push_needing(lane, priority, number, &[lane]);
+    }
+
+    fn push_needing(&mut self, lane: &str, priority: Priority, number: u32, keys: &[&str]) {
+        let job = Job::new(keys.iter().map(|name| (key(name), 1))).unwrap();
+        self.lanes.push(self.now, &lane.into(), priority, Ball { number, job, is_over: false });
+    }
+
+    fn next(&mut self) -> Option<Next<Ball>> {
+        match self.lanes.next(self.now) {
+            Pick::Try(next) => Some(next),
+            Pick::Over(ball) => panic!("{} is over", ball.number),
+            Pick::Nothing => None,
+        }
+    }
+
+    /// Admits the next, which ends at once.
+    fn admit(&mut self) -> Option<u32> {
+        let next = self.next()?;
+        self.lanes.admitted(next.lane);
+        self.lanes.ended(next.lane);
+        Some(next.item.what.number)
+    }
+
+    fn deny(&mut self, next: Next<Ball>, limited_by: &[&str], ms: u64) {
+        let keys: Vec<LimitKey> = limited_by.iter().map(|name| key(name)).collect();
+        self.lanes.denied(self.now, next, &keys, self.now + Duration::from_millis(ms));
+    }
+
+    fn advance(&mut self, ms: u64) {
+        self.now += Duration::from_millis(ms);
+    }
+}
+
+#[test]
+fn lanes_take_turns_however_long_they_are() {
+    let mut desk = Desk::new();
+    (0..100).for_each(|number| desk.push("a", Priority::Normal, number));
+    (100..103).for_each(|number| desk.push("b", Priority::Normal, number));
+    let order: Vec<u32> = (0..7).filter_map(|_| desk.admit()).collect();
+    assert_eq!(order, [0, 100, 1, 101, 2, 102, 3]);
+}
+
+#[test]
+fn an_exhausted_lane_is_left_alone_and_the_others_go_on() {
+    let mut desk = Desk::new();
+    desk.push("a", Priority::Normal, 1);
+    desk.push("a", Priority::Normal, 2);
+    let first = desk.next().unwrap();
+    desk.deny(first, &["a"], 50);
+    desk.push("b", Priority::Normal, 10);
+    assert_eq!(desk.admit(), Some(10));
+    assert!(desk.next().is_none());
+    assert_eq!(desk.lanes.wake_at(), Some(desk.now + Duration::from_millis(50)));
+    desk.push("a", Priority::High, 3);
+    assert!(desk.next().is_none(), "what is pushed behind it is in vain too");
+    desk.advance(50);
+    assert_eq!([desk.admit(), desk.admit(), desk.admit()], [Some(3), Some(1), Some(2)]);
+}
+
+#[test]
+fn a_denied_task_goes_back_to_its_place() {
+    let mut desk = Desk::new();
+    (1..=5).for_each(|number| desk.push("a", Priority::Normal, number));
+    assert_eq!(desk.admit(), Some(1));
+    let second = desk.next().unwrap();
+    let third = desk.next().unwrap();
+    desk.deny(third, &["a"], 10);
+    desk.deny(second, &["a"], 10);
+    desk.advance(10);
+    let order: Vec<u32> = (0..4).filter_map(|_| desk.admit()).collect();
+    assert_eq!(order, [2, 3, 4, 5]);
+}
+
+#[test]
+fn a_tenant_that_has_run_out_does_not_hold_up_the_others_of_its_lane() {
+    let mut desk = Desk::new();
+    desk.push_needing("a", Priority::Normal, 1, &["a", "acme"]);
+    let first = desk.next().unwrap();
+    desk.deny(first, &["acme"], 1_000);
+    desk.push_needing("a", Priority::Normal, 2, &["a", "acme"]);
+    desk.push_needing("a", Priority::Normal, 3, &["a", "bob"]);
+    assert_eq!(desk.admit(), Some(3));
+    assert!(desk.next().is_none());
+    desk.advance(1_000);
+    assert_eq!([desk.admit(), desk.admit()], [Some(1), Some(2)]);
+}
+
+#[test]
+fn after_a_denial_one_is_tried_and_with_each_success_more() {
+    let mut desk = Desk::new();
+    (0..100).for_each(|number| desk.push("a", Priority::Normal, number));
+    let first = desk.next().unwrap();
+    desk.deny(first, &["a"], 10);
+    desk.advance(10);
+    for at_once in [1, 2, 4, 4] {
+        let tried: Vec<Next<Ball>> = std::iter::from_fn(|| desk.next()).collect();
+        assert_eq!(tried.len(), at_once);
+        for next in tried {
+            desk.lanes.admitted(next.lane);
+            desk.lanes.ended(next.lane);
+        }
+    }
+}
+
+#[test]
+fn no_priority_starves_and_the_more_urgent_comes_more_often() {
+    let mut desk = Desk::new();
+    for number in 0..1_000 {
+        desk.push("a", Priority::High, number);
+        desk.push("a", Priority::Normal, 1_000 + number);
+        desk.push("a", Priority::Low, 2_000 + number);
+    }
+    let order: Vec<u32> = (0..130).filter_map(|_| desk.admit()).collect();
+    let count = |from: u32| order.iter().filter(|number| (from..from + 1_000).contains(number)).count();
+    assert_eq!((count(0), count(1_000), count(2_000)), (90, 30, 10));
+    // Within a level they stay in order, and each 13 have one of the lowest.
+    for thirteen in order.chunks(13) {
+        assert_eq!(thirteen.iter().filter(|number| **number >= 2_000).count(), 1);
+    }
+}
+
+#[test]
+fn a_level_that_is_alone_has_all_turns() {
+    let mut desk = Desk::new();
+    (0..20).for_each(|number| desk.push("a", Priority::Low, number));
+    let order: Vec<u32> = std::iter::from_fn(|| desk.admit()).collect();
+    assert_eq!(order, (0..20).collect::<Vec<u32>>());
+}
+
+#[test]
+fn a_lane_has_so_many_at_work_at_most() {
+    let mut desk = Desk::new();
+    desk.lanes.bounds = LaneBounds { attempts_max: 2, running_max: 3 };
+    (0..10).for_each(|number| desk.push("a", Priority::Normal, number));
+    let mut running = 0;
+    while let Some(next) = desk.next() {
+        desk.lanes.admitted(next.lane);
+        running += 1;
+    }
+    assert_eq!(running, 3);
+    desk.push("b", Priority::Normal, 10);
+    assert_eq!(desk.admit(), Some(10));
+}
+
+#[test]
+fn what_is_over_is_handed_out_as_such_even_while_its_limits_are_blocked() {
+    let mut desk = Desk::new();
+    desk.push("a", Priority::Normal, 1);
+    desk.push("a", Priority::Normal, 2);
+    let first = desk.next().unwrap();
+    let job = first.item.what.job.clone();
+    desk.deny(first, &["a"], 1_000);
+    desk.lanes.push(desk.now, &"b".into(), Priority::Normal, Ball { number: 3, job, is_over: true });
+    let Pick::Over(ball) = desk.lanes.next(desk.now) else { panic!("it is over") };
+    assert_eq!((ball.number, desk.lanes.queued()), (3, 2));
+}
+
+#[test]
+fn lanes_that_have_nothing_are_forgotten() {
+    let mut desk = Desk::new();
+    for number in 0..10_000 {
+        desk.push(&format!("lane{number}"), Priority::Normal, number);
+        assert_eq!(desk.admit(), Some(number));
+        assert!(desk.next().is_none());
+    }
+    assert!(desk.lanes.names.len() <= 1, "{} lanes", desk.lanes.names.len());
+    assert!(desk.lanes.lanes.len() <= 2, "{} places", desk.lanes.lanes.len());
+}
+
+#[test]
+fn blocked_limits_are_forgotten_once_they_are_free() {
+    let mut desk = Desk::new();
+    for number in 0..5_000_u32 {
+        let name = format!("lane{number}");
+        desk.push(&name, Priority::Normal, number);
+        let next = desk.next().unwrap();
+        desk.deny(next, &[&name], 1);
+        desk.advance(2);
+        assert_eq!(desk.admit(), Some(number));
+    }
+    assert!(desk.lanes.blocked.len() <= BLOCKED_USUAL, "{}", desk.lanes.blocked.len());
+}
+
+#[test]
+fn a_sweep_takes_out_what_is_not_wanted_and_nothing_else() {
+    let mut desk = Desk::new();
+    (0..100).for_each(|number| desk.push(&format!("l{}", number % 3), Priority::Normal, number));
+    let swept = desk.lanes.sweep(|ball| ball.number % 2 == 0);
+    assert_eq!((swept.len(), desk.lanes.queued()), (50, 50));
+    let mut left: Vec<u32> = std::iter::from_fn(|| desk.admit()).collect();
+    left.sort_unstable();
+    assert_eq!(left, (0..100).step_by(2).collect::<Vec<u32>>());
+}

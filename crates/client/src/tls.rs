@@ -1,0 +1,85 @@
+//! TLS: which servers are trusted.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use crate::options::{OptionsError, Protocol};
+
+/// Which certificates of servers are trusted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Roots {
+    /// Those that this machine trusts.
+    #[default]
+    System,
+    /// Those of a PEM file, and no others.
+    PemFile(PathBuf),
+}
+
+impl Roots {
+    fn load(&self) -> Result<RootCertStore, OptionsError> {
+        let refuse = |why: String| OptionsError::Roots { why };
+        let found = match self {
+            Roots::System => {
+                let loaded = rustls_native_certs::load_native_certs();
+                match loaded.errors.first() {
+                    Some(error) if loaded.certs.is_empty() => return Err(refuse(error.to_string())),
+                    _ => loaded.certs,
+                }
+            }
+            Roots::PemFile(path) => pem(path).map_err(refuse)?,
+        };
+        let mut roots = RootCertStore::empty();
+        // Machines carry certificates that nobody can read any more; what counts is that one is left.
+        roots.add_parsable_certificates(found);
+        if roots.is_empty() {
+            return Err(refuse(format!("{self:?} has no certificate")));
+        }
+        Ok(roots)
+    }
+}
+
+fn pem(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let name = path.display();
+    let certificates = CertificateDer::pem_file_iter(path).map_err(|error| format!("{name}: {error}"))?;
+    certificates.collect::<Result<_, _>>().map_err(|error| format!("{name}: {error}"))
+}
+
+/// Makes TLS of TCP.
+#[derive(Clone)]
+pub(crate) struct Tls(TlsConnector);
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls")
+    }
+}
+
+impl Tls {
+    pub(crate) fn new(roots: &Roots, protocol: Protocol) -> Result<Tls, OptionsError> {
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| OptionsError::Roots { why: error.to_string() })?;
+        let mut config = config.with_root_certificates(roots.load()?).with_no_client_auth();
+        config.alpn_protocols = match protocol {
+            Protocol::Http => vec![b"http/1.1".to_vec()],
+            Protocol::Grpc => vec![b"h2".to_vec()],
+        };
+        Ok(Tls(TlsConnector::from(Arc::new(config))))
+    }
+
+    pub(crate) async fn wrap(&self, host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        self.0.connect(name, stream).await
+    }
+}

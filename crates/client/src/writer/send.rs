@@ -1,0 +1,164 @@
+//! Sending under a number until it is known what became of it.
+
+use earmark_core::Operation;
+
+use super::file::Step;
+use super::{Danger, Fate, Unfinished, Writer, WriterError};
+use crate::ask::{Ask, Receipt, WriteCode, WriteItem, WriteRefusal};
+use crate::deadline::Deadline;
+use crate::failure::{Certainty, Failure};
+
+/// What was heard of one number.
+enum Heard {
+    Committed(Receipt),
+    Refused(WriteRefusal),
+    /// Refused before it was looked at.
+    Rejected(Failure),
+    /// The deadline passed.
+    Nothing(Failure),
+}
+
+/// The last word on a number, and whether a copy of it may still be under way.
+struct LastWord {
+    heard: Heard,
+    may_be_under_way: bool,
+}
+
+impl Writer {
+    /// Sends the operations under a number that is on disk, and finds out what became of them.
+    pub(super) async fn send(
+        &mut self,
+        sequence: u64,
+        operations: Vec<Operation>,
+        was_sent: bool,
+        deadline: Deadline,
+    ) -> Result<Receipt, WriterError> {
+        self.reached(Step::Sending);
+        let ask = self.ask(sequence, operations);
+        let word = self.insist(&ask, was_sent, deadline).await;
+        self.reached(Step::Answered);
+        let refusal = match word.heard {
+            Heard::Committed(receipt) => return self.is_committed(sequence, receipt),
+            Heard::Nothing(source) if word.may_be_under_way => {
+                return Err(WriterError::OutcomeUnknown { sequence, source });
+            }
+            Heard::Refused(refusal) => self.about_numbers(sequence, refusal)?,
+            Heard::Nothing(failure) | Heard::Rejected(failure) => WriterError::NotSent(failure),
+        };
+        // A refusal is final only if no copy can still arrive, when what was in the way may be gone.
+        let unfinished = self.unfinished;
+        if word.may_be_under_way && self.fence(deadline).await? == Fate::Committed {
+            return match self.insist(&ask, true, deadline).await.heard {
+                Heard::Committed(receipt) => self.is_committed(sequence, receipt),
+                Heard::Nothing(source) => {
+                    self.unfinished = unfinished;
+                    Err(WriterError::OutcomeUnknown { sequence, source })
+                }
+                Heard::Refused(_) | Heard::Rejected(_) => Err(self.stop(Danger::NumberTaken { sequence })),
+            };
+        }
+        self.unfinished = None;
+        Err(refusal)
+    }
+
+    fn is_committed(&mut self, sequence: u64, receipt: Receipt) -> Result<Receipt, WriterError> {
+        if receipt.sequence != sequence {
+            return Err(self.stop(Danger::NumberTaken { sequence }));
+        }
+        self.committed = sequence;
+        self.unfinished = None;
+        Ok(receipt)
+    }
+
+    /// A refusal of the operations; an error if the number itself is what is wrong.
+    fn about_numbers(&mut self, sequence: u64, refusal: WriteRefusal) -> Result<WriterError, WriterError> {
+        let server = refusal.last_committed_sequence.unwrap_or(0);
+        match refusal.code {
+            // Of what this writer sent under the number, only a fence has other content.
+            WriteCode::SequenceReused if self.unfinished.is_some_and(|unfinished| unfinished.is_fenced) => {
+                self.committed = sequence;
+                self.unfinished = None;
+                Err(WriterError::Fenced { sequence })
+            }
+            WriteCode::SequenceReused => Err(self.stop(Danger::NumberTaken { sequence })),
+            WriteCode::AlreadyCommitted => Err(self.stop(Danger::ServerAhead { server, file: sequence })),
+            WriteCode::SequenceGap => Err(self.stop(Danger::ServerBehind { server, file: self.committed })),
+            _ => Ok(WriterError::Refused(refusal)),
+        }
+    }
+
+    /// Sends a transaction without operations under the unfinished number. Either it takes the number, and no copy of
+    /// the write can any more; or the write has it already.
+    pub(super) async fn fence(&mut self, deadline: Deadline) -> Result<Fate, WriterError> {
+        let Some(unfinished) = self.unfinished else { return Err(WriterError::NothingToRepeat) };
+        let Unfinished { sequence, content, .. } = unfinished;
+        if !unfinished.is_fenced {
+            self.unfinished = Some(Unfinished { is_fenced: true, ..unfinished });
+            self.store().await?;
+        }
+        self.reached(Step::SendingFence);
+        let ask = self.ask(sequence, Vec::new());
+        let word = self.insist(&ask, true, deadline).await;
+        self.reached(Step::AnsweredFence);
+        let fate = match word.heard {
+            Heard::Committed(receipt) if receipt.sequence == sequence => match content.is_empty() {
+                true => Fate::Committed,
+                false => Fate::NeverHappened,
+            },
+            Heard::Committed(_) => return Err(self.stop(Danger::NumberTaken { sequence })),
+            Heard::Refused(refusal) => match refusal.code {
+                WriteCode::SequenceReused => Fate::Committed,
+                // The numbers are wrong, or the scope itself is: there is nothing in it that could be fenced.
+                _ => return self.about_numbers(sequence, refusal).and_then(Err),
+            },
+            Heard::Rejected(failure) => return Err(WriterError::NotSent(failure)),
+            Heard::Nothing(source) => return Err(WriterError::OutcomeUnknown { sequence, source }),
+        };
+        self.committed = sequence;
+        self.unfinished = None;
+        Ok(fate)
+    }
+
+    fn ask(&self, sequence: u64, operations: Vec<Operation>) -> Ask {
+        let (scope, client) = (self.scope.clone(), self.client_id.clone());
+        WriteItem { scope, client, sequence, operations }.into()
+    }
+
+    /// Sends the same again and again until somebody says what became of it.
+    async fn insist(&self, ask: &Ask, was_sent: bool, deadline: Deadline) -> LastWord {
+        let mut backoff = self.client.backoff();
+        let mut may_be_under_way = was_sent;
+        let mut last = None;
+        while !deadline.has_passed() {
+            let failure = match self.client.write_once(ask, deadline).await {
+                Ok(Ok(receipt)) => {
+                    return LastWord { heard: Heard::Committed(receipt), may_be_under_way };
+                }
+                Ok(Err(refusal)) if refusal.code == WriteCode::Unavailable => {
+                    Failure::Unavailable { server: "the server".into(), message: refusal.message }
+                }
+                Ok(Err(refusal))
+                    if refusal.code == WriteCode::SequenceGap && self.is_up_to_date(deadline).await =>
+                {
+                    Failure::Unavailable { server: "the server".into(), message: refusal.message }
+                }
+                Ok(Err(refusal)) => return LastWord { heard: Heard::Refused(refusal), may_be_under_way },
+                Err(failure) if !failure.is_transient() => {
+                    return LastWord { heard: Heard::Rejected(failure), may_be_under_way };
+                }
+                Err(failure) => failure,
+            };
+            may_be_under_way |= failure.certainty() == Certainty::Unknown;
+            let wait = backoff.wait(&failure, self.client.servers());
+            last = Some(Box::new(failure));
+            _ = deadline.bound(tokio::time::sleep(wait)).await;
+        }
+        LastWord { heard: Heard::Nothing(Failure::DeadlinePassed { last }), may_be_under_way }
+    }
+
+    /// Whether the server has everything that it acknowledged, now that it has made sure of it. Then a gap that it saw
+    /// before is none any more.
+    async fn is_up_to_date(&self, deadline: Deadline) -> bool {
+        self.last_of_server(deadline).await.is_ok_and(|server| server >= self.committed)
+    }
+}

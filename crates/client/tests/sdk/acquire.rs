@@ -1,0 +1,215 @@
+//! Admission: what is waited for, what is not, and what is given back.
+
+use std::time::{Duration, Instant};
+
+use earmark_client::core::Kind;
+use earmark_client::{
+    AcquireError, Actuals, Client, Deadline, Failure, Guard, Limiter, LimiterOptions, Protocol, TryAcquire,
+};
+
+use crate::served::{Served, client_of, each_way};
+use crate::support::proxy::Proxy;
+use crate::support::{concurrency, job, key, limit, rolling, soon};
+
+fn limiter(client: &Client) -> Limiter {
+    Limiter::new(client, LimiterOptions::default()).unwrap()
+}
+
+async fn reserved(client: &Client, name: &str) -> u64 {
+    client.usage(&key(name), soon()).await.unwrap().reserved
+}
+
+async fn admitted(limiter: &Limiter, parts: &[(&str, u64)]) -> Guard {
+    match limiter.try_acquire(&job(parts), soon()).await.unwrap() {
+        TryAcquire::Admitted(guard) => guard,
+        TryAcquire::Denied(denial) => panic!("{denial:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_guard_gives_back_what_was_not_used_every_way() {
+    for (way, client, _served) in each_way().await {
+        for definition in [concurrency("slots", 2), rolling("tokens", 100, 3_600)] {
+            client.put_limit(&definition, soon()).await.unwrap();
+        }
+        let limiter = limiter(&client);
+        let guard = admitted(&limiter, &[("slots", 1), ("tokens", 60)]).await;
+        assert_eq!(guard.lease().to_string().len(), 26);
+        let TryAcquire::Denied(denial) =
+            limiter.try_acquire(&job(&[("slots", 1), ("tokens", 60)]), soon()).await.unwrap()
+        else {
+            panic!("{way}: 120 of 100 tokens were admitted");
+        };
+        assert_eq!(denial.limited_by, [key("tokens")], "{way}");
+        assert!(denial.retry_after > Duration::ZERO, "{way}");
+        let completed = guard.complete(Actuals::unknown().used(key("tokens"), 10)).await.unwrap();
+        assert!(completed.reconciled, "{way}");
+        assert_eq!((reserved(&client, "slots").await, reserved(&client, "tokens").await), (0, 10), "{way}");
+
+        let guard = admitted(&limiter, &[("slots", 1), ("tokens", 60)]).await;
+        assert!(guard.release().await.unwrap().reconciled, "{way}");
+        assert_eq!((reserved(&client, "slots").await, reserved(&client, "tokens").await), (0, 10), "{way}");
+
+        drop(admitted(&limiter, &[("slots", 1), ("tokens", 60)]).await);
+        assert!(limiter.flush(soon()).await, "{way}");
+        assert_eq!((reserved(&client, "slots").await, reserved(&client, "tokens").await), (0, 70), "{way}");
+
+        let used = Actuals::unknown().used(key("tokens"), 0).used(key("other"), 7);
+        let completed =
+            admitted(&limiter, &[("slots", 1), ("tokens", 1)]).await.complete(used).await.unwrap();
+        assert_eq!(completed.message.as_deref(), Some("not reserved, so ignored: other"), "{way}");
+        assert_eq!(limiter.abandoned(), 0, "{way}");
+    }
+}
+
+#[tokio::test]
+async fn what_waiting_cannot_cure_is_returned_at_once_every_way() {
+    for (way, client, _served) in each_way().await {
+        let credit = Kind::Credit(earmark_client::core::CreditTerms {
+            timeout_seconds: 60,
+            vault: "main".parse().unwrap(),
+            account: "nobody".parse().unwrap(),
+            asset: "usd".parse().unwrap(),
+            revenue: "revenue".parse().unwrap(),
+        });
+        for definition in [concurrency("slots", 2), limit("credit", credit, 0)] {
+            client.put_limit(&definition, soon()).await.unwrap();
+        }
+        let limiter = limiter(&client);
+        let never = limiter.acquire(&job(&[("slots", 3)]), soon()).await.unwrap_err();
+        assert_eq!(never, AcquireError::Never { limited_by: vec![key("slots")] }, "{way}");
+        let unknown = limiter.acquire(&job(&[("slots", 1), ("what", 1)]), soon()).await.unwrap_err();
+        assert_eq!(unknown, AcquireError::UnknownLimitKey { key: key("what") }, "{way}");
+        let poor = limiter.acquire(&job(&[("slots", 1), ("credit", 1)]), soon()).await.unwrap_err();
+        let AcquireError::InsufficientCredit { key: poor, message: Some(_) } = poor else {
+            panic!("{way}: {poor}")
+        };
+        assert_eq!(poor, key("credit"), "{way}");
+        assert_eq!(reserved(&client, "slots").await, 0, "{way}");
+    }
+}
+
+#[tokio::test]
+async fn an_acquire_waits_until_there_is_room_every_way() {
+    for (way, client, _served) in each_way().await {
+        client.put_limit(&concurrency("slots", 1), soon()).await.unwrap();
+        let limiter = limiter(&client);
+        let first = admitted(&limiter, &[("slots", 1)]).await;
+        let waiting = tokio::spawn({
+            let limiter = limiter.clone();
+            async move { limiter.acquire(&job(&[("slots", 1)]), soon()).await.map(drop) }
+        });
+        tokio::time::sleep(Duration::from_millis(120)).await;
+        assert!(!waiting.is_finished(), "{way}: two have one slot");
+        first.complete(Actuals::unknown()).await.unwrap();
+        waiting.await.unwrap().unwrap();
+        limiter.flush(soon()).await;
+        assert_eq!(reserved(&client, "slots").await, 0, "{way}");
+    }
+}
+
+#[tokio::test]
+async fn a_deadline_that_passes_says_what_was_in_the_way() {
+    for (way, client, _served) in each_way().await {
+        client.put_limit(&concurrency("slots", 1), soon()).await.unwrap();
+        let limiter = limiter(&client);
+        let _held = admitted(&limiter, &[("slots", 1)]).await;
+        let start = Instant::now();
+        let deadline = Deadline::after(Duration::from_millis(800));
+        let error = limiter.acquire(&job(&[("slots", 1)]), deadline).await.unwrap_err();
+        assert!(start.elapsed() >= Duration::from_millis(800), "{way}");
+        let AcquireError::DeadlinePassed { denial: Some(denial), .. } = error else {
+            panic!("{way}: {error}")
+        };
+        assert_eq!(denial.limited_by, [key("slots")], "{way}");
+    }
+}
+
+/// The reserve reaches the server, its answer does not reach anybody, and nobody waits for it any more.
+#[tokio::test]
+async fn an_acquire_that_is_cancelled_half_way_leaves_nothing_behind() {
+    let served = Served::start().await;
+    let direct = served.client(Protocol::Http);
+    for definition in [concurrency("slots", 4), rolling("tokens", 1_000, 3_600)] {
+        direct.put_limit(&definition, soon()).await.unwrap();
+    }
+    for batching in [Some(earmark_client::BatchOptions::default()), None] {
+        let limiter =
+            Limiter::new(&direct, LimiterOptions { batching, ..LimiterOptions::default() }).unwrap();
+        let what = job(&[("slots", 1), ("tokens", 5)]);
+        for wait_us in (0..2_000).step_by(20) {
+            let acquire = limiter.acquire(&what, soon());
+            if let Ok(admitted) = tokio::time::timeout(Duration::from_micros(wait_us), acquire).await {
+                admitted.unwrap().release().await.unwrap();
+            }
+        }
+        assert!(limiter.flush(soon()).await);
+        // A reserve that was sent before its caller gave up may come after the complete; it must find it.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(
+            (reserved(&direct, "slots").await, reserved(&direct, "tokens").await),
+            (0, 0),
+            "{batching:?}"
+        );
+        assert_eq!(limiter.abandoned(), 0);
+    }
+}
+
+/// A lease whose answer was lost is asked for again; a new one would take the slot twice.
+#[tokio::test]
+async fn an_unknown_outcome_is_retried_with_the_same_lease() {
+    let served = Served::start().await;
+    let direct = served.client(Protocol::Http);
+    for definition in [concurrency("slots", 1), rolling("tokens", 1_000_000, 3_600)] {
+        direct.put_limit(&definition, soon()).await.unwrap();
+    }
+    let proxy = Proxy::http(&served.address.to_string(), 7, 2).await;
+    let limiter = limiter(&client_of(&[proxy.url()], Protocol::Http));
+    for _ in 0..60 {
+        // With one slot, a second lease for the same job would never be admitted.
+        let guard = limiter.acquire(&job(&[("slots", 1), ("tokens", 2)]), soon()).await.unwrap();
+        guard.complete(Actuals::unknown().used(key("tokens"), 1)).await.unwrap();
+    }
+    assert!(proxy.faults().iter().all(|(_, count)| *count > 0), "{:?}", proxy.faults());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!((reserved(&direct, "slots").await, reserved(&direct, "tokens").await), (0, 60));
+}
+
+#[tokio::test]
+async fn a_server_that_is_down_is_waited_for_and_leaves_nothing_to_give_back() {
+    let served = Served::start().await;
+    served.client(Protocol::Http).put_limit(&concurrency("slots", 1), soon()).await.unwrap();
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let limiter = limiter(&client_of(&[format!("http://{gone}")], Protocol::Http));
+    let deadline = Deadline::after(Duration::from_millis(100));
+    let error = limiter.acquire(&job(&[("slots", 1)]), deadline).await.unwrap_err();
+    let AcquireError::DeadlinePassed { failure: Some(Failure::Unreachable { .. }), .. } = error else {
+        panic!("{error:?}");
+    };
+    // Nothing was ever sent, so nothing has to be given back.
+    assert!(limiter.flush(Deadline::after(Duration::ZERO)).await);
+}
+
+#[test]
+fn a_guard_may_be_dropped_outside_of_a_runtime() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let (client, limiter, guard, _served) = runtime.block_on(async {
+        let served = Served::start().await;
+        let client = served.client(Protocol::Grpc);
+        client.put_limit(&concurrency("slots", 1), soon()).await.unwrap();
+        let limiter = limiter(&client);
+        let guard = admitted(&limiter, &[("slots", 1)]).await;
+        (client, limiter, guard, served)
+    });
+    drop(guard);
+    runtime.block_on(async {
+        assert!(limiter.flush(soon()).await);
+        assert_eq!(reserved(&client, "slots").await, 0);
+    });
+}
+
+#[test]
+fn a_limiter_needs_a_runtime() {
+    let client = Client::local(earmark_client::LocalOptions::default()).unwrap();
+    assert!(Limiter::new(&client, LimiterOptions::default()).is_err());
+}

@@ -1,0 +1,13 @@
+//! The client against a server in this process: what is asked arrives, and the rules are kept.
+
+#![allow(unreachable_pub, reason = "all of it is one binary")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+
+mod acquire;
+mod batches;
+mod over_tls;
+mod served;
+#[path = "../support/mod.rs"]
+mod support;
+mod wires;
+mod writes;

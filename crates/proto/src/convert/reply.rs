@@ -1,0 +1,131 @@
+//! Answers into values of the core, for clients, and what clients send.
+
+use earmark_core::{BalanceInfo, Definition, LeaseState, LimitStatus, Operation, Overdraft, Usage};
+
+use super::invalid::Invalid;
+use super::limit::{definition, definition_of, not_among};
+use super::name;
+use crate::v1;
+
+/// Where a limit stands, as an answer says it.
+///
+/// # Errors
+/// When it says nothing that is known here.
+pub fn status_in(status: i32, pending_decrease_to: Option<u64>) -> Result<LimitStatus, Invalid> {
+    match (v1::LimitStatus::try_from(status), pending_decrease_to) {
+        (Ok(v1::LimitStatus::Active), _) => Ok(LimitStatus::Active),
+        // What it goes down to is not said where nobody asked for it.
+        (Ok(v1::LimitStatus::Decreasing), to) => Ok(LimitStatus::Decreasing { to: to.unwrap_or(0) }),
+        (Ok(v1::LimitStatus::Deleted), _) => Ok(LimitStatus::Deleted),
+        (Ok(v1::LimitStatus::Unspecified) | Err(_), _) => {
+            Err(not_among("status", status, "active, decreasing and deleted"))
+        }
+    }
+}
+
+/// A limit, as an answer says it: what it is, where it stands, and its revision.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn info_in(message: v1::LimitInfo) -> Result<(Definition, LimitStatus, u64), Invalid> {
+    let given = message.definition.ok_or_else(|| Invalid::missing("definition"))?;
+    let definition = definition(given).map_err(|error| error.inside("definition"))?;
+    Ok((definition, status_in(message.status, message.pending_decrease_to)?, message.revision))
+}
+
+/// What a limit holds, as an answer says it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn usage_in(message: &v1::GetUsageResponse) -> Result<Usage, Invalid> {
+    Ok(Usage {
+        capacity: message.capacity,
+        reserved: message.reserved,
+        available: message.available,
+        debt: number("debt", &message.debt)?,
+        status: status_in(message.status, message.pending_decrease_to)?,
+    })
+}
+
+/// Where a lease stands, as an answer says it.
+///
+/// # Errors
+/// When it says nothing that is known here.
+pub fn state_in(state: i32) -> Result<LeaseState, Invalid> {
+    match v1::LeaseState::try_from(state) {
+        Ok(v1::LeaseState::Live) => Ok(LeaseState::Live),
+        Ok(v1::LeaseState::Expired) => Ok(LeaseState::Expired),
+        Ok(v1::LeaseState::Completed) => Ok(LeaseState::Completed),
+        Ok(v1::LeaseState::Denied) => Ok(LeaseState::Denied),
+        Ok(v1::LeaseState::Unspecified) | Err(_) => {
+            Err(not_among("state", state, "live, expired, completed and denied"))
+        }
+    }
+}
+
+/// What an account has of one asset, as an answer says it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn balance_in(message: &v1::Balance) -> Result<BalanceInfo, Invalid> {
+    Ok(BalanceInfo {
+        asset: name("asset", &message.asset)?,
+        available: number("available", &message.available)?,
+        held: number("held", &message.held)?,
+        pending: number("pending", &message.pending)?,
+    })
+}
+
+fn number<T: std::str::FromStr>(field: &str, text: &str) -> Result<T, Invalid> {
+    text.parse().map_err(|_| Invalid::new(field, format_args!("found {text:?}, allowed are decimal digits")))
+}
+
+/// An operation, as it is sent.
+#[must_use]
+pub fn operation_of(operation: &Operation) -> v1::Operation {
+    use v1::operation::Operation as Kind;
+    let only = |account: &earmark_core::AccountName| v1::AccountOperation { account: account.to_string() };
+    let kind = match operation {
+        Operation::PutLimit { definition, expected_revision } => Kind::PutLimit(v1::PutLimitOperation {
+            definition: Some(definition_of(definition)),
+            expected_revision: *expected_revision,
+        }),
+        Operation::DeleteLimit { key, expected_revision } => Kind::DeleteLimit(v1::DeleteLimitOperation {
+            key: key.to_string(),
+            expected_revision: *expected_revision,
+        }),
+        Operation::OpenVault { vault } => {
+            Kind::OpenVault(v1::OpenVaultOperation { vault: vault.to_string() })
+        }
+        Operation::OpenAccount { account, overdraft } => Kind::OpenAccount(v1::OpenAccountOperation {
+            account: account.to_string(),
+            overdraft: match overdraft {
+                Overdraft::Deny => v1::Overdraft::Deny.into(),
+                Overdraft::Allow => v1::Overdraft::Allow.into(),
+            },
+        }),
+        Operation::FreezeAccount { account } => Kind::FreezeAccount(only(account)),
+        Operation::UnfreezeAccount { account } => Kind::UnfreezeAccount(only(account)),
+        Operation::CloseAccount { account } => Kind::CloseAccount(only(account)),
+        Operation::Issue { account, asset, amount, memo } => Kind::Issue(v1::CreditOperation {
+            account: account.to_string(),
+            asset: asset.to_string(),
+            amount: amount.to_string(),
+            memo: memo.clone(),
+        }),
+        Operation::Retire { account, asset, amount, memo } => Kind::Retire(v1::CreditOperation {
+            account: account.to_string(),
+            asset: asset.to_string(),
+            amount: amount.to_string(),
+            memo: memo.clone(),
+        }),
+        Operation::Transfer { from, to, asset, amount, memo } => Kind::Transfer(v1::TransferOperation {
+            from: from.to_string(),
+            to: to.to_string(),
+            asset: asset.to_string(),
+            amount: amount.to_string(),
+            memo: memo.clone(),
+        }),
+    };
+    v1::Operation { operation: Some(kind) }
+}
