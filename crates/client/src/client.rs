@@ -75,12 +75,24 @@ impl Client {
     /// Never, as long as the namespace `default` has a name.
     #[cfg(feature = "local")]
     pub fn local(options: LocalOptions) -> Result<Client, OptionsError> {
+        Client::local_with(options, Arc::new(crate::Machine))
+    }
+
+    /// The same with another source of wall time and randomness, which should agree with the clock of the Book.
+    ///
+    /// # Errors
+    /// Never, as long as the namespace `default` has a name.
+    #[cfg(feature = "local")]
+    pub fn local_with(
+        options: LocalOptions,
+        surroundings: Arc<dyn crate::Surroundings>,
+    ) -> Result<Client, OptionsError> {
         Ok(Client(Arc::new(Inner {
             servers: vec![Wire::Local(Local::new(options)?)],
             preferred: AtomicUsize::new(0),
             attempt_timeout: Duration::from_secs(1),
             backoff: BackoffOptions::default(),
-            around: Around::default(),
+            around: Around::new(surroundings),
         })))
     }
 

@@ -13,6 +13,7 @@ mod failure;
 mod job;
 mod key;
 mod limiter;
+pub mod llm;
 #[cfg(feature = "local")]
 mod local;
 mod options;

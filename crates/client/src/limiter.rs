@@ -71,6 +71,8 @@ struct Shared {
     handle: Handle,
     settling: AtomicUsize,
     settled: Notify,
+    /// Something was given back here, so that one of those that wait here may find room sooner than its hint said.
+    freed: Notify,
     abandoned: AtomicU64,
 }
 
@@ -181,6 +183,7 @@ impl Limiter {
             handle,
             settling: AtomicUsize::new(0),
             settled: Notify::new(),
+            freed: Notify::new(),
             abandoned: AtomicU64::new(0),
         })))
     }
@@ -204,7 +207,7 @@ impl Limiter {
                 Attempt::Denied(denial) => {
                     let wait = self.0.wait_for(&denial);
                     last = Some(denial);
-                    if !wait_until(wait, deadline).await {
+                    if !self.0.wait_until(wait, deadline).await {
                         return Err(AcquireError::DeadlinePassed { denial: last, failure: None });
                     }
                 }
@@ -262,16 +265,20 @@ impl Shared {
         let wait = denial.retry_after.clamp(WAIT_MIN, WAIT_MAX);
         wait + self.client.around().up_to(wait / JITTER_PART)
     }
-}
 
-/// Waits for so long, or for the last chance before the deadline; says whether another attempt is due.
-async fn wait_until(wait: Duration, deadline: Deadline) -> bool {
-    let now = Instant::now();
-    let last = deadline.instant().checked_sub(LAST_ATTEMPT).unwrap_or(now);
-    if now >= last {
-        tokio::time::sleep_until(deadline.instant()).await;
-        return false;
+    /// Waits for so long, until something is given back, or for the last chance before the deadline; says whether
+    /// another attempt is due.
+    async fn wait_until(&self, wait: Duration, deadline: Deadline) -> bool {
+        let now = Instant::now();
+        let last = deadline.instant().checked_sub(LAST_ATTEMPT).unwrap_or(now);
+        if now >= last {
+            tokio::time::sleep_until(deadline.instant()).await;
+            return false;
+        }
+        tokio::select! {
+            () = tokio::time::sleep_until(last.min(now + wait)) => {}
+            () = self.freed.notified() => {}
+        }
+        true
     }
-    tokio::time::sleep_until(last.min(now + wait)).await;
-    true
 }

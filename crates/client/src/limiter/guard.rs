@@ -73,6 +73,7 @@ impl Guard {
     async fn settle(&self, item: CompleteItem) -> Result<Completed, Failure> {
         #[cfg(feature = "local")]
         if let Some(Some(answer)) = self.shared.client.book().map(|book| book.complete_now(&item)) {
+            self.shared.freed.notify_one();
             return answer;
         }
         let lost = |error: tokio::task::JoinError| Failure::NoAnswer {

@@ -36,6 +36,9 @@ impl Shared {
         self.handle.spawn(async move {
             let shared = Arc::clone(&settling.0);
             let settled = shared.complete(&item).await;
+            if settled.is_ok() {
+                shared.freed.notify_one();
+            }
             if let Err(failure) = &settled {
                 shared.abandoned.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(lease = %item.lease, %failure, "a lease is left to expire");
@@ -49,6 +52,7 @@ impl Shared {
     pub(super) fn settle_in_background(self: &Arc<Self>, item: CompleteItem) {
         #[cfg(feature = "local")]
         if let Some(Some(Ok(_))) = self.client.book().map(|book| book.complete_now(&item)) {
+            self.freed.notify_one();
             return;
         }
         if self.settling.load(Ordering::SeqCst) >= self.options.settling_max {

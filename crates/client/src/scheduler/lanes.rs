@@ -1,7 +1,7 @@
 //! Which job is next. It takes the time as an argument, and knows neither tasks nor servers.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use earmark_core::LimitKey;
@@ -138,8 +138,28 @@ pub(super) struct Lanes<T> {
     asleep: BinaryHeap<Reverse<(Instant, usize)>>,
     /// Limits that were in the way, and until when it is in vain to ask for them.
     blocked: HashMap<LimitKey, Instant>,
+    /// Lanes that sleep because of a limit.
+    sleepers: HashMap<LimitKey, Sleepers>,
     queued: usize,
     order: u64,
+}
+
+/// Lanes that sleep because of one limit, and the last that was woken.
+#[derive(Default)]
+struct Sleepers {
+    places: BTreeSet<usize>,
+    last: usize,
+}
+
+impl Sleepers {
+    /// The one whose turn it is.
+    fn pop(&mut self) -> Option<usize> {
+        let next = self.places.range(self.last.saturating_add(1)..).next().or_else(|| self.places.first());
+        let place = *next?;
+        self.places.remove(&place);
+        self.last = place;
+        Some(place)
+    }
 }
 
 impl<T: Waits> Lanes<T> {
@@ -152,6 +172,7 @@ impl<T: Waits> Lanes<T> {
             ready: VecDeque::new(),
             asleep: BinaryHeap::new(),
             blocked: HashMap::new(),
+            sleepers: HashMap::new(),
             queued: 0,
             order: 0,
         }
@@ -164,7 +185,7 @@ impl<T: Waits> Lanes<T> {
 
     pub(super) fn push(&mut self, now: Instant, name: &Arc<str>, priority: Priority, what: T) {
         let place = self.place(name);
-        let is_blocked = self.blocked_until(what.job(), now).is_some();
+        let is_blocked = self.blocked_by(what.job(), now).is_some();
         let order = self.order;
         self.order += 1;
         self.queued += 1;
@@ -197,13 +218,13 @@ impl<T: Waits> Lanes<T> {
         place
     }
 
-    /// Until when it is in vain to try a job, if it is.
-    fn blocked_until(&self, job: &Job, now: Instant) -> Option<Instant> {
+    /// The limit that makes it in vain to try a job for the longest, and until when, if one does.
+    fn blocked_by<'a>(&self, job: &'a Job, now: Instant) -> Option<(Instant, &'a LimitKey)> {
         if self.blocked.is_empty() {
             return None;
         }
-        let until = job.requirements().iter().filter_map(|(key, _)| self.blocked.get(key));
-        until.max().copied().filter(|until| *until > now)
+        let blocked = job.requirements().iter().filter_map(|(key, _)| Some((*self.blocked.get(key)?, key)));
+        blocked.max_by_key(|(until, _)| *until).filter(|(until, _)| *until > now)
     }
 
     fn make_ready(&mut self, place: usize) {
@@ -256,14 +277,14 @@ impl<T: Waits> Lanes<T> {
     /// The next of a lane. If all that is looked at is in vain, it sleeps.
     fn take(&mut self, place: usize, now: Instant) -> Pick<T> {
         let Some(lane) = self.lanes.get(place).and_then(Option::as_ref) else { return Pick::Nothing };
-        let mut earliest: Option<Instant> = None;
+        let mut earliest: Option<(Instant, &LimitKey)> = None;
         let mut found = None;
         'levels: for level in lane.order() {
             for (index, item) in lane.levels[level].iter().take(LOOKAHEAD).enumerate() {
                 let is_over = item.what.is_over(now);
-                match self.blocked_until(item.what.job(), now) {
-                    Some(until) if !is_over => {
-                        earliest = Some(earliest.map_or(until, |earliest| earliest.min(until)));
+                match self.blocked_by(item.what.job(), now) {
+                    Some(blocked) if !is_over => {
+                        earliest = Some(earliest.map_or(blocked, |earliest| earliest.min(blocked)));
                     }
                     _ => {
                         found = Some((level, index, is_over));
@@ -272,6 +293,7 @@ impl<T: Waits> Lanes<T> {
                 }
             }
         }
+        let earliest = earliest.map(|(until, key)| (until, key.clone()));
         let Some(lane) = self.lanes.get_mut(place).and_then(Option::as_mut) else { return Pick::Nothing };
         match (found, earliest) {
             (Some((level, index, is_over)), _) => {
@@ -285,8 +307,9 @@ impl<T: Waits> Lanes<T> {
                 lane.attempts += 1;
                 Pick::Try(Next { lane: LaneId(place), item })
             }
-            (None, Some(until)) => {
+            (None, Some((until, key))) => {
                 lane.asleep_until = Some(until);
+                self.sleepers.entry(key).or_default().places.insert(place);
                 self.asleep.push(Reverse((until, place)));
                 Pick::Nothing
             }
@@ -316,8 +339,14 @@ impl<T: Waits> Lanes<T> {
         self.retire(place);
     }
 
-    /// An attempt was admitted, and runs.
-    pub(super) fn admitted(&mut self, lane: LaneId) {
+    /// An attempt was admitted, and runs. Where there was room there may be more, so one lane that sleeps for want of it
+    /// tries again too.
+    pub(super) fn admitted(&mut self, lane: LaneId, job: &Job) {
+        for (key, _) in job.requirements() {
+            if !self.blocked.contains_key(key) {
+                self.wake_one(key);
+            }
+        }
         let window_max = self.bounds.attempts_max;
         self.attempted(lane, |lane| {
             lane.running += 1;
@@ -325,13 +354,30 @@ impl<T: Waits> Lanes<T> {
         });
     }
 
-    /// What ran has ended.
-    pub(super) fn ended(&mut self, LaneId(place): LaneId) {
+    /// What ran has ended, and has given back what it held: whatever is in the way may be gone, sooner than the hints
+    /// said. So one lane for each of its limits tries again.
+    pub(super) fn ended(&mut self, LaneId(place): LaneId, job: &Job) {
         if let Some(lane) = self.lanes.get_mut(place).and_then(Option::as_mut) {
             lane.running = lane.running.saturating_sub(1);
         }
+        for (key, _) in job.requirements() {
+            self.blocked.remove(key);
+            self.wake_one(key);
+        }
         self.make_ready(place);
         self.retire(place);
+    }
+
+    fn wake_one(&mut self, key: &LimitKey) {
+        let Some(sleepers) = self.sleepers.get_mut(key) else { return };
+        while let Some(place) = sleepers.pop() {
+            if let Some(lane) = self.lanes.get_mut(place).and_then(Option::as_mut)
+                && lane.asleep_until.take().is_some()
+            {
+                return self.make_ready(place);
+            }
+        }
+        self.sleepers.remove(key);
     }
 
     /// An attempt came to an end that is none of the lane's business.

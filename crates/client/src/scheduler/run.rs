@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::lanes::{LaneId, Next, Pick};
 use super::{Item, Shared, TaskError};
 use crate::ask::Denial;
+use crate::job::Job;
 use crate::limiter::{Attempt, Guard};
 
 /// However far away a hint is, a lane tries one of its tasks after so long: what is in the way may be gone sooner.
@@ -81,7 +82,8 @@ fn over<T, R>(shared: &Shared<T, R>, item: Item<T, R>) {
 struct Place<'a, T, R> {
     shared: &'a Shared<T, R>,
     lane: LaneId,
-    is_running: bool,
+    /// What it holds, once it runs.
+    running: Option<Job>,
     is_given_back: bool,
 }
 
@@ -92,9 +94,9 @@ impl<T, R> Drop for Place<'_, T, R> {
         }
         let mut state = self.shared.lock();
         state.running -= 1;
-        match self.is_running {
-            true => state.lanes.ended(self.lane),
-            false => state.lanes.settled(self.lane),
+        match &self.running {
+            Some(job) => state.lanes.ended(self.lane, job),
+            None => state.lanes.settled(self.lane),
         }
         drop(state);
         self.shared.changed.notify_one();
@@ -103,12 +105,12 @@ impl<T, R> Drop for Place<'_, T, R> {
 
 /// Has a task admitted, and does its work.
 async fn attempt<T: Send + 'static, R: Send + 'static>(shared: Arc<Shared<T, R>>, next: Next<Item<T, R>>) {
-    let mut place = Place { shared: &shared, lane: next.lane, is_running: false, is_given_back: false };
-    let item = &next.item.what;
-    let error = match shared.limiter.attempt(&item.job, item.deadline).await {
+    let mut place = Place { shared: &shared, lane: next.lane, running: None, is_given_back: false };
+    let (job, deadline) = (next.item.what.job.clone(), next.item.what.deadline);
+    let error = match shared.limiter.attempt(&job, deadline).await {
         Attempt::Admitted(guard) => {
-            shared.lock().lanes.admitted(next.lane);
-            place.is_running = true;
+            shared.lock().lanes.admitted(next.lane, &job);
+            place.running = Some(job);
             return work(&shared, next.item.what, guard).await;
         }
         Attempt::Denied(denial) => {

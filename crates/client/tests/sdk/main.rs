@@ -6,6 +6,7 @@
 mod acquire;
 mod batches;
 mod over_tls;
+mod schedule;
 mod served;
 #[path = "../support/mod.rs"]
 mod support;

@@ -54,8 +54,8 @@ impl Desk {
     /// Admits the next, which ends at once.
     fn admit(&mut self) -> Option<u32> {
         let next = self.next()?;
-        self.lanes.admitted(next.lane);
-        self.lanes.ended(next.lane);
+        self.lanes.admitted(next.lane, &next.item.what.job);
+        self.lanes.ended(next.lane, &next.item.what.job);
         Some(next.item.what.number)
     }
 
@@ -134,10 +134,44 @@ fn after_a_denial_one_is_tried_and_with_each_success_more() {
         let tried: Vec<Next<Ball>> = std::iter::from_fn(|| desk.next()).collect();
         assert_eq!(tried.len(), at_once);
         for next in tried {
-            desk.lanes.admitted(next.lane);
-            desk.lanes.ended(next.lane);
+            desk.lanes.admitted(next.lane, &next.item.what.job);
+            desk.lanes.ended(next.lane, &next.item.what.job);
         }
     }
+}
+
+#[test]
+fn what_ends_lets_one_of_those_that_wait_for_its_limits_try_at_once() {
+    let mut desk = Desk::new();
+    for (number, lane) in (0..).zip(["a", "b", "c"]) {
+        desk.push_needing(lane, Priority::Normal, number, &["shared"]);
+        desk.push_needing(lane, Priority::Normal, 10 + number, &["shared"]);
+    }
+    let first = desk.next().unwrap();
+    desk.lanes.admitted(first.lane, &first.item.what.job);
+    for _ in 0..3 {
+        let next = desk.next();
+        // The block of the first denial keeps the others from trying at all.
+        let Some(next) = next else { break };
+        desk.deny(next, &["shared"], 5_000);
+    }
+    assert!(desk.next().is_none());
+    let job = first.item.what.job.clone();
+    let mut order = Vec::new();
+    let mut lane = first.lane;
+    for _ in 0..5 {
+        desk.lanes.ended(lane, &job);
+        let next = desk.next().expect("one lane tries again");
+        order.push(next.item.what.number);
+        lane = next.lane;
+        desk.lanes.admitted(lane, &job);
+        while let Some(denied) = desk.next() {
+            desk.deny(denied, &["shared"], 5_000);
+        }
+        assert!(desk.next().is_none(), "the others wait");
+    }
+    order.sort_unstable();
+    assert_eq!(order, [1, 2, 10, 11, 12]);
 }
 
 #[test]
@@ -172,7 +206,7 @@ fn a_lane_has_so_many_at_work_at_most() {
     (0..10).for_each(|number| desk.push("a", Priority::Normal, number));
     let mut running = 0;
     while let Some(next) = desk.next() {
-        desk.lanes.admitted(next.lane);
+        desk.lanes.admitted(next.lane, &next.item.what.job);
         running += 1;
     }
     assert_eq!(running, 3);
