@@ -13,12 +13,13 @@ pub(crate) const MINUTES_MAX: u64 = 7 * 24 * 60;
 
 /// The tests that read `EARMARK_SOAK_SECONDS` and print their seeds and counts: their name, the file they are in, and
 /// how many of them are there. They run one after the other, so they share the time.
-const TESTS: [(&str, &str, u64); 5] = [
+const TESTS: [(&str, &str, u64); 6] = [
     ("model", "core/tests/model.rs", 2),
     ("determinism", "core/tests/determinism.rs", 4),
     ("fuzz", "core/tests/fuzz.rs", 5),
     ("sim", "node/tests/sim/main.rs", 2),
     ("differential", "tigerbeetle/tests/differential/main.rs", 1),
+    ("sdk", "cli/tests/sdk/main.rs", 2),
 ];
 
 /// So often a process is killed on each database, however long the rest takes.
@@ -41,7 +42,7 @@ fn command(minutes: u64) -> Command {
     let count: u64 = TESTS.iter().map(|(_, _, count)| count).sum();
     let files = TESTS.map(|(name, _, _)| format!("--test {name}")).join(" ");
     let args = format!(
-        "test --release --locked -p earmark-core -p earmark-node -p earmark-tigerbeetle {files} -- --nocapture \
+        "test --release --locked -p earmark-core -p earmark-node -p earmark-tigerbeetle -p earmark {files} -- --nocapture \
          --test-threads=1"
     );
     let mut command = run::command("cargo", &args);
@@ -73,10 +74,10 @@ mod tests {
     #[test]
     fn the_tests_share_the_minutes() {
         assert_eq!(
-            run::line(&command(14)),
+            run::line(&command(16)),
             "EARMARK_SOAK_SECONDS=\"60\" cargo test --release --locked -p earmark-core -p earmark-node \
-             -p earmark-tigerbeetle --test model --test determinism --test fuzz --test sim --test differential -- \
-             --nocapture --test-threads=1"
+             -p earmark-tigerbeetle -p earmark --test model --test determinism --test fuzz --test sim \
+             --test differential --test sdk -- --nocapture --test-threads=1"
         );
     }
 }

@@ -44,13 +44,17 @@ impl Client {
     /// A client of these servers. Connections are made when they are needed.
     ///
     /// # Errors
-    /// When there are no servers, or the options do not go together.
+    /// When there are no servers, or the options do not go together; over gRPC, outside of a tokio runtime.
     pub fn new(options: ClientOptions) -> Result<Client, OptionsError> {
         if options.servers.is_empty() {
             return Err(OptionsError::NoServers);
         }
         if options.protocol == Protocol::Http && !options.namespace.is_default() {
             return Err(OptionsError::NamespaceOverHttp { found: options.namespace });
+        }
+        // A channel of gRPC has a task of its own from the start.
+        if options.protocol == Protocol::Grpc && tokio::runtime::Handle::try_current().is_err() {
+            return Err(OptionsError::NoRuntime);
         }
         let connectors = connectors(&options)?;
         let key = options.key.as_ref();

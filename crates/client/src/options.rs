@@ -83,7 +83,7 @@ pub enum OptionsError {
         found: ServerAddress,
     },
     /// There is nowhere to work in the background.
-    #[error("a limiter needs a tokio runtime")]
+    #[error("this needs a tokio runtime, and there is none here")]
     NoRuntime,
     /// There is nothing to tell a trusted server by.
     #[error("roots: {why}")]

@@ -209,7 +209,10 @@ fn a_guard_may_be_dropped_outside_of_a_runtime() {
 }
 
 #[test]
-fn a_limiter_needs_a_runtime() {
+fn without_a_runtime_there_is_an_error_and_no_panic() {
+    let mut options = earmark_client::ClientOptions::of(&["http://127.0.0.1:1"]).unwrap();
+    options.protocol = Protocol::Grpc;
+    assert!(matches!(Client::new(options), Err(earmark_client::OptionsError::NoRuntime)));
     let client = Client::local(earmark_client::LocalOptions::default()).unwrap();
     assert!(Limiter::new(&client, LimiterOptions::default()).is_err());
 }

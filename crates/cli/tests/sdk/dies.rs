@@ -1,0 +1,116 @@
+//! Three nodes under load, whose leader dies.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use earmark_client::core::{Operation, Overdraft};
+use earmark_client::{
+    Client, ClientOptions, Deadline, Limiter, LimiterOptions, Protocol, Writer, WriterOptions,
+};
+use tempfile::TempDir;
+use tokio::sync::watch;
+
+use crate::callers::{Known, a_job, prepare};
+use crate::history;
+use crate::nodes::Nodes;
+use crate::random::Random;
+use crate::support::soon;
+use crate::writers::{issue, scope};
+
+const CALLERS: u64 = 8;
+/// So many more calls must be admitted after the leader has died.
+const CALLS_AFTER: u64 = 100;
+/// What every caller allows for one call. Longer than an election takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub fn run(protocol: Protocol) {
+    let mut nodes = Nodes::start();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let inside = runtime.enter();
+    let urls: Vec<String> = nodes.urls().iter().map(|address| format!("http://{address}")).collect();
+    let mut options = ClientOptions::of(&urls).unwrap();
+    options.protocol = protocol;
+    let client = Client::new(options).unwrap();
+    let known = Arc::new(Known::default());
+    let longest_ms = Arc::new(AtomicU64::new(0));
+    let (stop, stopped) = watch::channel(false);
+    let folder = TempDir::new().unwrap();
+    let (limiter, callers, writer) = runtime.block_on(async {
+        prepare(&client).await;
+        let limiter = Limiter::new(&client, LimiterOptions::default()).unwrap();
+        let callers: Vec<_> = (0..CALLERS)
+            .map(|seed| {
+                let (known, longest_ms) = (Arc::clone(&known), Arc::clone(&longest_ms));
+                tokio::spawn(call(limiter.clone(), known, longest_ms, Random::new(seed), stopped.clone()))
+            })
+            .collect();
+        let writer = tokio::spawn(write(client.clone(), folder.path().join("seq"), stopped));
+        (limiter, callers, writer)
+    });
+    let admitted = || known.admitted.load(Ordering::SeqCst);
+    wait_until("the load has begun", || admitted() > CALLS_AFTER);
+    let leader = nodes.leader();
+    nodes.kill(leader);
+    let survivor = (leader + 1) % urls.len();
+    let before = admitted();
+    wait_until("calls go on", || admitted() > before + CALLS_AFTER);
+    stop.send(true).unwrap();
+    let memos = runtime.block_on(async {
+        for caller in callers {
+            caller.await.unwrap();
+        }
+        known.check(&client, &[limiter]).await;
+        writer.await.unwrap()
+    });
+    history::check(&nodes.urls()[survivor], "ledger", &memos);
+    println!(
+        "{protocol:?}: {} calls and {} writes, the longest call took {} ms",
+        admitted(),
+        memos.len(),
+        longest_ms.load(Ordering::SeqCst)
+    );
+    drop(inside);
+    runtime.shutdown_background();
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE * 2, "not within {:?}: {what}", PATIENCE * 2);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Calls until told to stop. An error is a failure of the test.
+async fn call(
+    limiter: Limiter,
+    known: Arc<Known>,
+    longest_ms: Arc<AtomicU64>,
+    mut random: Random,
+    stopped: watch::Receiver<bool>,
+) {
+    let what = a_job();
+    while !*stopped.borrow() {
+        let start = Instant::now();
+        let guard = limiter.acquire(&what, Deadline::after(PATIENCE)).await.unwrap();
+        longest_ms.fetch_max(u64::try_from(start.elapsed().as_millis()).unwrap(), Ordering::SeqCst);
+        known.took();
+        known.finish(guard, &mut random).await;
+    }
+}
+
+async fn write(client: Client, path: std::path::PathBuf, stopped: watch::Receiver<bool>) -> Vec<String> {
+    let options = WriterOptions::new(path, scope(), "ledger".parse().unwrap());
+    let mut writer = Writer::open(&client, options, soon()).await.unwrap();
+    let open = Operation::OpenAccount { account: "ledger".parse().unwrap(), overdraft: Overdraft::Deny };
+    writer.write(vec![open], soon()).await.unwrap();
+    let mut memos = Vec::new();
+    while !*stopped.borrow() {
+        let memo = memos.len().to_string();
+        writer.write(issue("ledger", &memo), Deadline::after(PATIENCE)).await.unwrap();
+        memos.push(memo);
+    }
+    writer.close().await.unwrap();
+    memos
+}

@@ -1,0 +1,73 @@
+//! The Rust client against real server processes: through a proxy that loses things, killed in the middle of a write,
+//! and with a cluster whose leader dies.
+//!
+//! `EARMARK_SEED=7` replays one seed of the random tests; `EARMARK_SOAK_SECONDS=600` runs fresh ones for that long,
+//! each with 10,000 operations; `EARMARK_SDK_OPERATIONS` says how many otherwise.
+
+#![allow(unreachable_pub, dead_code, reason = "all of it is one binary, which shares code with others")]
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test that fails panics")]
+
+#[path = "../failover/ask.rs"]
+mod ask;
+mod callers;
+mod dies;
+mod faults;
+mod history;
+mod killed;
+#[path = "../failover/links.rs"]
+mod links;
+#[path = "../failover/nodes.rs"]
+mod nodes;
+#[path = "../cli/support.rs"]
+mod served;
+#[path = "../../../node/tests/support/soak.rs"]
+mod soak;
+#[path = "../../../client/tests/support/mod.rs"]
+mod support;
+mod writers;
+
+/// Where the seeds come from, and where this binary's other modules look for it.
+use support::random;
+
+use earmark_client::Protocol;
+use soak::{each_seed, number};
+
+/// Long enough for some faults of each kind.
+const OPERATIONS_SHORT: u64 = 300;
+const OPERATIONS_LONG: u64 = 10_000;
+
+fn operations() -> u64 {
+    let by_default = match number("EARMARK_SOAK_SECONDS") {
+        Some(_) => OPERATIONS_LONG,
+        None => OPERATIONS_SHORT,
+    };
+    number("EARMARK_SDK_OPERATIONS").unwrap_or(by_default)
+}
+
+#[test]
+fn nothing_is_reserved_twice_leaked_lost_or_repeated_over_http_that_loses_requests_and_answers() {
+    each_seed("faults over http", 2, |seed| faults::run(seed, operations(), Protocol::Http));
+}
+
+#[test]
+fn nothing_is_reserved_twice_leaked_lost_or_repeated_over_grpc_whose_connections_are_cut() {
+    each_seed("faults over grpc", 2, |seed| faults::run(seed, operations(), Protocol::Grpc));
+}
+
+#[test]
+fn a_writer_killed_between_any_two_steps_goes_on_where_it_was() {
+    match std::env::var(killed::CHILD) {
+        Ok(orders) => killed::child(&orders),
+        Err(_) => killed::parent(),
+    }
+}
+
+#[test]
+fn callers_see_delay_and_no_errors_when_the_leader_dies() {
+    dies::run(Protocol::Http);
+}
+
+#[test]
+fn callers_over_grpc_see_delay_and_no_errors_when_the_leader_dies() {
+    dies::run(Protocol::Grpc);
+}

@@ -1,0 +1,39 @@
+//! The examples do what they say.
+
+#![allow(unreachable_pub, reason = "the examples are programs of their own")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+
+#[path = "../examples/killed_writer.rs"]
+mod killed_writer;
+#[path = "../examples/out_of_credit.rs"]
+mod out_of_credit;
+#[path = "../examples/worker_pool.rs"]
+mod worker_pool;
+
+#[tokio::test]
+async fn the_worker_pool_is_never_refused_by_its_provider() {
+    let report = worker_pool::run().await.unwrap();
+    assert_eq!((report.done, report.refused), (200, 0));
+    assert!((1..=5).contains(&report.most_at_once), "{} at once", report.most_at_once);
+    // What was reserved beyond it is free again.
+    let used = |number: u64| format!("Question number {number}: what is the answer?").len() / 4 + 2;
+    assert_eq!(report.tokens, (0..200).map(|number| used(number) as u64).sum::<u64>());
+}
+
+#[tokio::test]
+async fn the_tenant_spends_what_it_has_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let report = out_of_credit::run(folder.path()).await.unwrap();
+    // A call needs 300 to go ahead and costs 250: 1000 are enough for 3, and 750 for 2 more.
+    assert_eq!((report.before, report.after), (3, 2));
+    assert_eq!((report.left, report.earned), (250, 1_250));
+}
+
+#[test]
+fn the_killed_writer_writes_every_number_once() {
+    let outcome = killed_writer::run(&["the_killed_writer_writes_every_number_once", "--exact"]).unwrap();
+    if let Some((kills, available)) = outcome {
+        assert_eq!(available, killed_writer::EXPECTED);
+        assert!(kills > 0);
+    }
+}
