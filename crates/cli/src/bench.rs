@@ -11,6 +11,7 @@ mod own_server;
 mod reply;
 mod report;
 mod request;
+mod through_client;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -50,6 +51,7 @@ Exit code 1 if there were errors.
 Examples:
   earmark bench
   earmark bench --in-process --seconds 5
+  earmark bench --client --connections 1000
   earmark bench --in-process --data /var/tmp --json | jq '.ops_per_s, .fsync_p50_us'
   earmark bench --in-process --ledger tigerbeetle://127.0.0.1:3000 --connections 128
   earmark bench --http http://127.0.0.1:7878 --connections 16 --batch 256 --json";
@@ -59,6 +61,8 @@ const SECONDS_MAX: i64 = 3_600;
 /// A lease that is not completed takes up to 256 bytes: these are 5 GB.
 const OPS_MAX_DEFAULT: u64 = 20_000_000;
 const IN_PROCESS_BATCH: u32 = 256;
+/// The most that a request of the client carries.
+const SHARED_BATCH: u32 = 256;
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchArgs {
@@ -74,6 +78,10 @@ pub(crate) struct BenchArgs {
     /// Measure limits on a cluster of TigerBeetle, tigerbeetle://IP:PORT,...?cluster=N
     #[arg(long, value_name = "URL", requires = "in_process", conflicts_with = "data")]
     ledger: Option<String>,
+    /// Measure through the Rust client, as many tasks as connections: each call is admitted and completed, and tasks
+    /// share requests unless --batch is 1
+    #[arg(long, conflicts_with = "in_process")]
+    client: bool,
     /// How many limits a call must pass
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=REQUIREMENTS_MAX as i64))]
@@ -82,7 +90,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 64)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=CONNECTIONS_MAX))]
     connections: u32,
-    /// How many reserves a request carries [default: 1, with --in-process 256]
+    /// How many reserves a request carries [default: 1, with --in-process or --client 256]
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=BATCH_MAX as i64))]
     batch: Option<u32>,
@@ -159,7 +167,13 @@ fn over_http(
         batch: setting.batch,
         complete: args.complete,
     };
-    let run = http::run(&load, &args.bounds());
+    let run = match args.client {
+        true => {
+            let (tasks, shares) = (setting.connections, setting.batch > 1);
+            through_client::run(&through_client::Load { url, parts, tasks, shares }, &args.bounds())
+        }
+        false => http::run(&load, &args.bounds()),
+    };
     let deleted =
         if is_shared { client::block_on(delete_limits(url, definitions, progress)) } else { Ok(()) };
     let (mut tally, measured, end) = run?;
@@ -199,6 +213,9 @@ impl BenchArgs {
     fn setting(&self) -> Setting {
         let (mode, batch) = match (&self.http, self.in_process, &self.data) {
             _ if self.ledger.is_some() => (Mode::InProcessLedger, IN_PROCESS_BATCH),
+            (Some(_), _, _) if self.client => (Mode::Client, SHARED_BATCH),
+            (None, _, None) if self.client => (Mode::ClientOwnServer, SHARED_BATCH),
+            (None, _, Some(_)) if self.client => (Mode::ClientOwnServerDurable, SHARED_BATCH),
             (Some(_), _, _) => (Mode::Http, 1),
             (None, true, None) => (Mode::InProcess, IN_PROCESS_BATCH),
             (None, true, Some(_)) => (Mode::InProcessDurable, IN_PROCESS_BATCH),
@@ -210,7 +227,7 @@ impl BenchArgs {
             limits: self.limits as usize,
             connections: self.connections as usize,
             batch: self.batch.unwrap_or(batch) as usize,
-            complete: self.complete,
+            complete: self.complete || self.client,
         }
     }
 

@@ -265,13 +265,15 @@ impl<T: Send + 'static, R: Send + 'static> Scheduler<T, R> {
             return Err(SubmitError::ShuttingDown { task: Box::new(task) });
         }
         let queued_max = options.queued_max;
+        // What is dropped may do anything, so it is dropped when the lock is free again.
+        let mut swept = Vec::new();
         if state.lanes.queued() >= queued_max {
             let found = cancelled.load(Ordering::Relaxed);
             if found < (queued_max / CANCELLED_PART).max(1) {
                 return Err(SubmitError::Full { task: Box::new(task), queued_max });
             }
             cancelled.fetch_sub(found, Ordering::Relaxed);
-            state.lanes.sweep(|item| !item.standing.is_cancelled());
+            swept = state.lanes.sweep(|item| !item.standing.is_cancelled());
             if state.lanes.queued() >= queued_max {
                 return Err(SubmitError::Full { task: Box::new(task), queued_max });
             }
@@ -282,6 +284,7 @@ impl<T: Send + 'static, R: Send + 'static> Scheduler<T, R> {
         let item = Item { job, payload, deadline, standing: Arc::clone(&standing), reply };
         state.lanes.push(Instant::now(), &lane.0, priority, item);
         drop(state);
+        drop(swept);
         self.0.changed.notify_one();
         Ok(Ticket { standing, answer, deadline, cancelled: Arc::clone(cancelled) })
     }

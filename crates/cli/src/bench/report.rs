@@ -17,6 +17,12 @@ pub(super) enum Mode {
     HttpOwnServer,
     /// Over HTTP, to a server in this process that keeps everything on disk.
     HttpOwnServerDurable,
+    /// By the Rust client, to a server somewhere.
+    Client,
+    /// By the Rust client, to a server in this process.
+    ClientOwnServer,
+    /// By the Rust client, to a server in this process that keeps everything on disk.
+    ClientOwnServerDurable,
     /// Without a network.
     InProcess,
     /// Without a network, to a node that keeps everything on disk.

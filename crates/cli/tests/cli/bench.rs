@@ -33,6 +33,17 @@ fn it_runs_in_process_and_over_http_to_a_server_of_its_own() {
 }
 
 #[test]
+fn it_runs_through_the_rust_client_with_shared_requests_and_without() {
+    let words = |more: &[&'static str]| [&["bench", "--client", "--seconds", "1", "--json"], more].concat();
+    for (more, batch) in [(&["--connections", "100"][..], 256), (&["--connections", "4", "--batch", "1"], 1)]
+    {
+        let json = check(&run(&words(more)).ends(0), "client-own-server");
+        assert_eq!((&json["batch"], &json["complete"]), (&batch.into(), &true.into()), "{json}");
+        assert!(json["completed"].as_u64().unwrap() > 0, "{json}");
+    }
+}
+
+#[test]
 fn it_measures_a_node_and_the_disk_under_it_and_leaves_nothing_there() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().to_str().unwrap();

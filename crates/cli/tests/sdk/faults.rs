@@ -92,9 +92,14 @@ async fn faulty(seed: u64, operations: u64, protocol: Protocol) {
     }
     known.check(&direct, &limiters).await;
     let admitted = known.admitted.load(Ordering::SeqCst);
-    println!("seed {seed}, {protocol:?}: {admitted} calls admitted, {written} written, {:?}", proxy.faults());
+    let went_wrong = match protocol {
+        Protocol::Http => format!("{:?}", proxy.faults()),
+        Protocol::Grpc => format!("{} connections were cut", proxy.through()),
+    };
+    println!("seed {seed}, {protocol:?}: {admitted} calls admitted, {written} written; {went_wrong}");
     assert!(admitted > calls && written > 0, "hardly anything happened");
-    if protocol == Protocol::Http {
-        assert!(proxy.faults().iter().all(|(_, count)| *count > 0), "{:?}", proxy.faults());
+    match protocol {
+        Protocol::Http => assert!(proxy.faults().iter().all(|(_, count)| *count > 0), "{went_wrong}"),
+        Protocol::Grpc => assert!(proxy.through() > 10, "{went_wrong}"),
     }
 }

@@ -1,0 +1,130 @@
+//! Load through the Rust client: tasks that have each call admitted, and complete it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use earmark_client::core::LimitKey;
+use earmark_client::{
+    Actuals, BatchOptions, Client, ClientOptions, Deadline, Job, Limiter, LimiterOptions, OptionsError,
+};
+use tokio::task::JoinSet;
+
+use super::job::{Call, Calls, Owner, Part};
+use super::measure::{Bounds, Counts, End, Shared, Tally, conduct};
+use crate::client::ServerUrl;
+use crate::failure::Failure;
+use crate::serve::runtime;
+
+/// What is to be asked for, and where.
+pub(super) struct Load<'a> {
+    pub(super) url: &'a ServerUrl,
+    pub(super) parts: &'a [Part],
+    pub(super) tasks: usize,
+    /// Whether tasks share requests.
+    pub(super) shares: bool,
+}
+
+/// Runs the load.
+pub(super) fn run(load: &Load<'_>, bounds: &Bounds) -> Result<(Tally, Duration, End), Failure> {
+    let runtime = runtime()?;
+    let shared = Arc::new(Shared::new());
+    let deadline = Deadline::at(bounds.deadline().into());
+    let keys = load.parts.iter().map(Keys::of).collect::<Result<Vec<Keys>, _>>();
+    let keys = Arc::new(keys.map_err(|error| Failure::Bench(error.to_string()))?);
+    let inside = runtime.enter();
+    let limiter = limiter(load).map_err(|error| Failure::Bench(error.to_string()))?;
+    let mut workers = JoinSet::new();
+    for _ in 0..load.tasks {
+        let worker = Worker {
+            limiter: limiter.clone(),
+            shared: Arc::clone(&shared),
+            keys: Arc::clone(&keys),
+            calls: Calls::new(),
+            tally: Tally::default(),
+        };
+        workers.spawn(worker.run(deadline));
+    }
+    drop(inside);
+    let (measured, end) = conduct(&shared, bounds);
+    let tally = runtime.block_on(async {
+        let mut tally = Tally::default();
+        while let Some(worker) = workers.join_next().await {
+            tally.merge(worker.map_err(|error| Failure::Bench(error.to_string()))?);
+        }
+        Ok::<Tally, Failure>(tally)
+    })?;
+    Ok((tally, measured, end))
+}
+
+fn limiter(load: &Load<'_>) -> Result<Limiter, OptionsError> {
+    let mut options = ClientOptions::of(&[load.url.to_string()])?;
+    // A task that shares nothing has a connection of its own.
+    options.connections_max = load.tasks;
+    let batching = load.shares.then(BatchOptions::default);
+    Limiter::new(&Client::new(options)?, LimiterOptions { batching, ..LimiterOptions::default() })
+}
+
+/// The keys of one requirement, for all its owners.
+struct Keys {
+    owner: Owner,
+    keys: Vec<LimitKey>,
+    amount: u64,
+    actual_amount: Option<u64>,
+}
+
+impl Keys {
+    fn of(part: &Part) -> Result<Keys, earmark_core::NameError> {
+        let (owner, amount, actual_amount) = (part.owner, part.amount, part.actual_amount());
+        Ok(Keys { owner, keys: part.keys()?, amount, actual_amount })
+    }
+
+    fn key(&self, call: &Call) -> LimitKey {
+        match self.owner {
+            Owner::Model => self.keys[call.model].clone(),
+            Owner::Tenant => self.keys[call.tenant].clone(),
+        }
+    }
+}
+
+/// One task.
+struct Worker {
+    limiter: Limiter,
+    shared: Arc<Shared>,
+    keys: Arc<Vec<Keys>>,
+    calls: Calls,
+    tally: Tally,
+}
+
+impl Worker {
+    async fn run(mut self, deadline: Deadline) -> Tally {
+        while self.shared.goes_on() {
+            let call = self.calls.next();
+            if let Err(what) = self.admit(&call, deadline).await {
+                self.tally.note_errors(&self.shared, 1, || what);
+                // A server that is gone would be asked as fast as this goes.
+                if deadline.has_passed() {
+                    break;
+                }
+            }
+        }
+        self.tally
+    }
+
+    async fn admit(&mut self, call: &Call, deadline: Deadline) -> Result<(), String> {
+        let needs = self.keys.iter().map(|keys| (keys.key(call), keys.amount));
+        let job = Job::new(needs).map_err(|error| error.to_string())?;
+        let start = Instant::now();
+        let guard = self.limiter.acquire(&job, deadline).await.map_err(|error| error.to_string())?;
+        self.tally.note(&self.shared, start.elapsed(), &Counts { allowed: 1, ..Counts::default() });
+        let used = self.keys.iter().filter_map(|keys| Some((keys.key(call), keys.actual_amount?)));
+        let actuals = used.fold(Actuals::unknown(), |all, (key, amount)| all.used(key, amount));
+        match guard.complete(actuals).await {
+            Ok(completed) if completed.reconciled => {
+                self.tally.note_completed(&self.shared, 1);
+                Ok(())
+            }
+            Ok(_) => Err("a lease could not be completed".into()),
+            Err(failure) => Err(failure.to_string()),
+        }
+    }
+}
