@@ -273,7 +273,7 @@ impl Writer {
     /// Writes a transaction under the next number.
     ///
     /// # Errors
-    /// [`WriterError::OutcomeUnknown`] if there was no answer in time, which leaves it unfinished. With any other error
+    /// If it is [`unfinished`](Writer::unfinished) after it, as with [`WriterError::OutcomeUnknown`], nobody knows. Else
     /// nothing happened, and never will.
     pub async fn write(
         &mut self,

@@ -20,6 +20,9 @@ use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::key::ApiKey;
 
+/// How the codec begins what it says of bytes that are no message, on either side.
+const UNREADABLE: &str = "body: found no message";
+
 /// A server over gRPC. The connection is made when it is needed, and again when it broke.
 pub(crate) struct Grpc {
     name: String,
@@ -81,12 +84,13 @@ impl Grpc {
             }
             source = error.source();
         }
+        // What has a source was made on this side, of an answer that broke or made no sense: the server may have done
+        // what it was asked. So may one whose answer could not be read.
+        let is_said = status.source().is_none() && !message.starts_with(UNREADABLE);
         match status.code() {
-            Code::InvalidArgument | Code::ResourceExhausted | Code::OutOfRange => {
-                Failure::Invalid { message }
-            }
-            Code::NotFound => Failure::NotFound { message },
-            Code::Unauthenticated | Code::PermissionDenied => Failure::Unauthorized { message },
+            Code::InvalidArgument | Code::ResourceExhausted if is_said => Failure::Invalid { message },
+            Code::NotFound if is_said => Failure::NotFound { message },
+            Code::Unauthenticated | Code::PermissionDenied if is_said => Failure::Unauthorized { message },
             Code::Unavailable | Code::Internal => Failure::Unavailable { server, message },
             code => Failure::NoAnswer { server, why: format!("{code}: {message}") },
         }

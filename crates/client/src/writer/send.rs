@@ -74,6 +74,10 @@ impl Writer {
     fn about_numbers(&mut self, sequence: u64, refusal: WriteRefusal) -> Result<WriterError, WriterError> {
         let server = refusal.last_committed_sequence.unwrap_or(0);
         match refusal.code {
+            // Whoever has counted on from this number is another writer.
+            WriteCode::SequenceReused if server > sequence => {
+                Err(self.stop(Danger::ServerAhead { server, file: sequence }))
+            }
             // Of what this writer sent under the number, only a fence has other content.
             WriteCode::SequenceReused if self.unfinished.is_some_and(|unfinished| unfinished.is_fenced) => {
                 self.committed = sequence;
@@ -106,13 +110,22 @@ impl Writer {
                 false => Fate::NeverHappened,
             },
             Heard::Committed(_) => return Err(self.stop(Danger::NumberTaken { sequence })),
-            Heard::Refused(refusal) => match refusal.code {
-                WriteCode::SequenceReused => Fate::Committed,
-                // The numbers are wrong, or the scope itself is: there is nothing in it that could be fenced.
-                _ => return self.about_numbers(sequence, refusal).and_then(Err),
-            },
-            Heard::Rejected(failure) => return Err(WriterError::NotSent(failure)),
-            Heard::Nothing(source) => return Err(WriterError::OutcomeUnknown { sequence, source }),
+            Heard::Refused(refusal)
+                if refusal.code == WriteCode::SequenceReused
+                    && refusal.last_committed_sequence.is_none_or(|last| last == sequence) =>
+            {
+                Fate::Committed
+            }
+            Heard::Refused(refusal) => {
+                // The numbers are wrong; or the fence was refused, and nothing is known for certain.
+                let message = refusal.to_string();
+                self.about_numbers(sequence, refusal)?;
+                let source = Failure::Invalid { message };
+                return Err(WriterError::OutcomeUnknown { sequence, source });
+            }
+            Heard::Rejected(source) | Heard::Nothing(source) => {
+                return Err(WriterError::OutcomeUnknown { sequence, source });
+            }
         };
         self.committed = sequence;
         self.unfinished = None;

@@ -9,6 +9,7 @@ use earmark_client::{
     WriteCode, Writer, WriterError, WriterOptions,
 };
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::served::{Served, client_of};
 use crate::support::proxy::{Fault, Proxy};
@@ -244,16 +245,33 @@ async fn a_second_writer_of_the_same_name_stops_the_first() {
     let mut first = desk.open().await;
     first.write(issue(1), soon()).await.unwrap();
     let mut second = desk.open_as("billing", &desk.path("other")).await.unwrap();
-    second.write(issue(1), soon()).await.unwrap();
     for _ in 0..2 {
         let error = first.write(issue(1), soon()).await.unwrap_err();
         let WriterError::Unsafe(Danger::NumberTaken { sequence: 3 }) = error else { panic!("{error:?}") };
     }
+    second.write(issue(1), soon()).await.unwrap();
     drop(first);
     let error = desk.open_as("billing", &desk.path("seq")).await.unwrap_err();
     let WriterError::Unsafe(Danger::ServerAhead { server: 4, file: 3 }) = error else { panic!("{error:?}") };
     assert!(error.to_string().contains("another writer"), "{error}");
     assert_eq!(desk.available("acme").await, 2);
+}
+
+/// A writer whose last outcome is unknown finds its number taken, and others behind it: whether the number is its own
+/// cannot be told.
+#[tokio::test]
+async fn a_number_that_others_have_counted_on_from_is_not_taken_for_ones_own() {
+    let desk = Desk::new().await;
+    let mut first = desk.open_impatient().await;
+    // The other has a copy of the file, as of a backup that was restored beside it.
+    std::fs::copy(desk.path("seq"), desk.path("copy")).unwrap();
+    desk.proxy.script(&[Some(Fault::LoseRequest)]);
+    first.write(issue(1), shortly()).await.unwrap_err();
+    let mut second = desk.open_as("billing", &desk.path("copy")).await.unwrap();
+    second.write(issue(5), soon()).await.unwrap();
+    second.write(issue(5), soon()).await.unwrap();
+    let error = first.settle(soon()).await.unwrap_err();
+    let WriterError::Unsafe(Danger::ServerAhead { server: 3, file: 2 }) = error else { panic!("{error:?}") };
 }
 
 #[tokio::test]
@@ -305,4 +323,40 @@ async fn a_write_that_is_cancelled_half_way_is_unfinished_or_never_began() {
     }
     assert!(interrupted > 10, "{interrupted} were interrupted");
     assert_eq!(desk.available("acme").await, expected);
+}
+
+/// A server that answers what it is told to, one request after the other; nothing means that it hangs up.
+async fn scripted(answers: Vec<Option<(u16, &'static str)>>) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut bytes = vec![0; 65_536];
+            let _ = stream.read(&mut bytes).await.unwrap();
+            if let Some((status, body)) = answer {
+                let length = body.len();
+                let head =
+                    format!("HTTP/1.1 {status} X\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+                stream.write_all((head + body).as_bytes()).await.unwrap();
+            }
+        }
+    });
+    url
+}
+
+/// The key is taken away while an outcome is unknown: neither a copy nor a fence gets through any more, so nobody can
+/// say that the write did not happen.
+#[tokio::test]
+async fn an_unknown_outcome_that_cannot_be_fenced_stays_unknown() {
+    let success = r#"{"success":{"tx_id":"t","sequence":1,"log_index":1,"committed_at_unix_ms":1,"actor":"a","results":[]}}"#;
+    let refused = (401, r#"{"error":"unauthorized","message":"no such key"}"#);
+    let state = (200, r#"{"last_committed_sequence":0}"#);
+    let answers = vec![Some(state), Some((200, success)), None, Some(refused), Some(refused)];
+    let client = client_of(&[scripted(answers).await], Protocol::Http);
+    let folder = TempDir::new().unwrap();
+    let mut writer = Writer::open(&client, options_of(&folder.path().join("seq")), soon()).await.unwrap();
+    let error = writer.write(issue(1), soon()).await.unwrap_err();
+    let WriterError::OutcomeUnknown { sequence: 2, .. } = error else { panic!("{error:?}") };
+    assert_eq!(writer.unfinished().map(|unfinished| unfinished.sequence), Some(2));
 }
