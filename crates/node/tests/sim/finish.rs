@@ -15,17 +15,18 @@ use crate::oracle::{RATE, SLOTS};
 
 /// A connection that lost something is given up after 10 s, and the log takes a moment more.
 const HEALED: Duration = Duration::from_secs(60);
-/// Nodes that agree for so long have nothing left to do: what falls due does so within the longest hold.
-const QUIET: Duration = Duration::from_secs(8);
-/// Once nothing is due any more, they agree at once.
-const SHORT_QUIET: Duration = Duration::from_secs(1);
+/// Nodes that agreed for so long have nothing left of their troubles: holds fall due within the longest.
+const AGREED: Duration = Duration::from_secs(8);
+/// Ticks go on in a long run, for what is remembered of its beginning ends at last. Snapshots of the same place are
+/// found between two of them.
+const SNAPSHOT_TRIES: usize = 20;
 /// So many of the latest leases are looked at.
 const LEASES: usize = 200;
 /// So many of the latest writes are sent again to every node.
 const WRITES: u64 = 10;
 
 pub async fn compare(caller: &mut Caller) {
-    settle_down(caller, QUIET).await;
+    settle_down(caller).await;
     let nodes = caller.hall.machines.len();
     for node in 0..nodes {
         for writer in 0..WRITERS {
@@ -60,17 +61,17 @@ fn place(machine: &Machine) -> Option<(u64, u64, u64)> {
     Some((status.leader?, status.last_log_index?, status.applied_index?))
 }
 
-/// Waits until all nodes have applied the same and nothing happens any more.
-async fn settle_down(caller: &mut Caller, long: Duration) {
+/// Waits until all nodes have applied the same, again and again.
+async fn settle_down(caller: &mut Caller) {
     let machines = caller.hall.machines.clone();
     let step = Duration::from_millis(50);
-    let (mut waited, mut quiet, mut last) = (Duration::ZERO, Duration::ZERO, None);
-    while quiet < long {
+    let (mut waited, mut agreed) = (Duration::ZERO, Duration::ZERO);
+    while agreed < AGREED {
         let first = place(&machines[0]);
         let agree = first.is_some_and(|(_, end, applied)| end == applied);
-        let agree = agree && machines.iter().all(|machine| place(machine) == first);
-        quiet = if agree && first == last { quiet + step } else { Duration::ZERO };
-        last = first;
+        if agree && machines.iter().all(|machine| place(machine) == first) {
+            agreed += step;
+        }
         sleep(step).await;
         waited += step;
         if waited > HEALED {
@@ -156,9 +157,10 @@ fn check_history(caller: &Caller, writer: usize, history: &[EntryView]) {
     }
 }
 
-/// The same log gives the same snapshot, to the byte.
-async fn compare_snapshots(caller: &mut Caller) {
-    settle_down(caller, SHORT_QUIET).await;
+/// Where a snapshot was made, and its file.
+type Snapshot = (Option<u64>, Option<Vec<u8>>);
+
+async fn snapshots(caller: &mut Caller) -> Vec<Snapshot> {
     let mut snapshots = Vec::new();
     for node in 0..caller.hall.machines.len() {
         let made = caller.insist(node, async |node: Arc<Node>| node.snapshot().await).await;
@@ -167,6 +169,20 @@ async fn compare_snapshots(caller: &mut Caller) {
         let path = disk.paths().into_iter().find(|path| index(path) == made);
         snapshots.push((made, path.map(|path| disk.bytes(&path))));
     }
+    snapshots
+}
+
+/// The same log gives the same snapshot, to the byte.
+async fn compare_snapshots(caller: &mut Caller) {
+    let mut snapshots_of_all = snapshots(caller).await;
+    for _ in 0..SNAPSHOT_TRIES {
+        if snapshots_of_all.iter().all(|(made, _)| *made == snapshots_of_all[0].0) {
+            break;
+        }
+        sleep(Duration::from_millis(100)).await;
+        snapshots_of_all = snapshots(caller).await;
+    }
+    let snapshots = snapshots_of_all;
     let mut oracle = caller.hall.oracle.borrow_mut();
     for (node, (made, bytes)) in snapshots.iter().enumerate() {
         oracle.must(bytes.is_some(), || format!("n{} has no snapshot of {made:?}", node + 1));
