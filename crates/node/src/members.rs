@@ -47,23 +47,37 @@ impl Members {
     /// Makes a node a member: first as a learner, and once it has caught up as a voter. Whoever is one already stays
     /// one. An id that another data folder had is refused.
     pub(crate) async fn add(&self, id: u64, member: Member) -> Result<(), MembersError> {
-        if member.address.is_empty() || member.address.len() > ADDRESS_BYTES_MAX {
-            let message = format!("its address is to have 1 to {ADDRESS_BYTES_MAX} bytes");
-            return Err(MembersError::Refused(message));
-        }
+        check_address(&member)?;
         let Some(leader) = self.proposer.leader() else {
             return Err(MembersError::Unavailable("no node leads now".into()));
         };
         if leader.id != self.proposer.id {
             let bytes = |number: u128| Bytes::copy_from_slice(&number.to_le_bytes());
             let (cluster, incarnation) = (bytes(self.cluster), bytes(member.incarnation));
-            let request = JoinRequest { cluster, node: id, address: member.address, incarnation };
+            let request =
+                JoinRequest { cluster, node: id, address: member.address, incarnation, is_met: true };
             return self.proposer.peers.join(&leader.address, request).await;
         }
         let deadline = Instant::now() + self.proposer.deadline;
         let late = |_| MembersError::Unavailable(format!("node {id} is catching up"));
         let _one_at_a_time = timeout_at(deadline, self.changing.lock()).await.map_err(late)?;
         timeout_at(deadline, self.add_here(id, member)).await.map_err(late)?
+    }
+
+    /// Makes sure that a node that is to be a member, or to be found somewhere else, answers there: an id and an address
+    /// that nobody is behind would stay among the members, and the id be used up.
+    pub(crate) async fn meet(&self, id: u64, member: &Member) -> Result<(), MembersError> {
+        check_address(member)?;
+        let metrics = self.proposer.raft.metrics().borrow().clone();
+        if metrics.membership_config.membership().get_node(&id) == Some(member) {
+            return Ok(());
+        }
+        let hello = self.proposer.peers.hello(&member.address, None).await.map_err(unavailable)?;
+        let is_it = hello.node == id
+            && hello.cluster == self.cluster.to_le_bytes().as_slice()
+            && hello.incarnation == member.incarnation.to_le_bytes().as_slice();
+        let message = || format!("at {} is another node than node {id}", member.address);
+        is_it.then_some(()).ok_or_else(|| MembersError::Unavailable(message()))
     }
 
     async fn add_here(&self, id: u64, member: Member) -> Result<(), MembersError> {
@@ -189,7 +203,9 @@ impl Members {
         let metrics = self.proposer.raft.metrics().borrow().clone();
         let known = metrics.membership_config.membership().get_node(&id).cloned();
         let Some(member) = known.filter(|known| known.address != address) else { return Ok(()) };
-        self.relocate(id, Member { address: address.to_owned(), ..member }).await
+        let moved = self.relocate(id, Member { address: address.to_owned(), ..member });
+        let late = |_| MembersError::Unavailable("no majority of the nodes answered in time".into());
+        timeout(self.proposer.deadline, moved).await.map_err(late)?
     }
 
     async fn relocate(&self, id: u64, member: Member) -> Result<(), MembersError> {
@@ -198,6 +214,13 @@ impl Members {
         self.proposer.raft.change_membership(change, true).await.map_err(unavailable)?;
         Ok(())
     }
+}
+
+fn check_address(member: &Member) -> Result<(), MembersError> {
+    if (1..=ADDRESS_BYTES_MAX).contains(&member.address.len()) {
+        return Ok(());
+    }
+    Err(MembersError::Refused(format!("its address is to have 1 to {ADDRESS_BYTES_MAX} bytes")))
 }
 
 fn unavailable(error: impl std::fmt::Display) -> MembersError {

@@ -388,6 +388,7 @@ impl Node {
             node: id,
             address: member.address.clone(),
             incarnation: bytes(member.incarnation),
+            is_met: false,
         };
         self.spawn(async move {
             loop {

@@ -351,14 +351,21 @@ impl PeerService for Service {
     }
 
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<MembersReply>, Status> {
-        let JoinRequest { cluster, node, address, incarnation } = request.into_inner();
+        let JoinRequest { cluster, node, address, incarnation, is_met } = request.into_inner();
         let incarnation = incarnation.first_chunk::<16>().copied().map(u128::from_le_bytes);
         let joined = match incarnation {
             _ if cluster != self.cluster.to_le_bytes().as_slice() => {
                 Err(MembersError::Refused("this node belongs to another cluster".into()))
             }
             None => Err(MembersError::Refused("it does not say which data folder it runs on".into())),
-            Some(incarnation) => self.members.add(node, Member { address, incarnation }).await,
+            Some(incarnation) => {
+                let member = Member { address, incarnation };
+                let met = if is_met { Ok(()) } else { self.members.meet(node, &member).await };
+                match met {
+                    Ok(()) => self.members.add(node, member).await,
+                    Err(error) => Err(error),
+                }
+            }
         };
         Ok(Response::new(members_reply(joined)))
     }

@@ -96,6 +96,23 @@ async fn a_term_that_nothing_can_come_after_is_refused() {
     victim.leads_on().await;
 }
 
+/// Whoever asked for it was made a learner, with any id and any address. It never caught up, stayed a member until
+/// somebody removed it, and its id was used up.
+#[tokio::test]
+async fn nobody_is_made_a_member_who_does_not_answer_where_it_says_it_is() {
+    let mut victim = Victim::on(&SimDisk::new()).await;
+    let own = victim.node.peer_address().unwrap().to_owned();
+    for address in ["127.0.0.1:1".to_owned(), own] {
+        let Route { cluster, incarnation, .. } = victim.route.clone();
+        let join =
+            victim.client.join(JoinRequest { cluster, node: 7, address, incarnation, is_met: false }).await;
+        let joined = join.unwrap().into_inner().result;
+        assert!(matches!(joined, Some(members_reply::Result::Unavailable(_))), "{joined:?}");
+    }
+    assert_eq!(victim.node.status().members.len(), 1);
+    victim.leads_on().await;
+}
+
 /// A member with an address of a megabyte made the header of the next snapshot longer than any is read, after the log
 /// behind it was let go of: no node could start any more.
 #[tokio::test]
@@ -104,7 +121,8 @@ async fn an_address_that_is_too_long_is_refused_and_snapshots_can_be_read() {
     let mut victim = Victim::on(&disk).await;
     for address in [String::new(), "x".repeat(1 << 20)] {
         let Route { cluster, incarnation, .. } = victim.route.clone();
-        let join = victim.client.join(JoinRequest { cluster, node: 7, address, incarnation }).await;
+        let join =
+            victim.client.join(JoinRequest { cluster, node: 7, address, incarnation, is_met: false }).await;
         let joined = join.unwrap().into_inner().result;
         assert!(matches!(joined, Some(members_reply::Result::Refused(_))), "{joined:?}");
     }
