@@ -9,7 +9,8 @@ use std::time::Duration;
 use tokio::sync::{Notify, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
 use crate::id::{GateId, PostingId, ReservationId};
-use crate::model::AccountKey;
+use crate::model::{AccountKey, LeaseKey};
+use crate::task::Part;
 
 /// So many calls work on what one account pays at a time; the others queue, first come first served.
 const PAYERS_MAX: usize = 16;
@@ -157,6 +158,43 @@ impl Gates {
         if gates.get(&gate).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             gates.remove(&gate);
         }
+    }
+}
+
+/// So many leases that this process has held for are remembered.
+const HOLDS_MAX: usize = 65_536;
+
+/// What this process has held for leases lately. Whoever settles one of them need not look first: if something has
+/// happened to it since, the saga finds out.
+#[derive(Default)]
+pub(crate) struct RecentHolds {
+    state: Mutex<RecentState>,
+}
+
+#[derive(Default)]
+struct RecentState {
+    holds: HashMap<LeaseKey, Vec<Part>>,
+    /// Oldest first, those that were taken included.
+    order: VecDeque<LeaseKey>,
+}
+
+impl RecentHolds {
+    pub(crate) fn remember(&self, lease: LeaseKey, parts: Vec<Part>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let RecentState { holds, order } = &mut *state;
+        if holds.insert(lease.clone(), parts).is_none() {
+            order.push_back(lease);
+        }
+        while order.len() > HOLDS_MAX {
+            if let Some(oldest) = order.pop_front() {
+                holds.remove(&oldest);
+            }
+        }
+    }
+
+    /// What was held for a lease, once.
+    pub(crate) fn take(&self, lease: &LeaseKey) -> Option<Vec<Part>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).holds.remove(lease)
     }
 }
 

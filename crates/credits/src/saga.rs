@@ -21,7 +21,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::gather::is_balanced;
 use crate::id::{GateId, OwnerId, ReservationId};
-use crate::lanes::{Gates, Lane, Lanes, Running, Taken};
+use crate::lanes::{Gates, Lane, Lanes, RecentHolds, Running, Taken};
 use crate::ledger::ClientRoom;
 use crate::model::{ClaimKind, LeaseKey, Phase, Plan, Record, StoredRecord, Ticket, Turn};
 use crate::store::{Change, Filter, FindRecord, Store, StoreError};
@@ -148,14 +148,24 @@ pub(crate) struct Engine {
     pub(crate) lanes: Lanes,
     gates: Gates,
     pub(crate) running: Running,
+    pub(crate) recent_holds: RecentHolds,
     pub(crate) client_room: ClientRoom,
 }
 
 impl Engine {
     pub(crate) fn new(store: Arc<dyn Store>, time: SharedTime, options: Options) -> Engine {
         let owner = OwnerId(ulid::Ulid::generate().0);
-        let (lanes, gates, running) = (Lanes::default(), Gates::default(), Running::default());
-        Engine { store, owner, time, options, lanes, gates, running, client_room: ClientRoom::default() }
+        Engine {
+            store,
+            owner,
+            time,
+            options,
+            lanes: Lanes::default(),
+            gates: Gates::default(),
+            running: Running::default(),
+            recent_holds: RecentHolds::default(),
+            client_room: ClientRoom::default(),
+        }
     }
 
     pub(crate) fn new_rid(&self) -> ReservationId {

@@ -3,11 +3,12 @@
 use earmark_admission::{HoldAnswer, HoldRequest};
 use earmark_core::{AssetName, CreditShortage, LimitKey, Overage, Overdraft, Standing};
 
-use super::{LeaseStory, Seen, lease_gate, lease_key, seen};
+use super::{LeaseStory, Part, Seen, lease_gate, lease_key, seen};
 use crate::gather::{Gathered, Move, Namer};
 use crate::id::GateId;
 use crate::model::{
-    AccountChange, AccountKey, Entry, EntryBody, HoldTerms, LeaseKey, Need, Plan, PostingHold, VaultKey,
+    AccountChange, AccountKey, Entry, EntryBody, HoldTerms, LeaseKey, Need, Plan, Posting, PostingHold,
+    PostingState, VaultKey,
 };
 use crate::saga::{Draft, Engine, Proposal, Task, Trouble};
 use crate::store::{Survey, Surveyed};
@@ -235,12 +236,26 @@ impl Task for HoldTask {
         Ok(Proposal::Commit(Box::new(Draft { gate, rid, lease, plan, taken: gathering.taken, permits })))
     }
 
-    async fn done(&self, _: &Engine, _: GateId, plan: &Plan) -> Result<HoldAnswer, Trouble> {
-        Ok(match plan.entries.first().map(|entry| &entry.body) {
-            Some(EntryBody::Refused { limit, why, .. }) => {
-                HoldAnswer::Refused { key: limit.clone(), why: *why }
-            }
-            Some(_) | None => HoldAnswer::Held,
-        })
+    async fn done(&self, engine: &Engine, _: GateId, plan: &Plan) -> Result<HoldAnswer, Trouble> {
+        if let Some(EntryBody::Refused { limit, why, .. }) = plan.entries.first().map(|entry| &entry.body) {
+            return Ok(HoldAnswer::Refused { key: limit.clone(), why: *why });
+        }
+        engine.recent_holds.remember(self.lease.clone(), parts_of(plan));
+        Ok(HoldAnswer::Held)
     }
+}
+
+/// What a plan holds, as it is once the plan was carried out.
+fn parts_of(plan: &Plan) -> Vec<Part> {
+    let part = |entry: &Entry| {
+        let EntryBody::Hold(terms) = &entry.body else { return None };
+        let is_meant = |posting: &&Posting| {
+            let limit = posting.hold.as_ref().map(|hold| &hold.limit);
+            limit == Some(&terms.limit) && posting.account.home == entry.home
+        };
+        let posting = plan.outputs.iter().find(is_meant)?.clone();
+        let posting = Some((posting, PostingState::Active));
+        Some(Part { home: entry.home.clone(), terms: terms.clone(), posting, is_released: false })
+    };
+    plan.entries.iter().filter_map(part).collect()
 }

@@ -297,6 +297,11 @@ impl Task for SettleTask {
 
     async fn propose(&self, engine: &Engine, attempt: u32) -> Result<Proposal<SettleAnswer>, Trouble> {
         let ignored = || self.ignored([].into_iter());
+        let now = engine.time.now();
+        let recent = engine.recent_holds.take(&self.lease);
+        if let Some(parts) = recent.filter(|parts| parts.iter().all(|part| !part.is_over(now))) {
+            return self.settle(engine, &parts, attempt).await;
+        }
         let parts = match engine.story(&self.lease).await? {
             LeaseStory::Unknown => return Ok(self.mark(engine)),
             LeaseStory::Marked | LeaseStory::Refused { .. } => {

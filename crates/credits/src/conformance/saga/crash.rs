@@ -33,7 +33,7 @@ async fn course(store: &Arc<dyn Store>, deed: Deed) -> Course {
     let calls = faulty.calls();
     let after = scenario.view(&town, &bank).await;
     let between = match deed {
-        Deed::SettlesLate => Some(swept(store).await),
+        Deed::SettlesLate | Deed::HoldsAndSettles => Some(half(store, deed).await),
         _ => None,
     };
     assert_ne!(before, after, "{deed:?} is seen");
@@ -44,12 +44,12 @@ async fn course(store: &Arc<dyn Store>, deed: Deed) -> Course {
     Course { before, between, after, calls }
 }
 
-/// A hold whose time was over, and that went back.
-async fn swept(store: &Arc<dyn Store>) -> View {
-    let (town, scenario) = (Town::new(store), Scenario::new(Deed::SettlesLate));
+/// What the first of two sagas leaves.
+async fn half(store: &Arc<dyn Store>, deed: Deed) -> View {
+    let (town, scenario) = (Town::new(store), Scenario::new(deed));
     let bank = town.bank().await;
     scenario.prepare(&town, &bank).await;
-    bank.tend().await;
+    scenario.half(&bank).await.expect("a store that answers");
     scenario.view(&town, &bank).await
 }
 

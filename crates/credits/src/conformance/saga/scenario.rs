@@ -35,9 +35,10 @@ pub(super) enum Deed {
     GivesBack,
     MarksAnUnknownLease,
     Sweeps,
+    HoldsAndSettles,
 }
 
-pub(super) const DEEDS: [Deed; 20] = [
+pub(super) const DEEDS: [Deed; 21] = [
     Deed::OpensAndIssues,
     Deed::Fences,
     Deed::Transfers,
@@ -58,6 +59,7 @@ pub(super) const DEEDS: [Deed; 20] = [
     Deed::GivesBack,
     Deed::MarksAnUnknownLease,
     Deed::Sweeps,
+    Deed::HoldsAndSettles,
 ];
 
 /// What somebody was told.
@@ -111,6 +113,7 @@ impl Scenario {
             | Deed::Closes
             | Deed::Holds
             | Deed::IsRefused
+            | Deed::HoldsAndSettles
             | Deed::MarksAnUnknownLease => {}
             Deed::Unfreezes => drop(bank.does(vec![freeze("acme")]).await),
             Deed::CoversADebt => {
@@ -162,10 +165,24 @@ impl Scenario {
             Deed::SettlesLate => settle(&[], false).await,
             Deed::GivesBack => settle(&[], true).await,
             Deed::MarksAnUnknownLease => settle(&[("acme", 1)], false).await,
+            // The process that settles is the one that has held, and remembers.
+            Deed::HoldsAndSettles => {
+                self.half(bank).await?;
+                settle(&[("acme", 150)], false).await
+            }
             Deed::Sweeps => match bank.credits.tend().await {
                 Ok(()) => Ok(Told::Swept),
                 Err(error) => Err(BackendError::Failed(error)),
             },
+        }
+    }
+
+    /// Does the first half of a deed that is two sagas.
+    pub(super) async fn half(&self, bank: &Bank) -> Result<(), BackendError> {
+        match self.deed {
+            Deed::SettlesLate => bank.credits.tend().await.map_err(BackendError::Failed),
+            Deed::HoldsAndSettles => bank.try_hold(self.lease, &[SHORT]).await.map(drop),
+            _ => Ok(()),
         }
     }
 
