@@ -5,6 +5,8 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -12,18 +14,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use earmark_admission::{
-    AccountPath, Amount, Credits, EntryKind, HoldAnswer, HoldPart, HoldRequest, HoldState, SettleRequest,
-    SystemClock, WriteAnswer, WriteRequest,
-};
-use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
-    Operation, Overage, Overdraft, VaultName,
-};
+use earmark_admission::{AccountPath, Credits, EntryKind, HoldAnswer, HoldState, SystemClock, WriteAnswer};
+use earmark_core::{ClientId, LeaseId, Operation};
 use earmark_credits::conformance::server::Server;
 use earmark_credits::{
     Options, PostgresOptions, PostgresStore, SagaCredits, SqliteOptions, SqliteStore, Store,
 };
+use support::{DEPOSIT, account, fill, hold, namespace, settle, usd, vault, write};
 
 /// Where the worker keeps its rows: `sqlite:<path>` or the URL of a database.
 const STORE: &str = "EARMARK_KILL_STORE";
@@ -31,7 +28,6 @@ const STORE: &str = "EARMARK_KILL_STORE";
 const NUMBER: &str = "EARMARK_KILL_NUMBER";
 const ACCOUNTS: usize = 8;
 const CALLERS: usize = 16;
-const DEPOSIT: u128 = 1_000_000;
 
 /// Owners fall silent soon, so that the test does not wait for long.
 fn options() -> Options {
@@ -50,61 +46,6 @@ async fn open(store: &str) -> Arc<dyn Store> {
 async fn start(store: &str) -> SagaCredits {
     let started = SagaCredits::start(open(store).await, Arc::new(SystemClock::new()), options()).await;
     started.expect("a store that answers")
-}
-
-fn namespace() -> NamespaceName {
-    NamespaceName::new("default").expect("a valid name")
-}
-
-fn vault() -> VaultName {
-    VaultName::new("main").expect("a valid vault")
-}
-
-fn account(number: usize) -> AccountName {
-    AccountName::new(&format!("tenant-{number}")).expect("a valid account")
-}
-
-fn usd() -> AssetName {
-    AssetName::new("usd").expect("a valid asset")
-}
-
-fn write(client: &str, sequence: u64, operations: Vec<Operation>) -> WriteRequest {
-    WriteRequest {
-        namespace: namespace(),
-        vault: Some(vault()),
-        client: ClientId::new(client).expect("a valid client"),
-        sequence,
-        operations,
-        actor: Actor::new("system:kill").expect("a valid actor"),
-    }
-}
-
-fn hold(lease: LeaseId, payer: usize) -> HoldRequest {
-    let terms = CreditTerms {
-        timeout_seconds: 3_600,
-        vault: vault(),
-        account: account(payer),
-        asset: usd(),
-        revenue: AccountName::new(AccountName::REVENUE).expect("a valid account"),
-    };
-    let limit = Definition {
-        key: LimitKey::new("usd").expect("a valid key"),
-        kind: Kind::Credit(terms),
-        capacity: 0,
-        unit: String::new(),
-        description: String::new(),
-        overage: Overage::Debt,
-    };
-    HoldRequest {
-        namespace: namespace(),
-        lease,
-        holds: vec![HoldPart { limit: Arc::new(limit), amount: 10 }],
-    }
-}
-
-fn settle(lease: LeaseId) -> SettleRequest {
-    let actuals = vec![Amount { key: LimitKey::new("usd").expect("a valid key"), amount: 7 }];
-    SettleRequest { namespace: namespace(), lease, actuals, is_release: false }
 }
 
 /// Says that something was acknowledged. A line that is cut off was not.
@@ -219,14 +160,7 @@ fn kill(store: &str, at_once: usize) -> Acknowledged {
 
 async fn furnish(store: &str) {
     let credits = start(store).await;
-    let open = |number| Operation::OpenAccount { account: account(number), overdraft: Overdraft::Deny };
-    let issue = |number| {
-        let (account, asset, memo) = (account(number), usd(), String::new());
-        Operation::Issue { account, asset, amount: DEPOSIT, memo }
-    };
-    let operations = (0..ACCOUNTS).map(open).chain((0..ACCOUNTS).map(issue)).collect();
-    let answer = credits.write(write("operator", 1, operations)).await;
-    assert!(matches!(answer, Ok(WriteAnswer::Committed(_))), "{answer:?}");
+    fill(&credits, ACCOUNTS).await;
     credits.shut_down().await;
 }
 

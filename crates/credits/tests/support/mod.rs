@@ -1,0 +1,80 @@
+//! Short words for tests that ask for credit as a server does.
+
+use std::sync::Arc;
+
+use earmark_admission::{Amount, Credits, HoldPart, HoldRequest, SettleRequest, WriteAnswer, WriteRequest};
+use earmark_core::{
+    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
+    Operation, Overage, Overdraft, VaultName,
+};
+use earmark_credits::SagaCredits;
+
+/// What each account begins with.
+pub(crate) const DEPOSIT: u128 = 1_000_000;
+
+pub(crate) fn namespace() -> NamespaceName {
+    NamespaceName::new("default").expect("a valid name")
+}
+
+pub(crate) fn vault() -> VaultName {
+    VaultName::new("main").expect("a valid vault")
+}
+
+pub(crate) fn account(number: usize) -> AccountName {
+    AccountName::new(&format!("tenant-{number}")).expect("a valid account")
+}
+
+pub(crate) fn usd() -> AssetName {
+    AssetName::new("usd").expect("a valid asset")
+}
+
+pub(crate) fn write(client: &str, sequence: u64, operations: Vec<Operation>) -> WriteRequest {
+    WriteRequest {
+        namespace: namespace(),
+        vault: Some(vault()),
+        client: ClientId::new(client).expect("a valid client"),
+        sequence,
+        operations,
+        actor: Actor::new("system:kill").expect("a valid actor"),
+    }
+}
+
+pub(crate) fn hold(lease: LeaseId, payer: usize) -> HoldRequest {
+    let terms = CreditTerms {
+        timeout_seconds: 3_600,
+        vault: vault(),
+        account: account(payer),
+        asset: usd(),
+        revenue: AccountName::new(AccountName::REVENUE).expect("a valid account"),
+    };
+    let limit = Definition {
+        key: LimitKey::new("usd").expect("a valid key"),
+        kind: Kind::Credit(terms),
+        capacity: 0,
+        unit: String::new(),
+        description: String::new(),
+        overage: Overage::Debt,
+    };
+    HoldRequest {
+        namespace: namespace(),
+        lease,
+        holds: vec![HoldPart { limit: Arc::new(limit), amount: 10 }],
+    }
+}
+
+pub(crate) fn settle(lease: LeaseId) -> SettleRequest {
+    let actuals = vec![Amount { key: LimitKey::new("usd").expect("a valid key"), amount: 7 }];
+    SettleRequest { namespace: namespace(), lease, actuals, is_release: false }
+}
+
+/// Opens so many accounts, each with a deposit.
+pub(crate) async fn fill(credits: &SagaCredits, accounts: usize) {
+    let open = |number| Operation::OpenAccount { account: account(number), overdraft: Overdraft::Deny };
+    let issue = |number| {
+        let (account, asset, memo) = (account(number), usd(), String::new());
+        Operation::Issue { account, asset, amount: DEPOSIT, memo }
+    };
+    let operations = (0..accounts).map(open).chain((0..accounts).map(issue)).collect();
+    let answer = credits.write(write("operator", 1, operations)).await;
+    assert!(matches!(answer, Ok(WriteAnswer::Committed(_))), "{answer:?}");
+}
