@@ -6,23 +6,30 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use earmark_admission::{Credits, SystemClock};
-use earmark_credits::{Options, SagaCredits, SqliteOptions, SqliteStore, Store, StoreError};
+use earmark_credits::{
+    Options, PostgresOptions, PostgresStore, SagaCredits, SqliteOptions, SqliteStore, Store, StoreError,
+};
 
 use crate::failure::Failure;
 
-const ALLOWED: &str = "allowed is sqlite:PATH";
+const ALLOWED: &str = "allowed are sqlite:PATH and postgres://USER:PASSWORD@HOST/DATABASE";
 
 /// Where a database is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CreditsUrl {
     /// In a file of this machine.
     Sqlite(PathBuf),
+    /// On a server, by its whole URL.
+    Postgres(String),
 }
 
 impl FromStr for CreditsUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<CreditsUrl, String> {
+        if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+            return Ok(CreditsUrl::Postgres(text.to_owned()));
+        }
         let Some(path) = text.strip_prefix("sqlite:") else {
             return Err(format!("--credits: found {text:?}, {ALLOWED}"));
         };
@@ -39,6 +46,15 @@ impl fmt::Display for CreditsUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CreditsUrl::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            // Neither a password nor a parameter, which may be one, is for the eyes of others.
+            CreditsUrl::Postgres(url) => {
+                let (_, place) = url.split_once("://").unwrap_or_default();
+                let (place, _) = place.split_once('?').unwrap_or((place, ""));
+                let (user, host) = place.rsplit_once('@').unwrap_or(("", place));
+                let (user, _) = user.split_once(':').unwrap_or((user, ""));
+                let at = if user.is_empty() { "" } else { "@" };
+                write!(f, "postgres://{user}{at}{host}")
+            }
         }
     }
 }
@@ -49,6 +65,9 @@ pub(super) async fn open(url: &CreditsUrl) -> Result<Arc<dyn Credits>, Failure> 
     let store: Arc<dyn Store> = match url {
         CreditsUrl::Sqlite(path) => {
             Arc::new(SqliteStore::open(path, SqliteOptions::default()).await.map_err(failed)?)
+        }
+        CreditsUrl::Postgres(url) => {
+            Arc::new(PostgresStore::open(url, PostgresOptions::default()).await.map_err(failed)?)
         }
     };
     let clock = Arc::new(SystemClock::new());
@@ -73,10 +92,26 @@ mod tests {
     }
 
     #[test]
+    fn a_password_is_in_no_greeting_and_no_message() {
+        for (text, shown) in [
+            (
+                "postgres://earmark:secret@db.internal:5432/money?sslmode=require",
+                "postgres://earmark@db.internal:5432/money",
+            ),
+            ("postgresql://earmark:s@cret@db/money", "postgres://earmark@db/money"),
+            ("postgres://db/money?password=secret", "postgres://db/money"),
+            ("postgres:///money", "postgres:///money"),
+        ] {
+            let url: CreditsUrl = text.parse().unwrap();
+            assert_eq!(url.to_string(), shown);
+        }
+    }
+
+    #[test]
     fn what_names_no_database_is_refused_with_what_is_allowed() {
         for (text, part) in [
-            ("credit.db", "found \"credit.db\", allowed is sqlite:PATH"),
-            ("mysql://localhost", "allowed is sqlite:PATH"),
+            ("credit.db", "found \"credit.db\", allowed are sqlite:PATH and postgres://"),
+            ("mysql://localhost", "allowed are sqlite:PATH"),
             ("sqlite:", "found \"\" as a path"),
             ("sqlite::memory:", "found \":memory:\" as a path"),
         ] {

@@ -17,7 +17,7 @@ pub(super) struct PartsArgs {
     /// Enforce limits on a cluster of TigerBeetle, tigerbeetle://IP:PORT,...?cluster=N; they are still defined here
     #[arg(long, value_name = "URL")]
     ledger: Option<String>,
-    /// Keep credit in a database, sqlite:PATH
+    /// Keep credit in a database, sqlite:PATH or postgres://USER:PASSWORD@HOST/DATABASE
     #[arg(long, value_name = "URL")]
     credits: Option<String>,
 }

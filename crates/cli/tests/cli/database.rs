@@ -1,4 +1,4 @@
-//! Credit in a file of SQLite, beside limits that are kept as ever.
+//! Credit in a database, beside limits that are kept as ever.
 
 use std::path::Path;
 
@@ -119,4 +119,33 @@ fn a_database_that_cannot_be_used_is_named() {
         assert!(ran.stderr.contains(message), "{url}: {ran:?}");
         assert_eq!(ran.stdout, "");
     }
+}
+
+/// The rows of other runs may be there, so this one has a vault of its own.
+#[test]
+fn two_servers_spend_from_one_database_of_postgresql() {
+    let Some(url) = std::env::var_os("EARMARK_POSTGRES_URL") else {
+        eprintln!("skipped: EARMARK_POSTGRES_URL names no PostgreSQL; cargo xtask verify starts one");
+        return;
+    };
+    let url = url.to_str().unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
+    let vault = format!("run-{now}");
+    let servers = [Server::start(&["--credits", url]), Server::start(&["--credits", url])];
+    let usd = format!("{USD} --vault {vault}");
+    let open = format!(r#"{{"open_vault":{{"vault":"{vault}"}}}}"#);
+    for server in &servers {
+        assert!(server.greeting.contains("credit: in postgres://"), "{}", server.greeting);
+        server.earmark(&["write", "--client", "ops", "--sequence", "1", "--op", &open]).ends(0);
+        server.line(&usd).ends(0);
+    }
+    let words = ["write", "--client", "b", "--sequence", "1", "--vault", &vault, "--op", OPEN, "--op", ISSUE];
+    let receipts = servers.each_ref().map(|server| server.earmark(&words).ends(0).stdout);
+    assert_eq!(receipts[0], receipts[1]);
+    let lease = servers[0].line("reserve --key usd=60 --json").ends(0).json()["lease_id"].clone();
+    servers[1].line("reserve --key usd=41").ends(3);
+    servers[0].line(&format!("complete --lease {} --actual usd=25", lease.as_str().unwrap())).ends(0);
+    servers[1].line("reserve --key usd=75").ends(0);
+    let audit = servers[1].line(&format!("audit --vault {vault}")).ends(0);
+    assert!(audit.stdout.contains("is balanced\n"), "{audit:?}");
 }
