@@ -211,7 +211,16 @@ impl Inner {
     pub(crate) async fn look(&self, name: &LeaseName) -> Result<Option<LeaseRecord>, BackendError> {
         match self.ask(Ask::Lease(name.id)).await? {
             Told::Transfers(transfers) => {
-                Ok(LeaseRecord::read(&transfers, |account| self.table.key_of(account)))
+                let read = || LeaseRecord::read(&transfers, |account| self.table.key_of(account));
+                let record = read();
+                // Another process may have put and used a limit that this one has not come across yet.
+                match record.iter().flat_map(|record| &record.held).any(|held| held.key.is_none()) {
+                    true => {
+                        self.wanted();
+                        Ok(read())
+                    }
+                    false => Ok(record),
+                }
             }
             Told::CreatedAccounts(_) | Told::Accounts(_) | Told::Refused(_) => Err(mixed_up()),
         }

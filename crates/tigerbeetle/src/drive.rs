@@ -177,8 +177,8 @@ impl Inner {
         }
     }
 
-    /// The limits of the registry that have accounts.
-    fn wanted(&self) -> Vec<Arc<Cell>> {
+    /// The limits of the registry that have accounts, which are known from now on.
+    pub(crate) fn wanted(&self) -> Vec<Arc<Cell>> {
         let limits = self.registry.limits();
         let limits = limits.iter().filter(|(_, info)| !matches!(info.definition.kind, Kind::Credit(_)));
         limits.map(|(namespace, info)| self.table.cell(namespace, &info.definition.key)).collect()

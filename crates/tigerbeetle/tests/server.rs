@@ -137,6 +137,23 @@ async fn another_process_knows_what_became_of_a_lease() {
     assert_eq!(first.reserved("slots").await, 0);
 }
 
+/// A process was asked about a lease on a limit that it had never come across, since another one had put and used it:
+/// it knew when the lease was made, and nothing of what it held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_is_read_whoever_put_its_limits() {
+    let Some(server) = Server::start() else { return };
+    let registry = Arc::new(TestRegistry::default());
+    let (first, second) =
+        (Bench::with(&server, registry.clone()).await, Bench::with(&server, registry).await);
+    for round in 0..5 {
+        let name = format!("limit:{round}");
+        first.put(&name, SLOTS, 5).await;
+        let lease = first.admit(&[(&name, 2)]).await;
+        let view = second.limits.lease(namespace(), lease).await.unwrap().unwrap();
+        assert_eq!(view.requirements, amounts(&[(&name, 2)]));
+    }
+}
+
 /// Two processes stood before one server. One of them denied a lease; asked again, the other one found no trace of it
 /// and refused it by the name of a limit that was going down meanwhile, as if it could be tried again later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -33,11 +33,11 @@ use tally::Tally;
 /// How far apart the two may be in time.
 pub const TOLERANCE_MS: u64 = 250;
 /// Streams of one seed, side by side, each in a namespace of its own.
-const STREAMS: u64 = 24;
+const STREAMS: u64 = 60;
 /// Operations of one stream.
-const OPERATIONS: usize = 300;
+const OPERATIONS: usize = 100;
 /// Seeds that are tried if nothing else is asked for.
-const SEEDS: u64 = 3;
+const SEEDS: u64 = 4;
 
 #[test]
 fn the_book_decides_like_tigerbeetle() {
