@@ -66,7 +66,6 @@ pub const fn body_kind(body: &EntryBody) -> &'static str {
         EntryBody::Release(_) => "release",
         EntryBody::Refused { .. } => "refused",
         EntryBody::Ended { .. } => "ended",
-        EntryBody::Merged => "merged",
     }
 }
 
@@ -249,7 +248,6 @@ enum BodyDocument {
     Ended {
         lease: String,
     },
-    Merged,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -331,7 +329,6 @@ impl From<&EntryBody> for BodyDocument {
                 BodyDocument::Refused { lease: lease.to_string(), limit: limit.to_string(), why }
             }
             EntryBody::Ended { lease } => BodyDocument::Ended { lease: lease.to_string() },
-            EntryBody::Merged => BodyDocument::Merged,
         }
     }
 }
@@ -365,7 +362,6 @@ impl BodyDocument {
                 EntryBody::Refused { lease: lease.parse().ok()?, limit: limit.parse().ok()?, why }
             }
             BodyDocument::Ended { lease } => EntryBody::Ended { lease: lease.parse().ok()? },
-            BodyDocument::Merged => EntryBody::Merged,
         })
     }
 }

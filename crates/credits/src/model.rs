@@ -200,8 +200,6 @@ pub enum EntryBody {
         /// The lease.
         lease: LeaseId,
     },
-    /// Small postings of an account became one.
-    Merged,
 }
 
 impl EntryBody {
@@ -212,7 +210,7 @@ impl EntryBody {
             EntryBody::Hold(hold) | EntryBody::Release(hold) => Some(hold.lease),
             EntryBody::Settle(settlement) => Some(settlement.hold.lease),
             EntryBody::Refused { lease, .. } | EntryBody::Ended { lease } => Some(*lease),
-            EntryBody::Transaction(_) | EntryBody::Merged => None,
+            EntryBody::Transaction(_) => None,
         }
     }
 }

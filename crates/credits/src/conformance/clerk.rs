@@ -74,7 +74,7 @@ pub(super) fn record(ticket: Ticket, plan: &Arc<Plan>) -> Arc<Record> {
 }
 
 pub(super) fn entry(changes: Vec<AccountChange>) -> Entry {
-    Entry { home: home(), at: NOW, body: EntryBody::Merged, changes }
+    Entry { home: home(), at: NOW, body: EntryBody::Ended { lease: lease().lease }, changes }
 }
 
 pub(super) fn change(name: &str, amount: i128, held: i128) -> AccountChange {

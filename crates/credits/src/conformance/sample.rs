@@ -68,7 +68,6 @@ pub(super) fn bodies() -> Vec<EntryBody> {
         EntryBody::Settle(settlement(9)),
         EntryBody::Release(terms(lease().lease)),
         EntryBody::Ended { lease: lease().lease },
-        EntryBody::Merged,
     ];
     for why in [
         CreditShortage::UnknownAccount,

@@ -195,7 +195,7 @@ fn view(stored: &StoredEntry, account: &AccountName) -> Option<EntryView> {
             uncollected: settlement.uncollected,
         },
         EntryBody::Release(terms) => EntryKind::Release(hold(terms)),
-        EntryBody::Refused { .. } | EntryBody::Ended { .. } | EntryBody::Merged => return None,
+        EntryBody::Refused { .. } | EntryBody::Ended { .. } => return None,
     };
     let of_account = entry.changes.iter().filter(|change| change.account == *account);
     let mut changes: Vec<EntryChange> = of_account

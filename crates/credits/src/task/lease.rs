@@ -118,7 +118,6 @@ fn hold_of(stored: &StoredEntry) -> Option<Part> {
         | EntryBody::Settle(_)
         | EntryBody::Release(_)
         | EntryBody::Refused { .. }
-        | EntryBody::Ended { .. }
-        | EntryBody::Merged => None,
+        | EntryBody::Ended { .. } => None,
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use earmark_core::{AccountName, AssetName, NamespaceName, Overdraft, Standing, UnixMs, VaultName};
+use earmark_core::{AccountName, AssetName, LeaseId, NamespaceName, Overdraft, Standing, UnixMs, VaultName};
 use earmark_credits::{
     AccountChange, AccountKey, AssetKey, Change, Claim, ClaimKind, Entry, EntryBody, GateId, OwnerId, Plan,
     Posting, Record, ReservationId, Store, StoreError, Ticket, TotalsChange, VaultKey,
@@ -53,7 +53,12 @@ pub(crate) fn issuing(ticket: Ticket, amount: i128) -> Arc<Plan> {
         Posting { id: ticket.rid.posting(0), account: account("revenue"), asset: usd(), amount, hold: None };
     let change = AccountChange { account: posting.account.account.clone(), asset: usd(), amount, held: 0 };
     let at = UnixMs::new(1_700_000_000_000);
-    let entry = Entry { home: home(), at, body: EntryBody::Merged, changes: vec![change] };
+    let entry = Entry {
+        home: home(),
+        at,
+        body: EntryBody::Ended { lease: LeaseId::from_u128(1) },
+        changes: vec![change],
+    };
     let asset = AssetKey { home: home(), asset: usd() };
     Arc::new(Plan {
         outputs: vec![posting],

@@ -250,7 +250,8 @@ async fn litter(town: &Town, name: &str, count: u16) {
     let (amount, held) = (i128::from(count), 0);
     let change = AccountChange { account: account.account.clone(), asset: usd(), amount, held };
     let at = earmark_admission::Clock::now(&*town.clock).log;
-    let entry = Entry { home: town.home(), at, body: EntryBody::Merged, changes: vec![change] };
+    let entry =
+        Entry { home: town.home(), at, body: EntryBody::Ended { lease: lease() }, changes: vec![change] };
     let asset = AssetKey { home: town.home(), asset: usd() };
     let plan = Arc::new(Plan {
         outputs: (0..count).map(posting).collect(),
