@@ -17,6 +17,7 @@ use earmark_core::{
     AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
     Operation, Overage, Overdraft, VaultName,
 };
+use earmark_credits::conformance::server;
 use earmark_credits::{
     MemoryStore, Options, PostgresOptions, PostgresStore, SagaCredits, SqliteOptions, SqliteStore, Store,
 };
@@ -41,8 +42,11 @@ fn main() {
         runtime.block_on(measure("sqlite", Arc::new(opened.expect("a store")), between));
     }
     if is_wanted("postgres") {
-        let server = earmark_credits::conformance::server::Server::start().expect("a server");
-        let opened = runtime.block_on(PostgresStore::open(&server.url(), PostgresOptions::default()));
+        // A server of its own, on this disk, unless there is one to be measured.
+        let given = std::env::var(server::URL_VARIABLE).ok();
+        let own = given.is_none().then(|| server::Server::start().expect("a server"));
+        let url = given.or(own.as_ref().map(server::Server::url)).expect("a server");
+        let opened = runtime.block_on(PostgresStore::open(&url, PostgresOptions::default()));
         runtime.block_on(measure("postgres", Arc::new(opened.expect("a store")), between));
     }
 }

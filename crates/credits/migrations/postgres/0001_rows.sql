@@ -129,7 +129,7 @@ create table sagas (
     client_vault text collate "C",
     client text collate "C",
     plan json not null
-) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, toast_tuple_target = 8160);
 comment on table sagas is 'What is under way: a row is added before anything is reserved, and deleted when all is done.';
 comment on column sagas.gate is 'What is to happen once: the hash of the label of an entry or of a lease.';
 comment on column sagas.reservation_id is 'This attempt at it.';
@@ -138,7 +138,6 @@ comment on column sagas.phase is 'reserving: may be given up. finalizing: will h
 comment on column sagas.plan is 'All that it does. Whoever finds it can finish it.';
 
 create unique index sagas_client on sagas (client_namespace, client_vault, client) where client is not null;
-create index sagas_owner on sagas (owner);
 
 create table owners (
     owner text collate "C" not null primary key,

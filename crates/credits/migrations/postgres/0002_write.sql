@@ -45,8 +45,10 @@ begin
             t_is_new := false;
             t_is_recorded := null;
             t_phase := null;
+            -- Only the gate may choose the index: rows of records that ended stay in all of them until a vacuum comes.
             select s.phase, s.gate into t_phase, t_gate from sagas s
-                where s.gate = c->>'gate' and s.reservation_id = t_rid and s.owner = t_owner for no key update;
+                where s.gate = c->>'gate' and s.reservation_id is not distinct from t_rid
+                    and s.owner is not distinct from t_owner for no key update;
             t_gate := coalesce(t_gate, '');
         end if;
         case c->>'do'
@@ -187,7 +189,8 @@ begin
             end if;
         when 'take_over' then
             update sagas s set owner = c->>'to'
-            where s.gate = c->>'gate' and s.reservation_id = c->>'rid' and s.owner = c->>'owner'
+            where s.gate = c->>'gate' and s.reservation_id is not distinct from c->>'rid'
+                and s.owner is not distinct from c->>'owner'
                 and not exists (select from owners o where o.owner = s.owner
                     and o.heard_at >= epoch + (c->>'silent_since')::bigint * interval '1 millisecond');
             get diagnostics n = row_count;
@@ -224,26 +227,32 @@ language plpgsql as $$
 declare
     k jsonb;
     n bigint;
+    last bigint;
+    lasts jsonb := '{}';
     epoch constant timestamptz := 'epoch';
     most constant numeric := 170141183460469231731687303715884105727;
 begin
     for k in select e from jsonb_array_elements(c->'vaults') e loop
         update vaults v set last_number = v.last_number + (k->>2)::bigint
-            where v.namespace = k->>0 and v.vault = k->>1;
+            where v.namespace = k->>0 and v.vault = k->>1 returning v.last_number into last;
         if not found then
             insert into vaults (namespace, vault, last_number) values (k->>0, k->>1, (k->>2)::bigint)
-            on conflict (namespace, vault) do update set last_number = vaults.last_number + excluded.last_number;
+            on conflict (namespace, vault) do update set last_number = vaults.last_number + excluded.last_number
+            returning last_number into last;
         end if;
+        -- No name holds a slash.
+        lasts := lasts || jsonb_build_object((k->>0) || '/' || (k->>1), last);
     end loop;
     insert into entries (namespace, vault, number, gate, place, at, kind, lease, body)
-    select e->>0, e->>1, v.last_number - (e->>2)::bigint, saga, (e->>3)::int,
+    select e->>0, e->>1, (lasts->>((e->>0) || '/' || (e->>1)))::bigint - (e->>2)::bigint, saga, (e->>3)::int,
         epoch + (e->>4)::bigint * interval '1 millisecond', e->>5, e->>6, texts[(e->>7)::int]::json
-    from jsonb_array_elements(c->'entries') e join vaults v on v.namespace = e->>0 and v.vault = e->>1;
+    from jsonb_array_elements(c->'entries') e;
     get diagnostics n = row_count;
     if c ? 'changes' then
         insert into changes (namespace, vault, number, account, asset, amount, held)
-        select e->>0, e->>1, v.last_number - (e->>2)::bigint, e->>3, e->>4, (e->>5)::numeric, (e->>6)::numeric
-        from jsonb_array_elements(c->'changes') e join vaults v on v.namespace = e->>0 and v.vault = e->>1;
+        select e->>0, e->>1, (lasts->>((e->>0) || '/' || (e->>1)))::bigint - (e->>2)::bigint, e->>3, e->>4,
+            (e->>5)::numeric, (e->>6)::numeric
+        from jsonb_array_elements(c->'changes') e;
     end if;
     if c ? 'totals' then
         insert into assets (namespace, vault, asset, issued, retired)

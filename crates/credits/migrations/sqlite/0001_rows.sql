@@ -114,7 +114,6 @@ create table sagas (
 ) strict, without rowid;
 
 create unique index sagas_client on sagas (client_namespace, client_vault, client) where client is not null;
-create index sagas_owner on sagas (owner);
 
 create table owners (
     owner text not null primary key,

@@ -37,7 +37,8 @@ async fn a_role_with_the_rights_of_the_manual_serves_and_cannot_change_history()
     conformance::only_a_silent_owner_is_taken_over(&store).await;
     conformance::an_owner_that_left_is_silent(&store).await;
     conformance::deciding_needs_the_turn_of_the_client(&store).await;
-    conformance::reserved_rows_without_a_record_are_orphans(&store).await;
+    conformance::a_release_gives_back_what_that_attempt_took_and_nothing_else(&store).await;
+    store.orphans(9).await.expect("a look");
     conformance::the_holds_of_a_lease_are_found(&store).await;
     issue(&store, 2).await.expect("an entry");
     store.count(home()).await.expect("an audit");
