@@ -18,10 +18,12 @@ const CLASHES_MAX: usize = 10;
 /// Works until there will be no more calls.
 pub(super) async fn work(waiting: Waiting, inner: Arc<Inner>) {
     loop {
-        let jobs = waiting.next().await;
+        let mut jobs = waiting.next().await;
         if jobs.is_empty() {
             return;
         }
+        // Entries come last: from the first of them on, the rows that number them are locked against the other writers.
+        jobs.sort_by_key(|job| job.changes.iter().any(|change| matches!(change, Change::Record(..))));
         let lists: Vec<&[Change]> = jobs.iter().map(|job| job.changes.as_slice()).collect();
         let counts = match together(&inner, &lists).await {
             Ok(counts) => counts.into_iter().map(Ok).collect(),

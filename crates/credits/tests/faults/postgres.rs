@@ -193,6 +193,8 @@ async fn a_deadlock_is_tried_again() {
     let insert = "insert into accounts (namespace, vault, account, standing, overdraft)
         values ('default', 'main', 'a', 'open', 'deny'), ('default', 'main', 'b', 'open', 'deny')";
     other.execute(insert).await.expect("accounts");
+    // It is in no hurry to look for deadlocks, so that the store is the one that finds it and fails.
+    other.execute("set deadlock_timeout to '1min'").await.expect("a setting");
     other.execute("begin; select from accounts where account = 'b' for update").await.expect("a lock");
     let (saga, plan) = (ticket(), freezing(&["a", "b"]));
     let claim = tokio::spawn({
@@ -200,7 +202,7 @@ async fn a_deadlock_is_tried_again() {
         async move { store.write(steps).await }
     });
     tokio::time::sleep(Duration::from_millis(300)).await;
-    // Each waits for the other now. PostgreSQL fails the one that has waited for a second, which began before.
+    // Each waits for the other now.
     let crossing = other.execute("select from accounts where account = 'a' for update").await;
     crossing.expect("the store to be the one that fails");
     other.execute("commit").await.expect("no lock");
