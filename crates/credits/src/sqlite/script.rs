@@ -91,4 +91,16 @@ impl Script {
         }
         query.fetch_all(connection).await
     }
+
+    /// The same for statements that only read: all of them see one moment. Each by itself would see its own, and a posting
+    /// that goes from one state to another in between would be in none of them. If it fails the connection must go.
+    pub(super) async fn run_at_once(
+        mut self,
+        connection: &mut SqliteConnection,
+    ) -> Result<Vec<SqliteRow>, sqlx::Error> {
+        if !self.is_empty() {
+            self.sql = format!("begin;\n{}commit;\n", self.sql);
+        }
+        self.run(connection).await
+    }
 }

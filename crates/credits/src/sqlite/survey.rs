@@ -104,7 +104,7 @@ pub(super) async fn survey(
         last_sequence: None,
         assets: vec![None; survey.assets.len()],
     };
-    for row in script(survey).run(connection).await.map_err(refused)? {
+    for row in script(survey).run_at_once(connection).await.map_err(refused)? {
         sort(&mut found, &row)?;
     }
     Ok(found)
@@ -185,7 +185,7 @@ pub(super) async fn funds(
         of(),
     );
     let mut sums: std::collections::BTreeMap<AssetName, Funds> = std::collections::BTreeMap::new();
-    for row in script.run(connection).await.map_err(refused)? {
+    for row in script.run_at_once(connection).await.map_err(refused)? {
         let (asset, amount): (String, String) = (get(&row, "asset")?, get(&row, "amount")?);
         let (asset, amount): (AssetName, i128) = (parse("asset", &asset)?, parse("amount", &amount)?);
         let funds =
