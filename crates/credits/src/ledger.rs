@@ -31,6 +31,8 @@ pub struct SagaCredits {
     engine: Arc<Engine>,
     health: Arc<Health>,
     in_flight: Arc<Semaphore>,
+    /// An audit has a connection for as long as it takes. Several at once could leave none for those who pay.
+    audits: tokio::sync::Mutex<()>,
     tender: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -81,7 +83,8 @@ impl SagaCredits {
                 watched.set(tend(&engine).await.err());
             }
         });
-        Ok(SagaCredits { engine, health, in_flight, tender: Mutex::new(Some(tender)) })
+        let (audits, tender) = (tokio::sync::Mutex::new(()), Mutex::new(Some(tender)));
+        Ok(SagaCredits { engine, health, in_flight, audits, tender })
     }
 
     /// One round of what is done in the background: a sign of life, recovery, and holds whose time is over.

@@ -127,6 +127,7 @@ impl SagaCredits {
     }
 
     pub(super) async fn read_audit(&self, home: VaultKey) -> Result<Audit, LedgerError> {
+        let _alone = self.audits.lock().await;
         let mut looks = 0_usize;
         loop {
             // It reads the whole history, which takes as long as it takes.
