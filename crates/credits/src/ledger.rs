@@ -166,6 +166,21 @@ fn stopped() -> BackendError {
 
 async fn tend(engine: &Engine) -> Result<(), String> {
     engine.beat().await.map_err(|error| error.to_string())?;
+    let mut work = std::pin::pin!(tidy(engine));
+    loop {
+        match tokio::time::timeout(engine.options.beat, work.as_mut()).await {
+            Ok(done) => return done,
+            // It may take long, and whoever is not heard of meanwhile is taken for dead.
+            Err(_) => {
+                if let Err(error) = engine.beat().await {
+                    tracing::warn!(%error, "the store was not told that this process lives");
+                }
+            }
+        }
+    }
+}
+
+async fn tidy(engine: &Engine) -> Result<(), String> {
     engine.recover().await.map_err(|error| error.to_string())?;
     engine.sweep().await.map_err(|trouble| describe(trouble).to_string())
 }
