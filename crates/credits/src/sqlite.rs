@@ -71,7 +71,7 @@ impl SqliteStore {
         let reader = file(path, &options).read_only(true);
         let readers = Pool::new(reader, None, options.readers, options.busy_timeout);
         let (queue, waiting) = Queue::new();
-        let writer = tokio::spawn(writer::work(waiting, connection));
+        let writer = tokio::spawn(writer::work(waiting, connection, path.to_owned(), options));
         Ok(SqliteStore { queue, writer: Mutex::new(Some(writer)), readers })
     }
 

@@ -1,9 +1,12 @@
 //! The one writer: it takes all calls that wait, makes their changes inside one transaction, and answers when that is on
 //! disk.
 
+use std::path::PathBuf;
+
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Connection, Row};
 
+use super::SqliteOptions;
 use super::change::Totals;
 use super::error::{refused, unknown};
 use super::script::Script;
@@ -13,22 +16,41 @@ use crate::sql::queue::{Counts, Job, Waiting};
 use crate::store::{AssetSums, Change, StoreError};
 
 /// Works until there will be no more calls.
-pub(super) async fn work(waiting: Waiting, mut connection: SqliteConnection) {
+pub(super) async fn work(
+    waiting: Waiting,
+    mut connection: SqliteConnection,
+    path: PathBuf,
+    options: SqliteOptions,
+) {
     loop {
         let jobs = waiting.next().await;
         if jobs.is_empty() {
             break;
         }
         let lists: Vec<&[Change]> = jobs.iter().map(|job| job.changes.as_slice()).collect();
-        let counts = match together(&mut connection, &lists).await {
+        let counts: Vec<Counts> = match together(&mut connection, &lists).await {
             Ok(counts) => counts.into_iter().map(Ok).collect(),
             // One of them must not take the others down, so each gets a transaction of its own.
             Err(StoreError::Refused(_)) if jobs.len() > 1 => one_by_one(&mut connection, &lists).await,
             Err(error) => vec![Err(error); jobs.len()],
         };
+        let has_failed = counts.iter().any(Result::is_err);
         answer(jobs, counts);
+        if has_failed && is_stuck(&mut connection).await {
+            match super::connect(&path, &options).await {
+                Ok(fresh) => connection = fresh,
+                Err(error) => tracing::warn!(%error, "the file of credit could not be opened again"),
+            }
+        }
     }
     let _ = connection.close().await;
+}
+
+/// When a disk is full or fails, SQLite itself ends the transaction. There is nothing to roll back then, which sqlx takes for
+/// a transaction that still goes on, and it would never begin another.
+async fn is_stuck(connection: &mut SqliteConnection) -> bool {
+    // What was begun to be rolled back has been when this is answered.
+    connection.ping().await.is_err() || connection.is_in_transaction()
 }
 
 fn answer(jobs: Vec<Job>, counts: Vec<Counts>) {
