@@ -253,12 +253,17 @@ impl Rows {
             }
         }
         let mut census = Census::default();
-        for (key, sums) in self.assets.iter().filter(|(key, _)| key.home == *home) {
-            let of_asset = accounts.iter().filter(|((asset, _), _)| **asset == key.asset);
+        // Of what nobody has issued there is nothing, whatever postings and entries say.
+        let mut assets: BTreeMap<&AssetName, AssetSums> =
+            accounts.keys().map(|(asset, _)| (*asset, AssetSums::default())).collect();
+        let counted = self.assets.iter().filter(|(key, _)| key.home == *home);
+        assets.extend(counted.map(|(key, sums)| (&key.asset, *sums)));
+        for (name, sums) in assets {
+            let of_asset = accounts.iter().filter(|((asset, _), _)| *asset == name);
             let (live, entered) = of_asset.fold((0_i128, 0_i128), |(live, entered), (_, sums)| {
                 (live.wrapping_add(sums.0), entered.wrapping_add(sums.1))
             });
-            census.assets.push(AssetCensus { asset: key.asset.clone(), sums: *sums, live, entered });
+            census.assets.push(AssetCensus { asset: name.clone(), sums, live, entered });
         }
         let uneven = accounts.into_iter().filter(|(_, (live, entered))| live != entered);
         census.uneven = uneven

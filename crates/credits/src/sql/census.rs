@@ -30,7 +30,11 @@ impl Counted {
         *sum = sum.wrapping_add(amount);
     }
 
-    pub(crate) fn census(self) -> Census {
+    pub(crate) fn census(mut self) -> Census {
+        // Of what nobody has issued there is nothing, whatever postings and entries say.
+        for (asset, _) in self.accounts.keys() {
+            self.assets.entry(asset.clone()).or_default();
+        }
         let of_asset = |asset: &AssetName| {
             let accounts = self.accounts.iter().filter(|((of, _), _)| of == asset);
             accounts.fold((0_i128, 0_i128), |(live, entered), (_, sums)| {
