@@ -70,9 +70,11 @@ impl PostgresOptions {
     fn greeting(&self) -> String {
         // Every statement has one good plan, by its index: nobody gets one that was made while the tables were empty, and
         // making them again and again would cost more than following them. A site that turned synchronous commits off
-        // still gets them for what Earmark promises.
+        // still gets them for what Earmark promises, and one that chose another isolation gets the one that the
+        // function `write` is made for: there each statement sees what was committed before it.
         format!(
             "set search_path to \"{}\"; set statement_timeout to {}; set idle_in_transaction_session_timeout to {};
+             set default_transaction_isolation to 'read committed';
              set enable_seqscan to off; set plan_cache_mode to force_generic_plan; set jit to off; set timezone to 'UTC';
              select set_config('synchronous_commit', 'on', false)
              where current_setting('synchronous_commit') = 'off';",

@@ -435,7 +435,8 @@ impl Engine {
         tracing::info!(gate = %ticket.gate, owner = %ticket.owner, "took over a saga of a silent process");
         // Its phase may have changed before it was ours.
         let found = self.call(self.store.record(FindRecord::Gate(ticket.gate))).await?;
-        match found.filter(|found| found.record.ticket.rid == ticket.rid) {
+        let ours = Ticket { owner: self.owner, ..ticket };
+        match found.filter(|found| found.record.ticket == ours) {
             Some(found) => self.drive(&found).await,
             None => Ok(()),
         }
