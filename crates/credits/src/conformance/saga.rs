@@ -37,6 +37,7 @@ macro_rules! saga_conformance {
             orphans_are_given_back,
             a_store_that_was_gone_is_used_again_without_a_restart,
             one_deposit_and_many_callers_at_once,
+            one_posting_and_many_callers_at_once,
             many_spend_from_few_accounts_and_nothing_is_lost,
             copies_of_one_entry_at_two_processes_are_one_entry,
             every_saga_stopped_at_every_call_ends_in_one_of_two_ways,

@@ -34,6 +34,28 @@ pub async fn one_deposit_and_many_callers_at_once(store: Arc<dyn Store>) {
     bank.audits("main").await;
 }
 
+/// The sums of an account were once read from SQLite select by select, each at its own moment. Whoever looked while a posting
+/// was consumed and its change created found neither, and was refused for good. Here all there is is one posting, too small
+/// to be split, that everybody wants at once, to its last unit.
+pub async fn one_posting_and_many_callers_at_once(store: Arc<dyn Store>) {
+    let town = Town::new(&store);
+    let bank = Arc::new(town.bank().await);
+    bank.does(vec![open("acme"), issue("acme", 60)]).await;
+    let calls = (0..60).map(|_| {
+        let bank = Arc::clone(&bank);
+        tokio::spawn(async move {
+            assert_eq!(bank.hold(lease(), &[on("acme", 1)]).await, HoldAnswer::Held);
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.expect("a call that is served");
+    }
+    assert_eq!(bank.purse("acme").await, (0, 60));
+    let one_more = bank.hold(lease(), &[on("acme", 1)]).await;
+    assert!(matches!(one_more, HoldAnswer::Refused { .. }), "{one_more:?}");
+    bank.audits("main").await;
+}
+
 /// Spends at random from a few accounts, and sends things around between them.
 async fn spend(bank: Arc<Bank>, caller: usize, rounds: usize) -> u64 {
     let mut random = caller as u64 * 2_654_435_761 + 1;
