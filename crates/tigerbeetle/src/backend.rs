@@ -162,16 +162,20 @@ impl Inner {
         }
     }
 
-    fn silence(&self) -> String {
+    pub(crate) fn silence(&self) -> String {
         let (url, seconds) = (&self.shared.url, self.options.deadline.as_secs_f32());
         let trouble = self.shared.health.trouble().map(|trouble| format!(" ({trouble})")).unwrap_or_default();
         format!("{url} has not answered within {seconds} s{trouble}; what was asked for may still happen")
     }
 
-    /// Waits until the accounts that everything stands on are there.
+    /// Waits until the accounts that everything stands on are there. Nobody waits for longer than a caller does: what
+    /// was given up would pile up for as long as the cluster is away.
     pub(crate) async fn set_up(&self) -> Result<(), BackendError> {
         let mut setup = self.setup.subscribe();
-        let known = setup.wait_for(|setup| *setup != Setup::Pending).await;
+        let known = setup.wait_for(|setup| *setup != Setup::Pending);
+        let Ok(known) = tokio::time::timeout(self.options.deadline, known).await else {
+            return Err(BackendError::Failed(self.silence()));
+        };
         match known.as_deref() {
             Ok(Setup::Ready) => Ok(()),
             Ok(Setup::Failed(message)) => Err(BackendError::Failed(message.clone())),

@@ -175,7 +175,9 @@ impl Inner {
         settle: impl Fn(LeaseName, &LeaseRecord) -> Settling,
     ) -> Result<Ended, BackendError> {
         self.set_up().await?;
-        self.leases.landed(name.id).await;
+        if tokio::time::timeout(self.options.deadline, self.leases.landed(name.id)).await.is_err() {
+            return Err(BackendError::Failed(self.silence()));
+        }
         for _ in 0..LOOKS_MAX {
             let record = match self.leases.get(name.id) {
                 Some(Memory::Denied(_)) => return Ok(Ended::HeldNothing),

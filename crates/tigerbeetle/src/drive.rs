@@ -27,7 +27,10 @@ impl Inner {
     pub(crate) async fn bring_in_line(&self, cell: &Cell) -> Result<LimitStanding, BackendError> {
         let arrived = Instant::now();
         self.set_up().await?;
-        let mut driven = cell.driving.lock().await;
+        // Whoever drives may wait for a cluster that is away. Those behind it are not in a queue that has a bound.
+        let Ok(mut driven) = tokio::time::timeout(self.options.deadline, cell.driving.lock()).await else {
+            return Err(BackendError::Failed(self.silence()));
+        };
         if driven.is_some_and(|began| began >= arrived)
             && let Some(seen) = cell.seen()
         {
