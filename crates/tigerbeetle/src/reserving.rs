@@ -8,7 +8,7 @@ use tigerbeetle::{CreateTransferStatus as Status, Transfer};
 use tokio::task::JoinHandle;
 
 use crate::answer;
-use crate::backend::{Inner, mixed_up};
+use crate::backend::{Inner, Setup, mixed_up};
 use crate::batch::Chains;
 use crate::chart::{Holding, LeaseName, Origin, fingerprint};
 use crate::lease::{LeaseRecord, Retry};
@@ -155,6 +155,11 @@ impl Inner {
                 hold_seconds: info.definition.kind.hold_seconds(),
             });
             limits.push(Limit { cell, info });
+        }
+        // A limit that is open has been seen in a ledger that is set up. Who names none must ask: a transfer whose
+        // accounts are missing spends its id, and the lease could never be reserved or completed.
+        if taken.is_empty() && *self.setup.borrow() != Setup::Ready {
+            return None;
         }
         let plan = ReservePlan { name: checked.name.clone(), fingerprint: checked.fingerprint, taken };
         Some(Prepared { plan, limits })
