@@ -177,7 +177,14 @@ impl<K: Keeper> Backend for Composed<K> {
         }
         let parts = Arc::clone(&self.0);
         Box::pin(async move {
-            let reserved = Composed::<K>::finish(async move { parts.reserve(requests).await }).await;
+            let reserved = Composed::<K>::finish(async move {
+                let is_behind = |r: &ReserveRequest| parts.has_unknown(&r.namespace, &r.requirements);
+                if requests.iter().any(is_behind) {
+                    parts.catch_up().await;
+                }
+                parts.reserve(requests).await
+            })
+            .await;
             reserved.unwrap_or_else(|error| vec![Err(error); count])
         })
     }

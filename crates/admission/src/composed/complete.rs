@@ -16,6 +16,9 @@ impl<K: Keeper> Parts<K> {
         if let Err(error) = self.kept().await {
             return vec![Err(error.into()); requests.len()];
         }
+        if requests.iter().any(|request| self.has_unknown(&request.namespace, &request.actuals)) {
+            self.catch_up().await;
+        }
         let mut completes = Vec::with_capacity(requests.len());
         let mut settles = Vec::new();
         let mut places = Vec::with_capacity(requests.len());

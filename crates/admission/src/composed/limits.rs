@@ -5,7 +5,9 @@ use std::sync::Arc;
 use earmark_core::{LimitInfo, LimitKey, LimitStatus, NamespaceName, Usage};
 
 use super::Parts;
-use crate::backend::{Backend, BackendError, DeleteLimitRequest, LimitChange, LimitError, PutLimitRequest};
+use crate::backend::{
+    Amount, Backend, BackendError, DeleteLimitRequest, LimitChange, LimitError, PutLimitRequest,
+};
 use crate::keeper::Keeper;
 use crate::limits::{LimitStanding, Registry};
 use crate::registry::is_deleting;
@@ -33,6 +35,18 @@ impl<K: Keeper> Parts<K> {
     /// A limit as the registry has it here, without asking anybody.
     pub(super) fn known(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>> {
         Registry::limit(&self.registry, namespace, key)
+    }
+
+    /// Whether any of these is a limit that is not known here.
+    pub(super) fn has_unknown(&self, namespace: &NamespaceName, amounts: &[Amount]) -> bool {
+        amounts.iter().any(|amount| self.known(namespace, &amount.key).is_none())
+    }
+
+    /// Has the registry learn what other nodes know. A limit that was put there a moment ago would be taken for one of
+    /// credit, or for one that is gone, and what is done about that stands. If nobody can tell, what is known here has
+    /// to do.
+    pub(super) async fn catch_up(&self) {
+        _ = Registry::refresh(&self.registry).await;
     }
 
     pub(super) async fn put_limit(&self, request: PutLimitRequest) -> Result<LimitChange, LimitError> {
