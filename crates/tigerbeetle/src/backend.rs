@@ -20,6 +20,10 @@ use crate::requests::{Ask, Created, Reads, Told, Writes};
 use crate::session::{Session, Shared};
 use crate::table::Table;
 
+/// The least that a session has room for: what one caller sends together at most, 256 completes of 32 limits. Otherwise
+/// it would be refused even where nothing waits.
+const QUEUE_MIN: usize = 256 * (1 + 2 * 32);
+
 /// Rolling and concurrency limits on a cluster of TigerBeetle.
 ///
 /// Each limit is an account, a reserve a chain of pending transfers, and a lease what its transfers say. The
@@ -120,7 +124,7 @@ impl Inner {
             clock: LedgerClock::default(),
         });
         let session = |number| Session::new(Arc::clone(&shared), number);
-        let queue_max = options.queue_max.checked_div(sessions).unwrap_or(1).max(1);
+        let queue_max = options.queue_max.checked_div(sessions).unwrap_or(1).max(QUEUE_MIN);
         let writes =
             (0..sessions).map(|number| Submitter::start(Writes::new(session(number)), queue_max)).collect();
         let reads = Submitter::start(Reads::new(session(sessions)), queue_max);

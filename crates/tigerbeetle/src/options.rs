@@ -108,7 +108,8 @@ pub struct TigerBeetleOptions {
     pub sessions: usize,
     /// The longest that a caller waits for an answer. What it asked for may happen later nevertheless.
     pub deadline: Duration,
-    /// The most transfers that wait in all sessions together. For completes a quarter more may.
+    /// The most transfers that wait in all sessions together, but no less for each than one caller may send together.
+    /// For completes a quarter more may.
     pub queue_max: usize,
     /// The rules about age and about hints, those of a Book.
     pub config: Config,
