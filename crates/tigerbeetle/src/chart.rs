@@ -116,6 +116,15 @@ fn account(id: u128, flags: AccountFlags) -> Account {
     Account { id, ledger: LEDGER, code: ACCOUNT_CODE, flags, ..Account::default() }
 }
 
+/// Whether an account that was found is the one that is made here, whatever has been moved since.
+pub(crate) fn is_ours(found: &Account, ours: &Account) -> bool {
+    let words = |account: &Account| {
+        let user_data = (account.user_data_128, account.user_data_64, account.user_data_32);
+        (account.id, account.ledger, account.code, account.flags, user_data)
+    };
+    words(found) == words(ours)
+}
+
 /// A lease as the ledger knows it: its own name, and the words that its transfers are named by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseName {

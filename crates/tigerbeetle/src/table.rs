@@ -8,7 +8,7 @@ use std::time::Instant;
 use earmark_core::{LimitInfo, LimitKey, LimitStatus, NamespaceName};
 use tigerbeetle::Account;
 
-use crate::chart::LimitAccounts;
+use crate::chart::{LimitAccounts, is_ours};
 use crate::clock::lock;
 
 /// Every backoff has reached its maximum long before; more denials are not counted.
@@ -44,10 +44,12 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// What the two accounts of a limit say; none if either is missing.
+    /// What the two accounts of a limit say; none if either is missing, or is not one of ours: whoever then makes it is
+    /// told so.
     pub(crate) fn read(accounts: &LimitAccounts, found: &[Account]) -> Option<Seen> {
-        let account = |id: u128| found.iter().find(|account| account.id == id);
-        let (limit, debt) = (account(accounts.limit)?, account(accounts.debt)?);
+        let account = |ours: Account| found.iter().find(|account| is_ours(account, &ours));
+        let [limit, debt] = accounts.records();
+        let (limit, debt) = (account(limit)?, account(debt)?);
         let small = |amount: u128| u64::try_from(amount).unwrap_or(u64::MAX);
         Some(Seen {
             in_force: small(limit.credits_posted.saturating_sub(limit.debits_posted)),
@@ -215,13 +217,32 @@ mod tests {
     #[test]
     fn what_is_in_force_is_what_the_account_has() {
         let accounts = LimitAccounts { limit: 1, debt: 2 };
-        let limit =
-            Account { id: 1, credits_posted: 50, debits_posted: 20, debits_pending: 7, ..Account::default() };
-        let debt = Account { id: 2, credits_posted: 1, debits_posted: 4, ..Account::default() };
+        let [limit, debt] = accounts.records();
+        let limit = Account { credits_posted: 50, debits_posted: 20, debits_pending: 7, ..limit };
+        let debt = Account { credits_posted: 1, debits_posted: 4, ..debt };
         let seen = Seen::read(&accounts, &[debt, limit]).unwrap();
         assert_eq!(seen, Seen { in_force: 30, reserved: 7, debt: 3 });
         assert_eq!(seen.available(), 23);
         assert_eq!(Seen::read(&accounts, &[limit]), None);
+    }
+
+    /// The put of a limit failed, for an account of its id was somebody else's; but the account for its debt was made
+    /// along with that. The next look found both and took them for its own, and a limit was in force on an account that
+    /// can be overdrawn.
+    #[test]
+    fn an_account_that_is_not_ours_is_not_seen() {
+        let accounts = LimitAccounts { limit: 1, debt: 2 };
+        let [limit, debt] = accounts.records();
+        assert_eq!(Seen::read(&accounts, &[limit, debt]), Some(Seen::default()));
+        let flags = debt.flags;
+        for foreign in [
+            Account { flags, ..limit },
+            Account { ledger: 7, ..limit },
+            Account { code: 7, ..limit },
+            Account { user_data_64: 7, ..limit },
+        ] {
+            assert_eq!(Seen::read(&accounts, &[foreign, debt]), None, "{foreign:?}");
+        }
     }
 
     #[test]

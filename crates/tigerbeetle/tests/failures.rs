@@ -174,9 +174,14 @@ async fn an_account_that_is_not_ours_is_a_clear_error() {
         registry.put(&namespace(), definition(name, HOUR, 10));
         let error = limits.changed(namespace(), key(name)).await.unwrap_err().to_string();
         assert!(error.contains(name) && error.contains(field), "{error}");
-        let requirements = amounts(&[(name, 1)]);
-        let request = LimitsReserve { namespace: namespace(), lease: lease(), requirements };
-        assert!(limits.reserve(vec![request]).await.remove(0).is_err());
+        for _ in 0..2 {
+            let requirements = amounts(&[(name, 1)]);
+            let request = LimitsReserve { namespace: namespace(), lease: lease(), requirements };
+            assert!(limits.reserve(vec![request]).await.remove(0).is_err());
+            // Who looks at it, as is done every second, does not take it for a limit either.
+            let info = registry.get(&namespace(), &key(name)).unwrap();
+            assert_eq!(limits.usage(namespace(), info).await.unwrap().capacity, 0);
+        }
     }
     let answer = reserve(&limits, lease(), 1).await;
     assert!(matches!(answer, Ok(ReserveAnswer::Allowed { .. })), "{answer:?}");
