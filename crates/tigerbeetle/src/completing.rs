@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use earmark_admission::{BackendError, CompleteAnswer, Direction, LimitsComplete};
 use earmark_core::{LeaseId, LimitKey, NamespaceName, Overage};
+use tigerbeetle::CreateTransferStatus;
 use tokio::task::JoinHandle;
 
 use crate::answer;
@@ -45,22 +46,42 @@ enum Ended {
     HeldNothing,
 }
 
+/// Whether the first chain was all there was to do.
+fn is_done(created: &Created) -> bool {
+    let first = created.as_ref().ok().and_then(|results| results.first());
+    first.is_some_and(|result| result.status == CreateTransferStatus::Created)
+}
+
 impl Inner {
     /// Answers completes, in their order.
     pub(crate) async fn complete_all(self: Arc<Inner>, requests: Vec<LimitsComplete>) -> Vec<Answered> {
         let ways: Vec<Way> = requests.into_iter().map(|request| self.complete_way(request)).collect();
         let mut created = self.send_ends(&ways).await.into_iter();
-        let mut answers = Vec::with_capacity(ways.len());
+        let mut begun = Vec::with_capacity(ways.len());
         for way in ways {
-            answers.push(match way {
-                Way::Answer(answer) => answer,
+            begun.push(match way {
                 Way::Send(request, settling, chain) => {
                     let created = created.next().unwrap_or_else(|| Err(mixed_up()));
-                    self.first_round(request, settling, &chain, created).await
+                    if is_done(&created) {
+                        Way::Answer(self.first_round(request, settling, &chain, created).await)
+                    } else {
+                        // One by one, what is left to do for a batch could outlast the deadline.
+                        let inner = Arc::clone(&self);
+                        let rest = async move { inner.first_round(request, settling, &chain, created).await };
+                        Way::Wait(tokio::spawn(rest))
+                    }
                 }
+                Way::Answer(_) | Way::Wait(_) => way,
+            });
+        }
+        let mut answers = Vec::with_capacity(begun.len());
+        for way in begun {
+            answers.push(match way {
+                Way::Answer(answer) => answer,
                 Way::Wait(task) => {
                     task.await.unwrap_or_else(|error| Err(BackendError::Failed(error.to_string())))
                 }
+                Way::Send(..) => Err(mixed_up()),
             });
         }
         answers
@@ -214,7 +235,7 @@ impl Inner {
         let anchor = name.anchor(&self.common, Origin::Marked, 0);
         let results = self.create_one(vec![anchor], Direction::GivesBack).await?;
         match results.first().map(|result| result.status) {
-            Some(tigerbeetle::CreateTransferStatus::Created) => Ok(true),
+            Some(CreateTransferStatus::Created) => Ok(true),
             Some(status) if exists(status) => Ok(false),
             Some(status) => Err(BackendError::Failed(crate::status::describe(status))),
             None => Err(mixed_up()),

@@ -15,6 +15,7 @@ use crate::lease::{LeaseRecord, Retry};
 use crate::leases::{Denied, InFlight, Memory};
 use crate::requests::Created;
 use crate::reserve::{ReservePlan, ReserveRead, Taken};
+use crate::status::exists;
 use crate::table::{Cell, target};
 
 /// The most transfers that are put into the queue as one item.
@@ -56,22 +57,41 @@ enum Way {
     Wait(JoinHandle<Answered>),
 }
 
+/// Whether the lease was there already, so that it has to be looked up.
+fn is_known(created: &Created) -> bool {
+    let first = created.as_ref().ok().and_then(|results| results.first());
+    first.is_some_and(|result| exists(result.status))
+}
+
 impl Inner {
     /// Answers reserves, in their order.
     pub(crate) async fn reserve_all(self: Arc<Inner>, requests: Vec<LimitsReserve>) -> Vec<Answered> {
         let ways: Vec<Way> = requests.into_iter().map(|request| self.way(request)).collect();
         let mut created = self.send_all(&ways).await.into_iter();
-        let mut answers = Vec::with_capacity(ways.len());
+        let mut begun = Vec::with_capacity(ways.len());
         for way in ways {
-            answers.push(match way {
-                Way::Answer(answer) => answer,
+            begun.push(match way {
                 Way::Send(sending) => {
                     let created = created.next().unwrap_or_else(|| Err(mixed_up()));
-                    self.answer(&sending, created).await
+                    if is_known(&created) {
+                        // One by one, the look-ups of a batch of retries could outlast the deadline each time.
+                        let inner = Arc::clone(&self);
+                        Way::Wait(tokio::spawn(async move { inner.answer(&sending, created).await }))
+                    } else {
+                        Way::Answer(self.answer(&sending, created).await)
+                    }
                 }
+                Way::Answer(_) | Way::Wait(_) => way,
+            });
+        }
+        let mut answers = Vec::with_capacity(begun.len());
+        for way in begun {
+            answers.push(match way {
+                Way::Answer(answer) => answer,
                 Way::Wait(task) => {
                     task.await.unwrap_or_else(|error| Err(BackendError::Failed(error.to_string())))
                 }
+                Way::Send(_) => Err(mixed_up()),
             });
         }
         answers
