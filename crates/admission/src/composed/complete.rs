@@ -3,7 +3,7 @@
 use earmark_core::LimitKey;
 
 use super::Parts;
-use crate::backend::{BackendError, CompleteAnswer, CompleteRequest, describe_ignored};
+use crate::backend::{Amount, BackendError, CompleteAnswer, CompleteRequest, describe_ignored};
 use crate::credits::{SettleAnswer, SettleRequest};
 use crate::keeper::Keeper;
 use crate::limits::LimitsComplete;
@@ -56,6 +56,10 @@ impl<K: Keeper> Parts<K> {
     /// is no other limit is for credit.
     fn split(&self, request: &CompleteRequest) -> (LimitsComplete, Option<SettleRequest>) {
         let (namespace, lease) = (request.namespace.clone(), request.lease);
+        if is_any_twice(&request.actuals) {
+            // The limits say what is wrong with it. Nothing may come of it, so nobody else hears of it.
+            return (LimitsComplete { namespace, lease, actuals: request.actuals.clone() }, None);
+        }
         let (limits, others): (Vec<_>, Vec<_>) =
             request.actuals.iter().cloned().partition(|actual| self.is_limit(request, &actual.key));
         let settle = (!self.creditless.has(&namespace, lease)).then(|| SettleRequest {
@@ -93,6 +97,11 @@ impl<K: Keeper> Parts<K> {
             ..completed
         }
     }
+}
+
+fn is_any_twice(actuals: &[Amount]) -> bool {
+    let before = |place: usize| actuals.iter().take(place);
+    actuals.iter().enumerate().any(|(place, actual)| before(place).any(|other| other.key == actual.key))
 }
 
 fn unanswered() -> Result<SettleAnswer, BackendError> {

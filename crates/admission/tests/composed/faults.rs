@@ -300,3 +300,20 @@ async fn whoever_hangs_up_in_the_middle_leaves_nothing_half_done() {
         }
     }
 }
+
+/// The limits refused such a complete, while credit was settled all the same, and for good; or credit refused it, nobody
+/// was told, and what was held went back unpaid in the end.
+#[tokio::test]
+async fn a_complete_that_names_a_key_twice_does_nothing_anywhere() {
+    for pair in pairs().await {
+        let lease = pair.lease(1);
+        assert!(is_allowed(pair.reserve(lease, ENOUGH).await));
+        for twice in [&[("rpm", 1), ("usd", 5), ("rpm", 2)], &[("usd", 5), ("rpm", 1), ("usd", 6)]] {
+            let answer = pair.complete(lease, twice).await.unwrap().unwrap();
+            assert!(answer.is_invalid && !answer.reconciled, "{answer:?}");
+            assert_eq!(pair.sums().await, TAKEN);
+        }
+        assert!(pair.complete(lease, USED).await.unwrap().unwrap().reconciled);
+        assert_eq!(pair.sums().await, DONE);
+    }
+}
