@@ -167,9 +167,9 @@ impl NodeLedger {
     /// the last of a long queue would be told after many times the deadline.
     fn deadline(&self, batch: &[Waiting]) -> Instant {
         let now = Instant::now();
-        let newest = batch.iter().map(|waiting| waiting.since).max().unwrap_or(now);
+        let oldest = batch.iter().map(|waiting| waiting.since).min().unwrap_or(now);
         match self.is_stalled {
-            true => (newest + self.node.deadline).max(now + RETRY * 2),
+            true => (oldest + self.node.deadline).max(now + RETRY * 2),
             false => now + self.node.deadline,
         }
     }
