@@ -125,7 +125,7 @@ pub(crate) const BUGS: [Bug; 8] = [
             Edit {
                 path: "crates/node/src/machine.rs",
                 from: "                let applied = self.reader.apply(&mut state.book, index, &batch);",
-                to: "                let mut bytes = batch.0.to_vec();\n                if let Some(clock) = &self.clock {\n                    let wall = clock.now(state.book.time()).wall;\n                    bytes[1..9].copy_from_slice(&wall.get().to_le_bytes());\n                }\n                let batch = crate::types::Batch(bytes.into());\n                let applied = self.reader.apply(&mut state.book, index, &batch);",
+                to: "                let mut bytes = batch.0.to_vec();\n                if let Some(clock) = &self.clock {\n                    let wall = clock.wall();\n                    bytes[1..9].copy_from_slice(&wall.get().to_le_bytes());\n                }\n                let batch = crate::types::Batch(bytes.into());\n                let applied = self.reader.apply(&mut state.book, index, &batch);",
             },
             Edit {
                 path: "crates/node/src/node.rs",
