@@ -127,7 +127,7 @@ async fn connections_that_are_cut_at_any_moment_lose_and_double_nothing() {
     let server = Server::start().expect("a server");
     let credits = start(&server, 4).await;
     fill(&credits, ACCOUNTS).await;
-    let (callers, rounds) = (8, 12);
+    let (callers, rounds) = (8, 60);
     let (is_over, cuts) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let cutting = tokio::spawn({
         let (is_over, cuts, url) = (Arc::clone(&is_over), Arc::clone(&cuts), server.url());
@@ -140,7 +140,7 @@ async fn connections_that_are_cut_at_any_moment_lose_and_double_nothing() {
                     order by state = 'active' desc, random() limit 1";
                 let cut = sqlx::query(others).execute(&mut connection).await.expect("a superuser");
                 cuts.fetch_add(cut.rows_affected(), Ordering::Relaxed);
-                tokio::time::sleep(Duration::from_millis(53)).await;
+                tokio::time::sleep(Duration::from_millis(29)).await;
             }
         }
     });
