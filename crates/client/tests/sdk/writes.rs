@@ -309,12 +309,16 @@ async fn a_write_that_is_cancelled_half_way_is_unfinished_or_never_began() {
     let desk = Desk::new().await;
     let mut writer = desk.open().await;
     let (mut expected, mut interrupted) = (0, 0);
-    for wait_us in (0..8_000).step_by(80) {
-        let write = writer.write(issue(1), soon());
-        let finished = tokio::time::timeout(Duration::from_micros(wait_us), write).await;
+    for turns in (0..100).map(|turn| turn * turn) {
+        // Turns of the runtime and not time, so that a fast machine is interrupted too.
+        let finished = tokio::select! {
+            biased;
+            () = yield_often(turns) => None,
+            written = writer.write(issue(1), soon()) => Some(written),
+        };
         let happened = match finished {
-            Ok(written) => written.map(|_| true).unwrap(),
-            Err(_) => {
+            Some(written) => written.map(|_| true).unwrap(),
+            None => {
                 interrupted += 1;
                 writer.settle(soon()).await.unwrap() == Some(Fate::Committed)
             }
@@ -323,6 +327,12 @@ async fn a_write_that_is_cancelled_half_way_is_unfinished_or_never_began() {
     }
     assert!(interrupted > 10, "{interrupted} were interrupted");
     assert_eq!(desk.available("acme").await, expected);
+}
+
+async fn yield_often(turns: u32) {
+    for _ in 0..turns {
+        tokio::task::yield_now().await;
+    }
 }
 
 /// A server that answers what it is told to, one request after the other; nothing means that it hangs up.
