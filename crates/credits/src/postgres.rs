@@ -25,7 +25,8 @@ use tokio::time::timeout;
 use crate::id::{GateId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
 use crate::sql::pool::Pool;
-use crate::sql::queue::{Queue, Waiting};
+use crate::sql::queue::{Queue, Writes};
+use crate::sql::surveys::{self, SURVEYORS, Surveys};
 use crate::store::{
     CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Store, StoreError, Survey, Surveyed,
 };
@@ -98,8 +99,9 @@ struct Inner {
 
 /// The rows in a database.
 pub struct PostgresStore {
-    queue: Queue,
-    writers: Mutex<Vec<JoinHandle<()>>>,
+    queue: Queue<Vec<Change>, Vec<u64>>,
+    surveys: Surveys,
+    workers: Mutex<Vec<JoinHandle<()>>>,
     inner: Arc<Inner>,
 }
 
@@ -138,9 +140,18 @@ impl PostgresStore {
         lent.done();
         let (queue, waiting) = Queue::new();
         let inner = Arc::new(Inner { options, pool });
-        let work = |waiting: &Waiting| tokio::spawn(writer::work(waiting.clone(), Arc::clone(&inner)));
-        let writers = (0..inner.options.writers.max(1)).map(|_| work(&waiting)).collect();
-        Ok(PostgresStore { queue, writers: Mutex::new(writers), inner })
+        let write = |waiting: &Writes| tokio::spawn(writer::work(waiting.clone(), Arc::clone(&inner)));
+        let mut workers: Vec<_> = (0..inner.options.writers.max(1)).map(|_| write(&waiting)).collect();
+        let (surveys, waiting) = Surveys::new();
+        for _ in 0..SURVEYORS {
+            let inner = Arc::clone(&inner);
+            let look = move |survey: Survey| {
+                let inner = Arc::clone(&inner);
+                async move { inner.survey(&survey).await }
+            };
+            workers.push(tokio::spawn(surveys::work(waiting.clone(), look)));
+        }
+        Ok(PostgresStore { queue, surveys, workers: Mutex::new(workers), inner })
     }
 }
 
@@ -171,11 +182,16 @@ impl Inner {
 impl Store for PostgresStore {
     fn write(&self, changes: Vec<Change>) -> Answer<'_, Result<Vec<u64>, StoreError>> {
         debug_assert!(changes.len() <= CHANGES_MAX, "a list of changes is bounded");
-        Box::pin(self.queue.write(changes))
+        Box::pin(self.queue.ask(changes))
     }
 
     fn survey(&self, survey: Survey) -> Answer<'_, Result<Surveyed, StoreError>> {
-        Box::pin(async move { self.inner.survey(&survey).await })
+        Box::pin(async move {
+            match survey.client {
+                None => self.surveys.ask(survey).await,
+                Some(_) => self.inner.survey(&survey).await,
+            }
+        })
     }
 
     fn entries(&self, gate: GateId) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
@@ -236,9 +252,10 @@ impl Store for PostgresStore {
     fn close(&self) -> Answer<'_, ()> {
         Box::pin(async move {
             self.queue.close();
-            let writers = std::mem::take(&mut *self.writers.lock().unwrap_or_else(PoisonError::into_inner));
-            for writer in writers {
-                let _ = writer.await;
+            self.surveys.close();
+            let workers = std::mem::take(&mut *self.workers.lock().unwrap_or_else(PoisonError::into_inner));
+            for worker in workers {
+                let _ = worker.await;
             }
             self.inner.pool.close().await;
         })

@@ -24,7 +24,7 @@ use crate::id::{GateId, OwnerId, ReservationId};
 use crate::lanes::{Gates, Lane, Lanes, RecentHolds, Running, Taken};
 use crate::ledger::ClientRoom;
 use crate::model::{ClaimKind, LeaseKey, Phase, Plan, Record, StoredRecord, Ticket, Turn};
-use crate::store::{Change, Filter, FindRecord, Store, StoreError};
+use crate::store::{CHANGES_MAX, Change, Filter, FindRecord, Store, StoreError};
 use crate::time::SharedTime;
 
 /// The first pause after a lost race.
@@ -264,18 +264,24 @@ impl Engine {
         let (ticket, plan) = (Ticket { gate, rid, owner: self.owner }, Arc::new(plan));
         let record = Record { ticket, lease, begun_at: self.time.now(), plan: Arc::clone(&plan) };
         let running = self.running.begin(rid);
-        if let Some(ending) = self.prepare(record).await? {
-            return Ok(ending);
+        let mut steps = preparing(record);
+        if plan.claims.iter().any(|claim| claim.kind == ClaimKind::Closing) {
+            if let Some(ending) = self.prepare(ticket, &plan, std::mem::take(&mut steps)).await? {
+                return Ok(ending);
+            }
         }
-        let steps = [vec![Change::Decide(ticket, Arc::clone(&plan))], finishing(ticket, &plan)].concat();
+        let prepared = steps.len();
+        steps.push(Change::Decide(ticket, Arc::clone(&plan)));
+        steps.extend(finishing(ticket, &plan));
         let ending = match self.write(steps).await {
-            Ok(counts) if counts.first() == Some(&1) => {
+            Ok(counts) if counts.get(prepared) == Some(&1) => {
                 // Whoever took over since has done the rest, or will find it done.
-                if counts.get(1..) != Some(&finishing_counts(&plan)[..]) {
+                if counts.get(prepared.saturating_add(1)..) != Some(&finishing_counts(&plan)[..]) {
                     self.resolve(ticket).await?;
                 }
                 Ending::Committed(plan)
             }
+            Ok(counts) if prepared > 0 && counts.first() != Some(&1) => Ending::Blocked(plan.turn.clone()),
             Ok(_) => {
                 self.give_up(ticket).await?;
                 Ending::Lost
@@ -292,19 +298,14 @@ impl Engine {
         Ok(ending)
     }
 
-    /// Steps 1 to 3; an ending if it ends here.
-    async fn prepare(&self, record: Record) -> Result<Option<Ending>, Trouble> {
-        let (ticket, plan) = (record.ticket, Arc::clone(&record.plan));
-        let mut steps = vec![Change::Begin(Arc::new(record))];
-        let mut wanted = Vec::new();
-        if !plan.claims.is_empty() {
-            steps.push(Change::Claim(ticket, Arc::clone(&plan)));
-            wanted.push(plan.claims.len() as u64);
-        }
-        if !plan.inputs.is_empty() {
-            steps.push(Change::Reserve(ticket, Arc::clone(&plan)));
-            wanted.push(plan.inputs.len() as u64);
-        }
+    /// Steps 1 to 3 by themselves, for a plan that closes accounts: others must see its record and its claims before it
+    /// looks whether they are gone. An ending if it ends here.
+    async fn prepare(
+        &self,
+        ticket: Ticket,
+        plan: &Arc<Plan>,
+        steps: Vec<Change>,
+    ) -> Result<Option<Ending>, Trouble> {
         let counts = match self.write(steps).await {
             Ok(counts) => counts,
             Err(error) => {
@@ -314,11 +315,12 @@ impl Engine {
                 return Err(error.into());
             }
         };
-        let is_begun = counts.first() == Some(&1);
-        if !is_begun {
+        if counts.first() != Some(&1) {
             return Ok(Some(Ending::Blocked(plan.turn.clone())));
         }
-        if counts.get(1..) != Some(&wanted[..]) || !self.can_close(ticket, &plan).await? {
+        let wanted = [plan.claims.len(), plan.inputs.len()].into_iter().filter(|size| *size > 0);
+        let is_ours = counts.into_iter().skip(1).eq(wanted.map(|size| size as u64));
+        if !is_ours || !self.can_close(ticket, plan).await? {
             self.give_up(ticket).await?;
             return Ok(Some(Ending::Lost));
         }
@@ -451,6 +453,20 @@ impl Engine {
 fn giving_up(ticket: Ticket) -> Vec<Change> {
     let Ticket { rid, .. } = ticket;
     vec![Change::Abort(ticket), Change::Release(rid), Change::Unclaim(rid), Change::End(ticket)]
+}
+
+/// Steps 1 and 2. Those that would change nothing are left out.
+fn preparing(record: Record) -> Vec<Change> {
+    let (ticket, plan) = (record.ticket, Arc::clone(&record.plan));
+    let mut steps = Vec::with_capacity(CHANGES_MAX);
+    steps.push(Change::Begin(Arc::new(record)));
+    if !plan.claims.is_empty() {
+        steps.push(Change::Claim(ticket, Arc::clone(&plan)));
+    }
+    if !plan.inputs.is_empty() {
+        steps.push(Change::Reserve(ticket, plan));
+    }
+    steps
 }
 
 /// Steps 5 and 6. Those that would change nothing are left out.

@@ -1,8 +1,9 @@
-//! What SQLite and PostgreSQL have in common: the words in the columns, the queue before the writers, and the audit.
+//! What SQLite and PostgreSQL have in common: the words in the columns, the queues before those who write and survey, and the audit.
 
 pub(crate) mod census;
 pub(crate) mod pool;
 pub(crate) mod queue;
+pub(crate) mod surveys;
 
 use std::str::FromStr;
 

@@ -17,7 +17,7 @@ mod tests;
 mod writer;
 
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use earmark_admission::Answer;
@@ -30,6 +30,7 @@ use crate::id::{GateId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
 use crate::sql::pool::Pool;
 use crate::sql::queue::Queue;
+use crate::sql::surveys::{self, SURVEYORS, Surveys};
 use crate::store::{
     CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Store, StoreError, Survey, Surveyed,
 };
@@ -55,9 +56,10 @@ const STATEMENTS_MAX: usize = 256;
 
 /// The rows in a file.
 pub struct SqliteStore {
-    queue: Queue,
-    writer: Mutex<Option<JoinHandle<()>>>,
-    readers: Pool<Sqlite>,
+    queue: Queue<Vec<Change>, Vec<u64>>,
+    surveys: Surveys,
+    workers: Mutex<Vec<JoinHandle<()>>>,
+    readers: Arc<Readers>,
 }
 
 impl SqliteStore {
@@ -69,18 +71,32 @@ impl SqliteStore {
         let mut connection = connect(path, &options).await?;
         migrate::migrate(&mut connection, migrate::VERSIONS.len()).await?;
         let reader = file(path, &options).read_only(true);
-        let readers = Pool::new(reader, None, options.readers, options.busy_timeout);
+        let readers = Arc::new(Readers(Pool::new(reader, None, options.readers, options.busy_timeout)));
         let (queue, waiting) = Queue::new();
-        let writer = tokio::spawn(writer::work(waiting, connection, path.to_owned(), options));
-        Ok(SqliteStore { queue, writer: Mutex::new(Some(writer)), readers })
+        let mut workers = vec![tokio::spawn(writer::work(waiting, connection, path.to_owned(), options))];
+        let (surveys, waiting) = Surveys::new();
+        for _ in 0..SURVEYORS {
+            let readers = Arc::clone(&readers);
+            let look = move |survey: Survey| {
+                let readers = Arc::clone(&readers);
+                async move { readers.read(async move |reader| survey::survey(reader, &survey).await).await }
+            };
+            workers.push(tokio::spawn(surveys::work(waiting.clone(), look)));
+        }
+        Ok(SqliteStore { queue, surveys, workers: Mutex::new(workers), readers })
     }
+}
 
+/// Connections that only read.
+struct Readers(Pool<Sqlite>);
+
+impl Readers {
     /// Reads with a connection that nobody else uses meanwhile.
     async fn read<T>(
         &self,
         look: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let mut lent = self.readers.lend().await?;
+        let mut lent = self.0.lend().await?;
         let found = look(&mut lent.connection).await?;
         lent.done();
         Ok(found)
@@ -106,43 +122,48 @@ async fn connect(path: &Path, options: &SqliteOptions) -> Result<SqliteConnectio
 impl Store for SqliteStore {
     fn write(&self, changes: Vec<Change>) -> Answer<'_, Result<Vec<u64>, StoreError>> {
         debug_assert!(changes.len() <= CHANGES_MAX, "a list of changes is bounded");
-        Box::pin(self.queue.write(changes))
+        Box::pin(self.queue.ask(changes))
     }
 
     fn survey(&self, survey: Survey) -> Answer<'_, Result<Surveyed, StoreError>> {
-        Box::pin(self.read(async move |reader| survey::survey(reader, &survey).await))
+        Box::pin(async move {
+            match survey.client {
+                None => self.surveys.ask(survey).await,
+                Some(_) => self.readers.read(async move |reader| survey::survey(reader, &survey).await).await,
+            }
+        })
     }
 
     fn entries(&self, gate: GateId) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
-        Box::pin(self.read(async move |reader| read::entries(reader, gate).await))
+        Box::pin(self.readers.read(async move |reader| read::entries(reader, gate).await))
     }
 
     fn lease(&self, lease: LeaseKey) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
-        Box::pin(self.read(async move |reader| read::lease(reader, &lease).await))
+        Box::pin(self.readers.read(async move |reader| read::lease(reader, &lease).await))
     }
 
     fn held(&self, lease: LeaseKey) -> Answer<'_, Result<Vec<(Posting, PostingState)>, StoreError>> {
-        Box::pin(self.read(async move |reader| read::held(reader, &lease).await))
+        Box::pin(self.readers.read(async move |reader| read::held(reader, &lease).await))
     }
 
     fn record(&self, find: FindRecord) -> Answer<'_, Result<Option<StoredRecord>, StoreError>> {
-        Box::pin(self.read(async move |reader| read::record(reader, &find).await))
+        Box::pin(self.readers.read(async move |reader| read::record(reader, &find).await))
     }
 
     fn records(&self, filter: Filter, max: usize) -> Answer<'_, Result<Vec<StoredRecord>, StoreError>> {
-        Box::pin(self.read(async move |reader| read::records(reader, &filter, max).await))
+        Box::pin(self.readers.read(async move |reader| read::records(reader, &filter, max).await))
     }
 
     fn orphans(&self, max: usize) -> Answer<'_, Result<Vec<ReservationId>, StoreError>> {
-        Box::pin(self.read(async move |reader| read::orphans(reader, max).await))
+        Box::pin(self.readers.read(async move |reader| read::orphans(reader, max).await))
     }
 
     fn due(&self, due: Due, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>> {
-        Box::pin(self.read(async move |reader| read::due(reader, &due, max).await))
+        Box::pin(self.readers.read(async move |reader| read::due(reader, &due, max).await))
     }
 
     fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>> {
-        Box::pin(self.read(async move |reader| survey::funds(reader, &account, now).await))
+        Box::pin(self.readers.read(async move |reader| survey::funds(reader, &account, now).await))
     }
 
     fn history(
@@ -151,15 +172,15 @@ impl Store for SqliteStore {
         after: u64,
         max: usize,
     ) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
-        Box::pin(self.read(async move |reader| read::history(reader, &account, after, max).await))
+        Box::pin(self.readers.read(async move |reader| read::history(reader, &account, after, max).await))
     }
 
     fn count(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>> {
-        Box::pin(self.read(async move |reader| survey::count(reader, &home).await))
+        Box::pin(self.readers.read(async move |reader| survey::count(reader, &home).await))
     }
 
     fn clients(&self) -> Answer<'_, Result<u64, StoreError>> {
-        Box::pin(self.read(async move |reader| read::clients(reader).await))
+        Box::pin(self.readers.read(async move |reader| read::clients(reader).await))
     }
 
     fn time(&self) -> Answer<'_, Result<Option<UnixMs>, StoreError>> {
@@ -170,11 +191,12 @@ impl Store for SqliteStore {
     fn close(&self) -> Answer<'_, ()> {
         Box::pin(async move {
             self.queue.close();
-            let writer = self.writer.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-            if let Some(writer) = writer {
-                let _ = writer.await;
+            self.surveys.close();
+            let workers = std::mem::take(&mut *self.workers.lock().unwrap_or_else(PoisonError::into_inner));
+            for worker in workers {
+                let _ = worker.await;
             }
-            self.readers.close().await;
+            self.readers.0.close().await;
         })
     }
 }

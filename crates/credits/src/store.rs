@@ -52,8 +52,9 @@ pub enum Change {
     /// Phase `reserving`. The inputs of the plan that are active become pending, with this reservation id. Rows: those
     /// that did.
     Reserve(Ticket, Arc<Plan>),
-    /// The point of no return: phase `reserving` becomes `finalizing`, if no entry has this gate, every account is as the
-    /// plan needs it, and the client of its turn has committed the number before. Rows: 1 or 0.
+    /// The point of no return: phase `reserving` becomes `finalizing`, if all inputs and claims of the plan are this
+    /// reservation id's, no entry has this gate, every account is as the plan needs it, and the client of its turn has
+    /// committed the number before. Rows: 1 or 0.
     ///
     /// An account is as needed if the same reservation id has claimed it; or if it is there, is not claimed for opening
     /// or closing, is not closed, and, where the plan spends from it, is not frozen.
@@ -213,7 +214,7 @@ pub struct Survey {
 }
 
 /// Which postings of an account to look at.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PurseQuery {
     /// The account.
     pub account: AccountKey,

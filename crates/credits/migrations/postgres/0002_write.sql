@@ -5,7 +5,7 @@
 -- The record is locked when its ticket comes up, so that nobody takes it over between two steps, and its phase is written
 -- back when another ticket comes up: most records are deleted before. `vaults` are locked first and in order where there are
 -- several, or two calls could wait for each other.
-create function write(changes jsonb, texts text[], vaults_of jsonb, is_promised boolean) returns bigint[]
+create or replace function write(changes jsonb, texts text[], vaults_of jsonb, is_promised boolean) returns bigint[]
 language plpgsql as $$
 declare
     c jsonb;
@@ -19,6 +19,8 @@ declare
     t_is_new boolean := false;
     t_is_recorded boolean;
     t_is_dirty boolean := false;
+    t_reserved bigint;
+    t_claimed bigint;
     epoch constant timestamptz := 'epoch';
 begin
     if not is_promised then
@@ -44,6 +46,8 @@ begin
             t_owner := c->>'owner';
             t_is_new := false;
             t_is_recorded := null;
+            t_reserved := null;
+            t_claimed := null;
             t_phase := null;
             -- Only the gate may choose the index: rows of records that ended stay in all of them until a vacuum comes.
             select s.phase, s.gate into t_phase, t_gate from sagas s
@@ -67,6 +71,8 @@ begin
                 t_phase := 'reserving';
                 t_is_new := true;
                 t_is_recorded := null;
+                t_reserved := 0;
+                t_claimed := 0;
             end if;
         when 'reserve' then
             if t_gate <> '' and t_phase = 'reserving' then
@@ -77,6 +83,7 @@ begin
                     order by id for update skip locked)
                 update postings p set state = 'pending', reservation_id = t_rid from free where p.id = free.id;
                 get diagnostics n = row_count;
+                t_reserved := t_reserved + n;
             end if;
         when 'claim' then
             if t_gate <> '' and t_phase = 'reserving' then
@@ -93,6 +100,7 @@ begin
                 on conflict do nothing;
                 get diagnostics m = row_count;
                 n := n + m;
+                t_claimed := t_claimed + n;
             end if;
         when 'decide' then
             if t_gate <> '' and t_phase = 'reserving' then
@@ -103,7 +111,11 @@ begin
                         order by a.namespace, a.vault, a.account for share of a;
                 end if;
                 t_is_recorded := exists (select from entries e where e.gate = t_gate);
-                if not t_is_recorded
+                -- What the same call has reserved and claimed is counted already, and nobody can have changed it.
+                t_reserved := coalesce(t_reserved, (select count(*) from postings p
+                    where p.state = 'pending' and p.reservation_id = t_rid));
+                t_claimed := coalesce(t_claimed, (select count(*) from accounts a where a.claimed_by = t_rid));
+                if not t_is_recorded and t_reserved = (c->>'inputs')::bigint and t_claimed = (c->>'claims')::bigint
                     and not exists (
                         select from jsonb_array_elements(c->'needs') k left join accounts a
                         on a.namespace = k->>0 and a.vault = k->>1 and a.account = k->>2
@@ -222,7 +234,7 @@ end
 $$;
 
 -- Inserts the entries of a saga under the next numbers of their vaults, with all that is counted with them.
-create function record_entries(c jsonb, texts text[], saga text) returns bigint
+create or replace function record_entries(c jsonb, texts text[], saga text) returns bigint
 language plpgsql as $$
 declare
     k jsonb;

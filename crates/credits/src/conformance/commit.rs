@@ -143,17 +143,44 @@ pub async fn finishing_again_changes_only_what_is_not_yet_changed(store: &dyn St
     assert_eq!((clerk.large("acme").await, clerk.large("new").await), (vec![4], vec![7]));
 }
 
+/// All steps may travel in one list, so nobody looks at what was reserved and claimed before it is decided.
+pub async fn deciding_needs_all_that_the_plan_takes(store: &dyn Store) {
+    let clerk = Clerk(store);
+    clerk.opens(&["acme", "bob"]).await;
+    let postings = clerk.issues("acme", &[1, 2]).await;
+    let freeze = |name| moving(name, ClaimKind::Changing, Standing::Open, Standing::Frozen);
+    let claims = |claims| Plan { claims, ..Plan::clone(&taking(&[])) };
+    let (other, _) =
+        clerk.ready(Plan { claims: vec![freeze("bob")], ..Plan::clone(&taking(&postings[..1])) }).await;
+    for plan in [Plan::clone(&taking(&postings)), claims(vec![freeze("acme"), freeze("bob")])] {
+        let (in_steps, in_a_list, plan) = (ticket(), ticket(), Arc::new(plan));
+        clerk.begin(in_steps, &plan).await;
+        assert_eq!(clerk.decide(in_steps, &plan).await, 0, "nothing was taken");
+        let take =
+            |saga| vec![Change::Claim(saga, Arc::clone(&plan)), Change::Reserve(saga, Arc::clone(&plan))];
+        assert_eq!(clerk.all(take(in_steps)).await.iter().sum::<u64>(), 1);
+        assert_eq!(clerk.decide(in_steps, &plan).await, 0, "a part was taken");
+        clerk.give_up(in_steps).await;
+        let begin = vec![Change::Begin(super::clerk::record(in_a_list, &plan))];
+        let decide =
+            vec![Change::Decide(in_a_list, Arc::clone(&plan)), Change::Record(in_a_list, Arc::clone(&plan))];
+        let counts = clerk.all([begin, take(in_a_list), decide].concat()).await;
+        assert_eq!((counts[0], counts[1] + counts[2], &counts[3..]), (1, 1, &[0, 0][..]));
+        clerk.give_up(in_a_list).await;
+    }
+    clerk.give_up(other).await;
+    clerk.does(Plan { claims: vec![freeze("bob")], ..Plan::clone(&taking(&postings)) }).await;
+}
+
 /// The plan's ids and that reservation id.
 pub async fn finishing_consumes_only_what_that_attempt_reserved(store: &dyn Store) {
     let clerk = Clerk(store);
     clerk.opens(&["acme"]).await;
     let postings = clerk.issues("acme", &[1, 2, 3]).await;
     let (other, _) = clerk.ready(Plan::clone(&taking(&postings[..1]))).await;
-    let (saga, plan) = (ticket(), taking(&postings[..2]));
-    clerk.begin(saga, &plan).await;
-    assert_eq!(clerk.one(Change::Reserve(saga, Arc::clone(&plan))).await, 1);
+    let (saga, plan) = clerk.ready(Plan::clone(&taking(&postings[1..2]))).await;
     assert_eq!(clerk.decide(saga, &plan).await, 1);
-    assert_eq!(clerk.one(Change::Finalize(saga, plan)).await, 1);
+    assert_eq!(clerk.one(Change::Finalize(saga, taking(&postings))).await, 1);
     assert_eq!(clerk.give_up(other).await, [1, 1, 0, 1]);
     assert_eq!(clerk.large("acme").await, [3, 1]);
 }

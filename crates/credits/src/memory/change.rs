@@ -1,5 +1,6 @@
 //! The changes, each of which looks at its condition and at nothing else.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use earmark_core::{AccountName, Overdraft, Standing};
@@ -149,7 +150,9 @@ impl Rows {
             last.checked_add(1) == Some(turn.sequence)
         });
         let are_met = plan.needs.iter().all(|need| self.is_met(ticket.rid, need));
-        is_first && is_turn && are_met && self.advance(ticket, Phase::Reserving, Phase::Finalizing)
+        let is_ours = self.pending_of(ticket.rid).len() == plan.inputs.len()
+            && self.claimed.get(&ticket.rid).map_or(0, BTreeSet::len) == plan.claims.len();
+        is_ours && is_first && is_turn && are_met && self.advance(ticket, Phase::Reserving, Phase::Finalizing)
     }
 
     fn is_met(&self, rid: ReservationId, need: &Need) -> bool {

@@ -209,7 +209,9 @@ fn decide(ticket: &Ticket, plan: &Plan) -> Json {
         let [namespace, vault, account] = account(&need.account);
         json!([namespace, vault, account, need.spends])
     });
-    let mut decided = step_of("decide", ticket, [("needs", needs.collect())]);
+    let (inputs, claims) = (plan.inputs.len().into(), plan.claims.len().into());
+    let parts = [("needs", needs.collect()), ("inputs", inputs), ("claims", claims)];
+    let mut decided = step_of("decide", ticket, parts);
     name_client(&mut decided, plan);
     if let Some(turn) = &plan.turn {
         // A number that no column can hold is nobody's turn.

@@ -9,22 +9,22 @@ use tokio::time::timeout;
 use super::batch::Batch;
 use super::error::{Failed, failed};
 use super::{Inner, PostgresOptions};
-use crate::sql::queue::{Counts, Waiting};
+use crate::sql::queue::{Counts, Writes};
 use crate::store::{Change, StoreError};
 
 /// So often a batch is tried again after it met another.
 const CLASHES_MAX: usize = 10;
 
 /// Works until there will be no more calls.
-pub(super) async fn work(waiting: Waiting, inner: Arc<Inner>) {
+pub(super) async fn work(waiting: Writes, inner: Arc<Inner>) {
     loop {
         let mut jobs = waiting.next().await;
         if jobs.is_empty() {
             return;
         }
         // Entries come last: from the first of them on, the rows that number them are locked against the other writers.
-        jobs.sort_by_key(|job| job.changes.iter().any(|change| matches!(change, Change::Record(..))));
-        let lists: Vec<&[Change]> = jobs.iter().map(|job| job.changes.as_slice()).collect();
+        jobs.sort_by_key(|job| job.asked.iter().any(|change| matches!(change, Change::Record(..))));
+        let lists: Vec<&[Change]> = jobs.iter().map(|job| job.asked.as_slice()).collect();
         let counts = match together(&inner, &lists).await {
             Ok(counts) => counts.into_iter().map(Ok).collect(),
             // One of them must not take the others down, so each gets a transaction of its own.

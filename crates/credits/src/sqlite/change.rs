@@ -200,17 +200,23 @@ impl Script {
                      when a.standing = 'frozen' then n.value->>3
                      else 1 end)
              and coalesce((select last_sequence from clients
-                 where namespace = ? and vault = ? and client = ?), 0) = ?",
+                 where namespace = ? and vault = ? and client = ?), 0) = ?
+             and (select count(*) from postings where state = 'pending' and reservation_id = ?) = ?
+             and (select count(*) from accounts where claimed_by = ?) = ?",
             values![
                 gate,
                 rid.clone(),
                 owner,
                 needs,
-                rid,
+                rid.clone(),
                 turn.map(|turn| turn.client.home.namespace.as_str()),
                 turn.map(|turn| turn.client.home.vault.as_str()),
                 turn.map(|turn| turn.client.client.as_str()),
                 before.map_or(0, |before| before.unwrap_or(-1)),
+                rid.clone(),
+                signed(plan.inputs.len() as u64),
+                rid,
+                signed(plan.claims.len() as u64),
             ],
         );
     }

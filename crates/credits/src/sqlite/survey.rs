@@ -1,6 +1,7 @@
 //! Sums, and what a plan is made from.
 
 use earmark_core::{AccountName, AssetName, UnixMs};
+use serde_json::{Value as Json, json};
 use sqlx::Connection;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
@@ -14,20 +15,21 @@ use crate::sql::{AccountRow, count as number, limit, parse, signed};
 use crate::store::{AssetSums, Census, Funds, PurseQuery, StoreError, Survey, Surveyed};
 
 impl Script {
-    fn purse(&mut self, place: i64, query: &PurseQuery) {
-        let home = &query.account.home;
+    /// Asks about one purse; about none that there is without a question.
+    fn purse(&mut self, place: i64, query: Option<&PurseQuery>) {
+        let home = query.map(|query| &query.account.home);
         let of = || {
             values![
                 place,
-                home.namespace.as_str(),
-                home.vault.as_str(),
-                query.account.account.as_str(),
-                query.asset.as_str()
+                home.map(|home| home.namespace.as_str()),
+                home.map(|home| home.vault.as_str()),
+                query.map(|query| query.account.account.as_str()),
+                query.map(|query| query.asset.as_str()),
             ]
         };
-        let ends = |max: usize| {
+        let ends = |max: fn(&PurseQuery) -> usize| {
             let [place, namespace, vault, account, asset] = of();
-            values![place, namespace, vault, account, asset, limit(max)]
+            values![place, namespace, vault, account, asset, limit(query.map_or(0, max))]
         };
         self.push(
             "select 'owed' as part, ? as place, id, amount, null as reservation_id from postings
@@ -45,34 +47,41 @@ impl Script {
             "select 'large' as part, ? as place, id, amount, null as reservation_id from postings
              where namespace = ? and vault = ? and account = ? and asset = ? and amount_order > 0
              and state = 'active' and lease is null order by amount_order desc, id desc limit ?",
-            ends(query.largest),
+            ends(|query| query.largest),
         );
         self.push(
             "select 'small' as part, ? as place, id, amount, null as reservation_id from postings
              where namespace = ? and vault = ? and account = ? and asset = ? and amount_order > 0
              and state = 'active' and lease is null order by amount_order, id limit ?",
-            ends(query.smallest),
+            ends(|query| query.smallest),
         );
         self.push(
             "select 'active' as part, ? as place, count(*) as found from (
                  select 1 from postings where namespace = ? and vault = ? and account = ? and asset = ?
                  and amount_order > 0 and state = 'active' and lease is null limit ?)",
-            ends(query.count_max),
+            ends(|query| query.count_max),
         );
     }
 }
 
 pub(super) fn script(survey: &Survey) -> Script {
     let mut script = Script::default();
-    for (key, place) in survey.accounts.iter().zip(0_i64..) {
-        let home = &key.home;
+    if !survey.accounts.is_empty() {
+        let accounts = survey
+            .accounts
+            .iter()
+            .map(|key| json!([key.home.namespace.as_str(), key.home.vault.as_str(), key.account.as_str()]));
         script.push(
-            "select 'account' as part, ? as place, standing, overdraft, claimed_by, claim from accounts
-             where namespace = ? and vault = ? and account = ?",
-            values![place, home.namespace.as_str(), home.vault.as_str(), key.account.as_str()],
+            "select 'account' as part, k.key as place, standing, overdraft, claimed_by, claim
+             from json_each(?) k cross join accounts a
+             on a.namespace = k.value->>0 and a.vault = k.value->>1 and a.account = k.value->>2",
+            values![Json::from_iter(accounts).to_string()],
         );
     }
-    for (query, place) in survey.purses.iter().zip(0_i64..) {
+    // Surveys are shared, so that there could be as many shapes as numbers of purses, and each would be prepared anew.
+    let shape = if survey.purses.is_empty() { 0 } else { survey.purses.len().next_power_of_two() };
+    let purses = survey.purses.iter().map(Some).chain(std::iter::repeat(None));
+    for (query, place) in purses.take(shape).zip(0_i64..) {
         script.purse(place, query);
     }
     if let Some(key) = &survey.client {

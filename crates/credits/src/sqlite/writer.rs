@@ -12,12 +12,12 @@ use super::error::{refused, unknown};
 use super::script::Script;
 use crate::model::AssetKey;
 use crate::sql::parse;
-use crate::sql::queue::{Counts, Job, Waiting};
+use crate::sql::queue::{Counts, Job, Writes};
 use crate::store::{AssetSums, Change, StoreError};
 
 /// Works until there will be no more calls.
 pub(super) async fn work(
-    waiting: Waiting,
+    waiting: Writes,
     mut connection: SqliteConnection,
     path: PathBuf,
     options: SqliteOptions,
@@ -27,7 +27,7 @@ pub(super) async fn work(
         if jobs.is_empty() {
             break;
         }
-        let lists: Vec<&[Change]> = jobs.iter().map(|job| job.changes.as_slice()).collect();
+        let lists: Vec<&[Change]> = jobs.iter().map(|job| job.asked.as_slice()).collect();
         let counts: Vec<Counts> = match together(&mut connection, &lists).await {
             Ok(counts) => counts.into_iter().map(Ok).collect(),
             // One of them must not take the others down, so each gets a transaction of its own.
@@ -53,7 +53,7 @@ async fn is_stuck(connection: &mut SqliteConnection) -> bool {
     connection.ping().await.is_err() || connection.is_in_transaction()
 }
 
-fn answer(jobs: Vec<Job>, counts: Vec<Counts>) {
+fn answer(jobs: Vec<Job<Vec<Change>, Vec<u64>>>, counts: Vec<Counts>) {
     for (job, counts) in jobs.into_iter().zip(counts) {
         job.answer(counts);
     }

@@ -1,0 +1,77 @@
+use std::sync::{Arc, Mutex};
+
+use earmark_core::{AccountName, AssetName, NamespaceName, VaultName};
+
+use super::*;
+use crate::model::{Account, AccountKey, VaultKey};
+use crate::store::{Purse, PurseQuery};
+
+fn account(name: &str) -> AccountKey {
+    let namespace = NamespaceName::new("default").expect("a valid name");
+    let home = VaultKey { namespace, vault: VaultName::new("main").expect("a valid vault") };
+    AccountKey { home, account: AccountName::new(name).expect("a valid account") }
+}
+
+fn survey(name: &str, largest: usize) -> Survey {
+    let asset = AssetName::new("usd").expect("a valid asset");
+    let purse = PurseQuery { account: account(name), asset, largest, smallest: 0, count_max: 0 };
+    Survey { accounts: vec![account(name), account("revenue")], purses: vec![purse], ..Survey::default() }
+}
+
+/// What names an account and a question, so that an answer shows what it is the answer to.
+fn answer(survey: &Survey) -> Surveyed {
+    let standing = |key: &AccountKey| match key.account.as_str() {
+        "revenue" => earmark_core::Standing::Frozen,
+        _ => earmark_core::Standing::Open,
+    };
+    let found = |key: &AccountKey| {
+        let overdraft = earmark_core::Overdraft::Deny;
+        Some(Account { standing: standing(key), overdraft, claim: None })
+    };
+    let purse = |query: &PurseQuery| Purse {
+        active: query.largest + 1_000 * query.account.account.as_str().len(),
+        ..Purse::default()
+    };
+    Surveyed {
+        accounts: survey.accounts.iter().map(found).collect(),
+        purses: survey.purses.iter().map(purse).collect(),
+        ..Surveyed::default()
+    }
+}
+
+#[tokio::test]
+async fn callers_who_wait_share_one_survey_and_each_gets_its_own_part() {
+    let (queue, waiting) = Surveys::new();
+    let queue = Arc::new(queue);
+    let asked = [("acme", 1), ("acme", 1), ("bob", 1), ("acme", 2)];
+    let callers = asked.map(|(name, largest)| {
+        let (queue, asked) = (Arc::clone(&queue), survey(name, largest));
+        let expected = answer(&asked);
+        tokio::spawn(async move { assert_eq!(queue.ask(asked).await, Ok(expected)) })
+    });
+    tokio::task::yield_now().await;
+    let looks = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&looks);
+    let worker = tokio::spawn(work(waiting, move |shared: Survey| {
+        seen.lock().expect("no panic").push((shared.accounts.len(), shared.purses.len()));
+        std::future::ready(Ok(answer(&shared)))
+    }));
+    for caller in callers {
+        caller.await.expect("an answer that is its own");
+    }
+    assert_eq!(*looks.lock().expect("no panic"), [(3, 3)]);
+    queue.close();
+    worker.await.expect("an end");
+}
+
+#[tokio::test]
+async fn a_survey_that_fails_fails_for_all_who_share_it() {
+    let (queue, waiting) = Surveys::new();
+    let worker = tokio::spawn(work(waiting, |_| {
+        std::future::ready(Err(StoreError::Unavailable("it is gone".to_owned())))
+    }));
+    let (first, second) = tokio::join!(queue.ask(survey("acme", 1)), queue.ask(survey("bob", 1)));
+    assert_eq!((&first, first.is_err()), (&second, true));
+    queue.close();
+    worker.await.expect("an end");
+}
