@@ -3,7 +3,8 @@
 -- change nothing unless the record has the same one and is in the phase of the step.
 --
 -- The record is locked when its ticket comes up, so that nobody takes it over between two steps, and its phase is written
--- back when another ticket comes up: most records are deleted before. `vaults` are locked first and in order where there are
+-- back when another ticket comes up: most records are deleted before. Inputs that are reserved are locked too, and become
+-- pending no earlier: most are consumed before. `vaults` are locked first and in order where there are
 -- several, or two calls could wait for each other.
 create or replace function write(changes jsonb, texts text[], vaults_of jsonb, is_promised boolean) returns bigint[]
 language plpgsql as $$
@@ -21,6 +22,8 @@ declare
     t_is_dirty boolean := false;
     t_reserved bigint;
     t_claimed bigint;
+    t_locked text[];
+    ids text[];
     epoch constant timestamptz := 'epoch';
 begin
     if not is_promised then
@@ -38,8 +41,12 @@ begin
             if t_is_dirty then
                 update sagas set phase = t_phase where gate = t_gate;
             end if;
+            if t_locked is not null then
+                update postings p set state = 'pending', reservation_id = t_rid where p.id = any (t_locked);
+            end if;
             t_gate := '';
             t_is_dirty := false;
+            t_locked := null;
         end if;
         if t_gate = '' and c ? 'gate' and c->>'do' not in ('begin', 'take_over') then
             t_rid := c->>'rid';
@@ -77,12 +84,13 @@ begin
         when 'reserve' then
             if t_gate <> '' and t_phase = 'reserving' then
                 -- Whoever holds a lock on a posting is about to take it, so there is no point in waiting.
-                with free as (
-                    select id from postings
-                    where id = any (array(select jsonb_array_elements_text(c->'ids'))) and state = 'active'
-                    order by id for update skip locked)
-                update postings p set state = 'pending', reservation_id = t_rid from free where p.id = free.id;
-                get diagnostics n = row_count;
+                select array_agg(free.id) into ids from (
+                    select p.id from postings p
+                    where p.id = any (array(select jsonb_array_elements_text(c->'ids'))) and p.state = 'active'
+                        and p.id <> all (coalesce(t_locked, '{}'))
+                    order by p.id for update skip locked) free;
+                n := coalesce(cardinality(ids), 0);
+                t_locked := t_locked || ids;
                 t_reserved := t_reserved + n;
             end if;
         when 'claim' then
@@ -138,10 +146,12 @@ begin
             end if;
         when 'finalize' then
             if t_gate <> '' and t_phase = 'finalizing' then
-                update postings p set state = 'inactive'
-                where p.id = any (array(select jsonb_array_elements_text(c->'ids')))
-                    and p.state = 'pending' and p.reservation_id = t_rid;
+                ids := array(select jsonb_array_elements_text(c->'ids'));
+                update postings p set state = 'inactive', reservation_id = t_rid
+                where p.id = any (ids) and case when p.id = any (t_locked) then true
+                    else p.state = 'pending' and p.reservation_id = t_rid end;
                 get diagnostics n = row_count;
+                t_locked := nullif(array(select unnest(t_locked) except all select unnest(ids)), '{}');
             end if;
         when 'create' then
             if t_gate <> '' and t_phase = 'finalizing' then
@@ -179,6 +189,10 @@ begin
                     t_is_recorded := coalesce(t_is_recorded, exists (select from entries e where e.gate = t_gate));
                 end if;
                 if t_phase = 'releasing' or t_is_recorded then
+                    if t_locked is not null then
+                        update postings p set state = 'pending', reservation_id = t_rid where p.id = any (t_locked);
+                        t_locked := null;
+                    end if;
                     delete from sagas s where s.gate = t_gate;
                     n := 1;
                     t_gate := '';
@@ -228,6 +242,9 @@ begin
     end loop;
     if t_is_dirty then
         update sagas set phase = t_phase where gate = t_gate;
+    end if;
+    if t_locked is not null then
+        update postings p set state = 'pending', reservation_id = t_rid where p.id = any (t_locked);
     end if;
     return counts;
 end
