@@ -104,13 +104,14 @@ impl Local {
         }
     }
 
+    /// Reserves without waiting, so that no timer is needed for it.
+    pub(crate) fn reserve_now(&self, item: &ReserveItem) -> Option<Result<ReserveAnswer, Failure>> {
+        at_once(self.backend.reserve(vec![self.reserve_request(item)])).map(reserved)
+    }
+
     /// Completes without waiting, from where nothing can be awaited.
     pub(crate) fn complete_now(&self, item: &CompleteItem) -> Option<Result<Completed, Failure>> {
-        let mut answers = pin!(self.backend.complete(vec![self.complete_request(item)]));
-        match answers.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(answers) => answers.into_iter().next().map(completed),
-            Poll::Pending => None,
-        }
+        at_once(self.backend.complete(vec![self.complete_request(item)])).map(completed)
     }
 
     fn reserve_request(&self, item: &ReserveItem) -> ReserveRequest {
@@ -144,6 +145,14 @@ impl Local {
             WriteAnswer::Committed(receipt) => Ok(Ok(committed(&receipt, item))),
             WriteAnswer::Refused(error) => refused(&error).map(Err),
         }
+    }
+}
+
+/// The one answer, if it is there at once.
+fn at_once<T>(answers: impl Future<Output = Vec<T>>) -> Option<T> {
+    match pin!(answers).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answers) => answers.into_iter().next(),
+        Poll::Pending => None,
     }
 }
 

@@ -48,7 +48,11 @@ impl Shared {
             let knew_nothing = pending.may_hold;
             pending.may_hold = true;
             let item = ReserveItem { lease, job: job.clone() };
-            match deadline.bound(self.reserve_once(item, deadline)).await {
+            let answer = match self.reserve_now(&item) {
+                Some(answer) => Some(answer),
+                None => deadline.bound(self.reserve_once(item, deadline)).await,
+            };
+            match answer {
                 Some(Ok(answer)) => return self.judge(&mut pending, answer),
                 Some(Err(failure)) => {
                     // An earlier copy of this request may still be under way.
@@ -64,6 +68,17 @@ impl Shared {
             }
         }
         Attempt::NoAnswer(last)
+    }
+
+    /// The answer of a Book in this process.
+    #[cfg(feature = "local")]
+    fn reserve_now(&self, item: &ReserveItem) -> Option<Result<ReserveAnswer, Failure>> {
+        self.client.book().and_then(|book| book.reserve_now(item))
+    }
+
+    #[cfg(not(feature = "local"))]
+    fn reserve_now(&self, _: &ReserveItem) -> Option<Result<ReserveAnswer, Failure>> {
+        None
     }
 
     async fn reserve_once(&self, item: ReserveItem, deadline: Deadline) -> Result<ReserveAnswer, Failure> {
