@@ -10,8 +10,9 @@
 //! 5. Finalize the inputs, create the outputs, change the accounts, write the entries with their sequence.
 //! 6. Delete the record.
 //!
-//! Steps whose counts nothing depends on travel in one list. What an error leaves behind is driven to one of its
-//! two ends by [`Engine::resolve`], here or by whoever finds the record.
+//! All steps travel in one list, for each has what must have come before it as its condition; only where an account closes
+//! there is a look in between. What an error leaves behind is driven to one of its two ends by [`Engine::resolve`], here
+//! or by whoever finds the record.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -265,10 +266,10 @@ impl Engine {
         let record = Record { ticket, lease, begun_at: self.time.now(), plan: Arc::clone(&plan) };
         let running = self.running.begin(rid);
         let mut steps = preparing(record);
-        if plan.claims.iter().any(|claim| claim.kind == ClaimKind::Closing) {
-            if let Some(ending) = self.prepare(ticket, &plan, std::mem::take(&mut steps)).await? {
-                return Ok(ending);
-            }
+        if plan.claims.iter().any(|claim| claim.kind == ClaimKind::Closing)
+            && let Some(ending) = self.prepare(ticket, &plan, std::mem::take(&mut steps)).await?
+        {
+            return Ok(ending);
         }
         let prepared = steps.len();
         steps.push(Change::Decide(ticket, Arc::clone(&plan)));
