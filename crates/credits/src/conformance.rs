@@ -41,19 +41,28 @@ pub fn sample_plan() -> Plan {
 pub struct Fresh {
     /// The store.
     pub store: Arc<dyn Store>,
+    /// The same rows by another way, as a second process reaches them: with connections of its own, where there are any.
+    pub other: Arc<dyn Store>,
     /// What must live as long: a folder, a database.
     pub ground: Box<dyn Any + Send + Sync>,
 }
 
 impl Fresh {
-    /// A store that stands on nothing else.
+    /// A store that nobody can reach in another way, and that stands on nothing else.
     pub fn new(store: impl Store) -> Fresh {
-        Fresh::on(store, ())
+        let store: Arc<dyn Store> = Arc::new(store);
+        Fresh { other: Arc::clone(&store), store, ground: Box::new(()) }
     }
 
-    /// A store that stands on something that goes away when it is dropped.
-    pub fn on(store: impl Store, ground: impl Any + Send + Sync) -> Fresh {
-        Fresh { store: Arc::new(store), ground: Box::new(ground) }
+    /// Two stores of the same rows, which stand on something that goes away when it is dropped.
+    pub fn on<S: Store>([store, other]: [S; 2], ground: impl Any + Send + Sync) -> Fresh {
+        Fresh { store: Arc::new(store), other: Arc::new(other), ground: Box::new(ground) }
+    }
+
+    /// Lets go of what both stores use.
+    pub async fn close(&self) {
+        self.other.close().await;
+        self.store.close().await;
     }
 }
 
@@ -117,7 +126,7 @@ macro_rules! conformance {
         async fn $case() {
             let fresh = $fresh().await;
             $crate::conformance::$case(&*fresh.store).await;
-            fresh.store.close().await;
+            fresh.close().await;
         }
     )*};
 }

@@ -5,27 +5,21 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
 
+mod process;
 mod support;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use earmark_admission::{AccountPath, Credits, EntryKind, HoldAnswer, HoldState, SystemClock, WriteAnswer};
+use earmark_admission::{AccountPath, Credits, EntryKind, HoldAnswer, HoldState, WriteAnswer};
 use earmark_core::{ClientId, LeaseId, Operation};
 use earmark_credits::conformance::server::Server;
-use earmark_credits::{
-    Options, PostgresOptions, PostgresStore, SagaCredits, SqliteOptions, SqliteStore, Store,
-};
+use earmark_credits::{Options, SagaCredits};
+use process::say;
 use support::{DEPOSIT, account, fill, hold, namespace, settle, usd, vault, write};
 
-/// Where the worker keeps its rows: `sqlite:<path>` or the URL of a database.
-const STORE: &str = "EARMARK_KILL_STORE";
-/// Which worker it is; no two have the same clients.
-const NUMBER: &str = "EARMARK_KILL_NUMBER";
 const ACCOUNTS: usize = 8;
 const CALLERS: usize = 16;
 
@@ -34,33 +28,15 @@ fn options() -> Options {
     Options { silent_ms: 800, beat: Duration::from_millis(100), ..Options::default() }
 }
 
-async fn open(store: &str) -> Arc<dyn Store> {
-    if let Some(path) = store.strip_prefix("sqlite:") {
-        let opened = SqliteStore::open(path.as_ref(), SqliteOptions::default()).await;
-        return Arc::new(opened.expect("a store"));
-    }
-    let opened = PostgresStore::open(store, PostgresOptions::default()).await;
-    Arc::new(opened.expect("a store"))
-}
-
 async fn start(store: &str) -> SagaCredits {
-    let started = SagaCredits::start(open(store).await, Arc::new(SystemClock::new()), options()).await;
-    started.expect("a store that answers")
-}
-
-/// Says that something was acknowledged. A line that is cut off was not.
-fn say(line: &str) {
-    let mut out = std::io::stdout().lock();
-    out.write_all(format!("\n{line}.\n").as_bytes()).expect("somebody listens");
-    out.flush().expect("somebody listens");
+    process::start(store, options()).await
 }
 
 /// What is killed: callers that spend, for as long as they are let.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "the tests below start it"]
 async fn worker() {
-    let Ok(store) = std::env::var(STORE) else { return };
-    let worker = std::env::var(NUMBER).expect("a number");
+    let Some((store, worker)) = process::told() else { return };
     let credits = Arc::new(start(&store).await);
     let callers = (0..CALLERS).map(|caller| {
         let (credits, client) = (Arc::clone(&credits), format!("worker-{worker}-{caller}"));
@@ -104,7 +80,6 @@ struct Acknowledged {
 
 impl Acknowledged {
     fn hear(&mut self, line: &str) {
-        let Some(line) = line.strip_suffix('.') else { return };
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
             ["write", client, sequence] => {
@@ -120,27 +95,17 @@ impl Acknowledged {
     }
 }
 
-static WORKERS: AtomicU64 = AtomicU64::new(1);
-
-fn spawn(store: &str) -> Child {
-    let number = WORKERS.fetch_add(1, Ordering::Relaxed);
-    let mut worker = Command::new(std::env::current_exe().expect("this program"));
-    worker.args(["--exact", "worker", "--ignored", "--nocapture"]);
-    worker.env(STORE, store).env(NUMBER, number.to_string());
-    worker.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("a worker")
-}
-
 /// Lets workers run and kills them, so many at a time, until they were killed often enough.
 fn kill(store: &str, at_once: usize) -> Acknowledged {
     let kills: usize = std::env::var("EARMARK_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(5);
     let mut heard = Acknowledged::default();
     for round in 0..kills {
-        let mut workers: Vec<Child> = (0..at_once).map(|_| spawn(store)).collect();
+        let mut workers: Vec<Child> = (0..at_once).map(|_| process::spawn("worker", store)).collect();
         let ears: Vec<_> = workers
             .iter_mut()
             .map(|worker| {
-                let out = BufReader::new(worker.stdout.take().expect("an output"));
-                std::thread::spawn(move || out.lines().map_while(Result::ok).collect::<Vec<String>>())
+                let out = worker.stdout.take().expect("an output");
+                std::thread::spawn(move || process::hear(out).collect::<Vec<String>>())
             })
             .collect();
         // Each time at another moment.
@@ -170,7 +135,7 @@ async fn check(store: &str, heard: &Acknowledged) {
     let credits = start(store).await;
     tokio::time::sleep(Duration::from_millis(900)).await;
     credits.tend().await.expect("a store that answers");
-    let rows = open(store).await;
+    let rows = process::open(store).await;
     assert_eq!(rows.orphans(9).await, Ok(vec![]), "nothing is reserved by nobody");
     for (client, acknowledged) in &heard.writes {
         let client = ClientId::new(client).expect("a valid client");

@@ -10,7 +10,8 @@ async fn fresh() -> Fresh {
     let schema = format!("t{}", ulid::Ulid::generate()).to_ascii_lowercase();
     // The suites move the time themselves.
     let options = PostgresOptions { schema, keeps_time: false, ..PostgresOptions::default() };
-    Fresh::new(PostgresStore::open(&url, options).await.expect("a store"))
+    let open = async || PostgresStore::open(&url, options.clone()).await.expect("a store");
+    Fresh::on([open().await, open().await], ())
 }
 
 async fn office() -> Office {

@@ -8,8 +8,8 @@ use earmark_credits::{SqliteOptions, SqliteStore};
 async fn fresh() -> Fresh {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("credits.db");
-    let store = SqliteStore::open(&path, SqliteOptions::default()).await.expect("a store");
-    Fresh::on(store, folder)
+    let open = async || SqliteStore::open(&path, SqliteOptions::default()).await.expect("a store");
+    Fresh::on([open().await, open().await], folder)
 }
 
 async fn office() -> Office {

@@ -38,19 +38,28 @@ macro_rules! saga_conformance {
             a_store_that_was_gone_is_used_again_without_a_restart,
             one_deposit_and_many_callers_at_once,
             one_posting_and_many_callers_at_once,
-            many_spend_from_few_accounts_and_nothing_is_lost,
-            copies_of_one_entry_at_two_processes_are_one_entry,
             every_saga_stopped_at_every_call_ends_in_one_of_two_ways,
             every_saga_failed_at_every_call_ends_in_one_of_two_ways,
-            every_saga_stopped_at_every_call_is_finished_by_another_process,
+            every_saga_stopped_at_every_call_is_finished_by_another_process;
+            many_spend_from_few_accounts_and_nothing_is_lost,
+            copies_of_one_entry_at_two_processes_are_one_entry,
         );
     };
-    ($fresh:path: $($case:ident),* $(,)?) => {$(
+    ($fresh:path: $($case:ident),*; $($shared:ident),* $(,)?) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $case() {
             let fresh = $fresh().await;
             $crate::conformance::$case(std::sync::Arc::clone(&fresh.store)).await;
-            fresh.store.close().await;
+            fresh.close().await;
+        }
+    )*
+    $(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $shared() {
+            let fresh = $fresh().await;
+            let stores = [&fresh.store, &fresh.other].map(std::sync::Arc::clone);
+            $crate::conformance::$shared(stores).await;
+            fresh.close().await;
         }
     )*};
 }

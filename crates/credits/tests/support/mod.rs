@@ -1,5 +1,7 @@
 //! Short words for tests that ask for credit as a server does.
 
+#![allow(dead_code, reason = "each test program uses its part")]
+
 use std::sync::Arc;
 
 use earmark_admission::{Amount, Credits, HoldPart, HoldRequest, SettleRequest, WriteAnswer, WriteRequest};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use earmark_admission::{HoldAnswer, WriteAnswer};
 use earmark_core::VaultName;
 
-use super::bank::{Bank, Town, issue, lease, on, open, transfer};
+use super::bank::{Bank, Town, issue, lease, on, open, options, transfer};
 use crate::store::Store;
 
 const CALLERS: usize = 64;
@@ -94,10 +94,17 @@ async fn spend(bank: Arc<Bank>, caller: usize, rounds: usize) -> u64 {
     paid
 }
 
+/// Two processes of a town, each with a store of its own.
+async fn two_banks(town: &Town, stores: [Arc<dyn Store>; 2]) -> [Arc<Bank>; 2] {
+    let [one, other] = stores;
+    [Arc::new(town.bank_on(one, options()).await), Arc::new(town.bank_on(other, options()).await)]
+}
+
 /// Sixty-four tasks of two processes, ten accounts, one total: never below zero, never more spent than issued.
-pub async fn many_spend_from_few_accounts_and_nothing_is_lost(store: Arc<dyn Store>) {
+pub async fn many_spend_from_few_accounts_and_nothing_is_lost(stores: [Arc<dyn Store>; 2]) {
+    let store = Arc::clone(&stores[0]);
     let town = Town::new(&store);
-    let banks = [Arc::new(town.bank().await), Arc::new(town.bank().await)];
+    let banks = two_banks(&town, stores).await;
     let opened = ACCOUNTS.iter().flat_map(|name| [open(name), issue(name, 600)]).collect();
     banks[0].does(opened).await;
     let callers: Vec<_> =
@@ -120,9 +127,10 @@ pub async fn many_spend_from_few_accounts_and_nothing_is_lost(store: Arc<dyn Sto
 }
 
 /// One entry driven by two processes: one effect, one receipt.
-pub async fn copies_of_one_entry_at_two_processes_are_one_entry(store: Arc<dyn Store>) {
+pub async fn copies_of_one_entry_at_two_processes_are_one_entry(stores: [Arc<dyn Store>; 2]) {
+    let store = Arc::clone(&stores[0]);
     let town = Town::new(&store);
-    let (a, b) = (town.bank().await, town.bank().await);
+    let [a, b] = two_banks(&town, stores).await;
     a.does(vec![open("acme"), open("bob"), issue("acme", 10_000)]).await;
     for round in 1..=12_u64 {
         let operations = || vec![transfer("acme", "bob", 10)];

@@ -1,0 +1,60 @@
+//! This very test program as a process of its own, which runs one test that is otherwise ignored and nothing else.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use earmark_admission::SystemClock;
+use earmark_credits::{
+    Options, PostgresOptions, PostgresStore, SagaCredits, SqliteOptions, SqliteStore, Store,
+};
+
+/// Where a process keeps its rows: `sqlite:<path>` or the URL of a database.
+const STORE: &str = "EARMARK_TEST_STORE";
+/// Which process it is.
+const NUMBER: &str = "EARMARK_TEST_NUMBER";
+
+static PROCESSES: AtomicU64 = AtomicU64::new(1);
+
+/// What a process was told: its store and its number, which no other has. None if nobody started it.
+pub(crate) fn told() -> Option<(String, String)> {
+    Some((std::env::var(STORE).ok()?, std::env::var(NUMBER).ok()?))
+}
+
+pub(crate) async fn open(store: &str) -> Arc<dyn Store> {
+    if let Some(path) = store.strip_prefix("sqlite:") {
+        let opened = SqliteStore::open(path.as_ref(), SqliteOptions::default()).await;
+        return Arc::new(opened.expect("a store"));
+    }
+    let opened = PostgresStore::open(store, PostgresOptions::default()).await;
+    Arc::new(opened.expect("a store"))
+}
+
+pub(crate) async fn start(store: &str, options: Options) -> SagaCredits {
+    let started = SagaCredits::start(open(store).await, Arc::new(SystemClock::new()), options).await;
+    started.expect("a store that answers")
+}
+
+/// Says something to whoever started this process. A line that is cut off does not count.
+pub(crate) fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    out.write_all(format!("\n{line}.\n").as_bytes()).expect("somebody listens");
+    out.flush().expect("somebody listens");
+}
+
+/// What a process says, line by line, until it ends.
+pub(crate) fn hear(out: ChildStdout) -> impl Iterator<Item = String> {
+    let lines = BufReader::new(out).lines().map_while(Result::ok);
+    lines.filter_map(|line| line.strip_suffix('.').map(ToOwned::to_owned))
+}
+
+/// Starts a process that runs one test.
+pub(crate) fn spawn(test: &str, store: &str) -> Child {
+    let number = PROCESSES.fetch_add(1, Ordering::Relaxed);
+    let mut worker = Command::new(std::env::current_exe().expect("this program"));
+    worker.args(["--exact", test, "--ignored", "--nocapture"]);
+    worker.env(STORE, store).env(NUMBER, number.to_string());
+    worker.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    worker.spawn().expect("a process")
+}
