@@ -11,6 +11,7 @@ pub mod document;
 mod gather;
 mod id;
 mod lanes;
+mod late;
 mod ledger;
 mod memory;
 mod model;
@@ -27,6 +28,7 @@ mod tend;
 mod time;
 
 pub use id::{GateId, IdError, OwnerId, PostingId, ReservationId};
+pub use late::{LateCredits, OpenStore};
 pub use ledger::SagaCredits;
 pub use memory::MemoryStore;
 pub use model::*;

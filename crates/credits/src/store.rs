@@ -21,6 +21,9 @@ pub enum StoreError {
     /// Too much is waiting, and nothing was done.
     #[error("the store is busy: {0}")]
     Busy(&'static str),
+    /// There is no way to it now: it is down, it is starting, the network is cut. Nothing was done.
+    #[error("the store cannot be reached: {0}")]
+    Unreachable(String),
     /// The store said no: it is full, it is read-only, a right is missing. Nothing was done.
     #[error("the store refuses: {0}")]
     Refused(String),
@@ -30,6 +33,17 @@ pub enum StoreError {
     /// What is stored cannot be, or was written by a newer version.
     #[error("the store holds what it cannot: {0}")]
     Corrupt(String),
+}
+
+impl StoreError {
+    /// Whether it may go away by itself. What is refused, or cannot be read, stays so until somebody sees to it.
+    #[must_use]
+    pub const fn is_passing(&self) -> bool {
+        match self {
+            StoreError::Busy(_) | StoreError::Unreachable(_) | StoreError::Unavailable(_) => true,
+            StoreError::Refused(_) | StoreError::Corrupt(_) => false,
+        }
+    }
 }
 
 /// One conditional change: a step of a saga. Each is made as a whole or not at all, and says how many rows it changed.

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use earmark_admission::{Credits, SystemClock};
 use earmark_credits::{
-    Options, PostgresOptions, PostgresStore, SagaCredits, SqliteOptions, SqliteStore, Store, StoreError,
+    LateCredits, OpenStore, Options, PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store,
+    StoreError,
 };
 
 use crate::failure::Failure;
@@ -59,19 +60,24 @@ impl fmt::Display for CreditsUrl {
     }
 }
 
-/// Opens the database and finishes what an earlier process left in it.
+/// Opens the database and finishes what an earlier process left in it. One that is down is waited for in the background; one
+/// that says no, or that a later version has written, ends the start.
 pub(super) async fn open(url: &CreditsUrl) -> Result<Arc<dyn Credits>, Failure> {
-    let failed = |error: StoreError| Failure::Usage(format!("--credits: cannot use {url}: {error}"));
-    let store: Arc<dyn Store> = match url {
-        CreditsUrl::Sqlite(path) => {
-            Arc::new(SqliteStore::open(path, SqliteOptions::default()).await.map_err(failed)?)
-        }
-        CreditsUrl::Postgres(url) => {
-            Arc::new(PostgresStore::open(url, PostgresOptions::default()).await.map_err(failed)?)
-        }
-    };
     let clock = Arc::new(SystemClock::new());
-    Ok(Arc::new(SagaCredits::start(store, clock, Options::default()).await.map_err(failed)?))
+    let open: OpenStore = Box::new({
+        let url = url.clone();
+        move || Box::pin(open_store(url.clone()))
+    });
+    let started = LateCredits::start(open, clock, Options::default()).await;
+    let failed = |error: StoreError| Failure::Usage(format!("--credits: cannot use {url}: {error}"));
+    Ok(Arc::new(started.map_err(failed)?))
+}
+
+async fn open_store(url: CreditsUrl) -> Result<Arc<dyn Store>, StoreError> {
+    Ok(match url {
+        CreditsUrl::Sqlite(path) => Arc::new(SqliteStore::open(&path, SqliteOptions::default()).await?),
+        CreditsUrl::Postgres(url) => Arc::new(PostgresStore::open(&url, PostgresOptions::default()).await?),
+    })
 }
 
 #[cfg(test)]

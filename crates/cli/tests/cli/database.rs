@@ -1,9 +1,14 @@
 //! Credit in a database, beside limits that are kept as ever.
 
+#[path = "../../../credits/src/conformance/server.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the tests of credit use all of it")]
+mod postgres;
+
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::durable::get;
-use crate::support::{Ran, Server, run};
+use crate::support::{PATIENCE, Ran, Server, run};
 
 const SLOTS: &str = "limits put --key slots --kind concurrency --capacity 3 --timeout 3600";
 const USD: &str = "limits put --key usd --kind credit --account acme --asset usd --timeout 600";
@@ -148,4 +153,53 @@ fn two_servers_spend_from_one_database_of_postgresql() {
     servers[1].line("reserve --key usd=75").ends(0);
     let audit = servers[1].line(&format!("audit --vault {vault}")).ends(0);
     assert!(audit.stdout.contains("is balanced\n"), "{audit:?}");
+}
+
+/// A server whose database was down when it started ended with exit code 2, so that whoever started both at once had to start
+/// one of them again.
+#[test]
+fn a_database_that_is_down_at_the_start_is_waited_for() {
+    let database = postgres::Server::start_hasty().unwrap();
+    database.stop().unwrap();
+    let server = Server::start(&["--credits", &database.url()]);
+    let why = get(&server, "/readyz");
+    assert!(why.contains("credit: the store has not answered since the start"), "{why}");
+    assert!(why.contains("cannot be reached"), "{why}");
+    // Limits are served meanwhile, and who needs credit is told why there is none.
+    server.line(SLOTS).ends(0);
+    server.line("reserve --key slots=1").ends(0);
+    let words = ["write", "--client", "b", "--sequence", "1", "--vault", "main", "--op", OPEN, "--op", ISSUE];
+    let early = server.earmark(&words);
+    assert!(early.code != Some(0) && format!("{early:?}").contains("cannot be reached"), "{early:?}");
+    database.again().unwrap();
+    let start = Instant::now();
+    while get(&server, "/readyz") != r#"{"status":"ready"}"# {
+        assert!(start.elapsed() < PATIENCE, "{}", get(&server, "/readyz"));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    fill(&server);
+    server.line(USD).ends(0);
+    server.line("reserve --key slots=1 --key usd=60").ends(0);
+    assert_eq!((balance(&server), reserved(&server)), (purse("40", "60"), 2));
+}
+
+#[test]
+fn a_server_that_waits_for_its_database_can_be_stopped() {
+    let database = postgres::Server::start_hasty().unwrap();
+    database.stop().unwrap();
+    let server = Server::start(&["--credits", &database.url()]);
+    server.signal("TERM");
+    assert_eq!(server.wait().ends(0).stdout, "stopped\n");
+}
+
+#[test]
+fn a_database_that_answers_and_says_no_is_not_waited_for() {
+    let database = postgres::Server::start_hasty().unwrap();
+    let nowhere = database.url().replace("localhost/postgres", "localhost/nowhere");
+    let nobody = database.url().replace("postgres@", "nobody@");
+    for (url, message) in [(nowhere, "database \"nowhere\" does not exist"), (nobody, "role \"nobody\"")] {
+        let ran = run(&["serve", "--in-memory", "--listen", "127.0.0.1:0", "--credits", &url]).ends(2);
+        assert!(ran.stderr.contains("--credits: cannot use postgres://"), "{ran:?}");
+        assert!(ran.stderr.contains(message), "{ran:?}");
+    }
 }

@@ -59,7 +59,7 @@ where
         }
         match timeout_at(until, self.connect()).await {
             Ok(Ok(connection)) => Ok(Lent { pool: self, connection, _permit: permit }),
-            Ok(Err(error)) => Err(StoreError::Refused(format!("there is no connection to it: {error}"))),
+            Ok(Err(error)) => Err(unconnected(&error)),
             Err(_) => Err(StoreError::Busy("no connection to it was made in time")),
         }
     }
@@ -83,6 +83,22 @@ where
             let _ = connection.close().await;
         }
     }
+}
+
+/// Whether there is nobody at the other end, for now, or somebody who says no: to the user, the password, the name of the
+/// database, the certificate.
+fn unconnected(error: &sqlx::Error) -> StoreError {
+    let message = format!("there is no connection to it: {error}");
+    let is_away = match error {
+        // A certificate that is not trusted is invalid data.
+        sqlx::Error::Io(error) => error.kind() != std::io::ErrorKind::InvalidData,
+        // It starts, it stops, it has no connection left, the line broke.
+        sqlx::Error::Database(database) => database
+            .code()
+            .is_some_and(|code| ["57P", "53", "08"].iter().any(|class| code.starts_with(class))),
+        _ => false,
+    };
+    if is_away { StoreError::Unreachable(message) } else { StoreError::Refused(message) }
 }
 
 impl<DB: Database> Lent<'_, DB> {

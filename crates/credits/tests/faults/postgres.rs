@@ -85,7 +85,7 @@ async fn a_server_that_went_away_and_came_back_has_all_that_was_acknowledged() {
             match call.await.expect("no panic") {
                 Ok(amount) => acknowledged += amount,
                 Err(StoreError::Unavailable(_)) => unknown += 1,
-                Err(StoreError::Refused(_) | StoreError::Busy(_)) => {}
+                Err(StoreError::Unreachable(_) | StoreError::Busy(_)) => {}
                 Err(error) => panic!("{error}"),
             }
         }
@@ -98,7 +98,7 @@ async fn a_server_that_went_away_and_came_back_has_all_that_was_acknowledged() {
                 }
                 down = issue(&*store, 1).await;
             }
-            assert!(matches!(down, Err(StoreError::Refused(_) | StoreError::Busy(_))), "{down:?}");
+            assert!(matches!(down, Err(StoreError::Unreachable(_) | StoreError::Busy(_))), "{down:?}");
             server.again().expect("a server that starts");
         }
         let found = total(&*store).await;
@@ -114,7 +114,7 @@ async fn a_server_that_went_away_and_came_back_has_all_that_was_acknowledged() {
 async fn without_a_server_there_is_no_store() {
     let url = "postgres://postgres@127.0.0.1:1/postgres?sslmode=disable";
     let error = PostgresStore::open(url, options()).await.err();
-    assert!(matches!(error, Some(StoreError::Refused(_) | StoreError::Busy(_))), "{error:?}");
+    assert!(matches!(error, Some(StoreError::Unreachable(_))), "{error:?}");
     let secret = "postgres://me:secret@127.0.0.1:x/postgres";
     let error = PostgresStore::open(secret, options()).await.err().expect("a refusal").to_string();
     assert!(!error.contains("secret"), "{error}");
