@@ -76,6 +76,7 @@ macro_rules! conformance {
             a_client_has_one_saga_at_a_time,
             a_record_is_read_back_as_it_was_written,
             records_are_listed_by_who_drives_them_and_what_they_touch,
+            a_list_of_records_comes_in_pages,
             only_a_silent_owner_is_taken_over,
             a_late_step_of_an_owner_that_was_taken_over_changes_nothing,
             an_owner_that_left_is_silent,

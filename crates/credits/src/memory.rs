@@ -11,7 +11,8 @@ use earmark_core::UnixMs;
 use crate::id::{GateId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
 use crate::store::{
-    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Store, StoreError, Survey, Surveyed,
+    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, RecordPage, Records, Store, StoreError,
+    Survey, Surveyed,
 };
 use rows::Rows;
 
@@ -65,8 +66,8 @@ impl Store for MemoryStore {
         self.answer(|rows| rows.record(&find))
     }
 
-    fn records(&self, filter: Filter, max: usize) -> Answer<'_, Result<Vec<StoredRecord>, StoreError>> {
-        self.answer(|rows| rows.records(&filter, max))
+    fn records(&self, filter: Filter, page: RecordPage) -> Answer<'_, Result<Records, StoreError>> {
+        self.answer(|rows| rows.records(&filter, &page))
     }
 
     fn orphans(&self, max: usize) -> Answer<'_, Result<Vec<ReservationId>, StoreError>> {

@@ -28,7 +28,8 @@ use crate::sql::pool::Pool;
 use crate::sql::queue::{Queue, Writes};
 use crate::sql::surveys::{self, SURVEYORS, Surveys};
 use crate::store::{
-    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Store, StoreError, Survey, Surveyed,
+    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, RecordPage, Records, Store, StoreError,
+    Survey, Surveyed,
 };
 
 /// How a database is used.
@@ -210,8 +211,8 @@ impl Store for PostgresStore {
         Box::pin(async move { self.inner.record(&find).await })
     }
 
-    fn records(&self, filter: Filter, max: usize) -> Answer<'_, Result<Vec<StoredRecord>, StoreError>> {
-        Box::pin(async move { self.inner.records(&filter, max).await })
+    fn records(&self, filter: Filter, page: RecordPage) -> Answer<'_, Result<Records, StoreError>> {
+        Box::pin(async move { self.inner.records(&filter, &page).await })
     }
 
     fn orphans(&self, max: usize) -> Answer<'_, Result<Vec<ReservationId>, StoreError>> {

@@ -25,7 +25,8 @@ use crate::id::{GateId, OwnerId, ReservationId};
 use crate::lanes::{Gates, Lane, Lanes, RecentHolds, Running, Taken};
 use crate::ledger::ClientRoom;
 use crate::model::{ClaimKind, LeaseKey, Phase, Plan, Record, StoredRecord, Ticket, Turn};
-use crate::store::{CHANGES_MAX, Change, Filter, FindRecord, Store, StoreError};
+use crate::store::{CHANGES_MAX, Change, Filter, FindRecord, RecordPage, Store, StoreError};
+use crate::tend::StuckSagas;
 use crate::time::SharedTime;
 
 /// The first pause after a lost race.
@@ -151,6 +152,7 @@ pub(crate) struct Engine {
     pub(crate) running: Running,
     pub(crate) recent_holds: RecentHolds,
     pub(crate) client_room: ClientRoom,
+    pub(crate) stuck: StuckSagas,
 }
 
 impl Engine {
@@ -166,6 +168,7 @@ impl Engine {
             running: Running::default(),
             recent_holds: RecentHolds::default(),
             client_room: ClientRoom::default(),
+            stuck: StuckSagas::default(),
         }
     }
 
@@ -357,8 +360,13 @@ impl Engine {
 
     /// Whether another saga names an account. One that nobody drives is driven to its end.
     async fn is_named(&self, ticket: Ticket, account: &crate::model::AccountKey) -> Result<bool, Trouble> {
-        let naming = self.call(self.store.records(Filter::Naming(account.clone()), NAMING_MAX)).await?;
-        let others = naming.iter().filter(|stored| stored.record.ticket.rid != ticket.rid);
+        let page = RecordPage::first(NAMING_MAX);
+        let naming = self.call(self.store.records(Filter::Naming(account.clone()), page)).await?;
+        // What it would do to the account nobody knows.
+        if let Some(unread) = naming.unread.first() {
+            return Err(unread.why.clone().into());
+        }
+        let others = naming.found.iter().filter(|stored| stored.record.ticket.rid != ticket.rid);
         let mut is_named = false;
         for other in others {
             is_named = true;

@@ -14,7 +14,7 @@ use crate::model::{
     Account, AccountKey, ClaimKind, LeaseKey, Phase, Plan, Posting, PostingHold, PostingState, Record,
     StoredRecord, Ticket, VaultKey,
 };
-use crate::store::StoreError;
+use crate::store::{RecordPlace, Records, StoreError, UnreadRecord};
 
 /// A column holds what Earmark never writes.
 pub(crate) fn corrupt(column: &str, found: &str) -> StoreError {
@@ -191,6 +191,30 @@ impl RecordRow {
         let plan: Plan = crate::document::plan_from_json(&self.plan)?;
         Ok(StoredRecord { record: Record { ticket, lease, begun_at, plan: plan.into() }, phase })
     }
+}
+
+/// Rows of records, those that can be read and those that cannot.
+pub(crate) fn records(rows: impl IntoIterator<Item = RecordRow>, max: usize) -> Records {
+    let mut records = Records::default();
+    let (mut count, mut last) = (0_usize, None);
+    for row in rows {
+        count = count.saturating_add(1);
+        last = Some(RecordPlace { begun_at_ms: row.begun_at_ms, rid: row.reservation_id.clone() });
+        match row.record() {
+            Ok(stored) => records.found.push(stored),
+            Err(why) => records.unread.push(UnreadRecord { gate: row.gate, why }),
+        }
+    }
+    records.next = last.filter(|_| count >= max);
+    records
+}
+
+/// Of these records those that touch an account, so many at most. What the others touch cannot be told.
+pub(crate) fn naming(records: Records, account: &AccountKey, max: usize) -> Records {
+    let Records { mut found, unread, .. } = records;
+    found.retain(|stored| stored.record.plan.accounts().contains(&account));
+    found.truncate(max);
+    Records { found, unread, next: None }
 }
 
 /// Of each entry of a plan, how many entries of the same vault come after it in the plan.

@@ -32,7 +32,8 @@ use crate::sql::pool::Pool;
 use crate::sql::queue::Queue;
 use crate::sql::surveys::{self, SURVEYORS, Surveys};
 use crate::store::{
-    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Store, StoreError, Survey, Surveyed,
+    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, RecordPage, Records, Store, StoreError,
+    Survey, Surveyed,
 };
 use error::refused;
 
@@ -150,8 +151,8 @@ impl Store for SqliteStore {
         Box::pin(self.readers.read(async move |reader| read::record(reader, &find).await))
     }
 
-    fn records(&self, filter: Filter, max: usize) -> Answer<'_, Result<Vec<StoredRecord>, StoreError>> {
-        Box::pin(self.readers.read(async move |reader| read::records(reader, &filter, max).await))
+    fn records(&self, filter: Filter, page: RecordPage) -> Answer<'_, Result<Records, StoreError>> {
+        Box::pin(self.readers.read(async move |reader| read::records(reader, &filter, &page).await))
     }
 
     fn orphans(&self, max: usize) -> Answer<'_, Result<Vec<ReservationId>, StoreError>> {

@@ -157,11 +157,11 @@ pub trait Store: Send + Sync + 'static {
     /// When the store does not answer.
     fn record(&self, find: FindRecord) -> Answer<'_, Result<Option<StoredRecord>, StoreError>>;
 
-    /// Records, oldest first, so many at most.
+    /// Records, oldest first. One that cannot be read keeps nobody from the others.
     ///
     /// # Errors
     /// When the store does not answer.
-    fn records(&self, filter: Filter, max: usize) -> Answer<'_, Result<Vec<StoredRecord>, StoreError>>;
+    fn records(&self, filter: Filter, page: RecordPage) -> Answer<'_, Result<Records, StoreError>>;
 
     /// Reservation ids of pending postings and of claimed accounts that no record has, so many at most.
     ///
@@ -300,6 +300,59 @@ pub enum Filter {
     },
     /// Whose plans touch an account, whoever owns them.
     Naming(AccountKey),
+}
+
+/// Which records of a list to look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordPage {
+    /// Those behind this place.
+    pub after: RecordPlace,
+    /// So many at most, those that cannot be read included.
+    pub max: usize,
+}
+
+impl RecordPage {
+    /// From the oldest on.
+    #[must_use]
+    pub fn first(max: usize) -> RecordPage {
+        RecordPage { after: RecordPlace::default(), max }
+    }
+}
+
+/// Where a record stands in a list: by when it was begun, then by its reservation id as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RecordPlace {
+    /// Milliseconds since 1970.
+    pub begun_at_ms: i64,
+    /// The reservation id.
+    pub rid: String,
+}
+
+impl Default for RecordPlace {
+    /// Before all of them.
+    fn default() -> RecordPlace {
+        RecordPlace { begun_at_ms: -1, rid: String::new() }
+    }
+}
+
+/// Records as they were found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Records {
+    /// Those that can be read, oldest first.
+    pub found: Vec<StoredRecord>,
+    /// The others: damaged, or written by a later version.
+    pub unread: Vec<UnreadRecord>,
+    /// The place of the last one, if there may be more.
+    pub next: Option<RecordPlace>,
+}
+
+/// A record that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadRecord {
+    /// Its gate, as it is stored.
+    pub gate: String,
+    /// What is wrong with it.
+    pub why: StoreError,
 }
 
 /// Which holds to list.

@@ -1,16 +1,37 @@
 //! Looking after what was left behind: sagas of dead processes, orphans, holds whose time is over.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
 use earmark_admission::Answer;
 
 use crate::model::{AccountKey, Posting};
 use crate::saga::{Engine, Trouble};
-use crate::store::{Change, Due, Filter, StoreError};
+use crate::store::{Change, Due, Filter, RecordPage, RecordPlace, StoreError};
 use crate::task::ReleaseTask;
 
 /// So many records, orphans or holds are looked at in one go.
 const BATCH: usize = 64;
 /// So many batches of one kind in one round. The next round takes the rest.
 const BATCHES_MAX: usize = 64;
+
+/// The sagas that the last recovery had to leave as they are.
+#[derive(Default)]
+pub(crate) struct StuckSagas(Mutex<BTreeMap<String, StoreError>>);
+
+impl StuckSagas {
+    /// Says what is stuck: once in the log, and in the metrics for as long as it is.
+    fn note(&self, stuck: BTreeMap<String, StoreError>) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (gate, why) in &stuck {
+            if known.get(gate) != Some(why) {
+                tracing::error!(%gate, %why, "a saga cannot be finished; what it has reserved stays so");
+            }
+        }
+        metrics::gauge!("earmark_credit_stuck_sagas").set(stuck.len() as f64);
+        *known = stuck;
+    }
+}
 
 impl Engine {
     /// Says that this process lives, and learns what time it is where the rows are.
@@ -24,24 +45,40 @@ impl Engine {
 
     /// Drives every saga that nobody drives to its end, and gives back what nobody has reserved.
     pub(crate) async fn recover(&self) -> Result<(), StoreError> {
-        let silent = || Filter::Silent { but: self.owner, since: self.silent_since() };
+        let mut stuck = BTreeMap::new();
+        let silent = Filter::Silent { but: self.owner, since: self.silent_since() };
+        let mut page = RecordPage::first(BATCH);
         for _ in 0..BATCHES_MAX {
-            let records = self.call(self.store.records(silent(), BATCH)).await?;
-            for stored in &records {
-                self.look_after(stored).await?;
-            }
-            if records.len() < BATCH {
-                break;
-            }
+            let Some(after) = self.recover_some(silent.clone(), page, &mut stuck).await? else { break };
+            page = RecordPage { after, max: BATCH };
         }
-        for stored in self.call(self.store.records(Filter::Of(self.owner), BATCH)).await? {
-            self.look_after(&stored).await?;
-        }
+        self.recover_some(Filter::Of(self.owner), RecordPage::first(BATCH), &mut stuck).await?;
+        self.stuck.note(stuck);
         for rid in self.call(self.store.orphans(BATCH)).await? {
             tracing::warn!(%rid, "gave back what was reserved by nobody");
             self.write(vec![Change::Release(rid), Change::Unclaim(rid)]).await?;
         }
         Ok(())
+    }
+
+    /// Drives some sagas to their end, and says where the next ones are. One that cannot be read, or that the store
+    /// refuses to finish, is left to an operator and keeps nobody from the others.
+    async fn recover_some(
+        &self,
+        filter: Filter,
+        page: RecordPage,
+        stuck: &mut BTreeMap<String, StoreError>,
+    ) -> Result<Option<RecordPlace>, StoreError> {
+        let records = self.call(self.store.records(filter, page)).await?;
+        stuck.extend(records.unread.into_iter().map(|unread| (unread.gate, unread.why)));
+        for stored in &records.found {
+            match self.look_after(stored).await {
+                Ok(()) => {}
+                Err(error) if error.is_passing() => return Err(error),
+                Err(error) => drop(stuck.insert(stored.record.ticket.gate.to_string(), error)),
+            }
+        }
+        Ok(records.next)
     }
 
     /// Gives back what leases hold whose time is over.

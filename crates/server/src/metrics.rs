@@ -349,6 +349,9 @@ fn recorder() -> PrometheusRecorder {
     builder.unwrap_or_default().build_recorder()
 }
 
+const STUCK_SAGAS: &str =
+    "Sagas of credit in a database that cannot be read or finished; the log names them.";
+
 static FACADE: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
 
 /// Lets `/metrics` show what other crates record through the `metrics` facade. To be called before
@@ -362,6 +365,7 @@ fn facade() -> Option<&'static PrometheusHandle> {
     let install = || {
         let recorder = recorder();
         recorder.describe_histogram("earmark_batch_size".into(), None, "Events per batch.".into());
+        recorder.describe_gauge("earmark_credit_stuck_sagas".into(), None, STUCK_SAGAS.into());
         node::describe(&recorder);
         let handle = recorder.handle();
         metrics::set_global_recorder(recorder).ok().map(|()| handle)

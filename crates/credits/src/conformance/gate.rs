@@ -8,7 +8,7 @@ use super::clerk::{
 use super::sample::full_plan;
 use crate::id::OwnerId;
 use crate::model::{Phase, Plan, Record, Turn};
-use crate::store::{Change, Filter, FindRecord, Store, Survey};
+use crate::store::{Change, Filter, FindRecord, RecordPage, Store, Survey};
 
 /// A vault has an account that is paid.
 pub async fn a_vault_is_opened_once_with_its_revenue(store: &dyn Store) {
@@ -74,8 +74,9 @@ pub async fn records_are_listed_by_who_drives_them_and_what_they_touch(store: &d
     clerk.one(Change::Begin(Arc::new(later))).await;
     clerk.one(Change::Begin(record(theirs, &plan))).await;
     let list = async |filter, max| {
-        let found = store.records(filter, max).await.expect("a store that answers");
-        found.iter().map(|stored| stored.record.ticket.rid).collect::<Vec<_>>()
+        let found = store.records(filter, RecordPage::first(max)).await.expect("a store that answers");
+        assert_eq!(found.unread, []);
+        found.found.iter().map(|stored| stored.record.ticket.rid).collect::<Vec<_>>()
     };
     assert_eq!(list(Filter::Of(OWNER), 9).await, [ours.rid]);
     assert_eq!(list(Filter::Naming(account("acme")), 9).await, [theirs.rid, ours.rid]);
@@ -86,6 +87,33 @@ pub async fn records_are_listed_by_who_drives_them_and_what_they_touch(store: &d
     clerk.one(Change::Beat(OwnerId(8), NOW)).await;
     assert_eq!(list(silent(NOW), 9).await, []);
     assert_eq!(list(silent(NOW.plus_ms(1)), 9).await, [theirs.rid]);
+}
+
+/// Whoever goes through all of them meets each once, also where several were begun at the same moment.
+pub async fn a_list_of_records_comes_in_pages(store: &dyn Store) {
+    let clerk = Clerk(store);
+    let mut begun = Vec::new();
+    for delay_ms in [0, 0, 0, 1, 1, 7] {
+        let (ticket, plan) = (ticket(), taking(&[]));
+        let begun_at = NOW.plus_ms(delay_ms);
+        clerk
+            .one(Change::Begin(Arc::new(Record { begun_at, ..Record::clone(&record(ticket, &plan)) })))
+            .await;
+        begun.push(ticket.rid);
+    }
+    for filter in [Filter::Of(OWNER), Filter::Silent { but: OwnerId(8), since: NOW }] {
+        for max in 1..=7 {
+            let (mut found, mut page) = (Vec::new(), RecordPage::first(max));
+            loop {
+                let records = store.records(filter.clone(), page).await.expect("a store that answers");
+                assert!(records.found.len() <= max, "{} of {max}", records.found.len());
+                found.extend(records.found.iter().map(|stored| stored.record.ticket.rid));
+                let Some(after) = records.next else { break };
+                page = RecordPage { after, max };
+            }
+            assert_eq!(found, begun, "{filter:?} by {max}");
+        }
+    }
 }
 
 /// Of a process that lives nothing is taken.

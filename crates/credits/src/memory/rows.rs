@@ -10,8 +10,8 @@ use crate::model::{
     StoredRecord, VaultKey,
 };
 use crate::store::{
-    AssetCensus, AssetSums, Census, Due, Filter, FindRecord, Funds, Purse, PurseQuery, Survey, Surveyed,
-    UnevenAccount,
+    AssetCensus, AssetSums, Census, Due, Filter, FindRecord, Funds, Purse, PurseQuery, RecordPage,
+    RecordPlace, Records, Survey, Surveyed, UnevenAccount,
 };
 
 /// So many accounts that do not add up are named.
@@ -175,7 +175,7 @@ impl Rows {
         self.records.get(&gate).cloned()
     }
 
-    pub(super) fn records(&self, filter: &Filter, max: usize) -> Vec<StoredRecord> {
+    pub(super) fn records(&self, filter: &Filter, page: &RecordPage) -> Records {
         let is_meant = |stored: &&StoredRecord| {
             let owner = stored.record.ticket.owner;
             match filter {
@@ -184,10 +184,17 @@ impl Rows {
                 Filter::Naming(account) => stored.record.plan.accounts().contains(&account),
             }
         };
-        let mut found: Vec<StoredRecord> = self.records.values().filter(is_meant).cloned().collect();
-        found.sort_by_key(|stored| (stored.record.begun_at, stored.record.ticket.rid));
-        found.truncate(max);
-        found
+        let place = |stored: &StoredRecord| RecordPlace {
+            begun_at_ms: i64::try_from(stored.record.begun_at.get()).unwrap_or(i64::MAX),
+            rid: stored.record.ticket.rid.to_string(),
+        };
+        let behind = |stored: &&StoredRecord| place(stored) > page.after;
+        let meant = self.records.values().filter(is_meant).filter(behind);
+        let mut found: Vec<StoredRecord> = meant.cloned().collect();
+        found.sort_by_cached_key(place);
+        found.truncate(page.max);
+        let next = found.last().filter(|_| found.len() >= page.max).map(place);
+        Records { found, unread: Vec::new(), next }
     }
 
     pub(super) fn is_silent(&self, owner: OwnerId, since: UnixMs) -> bool {

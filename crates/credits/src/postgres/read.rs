@@ -13,8 +13,8 @@ use crate::id::{GateId, ReservationId};
 use crate::model::{
     AccountChange, AccountKey, Entry, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey,
 };
-use crate::sql::{PostingRow, RecordRow, count, home, limit, parse, signed, time};
-use crate::store::{Due, Filter, FindRecord, StoreError};
+use crate::sql::{PostingRow, RecordRow, count, home, limit, naming, parse, records, signed, time};
+use crate::store::{Due, Filter, FindRecord, RecordPage, Records, StoreError};
 
 /// What a column of a row holds.
 pub(super) fn get<T>(row: &PgRow, column: &'static str) -> Result<T, StoreError>
@@ -143,35 +143,36 @@ impl Inner {
         found.first().map(stored_record).transpose()
     }
 
-    pub(super) async fn records(&self, filter: &Filter, max: usize) -> Result<Vec<StoredRecord>, StoreError> {
+    pub(super) async fn records(&self, filter: &Filter, page: &RecordPage) -> Result<Records, StoreError> {
+        let RecordPage { after, max } = page;
         match filter {
             Filter::Of(owner) => {
-                let sql = record_sql!("where owner = $1 order by begun_at, reservation_id limit $2");
-                let found = self.rows(sqlx::query(sql).bind(owner.to_string()).bind(limit(max))).await?;
-                found.iter().map(stored_record).collect()
+                let sql = record_sql!(
+                    "where owner = $4 and (begun_at, reservation_id)
+                         > ('epoch'::timestamptz + $1 * interval '1 millisecond', $2)
+                     order by begun_at, reservation_id limit $3"
+                );
+                let query = sqlx::query(sql).bind(after.begun_at_ms).bind(&after.rid).bind(limit(*max));
+                record_rows(&self.rows(query.bind(owner.to_string())).await?, *max)
             }
             Filter::Silent { but, since } => {
                 let sql = record_sql!(
-                    "where owner <> $1 and not exists (
+                    "where owner <> $4 and not exists (
                          select from owners o where o.owner = sagas.owner
-                         and o.heard_at >= 'epoch'::timestamptz + $2 * interval '1 millisecond')
+                         and o.heard_at >= 'epoch'::timestamptz + $5 * interval '1 millisecond')
+                     and (begun_at, reservation_id)
+                         > ('epoch'::timestamptz + $1 * interval '1 millisecond', $2)
                      order by begun_at, reservation_id limit $3"
                 );
-                let query = sqlx::query(sql).bind(but.to_string()).bind(signed(since.get())).bind(limit(max));
-                self.rows(query).await?.iter().map(stored_record).collect()
+                let query = sqlx::query(sql).bind(after.begun_at_ms).bind(&after.rid).bind(limit(*max));
+                let query = query.bind(but.to_string()).bind(signed(since.get()));
+                record_rows(&self.rows(query).await?, *max)
             }
             Filter::Naming(account) => {
                 // The name as it stands in the JSON finds all that touch it, and others that are left out then.
                 let sql = record_sql!("where strpos(plan::text, $1) > 0 order by begun_at, reservation_id");
                 let query = sqlx::query(sql).bind(format!("\"{}\"", account.account));
-                let mut found = Vec::new();
-                for row in self.rows(query).await? {
-                    let stored = stored_record(&row)?;
-                    if found.len() < max && stored.record.plan.accounts().contains(&account) {
-                        found.push(stored);
-                    }
-                }
-                Ok(found)
+                Ok(naming(record_rows(&self.rows(query).await?, usize::MAX)?, account, *max))
             }
         }
     }
@@ -247,7 +248,16 @@ fn posting(row: &PgRow) -> Result<(Posting, PostingState), StoreError> {
 }
 
 fn stored_record(row: &PgRow) -> Result<StoredRecord, StoreError> {
-    let row = RecordRow {
+    record_row(row)?.record()
+}
+
+fn record_rows(rows: &[PgRow], max: usize) -> Result<Records, StoreError> {
+    let rows: Result<Vec<RecordRow>, StoreError> = rows.iter().map(record_row).collect();
+    Ok(records(rows?, max))
+}
+
+fn record_row(row: &PgRow) -> Result<RecordRow, StoreError> {
+    Ok(RecordRow {
         gate: get(row, "gate")?,
         reservation_id: get(row, "reservation_id")?,
         owner: get(row, "owner")?,
@@ -256,6 +266,5 @@ fn stored_record(row: &PgRow) -> Result<StoredRecord, StoreError> {
         lease: get(row, "lease")?,
         begun_at_ms: get(row, "begun_at_ms")?,
         plan: get(row, "plan")?,
-    };
-    row.record()
+    })
 }

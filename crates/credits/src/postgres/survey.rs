@@ -270,8 +270,9 @@ const CENSUS: [(Part, &str); 4] = [
 impl Counted {
     fn add(&mut self, part: Part, row: &PgRow, home: &VaultKey) -> Result<(), StoreError> {
         if let Part::Records = part {
-            let plan = document::plan_from_json(&get::<String>(row, "plan")?)?;
-            let touches = plan.accounts().iter().any(|account| account.home == *home);
+            let plan = document::plan_from_json(&get::<String>(row, "plan")?).ok();
+            // One that cannot be read may touch anything.
+            let touches = plan.is_none_or(|plan| plan.accounts().iter().any(|account| account.home == *home));
             self.records = self.records.saturating_add(u64::from(touches));
             return Ok(());
         }

@@ -12,8 +12,8 @@ use crate::id::{GateId, ReservationId};
 use crate::model::{
     AccountChange, AccountKey, Entry, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey,
 };
-use crate::sql::{PostingRow, RecordRow, count, home, limit, parse, signed, time};
-use crate::store::{Due, Filter, FindRecord, StoreError};
+use crate::sql::{PostingRow, RecordRow, count, home, limit, naming, parse, signed, time};
+use crate::store::{Due, Filter, FindRecord, RecordPage, Records, StoreError};
 
 const ENTRIES: &str =
     "select e.namespace, e.vault, e.number, e.gate, e.at_ms, e.body, c.account, c.asset, c.amount, c.held
@@ -170,7 +170,16 @@ pub(super) async fn due(
 }
 
 fn stored_record(row: &SqliteRow) -> Result<StoredRecord, StoreError> {
-    let row = RecordRow {
+    record_row(row)?.record()
+}
+
+fn record_rows(rows: &[SqliteRow], max: usize) -> Result<Records, StoreError> {
+    let rows: Result<Vec<RecordRow>, StoreError> = rows.iter().map(record_row).collect();
+    Ok(crate::sql::records(rows?, max))
+}
+
+fn record_row(row: &SqliteRow) -> Result<RecordRow, StoreError> {
+    Ok(RecordRow {
         gate: get(row, "gate")?,
         reservation_id: get(row, "reservation_id")?,
         owner: get(row, "owner")?,
@@ -179,8 +188,7 @@ fn stored_record(row: &SqliteRow) -> Result<StoredRecord, StoreError> {
         lease: get(row, "lease")?,
         begun_at_ms: get(row, "begun_at_ms")?,
         plan: get(row, "plan")?,
-    };
-    row.record()
+    })
 }
 
 pub(super) async fn record(
@@ -203,33 +211,31 @@ pub(super) async fn record(
 pub(super) async fn records(
     connection: &mut SqliteConnection,
     filter: &Filter,
-    max: usize,
-) -> Result<Vec<StoredRecord>, StoreError> {
+    page: &RecordPage,
+) -> Result<Records, StoreError> {
+    let RecordPage { after, max } = page;
     match filter {
         Filter::Of(owner) => {
-            let sql = "select * from sagas where owner = ? order by begun_at_ms, reservation_id limit ?";
-            let found = rows(connection, sql, values![owner.to_string(), limit(max)]).await?;
-            found.iter().map(stored_record).collect()
+            let sql = "select * from sagas where owner = ? and (begun_at_ms, reservation_id) > (?, ?)
+                order by begun_at_ms, reservation_id limit ?";
+            let values = values![owner.to_string(), after.begun_at_ms, after.rid.clone(), limit(*max)];
+            record_rows(&rows(connection, sql, values).await?, *max)
         }
         Filter::Silent { but, since } => {
             let sql = "select * from sagas where owner <> ? and not exists (
                     select 1 from owners where owners.owner = sagas.owner and heard_at_ms >= ?)
+                and (begun_at_ms, reservation_id) > (?, ?)
                 order by begun_at_ms, reservation_id limit ?";
-            let values = values![but.to_string(), signed(since.get()), limit(max)];
-            rows(connection, sql, values).await?.iter().map(stored_record).collect()
+            let (but, since) = (but.to_string(), signed(since.get()));
+            let values = values![but, since, after.begun_at_ms, after.rid.clone(), limit(*max)];
+            record_rows(&rows(connection, sql, values).await?, *max)
         }
         Filter::Naming(account) => {
             // The name as it stands in the JSON finds all that touch it, and others that are left out then.
             let sql = "select * from sagas where instr(plan, ?) order by begun_at_ms, reservation_id";
             let word = format!("\"{}\"", account.account);
-            let mut found = Vec::new();
-            for row in rows(connection, sql, values![word]).await? {
-                let stored = stored_record(&row)?;
-                if found.len() < max && stored.record.plan.accounts().contains(&account) {
-                    found.push(stored);
-                }
-            }
-            Ok(found)
+            let found = rows(connection, sql, values![word]).await?;
+            Ok(naming(record_rows(&found, usize::MAX)?, account, *max))
         }
     }
 }

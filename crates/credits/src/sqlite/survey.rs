@@ -255,8 +255,9 @@ pub(super) async fn count(connection: &mut SqliteConnection, home: &VaultKey) ->
         counted.add_entered(asset, account, amount);
     }
     for row in rows(&mut transaction, "select plan from sagas", values![]).await? {
-        let plan = document::plan_from_json(&get::<String>(&row, "plan")?)?;
-        let touches = plan.accounts().iter().any(|account| account.home == *home);
+        let plan = document::plan_from_json(&get::<String>(&row, "plan")?).ok();
+        // One that cannot be read may touch anything.
+        let touches = plan.is_none_or(|plan| plan.accounts().iter().any(|account| account.home == *home));
         counted.records = counted.records.saturating_add(u64::from(touches));
     }
     transaction.rollback().await.map_err(refused)?;

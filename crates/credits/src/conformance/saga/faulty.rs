@@ -9,7 +9,9 @@ use tokio::sync::Notify;
 
 use crate::id::{GateId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
-use crate::store::{Census, Change, Due, Filter, FindRecord, Funds, Store, StoreError, Survey, Surveyed};
+use crate::store::{
+    Census, Change, Due, Filter, FindRecord, Funds, RecordPage, Records, Store, StoreError, Survey, Surveyed,
+};
 
 /// On which side of its effect a call is hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,8 +175,8 @@ impl Store for Faulty {
         Box::pin(self.through(move || self.inner.record(find)))
     }
 
-    fn records(&self, filter: Filter, max: usize) -> Answer<'_, Result<Vec<StoredRecord>, StoreError>> {
-        Box::pin(self.through(move || self.inner.records(filter, max)))
+    fn records(&self, filter: Filter, page: RecordPage) -> Answer<'_, Result<Records, StoreError>> {
+        Box::pin(self.through(move || self.inner.records(filter, page)))
     }
 
     fn orphans(&self, max: usize) -> Answer<'_, Result<Vec<ReservationId>, StoreError>> {
