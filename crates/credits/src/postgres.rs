@@ -32,12 +32,15 @@ use crate::store::{
     Survey, Surveyed,
 };
 
+/// One that writes, and one that reads.
+const CONNECTIONS_MIN: u32 = 2;
+
 /// How a database is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostgresOptions {
-    /// So many connections at most.
+    /// So many connections at most; at least 2, for those who write have their own.
     pub connections: u32,
-    /// So many of them write at once. What waits is committed together, so few do best.
+    /// So many of them write, and nothing else. What waits is committed together, so few do best.
     pub writers: u32,
     /// So long a call waits for a connection.
     pub connect_timeout: Duration,
@@ -86,6 +89,28 @@ impl PostgresOptions {
         )
     }
 
+    /// How many connections write, and how many read. There is one of each at least.
+    fn shares(&self) -> (u32, u32) {
+        let writers = self.writers.min(self.connections.saturating_sub(1)).max(1);
+        (writers, self.connections.saturating_sub(writers).max(1))
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        if !self.has_plain_schema() {
+            return Err(StoreError::Refused(format!(
+                "schema: found {:?}, allowed are up to 63 small letters, digits and underscores",
+                self.schema
+            )));
+        }
+        if self.connections < CONNECTIONS_MIN {
+            return Err(StoreError::Refused(format!(
+                "connections: found {}, allowed are {CONNECTIONS_MIN} and more",
+                self.connections
+            )));
+        }
+        Ok(())
+    }
+
     fn has_plain_schema(&self) -> bool {
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
         let starts_well = self.schema.bytes().next().is_some_and(|byte| !byte.is_ascii_digit());
@@ -95,7 +120,10 @@ impl PostgresOptions {
 
 struct Inner {
     options: PostgresOptions,
+    /// For reads, of which there may be any number, and an audit takes long.
     pool: Pool<Postgres>,
+    /// For writers and signs of life, which must not wait for reads.
+    writing: Pool<Postgres>,
 }
 
 /// The rows in a database.
@@ -127,22 +155,19 @@ impl PostgresStore {
         database: PgConnectOptions,
         options: PostgresOptions,
     ) -> Result<PostgresStore, StoreError> {
-        if !options.has_plain_schema() {
-            return Err(StoreError::Refused(format!(
-                "schema: found {:?}, allowed are up to 63 small letters, digits and underscores",
-                options.schema
-            )));
-        }
+        options.check()?;
         let database = database.application_name("earmark").disable_statement_logging();
-        let pool =
-            Pool::new(database, Some(options.greeting()), options.connections, options.connect_timeout);
-        let mut lent = pool.lend().await?;
+        let (writers, readers) = options.shares();
+        let share =
+            |size| Pool::new(database.clone(), Some(options.greeting()), size, options.connect_timeout);
+        let (pool, writing) = (share(readers), share(writers));
+        let mut lent = writing.lend().await?;
         migrate::migrate(&mut lent.connection, &options.schema, migrate::VERSIONS.len()).await?;
         lent.done();
         let (queue, waiting) = Queue::new();
-        let inner = Arc::new(Inner { options, pool });
+        let inner = Arc::new(Inner { options, pool, writing });
         let write = |waiting: &Writes| tokio::spawn(writer::work(waiting.clone(), Arc::clone(&inner)));
-        let mut workers: Vec<_> = (0..inner.options.writers.max(1)).map(|_| write(&waiting)).collect();
+        let mut workers: Vec<_> = (0..writers).map(|_| write(&waiting)).collect();
         let (surveys, waiting) = Surveys::new();
         for _ in 0..SURVEYORS {
             let inner = Arc::clone(&inner);
@@ -162,7 +187,16 @@ impl Inner {
         &self,
         query: sqlx::query::Query<'_, Postgres, sqlx::postgres::PgArguments>,
     ) -> Result<Vec<PgRow>, StoreError> {
-        let mut lent = self.pool.lend().await?;
+        self.rows_by(&self.pool, query).await
+    }
+
+    /// The same, by one of these connections.
+    async fn rows_by(
+        &self,
+        pool: &Pool<Postgres>,
+        query: sqlx::query::Query<'_, Postgres, sqlx::postgres::PgArguments>,
+    ) -> Result<Vec<PgRow>, StoreError> {
+        let mut lent = pool.lend().await?;
         match timeout(self.options.answer_timeout(), query.fetch_all(&mut lent.connection)).await {
             Ok(Ok(rows)) => {
                 lent.done();
@@ -259,6 +293,7 @@ impl Store for PostgresStore {
                 let _ = worker.await;
             }
             self.inner.pool.close().await;
+            self.inner.writing.close().await;
         })
     }
 }

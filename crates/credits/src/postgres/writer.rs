@@ -50,7 +50,7 @@ async fn together(inner: &Inner, lists: &[&[Change]]) -> Result<Vec<Vec<u64>>, S
     let batch = Batch::of(lists);
     let mut tries = 0..CLASHES_MAX;
     loop {
-        let mut lent = inner.pool.lend().await?;
+        let mut lent = inner.writing.lend().await?;
         match call(&mut lent.connection, &batch, &inner.options).await {
             Ok(counts) => {
                 lent.done();

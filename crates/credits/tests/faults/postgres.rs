@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use earmark_core::UnixMs;
 use earmark_credits::conformance::server::{self, Server};
-use earmark_credits::{Change, FindRecord, PostgresOptions, PostgresStore, Store, StoreError};
+use earmark_credits::{Change, FindRecord, OwnerId, PostgresOptions, PostgresStore, Store, StoreError};
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, Executor};
 
@@ -100,6 +101,8 @@ async fn a_server_that_went_away_and_came_back_has_all_that_was_acknowledged() {
             }
             assert!(matches!(down, Err(StoreError::Unreachable(_) | StoreError::Busy(_))), "{down:?}");
             server.again().expect("a server that starts");
+            // Of the connections for reads none has noticed yet.
+            while store.clients().await.is_err() {}
         }
         let found = total(&*store).await;
         assert!(found >= acknowledged, "{found} of {acknowledged}");
@@ -126,21 +129,55 @@ async fn without_a_server_there_is_no_store() {
 #[tokio::test(flavor = "multi_thread")]
 async fn when_all_connections_are_in_use_the_next_call_is_told_that_nothing_was_done() {
     let options =
-        PostgresOptions { connections: 1, connect_timeout: Duration::from_millis(200), ..options() };
+        PostgresOptions { connections: 2, connect_timeout: Duration::from_millis(200), ..options() };
     let store = Arc::new(open(&options).await);
     issue(&*store, 1).await.expect("an entry");
     let mut other = other(&options).await;
-    other.execute("begin; lock table sagas in exclusive mode").await.expect("a lock");
+    other.execute("begin; lock table clients in access exclusive mode").await.expect("a lock");
     let stuck = tokio::spawn({
         let store = Arc::clone(&store);
-        async move { issue(&*store, 2).await }
+        async move { store.clients().await }
     });
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let busy = store.clients().await;
+    let busy = store.orphans(9).await;
     assert_eq!(busy, Err(StoreError::Busy("no connection was free in time")));
     other.execute("rollback").await.expect("no lock");
-    assert_eq!(stuck.await.expect("no panic"), Ok(vec![1; 5]));
-    assert_eq!(total(&*store).await, 3);
+    assert_eq!(stuck.await.expect("no panic"), Ok(0));
+    assert_eq!(total(&*store).await, 1);
+    store.close().await;
+}
+
+/// Writers and readers shared all connections, and the time was asked for by one of them too: a few slow reads, such as the
+/// histories of busy accounts, held up every commit, and whoever could not say in time that it lived was taken for dead.
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_that_take_long_hold_up_neither_writers_nor_signs_of_life() {
+    let connect_timeout = Duration::from_millis(500);
+    let options =
+        PostgresOptions { connections: 4, writers: 2, connect_timeout, keeps_time: true, ..options() };
+    let store = Arc::new(open(&options).await);
+    let mut other = other(&options).await;
+    other.execute("begin; lock table clients in access exclusive mode").await.expect("a lock");
+    let reads: Vec<_> = (0..8)
+        .map(|_| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move { store.clients().await })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let (saga, plan) = (ticket(), freezing(&[]));
+    let steps = vec![begin(saga, &plan), Change::Abort(saga), Change::End(saga)];
+    assert_eq!(store.write(steps).await, Ok(vec![1; 3]));
+    assert!(store.time().await.expect("a time").is_some());
+    let beat = Change::Beat(OwnerId(7), UnixMs::new(1));
+    assert_eq!(store.write(vec![beat]).await, Ok(vec![1]));
+    let waiting = "select count(*) from pg_locks where relation = 'clients'::regclass and not granted";
+    let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(&mut other).await.expect("a count");
+    assert_eq!(waiting, 2, "as many reads are under way as there are connections for them");
+    other.execute("rollback").await.expect("no lock");
+    for read in reads {
+        let answer = read.await.expect("no panic");
+        assert!(matches!(answer, Ok(0) | Err(StoreError::Busy(_))), "{answer:?}");
+    }
     store.close().await;
 }
 
