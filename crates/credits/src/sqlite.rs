@@ -18,7 +18,7 @@ mod writer;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use earmark_admission::Answer;
 use earmark_core::UnixMs;
@@ -44,11 +44,13 @@ pub struct SqliteOptions {
     pub readers: u32,
     /// So long another process may hold the file before a call fails.
     pub busy_timeout: Duration,
+    /// Whether the wall clock of the machine is everybody's, as it must be where several processes use the file.
+    pub keeps_time: bool,
 }
 
 impl Default for SqliteOptions {
     fn default() -> SqliteOptions {
-        SqliteOptions { readers: 4, busy_timeout: Duration::from_secs(5) }
+        SqliteOptions { readers: 4, busy_timeout: Duration::from_secs(5), keeps_time: true }
     }
 }
 
@@ -61,6 +63,7 @@ pub struct SqliteStore {
     surveys: Surveys,
     workers: Mutex<Vec<JoinHandle<()>>>,
     readers: Arc<Readers>,
+    keeps_time: bool,
 }
 
 impl SqliteStore {
@@ -74,6 +77,7 @@ impl SqliteStore {
         let reader = file(path, &options).read_only(true);
         let readers = Arc::new(Readers(Pool::new(reader, None, options.readers, options.busy_timeout)));
         let (queue, waiting) = Queue::new();
+        let keeps_time = options.keeps_time;
         let mut workers = vec![tokio::spawn(writer::work(waiting, connection, path.to_owned(), options))];
         let (surveys, waiting) = Surveys::new();
         for _ in 0..SURVEYORS {
@@ -84,7 +88,7 @@ impl SqliteStore {
             };
             workers.push(tokio::spawn(surveys::work(waiting.clone(), look)));
         }
-        Ok(SqliteStore { queue, surveys, workers: Mutex::new(workers), readers })
+        Ok(SqliteStore { queue, surveys, workers: Mutex::new(workers), readers, keeps_time })
     }
 }
 
@@ -102,6 +106,11 @@ impl Readers {
         lent.done();
         Ok(found)
     }
+}
+
+fn wall_time() -> UnixMs {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    UnixMs::new(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
 }
 
 fn file(path: &Path, options: &SqliteOptions) -> SqliteConnectOptions {
@@ -185,8 +194,9 @@ impl Store for SqliteStore {
     }
 
     fn time(&self) -> Answer<'_, Result<Option<UnixMs>, StoreError>> {
-        // Processes that share a file share a machine and its clock.
-        Box::pin(std::future::ready(Ok(None)))
+        // Processes that share a file share a machine, for its log is in memory that they share.
+        let wall = self.keeps_time.then(wall_time);
+        Box::pin(std::future::ready(Ok(wall)))
     }
 
     fn close(&self) -> Answer<'_, ()> {

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_credits::{Change, SqliteOptions, SqliteStore, Store, StoreError};
+use earmark_admission::{Clock, ManualClock, SystemClock};
+use earmark_credits::{Change, Options, SagaCredits, SqliteOptions, SqliteStore, Store, StoreError};
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{Connection, Executor};
 
@@ -40,6 +41,36 @@ async fn two_stores_on_one_file_do_not_disturb_each_other() {
         assert_eq!(total(&*store).await, AMOUNTS * (AMOUNTS + 1) / 2);
         store.close().await;
     }
+}
+
+/// Each process had a clock of its own, which begins with the wall clock and then follows it by a thousandth at most. Of two
+/// that were started before and after somebody had set the wall clock by more than a few seconds, each took the other for dead,
+/// and held credit ended early for one of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_on_one_file_go_by_one_clock() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("credits.db");
+    let store: Arc<dyn Store> = Arc::new(open(&path, Duration::from_secs(5)).await);
+    // One that was started when the wall clock was two days ahead.
+    let wrong = ManualClock::at(wall_ms() + 2 * 24 * 60 * 60 * 1_000);
+    let options = || Options { beat: Duration::from_secs(3_600), ..Options::default() };
+    let start = async |clock: Arc<dyn Clock>| {
+        let started = SagaCredits::start(Arc::clone(&store), clock, options()).await;
+        started.expect("a store that answers")
+    };
+    let (ahead, right) = (start(wrong).await, start(Arc::new(SystemClock::new())).await);
+    let mut other = other(&path).await;
+    for credits in [&ahead, &right] {
+        let heard = "select heard_at_ms from owners where owner = ?";
+        let query = sqlx::query_scalar(heard).bind(credits.owner().to_string());
+        let heard_at_ms: i64 = query.fetch_one(&mut other).await.expect("a sign of life");
+        assert!(heard_at_ms.unsigned_abs().abs_diff(wall_ms()) < 60_000, "{heard_at_ms}");
+    }
+}
+
+fn wall_ms() -> u64 {
+    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    u64::try_from(since_epoch.expect("a clock").as_millis()).expect("a time")
 }
 
 #[tokio::test(flavor = "multi_thread")]
