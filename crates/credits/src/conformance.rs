@@ -80,6 +80,7 @@ macro_rules! conformance {
             only_a_silent_owner_is_taken_over,
             a_late_step_of_an_owner_that_was_taken_over_changes_nothing,
             an_owner_that_left_is_silent,
+            processes_that_are_gone_are_listed,
             all_some_or_none_of_the_inputs_are_reserved,
             reserving_needs_its_record,
             a_release_gives_back_what_that_attempt_took_and_nothing_else,

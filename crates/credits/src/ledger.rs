@@ -182,6 +182,7 @@ async fn tend(engine: &Engine) -> Result<(), String> {
 
 async fn tidy(engine: &Engine) -> Result<(), String> {
     engine.recover().await.map_err(|error| error.to_string())?;
+    engine.forget_the_gone().await.map_err(|error| error.to_string())?;
     match engine.sweep().await {
         // Somebody is at work on an account whose hold is over. That is nothing wrong with the store, and has another turn.
         Ok(()) | Err(Trouble::Busy) => Ok(()),

@@ -8,11 +8,11 @@ use std::sync::{Mutex, PoisonError};
 use earmark_admission::Answer;
 use earmark_core::UnixMs;
 
-use crate::id::{GateId, ReservationId};
+use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
 use crate::store::{
-    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, RecordPage, Records, Store, StoreError,
-    Survey, Surveyed,
+    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Gone, RecordPage, Records, Store,
+    StoreError, Survey, Surveyed,
 };
 use rows::Rows;
 
@@ -68,6 +68,10 @@ impl Store for MemoryStore {
 
     fn records(&self, filter: Filter, page: RecordPage) -> Answer<'_, Result<Records, StoreError>> {
         self.answer(|rows| rows.records(&filter, &page))
+    }
+
+    fn gone(&self, gone: Gone, max: usize) -> Answer<'_, Result<Vec<OwnerId>, StoreError>> {
+        self.answer(|rows| rows.gone(gone, max))
     }
 
     fn orphans(&self, max: usize) -> Answer<'_, Result<Vec<ReservationId>, StoreError>> {

@@ -22,14 +22,14 @@ use sqlx::{ConnectOptions, Postgres};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::id::{GateId, ReservationId};
+use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
 use crate::sql::pool::Pool;
 use crate::sql::queue::{Queue, Writes};
 use crate::sql::surveys::{self, SURVEYORS, Surveys};
 use crate::store::{
-    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, RecordPage, Records, Store, StoreError,
-    Survey, Surveyed,
+    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Gone, RecordPage, Records, Store,
+    StoreError, Survey, Surveyed,
 };
 
 /// One that writes, and one that reads.
@@ -247,6 +247,10 @@ impl Store for PostgresStore {
 
     fn records(&self, filter: Filter, page: RecordPage) -> Answer<'_, Result<Records, StoreError>> {
         Box::pin(async move { self.inner.records(&filter, &page).await })
+    }
+
+    fn gone(&self, gone: Gone, max: usize) -> Answer<'_, Result<Vec<OwnerId>, StoreError>> {
+        Box::pin(self.inner.gone(gone, max))
     }
 
     fn orphans(&self, max: usize) -> Answer<'_, Result<Vec<ReservationId>, StoreError>> {

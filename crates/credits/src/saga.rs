@@ -15,10 +15,11 @@
 //! or by whoever finds the record.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use earmark_core::UnixMs;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, timeout_at};
 
 use crate::gather::is_balanced;
 use crate::id::{GateId, OwnerId, ReservationId};
@@ -202,25 +203,28 @@ impl Engine {
     /// Makes something happen once, and tells what became of it.
     pub(crate) async fn carry_out<T: Task>(&self, task: &T) -> Result<T::Answer, Trouble> {
         let key = task.key();
-        let guard = self.gates.enter(key).await;
-        let answer = self.attempts(task).await;
+        // Whoever waits for a call about the same has begun to wait.
+        let deadline = Instant::now().checked_add(self.options.deadline).unwrap_or_else(Instant::now);
+        let Ok(guard) = timeout_at(deadline, self.gates.enter(key)).await else {
+            return Err(Trouble::Busy);
+        };
+        let answer = self.attempts(task, deadline).await;
         self.gates.leave(key, guard);
         answer
     }
 
-    async fn attempts<T: Task>(&self, task: &T) -> Result<T::Answer, Trouble> {
-        let start = Instant::now();
+    async fn attempts<T: Task>(&self, task: &T, deadline: Instant) -> Result<T::Answer, Trouble> {
         let mut attempt = 1_u32;
         loop {
-            match self.attempt(task, attempt).await {
+            match self.attempt(task, attempt, deadline).await {
                 Ok(Some(answer)) => return Ok(answer),
                 Ok(None) => {}
-                Err(Trouble::Store(StoreError::Busy(_))) if start.elapsed() < self.options.deadline => {
+                Err(Trouble::Store(StoreError::Busy(_))) if Instant::now() < deadline => {
                     self.back_off(attempt).await;
                 }
                 Err(trouble) => return Err(trouble),
             }
-            if start.elapsed() >= self.options.deadline {
+            if Instant::now() >= deadline {
                 return Err(Trouble::Busy);
             }
             attempt = attempt.saturating_add(1);
@@ -228,8 +232,19 @@ impl Engine {
     }
 
     /// One attempt; no answer if another one is needed.
-    async fn attempt<T: Task>(&self, task: &T, attempt: u32) -> Result<Option<T::Answer>, Trouble> {
-        let draft = match task.propose(self, attempt).await? {
+    async fn attempt<T: Task>(
+        &self,
+        task: &T,
+        attempt: u32,
+        deadline: Instant,
+    ) -> Result<Option<T::Answer>, Trouble> {
+        // It may queue behind others who pay from the same account. Nothing of its own is under way yet. The time of one call
+        // it has in any case, so that whoever is in a hurry gets one whole attempt.
+        let whole = Instant::now().checked_add(self.options.call_timeout).unwrap_or(deadline);
+        let Ok(proposal) = timeout_at(deadline.max(whole), task.propose(self, attempt)).await else {
+            return Err(Trouble::Busy);
+        };
+        let draft = match proposal? {
             Proposal::Answer(answer) => return Ok(Some(answer)),
             Proposal::Wait(Some(lane)) => {
                 lane.wait().await;

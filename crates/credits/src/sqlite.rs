@@ -26,14 +26,14 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, Sq
 use sqlx::{ConnectOptions, Connection, Sqlite};
 use tokio::task::JoinHandle;
 
-use crate::id::{GateId, ReservationId};
+use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
 use crate::sql::pool::Pool;
 use crate::sql::queue::Queue;
 use crate::sql::surveys::{self, SURVEYORS, Surveys};
 use crate::store::{
-    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, RecordPage, Records, Store, StoreError,
-    Survey, Surveyed,
+    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Gone, RecordPage, Records, Store,
+    StoreError, Survey, Surveyed,
 };
 use error::refused;
 
@@ -162,6 +162,10 @@ impl Store for SqliteStore {
 
     fn records(&self, filter: Filter, page: RecordPage) -> Answer<'_, Result<Records, StoreError>> {
         Box::pin(self.readers.read(async move |reader| read::records(reader, &filter, &page).await))
+    }
+
+    fn gone(&self, gone: Gone, max: usize) -> Answer<'_, Result<Vec<OwnerId>, StoreError>> {
+        Box::pin(self.readers.read(async move |reader| read::gone(reader, gone, max).await))
     }
 
     fn orphans(&self, max: usize) -> Answer<'_, Result<Vec<ReservationId>, StoreError>> {

@@ -163,6 +163,12 @@ pub trait Store: Send + Sync + 'static {
     /// When the store does not answer.
     fn records(&self, filter: Filter, page: RecordPage) -> Answer<'_, Result<Records, StoreError>>;
 
+    /// Processes whose row is of no use any more, so many at most.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    fn gone(&self, gone: Gone, max: usize) -> Answer<'_, Result<Vec<OwnerId>, StoreError>>;
+
     /// Reservation ids of pending postings and of claimed accounts that no record has, so many at most.
     ///
     /// # Errors
@@ -300,6 +306,16 @@ pub enum Filter {
     },
     /// Whose plans touch an account, whoever owns them.
     Naming(AccountKey),
+}
+
+/// Which processes are gone: those that were not heard of for so long and have no record, and those whose last sign of life
+/// comes from a clock that was wrong, so that they would not fall silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gone {
+    /// Not heard of at this time or later.
+    pub silent_since: UnixMs,
+    /// Heard of after this time, which has not come yet.
+    pub ahead_of: UnixMs,
 }
 
 /// Which records of a list to look at.

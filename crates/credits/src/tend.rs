@@ -4,16 +4,22 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use earmark_admission::Answer;
+use earmark_core::UnixMs;
 
 use crate::model::{AccountKey, Posting};
 use crate::saga::{Engine, Trouble};
-use crate::store::{Change, Due, Filter, RecordPage, RecordPlace, StoreError};
+use crate::store::{CHANGES_MAX, Change, Due, Filter, Gone, RecordPage, RecordPlace, StoreError};
 use crate::task::ReleaseTask;
 
 /// So many records, orphans or holds are looked at in one go.
 const BATCH: usize = 64;
 /// So many batches of one kind in one round. The next round takes the rest.
 const BATCHES_MAX: usize = 64;
+
+/// So long a process that is silent and has left nothing is still listed, for people.
+const FORGOTTEN_MS: u64 = 60 * 60 * 1_000;
+/// A sign of life from further ahead was given by a clock that was wrong.
+const AHEAD_MS_MAX: u64 = 60_000;
 
 /// The sagas that the last recovery had to leave as they are.
 #[derive(Default)]
@@ -57,6 +63,19 @@ impl Engine {
         for rid in self.call(self.store.orphans(BATCH)).await? {
             tracing::warn!(%rid, "gave back what was reserved by nobody");
             self.write(vec![Change::Release(rid), Change::Unclaim(rid)]).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes the rows of processes that will not be heard of again. Without one a process is silent, and one that lives
+    /// after all has another with its next sign of life.
+    pub(crate) async fn forget_the_gone(&self) -> Result<(), StoreError> {
+        let now = self.time.now();
+        let silent_since = UnixMs::new(now.get().saturating_sub(FORGOTTEN_MS));
+        let gone = Gone { silent_since, ahead_of: now.plus_ms(AHEAD_MS_MAX) };
+        let found = self.call(self.store.gone(gone, CHANGES_MAX)).await?;
+        if !found.is_empty() {
+            self.write(found.into_iter().map(Change::Leave).collect()).await?;
         }
         Ok(())
     }

@@ -6,7 +6,12 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use earmark_admission::Clock;
 use earmark_core::UnixMs;
 
-/// The time of this process, set by the time of the store where the store has one. It never runs backwards.
+/// A clock that was this far ahead is waited for until it is right again, and one that was further ahead is not believed any
+/// more. Standing still for longer would end no hold and take nobody for dead.
+const STANDS_MS_MAX: u64 = 10_000;
+
+/// The time of this process, set by the time of the store where the store has one. It does not run backwards, unless the
+/// store's clock was far ahead and was set right.
 pub(crate) struct SharedTime {
     clock: Arc<dyn Clock>,
     /// How far the store is ahead of this process, in milliseconds.
@@ -23,7 +28,12 @@ impl SharedTime {
         let own_ms = self.clock.now().log.get();
         let now_ms = own_ms.saturating_add_signed(self.ahead_ms.load(Ordering::Relaxed));
         let before_ms = self.latest_ms.fetch_max(now_ms, Ordering::Relaxed);
-        UnixMs::new(now_ms.max(before_ms))
+        if before_ms.saturating_sub(now_ms) <= STANDS_MS_MAX {
+            return UnixMs::new(now_ms.max(before_ms));
+        }
+        // Whoever said that it was so late has taken it back. If another call has gone on since, that is the time.
+        let _ = self.latest_ms.compare_exchange(before_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed);
+        UnixMs::new(now_ms)
     }
 
     /// The store said what time it was, somewhen between two moments of this process.
@@ -45,6 +55,26 @@ mod tests {
 
     use super::*;
 
+    /// A database whose clock was a year ahead for a moment, and was set right, left every process that had asked it just
+    /// then where it was: for a year no hold ended there, and nobody who died was found silent.
+    #[test]
+    fn a_clock_that_was_far_ahead_and_was_set_right_is_followed_back() {
+        let clock = ManualClock::at(1_000_000);
+        let time = SharedTime::new(Arc::clone(&clock) as Arc<dyn Clock>);
+        let own = UnixMs::new(1_000_000);
+        time.learn(own, UnixMs::new(31_536_001_000_000), own);
+        assert_eq!(time.now(), UnixMs::new(31_536_001_000_000));
+        time.learn(own, UnixMs::new(1_000_500), own);
+        assert_eq!(time.now(), UnixMs::new(1_000_500));
+        clock.advance_ms(10);
+        assert_eq!(time.now(), UnixMs::new(1_000_510));
+        // A few seconds are waited for.
+        time.learn(UnixMs::new(1_000_010), UnixMs::new(999_000), UnixMs::new(1_000_010));
+        assert_eq!(time.now(), UnixMs::new(1_000_510));
+        clock.advance_ms(2_000);
+        assert_eq!(time.now(), UnixMs::new(1_001_000));
+    }
+
     #[test]
     fn a_process_whose_clock_is_wrong_goes_by_the_store_and_never_back() {
         let clock = ManualClock::at(1_000_000);
@@ -54,7 +84,7 @@ mod tests {
         assert_eq!(time.now(), UnixMs::new(1_060_000));
         clock.advance_ms(10);
         assert_eq!(time.now(), UnixMs::new(1_060_010));
-        time.learn(UnixMs::new(1_000_010), UnixMs::new(900_000), UnixMs::new(1_000_010));
+        time.learn(UnixMs::new(1_000_010), UnixMs::new(1_055_000), UnixMs::new(1_000_010));
         assert_eq!(time.now(), UnixMs::new(1_060_010));
     }
 }

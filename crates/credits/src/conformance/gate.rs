@@ -8,7 +8,7 @@ use super::clerk::{
 use super::sample::full_plan;
 use crate::id::OwnerId;
 use crate::model::{Phase, Plan, Record, Turn};
-use crate::store::{Change, Filter, FindRecord, RecordPage, Store, Survey};
+use crate::store::{Change, Filter, FindRecord, Gone, RecordPage, Store, Survey};
 
 /// A vault has an account that is paid.
 pub async fn a_vault_is_opened_once_with_its_revenue(store: &dyn Store) {
@@ -129,6 +129,27 @@ pub async fn only_a_silent_owner_is_taken_over(store: &dyn Store) {
     assert_eq!(clerk.one(take(ticket, NOW.plus_ms(1))).await, 0);
     let stored = store.record(FindRecord::Gate(ticket.gate)).await.expect("a store that answers");
     assert_eq!(stored.expect("a record").record.ticket.owner, to);
+}
+
+/// Processes come and go for years.
+pub async fn processes_that_are_gone_are_listed(store: &dyn Store) {
+    let clerk = Clerk(store);
+    let (dead, alive, ahead) = (OwnerId(1), OwnerId(2), OwnerId(3));
+    clerk.begin(ticket(), &taking(&[])).await;
+    for (owner, at) in [(dead, NOW), (OWNER, NOW), (alive, NOW.plus_ms(10)), (ahead, NOW.plus_ms(1_000))] {
+        clerk.one(Change::Beat(owner, at)).await;
+    }
+    let list = async |silent_since, ahead_of, max| {
+        let gone = store.gone(Gone { silent_since, ahead_of }, max).await;
+        gone.expect("a store that answers")
+    };
+    let never = NOW.plus_ms(1_000);
+    assert_eq!(list(NOW, never, 9).await, []);
+    assert_eq!(list(NOW.plus_ms(10), never, 9).await, [dead], "the other dead one has a record");
+    assert_eq!(list(NOW.plus_ms(11), NOW.plus_ms(999), 9).await, [dead, alive, ahead]);
+    assert_eq!(list(NOW.plus_ms(11), NOW.plus_ms(999), 2).await, [dead, alive]);
+    // One that drives a saga, but whose clock was wrong, would never fall silent.
+    assert_eq!(list(NOW, NOW.plus_ms(9), 9).await, [alive, ahead]);
 }
 
 /// It may have slept for an hour, and does not know.

@@ -35,6 +35,8 @@ macro_rules! saga_conformance {
             the_state_of_a_client_waits_for_what_is_under_way,
             a_process_that_wakes_up_too_late_changes_nothing,
             orphans_are_given_back,
+            processes_that_are_gone_are_forgotten,
+            nobody_waits_beyond_the_deadline_for_a_call_about_the_same,
             a_store_that_was_gone_is_used_again_without_a_restart,
             one_deposit_and_many_callers_at_once,
             one_posting_and_many_callers_at_once,

@@ -10,7 +10,7 @@ use crate::model::{
     StoredRecord, VaultKey,
 };
 use crate::store::{
-    AssetCensus, AssetSums, Census, Due, Filter, FindRecord, Funds, Purse, PurseQuery, RecordPage,
+    AssetCensus, AssetSums, Census, Due, Filter, FindRecord, Funds, Gone, Purse, PurseQuery, RecordPage,
     RecordPlace, Records, Survey, Surveyed, UnevenAccount,
 };
 
@@ -199,6 +199,20 @@ impl Rows {
 
     pub(super) fn is_silent(&self, owner: OwnerId, since: UnixMs) -> bool {
         self.owners.get(&owner).is_none_or(|heard_at| *heard_at < since)
+    }
+
+    pub(super) fn gone(&self, gone: Gone, max: usize) -> Vec<OwnerId> {
+        let has_record =
+            |owner: OwnerId| self.records.values().any(|stored| stored.record.ticket.owner == owner);
+        let is_gone = |owner: OwnerId, heard_at: UnixMs| {
+            heard_at > gone.ahead_of || (heard_at < gone.silent_since && !has_record(owner))
+        };
+        let owners = self.owners.iter().map(|(owner, heard_at)| (*owner, *heard_at));
+        let mut found: Vec<OwnerId> =
+            owners.filter(|(owner, heard_at)| is_gone(*owner, *heard_at)).map(|(owner, _)| owner).collect();
+        found.sort_unstable();
+        found.truncate(max);
+        found
     }
 
     pub(super) fn orphans(&self, max: usize) -> Vec<ReservationId> {

@@ -36,6 +36,11 @@ pub(super) fn failed(error: &sqlx::Error) -> Failed {
             let error = StoreError::Busy("somebody holds a lock on a row for too long");
             Failed { error, is_clash: false, is_whole: true }
         }
+        // The statement took too long, or somebody cancelled it.
+        "57014" => {
+            let error = StoreError::Busy("it took too long and was given up");
+            Failed { error, is_clash: false, is_whole: true }
+        }
         // The server shuts down, or the connection is at fault.
         code if code.starts_with("57P") || code.starts_with("08") => {
             Failed { error: StoreError::Unavailable(message), is_clash: false, is_whole: false }

@@ -9,12 +9,12 @@ use sqlx::{Postgres, Row};
 use super::Inner;
 use super::error::unread;
 use crate::document;
-use crate::id::{GateId, ReservationId};
+use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{
     AccountChange, AccountKey, Entry, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey,
 };
 use crate::sql::{PostingRow, RecordRow, count, home, limit, naming, parse, records, signed, time};
-use crate::store::{Due, Filter, FindRecord, RecordPage, Records, StoreError};
+use crate::store::{Due, Filter, FindRecord, Gone, RecordPage, Records, StoreError};
 
 /// What a column of a row holds.
 pub(super) fn get<T>(row: &PgRow, column: &'static str) -> Result<T, StoreError>
@@ -175,6 +175,17 @@ impl Inner {
                 Ok(naming(record_rows(&self.rows(query).await?, usize::MAX)?, account, *max))
             }
         }
+    }
+
+    pub(super) async fn gone(&self, gone: Gone, max: usize) -> Result<Vec<OwnerId>, StoreError> {
+        let sql = "select owner from owners o
+            where o.heard_at > 'epoch'::timestamptz + $1 * interval '1 millisecond'
+                or (o.heard_at < 'epoch'::timestamptz + $2 * interval '1 millisecond'
+                    and not exists (select from sagas s where s.owner = o.owner))
+            order by owner limit $3";
+        let (ahead_of, silent_since) = (signed(gone.ahead_of.get()), signed(gone.silent_since.get()));
+        let found = self.rows(sqlx::query(sql).bind(ahead_of).bind(silent_since).bind(limit(max))).await?;
+        found.iter().map(|row| parse("owner", &get::<String>(row, "owner")?)).collect()
     }
 
     pub(super) async fn orphans(&self, max: usize) -> Result<Vec<ReservationId>, StoreError> {

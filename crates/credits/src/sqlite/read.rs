@@ -8,12 +8,12 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use super::error::refused;
 use super::script::{Script, Value, values};
 use crate::document;
-use crate::id::{GateId, ReservationId};
+use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{
     AccountChange, AccountKey, Entry, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey,
 };
 use crate::sql::{PostingRow, RecordRow, count, home, limit, naming, parse, signed, time};
-use crate::store::{Due, Filter, FindRecord, RecordPage, Records, StoreError};
+use crate::store::{Due, Filter, FindRecord, Gone, RecordPage, Records, StoreError};
 
 const ENTRIES: &str =
     "select e.namespace, e.vault, e.number, e.gate, e.at_ms, e.body, c.account, c.asset, c.amount, c.held
@@ -238,6 +238,19 @@ pub(super) async fn records(
             Ok(naming(record_rows(&found, usize::MAX)?, account, *max))
         }
     }
+}
+
+pub(super) async fn gone(
+    connection: &mut SqliteConnection,
+    gone: Gone,
+    max: usize,
+) -> Result<Vec<OwnerId>, StoreError> {
+    let sql = "select owner from owners where heard_at_ms > ?
+            or (heard_at_ms < ? and not exists (select 1 from sagas where sagas.owner = owners.owner))
+        order by owner limit ?";
+    let (ahead_of, silent_since) = (signed(gone.ahead_of.get()), signed(gone.silent_since.get()));
+    let found = rows(connection, sql, values![ahead_of, silent_since, limit(max)]).await?;
+    found.iter().map(|row| parse("owner", &get::<String>(row, "owner")?)).collect()
 }
 
 pub(super) async fn orphans(

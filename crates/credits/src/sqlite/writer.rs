@@ -63,8 +63,14 @@ async fn one_by_one(connection: &mut SqliteConnection, lists: &[&[Change]]) -> V
     let mut counts = Vec::with_capacity(lists.len());
     for list in lists {
         let done = together(connection, &[list]).await;
+        let is_gone = done.as_ref().is_err_and(StoreError::is_passing);
         counts.push(done.map(|mut all| all.pop().unwrap_or_default()));
+        if is_gone {
+            // The others would only wait as long, one after the other.
+            break;
+        }
     }
+    counts.resize(lists.len(), Err(StoreError::Busy("a call before it got no answer")));
     counts
 }
 

@@ -7,10 +7,11 @@ use earmark_admission::Answer;
 use earmark_core::UnixMs;
 use tokio::sync::Notify;
 
-use crate::id::{GateId, ReservationId};
+use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
 use crate::store::{
-    Census, Change, Due, Filter, FindRecord, Funds, RecordPage, Records, Store, StoreError, Survey, Surveyed,
+    Census, Change, Due, Filter, FindRecord, Funds, Gone, RecordPage, Records, Store, StoreError, Survey,
+    Surveyed,
 };
 
 /// On which side of its effect a call is hit.
@@ -177,6 +178,10 @@ impl Store for Faulty {
 
     fn records(&self, filter: Filter, page: RecordPage) -> Answer<'_, Result<Records, StoreError>> {
         Box::pin(self.through(move || self.inner.records(filter, page)))
+    }
+
+    fn gone(&self, gone: Gone, max: usize) -> Answer<'_, Result<Vec<OwnerId>, StoreError>> {
+        Box::pin(self.through(move || self.inner.gone(gone, max)))
     }
 
     fn orphans(&self, max: usize) -> Answer<'_, Result<Vec<ReservationId>, StoreError>> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_admission::{BackendError, Credits, HoldAnswer, HoldState, WriteAnswer};
+use earmark_admission::{BackendError, Clock, Credits, HoldAnswer, HoldState, WriteAnswer};
 use earmark_core::{CreditShortage, Overage, WriteError};
 
 use super::bank::{
@@ -14,7 +14,8 @@ use super::faulty::{Faulty, Mode, When};
 use crate::gather::SPLIT;
 use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountChange, AssetKey, Entry, EntryBody, Plan, Posting, Record, Ticket, TotalsChange};
-use crate::store::{Change, Store};
+use crate::saga::Options;
+use crate::store::{Change, Gone, Store};
 
 /// A day, in milliseconds.
 const DAY_MS: u64 = 86_400_000;
@@ -422,4 +423,62 @@ pub async fn a_store_that_was_gone_is_used_again_without_a_restart(store: Arc<dy
     bank.commit(2, vec![issue("acme", 1)]).await;
     assert_eq!(bank.hold(lease, &[on("acme", 10)]).await, HoldAnswer::Held);
     assert_eq!(bank.purse("acme").await, (91, 10));
+}
+
+/// The row of a process that was killed stayed for ever, and every start adds one. A process whose clock had been a year ahead
+/// when it died was never found silent.
+pub async fn processes_that_are_gone_are_forgotten(store: Arc<dyn Store>) {
+    let town = Town::new(&store);
+    let (a, b) = (town.bank().await, town.bank().await);
+    let ahead = OwnerId(7);
+    store
+        .write(vec![Change::Beat(ahead, town.clock.now().log.plus_ms(1 << 35))])
+        .await
+        .expect("a sign of life");
+    b.credits.abandon();
+    let gone = async || {
+        let since = town.clock.now().log;
+        let gone = Gone { silent_since: since, ahead_of: since.plus_ms(60_000) };
+        store.gone(gone, 9).await.expect("a store that answers")
+    };
+    a.tend().await;
+    assert_eq!(gone().await, [], "of the clock that was wrong nothing is left");
+    town.clock.advance_ms(2 * 60 * 60 * 1_000);
+    assert_eq!(gone().await.len(), 2, "neither has been heard of for two hours");
+    a.tend().await;
+    assert_eq!(gone().await, []);
+    // It lived after all.
+    b.tend().await;
+    town.clock.advance_ms(1);
+    let mut both = [a.credits.owner(), b.credits.owner()];
+    both.sort_unstable();
+    assert_eq!(gone().await, both);
+}
+
+/// The deadline began only when no other call of the process was about the same lease any more. Whoever came behind one that
+/// the store kept waiting waited for that one first, and then for as long again.
+pub async fn nobody_waits_beyond_the_deadline_for_a_call_about_the_same(store: Arc<dyn Store>) {
+    let town = Town::new(&store);
+    town.bank().await.does(vec![open("acme"), issue("acme", 100)]).await;
+    let faulty = Faulty::new(Arc::clone(&store));
+    let hurry = Options { deadline: Duration::from_millis(300), ..options() };
+    let patient = Options { call_timeout: Duration::from_secs(3_600), ..hurry };
+    let bank = Arc::new(town.bank_on(Arc::clone(&faulty) as _, patient).await);
+    let lease = lease();
+    faulty.plan(2, When::Before, Mode::Stop);
+    let first = tokio::spawn({
+        let bank = Arc::clone(&bank);
+        async move { bank.try_hold(lease, &[on("acme", 10)]).await }
+    });
+    faulty.stopped().await;
+    let holds = [on("acme", 10)];
+    let second = bank.try_hold(lease, &holds);
+    let second = tokio::time::timeout(Duration::from_secs(20), second).await.expect("an answer in time");
+    assert!(matches!(second, Err(BackendError::Overloaded(_))), "{second:?}");
+    faulty.mend();
+    // It may have been told the same by now, and left nothing.
+    let _ = first.await.expect("no panic");
+    let patient = town.bank().await;
+    assert_eq!(patient.hold(lease, &[on("acme", 10)]).await, HoldAnswer::Held);
+    assert_eq!(patient.purse("acme").await, (90, 10));
 }
