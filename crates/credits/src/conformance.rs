@@ -111,6 +111,7 @@ macro_rules! conformance {
             the_history_of_an_account_comes_in_pages,
             a_vault_is_counted,
             a_vault_that_does_not_add_up_is_found_out,
+            what_nobody_has_issued_is_found_out,
             of_many_at_once_one_passes_the_gate,
             of_many_at_once_one_reserves_a_posting,
             many_entries_at_once_have_numbers_without_gaps,

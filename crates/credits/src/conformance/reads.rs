@@ -185,6 +185,23 @@ pub async fn a_vault_is_counted(store: &dyn Store) {
     assert_eq!(store.count(vault("eu")).await, Ok(Census::default()));
 }
 
+/// Only assets with a row of totals were compared with what accounts have. Whoever added a posting of another one, and a change
+/// to go with it, had a vault that was balanced.
+pub async fn what_nobody_has_issued_is_found_out(store: &dyn Store) {
+    let clerk = Clerk(store);
+    clerk.opens(&["acme"]).await;
+    clerk.issues("acme", &[5]).await;
+    let eur = || earmark_core::AssetName::new("eur").expect("a valid asset");
+    let outputs = vec![Posting { asset: eur(), ..posting(ticket(), 0, "acme", 7) }];
+    let change = crate::model::AccountChange { asset: eur(), ..change("acme", 7, 0) };
+    clerk.does(Plan { outputs, entries: vec![entry(vec![change])], ..Plan::default() }).await;
+    let census = store.count(home()).await.expect("a store that answers");
+    assert_eq!(census.uneven, [], "the account is even");
+    let of_eur = census.assets.iter().find(|found| found.asset == eur()).expect("an asset that is counted");
+    assert_eq!((of_eur.sums, of_eur.live, of_eur.entered), (AssetSums::default(), 7, 7));
+    assert_eq!(census.assets.len(), 2);
+}
+
 /// Whoever touches the rows by hand is found out.
 pub async fn a_vault_that_does_not_add_up_is_found_out(store: &dyn Store) {
     let clerk = Clerk(store);

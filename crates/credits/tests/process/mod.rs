@@ -1,5 +1,7 @@
 //! This very test program as a process of its own, which runs one test that is otherwise ignored and nothing else.
 
+#![allow(dead_code, reason = "each test program uses its part")]
+
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -51,8 +53,18 @@ pub(crate) fn hear(out: ChildStdout) -> impl Iterator<Item = String> {
 
 /// Starts a process that runs one test.
 pub(crate) fn spawn(test: &str, store: &str) -> Child {
+    run(Command::new(std::env::current_exe().expect("this program")), test, store)
+}
+
+/// The same, by a script that becomes it.
+pub(crate) fn spawn_by(script: &str, test: &str, store: &str) -> Child {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).arg(std::env::current_exe().expect("this program"));
+    run(shell, test, store)
+}
+
+fn run(mut worker: Command, test: &str, store: &str) -> Child {
     let number = PROCESSES.fetch_add(1, Ordering::Relaxed);
-    let mut worker = Command::new(std::env::current_exe().expect("this program"));
     worker.args(["--exact", test, "--ignored", "--nocapture"]);
     worker.env(STORE, store).env(NUMBER, number.to_string());
     worker.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());

@@ -1,0 +1,92 @@
+//! A disk that is full, and has room again.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
+
+mod process;
+mod support;
+
+use std::io::{BufRead, Write, stdin};
+use std::time::Duration;
+
+use earmark_admission::{Credits, WriteAnswer};
+use earmark_core::Operation;
+use earmark_credits::Options;
+use process::say;
+use sqlx::sqlite::SqliteConnection;
+use sqlx::{Connection, Row};
+use support::{account, fill, namespace, usd, vault, write};
+
+/// No file may become larger than 1 MiB: the log of the database, which has a copy of every page that was changed, is that
+/// large after a few dozen writes. Without the signal the write fails as it does on a full disk.
+const SMALL_DISK: &str = "trap '' XFSZ; ulimit -f 2048; exec \"$0\" \"$@\"";
+const WRITES_MAX: u64 = 10_000;
+/// So many in a row, and there is no room for a write of any size.
+const FAILURES: usize = 5;
+
+fn transfer() -> Vec<Operation> {
+    let (from, to, memo) = (account(0), account(1), String::new());
+    vec![Operation::Transfer { from, to, asset: usd(), amount: 1, memo }]
+}
+
+/// Writes until there is no room, and again when it is told that there is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "the test below starts it"]
+async fn writer() {
+    let Some((store, _)) = process::told() else { return };
+    let options = Options { deadline: Duration::from_secs(2), ..Options::default() };
+    let credits = process::start(&store, options).await;
+    fill(&credits, 2).await;
+    let (mut sequence, mut failures) = (1, Vec::new());
+    // What is left may be enough for a write that has a page less to change.
+    while failures.len() < FAILURES {
+        assert!(sequence < WRITES_MAX, "a disk that becomes full");
+        match credits.write(write("writer", sequence, transfer())).await {
+            Ok(WriteAnswer::Committed(_)) => {
+                sequence += 1;
+                failures.clear();
+            }
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => failures.push(error),
+        }
+    }
+    say(&format!("full {}", failures[0]));
+    stdin().lock().lines().next().expect("a word").expect("a word");
+    let mut written = credits.write(write("writer", sequence, transfer())).await;
+    for _ in 0..10 {
+        if written.is_ok() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        written = credits.write(write("writer", sequence, transfer())).await;
+    }
+    assert!(matches!(written, Ok(WriteAnswer::Committed(_))), "{written:?}");
+    credits.tend().await.expect("a store that answers");
+    assert_eq!(credits.ready(), Ok(()));
+    let audit = credits.audit(namespace(), vault()).await.expect("a store that answers");
+    assert!(audit.balanced, "{audit:?}");
+    say(&format!("written {sequence}"));
+    credits.shut_down().await;
+}
+
+/// When a commit failed for want of room SQLite had ended the transaction by itself, and the driver, which had not, refused to
+/// begin another: all credit was refused until the process was started again, long after the disk had room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_stops_credit_only_for_as_long_as_it_is_full() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("credits.db");
+    let mut child = process::spawn_by(SMALL_DISK, "writer", &format!("sqlite:{}", path.display()));
+    let (mut ear, mouth) =
+        (process::hear(child.stdout.take().expect("an output")), child.stdin.take().expect("an ear"));
+    let full = ear.find(|line| line.starts_with("full ")).expect("a disk that becomes full");
+    println!("{full}");
+    // What is in the log goes into the file, which has room, and the log begins anew.
+    let mut other = SqliteConnection::connect(&format!("sqlite:{}", path.display())).await.expect("a file");
+    let checkpoint = sqlx::query("pragma wal_checkpoint(truncate)").fetch_one(&mut other).await;
+    assert_eq!(checkpoint.expect("a checkpoint").get::<i64, _>(0), 0, "nobody was in the way");
+    other.close().await.expect("a close");
+    let mut mouth = mouth;
+    mouth.write_all(b"room\n").expect("a process that listens");
+    let rest: Vec<String> = ear.collect();
+    assert!(rest.iter().any(|line| line.starts_with("written ")), "{rest:?}");
+    assert!(child.wait().expect("a process that ends").success());
+}
