@@ -19,6 +19,9 @@ pub const URL_VARIABLE: &str = "EARMARK_POSTGRES_URL";
 pub const HOW_TO_GET: &str = "install PostgreSQL 13 or later, such as `apt-get install postgresql` or `brew install postgresql`; its \
     initdb and pg_ctl are looked for on PATH and in /usr/lib/postgresql/*/bin";
 
+/// Settings of one that does not wait for its disk.
+const HASTY: &str = "fsync = off\nfull_page_writes = off\n";
+
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// A running server.
@@ -51,7 +54,7 @@ impl Server {
     /// # Errors
     /// When there is no PostgreSQL, or it does not start.
     pub fn start() -> io::Result<Server> {
-        Server::start_with("")
+        Server::start_with("", &[])
     }
 
     /// Makes a cluster that does not wait for its disk, and starts it: whoever kills it may lose what it answered.
@@ -59,10 +62,25 @@ impl Server {
     /// # Errors
     /// When there is no PostgreSQL, or it does not start.
     pub fn start_hasty() -> io::Result<Server> {
-        Server::start_with("fsync = off\nfull_page_writes = off\n")
+        Server::start_with(HASTY, &[])
     }
 
-    fn start_with(more: &str) -> io::Result<Server> {
+    /// The same on a port of this machine, where it speaks TLS with a certificate, if there is one. Both are PEM.
+    ///
+    /// # Errors
+    /// When there is no PostgreSQL, or it does not start.
+    pub fn start_on_port(port: u16, certificate_and_key: Option<[&str; 2]>) -> io::Result<Server> {
+        let listen = format!("{HASTY}listen_addresses = '127.0.0.1'\nport = {port}\n");
+        match certificate_and_key {
+            None => Server::start_with(&listen, &[]),
+            Some([certificate, key]) => {
+                let files = [("server.crt", certificate), ("server.key", key)];
+                Server::start_with(&format!("{listen}ssl = on\n"), &files)
+            }
+        }
+    }
+
+    fn start_with(more: &str, files: &[(&str, &str)]) -> io::Result<Server> {
         let programs = programs().ok_or_else(|| io::Error::other(format!("no initdb: {HOW_TO_GET}")))?;
         let name = format!("earmark-pg-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let folder = std::env::temp_dir().join(name);
@@ -89,6 +107,14 @@ impl Server {
             server.folder.display()
         );
         append(&data.join("postgresql.conf"), &settings)?;
+        for (name, text) in files {
+            let path = data.join(name);
+            fs::write(&path, text)?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+            if let Some(user) = user {
+                run(Command::new("chown").arg(user).arg(&path))?;
+            }
+        }
         server.again()?;
         Ok(server)
     }

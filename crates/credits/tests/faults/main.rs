@@ -7,3 +7,4 @@ mod postgres;
 mod proxy;
 mod sqlite;
 mod till;
+mod tls;
