@@ -134,6 +134,7 @@ macro_rules! conformance_of_credit {
             a_hold_is_of_the_vault_that_its_limit_names,
             credit_limits_can_be_read_changed_and_deleted,
             amounts_reach_the_bounds_of_128_bits,
+            an_account_that_has_spent_everything_shows_nothing_of_it,
             holds_settlements_and_releases_are_in_the_history,
         );
     };

@@ -109,6 +109,7 @@ macro_rules! conformance {
             holds_that_ended_are_due_in_order,
             the_holds_of_a_lease_are_found,
             the_history_of_an_account_comes_in_pages,
+            the_assets_that_an_account_has_had_are_told,
             a_vault_is_counted,
             a_vault_that_does_not_add_up_is_found_out,
             what_nobody_has_issued_is_found_out,

@@ -6,7 +6,7 @@ mod rows;
 use std::sync::{Mutex, PoisonError};
 
 use earmark_admission::Answer;
-use earmark_core::UnixMs;
+use earmark_core::{AssetName, UnixMs};
 
 use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
@@ -84,6 +84,10 @@ impl Store for MemoryStore {
 
     fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>> {
         self.answer(|rows| rows.funds(&account, now))
+    }
+
+    fn assets_of(&self, account: AccountKey) -> Answer<'_, Result<Vec<AssetName>, StoreError>> {
+        self.answer(|rows| rows.assets_of(&account))
     }
 
     fn history(

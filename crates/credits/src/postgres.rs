@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use earmark_admission::Answer;
-use earmark_core::UnixMs;
+use earmark_core::{AssetName, UnixMs};
 use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{ConnectOptions, Postgres};
 use tokio::task::JoinHandle;
@@ -263,6 +263,10 @@ impl Store for PostgresStore {
 
     fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>> {
         Box::pin(async move { self.inner.funds(&account, now).await })
+    }
+
+    fn assets_of(&self, account: AccountKey) -> Answer<'_, Result<Vec<AssetName>, StoreError>> {
+        Box::pin(async move { self.inner.assets_of(&account).await })
     }
 
     fn history(

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use earmark_admission::Answer;
-use earmark_core::UnixMs;
+use earmark_core::{AssetName, UnixMs};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, Sqlite};
 use tokio::task::JoinHandle;
@@ -178,6 +178,10 @@ impl Store for SqliteStore {
 
     fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>> {
         Box::pin(self.readers.read(async move |reader| survey::funds(reader, &account, now).await))
+    }
+
+    fn assets_of(&self, account: AccountKey) -> Answer<'_, Result<Vec<AssetName>, StoreError>> {
+        Box::pin(self.readers.read(async move |reader| read::assets_of(reader, &account).await))
     }
 
     fn history(

@@ -14,6 +14,10 @@ use crate::model::{
 /// The most changes of one list.
 pub const CHANGES_MAX: usize = 16;
 
+/// So many changes at each end of the history of an account are looked at to find out which assets it has had. An account
+/// begins with its assets, and what it had last it had not long ago; a history may have millions of changes in between.
+pub const CHANGES_SEEN_MAX: usize = 256;
+
 /// Why a store gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -186,6 +190,12 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// When the store does not answer.
     fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>>;
+
+    /// The assets that an account has had, in order, as far as its first and its last [`CHANGES_SEEN_MAX`] changes tell.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    fn assets_of(&self, account: AccountKey) -> Answer<'_, Result<Vec<AssetName>, StoreError>>;
 
     /// The entries that changed an account after a number of its vault, in order of number, so many at most.
     ///

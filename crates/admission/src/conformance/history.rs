@@ -1,10 +1,10 @@
 //! The history of accounts whose credit leases hold.
 
-use earmark_core::{AccountName, VaultName};
+use earmark_core::{AccountName, BalanceInfo, VaultName};
 
 use super::Harness;
 use super::desk::{Desk, namespace};
-use super::teller::{MAIN, credit, issue, open, path, vault};
+use super::teller::{MAIN, credit, issue, open, path, retire, transfer, usd, vault};
 use crate::ledger::{EntryKind, EntryView};
 
 /// Every entry of an account, read in pages of two.
@@ -20,6 +20,28 @@ async fn entries(harness: &impl Harness, name: &str) -> Vec<EntryView> {
             None => return entries,
         }
     }
+}
+
+/// In a database an asset of which an account had nothing left was not among its balances, as if it had never had any.
+pub async fn an_account_that_has_spent_everything_shows_nothing_of_it(harness: &impl Harness) {
+    let desk = Desk(harness);
+    desk.does(MAIN, vec![open("acme"), open("bob"), issue("acme", 100)]).await;
+    desk.does(MAIN, vec![transfer("acme", "bob", 60), retire("acme", 40)]).await;
+    let balances = async |name| {
+        let balances = harness.backend().balances(path(VaultName::MAIN, name)).await;
+        balances.expect("an account that exists")
+    };
+    let of_usd = |available| BalanceInfo { asset: usd(), available, held: 0, pending: 0 };
+    assert_eq!(balances("acme").await, [of_usd(0)]);
+    assert_eq!(balances("bob").await, [of_usd(60)]);
+    desk.try_put(credit("usd", VaultName::MAIN, "bob", 60), None).await.expect("a limit that can be put");
+    let lease = desk.admit(&[("usd", 60)]).await;
+    assert_eq!(balances("bob").await, [BalanceInfo { held: 60, ..of_usd(0) }]);
+    desk.complete(lease, &[("usd", 60)]).await;
+    assert_eq!(balances("bob").await, [of_usd(0)]);
+    assert_eq!(balances(AccountName::REVENUE).await, [of_usd(60)]);
+    desk.does(MAIN, vec![open("carol")]).await;
+    assert_eq!(balances("carol").await, []);
 }
 
 /// What was held, paid and given back is written down where it happened, and adds up to what is there.

@@ -139,6 +139,22 @@ pub async fn the_holds_of_a_lease_are_found(store: &dyn Store) {
     assert_eq!(found(lease()).await, []);
 }
 
+/// An account that has spent everything still has had it.
+pub async fn the_assets_that_an_account_has_had_are_told(store: &dyn Store) {
+    let clerk = Clerk(store);
+    clerk.opens(&["acme", "bob"]).await;
+    assert_eq!(store.assets_of(account("acme")).await, Ok(vec![]));
+    let postings = clerk.issues("acme", &[5]).await;
+    let eur = earmark_core::AssetName::new("eur").expect("a valid asset");
+    let changed = crate::model::AccountChange { asset: eur.clone(), ..change("acme", 1, 0) };
+    clerk.does(Plan { entries: vec![entry(vec![changed])], ..Plan::default() }).await;
+    let spent =
+        Plan { inputs: postings, entries: vec![entry(vec![change("acme", -5, 0)])], ..Plan::default() };
+    clerk.does(spent).await;
+    assert_eq!(store.assets_of(account("acme")).await, Ok(vec![eur, usd()]));
+    assert_eq!(store.assets_of(account("bob")).await, Ok(vec![]));
+}
+
 /// Oldest first, and nothing twice.
 pub async fn the_history_of_an_account_comes_in_pages(store: &dyn Store) {
     let clerk = Clerk(store);

@@ -76,7 +76,16 @@ impl SagaCredits {
             held: funds.held,
             pending: funds.pending,
         };
-        Ok(self.read_funds(key).await?.into_iter().map(balance).collect())
+        let had = self.engine.call(self.engine.store.assets_of(key.clone())).await.map_err(failed)?;
+        let mut balances: Vec<BalanceInfo> = self.read_funds(key).await?.into_iter().map(balance).collect();
+        // What an account has had and has spent to the last is there, and is nothing.
+        for asset in had {
+            if !balances.iter().any(|balance| balance.asset == asset) {
+                balances.push(BalanceInfo { asset, available: 0, held: 0, pending: 0 });
+            }
+        }
+        balances.sort_unstable_by(|a, b| a.asset.cmp(&b.asset));
+        Ok(balances)
     }
 
     pub(super) async fn read_usage(

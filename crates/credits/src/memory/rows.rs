@@ -10,8 +10,8 @@ use crate::model::{
     StoredRecord, VaultKey,
 };
 use crate::store::{
-    AssetCensus, AssetSums, Census, Due, Filter, FindRecord, Funds, Gone, Purse, PurseQuery, RecordPage,
-    RecordPlace, Records, Survey, Surveyed, UnevenAccount,
+    AssetCensus, AssetSums, CHANGES_SEEN_MAX, Census, Due, Filter, FindRecord, Funds, Gone, Purse,
+    PurseQuery, RecordPage, RecordPlace, Records, Survey, Surveyed, UnevenAccount,
 };
 
 /// So many accounts that do not add up are named.
@@ -253,6 +253,14 @@ impl Rows {
         let Some(history) = self.histories.get(account) else { return Vec::new() };
         let first = history.partition_point(|entry| entry.number <= after);
         history[first..].iter().take(max).cloned().collect()
+    }
+
+    pub(super) fn assets_of(&self, account: &AccountKey) -> Vec<AssetName> {
+        let Some(history) = self.histories.get(account) else { return Vec::new() };
+        let ends = history.iter().take(CHANGES_SEEN_MAX).chain(history.iter().rev().take(CHANGES_SEEN_MAX));
+        let changes = ends.flat_map(|stored| &stored.entry.changes);
+        let ours = changes.filter(|change| change.account == account.account);
+        ours.map(|change| change.asset.clone()).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     pub(super) fn count(&self, home: &VaultKey) -> Census {

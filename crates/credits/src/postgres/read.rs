@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_core::UnixMs;
+use earmark_core::{AssetName, UnixMs};
 use sqlx::postgres::PgRow;
 use sqlx::{Postgres, Row};
 
@@ -14,7 +14,7 @@ use crate::model::{
     AccountChange, AccountKey, Entry, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey,
 };
 use crate::sql::{PostingRow, RecordRow, count, home, limit, naming, parse, records, signed, time};
-use crate::store::{Due, Filter, FindRecord, Gone, RecordPage, Records, StoreError};
+use crate::store::{CHANGES_SEEN_MAX, Due, Filter, FindRecord, Gone, RecordPage, Records, StoreError};
 
 /// What a column of a row holds.
 pub(super) fn get<T>(row: &PgRow, column: &'static str) -> Result<T, StoreError>
@@ -73,6 +73,11 @@ pub(super) const HISTORY: &str = entry_sql!(
          where namespace = $1 and vault = $2 and number = page.number offset 0) c
      order by e.number, c.account, c.asset"
 );
+pub(super) const ASSETS_OF: &str = "select distinct asset from (
+         (select asset from changes where namespace = $1 and vault = $2 and account = $3 order by number limit $4)
+         union all
+         (select asset from changes where namespace = $1 and vault = $2 and account = $3
+          order by number desc limit $4)) ends order by asset";
 pub(super) const HELD: &str =
     posting_sql!("where namespace = $1 and lease = $2 and lease is not null and state <> 'inactive'");
 pub(super) const DUE: &str = posting_sql!(
@@ -108,6 +113,16 @@ impl Inner {
             .bind(signed(after))
             .bind(limit(max));
         stored(self.rows(query).await?)
+    }
+
+    pub(super) async fn assets_of(&self, account: &AccountKey) -> Result<Vec<AssetName>, StoreError> {
+        let query = sqlx::query(ASSETS_OF)
+            .bind(account.home.namespace.as_str())
+            .bind(account.home.vault.as_str())
+            .bind(account.account.as_str())
+            .bind(limit(CHANGES_SEEN_MAX));
+        let found = self.rows(query).await?;
+        found.iter().map(|row| parse("asset", &get::<String>(row, "asset")?)).collect()
     }
 
     pub(super) async fn held(&self, lease: &LeaseKey) -> Result<Vec<(Posting, PostingState)>, StoreError> {

@@ -170,6 +170,8 @@ async fn reads(connection: &mut PgConnection) {
     let history =
         sqlx::query(read::HISTORY).bind("default").bind("main").bind("a1").bind(100_i64).bind(10_i64);
     history.fetch_all(&mut *connection).await.expect("rows");
+    let assets = sqlx::query(read::ASSETS_OF).bind("default").bind("main").bind("a1").bind(10_i64);
+    assets.fetch_all(&mut *connection).await.expect("rows");
     sqlx::query(read::DUE).bind(1_i64).bind(10_i64).fetch_all(&mut *connection).await.expect("rows");
     let due = sqlx::query(read::DUE_OF).bind(1_i64).bind(10_i64).bind("default").bind("main").bind("a1");
     due.fetch_all(&mut *connection).await.expect("rows");

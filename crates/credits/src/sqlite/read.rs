@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use earmark_core::AssetName;
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
@@ -13,7 +14,7 @@ use crate::model::{
     AccountChange, AccountKey, Entry, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey,
 };
 use crate::sql::{PostingRow, RecordRow, count, home, limit, naming, parse, signed, time};
-use crate::store::{Due, Filter, FindRecord, Gone, RecordPage, Records, StoreError};
+use crate::store::{CHANGES_SEEN_MAX, Due, Filter, FindRecord, Gone, RecordPage, Records, StoreError};
 
 const ENTRIES: &str =
     "select e.namespace, e.vault, e.number, e.gate, e.at_ms, e.body, c.account, c.asset, c.amount, c.held
@@ -31,6 +32,13 @@ const HISTORY: &str = "with page as (
     select e.namespace, e.vault, e.number, e.gate, e.at_ms, e.body, c.account, c.asset, c.amount, c.held
     from page join entries e using (namespace, vault, number) join changes c using (namespace, vault, number)
     order by e.number, c.account, c.asset";
+
+const ASSETS_OF: &str = "select distinct asset from (
+    select * from (select asset from changes where namespace = ? and vault = ? and account = ?
+        order by number limit ?)
+    union all
+    select * from (select asset from changes where namespace = ? and vault = ? and account = ?
+        order by number desc limit ?)) order by asset";
 
 const HELD: &str =
     "select * from postings where namespace = ? and lease = ? and lease is not null and state <> 'inactive'";
@@ -51,7 +59,7 @@ const ORPHANS: &str = "with taken (rid) as (
 
 /// What reads the tables that grow for ever.
 #[cfg(test)]
-pub(super) const QUERIES: [&str; 7] = [ENTRIES, LEASE, HISTORY, HELD, DUE, DUE_OF, ORPHANS];
+pub(super) const QUERIES: [&str; 8] = [ENTRIES, LEASE, HISTORY, ASSETS_OF, HELD, DUE, DUE_OF, ORPHANS];
 
 /// Runs one statement.
 pub(super) async fn rows<const N: usize>(
@@ -95,6 +103,17 @@ pub(super) async fn history(
     let (namespace, vault) = (account.home.namespace.as_str(), account.home.vault.as_str());
     let values = values![namespace, vault, account.account.as_str(), signed(after), limit(max)];
     stored(rows(connection, HISTORY, values).await?)
+}
+
+pub(super) async fn assets_of(
+    connection: &mut SqliteConnection,
+    account: &AccountKey,
+) -> Result<Vec<AssetName>, StoreError> {
+    let (namespace, vault) = (account.home.namespace.as_str(), account.home.vault.as_str());
+    let (name, max) = (account.account.as_str(), limit(CHANGES_SEEN_MAX));
+    let values = values![namespace, vault, name, max, namespace, vault, name, max];
+    let found = rows(connection, ASSETS_OF, values).await?;
+    found.iter().map(|row| parse("asset", &get::<String>(row, "asset")?)).collect()
 }
 
 /// Entries, of which each has a row per change, or one row if it has no change.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use earmark_admission::Answer;
-use earmark_core::UnixMs;
+use earmark_core::{AssetName, UnixMs};
 use tokio::sync::Notify;
 
 use crate::id::{GateId, OwnerId, ReservationId};
@@ -194,6 +194,10 @@ impl Store for Faulty {
 
     fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>> {
         Box::pin(self.through(move || self.inner.funds(account, now)))
+    }
+
+    fn assets_of(&self, account: AccountKey) -> Answer<'_, Result<Vec<AssetName>, StoreError>> {
+        Box::pin(self.through(move || self.inner.assets_of(account)))
     }
 
     fn history(
