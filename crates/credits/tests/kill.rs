@@ -156,7 +156,8 @@ async fn check(store: &str, heard: &Acknowledged) {
             other => panic!("{lease} was held, and is {other:?}"),
         }
     }
-    println!("{} writes, {} holds, {unsettled} of them left", heard.writes.len(), heard.held.len());
+    let (writes, holds) = (heard.writes.values().sum::<u64>(), heard.held.len());
+    println!("{writes} writes, {holds} holds, {unsettled} of them left");
     let audit = credits.audit(namespace(), vault()).await.expect("a store that answers");
     assert!(audit.balanced, "{audit:?}");
     assert_eq!(audit.assets[0].live, (DEPOSIT * ACCOUNTS as u128) as i128);

@@ -169,7 +169,10 @@ mod tests {
     use super::*;
     use crate::id::{OwnerId, ReservationId};
 
-    fn wait_for(queue: &Arc<Queue<Vec<Change>, Vec<u64>>>, change: Change) -> tokio::task::JoinHandle<Counts> {
+    fn wait_for(
+        queue: &Arc<Queue<Vec<Change>, Vec<u64>>>,
+        change: Change,
+    ) -> tokio::task::JoinHandle<Counts> {
         let queue = Arc::clone(queue);
         tokio::spawn(async move { queue.ask(vec![change]).await })
     }
