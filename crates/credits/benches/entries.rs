@@ -26,6 +26,8 @@ use earmark_credits::{
 const SPAN: Duration = Duration::from_secs(5);
 const CALLERS: usize = 16;
 const CROWD: usize = 64;
+/// Those who commit what is not measured.
+const RUSH: usize = 256;
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
@@ -67,7 +69,7 @@ async fn measure(name: &str, store: Arc<dyn Store>, between: Option<u64>) {
         crowd / early
     );
     if let Some(count) = between {
-        bench.run(&accounts, CALLERS, Until::Count(count)).await;
+        bench.run(&accounts, RUSH, Until::Count(count)).await;
         let (late, late_us) = bench.run(&accounts, CALLERS, Until::Time(SPAN)).await;
         println!(
             "{name:<10} {CALLERS} callers after {count}: {late:>8.0} entries/s, {late_us:>8.0} us each, {:.2} times the cost",
