@@ -97,6 +97,7 @@ macro_rules! conformance {
             nothing_is_finished_that_was_not_decided,
             finishing_again_changes_only_what_is_not_yet_changed,
             deciding_needs_all_that_the_plan_takes,
+            a_list_may_be_cut_anywhere,
             finishing_consumes_only_what_that_attempt_reserved,
             a_record_goes_when_its_saga_is_over_and_not_before,
             entries_are_numbered_in_their_vault,

@@ -222,9 +222,9 @@ impl Store for PostgresStore {
 
     fn survey(&self, survey: Survey) -> Answer<'_, Result<Surveyed, StoreError>> {
         Box::pin(async move {
-            match survey.client {
-                None => self.surveys.ask(survey).await,
-                Some(_) => self.inner.survey(&survey).await,
+            match surveys::is_shared(&survey) {
+                true => self.surveys.ask(survey).await,
+                false => self.inner.survey(&survey).await,
             }
         })
     }

@@ -305,9 +305,16 @@ impl Engine {
                 self.give_up(ticket).await?;
                 Ending::Lost
             }
-            Err(error) => match self.resolve(ticket).await? {
-                true => Ending::Committed(plan),
-                false => return Err(error.into()),
+            // Nothing was done, and nothing is there to be looked after.
+            Err(error @ (StoreError::Busy(_) | StoreError::Unreachable(_) | StoreError::Refused(_)))
+                if prepared > 0 =>
+            {
+                return Err(error.into());
+            }
+            Err(error) => match self.resolve(ticket).await {
+                Ok(true) => Ending::Committed(plan),
+                // What went wrong first says whether it may have happened; what was left is found by the tender.
+                Ok(false) | Err(_) => return Err(error.into()),
             },
         };
         if matches!(ending, Ending::Committed(_)) {

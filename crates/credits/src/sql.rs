@@ -235,3 +235,10 @@ pub(crate) fn entries_by_vault(plan: &Plan) -> Vec<(&VaultKey, u64)> {
     }
     vaults.into_iter().collect()
 }
+
+/// FNV-1a, by which tests tell whether a text was changed.
+#[cfg(test)]
+pub(crate) fn checksum(text: &str) -> u64 {
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}

@@ -137,9 +137,9 @@ impl Store for SqliteStore {
 
     fn survey(&self, survey: Survey) -> Answer<'_, Result<Surveyed, StoreError>> {
         Box::pin(async move {
-            match survey.client {
-                None => self.surveys.ask(survey).await,
-                Some(_) => self.readers.read(async move |reader| survey::survey(reader, &survey).await).await,
+            match surveys::is_shared(&survey) {
+                true => self.surveys.ask(survey).await,
+                false => self.readers.read(async move |reader| survey::survey(reader, &survey).await).await,
             }
         })
     }

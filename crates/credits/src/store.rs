@@ -54,8 +54,8 @@ impl StoreError {
 /// Whether that is as it should be is for the saga to judge.
 ///
 /// A step with a [`Ticket`] changes nothing unless the record of that gate has that reservation id and that owner, and
-/// is in the phase that the step says. So a late step, of an owner that was taken over or of a connection that was given
-/// up, changes nothing.
+/// is in the phase that the step says. So a late step of an owner that was taken over changes nothing. A list that begins its
+/// own record is late only if nobody waits for it any more; it may still happen, once.
 #[derive(Clone, Debug)]
 pub enum Change {
     /// Makes a vault and its account `revenue` known, unless they are. Rows: what was added.
@@ -113,6 +113,30 @@ pub enum Change {
     Beat(OwnerId, UnixMs),
     /// An owner is gone, and will not be heard of again. Rows: 1, or 0 if it was not known.
     Leave(OwnerId),
+}
+
+impl Change {
+    /// The gate of the saga that it is a step of.
+    pub(crate) fn gate(&self) -> Option<GateId> {
+        match self {
+            Change::Begin(record) => Some(record.ticket.gate),
+            Change::Claim(ticket, _)
+            | Change::Reserve(ticket, _)
+            | Change::Decide(ticket, _)
+            | Change::Finalize(ticket, _)
+            | Change::Create(ticket, _)
+            | Change::Apply(ticket, _)
+            | Change::Record(ticket, _)
+            | Change::Abort(ticket)
+            | Change::End(ticket)
+            | Change::TakeOver { ticket, .. } => Some(ticket.gate),
+            Change::OpenVault(_)
+            | Change::Release(_)
+            | Change::Unclaim(_)
+            | Change::Beat(..)
+            | Change::Leave(_) => None,
+        }
+    }
 }
 
 /// Whatever keeps the rows. It decides nothing.

@@ -3,10 +3,9 @@
 -- change nothing unless the record has the same one and is in the phase of the step.
 --
 -- The record is locked when its ticket comes up, so that nobody takes it over between two steps, and its phase is written
--- back when another ticket comes up: most records are deleted before. Inputs that are reserved are locked too, and become
--- pending no earlier: most are consumed before. `vaults` are locked first and in order where there are
+-- back when another ticket comes up: most records are deleted before. `vaults` are locked first and in order where there are
 -- several, or two calls could wait for each other.
-create or replace function write(changes jsonb, texts text[], vaults_of jsonb, is_promised boolean) returns bigint[]
+create function write(changes jsonb, texts text[], vaults_of jsonb, is_promised boolean) returns bigint[]
 language plpgsql as $$
 declare
     c jsonb;
@@ -20,10 +19,6 @@ declare
     t_is_new boolean := false;
     t_is_recorded boolean;
     t_is_dirty boolean := false;
-    t_reserved bigint;
-    t_claimed bigint;
-    t_locked text[];
-    ids text[];
     epoch constant timestamptz := 'epoch';
 begin
     if not is_promised then
@@ -41,20 +36,14 @@ begin
             if t_is_dirty then
                 update sagas set phase = t_phase where gate = t_gate;
             end if;
-            if t_locked is not null then
-                update postings p set state = 'pending', reservation_id = t_rid where p.id = any (t_locked);
-            end if;
             t_gate := '';
             t_is_dirty := false;
-            t_locked := null;
         end if;
         if t_gate = '' and c ? 'gate' and c->>'do' not in ('begin', 'take_over') then
             t_rid := c->>'rid';
             t_owner := c->>'owner';
             t_is_new := false;
             t_is_recorded := null;
-            t_reserved := null;
-            t_claimed := null;
             t_phase := null;
             -- Only the gate may choose the index: rows of records that ended stay in all of them until a vacuum comes.
             select s.phase, s.gate into t_phase, t_gate from sagas s
@@ -78,20 +67,16 @@ begin
                 t_phase := 'reserving';
                 t_is_new := true;
                 t_is_recorded := null;
-                t_reserved := 0;
-                t_claimed := 0;
             end if;
         when 'reserve' then
             if t_gate <> '' and t_phase = 'reserving' then
                 -- Whoever holds a lock on a posting is about to take it, so there is no point in waiting.
-                select array_agg(free.id) into ids from (
-                    select p.id from postings p
-                    where p.id = any (array(select jsonb_array_elements_text(c->'ids'))) and p.state = 'active'
-                        and p.id <> all (coalesce(t_locked, '{}'))
-                    order by p.id for update skip locked) free;
-                n := coalesce(cardinality(ids), 0);
-                t_locked := t_locked || ids;
-                t_reserved := t_reserved + n;
+                with free as (
+                    select id from postings
+                    where id = any (array(select jsonb_array_elements_text(c->'ids'))) and state = 'active'
+                    order by id for update skip locked)
+                update postings p set state = 'pending', reservation_id = t_rid from free where p.id = free.id;
+                get diagnostics n = row_count;
             end if;
         when 'claim' then
             if t_gate <> '' and t_phase = 'reserving' then
@@ -108,7 +93,6 @@ begin
                 on conflict do nothing;
                 get diagnostics m = row_count;
                 n := n + m;
-                t_claimed := t_claimed + n;
             end if;
         when 'decide' then
             if t_gate <> '' and t_phase = 'reserving' then
@@ -119,11 +103,7 @@ begin
                         order by a.namespace, a.vault, a.account for share of a;
                 end if;
                 t_is_recorded := exists (select from entries e where e.gate = t_gate);
-                -- What the same call has reserved and claimed is counted already, and nobody can have changed it.
-                t_reserved := coalesce(t_reserved, (select count(*) from postings p
-                    where p.state = 'pending' and p.reservation_id = t_rid));
-                t_claimed := coalesce(t_claimed, (select count(*) from accounts a where a.claimed_by = t_rid));
-                if not t_is_recorded and t_reserved = (c->>'inputs')::bigint and t_claimed = (c->>'claims')::bigint
+                if not t_is_recorded
                     and not exists (
                         select from jsonb_array_elements(c->'needs') k left join accounts a
                         on a.namespace = k->>0 and a.vault = k->>1 and a.account = k->>2
@@ -146,12 +126,10 @@ begin
             end if;
         when 'finalize' then
             if t_gate <> '' and t_phase = 'finalizing' then
-                ids := array(select jsonb_array_elements_text(c->'ids'));
-                update postings p set state = 'inactive', reservation_id = t_rid
-                where p.id = any (ids) and case when p.id = any (t_locked) then true
-                    else p.state = 'pending' and p.reservation_id = t_rid end;
+                update postings p set state = 'inactive'
+                where p.id = any (array(select jsonb_array_elements_text(c->'ids')))
+                    and p.state = 'pending' and p.reservation_id = t_rid;
                 get diagnostics n = row_count;
-                t_locked := nullif(array(select unnest(t_locked) except all select unnest(ids)), '{}');
             end if;
         when 'create' then
             if t_gate <> '' and t_phase = 'finalizing' then
@@ -189,10 +167,6 @@ begin
                     t_is_recorded := coalesce(t_is_recorded, exists (select from entries e where e.gate = t_gate));
                 end if;
                 if t_phase = 'releasing' or t_is_recorded then
-                    if t_locked is not null then
-                        update postings p set state = 'pending', reservation_id = t_rid where p.id = any (t_locked);
-                        t_locked := null;
-                    end if;
                     delete from sagas s where s.gate = t_gate;
                     n := 1;
                     t_gate := '';
@@ -243,15 +217,12 @@ begin
     if t_is_dirty then
         update sagas set phase = t_phase where gate = t_gate;
     end if;
-    if t_locked is not null then
-        update postings p set state = 'pending', reservation_id = t_rid where p.id = any (t_locked);
-    end if;
     return counts;
 end
 $$;
 
 -- Inserts the entries of a saga under the next numbers of their vaults, with all that is counted with them.
-create or replace function record_entries(c jsonb, texts text[], saga text) returns bigint
+create function record_entries(c jsonb, texts text[], saga text) returns bigint
 language plpgsql as $$
 declare
     k jsonb;

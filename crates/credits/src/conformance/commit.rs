@@ -279,3 +279,34 @@ pub async fn changes_of_a_list_are_made_in_order(store: &dyn Store) {
     assert_eq!(clerk.all(commit).await, [1, 1, 0, 0, 1, 1]);
     assert_eq!(clerk.all(vec![]).await, [0_u64; 0]);
 }
+
+/// Where a list ends is of no meaning: every change sees the one before, in the same call or in an earlier one.
+pub async fn a_list_may_be_cut_anywhere(store: &dyn Store) {
+    let clerk = Clerk(store);
+    clerk.opens(&["acme"]).await;
+    for cut in 0..=9 {
+        let (inputs, name) = (clerk.issues("acme", &[5, 6]).await, format!("new-{cut}"));
+        let saga = ticket();
+        let plan = Arc::new(Plan {
+            outputs: vec![posting(saga, 0, &name, 11)],
+            claims: vec![opening(&name)],
+            ..Plan::clone(&taking(&inputs))
+        });
+        let of = || Arc::clone(&plan);
+        let mut first = vec![
+            Change::Begin(super::clerk::record(saga, &plan)),
+            Change::Claim(saga, of()),
+            Change::Reserve(saga, of()),
+            Change::Decide(saga, of()),
+            Change::Finalize(saga, of()),
+            Change::Create(saga, of()),
+            Change::Apply(saga, of()),
+            Change::Record(saga, of()),
+            Change::End(saga),
+        ];
+        let second = first.split_off(cut);
+        let counts = [clerk.all(first).await, clerk.all(second).await].concat();
+        assert_eq!(counts, [1, 1, 2, 1, 2, 1, 1, 1, 1], "cut at {cut}");
+        assert_eq!((clerk.large("acme").await, clerk.large(&name).await), (vec![], vec![11]));
+    }
+}

@@ -36,10 +36,11 @@ impl Batch {
         serde_json::to_string(&self.changes).unwrap_or_default()
     }
 
-    /// The vaults to lock first, if there are several.
+    /// The vaults to lock first. Whoever numbers entries has them until the commit; were they locked with the first entry, those
+    /// who wait for a gate or an account behind it could be waited for.
     pub(super) fn vaults(&self) -> Option<String> {
         let vaults: Vec<Json> = self.vaults.iter().map(|home| Json::Array(place(home).to_vec())).collect();
-        (vaults.len() > 1).then(|| Json::Array(vaults).to_string())
+        (!vaults.is_empty()).then(|| Json::Array(vaults).to_string())
     }
 
     /// Keeps a text, and says where it is: PostgreSQL counts from 1.

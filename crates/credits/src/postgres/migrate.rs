@@ -12,8 +12,7 @@ pub(super) const VERSIONS: [(&str, &str); 4] = [
     ("rows", include_str!("../../migrations/postgres/0001_rows.sql")),
     ("write", include_str!("../../migrations/postgres/0002_write.sql")),
     ("views", include_str!("../../migrations/postgres/0003_views.sql")),
-    // The functions have changed since the first schemas were made. They replace what is there.
-    ("write", include_str!("../../migrations/postgres/0002_write.sql")),
+    ("write_4", include_str!("../../migrations/postgres/0004_write.sql")),
 ];
 
 /// Any number that other programs are unlikely to lock: "earmark" in letters.

@@ -22,8 +22,8 @@ pub(super) async fn work(waiting: Writes, inner: Arc<Inner>) {
         if jobs.is_empty() {
             return;
         }
-        // Entries come last: from the first of them on, the rows that number them are locked against the other writers.
-        jobs.sort_by_key(|job| job.asked.iter().any(|change| matches!(change, Change::Record(..))));
+        // All writers come to gates in the same order, or two could wait for each other.
+        jobs.sort_by_key(|job| job.asked.iter().find_map(Change::gate));
         let lists: Vec<&[Change]> = jobs.iter().map(|job| job.asked.as_slice()).collect();
         let counts = match together(&inner, &lists).await {
             Ok(counts) => counts.into_iter().map(Ok).collect(),
@@ -79,7 +79,7 @@ async fn call(
     batch: &Batch,
     options: &PostgresOptions,
 ) -> Result<Vec<i64>, Failed> {
-    let query = sqlx::query::<Postgres>("select write($1::jsonb, $2, $3::jsonb, $4)")
+    let query = sqlx::query::<Postgres>("select write_4($1::jsonb, $2, $3::jsonb, $4)")
         .bind(batch.changes())
         .bind(&batch.texts)
         .bind(batch.vaults())
@@ -100,5 +100,5 @@ fn split(counts: &[i64], lists: &[&[Change]]) -> Result<Vec<Vec<u64>>, StoreErro
     let is_whole = split.iter().zip(lists).all(|(counts, list)| counts.len() == list.len());
     is_whole
         .then_some(split)
-        .ok_or_else(|| StoreError::Corrupt("the function write is not Earmark's".to_owned()))
+        .ok_or_else(|| StoreError::Corrupt("the function write_4 is not Earmark's".to_owned()))
 }

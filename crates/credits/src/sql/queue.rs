@@ -41,7 +41,7 @@ impl Asked for Survey {
     }
 }
 
-/// A call that waits, whether or not its caller still does.
+/// A call that waits. Once it is taken up it is done, whether or not its caller still waits.
 pub(crate) struct Job<Q, A> {
     pub(crate) asked: Q,
     answer: oneshot::Sender<Result<A, StoreError>>,
@@ -88,7 +88,9 @@ impl<Q, A> Line<Q, A> {
         let mut state = self.state();
         let LineState { urgent, usual, is_closed } = &mut *state;
         let room = TOGETHER_MAX.saturating_sub(urgent.len()).min(usual.len());
-        let jobs: Vec<Job<Q, A>> = urgent.drain(..).chain(usual.drain(..room)).collect();
+        let jobs = urgent.drain(..).chain(usual.drain(..room));
+        // Whoever gave up waiting was told that nobody knows what became of it, and may have gone on otherwise.
+        let jobs: Vec<Job<Q, A>> = jobs.filter(|job| !job.answer.is_closed()).collect();
         if *is_closed || !usual.is_empty() {
             // Another one takes the rest, or ends.
             self.changed.notify_one();
@@ -231,5 +233,24 @@ mod tests {
             assert_eq!(writer.await.expect("no panic"), 0);
         }
         assert!(waiting.next().await.is_empty());
+    }
+
+    /// A call that had waited too long was still made, seconds after its caller had been told so and had gone on.
+    #[tokio::test]
+    async fn what_nobody_waits_for_any_more_is_not_begun() {
+        let (queue, waiting) = Queue::new();
+        let queue = Arc::new(queue);
+        let abandoned = wait_for(&queue, Change::Release(ReservationId(1)));
+        while queue.0.state().usual.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        abandoned.abort();
+        assert!(abandoned.await.expect_err("an end").is_cancelled());
+        let waited = wait_for(&queue, Change::Release(ReservationId(2)));
+        let jobs = waiting.next().await;
+        assert!(matches!(jobs[0].asked[..], [Change::Release(ReservationId(2))]));
+        assert_eq!(jobs.len(), 1);
+        jobs.into_iter().for_each(|job| job.answer(Ok(vec![1])));
+        assert_eq!(waited.await.expect("no panic"), Ok(vec![1]));
     }
 }

@@ -13,6 +13,16 @@ pub(crate) const SURVEYORS: usize = 2;
 /// Callers that wait for a survey.
 pub(crate) type Surveys = Queue<Survey, Surveyed>;
 
+/// A shared look asks about so many purses at most. The others have the next one.
+const PURSES_MAX: usize = 64;
+/// Who wants to see more postings of a purse looks alone, so that the others need not wait for them.
+const LARGEST_MAX: usize = 64;
+
+/// Whether a survey is one to share: those about a client are few, and those that look far take long.
+pub(crate) fn is_shared(survey: &Survey) -> bool {
+    survey.client.is_none() && survey.purses.iter().all(|purse| purse.largest <= LARGEST_MAX)
+}
+
 /// Works until there will be no more calls. A survey begins after everybody who shares it has asked, so that nobody is told
 /// less than was there when it asked.
 pub(crate) async fn work<F>(waiting: Waiting<Survey, Surveyed>, look: impl Fn(Survey) -> F)
@@ -24,11 +34,23 @@ where
         if jobs.is_empty() {
             return;
         }
-        let mut shared = Shared::default();
-        let parts: Vec<Places> = jobs.iter().map(|job| shared.add(&job.asked)).collect();
-        let found = look(shared.survey()).await;
-        for (job, part) in jobs.into_iter().zip(parts) {
-            job.answer(found.as_ref().map(|found| part.of(found)).map_err(StoreError::clone));
+        let mut jobs = jobs.into_iter().peekable();
+        while jobs.peek().is_some() {
+            let (mut shared, mut group) = (Shared::default(), Vec::new());
+            while let Some(job) = jobs.next_if(|_| shared.purses.list.len() < PURSES_MAX) {
+                group.push((shared.add(&job.asked), job));
+            }
+            match look(shared.survey()).await {
+                Ok(found) => group.into_iter().for_each(|(places, job)| job.answer(Ok(places.of(&found)))),
+                // What one of them asks about may be damaged, and that is not the fault of the others.
+                Err(StoreError::Corrupt(_)) if group.len() > 1 => {
+                    for (_, job) in group {
+                        let found = look(job.asked.clone()).await;
+                        job.answer(found);
+                    }
+                }
+                Err(error) => group.into_iter().for_each(|(_, job)| job.answer(Err(error.clone()))),
+            }
         }
     }
 }

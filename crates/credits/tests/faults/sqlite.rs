@@ -151,12 +151,18 @@ async fn a_closed_store_has_made_what_it_took_and_takes_no_more() {
         let (store, plan) = (Arc::clone(&store), issuing(ticket, amount));
         async move { store.write(steps(ticket, &plan)).await }
     };
-    // Each call is in the queue once it was polled, and its caller goes away.
-    for amount in 1..=10 {
-        let _ = tokio::time::timeout(Duration::ZERO, call(amount)).await;
-    }
+    call(1).await.expect("an issue");
+    let calls: Vec<_> = (2..=10).map(|amount| (amount, tokio::spawn(call(amount)))).collect();
+    tokio::task::yield_now().await;
     store.close().await;
+    let mut made = 1;
+    for (amount, call) in calls {
+        match call.await.expect("no panic") {
+            Ok(_) => made += amount,
+            Err(error) => assert_eq!(error, StoreError::Busy("it is closed")),
+        }
+    }
     assert_eq!(call(11).await, Err(StoreError::Busy("it is closed")));
     assert_eq!(store.write(vec![Change::OpenVault(home())]).await, Err(StoreError::Busy("it is closed")));
-    assert_eq!(total(&open(&path, Duration::from_secs(5)).await).await, 55);
+    assert_eq!(total(&open(&path, Duration::from_secs(5)).await).await, made);
 }

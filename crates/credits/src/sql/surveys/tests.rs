@@ -75,3 +75,55 @@ async fn a_survey_that_fails_fails_for_all_who_share_it() {
     queue.close();
     worker.await.expect("an end");
 }
+
+/// What one tenant's account has was damaged, and nobody else could pay either.
+#[tokio::test]
+async fn what_cannot_be_read_fails_for_who_asks_about_it_alone() {
+    let (queue, waiting) = Surveys::new();
+    let worker = tokio::spawn(work(waiting, |shared: Survey| {
+        let is_damaged = shared.accounts.contains(&account("bob"));
+        let damaged = || StoreError::Corrupt("column amount has \"x\"".to_owned());
+        std::future::ready(if is_damaged { Err(damaged()) } else { Ok(answer(&shared)) })
+    }));
+    let (acme, bob) = (survey("acme", 1), survey("bob", 1));
+    let (fine, damaged) = tokio::join!(queue.ask(acme.clone()), queue.ask(bob));
+    assert_eq!(fine, Ok(answer(&acme)));
+    assert!(matches!(damaged, Err(StoreError::Corrupt(_))), "{damaged:?}");
+    queue.close();
+    worker.await.expect("an end");
+}
+
+#[tokio::test]
+async fn a_shared_look_is_bounded_and_the_rest_have_the_next() {
+    let (queue, waiting) = Surveys::new();
+    let queue = Arc::new(queue);
+    let callers: Vec<_> = (0..100)
+        .map(|caller| {
+            let (queue, asked) = (Arc::clone(&queue), survey(&format!("a{caller}"), 1));
+            let expected = answer(&asked);
+            tokio::spawn(async move { assert_eq!(queue.ask(asked).await, Ok(expected)) })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    let looks = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&looks);
+    let worker = tokio::spawn(work(waiting, move |shared: Survey| {
+        seen.lock().expect("no panic").push(shared.purses.len());
+        std::future::ready(Ok(answer(&shared)))
+    }));
+    for caller in callers {
+        caller.await.expect("an answer that is its own");
+    }
+    assert_eq!(*looks.lock().expect("no panic"), [PURSES_MAX, 100 - PURSES_MAX]);
+    queue.close();
+    worker.await.expect("an end");
+}
+
+#[test]
+fn who_looks_far_or_has_a_turn_looks_alone() {
+    assert!(is_shared(&survey("acme", LARGEST_MAX)));
+    assert!(!is_shared(&survey("acme", LARGEST_MAX + 1)));
+    let client = earmark_core::ClientId::new("billing").expect("a valid client");
+    let client = Some(crate::model::ClientKey { home: account("acme").home, client });
+    assert!(!is_shared(&Survey { client, ..survey("acme", 1) }));
+}
