@@ -8,6 +8,7 @@ use earmark_core::{
 use crate::backend::{
     Amount, BackendError, CompleteAnswer, LimitChange, LimitError, Refusal, ReserveAnswer, describe_ignored,
 };
+use crate::registry::KeepError;
 
 const LEASES_FULL: &str = "as many leases are remembered as may be";
 
@@ -66,6 +67,7 @@ pub(crate) fn reserve(
             Some(key) => Ok(ReserveAnswer::Refused(Refusal::LimitDecreasing { key, retry_after_ms })),
             None => Err(BackendError::Failed("a requirement was answered that nobody made".into())),
         },
+        ReserveOutcome::LimitsElsewhere => Err(KeepError::LimitsElsewhere.into()),
         ReserveOutcome::Overloaded => Err(BackendError::Overloaded(LEASES_FULL)),
     }
 }

@@ -18,7 +18,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use earmark_core::{
-    BalanceInfo, ClientId, Elsewhere, InvalidWrite, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage,
+    BalanceInfo, ClientId, Elsewhere, InvalidWrite, Keep, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage,
     VaultName, WriteError,
 };
 
@@ -43,7 +43,7 @@ struct Parts<K> {
     registry: BookBackend<K>,
     limits: Arc<dyn Limits>,
     credits: Arc<dyn Credits>,
-    elsewhere: Elsewhere,
+    keep: Keep,
     /// Whether the registry has noted what is kept elsewhere.
     is_kept: AtomicBool,
     is_stopped: AtomicBool,
@@ -59,11 +59,12 @@ impl<K: Keeper> Composed<K> {
         credits: Arc<dyn Credits>,
         elsewhere: Elsewhere,
     ) -> Composed<K> {
+        let keep = Keep { elsewhere, ledger: limits.ledger() };
         let parts = Arc::new(Parts {
-            registry,
+            registry: registry.leaving(keep),
             limits,
             credits,
-            elsewhere,
+            keep,
             is_kept: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
             creditless: Creditless::default(),
@@ -96,7 +97,7 @@ async fn tend<K: Keeper>(parts: Weak<Parts<K>>) {
         let Some(parts) = parts.upgrade().filter(|parts| !parts.is_stopped.load(Ordering::Relaxed)) else {
             return;
         };
-        if parts.kept().await.is_ok() && parts.elsewhere.limits {
+        if parts.kept().await.is_ok() && parts.keep.elsewhere.limits {
             seen = parts.drop_what_is_gone(seen).await;
         }
     }
@@ -120,13 +121,14 @@ async fn all<T: Send>(mut waiting: Vec<Answer<'_, T>>) -> Vec<T> {
 }
 
 impl<K: Keeper> Parts<K> {
-    /// Before anything is asked of the registry, it must know what to leave alone.
+    /// Before anything is asked of the registry, it must know what to leave alone; and nobody may have told it otherwise
+    /// since.
     async fn kept(&self) -> Result<(), KeepError> {
         if !self.is_kept.load(Ordering::Acquire) {
-            self.registry.keep(self.elsewhere).await?;
+            self.registry.keep(self.keep).await?;
             self.is_kept.store(true, Ordering::Release);
         }
-        Ok(())
+        self.registry.agree()
     }
 
     /// Applies a transaction of a namespace, and has the limits that it changed brought in line. A retry does so too,
@@ -151,6 +153,7 @@ impl<K: Keeper> Parts<K> {
         request: WriteRequest,
         vault: &VaultName,
     ) -> Result<WriteAnswer, BackendError> {
+        self.kept().await?;
         match self.registry.check_vault(&request.namespace, vault).await {
             Ok(()) => self.credits.write(request).await,
             Err(LedgerError::NamespaceNotFound) => {
@@ -238,7 +241,10 @@ impl<K: Keeper> Backend for Composed<K> {
         namespace: NamespaceName,
         lease: LeaseId,
     ) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
-        self.0.limits.lease(namespace, lease)
+        Box::pin(async move {
+            self.0.registry.agree()?;
+            self.0.limits.lease(namespace, lease).await
+        })
     }
 
     fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {

@@ -14,7 +14,7 @@ use crate::backend::{
 };
 use crate::ledger::{Audit, EntryPage, LedgerError, PAGE_MAX, WriteAnswer, WriteRequest};
 use crate::names::Names;
-use crate::registry::Copies;
+use crate::registry::{Copies, Duty};
 use crate::submitter::Direction;
 use crate::work::{Change, Done, Work, mixed_up};
 
@@ -76,11 +76,11 @@ pub trait Keeper: Send + Sync + 'static {
 }
 
 /// A backend that has a Book. A copy of it has the same Book.
-pub struct BookBackend<K>(pub(crate) Arc<Inner<K>>);
+pub struct BookBackend<K>(pub(crate) Arc<Inner<K>>, pub(crate) Option<Arc<Duty>>);
 
 impl<K> Clone for BookBackend<K> {
     fn clone(&self) -> BookBackend<K> {
-        BookBackend(Arc::clone(&self.0))
+        BookBackend(Arc::clone(&self.0), self.1.clone())
     }
 }
 
@@ -95,12 +95,13 @@ pub(crate) struct Inner<K> {
 impl<K: Keeper> BookBackend<K> {
     /// A backend that has this Book.
     pub fn new(keeper: Arc<K>) -> BookBackend<K> {
-        BookBackend(Arc::new(Inner {
+        let inner = Inner {
             keeper,
             names: Names::default(),
             copies: Copies::default(),
             changing: tokio::sync::Mutex::new(()),
-        }))
+        };
+        BookBackend(Arc::new(inner), None)
     }
 
     /// Changes a limit in a task of its own: what is in force is to be kept too, even if the caller goes away in
@@ -113,6 +114,15 @@ impl<K: Keeper> BookBackend<K> {
     ) -> Result<LimitChange, LimitError> {
         let task = tokio::spawn(Arc::clone(&self.0).change(namespace, change, expected_revision));
         task.await.map_err(|error| BackendError::Failed(error.to_string()))?
+    }
+
+    /// Whether leases of these namespaces are for this process to decide, once it knows them.
+    async fn may_decide<'a>(
+        &self,
+        namespaces: impl Iterator<Item = &'a NamespaceName>,
+    ) -> Result<(), BackendError> {
+        self.agree()?;
+        self.0.know(namespaces).await
     }
 
     /// Reads the Book as of now.
@@ -130,6 +140,7 @@ impl<K: Keeper> BookBackend<K> {
         path: &AccountPath,
         read: impl FnOnce(&Book, UnixMs, AccountId) -> T + Send,
     ) -> Result<T, LedgerError> {
+        self.agree().map_err(BackendError::from)?;
         self.read(|book, now| {
             let vault = vault(book, &path.namespace, &path.vault)?;
             let account = book.account(vault, &path.account).ok_or(LedgerError::AccountNotFound)?;
@@ -276,7 +287,7 @@ pub(crate) fn limit_keys(operations: &[Operation]) -> Vec<LimitKey> {
 impl<K: Keeper> Backend for BookBackend<K> {
     fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
         Box::pin(async move {
-            if let Err(error) = self.0.know(requests.iter().map(|request| &request.namespace)).await {
+            if let Err(error) = self.may_decide(requests.iter().map(|request| &request.namespace)).await {
                 return requests.iter().map(|_| Err(error.clone())).collect();
             }
             let work = requests.into_iter().map(|request| {
@@ -294,7 +305,7 @@ impl<K: Keeper> Backend for BookBackend<K> {
         requests: Vec<CompleteRequest>,
     ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
         Box::pin(async move {
-            if let Err(error) = self.0.know(requests.iter().map(|request| &request.namespace)).await {
+            if let Err(error) = self.may_decide(requests.iter().map(|request| &request.namespace)).await {
                 return requests.iter().map(|_| Err(error.clone())).collect();
             }
             let work = requests.into_iter().map(|request| {
@@ -340,10 +351,14 @@ impl<K: Keeper> Backend for BookBackend<K> {
         namespace: NamespaceName,
         key: LimitKey,
     ) -> Answer<'_, Result<Option<Usage>, BackendError>> {
-        Box::pin(self.read(move |book, now| {
-            let limit = book.resolve(book.namespace(&namespace)?, &key)?;
-            book.usage(now, limit)
-        }))
+        Box::pin(async move {
+            self.agree()?;
+            self.read(move |book, now| {
+                let limit = book.resolve(book.namespace(&namespace)?, &key)?;
+                book.usage(now, limit)
+            })
+            .await
+        })
     }
 
     fn lease(
@@ -351,21 +366,28 @@ impl<K: Keeper> Backend for BookBackend<K> {
         namespace: NamespaceName,
         lease: LeaseId,
     ) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
-        Box::pin(self.read(move |book, now| {
+        let view = move |book: &Book, now| {
             let info = book.lease(now, book.namespace(&namespace)?, lease)?;
             let named =
                 |(limit, amount): &(_, u64)| Some(Amount { key: book.key(*limit)?.clone(), amount: *amount });
             let mut requirements: Vec<Amount> = info.requirements.iter().filter_map(named).collect();
             requirements.sort_unstable_by(|a, b| a.key.cmp(&b.key));
             Some(LeaseView { reserved_at: info.reserved_at, requirements, state: info.state })
-        }))
+        };
+        Box::pin(async move {
+            self.agree()?;
+            self.read(view).await
+        })
     }
 
     fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
         let WriteRequest { namespace: name, vault, client, sequence, operations, actor } = request;
         let inner = Arc::clone(&self.0);
+        // Limits are defined here wherever they are enforced.
+        let agreed = if vault.is_some() { self.agree() } else { Ok(()) };
         // In a task of its own, for the same reason as a change of limits.
         let task = tokio::spawn(async move {
+            agreed?;
             inner.know([&name].into_iter()).await?;
             // No namespace has the last number, so that one which nobody opened is refused by the Book.
             let namespace = inner.namespace(&name).unwrap_or(NamespaceId(u16::MAX));
@@ -422,7 +444,8 @@ impl<K: Keeper> Backend for BookBackend<K> {
     }
 
     fn ready(&self) -> Result<(), String> {
-        self.0.keeper.ready()
+        self.0.keeper.ready()?;
+        self.agree().map_err(|error| error.to_string())
     }
 
     fn shut_down(&self) -> Answer<'_, ()> {

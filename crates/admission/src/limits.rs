@@ -55,6 +55,11 @@ pub trait Limits: Send + Sync + 'static {
         lease: LeaseId,
     ) -> Answer<'_, Result<Option<LeaseView>, BackendError>>;
 
+    /// The number of the ledger that enforces them, if it has one: all who share a registry must mean the same.
+    fn ledger(&self) -> Option<u128> {
+        None
+    }
+
     /// How it is doing; what belongs to the registry is left at 0.
     fn stats(&self) -> Stats;
 

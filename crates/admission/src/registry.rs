@@ -1,10 +1,11 @@
 //! The Book as the registry of limits that are enforced elsewhere.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use earmark_core::{
-    Book, Elsewhere, LimitInfo, LimitKey, LimitStatus, NamespaceId, NamespaceName, UnixMs, VaultName,
+    Book, Elsewhere, Keep, LimitInfo, LimitKey, LimitStatus, NamespaceId, NamespaceName, UnixMs, VaultName,
 };
 
 use crate::backend::{Answer, BackendError};
@@ -26,6 +27,17 @@ pub enum KeepError {
     /// It has credit of its own, which nobody would find elsewhere.
     #[error("there is credit here already, which is not found elsewhere: use --credits with new data only")]
     CreditHere,
+    /// Its limits are enforced on another ledger than is meant.
+    #[error(
+        "the limits that are defined here are enforced on the ledger of cluster {found}, and --ledger names cluster \
+         {named}: name the first"
+    )]
+    OtherLedger {
+        /// The number of the ledger that enforces them.
+        found: u128,
+        /// The number of the ledger that was meant.
+        named: u128,
+    },
     /// It cannot be noted now.
     #[error(transparent)]
     Backend(#[from] BackendError),
@@ -35,9 +47,34 @@ impl From<KeepError> for BackendError {
     fn from(error: KeepError) -> BackendError {
         match error {
             KeepError::Backend(error) => error,
-            KeepError::LimitsElsewhere | KeepError::CreditElsewhere | KeepError::CreditHere => {
-                BackendError::Failed(error.to_string())
-            }
+            KeepError::LimitsElsewhere
+            | KeepError::CreditElsewhere
+            | KeepError::CreditHere
+            | KeepError::OtherLedger { .. } => BackendError::Failed(error.to_string()),
+        }
+    }
+}
+
+/// What a process was started to leave to others. The Book may be told otherwise later, by another process that has the
+/// same Book: from then on this one must not decide anything.
+pub(crate) struct Duty {
+    keep: Keep,
+    /// The version of the limits in which both were last found to agree, and one more; 0 before that.
+    agreed: AtomicU64,
+}
+
+impl Duty {
+    /// How a process that leaves this to others contradicts what the Book was told.
+    fn contradiction(keep: Keep, found: Keep) -> Option<KeepError> {
+        if found.elsewhere.limits && !keep.elsewhere.limits {
+            return Some(KeepError::LimitsElsewhere);
+        }
+        if found.elsewhere.credit && !keep.elsewhere.credit {
+            return Some(KeepError::CreditElsewhere);
+        }
+        match (found.ledger, keep.ledger) {
+            (Some(found), Some(named)) if found != named => Some(KeepError::OtherLedger { found, named }),
+            (Some(_), Some(_)) | (None, _) | (_, None) => None,
         }
     }
 }
@@ -119,28 +156,58 @@ impl<K: Keeper> BookBackend<K> {
         self.0.keeper.look(Book::elsewhere)
     }
 
+    /// The same Book for a process that leaves this to others. It refuses to decide once the Book is told otherwise,
+    /// whoever tells it.
+    #[must_use]
+    pub fn leaving(&self, keep: impl Into<Keep>) -> BookBackend<K> {
+        let duty = Duty { keep: keep.into(), agreed: AtomicU64::new(0) };
+        BookBackend(Arc::clone(&self.0), Some(Arc::new(duty)))
+    }
+
+    /// Whether this process may decide what it is asked for, as far as is known here.
+    ///
+    /// # Errors
+    /// When the Book was told that others keep it.
+    pub(crate) fn agree(&self) -> Result<(), KeepError> {
+        let Some(duty) = &self.1 else { return Ok(()) };
+        let version = self.0.keeper.limits_version().wrapping_add(1);
+        if duty.agreed.load(Ordering::Relaxed) == version {
+            return Ok(());
+        }
+        let (version, found) =
+            self.0.keeper.look(|book| (book.limits_version().wrapping_add(1), book.kept()));
+        match Duty::contradiction(duty.keep, found) {
+            Some(error) => Err(error),
+            None => {
+                duty.agreed.store(version, Ordering::Relaxed);
+                Ok(())
+            }
+        }
+    }
+
     /// Has the Book leave what is kept elsewhere alone, from now on.
     ///
     /// # Errors
     /// When it cannot be noted now; and when it would lose sight of what is kept, here or there.
-    pub async fn keep(&self, elsewhere: Elsewhere) -> Result<(), KeepError> {
-        let (found, has_credit) = self.read(|book, _| (book.elsewhere(), book.has_credit())).await?;
-        if found == elsewhere {
+    pub async fn keep(&self, keep: impl Into<Keep>) -> Result<(), KeepError> {
+        let keep = keep.into();
+        let (found, has_credit) = self.read(|book, _| (book.kept(), book.has_credit())).await?;
+        if let Some(error) = Duty::contradiction(keep, found) {
+            return Err(error);
+        }
+        if found.elsewhere == keep.elsewhere && (found.ledger == keep.ledger || keep.ledger.is_none()) {
             return Ok(());
         }
-        if found.limits && !elsewhere.limits {
-            return Err(KeepError::LimitsElsewhere);
-        }
-        if found.credit && !elsewhere.credit {
-            return Err(KeepError::CreditElsewhere);
-        }
-        if has_credit && elsewhere.credit && !found.credit {
+        if has_credit && keep.elsewhere.credit && !found.elsewhere.credit {
             return Err(KeepError::CreditHere);
         }
-        match self.0.submit_one(Work::Keep(elsewhere)).await? {
-            Done::Kept => Ok(()),
-            _ => Err(mixed_up().into()),
+        match self.0.submit_one(Work::Keep(keep)).await? {
+            Done::Kept => {}
+            _ => return Err(mixed_up().into()),
         }
+        // Somebody else may have been faster, with another ledger.
+        let found = self.read(|book, _| book.kept()).await?;
+        Duty::contradiction(keep, found).map_or(Ok(()), Err)
     }
 
     /// Forgets a deleted limit that is gone from where it was enforced, if it was not put again since.

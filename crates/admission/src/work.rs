@@ -1,7 +1,7 @@
 //! What a Book is asked, and what it answered, in the words of those who ask.
 
 use earmark_core::{
-    Book, Command, Complete, Definition, DeleteLimit, DropLimit, Elsewhere, LeaseId, LimitKey, NamespaceId,
+    Book, Command, Complete, Definition, DeleteLimit, DropLimit, Keep, LeaseId, LimitKey, NamespaceId,
     NamespaceName, NamespaceOutcome, Outcome, Part, PutLimit, Release, Reserve, UnixMs, Write, WriteOutcome,
 };
 
@@ -51,7 +51,7 @@ pub enum Work {
         revision: u64,
     },
     /// Says what is kept elsewhere.
-    Keep(Elsewhere),
+    Keep(Keep),
     /// Makes a namespace known.
     Open(NamespaceName),
     /// Changes a limit.
@@ -106,7 +106,7 @@ impl Work {
             Work::Drop { namespace, key, revision } => {
                 Command::DropLimit(DropLimit { namespace: *namespace, key, revision: *revision })
             }
-            Work::Keep(elsewhere) => Command::Keep(*elsewhere),
+            Work::Keep(keep) => Command::Keep(*keep),
             Work::Open(name) => Command::OpenNamespace(name),
             Work::Change { namespace, change, expected_revision } => {
                 let (namespace, expected_revision) = (*namespace, *expected_revision);

@@ -11,8 +11,8 @@ mod write;
 
 pub use codec::{CodecError, CommandBuffer};
 pub use command::{
-    Command, Complete, DeleteLimit, DropLimit, Elsewhere, LimitId, LimitRef, NamespaceId, Part, PutLimit,
-    REQUIREMENTS_MAX, Release, Reserve, VaultId,
+    Command, Complete, DeleteLimit, DropLimit, Elsewhere, Keep, LimitId, LimitRef, NamespaceId, Part,
+    PutLimit, REQUIREMENTS_MAX, Release, Reserve, VaultId,
 };
 pub use journal::{Change, HoldEntry, JournalRecord, SettleEntry, Transaction};
 pub use outcome::{
@@ -77,8 +77,8 @@ impl Book {
                 Outcome::Complete(self.limits.release(now, &command, &mut self.credits))
             }
             Command::DropLimit(command) => Outcome::Limit(self.limits.drop_limit(now, &command)),
-            Command::Keep(elsewhere) => {
-                self.limits.keep(elsewhere);
+            Command::Keep(keep) => {
+                self.limits.keep(keep);
                 Outcome::Kept
             }
             Command::Write(write) => Outcome::Write(self.write(now, write)),
@@ -124,7 +124,13 @@ impl Book {
     /// What is kept elsewhere.
     #[must_use]
     pub fn elsewhere(&self) -> Elsewhere {
-        self.limits.state.elsewhere
+        self.limits.state.kept.elsewhere
+    }
+
+    /// What is kept elsewhere, and by whom.
+    #[must_use]
+    pub fn kept(&self) -> Keep {
+        self.limits.state.kept
     }
 
     /// Whether anybody was ever issued any credit here.
@@ -134,8 +140,8 @@ impl Book {
         assets.any(|asset| asset.issued != 0)
     }
 
-    /// Grows whenever somebody puts, deletes or drops a limit, so that whoever has a copy of one knows when to look
-    /// again. It means nothing on another machine.
+    /// Grows whenever somebody puts, deletes or drops a limit, or says what is kept elsewhere, so that whoever has a copy
+    /// knows when to look again. It means nothing on another machine.
     #[must_use]
     pub fn limits_version(&self) -> u64 {
         self.limits.version

@@ -39,7 +39,7 @@ pub(crate) use timeline::{Nodes, Sums};
 pub(crate) use tombstone::{Ending, Tombstone, Tombstones};
 pub(crate) use undo::UndoLimit;
 
-use crate::book::{Command, Elsewhere, LimitId, NamespaceId};
+use crate::book::{Command, Elsewhere, Keep, LimitId, NamespaceId};
 use crate::id::{LeaseId, LimitKey, NamespaceName};
 use crate::time::UnixMs;
 use credit::Planned;
@@ -71,7 +71,8 @@ pub(crate) struct State {
     pub(crate) time: Option<UnixMs>,
     /// Leases older than this may have been forgotten.
     pub(crate) forgotten_before: UnixMs,
-    pub(crate) elsewhere: Elsewhere,
+    /// What is kept elsewhere, and by whom.
+    pub(crate) kept: Keep,
     /// Whether anything was ever kept elsewhere, so that leases and limits may still show it.
     pub(crate) was_composed: bool,
     pub(crate) namespaces: Vec<NamespaceName>,
@@ -103,7 +104,7 @@ impl State {
             config: config.bounded(),
             time: None,
             forgotten_before: UnixMs::default(),
-            elsewhere: Elsewhere::default(),
+            kept: Keep::default(),
             was_composed: false,
             namespaces: Vec::new(),
             texts: Vec::new(),
@@ -177,9 +178,12 @@ impl Limits {
         self.names.get(name).copied()
     }
 
-    pub(crate) fn keep(&mut self, elsewhere: Elsewhere) {
-        self.state.elsewhere = elsewhere;
+    pub(crate) fn keep(&mut self, keep: Keep) {
+        let Keep { elsewhere, ledger } = keep;
+        let ledger = self.state.kept.ledger.or(ledger).filter(|_| elsewhere.limits);
+        self.state.kept = Keep { elsewhere, ledger };
         self.state.was_composed |= elsewhere != Elsewhere::default();
+        self.version = self.version.wrapping_add(1);
     }
 
     pub(crate) fn has_namespace(&self, id: NamespaceId) -> bool {

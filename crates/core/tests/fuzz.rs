@@ -7,8 +7,8 @@
 mod support;
 
 use earmark_core::{
-    AccountId, Book, Command, CommandBuffer, CompleteOutcome, Config, Elsewhere, LeaseId, LimitId, LimitRef,
-    LimitStatus, NamespaceId, Operation, Overage, Part, PutLimit, Reserve, UnixMs, VaultId,
+    AccountId, Book, Command, CommandBuffer, CompleteOutcome, Config, Elsewhere, Keep, LeaseId, LimitId,
+    LimitRef, LimitStatus, NamespaceId, Operation, Overage, Part, PutLimit, Reserve, UnixMs, VaultId,
 };
 
 use support::bank::{Bank, close, credit, freeze, issue, open, open_overdraft, transfer};
@@ -72,10 +72,11 @@ fn small_composed_book() -> Book {
     let mut desk = Desk::new();
     desk.book = small_book();
     desk.pass(10_000);
-    desk.keep(Elsewhere { limits: true, credit: true });
+    desk.keep(Elsewhere { limits: false, credit: true });
     desk.has(rolling("leaving", 5, 60));
     desk.take(&[("slots", 1), ("usd", 7_000)]);
     let released = desk.take(&[("leaving", 2), ("usd", 1)]);
+    desk.keep(Keep { elsewhere: Elsewhere { limits: true, credit: true }, ledger: Some(7) });
     assert!(matches!(desk.release(released), CompleteOutcome::Completed(_)));
     desk.delete("leaving");
     desk.book

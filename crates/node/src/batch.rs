@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn only_what_is_kept_elsewhere_needs_the_newer_format() {
-        let keep = Command::Keep(Elsewhere { limits: true, credit: false });
+        let keep = Command::Keep(Elsewhere { limits: true, credit: false }.into());
         for (commands, format) in [(&[Command::Tick][..], 1), (&[Command::Tick, keep, Command::Tick], 2)] {
             let mut builder = Builder::new(0);
             commands.iter().for_each(|command| builder.push(command));

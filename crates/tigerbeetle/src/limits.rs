@@ -171,6 +171,10 @@ impl Limits for TigerBeetleLimits {
         Box::pin(async move { self.inner.within_deadline(work).await? })
     }
 
+    fn ledger(&self) -> Option<u128> {
+        Some(self.inner.shared.url.cluster)
+    }
+
     fn stats(&self) -> Stats {
         self.inner.stats()
     }

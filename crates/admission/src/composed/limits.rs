@@ -103,7 +103,7 @@ impl<K: Keeper> Parts<K> {
 
     /// Tells the registry that a deleted limit is gone.
     async fn forget(&self, namespace: &NamespaceName, limit: &LimitInfo) -> Result<(), BackendError> {
-        if self.elsewhere.limits && is_deleting(limit) {
+        if self.keep.elsewhere.limits && is_deleting(limit) {
             self.registry.drop_limit(namespace, limit).await?;
         }
         Ok(())
@@ -159,6 +159,7 @@ impl<K: Keeper> Parts<K> {
         namespace: NamespaceName,
         key: LimitKey,
     ) -> Result<Option<Usage>, BackendError> {
+        self.registry.agree()?;
         let Some(limit) = Backend::limit(&self.registry, namespace.clone(), key).await? else {
             return Ok(None);
         };

@@ -3,6 +3,7 @@
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
 
 mod credit_elsewhere;
+mod disagree;
 mod faults;
 mod limits_elsewhere;
 mod parts;

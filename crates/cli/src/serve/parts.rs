@@ -67,7 +67,7 @@ impl Places {
     ) -> Result<Service<K>, Failure> {
         let elsewhere = self.elsewhere();
         if elsewhere == Elsewhere::default() {
-            return Ok(Service::Book(Arc::new(book.clone())));
+            return Ok(Service::Book(Arc::new(book.leaving(elsewhere))));
         }
         let limits: Arc<dyn Limits> = match &self.ledger {
             Some(url) => ledger::open(url, bounds, Arc::new(book.clone())).await?,

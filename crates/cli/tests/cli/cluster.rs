@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::support::{PATIENCE, Server};
 
-fn free() -> String {
+pub(crate) fn free() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::cluster::free;
 use crate::durable::get;
 use crate::support::{PATIENCE, Server, run};
 
@@ -215,4 +216,33 @@ fn a_folder_whose_limits_are_on_a_ledger_is_not_served_without_one() {
 
 fn serve(data: &Path, words: &[&str]) -> crate::support::Ran {
     run(&[&["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()], words].concat())
+}
+
+/// Two nodes started with different `--ledger` both served: one enforced the limits in the Book, the other on its ledger,
+/// and together they allowed twice as much. Nobody has to run on the ledger for that to be seen.
+#[test]
+fn nodes_that_were_started_with_other_ledgers_refuse_and_say_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let addresses = [free(), free(), free()];
+    let ledger = format!("tigerbeetle://{}?cluster=7", free());
+    let first = Server::on(&folder.path().join("n1"), &["--node-id", "1", "--peer-listen", &addresses[0]]);
+    first.line(PUT).ends(0);
+    first.line("reserve --key slots=1").ends(0);
+    let join = ["--join", &addresses[0]];
+    let second =
+        [&["--node-id", "2", "--peer-listen", &addresses[1], "--ledger", &ledger], &join[..]].concat();
+    let second = Server::on(&folder.path().join("n2"), &second);
+    wait("the first to hear of it", || get(&first, "/readyz").contains("name it with --ledger"));
+    let refused = first.line("reserve --key slots=1").ends(1);
+    assert!(refused.stderr.contains("enforced on a ledger elsewhere: name it with --ledger"), "{refused:?}");
+    first.line("limits get slots").ends(1);
+    // Limits are still defined by whoever is asked.
+    first.line("limits put --key more --kind rolling --capacity 5 --window 60").ends(0);
+
+    let other = format!("tigerbeetle://{}?cluster=8", free());
+    let data = folder.path().join("n3");
+    let third = ["--node-id", "3", "--peer-listen", &addresses[2], "--ledger", &other];
+    let ran = serve(&data, &[&third[..], &join].concat()).ends(2);
+    assert!(ran.stderr.contains("of cluster 7, and --ledger names cluster 8"), "{ran:?}");
+    assert!(get(&second, "/readyz").contains("limits: "));
 }

@@ -11,8 +11,8 @@ pub(crate) use result::{put_result, read_result};
 pub(crate) use write::{operations, put_operations};
 
 use super::command::{
-    Command, Complete, DeleteLimit, DropLimit, Elsewhere, LimitId, LimitRef, NamespaceId, Part, PutLimit,
-    Release, Reserve,
+    Command, Complete, DeleteLimit, DropLimit, Elsewhere, Keep, LimitId, LimitRef, NamespaceId, Part,
+    PutLimit, Release, Reserve,
 };
 use super::write::Write;
 use crate::id::{AccountName, AssetName, LeaseId, LimitKey, NameError, NamespaceName, VaultName};
@@ -96,9 +96,9 @@ impl Command<'_> {
                 out.put_u64(command.revision);
                 out.put_text(command.key.as_str());
             }
-            Command::Keep(elsewhere) => {
+            Command::Keep(keep) => {
                 out.put_u8(KEEP);
-                put_elsewhere(out, *elsewhere);
+                put_keep(out, *keep);
             }
             Command::Write(command) => {
                 out.put_u8(WRITE);
@@ -196,7 +196,7 @@ impl CommandBuffer {
                 let key = self.key.insert(LimitKey::new(input.text()?)?);
                 Command::DropLimit(DropLimit { namespace, key, revision })
             }
-            KEEP => Command::Keep(elsewhere(&mut input)?),
+            KEEP => Command::Keep(keep(&mut input)?),
             WRITE => {
                 let mut write = write::write(&mut input)?;
                 write.log_index = log_index.unwrap_or(write.log_index);
@@ -209,13 +209,33 @@ impl CommandBuffer {
     }
 }
 
-pub(crate) fn put_elsewhere(out: &mut Vec<u8>, elsewhere: Elsewhere) {
-    out.put_u8(elsewhere.limits.into());
-    out.put_u8(elsewhere.credit.into());
+const LIMITS_HERE: u8 = 0;
+const LIMITS_ELSEWHERE: u8 = 1;
+const LIMITS_ON_LEDGER: u8 = 2;
+
+pub(crate) fn put_keep(out: &mut Vec<u8>, keep: Keep) {
+    let Keep { elsewhere: Elsewhere { limits, credit }, ledger } = keep;
+    let ledger = ledger.filter(|_| limits);
+    out.put_u8(match (limits, ledger) {
+        (false, _) => LIMITS_HERE,
+        (true, None) => LIMITS_ELSEWHERE,
+        (true, Some(_)) => LIMITS_ON_LEDGER,
+    });
+    out.put_u8(credit.into());
+    if let Some(ledger) = ledger {
+        out.put_u128(ledger);
+    }
 }
 
-pub(crate) fn elsewhere(input: &mut Bytes<'_>) -> Result<Elsewhere, Malformed> {
-    Ok(Elsewhere { limits: input.bool()?, credit: input.bool()? })
+pub(crate) fn keep(input: &mut Bytes<'_>) -> Result<Keep, Malformed> {
+    let limits = input.u8()?;
+    let credit = input.bool()?;
+    let ledger = match limits {
+        LIMITS_HERE | LIMITS_ELSEWHERE => None,
+        LIMITS_ON_LEDGER => Some(input.u128()?),
+        _ => return Err(Malformed("where limits are kept is unknown")),
+    };
+    Ok(Keep { elsewhere: Elsewhere { limits: limits != LIMITS_HERE, credit }, ledger })
 }
 
 fn put_lease(out: &mut Vec<u8>, namespace: NamespaceId, lease: LeaseId, wall: UnixMs) {

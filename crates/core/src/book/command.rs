@@ -69,7 +69,7 @@ pub enum Command<'a> {
     /// Forgets a limit that was deleted and is gone from where it was enforced.
     DropLimit(DropLimit<'a>),
     /// Says what is kept elsewhere from now on.
-    Keep(Elsewhere),
+    Keep(Keep),
     /// Applies a transaction, once.
     Write(&'a Write),
     /// Only passes the time: a few records that are due are cleaned up.
@@ -105,6 +105,22 @@ pub struct Elsewhere {
     pub limits: bool,
     /// Accounts, and what is held of them. Leases keep what they require of credit, and the Book holds none of it.
     pub credit: bool,
+}
+
+/// Says what is kept elsewhere from now on, and by whom.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keep {
+    /// What is kept elsewhere.
+    pub elsewhere: Elsewhere,
+    /// The number of the ledger that enforces the limits, if it has one. The first that is named stays: whoever names
+    /// another finds that out by looking, and keeps away.
+    pub ledger: Option<u128>,
+}
+
+impl From<Elsewhere> for Keep {
+    fn from(elsewhere: Elsewhere) -> Keep {
+        Keep { elsewhere, ledger: None }
+    }
 }
 
 /// Forgets a limit that was deleted and is gone from where it was enforced.

@@ -122,6 +122,9 @@ pub enum ReserveOutcome {
         /// When to try again.
         retry_after_ms: u64,
     },
+    /// A requirement names a limit that is enforced elsewhere: whoever asked the Book for it does not know. The lease may
+    /// try again, there.
+    LimitsElsewhere,
     /// The Book holds as many leases as it may. The lease may try again.
     Overloaded,
     /// Something does not fit. Nothing was taken, and the lease is spent.

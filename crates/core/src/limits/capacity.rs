@@ -42,7 +42,7 @@ impl Limits {
             return refusal;
         }
         let Some(id) = exists else { return LimitOutcome::NotFound };
-        let is_elsewhere = self.state.elsewhere.limits;
+        let is_elsewhere = self.state.kept.elsewhere.limits;
         let limit = &mut self.state.limits[id];
         if !matches!(limit.phase, Phase::Deleting | Phase::Leaving) {
             limit.revision = limit.revision.saturating_add(1);

@@ -119,7 +119,7 @@ impl Limits {
             }
             None => {}
         }
-        let is_here = !self.state.elsewhere.credit;
+        let is_here = !self.state.kept.elsewhere.credit;
         let mut is_refused = false;
         let (mut fits, mut has_credit) = (true, false);
         for part in wanted {
@@ -131,6 +131,12 @@ impl Limits {
         }
         if is_refused {
             return self.refuse_by_name(command, wanted);
+        }
+        // Nothing is remembered: the same lease may be asked of whoever enforces the limits.
+        if self.state.kept.elsewhere.limits
+            && wanted.iter().any(|part| !self.state.limits[part.limit].is_credit)
+        {
+            return ReserveOutcome::LimitsElsewhere;
         }
         if self.state.remembered() >= self.state.config.leases_max as usize {
             return ReserveOutcome::Overloaded;
@@ -212,8 +218,8 @@ impl Limits {
     fn take(&mut self, now: UnixMs, command: &Reserve<'_>, hash: Hash, wanted: &[Wanted]) -> u32 {
         let mut parts = std::mem::take(&mut self.parts);
         parts.clear();
-        let State { limits, nodes, elsewhere, .. } = &mut self.state;
-        let credit = if elsewhere.credit { Reservation::credit_elsewhere } else { Reservation::credit };
+        let State { limits, nodes, kept, .. } = &mut self.state;
+        let credit = if kept.elsewhere.credit { Reservation::credit_elsewhere } else { Reservation::credit };
         for part in wanted {
             let limit = &mut limits[part.limit];
             limit.denials = 0;

@@ -196,8 +196,8 @@ impl Restore {
     fn book(&mut self, input: &mut Bytes<'_>) -> Result<(), Malformed> {
         let record = BookRecord::read(input, self.is_all_here)?;
         let mut state = State::new(record.config);
-        state.was_composed = record.elsewhere.is_some();
-        state.elsewhere = record.elsewhere.unwrap_or_default();
+        state.was_composed = record.kept.is_some();
+        state.kept = record.kept.unwrap_or_default();
         state.time = record.time;
         state.forgotten_before = record.forgotten_before;
         self.book = Some(Book::of(Limits::empty(state, self.table_seed), self.table_seed));

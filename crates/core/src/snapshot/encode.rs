@@ -148,8 +148,8 @@ impl Encoded<'_> {
     }
 
     fn book(&self) -> BookRecord {
-        let State { config, time, forgotten_before, elsewhere, was_composed, .. } = *self.state;
-        BookRecord { config, time, forgotten_before, elsewhere: was_composed.then_some(elsewhere) }
+        let State { config, time, forgotten_before, kept, was_composed, .. } = *self.state;
+        BookRecord { config, time, forgotten_before, kept: was_composed.then_some(kept) }
     }
 
     fn fill_namespaces(&mut self, block: &mut Vec<u8>) {

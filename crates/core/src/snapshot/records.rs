@@ -1,6 +1,6 @@
 //! The records of a snapshot. Their layouts belong to the versions of a snapshot and to nothing else.
 
-use crate::book::{Elsewhere, LimitId, NamespaceId, codec};
+use crate::book::{Keep, LimitId, NamespaceId, codec};
 use crate::id::LeaseId;
 use crate::limits::{
     Config, DENIALS_MAX, Definition, Ending, HOLD_SECONDS_MAX, Hints, Limit, Phase, Reservation, Tombstone,
@@ -14,7 +14,7 @@ pub(super) struct BookRecord {
     pub(super) time: Option<UnixMs>,
     pub(super) forgotten_before: UnixMs,
     /// Not in the first version.
-    pub(super) elsewhere: Option<Elsewhere>,
+    pub(super) kept: Option<Keep>,
 }
 
 impl BookRecord {
@@ -38,8 +38,8 @@ impl BookRecord {
         ] {
             out.put_u64(value);
         }
-        if let Some(elsewhere) = self.elsewhere {
-            codec::put_elsewhere(out, elsewhere);
+        if let Some(kept) = self.kept {
+            codec::put_keep(out, kept);
         }
     }
 
@@ -68,8 +68,8 @@ impl BookRecord {
         if !has_time && time != UnixMs::default() {
             return Err(Malformed("it has a time before its first command"));
         }
-        let elsewhere = if is_all_here { None } else { Some(codec::elsewhere(input)?) };
-        Ok(BookRecord { config, time: has_time.then_some(time), forgotten_before, elsewhere })
+        let kept = if is_all_here { None } else { Some(codec::keep(input)?) };
+        Ok(BookRecord { config, time: has_time.then_some(time), forgotten_before, kept })
     }
 }
 

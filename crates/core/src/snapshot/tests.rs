@@ -52,7 +52,7 @@ fn a_small_book_has_the_bytes_it_always_had() {
 fn a_small_book_with_credit_elsewhere_has_the_bytes_it_always_had() {
     let mut book = small_book();
     let now = UnixMs::new(1_700_000_001_000);
-    book.apply(now, Command::Keep(Elsewhere { limits: true, credit: true }));
+    book.apply(now, Command::Keep(Elsewhere { limits: false, credit: true }.into()));
     let terms = CreditTerms {
         timeout_seconds: 30,
         vault: "main".parse().unwrap(),
@@ -82,6 +82,7 @@ fn a_small_book_with_credit_elsewhere_has_the_bytes_it_always_had() {
             Command::Reserve(Reserve { namespace, lease, wall: now, requirements: &requirements }),
         );
     }
+    book.apply(now, Command::Keep(Elsewhere { limits: true, credit: true }.into()));
     book.apply(now, Command::Release(Release { namespace, lease: LeaseId::from_parts(now, 5), wall: now }));
     let key = "tpm".parse().unwrap();
     book.apply(now, Command::DeleteLimit(DeleteLimit { namespace, key: &key, expected_revision: None }));
@@ -89,6 +90,10 @@ fn a_small_book_with_credit_elsewhere_has_the_bytes_it_always_had() {
     assert_eq!(&bytes[..12], b"EARMARK\n\x02\0\0\0");
     assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (737, 268_807_928));
     assert_eq!(whole(&mut restored(&bytes).unwrap()), bytes);
+    // The number of the ledger is told where limits are, and nowhere else.
+    book.apply(now, Command::Keep(Keep { elsewhere: book.elsewhere(), ledger: Some(7) }));
+    let numbered = whole(&mut book);
+    assert_eq!((numbered.len(), restored(&numbered).unwrap().kept().ledger), (bytes.len() + 16, Some(7)));
     // What the first version cannot say is not taken for damage that nobody explains.
     let mut older = bytes;
     older[8] = 1;
@@ -156,7 +161,7 @@ mod forged {
     fn bytes(forgery: &Forgery) -> Vec<u8> {
         let (lease, namespace) = (LeaseId::from_parts(NOW, 1), NamespaceId::DEFAULT);
         let book =
-            BookRecord { config: Config::default(), time: Some(NOW), forgotten_before: NOW, elsewhere: None };
+            BookRecord { config: Config::default(), time: Some(NOW), forgotten_before: NOW, kept: None };
         let lease = LeaseRecord { namespace, lease, reserved_at: NOW };
         let mut bytes = block::header(1);
         let mut before = 0;

@@ -1,7 +1,8 @@
 //! Limits or credit that are kept elsewhere: what the Book still decides, and what it leaves alone.
 
 use earmark_core::{
-    CompleteOutcome, Elsewhere, LeaseState, LimitOutcome, LimitStatus, Overage, ReserveOutcome, Settlement,
+    CompleteOutcome, Elsewhere, Keep, LeaseState, LimitOutcome, LimitStatus, Overage, ReserveOutcome,
+    Settlement,
 };
 
 use crate::support::bank::{Bank, credit, issue, open};
@@ -144,6 +145,49 @@ fn credit_goes_at_once_and_holds_as_before_when_only_limits_are_elsewhere() {
     assert_eq!(bank.desk.settle(lease, &[("usd", 7)]).charges.len(), 1);
 }
 
+/// A node that was started without `--ledger` went on enforcing the limits in the Book while others enforced them on a
+/// ledger, and together they allowed twice as much.
+#[test]
+fn a_limit_that_is_enforced_elsewhere_is_not_taken_from_here() {
+    let mut bank = Bank::new();
+    bank.does(vec![open("acme"), issue("acme", "usd", 90)]);
+    bank.desk.has(rolling("rpm", 10, 60));
+    bank.desk.has(credit("usd", "acme", 60, Overage::Debt));
+    let before = bank.desk.take(&[("rpm", 4)]);
+    bank.desk.keep(LIMITS);
+    let lease = bank.desk.lease();
+    for parts in [&[("rpm", 1)][..], &[("rpm", 1), ("usd", 1)], &[("rpm", 11)]] {
+        assert_eq!(bank.desk.reserve(lease, parts), ReserveOutcome::LimitsElsewhere, "{parts:?}");
+    }
+    let unknown = bank.desk.reserve(lease, &[("rpm", 1), ("tpm", 1)]);
+    assert_eq!(unknown, ReserveOutcome::UnknownLimit { requirement: 1 });
+    assert_eq!((bank.desk.reserved("rpm"), bank.desk.usage("usd").available), (4, 90));
+    // What was allowed before is answered as before, and nothing is remembered of what was not.
+    assert!(matches!(bank.desk.reserve(before, &[("rpm", 4)]), ReserveOutcome::Exists { .. }));
+    assert_eq!(bank.desk.info(lease), None);
+    bank.desk.keep(Elsewhere::default());
+    assert!(matches!(bank.desk.reserve(lease, &[("rpm", 1)]), ReserveOutcome::Created { .. }));
+}
+
+#[test]
+fn the_ledger_that_was_named_first_is_the_one_for_as_long_as_limits_are_elsewhere() {
+    let mut desk = Desk::new();
+    let named = |elsewhere, ledger| Keep { elsewhere, ledger };
+    desk.keep(LIMITS);
+    assert_eq!(desk.book.kept(), named(LIMITS, None));
+    for number in [7, 8] {
+        desk.keep(named(LIMITS, Some(number)));
+        assert_eq!(desk.book.kept(), named(LIMITS, Some(7)));
+    }
+    let both = Elsewhere { limits: true, credit: true };
+    desk.keep(both);
+    let bytes = snapshot(&mut desk.book);
+    desk.book = restore(&bytes, bytes.len(), 1).unwrap();
+    assert_eq!(desk.book.kept(), named(both, Some(7)));
+    desk.keep(named(CREDIT, Some(9)));
+    assert_eq!(desk.book.kept(), named(CREDIT, None));
+}
+
 #[test]
 fn what_was_never_composed_is_written_in_the_first_version_and_the_rest_in_the_second() {
     let version = |desk: &mut Desk| snapshot(&mut desk.book)[8];
@@ -174,6 +218,8 @@ fn every_change_of_a_limit_shows_in_the_version_of_the_limits() {
     grows(&desk, "deleted");
     desk.drop_limit("rpm", 3);
     grows(&desk, "dropped");
+    desk.keep(CREDIT);
+    grows(&desk, "kept elsewhere");
     let bytes = snapshot(&mut desk.book);
     desk.book = restore(&bytes, bytes.len(), 1).unwrap();
     grows(&desk, "restored");

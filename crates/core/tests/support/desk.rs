@@ -1,8 +1,8 @@
 //! A Book with a clock, to try single rules at in few words.
 
 use earmark_core::{
-    Book, CompleteOutcome, Config, Definition, Denial, Elsewhere, Kind, LeaseId, LeaseInfo, LeaseState,
-    LimitId, LimitOutcome, LimitStatus, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Overage, Part,
+    Book, CompleteOutcome, Config, Definition, Denial, Keep, Kind, LeaseId, LeaseInfo, LeaseState, LimitId,
+    LimitOutcome, LimitStatus, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Overage, Part,
     ReserveOutcome, Settlement, UnixMs, Usage,
 };
 
@@ -169,8 +169,8 @@ impl Desk {
         }
     }
 
-    pub fn keep(&mut self, elsewhere: Elsewhere) {
-        assert_eq!(self.apply(&Step::Keep(elsewhere)), Outcome::Kept);
+    pub fn keep(&mut self, keep: impl Into<Keep>) {
+        assert_eq!(self.apply(&Step::Keep(keep.into())), Outcome::Kept);
     }
 
     pub fn drop_limit(&mut self, name: &str, revision: u64) -> LimitOutcome {

@@ -90,8 +90,8 @@ impl Model {
             Command::Complete(complete) => Outcome::Complete(self.complete(complete)),
             Command::Release(release) => Outcome::Complete(self.release(release)),
             Command::DropLimit(gone) => Outcome::Limit(self.drop_limit(gone)),
-            Command::Keep(elsewhere) => {
-                self.elsewhere = elsewhere;
+            Command::Keep(keep) => {
+                self.elsewhere = keep.elsewhere;
                 Outcome::Kept
             }
             Command::Write(write) => Outcome::Write(self.write(write)),

@@ -10,8 +10,8 @@ mod write;
 use std::collections::BTreeMap;
 
 use earmark_core::{
-    Book, Config, Definition, Elsewhere, Kind, LeaseId, LimitKey, NamespaceId, NamespaceName, Overage, Part,
-    UnixMs, Write,
+    Book, Config, Definition, Elsewhere, Keep, Kind, LeaseId, LimitKey, NamespaceId, NamespaceName, Overage,
+    Part, UnixMs, Write,
 };
 
 use super::random::Random;
@@ -150,7 +150,7 @@ impl Script {
     /// What only those ask for who keep limits or credit elsewhere.
     fn composed_step(&mut self) -> Step {
         match self.random.below(100) {
-            0..15 => Step::Keep(Elsewhere { limits: self.random.chance(60), credit: self.random.chance(60) }),
+            0..15 => self.keep(),
             15..50 => self.drop_limit(),
             _ => {
                 let known = if self.random.chance(90) { self.used_lease() } else { None };
@@ -159,6 +159,14 @@ impl Script {
                 Step::Release { namespace, lease, wall: self.wall() }
             }
         }
+    }
+
+    /// Limits are elsewhere now and then only, for while they are the Book takes nothing of them.
+    fn keep(&mut self) -> Step {
+        let elsewhere = Elsewhere { limits: self.random.chance(40), credit: self.random.chance(60) };
+        let is_named = elsewhere.limits && self.random.chance(50);
+        let ledger = is_named.then(|| self.random.below(3).into());
+        Step::Keep(Keep { elsewhere, ledger })
     }
 
     /// Mostly of a limit that was deleted, as it was then.

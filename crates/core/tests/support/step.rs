@@ -1,7 +1,7 @@
 //! Commands that own what they name, so that a script can hold them.
 
 use earmark_core::{
-    Command, Complete, Definition, DeleteLimit, DropLimit, Elsewhere, LeaseId, LimitId, LimitKey, LimitRef,
+    Command, Complete, Definition, DeleteLimit, DropLimit, Keep, LeaseId, LimitId, LimitKey, LimitRef,
     NamespaceId, NamespaceName, Part, PutLimit, Release, Reserve, UnixMs, Write,
 };
 
@@ -15,7 +15,7 @@ pub enum Step {
     Complete { namespace: NamespaceId, lease: LeaseId, wall: UnixMs, actuals: Vec<Part> },
     Release { namespace: NamespaceId, lease: LeaseId, wall: UnixMs },
     Drop { namespace: NamespaceId, key: LimitKey, revision: u64 },
-    Keep(Elsewhere),
+    Keep(Keep),
     Write(Box<Write>),
     Tick,
 }
@@ -40,7 +40,7 @@ impl Step {
             Step::Drop { namespace, ref key, revision } => {
                 Command::DropLimit(DropLimit { namespace, key, revision })
             }
-            Step::Keep(elsewhere) => Command::Keep(elsewhere),
+            Step::Keep(keep) => Command::Keep(keep),
             Step::Write(ref write) => Command::Write(write),
             Step::Tick => Command::Tick,
         }

@@ -169,6 +169,7 @@ fn reserve(outcome: &ReserveOutcome) -> &'static str {
         ReserveOutcome::LeaseInFuture { .. } => "reserve, lease in future",
         ReserveOutcome::UnknownLimit { .. } => "reserve, unknown limit",
         ReserveOutcome::LimitDecreasing { .. } => "reserve, limit decreasing",
+        ReserveOutcome::LimitsElsewhere => "reserve, limits elsewhere",
         ReserveOutcome::Overloaded => "reserve, overloaded",
         ReserveOutcome::Denied(denial) if denial.never => "reserve denied for ever",
         ReserveOutcome::Denied(denial) if denial.limited_by.len() == 1 => "reserve denied by one",

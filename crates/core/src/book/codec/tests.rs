@@ -36,7 +36,11 @@ fn the_bytes_of_a_command_never_change() {
             Command::DropLimit(DropLimit { namespace, key: &key, revision: 9 }),
             "09020109000000000000000300000072706d".to_owned(),
         ),
-        (Command::Keep(elsewhere), "0a0100".to_owned()),
+        (Command::Keep(elsewhere.into()), "0a0100".to_owned()),
+        (
+            Command::Keep(Keep { elsewhere, ledger: Some(7) }),
+            "0a020007000000000000000000000000000000".to_owned(),
+        ),
     ] {
         let mut bytes = Vec::new();
         command.encode(&mut bytes);

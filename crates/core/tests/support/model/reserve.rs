@@ -29,6 +29,15 @@ impl Model {
         if let Some(refusal) = self.refuse_limits(asked.namespace, &names) {
             return refusal;
         }
+        let is_limit = |name: &Named| match name {
+            Named::Number(id) => {
+                self.limits.get(id.0 as usize).is_some_and(|limit| limit.definition.kind.terms().is_none())
+            }
+            Named::NeverPut(_) => false,
+        };
+        if self.elsewhere.limits && names.iter().any(is_limit) {
+            return ReserveOutcome::LimitsElsewhere;
+        }
         if self.leases.len() >= self.config.leases_max as usize {
             return ReserveOutcome::Overloaded;
         }

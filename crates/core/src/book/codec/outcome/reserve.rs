@@ -20,6 +20,7 @@ const OVERLOADED: u8 = 11;
 const DENIED: u8 = 12;
 const INSUFFICIENT_CREDIT: u8 = 13;
 const CREATED: u8 = 14;
+const LIMITS_ELSEWHERE: u8 = 15;
 
 pub(super) fn put_reserve(out: &mut Vec<u8>, outcome: &ReserveOutcome) {
     match outcome {
@@ -60,6 +61,7 @@ pub(super) fn put_reserve(out: &mut Vec<u8>, outcome: &ReserveOutcome) {
             put_size(out, *requirement);
             out.put_u64(*retry_after_ms);
         }
+        ReserveOutcome::LimitsElsewhere => out.put_u8(LIMITS_ELSEWHERE),
         ReserveOutcome::Overloaded => out.put_u8(OVERLOADED),
         ReserveOutcome::Denied(denial) => {
             out.put_u8(DENIED);
@@ -92,6 +94,7 @@ pub(super) fn reserve(input: &mut Bytes<'_>) -> Result<ReserveOutcome> {
         LIMIT_DECREASING => {
             ReserveOutcome::LimitDecreasing { requirement: size(input)?, retry_after_ms: input.u64()? }
         }
+        LIMITS_ELSEWHERE => ReserveOutcome::LimitsElsewhere,
         OVERLOADED => ReserveOutcome::Overloaded,
         DENIED => ReserveOutcome::Denied(denial(input)?),
         INSUFFICIENT_CREDIT => ReserveOutcome::InsufficientCredit(credit_denial(input)?),

@@ -192,6 +192,7 @@ fn reserves(n: &mut Numbers) -> Vec<ReserveOutcome> {
         ReserveOutcome::LimitDecreasing { .. } => [
             ReserveOutcome::LimitDecreasing { requirement: n.size(), retry_after_ms: n.u64() },
         ],
+        ReserveOutcome::LimitsElsewhere => [ReserveOutcome::LimitsElsewhere],
         ReserveOutcome::Overloaded => [ReserveOutcome::Overloaded],
         ReserveOutcome::Denied(_) => [ReserveOutcome::Denied(denial(n))],
         ReserveOutcome::InsufficientCredit(_) => of_each(credit_denials(n), ReserveOutcome::InsufficientCredit),
@@ -459,7 +460,7 @@ fn what_is_no_outcome_is_refused_by_what_is_wrong_with_it() {
         (&[2, 8], "what became of its limit is unknown"),
         (&[2, 1, 6], "what is wrong with its definition is unknown"),
         (&[2, 1, 3, 3], "the field of its definition is unknown"),
-        (&[3, 15], "what became of its reserve is unknown"),
+        (&[3, 16], "what became of its reserve is unknown"),
         (&[3, 1, 6], "what is wrong with its parts is unknown"),
         (&[3, 14, 0, 0, 0, 0, 0, 0, 1, 0], "a time is later than there are times"),
         (&[3, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2], "a flag is neither 0 nor 1"),

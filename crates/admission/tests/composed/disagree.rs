@@ -1,0 +1,103 @@
+//! Processes that have one Book and were started otherwise than each other.
+
+use std::sync::Arc;
+
+use earmark_admission::{
+    Amount, Backend, BookCredits, BookLimits, Clock, CompleteRequest, Composed, KeepError, Limits,
+    LimitsReserve, LocalBook, LocalOptions, PutLimitRequest, ReserveRequest, SystemClock,
+};
+use earmark_core::{Definition, Elsewhere, Keep, Kind, LeaseId, Overage};
+
+use crate::support::counter::{key, namespace};
+
+fn lease(number: u128) -> LeaseId {
+    LeaseId::from_parts(SystemClock::new().now().wall, number)
+}
+
+fn one_slot() -> Vec<Amount> {
+    vec![Amount { key: key("slots"), amount: 1 }]
+}
+
+fn slots() -> Definition {
+    Definition {
+        key: key("slots"),
+        kind: Kind::Concurrency { timeout_seconds: 60 },
+        capacity: 3,
+        unit: String::new(),
+        description: String::new(),
+        overage: Overage::Debt,
+    }
+}
+
+/// What a process answers about slots, in a word.
+async fn asked(backend: &dyn Backend, lease: LeaseId) -> Vec<String> {
+    let (namespace, requirements) = (namespace(), one_slot());
+    let request = ReserveRequest { namespace: namespace.clone(), lease, job: None, requirements };
+    let complete = CompleteRequest { namespace: namespace.clone(), lease, job: None, actuals: Vec::new() };
+    vec![
+        format!("{:?}", backend.reserve(vec![request]).await.remove(0)),
+        format!("{:?}", backend.complete(vec![complete]).await.remove(0)),
+        format!("{:?}", backend.usage(namespace.clone(), key("slots")).await),
+        format!("{:?}", backend.lease(namespace, lease).await),
+        format!("{:?}", backend.ready()),
+    ]
+}
+
+/// A node looked at what is kept elsewhere when it started, and never again. One that ran without `--ledger` when another
+/// was started with it went on enforcing limits in the Book; one that ran without `--credits` let calls pass for nothing.
+#[tokio::test]
+async fn who_was_started_otherwise_than_the_rest_decides_nothing_any_more() {
+    let registry = LocalBook::open(LocalOptions::default()).await.unwrap();
+    let composed = |elsewhere| {
+        let limits = Arc::new(BookLimits::new(registry.clone()));
+        let credits = Arc::new(BookCredits::new(registry.clone()));
+        Composed::new(registry.clone(), limits, credits, elsewhere)
+    };
+    let alone = registry.leaving(Elsewhere::default());
+    alone.keep(Elsewhere::default()).await.unwrap();
+    let (of, definition) = (namespace(), slots());
+    let request = PutLimitRequest { namespace: of, definition, expected_revision: None };
+    alone.put_limit(request).await.unwrap();
+    for answer in asked(&alone, lease(1)).await {
+        assert!(answer.starts_with("Ok("), "{answer}");
+    }
+    let first = composed(Elsewhere { limits: false, credit: true });
+    first.start().await.unwrap();
+    for answer in asked(&alone, lease(2)).await {
+        assert!(answer.contains("is kept elsewhere: say where with --credits"), "{answer}");
+    }
+    for answer in asked(&first, lease(3)).await {
+        assert!(answer.starts_with("Ok("), "{answer}");
+    }
+    composed(Elsewhere { limits: true, credit: true }).start().await.unwrap();
+    for backend in [&alone as &dyn Backend, &first] {
+        for answer in asked(backend, lease(4)).await {
+            assert!(answer.contains("enforced on a ledger elsewhere: name it with --ledger"), "{answer}");
+        }
+    }
+    // Whoever has not looked yet is told by the Book.
+    let unaware = BookLimits::new(registry.clone());
+    let (namespace, requirements) = (namespace(), one_slot());
+    let request = LimitsReserve { namespace, lease: lease(5), requirements };
+    let answer = unaware.reserve(vec![request]).await.remove(0);
+    assert_eq!(answer, Err(KeepError::LimitsElsewhere.into()));
+}
+
+#[tokio::test]
+async fn who_names_another_ledger_than_the_first_is_refused_and_told_which_it_is() {
+    let registry = LocalBook::open(LocalOptions::default()).await.unwrap();
+    let on = |ledger| Keep { elsewhere: Elsewhere { limits: true, credit: false }, ledger };
+    // Whoever cannot name it leaves it open.
+    registry.keep(on(None)).await.unwrap();
+    for _ in 0..2 {
+        registry.keep(on(Some(7))).await.unwrap();
+        registry.keep(on(None)).await.unwrap();
+    }
+    let error = KeepError::OtherLedger { found: 7, named: 8 };
+    assert_eq!(registry.keep(on(Some(8))).await, Err(error));
+    let other = registry.leaving(on(Some(8)));
+    for answer in asked(&other, lease(1)).await {
+        assert!(answer.contains("cluster 7, and --ledger names cluster 8"), "{answer}");
+    }
+    assert_eq!(registry.leaving(on(Some(7))).ready(), Ok(()));
+}
