@@ -326,8 +326,8 @@ pub struct LeaseView {
 /// How a backend is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Leases that hold something or ran out without being completed.
-    pub live_leases: usize,
+    /// Leases that hold something or ran out without being completed; none where nobody here knows of all of them.
+    pub live_leases: Option<usize>,
     /// Leases that are remembered, resolved ones included.
     pub remembered_leases: usize,
     /// Limits that are in force or going down.
@@ -346,7 +346,7 @@ impl Stats {
     pub fn of(book: &Book, now: UnixMs, queue_depth: usize) -> Stats {
         let totals = book.totals(now);
         Stats {
-            live_leases: book.live_leases(),
+            live_leases: Some(book.live_leases()),
             remembered_leases: book.leases(),
             limits: totals.limits,
             decreasing_limits: totals.decreasing,

@@ -162,7 +162,6 @@ struct Served {
 struct Gauges {
     connections: Gauge,
     queue_depth: Gauge,
-    live_leases: Gauge,
     remembered_leases: Gauge,
     debt: Gauge,
     limits: Gauge,
@@ -197,7 +196,6 @@ impl Metrics {
             gauges: Gauges {
                 connections: gauge("earmark_connections"),
                 queue_depth: gauge("earmark_queue_depth"),
-                live_leases: gauge("earmark_live_leases"),
                 remembered_leases: gauge("earmark_remembered_leases"),
                 debt: gauge("earmark_debt"),
                 limits: gauge("earmark_limits"),
@@ -300,7 +298,10 @@ impl Metrics {
         let gauges = &self.gauges;
         gauges.connections.set(self.connections.load(Ordering::Relaxed) as f64);
         gauges.queue_depth.set(stats.queue_depth as f64);
-        gauges.live_leases.set(stats.live_leases as f64);
+        if let Some(live) = stats.live_leases {
+            let key = Key::from_static_name("earmark_live_leases");
+            self.recorder.register_gauge(&key, &METADATA).set(live as f64);
+        }
         gauges.remembered_leases.set(stats.remembered_leases as f64);
         gauges.debt.set(stats.debt as f64);
         gauges.limits.set(stats.limits as f64);
@@ -397,7 +398,7 @@ mod tests {
     #[test]
     fn gauges_show_what_the_backend_says() {
         let stats = Stats {
-            live_leases: 1,
+            live_leases: Some(1),
             remembered_leases: 2,
             limits: 3,
             decreasing_limits: 4,
@@ -416,6 +417,13 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line}: {text}");
         }
+    }
+
+    /// With limits on a ledger elsewhere nobody here knows of all leases, and `earmark_live_leases 0` was shown.
+    #[test]
+    fn what_the_backend_does_not_know_is_left_out_and_not_0() {
+        let text = Metrics::new().render(&Stats { live_leases: None, ..Stats::default() }, None);
+        assert!(!text.contains("earmark_live_leases "), "{text}");
     }
 
     #[test]
