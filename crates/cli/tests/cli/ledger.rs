@@ -200,6 +200,74 @@ fn credit_is_held_in_the_folder_beside_limits_on_the_ledger() {
     assert!(server.line("audit").ends(0).stdout.starts_with("main is balanced\n"));
 }
 
+/// What slots hold on the ledger, and what acme has in the database.
+fn held(server: &Server) -> (u64, String, String) {
+    let json = server.line("balance --account acme --json").ends(0).json();
+    let of = |name: &str| json["balances"][0][name].as_str().unwrap().to_owned();
+    (reserved(server, "slots"), of("available"), of("held"))
+}
+
+fn holds(slots: u64, available: &str, held: &str) -> (u64, String, String) {
+    (slots, available.to_owned(), held.to_owned())
+}
+
+#[test]
+fn limits_on_the_ledger_and_credit_in_a_database_are_held_and_given_back_together() {
+    let Some(ledger) = Ledger::started() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (data, url) =
+        (folder.path().join("data"), format!("sqlite:{}", folder.path().join("credit.db").display()));
+    let ledger_url = ledger.url();
+    let words = ["--ledger", &ledger_url, "--credits", &url];
+    let server = Server::on(&data, &words);
+    assert!(server.greeting.contains(&format!("leases: on {ledger_url}")), "{}", server.greeting);
+    assert!(server.greeting.contains(&format!("credit: in {url}\n")), "{}", server.greeting);
+    let open = r#"{"open_account":{"account":"acme","overdraft":"deny"}}"#;
+    let issue = r#"{"issue":{"account":"acme","asset":"usd","amount":"100"}}"#;
+    let write = ["write", "--client", "b", "--sequence", "1", "--vault", "main", "--op", open, "--op", issue];
+    let receipt = server.earmark(&write).ends(0).stdout;
+    server.line(PUT).ends(0);
+    server.line("limits put --key usd --kind credit --account acme --asset usd --timeout 600").ends(0);
+    wait("both parts", || is_ready(&server));
+
+    let lease = |ran: crate::support::Ran| ran.ends(0).json()["lease_id"].as_str().unwrap().to_owned();
+    let paid = lease(server.line("reserve --key slots=1 --key usd=60 --json"));
+    assert_eq!(held(&server), holds(1, "40", "60"));
+    // A hold that is refused gives back what the ledger took, and a limit in the way asks for no money.
+    let short = server.line("reserve --key slots=1 --key usd=41").ends(3);
+    assert!(short.stdout.contains("insufficient_credit:usd"), "{short:?}");
+    let full = server.line("reserve --key slots=3 --key usd=1").ends(3);
+    assert!(full.stdout.contains("slots"), "{full:?}");
+    assert_eq!(held(&server), holds(1, "40", "60"));
+    server.line(&format!("complete --lease {paid} --actual usd=25")).ends(0);
+    assert_eq!(held(&server), holds(0, "75", "0"));
+
+    let kept = lease(server.line("reserve --key slots=2 --key usd=30 --json"));
+    server.kill();
+    let server = Server::on(&data, &words);
+    wait("both parts", || is_ready(&server));
+    assert_eq!(held(&server), holds(2, "45", "30"));
+    server.line(&format!("reserve --lease {kept} --key slots=2 --key usd=30")).ends(0);
+    let spent = server.line(&format!("reserve --lease {paid} --key slots=1 --key usd=60"));
+    assert_ne!(spent.code, Some(0), "{spent:?}");
+    for _ in 0..2 {
+        server.line(&format!("complete --lease {kept} --actual usd=10")).ends(0);
+        assert_eq!(held(&server), holds(0, "65", "0"));
+    }
+    assert_eq!(server.earmark(&write).ends(0).stdout, receipt);
+    assert!(server.line("audit").ends(0).stdout.starts_with("main is balanced\n"));
+    // Nobody here knows of all leases of the ledger, so how many there are is not told.
+    let metrics = get(&server, "/metrics");
+    assert!(metrics.contains("earmark_remembered_leases "), "{metrics}");
+    assert!(!metrics.contains("earmark_live_leases "), "{metrics}");
+    server.signal("TERM");
+    server.wait().ends(0);
+    for (flags, missing) in [(&words[..2], "--credits"), (&words[2..], "--ledger")] {
+        let ran = serve(&data, flags).ends(2);
+        assert!(ran.stderr.contains(&format!("with {missing}")), "{ran:?}");
+    }
+}
+
 #[test]
 fn a_folder_whose_limits_are_on_a_ledger_is_not_served_without_one() {
     let Some(ledger) = Ledger::started() else { return };
