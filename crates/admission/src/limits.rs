@@ -85,6 +85,9 @@ pub trait Registry: Send + Sync + 'static {
     /// All limits of all namespaces, as far as is known here.
     fn limits(&self) -> Vec<(NamespaceName, Arc<LimitInfo>)>;
 
+    /// Grows whenever what [`limits`](Registry::limits) would say has changed, so that it need not be asked for nothing.
+    fn version(&self) -> u64;
+
     /// Whether it is for this process to bring what is in force in line when nobody asks: one among several does.
     fn is_in_charge(&self) -> bool;
 }

@@ -144,6 +144,10 @@ impl<K: Keeper> Registry for BookBackend<K> {
         })
     }
 
+    fn version(&self) -> u64 {
+        self.0.keeper.limits_version()
+    }
+
     fn is_in_charge(&self) -> bool {
         self.0.keeper.is_in_charge()
     }

@@ -55,6 +55,7 @@ struct Work<L: Ledger> {
 pub struct Submitter<L: Ledger> {
     sender: mpsc::UnboundedSender<Option<Work<L>>>,
     waiting: Arc<AtomicUsize>,
+    under_way: Arc<AtomicUsize>,
     queue_max: usize,
     driver: Mutex<Option<JoinHandle<()>>>,
 }
@@ -64,8 +65,10 @@ impl<L: Ledger> Submitter<L> {
     pub fn start(ledger: L, queue_max: usize) -> Submitter<L> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let waiting = Arc::new(AtomicUsize::new(0));
-        let driver = tokio::spawn(Driver { ledger, receiver, waiting: Arc::clone(&waiting) }.run());
-        Submitter { sender, waiting, queue_max, driver: Mutex::new(Some(driver)) }
+        let under_way = Arc::new(AtomicUsize::new(0));
+        let (waits, goes) = (Arc::clone(&waiting), Arc::clone(&under_way));
+        let driver = tokio::spawn(Driver { ledger, receiver, waiting: waits, under_way: goes }.run());
+        Submitter { sender, waiting, under_way, queue_max, driver: Mutex::new(Some(driver)) }
     }
 
     /// Whether nothing is carried out any more.
@@ -76,6 +79,11 @@ impl<L: Ledger> Submitter<L> {
     /// How many events wait.
     pub fn depth(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// How many events have no answer yet: those that wait, and those that are being carried out.
+    pub fn load(&self) -> usize {
+        self.depth().saturating_add(self.under_way.load(Ordering::Relaxed))
     }
 
     /// Puts an item of so many events into the queue. It is carried out whether or not the answer is waited
@@ -129,6 +137,7 @@ struct Driver<L: Ledger> {
     ledger: L,
     receiver: mpsc::UnboundedReceiver<Option<Work<L>>>,
     waiting: Arc<AtomicUsize>,
+    under_way: Arc<AtomicUsize>,
 }
 
 impl<L: Ledger> Driver<L> {
@@ -154,9 +163,11 @@ impl<L: Ledger> Driver<L> {
                 items.push(work.item);
                 replies.push(work.reply);
             }
+            self.under_way.store(events, Ordering::Relaxed);
             self.waiting.fetch_sub(events, Ordering::Relaxed);
             metrics::histogram!("earmark_batch_size").record(events as f64);
             let outcomes = self.ledger.submit(items).await;
+            self.under_way.store(0, Ordering::Relaxed);
             for (reply, outcome) in replies.into_iter().zip(outcomes) {
                 // A caller that went away does not want to know.
                 _ = reply.send(outcome);

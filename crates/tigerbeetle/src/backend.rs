@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use earmark_admission::{BackendError, Direction, Registry, Stats, Submitter};
+use earmark_admission::{BackendError, Direction, Ledger, Registry, Stats, Submitter};
 use earmark_core::LimitKey;
 use tigerbeetle::{CreateAccountStatus, Transfer};
 use tokio::sync::{mpsc, watch};
@@ -18,7 +18,7 @@ use crate::leases::Leases;
 use crate::options::TigerBeetleOptions;
 use crate::requests::{Ask, Created, Reads, Told, Writes};
 use crate::session::{Session, Shared};
-use crate::table::Table;
+use crate::table::{Table, Turn};
 
 /// The least that a session has room for: what one caller sends together at most, 256 completes of 32 limits. Otherwise
 /// it would be refused even where nothing waits.
@@ -56,6 +56,10 @@ pub(crate) struct Inner {
     tasks: Mutex<Option<mpsc::Sender<()>>>,
     ended: tokio::sync::Mutex<mpsc::Receiver<()>>,
     pub(crate) decreasing: std::sync::atomic::AtomicUsize,
+    /// How often anybody has looked at limits in the ledger.
+    turn: Mutex<Turn>,
+    /// The version of the registry whose limits were all met, and one more; 0 before the first.
+    pub(crate) met: std::sync::atomic::AtomicU64,
 }
 
 /// Whether the accounts that everything stands on are there.
@@ -143,6 +147,8 @@ impl Inner {
             tasks: Mutex::new(Some(sender)),
             ended: tokio::sync::Mutex::new(receiver),
             decreasing: std::sync::atomic::AtomicUsize::new(0),
+            turn: Mutex::default(),
+            met: std::sync::atomic::AtomicU64::new(0),
         })
     }
 
@@ -194,9 +200,7 @@ impl Inner {
         direction: Direction,
     ) -> impl Future<Output = Result<Vec<Created>, BackendError>> + Send + use<> {
         let events = chains.transfers.len();
-        // The session that has the least to do.
-        let writes = self.writes.iter().min_by_key(|writes| writes.depth());
-        let queued = writes.map(|writes| writes.submit(chains, events, direction));
+        let queued = least_busy(&self.writes).map(|writes| writes.submit(chains, events, direction));
         async move {
             match queued {
                 Some(created) => created.await,
@@ -215,6 +219,25 @@ impl Inner {
         self.reads.submit(ask, 1, Direction::GivesBack).await?
     }
 
+    /// Asks, and says which look at the ledger this is: of two, the one with the higher number was answered later,
+    /// whoever hears of it first.
+    pub(crate) async fn look_in_turn(&self, ask: Ask) -> Result<(Turn, Told), BackendError> {
+        let (turn, asked) = {
+            let mut turn = lock(&self.turn);
+            *turn = turn.next();
+            // In the queue when this returns.
+            (*turn, self.reads.submit(ask, 1, Direction::GivesBack))
+        };
+        Ok((turn, asked.await??))
+    }
+
+    /// The number of something that is known without another look.
+    pub(crate) fn next_turn(&self) -> Turn {
+        let mut turn = lock(&self.turn);
+        *turn = turn.next();
+        *turn
+    }
+
     /// What the ledger has of a lease.
     pub(crate) async fn look(&self, name: &LeaseName) -> Result<Option<LeaseRecord>, BackendError> {
         match self.ask(Ask::Lease(name.id)).await? {
@@ -222,13 +245,14 @@ impl Inner {
                 let read = || LeaseRecord::read(&transfers, |account| self.table.key_of(account));
                 let record = read();
                 // Another process may have put and used a limit that this one has not come across yet.
-                match record.iter().flat_map(|record| &record.held).any(|held| held.key.is_none()) {
-                    true => {
-                        self.wanted();
-                        Ok(read())
-                    }
-                    false => Ok(record),
+                let is_unnamed = record.iter().flat_map(|record| &record.held).any(|held| held.key.is_none());
+                if !is_unnamed {
+                    return Ok(record);
                 }
+                // If nobody can tell what there is, what is known here has to do.
+                _ = self.registry.refresh().await;
+                self.meet_limits();
+                Ok(read())
             }
             Told::CreatedAccounts(_) | Told::Accounts(_) | Told::Refused(_) => Err(mixed_up()),
         }
@@ -266,6 +290,11 @@ impl Inner {
     }
 }
 
+/// The one that has the least to do, what it is doing included. One that has stopped does nothing, and is no choice.
+fn least_busy<L: Ledger>(sessions: &[Submitter<L>]) -> Option<&Submitter<L>> {
+    sessions.iter().filter(|session| !session.is_stopped()).min_by_key(|session| session.load())
+}
+
 /// What is wrong with an account that exists and is not what it should be; nothing if all is well.
 pub(crate) fn check_account(status: CreateAccountStatus, what: &str) -> Result<(), String> {
     let field = match status {
@@ -295,6 +324,48 @@ pub(crate) fn mixed_up() -> BackendError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::sync::Semaphore;
+
+    /// Carries out one batch for each permit.
+    struct Gated(Arc<Semaphore>);
+
+    impl Ledger for Gated {
+        type Item = ();
+        type Outcome = ();
+
+        const BATCH_EVENTS_MAX: usize = 100;
+
+        async fn submit(&mut self, batch: Vec<()>) -> Vec<()> {
+            self.0.acquire().await.unwrap().forget();
+            batch
+        }
+
+        async fn idle(&mut self) {}
+    }
+
+    /// What a session was doing did not count, so that a caller was put behind a full batch while another session stood
+    /// idle. And one that had stopped had nothing to do ever after, was chosen always, and refused everything.
+    #[tokio::test]
+    async fn work_goes_to_the_session_that_has_the_least_to_do_and_has_not_stopped() {
+        let gate = Arc::new(Semaphore::new(0));
+        let sessions: Vec<_> = (0..3).map(|_| Submitter::start(Gated(Arc::clone(&gate)), 100)).collect();
+        let place = || least_busy(&sessions).map(|one| sessions.iter().position(|s| std::ptr::eq(s, one)));
+        let _first = sessions[0].submit((), 50, Direction::Takes);
+        while sessions[0].depth() > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(place(), Some(Some(1)));
+        let _second = sessions[1].submit((), 20, Direction::Takes);
+        assert_eq!(place(), Some(Some(2)));
+        sessions[2].stop().await;
+        assert_eq!(place(), Some(Some(1)));
+        gate.add_permits(9);
+        for session in &sessions {
+            session.stop().await;
+            assert_eq!(session.load(), 0);
+        }
+        assert_eq!(place(), None);
+    }
 
     #[test]
     fn an_account_that_is_not_ours_is_never_used() {

@@ -200,12 +200,17 @@ impl Inner {
             return Err(BackendError::Failed(self.silence()));
         }
         for _ in 0..LOOKS_MAX {
-            let record = match self.leases.get(name.id) {
-                Some(Memory::Denied(_)) => return Ok(Ended::HeldNothing),
+            let memory = self.leases.get(name.id);
+            let was_denied = matches!(memory, Some(Memory::Denied(_)));
+            let record = match memory {
                 Some(Memory::Allowed(record)) => Some(record),
-                None => self.look(name).await?.map(Arc::new),
+                // Another process may have allowed the lease for something else, and that is to be given back.
+                Some(Memory::Denied(_)) | None => self.look(name).await?.map(Arc::new),
             };
             let Some(record) = record else {
+                if was_denied {
+                    return Ok(Ended::HeldNothing);
+                }
                 if self.mark(name).await? {
                     return Ok(Ended::Marked);
                 }
@@ -271,10 +276,10 @@ impl Inner {
         Err(BackendError::Failed("a complete came to no end".into()))
     }
 
-    /// Whether a limit may have more than it is to have.
+    /// Whether a limit may have more than it is to have; or is not known here, where others may have put it since.
     fn is_changing(&self, namespace: &NamespaceName, key: &LimitKey) -> bool {
         let info = self.registry.limit(namespace, key);
-        info.is_some_and(|info| !self.table.cell(namespace, key).is_open(&info))
+        info.is_none_or(|info| !self.table.cell(namespace, key).is_open(&info))
     }
 
     /// What becomes of usage that does not fit; nothing where there is no such limit, or it is gone.

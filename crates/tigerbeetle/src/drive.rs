@@ -22,6 +22,29 @@ const RACES_MAX: usize = 64;
 /// How many failed attempts at one change are skipped.
 const ATTEMPTS_MAX: u64 = 1_024;
 
+/// Why accounts are not there.
+enum Unestablished {
+    /// One is somebody else's.
+    ForGood(String),
+    /// They could not be asked for, or not all of them, and can be asked for again.
+    ForNow(BackendError),
+}
+
+impl From<BackendError> for Unestablished {
+    fn from(error: BackendError) -> Unestablished {
+        Unestablished::ForNow(error)
+    }
+}
+
+impl From<Unestablished> for BackendError {
+    fn from(error: Unestablished) -> BackendError {
+        match error {
+            Unestablished::ForGood(message) => BackendError::Failed(message),
+            Unestablished::ForNow(error) => error,
+        }
+    }
+}
+
 impl Inner {
     /// Brings a limit in line, as far as that is possible now. Who comes while that is going on waits for it.
     pub(crate) async fn bring_in_line(&self, cell: &Cell) -> Result<LimitStanding, BackendError> {
@@ -62,7 +85,7 @@ impl Inner {
             match self.change(cell, step, change).await? {
                 ChangeRead::Done => {
                     let debt = if seen.in_force == 0 { 0 } else { seen.debt };
-                    cell.see(revision, Some(Seen { in_force: target, debt, ..seen }));
+                    cell.see(self.next_turn(), revision, Some(Seen { in_force: target, debt, ..seen }));
                     return Ok(capacity::standing(&Seen { in_force: target, ..seen }, target));
                 }
                 ChangeRead::Exceeded => return Ok(capacity::standing(&seen, target)),
@@ -108,10 +131,12 @@ impl Inner {
         for cells in cells.chunks(LIMITS_AT_ONCE) {
             let revisions: Vec<u64> = cells.iter().map(|cell| self.revision(cell)).collect();
             let ids = cells.iter().flat_map(|cell| [cell.accounts.limit, cell.accounts.debt]).collect();
-            let Told::Accounts(found) = self.ask(Ask::Accounts(ids)).await? else { return Err(mixed_up()) };
+            let (turn, Told::Accounts(found)) = self.look_in_turn(Ask::Accounts(ids)).await? else {
+                return Err(mixed_up());
+            };
             for (cell, revision) in cells.iter().zip(revisions) {
                 let seen = Seen::read(&cell.accounts, &found);
-                cell.see(revision, seen);
+                cell.see(turn, revision, seen);
                 all.push(seen);
             }
         }
@@ -123,13 +148,14 @@ impl Inner {
     }
 
     /// Makes the accounts of limits where they are missing.
-    async fn create_accounts(&self, cells: &[&Cell]) -> Result<(), BackendError> {
+    async fn create_accounts(&self, cells: &[&Cell]) -> Result<(), Unestablished> {
         for cells in cells.chunks(LIMITS_AT_ONCE / 2) {
             let accounts = cells.iter().flat_map(|cell| cell.accounts.records()).collect();
             let results = self.created(accounts).await?;
             for (cell, results) in cells.iter().zip(results.chunks(2)) {
                 for result in results {
-                    check_account(result.status, &describe_limit(&cell.key)).map_err(BackendError::Failed)?;
+                    check_account(result.status, &describe_limit(&cell.key))
+                        .map_err(Unestablished::ForGood)?;
                 }
             }
         }
@@ -148,11 +174,19 @@ impl Inner {
 
     /// Sets up, then looks after the limits until it is stopped.
     pub(crate) async fn run(self: Arc<Inner>) {
-        let setup = self.establish().await;
-        if let Setup::Failed(message) = &setup {
-            tracing::error!("{message}");
+        loop {
+            match self.establish().await {
+                Ok(()) => break drop(self.setup.send_replace(Setup::Ready)),
+                Err(Unestablished::ForGood(message)) => {
+                    tracing::error!("{message}");
+                    break drop(self.setup.send_replace(Setup::Failed(message)));
+                }
+                Err(Unestablished::ForNow(error)) => {
+                    tracing::warn!("limits on {} are not set up yet: {error}", self.shared.url);
+                    tokio::time::sleep(EVERY).await;
+                }
+            }
         }
-        self.setup.send_replace(setup);
         let mut rotation = 0;
         loop {
             if let Err(error) = self.look_after(&mut rotation).await {
@@ -162,22 +196,17 @@ impl Inner {
         }
     }
 
-    async fn establish(&self) -> Setup {
-        let made = async {
-            let results = self.created(self.common.records().to_vec()).await?;
-            for (result, what) in results.iter().zip(["the operator", "all leases"]) {
-                check_account(result.status, what).map_err(BackendError::Failed)?;
-            }
-            self.ask(Ask::Time).await?;
-            let cells = self.wanted();
-            let cells: Vec<&Cell> = cells.iter().map(Arc::as_ref).collect();
-            self.create_accounts(&cells).await?;
-            self.look_at_all(&cells).await
-        };
-        match made.await {
-            Ok(_) => Setup::Ready,
-            Err(error) => Setup::Failed(error.to_string()),
+    async fn establish(&self) -> Result<(), Unestablished> {
+        let results = self.created(self.common.records().to_vec()).await?;
+        for (result, what) in results.iter().zip(["the operator", "all leases"]) {
+            check_account(result.status, what).map_err(Unestablished::ForGood)?;
         }
+        self.ask(Ask::Time).await?;
+        let cells = self.wanted();
+        let cells: Vec<&Cell> = cells.iter().map(Arc::as_ref).collect();
+        self.create_accounts(&cells).await?;
+        self.look_at_all(&cells).await?;
+        Ok(())
     }
 
     /// The limits of the registry that have accounts, which are known from now on.
@@ -187,11 +216,23 @@ impl Inner {
         limits.map(|(namespace, info)| self.table.cell(namespace, &info.definition.key)).collect()
     }
 
+    /// Gets to know the limits of the registry, if it has changed since.
+    pub(crate) fn meet_limits(&self) {
+        let version = self.registry.version().wrapping_add(1);
+        if self.met.load(Ordering::Relaxed) != version {
+            self.wanted();
+            self.met.store(version, Ordering::Relaxed);
+        }
+    }
+
     /// Asks what time it is, so that silence is noticed; looks at some limits in turn; and, if it is for this
     /// process to do, brings those in line that are not.
     async fn look_after(self: &Arc<Inner>, rotation: &mut usize) -> Result<(), BackendError> {
         self.ask(Ask::Time).await?;
-        self.wanted();
+        self.meet_limits();
+        // Leases that are remembered may have held it, and name it when they are read.
+        let retention = Duration::from_millis(self.options.config.retention_ms);
+        self.table.forget(|cell| cell.gone_for(self.is_gone(cell)) >= retention);
         let cells = self.table.all();
         let start = if *rotation < cells.len() { *rotation } else { 0 };
         let turn: Vec<&Cell> = cells.iter().skip(start).take(LIMITS_AT_ONCE).map(Arc::as_ref).collect();
@@ -216,6 +257,12 @@ impl Inner {
             }
         }
         Ok(())
+    }
+
+    /// Whether neither the registry nor the ledger has anything of a limit any more.
+    fn is_gone(&self, cell: &Cell) -> bool {
+        self.registry.limit(&cell.namespace, &cell.key).is_none()
+            && cell.seen().is_none_or(|seen| seen.in_force == 0 && seen.reserved == 0)
     }
 
     fn is_out_of_line(&self, cell: &Cell) -> bool {

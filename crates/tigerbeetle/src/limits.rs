@@ -64,14 +64,17 @@ impl Inner {
         // Before that nobody knows what time it is in the ledger.
         self.set_up().await?;
         let name = LeaseName::new(namespace, lease);
-        if let Some(Memory::Denied(_)) = self.leases.get(name.id) {
+        let was_denied = matches!(self.leases.get(name.id), Some(Memory::Denied(_)));
+        let record = self.look(&name).await?;
+        // A mark says only that somebody has completed it.
+        if was_denied && record.as_ref().is_none_or(|record| record.origin == Origin::Marked) {
             return Ok(Some(LeaseView {
                 reserved_at: None,
                 requirements: Vec::new(),
                 state: LeaseState::Denied,
             }));
         }
-        let Some(record) = self.look(&name).await? else { return Ok(None) };
+        let Some(record) = record else { return Ok(None) };
         let state = record.state(self.shared.clock.now_ns());
         let is_allowed = record.origin == Origin::Reserved && record.ending != Some(Ending::Released);
         let held = record.held.iter().filter(|_| record.ending.is_none());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earmark_admission::{Amount, BackendError, Direction, LimitsReserve, Refusal, ReserveAnswer};
-use earmark_core::LimitInfo;
+use earmark_core::{LimitInfo, LimitKey};
 use tigerbeetle::{CreateTransferStatus as Status, Transfer};
 use tokio::task::JoinHandle;
 
@@ -134,6 +134,8 @@ impl Inner {
         requirements.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         let name = LeaseName::new(request.namespace, request.lease);
         let fingerprint = fingerprint(requirements.iter().map(|part| (&part.key, part.amount)));
+        // A denial is for good, and no look-up would say more: the ledger has spent an id that every retry of this body
+        // names, and of a body that was denied it knows nothing else.
         if let Some(Memory::Denied(denied)) = self.leases.get(name.id) {
             return Way::Answer(Ok(self.denied_before(&denied, fingerprint)));
         }
@@ -280,7 +282,7 @@ impl Inner {
                 }
                 Ok(ReserveAnswer::Allowed { reserved_at })
             }
-            ReserveRead::Denied { place } => self.denied(checked, prepared, place),
+            ReserveRead::Denied { place } => self.denied(checked, prepared, place).await,
             ReserveRead::Known { now_ns } => match self.look(&checked.name).await? {
                 Some(record) => Ok(self.retried(checked, record, now_ns)),
                 None => Err(BackendError::Failed("TigerBeetle has a lease that it does not find".into())),
@@ -288,7 +290,7 @@ impl Inner {
             ReserveRead::Failed(message) => {
                 // Whatever is wrong, the limits have to be looked at again before anything is sent.
                 for limit in &prepared.limits {
-                    limit.cell.doubt();
+                    limit.cell.doubt(self.next_turn());
                 }
                 Err(BackendError::Failed(message))
             }
@@ -309,21 +311,31 @@ impl Inner {
         }
     }
 
+    /// The limits that could never have as much as is asked for of them, as far as is known here.
+    fn too_large(&self, checked: &Checked, prepared: &Prepared) -> Vec<LimitKey> {
+        let most = |limit: &Limit| {
+            let in_force = limit.cell.seen().map_or(0, |seen| seen.in_force);
+            let info = self.registry.limit(&checked.name.namespace, &limit.info.definition.key);
+            in_force.max(info.as_ref().unwrap_or(&limit.info).definition.capacity)
+        };
+        let parts = prepared.plan.taken.iter().zip(&prepared.limits);
+        parts
+            .filter(|(taken, limit)| taken.amount > most(limit))
+            .map(|(taken, _)| taken.key.clone())
+            .collect()
+    }
+
     /// The limit at this place has too little. The ledger names only the first of several; of all the others it is
     /// known whether they could ever have enough.
-    fn denied(&self, checked: &Checked, prepared: &Prepared, place: usize) -> Answered {
+    async fn denied(&self, checked: &Checked, prepared: &Prepared, place: usize) -> Answered {
         let (Some(taken), Some(limit)) = (prepared.plan.taken.get(place), prepared.limits.get(place)) else {
             return Err(mixed_up());
         };
-        let most = |limit: &Limit| {
-            let in_force = limit.cell.seen().map_or(0, |seen| seen.in_force);
-            in_force.max(limit.info.definition.capacity)
-        };
-        let parts = prepared.plan.taken.iter().zip(&prepared.limits);
-        let mut limited_by: Vec<_> = parts
-            .filter(|(taken, limit)| taken.amount > most(limit))
-            .map(|(taken, _)| taken.key.clone())
-            .collect();
+        let mut limited_by = self.too_large(checked, prepared);
+        if !limited_by.is_empty() && self.registry.refresh().await.is_ok() {
+            // Others may have given the limit more, and whoever is told that there never is enough does not come back.
+            limited_by = self.too_large(checked, prepared);
+        }
         let never = !limited_by.is_empty();
         if !limited_by.contains(&taken.key) {
             limited_by.push(taken.key.clone());

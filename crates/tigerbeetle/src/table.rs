@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use earmark_core::{LimitInfo, LimitKey, LimitStatus, NamespaceName};
 use tigerbeetle::Account;
@@ -22,16 +22,29 @@ pub(crate) struct Cell {
     pub(crate) accounts: LimitAccounts,
     /// One at a time brings it in line; who waited for the one before need not do it again.
     pub(crate) driving: tokio::sync::Mutex<Option<Instant>>,
-    looked: Mutex<Option<Looked>>,
+    looked: Mutex<Looked>,
+    /// Since when there is nothing of it any more.
+    gone: Mutex<Option<Instant>>,
     /// How many denials in a row.
     denials: AtomicU32,
 }
 
-/// What was seen, and which revision the registry had just before.
-#[derive(Clone, Copy, Debug)]
+/// When somebody looked, among all who did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Turn(u64);
+
+impl Turn {
+    pub(crate) fn next(self) -> Turn {
+        Turn(self.0.saturating_add(1))
+    }
+}
+
+/// What was seen, when, and which revision the registry had just before.
+#[derive(Clone, Copy, Debug, Default)]
 struct Looked {
+    turn: Turn,
     revision: u64,
-    seen: Seen,
+    seen: Option<Seen>,
 }
 
 /// What the ledger has of a limit.
@@ -78,33 +91,44 @@ impl Cell {
             namespace,
             key,
             driving: tokio::sync::Mutex::new(None),
-            looked: Mutex::new(None),
+            looked: Mutex::default(),
+            gone: Mutex::default(),
             denials: AtomicU32::new(0),
         }
     }
 
     /// What was last seen of it; nothing if it was never looked for, or was not there.
     pub(crate) fn seen(&self) -> Option<Seen> {
-        lock(&self.looked).map(|looked| looked.seen)
+        lock(&self.looked).seen
     }
 
-    /// This was seen of it, after the registry was found to have it at this revision.
-    pub(crate) fn see(&self, revision: u64, seen: Option<Seen>) {
-        *lock(&self.looked) = seen.map(|seen| Looked { revision, seen });
+    /// This was seen of it, after the registry was found to have it at this revision. Who looked before others did and
+    /// tells of it after them has nothing new to tell.
+    pub(crate) fn see(&self, turn: Turn, revision: u64, seen: Option<Seen>) {
+        let mut looked = lock(&self.looked);
+        if looked.turn <= turn {
+            *looked = Looked { turn, revision, seen };
+        }
     }
 
-    /// It is not what it was taken for.
-    pub(crate) fn doubt(&self) {
-        *lock(&self.looked) = None;
+    /// It is not what it was taken for, by whoever looked until now.
+    pub(crate) fn doubt(&self, turn: Turn) {
+        self.see(turn, 0, None);
+    }
+
+    /// Notes whether there is anything of it; for how long there has been nothing.
+    pub(crate) fn gone_for(&self, is_gone: bool) -> Duration {
+        let mut gone = lock(&self.gone);
+        *gone = gone.or_else(|| Some(Instant::now())).filter(|_| is_gone);
+        gone.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// Whether reserves may be sent to the ledger without another look at the limit. One look is due after each
     /// change of the registry, wherever it was made.
     pub(crate) fn is_open(&self, info: &LimitInfo) -> bool {
         let capacity = target(Some(info));
-        lock(&self.looked).is_some_and(|Looked { revision, seen }| {
-            revision == info.revision && seen.in_force > 0 && seen.in_force <= capacity
-        })
+        let Looked { revision, seen, .. } = *lock(&self.looked);
+        revision == info.revision && seen.is_some_and(|seen| (1..=capacity).contains(&seen.in_force))
     }
 
     /// Counts a denial; how many there were in a row before.
@@ -158,6 +182,24 @@ impl Table {
         cells.by_account.get(&account).map(|cell| cell.key.clone())
     }
 
+    /// Forgets limits. Of a lease that held them their names are not known any more, as in a process that has just started.
+    pub(crate) fn forget(&self, is_gone: impl Fn(&Cell) -> bool) {
+        let gone: Vec<Arc<Cell>> = self.all().into_iter().filter(|cell| is_gone(cell)).collect();
+        if gone.is_empty() {
+            return;
+        }
+        let mut cells = self.cells.write().unwrap_or_else(PoisonError::into_inner);
+        for cell in gone {
+            cells.by_account.remove(&cell.accounts.limit);
+            if let Some(of_namespace) = cells.by_name.get_mut(&cell.namespace) {
+                of_namespace.remove(&cell.key);
+                if of_namespace.is_empty() {
+                    cells.by_name.remove(&cell.namespace);
+                }
+            }
+        }
+    }
+
     pub(crate) fn all(&self) -> Vec<Arc<Cell>> {
         let cells = self.cells.read().unwrap_or_else(PoisonError::into_inner);
         cells.by_account.values().cloned().collect()
@@ -209,9 +251,51 @@ mod tests {
             (3, Some(6), false),
             (2, Some(5), false),
         ] {
-            cell.see(revision, in_force.map(|in_force| Seen { in_force, ..Seen::default() }));
+            let seen = in_force.map(|in_force| Seen { in_force, ..Seen::default() });
+            cell.see(Turn::default(), revision, seen);
             assert_eq!(cell.is_open(&info(LimitStatus::Active)), is_open, "{revision} {in_force:?}");
         }
+    }
+
+    /// Of two looks at a limit the first could be told last. A limit that was looked at before it was funded was taken
+    /// for one that is gone, and usage beyond what was reserved of it was dropped and not recorded as debt.
+    #[test]
+    fn an_older_look_does_not_undo_a_newer_one() {
+        let (namespace, key) = name("rpm");
+        let cell = Table::default().cell(&namespace, &key);
+        let first = Turn::default().next();
+        let second = first.next();
+        let seen = |in_force| Some(Seen { in_force, ..Seen::default() });
+        cell.see(second, 3, seen(5));
+        cell.see(first, 2, seen(0));
+        assert!(cell.is_open(&info(LimitStatus::Active)));
+        cell.see(first, 2, None);
+        assert_eq!(cell.seen(), seen(5));
+        cell.see(second.next(), 3, seen(4));
+        assert_eq!(cell.seen(), seen(4));
+    }
+
+    /// Limits that were deleted stayed in memory, and were looked at in turn with the others, for ever.
+    #[test]
+    fn what_is_gone_is_found_neither_by_its_name_nor_by_its_account() {
+        let table = Table::default();
+        let cells = ["rpm", "tpm"].map(|text| {
+            let (namespace, key) = name(text);
+            table.cell(&namespace, &key)
+        });
+        table.forget(|cell| cell.key.as_str() == "rpm");
+        assert_eq!(table.all().len(), 1);
+        assert_eq!(table.key_of(cells[0].accounts.limit), None);
+        assert_eq!(table.key_of(cells[1].accounts.limit), Some(cells[1].key.clone()));
+        let (namespace, key) = name("rpm");
+        assert!(!Arc::ptr_eq(&table.cell(&namespace, &key), &cells[0]));
+        table.forget(|_| true);
+        assert!(table.cells.read().unwrap().by_name.is_empty());
+        assert_eq!(cells[0].gone_for(false), Duration::ZERO);
+        cells[0].gone_for(true);
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(cells[0].gone_for(true) >= Duration::from_millis(2));
+        assert_eq!(cells[0].gone_for(false), Duration::ZERO);
     }
 
     #[test]

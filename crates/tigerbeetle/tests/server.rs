@@ -290,3 +290,43 @@ async fn a_lease_of_other_age_is_refused_unless_it_is_known() {
     }
     assert_eq!(bench.reserved("rpm").await, 0);
 }
+
+/// A lease that one process denied and another allowed, for something that the first had not asked for, was held until its
+/// timeout if it was completed by way of the first: that took its own memory for all there is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_complete_gives_back_what_another_process_allowed_after_a_denial() {
+    let Some(server) = Server::start() else { return };
+    let registry = Arc::<TestRegistry>::default();
+    let first = Bench::with(&server, registry.clone()).await;
+    let second = Bench::with(&server, registry).await;
+    first.put("slots", SLOTS, 1).await;
+    first.put("tpm", MINUTE, 100).await;
+    let in_the_way = first.admit(&[("slots", 1)]).await;
+    let lease = lease();
+    let denied = first.reserve(lease, &[("slots", 1)]).await;
+    assert!(matches!(denied, ReserveAnswer::Denied { .. }), "{denied:?}");
+    first.complete(in_the_way, &[]).await;
+    // A denial stays one where it is remembered, for this body and for all others.
+    let again = first.reserve(lease, &[("slots", 1)]).await;
+    assert!(matches!(again, ReserveAnswer::Denied { .. }), "{again:?}");
+    let other = first.reserve(lease, &[("tpm", 30)]).await;
+    assert!(matches!(other, ReserveAnswer::Refused(Refusal::InvalidRequest { .. })), "{other:?}");
+    let view = first.limits.lease(namespace(), lease).await.unwrap().unwrap();
+    assert_eq!(view.state, LeaseState::Denied);
+    let allowed = second.reserve(lease, &[("tpm", 30)]).await;
+    assert!(matches!(allowed, ReserveAnswer::Allowed { .. }), "{allowed:?}");
+    assert_eq!(first.limits.lease(namespace(), lease).await.unwrap().unwrap().state, LeaseState::Live);
+    assert!(first.complete(lease, &[("tpm", 10)]).await.reconciled);
+    assert_eq!(first.reserved("tpm").await, 10);
+}
+
+/// Nobody here knows of all leases of the ledger, and 0 was told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn how_many_leases_live_is_not_told_and_the_rest_is() {
+    let Some(server) = Server::start() else { return };
+    let bench = Bench::on(&server).await;
+    bench.put("slots", SLOTS, 1).await;
+    bench.admit(&[("slots", 1)]).await;
+    let stats = bench.limits.stats();
+    assert_eq!((stats.live_leases, stats.remembered_leases), (None, 1));
+}

@@ -1,7 +1,7 @@
 //! A registry in memory, which says what it is told to say.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{Answer, BackendError, Registry};
@@ -69,7 +69,60 @@ impl Registry for TestRegistry {
         limits.iter().filter_map(|((name, _), (_, limit))| Some((name.clone(), limit.clone()?))).collect()
     }
 
+    fn version(&self) -> u64 {
+        self.limits.lock().unwrap().values().map(|(revision, _)| revision).sum()
+    }
+
     fn is_in_charge(&self) -> bool {
         !self.is_idle.load(Ordering::SeqCst)
+    }
+}
+
+/// A registry that is behind another until it is told to catch up, as that of a node which follows.
+pub struct Lagging {
+    leader: Arc<TestRegistry>,
+    known: Mutex<BTreeMap<Name, Entry>>,
+    /// How often it was asked for a limit of which it knew less than the other.
+    pub behind: AtomicU64,
+}
+
+impl Lagging {
+    pub fn new(leader: Arc<TestRegistry>) -> Lagging {
+        Lagging { leader, known: Mutex::default(), behind: AtomicU64::new(0) }
+    }
+
+    pub fn catch_up(&self) {
+        let known = self.leader.limits.lock().unwrap().clone();
+        *self.known.lock().unwrap() = known;
+    }
+}
+
+impl Registry for Lagging {
+    fn limit(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>> {
+        let name = (namespace.clone(), key.clone());
+        let known = self.known.lock().unwrap().get(&name).cloned().unwrap_or_default();
+        let newest = self.leader.limits.lock().unwrap().get(&name).cloned().unwrap_or_default();
+        if known.0 != newest.0 {
+            self.behind.fetch_add(1, Ordering::Relaxed);
+        }
+        known.1
+    }
+
+    fn refresh(&self) -> Answer<'_, Result<(), BackendError>> {
+        self.catch_up();
+        Box::pin(async { Ok(()) })
+    }
+
+    fn limits(&self) -> Vec<(NamespaceName, Arc<LimitInfo>)> {
+        let known = self.known.lock().unwrap();
+        known.iter().filter_map(|((name, _), (_, limit))| Some((name.clone(), limit.clone()?))).collect()
+    }
+
+    fn version(&self) -> u64 {
+        self.known.lock().unwrap().values().map(|(revision, _)| revision).sum()
+    }
+
+    fn is_in_charge(&self) -> bool {
+        false
     }
 }
