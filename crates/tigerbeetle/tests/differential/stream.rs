@@ -15,12 +15,14 @@ use earmark_tigerbeetle::TigerBeetleLimits;
 use crate::TOLERANCE_MS;
 use crate::compare::{self, Compared};
 use crate::support::random::Random;
-use crate::support::registry::TestRegistry;
+use crate::support::registry::{Lagging, TestRegistry};
 use crate::support::wall_ms;
 use crate::tally::Tally;
 
 /// An operation is expected to take no longer; one that does is not held against anybody.
 const SLACK_MS: u64 = 250;
+/// How often a stream looks for something to ask, for each time that it asks.
+const TRIES: u64 = 8;
 const LEASES_MAX: usize = 60;
 const HISTORY: usize = 40;
 
@@ -67,6 +69,7 @@ pub struct Stream {
     book: Arc<LocalBook>,
     nodes: Vec<Arc<TigerBeetleLimits>>,
     registry: Arc<TestRegistry>,
+    lagging: Arc<Lagging>,
     limits: Vec<Limit>,
     leases: Vec<Asked>,
     history: VecDeque<String>,
@@ -76,13 +79,16 @@ pub struct Stream {
 /// The machine stood still; what came of it is nobody's fault.
 struct Disturbed;
 
+/// Whether both were asked, and their answers compared.
+type Asking = Result<bool, Disturbed>;
+
 impl Stream {
     pub fn new(
         seed: u64,
         number: u64,
         book: Arc<LocalBook>,
         nodes: Vec<Arc<TigerBeetleLimits>>,
-        registry: Arc<TestRegistry>,
+        (registry, lagging): (Arc<TestRegistry>, Arc<Lagging>),
     ) -> Stream {
         let mut random = Random::new(seed.wrapping_mul(1_000).wrapping_add(number));
         // The server remembers what it ever had, so that a seed that is tried twice needs another name.
@@ -104,6 +110,7 @@ impl Stream {
             book,
             nodes,
             registry,
+            lagging,
             limits: SLOW.into_iter().map(limit(false)).chain(QUICK.into_iter().map(limit(true))).collect(),
             leases: Vec::new(),
             history: VecDeque::new(),
@@ -111,13 +118,14 @@ impl Stream {
         }
     }
 
-    pub async fn run(mut self, operations: usize) -> Tally {
+    pub async fn run(mut self, operations: u64) -> Tally {
         for place in 0..self.limits.len() {
             if self.put(place).await.is_err() {
                 return self.tally;
             }
         }
-        for _ in 0..operations {
+        let end = self.tally.operations + operations;
+        for _ in 0..operations * TRIES {
             let done = match self.random.below(100) {
                 0..45 => self.reserve_new().await,
                 45..55 => self.retry(false).await,
@@ -127,11 +135,17 @@ impl Stream {
                 91..95 => self.lease().await,
                 _ => self.usages().await,
             };
-            if let Err(Disturbed) = done {
-                self.tally.disturbed += 1;
-                return self.tally;
+            match done {
+                Ok(true) => self.tally.operations += 1,
+                Ok(false) => self.tally.idle += 1,
+                Err(Disturbed) => {
+                    self.tally.disturbed += 1;
+                    return self.tally;
+                }
             }
-            self.tally.operations += 1;
+            if self.tally.operations == end {
+                break;
+            }
         }
         // What has ended by now has ended on both sides.
         tokio::time::sleep(Duration::from_millis(5_000 + 2 * TOLERANCE_MS)).await;
@@ -260,11 +274,11 @@ impl Stream {
         }
     }
 
-    async fn reserve_new(&mut self) -> Result<(), Disturbed> {
+    async fn reserve_new(&mut self) -> Asking {
         let parts = self.parts();
         if parts.is_empty() {
             tokio::time::sleep(Duration::from_millis(20)).await;
-            return Ok(());
+            return Ok(false);
         }
         let now = wall_ms();
         let (made_at, aged) = match self.random.below(100) {
@@ -276,14 +290,14 @@ impl Stream {
         let (answer, at) = self.ask(lease, &parts, true).await?;
         if let Some(aged) = aged {
             self.tally.met(aged);
-            return Ok(());
+            return Ok(true);
         }
         self.tally.met(answer);
         if matches!(answer, "allowed" | "denied" | "never") {
             let at = (answer == "allowed").then_some(at);
             self.remember(Asked { lease, parts, at, is_completed: false, is_unknown: false });
         }
-        Ok(())
+        Ok(true)
     }
 
     fn remember(&mut self, asked: Asked) {
@@ -309,14 +323,14 @@ impl Stream {
         None
     }
 
-    async fn retry(&mut self, is_changed: bool) -> Result<(), Disturbed> {
-        let Some(place) = self.known() else { return Ok(()) };
+    async fn retry(&mut self, is_changed: bool) -> Asking {
+        let Some(place) = self.known() else { return Ok(false) };
         let Asked { lease, mut parts, at, .. } = self.leases[place].clone();
         self.random.shuffle(&mut parts);
         if is_changed {
             // Of a denied lease only the process that denied it knows the body.
             if at.is_none() {
-                return Ok(());
+                return Ok(false);
             }
             match self.random.below(3) {
                 0 => parts[0].amount += 1,
@@ -325,7 +339,7 @@ impl Stream {
                 }
                 _ => {
                     let other = self.parts().into_iter().find(|part| parts.iter().all(|p| p.key != part.key));
-                    let Some(other) = other else { return Ok(()) };
+                    let Some(other) = other else { return Ok(false) };
                     parts.push(other);
                 }
             }
@@ -338,10 +352,10 @@ impl Stream {
             "invalid" => "retried, other body",
             other => other,
         });
-        Ok(())
+        Ok(true)
     }
 
-    async fn complete(&mut self) -> Result<(), Disturbed> {
+    async fn complete(&mut self) -> Asking {
         let known = if self.random.chance(6) { None } else { self.known() };
         let asked = match known {
             Some(place) => self.leases[place].clone(),
@@ -352,7 +366,7 @@ impl Stream {
         };
         let actuals = self.actuals(&asked.parts);
         if !self.are_clear(&actuals) {
-            return Ok(());
+            return Ok(false);
         }
         let began = wall_ms();
         let (namespace, lease) = (self.namespace.clone(), asked.lease);
@@ -392,7 +406,8 @@ impl Stream {
             Some(place) => self.leases[place].is_completed = true,
             None => self.remember(Asked { is_completed: false, ..asked.clone() }),
         }
-        self.usage_of(&asked.parts).await
+        self.usage_of(&asked.parts).await?;
+        Ok(true)
     }
 
     /// What was settled ends up to a second later in a ledger that counts whole seconds; overage of what had ended
@@ -434,10 +449,10 @@ impl Stream {
         actuals
     }
 
-    async fn change(&mut self) -> Result<(), Disturbed> {
+    async fn change(&mut self) -> Asking {
         let place = self.random.index(self.limits.len());
         if !self.is_clear(place) {
-            return Ok(());
+            return Ok(false);
         }
         if self.limits[place].is_put && self.random.chance(20) {
             return self.delete(place).await;
@@ -445,7 +460,7 @@ impl Stream {
         self.put(place).await
     }
 
-    async fn put(&mut self, place: usize) -> Result<(), Disturbed> {
+    async fn put(&mut self, place: usize) -> Asking {
         let began = wall_ms();
         let capacity = self.random.between(10, 130);
         let overage = if self.random.chance(70) { Overage::Debt } else { Overage::Deny };
@@ -460,17 +475,23 @@ impl Stream {
             expected_revision: None,
         };
         let book = self.book.put_limit(request).await.unwrap();
+        let before = self.registry.get(&namespace, &key).map(|info| info.definition.clone());
         self.registry.put(&namespace, definition);
         let ledger = self.node().changed(namespace, key.clone()).await.unwrap();
+        let is_more = before.is_none_or(|before| before.capacity <= capacity && before.overage == overage);
+        if ledger != LimitStanding::InForce || !is_more {
+            self.lagging.catch_up();
+        }
         self.limits[place].is_put = true;
         self.say(&("put", key.as_str(), capacity, overage, &ledger));
         let part = [Amount { key, amount: 0 }];
         let what = self.check(began, &part, compare::put(book.status, ledger))?;
         self.tally.met(what);
-        self.usage_of(&part).await
+        self.usage_of(&part).await?;
+        Ok(true)
     }
 
-    async fn delete(&mut self, place: usize) -> Result<(), Disturbed> {
+    async fn delete(&mut self, place: usize) -> Asking {
         let began = wall_ms();
         let (namespace, key) = (self.namespace.clone(), self.limits[place].key.clone());
         let request =
@@ -478,7 +499,7 @@ impl Stream {
         let Ok(book) = self.book.delete_limit(request).await else {
             // It had run out in the meantime.
             self.limits[place].is_put = false;
-            return Ok(());
+            return Ok(false);
         };
         self.registry.delete(&namespace, &key);
         let ledger = self.node().changed(namespace.clone(), key.clone()).await.unwrap();
@@ -486,21 +507,23 @@ impl Stream {
             self.registry.drop_limit(&namespace, &key);
             self.limits[place].is_put = false;
         }
+        self.lagging.catch_up();
         self.say(&("delete", key.as_str(), &ledger));
         let part = [Amount { key, amount: 0 }];
         let what = self.check(began, &part, compare::put(book.status, ledger))?;
         self.tally.met(what);
-        self.usage_of(&part).await
+        self.usage_of(&part).await?;
+        Ok(true)
     }
 
-    async fn usages(&mut self) -> Result<(), Disturbed> {
+    async fn usages(&mut self) -> Asking {
         let all: Vec<Amount> =
             self.limits.iter().map(|limit| Amount { key: limit.key.clone(), amount: 0 }).collect();
         self.usage_of(&all).await
     }
 
     /// Compares what limits hold, as far as they are clear.
-    async fn usage_of(&mut self, parts: &[Amount]) -> Result<(), Disturbed> {
+    async fn usage_of(&mut self, parts: &[Amount]) -> Asking {
         let mut reading = Vec::new();
         for part in parts {
             let Some(place) = self.place(&part.key) else { continue };
@@ -514,28 +537,31 @@ impl Stream {
             let ledger = tokio::spawn(async move { usage(&node, &registry, namespace, key).await });
             reading.push((place, part, began, book, ledger));
         }
+        let mut is_compared = false;
         for (place, part, began, book, ledger) in reading {
             let ledger = ledger.await.unwrap();
             self.limits[place].is_put = ledger.is_some();
             self.say(&("usage", part.key.as_str(), &ledger));
             self.check(began, std::slice::from_ref(part), compare::usage(book, ledger))?;
             self.tally.met("usage");
+            is_compared = true;
         }
-        Ok(())
+        Ok(is_compared)
     }
 
-    async fn lease(&mut self) -> Result<(), Disturbed> {
-        let Some(place) = self.known() else { return Ok(()) };
+    async fn lease(&mut self) -> Asking {
+        let Some(place) = self.known() else { return Ok(false) };
         let Asked { lease, parts, at, is_unknown, .. } = self.leases[place].clone();
         // What was denied is known to the process that denied it.
         if at.is_none() && !is_unknown {
-            return Ok(());
+            return Ok(false);
         }
         let began = wall_ms();
         let book = self.book.lease(self.namespace.clone(), lease).await.unwrap();
         let namespace = self.namespace.clone();
         let ledger = self.node().lease(namespace, lease).await.unwrap();
-        self.check(began, &parts, compare::lease(book.as_ref(), ledger.as_ref()))
+        self.check(began, &parts, compare::lease(book.as_ref(), ledger.as_ref()))?;
+        Ok(true)
     }
 }
 
