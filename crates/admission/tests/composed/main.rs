@@ -2,6 +2,7 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
 
+mod behind;
 mod credit_elsewhere;
 mod disagree;
 mod faults;

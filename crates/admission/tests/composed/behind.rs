@@ -1,0 +1,120 @@
+//! A node that is behind: it has not heard yet what was acknowledged elsewhere.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use earmark_admission::{
+    Amount, Audit, Backend, BackendError, BookBackend, BookLimits, Clock, CompleteRequest, Composed,
+    Direction, Done, EntryPage, Keeper, LocalBook, LocalOptions, PutLimitRequest, ReserveAnswer,
+    ReserveRequest, Stats, SystemClock, Work,
+};
+use earmark_core::{
+    AccountId, AccountName, Book, Config, Definition, Elsewhere, Kind, LeaseId, NamespaceName, Overage,
+    UnixMs, VaultId,
+};
+
+use crate::support::counter::{key, namespace};
+use crate::support::mirror::MirroredCredits;
+
+/// Keeps a Book that decides, and shows an empty one until it is told to catch up.
+struct Follower {
+    leader: Mutex<Book>,
+    empty: Book,
+    is_behind: AtomicBool,
+    clock: SystemClock,
+}
+
+impl Keeper for Follower {
+    async fn submit(&self, work: Vec<Work>, _: Direction) -> Result<Vec<Done>, BackendError> {
+        let (mut book, now) = (self.leader.lock().unwrap(), self.clock.now());
+        let apply = |work: Work| {
+            let outcome = book.apply(now.log, work.command(now.wall));
+            work.answer(&book, now.wall, outcome)
+        };
+        Ok(work.into_iter().map(apply).collect())
+    }
+
+    async fn fresh(&self) -> Result<UnixMs, BackendError> {
+        self.is_behind.store(false, Ordering::SeqCst);
+        Ok(self.clock.now().log)
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&Book) -> T) -> T {
+        match self.is_behind.load(Ordering::SeqCst) {
+            true => look(&self.empty),
+            false => look(&self.leader.lock().unwrap()),
+        }
+    }
+
+    async fn entries(
+        &self,
+        _: (AccountId, AccountName),
+        _: u64,
+        _: usize,
+    ) -> Result<EntryPage, BackendError> {
+        Err(BackendError::Failed("there is no credit here".into()))
+    }
+
+    async fn audit(&self, _: VaultId, _: UnixMs) -> Result<Audit, BackendError> {
+        Err(BackendError::Failed("there is no credit here".into()))
+    }
+
+    async fn limits_changed(self: &Arc<Self>, _: &NamespaceName, _: bool) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn stats(&self) -> Stats {
+        Stats::default()
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    async fn shut_down(self: &Arc<Self>) {}
+}
+
+fn used(amount: u64) -> Vec<Amount> {
+    vec![Amount { key: key("tpm"), amount }]
+}
+
+/// What a node knows of limits may be behind by a moment. A reserve of a limit that another had just put was allowed by
+/// the leader, and then given back as if its limit were gone: its lease was spent. A complete handed the actual of such a
+/// limit to credit, which ignored it, so that usage beyond what was reserved was kept nowhere.
+#[tokio::test]
+async fn a_limit_that_another_has_just_put_is_reserved_and_settled_by_who_has_not_heard_of_it() {
+    let keeper = Arc::new(Follower {
+        leader: Mutex::new(Book::new(Config::default(), 1)),
+        empty: Book::new(Config::default(), 1),
+        is_behind: AtomicBool::new(false),
+        clock: SystemClock::new(),
+    });
+    let registry = BookBackend::new(Arc::clone(&keeper));
+    let credits = Arc::new(MirroredCredits::new(LocalBook::open(LocalOptions::default()).await.unwrap()));
+    let limits = Arc::new(BookLimits::new(registry.clone()));
+    let backend = Composed::new(registry, limits, credits, Elsewhere { limits: false, credit: true });
+    backend.start().await.unwrap();
+    let definition = Definition {
+        key: key("tpm"),
+        kind: Kind::Rolling { window_seconds: 60 },
+        capacity: 10,
+        unit: String::new(),
+        description: String::new(),
+        overage: Overage::Debt,
+    };
+    let put = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
+    backend.put_limit(put).await.unwrap();
+
+    let lease = LeaseId::from_parts(keeper.clock.now().wall, 1);
+    keeper.is_behind.store(true, Ordering::SeqCst);
+    let reserve = ReserveRequest { namespace: namespace(), lease, job: None, requirements: used(4) };
+    let answer = backend.reserve(vec![reserve]).await.remove(0);
+    assert!(matches!(answer, Ok(ReserveAnswer::Allowed { .. })), "{answer:?}");
+
+    keeper.is_behind.store(true, Ordering::SeqCst);
+    let complete = CompleteRequest { namespace: namespace(), lease, job: None, actuals: used(15) };
+    let answer = backend.complete(vec![complete]).await.remove(0).unwrap();
+    assert_eq!((answer.reconciled, answer.overage_debt, answer.ignored), (true, 11, Vec::new()));
+    let usage = backend.usage(namespace(), key("tpm")).await.unwrap().unwrap();
+    assert_eq!((usage.reserved, usage.debt), (4, 11));
+}
