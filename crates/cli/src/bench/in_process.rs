@@ -52,7 +52,8 @@ pub(super) fn run(load: Load<'_>, bounds: &Bounds) -> Result<Run, Failure> {
     };
     let before = bare()?;
     let mut workers = JoinSet::new();
-    let deadline = bounds.deadline().into();
+    let patience = load.ledger.map_or(Duration::ZERO, |_| ledger::PATIENCE);
+    let deadline = (bounds.deadline() + patience).into();
     let names = (0..load.tasks.min(NAMES_MAX)).map(|_| Names::new(load.parts).map(Arc::new));
     let names: Vec<Arc<Names>> = names.collect::<Result<_, _>>().map_err(misnamed)?;
     for names in names.iter().cycle().take(load.tasks) {
@@ -69,15 +70,16 @@ pub(super) fn run(load: Load<'_>, bounds: &Bounds) -> Result<Run, Failure> {
         workers.spawn_on(worker.run(deadline), runtime.handle());
     }
     let (measured, end) = conduct(&shared, bounds);
-    let after = bare()?;
     let tally = runtime.block_on(async {
         let mut tally = Tally::default();
         while let Some(worker) = workers.join_next().await {
             tally.merge(worker.map_err(|error| Failure::Bench(error.to_string()))?);
         }
-        subject.shut_down().await?;
         Ok::<Tally, Failure>(tally)
     })?;
+    // Not before the last answers are there, or those who wait for them would wait for the bare client's as well.
+    let after = bare()?;
+    runtime.block_on(subject.shut_down())?;
     // Millions of leases take a while to free, and the process ends anyway.
     std::mem::forget(subject);
     let bare_ops_per_s = before.zip(after).map(|(before, after)| (before + after) / 2.0);
