@@ -45,6 +45,21 @@ impl From<Unestablished> for BackendError {
     }
 }
 
+/// What an attempt to set up comes to; nothing if there is to be another.
+fn verdict(established: Result<(), Unestablished>) -> Option<Setup> {
+    match established {
+        Ok(()) => Some(Setup::Ready),
+        Err(Unestablished::ForGood(message)) => {
+            tracing::error!("{message}");
+            Some(Setup::Failed(message))
+        }
+        Err(Unestablished::ForNow(error)) => {
+            tracing::warn!("limits on TigerBeetle are not set up yet: {error}");
+            None
+        }
+    }
+}
+
 impl Inner {
     /// Brings a limit in line, as far as that is possible now. Who comes while that is going on waits for it.
     pub(crate) async fn bring_in_line(&self, cell: &Cell) -> Result<LimitStanding, BackendError> {
@@ -175,17 +190,11 @@ impl Inner {
     /// Sets up, then looks after the limits until it is stopped.
     pub(crate) async fn run(self: Arc<Inner>) {
         loop {
-            match self.establish().await {
-                Ok(()) => break drop(self.setup.send_replace(Setup::Ready)),
-                Err(Unestablished::ForGood(message)) => {
-                    tracing::error!("{message}");
-                    break drop(self.setup.send_replace(Setup::Failed(message)));
-                }
-                Err(Unestablished::ForNow(error)) => {
-                    tracing::warn!("limits on {} are not set up yet: {error}", self.shared.url);
-                    tokio::time::sleep(EVERY).await;
-                }
+            if let Some(setup) = verdict(self.establish().await) {
+                self.setup.send_replace(setup);
+                break;
             }
+            tokio::time::sleep(EVERY).await;
         }
         let mut rotation = 0;
         loop {
@@ -273,5 +282,23 @@ impl Inner {
     fn is_decreasing(&self, cell: &Cell) -> bool {
         let target = target(self.registry.limit(&cell.namespace, &cell.key).as_deref());
         cell.seen().is_some_and(|seen| seen.in_force > target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The accounts that everything stands on were asked for once. If just then too much was waiting to be read, that was
+    /// taken for an answer, and nothing was served until a restart.
+    #[test]
+    fn a_queue_that_is_full_at_the_start_is_no_reason_to_serve_nothing_ever_after() {
+        let full = BackendError::Overloaded("too much is waiting already");
+        assert_eq!(verdict(Err(full.into())), None);
+        let foreign =
+            check_account(tigerbeetle::CreateAccountStatus::ExistsWithDifferentFlags, "the operator");
+        let foreign = foreign.map_err(Unestablished::ForGood);
+        assert!(matches!(verdict(foreign), Some(Setup::Failed(message)) if message.contains("flags")));
+        assert_eq!(verdict(Ok(())), Some(Setup::Ready));
     }
 }

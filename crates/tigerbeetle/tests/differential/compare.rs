@@ -11,15 +11,24 @@ fn differ<A: std::fmt::Debug, B: std::fmt::Debug>(book: &A, ledger: &B) -> Strin
     format!("the Book: {book:?}\nTigerBeetle: {ledger:?}")
 }
 
-fn is_near(book: UnixMs, ledger: UnixMs) -> bool {
-    book.get().abs_diff(ledger.get()) <= 2_000
+/// How far two clocks may be apart that were read at one moment.
+const CLOCKS_MS: u64 = 2_000;
+
+/// `took_ms`: one was asked so long after the other, at most.
+fn is_near(book: UnixMs, ledger: UnixMs, took_ms: u64) -> bool {
+    book.get().abs_diff(ledger.get()) <= CLOCKS_MS + took_ms
 }
 
 /// `is_first`: a new lease, whose denial names what stood in the way.
-pub fn reserve(book: &ReserveAnswer, ledger: &ReserveAnswer, is_first: bool) -> Compared<&'static str> {
+pub fn reserve(
+    book: &ReserveAnswer,
+    ledger: &ReserveAnswer,
+    is_first: bool,
+    took_ms: u64,
+) -> Compared<&'static str> {
     match (book, ledger) {
         (ReserveAnswer::Allowed { reserved_at: one }, ReserveAnswer::Allowed { reserved_at: other })
-            if is_near(*one, *other) =>
+            if is_near(*one, *other, took_ms) =>
         {
             Ok("allowed")
         }
@@ -76,12 +85,12 @@ pub fn usage(book: Option<Usage>, ledger: Option<Usage>) -> Compared<()> {
     if book == ledger { Ok(()) } else { Err(differ(&book, &ledger)) }
 }
 
-pub fn lease(book: Option<&LeaseView>, ledger: Option<&LeaseView>) -> Compared<()> {
+pub fn lease(book: Option<&LeaseView>, ledger: Option<&LeaseView>, took_ms: u64) -> Compared<()> {
     let same = match (book, ledger) {
         (None, None) => true,
         (Some(book), Some(ledger)) => {
             let is_near = match (book.reserved_at, ledger.reserved_at) {
-                (Some(one), Some(other)) => is_near(one, other),
+                (Some(one), Some(other)) => is_near(one, other, took_ms),
                 (one, other) => one == other,
             };
             is_near && book.state == ledger.state && book.requirements == ledger.requirements

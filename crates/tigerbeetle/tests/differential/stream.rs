@@ -73,6 +73,8 @@ pub struct Stream {
     limits: Vec<Limit>,
     leases: Vec<Asked>,
     history: VecDeque<String>,
+    /// How long it took to reserve of both, at most: so far apart may be the times that they answered.
+    longest_ms: u64,
     tally: Tally,
 }
 
@@ -114,6 +116,7 @@ impl Stream {
             limits: SLOW.into_iter().map(limit(false)).chain(QUICK.into_iter().map(limit(true))).collect(),
             leases: Vec::new(),
             history: VecDeque::new(),
+            longest_ms: 0,
             tally: Tally::default(),
         }
     }
@@ -254,7 +257,9 @@ impl Stream {
             parts.iter().map(|p| (p.key.as_str(), p.amount)).collect::<Vec<_>>(),
             &ledger,
         ));
-        let answer = self.check(began, parts, compare::reserve(&book, &ledger, is_first))?;
+        self.longest_ms = self.longest_ms.max(ended - began);
+        let compared = compare::reserve(&book, &ledger, is_first, self.longest_ms);
+        let answer = self.check(began, parts, compared)?;
         if is_first && matches!(ledger, ReserveAnswer::Allowed { .. }) {
             self.blur(parts, began, ended);
         }
@@ -560,7 +565,7 @@ impl Stream {
         let book = self.book.lease(self.namespace.clone(), lease).await.unwrap();
         let namespace = self.namespace.clone();
         let ledger = self.node().lease(namespace, lease).await.unwrap();
-        self.check(began, &parts, compare::lease(book.as_ref(), ledger.as_ref()))?;
+        self.check(began, &parts, compare::lease(book.as_ref(), ledger.as_ref(), self.longest_ms))?;
         Ok(true)
     }
 }
