@@ -24,9 +24,10 @@ mod tally;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use earmark_admission::{LocalBook, LocalOptions, Registry};
-use earmark_tigerbeetle::TigerBeetleLimits;
+use earmark_tigerbeetle::{TigerBeetleLimits, TigerBeetleOptions};
 use stream::Stream;
 use support::registry::{Lagging, TestRegistry};
 use support::server::Server;
@@ -35,6 +36,8 @@ use tally::Tally;
 
 /// How far apart the two may be in time.
 pub const TOLERANCE_MS: u64 = 250;
+/// A busy machine may take longer than a server would have its callers wait.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Streams of one seed, side by side, each in a namespace of its own.
 const STREAMS: u64 = 60;
 /// Operations of one stream.
@@ -69,7 +72,8 @@ async fn run(server: &Server, seed: u64) -> Tally {
     let lagging = Arc::new(Lagging::new(registry.clone()));
     let mut nodes = Vec::new();
     for registry in [registry.clone() as Arc<dyn Registry>, lagging.clone()] {
-        let node = TigerBeetleLimits::open(server.options(), registry).await.unwrap();
+        let options = TigerBeetleOptions { deadline: PATIENCE, ..server.options() };
+        let node = TigerBeetleLimits::open(options, registry).await.unwrap();
         nodes.push(Arc::new(node));
     }
     let book = Arc::new(LocalBook::open(LocalOptions::default()).await.unwrap());
