@@ -3,18 +3,20 @@
 pub(crate) mod codec;
 mod command;
 mod journal;
+mod key;
 mod outcome;
 mod receipt;
 mod transact;
 mod transact_vault;
 mod write;
 
-pub use codec::{CodecError, CommandBuffer};
+pub use codec::{CodecError, CommandBuffer, put_right, take_right};
 pub use command::{
     Command, Complete, DeleteLimit, DropLimit, Elsewhere, Keep, LimitId, LimitRef, NamespaceId, Part,
     PutLimit, REQUIREMENTS_MAX, Release, Reserve, VaultId,
 };
-pub use journal::{Change, HoldEntry, JournalRecord, SettleEntry, Transaction};
+pub use journal::{Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, SettleEntry, Transaction};
+pub use key::KeyOutcome;
 pub use outcome::{
     Charge, CompleteOutcome, CreditDenial, CreditShortage, Denial, InvalidParts, LimitOutcome, LimitStatus,
     NamespaceOutcome, Outcome, OverageHow, OverageTaken, ReserveOutcome, Settlement,
@@ -26,6 +28,7 @@ use std::sync::Arc;
 
 use crate::credits::{AccountId, AccountInfo, AssetId, AssetTotals, BalanceInfo, Credits};
 use crate::id::{AccountName, AssetName, ClientId, LeaseId, LimitKey, NamespaceName, VaultName};
+use crate::keys::{By, Keys};
 use crate::limits::{Config, LeaseInfo, LimitInfo, Limits, Totals, Usage};
 use crate::sequence::{Scope, Sequences};
 use crate::snapshot::Frozen;
@@ -40,6 +43,7 @@ pub struct Book {
     pub(crate) limits: Limits,
     pub(crate) credits: Credits,
     pub(crate) sequences: Sequences<Option<Arc<Receipt>>>,
+    pub(crate) keys: Keys,
     scratch: Vec<u8>,
 }
 
@@ -55,7 +59,8 @@ impl Book {
     /// A Book of these limits, without any vault.
     pub(crate) fn of(limits: Limits, table_seed: u64) -> Book {
         let sequences = Sequences::new(limits.state.config.clients_max, table_seed);
-        Book { limits, credits: Credits::empty(table_seed), sequences, scratch: Vec::new() }
+        let keys = Keys::default();
+        Book { limits, credits: Credits::empty(table_seed), sequences, keys, scratch: Vec::new() }
     }
 
     /// Applies one command. Time that goes back is taken as standing still.
@@ -82,6 +87,8 @@ impl Book {
                 Outcome::Kept
             }
             Command::Write(write) => Outcome::Write(self.write(now, write)),
+            Command::CreateKey(command) => Outcome::Key(self.create_key(now, command)),
+            Command::RevokeKey(command) => Outcome::Key(self.revoke_key(now, command)),
             Command::Tick => Outcome::Ticked,
         }
     }
@@ -89,10 +96,25 @@ impl Book {
     /// Applies commands one after the other, all at one time, and appends their outcomes in order. Where the
     /// Book is much larger than the processor's cache, this is a good deal faster than one by one.
     pub fn apply_all(&mut self, now: UnixMs, commands: &[Command<'_>], outcomes: &mut Vec<Outcome>) {
+        self.apply_all_by(now, &[], commands, outcomes);
+    }
+
+    /// Applies commands like [`Book::apply_all`], each by the right that has its place in `rights`; those that have
+    /// none are Earmark's own. What has no right changes nothing.
+    pub fn apply_all_by(
+        &mut self,
+        now: UnixMs,
+        rights: &[By],
+        commands: &[Command<'_>],
+        outcomes: &mut Vec<Outcome>,
+    ) {
+        let mut rights = rights.iter().copied();
         for group in commands.chunks(GROUP) {
             self.limits.warm(group);
             self.credits.warm(&self.limits, group);
-            outcomes.extend(group.iter().map(|command| self.apply(now, *command)));
+            for command in group {
+                outcomes.push(self.apply_by(now, rights.next().unwrap_or_default(), *command));
+            }
         }
     }
 
@@ -240,7 +262,8 @@ impl Book {
     /// copied, which takes a tenth of a second for a million of them.
     #[must_use]
     pub fn freeze(&mut self) -> Frozen {
-        Frozen::new(self.limits.state.share(), self.credits.share(), self.sequences.share())
+        let keys = self.keys.clone();
+        Frozen::new(self.limits.state.share(), self.credits.share(), self.sequences.share(), keys)
     }
 
     /// What happened since this was called last, in order. It is history and not part of a snapshot: whoever

@@ -39,6 +39,7 @@ mod book;
 pub mod credits;
 mod hash;
 mod id;
+mod keys;
 mod limits;
 mod sequence;
 mod snapshot;
@@ -51,6 +52,9 @@ pub use credits::{
     VAULTS_MAX, parse_credit,
 };
 pub use id::*;
+pub use keys::{
+    By, CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KeyInfo, KeyNumber, RevokeKey, Role, RoleError, SecretHash,
+};
 pub use limits::{
     Config, CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, Hints,
     HoldField, Kind, LIMITS_MAX, LeaseInfo, LeaseState, LimitInfo, NAMESPACES_MAX, Overage, TIME_MAX, Totals,

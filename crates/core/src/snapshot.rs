@@ -9,17 +9,21 @@ mod block;
 mod credit;
 mod decode;
 mod encode;
+mod keys;
 mod records;
 mod writers;
 
 pub use decode::Restore;
 pub use encode::{Encoded, Frozen};
 
-/// The newest version of the format that is read. A Book that never had anything kept elsewhere has nothing in it
-/// that version 1 cannot say, and is written as that.
-pub const SNAPSHOT_VERSION: u32 = 2;
+/// The newest version of the format that is read. A Book is written in the oldest that has room for what it holds.
+pub const SNAPSHOT_VERSION: u32 = VERSION_KEYS;
 /// The version before anything could be kept elsewhere.
 const VERSION_ALL_HERE: u32 = 1;
+/// The version of a Book that had something kept elsewhere, and never had keys.
+const VERSION_ELSEWHERE: u32 = 2;
+/// The version of a Book that has keys, whatever is kept elsewhere.
+const VERSION_KEYS: u32 = 3;
 
 /// Why a snapshot cannot be restored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -67,6 +67,10 @@ impl<'a> Bytes<'a> {
     pub(crate) fn u128(&mut self) -> Result<u128, Malformed> {
         self.array().map(u128::from_le_bytes)
     }
+    /// A SHA-256.
+    pub(crate) fn hash(&mut self) -> Result<[u8; 32], Malformed> {
+        self.array()
+    }
     pub(crate) fn bool(&mut self) -> Result<bool, Malformed> {
         match self.u8()? {
             0 => Ok(false),

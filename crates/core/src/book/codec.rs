@@ -1,11 +1,14 @@
 //! Commands as bytes, for a log. Tags and layouts are permanent: a log that was written once can be read
 //! for ever.
 
+mod key;
 mod outcome;
 mod receipt;
 mod result;
 mod write;
 
+pub(crate) use key::role;
+pub use key::{put_right, take_right};
 pub(crate) use receipt::{put_receipt, receipt};
 pub(crate) use result::{put_result, read_result};
 pub(crate) use write::{operations, put_operations};
@@ -16,6 +19,7 @@ use super::command::{
 };
 use super::write::Write;
 use crate::id::{AccountName, AssetName, LeaseId, LimitKey, NameError, NamespaceName, VaultName};
+use crate::keys::{CreateKey, RevokeKey};
 use crate::limits::{CreditTerms, Definition, Kind, Overage};
 use crate::time::UnixMs;
 use crate::wire::{Bytes, Malformed, Put};
@@ -30,6 +34,12 @@ const WRITE: u8 = 7;
 const RELEASE: u8 = 8;
 const DROP_LIMIT: u8 = 9;
 const KEEP: u8 = 10;
+const CREATE_KEY: u8 = 32;
+const REVOKE_KEY: u8 = 33;
+/// Before the tag of a command that comes from anyone.
+const BY_ANYONE: u8 = 40;
+/// Before the number of a key and the tag of a command that comes by it.
+const BY_KEY: u8 = 41;
 
 const ROLLING: u8 = 1;
 const CONCURRENCY: u8 = 2;
@@ -104,8 +114,22 @@ impl Command<'_> {
                 out.put_u8(WRITE);
                 write::put_write(out, command);
             }
+            Command::CreateKey(command) => {
+                out.put_u8(CREATE_KEY);
+                key::put_create(out, command);
+            }
+            Command::RevokeKey(command) => {
+                out.put_u8(REVOKE_KEY);
+                key::put_revoke(out, command);
+            }
             Command::Tick => out.put_u8(TICK),
         }
+    }
+
+    /// Whether only versions that know of keys can read it.
+    #[must_use]
+    pub const fn is_about_keys(&self) -> bool {
+        matches!(self, Command::CreateKey(_) | Command::RevokeKey(_))
     }
 
     /// Whether only versions that know of what is kept elsewhere can read it.
@@ -119,6 +143,8 @@ impl Command<'_> {
             | Command::Reserve(_)
             | Command::Complete(_)
             | Command::Write(_)
+            | Command::CreateKey(_)
+            | Command::RevokeKey(_)
             | Command::Tick => false,
         }
     }
@@ -132,6 +158,8 @@ pub struct CommandBuffer {
     key: Option<LimitKey>,
     namespace: Option<NamespaceName>,
     write: Option<Write>,
+    create_key: Option<CreateKey>,
+    revoke_key: Option<RevokeKey>,
 }
 
 impl CommandBuffer {
@@ -202,6 +230,8 @@ impl CommandBuffer {
                 write.log_index = log_index.unwrap_or(write.log_index);
                 Command::Write(self.write.insert(write))
             }
+            CREATE_KEY => Command::CreateKey(self.create_key.insert(key::create(&mut input)?)),
+            REVOKE_KEY => Command::RevokeKey(self.revoke_key.insert(key::revoke(&mut input)?)),
             TICK => Command::Tick,
             _ => return Err(CodecError::Malformed("its tag is unknown")),
         };

@@ -2,6 +2,7 @@
 
 use super::write::Write;
 use crate::id::{LeaseId, LimitKey, NamespaceName};
+use crate::keys::{CreateKey, RevokeKey};
 use crate::limits::Definition;
 use crate::time::UnixMs;
 
@@ -72,6 +73,10 @@ pub enum Command<'a> {
     Keep(Keep),
     /// Applies a transaction, once.
     Write(&'a Write),
+    /// Makes a key.
+    CreateKey(&'a CreateKey),
+    /// Ends a key.
+    RevokeKey(&'a RevokeKey),
     /// Only passes the time: a few records that are due are cleaned up.
     Tick,
 }

@@ -8,7 +8,8 @@ use super::command::{LimitId, NamespaceId, VaultId};
 use super::receipt::Receipt;
 use super::write::Operation;
 use crate::credits::{AccountId, AssetId};
-use crate::id::{ClientId, LeaseId};
+use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, NamespaceName};
+use crate::keys::{KeyInfo, KeyNumber, Role};
 use crate::time::UnixMs;
 
 /// One thing that happened. The Book hands its records out and forgets them; see
@@ -23,6 +24,8 @@ pub enum JournalRecord {
     Settle(SettleEntry),
     /// All that was held went back to the account.
     Release(HoldEntry),
+    /// A key was made or revoked.
+    Key(KeyEntry),
 }
 
 impl JournalRecord {
@@ -35,6 +38,7 @@ impl JournalRecord {
             }
             JournalRecord::Hold(hold) | JournalRecord::Release(hold) => vec![hold.account],
             JournalRecord::Settle(settle) => vec![settle.hold.account, settle.revenue],
+            JournalRecord::Key(_) => Vec::new(),
         };
         accounts.sort_unstable();
         accounts.dedup();
@@ -106,6 +110,52 @@ pub struct SettleEntry {
     pub debt: u64,
     /// What it cost and nobody paid.
     pub uncollected: u64,
+}
+
+/// What became of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum KeyChange {
+    /// It was made.
+    Created = 1,
+    /// It was revoked.
+    Revoked = 2,
+}
+
+/// A key that was made or revoked. Of its secret there is nothing here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyEntry {
+    /// When.
+    pub at: UnixMs,
+    /// What became of it.
+    pub change: KeyChange,
+    /// Its number.
+    pub number: KeyNumber,
+    /// Its public part.
+    pub id: KeyId,
+    /// What people call it.
+    pub name: KeyName,
+    /// What it may do,
+    pub role: Role,
+    /// and where.
+    pub namespace: NamespaceName,
+    /// Who did it.
+    pub actor: Actor,
+}
+
+impl KeyEntry {
+    pub(crate) fn of(at: UnixMs, change: KeyChange, info: &KeyInfo, actor: Actor) -> KeyEntry {
+        KeyEntry {
+            at,
+            change,
+            number: info.number,
+            id: info.id.clone(),
+            name: info.name.clone(),
+            role: info.role,
+            namespace: info.namespace.clone(),
+            actor,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What the Book answers. A refusal is an answer like any other.
 
 use super::command::{LimitId, NamespaceId};
+use super::key::KeyOutcome;
 use super::receipt::WriteOutcome;
 use crate::limits::DefinitionError;
 use crate::time::UnixMs;
@@ -20,6 +21,10 @@ pub enum Outcome {
     Kept,
     /// To `Write`.
     Write(WriteOutcome),
+    /// To `CreateKey` and `RevokeKey`.
+    Key(KeyOutcome),
+    /// To any command: whoever it comes from has no right to it, or no longer. Nothing was changed.
+    Unauthenticated,
     /// To `Tick`.
     Ticked,
 }

@@ -53,9 +53,14 @@ fn is_asset(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_'
 }
 
+fn is_key_id(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte.is_ascii_digit()
+}
+
 const KEY_ALPHABET: &str = "letters, digits and :._@+-";
 const PLAIN_ALPHABET: &str = "letters, digits and ._@+-";
 const ASSET_ALPHABET: &str = "lower-case letters, digits and _";
+const KEY_ID_ALPHABET: &str = "lower-case letters and digits";
 
 macro_rules! names {
     ($($(#[$doc:meta])* $name:ident: $kind:literal, $bytes_max:literal, $alphabet:ident, $allows:ident;)*) => {$(
@@ -116,6 +121,10 @@ names! {
     VaultName: "vault", 64, PLAIN_ALPHABET, is_plain;
     /// Names a writer, which counts its own transactions. Holds neither `:` nor `/`.
     ClientId: "client_id", 64, PLAIN_ALPHABET, is_plain;
+    /// What people call a key.
+    KeyName: "name", 64, PLAIN_ALPHABET, is_plain;
+    /// The public part of a key.
+    KeyId: "key id", 32, KEY_ID_ALPHABET, is_key_id;
     /// Names what is counted in a vault: a currency, say.
     AssetName: "asset", 32, ASSET_ALPHABET, is_asset;
 }

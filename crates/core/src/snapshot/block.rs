@@ -12,8 +12,8 @@ pub(super) const BLOCK_BYTES: usize = 256 * 1024;
 /// The longest record is a vault with all its assets; so no block is longer than this.
 pub(super) const BLOCK_BYTES_MAX: usize = BLOCK_BYTES + 32 * 1024;
 
-/// What a block holds. They come in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// What a block holds. They come in the order of their rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
     Book = 1,
@@ -28,6 +28,8 @@ pub(super) enum Kind {
     Clients = 10,
     Results = 11,
     End = 12,
+    /// Since version 3.
+    Keys = 13,
 }
 
 impl Kind {
@@ -45,12 +47,26 @@ impl Kind {
             10 => Kind::Clients,
             11 => Kind::Results,
             12 => Kind::End,
+            13 => Kind::Keys,
             _ => return None,
         })
     }
 
+    /// Its place in the order. What was added later still comes before the end.
+    pub(super) fn rank(self) -> u8 {
+        match self {
+            Kind::End => u8::MAX,
+            other => other as u8,
+        }
+    }
+
     pub(super) fn next(self) -> Option<Kind> {
-        Kind::of((self as u8).saturating_add(1))
+        match self {
+            Kind::Results => Some(Kind::Keys),
+            Kind::Keys => Some(Kind::End),
+            Kind::End => None,
+            other => Kind::of((other as u8).saturating_add(1)),
+        }
     }
 }
 

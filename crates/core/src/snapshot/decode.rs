@@ -2,9 +2,10 @@
 
 use super::block::{BLOCK_BYTES, FRAME_BYTES, Frame, HEADER_BYTES, Kind, SIGNATURE};
 use super::credit::{HoldsRead, check_vaults, read_account, read_vault};
+use super::keys::read_key;
 use super::records::{BookRecord, CellRecord, LeaseRecord, read_limit, read_tombstone, tombstone_leases};
 use super::writers::{read_recent, read_stream};
-use super::{SNAPSHOT_VERSION, SnapshotError, VERSION_ALL_HERE};
+use super::{SNAPSHOT_VERSION, SnapshotError, VERSION_ALL_HERE, VERSION_KEYS};
 use crate::book::{Book, LimitId};
 use crate::id::NamespaceName;
 use crate::limits::{
@@ -21,8 +22,9 @@ pub struct Restore {
     table_seed: u64,
     failure: Option<SnapshotError>,
     buffer: Vec<u8>,
-    has_header: bool,
-    /// It is of a version before anything could be kept elsewhere.
+    /// From the header.
+    version: Option<u32>,
+    /// Nothing in it can be kept elsewhere.
     is_all_here: bool,
     kind: Kind,
     blocks: u64,
@@ -45,7 +47,7 @@ impl Restore {
             table_seed,
             failure: None,
             buffer: Vec::new(),
-            has_header: false,
+            version: None,
             is_all_here: true,
             kind: Kind::Book,
             blocks: 0,
@@ -75,13 +77,12 @@ impl Restore {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.extend_from_slice(bytes);
         let mut rest = buffer.as_slice();
-        if !self.has_header {
+        if self.version.is_none() {
             let Some((header, blocks)) = rest.split_first_chunk::<HEADER_BYTES>() else {
                 self.buffer = buffer;
                 return Ok(());
             };
-            self.is_all_here = check_header(header)? == VERSION_ALL_HERE;
-            self.has_header = true;
+            self.version = Some(version(header)?);
             rest = blocks;
         }
         while let Some(frame) = Frame::read(rest, self.blocks)? {
@@ -107,7 +108,8 @@ impl Restore {
             return Err(failure);
         }
         let damaged = |what| SnapshotError::Damaged { block: self.blocks, what };
-        if !self.has_header && !SIGNATURE.starts_with(&self.buffer[..self.buffer.len().min(SIGNATURE.len())])
+        if self.version.is_none()
+            && !SIGNATURE.starts_with(&self.buffer[..self.buffer.len().min(SIGNATURE.len())])
         {
             return Err(SnapshotError::NotASnapshot);
         }
@@ -130,7 +132,7 @@ impl Restore {
             return Err(damaged("its checksum does not match"));
         }
         let is_first = self.book.is_none();
-        let goes_on = frame.kind > self.kind || frame.kind == self.kind && self.was_full;
+        let goes_on = frame.kind.rank() > self.kind.rank() || frame.kind == self.kind && self.was_full;
         if self.kind == Kind::End || !goes_on || (frame.kind == Kind::Book) != is_first {
             return Err(damaged("it is out of order"));
         }
@@ -152,7 +154,7 @@ impl Restore {
                 Kind::End if self.holds.count != self.credit_parts => {
                     Err(Malformed("holds of credit are missing"))
                 }
-                Kind::End => end(&book, input),
+                Kind::End => end(&book, input).and_then(|()| self.end_of_keys(&mut book, input)),
                 _ => self.records_of(kind, &mut book, input),
             };
             self.book = Some(book);
@@ -187,6 +189,10 @@ impl Restore {
                 Kind::Tombstones => self.tombstone(&mut book.limits, input)?,
                 Kind::Clients => read_stream(book, input)?,
                 Kind::Results => read_recent(book, input)?,
+                Kind::Keys if !self.has_keys() => {
+                    return Err(Malformed("its version has no keys"));
+                }
+                Kind::Keys => read_key(book, input)?,
                 Kind::Book | Kind::End => return Err(Malformed("it is out of order")),
             }
         }
@@ -194,13 +200,32 @@ impl Restore {
     }
 
     fn book(&mut self, input: &mut Bytes<'_>) -> Result<(), Malformed> {
-        let record = BookRecord::read(input, self.is_all_here)?;
+        let record = BookRecord::read(input, self.version.unwrap_or(VERSION_ALL_HERE))?;
+        self.is_all_here = record.kept.is_none();
         let mut state = State::new(record.config);
         state.was_composed = record.kept.is_some();
         state.kept = record.kept.unwrap_or_default();
         state.time = record.time;
         state.forgotten_before = record.forgotten_before;
         self.book = Some(Book::of(Limits::empty(state, self.table_seed), self.table_seed));
+        Ok(())
+    }
+
+    fn has_keys(&self) -> bool {
+        self.version == Some(VERSION_KEYS)
+    }
+
+    /// A version that has room for keys was only written because there are some.
+    fn end_of_keys(&self, book: &mut Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
+        if !self.has_keys() {
+            return Ok(());
+        }
+        let (count, made) = (input.u64()?, input.u32()?);
+        let last = book.keys.all.keys().next_back().ok_or(Malformed("it has no keys"))?;
+        if count != book.keys.all.len() as u64 || made <= last.0 {
+            return Err(Malformed("keys are missing"));
+        }
+        book.keys.made = made;
         Ok(())
     }
 
@@ -270,10 +295,10 @@ impl Restore {
     }
 }
 
-fn check_header(header: &[u8; HEADER_BYTES]) -> Result<u32, SnapshotError> {
+fn version(header: &[u8; HEADER_BYTES]) -> Result<u32, SnapshotError> {
     let mut input = Bytes(header.strip_prefix(SIGNATURE).ok_or(SnapshotError::NotASnapshot)?);
     match input.u32() {
-        Ok(version @ (VERSION_ALL_HERE | SNAPSHOT_VERSION)) => Ok(version),
+        Ok(found @ VERSION_ALL_HERE..=SNAPSHOT_VERSION) => Ok(found),
         Ok(found) if found > SNAPSHOT_VERSION => Err(SnapshotError::NewerVersion { found }),
         Ok(_) | Err(_) => Err(SnapshotError::NotASnapshot),
     }

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use super::block::{self, BLOCK_BYTES, FRAME_BYTES, Kind};
 use super::credit::{put_account, put_hold, put_vault};
+use super::keys::put_key;
 use super::records::{BookRecord, CellRecord, LeaseRecord, put_limit, put_tombstone};
 use super::writers::{put_recent, put_stream};
-use super::{SNAPSHOT_VERSION, VERSION_ALL_HERE};
+use super::{VERSION_ALL_HERE, VERSION_ELSEWHERE, VERSION_KEYS};
 use crate::book::{LimitId, Receipt};
 use crate::credits::{self, Hold};
+use crate::keys::{Key, Keys};
 use crate::limits::{Lease, Reservation, State, Tombstone};
 use crate::sequence::Streams;
 use crate::time::UnixMs;
@@ -20,6 +22,7 @@ pub struct Frozen {
     state: State,
     credits: credits::State,
     streams: Streams<Option<Arc<Receipt>>>,
+    keys: Keys,
 }
 
 impl Frozen {
@@ -27,8 +30,17 @@ impl Frozen {
         state: State,
         credits: credits::State,
         streams: Streams<Option<Arc<Receipt>>>,
+        keys: Keys,
     ) -> Frozen {
-        Frozen { state, credits, streams }
+        Frozen { state, credits, streams, keys }
+    }
+
+    fn version(&self) -> u32 {
+        match (self.keys.made, self.state.was_composed) {
+            (0, false) => VERSION_ALL_HERE,
+            (0, true) => VERSION_ELSEWHERE,
+            (_, _) => VERSION_KEYS,
+        }
     }
 
     /// The time of the last command that is in it.
@@ -59,6 +71,7 @@ impl Frozen {
             holds: Box::new(self.credits.queue().chain(self.released())),
             leases: Box::new(self.state.leases.iter()),
             tombstones: Box::new(self.state.tombstones.iter()),
+            keys: Box::new(self.keys.all.values()),
             parts: Vec::new(),
         }
     }
@@ -79,6 +92,7 @@ pub struct Encoded<'a> {
     holds: Box<dyn Iterator<Item = &'a Hold> + Send + 'a>,
     leases: Box<dyn Iterator<Item = &'a Lease> + Send + 'a>,
     tombstones: Box<dyn Iterator<Item = &'a Tombstone> + Send + 'a>,
+    keys: Box<dyn Iterator<Item = &'a Key> + Send + 'a>,
     parts: Vec<Reservation>,
 }
 
@@ -91,7 +105,7 @@ impl Iterator for Encoded<'_> {
         }
         let Some(mut kind) = self.kind else {
             self.kind = Some(Kind::Book);
-            return Some(block::header(self.version()));
+            return Some(block::header(self.frozen.version()));
         };
         loop {
             let mut block = block::open();
@@ -112,7 +126,7 @@ impl Iterator for Encoded<'_> {
 impl Encoded<'_> {
     fn fill(&mut self, kind: Kind, block: &mut Vec<u8>) {
         match kind {
-            Kind::Book => self.book().put(block),
+            Kind::Book => self.book().put(block, self.frozen.version()),
             Kind::Namespaces => self.fill_namespaces(block),
             Kind::Limits => self.fill_limits(block),
             Kind::Cells => self.fill_cells(block),
@@ -133,18 +147,24 @@ impl Encoded<'_> {
             }
             Kind::Clients => self.fill_clients(block),
             Kind::Results => self.fill_results(block),
+            Kind::Keys => {
+                while block.len() < BLOCK_BYTES {
+                    let Some(key) = self.keys.next() else { return };
+                    put_key(block, key);
+                }
+            }
             Kind::End => {
                 block.put_u64(u64::from(self.state.leases.len()));
                 block.put_u64(self.state.tombstones.len() as u64);
                 block.put_u64(u64::from(self.frozen.streams.len()));
                 block.put_u64(self.frozen.credits.vaults.len() as u64);
                 block.put_u64(u64::from(self.frozen.credits.accounts.used()));
+                if self.frozen.version() == VERSION_KEYS {
+                    block.put_u64(self.frozen.keys.all.len() as u64);
+                    block.put_u32(self.frozen.keys.made);
+                }
             }
         }
-    }
-
-    fn version(&self) -> u32 {
-        if self.state.was_composed { SNAPSHOT_VERSION } else { VERSION_ALL_HERE }
     }
 
     fn book(&self) -> BookRecord {

@@ -1,5 +1,6 @@
 //! The records of a snapshot. Their layouts belong to the versions of a snapshot and to nothing else.
 
+use super::{VERSION_ALL_HERE, VERSION_ELSEWHERE};
 use crate::book::{Keep, LimitId, NamespaceId, codec};
 use crate::id::LeaseId;
 use crate::limits::{
@@ -13,12 +14,12 @@ pub(super) struct BookRecord {
     pub(super) config: Config,
     pub(super) time: Option<UnixMs>,
     pub(super) forgotten_before: UnixMs,
-    /// Not in the first version.
+    /// Never in the first version, always in the second, and from then on if anything ever was.
     pub(super) kept: Option<Keep>,
 }
 
 impl BookRecord {
-    pub(super) fn put(&self, out: &mut Vec<u8>) {
+    pub(super) fn put(&self, out: &mut Vec<u8>, version: u32) {
         out.put_u8(self.time.is_some().into());
         out.put_u64(self.time.unwrap_or_default().get());
         out.put_u64(self.forgotten_before.get());
@@ -38,12 +39,15 @@ impl BookRecord {
         ] {
             out.put_u64(value);
         }
+        if version > VERSION_ELSEWHERE {
+            out.put_u8(self.kept.is_some().into());
+        }
         if let Some(kept) = self.kept {
             codec::put_keep(out, kept);
         }
     }
 
-    pub(super) fn read(input: &mut Bytes<'_>, is_all_here: bool) -> Result<BookRecord, Malformed> {
+    pub(super) fn read(input: &mut Bytes<'_>, version: u32) -> Result<BookRecord, Malformed> {
         let has_time = input.bool()?;
         let time = time(input)?;
         let forgotten_before = self::time(input)?;
@@ -68,7 +72,12 @@ impl BookRecord {
         if !has_time && time != UnixMs::default() {
             return Err(Malformed("it has a time before its first command"));
         }
-        let kept = if is_all_here { None } else { Some(codec::keep(input)?) };
+        let is_composed = match version {
+            VERSION_ALL_HERE => false,
+            VERSION_ELSEWHERE => true,
+            _ => input.bool()?,
+        };
+        let kept = if is_composed { Some(codec::keep(input)?) } else { None };
         Ok(BookRecord { config, time: has_time.then_some(time), forgotten_before, kept })
     }
 }

@@ -109,8 +109,8 @@ fn what_is_no_snapshot_is_told_from_one_that_is_damaged_newer_or_cut_off() {
     assert_eq!(error(b""), SnapshotError::Truncated { blocks: 0 });
     assert_eq!(error(&bytes[..40]), SnapshotError::Truncated { blocks: 0 });
     let mut newer = bytes.clone();
-    newer[8] = 3;
-    assert_eq!(error(&newer), SnapshotError::NewerVersion { found: 3 });
+    newer[8] = 4;
+    assert_eq!(error(&newer), SnapshotError::NewerVersion { found: 4 });
     let mut damaged = bytes.clone();
     damaged[30] ^= 1;
     assert_eq!(error(&damaged), SnapshotError::Damaged { block: 0, what: "its checksum does not match" });
@@ -171,7 +171,7 @@ mod forged {
             before = block::close(&mut block, kind, before);
             bytes.extend(block);
         };
-        add(Block::Book, &|out| book.put(out));
+        add(Block::Book, &|out| book.put(out, 1));
         add(Block::Namespaces, &|out| out.put_text("default"));
         add(Block::Vaults, &|out| {
             out.put_u16(0);

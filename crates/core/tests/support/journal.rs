@@ -41,6 +41,7 @@ impl Journal {
                     self.close(&hold).map_err(|why| format!("{why}: {what}"))?;
                     self.change(hold.account, hold.asset, hold.amount.into());
                 }
+                JournalRecord::Key(_) => return Err(format!("a key that no script made: {what}")),
                 JournalRecord::Settle(settle) => {
                     let is_open = self.open.contains_key(&key(&settle.hold));
                     if is_open != (settle.held > 0) {

@@ -136,6 +136,8 @@ fn name(outcome: &Outcome) -> &'static str {
         Outcome::Complete(outcome) => complete(outcome),
         Outcome::Write(outcome) => write(outcome),
         Outcome::Kept => "kept elsewhere",
+        Outcome::Key(_) => "key",
+        Outcome::Unauthenticated => "unauthenticated",
         Outcome::Ticked => "ticked",
     }
 }

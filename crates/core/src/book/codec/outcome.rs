@@ -3,6 +3,7 @@
 
 mod complete;
 mod invalid;
+mod key;
 mod reserve;
 mod write;
 
@@ -20,6 +21,8 @@ const COMPLETE: u8 = 4;
 const WRITE: u8 = 5;
 const TICKED: u8 = 6;
 const KEPT: u8 = 7;
+const KEY: u8 = 32;
+const UNAUTHENTICATED: u8 = 33;
 
 const NAMESPACE_OPENED: u8 = 1;
 const NAMESPACE_EXISTS: u8 = 2;
@@ -57,6 +60,11 @@ impl Outcome {
                 out.put_u8(WRITE);
                 write::put_write(out, outcome);
             }
+            Outcome::Key(outcome) => {
+                out.put_u8(KEY);
+                key::put_key(out, *outcome);
+            }
+            Outcome::Unauthenticated => out.put_u8(UNAUTHENTICATED),
             Outcome::Ticked => out.put_u8(TICKED),
             Outcome::Kept => out.put_u8(KEPT),
         }
@@ -75,6 +83,8 @@ impl Outcome {
             RESERVE => Outcome::Reserve(reserve::reserve(&mut input)?),
             COMPLETE => Outcome::Complete(complete::complete(&mut input)?),
             WRITE => Outcome::Write(write::write(&mut input)?),
+            KEY => Outcome::Key(key::key(&mut input)?),
+            UNAUTHENTICATED => Outcome::Unauthenticated,
             TICKED => Outcome::Ticked,
             KEPT => Outcome::Kept,
             _ => return Err(CodecError::Malformed("its tag is unknown")),

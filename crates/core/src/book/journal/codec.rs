@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
-use super::{Change, HoldEntry, JournalRecord, SettleEntry, Transaction};
-use crate::book::codec::{CodecError, operations, put_operations, put_receipt, receipt, time};
+use super::{Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, SettleEntry, Transaction};
+use crate::book::codec::{CodecError, operations, put_operations, put_receipt, receipt, role, time};
 use crate::book::{LimitId, NamespaceId, OPERATIONS_MAX, VaultId};
 use crate::credits::{AccountId, AssetId};
-use crate::id::{ClientId, LeaseId};
+use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, NamespaceName};
+use crate::keys::KeyNumber;
 use crate::wire::{Bytes, Put};
 
 type Result<T> = std::result::Result<T, CodecError>;
@@ -18,6 +19,7 @@ const TRANSACTION: u8 = 1;
 const HOLD: u8 = 2;
 const SETTLE: u8 = 3;
 const RELEASE: u8 = 4;
+const KEY: u8 = 5;
 
 impl JournalRecord {
     /// Appends the record to `out`: 46 bytes for a hold.
@@ -45,6 +47,10 @@ impl JournalRecord {
                 out.put_u8(RELEASE);
                 put_hold(out, hold);
             }
+            JournalRecord::Key(key) => {
+                out.put_u8(KEY);
+                put_key(out, key);
+            }
         }
     }
 
@@ -69,6 +75,7 @@ impl JournalRecord {
                 uncollected: input.u64()?,
             }),
             RELEASE => JournalRecord::Release(hold(&mut input)?),
+            KEY => JournalRecord::Key(key(&mut input)?),
             _ => return Err(CodecError::Malformed("its tag is unknown")),
         };
         if !input.is_empty() {
@@ -139,5 +146,33 @@ fn hold(input: &mut Bytes<'_>) -> Result<HoldEntry> {
         account: AccountId(input.u32()?),
         asset: AssetId(input.u16()?),
         amount: input.u64()?,
+    })
+}
+
+fn put_key(out: &mut Vec<u8>, key: &KeyEntry) {
+    out.put_u64(key.at.get());
+    out.put_u8(key.change as u8);
+    out.put_u32(key.number.0);
+    out.put_text(key.id.as_str());
+    out.put_text(key.name.as_str());
+    out.put_u8(key.role as u8);
+    out.put_text(key.namespace.as_str());
+    out.put_text(key.actor.as_str());
+}
+
+fn key(input: &mut Bytes<'_>) -> Result<KeyEntry> {
+    Ok(KeyEntry {
+        at: time(input)?,
+        change: match input.u8()? {
+            1 => KeyChange::Created,
+            2 => KeyChange::Revoked,
+            _ => return Err(CodecError::Malformed("what became of its key is unknown")),
+        },
+        number: KeyNumber(input.u32()?),
+        id: KeyId::new(input.text()?)?,
+        name: KeyName::new(input.text()?)?,
+        role: role(input)?,
+        namespace: NamespaceName::new(input.text()?)?,
+        actor: Actor::new(input.text()?)?,
     })
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::book::{LimitStatus, OperationResult, TxId};
 use crate::credits::Overdraft;
-use crate::id::{AccountName, Actor, AssetName, LimitKey, VaultName};
+use crate::id::{AccountName, AssetName, LimitKey, VaultName};
 use crate::limits::{CreditTerms, Definition, Kind, Overage};
 
 fn key() -> LimitKey {
@@ -151,6 +151,20 @@ fn any_transaction() -> impl Strategy<Value = Transaction> {
     })
 }
 
+fn any_key() -> impl Strategy<Value = KeyEntry> {
+    let parts = (any::<(u64, bool, u32)>(), 0..Role::ALL.len(), "[a-z0-9]{1,12}", "[a-z]{1,9}");
+    parts.prop_map(|((at, is_created, number), role, id, name)| KeyEntry {
+        at: UnixMs::new(at),
+        change: if is_created { KeyChange::Created } else { KeyChange::Revoked },
+        number: KeyNumber(number),
+        id: id.parse().unwrap(),
+        name: name.parse().unwrap(),
+        role: Role::ALL[role],
+        namespace: name.parse().unwrap(),
+        actor: format!("client:{id}").parse().unwrap(),
+    })
+}
+
 fn any_record() -> impl Strategy<Value = JournalRecord> {
     let settle = (any_hold(), any::<(u64, u32, u64, u64, u64)>()).prop_map(|(hold, rest)| SettleEntry {
         hold,
@@ -165,6 +179,7 @@ fn any_record() -> impl Strategy<Value = JournalRecord> {
         any_hold().prop_map(JournalRecord::Hold),
         settle.prop_map(JournalRecord::Settle),
         any_hold().prop_map(JournalRecord::Release),
+        any_key().prop_map(JournalRecord::Key),
     ]
 }
 
@@ -195,7 +210,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_the_decoder_panic(tag in 0_u8..6, mut noise in vec(any::<u8>(), 0..300)) {
+    fn no_bytes_make_the_decoder_panic(tag in 0_u8..7, mut noise in vec(any::<u8>(), 0..300)) {
         _ = JournalRecord::decode(&noise);
         noise.splice(0..0, [1, tag]);
         if let Ok(record) = JournalRecord::decode(&noise) {
@@ -222,6 +237,20 @@ fn the_bytes_of_a_record_never_change() {
     assert_eq!(hex(&bytes(&JournalRecord::Settle(settle()))), format!("0103{hold_bytes}{settle_bytes}"));
     let transaction = bytes(&JournalRecord::Transaction(transaction()));
     assert_eq!(hex(&transaction), include_str!("golden.hex").split_whitespace().collect::<String>());
+    let key = KeyEntry {
+        at: UnixMs::new(1),
+        change: KeyChange::Revoked,
+        number: KeyNumber(2),
+        id: "k1".parse().unwrap(),
+        name: "n".parse().unwrap(),
+        role: Role::Caller,
+        namespace: "team".parse().unwrap(),
+        actor: "user:7".parse().unwrap(),
+    };
+    let key_bytes = "0105010000000000000002020000000200".to_owned()
+        + "00006b31010000006e03040000007465616d06000000757365723a37";
+    assert_eq!(hex(&bytes(&JournalRecord::Key(key.clone()))), key_bytes);
+    assert_eq!(JournalRecord::Key(key).accounts(), []);
 }
 
 #[test]

@@ -6,11 +6,12 @@ use proptest::prelude::*;
 use super::*;
 use crate::book::{
     Charge, CompleteOutcome, CreditDenial, CreditShortage, Denial, InvalidOperation, InvalidParts,
-    InvalidWrite, LimitId, LimitStatus, OPERATIONS_MAX, OperationResult, OverageHow, OverageTaken, Receipt,
-    ReserveOutcome, Settlement, TxId, VaultId, WriteError, WriteOutcome,
+    InvalidWrite, KeyOutcome, LimitId, LimitStatus, OPERATIONS_MAX, OperationResult, OverageHow,
+    OverageTaken, Receipt, ReserveOutcome, Settlement, TxId, VaultId, WriteError, WriteOutcome,
 };
 use crate::credits::AccountId;
 use crate::id::Actor;
+use crate::keys::KeyNumber;
 use crate::limits::{DefinitionError, HoldField};
 use crate::time::UnixMs;
 
@@ -96,6 +97,23 @@ fn outcomes(n: &mut Numbers) -> Vec<Outcome> {
         Outcome::Write(_) => of_each(writes(n), Outcome::Write),
         Outcome::Ticked => [Outcome::Ticked],
         Outcome::Kept => [Outcome::Kept],
+        Outcome::Key(_) => of_each(keys(n), Outcome::Key),
+        Outcome::Unauthenticated => [Outcome::Unauthenticated],
+    ]
+}
+
+fn keys(n: &mut Numbers) -> Vec<KeyOutcome> {
+    every![n:
+        KeyOutcome::Exists(_) => [KeyOutcome::Exists(KeyNumber(n.u32()))],
+        KeyOutcome::IdTaken => [KeyOutcome::IdTaken],
+        KeyOutcome::NotTheFirst => [KeyOutcome::NotTheFirst],
+        KeyOutcome::InvalidExpiry => [KeyOutcome::InvalidExpiry],
+        KeyOutcome::TooMany => [KeyOutcome::TooMany],
+        KeyOutcome::TooManyNamespaces => [KeyOutcome::TooManyNamespaces],
+        KeyOutcome::Created(_) => [KeyOutcome::Created(KeyNumber(n.u32()))],
+        KeyOutcome::NotFound => [KeyOutcome::NotFound],
+        KeyOutcome::LastAdmin => [KeyOutcome::LastAdmin],
+        KeyOutcome::Revoked(_) => [KeyOutcome::Revoked(KeyNumber(n.u32()))],
     ]
 }
 

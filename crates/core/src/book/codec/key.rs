@@ -1,0 +1,176 @@
+//! What is done to keys, and by what right commands come, as bytes.
+
+use super::{BY_ANYONE, BY_KEY, CodecError};
+use crate::id::{Actor, ClientId, KeyId, KeyName, NamespaceName};
+use crate::keys::{By, CreateKey, KeyNumber, RevokeKey, Role, SecretHash};
+use crate::wire::{Bytes, Put};
+
+/// Appends the right that the command behind it comes by: nothing for Earmark's own, so that a log without keys
+/// is what it always was.
+pub fn put_right(out: &mut Vec<u8>, by: By) {
+    match by {
+        By::Itself => {}
+        By::Anyone => out.put_u8(BY_ANYONE),
+        By::Key(number) => {
+            out.put_u8(BY_KEY);
+            out.put_u32(number.0);
+        }
+    }
+}
+
+/// Reads the right from the front of `bytes`; says how many of them it took. The command is behind it.
+///
+/// # Errors
+/// When it ends too early.
+pub fn take_right(bytes: &[u8]) -> Result<(By, usize), CodecError> {
+    let mut input = Bytes(bytes);
+    match bytes.first() {
+        Some(&BY_ANYONE) => Ok((By::Anyone, 1)),
+        Some(&BY_KEY) => {
+            input.u8()?;
+            let number = KeyNumber(input.u32()?);
+            Ok((By::Key(number), bytes.len().saturating_sub(input.0.len())))
+        }
+        Some(_) | None => Ok((By::Itself, 0)),
+    }
+}
+
+pub(super) fn put_create(out: &mut Vec<u8>, command: &CreateKey) {
+    out.put_text(command.id.as_str());
+    out.put(command.secret.as_bytes());
+    out.put_text(command.name.as_str());
+    out.put_u8(command.role as u8);
+    out.put_text(command.namespace.as_str());
+    out.put_u8(command.client.is_some().into());
+    if let Some(client) = &command.client {
+        out.put_text(client.as_str());
+    }
+    out.put_u8(command.valid_seconds.is_some().into());
+    if let Some(seconds) = command.valid_seconds {
+        out.put_u32(seconds);
+    }
+    out.put_u8(command.is_first.into());
+    out.put_text(command.actor.as_str());
+}
+
+pub(super) fn create(input: &mut Bytes<'_>) -> Result<CreateKey, CodecError> {
+    Ok(CreateKey {
+        id: KeyId::new(input.text()?)?,
+        secret: SecretHash::from_bytes(input.hash()?),
+        name: KeyName::new(input.text()?)?,
+        role: role(input)?,
+        namespace: NamespaceName::new(input.text()?)?,
+        client: if input.bool()? { Some(ClientId::new(input.text()?)?) } else { None },
+        valid_seconds: if input.bool()? { Some(input.u32()?) } else { None },
+        is_first: input.bool()?,
+        actor: Actor::new(input.text()?)?,
+    })
+}
+
+pub(super) fn put_revoke(out: &mut Vec<u8>, command: &RevokeKey) {
+    out.put_text(command.id.as_str());
+    out.put_u8(command.namespace.is_some().into());
+    if let Some(namespace) = &command.namespace {
+        out.put_text(namespace.as_str());
+    }
+    out.put_text(command.actor.as_str());
+}
+
+pub(super) fn revoke(input: &mut Bytes<'_>) -> Result<RevokeKey, CodecError> {
+    Ok(RevokeKey {
+        id: KeyId::new(input.text()?)?,
+        namespace: if input.bool()? { Some(NamespaceName::new(input.text()?)?) } else { None },
+        actor: Actor::new(input.text()?)?,
+    })
+}
+
+/// A role.
+pub(crate) fn role(input: &mut Bytes<'_>) -> Result<Role, CodecError> {
+    Role::of(input.u8()?).ok_or(CodecError::Malformed("its role is unknown"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::book::{Command, CommandBuffer};
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn create_key(role: Role) -> CreateKey {
+        CreateKey {
+            id: "k1".parse().unwrap(),
+            secret: SecretHash::from_bytes([7; 32]),
+            name: "billing".parse().unwrap(),
+            role,
+            namespace: "team".parse().unwrap(),
+            client: Some("c".parse().unwrap()),
+            valid_seconds: Some(60),
+            is_first: false,
+            actor: "client:k0".parse().unwrap(),
+        }
+    }
+
+    fn assert_comes_back(command: Command<'_>) -> String {
+        let mut bytes = Vec::new();
+        command.encode(&mut bytes);
+        let mut buffer = CommandBuffer::default();
+        for shorter in 0..bytes.len() {
+            assert!(buffer.decode(&bytes[..shorter]).is_err(), "{shorter} bytes of {command:?}");
+        }
+        assert_eq!(buffer.decode(&bytes), Ok((command, bytes.len())));
+        hex(&bytes)
+    }
+
+    #[test]
+    fn what_is_done_to_keys_comes_back_from_its_bytes() {
+        for role in Role::ALL {
+            let open = CreateKey { client: None, valid_seconds: None, is_first: true, ..create_key(role) };
+            assert_comes_back(Command::CreateKey(&create_key(role)));
+            assert_comes_back(Command::CreateKey(&open));
+        }
+        let revoke = |namespace: Option<&str>| RevokeKey {
+            id: "k1".parse().unwrap(),
+            namespace: namespace.map(|name| name.parse().unwrap()),
+            actor: "user:7".parse().unwrap(),
+        };
+        assert_comes_back(Command::RevokeKey(&revoke(None)));
+        assert_comes_back(Command::RevokeKey(&revoke(Some("team"))));
+    }
+
+    #[test]
+    fn the_bytes_of_commands_about_keys_never_change() {
+        let created = assert_comes_back(Command::CreateKey(&create_key(Role::Writer)));
+        let secret = "07".repeat(32);
+        let expected = format!(
+            "20020000006b31{secret}0700000062696c6c696e670204000000\
+             7465616d010100000063013c0000000009000000636c69656e743a6b30"
+        );
+        assert_eq!(created, expected);
+        let revoke = RevokeKey {
+            id: "k1".parse().unwrap(),
+            namespace: Some("team".parse().unwrap()),
+            actor: "user:7".parse().unwrap(),
+        };
+        let revoked = assert_comes_back(Command::RevokeKey(&revoke));
+        assert_eq!(revoked, "21020000006b3101040000007465616d06000000757365723a37");
+    }
+
+    #[test]
+    fn a_right_comes_back_from_its_bytes_and_earmarks_own_takes_none() {
+        for (by, bytes) in [
+            (By::Itself, &[][..]),
+            (By::Anyone, &[40][..]),
+            (By::Key(KeyNumber(0x0102_0304)), &[41, 4, 3, 2, 1][..]),
+        ] {
+            let mut out = Vec::new();
+            put_right(&mut out, by);
+            assert_eq!(out, bytes);
+            out.push(6);
+            assert_eq!(take_right(&out), Ok((by, bytes.len())));
+        }
+        assert!(take_right(&[41, 1, 2, 3]).is_err());
+        assert_eq!(take_right(&[]), Ok((By::Itself, 0)));
+    }
+}

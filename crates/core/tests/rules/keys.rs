@@ -1,0 +1,241 @@
+//! Who may call: keys are made, found, and end.
+
+use earmark_core::{
+    Book, By, Command, Config, CreateKey, JournalRecord, KEY_SECONDS_MAX, KEYS_MAX, KeyChange, KeyId,
+    KeyInfo, KeyNumber, KeyOutcome, NamespaceId, Outcome, Restore, RevokeKey, Role, SecretHash,
+};
+
+use crate::support::desk::{Desk, START};
+
+fn create(id: &str) -> CreateKey {
+    CreateKey {
+        id: id.parse().unwrap(),
+        secret: SecretHash::of(id.as_bytes()),
+        name: "billing".parse().unwrap(),
+        role: Role::Admin,
+        namespace: "default".parse().unwrap(),
+        client: None,
+        valid_seconds: None,
+        is_first: false,
+        actor: "system:bootstrap".parse().unwrap(),
+    }
+}
+
+fn make(book: &mut Book, command: &CreateKey) -> KeyOutcome {
+    match book.apply(START, Command::CreateKey(command)) {
+        Outcome::Key(outcome) => outcome,
+        other => panic!("no answer about a key: {other:?}"),
+    }
+}
+
+fn revoke(desk: &mut Desk, id: &str) -> KeyOutcome {
+    revoke_in(desk, id, None)
+}
+
+fn revoke_in(desk: &mut Desk, id: &str, namespace: Option<&str>) -> KeyOutcome {
+    let command = RevokeKey {
+        id: id.parse().unwrap(),
+        namespace: namespace.map(|name| name.parse().unwrap()),
+        actor: "client:root".parse().unwrap(),
+    };
+    match desk.book.apply(desk.now(), Command::RevokeKey(&command)) {
+        Outcome::Key(outcome) => outcome,
+        other => panic!("no answer about a key: {other:?}"),
+    }
+}
+
+fn desk() -> Desk {
+    let mut desk = Desk::new();
+    assert_eq!(make(&mut desk.book, &create("root")), KeyOutcome::Created(KeyNumber(0)));
+    desk
+}
+
+fn found(desk: &Desk, id: &str, secret: &str) -> Option<KeyNumber> {
+    let (id, secret): (KeyId, _) = (id.parse().unwrap(), SecretHash::of(secret.as_bytes()));
+    desk.book.authenticate(desk.now(), &id, &secret).map(|info| info.number)
+}
+
+fn whole(book: &mut Book) -> Vec<u8> {
+    book.freeze().encode().flatten().collect()
+}
+
+fn restored(bytes: &[u8]) -> Book {
+    let mut restore = Restore::new(7);
+    restore.feed(bytes).unwrap();
+    restore.finish().unwrap()
+}
+
+#[test]
+fn a_key_is_found_by_its_id_and_its_own_secret_only() {
+    let mut desk = desk();
+    assert_eq!(make(&mut desk.book, &create("other")), KeyOutcome::Created(KeyNumber(1)));
+    assert_eq!(found(&desk, "root", "root"), Some(KeyNumber(0)));
+    assert_eq!(found(&desk, "other", "other"), Some(KeyNumber(1)));
+    for (id, secret) in [("root", "other"), ("root", ""), ("nobody", "root"), ("roo", "root")] {
+        assert_eq!(found(&desk, id, secret), None, "{id} {secret}");
+    }
+}
+
+#[test]
+fn nobody_comes_in_without_a_key_once_there_is_one_even_if_it_has_ended() {
+    let mut desk = Desk::new();
+    let (now, key) = (desk.now(), By::Key(KeyNumber(0)));
+    assert!(!desk.book.has_keys());
+    assert!(desk.book.permits(now, By::Anyone));
+    assert!(!desk.book.permits(now, key));
+    let brief = CreateKey { valid_seconds: Some(1), ..create("root") };
+    make(&mut desk.book, &brief);
+    desk.pass(5_000);
+    for (by, is_permitted) in [(By::Itself, true), (By::Anyone, false), (key, false)] {
+        assert_eq!(desk.book.permits(desk.now(), by), is_permitted, "{by:?}");
+        let outcome = desk.book.apply_by(desk.now(), by, Command::Tick);
+        assert_eq!(outcome == Outcome::Ticked, is_permitted, "{by:?}");
+    }
+}
+
+#[test]
+fn a_revoked_key_is_refused_when_its_command_is_applied_wherever_it_came_in() {
+    let mut desk = desk();
+    make(&mut desk.book, &create("caller"));
+    let by = By::Key(KeyNumber(1));
+    let name = "team".parse().unwrap();
+    let opens = Command::OpenNamespace(&name);
+    assert_eq!(revoke(&mut desk, "caller"), KeyOutcome::Revoked(KeyNumber(1)));
+    let before = whole(&mut desk.book);
+    assert_eq!(desk.book.apply_by(desk.now(), by, opens), Outcome::Unauthenticated);
+    assert_eq!(whole(&mut desk.book), before);
+    let mut outcomes = Vec::new();
+    let rights = [by, By::Key(KeyNumber(0))];
+    desk.book.apply_all_by(desk.now(), &rights, &[opens, opens], &mut outcomes);
+    assert_eq!(outcomes[0], Outcome::Unauthenticated);
+    assert!(matches!(outcomes[1], Outcome::Namespace(_)));
+}
+
+#[test]
+fn a_key_ends_by_log_time_to_the_millisecond() {
+    let mut desk = desk();
+    let minute = CreateKey { valid_seconds: Some(60), ..create("minute") };
+    make(&mut desk.book, &minute);
+    desk.pass(59_999);
+    assert_eq!(found(&desk, "minute", "minute"), Some(KeyNumber(1)));
+    assert!(desk.book.permits(desk.now(), By::Key(KeyNumber(1))));
+    desk.pass(1);
+    assert_eq!(found(&desk, "minute", "minute"), None);
+    assert!(!desk.book.permits(desk.now(), By::Key(KeyNumber(1))));
+    // A clock that goes back does not bring it to life again.
+    desk.tick();
+    desk.turn_back(30_000);
+    assert_eq!(found(&desk, "minute", "minute"), None);
+}
+
+#[test]
+fn a_command_that_is_repeated_makes_one_key_and_another_of_its_id_none() {
+    let mut desk = desk();
+    assert_eq!(make(&mut desk.book, &create("root")), KeyOutcome::Exists(KeyNumber(0)));
+    let thief = CreateKey { secret: SecretHash::of(b"mine"), ..create("root") };
+    assert_eq!(make(&mut desk.book, &thief), KeyOutcome::IdTaken);
+    assert_eq!(found(&desk, "root", "mine"), None);
+    let first = CreateKey { is_first: true, ..create("second") };
+    assert_eq!(make(&mut desk.book, &first), KeyOutcome::NotTheFirst);
+    for seconds in [0, KEY_SECONDS_MAX + 1] {
+        let odd = CreateKey { valid_seconds: Some(seconds), ..create("odd") };
+        assert_eq!(make(&mut desk.book, &odd), KeyOutcome::InvalidExpiry);
+    }
+    assert_eq!(desk.book.keys().count(), 1);
+}
+
+#[test]
+fn the_last_key_that_looks_after_the_server_cannot_be_revoked() {
+    let mut desk = desk();
+    let namespace = "team".parse().unwrap();
+    make(&mut desk.book, &CreateKey { role: Role::Writer, ..create("writer") });
+    make(&mut desk.book, &CreateKey { namespace, ..create("elsewhere") });
+    assert_eq!(revoke(&mut desk, "root"), KeyOutcome::LastAdmin);
+    make(&mut desk.book, &create("next"));
+    assert_eq!(revoke(&mut desk, "root"), KeyOutcome::Revoked(KeyNumber(0)));
+    assert_eq!(revoke(&mut desk, "root"), KeyOutcome::Revoked(KeyNumber(0)));
+    assert_eq!(revoke(&mut desk, "next"), KeyOutcome::LastAdmin);
+    assert_eq!(revoke(&mut desk, "nobody"), KeyOutcome::NotFound);
+}
+
+#[test]
+fn whoever_looks_after_one_namespace_revokes_no_key_of_another() {
+    let mut desk = desk();
+    make(&mut desk.book, &create("other"));
+    assert_eq!(revoke_in(&mut desk, "other", Some("team")), KeyOutcome::NotFound);
+    assert_eq!(revoke_in(&mut desk, "other", Some("default")), KeyOutcome::Revoked(KeyNumber(1)));
+}
+
+#[test]
+fn a_namespace_begins_with_its_first_key() {
+    let mut desk = desk();
+    let name = "team".parse().unwrap();
+    assert_eq!(desk.book.namespace(&name), None);
+    make(&mut desk.book, &CreateKey { namespace: name.clone(), ..create("team1") });
+    assert_eq!(desk.book.namespace(&name), Some(NamespaceId(1)));
+}
+
+#[test]
+fn keys_are_bounded_and_the_one_that_ended_first_gives_way() {
+    let mut book = Book::new(Config::default(), 1);
+    for number in 0..KEYS_MAX {
+        make(&mut book, &create(&format!("k{number}")));
+    }
+    assert_eq!(make(&mut book, &create("more")), KeyOutcome::TooMany);
+    let revoke =
+        RevokeKey { id: "k77".parse().unwrap(), namespace: None, actor: "client:k0".parse().unwrap() };
+    book.apply(START, Command::RevokeKey(&revoke));
+    assert_eq!(make(&mut book, &create("more")), KeyOutcome::Created(KeyNumber(KEYS_MAX as u32)));
+    assert_eq!(book.key_info(KeyNumber(77)), None);
+    assert!(!book.permits(START, By::Key(KeyNumber(77))));
+    assert_eq!(make(&mut book, &create("most")), KeyOutcome::TooMany);
+    assert_eq!(book.keys().count(), KEYS_MAX);
+    let again = restored(&whole(&mut book));
+    assert_eq!(again.keys().count(), KEYS_MAX);
+}
+
+#[test]
+fn keys_survive_a_snapshot_and_what_is_restored_is_written_as_it_was() {
+    let mut desk = desk();
+    let whose = CreateKey {
+        role: Role::Caller,
+        namespace: "team".parse().unwrap(),
+        client: Some("billing-1".parse().unwrap()),
+        valid_seconds: Some(60),
+        ..create("caller")
+    };
+    make(&mut desk.book, &whose);
+    make(&mut desk.book, &create("gone"));
+    revoke(&mut desk, "gone");
+    let bytes = whole(&mut desk.book);
+    let mut again = restored(&bytes);
+    assert_eq!(whole(&mut again), bytes);
+    let infos = |book: &Book| -> Vec<KeyInfo> { book.keys().map(|info| (**info).clone()).collect() };
+    assert_eq!(infos(&again), infos(&desk.book));
+    let secret = SecretHash::of(b"caller");
+    let found = again.authenticate(desk.now(), &"caller".parse().unwrap(), &secret).unwrap();
+    assert_eq!((found.role, found.client.as_ref().unwrap().as_str()), (Role::Caller, "billing-1"));
+    let mut later = again;
+    assert_eq!(make(&mut later, &create("next")), KeyOutcome::Created(KeyNumber(3)));
+}
+
+#[test]
+fn what_became_of_keys_is_in_the_journal_with_who_did_it() {
+    let mut desk = desk();
+    make(&mut desk.book, &create("other"));
+    make(&mut desk.book, &create("other"));
+    revoke(&mut desk, "other");
+    revoke(&mut desk, "other");
+    let said: Vec<(String, KeyChange, String)> = (desk.book.drain_journal().into_iter())
+        .map(|record| match record {
+            JournalRecord::Key(key) => (key.id.to_string(), key.change, key.actor.to_string()),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let expected = [
+        ("root", KeyChange::Created, "system:bootstrap"),
+        ("other", KeyChange::Created, "system:bootstrap"),
+        ("other", KeyChange::Revoked, "client:root"),
+    ];
+    assert_eq!(said, expected.map(|(id, change, actor)| (id.to_owned(), change, actor.to_owned())));
+}
