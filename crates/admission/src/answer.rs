@@ -1,13 +1,16 @@
 //! From what the Book says to what callers are told.
 
+use std::sync::Arc;
+
 use earmark_core::{
-    Book, Charge, CompleteOutcome, CreditDenial, InvalidParts, LimitKey, LimitOutcome, LimitStatus,
-    OverageHow, REQUIREMENTS_MAX, ReserveOutcome, Settlement, UnixMs,
+    Book, Charge, CompleteOutcome, CreditDenial, InvalidParts, KeyInfo, KeyOutcome, LimitKey, LimitOutcome,
+    LimitStatus, OverageHow, REQUIREMENTS_MAX, ReserveOutcome, Settlement, UnixMs,
 };
 
 use crate::backend::{
     Amount, BackendError, CompleteAnswer, LimitChange, LimitError, Refusal, ReserveAnswer, describe_ignored,
 };
+use crate::callers::KeyError;
 use crate::registry::KeepError;
 
 const LEASES_FULL: &str = "as many leases are remembered as may be";
@@ -130,6 +133,25 @@ pub(crate) fn limit(outcome: LimitOutcome) -> Result<LimitChange, LimitError> {
         LimitOutcome::NotFound | LimitOutcome::UnknownNamespace => Err(LimitError::NotFound),
         LimitOutcome::KindDiffers => Err(LimitError::KindDiffers),
         LimitOutcome::TooMany => Err(LimitError::TooMany),
+    }
+}
+
+/// The answer about a key.
+pub(crate) fn key(book: &Book, outcome: KeyOutcome) -> Result<Arc<KeyInfo>, KeyError> {
+    match outcome {
+        KeyOutcome::Exists(number) | KeyOutcome::Created(number) | KeyOutcome::Revoked(number) => {
+            let lost = || BackendError::Failed("a key was answered that nobody made".into());
+            Ok(book.key_info(number).cloned().ok_or_else(lost)?)
+        }
+        KeyOutcome::IdTaken => {
+            Err(BackendError::Failed("another key has this id; make it again".into()).into())
+        }
+        KeyOutcome::NotTheFirst => Err(KeyError::NotTheFirst),
+        KeyOutcome::InvalidExpiry => Err(KeyError::InvalidExpiry),
+        KeyOutcome::TooMany => Err(KeyError::TooMany),
+        KeyOutcome::TooManyNamespaces => Err(KeyError::TooManyNamespaces),
+        KeyOutcome::NotFound => Err(KeyError::NotFound),
+        KeyOutcome::LastAdmin => Err(KeyError::LastAdmin),
     }
 }
 

@@ -4,10 +4,12 @@ use std::future::Future;
 use std::pin::Pin;
 
 use earmark_core::{
-    AccountName, BalanceInfo, Book, ClientId, CreditShortage, Definition, DefinitionError, JobId, LIMITS_MAX,
-    LeaseId, LeaseState, LimitInfo, LimitKey, LimitStatus, NamespaceName, UnixMs, Usage, VaultName,
+    AccountName, BalanceInfo, Book, By, ClientId, CreditShortage, Definition, DefinitionError, JobId,
+    LIMITS_MAX, LeaseId, LeaseState, LimitInfo, LimitKey, LimitStatus, NamespaceName, UnixMs, Usage,
+    VaultName,
 };
 
+use crate::callers::Keys;
 use crate::ledger::{Audit, EntryPage, LedgerError, WriteAnswer, WriteRequest};
 
 /// An answer that is on its way.
@@ -81,6 +83,77 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Counts a vault anew.
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>>;
+
+    /// Whoever keeps the keys, if this backend has a Book. Without keys only those on this machine can call.
+    fn keys(&self) -> Option<&dyn Keys> {
+        None
+    }
+
+    /// Whether what comes by this right may still be done, whatever is known here.
+    fn check_right(&self, by: By) -> Answer<'_, Result<(), BackendError>> {
+        match (self.keys(), by) {
+            (_, By::Itself) | (None, By::Anyone) => Box::pin(std::future::ready(Ok(()))),
+            (Some(keys), by) => keys.check(by),
+            (None, By::Key(_)) => Box::pin(std::future::ready(Err(BackendError::Unauthenticated))),
+        }
+    }
+
+    /// Reserves by the right of a caller. A backend whose commands carry it has it judged with them; any other asks
+    /// before each batch.
+    fn reserve_by(
+        &self,
+        by: By,
+        requests: Vec<ReserveRequest>,
+    ) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
+        Box::pin(async move {
+            match self.check_right(by).await {
+                Ok(()) => self.reserve(requests).await,
+                Err(error) => requests.iter().map(|_| Err(error.clone())).collect(),
+            }
+        })
+    }
+
+    /// Completes by the right of a caller.
+    fn complete_by(
+        &self,
+        by: By,
+        requests: Vec<CompleteRequest>,
+    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+        Box::pin(async move {
+            match self.check_right(by).await {
+                Ok(()) => self.complete(requests).await,
+                Err(error) => requests.iter().map(|_| Err(error.clone())).collect(),
+            }
+        })
+    }
+
+    /// Puts a limit by the right of a caller.
+    fn put_limit_by(&self, by: By, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+        Box::pin(async move {
+            self.check_right(by).await?;
+            self.put_limit(request).await
+        })
+    }
+
+    /// Deletes a limit by the right of a caller.
+    fn delete_limit_by(
+        &self,
+        by: By,
+        request: DeleteLimitRequest,
+    ) -> Answer<'_, Result<LimitChange, LimitError>> {
+        Box::pin(async move {
+            self.check_right(by).await?;
+            self.delete_limit(request).await
+        })
+    }
+
+    /// Applies a transaction by the right of a caller.
+    fn write_by(&self, by: By, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+        Box::pin(async move {
+            self.check_right(by).await?;
+            self.write(request).await
+        })
+    }
 
     /// How it is doing, for metrics. Cheap enough to be asked every second.
     fn stats(&self) -> Stats;
@@ -307,6 +380,9 @@ pub enum BackendError {
     /// Too much is waiting, or too many leases are remembered.
     #[error("overloaded: {0}")]
     Overloaded(&'static str),
+    /// Whoever asks has no right to, or no longer. Nothing happened.
+    #[error("the credentials are not valid")]
+    Unauthenticated,
     /// Something broke.
     #[error("{0}")]
     Failed(String),

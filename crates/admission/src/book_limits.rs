@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_core::{LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, Usage};
+use earmark_core::{By, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, Usage};
 
 use crate::backend::{
     Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, LeaseView, ReserveAnswer, ReserveRequest,
@@ -119,6 +119,6 @@ impl<K: Keeper> BookBackend<K> {
     ) -> Result<CompleteAnswer, BackendError> {
         self.0.know([namespace].into_iter()).await?;
         let namespace = self.0.namespace(namespace);
-        self.0.submit_one(Work::Release { namespace, lease }).await?.into_complete()
+        self.0.submit_one(By::Itself, Work::Release { namespace, lease }).await?.into_complete()
     }
 }

@@ -26,6 +26,7 @@ use crate::backend::{
     AccountPath, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
     LeaseView, LimitChange, LimitError, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
 };
+use crate::callers::Keys;
 use crate::credits::Credits;
 use crate::keeper::{BookBackend, Keeper, limit_keys};
 use crate::ledger::{Audit, EntryPage, LedgerError, WriteAnswer, WriteRequest};
@@ -297,6 +298,10 @@ impl<K: Keeper> Backend for Composed<K> {
             self.0.registry.check_vault(&namespace, &vault).await?;
             self.0.credits.audit(namespace, vault).await
         })
+    }
+
+    fn keys(&self) -> Option<&dyn Keys> {
+        self.0.registry.keys()
     }
 
     fn stats(&self) -> Stats {

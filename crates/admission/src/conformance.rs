@@ -8,6 +8,7 @@ mod complete;
 mod credit;
 mod desk;
 mod history;
+mod keys;
 mod reserve;
 mod teller;
 mod write;
@@ -16,6 +17,7 @@ pub use capacity::*;
 pub use complete::*;
 pub use credit::*;
 pub use history::*;
+pub use keys::*;
 pub use reserve::*;
 pub use write::*;
 
@@ -136,6 +138,9 @@ macro_rules! conformance_of_credit {
             amounts_reach_the_bounds_of_128_bits,
             an_account_that_has_spent_everything_shows_nothing_of_it,
             holds_settlements_and_releases_are_in_the_history,
+            a_key_opens_the_door_until_it_is_revoked,
+            nothing_is_changed_by_a_revoked_key,
+            changes_are_logged_with_who_made_them,
         );
     };
 }

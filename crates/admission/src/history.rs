@@ -1,13 +1,16 @@
 //! The journal in memory: what happened lately, and what it adds up to.
 
+mod log;
 mod sums;
 mod view;
 
 use std::collections::{HashMap, VecDeque};
 
-use earmark_core::{AccountId, AccountName, Book, JournalRecord, UnixMs, VaultId};
+use earmark_core::{AccountId, AccountName, Book, JournalRecord, NamespaceName, UnixMs, VaultId};
 
+use crate::callers::LogPage;
 use crate::ledger::{Audit, EntryPage};
+pub use log::Pager;
 pub use sums::Sums;
 pub use view::entry_view;
 
@@ -32,7 +35,7 @@ pub(crate) struct History {
 fn parts(record: &JournalRecord) -> usize {
     match record {
         JournalRecord::Transaction(record) => record.operations.len().saturating_add(record.changes.len()),
-        JournalRecord::Hold(_) | JournalRecord::Release(_) => 1,
+        JournalRecord::Hold(_) | JournalRecord::Release(_) | JournalRecord::Key(_) => 1,
         JournalRecord::Settle(_) => 2,
     }
 }
@@ -42,6 +45,7 @@ fn for_each_account(record: &JournalRecord, mut touch: impl FnMut(AccountId)) {
     match record {
         JournalRecord::Transaction(record) => record.changes.iter().for_each(|change| touch(change.account)),
         JournalRecord::Hold(hold) | JournalRecord::Release(hold) => touch(hold.account),
+        JournalRecord::Key(_) => {}
         JournalRecord::Settle(settle) => {
             touch(settle.hold.account);
             touch(settle.revenue);
@@ -103,6 +107,26 @@ impl History {
         let view = |number: &u64| entry_view(book, *number, self.record(*number)?, account);
         let has_more = numbers.len() > first.saturating_add(page_size);
         EntryPage::of(page.filter_map(view), has_more)
+    }
+
+    /// What was changed after a number, in a namespace or in all of them.
+    pub(crate) fn log(
+        &self,
+        book: &Book,
+        namespace: Option<&NamespaceName>,
+        after: u64,
+        page_size: usize,
+    ) -> LogPage {
+        let skipped = after.saturating_sub(self.dropped);
+        let first = self.dropped.saturating_add(skipped);
+        let records = self.records.iter().skip(usize::try_from(skipped).unwrap_or(usize::MAX));
+        let mut pager = Pager::new(namespace.cloned(), page_size);
+        for (number, record) in (first.saturating_add(1)..).zip(records) {
+            if !pager.take(book, number, record) {
+                break;
+            }
+        }
+        pager.finish()
     }
 
     /// Counts a vault anew, and compares it with what the journal adds up to.

@@ -1,10 +1,12 @@
 //! Every backend that has a Book, whoever keeps it.
 
+mod keys;
+
 use std::future::Future;
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountId, AccountName, BalanceInfo, Book, ClientId, LeaseId, LimitInfo, LimitKey, NamespaceId,
+    AccountId, AccountName, BalanceInfo, Book, By, ClientId, LeaseId, LimitInfo, LimitKey, NamespaceId,
     NamespaceName, Operation, Part, TxId, UnixMs, Usage, VaultId, VaultName, Write,
 };
 
@@ -12,11 +14,12 @@ use crate::backend::{
     AccountPath, Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
     LeaseView, LimitChange, LimitError, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
 };
+use crate::callers::{Keys, LogPage};
 use crate::ledger::{Audit, EntryPage, LedgerError, PAGE_MAX, WriteAnswer, WriteRequest};
 use crate::names::Names;
 use crate::registry::{Copies, Duty};
 use crate::submitter::Direction;
-use crate::work::{Change, Done, Work, mixed_up};
+use crate::work::{Asked, Change, Done, Work, mixed_up};
 
 /// Who keeps a Book: in memory, or as the state of a log.
 pub trait Keeper: Send + Sync + 'static {
@@ -24,12 +27,15 @@ pub trait Keeper: Send + Sync + 'static {
     /// position.
     fn submit(
         &self,
-        work: Vec<Work>,
+        work: Vec<Asked>,
         direction: Direction,
     ) -> impl Future<Output = Result<Vec<Done>, BackendError>> + Send;
 
     /// Waits until what was acknowledged so far can be read, and says as of which time to read it.
     fn fresh(&self) -> impl Future<Output = Result<UnixMs, BackendError>> + Send;
+
+    /// What time it is here, without asking anyone: good enough to turn a caller away early.
+    fn now(&self) -> UnixMs;
 
     /// Looks into the Book.
     fn look<T>(&self, look: impl FnOnce(&Book) -> T) -> T;
@@ -44,6 +50,14 @@ pub trait Keeper: Send + Sync + 'static {
 
     /// Counts a vault anew, as of a time.
     fn audit(&self, vault: VaultId, at: UnixMs) -> impl Future<Output = Result<Audit, BackendError>> + Send;
+
+    /// What was changed after a number, in a namespace or in all of them.
+    fn log(
+        &self,
+        namespace: Option<NamespaceName>,
+        after: u64,
+        page_size: usize,
+    ) -> impl Future<Output = Result<LogPage, BackendError>> + Send;
 
     /// Limits of a namespace were changed, or an attempt was made to. Called one at a time.
     fn limits_changed(
@@ -108,11 +122,12 @@ impl<K: Keeper> BookBackend<K> {
     /// between.
     async fn change(
         &self,
+        by: By,
         namespace: NamespaceName,
         change: Change,
         expected_revision: Option<u64>,
     ) -> Result<LimitChange, LimitError> {
-        let task = tokio::spawn(Arc::clone(&self.0).change(namespace, change, expected_revision));
+        let task = tokio::spawn(Arc::clone(&self.0).change(by, namespace, change, expected_revision));
         task.await.map_err(|error| BackendError::Failed(error.to_string()))?
     }
 
@@ -192,28 +207,37 @@ impl<K: Keeper> Inner<K> {
     /// Has a list of work carried out. The answers come in order; if there are none, each is the error.
     async fn submit<T>(
         &self,
-        work: Vec<Work>,
+        work: Vec<Asked>,
         direction: Direction,
         answer: impl Fn(Done) -> Result<T, BackendError>,
     ) -> Vec<Result<T, BackendError>> {
         let events = work.len();
         match self.keeper.submit(work, direction).await {
-            Ok(done) => done.into_iter().map(answer).collect(),
+            Ok(done) => {
+                let answers = done.into_iter().map(|done| match done {
+                    Done::Unauthenticated => Err(BackendError::Unauthenticated),
+                    done => answer(done),
+                });
+                answers.collect()
+            }
             Err(error) => std::iter::repeat_with(|| Err(error.clone())).take(events).collect(),
         }
     }
 
-    pub(crate) async fn submit_one(&self, work: Work) -> Result<Done, BackendError> {
-        let done = self.keeper.submit(vec![work], Direction::GivesBack).await?;
-        done.into_iter().next().ok_or_else(mixed_up)
+    pub(crate) async fn submit_one(&self, by: By, work: Work) -> Result<Done, BackendError> {
+        let done = self.keeper.submit(vec![Asked { by, work }], Direction::GivesBack).await?;
+        match done.into_iter().next().ok_or_else(mixed_up)? {
+            Done::Unauthenticated => Err(BackendError::Unauthenticated),
+            done => Ok(done),
+        }
     }
 
     /// The number of a namespace, which is opened if nobody has yet.
-    async fn open(&self, name: &NamespaceName) -> Result<NamespaceId, LimitError> {
+    async fn open(&self, by: By, name: &NamespaceName) -> Result<NamespaceId, LimitError> {
         if let Some(id) = self.namespace(name) {
             return Ok(id);
         }
-        match self.submit_one(Work::Open(name.clone())).await? {
+        match self.submit_one(by, Work::Open(name.clone())).await? {
             Done::Namespace(id) => id.ok_or(LimitError::TooMany),
             _ => Err(mixed_up().into()),
         }
@@ -221,13 +245,14 @@ impl<K: Keeper> Inner<K> {
 
     async fn change(
         self: Arc<Self>,
+        by: By,
         name: NamespaceName,
         change: Change,
         expected_revision: Option<u64>,
     ) -> Result<LimitChange, LimitError> {
         let _one_at_a_time = self.changing.lock().await;
         let namespace = match &change {
-            Change::Put(_) => self.open(&name).await?,
+            Change::Put(_) => self.open(by, &name).await?,
             Change::Delete(_) => {
                 self.know([&name].into_iter()).await?;
                 self.namespace(&name).ok_or(LimitError::NotFound)?
@@ -235,20 +260,25 @@ impl<K: Keeper> Inner<K> {
         };
         let key = change.key().clone();
         let work = Work::Change { namespace, change, expected_revision };
-        let changed = self.submit_one(work).await?.into_limit();
+        let changed = self.submit_one(by, work).await?.into_limit();
         self.learn(&name, [&key]);
         self.keeper.limits_changed(&name, changed.is_ok()).await?;
         changed
     }
 
     /// Applies a transaction. One that changes limits says so, as any change of them does.
-    async fn write(self: Arc<Self>, write: Write, name: NamespaceName) -> Result<WriteAnswer, BackendError> {
+    async fn write(
+        self: Arc<Self>,
+        by: By,
+        write: Write,
+        name: NamespaceName,
+    ) -> Result<WriteAnswer, BackendError> {
         let keys = limit_keys(&write.operations);
         let _one_at_a_time = match keys.is_empty() {
             true => None,
             false => Some(self.changing.lock().await),
         };
-        let answer = self.submit_one(Work::Write(write)).await?.into_write()?;
+        let answer = self.submit_one(by, Work::Write(write)).await?.into_write()?;
         // A retry says so too, in case the first attempt could not.
         if matches!(answer, WriteAnswer::Committed(_)) && !keys.is_empty() {
             self.learn(&name, &keys);
@@ -286,6 +316,14 @@ pub(crate) fn limit_keys(operations: &[Operation]) -> Vec<LimitKey> {
 
 impl<K: Keeper> Backend for BookBackend<K> {
     fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
+        self.reserve_by(By::Itself, requests)
+    }
+
+    fn reserve_by(
+        &self,
+        by: By,
+        requests: Vec<ReserveRequest>,
+    ) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
         Box::pin(async move {
             if let Err(error) = self.may_decide(requests.iter().map(|request| &request.namespace)).await {
                 return requests.iter().map(|_| Err(error.clone())).collect();
@@ -293,7 +331,8 @@ impl<K: Keeper> Backend for BookBackend<K> {
             let work = requests.into_iter().map(|request| {
                 let namespace = self.0.namespace(&request.namespace);
                 let parts = self.0.parts(&request.namespace, &request.requirements);
-                Work::Reserve { namespace, lease: request.lease, parts, requirements: request.requirements }
+                let requirements = request.requirements;
+                Asked { by, work: Work::Reserve { namespace, lease: request.lease, parts, requirements } }
             });
             let work = work.collect();
             self.0.submit(work, Direction::Takes, Done::into_reserve).await
@@ -304,6 +343,14 @@ impl<K: Keeper> Backend for BookBackend<K> {
         &self,
         requests: Vec<CompleteRequest>,
     ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+        self.complete_by(By::Itself, requests)
+    }
+
+    fn complete_by(
+        &self,
+        by: By,
+        requests: Vec<CompleteRequest>,
+    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
         Box::pin(async move {
             if let Err(error) = self.may_decide(requests.iter().map(|request| &request.namespace)).await {
                 return requests.iter().map(|_| Err(error.clone())).collect();
@@ -311,7 +358,8 @@ impl<K: Keeper> Backend for BookBackend<K> {
             let work = requests.into_iter().map(|request| {
                 let namespace = self.0.namespace(&request.namespace);
                 let parts = self.0.parts(&request.namespace, &request.actuals);
-                Work::Complete { namespace, lease: request.lease, parts, actuals: request.actuals }
+                let actuals = request.actuals;
+                Asked { by, work: Work::Complete { namespace, lease: request.lease, parts, actuals } }
             });
             let work = work.collect();
             self.0.submit(work, Direction::GivesBack, Done::into_complete).await
@@ -319,13 +367,25 @@ impl<K: Keeper> Backend for BookBackend<K> {
     }
 
     fn put_limit(&self, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+        self.put_limit_by(By::Itself, request)
+    }
+
+    fn put_limit_by(&self, by: By, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
         let change = Change::Put(request.definition);
-        Box::pin(self.change(request.namespace, change, request.expected_revision))
+        Box::pin(self.change(by, request.namespace, change, request.expected_revision))
     }
 
     fn delete_limit(&self, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+        self.delete_limit_by(By::Itself, request)
+    }
+
+    fn delete_limit_by(
+        &self,
+        by: By,
+        request: DeleteLimitRequest,
+    ) -> Answer<'_, Result<LimitChange, LimitError>> {
         let change = Change::Delete(request.key);
-        Box::pin(self.change(request.namespace, change, request.expected_revision))
+        Box::pin(self.change(by, request.namespace, change, request.expected_revision))
     }
 
     fn limits(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<LimitInfo>, BackendError>> {
@@ -381,6 +441,10 @@ impl<K: Keeper> Backend for BookBackend<K> {
     }
 
     fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+        self.write_by(By::Itself, request)
+    }
+
+    fn write_by(&self, by: By, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
         let WriteRequest { namespace: name, vault, client, sequence, operations, actor } = request;
         let inner = Arc::clone(&self.0);
         // Limits are defined here wherever they are enforced.
@@ -393,7 +457,7 @@ impl<K: Keeper> Backend for BookBackend<K> {
             let namespace = inner.namespace(&name).unwrap_or(NamespaceId(u16::MAX));
             let (tx_id, log_index) = (TxId::default(), 0);
             let write = Write { namespace, vault, client, sequence, operations, tx_id, log_index, actor };
-            inner.write(write, name).await
+            inner.write(by, write, name).await
         });
         Box::pin(async { task.await.map_err(|error| BackendError::Failed(error.to_string()))? })
     }
@@ -437,6 +501,10 @@ impl<K: Keeper> Backend for BookBackend<K> {
             let (now, id) = self.read(|book, now| (now, vault(book, &namespace, &name))).await?;
             Ok(self.0.keeper.audit(id?, now).await?)
         })
+    }
+
+    fn keys(&self) -> Option<&dyn Keys> {
+        Some(self)
     }
 
     fn stats(&self) -> Stats {

@@ -7,19 +7,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use earmark_core::{
-    AccountId, AccountName, Book, Command, Config, Definition, LeaseId, NamespaceId, NamespaceName, Outcome,
-    PutLimit, TxId, UnixMs, VaultId, WriteOutcome,
+    AccountId, AccountName, Book, By, Command, Config, Definition, LeaseId, NamespaceId, NamespaceName,
+    Outcome, PutLimit, TxId, UnixMs, VaultId, WriteOutcome,
 };
 
 use crate::answer;
 use crate::backend::{BackendError, Stats};
+use crate::callers::LogPage;
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::history::History;
 use crate::keeper::{BookBackend, Keeper};
 use crate::ledger::{Audit, EntryPage};
 use crate::limits_file::{LimitsFile, LimitsFileError};
 use crate::submitter::{Direction, Ledger, Submitter};
-use crate::work::{Done, Work};
+use crate::work::{Asked, Done, Work};
 
 /// How a [`LocalBook`] is set up.
 pub struct LocalOptions {
@@ -140,13 +141,17 @@ impl Local {
 }
 
 impl Keeper for Local {
-    async fn submit(&self, work: Vec<Work>, direction: Direction) -> Result<Vec<Done>, BackendError> {
+    async fn submit(&self, work: Vec<Asked>, direction: Direction) -> Result<Vec<Done>, BackendError> {
         let events = work.len();
         self.submitter.submit(work, events, direction).await
     }
 
     async fn fresh(&self) -> Result<UnixMs, BackendError> {
         Ok(self.clock.now().log)
+    }
+
+    fn now(&self) -> UnixMs {
+        self.clock.now().log
     }
 
     fn look<T>(&self, look: impl FnOnce(&Book) -> T) -> T {
@@ -166,6 +171,16 @@ impl Keeper for Local {
     async fn audit(&self, vault: VaultId, at: UnixMs) -> Result<Audit, BackendError> {
         let shelf = lock(&self.shelf);
         Ok(shelf.history.audit(&shelf.book, vault, at))
+    }
+
+    async fn log(
+        &self,
+        namespace: Option<NamespaceName>,
+        after: u64,
+        page_size: usize,
+    ) -> Result<LogPage, BackendError> {
+        let shelf = lock(&self.shelf);
+        Ok(shelf.history.log(&shelf.book, namespace.as_ref(), after, page_size))
     }
 
     async fn limits_changed(
@@ -222,17 +237,18 @@ impl BookLedger {
     /// Carries out work in its order. Retries and refused writes take no place in the order of writes, and whether
     /// a write is one of them shows only when it is carried out; so each ends a run, and the next is numbered
     /// after it.
-    fn carry_out(&mut self, book: &mut Book, moment: Moment, work: &mut [Work]) -> Vec<Done> {
+    fn carry_out(&mut self, book: &mut Book, moment: Moment, work: &mut [Asked]) -> Vec<Done> {
         let mut done = Vec::with_capacity(work.len());
-        for run in work.chunk_by_mut(|item, _| !matches!(item, Work::Write(_))) {
+        for run in work.chunk_by_mut(|item, _| !matches!(item.work, Work::Write(_))) {
             let log_index = self.log_index.saturating_add(1);
-            if let Some(Work::Write(write)) = run.last_mut() {
+            if let Some(Asked { work: Work::Write(write), .. }) = run.last_mut() {
                 write.log_index = log_index;
                 write.tx_id = tx_id(moment.log, log_index);
             }
             let commands: Vec<Command<'_>> = run.iter().map(|item| item.command(moment.wall)).collect();
             let mut outcomes = Vec::with_capacity(commands.len());
-            book.apply_all(moment.log, &commands, &mut outcomes);
+            let rights: Vec<By> = run.iter().map(|item| item.by).collect();
+            book.apply_all_by(moment.log, &rights, &commands, &mut outcomes);
             if let Some(Outcome::Write(WriteOutcome::Committed(_))) = outcomes.last() {
                 self.log_index = log_index;
             }
@@ -252,16 +268,16 @@ fn tx_id(now: UnixMs, log_index: u64) -> TxId {
 
 impl Ledger for BookLedger {
     /// What one caller sends together.
-    type Item = Vec<Work>;
+    type Item = Vec<Asked>;
     type Outcome = Vec<Done>;
 
     /// So many commands keep the lock, which reads wait for, for less than a millisecond.
     const BATCH_EVENTS_MAX: usize = 2_048;
 
-    async fn submit(&mut self, batch: Vec<Vec<Work>>) -> Vec<Vec<Done>> {
+    async fn submit(&mut self, batch: Vec<Vec<Asked>>) -> Vec<Vec<Done>> {
         let moment = self.clock.now();
         let lens: Vec<usize> = batch.iter().map(Vec::len).collect();
-        let mut work: Vec<Work> = batch.into_iter().flatten().collect();
+        let mut work: Vec<Asked> = batch.into_iter().flatten().collect();
         let shelf = Arc::clone(&self.shelf);
         let mut done = {
             let mut shelf = lock(&shelf);

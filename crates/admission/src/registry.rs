@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use earmark_core::{
-    Book, Elsewhere, Keep, LimitInfo, LimitKey, LimitStatus, NamespaceId, NamespaceName, UnixMs, VaultName,
+    Book, By, Elsewhere, Keep, LimitInfo, LimitKey, LimitStatus, NamespaceId, NamespaceName, UnixMs, VaultName,
 };
 
 use crate::backend::{Answer, BackendError};
@@ -205,7 +205,7 @@ impl<K: Keeper> BookBackend<K> {
         if has_credit && keep.elsewhere.credit && !found.elsewhere.credit {
             return Err(KeepError::CreditHere);
         }
-        match self.0.submit_one(Work::Keep(keep)).await? {
+        match self.0.submit_one(By::Itself, Work::Keep(keep)).await? {
             Done::Kept => {}
             _ => return Err(mixed_up().into()),
         }
@@ -223,7 +223,7 @@ impl<K: Keeper> BookBackend<K> {
         let Some(namespace) = self.0.namespace(namespace) else { return Ok(()) };
         let (key, revision) = (limit.definition.key.clone(), limit.revision);
         // Whoever was faster, or put it again, has said all there is to say.
-        self.0.submit_one(Work::Drop { namespace, key, revision }).await.map(drop)
+        self.0.submit_one(By::Itself, Work::Drop { namespace, key, revision }).await.map(drop)
     }
 
     /// Whether a vault is open. Vaults are for ever, so that what is known here need not be asked again.

@@ -1,12 +1,16 @@
 //! What a Book is asked, and what it answered, in the words of those who ask.
 
+use std::sync::Arc;
+
 use earmark_core::{
-    Book, Command, Complete, Definition, DeleteLimit, DropLimit, Keep, LeaseId, LimitKey, NamespaceId,
-    NamespaceName, NamespaceOutcome, Outcome, Part, PutLimit, Release, Reserve, UnixMs, Write, WriteOutcome,
+    Book, By, Command, Complete, CreateKey, Definition, DeleteLimit, DropLimit, Keep, KeyInfo, LeaseId,
+    LimitKey, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Part, PutLimit, Release, Reserve, RevokeKey,
+    UnixMs, Write, WriteOutcome,
 };
 
 use crate::answer;
 use crate::backend::{Amount, BackendError, CompleteAnswer, LimitChange, LimitError, ReserveAnswer};
+use crate::callers::KeyError;
 use crate::ledger::WriteAnswer;
 
 /// One command, with what its answer is put together from.
@@ -65,6 +69,42 @@ pub enum Work {
     },
     /// A transaction. Its id and its place in the log are filled in by whoever orders the commands.
     Write(Write),
+    /// Makes a key.
+    CreateKey(CreateKey),
+    /// Ends a key.
+    RevokeKey(RevokeKey),
+}
+
+/// Work, and the right that it is asked by.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// The right.
+    pub by: By,
+    /// The work.
+    pub work: Work,
+}
+
+impl Asked {
+    /// Work of Earmark itself.
+    #[must_use]
+    pub fn own(work: Work) -> Asked {
+        Asked { by: By::Itself, work }
+    }
+
+    /// What the Book is told.
+    #[must_use]
+    pub fn command(&self, wall: UnixMs) -> Command<'_> {
+        self.work.command(wall)
+    }
+
+    /// What the caller is told.
+    #[must_use]
+    pub fn answer(&self, book: &Book, wall: UnixMs, outcome: Outcome) -> Done {
+        match outcome {
+            Outcome::Unauthenticated => Done::Unauthenticated,
+            outcome => self.work.answer(book, wall, outcome),
+        }
+    }
 }
 
 /// What becomes of a limit.
@@ -120,6 +160,8 @@ impl Work {
                 }
             }
             Work::Write(write) => Command::Write(write),
+            Work::CreateKey(create) => Command::CreateKey(create),
+            Work::RevokeKey(revoke) => Command::RevokeKey(revoke),
         }
     }
 
@@ -157,9 +199,19 @@ impl Work {
                 }
                 WriteOutcome::Refused(error) => WriteAnswer::Refused(error),
             }),
-            (Work::Open(_) | Work::Change { .. } | Work::Drop { .. } | Work::Keep(_) | Work::Write(_), _) => {
-                Done::Limit(Err(mixed_up().into()))
+            (Work::CreateKey(_) | Work::RevokeKey(_), Outcome::Key(outcome)) => {
+                Done::Key(answer::key(book, outcome))
             }
+            (
+                Work::Open(_)
+                | Work::Change { .. }
+                | Work::Drop { .. }
+                | Work::Keep(_)
+                | Work::Write(_)
+                | Work::CreateKey(_)
+                | Work::RevokeKey(_),
+                _,
+            ) => Done::Limit(Err(mixed_up().into())),
         }
     }
 }
@@ -179,6 +231,10 @@ pub enum Done {
     Limit(Result<LimitChange, LimitError>),
     /// To a transaction.
     Write(WriteAnswer),
+    /// To what is done to a key.
+    Key(Result<Arc<KeyInfo>, KeyError>),
+    /// To anything: the right that it was asked by is none.
+    Unauthenticated,
 }
 
 impl Done {
@@ -192,6 +248,10 @@ impl Done {
 
     pub(crate) fn into_limit(self) -> Result<LimitChange, LimitError> {
         if let Done::Limit(answer) = self { answer } else { Err(mixed_up().into()) }
+    }
+
+    pub(crate) fn into_key(self) -> Result<Arc<KeyInfo>, KeyError> {
+        if let Done::Key(answer) = self { answer } else { Err(mixed_up().into()) }
     }
 
     pub(crate) fn into_write(self) -> Result<WriteAnswer, BackendError> {

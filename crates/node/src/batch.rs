@@ -1,13 +1,15 @@
 //! The commands of one entry as bytes, and what they do to a Book.
 
 use bytes::Bytes;
-use earmark_core::{Book, CodecError, Command, CommandBuffer, Outcome, UnixMs};
+use earmark_core::{Book, By, CodecError, Command, CommandBuffer, Outcome, UnixMs, put_right, take_right};
 
 use crate::types::Batch;
 
-/// The newest format. A batch has the oldest that can say what it says, so that nodes of the version before read it for
-/// as long as nothing is kept elsewhere.
-const FORMAT: u8 = 2;
+/// The newest format, in which commands name their right, and keys are made and revoked. A batch has the oldest that can
+/// say what it says, so that nodes of a version before read it for as long as they can.
+const FORMAT: u8 = 3;
+/// The format before there were keys.
+const FORMAT_ELSEWHERE: u8 = 2;
 /// The format before anything could be kept elsewhere.
 const FORMAT_ALL_HERE: u8 = 1;
 /// The format, the time and the count.
@@ -49,11 +51,22 @@ impl Builder {
     }
 
     pub(crate) fn push(&mut self, command: &Command<'_>) {
+        self.push_by(By::Itself, command);
+    }
+
+    /// Adds a command that comes by a right.
+    pub(crate) fn push_by(&mut self, by: By, command: &Command<'_>) {
+        put_right(&mut self.bytes, by);
         command.encode(&mut self.bytes);
         self.count = self.count.saturating_add(1);
-        if command.is_about_elsewhere() {
-            self.format = FORMAT;
-        }
+        let format = if by != By::Itself || command.is_about_keys() {
+            FORMAT
+        } else if command.is_about_elsewhere() {
+            FORMAT_ELSEWHERE
+        } else {
+            FORMAT_ALL_HERE
+        };
+        self.format = self.format.max(format);
     }
 
     /// The batch, to be applied at a time.
@@ -77,7 +90,7 @@ fn open(batch: &Batch) -> Result<Open<'_>, BatchError> {
     let [format, rest @ ..] = header;
     let (now, count) = rest.split_first_chunk::<8>().ok_or(BatchError::Short)?;
     let count = count.first_chunk::<4>().ok_or(BatchError::Short)?;
-    if !matches!(*format, FORMAT_ALL_HERE | FORMAT) {
+    if !matches!(*format, FORMAT_ALL_HERE..=FORMAT) {
         return Err(BatchError::Format { found: *format });
     }
     let found = u32::from_le_bytes(*count);
@@ -86,6 +99,13 @@ fn open(batch: &Batch) -> Result<Open<'_>, BatchError> {
         return Err(BatchError::Count { found });
     }
     Ok(Open { now: UnixMs::new(u64::from_le_bytes(*now)), count, commands })
+}
+
+/// The right that the next command comes by.
+fn right(rest: &mut &[u8]) -> Result<By, CodecError> {
+    let (by, used) = take_right(rest)?;
+    *rest = rest.get(used..).unwrap_or_default();
+    Ok(by)
 }
 
 /// Reads batches. Used again and again, it soon allocates nothing for their commands.
@@ -110,15 +130,16 @@ impl Reader {
                 self.buffers.resize_with(group, CommandBuffer::default);
             }
             let mut commands = Vec::with_capacity(group);
+            let mut rights = Vec::with_capacity(group);
             for buffer in self.buffers.iter_mut().take(group) {
                 let place = outcomes.len().saturating_add(commands.len());
-                let (command, used) = buffer
-                    .decode_at(rest, log_index)
-                    .map_err(|source| BatchError::Command { place, source })?;
+                let failed = |source| BatchError::Command { place, source };
+                rights.push(right(&mut rest).map_err(failed)?);
+                let (command, used) = buffer.decode_at(rest, log_index).map_err(failed)?;
                 rest = rest.get(used..).unwrap_or_default();
                 commands.push(command);
             }
-            book.apply_all(now, &commands, &mut outcomes);
+            book.apply_all_by(now, &rights, &commands, &mut outcomes);
         }
         if rest.is_empty() { Ok(outcomes) } else { Err(BatchError::Long { left: rest.len() }) }
     }
@@ -127,7 +148,7 @@ impl Reader {
     pub(crate) fn each(
         &mut self,
         batch: &Batch,
-        mut take: impl FnMut(&Command<'_>),
+        mut take: impl FnMut(By, &Command<'_>),
     ) -> Result<usize, BatchError> {
         let Open { count, commands: mut rest, .. } = open(batch)?;
         if self.buffers.is_empty() {
@@ -135,9 +156,10 @@ impl Reader {
         }
         let Some(buffer) = self.buffers.first_mut() else { return Err(BatchError::Short) };
         for place in 0..count {
-            let (command, used) =
-                buffer.decode(rest).map_err(|source| BatchError::Command { place, source })?;
-            take(&command);
+            let failed = |source| BatchError::Command { place, source };
+            let by = right(&mut rest).map_err(failed)?;
+            let (command, used) = buffer.decode(rest).map_err(failed)?;
+            take(by, &command);
             rest = rest.get(used..).unwrap_or_default();
         }
         if rest.is_empty() { Ok(count) } else { Err(BatchError::Long { left: rest.len() }) }
@@ -146,27 +168,35 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
-    use earmark_core::{Elsewhere, UnixMs};
+    use earmark_core::{Elsewhere, KeyNumber, UnixMs};
 
     use super::*;
 
     #[test]
-    fn only_what_is_kept_elsewhere_needs_the_newer_format() {
+    fn only_what_is_kept_elsewhere_and_rights_need_a_newer_format() {
         let keep = Command::Keep(Elsewhere { limits: true, credit: false }.into());
-        for (commands, format) in [(&[Command::Tick][..], 1), (&[Command::Tick, keep, Command::Tick], 2)] {
+        let (own, by_key) = (By::Itself, By::Key(KeyNumber(7)));
+        for (commands, format) in [
+            (&[(own, Command::Tick)][..], 1),
+            (&[(own, Command::Tick), (own, keep), (own, Command::Tick)], 2),
+            (&[(By::Anyone, Command::Tick), (own, keep)], 3),
+            (&[(own, keep), (by_key, Command::Tick), (own, Command::Tick)], 3),
+        ] {
             let mut builder = Builder::new(0);
-            commands.iter().for_each(|command| builder.push(command));
+            commands.iter().for_each(|(by, command)| builder.push_by(*by, command));
             let batch = builder.finish(UnixMs::new(7));
             assert_eq!(batch.0[0], format);
-            assert_eq!(Reader::default().each(&batch, |_| ()), Ok(commands.len()));
+            let mut rights = Vec::new();
+            assert_eq!(Reader::default().each(&batch, |by, _| rights.push(by)), Ok(commands.len()));
+            assert!(rights.iter().eq(commands.iter().map(|(by, _)| by)));
         }
     }
 
     #[test]
     fn a_format_to_come_is_refused_by_its_number() {
         let mut bytes = Builder::new(0).finish(UnixMs::new(7)).0.to_vec();
-        bytes[0] = 3;
-        let refused = Reader::default().each(&Batch(bytes.into()), |_| ());
-        assert_eq!(refused, Err(BatchError::Format { found: 3 }));
+        bytes[0] = 4;
+        let refused = Reader::default().each(&Batch(bytes.into()), |_, _| ());
+        assert_eq!(refused, Err(BatchError::Format { found: 4 }));
     }
 }

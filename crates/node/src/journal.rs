@@ -252,6 +252,22 @@ impl Journal {
         to: JournalPosition,
         each: &mut dyn FnMut(&JournalEntry),
     ) -> Result<(), JournalError> {
+        self.0.scan(from, to, &mut |entry| {
+            each(entry);
+            true
+        })
+    }
+
+    /// Reads the records from one on up to a position as long as `each` says yes.
+    ///
+    /// # Errors
+    /// When a file cannot be read or is damaged.
+    pub fn scan_while(
+        &self,
+        from: u64,
+        to: JournalPosition,
+        each: &mut dyn FnMut(&JournalEntry) -> bool,
+    ) -> Result<(), JournalError> {
         self.0.scan(from, to, each)
     }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use earmark_admission::{
-    Audit, BackendError, Direction, Done, EntryPage, Keeper, Stats, Submitter, Sums, Work, entry_view,
+    Asked, Audit, BackendError, Direction, Done, EntryPage, Keeper, LogPage, Pager, Stats, Submitter, Sums,
+    Work, entry_view,
 };
 use earmark_core::{AccountId, AccountName, Book, LimitRef, NamespaceName, Part, UnixMs, VaultId};
 use tokio::time::Instant;
@@ -34,8 +35,8 @@ fn failed(fault: Fault) -> BackendError {
     BackendError::Failed(fault.to_string())
 }
 
-fn events(work: &Work) -> usize {
-    match work {
+fn events(asked: &Asked) -> usize {
+    match &asked.work {
         Work::Write(write) => write.operations.len().saturating_mul(OPERATION_EVENTS).saturating_add(1),
         Work::Reserve { parts, .. } | Work::Complete { parts, .. } => {
             let named = |part: &Part| match &part.limit {
@@ -44,12 +45,18 @@ fn events(work: &Work) -> usize {
             };
             (parts.iter().map(named).sum::<usize>() / EVENT_BYTES).saturating_add(1)
         }
-        Work::Release { .. } | Work::Open(_) | Work::Change { .. } | Work::Drop { .. } | Work::Keep(_) => 1,
+        Work::Release { .. }
+        | Work::Open(_)
+        | Work::Change { .. }
+        | Work::Drop { .. }
+        | Work::Keep(_)
+        | Work::CreateKey(_)
+        | Work::RevokeKey(_) => 1,
     }
 }
 
 impl Keeper for NodeKeeper {
-    async fn submit(&self, work: Vec<Work>, direction: Direction) -> Result<Vec<Done>, BackendError> {
+    async fn submit(&self, work: Vec<Asked>, direction: Direction) -> Result<Vec<Done>, BackendError> {
         let events = work.iter().map(events).sum();
         let waiting = Waiting { work, since: Instant::now() };
         self.submitter.submit(waiting, events, direction).await?
@@ -57,6 +64,11 @@ impl Keeper for NodeKeeper {
 
     async fn fresh(&self) -> Result<UnixMs, BackendError> {
         self.reads.fresh().await.map_err(BackendError::Failed)
+    }
+
+    fn now(&self) -> UnixMs {
+        let last = self.proposer.shelf.lock().book.time();
+        self.proposer.clock.now(last).map_or(last, |now| now.log)
     }
 
     fn look<T>(&self, look: impl FnOnce(&Book) -> T) -> T {
@@ -99,6 +111,24 @@ impl Keeper for NodeKeeper {
             Ok(sums.audit(&state.book, vault, at))
         });
         counted.await.map_err(failed)
+    }
+
+    async fn log(
+        &self,
+        namespace: Option<NamespaceName>,
+        after: u64,
+        page_size: usize,
+    ) -> Result<LogPage, BackendError> {
+        let shelf = Arc::clone(&self.proposer.shelf);
+        let read = offload(&*self.proposer.shelf.disk, move || {
+            let mut pager = Pager::new(namespace, page_size);
+            let end = shelf.journal.position();
+            shelf.journal.scan_while(after.saturating_add(1), end, &mut |entry| {
+                pager.take(&shelf.lock().book, entry.number, &entry.record)
+            })?;
+            Ok(pager.finish())
+        });
+        read.await.map_err(failed)
     }
 
     async fn limits_changed(self: &Arc<Self>, _: &NamespaceName, _: bool) -> Result<(), BackendError> {
@@ -158,7 +188,7 @@ mod tests {
         for limit in [LimitRef::Id(earmark_core::LimitId(7)), LimitRef::Key(long)] {
             let parts = vec![Part { limit, amount: 1 }; 32];
             let (namespace, lease) = (Some(NamespaceId::DEFAULT), LeaseId::from_u128(1));
-            let work = Work::Reserve { namespace, lease, parts, requirements: Vec::new() };
+            let work = Asked::own(Work::Reserve { namespace, lease, parts, requirements: Vec::new() });
             let mut bytes = Vec::new();
             work.command(UnixMs::new(0)).encode(&mut bytes);
             let entry = bytes.len() * (NodeLedger::BATCH_EVENTS_MAX / events(&work));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_admission::{BackendError, Done, Ledger, Moment, Work};
+use earmark_admission::{Asked, BackendError, Done, Ledger, Moment, Work};
 use earmark_core::{Command, LeaseId, Outcome, TxId, UnixMs, Write};
 use openraft::ServerState;
 use openraft::error::{ClientWriteError, RaftError};
@@ -127,12 +127,12 @@ impl Proposer {
         }
         let now = self.now()?.log;
         let mut builder = Builder::new(batch.0.len());
-        let read = Reader::default().each(batch, |command| match command {
+        let read = Reader::default().each(batch, |by, command| match command {
             Command::Write(write) => {
                 let write = Write { tx_id: self.tx_id(now), ..(*write).clone() };
-                builder.push(&Command::Write(&write));
+                builder.push_by(by, &Command::Write(&write));
             }
-            other => builder.push(other),
+            other => builder.push_by(by, other),
         });
         read.map_err(|error| ProposeError::NotTaken(format!("the commands are malformed: {error}")))?;
         self.propose(builder.finish(now)).await
@@ -147,7 +147,7 @@ impl Proposer {
 
 /// What one caller sends together, and since when it waits.
 pub(crate) struct Waiting {
-    pub(crate) work: Vec<Work>,
+    pub(crate) work: Vec<Asked>,
     pub(crate) since: Instant,
 }
 
@@ -175,7 +175,7 @@ impl NodeLedger {
     }
 
     /// One try, here or by way of the leader.
-    async fn attempt(&self, work: &mut [Work]) -> Result<(Vec<Outcome>, UnixMs), ProposeError> {
+    async fn attempt(&self, work: &mut [Asked]) -> Result<(Vec<Outcome>, UnixMs), ProposeError> {
         let node = &self.node;
         let leader = node.leader().ok_or_else(|| ProposeError::NotTaken("no node leads now".into()))?;
         let moment = match leader.id == node.id {
@@ -185,10 +185,10 @@ impl NodeLedger {
         };
         let mut builder = Builder::new(work.len().saturating_mul(COMMAND_BYTES));
         for item in work.iter_mut() {
-            if let Work::Write(write) = item {
+            if let Work::Write(write) = &mut item.work {
                 write.tx_id = node.tx_id(moment.log);
             }
-            builder.push(&item.command(moment.wall));
+            builder.push_by(item.by, &item.command(moment.wall));
         }
         let batch = builder.finish(moment.log);
         let outcomes = match leader.id == node.id {
@@ -220,10 +220,10 @@ impl NodeLedger {
     /// and sequences see to that. A change of a limit has neither, and is tried again only if it was not taken.
     async fn carry_out(
         &self,
-        work: &mut [Work],
+        work: &mut [Asked],
         deadline: Instant,
     ) -> Result<(Vec<Outcome>, UnixMs), String> {
-        let is_repeatable = !work.iter().any(|item| matches!(item, Work::Change { .. }));
+        let is_repeatable = !work.iter().any(|item| matches!(item.work, Work::Change { .. }));
         let mut metrics = self.node.raft.metrics();
         let mut why = "no node leads now".to_owned();
         loop {
@@ -259,7 +259,7 @@ impl Ledger for NodeLedger {
     async fn submit(&mut self, batch: Vec<Waiting>) -> Vec<Result<Vec<Done>, BackendError>> {
         let deadline = self.deadline(&batch);
         let lens: Vec<usize> = batch.iter().map(|waiting| waiting.work.len()).collect();
-        let mut work: Vec<Work> = batch.into_iter().flat_map(|waiting| waiting.work).collect();
+        let mut work: Vec<Asked> = batch.into_iter().flat_map(|waiting| waiting.work).collect();
         let done = self.carry_out(&mut work, deadline).await;
         self.is_stalled = done.is_err();
         match done {

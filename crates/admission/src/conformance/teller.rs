@@ -72,6 +72,22 @@ pub(super) fn put(name: &str, expected_revision: Option<u64>) -> Operation {
     Operation::PutLimit { definition, expected_revision }
 }
 
+pub(super) fn write_request(
+    scope: Option<&str>,
+    name: &str,
+    sequence: u64,
+    operations: Vec<Operation>,
+) -> WriteRequest {
+    WriteRequest {
+        namespace: namespace(),
+        vault: scope.map(vault),
+        client: client(name),
+        sequence,
+        operations,
+        actor: Actor::new("system:test").expect("a valid actor"),
+    }
+}
+
 impl<H: Harness> Desk<'_, H> {
     pub(super) async fn write(
         &self,
@@ -79,15 +95,11 @@ impl<H: Harness> Desk<'_, H> {
         sequence: u64,
         operations: Vec<Operation>,
     ) -> WriteAnswer {
-        let request = WriteRequest {
-            namespace: namespace(),
-            vault: scope.map(vault),
-            client: client("billing"),
-            sequence,
-            operations,
-            actor: Actor::new("system:test").expect("a valid actor"),
-        };
-        self.0.backend().write(request).await.expect("a backend that answers")
+        self.0
+            .backend()
+            .write(write_request(scope, "billing", sequence, operations))
+            .await
+            .expect("a backend that answers")
     }
 
     pub(super) async fn commit(

@@ -36,6 +36,7 @@ pub fn entry_view(
             (entry.at, EntryKind::Release(hold(book, entry)?), vec![change])
         }
         JournalRecord::Settle(entry) => settle(book, entry, account)?,
+        JournalRecord::Key(_) => return None,
     };
     Some(EntryView { number, at, what, changes })
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use earmark_admission::{
-    Audit, BackendError, Clock, Direction, Done, EntryPage, Keeper, Moment, Stats, Work,
+    Asked, Audit, BackendError, Clock, Direction, Done, EntryPage, Keeper, LogPage, Moment, Stats, Work,
 };
 use earmark_core::{
     AccountId, AccountName, Book, Config, LeaseId, NamespaceName, Outcome, TxId, UnixMs, VaultId,
@@ -22,14 +22,14 @@ struct Shelf {
 }
 
 impl Shelf {
-    fn carry_out(&mut self, moment: Moment, mut work: Vec<Work>) -> Vec<Done> {
+    fn carry_out(&mut self, moment: Moment, mut work: Vec<Asked>) -> Vec<Done> {
         let done = work.iter_mut().map(|item| {
             let log_index = self.log_index.saturating_add(1);
-            if let Work::Write(write) = item {
+            if let Work::Write(write) = &mut item.work {
                 write.log_index = log_index;
                 write.tx_id = tx_id(moment.log);
             }
-            let outcome = self.book.apply(moment.log, item.command(moment.wall));
+            let outcome = self.book.apply_by(moment.log, item.by, item.command(moment.wall));
             if let Outcome::Write(WriteOutcome::Committed(_)) = outcome {
                 self.log_index = log_index;
             }
@@ -62,7 +62,7 @@ fn no_history() -> BackendError {
 }
 
 impl Keeper for Direct {
-    async fn submit(&self, work: Vec<Work>, _: Direction) -> Result<Vec<Done>, BackendError> {
+    async fn submit(&self, work: Vec<Asked>, _: Direction) -> Result<Vec<Done>, BackendError> {
         let mut shelf = self.lock();
         // Under the lock, so that time goes on in the order of the commands.
         Ok(shelf.carry_out(self.clock.now(), work))
@@ -70,6 +70,10 @@ impl Keeper for Direct {
 
     async fn fresh(&self) -> Result<UnixMs, BackendError> {
         Ok(self.clock.now().log)
+    }
+
+    fn now(&self) -> UnixMs {
+        self.clock.now().log
     }
 
     fn look<T>(&self, look: impl FnOnce(&Book) -> T) -> T {
@@ -86,6 +90,10 @@ impl Keeper for Direct {
     }
 
     async fn audit(&self, _: VaultId, _: UnixMs) -> Result<Audit, BackendError> {
+        Err(no_history())
+    }
+
+    async fn log(&self, _: Option<NamespaceName>, _: u64, _: usize) -> Result<LogPage, BackendError> {
         Err(no_history())
     }
 

@@ -246,7 +246,7 @@ impl Shared {
         self: &Arc<Shared>,
         from: u64,
         to: JournalPosition,
-        each: &mut dyn FnMut(&JournalEntry),
+        each: &mut dyn FnMut(&JournalEntry) -> bool,
     ) -> Result<(), JournalError> {
         if from > to.records {
             return Ok(());
@@ -257,7 +257,9 @@ impl Shared {
                 continue;
             }
             let record = reader.walk.record(&step)?;
-            each(&JournalEntry { number: step.number, log_index: step.log_index, record });
+            if !each(&JournalEntry { number: step.number, log_index: step.log_index, record }) {
+                break;
+            }
         }
         Ok(())
     }

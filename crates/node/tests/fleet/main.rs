@@ -11,6 +11,7 @@ mod damage;
 mod exactly_once;
 mod failures;
 mod hostile;
+mod keys;
 mod members;
 mod partition;
 mod restart;

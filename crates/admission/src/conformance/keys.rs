@@ -1,0 +1,140 @@
+//! Who may call. A backend without keys has none of this to prove.
+
+use earmark_core::{By, CreateKey, KeyInfo, Operation, RevokeKey, Role, VaultName};
+
+use super::Harness;
+use super::desk::{Desk, MINUTE, definition, namespace};
+use super::teller::write_request;
+use crate::backend::{Amount, BackendError, LimitError, PutLimitRequest};
+use crate::callers::{KeyError, Keys, LogKind, Token};
+use crate::ledger::WriteAnswer;
+
+fn command(token: &Token, role: Role) -> CreateKey {
+    CreateKey {
+        id: token.id().clone(),
+        secret: token.hash(),
+        name: "billing".parse().expect("a name"),
+        role,
+        namespace: namespace(),
+        client: None,
+        valid_seconds: None,
+        is_first: false,
+        actor: "system:test".parse().expect("an actor"),
+    }
+}
+
+fn revoke(info: &KeyInfo) -> RevokeKey {
+    RevokeKey { id: info.id.clone(), namespace: None, actor: "client:root".parse().expect("an actor") }
+}
+
+async fn make(keys: &dyn Keys, role: Role) -> (Token, By) {
+    let token = Token::random().expect("random bits");
+    let info = keys.create(By::Itself, command(&token, role)).await.expect("a key that can be made");
+    (token, By::Key(info.number))
+}
+
+/// A key that is made is found by its secret, listed without it, and gone for all that comes by it when it is revoked.
+pub async fn a_key_opens_the_door_until_it_is_revoked(harness: &impl Harness) {
+    let (backend, desk) = (harness.backend(), Desk(harness));
+    let Some(keys) = backend.keys() else { return };
+    desk.put("rpm", MINUTE, 10).await;
+    assert!(!keys.has_keys());
+    assert_eq!(keys.check(By::Anyone).await, Ok(()));
+    make(keys, Role::Admin).await;
+    let (token, by) = make(keys, Role::Caller).await;
+    assert!(keys.has_keys());
+    assert_eq!(keys.check(By::Anyone).await, Err(BackendError::Unauthenticated));
+    let info = keys.authenticate(token.id(), &token.hash()).expect("its own secret");
+    assert_eq!((info.role, By::Key(info.number)), (Role::Caller, by));
+    let other = Token::random().expect("random bits");
+    assert_eq!(keys.authenticate(token.id(), &other.hash()), None);
+    assert_eq!(keys.authenticate(other.id(), &token.hash()), None);
+    assert_eq!(keys.list(None).await.map(|all| all.len()), Ok(2));
+    let request = || desk.request(desk.lease(), &[("rpm", 1)]);
+    assert!(backend.reserve_by(by, vec![request()]).await[0].is_ok());
+    assert_eq!(backend.reserve_by(By::Anyone, vec![request()]).await, [Err(BackendError::Unauthenticated)]);
+
+    let revoked = keys.revoke(By::Itself, revoke(&info)).await.expect("a key that can be revoked");
+    assert!(revoked.revoked_at.is_some());
+    assert_eq!(keys.authenticate(token.id(), &token.hash()), None);
+    assert_eq!(keys.check(by).await, Err(BackendError::Unauthenticated));
+    let both = vec![request(), request()];
+    let refused = Err(BackendError::Unauthenticated);
+    assert_eq!(backend.reserve_by(by, both).await, [refused.clone(), refused]);
+    assert_eq!(desk.usage("rpm").await.reserved, 1);
+}
+
+/// Nothing that changes something is done by a key that was revoked.
+pub async fn nothing_is_changed_by_a_revoked_key(harness: &impl Harness) {
+    let (backend, desk) = (harness.backend(), Desk(harness));
+    let Some(keys) = backend.keys() else { return };
+    desk.put("rpm", MINUTE, 10).await;
+    let taken = desk.admit(&[("rpm", 4)]).await;
+    make(keys, Role::Admin).await;
+    let (token, by) = make(keys, Role::Writer).await;
+    let info = keys.authenticate(token.id(), &token.hash()).expect("its own secret");
+    let write = |sequence| {
+        let open = Operation::OpenVault { vault: VaultName::new("eu").expect("a vault") };
+        write_request(None, "billing", sequence, vec![open])
+    };
+    let written = backend.write_by(by, write(1)).await;
+    assert!(matches!(written, Ok(WriteAnswer::Committed(_))), "{written:?}");
+    keys.revoke(By::Itself, revoke(&info)).await.expect("a key that can be revoked");
+
+    let unauthenticated = BackendError::Unauthenticated;
+    assert_eq!(backend.write_by(by, write(2)).await, Err(unauthenticated.clone()));
+    // Not even what was committed before is told to whoever comes back with it.
+    assert_eq!(backend.write_by(by, write(1)).await, Err(unauthenticated.clone()));
+    let definition = definition("rpm", MINUTE, 99);
+    let put = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
+    assert_eq!(backend.put_limit_by(by, put).await, Err(LimitError::Backend(unauthenticated.clone())));
+    let actuals = vec![Amount { key: super::desk::key("rpm"), amount: 0 }];
+    let complete =
+        crate::backend::CompleteRequest { namespace: namespace(), lease: taken, job: None, actuals };
+    assert_eq!(backend.complete_by(by, vec![complete]).await, [Err(unauthenticated.clone())]);
+    let token = Token::random().expect("random bits");
+    assert_eq!(keys.create(by, command(&token, Role::Admin)).await, Err(KeyError::Backend(unauthenticated)));
+    let usage = desk.usage("rpm").await;
+    assert_eq!((usage.capacity, usage.reserved), (10, 4));
+    let last = backend.client_state(namespace(), None, "billing".parse().expect("a client")).await;
+    assert_eq!(last, Ok(1));
+}
+
+/// What was changed is listed with who did it, in pages.
+pub async fn changes_are_logged_with_who_made_them(harness: &impl Harness) {
+    let (backend, desk) = (harness.backend(), Desk(harness));
+    let Some(keys) = backend.keys() else { return };
+    make(keys, Role::Admin).await;
+    desk.put("rpm", MINUTE, 10).await;
+    let open = Operation::OpenVault { vault: VaultName::new("eu").expect("a vault") };
+    let written = backend.write(write_request(None, "billing", 1, vec![open])).await;
+    assert!(matches!(written, Ok(WriteAnswer::Committed(_))), "{written:?}");
+    let (token, _) = make(keys, Role::Reader).await;
+    let info = keys.authenticate(token.id(), &token.hash()).expect("its own secret");
+    keys.revoke(By::Itself, revoke(&info)).await.expect("a key that can be revoked");
+    let (mut said, mut after) = (Vec::new(), 0);
+    loop {
+        let page = keys.log(None, after, 1).await.expect("a log");
+        assert!(page.entries.len() <= 1);
+        said.extend(page.entries.into_iter().map(|entry| {
+            let what = match entry.what {
+                LogKind::Transaction { operations, .. } => operations.join(", "),
+                LogKind::Key { change, role, .. } => format!("{change:?} {role}"),
+            };
+            format!("{} by {}", what, entry.actor)
+        }));
+        match page.next {
+            Some(next) => after = next,
+            None => break,
+        }
+    }
+    let expected = [
+        "Created admin by system:test",
+        "open_vault eu by system:test",
+        "Created reader by system:test",
+        "Revoked reader by client:root",
+    ];
+    assert_eq!(said, expected);
+    let elsewhere = "elsewhere".parse().expect("a namespace");
+    assert_eq!(keys.log(Some(elsewhere), 0, 100).await.map(|page| page.entries.len()), Ok(0));
+}

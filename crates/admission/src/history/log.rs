@@ -1,0 +1,126 @@
+//! What was changed, by whom: the journal as those see it who look after a server.
+
+use earmark_core::{Book, JournalRecord, NamespaceName, Operation, Transaction};
+
+use crate::callers::{LogEntry, LogKind, LogPage};
+
+/// So many records are looked at for one page: most may be holds, which nobody asked for by a change.
+const RECORDS_MAX: usize = 20_000;
+/// A page ends with the entry that brings its summaries to so many bytes.
+const SUMMARY_BYTES: usize = 1 << 20;
+
+/// Puts a page together from records in order.
+#[derive(Debug)]
+pub struct Pager {
+    namespace: Option<NamespaceName>,
+    page_size: usize,
+    page: LogPage,
+    looked_at: usize,
+    bytes: usize,
+    last: u64,
+    is_cut: bool,
+}
+
+impl Pager {
+    /// A page of what was changed in a namespace, or in all of them.
+    #[must_use]
+    pub fn new(namespace: Option<NamespaceName>, page_size: usize) -> Pager {
+        let page = LogPage::default();
+        Pager { namespace, page_size, page, looked_at: 0, bytes: 0, last: 0, is_cut: false }
+    }
+
+    /// Takes the next record. Says no if the page is full, and has not taken it then.
+    pub fn take(&mut self, book: &Book, number: u64, record: &JournalRecord) -> bool {
+        let is_full = self.page.entries.len() >= self.page_size
+            || self.looked_at >= RECORDS_MAX
+            || self.bytes >= SUMMARY_BYTES;
+        if is_full {
+            self.is_cut = true;
+            return false;
+        }
+        self.looked_at = self.looked_at.saturating_add(1);
+        self.last = number;
+        let is_meant = |entry: &LogEntry| self.namespace.as_ref().is_none_or(|name| *name == entry.namespace);
+        if let Some(entry) = entry(book, number, record).filter(is_meant) {
+            self.bytes = self.bytes.saturating_add(entry.bytes());
+            self.page.entries.push(entry);
+        }
+        true
+    }
+
+    /// The page, as far as it goes.
+    #[must_use]
+    pub fn finish(self) -> LogPage {
+        LogPage { next: self.is_cut.then_some(self.last), ..self.page }
+    }
+}
+
+impl LogEntry {
+    fn bytes(&self) -> usize {
+        match &self.what {
+            LogKind::Transaction { operations, .. } => operations.iter().map(String::len).sum(),
+            LogKind::Key { .. } => 0,
+        }
+    }
+}
+
+/// A record as a change, if it is one. What leases hold and pay are consequences, and stand in the history of accounts.
+fn entry(book: &Book, number: u64, record: &JournalRecord) -> Option<LogEntry> {
+    match record {
+        JournalRecord::Transaction(record) => transaction(book, number, record),
+        JournalRecord::Key(key) => Some(LogEntry {
+            number,
+            at: key.at,
+            actor: key.actor.clone(),
+            namespace: key.namespace.clone(),
+            vault: None,
+            what: LogKind::Key {
+                change: key.change,
+                id: key.id.clone(),
+                name: key.name.clone(),
+                role: key.role,
+            },
+        }),
+        JournalRecord::Hold(_) | JournalRecord::Settle(_) | JournalRecord::Release(_) => None,
+    }
+}
+
+fn transaction(book: &Book, number: u64, record: &Transaction) -> Option<LogEntry> {
+    let receipt = &record.receipt;
+    let vault = match record.vault {
+        Some(vault) => Some(book.vault_name(vault)?.1.clone()),
+        None => None,
+    };
+    Some(LogEntry {
+        number,
+        at: receipt.committed_at,
+        actor: receipt.actor.clone(),
+        namespace: book.namespace_name(record.namespace)?.clone(),
+        vault,
+        what: LogKind::Transaction {
+            tx_id: receipt.tx_id,
+            log_index: receipt.log_index,
+            client: record.client.clone(),
+            sequence: receipt.sequence,
+            operations: record.operations.iter().map(summary).collect(),
+        },
+    })
+}
+
+/// An operation in few words.
+fn summary(operation: &Operation) -> String {
+    match operation {
+        Operation::PutLimit { definition, .. } => format!("put_limit {}", definition.key),
+        Operation::DeleteLimit { key, .. } => format!("delete_limit {key}"),
+        Operation::OpenVault { vault } => format!("open_vault {vault}"),
+        Operation::OpenAccount { account, .. } => format!("open_account {account}"),
+        Operation::FreezeAccount { account } => format!("freeze_account {account}"),
+        Operation::UnfreezeAccount { account } => format!("unfreeze_account {account}"),
+        Operation::CloseAccount { account } => format!("close_account {account}"),
+        Operation::Issue { account, asset, amount, .. } => format!("issue {amount} {asset} to {account}"),
+        Operation::Transfer { from, to, asset, amount, .. } => {
+            format!("transfer {amount} {asset} from {from} to {to}")
+        }
+        Operation::Retire { account, asset, amount, .. } => format!("retire {amount} {asset} of {account}"),
+    }
+}

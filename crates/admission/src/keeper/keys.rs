@@ -1,0 +1,66 @@
+//! The keys of a Book, whoever keeps it.
+
+use std::sync::Arc;
+
+use earmark_core::{By, CreateKey, KeyId, KeyInfo, NamespaceName, RevokeKey, SecretHash};
+
+use super::{BookBackend, Keeper};
+use crate::backend::{Answer, BackendError};
+use crate::callers::{KeyError, Keys, LogPage};
+use crate::ledger::PAGE_MAX;
+use crate::work::Work;
+
+impl<K: Keeper> BookBackend<K> {
+    /// Does something to a key.
+    async fn change_key(&self, by: By, work: Work) -> Result<Arc<KeyInfo>, KeyError> {
+        self.0.submit_one(by, work).await?.into_key()
+    }
+}
+
+impl<K: Keeper> Keys for BookBackend<K> {
+    fn has_keys(&self) -> bool {
+        self.0.keeper.look(earmark_core::Book::has_keys)
+    }
+
+    fn authenticate(&self, id: &KeyId, secret: &SecretHash) -> Option<Arc<KeyInfo>> {
+        let now = self.0.keeper.now();
+        self.0.keeper.look(|book| book.authenticate(now, id, secret).cloned())
+    }
+
+    fn check(&self, by: By) -> Answer<'_, Result<(), BackendError>> {
+        Box::pin(async move {
+            match self.read(|book, now| book.permits(now, by)).await? {
+                true => Ok(()),
+                false => Err(BackendError::Unauthenticated),
+            }
+        })
+    }
+
+    fn list(&self, namespace: Option<NamespaceName>) -> Answer<'_, Result<Vec<Arc<KeyInfo>>, BackendError>> {
+        Box::pin(self.read(move |book, _| {
+            let is_meant =
+                |info: &&Arc<KeyInfo>| namespace.as_ref().is_none_or(|name| *name == info.namespace);
+            book.keys().filter(is_meant).cloned().collect()
+        }))
+    }
+
+    fn create(&self, by: By, command: CreateKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>> {
+        Box::pin(self.change_key(by, Work::CreateKey(command)))
+    }
+
+    fn revoke(&self, by: By, command: RevokeKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>> {
+        Box::pin(self.change_key(by, Work::RevokeKey(command)))
+    }
+
+    fn log(
+        &self,
+        namespace: Option<NamespaceName>,
+        after: u64,
+        page_size: usize,
+    ) -> Answer<'_, Result<LogPage, BackendError>> {
+        Box::pin(async move {
+            self.0.keeper.fresh().await?;
+            self.0.keeper.log(namespace, after, page_size.clamp(1, PAGE_MAX)).await
+        })
+    }
+}
