@@ -5,6 +5,7 @@
 
 mod api;
 mod grpc;
+mod licences;
 mod plant;
 mod postgres;
 mod python;
@@ -27,6 +28,7 @@ The chores of this repository.
   cargo xtask tidy                only the checks of verify that cargo and clippy do not know
   cargo xtask api                 only the server against its own OpenAPI document
   cargo xtask grpc                only the server asked over gRPC by a client in Python
+  cargo xtask licences            only the licences of the dependencies
   cargo xtask soak [--minutes N]  the long versions of the random tests, 10 minutes by default
   cargo xtask plant [BUG] [--search]  bugs put into a copy of the tree, which the simulation must find
   cargo xtask help                this text
@@ -37,6 +39,7 @@ Examples:
   cargo xtask tidy
   cargo xtask api
   cargo xtask grpc
+  cargo xtask licences
   cargo xtask soak --minutes 60
   cargo xtask plant stale-leader
 ";
@@ -47,6 +50,7 @@ enum Chore {
     Tidy,
     Api,
     Grpc,
+    Licences,
     Soak { minutes: u64 },
     Plant(Plant),
     Help,
@@ -58,6 +62,7 @@ fn parse(args: &[&str]) -> Result<Chore, Failure> {
         ["tidy"] => Ok(Chore::Tidy),
         ["api"] => Ok(Chore::Api),
         ["grpc"] => Ok(Chore::Grpc),
+        ["licences"] => Ok(Chore::Licences),
         ["soak"] => Ok(Chore::Soak { minutes: soak::MINUTES_DEFAULT }),
         ["soak", "--minutes", minutes] => match minutes.parse() {
             Ok(minutes) if (1..=soak::MINUTES_MAX).contains(&minutes) => Ok(Chore::Soak { minutes }),
@@ -74,7 +79,7 @@ fn parse(args: &[&str]) -> Result<Chore, Failure> {
         ["plant", bug, "--search"] => Ok(Chore::Plant(Plant { only: Some((*bug).into()), search: true })),
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Chore::Help),
         _ => Err(Failure::Usage(format!(
-            "found {:?}, allowed are verify, tidy, api, grpc, soak [--minutes N], plant [BUG] and help",
+            "found {:?}, allowed are verify, tidy, api, grpc, licences, soak [--minutes N], plant [BUG] and help",
             args.join(" ")
         ))),
     }
@@ -88,6 +93,7 @@ fn main() -> ExitCode {
         Chore::Tidy => tidy::tidy(),
         Chore::Api => python::prepare().and_then(|()| api::check()),
         Chore::Grpc => python::prepare().and_then(|()| grpc::check()),
+        Chore::Licences => licences::check(),
         Chore::Soak { minutes } => soak::soak(minutes),
         Chore::Plant(what) => plant::plant(&what),
         Chore::Help => {
@@ -115,6 +121,7 @@ mod tests {
             (&["tidy"], Chore::Tidy),
             (&["api"], Chore::Api),
             (&["grpc"], Chore::Grpc),
+            (&["licences"], Chore::Licences),
             (&["soak"], Chore::Soak { minutes: 10 }),
             (&["soak", "--minutes", "1"], Chore::Soak { minutes: 1 }),
             (&["plant"], Chore::Plant(Plant { only: None, search: false })),
@@ -132,11 +139,11 @@ mod tests {
         for (args, message) in [
             (
                 &["verfy"][..],
-                "found \"verfy\", allowed are verify, tidy, api, grpc, soak [--minutes N], plant [BUG] and help",
+                "found \"verfy\", allowed are verify, tidy, api, grpc, licences, soak [--minutes N], plant [BUG] and help",
             ),
             (
                 &["verify", "--fast"],
-                "found \"verify --fast\", allowed are verify, tidy, api, grpc, soak [--minutes N], plant [BUG] and help",
+                "found \"verify --fast\", allowed are verify, tidy, api, grpc, licences, soak [--minutes N], plant [BUG] and help",
             ),
             (&["soak", "--minutes", "0"], "--minutes: found \"0\", allowed are 1 to 10080"),
             (&["soak", "--minutes", "ten"], "--minutes: found \"ten\", allowed are 1 to 10080"),

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::api;
 use crate::grpc;
+use crate::licences;
 use crate::postgres;
 use crate::python;
 use crate::run::{self, Failure};
@@ -54,6 +55,7 @@ pub(crate) fn verify() -> Result<(), Failure> {
     }));
     steps.push(Step::new("api", "cargo xtask api", api::check));
     steps.push(Step::new("grpc", "cargo xtask grpc", grpc::check));
+    steps.push(Step::new("licences", "cargo xtask licences", licences::check));
     steps.push(Step::new("tidy", "cargo xtask tidy", tidy::tidy));
     steps.push(Step::new("work tree", "git status --porcelain", || {
         unchanged(before.as_deref(), work_tree().as_deref())

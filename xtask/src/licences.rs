@@ -1,0 +1,111 @@
+//! `cargo xtask licences`: every dependency has a licence that this project can live with.
+//!
+//! Known advisories are not checked here: their database is on the network, and this works without one.
+
+use crate::run::{self, Failure};
+
+/// Licences that let anyone use the code, and ask for no more than to be named.
+const ALLOWED: [&str; 9] =
+    ["Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT", "Unicode-3.0", "Unlicense", "Zlib", "0BSD"];
+
+pub(crate) fn check() -> Result<(), Failure> {
+    let mut tree =
+        run::command("cargo", "tree --workspace --prefix none -e normal,build,dev --locked --offline");
+    tree.args(["-f", "{p}|{l}"]);
+    let listed = run::output(&mut tree).ok_or_else(|| Failure::Missing(vec!["the dependencies".into()]))?;
+    let refused = refused(&listed);
+    refused.iter().for_each(|line| println!("{line}"));
+    if refused.is_empty() { Ok(()) } else { Err(Failure::Untidy { violations: refused.len() }) }
+}
+
+/// What has another licence, or none, each once.
+fn refused(listed: &str) -> Vec<String> {
+    let mut refused: Vec<String> = Vec::new();
+    for line in listed.lines().map(|line| line.trim_end_matches(" (*)")) {
+        let Some((package, licence)) = line.split_once('|') else { continue };
+        let what = format!("{package}: found the licence {licence:?}, allowed are {}", ALLOWED.join(", "));
+        if !is_allowed(licence) && !refused.contains(&what) {
+            refused.push(what);
+        }
+    }
+    refused
+}
+
+/// Whether an expression of SPDX can be met by what is allowed. A slash is an old way to write `OR`.
+fn is_allowed(expression: &str) -> bool {
+    let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
+    let words: Vec<&str> = spaced.split_whitespace().collect();
+    let (is_met, rest) = any(&words);
+    is_met && rest.is_empty() && !words.is_empty()
+}
+
+fn any<'a>(words: &'a [&'a str]) -> (bool, &'a [&'a str]) {
+    let (mut is_met, mut rest) = all(words);
+    while let [or, after @ ..] = rest
+        && *or == "OR"
+    {
+        let (other, left) = all(after);
+        is_met |= other;
+        rest = left;
+    }
+    (is_met, rest)
+}
+
+fn all<'a>(words: &'a [&'a str]) -> (bool, &'a [&'a str]) {
+    let (mut is_met, mut rest) = one(words);
+    while let [and, after @ ..] = rest
+        && *and == "AND"
+    {
+        let (other, left) = one(after);
+        is_met &= other;
+        rest = left;
+    }
+    (is_met, rest)
+}
+
+fn one<'a>(words: &'a [&'a str]) -> (bool, &'a [&'a str]) {
+    match words {
+        ["(", inner @ ..] => match any(inner) {
+            (is_met, [")", rest @ ..]) => (is_met, rest),
+            (_, rest) => (false, rest),
+        },
+        // An exception only allows more.
+        [name, with, _, rest @ ..] if *with == "WITH" => (ALLOWED.contains(name), rest),
+        [name, rest @ ..] => (ALLOWED.contains(name), rest),
+        [] => (false, &[]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expression_is_met_by_what_is_allowed_or_not() {
+        for (expression, is_met) in [
+            ("MIT", true),
+            ("MIT OR GPL-3.0", true),
+            ("GPL-3.0 OR MIT", true),
+            ("MIT/Apache-2.0", true),
+            ("MIT AND GPL-3.0", false),
+            ("(MIT OR GPL-3.0) AND Unicode-3.0", true),
+            ("(MIT OR GPL-3.0) AND GPL-2.0", false),
+            ("Apache-2.0 WITH LLVM-exception", true),
+            ("GPL-3.0", false),
+            ("", false),
+            ("(MIT", false),
+            ("MIT MIT", false),
+        ] {
+            assert_eq!(is_allowed(expression), is_met, "{expression}");
+        }
+    }
+
+    #[test]
+    fn what_is_refused_is_named_once() {
+        let listed = "a v1.0.0|MIT\nb v2.0.0|GPL-3.0\nb v2.0.0|GPL-3.0 (*)\nc v1.0.0|\n";
+        let refused = refused(listed);
+        assert_eq!(refused.len(), 2);
+        assert!(refused[0].starts_with("b v2.0.0: found the licence \"GPL-3.0\", allowed are Apache-2.0"));
+        assert!(refused[1].starts_with("c v1.0.0: found the licence \"\""));
+    }
+}
