@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use earmark_admission::{Backend, BackendError, Cluster};
-use earmark_core::{Actor, NameError, NamespaceName};
+use earmark_core::NameError;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::budget::Budget;
+use crate::door::{Door, DoorOptions};
 use crate::http::{RequestIds, document};
 use crate::metrics::Metrics;
 
@@ -25,10 +26,8 @@ pub(crate) struct App {
     pub(crate) backend: Arc<dyn Backend>,
     /// The nodes, where the backend is one of several or could be.
     pub(crate) cluster: OnceLock<Arc<dyn Cluster>>,
-    /// Requests that name no namespace mean this one.
-    pub(crate) namespace: NamespaceName,
-    /// Who is behind every write: nobody is asked for a key yet.
-    pub(crate) actor: Actor,
+    /// Who is let in.
+    pub(crate) door: Door,
     pub(crate) metrics: Metrics,
     pub(crate) request_ids: RequestIds,
     pub(crate) request_timeout: Duration,
@@ -43,13 +42,14 @@ impl App {
         backend: Arc<dyn Backend>,
         request_timeout: Duration,
         bodies_bytes_max: usize,
+        door: DoorOptions,
     ) -> Result<App, NameError> {
+        let metrics = Metrics::new();
         Ok(App {
             backend,
             cluster: OnceLock::new(),
-            namespace: NamespaceName::new(NamespaceName::DEFAULT)?,
-            actor: Actor::new("system:local")?,
-            metrics: Metrics::new(),
+            door: Door::new(door, metrics.failed_logins())?,
+            metrics,
             request_ids: RequestIds::new(),
             request_timeout,
             openapi: Bytes::from(document().to_string()),

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::answer::{CompleteWire, INVALID, ReserveWire, UNAVAILABLE};
 use crate::app::App;
+use crate::caller::Caller;
 
 /// What is said of a limit that is not there.
 pub(crate) const NO_SUCH_LIMIT: &str = "key: no limit has this key";
@@ -28,6 +29,8 @@ pub(crate) struct Ticket {
     pub(crate) id: HeaderValue,
     /// When an answer is too late.
     pub(crate) deadline: Instant,
+    /// Whose it is.
+    pub(crate) caller: Arc<Caller>,
 }
 
 impl Ticket {
@@ -43,16 +46,22 @@ pub(crate) async fn reserve(
     ticket: &Ticket,
     requests: Vec<ReserveRequest>,
 ) -> Vec<Result<ReserveAnswer, BackendError>> {
+    let actor = &ticket.caller.actor;
     for request in &requests {
         let job = request.job.as_ref().map(tracing::field::display);
-        tracing::debug!(request_id = ticket.id(), lease = %request.lease, job, "reserve");
+        tracing::debug!(request_id = ticket.id(), %actor, lease = %request.lease, job, "reserve");
     }
     let count = requests.len();
-    let answers = of_batch(app.by(ticket.deadline, app.backend.reserve(requests)).await, count);
+    let answers =
+        of_batch(app.by(ticket.deadline, app.backend.reserve_by(ticket.caller.by, requests)).await, count);
+    if is_turned_away(&answers) {
+        app.door.forget(&ticket.caller);
+        return answers;
+    }
     for wire in answers.iter().map(ReserveWire::of) {
         app.metrics.reserved(wire.outcome());
         let (keys, reason) = wire.limited_by();
-        app.metrics.denied_by(keys, reason);
+        app.metrics.denied_by(&ticket.caller.namespace, keys, reason);
     }
     answers
 }
@@ -63,12 +72,18 @@ pub(crate) async fn complete(
     ticket: &Ticket,
     requests: Vec<CompleteRequest>,
 ) -> Vec<Result<CompleteAnswer, BackendError>> {
+    let actor = &ticket.caller.actor;
     for request in &requests {
         let job = request.job.as_ref().map(tracing::field::display);
-        tracing::debug!(request_id = ticket.id(), lease = %request.lease, job, "complete");
+        tracing::debug!(request_id = ticket.id(), %actor, lease = %request.lease, job, "complete");
     }
     let count = requests.len();
-    let answers = of_batch(app.by(ticket.deadline, app.backend.complete(requests)).await, count);
+    let answers =
+        of_batch(app.by(ticket.deadline, app.backend.complete_by(ticket.caller.by, requests)).await, count);
+    if is_turned_away(&answers) {
+        app.door.forget(&ticket.caller);
+        return answers;
+    }
     for answer in &answers {
         if let Ok(answer) = answer {
             app.metrics.settled(answer);
@@ -84,8 +99,10 @@ pub(crate) async fn put_limit(
     ticket: &Ticket,
     request: PutLimitRequest,
 ) -> Result<LimitChange, LimitError> {
-    let backend = Arc::clone(&app.backend);
-    change(app, ticket, async move { backend.put_limit(request).await }).await
+    let (backend, by) = (Arc::clone(&app.backend), ticket.caller.by);
+    let (actor, key) = (&ticket.caller.actor, &request.definition.key);
+    tracing::info!(request_id = ticket.id(), %actor, %key, "put limit");
+    change(app, ticket, async move { backend.put_limit_by(by, request).await }).await
 }
 
 /// Lets a limit run empty.
@@ -94,8 +111,9 @@ pub(crate) async fn delete_limit(
     ticket: &Ticket,
     request: DeleteLimitRequest,
 ) -> Result<LimitChange, LimitError> {
-    let backend = Arc::clone(&app.backend);
-    change(app, ticket, async move { backend.delete_limit(request).await }).await
+    let (backend, by) = (Arc::clone(&app.backend), ticket.caller.by);
+    tracing::info!(request_id = ticket.id(), actor = %ticket.caller.actor, key = %request.key, "delete limit");
+    change(app, ticket, async move { backend.delete_limit_by(by, request).await }).await
 }
 
 /// Carries a change out. It has several steps, so it goes on by itself if nobody waits for it any longer.
@@ -118,9 +136,10 @@ pub(crate) struct Written {
 /// Applies a transaction, and counts how it came out.
 pub(crate) async fn write(app: &App, ticket: &Ticket, request: WriteRequest) -> Written {
     let (client, sequence) = (&request.client, request.sequence);
-    tracing::debug!(request_id = ticket.id(), %client, sequence, "write");
+    tracing::debug!(request_id = ticket.id(), actor = %ticket.caller.actor, %client, sequence, "write");
     let subjects = request.operations.iter().map(|operation| operation.subject().to_owned()).collect();
-    let answer = read(app, ticket, app.backend.write(request)).await;
+    let write = app.backend.write_by(ticket.caller.by, request);
+    let answer = app.by(ticket.deadline, write).await.and_then(|answer| answer);
     app.metrics.written(match &answer {
         Ok(WriteAnswer::Committed(_)) => None,
         Ok(WriteAnswer::Refused(error)) => Some(error.code()),
@@ -143,13 +162,30 @@ pub(crate) fn unavailable(error: &BackendError) -> String {
     }
 }
 
-/// What the backend answers, if it does in time.
+/// What the backend answers, if it does in time, and if whoever asks may still read it: they are asked for again while
+/// the answer is put together, however up to date this server is.
 pub(crate) async fn read<T, E: From<BackendError>>(
     app: &App,
     ticket: &Ticket,
     answer: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    app.by(ticket.deadline, answer).await?
+    let both = async { tokio::join!(app.backend.check_right(ticket.caller.by), answer) };
+    let (permitted, answer) = app.by(ticket.deadline, both).await?;
+    if permitted == Err(BackendError::Unauthenticated) {
+        app.door.forget(&ticket.caller);
+    }
+    permitted?;
+    answer
+}
+
+/// Whether whoever asks may still do it, for what the backend is not asked about.
+pub(crate) async fn check(app: &App, ticket: &Ticket) -> Result<(), BackendError> {
+    read(app, ticket, std::future::ready(Ok(()))).await
+}
+
+/// Whether a batch was turned away where it was decided. All of it is of one caller.
+pub(crate) fn is_turned_away<T>(answers: &[Result<T, BackendError>]) -> bool {
+    matches!(answers.first(), Some(Err(BackendError::Unauthenticated)))
 }
 
 /// The answers to a batch of `count`, also where the backend gave none in time.

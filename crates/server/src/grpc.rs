@@ -30,6 +30,7 @@ use tonic_reflection::server::Builder;
 use crate::app::App;
 use crate::body::BODY_BYTES_MAX;
 use crate::carry_out::Ticket;
+use crate::door::Head;
 use crate::http::REQUEST_ID;
 use answer::{Answer, Bounded};
 use health::Healthy;
@@ -68,11 +69,23 @@ impl Grpc {
     pub(crate) async fn serve(&self, request: Request<Body>) -> Response<Body> {
         let start = Instant::now();
         let app = &self.app;
-        let ticket =
-            Ticket { id: app.request_ids.of(request.headers()), deadline: start + app.request_timeout };
+        let id = app.request_ids.of(request.headers());
         let path = request.uri().path().to_owned();
+        let mut actor = None;
         let (place, answer) = match method::find(&path) {
-            Some((place, method)) => (place, self.call(method, &ticket, start, request).await),
+            Some((place, method)) => {
+                let head =
+                    Head { uri: request.uri(), headers: request.headers(), extensions: request.extensions() };
+                let answer = match app.door.admit(&*app.backend, head, method.access).await {
+                    Ok(caller) => {
+                        actor = Some(caller.actor.clone());
+                        let ticket = Ticket { id: id.clone(), deadline: start + app.request_timeout, caller };
+                        self.call(method, &ticket, start, request).await
+                    }
+                    Err(refused) => Answer::of(status::refused(refused)),
+                };
+                (place, answer)
+            }
             None => {
                 let message = format!("path: found {path}, which is no method; reflection lists them all");
                 (METHODS.len(), Answer::of(Status::unimplemented(message)))
@@ -80,15 +93,17 @@ impl Grpc {
         };
         let took = start.elapsed();
         let code = answer.code();
+        let actor = actor.as_ref().map_or("-", |actor| actor.as_str());
+        let request_id = id.to_str().unwrap_or_default();
         app.metrics.called(place, code, took);
         if matches!(code, Code::Internal | Code::Unavailable | Code::Unknown) {
             let answer = answer.message();
-            tracing::warn!(request_id = ticket.id(), path, ?code, ?took, %answer, "answered");
+            tracing::warn!(request_id, actor, path, ?code, ?took, %answer, "answered");
         } else {
-            tracing::debug!(request_id = ticket.id(), path, ?code, ?took, "answered");
+            tracing::debug!(request_id, actor, path, ?code, ?took, "answered");
         }
         let mut response = answer.into_response();
-        response.headers_mut().insert(REQUEST_ID, ticket.id);
+        response.headers_mut().insert(REQUEST_ID, id);
         response
     }
 

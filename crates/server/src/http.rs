@@ -1,8 +1,10 @@
 //! The wire format: what clients send and get. Nothing outside this module knows any of it.
 
+mod audit;
 mod cluster;
 mod complete;
 mod health;
+mod keys;
 mod leases;
 mod limits;
 mod openapi;

@@ -24,13 +24,18 @@ mod answer;
 mod app;
 mod body;
 mod budget;
+mod caller;
 mod carry_out;
+mod door;
 mod grpc;
 mod http;
 mod metrics;
 mod server;
+mod tls;
 
+pub use door::{Issuer, IssuerError, IssuerOptions};
 pub use metrics::install_metrics;
 pub use server::{Address, Server, ServerError, ServerOptions};
+pub use tls::{Tls, TlsError};
 
 pub use body::BODY_BYTES_MAX;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use earmark_admission::{ClusterStatus, CompleteAnswer, Stats};
-use earmark_core::LimitKey;
+use earmark_core::{LimitKey, NamespaceName};
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use tonic::Code;
@@ -34,7 +34,7 @@ const BATCH_SIZES: [f64; 14] =
     [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0];
 
 /// The statuses that are answered; others are counted as the last.
-const STATUSES: [u16; 10] = [200, 400, 402, 404, 405, 408, 409, 413, 503, 500];
+const STATUSES: [u16; 13] = [200, 400, 401, 402, 403, 404, 405, 408, 409, 413, 429, 503, 500];
 
 /// How a reserve came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +89,10 @@ const COMPLETED: [(Completed, &str); 5] = [
     (Completed::BackendError, "backend_error"),
 ];
 
-const DESCRIPTIONS: [(&str, &str); 16] = [
+const FAILED_LOGINS: &str = "earmark_failed_logins_total";
+
+const DESCRIPTIONS: [(&str, &str); 17] = [
+    (FAILED_LOGINS, "Requests whose credentials were missing or not valid."),
     (
         "earmark_reserves_total",
         "Reserves, by how they came out. A batch that is malformed counts as one invalid_request.",
@@ -208,22 +211,32 @@ impl Metrics {
         }
     }
 
+    /// What counts those who were turned away for want of credentials.
+    pub(crate) fn failed_logins(&self) -> Counter {
+        self.recorder.register_counter(&Key::from_static_name(FAILED_LOGINS), &METADATA)
+    }
+
     pub(crate) fn reserved(&self, outcome: Reserved) {
         if let Some(counter) = self.reserved.get(outcome as usize) {
             counter.increment(1);
         }
     }
 
-    pub(crate) fn denied_by(&self, keys: &[LimitKey], reason: Reason) {
+    pub(crate) fn denied_by(&self, namespace: &NamespaceName, keys: &[LimitKey], reason: Reason) {
         let (denials, reason) = match reason {
             Reason::Capacity => (&self.denials, "capacity"),
             Reason::Credit => (&self.credit_denials, "credit"),
         };
         let make = |key: &str| {
-            let labels = vec![Label::new("key", key.to_owned()), Label::from_static_parts("reason", reason)];
+            let mut labels =
+                vec![Label::new("key", key.to_owned()), Label::from_static_parts("reason", reason)];
+            // What is not told apart by key is not by namespace either.
+            if key != denials::OTHER {
+                labels.insert(0, Label::new("namespace", namespace.to_string()));
+            }
             self.recorder.register_counter(&Key::from_parts("earmark_denials_total", labels), &METADATA)
         };
-        keys.iter().for_each(|key| denials.count(key, make));
+        keys.iter().for_each(|key| denials.count(namespace, key, make));
     }
 
     /// A write was answered: with a code, or with success.
@@ -312,6 +325,19 @@ impl Metrics {
         }
         text.push_str(&cluster.map(node::lags).unwrap_or_default());
         text
+    }
+
+    /// Everything that a namespace may see: labels of others are none of its business.
+    pub(crate) fn render_for(
+        &self,
+        stats: &Stats,
+        cluster: Option<&ClusterStatus>,
+        namespace: &NamespaceName,
+    ) -> String {
+        let (label, own) = ("namespace=\"", format!("namespace=\"{namespace}\""));
+        let text = self.render(stats, cluster);
+        let is_shown = |line: &&str| line.starts_with('#') || !line.contains(label) || line.contains(&own);
+        text.lines().filter(is_shown).flat_map(|line| [line, "\n"]).collect()
     }
 
     /// Sums up what was recorded since the last time. To be called every now and then, or what nobody

@@ -5,6 +5,7 @@ mod frames;
 mod io;
 mod pulse;
 mod streams;
+mod transport;
 
 use std::future::Future;
 use std::io as std_io;
@@ -18,9 +19,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::app::App;
+use crate::door::{DoorOptions, Issuer};
 use crate::grpc::Grpc;
 use crate::http::router;
 use crate::metrics::install_metrics;
+use crate::tls::Tls;
 use connection::{Services, Stop, Terms, Unserved, refuse};
 
 /// How often what was recorded is summed up.
@@ -47,6 +50,14 @@ pub struct ServerOptions {
     pub header_timeout: Duration,
     /// How long requests in flight may still take when it shuts down.
     pub shutdown_timeout: Duration,
+    /// Whose session tokens are taken besides keys.
+    pub issuer: Option<Arc<Issuer>>,
+    /// How many requests each caller may make in a second; as many as they like if there is none.
+    pub requests_per_second: Option<u64>,
+    /// What clients connect by; in clear if there is none.
+    pub tls: Option<Arc<Tls>>,
+    /// Credentials may be sent in clear to an address that is not loopback: something before this server encrypts.
+    pub is_plaintext_allowed: bool,
 }
 
 impl Default for ServerOptions {
@@ -58,6 +69,27 @@ impl Default for ServerOptions {
             request_timeout: Duration::from_secs(30),
             header_timeout: Duration::from_secs(10),
             shutdown_timeout: Duration::from_secs(30),
+            issuer: None,
+            requests_per_second: None,
+            tls: None,
+            is_plaintext_allowed: false,
+        }
+    }
+}
+
+impl ServerOptions {
+    /// Whether it is safe to listen where it is to.
+    fn check(&self, backend: &dyn Backend) -> Result<(), ServerError> {
+        let found = self.listen;
+        let has_callers = self.issuer.is_some() || backend.keys().is_some_and(|keys| keys.has_keys());
+        if found.ip().is_loopback() {
+            Ok(())
+        } else if !has_callers {
+            Err(ServerError::NotLoopback { found })
+        } else if self.tls.is_none() && !self.is_plaintext_allowed {
+            Err(ServerError::Plaintext { found })
+        } else {
+            Ok(())
         }
     }
 }
@@ -68,10 +100,20 @@ impl Default for ServerOptions {
 pub enum ServerError {
     /// Anyone could call it.
     #[error(
-        "listen: found {found}, allowed are loopback addresses such as 127.0.0.1:7878: \
-         no keys are configured, so everyone who can connect may do everything"
+        "listen: found {found}, and there are no keys, so that everyone who can connect could do everything. Allowed are \
+         loopback addresses such as 127.0.0.1:7878; or make the first key: start once with --bootstrap-key on a new \
+         data folder, which prints one, or on a loopback address and `earmark key create --name root --role admin`"
     )]
     NotLoopback {
+        /// The address.
+        found: SocketAddr,
+    },
+    /// Anyone on the way could read the credentials.
+    #[error(
+        "listen: found {found}, where credentials would be sent in clear. Give a certificate with --tls-cert and \
+         --tls-key; or, if something before this server encrypts, say --insecure-plaintext"
+    )]
+    Plaintext {
         /// The address.
         found: SocketAddr,
     },
@@ -101,12 +143,9 @@ impl Address {
     /// Takes the address.
     ///
     /// # Errors
-    /// When it is not loopback, or is taken.
+    /// When it is taken.
     pub fn take(options: ServerOptions) -> Result<Address, ServerError> {
         let listen = options.listen;
-        if !listen.ip().is_loopback() {
-            return Err(ServerError::NotLoopback { found: listen });
-        }
         let taken = || {
             let socket = if listen.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
             // Connections of a server that has just stopped linger, and are in nobody's way.
@@ -121,14 +160,20 @@ impl Address {
     /// Listens.
     ///
     /// # Errors
-    /// When another process has come first.
+    /// When another process has come first, anyone could call from elsewhere, or credentials would come in clear.
     pub fn serve(self, backend: Arc<dyn Backend>) -> Result<Server, ServerError> {
-        install_metrics();
         let Address { options, socket } = self;
+        options.check(&*backend)?;
+        install_metrics();
         let failed = |source| ServerError::Listen { listen: options.listen, source };
         let listener = socket.listen(BACKLOG).map_err(failed)?;
         let local_addr = listener.local_addr().map_err(failed)?;
-        let app = Arc::new(App::new(backend, options.request_timeout, options.bodies_bytes_max)?);
+        let door = DoorOptions {
+            is_strict: !options.listen.ip().is_loopback(),
+            issuer: options.issuer.clone(),
+            requests_per_second: options.requests_per_second,
+        };
+        let app = Arc::new(App::new(backend, options.request_timeout, options.bodies_bytes_max, door)?);
         let services = Services { router: router(&app), grpc: Grpc::new(&app)? };
         Ok(Server { options, listener, local_addr, app, services })
     }
@@ -147,8 +192,9 @@ impl Server {
     /// Listens.
     ///
     /// # Errors
-    /// When the address is not loopback, or cannot be listened on.
+    /// When anyone could call from elsewhere, or the address cannot be listened on.
     pub async fn bind(options: ServerOptions, backend: Arc<dyn Backend>) -> Result<Server, ServerError> {
+        options.check(&*backend)?;
         Address::take(options)?.serve(backend)
     }
 
@@ -186,7 +232,12 @@ impl Server {
                     }
                 },
                 Some(_) = connections.tasks.join_next() => {}
-                _ = upkeep.tick() => app.metrics.upkeep(),
+                _ = upkeep.tick() => {
+                    app.metrics.upkeep();
+                    if let Some(tls) = &options.tls {
+                        tls.refresh();
+                    }
+                }
                 () = &mut shutdown => break,
             }
         }
@@ -201,6 +252,7 @@ impl Server {
 struct Connections {
     app: Arc<App>,
     services: Services,
+    tls: Option<Arc<Tls>>,
     terms: Terms,
     places: Arc<Semaphore>,
     refusals: Arc<Semaphore>,
@@ -214,6 +266,7 @@ impl Connections {
         Connections {
             app: Arc::clone(app),
             services,
+            tls: options.tls.clone(),
             terms: Terms::new(options.header_timeout, options.request_timeout),
             places: Arc::new(Semaphore::new(options.connections_max.min(Semaphore::MAX_PERMITS))),
             refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
@@ -230,7 +283,9 @@ impl Connections {
         }
         if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
             let open = Open::new(Arc::clone(&self.app), place);
-            let serving = connection::serve(stream, self.services.clone(), self.terms, self.stop.1.clone());
+            let tls = self.tls.as_ref().map(|tls| tls.acceptor());
+            let serving =
+                connection::serve(stream, tls, self.services.clone(), self.terms, self.stop.1.clone());
             self.tasks.spawn(async move {
                 serving.await;
                 drop(open);
@@ -238,6 +293,10 @@ impl Connections {
             return;
         }
         self.app.metrics.connection_refused();
+        // Before a handshake there is no way to say anything.
+        if self.tls.is_some() {
+            return;
+        }
         if let Ok(place) = Arc::clone(&self.refusals).try_acquire_owned() {
             self.tasks.spawn(async move {
                 refuse(stream, Unserved::TooMany).await;
@@ -257,7 +316,7 @@ impl Connections {
                     ended = self.tasks.join_next() => if ended.is_none() { break },
                     Some(_) = late.join_next() => {}
                     accepted = listener.accept() => match accepted {
-                        Ok((stream, _)) if late.len() < REFUSALS_MAX => {
+                        Ok((stream, _)) if late.len() < REFUSALS_MAX && self.tls.is_none() => {
                             late.spawn(refuse(stream, Unserved::ShuttingDown));
                         }
                         Ok(_) => {}

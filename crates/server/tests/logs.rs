@@ -13,7 +13,7 @@ use earmark_admission::{BackendError, ManualClock};
 use serde_json::Value;
 use tracing_subscriber::fmt::MakeWriter;
 
-use support::{Broken, Desk, START_MS, Wire, reserve};
+use support::{Broken, Desk, Keyed, START_MS, Wire, reserve};
 
 /// Lines of JSON.
 #[derive(Clone, Default)]
@@ -71,7 +71,7 @@ async fn a_request_is_found_by_its_id_with_its_lease_and_job() {
     let text = body.to_string();
     let mut wire = Wire::to(desk.address).await;
     wire.send(&format!(
-        "POST /v1/reserve HTTP/1.1\r\nhost: earmark\r\nx-request-id: mine-1\r\ncontent-length: {}\r\n\r\n{text}",
+        "POST /v1/reserve HTTP/1.1\r\nhost: localhost\r\nx-request-id: mine-1\r\ncontent-length: {}\r\n\r\n{text}",
         text.len()
     ))
     .await;
@@ -98,4 +98,49 @@ async fn what_fails_is_a_warning_with_the_answer_in_it() {
     let (level, fields) = &lines.of(answer.header("x-request-id").unwrap(), "answered")[0];
     assert_eq!(level, "WARN");
     assert!(fields["answer"].as_str().unwrap().contains("the ledger broke"), "{fields}");
+}
+
+/// Whatever is done with credentials, good ones and bad ones, nothing that is written down has them in it.
+#[tokio::test]
+async fn secrets_are_in_no_log_no_answer_and_no_metric() {
+    let lines = Lines::listen();
+    let keyed = Keyed::open().await;
+    let caller = keyed.key(earmark_core::Role::Caller, "default").await;
+    let root = keyed.root.clone();
+    let body = r#"{"name":"n","role":"reader"}"#;
+    let made = keyed.ask(Some(&root), "POST", "/v1/admin/keys", body).await.json();
+    let made = made["key"].as_str().unwrap().to_owned();
+    let mut answers = Vec::new();
+    let wrong = format!("{root}x");
+    let mistaken = format!("/v1/admin/limits?key={made}");
+    for (key, method, path, body) in [
+        (Some(root.as_str()), "GET", "/v1/admin/keys", ""),
+        (Some(&root), "GET", "/v1/audit", ""),
+        (Some(&root), "GET", "/metrics", ""),
+        (Some(&root), "GET", "/v1/admin/cluster", ""),
+        (Some(&caller), "POST", "/v1/reserve", "{}"),
+        (Some(&caller), "GET", "/v1/admin/limits", ""),
+        (Some(&made), "GET", "/v1/admin/limits", ""),
+        (Some(&wrong), "GET", "/v1/admin/limits", ""),
+        (None, "GET", mistaken.as_str(), ""),
+    ] {
+        answers.push(keyed.ask(key, method, path, body).await.text);
+    }
+    let path = format!("/v1/admin/keys/{}", made.split('_').nth(1).unwrap());
+    answers.push(keyed.ask(Some(&root), "DELETE", &path, "").await.text);
+    let logged = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    assert!(logged.contains("create key") && logged.contains("revoke key"), "{logged}");
+    for key in [&root, &caller, &made] {
+        let secret = key.split('_').nth(2).unwrap();
+        assert!(!logged.contains(secret), "{logged}");
+        answers.iter().for_each(|answer| assert!(!answer.contains(secret), "{answer}"));
+    }
+    let id = root.split('_').nth(1).unwrap();
+    assert!(logged.contains(&format!("client:{id}")), "the actor of every request is in the log");
+    let mut snapshot = Vec::new();
+    earmark_admission::Keys::list(&*keyed.book, None).await.unwrap().iter().for_each(|info| {
+        snapshot.extend(format!("{info:?}").into_bytes());
+    });
+    let shown = String::from_utf8(snapshot).unwrap();
+    assert!([&root, &caller, &made].iter().all(|key| !shown.contains(key.split('_').nth(2).unwrap())));
 }

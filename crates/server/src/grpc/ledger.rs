@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_admission::{
-    AccountPath, EntryChange, EntryKind, EntryView, HoldView, PAGE_MAX, WriteAnswer, WriteRequest,
-    describe_write_error,
+    AccountPath, BackendError, EntryChange, EntryKind, EntryView, HoldView, PAGE_MAX, WriteAnswer,
+    WriteRequest, describe_write_error,
 };
 use earmark_proto::convert::{self, Invalid, WriteParts};
 use earmark_proto::v1;
@@ -12,8 +12,9 @@ use earmark_proto::v1::ledger_service_server::LedgerService;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::limits::namespace_of;
-use super::status::{invalid, of_ledger};
+use super::status::{invalid, of_ledger, refused};
 use crate::app::App;
+use crate::caller::Refused;
 use crate::carry_out::{self, PAGE_USUAL, Ticket, Written};
 
 pub(super) struct Ledger(pub(super) Arc<App>);
@@ -28,7 +29,7 @@ impl LedgerService for Ledger {
     async fn write(&self, request: Request<v1::WriteRequest>) -> Result<Response<v1::WriteResponse>, Status> {
         let ticket = ticket(&request)?;
         let parts = convert::write_parts(request.into_inner()).map_err(|error| self.no_write(&error))?;
-        Ok(Response::new(self.apply(&ticket, parts).await))
+        self.apply(&ticket, parts).await.map(Response::new)
     }
 
     async fn batch_write(
@@ -37,7 +38,7 @@ impl LedgerService for Ledger {
     ) -> Result<Response<v1::WriteResponse>, Status> {
         let ticket = ticket(&request)?;
         let parts = convert::batch_parts(request.into_inner()).map_err(|error| self.no_write(&error))?;
-        Ok(Response::new(self.apply(&ticket, parts).await))
+        self.apply(&ticket, parts).await.map(Response::new)
     }
 
     async fn get_client_state(
@@ -47,8 +48,9 @@ impl LedgerService for Ledger {
         let ticket = ticket(&request)?;
         let v1::GetClientStateRequest { namespace, vault, client_id } = request.into_inner();
         let client = convert::name("client_id", &client_id).map_err(|error| invalid(&error))?;
-        let namespace = namespace_of(namespace.as_deref())?;
+        let namespace = namespace_of(&ticket, namespace.as_deref())?;
         let vault = convert::optional_name("vault", vault.as_deref()).map_err(|error| invalid(&error))?;
+        ticket.caller.check_client(&client).map_err(refused)?;
         let state = self.0.backend.client_state(namespace, vault, client);
         let state = carry_out::read(&self.0, &ticket, state).await.map_err(|error| of_ledger(&error))?;
         Ok(Response::new(v1::GetClientStateResponse { last_committed_sequence: state }))
@@ -60,7 +62,7 @@ impl LedgerService for Ledger {
     ) -> Result<Response<v1::GetBalancesResponse>, Status> {
         let ticket = ticket(&request)?;
         let v1::GetBalancesRequest { namespace, vault, account } = request.into_inner();
-        let account = path(namespace.as_deref(), &vault, &account).map_err(|error| invalid(&error))?;
+        let account = path(&ticket, namespace.as_deref(), &vault, &account)?;
         let balances = carry_out::read(&self.0, &ticket, self.0.backend.balances(account)).await;
         let balances = balances.map_err(|error| of_ledger(&error))?;
         let balances = balances.iter().map(convert::balance).collect();
@@ -73,7 +75,7 @@ impl LedgerService for Ledger {
     ) -> Result<Response<v1::ListEntriesResponse>, Status> {
         let ticket = ticket(&request)?;
         let v1::ListEntriesRequest { namespace, vault, account, after, page_size } = request.into_inner();
-        let account = path(namespace.as_deref(), &vault, &account).map_err(|error| invalid(&error))?;
+        let account = path(&ticket, namespace.as_deref(), &vault, &account)?;
         let page_size = match page_size {
             None => PAGE_USUAL,
             Some(size) => {
@@ -93,7 +95,7 @@ impl LedgerService for Ledger {
     ) -> Result<Response<v1::AuditVaultResponse>, Status> {
         let ticket = ticket(&request)?;
         let v1::AuditVaultRequest { namespace, vault } = request.into_inner();
-        let namespace = namespace_of(namespace.as_deref())?;
+        let namespace = namespace_of(&ticket, namespace.as_deref())?;
         let vault = convert::name("vault", &vault).map_err(|error| invalid(&error))?;
         let audit = carry_out::read(&self.0, &ticket, self.0.backend.audit(namespace, vault)).await;
         let audit = audit.map_err(|error| of_ledger(&error))?;
@@ -109,10 +111,12 @@ impl Ledger {
         invalid(error)
     }
 
-    async fn apply(&self, ticket: &Ticket, parts: WriteParts) -> v1::WriteResponse {
+    async fn apply(&self, ticket: &Ticket, parts: WriteParts) -> Result<v1::WriteResponse, Status> {
         use v1::write_response::Result as Kind;
         let WriteParts { namespace, vault, client, sequence, operations } = parts;
-        let actor = self.0.actor.clone();
+        let caller = &ticket.caller;
+        caller.check_namespace(&namespace).and_then(|()| caller.check_client(&client)).map_err(refused)?;
+        let actor = caller.actor.clone();
         let request = WriteRequest { namespace, vault, client, sequence, operations, actor };
         let Written { answer, subjects } = carry_out::write(&self.0, ticket, request).await;
         let result = match answer {
@@ -120,21 +124,22 @@ impl Ledger {
             Ok(WriteAnswer::Refused(error)) => {
                 Kind::Error(convert::write_error(&error, describe_write_error(&error)))
             }
+            Err(BackendError::Unauthenticated) => return Err(refused(Refused::Unauthenticated)),
             Err(error) => {
                 let message = carry_out::unavailable(&error);
                 let code = v1::WriteErrorCode::Unavailable.into();
                 Kind::Error(v1::WriteError { code, message, ..v1::WriteError::default() })
             }
         };
-        v1::WriteResponse { result: Some(result) }
+        Ok(v1::WriteResponse { result: Some(result) })
     }
 }
 
-fn path(namespace: Option<&str>, vault: &str, account: &str) -> Result<AccountPath, Invalid> {
+fn path(ticket: &Ticket, namespace: Option<&str>, vault: &str, account: &str) -> Result<AccountPath, Status> {
     Ok(AccountPath {
-        namespace: convert::namespace(namespace)?,
-        vault: convert::name("vault", vault)?,
-        account: convert::name("account", account)?,
+        namespace: namespace_of(ticket, namespace)?,
+        vault: convert::name("vault", vault).map_err(|error| invalid(&error))?,
+        account: convert::name("account", account).map_err(|error| invalid(&error))?,
     })
 }
 

@@ -13,10 +13,11 @@ use earmark_proto::v1::limits_service_server::LimitsService;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::ledger::ticket;
-use super::status::{failed, failed_with, invalid, of_limit};
+use super::status::{failed, failed_with, invalid, of_limit, refused};
 use crate::answer::{CompleteWire, ReserveWire};
 use crate::app::App;
-use crate::carry_out::{self, NO_SUCH_LEASE, NO_SUCH_LIMIT};
+use crate::caller::Refused;
+use crate::carry_out::{self, NO_SUCH_LEASE, NO_SUCH_LIMIT, Ticket};
 use crate::metrics::{Completed, Reserved};
 
 const BATCH: std::ops::RangeInclusive<usize> = 1..=BATCH_MAX;
@@ -42,7 +43,9 @@ impl LimitsService for Limits {
         request: Request<v1::ReserveRequest>,
     ) -> Result<Response<v1::ReserveResponse>, Status> {
         let ticket = ticket(&request)?;
-        let asked = reserve_request(request.into_inner()).map_err(|error| self.no_reserve(&error))?;
+        let asked =
+            reserve_request(&ticket, request.into_inner()).map_err(|error| self.no_reserve(&error))?;
+        check_namespaces(&ticket, [&asked.namespace])?;
         let answers = carry_out::reserve(&self.0, &ticket, vec![asked]).await;
         let response = answers.first().map(reserved);
         response.unwrap_or_else(|| Err(Status::internal("no answer"))).map(Response::new)
@@ -53,7 +56,9 @@ impl LimitsService for Limits {
         request: Request<v1::CompleteRequest>,
     ) -> Result<Response<v1::CompleteResponse>, Status> {
         let ticket = ticket(&request)?;
-        let asked = complete_request(request.into_inner()).map_err(|error| self.no_complete(&error))?;
+        let asked =
+            complete_request(&ticket, request.into_inner()).map_err(|error| self.no_complete(&error))?;
+        check_namespaces(&ticket, [&asked.namespace])?;
         let answers = carry_out::complete(&self.0, &ticket, vec![asked]).await;
         let response = answers.first().map(completed);
         response.unwrap_or_else(|| Err(Status::internal("no answer"))).map(Response::new)
@@ -64,9 +69,13 @@ impl LimitsService for Limits {
         request: Request<v1::ReserveBatchRequest>,
     ) -> Result<Response<v1::ReserveBatchResponse>, Status> {
         let ticket = ticket(&request)?;
-        let asked = convert::each("requests", request.into_inner().requests, &BATCH, reserve_request)
+        let one = |request| reserve_request(&ticket, request);
+        let asked = convert::each("requests", request.into_inner().requests, &BATCH, one)
             .map_err(|error| self.no_reserve(&error))?;
+        check_namespaces(&ticket, asked.iter().map(|asked| &asked.namespace))?;
+        self.0.door.charge_batch(&ticket.caller, asked.len()).map_err(refused)?;
         let answers = carry_out::reserve(&self.0, &ticket, asked).await;
+        turned_away(&answers)?;
         let results = answers.iter().map(|answer| reserve_response(ReserveWire::of(answer))).collect();
         Ok(Response::new(v1::ReserveBatchResponse { results }))
     }
@@ -76,9 +85,13 @@ impl LimitsService for Limits {
         request: Request<v1::CompleteBatchRequest>,
     ) -> Result<Response<v1::CompleteBatchResponse>, Status> {
         let ticket = ticket(&request)?;
-        let asked = convert::each("requests", request.into_inner().requests, &BATCH, complete_request)
+        let one = |request| complete_request(&ticket, request);
+        let asked = convert::each("requests", request.into_inner().requests, &BATCH, one)
             .map_err(|error| self.no_complete(&error))?;
+        check_namespaces(&ticket, asked.iter().map(|asked| &asked.namespace))?;
+        self.0.door.charge_batch(&ticket.caller, asked.len()).map_err(refused)?;
         let answers = carry_out::complete(&self.0, &ticket, asked).await;
+        turned_away(&answers)?;
         let results = answers.iter().map(|answer| complete_response(CompleteWire::of(answer))).collect();
         Ok(Response::new(v1::CompleteBatchResponse { results }))
     }
@@ -91,7 +104,7 @@ impl LimitsService for Limits {
         let v1::PutLimitRequest { definition, namespace } = request.into_inner();
         let given = definition.ok_or_else(|| invalid(&Invalid::missing("definition")))?;
         let definition = convert::definition(given).map_err(|error| invalid(&error))?;
-        let namespace = namespace_of(namespace.as_deref())?;
+        let namespace = namespace_of(&ticket, namespace.as_deref())?;
         let request = PutLimitRequest { namespace, definition, expected_revision: None };
         let change =
             carry_out::put_limit(&self.0, &ticket, request).await.map_err(|error| of_limit(&error))?;
@@ -105,7 +118,7 @@ impl LimitsService for Limits {
     ) -> Result<Response<v1::GetLimitResponse>, Status> {
         let ticket = ticket(&request)?;
         let v1::GetLimitRequest { key, namespace } = request.into_inner();
-        let (key, namespace) = (key_of(&key)?, namespace_of(namespace.as_deref())?);
+        let (key, namespace) = (key_of(&key)?, namespace_of(&ticket, namespace.as_deref())?);
         match carry_out::read(&self.0, &ticket, self.0.backend.limit(namespace, key)).await {
             Ok(Some(limit)) => Ok(Response::new(v1::GetLimitResponse { limit: Some(convert::info(&limit)) })),
             Ok(None) => Err(Status::not_found(NO_SUCH_LIMIT)),
@@ -118,7 +131,7 @@ impl LimitsService for Limits {
         request: Request<v1::ListLimitsRequest>,
     ) -> Result<Response<v1::ListLimitsResponse>, Status> {
         let ticket = ticket(&request)?;
-        let namespace = namespace_of(request.into_inner().namespace.as_deref())?;
+        let namespace = namespace_of(&ticket, request.into_inner().namespace.as_deref())?;
         match carry_out::read(&self.0, &ticket, self.0.backend.limits(namespace)).await {
             Ok(limits) => {
                 let limits = limits.iter().map(convert::info).collect();
@@ -134,7 +147,7 @@ impl LimitsService for Limits {
     ) -> Result<Response<v1::DeleteLimitResponse>, Status> {
         let ticket = ticket(&request)?;
         let v1::DeleteLimitRequest { key, namespace } = request.into_inner();
-        let (key, namespace) = (key_of(&key)?, namespace_of(namespace.as_deref())?);
+        let (key, namespace) = (key_of(&key)?, namespace_of(&ticket, namespace.as_deref())?);
         let request = DeleteLimitRequest { namespace, key, expected_revision: None };
         let change =
             carry_out::delete_limit(&self.0, &ticket, request).await.map_err(|error| of_limit(&error))?;
@@ -148,7 +161,7 @@ impl LimitsService for Limits {
     ) -> Result<Response<v1::GetUsageResponse>, Status> {
         let ticket = ticket(&request)?;
         let v1::GetUsageRequest { key, namespace } = request.into_inner();
-        let (key, namespace) = (key_of(&key)?, namespace_of(namespace.as_deref())?);
+        let (key, namespace) = (key_of(&key)?, namespace_of(&ticket, namespace.as_deref())?);
         match carry_out::read(&self.0, &ticket, self.0.backend.usage(namespace, key)).await {
             Ok(Some(usage)) => Ok(Response::new(convert::usage(&usage))),
             Ok(None) => Err(Status::not_found(NO_SUCH_LIMIT)),
@@ -163,7 +176,7 @@ impl LimitsService for Limits {
         let ticket = ticket(&request)?;
         let v1::GetLeaseRequest { lease_id, namespace } = request.into_inner();
         let lease = convert::lease_id(&lease_id).map_err(|error| invalid(&error))?;
-        let namespace = namespace_of(namespace.as_deref())?;
+        let namespace = namespace_of(&ticket, namespace.as_deref())?;
         match carry_out::read(&self.0, &ticket, self.0.backend.lease(namespace, lease)).await {
             Ok(Some(view)) => {
                 Ok(Response::new(v1::GetLeaseResponse { lease: Some(lease_view(lease, &view)) }))
@@ -174,8 +187,12 @@ impl LimitsService for Limits {
     }
 }
 
-pub(super) fn namespace_of(text: Option<&str>) -> Result<NamespaceName, Status> {
-    convert::namespace(text).map_err(|error| invalid(&error))
+/// The namespace that is meant: that of the caller, which may be named as well.
+pub(super) fn namespace_of(ticket: &Ticket, text: Option<&str>) -> Result<NamespaceName, Status> {
+    let Some(text) = text else { return Ok(ticket.caller.namespace.clone()) };
+    let namespace = convert::name("namespace", text).map_err(|error| invalid(&error))?;
+    ticket.caller.check_namespace(&namespace).map_err(refused)?;
+    Ok(namespace)
 }
 
 fn key_of(text: &str) -> Result<LimitKey, Status> {
@@ -186,12 +203,31 @@ fn amounts(amounts: Vec<(LimitKey, u64)>) -> Vec<Amount> {
     amounts.into_iter().map(|(key, amount)| Amount { key, amount }).collect()
 }
 
-fn reserve_request(request: v1::ReserveRequest) -> Result<ReserveRequest, Invalid> {
+/// Whether all of a request happens where its caller belongs.
+fn check_namespaces<'a>(
+    ticket: &Ticket,
+    namespaces: impl IntoIterator<Item = &'a NamespaceName>,
+) -> Result<(), Status> {
+    let mut all = namespaces.into_iter().map(|namespace| ticket.caller.check_namespace(namespace));
+    all.try_for_each(|checked| checked).map_err(refused)
+}
+
+/// Whether a batch was turned away where it was decided.
+fn turned_away<T>(answers: &[Result<T, BackendError>]) -> Result<(), Status> {
+    match carry_out::is_turned_away(answers) {
+        true => Err(refused(Refused::Unauthenticated)),
+        false => Ok(()),
+    }
+}
+
+fn reserve_request(ticket: &Ticket, mut request: v1::ReserveRequest) -> Result<ReserveRequest, Invalid> {
+    request.namespace.get_or_insert_with(|| ticket.caller.namespace.to_string());
     let Parts { namespace, lease, job, amounts: parts } = convert::reserve_parts(request)?;
     Ok(ReserveRequest { namespace, lease, job, requirements: amounts(parts) })
 }
 
-fn complete_request(request: v1::CompleteRequest) -> Result<CompleteRequest, Invalid> {
+fn complete_request(ticket: &Ticket, mut request: v1::CompleteRequest) -> Result<CompleteRequest, Invalid> {
+    request.namespace.get_or_insert_with(|| ticket.caller.namespace.to_string());
     let Parts { namespace, lease, job, amounts: parts } = convert::complete_parts(request)?;
     Ok(CompleteRequest { namespace, lease, job, actuals: amounts(parts) })
 }

@@ -1,5 +1,7 @@
 //! The table of methods: what can be called, and how its answer comes.
 
+use crate::caller::Access;
+
 /// One of each service.
 pub(super) struct Services<T> {
     pub(super) limits: T,
@@ -47,35 +49,38 @@ pub(crate) struct Method {
     pub(crate) path: &'static str,
     pub(super) service: Which,
     pub(super) form: Form,
+    /// What it asks of whoever calls it.
+    pub(crate) access: Access,
 }
 
-const fn unary(service: Which, path: &'static str) -> Method {
-    Method { path, service, form: Form::Unary }
+const fn unary(service: Which, access: Access, path: &'static str) -> Method {
+    Method { path, service, form: Form::Unary, access }
 }
 
+/// Streams only say whether the server lives, and what it offers.
 const fn stream(service: Which, path: &'static str, is_endless: bool) -> Method {
-    Method { path, service, form: Form::Stream { is_endless } }
+    Method { path, service, form: Form::Stream { is_endless }, access: Access::Public }
 }
 
 /// All methods.
 pub(crate) static METHODS: [Method; 20] = [
-    unary(Which::Limits, "/earmark.v1.LimitsService/Reserve"),
-    unary(Which::Limits, "/earmark.v1.LimitsService/Complete"),
-    unary(Which::Limits, "/earmark.v1.LimitsService/ReserveBatch"),
-    unary(Which::Limits, "/earmark.v1.LimitsService/CompleteBatch"),
-    unary(Which::Limits, "/earmark.v1.LimitsService/PutLimit"),
-    unary(Which::Limits, "/earmark.v1.LimitsService/GetLimit"),
-    unary(Which::Limits, "/earmark.v1.LimitsService/ListLimits"),
-    unary(Which::Limits, "/earmark.v1.LimitsService/DeleteLimit"),
-    unary(Which::Limits, "/earmark.v1.LimitsService/GetUsage"),
-    unary(Which::Limits, "/earmark.v1.LimitsService/GetLease"),
-    unary(Which::Ledger, "/earmark.v1.LedgerService/Write"),
-    unary(Which::Ledger, "/earmark.v1.LedgerService/BatchWrite"),
-    unary(Which::Ledger, "/earmark.v1.LedgerService/GetClientState"),
-    unary(Which::Ledger, "/earmark.v1.LedgerService/GetBalances"),
-    unary(Which::Ledger, "/earmark.v1.LedgerService/ListEntries"),
-    unary(Which::Ledger, "/earmark.v1.LedgerService/AuditVault"),
-    unary(Which::Health, "/grpc.health.v1.Health/Check"),
+    unary(Which::Limits, Access::Call, "/earmark.v1.LimitsService/Reserve"),
+    unary(Which::Limits, Access::Call, "/earmark.v1.LimitsService/Complete"),
+    unary(Which::Limits, Access::Call, "/earmark.v1.LimitsService/ReserveBatch"),
+    unary(Which::Limits, Access::Call, "/earmark.v1.LimitsService/CompleteBatch"),
+    unary(Which::Limits, Access::Write, "/earmark.v1.LimitsService/PutLimit"),
+    unary(Which::Limits, Access::Read, "/earmark.v1.LimitsService/GetLimit"),
+    unary(Which::Limits, Access::Read, "/earmark.v1.LimitsService/ListLimits"),
+    unary(Which::Limits, Access::Write, "/earmark.v1.LimitsService/DeleteLimit"),
+    unary(Which::Limits, Access::Read, "/earmark.v1.LimitsService/GetUsage"),
+    unary(Which::Limits, Access::Read, "/earmark.v1.LimitsService/GetLease"),
+    unary(Which::Ledger, Access::Write, "/earmark.v1.LedgerService/Write"),
+    unary(Which::Ledger, Access::Write, "/earmark.v1.LedgerService/BatchWrite"),
+    unary(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/GetClientState"),
+    unary(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/GetBalances"),
+    unary(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/ListEntries"),
+    unary(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/AuditVault"),
+    unary(Which::Health, Access::Public, "/grpc.health.v1.Health/Check"),
     stream(Which::Health, "/grpc.health.v1.Health/Watch", true),
     stream(Which::Reflection, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", false),
     stream(Which::ReflectionAlpha, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", false),

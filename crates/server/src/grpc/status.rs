@@ -5,7 +5,18 @@ use earmark_proto::convert::Invalid;
 use tonic::Status;
 
 use crate::body::{Unread, Why};
+use crate::caller::Refused;
 use crate::carry_out::NO_SUCH_LIMIT;
+
+/// Whoever calls is not let in.
+pub(super) fn refused(refused: Refused) -> Status {
+    let message = refused.message();
+    match refused {
+        Refused::Unauthenticated => Status::unauthenticated(message),
+        Refused::Forbidden => Status::permission_denied(message),
+        Refused::TooMany { .. } => Status::resource_exhausted(message),
+    }
+}
 
 /// What is malformed; nothing was done.
 pub(super) fn invalid(error: &Invalid) -> Status {
@@ -20,6 +31,7 @@ pub(super) fn failed(error: &BackendError) -> Status {
 /// The backend has no answer, and these are the words for it.
 pub(super) fn failed_with(error: &BackendError, message: String) -> Status {
     match error {
+        BackendError::Unauthenticated => refused(Refused::Unauthenticated),
         BackendError::Overloaded(_) => Status::unavailable(message),
         _ => Status::internal(message),
     }

@@ -7,10 +7,12 @@ use earmark_admission::{BackupMade, BackupName, Cluster, ClusterError, ClusterSt
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::limits;
 use super::reply::{CONFLICT, Reply, UNAVAILABLE};
 use super::serve::Call;
 use super::shape::{BACKUP, MEMBER, NODE_ID};
 use crate::app::App;
+use crate::carry_out;
 
 pub(super) async fn status(app: &App, _: Call) -> Reply {
     match cluster(app) {
@@ -58,6 +60,9 @@ pub(super) async fn backup(app: &App, call: Call) -> Reply {
             return Reply::invalid(&BACKUP.explain(&call.body).unwrap_or_else(|| error.to_string()));
         }
     };
+    if let Err(reply) = permitted(app, &call, "backup").await {
+        return reply;
+    }
     let late = "it is still being written, and is whole once its folder has a file named identity";
     match done(app, &call, late, async move { cluster.backup(name).await }).await {
         Ok(made) => Reply::ok(&BackupWire::of(&made)),
@@ -65,11 +70,21 @@ pub(super) async fn backup(app: &App, call: Call) -> Reply {
     }
 }
 
+/// Whether whoever asks may still do it: what the cluster is told, it does without asking who says so.
+async fn permitted(app: &App, call: &Call, what: &str) -> Result<(), Reply> {
+    carry_out::check(app, &call.ticket).await.map_err(|error| limits::failed(&error))?;
+    tracing::info!(request_id = call.ticket.id(), actor = %call.ticket.caller.actor, "{what}");
+    Ok(())
+}
+
 async fn changed(
     app: &App,
     call: &Call,
     change: impl Future<Output = Result<(), ClusterError>> + Send + 'static,
 ) -> Reply {
+    if let Err(reply) = permitted(app, call, "change of members").await {
+        return reply;
+    }
     match done(app, call, "ask again", change).await {
         Ok(()) => Reply::ok(&Changed { ok: true }),
         Err(reply) => reply,

@@ -8,6 +8,7 @@ use super::serve::Call;
 use super::shape::{COMPLETE, COMPLETE_BATCH};
 use crate::answer::CompleteWire;
 use crate::app::App;
+use crate::caller::Refused;
 use crate::carry_out;
 use crate::metrics::Completed;
 
@@ -19,7 +20,11 @@ pub(super) async fn one(app: &App, call: Call) -> Reply {
             return reply;
         }
     };
-    let answers = carry_out::complete(app, &call.ticket, vec![body.into_request(&app.namespace)]).await;
+    let answers =
+        carry_out::complete(app, &call.ticket, vec![body.into_request(&call.ticket.caller.namespace)]).await;
+    if carry_out::is_turned_away(&answers) {
+        return Reply::refused(Refused::Unauthenticated);
+    }
     let wires = wires(&answers);
     match wires.first() {
         Some(wire) => Reply::json(wire.status(), wire),
@@ -35,8 +40,15 @@ pub(super) async fn batch(app: &App, call: Call) -> Reply {
             return reply;
         }
     };
-    let requests = body.requests.0.into_iter().map(|body| body.into_request(&app.namespace)).collect();
+    let requests: Vec<_> =
+        body.requests.0.into_iter().map(|body| body.into_request(&call.ticket.caller.namespace)).collect();
+    if let Err(refused) = app.door.charge_batch(&call.ticket.caller, requests.len()) {
+        return Reply::refused(refused);
+    }
     let answers = carry_out::complete(app, &call.ticket, requests).await;
+    if carry_out::is_turned_away(&answers) {
+        return Reply::refused(Refused::Unauthenticated);
+    }
     Reply::ok(&Results { results: wires(&answers) })
 }
 

@@ -5,6 +5,7 @@ use axum::http::StatusCode;
 use serde::Serialize;
 
 use super::reply::{JSON, PROMETHEUS, Reply};
+use super::serve::Call;
 use crate::app::App;
 
 #[derive(Serialize)]
@@ -23,12 +24,17 @@ pub(super) fn readyz(app: &App) -> Reply {
     }
 }
 
-pub(super) fn metrics(app: &App) -> Reply {
+/// Labels of other namespaces are for those who look after the server.
+pub(super) fn metrics(app: &App, call: &Call) -> Reply {
+    let (stats, caller) = (app.backend.stats(), &call.ticket.caller);
     let cluster = app.cluster.get().map(|cluster| cluster.status());
-    let text = app.metrics.render(&app.backend.stats(), cluster.as_ref());
-    Reply { status: StatusCode::OK, content_type: PROMETHEUS, body: Bytes::from(text), closes: false }
+    let text = match caller.operates() {
+        true => app.metrics.render(&stats, cluster.as_ref()),
+        false => app.metrics.render_for(&stats, cluster.as_ref(), &caller.namespace),
+    };
+    Reply::of(StatusCode::OK, PROMETHEUS, Bytes::from(text))
 }
 
 pub(super) fn openapi(app: &App) -> Reply {
-    Reply { status: StatusCode::OK, content_type: JSON, body: app.openapi.clone(), closes: false }
+    Reply::of(StatusCode::OK, JSON, app.openapi.clone())
 }

@@ -15,7 +15,7 @@ pub(super) async fn get(app: &App, call: Call) -> Reply {
         Ok(lease) => lease,
         Err(error) => return Reply::invalid(&format!("{error}")),
     };
-    match carry_out::read(app, &call.ticket, app.backend.lease(app.namespace.clone(), lease)).await {
+    match carry_out::read(app, &call.ticket, app.backend.lease(call.namespace(), lease)).await {
         Ok(Some(view)) => Reply::ok(&Lease { lease: LeaseWire::of(lease, &view) }),
         Ok(None) => Reply::not_found(NO_SUCH_LEASE),
         Err(error) => failed(&error),

@@ -12,6 +12,7 @@ use super::serve::{Call, bare};
 use super::shape::{DEFINITION, LIMIT_KEY};
 use crate::answer::{BACKEND_ERROR, OVERLOADED};
 use crate::app::App;
+use crate::caller::Refused;
 use crate::carry_out::{self, NO_SUCH_LIMIT};
 
 pub(super) async fn put(app: &App, call: Call) -> Reply {
@@ -19,7 +20,7 @@ pub(super) async fn put(app: &App, call: Call) -> Reply {
         Ok(document) => document.into_definition(),
         Err(reply) => return reply,
     };
-    let namespace = app.namespace.clone();
+    let namespace = call.ticket.caller.namespace.clone();
     let request = PutLimitRequest { namespace, definition, expected_revision: None };
     changed(carry_out::put_limit(app, &call.ticket, request).await)
 }
@@ -29,12 +30,13 @@ pub(super) async fn delete(app: &App, call: Call) -> Reply {
         Ok(key) => key,
         Err(reply) => return reply,
     };
-    let request = DeleteLimitRequest { namespace: app.namespace.clone(), key, expected_revision: None };
+    let namespace = call.ticket.caller.namespace.clone();
+    let request = DeleteLimitRequest { namespace, key, expected_revision: None };
     changed(carry_out::delete_limit(app, &call.ticket, request).await)
 }
 
 pub(super) async fn list(app: &App, call: Call) -> Reply {
-    match carry_out::read(app, &call.ticket, app.backend.limits(app.namespace.clone())).await {
+    match carry_out::read(app, &call.ticket, app.backend.limits(call.namespace())).await {
         Ok(limits) => Reply::ok(&Limits { limits: limits.iter().map(LimitWire::of).collect() }),
         Err(error) => failed(&error),
     }
@@ -45,7 +47,7 @@ pub(super) async fn get(app: &App, call: Call) -> Reply {
         Ok(key) => key,
         Err(reply) => return reply,
     };
-    match carry_out::read(app, &call.ticket, app.backend.limit(app.namespace.clone(), key)).await {
+    match carry_out::read(app, &call.ticket, app.backend.limit(call.namespace(), key)).await {
         Ok(Some(limit)) => Reply::ok(&Limit { limit: LimitWire::of(&limit) }),
         Ok(None) => no_such_limit(),
         Err(error) => failed(&error),
@@ -57,7 +59,7 @@ pub(super) async fn usage(app: &App, call: Call) -> Reply {
         Ok(key) => key,
         Err(reply) => return reply,
     };
-    match carry_out::read(app, &call.ticket, app.backend.usage(app.namespace.clone(), key)).await {
+    match carry_out::read(app, &call.ticket, app.backend.usage(call.namespace(), key)).await {
         Ok(Some(usage)) => Reply::ok(&UsageWire::of(&usage)),
         Ok(None) => no_such_limit(),
         Err(error) => failed(&error),
@@ -67,6 +69,7 @@ pub(super) async fn usage(app: &App, call: Call) -> Reply {
 /// What the backend says when it has no answer.
 pub(super) fn failed(error: &BackendError) -> Reply {
     let (status, code) = match error {
+        BackendError::Unauthenticated => return Reply::refused(Refused::Unauthenticated),
         BackendError::Overloaded(_) => (StatusCode::SERVICE_UNAVAILABLE, OVERLOADED),
         _ => (StatusCode::INTERNAL_SERVER_ERROR, BACKEND_ERROR),
     };

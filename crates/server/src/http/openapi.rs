@@ -3,10 +3,11 @@
 use serde_json::{Map, Value, json};
 
 use super::request_id::REQUEST_ID_BYTES_MAX;
-use super::route::{Documented, ROUTES, Route, WITH_BODY};
+use super::route::{Documented, GUARDED, ROUTES, Route, WITH_BODY};
 use super::schema::schemas;
-use super::shape::{ACCOUNT, CLIENT, LIMIT_KEY, NODE_ID, Shape, VAULT};
+use super::shape::{ACCOUNT, CLIENT, KEY_ID, LIMIT_KEY, NODE_ID, Shape, VAULT};
 use crate::body::BODY_BYTES_MAX;
+use crate::caller::Access;
 
 /// The whole document, OpenAPI 3.1.
 pub(crate) fn document() -> Value {
@@ -24,7 +25,14 @@ pub(crate) fn document() -> Value {
             "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
         },
         "paths": paths,
-        "components": {"schemas": schemas()},
+        "components": {
+            "schemas": schemas(),
+            "securitySchemes": {"bearer": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "An API key or a session token. Without keys, a server on a loopback address asks for none.",
+            }},
+        },
     })
 }
 
@@ -59,6 +67,7 @@ fn operation(route: &Route) -> Value {
             "vault" => Shape::Name(&VAULT),
             "account" => Shape::Name(&ACCOUNT),
             "node_id" => NODE_ID,
+            "key_id" => Shape::Name(&KEY_ID),
             _ => Shape::Name(&LIMIT_KEY),
         };
         parameters.push(json!({"name": name, "in": "path", "required": true, "schema": schema.schema()}));
@@ -73,6 +82,9 @@ fn operation(route: &Route) -> Value {
         }));
     }
     operation["parameters"] = json!(parameters);
+    if route.access != Access::Public {
+        operation["security"] = json!([{"bearer": []}]);
+    }
     if let Some(shape) = route.body {
         let content = json!({"application/json": {"schema": shape.schema()}});
         operation["requestBody"] = json!({"required": true, "content": content});
@@ -82,8 +94,9 @@ fn operation(route: &Route) -> Value {
 
 fn responses(route: &Route) -> Value {
     let shared = if route.body.is_some() { WITH_BODY.as_slice() } else { &[] };
+    let guarded = if route.access == Access::Public { &[] } else { GUARDED.as_slice() };
     // What a route says itself comes last and stands.
-    let all = shared.iter().chain(route.answers);
+    let all = guarded.iter().chain(shared).chain(route.answers);
     Value::Object(all.map(|answer| (answer.status.to_string(), response(answer))).collect())
 }
 

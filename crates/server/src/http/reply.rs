@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::answer::{BACKEND_ERROR, INVALID_REQUEST, OVERLOADED};
 use crate::body::{Unread, Why};
+use crate::caller::Refused;
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// The text format of Prometheus.
@@ -22,6 +23,8 @@ pub(crate) struct Reply {
     pub(crate) body: Bytes,
     /// What is left of the request was not read, so nothing can follow it on its connection.
     pub(super) closes: bool,
+    /// When to come back.
+    pub(super) retry_after_seconds: Option<u64>,
 }
 
 /// What is wrong, in the form that every endpoint shares.
@@ -41,10 +44,28 @@ pub(super) struct Results<T> {
 }
 
 impl Reply {
+    pub(super) fn of(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Reply {
+        Reply { status, content_type, body, closes: false, retry_after_seconds: None }
+    }
+
+    /// Whoever asks is not let in.
+    pub(super) fn refused(refused: Refused) -> Reply {
+        let (status, code) = match refused {
+            Refused::Unauthenticated => (StatusCode::UNAUTHORIZED, UNAUTHENTICATED),
+            Refused::Forbidden => (StatusCode::FORBIDDEN, FORBIDDEN),
+            Refused::TooMany { .. } => (StatusCode::TOO_MANY_REQUESTS, RATE_LIMITED),
+        };
+        let retry_after_seconds = match refused {
+            Refused::TooMany { retry_after_ms } => Some(retry_after_ms.div_ceil(1_000).max(1)),
+            Refused::Unauthenticated | Refused::Forbidden => None,
+        };
+        Reply { retry_after_seconds, ..Reply::problem(status, code, refused.message()) }
+    }
+
     pub(super) fn json(status: StatusCode, answer: &impl Serialize) -> Reply {
         let mut body = Vec::with_capacity(BYTES_USUAL);
         match serde_json::to_writer(&mut body, answer) {
-            Ok(()) => Reply { status, content_type: JSON, body: Bytes::from(body), closes: false },
+            Ok(()) => Reply::of(status, JSON, Bytes::from(body)),
             // None of the answers can fail to be written; a client should still hear if one does.
             Err(error) => {
                 Reply::problem(StatusCode::INTERNAL_SERVER_ERROR, BACKEND_ERROR, &error.to_string())
@@ -58,7 +79,7 @@ impl Reply {
 
     pub(super) fn problem(status: StatusCode, error: &str, message: &str) -> Reply {
         let body = serde_json::to_vec(&Problem { error, message }).unwrap_or_default();
-        Reply { status, content_type: JSON, body: Bytes::from(body), closes: false }
+        Reply::of(status, JSON, Bytes::from(body))
     }
 
     /// A body or a path that is not what the contract says.
@@ -107,3 +128,6 @@ pub(super) const METHOD_NOT_ALLOWED: &str = "method_not_allowed";
 pub(super) const REQUEST_TIMEOUT: &str = "request_timeout";
 pub(super) const CONFLICT: &str = "conflict";
 pub(super) const UNAVAILABLE: &str = "unavailable";
+pub(super) const UNAUTHENTICATED: &str = "unauthenticated";
+pub(super) const FORBIDDEN: &str = "forbidden";
+pub(super) const RATE_LIMITED: &str = "rate_limited";

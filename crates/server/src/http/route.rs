@@ -9,8 +9,9 @@ use axum::routing::MethodFilter;
 use super::reply::Reply;
 use super::serve::Call;
 use super::shape::{self, Field, Shape};
-use super::{cluster, complete, health, leases, limits, reserve, vaults, write};
+use super::{audit, cluster, complete, health, keys, leases, limits, reserve, vaults, write};
 use crate::app::App;
+use crate::caller::Access;
 
 /// What an answer that is on its way looks like.
 type Handled<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
@@ -54,6 +55,8 @@ pub(crate) struct Route {
     pub(super) body: Option<&'static Shape>,
     /// What may stand behind the path.
     pub(super) query: &'static [Field],
+    /// What it asks of whoever calls it.
+    pub(super) access: Access,
     /// A name for it, for generated clients.
     pub(super) operation: &'static str,
     pub(super) about: &'static str,
@@ -115,6 +118,8 @@ const MEMBERS_STAY: Documented =
 const MEMBERS_LATER: Documented =
     answer(503, PROBLEM, "`unavailable`: not now, or not yet. Ask the same again.");
 
+const NO_KEYS: Documented = answer(404, PROBLEM, "No such key, or this server keeps none.");
+
 const FAILED: Documented =
     answer(500, PROBLEM, "`backend_error`: the outcome is unknown, or nothing happened. Retry.");
 const OVERLOADED: Documented =
@@ -124,13 +129,14 @@ const OVERLOADED: Documented =
 pub(crate) const UNMATCHED: usize = ROUTES.len();
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 24] = [
+pub(crate) static ROUTES: [Route; 28] = [
     Route {
         verb: Verb::Post,
         path: "/v1/reserve",
         handler: |app, call| Box::pin(reserve::one(app, call)),
         body: Some(&shape::RESERVE),
         query: &[],
+        access: Access::Call,
         operation: "reserve",
         about: "Takes all requirements at once, or none of them.",
         answers: &[
@@ -153,6 +159,7 @@ pub(crate) static ROUTES: [Route; 24] = [
         handler: |app, call| Box::pin(complete::one(app, call)),
         body: Some(&shape::COMPLETE),
         query: &[],
+        access: Access::Call,
         operation: "complete",
         about: "Says what a lease really used; the rest is free again at once.",
         answers: &[
@@ -168,6 +175,7 @@ pub(crate) static ROUTES: [Route; 24] = [
         handler: |app, call| Box::pin(reserve::batch(app, call)),
         body: Some(&shape::RESERVE_BATCH),
         query: &[],
+        access: Access::Call,
         operation: "reserve_batch",
         about: "Reserves, each on its own, with the results in the same order.",
         answers: &[answer(200, &["ReserveResults"], "A result for each, failures included.")],
@@ -178,6 +186,7 @@ pub(crate) static ROUTES: [Route; 24] = [
         handler: |app, call| Box::pin(complete::batch(app, call)),
         body: Some(&shape::COMPLETE_BATCH),
         query: &[],
+        access: Access::Call,
         operation: "complete_batch",
         about: "Completes, each on its own, with the results in the same order.",
         answers: &[answer(200, &["CompleteResults"], "A result for each, failures included.")],
@@ -188,6 +197,7 @@ pub(crate) static ROUTES: [Route; 24] = [
         handler: |app, call| Box::pin(limits::put(app, call)),
         body: Some(&shape::DEFINITION),
         query: &[],
+        access: Access::Write,
         operation: "put_limit",
         about: "Creates a limit or changes its definition. An existing limit keeps its kind.",
         answers: &[
@@ -202,6 +212,7 @@ pub(crate) static ROUTES: [Route; 24] = [
         handler: |app, call| Box::pin(limits::list(app, call)),
         body: None,
         query: &[],
+        access: Access::Read,
         operation: "list_limits",
         about: "All limits, in order of their keys.",
         answers: &[answer(200, &["Limits"], "The limits."), BAD_QUERY, FAILED, OVERLOADED],
@@ -212,6 +223,7 @@ pub(crate) static ROUTES: [Route; 24] = [
         handler: |app, call| Box::pin(limits::get(app, call)),
         body: None,
         query: &[],
+        access: Access::Read,
         operation: "get_limit",
         about: "One limit.",
         answers: &[answer(200, &["Limit"], "The limit."), BAD_KEY, NO_LIMIT, FAILED, OVERLOADED],
@@ -222,6 +234,7 @@ pub(crate) static ROUTES: [Route; 24] = [
         handler: |app, call| Box::pin(limits::delete(app, call)),
         body: None,
         query: &[],
+        access: Access::Write,
         operation: "delete_limit",
         about: "Lets a limit run empty and then forgets it.",
         answers: &[
@@ -243,6 +256,7 @@ pub(crate) static ROUTES: [Route; 24] = [
         handler: |app, call| Box::pin(limits::usage(app, call)),
         body: None,
         query: &[],
+        access: Access::Read,
         operation: "get_usage",
         about: "What a limit holds now.",
         answers: &[answer(200, &["Usage"], "The usage."), BAD_KEY, NO_LIMIT, FAILED, OVERLOADED],
@@ -253,6 +267,7 @@ pub(crate) static ROUTES: [Route; 24] = [
         handler: |app, call| Box::pin(leases::get(app, call)),
         body: None,
         query: &[],
+        access: Access::Read,
         operation: "get_lease",
         about: "What is known of a lease.",
         answers: &[
@@ -269,6 +284,7 @@ pub(crate) static ROUTES: [Route; 24] = [
         handler: |app, call| Box::pin(write::one(app, call)),
         body: Some(&shape::WRITE),
         query: &[],
+        access: Access::Write,
         operation: "write",
         about: "Applies a transaction exactly once: all its operations, or none of them.",
         answers: WRITE_ANSWERS,
@@ -279,6 +295,7 @@ pub(crate) static ROUTES: [Route; 24] = [
         handler: |app, call| Box::pin(write::batch(app, call)),
         body: Some(&shape::WRITE_BATCH),
         query: &[],
+        access: Access::Write,
         operation: "write_batch",
         about: "Applies several lists of operations as one transaction, with one number.",
         answers: WRITE_ANSWERS,
@@ -289,6 +306,7 @@ pub(crate) static ROUTES: [Route; 24] = [
         handler: |app, call| Box::pin(write::client(app, call)),
         body: None,
         query: shape::CLIENT_QUERY,
+        access: Access::Read,
         operation: "get_client_state",
         about: "The last number that a client committed in a scope; 0 before the first.",
         answers: &[answer(200, &["ClientState"], "The number."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
@@ -299,6 +317,7 @@ pub(crate) static ROUTES: [Route; 24] = [
         handler: |app, call| Box::pin(vaults::balances(app, call)),
         body: None,
         query: &[],
+        access: Access::Read,
         operation: "get_balances",
         about: "What an account has, in order of asset.",
         answers: &[answer(200, &["Balances"], "The balances."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
@@ -309,6 +328,7 @@ pub(crate) static ROUTES: [Route; 24] = [
         handler: |app, call| Box::pin(vaults::entries(app, call)),
         body: None,
         query: shape::ENTRIES_QUERY,
+        access: Access::Read,
         operation: "list_entries",
         about: "The latest history of an account, oldest first, a page at a time.",
         answers: &[answer(200, &["Entries"], "A page."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
@@ -319,6 +339,7 @@ pub(crate) static ROUTES: [Route; 24] = [
         handler: |app, call| Box::pin(vaults::audit(app, call)),
         body: None,
         query: &[],
+        access: Access::Read,
         operation: "audit_vault",
         about: "Counts a vault anew and compares it with its history.",
         answers: &[answer(200, &["Audit"], "What was found."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
@@ -329,6 +350,7 @@ pub(crate) static ROUTES: [Route; 24] = [
         handler: |app, call| Box::pin(cluster::status(app, call)),
         body: None,
         query: &[],
+        access: Access::Operate,
         operation: "get_cluster",
         about: "The nodes, who leads, and who is behind, as this node sees it.",
         answers: &[answer(200, &["Cluster"], "The cluster."), NO_CLUSTER],
@@ -339,6 +361,7 @@ pub(crate) static ROUTES: [Route; 24] = [
         handler: |app, call| Box::pin(cluster::add(app, call)),
         body: Some(&shape::MEMBER),
         query: &[],
+        access: Access::Operate,
         operation: "add_member",
         about: "Makes a node that runs a member: a learner until it has caught up, then a voter.",
         answers: &[
@@ -354,6 +377,7 @@ pub(crate) static ROUTES: [Route; 24] = [
         handler: |app, call| Box::pin(cluster::remove(app, call)),
         body: None,
         query: &[],
+        access: Access::Operate,
         operation: "remove_member",
         about: "Takes a node out of the cluster. Its id is never used again.",
         answers: &[
@@ -370,6 +394,7 @@ pub(crate) static ROUTES: [Route; 24] = [
         handler: |app, call| Box::pin(cluster::backup(app, call)),
         body: Some(&shape::BACKUP),
         query: &[],
+        access: Access::Operate,
         operation: "make_backup",
         about: "Writes all that was acknowledged so far into a folder of its own, on the machine of this node, from \
                 which a new cluster can begin.",
@@ -385,11 +410,68 @@ pub(crate) static ROUTES: [Route; 24] = [
         ],
     },
     Route {
+        verb: Verb::Post,
+        path: "/v1/admin/keys",
+        handler: |app, call| Box::pin(keys::create(app, call)),
+        body: Some(&shape::KEY),
+        query: &[],
+        access: Access::Manage,
+        operation: "create_key",
+        about: "Makes a key. It is shown once, in this answer. The first key closes a server that was open to all.",
+        answers: &[
+            answer(200, &["KeyCreated"], "The key."),
+            NO_KEYS,
+            answer(409, PROBLEM, "`conflict`: there are as many keys as there may be."),
+            FAILED,
+        ],
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/v1/admin/keys",
+        handler: |app, call| Box::pin(keys::list(app, call)),
+        body: None,
+        query: &[],
+        access: Access::Manage,
+        operation: "list_keys",
+        about: "The keys, without their secrets: of all namespaces for an admin of `default`, else of one's own.",
+        answers: &[answer(200, &["Keys"], "The keys."), BAD_QUERY, NO_KEYS, FAILED, OVERLOADED],
+    },
+    Route {
+        verb: Verb::Delete,
+        path: "/v1/admin/keys/{key_id}",
+        handler: |app, call| Box::pin(keys::revoke(app, call)),
+        body: None,
+        query: &[],
+        access: Access::Manage,
+        operation: "revoke_key",
+        about: "Ends a key for good. Once this is answered, no node takes it.",
+        answers: &[
+            answer(200, &["KeyRevoked"], "It is revoked, now or before."),
+            answer(400, PROBLEM, "The id in the path is none."),
+            NO_KEYS,
+            answer(409, PROBLEM, "`conflict`: it is the last that can look after the server."),
+            FAILED,
+            OVERLOADED,
+        ],
+    },
+    Route {
+        verb: Verb::Get,
+        path: "/v1/audit",
+        handler: |app, call| Box::pin(audit::get(app, call)),
+        body: None,
+        query: shape::ENTRIES_QUERY,
+        access: Access::Manage,
+        operation: "list_changes",
+        about: "Transactions and changes of keys with who made them, oldest first, a page at a time.",
+        answers: &[answer(200, &["AuditLog"], "A page."), BAD_QUERY, NO_KEYS, FAILED, OVERLOADED],
+    },
+    Route {
         verb: Verb::Get,
         path: "/healthz",
         handler: |_, _| Box::pin(ready(health::healthz())),
         body: None,
         query: &[],
+        access: Access::Public,
         operation: "healthz",
         about: "Whether the process lives.",
         answers: &[answer(200, &["Health"], "It does.")],
@@ -400,6 +482,7 @@ pub(crate) static ROUTES: [Route; 24] = [
         handler: |app, _| Box::pin(ready(health::readyz(app))),
         body: None,
         query: &[],
+        access: Access::Public,
         operation: "readyz",
         about: "Whether it can serve.",
         answers: &[
@@ -410,9 +493,10 @@ pub(crate) static ROUTES: [Route; 24] = [
     Route {
         verb: Verb::Get,
         path: "/metrics",
-        handler: |app, _| Box::pin(ready(health::metrics(app))),
+        handler: |app, call| Box::pin(async move { health::metrics(app, &call) }),
         body: None,
         query: &[],
+        access: Access::Read,
         operation: "metrics",
         about: "Metrics in the text format of Prometheus.",
         answers: &[answer(200, &[], "The metrics.")],
@@ -423,6 +507,7 @@ pub(crate) static ROUTES: [Route; 24] = [
         handler: |app, _| Box::pin(ready(health::openapi(app))),
         body: None,
         query: &[],
+        access: Access::Public,
         operation: "openapi",
         about: "This document.",
         answers: &[answer(200, &["OpenApi"], "The document.")],
@@ -435,4 +520,15 @@ pub(super) static WITH_BODY: [Documented; 4] = [
     answer(408, PROBLEM, "The body did not come in time."),
     answer(413, PROBLEM, "The body is too large."),
     OVERLOADED,
+];
+
+/// What every route answers that is not open to all.
+pub(super) static GUARDED: [Documented; 3] = [
+    answer(401, PROBLEM, "`unauthenticated`: the credentials are missing or not valid."),
+    answer(403, PROBLEM, "`forbidden`: the credentials do not allow this."),
+    answer(
+        429,
+        PROBLEM,
+        "`rate_limited`: too many requests; the header `retry-after` says when to come back.",
+    ),
 ];

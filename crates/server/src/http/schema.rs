@@ -6,9 +6,12 @@ use earmark_admission::BATCH_MAX;
 use earmark_core::REQUIREMENTS_MAX;
 use serde_json::{Map, Value, json};
 
-use super::cluster;
-use super::reply::{CONFLICT, METHOD_NOT_ALLOWED, NOT_FOUND, NOT_READY, REQUEST_TIMEOUT, UNAVAILABLE};
+use super::reply::{
+    CONFLICT, FORBIDDEN, METHOD_NOT_ALLOWED, NOT_FOUND, NOT_READY, RATE_LIMITED, REQUEST_TIMEOUT,
+    UNAUTHENTICATED, UNAVAILABLE,
+};
 use super::shape::{DEFINITION_FIELDS, LIMIT_KEY, LIMIT_KINDS, LimitKind, Shape, object};
+use super::{audit, cluster, keys};
 use crate::answer::{
     BACKEND_ERROR, INSUFFICIENT_CREDIT, INVALID_REQUEST, LEASE_EXPIRED, LIMIT_DECREASING, OVERLOADED,
     UNKNOWN_LIMIT_KEY,
@@ -34,7 +37,8 @@ pub(super) fn schemas() -> Value {
         "Health": exactly(json!({"status": {"enum": ["ok", "ready"]}}), &[]),
         "OpenApi": {"type": "object", "required": ["openapi", "info", "paths", "components"]},
     });
-    for (name, schema) in ledger::schemas().into_iter().chain(cluster::schemas()) {
+    let more = cluster::schemas().into_iter().chain(keys::schemas()).chain(audit::schemas());
+    for (name, schema) in ledger::schemas().into_iter().chain(more) {
         schemas[name] = schema;
     }
     schemas
@@ -114,6 +118,9 @@ fn problem() -> Value {
         NOT_READY,
         CONFLICT,
         UNAVAILABLE,
+        UNAUTHENTICATED,
+        FORBIDDEN,
+        RATE_LIMITED,
     ];
     exactly(json!({"error": {"enum": codes}, "message": {"type": "string"}}), &[])
 }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequestParts, RawPathParams, Request};
-use axum::http::header::{CONNECTION, CONTENT_TYPE};
+use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, Version};
 use axum::response::Response;
 use axum::routing::on;
+use earmark_core::NamespaceName;
 use serde::Deserialize;
 use tokio::time::Instant;
 
@@ -23,9 +24,12 @@ use crate::answer::TOO_MANY_LARGE;
 use crate::app::App;
 use crate::body;
 use crate::budget::{Budget, LARGE_BYTES};
+use crate::caller::Caller;
 use crate::carry_out::Ticket;
+use crate::door::Head;
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
+const BEARER: HeaderValue = HeaderValue::from_static("Bearer");
 
 /// A request whose body and path were read.
 pub(super) struct Call {
@@ -36,6 +40,11 @@ pub(super) struct Call {
 }
 
 impl Call {
+    /// Where everything happens that its caller does.
+    pub(super) fn namespace(&self) -> NamespaceName {
+        self.ticket.caller.namespace.clone()
+    }
+
     /// The first name or id in the path; empty where the route has none.
     pub(super) fn name(&self) -> &str {
         self.nth_name(0)
@@ -96,6 +105,16 @@ async fn serve(app: Arc<App>, place: usize, route: &'static Route, request: Requ
     let (mut parts, body) = request.into_parts();
     let id = app.request_ids.of(&parts.headers);
     let deadline = start + app.request_timeout;
+    let head = Head { uri: &parts.uri, headers: &parts.headers, extensions: &parts.extensions };
+    let caller = match app.door.admit(&*app.backend, head, route.access).await {
+        Ok(caller) => caller,
+        Err(refused) => {
+            let is_read = body::discard(body, deadline).await;
+            let reply = Reply::refused(refused);
+            let reply = if is_read { reply } else { reply.closing() };
+            return finish(&app, place, &parts, id, start, reply, None);
+        }
+    };
     let mut is_read = true;
     let read = if route.body.is_some() {
         body::read(body, deadline, &app.bodies).await.map_err(|unread| Reply::unread(&unread))
@@ -103,12 +122,13 @@ async fn serve(app: Arc<App>, place: usize, route: &'static Route, request: Requ
         is_read = body::discard(body, deadline).await;
         Ok(Bytes::new())
     };
-    let reply = match call(route, &mut parts, read, Ticket { id: id.clone(), deadline }).await {
+    let ticket = Ticket { id: id.clone(), deadline, caller: Arc::clone(&caller) };
+    let reply = match call(route, &mut parts, read, ticket).await {
         Ok(call) => (route.handler)(&app, call).await,
         Err(reply) => reply,
     };
     let reply = if is_read { reply } else { reply.closing() };
-    finish(&app, place, &parts, id, start, reply)
+    finish(&app, place, &parts, id, start, reply, Some(&caller))
 }
 
 async fn call(
@@ -146,7 +166,7 @@ async fn unmatched(app: Arc<App>, request: Request, status: StatusCode) -> Respo
         _ => Reply::not_found("path: found none of this server's, /openapi.json has them all"),
     };
     let reply = if is_read { reply } else { reply.closing() };
-    finish(&app, UNMATCHED, &parts, id, start, reply)
+    finish(&app, UNMATCHED, &parts, id, start, reply, None)
 }
 
 /// The answer, if there is room for it until its client has taken it.
@@ -161,22 +181,37 @@ fn within(budget: &Arc<Budget>, reply: Reply) -> Reply {
     Reply { closes: reply.closes, ..Reply::overloaded(TOO_MANY_LARGE) }
 }
 
-fn finish(app: &App, place: usize, parts: &Parts, id: HeaderValue, start: Instant, reply: Reply) -> Response {
+fn finish(
+    app: &App,
+    place: usize,
+    parts: &Parts,
+    id: HeaderValue,
+    start: Instant,
+    reply: Reply,
+    caller: Option<&Caller>,
+) -> Response {
     let took = start.elapsed();
-    let Reply { status, content_type, body, closes } = within(&app.answers, reply);
+    let Reply { status, content_type, body, closes, retry_after_seconds } = within(&app.answers, reply);
+    let actor = caller.map_or("-", |caller| caller.actor.as_str());
     app.metrics.served(place, status, took);
     let (method, path) = (&parts.method, parts.uri.path());
     if status.is_server_error() {
         let answer = String::from_utf8_lossy(&body);
-        tracing::warn!(request_id = text(&id), %method, path, status = status.as_u16(), ?took, %answer, "answered");
+        tracing::warn!(request_id = text(&id), actor, %method, path, status = status.as_u16(), ?took, %answer, "answered");
     } else {
-        tracing::debug!(request_id = text(&id), %method, path, status = status.as_u16(), ?took, "answered");
+        tracing::debug!(request_id = text(&id), actor, %method, path, status = status.as_u16(), ?took, "answered");
     }
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, content_type);
     headers.insert(REQUEST_ID, id);
+    if status == StatusCode::UNAUTHORIZED {
+        headers.insert(WWW_AUTHENTICATE, BEARER);
+    }
+    if let Some(seconds) = retry_after_seconds {
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
     if closes && parts.version < Version::HTTP_2 {
         headers.insert(CONNECTION, CLOSE);
     }

@@ -6,14 +6,15 @@ mod requests;
 mod writes;
 
 pub(super) use requests::{
-    BACKUP, COMPLETE, COMPLETE_BATCH, DEFINITION, DEFINITION_FIELDS, LIMIT_KINDS, LimitKind, MEMBER, NODE_ID,
-    RESERVE, RESERVE_BATCH,
+    BACKUP, COMPLETE, COMPLETE_BATCH, DEFINITION, DEFINITION_FIELDS, KEY, LIMIT_KINDS, LimitKind, MEMBER,
+    NODE_ID, RESERVE, RESERVE_BATCH,
 };
 pub(super) use writes::{CLIENT_QUERY, ENTRIES_QUERY, WRITE, WRITE_BATCH};
 
 use earmark_admission::BackupName;
 use earmark_core::{
-    AccountName, AssetName, ClientId, JobId, LimitKey, NameError, NamespaceName, VaultName, parse_credit,
+    AccountName, AssetName, ClientId, JobId, KeyId, KeyName, LimitKey, NameError, NamespaceName, VaultName,
+    parse_credit,
 };
 use serde_json::{Map, Value, json};
 
@@ -94,6 +95,8 @@ plain! {
     VAULT: VaultName, "^[A-Za-z0-9._@+-]+$";
     CLIENT: ClientId, "^[A-Za-z0-9._@+-]+$";
     ASSET: AssetName, "^[a-z0-9_]+$";
+    KEY_NAME: KeyName, "^[A-Za-z0-9._@+-]+$";
+    KEY_ID: KeyId, "^[a-z0-9]+$";
 }
 
 /// The digits of an amount of credit, without leading zeros.

@@ -14,7 +14,7 @@ use crate::app::App;
 use crate::carry_out::{self, PAGE_USUAL};
 
 pub(super) async fn balances(app: &App, call: Call) -> Reply {
-    let account = match path(app, &call) {
+    let account = match path(&call) {
         Ok(account) => account,
         Err(reply) => return reply,
     };
@@ -25,7 +25,7 @@ pub(super) async fn balances(app: &App, call: Call) -> Reply {
 }
 
 pub(super) async fn entries(app: &App, call: Call) -> Reply {
-    let account = match path(app, &call) {
+    let account = match path(&call) {
         Ok(account) => account,
         Err(reply) => return reply,
     };
@@ -43,7 +43,7 @@ pub(super) async fn audit(app: &App, call: Call) -> Reply {
         Ok(vault) => vault,
         Err(reply) => return reply,
     };
-    match carry_out::read(app, &call.ticket, app.backend.audit(app.namespace.clone(), vault)).await {
+    match carry_out::read(app, &call.ticket, app.backend.audit(call.namespace(), vault)).await {
         Ok(audit) => Reply::ok(&AuditWire::of(&audit)),
         Err(error) => failed(&error),
     }
@@ -54,11 +54,11 @@ fn vault(call: &Call) -> Result<VaultName, Reply> {
     VaultName::new(name).map_err(|_| Reply::invalid(&VAULT.explain(&"vault", name).unwrap_or_default()))
 }
 
-fn path(app: &App, call: &Call) -> Result<AccountPath, Reply> {
+fn path(call: &Call) -> Result<AccountPath, Reply> {
     let (vault, name) = (vault(call)?, call.nth_name(1));
     let wrong = |_| Reply::invalid(&ACCOUNT.explain(&"account", name).unwrap_or_default());
     let account = AccountName::new(name).map_err(wrong)?;
-    Ok(AccountPath { namespace: app.namespace.clone(), vault, account })
+    Ok(AccountPath { namespace: call.namespace(), vault, account })
 }
 
 /// What there is nothing to read for.

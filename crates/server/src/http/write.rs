@@ -13,11 +13,12 @@ use super::shape::{CLIENT, WRITE, WRITE_BATCH};
 use super::vaults::failed;
 use crate::answer::UNAVAILABLE;
 use crate::app::App;
+
 use crate::carry_out::{self, Written};
 
 pub(super) async fn one(app: &App, call: Call) -> Reply {
     match call.parse::<WriteBody>(&WRITE) {
-        Ok(body) => write(app, &call, body.into_request(&app.actor)).await,
+        Ok(body) => write(app, &call, body.into_request(&call.ticket.caller.actor)).await,
         Err(reply) => {
             carry_out::malformed_write(app);
             reply
@@ -27,7 +28,7 @@ pub(super) async fn one(app: &App, call: Call) -> Reply {
 
 pub(super) async fn batch(app: &App, call: Call) -> Reply {
     match call.parse::<WriteBatchBody>(&WRITE_BATCH) {
-        Ok(body) => write(app, &call, body.into_request(&app.actor)).await,
+        Ok(body) => write(app, &call, body.into_request(&call.ticket.caller.actor)).await,
         Err(reply) => {
             carry_out::malformed_write(app);
             reply
@@ -41,7 +42,11 @@ pub(super) async fn client(app: &App, call: Call) -> Reply {
     };
     // What is in the query was checked when it was read.
     let namespace = call.query("namespace").and_then(|name| NamespaceName::new(name).ok());
-    let namespace = namespace.unwrap_or_else(|| app.namespace.clone());
+    let namespace = namespace.unwrap_or_else(|| call.namespace());
+    let caller = &call.ticket.caller;
+    if let Err(refused) = caller.check_namespace(&namespace).and_then(|()| caller.check_client(&client)) {
+        return Reply::refused(refused);
+    }
     let vault = call.query("vault").and_then(|name| VaultName::new(name).ok());
     match carry_out::read(app, &call.ticket, app.backend.client_state(namespace, vault, client)).await {
         Ok(last_committed_sequence) => Reply::ok(&ClientState { last_committed_sequence }),
@@ -50,12 +55,18 @@ pub(super) async fn client(app: &App, call: Call) -> Reply {
 }
 
 async fn write(app: &App, call: &Call, request: WriteRequest) -> Reply {
+    let caller = &call.ticket.caller;
+    let is_theirs = caller.check_namespace(&request.namespace);
+    if let Err(refused) = is_theirs.and_then(|()| caller.check_client(&request.client)) {
+        return Reply::refused(refused);
+    }
     let Written { answer, subjects } = carry_out::write(app, &call.ticket, request).await;
     match answer {
         Ok(WriteAnswer::Committed(receipt)) => {
             Reply::ok(&Committed { success: Success::of(&receipt, &subjects) })
         }
         Ok(WriteAnswer::Refused(error)) => refused(&error),
+        Err(BackendError::Unauthenticated) => Reply::refused(crate::caller::Refused::Unauthenticated),
         Err(error) => unavailable(&error),
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{OnceLock, PoisonError, RwLock};
 
-use earmark_core::LimitKey;
+use earmark_core::{LimitKey, NamespaceName};
 use metrics::Counter;
 
 /// The most keys that are told apart; the rest count as [`OTHER`].
@@ -14,14 +14,15 @@ pub(super) const OTHER: &str = "all others";
 /// Counters of denials, made at the first denial by their key.
 #[derive(Default)]
 pub(super) struct Denials {
-    by_key: RwLock<HashMap<LimitKey, Counter>>,
+    by_key: RwLock<HashMap<(NamespaceName, LimitKey), Counter>>,
     other: OnceLock<Counter>,
 }
 
 impl Denials {
-    pub(super) fn count(&self, key: &LimitKey, make: impl Fn(&str) -> Counter) {
+    pub(super) fn count(&self, namespace: &NamespaceName, key: &LimitKey, make: impl Fn(&str) -> Counter) {
+        let place = (namespace.clone(), key.clone());
         let known = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(counter) = known.get(key) {
+        if let Some(counter) = known.get(&place) {
             return counter.increment(1);
         }
         let is_full = known.len() >= KEYS_MAX;
@@ -31,7 +32,7 @@ impl Denials {
         }
         let mut known = self.by_key.write().unwrap_or_else(PoisonError::into_inner);
         // Two at once may each add one beyond the bound, which does no harm.
-        known.entry(key.clone()).or_insert_with(|| make(key.as_str())).increment(1);
+        known.entry(place).or_insert_with(|| make(key.as_str())).increment(1);
     }
 }
 
@@ -47,17 +48,23 @@ mod tests {
         let metrics = Metrics::new();
         let keys: Vec<LimitKey> =
             (0..KEYS_MAX + 5).map(|number| LimitKey::new(&format!("k{number}")).unwrap()).collect();
-        metrics.denied_by(&keys, Reason::Capacity);
-        metrics.denied_by(&keys[..1], Reason::Capacity);
-        metrics.denied_by(&keys[..1], Reason::Credit);
+        let namespace = NamespaceName::new("team").unwrap();
+        metrics.denied_by(&namespace, &keys, Reason::Capacity);
+        metrics.denied_by(&namespace, &keys[..1], Reason::Capacity);
+        metrics.denied_by(&namespace, &keys[..1], Reason::Credit);
         let help = format!("The first {KEYS_MAX} keys of each reason are told apart until");
         assert!(metrics.render(&Stats::default(), None).contains(&help));
         let text = metrics.render(&Stats::default(), None);
         let lines: Vec<&str> =
             text.lines().filter(|line| line.starts_with("earmark_denials_total{")).collect();
         assert_eq!(lines.len(), KEYS_MAX + 2);
-        assert!(lines.contains(&"earmark_denials_total{key=\"k0\",reason=\"capacity\"} 2"));
-        assert!(lines.contains(&"earmark_denials_total{key=\"k0\",reason=\"credit\"} 1"));
+        assert!(
+            lines.contains(&"earmark_denials_total{namespace=\"team\",key=\"k0\",reason=\"capacity\"} 2")
+        );
+        assert!(lines.contains(&"earmark_denials_total{namespace=\"team\",key=\"k0\",reason=\"credit\"} 1"));
         assert!(lines.contains(&"earmark_denials_total{key=\"all others\",reason=\"capacity\"} 5"));
+        let other = NamespaceName::new("other").unwrap();
+        assert!(!metrics.render_for(&Stats::default(), None, &other).contains("k0"));
+        assert!(metrics.render_for(&Stats::default(), None, &namespace).contains("k0"));
     }
 }

@@ -15,18 +15,22 @@ use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 
 use super::frames::Frames;
 use super::io::{First, Stream};
 use super::pulse::{Mark, Phase, Pulse};
 use super::streams::{Owed, Streams, Watch};
+use super::transport::Transport;
 use crate::app::SHUTTING_DOWN;
+use crate::door::Peer;
 use crate::grpc::{Grpc, Streaming, is_call};
 use crate::http::Reply;
+use crate::tls::HTTP_2;
 
 /// The largest head of a request. Of headers there may be 100, which is fixed in hyper.
 const HEAD_BYTES_MAX: usize = 16 << 10;
@@ -92,27 +96,78 @@ impl Stop {
 }
 
 /// Serves one connection until its end.
-pub(super) async fn serve(tcp: TcpStream, services: Services, terms: Terms, mut stop: Stop) {
-    let mut first = First::default();
-    let is_http2 = tokio::select! {
-        read = timeout(terms.header_timeout, first.read(&tcp)) => match read {
-            Ok(Ok(Some(is_http2))) => is_http2,
-            Ok(Ok(None) | Err(_)) => return,
-            Err(_) if first.is_empty() => return,
-            Err(_) => return say(tcp, &too_slow()).await,
-        },
+pub(super) async fn serve(
+    tcp: TcpStream,
+    tls: Option<TlsAcceptor>,
+    services: Services,
+    terms: Terms,
+    mut stop: Stop,
+) {
+    let peer = tcp.peer_addr().map(|address| Peer(address.ip())).ok();
+    let begun = async {
+        match tls {
+            Some(tls) => shake_hands(tcp, tls, terms).await,
+            None => begin(tcp, terms).await,
+        }
+    };
+    let begun = tokio::select! {
+        begun = begun => begun,
         () = stop.said() => return,
     };
+    let Some(Begun { transport, first, is_http2 }) = begun else { return };
     if is_http2 {
-        let stream = |pulse| Stream::new(tcp, first, pulse, Some(Frames::new()));
-        http_2(stream, services, terms, stop).await;
+        let stream = |pulse| Stream::new(transport, first, pulse, Some(Frames::new()));
+        http_2(stream, peer, services, terms, stop).await;
     } else {
-        let stream = |pulse| Stream::new(tcp, first, pulse, None);
-        http_1(stream, services.router, terms, stop).await;
+        let stream = |pulse| Stream::new(transport, first, pulse, None);
+        http_1(stream, peer, services.router, terms, stop).await;
     }
 }
 
-async fn http_1(stream: impl FnOnce(Arc<Pulse>) -> Stream, router: Router, terms: Terms, stop: Stop) {
+/// A connection whose protocol is known.
+struct Begun {
+    transport: Transport,
+    first: First,
+    is_http2: bool,
+}
+
+/// In clear the first bytes tell what is spoken.
+async fn begin(tcp: TcpStream, terms: Terms) -> Option<Begun> {
+    let mut first = First::default();
+    match timeout(terms.header_timeout, first.read(&tcp)).await {
+        Ok(Ok(Some(is_http2))) => Some(Begun { transport: Transport::Plain(tcp), first, is_http2 }),
+        Ok(Ok(None) | Err(_)) => None,
+        Err(_) if first.is_empty() => None,
+        Err(_) => {
+            say(tcp, &too_slow()).await;
+            None
+        }
+    }
+}
+
+/// Behind TLS both ends have agreed on it.
+async fn shake_hands(tcp: TcpStream, tls: TlsAcceptor, terms: Terms) -> Option<Begun> {
+    match timeout(terms.header_timeout, tls.accept(tcp)).await {
+        Ok(Ok(stream)) => {
+            let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP_2);
+            let transport = Transport::Tls(Box::new(stream));
+            Some(Begun { transport, first: First::default(), is_http2 })
+        }
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "a client did not agree on TLS");
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+async fn http_1(
+    stream: impl FnOnce(Arc<Pulse>) -> Stream,
+    peer: Option<Peer>,
+    router: Router,
+    terms: Terms,
+    stop: Stop,
+) {
     let pulse = Arc::new(Pulse::default());
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -122,19 +177,25 @@ async fn http_1(stream: impl FnOnce(Arc<Pulse>) -> Stream, router: Router, terms
         .max_buf_size(BUFFER_BYTES_MAX)
         // A client may say that it is done asking and still wait for the answer.
         .half_close(true)
-        .serve_connection(TokioIo::new(stream(Arc::clone(&pulse))), marked(router, Arc::clone(&pulse)));
+        .serve_connection(TokioIo::new(stream(Arc::clone(&pulse))), marked(router, peer, Arc::clone(&pulse)));
     let graceful = |connection: &mut http1::Connection<_, _>| Pin::new(connection).graceful_shutdown();
     let mut seen = Seen { mark: pulse.look(), since: Instant::now() };
     let look = |now| seen.again(pulse.look(), now, &terms);
     match drive(&mut connection, graceful, look, terms, stop).await {
         Ending::Done | Ending::Stuck(Phase::Idle | Phase::Handling | Phase::Writing) => {}
         Ending::Stuck(Phase::Head) => {
-            say(connection.into_parts().io.into_inner().into_tcp(), &too_slow()).await;
+            say(connection.into_parts().io.into_inner().into_transport(), &too_slow()).await;
         }
     }
 }
 
-async fn http_2(stream: impl FnOnce(Arc<Pulse>) -> Stream, services: Services, terms: Terms, stop: Stop) {
+async fn http_2(
+    stream: impl FnOnce(Arc<Pulse>) -> Stream,
+    peer: Option<Peer>,
+    services: Services,
+    terms: Terms,
+    stop: Stop,
+) {
     let (pulse, streams) = (Arc::new(Pulse::default()), Arc::new(Streams::default()));
     let mut connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -145,7 +206,10 @@ async fn http_2(stream: impl FnOnce(Arc<Pulse>) -> Stream, services: Services, t
         .max_send_buf_size(STREAM_BYTES_MAX)
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING)
-        .serve_connection(TokioIo::new(stream(Arc::clone(&pulse))), counted(services, Arc::clone(&streams)));
+        .serve_connection(
+            TokioIo::new(stream(Arc::clone(&pulse))),
+            counted(services, peer, Arc::clone(&streams)),
+        );
     let graceful = |connection: &mut http2::Connection<_, _, _>| Pin::new(connection).graceful_shutdown();
     let now = Instant::now();
     let (mut seen, mut watch) = (Seen { mark: pulse.look(), since: now }, Watch::since(now));
@@ -160,6 +224,7 @@ async fn http_2(stream: impl FnOnce(Arc<Pulse>) -> Stream, services: Services, t
 /// The services, with their requests and what became of their answers counted.
 fn counted(
     services: Services,
+    peer: Option<Peer>,
     streams: Arc<Streams>,
 ) -> impl Service<
     Request<Incoming>,
@@ -169,7 +234,8 @@ fn counted(
 > + Unpin {
     let Services { router, grpc } = services;
     let router = TowerToHyperService::new(router);
-    service_fn(move |request: Request<Incoming>| {
+    service_fn(move |mut request: Request<Incoming>| {
+        peer.map(|peer| request.extensions_mut().insert(peer));
         let (asked, router, grpc) = (streams.ask(), router.clone(), grpc.clone());
         async move {
             let response = if is_call(&request) {
@@ -186,6 +252,7 @@ fn counted(
 /// The router, with marks where a request begins and ends.
 fn marked(
     router: Router,
+    peer: Option<Peer>,
     pulse: Arc<Pulse>,
 ) -> impl Service<
     Request<Incoming>,
@@ -194,7 +261,8 @@ fn marked(
     Future: Send,
 > + Unpin {
     let router = TowerToHyperService::new(router);
-    service_fn(move |request| {
+    service_fn(move |mut request: Request<Incoming>| {
+        peer.map(|peer| request.extensions_mut().insert(peer));
         pulse.enter(Phase::Handling);
         let (handling, pulse) = (router.call(request), Arc::clone(&pulse));
         async move {
@@ -304,16 +372,16 @@ pub(super) async fn refuse(tcp: TcpStream, why: Unserved) {
 }
 
 /// Answers on a connection that is not served, and closes it.
-async fn say(mut tcp: TcpStream, reply: &Reply) {
+async fn say(mut stream: impl AsyncWrite + Unpin, reply: &Reply) {
     let text = format!(
         "HTTP/1.1 {}\r\n{CONTENT_TYPE}: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
         reply.status,
         reply.body.len(),
     );
     let saying = async {
-        tcp.write_all(text.as_bytes()).await?;
-        tcp.write_all(&reply.body).await?;
-        tcp.shutdown().await
+        stream.write_all(text.as_bytes()).await?;
+        stream.write_all(&reply.body).await?;
+        stream.shutdown().await
     };
     if !matches!(timeout(REFUSAL_MAX, saying).await, Ok(Ok(()))) {
         tracing::debug!(status = StatusCode::as_u16(&reply.status), "a client did not wait for its answer");

@@ -10,13 +10,14 @@ use tokio::net::TcpStream;
 
 use super::frames::Frames;
 use super::pulse::{Phase, Pulse};
+use super::transport::Transport;
 
 /// What a client that speaks HTTP/2 from the start sends first.
 pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The stream of a connection.
 pub(super) struct Stream {
-    tcp: TcpStream,
+    transport: Transport,
     /// What was read to tell the protocol, and is to be read again.
     first: First,
     pulse: Arc<Pulse>,
@@ -60,8 +61,13 @@ impl First {
 }
 
 impl Stream {
-    pub(super) fn new(tcp: TcpStream, first: First, pulse: Arc<Pulse>, frames: Option<Frames>) -> Stream {
-        Stream { tcp, first, pulse, frames, is_blocked: false }
+    pub(super) fn new(
+        transport: Transport,
+        first: First,
+        pulse: Arc<Pulse>,
+        frames: Option<Frames>,
+    ) -> Stream {
+        Stream { transport, first, pulse, frames, is_blocked: false }
     }
 
     fn mark_read(&mut self, read: &[u8]) {
@@ -92,8 +98,8 @@ impl Stream {
         written
     }
 
-    pub(super) fn into_tcp(self) -> TcpStream {
-        self.tcp
+    pub(super) fn into_transport(self) -> Transport {
+        self.transport
     }
 }
 
@@ -113,7 +119,7 @@ impl AsyncRead for Stream {
             return Poll::Ready(Ok(()));
         }
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.tcp).poll_read(context, buffer))?;
+        ready!(Pin::new(&mut self.transport).poll_read(context, buffer))?;
         if buffer.filled().len() > before {
             self.mark_read(&buffer.filled()[before..]);
         }
@@ -127,7 +133,7 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.tcp).poll_write(context, bytes);
+        let written = Pin::new(&mut self.transport).poll_write(context, bytes);
         self.mark_write(written)
     }
 
@@ -136,19 +142,19 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.tcp).poll_write_vectored(context, slices);
+        let written = Pin::new(&mut self.transport).poll_write_vectored(context, slices);
         self.mark_write(written)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.tcp.is_write_vectored()
+        self.transport.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_flush(context)
+        Pin::new(&mut self.transport).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_shutdown(context)
+        Pin::new(&mut self.transport).poll_shutdown(context)
     }
 }

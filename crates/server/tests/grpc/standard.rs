@@ -148,7 +148,7 @@ async fn both_protocols_are_spoken_on_one_port_at_the_same_time() {
     // What only looks like a call is none.
     let mut wire = Wire::to(desk.address).await;
     wire.send(
-        "POST /earmark.v1.LimitsService/Reserve HTTP/1.1\r\nhost: earmark\r\ncontent-type: application/grpc\r\n\
+        "POST /earmark.v1.LimitsService/Reserve HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/grpc\r\n\
          content-length: 0\r\n\r\n",
     )
     .await;
@@ -178,7 +178,7 @@ async fn calls_are_counted_by_method_and_code_and_named_in_the_logs() {
         ("earmark_reserves_total{outcome=\"allowed\"}", 1.0),
         ("earmark_reserves_total{outcome=\"denied\"}", 1.0),
         ("earmark_reserves_total{outcome=\"invalid_request\"}", 1.0),
-        ("earmark_denials_total{key=\"a\",reason=\"capacity\"}", 1.0),
+        ("earmark_denials_total{namespace=\"default\",key=\"a\",reason=\"capacity\"}", 1.0),
     ] {
         assert_eq!(desk.metric(line).await, value, "{line}");
     }

@@ -94,7 +94,7 @@ async fn what_is_no_json_or_no_object_is_refused() {
 async fn bytes_that_are_no_utf_8_are_refused() {
     let desk = desk().await;
     let mut wire = Wire::to(desk.address).await;
-    let head = "POST /v1/reserve HTTP/1.1\r\nhost: earmark\r\ncontent-length: 16\r\n\r\n{\"lease_id\":\"";
+    let head = "POST /v1/reserve HTTP/1.1\r\nhost: localhost\r\ncontent-length: 16\r\n\r\n{\"lease_id\":\"";
     wire.send(head).await;
     tokio::io::AsyncWriteExt::write_all(&mut wire.tcp, b"\xff\"}").await.unwrap();
     let message = wire.answer().await.problem(400, "invalid_request");
@@ -252,7 +252,7 @@ async fn a_body_of_more_than_a_mebibyte_is_too_large_however_it_comes() {
     }
     let chunk = " ".repeat(1 << 16);
     let chunked = format!("{:x}\r\n{chunk}\r\n", chunk.len());
-    wire.send("POST /v1/reserve HTTP/1.1\r\nhost: earmark\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    wire.send("POST /v1/reserve HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n").await;
     wire.send(&chunked.repeat(17)).await;
     wire.send("0\r\n\r\n").await;
     assert_eq!(wire.answer().await.problem(413, "invalid_request"), message);
@@ -262,7 +262,7 @@ async fn a_body_of_more_than_a_mebibyte_is_too_large_however_it_comes() {
     // that says it will send far too much.
     let mut wire = Wire::to(desk.address).await;
     let length = 1_u64 << 40;
-    wire.send(&format!("POST /v1/reserve HTTP/1.1\r\nhost: earmark\r\ncontent-length: {length}\r\n\r\n"))
+    wire.send(&format!("POST /v1/reserve HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n"))
         .await;
     let answer = wire.answer().await;
     assert_eq!(answer.header("connection"), Some("close"));
@@ -281,7 +281,7 @@ async fn the_content_type_does_not_matter() {
         let length = body.len();
         let mut wire = Wire::to(desk.address).await;
         wire.send(&format!(
-            "POST /v1/reserve HTTP/1.1\r\nhost: earmark\r\ncontent-type: {content_type}\r\ncontent-length: {length}\r\n\r\n{body}"
+            "POST /v1/reserve HTTP/1.1\r\nhost: localhost\r\ncontent-type: {content_type}\r\ncontent-length: {length}\r\n\r\n{body}"
         ))
         .await;
         assert_eq!(wire.answer().await.json()["allowed"], true);
@@ -328,7 +328,8 @@ async fn a_body_that_nobody_asked_for_does_not_keep_the_answer_from_its_client()
     for path in ["/nope", "/healthz"] {
         let mut wire = Wire::to(desk.address).await;
         let length = 1_u64 << 40;
-        wire.send(&format!("GET {path} HTTP/1.1\r\nhost: earmark\r\ncontent-length: {length}\r\n\r\n")).await;
+        wire.send(&format!("GET {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n"))
+            .await;
         assert_eq!(wire.answer().await.header("connection"), Some("close"), "{path}");
     }
 }

@@ -129,8 +129,8 @@ async fn too_little_credit_alone_is_its_own_answer_and_beside_a_full_limit_a_pla
     for (name, value) in [
         ("earmark_reserves_total{outcome=\"insufficient_credit\"}", 2.0),
         ("earmark_reserves_total{outcome=\"denied\"}", 1.0),
-        ("earmark_denials_total{key=\"acme:usd\",reason=\"credit\"}", 2.0),
-        ("earmark_denials_total{key=\"rpm\",reason=\"capacity\"}", 1.0),
+        ("earmark_denials_total{namespace=\"default\",key=\"acme:usd\",reason=\"credit\"}", 2.0),
+        ("earmark_denials_total{namespace=\"default\",key=\"rpm\",reason=\"capacity\"}", 1.0),
     ] {
         assert_eq!(desk.metric(name).await, value, "{name}");
     }

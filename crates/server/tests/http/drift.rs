@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::{BackendError, ClusterError, LocalBook, LocalOptions, ManualClock};
-use earmark_core::REQUIREMENTS_MAX;
+use earmark_core::{REQUIREMENTS_MAX, Role};
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Broken, Desk, Gate, Nodes, START_MS, Schemas, Wire, complete, reserve};
+use crate::support::{Answer, Broken, Desk, Gate, Keyed, Nodes, START_MS, Schemas, Wire, complete, reserve};
 
 /// The document, and which of its answers were seen.
 struct Drift {
@@ -41,7 +41,7 @@ impl Drift {
     /// Asks and checks. The parameter of `path` is filled with `name`.
     async fn ask(&mut self, desk: &Desk, method: &str, path: &str, name: &str, body: &Value) -> Value {
         let filled = path.replace("{key}", name).replace("{lease_id}", name).replace("{client_id}", name);
-        let filled = filled.replace("{node_id}", name);
+        let filled = filled.replace("{node_id}", name).replace("{key_id}", name);
         let filled = filled.replace("{vault}", "main").replace("{account}", name);
         let filled = if path == AUDIT { filled.replace("main", name) } else { filled };
         let body = if body.is_null() { String::new() } else { body.to_string() };
@@ -77,7 +77,11 @@ const CLUSTER: &str = "/v1/admin/cluster";
 const MEMBERS: &str = "/v1/admin/cluster/members";
 const MEMBER: &str = "/v1/admin/cluster/members/{node_id}";
 const BACKUP: &str = "/v1/admin/cluster/backup";
-const WITH_BODY: [(&str, &str); 9] = [
+const KEYS: &str = "/v1/admin/keys";
+const KEY: &str = "/v1/admin/keys/{key_id}";
+const CHANGES: &str = "/v1/audit";
+const WITH_BODY: [(&str, &str); 10] = [
+    ("POST", KEYS),
     ("POST", MEMBERS),
     ("POST", BACKUP),
     ("POST", WRITE),
@@ -99,6 +103,7 @@ async fn every_documented_answer_comes_and_every_answer_is_as_documented() {
     nodes(&mut drift, &desk).await;
     bad(&mut drift, &desk).await;
     failing(&mut drift).await;
+    callers(&mut drift).await;
     let (documented, seen) = (drift.documented(), drift.seen);
     let unseen: Vec<_> = documented.difference(&seen).collect();
     assert!(unseen.is_empty(), "documented, but no test sees it: {unseen:?}");
@@ -227,13 +232,15 @@ async fn bad(drift: &mut Drift, desk: &Desk) {
     let impatient = Desk::with(|_, options| options.request_timeout = Duration::from_millis(100)).await;
     for (method, path) in WITH_BODY {
         let mut wire = Wire::to(impatient.address).await;
-        wire.send(&format!("{method} {path} HTTP/1.1\r\nhost: earmark\r\ncontent-length: 9\r\n\r\n{{")).await;
+        wire.send(&format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{{"))
+            .await;
         drift.check(method, path, &wire.answer().await);
     }
     let cramped = Desk::with(|_, options| options.bodies_bytes_max = 0).await;
     for (method, path) in WITH_BODY {
         let mut wire = Wire::to(cramped.address).await;
-        let head = format!("{method} {path} HTTP/1.1\r\nhost: earmark\r\ntransfer-encoding: chunked\r\n\r\n");
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n");
         wire.send(&format!("{head}1\r\n{{\r\n1\r\n}}\r\n0\r\n\r\n")).await;
         let answer = wire.answer().await;
         drift.check(method, path, &answer);
@@ -251,6 +258,7 @@ async fn failing(drift: &mut Drift) {
         drift.ask(&desk, "POST", "/v1/reserve", "", &reserve(&lease, &[("a", 1)])).await;
         drift.ask(&desk, "POST", "/v1/complete", "", &complete(&lease, &[])).await;
         drift.ask(&desk, "PUT", LIMITS, "", &limit).await;
+        drift.ask(&desk, "POST", KEYS, "", &json!({"name": "n", "role": "reader"})).await;
         write(drift, &desk, None, 1, json!([])).await;
         for (method, path, name) in [
             ("GET", LIMITS, ""),
@@ -263,17 +271,76 @@ async fn failing(drift: &mut Drift) {
             ("GET", BALANCES, "a"),
             ("GET", ENTRIES, "a"),
             ("GET", AUDIT, "main"),
+            ("GET", KEYS, ""),
+            ("DELETE", KEY, "k"),
+            ("GET", CHANGES, ""),
         ] {
             drift.ask(&desk, method, path, name, &none).await;
         }
     }
     let book = LocalBook::open(LocalOptions::default()).await.unwrap();
     let desk = Desk::on(clock(), Arc::new(Gate::before(book)), Desk::options()).await;
+    // A backend without a Book has no keys.
+    drift.ask(&desk, "POST", KEYS, "", &json!({"name": "n", "role": "reader"})).await;
+    drift.ask(&desk, "GET", KEYS, "", &none).await;
+    drift.ask(&desk, "GET", CHANGES, "", &none).await;
     let invalid = drift.ask(&desk, "POST", "/v1/complete", "", &complete(&desk.lease(), &[])).await;
     assert_eq!(
         invalid,
         json!({"ok": false, "error": "invalid_request", "message": "no", "reconciled": false})
     );
+}
+
+/// What every guarded route answers to those it does not let in, and what those get who look after keys.
+async fn callers(drift: &mut Drift) {
+    let keyed = Keyed::with(|options| options.requests_per_second = Some(1)).await;
+    let (caller, reader) =
+        (keyed.key(Role::Caller, "default").await, keyed.key(Role::Reader, "default").await);
+    let routes: Vec<(String, String)> = drift
+        .documented()
+        .into_iter()
+        .filter(|(_, _, status)| *status == 401)
+        .map(|(path, method, _)| (path, method))
+        .collect();
+    for (path, method) in routes {
+        let filled = path.replace(['{', '}'], "");
+        let method = method.to_uppercase();
+        let is_call = path.starts_with("/v1/reserve") || path.starts_with("/v1/complete");
+        let wrong = if is_call { &reader } else { &caller };
+        let nobody = keyed.ask(None, &method, &filled, "").await;
+        drift.check(&method, &path, &nobody);
+        drift.check(&method, &path, &keyed.ask(Some(wrong), &method, &filled, "").await);
+        // Each has one request in a second, and a new key would have its own.
+        let right = keyed.key(Role::Admin, "default").await;
+        let mut answers = Vec::new();
+        for _ in 0..4 {
+            answers.push(keyed.ask(Some(&right), &method, &filled, "").await);
+        }
+        let noisy = answers.iter().find(|answer| answer.status == 429).unwrap();
+        drift.check(&method, &path, noisy);
+    }
+    let desk = Desk::open().await;
+    drift.ask(&desk, "GET", "/v1/audit", "", &Value::Null).await;
+    let answer = desk.ask("GET", "/v1/audit?page_size=0", "").await;
+    drift.check("GET", CHANGES, &answer);
+    let answer = desk.ask("GET", "/v1/admin/keys?a=1", "").await;
+    drift.check("GET", KEYS, &answer);
+    drift.ask(&desk, "GET", KEYS, "", &Value::Null).await;
+    drift.ask(&desk, "DELETE", KEY, "gone", &Value::Null).await;
+    drift.ask(&desk, "DELETE", KEY, "%20", &Value::Null).await;
+    let made = drift.ask(&desk, "POST", KEYS, "", &json!({"name": "n", "role": "admin"})).await;
+    let keyed = Keyed::open().await;
+    assert!(made["key"].as_str().unwrap().starts_with("emk_"));
+    let (root, other) = (keyed.root.clone(), keyed.key(Role::Admin, "default").await);
+    let path = |key: &str| format!("/v1/admin/keys/{}", key.split('_').nth(1).unwrap());
+    for (by, key) in [(&root, &other), (&root, &root)] {
+        let answer = keyed.ask(Some(by), "DELETE", &path(key), "").await;
+        drift.check("DELETE", KEY, &answer);
+    }
+    for path in [KEYS, CHANGES] {
+        let answer = keyed.ask(Some(&root), "GET", path, "").await;
+        drift.check("GET", path, &answer);
+    }
 }
 
 #[tokio::test]

@@ -30,7 +30,9 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 /// The head of a request, with nothing compressed.
 fn head(method: &str, path: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for (name, value) in [(":method", method), (":path", path), (":scheme", "http"), (":authority", "x")] {
+    for (name, value) in
+        [(":method", method), (":path", path), (":scheme", "http"), (":authority", "localhost")]
+    {
         bytes.push(0);
         for text in [name, value] {
             bytes.push(u8::try_from(text.len()).unwrap());
@@ -120,7 +122,7 @@ async fn a_client_that_takes_its_answers_may_be_idle_between_requests() {
     let desk = quick_to_lose_patience().await;
     let (mut sender, _driver) = client(&desk).await;
     for path in ["/openapi.json", "/healthz", "/healthz"] {
-        let request = hyper::Request::get(format!("http://earmark{path}")).body(Body::empty()).unwrap();
+        let request = hyper::Request::get(format!("http://localhost{path}")).body(Body::empty()).unwrap();
         let response = sender.send_request(request).await.unwrap();
         assert_eq!(response.status().as_u16(), 200);
         assert!(!collect(response.into_body()).await.is_empty());
@@ -134,7 +136,7 @@ async fn a_large_body_comes_through_small_windows() {
     desk.put_rolling("a", 1_000, 60).await;
     let (mut sender, _driver) = client(&desk).await;
     let body = reserve(&desk.lease(), &[("a", 1)]).to_string() + &" ".repeat(900_000);
-    let request = hyper::Request::post("http://earmark/v1/reserve").body(Body::from(body)).unwrap();
+    let request = hyper::Request::post("http://localhost/v1/reserve").body(Body::from(body)).unwrap();
     let response = sender.send_request(request).await.unwrap();
     let json: Value = serde_json::from_slice(&collect(response.into_body()).await).unwrap();
     assert_eq!(json["allowed"], true);
@@ -148,7 +150,7 @@ async fn http_2_is_spoken_with_clients_that_start_with_it() {
     let asks = (0..100).map(|_| {
         let (mut sender, body) = (sender.clone(), reserve(&desk.lease(), &[("a", 1)]).to_string());
         tokio::spawn(async move {
-            let request = hyper::Request::post("http://earmark/v1/reserve").body(Body::from(body)).unwrap();
+            let request = hyper::Request::post("http://localhost/v1/reserve").body(Body::from(body)).unwrap();
             let response = sender.send_request(request).await.unwrap();
             assert_eq!((response.status().as_u16(), response.version()), (200, hyper::Version::HTTP_2));
             let json: Value = serde_json::from_slice(&collect(response.into_body()).await).unwrap();

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 mod bad_input;
+mod callers;
 mod clocks;
 mod cluster;
 mod complete;
@@ -16,4 +17,5 @@ mod overload;
 mod reserve;
 mod shutdown;
 mod support;
+mod tls;
 mod writes;

@@ -25,8 +25,8 @@ async fn what_happens_is_counted() {
         ("earmark_reserves_total{outcome=\"unknown_limit_key\"}", 1.0),
         ("earmark_reserves_total{outcome=\"invalid_request\"}", 2.0),
         ("earmark_completes_total{outcome=\"invalid_request\"}", 2.0),
-        ("earmark_denials_total{key=\"rpm\",reason=\"capacity\"}", 1.0),
-        ("earmark_denials_total{key=\"slots\",reason=\"capacity\"}", 1.0),
+        ("earmark_denials_total{namespace=\"default\",key=\"rpm\",reason=\"capacity\"}", 1.0),
+        ("earmark_denials_total{namespace=\"default\",key=\"slots\",reason=\"capacity\"}", 1.0),
         ("earmark_completes_total{outcome=\"reconciled\"}", 1.0),
         ("earmark_completes_total{outcome=\"unknown\"}", 1.0),
         ("earmark_overage_total{how=\"debt\"}", 4.0),
@@ -115,7 +115,7 @@ async fn every_answer_carries_the_id_of_its_request() {
     ids.dedup();
     assert_eq!(ids.len(), 3);
     for (id, is_kept) in [("mine-1", true), ("a b", false), (&"x".repeat(129), false)] {
-        wire.send(&format!("GET /healthz HTTP/1.1\r\nhost: earmark\r\nx-request-id: {id}\r\n\r\n")).await;
+        wire.send(&format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-request-id: {id}\r\n\r\n")).await;
         let answer = wire.answer().await;
         assert_eq!(answer.header("x-request-id") == Some(id), is_kept, "{id}");
     }

@@ -1,9 +1,13 @@
 //! The bodies of the requests.
 
 use earmark_admission::BATCH_MAX;
-use earmark_core::{DESCRIPTION_BYTES_MAX, HOLD_SECONDS_MAX, REQUIREMENTS_MAX, UNIT_BYTES_MAX};
+use earmark_core::{
+    DESCRIPTION_BYTES_MAX, HOLD_SECONDS_MAX, KEY_SECONDS_MAX, REQUIREMENTS_MAX, UNIT_BYTES_MAX,
+};
 
-use super::{ACCOUNT, ASSET, BACKUP_NAME, Field, JOB_ID, LIMIT_KEY, Shape, VAULT};
+use super::{
+    ACCOUNT, ASSET, BACKUP_NAME, CLIENT, Field, JOB_ID, KEY_NAME, LIMIT_KEY, NAMESPACE, Shape, VAULT,
+};
 
 const AMOUNT: Shape = Shape::Integer { min: 1, max: u64::MAX };
 const ACTUAL_AMOUNT: Shape = Shape::Integer { min: 0, max: u64::MAX };
@@ -97,6 +101,19 @@ pub(in crate::http) static BACKUP: Shape = Shape::Object(&[optional(
     Shape::Name(&BACKUP_NAME),
     "What it is called, and its folder with it. By default the time in UTC.",
 )]);
+
+/// The body of `POST /v1/admin/keys`.
+pub(in crate::http) static KEY: Shape = Shape::Object(&[
+    needed("name", Shape::Name(&KEY_NAME), "What people call it."),
+    needed("role", Shape::Choice(&["admin", "writer", "caller", "reader"]), "What it may do."),
+    optional("namespace", Shape::Name(&NAMESPACE), "Where; that of the caller if it is not given."),
+    optional("client_id", Shape::Name(&CLIENT), "The one client it may write as; any if it is not given."),
+    optional(
+        "expires_in_seconds",
+        Shape::Integer { min: 1, max: KEY_SECONDS_MAX as u64 },
+        "For how long it is valid; for ever if it is not given.",
+    ),
+]);
 
 /// The fields of all kinds of limit.
 pub(in crate::http) static DEFINITION_FIELDS: &[Field] = &[

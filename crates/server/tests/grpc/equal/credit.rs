@@ -207,7 +207,7 @@ async fn credit_is_the_same_over_http_and_grpc() {
     }
     for (name, value) in [
         ("earmark_reserves_total{outcome=\"insufficient_credit\"}", 8.0),
-        ("earmark_denials_total{key=\"rpm\",reason=\"capacity\"}", 1.0),
+        ("earmark_denials_total{namespace=\"default\",key=\"rpm\",reason=\"capacity\"}", 1.0),
         ("earmark_credit_settled_total{how=\"paid\"}", 100.0),
     ] {
         assert_eq!(grpc.metric(name).await, value, "{name}");

@@ -42,7 +42,7 @@ impl Answer {
 /// A request as it goes over the wire.
 pub(crate) fn request(method: &str, path: &str, body: &str) -> String {
     let length = body.len();
-    format!("{method} {path} HTTP/1.1\r\nhost: earmark\r\ncontent-length: {length}\r\n\r\n{body}")
+    format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{body}")
 }
 
 /// One connection.

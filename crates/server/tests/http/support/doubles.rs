@@ -1,15 +1,17 @@
 //! Backends that do what a Book in memory hardly ever does.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use earmark_admission::{
     AccountPath, Answer, Audit, Backend, BackendError, BackupMade, BackupName, Cluster, ClusterError,
-    ClusterStatus, CompleteAnswer, CompleteRequest, DeleteLimitRequest, EntryPage, LeaseView, LedgerError,
-    LimitChange, LimitError, LocalBook, MemberStatus, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
-    WriteAnswer, WriteRequest,
+    ClusterStatus, CompleteAnswer, CompleteRequest, DeleteLimitRequest, EntryPage, KeyError, Keys, LeaseView,
+    LedgerError, LimitChange, LimitError, LocalBook, LogPage, MemberStatus, PutLimitRequest, ReserveAnswer,
+    ReserveRequest, Stats, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
-    BalanceInfo, ClientId, LeaseId, LimitInfo, LimitKey, NamespaceName, UnixMs, Usage, VaultName,
+    BalanceInfo, By, ClientId, CreateKey, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey, NamespaceName,
+    RevokeKey, SecretHash, UnixMs, Usage, VaultName,
 };
 use tokio::sync::Semaphore;
 
@@ -91,6 +93,10 @@ impl Backend for Broken {
         self.fail()
     }
 
+    fn keys(&self) -> Option<&dyn Keys> {
+        Some(self)
+    }
+
     fn stats(&self) -> Stats {
         Stats::default()
     }
@@ -101,6 +107,40 @@ impl Backend for Broken {
 
     fn shut_down(&self) -> Answer<'_, ()> {
         Box::pin(std::future::ready(()))
+    }
+}
+
+/// There are none, and none can be made.
+impl Keys for Broken {
+    fn has_keys(&self) -> bool {
+        false
+    }
+
+    fn authenticate(&self, _: &KeyId, _: &SecretHash) -> Option<Arc<KeyInfo>> {
+        None
+    }
+
+    fn check(&self, _: By) -> Answer<'_, Result<(), BackendError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn list(&self, _: Option<NamespaceName>) -> Answer<'_, Result<Vec<Arc<KeyInfo>>, BackendError>> {
+        self.fail()
+    }
+
+    fn create(&self, _: By, _: CreateKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>> {
+        match &self.0 {
+            BackendError::Overloaded(_) => Box::pin(std::future::ready(Err(KeyError::TooMany))),
+            _ => self.fail(),
+        }
+    }
+
+    fn revoke(&self, _: By, _: RevokeKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>> {
+        self.fail()
+    }
+
+    fn log(&self, _: Option<NamespaceName>, _: u64, _: usize) -> Answer<'_, Result<LogPage, BackendError>> {
+        self.fail()
     }
 }
 

@@ -3,9 +3,11 @@
 mod client;
 mod desk;
 mod doubles;
+mod keyed;
 mod schema;
 
 pub(crate) use client::{Answer, Wire, request};
 pub(crate) use desk::{Desk, START_MS, complete, reserve};
 pub(crate) use doubles::{Broken, Gate, Nodes};
+pub(crate) use keyed::Keyed;
 pub(crate) use schema::Schemas;

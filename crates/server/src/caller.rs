@@ -1,0 +1,131 @@
+//! Who is calling, and what that lets them do.
+
+use earmark_core::{Actor, By, ClientId, KeyInfo, NamespaceName, Role};
+
+/// What an endpoint or a method asks of whoever calls it. Every route and every method has one in its table, so that a
+/// new one cannot be forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Nothing: whether the server lives, and what it offers.
+    Public,
+    /// To reserve and to complete.
+    Call,
+    /// To write, and to change limits.
+    Write,
+    /// To read.
+    Read,
+    /// To look after a namespace: its keys, and who changed what.
+    Manage,
+    /// To look after the server as a whole.
+    Operate,
+}
+
+impl Access {
+    /// The table: which role may do what. An admin of the namespace `default` looks after the server.
+    pub(crate) fn allows(self, role: Role, is_of_default: bool) -> bool {
+        match (self, role) {
+            (Access::Public, _) => true,
+            (Access::Call, Role::Admin | Role::Caller) => true,
+            (Access::Call, Role::Writer | Role::Reader) => false,
+            (Access::Write, Role::Admin | Role::Writer) => true,
+            (Access::Write, Role::Caller | Role::Reader) => false,
+            (Access::Read, Role::Admin | Role::Writer | Role::Reader) => true,
+            (Access::Read, Role::Caller) => false,
+            (Access::Manage, Role::Admin) => true,
+            (Access::Operate, Role::Admin) => is_of_default,
+            (Access::Manage | Access::Operate, Role::Writer | Role::Caller | Role::Reader) => false,
+        }
+    }
+}
+
+/// Why somebody is not let in. The words are the same whatever it was that is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The credentials are missing, malformed, unknown, over or revoked.
+    Unauthenticated,
+    /// The credentials are good, and not good for this.
+    Forbidden,
+    /// Too many requests.
+    TooMany {
+        /// When to come back.
+        retry_after_ms: u64,
+    },
+}
+
+impl Refused {
+    pub(crate) fn message(self) -> &'static str {
+        match self {
+            Refused::Unauthenticated => "the credentials are missing or not valid",
+            Refused::Forbidden => "the credentials do not allow this",
+            Refused::TooMany { .. } => "too many requests by these credentials; come back later",
+        }
+    }
+}
+
+/// Somebody who was let in.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    /// As they are named in transactions and logs.
+    pub(crate) actor: Actor,
+    /// Where everything they do happens.
+    pub(crate) namespace: NamespaceName,
+    pub(crate) role: Role,
+    /// The one client they may write as.
+    client: Option<ClientId>,
+    /// The right that goes with their commands.
+    pub(crate) by: By,
+    /// Anyone on this machine, while there are no keys: may name any namespace.
+    is_local: bool,
+}
+
+impl Caller {
+    /// Whoever holds a key. One that is bound to a client is called by it.
+    pub(crate) fn of_key(info: &KeyInfo) -> Option<Caller> {
+        let name = info.client.as_ref().map_or(info.id.as_str(), ClientId::as_str);
+        Some(Caller {
+            actor: Actor::new(&format!("client:{name}")).ok()?,
+            namespace: info.namespace.clone(),
+            role: info.role,
+            client: info.client.clone(),
+            by: By::Key(info.number),
+            is_local: false,
+        })
+    }
+
+    /// Whoever has a session.
+    pub(crate) fn of_user(actor: Actor, role: Role, namespace: NamespaceName) -> Caller {
+        Caller { actor, namespace, role, client: None, by: By::Itself, is_local: false }
+    }
+
+    /// Anyone on this machine.
+    pub(crate) fn local(actor: Actor, namespace: NamespaceName) -> Caller {
+        Caller { actor, namespace, role: Role::Admin, client: None, by: By::Anyone, is_local: true }
+    }
+
+    /// Whether they may do what is asked.
+    pub(crate) fn may(&self, access: Access) -> bool {
+        access.allows(self.role, self.namespace.is_default())
+    }
+
+    /// Whether they look after the server, and so see all its namespaces.
+    pub(crate) fn operates(&self) -> bool {
+        self.may(Access::Operate)
+    }
+
+    /// Whether counted requests are those of one of many.
+    pub(crate) fn is_counted(&self) -> bool {
+        !self.is_local
+    }
+
+    /// Whether what they ask happens where they belong. Whether there is such a namespace is not said.
+    pub(crate) fn check_namespace(&self, namespace: &NamespaceName) -> Result<(), Refused> {
+        let is_theirs = self.is_local || *namespace == self.namespace;
+        if is_theirs { Ok(()) } else { Err(Refused::Forbidden) }
+    }
+
+    /// Whether they may write as a client, or read how far it has counted.
+    pub(crate) fn check_client(&self, client: &ClientId) -> Result<(), Refused> {
+        let is_theirs = self.client.as_ref().is_none_or(|bound| bound == client);
+        if is_theirs { Ok(()) } else { Err(Refused::Forbidden) }
+    }
+}

@@ -1,0 +1,188 @@
+//! The door: every request is let in here, or turned away, over HTTP and gRPC alike.
+
+mod failures;
+mod fair;
+mod issuer;
+mod known;
+mod origin;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::http::header::AUTHORIZATION;
+use axum::http::{Extensions, HeaderMap, Uri};
+use earmark_admission::{Backend, Token};
+use earmark_core::{Actor, NameError, NamespaceName};
+use metrics::Counter;
+
+use crate::caller::{Access, Caller, Refused};
+pub(crate) use failures::Failures;
+use fair::Fair;
+pub use issuer::{Issuer, IssuerError, IssuerOptions};
+use known::Known;
+
+/// The longest token that is looked at.
+const TOKEN_BYTES_MAX: usize = 8 << 10;
+/// What was seen of the keys is good for so long: long enough to spare the Book, short enough that nobody notices. It
+/// opens nothing by itself, for commands and reads are judged again where they are decided.
+const SEEN_FOR: Duration = Duration::from_secs(1);
+
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer(pub(crate) IpAddr);
+
+/// The head of a request.
+#[derive(Clone, Copy)]
+pub(crate) struct Head<'a> {
+    pub(crate) uri: &'a Uri,
+    pub(crate) headers: &'a HeaderMap,
+    pub(crate) extensions: &'a Extensions,
+}
+
+/// What the door is told when it is built.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DoorOptions {
+    /// Nobody comes in without credentials, whether or not there are keys.
+    pub(crate) is_strict: bool,
+    pub(crate) issuer: Option<Arc<Issuer>>,
+    /// For each caller; none if there is no end to it.
+    pub(crate) requests_per_second: Option<u64>,
+}
+
+/// Lets requests in.
+pub(crate) struct Door {
+    options: DoorOptions,
+    local: Arc<Caller>,
+    nobody: Arc<Caller>,
+    known: Known,
+    fair: Option<Fair>,
+    failures: Failures,
+    /// Once there was a key, there always is.
+    is_closed: AtomicBool,
+    looked: std::sync::Mutex<Option<Instant>>,
+    failed: Counter,
+}
+
+impl Door {
+    pub(crate) fn new(options: DoorOptions, failed: Counter) -> Result<Door, NameError> {
+        let namespace = NamespaceName::new(NamespaceName::DEFAULT)?;
+        let local = Caller::local(Actor::new("system:local")?, namespace.clone());
+        let nobody = Caller::of_user(Actor::new("system:anonymous")?, earmark_core::Role::Reader, namespace);
+        Ok(Door {
+            fair: options.requests_per_second.map(Fair::new),
+            is_closed: AtomicBool::new(options.is_strict || options.issuer.is_some()),
+            options,
+            local: Arc::new(local),
+            nobody: Arc::new(nobody),
+            known: Known::default(),
+            failures: Failures::default(),
+            looked: std::sync::Mutex::new(None),
+            failed,
+        })
+    }
+
+    /// Lets a request in, or says why not.
+    pub(crate) async fn admit(
+        &self,
+        backend: &dyn Backend,
+        head: Head<'_>,
+        access: Access,
+    ) -> Result<Arc<Caller>, Refused> {
+        let caller = if access == Access::Public {
+            return Ok(Arc::clone(&self.nobody));
+        } else if self.is_open(backend, head.headers.contains_key(AUTHORIZATION)) {
+            origin::check(head.uri, head.headers)?;
+            Arc::clone(&self.local)
+        } else {
+            match bearer(head.headers).and_then(|token| self.find(backend, token)) {
+                Some(caller) => caller,
+                None => return Err(self.turn_away(head.extensions).await),
+            }
+        };
+        if !caller.may(access) {
+            return Err(Refused::Forbidden);
+        }
+        self.charge(&caller, 1)?;
+        Ok(caller)
+    }
+
+    /// Counts the items of a batch behind its first, which was counted as its request.
+    pub(crate) fn charge_batch(&self, caller: &Caller, items: usize) -> Result<(), Refused> {
+        match items.saturating_sub(1) {
+            0 => Ok(()),
+            more => self.charge(caller, more as u64),
+        }
+    }
+
+    fn charge(&self, caller: &Caller, count: u64) -> Result<(), Refused> {
+        match &self.fair {
+            Some(fair) if caller.is_counted() => fair.take(&caller.actor, count),
+            _ => Ok(()),
+        }
+    }
+
+    /// Forgets what was seen of a caller whom the Book has turned away.
+    pub(crate) fn forget(&self, caller: &Arc<Caller>) {
+        self.known.forget(caller);
+        self.is_closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether everyone on this machine may do everything, as far as is known here. Whoever has credentials has heard of a
+    /// key, perhaps of the first; so for them what was seen a moment ago is not good enough.
+    fn is_open(&self, backend: &dyn Backend, has_credentials: bool) -> bool {
+        if self.is_closed.load(Ordering::Relaxed) {
+            return false;
+        }
+        let now = Instant::now();
+        {
+            let mut looked = self.looked.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            if !has_credentials && looked.is_some_and(|at| now.duration_since(at) < SEEN_FOR) {
+                return true;
+            }
+            *looked = Some(now);
+        }
+        let has_keys = backend.keys().is_some_and(|keys| keys.has_keys());
+        if has_keys {
+            self.is_closed.store(true, Ordering::Relaxed);
+        }
+        !has_keys
+    }
+
+    fn find(&self, backend: &dyn Backend, text: &str) -> Option<Arc<Caller>> {
+        let digest = known::digest(text);
+        if let Some(caller) = self.known.get(&digest) {
+            return Some(caller);
+        }
+        let (caller, until) = if Token::is_meant(text) {
+            let token = Token::parse(text)?;
+            let info = backend.keys()?.authenticate(token.id(), &token.hash())?;
+            (Caller::of_key(&info)?, Instant::now() + SEEN_FOR)
+        } else {
+            let session = self.options.issuer.as_ref()?.verify(text, std::time::SystemTime::now())?;
+            (session.caller, Instant::now() + session.lasts.min(SEEN_FOR))
+        };
+        let caller = Arc::new(caller);
+        self.known.insert(digest, Arc::clone(&caller), until);
+        Some(caller)
+    }
+
+    /// Counts a failure, and lets whoever fails often wait for the answer.
+    async fn turn_away(&self, extensions: &Extensions) -> Refused {
+        self.failed.increment(1);
+        if let Some(Peer(address)) = extensions.get() {
+            self.failures.wait(*address).await;
+        }
+        Refused::Unauthenticated
+    }
+}
+
+/// The token of a request, if it has exactly one.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let mut all = headers.get_all(AUTHORIZATION).iter();
+    let (only, None) = (all.next()?, all.next()) else { return None };
+    let (scheme, token) = only.to_str().ok()?.split_once(' ')?;
+    let is_fit = scheme.eq_ignore_ascii_case("bearer") && (1..=TOKEN_BYTES_MAX).contains(&token.len());
+    is_fit.then_some(token)
+}

@@ -1,0 +1,183 @@
+use ring::signature::{Ed25519KeyPair, KeyPair};
+use serde_json::json;
+
+use super::*;
+
+/// An RSA key of 2048 bits that signs nothing but these tests, and the signature of RFC 7515, A.2, made with it.
+const RFC_N: &str = "ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1Pt0Bm4d4QlL-yRT-\
+SFd2lZS-pCgNMsD1W_YpRPEwOWvG6b32690r2jZ47soMZo9wGzjb_7OMg0LOL-bSf63kpaSHSXndS5z5rexMdbBYUsLA9e-KXBdQOS-UTo7WTBEMa2R2CapHg665xsmtdVMTBQY4uDZlxvb3qCo5ZwKh9kG4LT6_I5IhlJH7aGhyxXFvUK-DWNmoudF8NAco9_h9iaGNj8q2ethFkMLs91kzk2PAcDTW9gb54h4FRWyuXpoQ";
+const RFC_MESSAGE: &str = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ";
+const RFC_SIGNATURE: &str = "cC4hiUPoj9Eetdgtv3hF80EGrhuB__dzERat0XF9g2VtQgr9PJbu3XOiZj5RZmh7AAuHIm4Bh-0Qc_lF5YKt_O8W2Fp5jujGbds9uJdbF9CUAr7t1dnZcAcQjbKBYNX4BAynRFdiuB--f_nZLgrnbyTyWzO75vRK5h6xBArLIARNPvkSjtQBMHlb1L07Qe7K0GarZRmB_eSN9383LcOLn6_dO--xi12jzDwusC-eOkHWEsqtFZESc6BfI7noOPqvhJ1phCnvWh6IeYI2w9QOYEUipUTI8np6LbgGY9Fs98rqVt5AXLIhWkWywlVmtVrBp0igcN_IoypGlUPQGe77Rw";
+
+fn now() -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_700_000_000)
+}
+
+fn options() -> IssuerOptions {
+    IssuerOptions {
+        issuer: "https://issuer.example".into(),
+        audience: "earmark".into(),
+        role_claim: "earmark_role".into(),
+        namespace_claim: "earmark_namespace".into(),
+    }
+}
+
+fn pair(seed: u8) -> Ed25519KeyPair {
+    Ed25519KeyPair::from_seed_unchecked(&[seed; 32]).unwrap()
+}
+
+fn document(pair: &Ed25519KeyPair, kid: &str) -> Value {
+    let x = URL_SAFE_NO_PAD.encode(pair.public_key().as_ref());
+    json!({"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "kid": kid, "x": x})
+}
+
+fn issuer() -> Issuer {
+    let rsa = json!({"kty": "RSA", "kid": "rsa", "n": RFC_N, "e": "AQAB"});
+    let set = json!({"keys": [document(&pair(1), "one"), rsa]});
+    Issuer::of(options(), set.to_string().as_bytes()).unwrap()
+}
+
+fn claims() -> Value {
+    json!({
+        "iss": "https://issuer.example",
+        "aud": "earmark",
+        "sub": "789",
+        "exp": 1_700_000_060,
+        "earmark_role": "writer",
+        "earmark_namespace": "team",
+    })
+}
+
+fn part(value: &Value) -> String {
+    URL_SAFE_NO_PAD.encode(value.to_string())
+}
+
+fn token(pair: &Ed25519KeyPair, header: &Value, claims: &Value) -> String {
+    let message = format!("{}.{}", part(header), part(claims));
+    let signature = URL_SAFE_NO_PAD.encode(pair.sign(message.as_bytes()));
+    format!("{message}.{signature}")
+}
+
+fn header() -> Value {
+    json!({"alg": "EdDSA", "typ": "JWT", "kid": "one"})
+}
+
+fn is_taken(token: &str) -> bool {
+    issuer().verify(token, now()).is_some()
+}
+
+#[test]
+fn a_session_is_its_subject_in_its_namespace_until_it_ends() {
+    let session = issuer().verify(&token(&pair(1), &header(), &claims()), now()).unwrap();
+    assert_eq!(session.caller.actor.as_str(), "user:789");
+    assert_eq!((session.caller.role, session.caller.namespace.as_str()), (Role::Writer, "team"));
+    assert_eq!(session.lasts, Duration::from_secs(60));
+    let late = now() + Duration::from_secs(60);
+    assert!(issuer().verify(&token(&pair(1), &header(), &claims()), late).is_none());
+}
+
+#[test]
+fn a_token_with_one_wrong_claim_is_not_taken() {
+    let with = |name: &str, value: Value| {
+        let mut claims = claims();
+        claims[name] = value;
+        is_taken(&token(&pair(1), &header(), &claims))
+    };
+    assert!(with("aud", json!(["other", "earmark"])));
+    assert!(with("nbf", json!(1_700_000_020)));
+    for (name, value) in [
+        ("iss", json!("https://other.example")),
+        ("iss", Value::Null),
+        ("aud", json!("other")),
+        ("aud", json!(["other"])),
+        ("aud", Value::Null),
+        ("exp", json!(1_700_000_000)),
+        ("exp", json!("1700000060")),
+        ("exp", json!(-1)),
+        ("exp", Value::Null),
+        ("nbf", json!(1_700_000_050)),
+        ("nbf", json!("soon")),
+        ("sub", json!("")),
+        ("sub", json!("a b")),
+        ("sub", json!(789)),
+        ("earmark_role", json!("root")),
+        ("earmark_role", Value::Null),
+        ("earmark_namespace", json!("a/b")),
+        ("earmark_namespace", Value::Null),
+    ] {
+        assert!(!with(name, value.clone()), "{name} {value}");
+    }
+    let mut claims = claims();
+    claims.as_object_mut().unwrap().remove("exp");
+    assert!(!is_taken(&token(&pair(1), &header(), &claims)));
+}
+
+#[test]
+fn the_algorithm_is_that_of_the_configured_key_whatever_a_token_says() {
+    let good = token(&pair(1), &header(), &claims());
+    assert!(is_taken(&good));
+    let says = |header: Value| token(&pair(1), &header, &claims());
+    for wrong in [
+        says(json!({"alg": "none", "kid": "one"})),
+        says(json!({"alg": "HS256", "kid": "one"})),
+        says(json!({"alg": "RS256", "kid": "one"})),
+        says(json!({"alg": "eddsa", "kid": "one"})),
+        says(json!({"alg": "EdDSA", "kid": "rsa"})),
+        says(json!({"alg": "EdDSA", "kid": "two"})),
+        says(json!({"alg": "EdDSA"})),
+        says(json!({"kid": "one"})),
+        says(json!({"alg": "EdDSA", "kid": "one", "crit": ["b64"], "b64": false})),
+    ] {
+        assert!(!is_taken(&wrong), "{wrong}");
+    }
+    // Without a signature at all.
+    let unsigned = format!("{}.{}.", part(&json!({"alg": "none"})), part(&claims()));
+    assert!(!is_taken(&unsigned));
+    assert!(!is_taken(unsigned.trim_end_matches('.')));
+    // Signed with the public key as if it were a shared secret.
+    let secret = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, pair(1).public_key().as_ref());
+    let message = format!("{}.{}", part(&json!({"alg": "HS256", "kid": "one"})), part(&claims()));
+    let tag = URL_SAFE_NO_PAD.encode(ring::hmac::sign(&secret, message.as_bytes()));
+    assert!(!is_taken(&format!("{message}.{tag}")));
+}
+
+#[test]
+fn a_token_that_was_changed_cut_or_signed_by_another_is_not_taken() {
+    let good = token(&pair(1), &header(), &claims());
+    assert!(!is_taken(&token(&pair(2), &header(), &claims())));
+    for shorter in 0..good.len() {
+        assert!(!is_taken(&good[..shorter]));
+    }
+    let (message, signature) = good.rsplit_once('.').unwrap();
+    let admin = part(&json!({"earmark_role": "admin"}));
+    assert!(!is_taken(&format!("{}.{admin}.{signature}", message.split_once('.').unwrap().0)));
+    assert!(!is_taken(&format!("{good}=")));
+    assert!(!is_taken(&format!("{good}.")));
+}
+
+#[test]
+fn signatures_of_rsa_are_checked_as_their_standard_shows() {
+    let issuer = issuer();
+    let key = issuer.keys.iter().find(|key| key.id.as_deref() == Some("rsa")).unwrap();
+    let signature = decode(RFC_SIGNATURE).unwrap();
+    assert!(key.kind.verify(RFC_MESSAGE.as_bytes(), &signature));
+    assert!(!key.kind.verify(RFC_MESSAGE.to_uppercase().as_bytes(), &signature));
+    // Its claims are those of another issuer, and long over.
+    assert!(issuer.verify(&format!("{RFC_MESSAGE}.{RFC_SIGNATURE}"), now()).is_none());
+}
+
+#[test]
+fn a_set_of_keys_that_cannot_be_used_says_what_is_wrong() {
+    let says = |set: Value| Issuer::of(options(), set.to_string().as_bytes()).unwrap_err();
+    assert!(says(json!({"keys": []})).contains("no keys"));
+    let twice = json!({"keys": [document(&pair(1), "one"), document(&pair(2), "one")]});
+    assert!(says(twice).contains("the same kid"));
+    let curve = json!({"keys": [{"kty": "EC", "crv": "P-256", "kid": "a"}]});
+    assert!(says(curve).contains("found kty EC and crv P-256"));
+    let shared = json!({"keys": [{"kty": "oct", "k": "AAAA", "kid": "a"}]});
+    assert!(says(shared).contains("found kty oct"));
+    let short = json!({"keys": [{"kty": "RSA", "n": "AQAB", "e": "AQAB", "kid": "a"}]});
+    assert!(says(short).contains("allowed are 2048 or more"));
+    let other = json!({"keys": [{"kty": "RSA", "n": RFC_N, "e": "AQAB", "alg": "RS512", "kid": "a"}]});
+    assert!(says(other).contains("found alg RS512, allowed is RS256"));
+}

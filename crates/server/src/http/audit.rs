@@ -1,0 +1,129 @@
+//! `GET /v1/audit`: what was changed, and by whom.
+
+use earmark_admission::{LogEntry, LogKind, LogPage};
+use earmark_core::{KeyChange, VaultName};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::limits;
+use super::reply::Reply;
+use super::serve::Call;
+use crate::app::App;
+use crate::carry_out::{self, PAGE_USUAL};
+
+pub(super) async fn get(app: &App, call: Call) -> Reply {
+    let Some(keys) = app.backend.keys() else {
+        return Reply::not_found("this server keeps no log of changes");
+    };
+    let number = |name: &str| call.query(name).and_then(|text| text.parse().ok());
+    let after = number("after").unwrap_or(0);
+    let page_size = number("page_size").and_then(|size| usize::try_from(size).ok()).unwrap_or(PAGE_USUAL);
+    let namespace = (!call.ticket.caller.operates()).then(|| call.namespace());
+    match carry_out::read(app, &call.ticket, keys.log(namespace, after, page_size)).await {
+        Ok(page) => Reply::ok(&PageWire::of(&page)),
+        Err(error) => limits::failed(&error),
+    }
+}
+
+#[derive(Serialize)]
+struct PageWire<'a> {
+    entries: Vec<EntryWire<'a>>,
+    next: Option<u64>,
+}
+
+impl<'a> PageWire<'a> {
+    fn of(page: &'a LogPage) -> PageWire<'a> {
+        PageWire { entries: page.entries.iter().map(EntryWire::of).collect(), next: page.next }
+    }
+}
+
+#[derive(Serialize)]
+struct EntryWire<'a> {
+    number: u64,
+    at_unix_ms: u64,
+    actor: &'a str,
+    namespace: &'a str,
+    vault: Option<&'a str>,
+    summary: String,
+    #[serde(flatten)]
+    what: WhatWire<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum WhatWire<'a> {
+    Transaction { tx_id: String, log_index: u64, client_id: &'a str, sequence: u64 },
+    Key { key_id: &'a str },
+}
+
+impl<'a> EntryWire<'a> {
+    fn of(entry: &'a LogEntry) -> EntryWire<'a> {
+        let (summary, what) = match &entry.what {
+            LogKind::Transaction { tx_id, log_index, client, sequence, operations } => {
+                let what = WhatWire::Transaction {
+                    tx_id: tx_id.to_string(),
+                    log_index: *log_index,
+                    client_id: client.as_str(),
+                    sequence: *sequence,
+                };
+                (if operations.is_empty() { "nothing".into() } else { operations.join("; ") }, what)
+            }
+            LogKind::Key { change, id, name, role } => {
+                let change = match change {
+                    KeyChange::Created => "create",
+                    KeyChange::Revoked => "revoke",
+                };
+                (format!("{change}_key {id} {name} {role}"), WhatWire::Key { key_id: id.as_str() })
+            }
+        };
+        EntryWire {
+            number: entry.number,
+            at_unix_ms: entry.at.get(),
+            actor: entry.actor.as_str(),
+            namespace: entry.namespace.as_str(),
+            vault: entry.vault.as_ref().map(VaultName::as_str),
+            summary,
+            what,
+        }
+    }
+}
+
+/// The schemas of the answers, by name.
+pub(super) fn schemas() -> [(&'static str, Value); 1] {
+    let count = json!({"type": "integer", "minimum": 0});
+    let text = json!({"type": "string"});
+    let entry = |kind: &str, more: &[(&str, &Value)]| {
+        let mut properties = json!({
+            "number": count,
+            "at_unix_ms": count,
+            "actor": text,
+            "namespace": text,
+            "vault": {"type": ["string", "null"]},
+            "summary": {"type": "string", "description": "What was changed, for people."},
+            "kind": {"const": kind},
+        });
+        for (name, schema) in more {
+            properties[*name] = (*schema).clone();
+        }
+        let names: Vec<&String> = properties.as_object().into_iter().flat_map(|all| all.keys()).collect();
+        json!({"type": "object", "required": names, "properties": properties, "additionalProperties": false})
+    };
+    let transaction = entry(
+        "transaction",
+        &[("tx_id", &text), ("log_index", &count), ("client_id", &text), ("sequence", &count)],
+    );
+    let key = entry("key", &[("key_id", &text)]);
+    let next = json!({
+        "type": ["integer", "null"],
+        "minimum": 0,
+        "description": "What to ask for entries after; null at the end. A page may be empty and still have it.",
+    });
+    let entries = json!({"type": "array", "items": {"oneOf": [transaction, key]}});
+    let page = json!({
+        "type": "object",
+        "required": ["entries", "next"],
+        "properties": {"entries": entries, "next": next},
+        "additionalProperties": false,
+    });
+    [("AuditLog", page)]
+}

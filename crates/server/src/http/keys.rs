@@ -1,0 +1,189 @@
+//! `/v1/admin/keys`: who may call.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use earmark_admission::{KeyError, Keys, Token};
+use earmark_core::{ClientId, CreateKey, KeyId, KeyInfo, KeyName, NamespaceName, RevokeKey, Role, UnixMs};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::limits;
+use super::parse::Text;
+use super::reply::{CONFLICT, NOT_FOUND, Reply};
+use super::serve::Call;
+use super::shape::{KEY, KEY_ID};
+use crate::answer::{BACKEND_ERROR, INVALID_REQUEST};
+use crate::app::App;
+use crate::caller::Refused;
+use crate::carry_out;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyBody {
+    name: Text<KeyName>,
+    role: Text<Role>,
+    #[serde(default)]
+    namespace: Option<Text<NamespaceName>>,
+    #[serde(default)]
+    client_id: Option<Text<ClientId>>,
+    #[serde(default)]
+    expires_in_seconds: Option<u32>,
+}
+
+pub(super) async fn create(app: &App, call: Call) -> Reply {
+    let body: KeyBody = match call.parse(&KEY) {
+        Ok(body) => body,
+        Err(reply) => return reply,
+    };
+    let caller = &call.ticket.caller;
+    let namespace = body.namespace.map_or_else(|| call.namespace(), |namespace| namespace.0);
+    // Whoever looks after one namespace gives nobody a key to another.
+    if !caller.operates() && caller.check_namespace(&namespace).is_err() {
+        return Reply::refused(Refused::Forbidden);
+    }
+    let (keys, token) = match (keys(app), Token::random()) {
+        (Err(reply), _) => return reply,
+        (_, Err(error)) => {
+            return Reply::problem(StatusCode::INTERNAL_SERVER_ERROR, BACKEND_ERROR, &error.to_string());
+        }
+        (Ok(keys), Ok(token)) => (keys, token),
+    };
+    let command = CreateKey {
+        id: token.id().clone(),
+        secret: token.hash(),
+        name: body.name.0,
+        role: body.role.0,
+        namespace,
+        client: body.client_id.map(|client| client.0),
+        valid_seconds: body.expires_in_seconds,
+        is_first: false,
+        actor: caller.actor.clone(),
+    };
+    tracing::info!(request_id = call.ticket.id(), actor = %caller.actor, key_id = %command.id, "create key");
+    match app.by(call.ticket.deadline, keys.create(caller.by, command)).await {
+        Ok(Ok(info)) => Reply::ok(&Created { key: token.reveal(), info: KeyWire::of(&info) }),
+        Ok(Err(error)) => failed(&error),
+        Err(error) => limits::failed(&error),
+    }
+}
+
+pub(super) async fn list(app: &App, call: Call) -> Reply {
+    let keys = match keys(app) {
+        Ok(keys) => keys,
+        Err(reply) => return reply,
+    };
+    let namespace = (!call.ticket.caller.operates()).then(|| call.namespace());
+    match carry_out::read(app, &call.ticket, keys.list(namespace)).await {
+        Ok(all) => Reply::ok(&Listed { keys: all.iter().map(KeyWire::of).collect() }),
+        Err(error) => limits::failed(&error),
+    }
+}
+
+pub(super) async fn revoke(app: &App, call: Call) -> Reply {
+    let Ok(id) = KeyId::new(call.name()) else {
+        return Reply::invalid(&KEY_ID.explain(&"key_id", call.name()).unwrap_or_default());
+    };
+    let keys = match keys(app) {
+        Ok(keys) => keys,
+        Err(reply) => return reply,
+    };
+    let caller = &call.ticket.caller;
+    let namespace = (!caller.operates()).then(|| call.namespace());
+    tracing::info!(request_id = call.ticket.id(), actor = %caller.actor, key_id = %id, "revoke key");
+    let command = RevokeKey { id, namespace, actor: caller.actor.clone() };
+    match app.by(call.ticket.deadline, keys.revoke(caller.by, command)).await {
+        Ok(Ok(info)) => Reply::ok(&Revoked { key: KeyWire::of(&info) }),
+        Ok(Err(error)) => failed(&error),
+        Err(error) => limits::failed(&error),
+    }
+}
+
+fn keys(app: &App) -> Result<&dyn Keys, Reply> {
+    app.backend.keys().ok_or_else(|| Reply::not_found("this server keeps no keys"))
+}
+
+fn failed(error: &KeyError) -> Reply {
+    let (status, code) = match error {
+        KeyError::Backend(error) => return limits::failed(error),
+        KeyError::NotFound => (StatusCode::NOT_FOUND, NOT_FOUND),
+        KeyError::InvalidExpiry => (StatusCode::BAD_REQUEST, INVALID_REQUEST),
+        _ => (StatusCode::CONFLICT, CONFLICT),
+    };
+    Reply::problem(status, code, &error.to_string())
+}
+
+/// The only time that a key is shown.
+#[derive(Serialize)]
+struct Created<'a> {
+    key: String,
+    info: KeyWire<'a>,
+}
+
+#[derive(Serialize)]
+struct Listed<'a> {
+    keys: Vec<KeyWire<'a>>,
+}
+
+#[derive(Serialize)]
+struct Revoked<'a> {
+    key: KeyWire<'a>,
+}
+
+#[derive(Serialize)]
+struct KeyWire<'a> {
+    key_id: &'a str,
+    name: &'a str,
+    role: &'static str,
+    namespace: &'a str,
+    client_id: Option<&'a str>,
+    created_at_unix_ms: u64,
+    created_by: &'a str,
+    expires_at_unix_ms: Option<u64>,
+    revoked_at_unix_ms: Option<u64>,
+}
+
+impl<'a> KeyWire<'a> {
+    fn of(info: &'a Arc<KeyInfo>) -> KeyWire<'a> {
+        KeyWire {
+            key_id: info.id.as_str(),
+            name: info.name.as_str(),
+            role: info.role.as_str(),
+            namespace: info.namespace.as_str(),
+            client_id: info.client.as_ref().map(ClientId::as_str),
+            created_at_unix_ms: info.created_at.get(),
+            created_by: info.created_by.as_str(),
+            expires_at_unix_ms: info.expires_at.map(UnixMs::get),
+            revoked_at_unix_ms: info.revoked_at.map(UnixMs::get),
+        }
+    }
+}
+
+/// The schemas of the answers, by name.
+pub(super) fn schemas() -> [(&'static str, Value); 4] {
+    let time = json!({"type": "integer", "minimum": 0});
+    let maybe_time = |about: &str| json!({"type": ["integer", "null"], "minimum": 0, "description": about});
+    let exactly = |properties: Value| {
+        let names: Vec<&String> = properties.as_object().into_iter().flat_map(|all| all.keys()).collect();
+        json!({"type": "object", "required": names, "properties": properties, "additionalProperties": false})
+    };
+    let info = exactly(json!({
+        "key_id": {"type": "string", "description": "Its public part."},
+        "name": {"type": "string"},
+        "role": {"enum": Role::ALL.map(Role::as_str)},
+        "namespace": {"type": "string"},
+        "client_id": {"type": ["string", "null"], "description": "The one client it may write as."},
+        "created_at_unix_ms": time,
+        "created_by": {"type": "string"},
+        "expires_at_unix_ms": maybe_time("From when on it is not valid."),
+        "revoked_at_unix_ms": maybe_time("When it was revoked."),
+    }));
+    let reference = json!({"$ref": "#/components/schemas/KeyInfo"});
+    let shown = json!({"type": "string", "description": "The key, which is shown this once."});
+    [
+        ("KeyInfo", info),
+        ("KeyCreated", exactly(json!({"key": shown, "info": reference}))),
+        ("Keys", exactly(json!({"keys": {"type": "array", "items": reference}}))),
+        ("KeyRevoked", exactly(json!({"key": reference}))),
+    ]
+}

@@ -1,0 +1,333 @@
+//! Who is let in, to do what, and what those are told who are not.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use earmark_admission::{LocalBook, LocalOptions};
+use earmark_core::Role;
+use earmark_server::{Server, ServerError, ServerOptions};
+use serde_json::{Value, json};
+
+use crate::support::{Desk, Keyed, reserve};
+
+const UNAUTHENTICATED: &str =
+    r#"{"error":"unauthenticated","message":"the credentials are missing or not valid"}"#;
+const FORBIDDEN: &str = r#"{"error":"forbidden","message":"the credentials do not allow this"}"#;
+
+/// Who may: nobody in particular, a reader, a caller, a writer, an admin of another namespace, an admin of `default`.
+type Row = (&'static str, &'static str, [bool; 6]);
+
+const ALL: [bool; 6] = [true; 6];
+const CALL: [bool; 6] = [false, false, true, false, true, true];
+const WRITE: [bool; 6] = [false, false, false, true, true, true];
+const READ: [bool; 6] = [false, true, false, true, true, true];
+const MANAGE: [bool; 6] = [false, false, false, false, true, true];
+const OPERATE: [bool; 6] = [false, false, false, false, false, true];
+
+const MATRIX: [Row; 27] = [
+    ("post", "/v1/reserve", CALL),
+    ("post", "/v1/complete", CALL),
+    ("post", "/v1/reserve/batch", CALL),
+    ("post", "/v1/complete/batch", CALL),
+    ("put", "/v1/admin/limits", WRITE),
+    ("get", "/v1/admin/limits", READ),
+    ("get", "/v1/admin/limits/{key}", READ),
+    ("delete", "/v1/admin/limits/{key}", WRITE),
+    ("get", "/v1/admin/limits/{key}/usage", READ),
+    ("get", "/v1/leases/{lease_id}", READ),
+    ("post", "/v1/write", WRITE),
+    ("post", "/v1/write/batch", WRITE),
+    ("get", "/v1/clients/{client_id}", READ),
+    ("get", "/v1/vaults/{vault}/accounts/{account}/balances", READ),
+    ("get", "/v1/vaults/{vault}/accounts/{account}/entries", READ),
+    ("get", "/v1/vaults/{vault}/audit", READ),
+    ("get", "/v1/admin/cluster", OPERATE),
+    ("post", "/v1/admin/cluster/members", OPERATE),
+    ("delete", "/v1/admin/cluster/members/{node_id}", OPERATE),
+    ("post", "/v1/admin/keys", MANAGE),
+    ("get", "/v1/admin/keys", MANAGE),
+    ("delete", "/v1/admin/keys/{key_id}", MANAGE),
+    ("get", "/v1/audit", MANAGE),
+    ("get", "/metrics", READ),
+    ("get", "/healthz", ALL),
+    ("get", "/readyz", ALL),
+    ("get", "/openapi.json", ALL),
+];
+
+fn filled(path: &str) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for part in path.split('/') {
+        parts.push(if part.starts_with('{') { "x".into() } else { part.into() });
+    }
+    parts.join("/")
+}
+
+#[tokio::test]
+async fn every_endpoint_lets_in_just_the_roles_of_its_row() {
+    let keyed = Keyed::open().await;
+    let callers = [
+        None,
+        Some(keyed.key(Role::Reader, "default").await),
+        Some(keyed.key(Role::Caller, "default").await),
+        Some(keyed.key(Role::Writer, "default").await),
+        Some(keyed.key(Role::Admin, "team").await),
+        Some(keyed.root.clone()),
+    ];
+    for (method, path, row) in MATRIX {
+        for (place, is_let_in) in row.into_iter().enumerate() {
+            let key = callers[place].as_deref();
+            let answer = keyed.ask(key, &method.to_uppercase(), &filled(path), "").await;
+            let what = format!("{method} {path} by {place}: {answer:?}");
+            match (is_let_in, place) {
+                (true, _) => assert!(![401, 403].contains(&answer.status), "{what}"),
+                (false, 0) => {
+                    assert_eq!((answer.status, answer.text.as_str()), (401, UNAUTHENTICATED), "{what}");
+                    assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
+                }
+                (false, _) => assert_eq!((answer.status, answer.text.as_str()), (403, FORBIDDEN), "{what}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_endpoint_has_a_row() {
+    let desk = Desk::open().await;
+    let document = desk.ok("GET", "/openapi.json", &Value::Null).await;
+    let mut served = BTreeSet::new();
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        served.extend(operations.as_object().unwrap().keys().map(|verb| (verb.clone(), path.clone())));
+    }
+    let rows: BTreeSet<(String, String)> =
+        MATRIX.iter().map(|(verb, path, _)| ((*verb).to_owned(), (*path).to_owned())).collect();
+    assert_eq!(rows, served);
+}
+
+/// Whatever is wrong with credentials, the answer is the same to the byte.
+#[tokio::test]
+async fn credentials_that_are_not_good_are_all_answered_alike() {
+    let keyed = Keyed::open().await;
+    let revoked = keyed.key(Role::Admin, "default").await;
+    let over = keyed.key_of(Role::Admin, "default", |key| key.valid_seconds = Some(1)).await;
+    keyed.revoke(&revoked).await;
+    keyed.desk.clock.advance_ms(1_000);
+    let good = &keyed.root;
+    let last = if good.ends_with('0') { "1" } else { "0" };
+    let another = keyed.key(Role::Admin, "default").await;
+    let (id, secret) = (good.split('_').nth(1).unwrap(), another.split('_').nth(2).unwrap());
+    for header in [
+        String::new(),
+        format!("authorization: Bearer {revoked}\r\n"),
+        format!("authorization: Bearer {over}\r\n"),
+        format!("authorization: Bearer {}\r\n", &good[..good.len() - 1]),
+        format!("authorization: Bearer {}{last}\r\n", &good[..good.len() - 1]),
+        format!("authorization: Bearer {good}x\r\n"),
+        format!("authorization: Bearer emk_{id}_{secret}\r\n"),
+        format!("authorization: Bearer emk_nobody_{secret}\r\n"),
+        format!("authorization: Bearer  {good}\r\n"),
+        format!("authorization: Basic {good}\r\n"),
+        format!("authorization: {good}\r\n"),
+        "authorization: Bearer \r\n".into(),
+        "authorization: Bearer a.b.c\r\n".into(),
+        format!("authorization: Bearer {}\r\n", "x".repeat(9_000)),
+        format!("authorization: Bearer {good}\r\nauthorization: Bearer {good}\r\n"),
+        format!("x-api-key: {good}\r\n"),
+    ] {
+        let answer = keyed.ask_with(&header, "GET", "/v1/admin/limits", "").await;
+        assert_eq!((answer.status, answer.text.as_str()), (401, UNAUTHENTICATED), "{header}");
+    }
+    assert_eq!(keyed.ask(Some(good), "GET", "/v1/admin/limits", "").await.status, 200);
+    let metrics = keyed.ask(Some(good), "GET", "/metrics", "").await.text;
+    assert!(metrics.contains("earmark_failed_logins_total 16\n"), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_key_that_is_revoked_while_it_is_in_use_is_refused_at_once() {
+    let keyed = Keyed::open().await;
+    let (root, caller) = (keyed.root.clone(), keyed.key(Role::Caller, "default").await);
+    let reader = keyed.key(Role::Reader, "default").await;
+    let limit = json!({"key": "a", "kind": "rolling", "capacity": 9, "window_seconds": 60}).to_string();
+    assert_eq!(keyed.ask(Some(&root), "PUT", "/v1/admin/limits", &limit).await.status, 200);
+    let asks = || reserve(&keyed.desk.lease(), &[("a", 1)]).to_string();
+    assert_eq!(keyed.ask(Some(&caller), "POST", "/v1/reserve", &asks()).await.status, 200);
+    assert_eq!(keyed.ask(Some(&reader), "GET", "/v1/admin/limits", "").await.status, 200);
+    for key in [&caller, &reader] {
+        let path = format!("/v1/admin/keys/{}", key.split('_').nth(1).unwrap());
+        assert_eq!(keyed.ask(Some(&root), "DELETE", &path, "").await.status, 200);
+    }
+    // What the door has seen of them a moment ago does not help.
+    let batch = format!(r#"{{"requests":[{}]}}"#, asks());
+    for (key, method, path, body) in [
+        (&caller, "POST", "/v1/reserve", asks()),
+        (&caller, "POST", "/v1/reserve/batch", batch),
+        (&reader, "GET", "/v1/admin/limits", String::new()),
+    ] {
+        let answer = keyed.ask(Some(key), method, path, &body).await;
+        assert_eq!((answer.status, answer.text.as_str()), (401, UNAUTHENTICATED), "{path}");
+    }
+    let usage = keyed.ask(Some(&root), "GET", "/v1/admin/limits/a/usage", "").await.json();
+    assert_eq!(usage["reserved"], 1);
+}
+
+#[tokio::test]
+async fn one_namespace_neither_sees_nor_touches_another() {
+    let keyed = Keyed::open().await;
+    let (ours, theirs) = (keyed.key(Role::Admin, "ours").await, keyed.key(Role::Admin, "theirs").await);
+    let limit = |capacity| {
+        json!({"key": "a", "kind": "rolling", "capacity": capacity, "window_seconds": 60}).to_string()
+    };
+    for (key, capacity) in [(&ours, 1), (&theirs, 2)] {
+        assert_eq!(keyed.ask(Some(key), "PUT", "/v1/admin/limits", &limit(capacity)).await.status, 200);
+    }
+    let lease = keyed.desk.lease();
+    let asks = reserve(&lease, &[("a", 1)]).to_string();
+    assert_eq!(keyed.ask(Some(&ours), "POST", "/v1/reserve", &asks).await.json()["allowed"], true);
+    // The same lease is another one elsewhere, and is not there yet.
+    assert_eq!(keyed.ask(Some(&theirs), "GET", &format!("/v1/leases/{lease}"), "").await.status, 404);
+    assert_eq!(keyed.ask(Some(&ours), "GET", &format!("/v1/leases/{lease}"), "").await.status, 200);
+    let usage = keyed.ask(Some(&theirs), "GET", "/v1/admin/limits/a/usage", "").await.json();
+    assert_eq!((&usage["capacity"], &usage["reserved"]), (&json!(2), &json!(0)));
+
+    let write = |namespace: &str| {
+        let open = json!([{"open_vault": {"vault": "eu"}}]);
+        json!({"namespace": namespace, "client_id": "c", "sequence": 1, "operations": open}).to_string()
+    };
+    let written = keyed.ask(Some(&ours), "POST", "/v1/write", &write("ours")).await.json();
+    let id = ours.split('_').nth(1).unwrap();
+    assert_eq!(written["success"]["actor"], format!("client:{id}"));
+    // Whether another namespace exists is not said.
+    for namespace in ["theirs", "default", "nowhere"] {
+        let answer = keyed.ask(Some(&ours), "POST", "/v1/write", &write(namespace)).await;
+        assert_eq!((answer.status, answer.text.as_str()), (403, FORBIDDEN), "{namespace}");
+        let path = format!("/v1/clients/c?namespace={namespace}");
+        let answer = keyed.ask(Some(&ours), "GET", &path, "").await;
+        assert_eq!((answer.status, answer.text.as_str()), (403, FORBIDDEN), "{namespace}");
+        let key = json!({"name": "n", "role": "reader", "namespace": namespace}).to_string();
+        let answer = keyed.ask(Some(&ours), "POST", "/v1/admin/keys", &key).await;
+        assert_eq!((answer.status, answer.text.as_str()), (403, FORBIDDEN), "{namespace}");
+    }
+    assert_eq!(keyed.ask(Some(&theirs), "GET", "/v1/vaults/eu/audit", "").await.status, 404);
+    // Keys and changes of others are not listed, and their keys cannot be revoked.
+    let listed = keyed.ask(Some(&ours), "GET", "/v1/admin/keys", "").await.json();
+    assert_eq!(listed["keys"].as_array().unwrap().len(), 1, "{listed}");
+    let path = format!("/v1/admin/keys/{}", theirs.split('_').nth(1).unwrap());
+    assert_eq!(keyed.ask(Some(&ours), "DELETE", &path, "").await.status, 404);
+    let log = keyed.ask(Some(&theirs), "GET", "/v1/audit", "").await.json();
+    assert!(log["entries"].as_array().unwrap().iter().all(|entry| entry["namespace"] == "theirs"), "{log}");
+    // Nor do labels of metrics tell.
+    let more = reserve(&keyed.desk.lease(), &[("a", 1)]).to_string();
+    assert_eq!(keyed.ask(Some(&ours), "POST", "/v1/reserve", &more).await.json()["allowed"], false);
+    let line = r#"earmark_denials_total{namespace="ours",key="a",reason="capacity"} 1"#;
+    for (key, is_seen) in [(&ours, true), (&theirs, false), (&keyed.root, true)] {
+        let metrics = keyed.ask(Some(key), "GET", "/metrics", "").await.text;
+        assert_eq!(metrics.contains(line), is_seen, "{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_is_bound_to_a_client_writes_as_that_client_only_and_is_called_by_it() {
+    let keyed = Keyed::open().await;
+    let bound = |key: &mut earmark_core::CreateKey| key.client = Some("billing-1".parse().unwrap());
+    let key = keyed.key_of(Role::Writer, "default", bound).await;
+    let write = |client: &str| {
+        json!({"namespace": "default", "client_id": client, "sequence": 1, "operations": []}).to_string()
+    };
+    let answer = keyed.ask(Some(&key), "POST", "/v1/write", &write("billing-2")).await;
+    assert_eq!((answer.status, answer.text.as_str()), (403, FORBIDDEN));
+    assert_eq!(keyed.ask(Some(&key), "GET", "/v1/clients/billing-2", "").await.status, 403);
+    let answer = keyed.ask(Some(&key), "POST", "/v1/write", &write("billing-1")).await.json();
+    assert_eq!(answer["success"]["actor"], "client:billing-1");
+    let state = keyed.ask(Some(&key), "GET", "/v1/clients/billing-1", "").await.json();
+    assert_eq!(state["last_committed_sequence"], 1);
+}
+
+#[tokio::test]
+async fn nobody_names_an_actor() {
+    let keyed = Keyed::open().await;
+    let body =
+        json!({"namespace": "default", "client_id": "c", "sequence": 1, "operations": [], "actor": "user:1"});
+    let answer = keyed.ask(Some(&keyed.root), "POST", "/v1/write", &body.to_string()).await;
+    assert!(answer.problem(400, "invalid_request").contains("actor"), "{answer:?}");
+    let key = json!({"name": "n", "role": "reader", "created_by": "user:1"}).to_string();
+    let answer = keyed.ask(Some(&keyed.root), "POST", "/v1/admin/keys", &key).await;
+    assert!(answer.problem(400, "invalid_request").contains("created_by"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn the_first_key_closes_a_server_that_was_open_and_changes_are_listed_with_who_made_them() {
+    let desk = Desk::open().await;
+    let limit = json!({"key": "a", "kind": "rolling", "capacity": 9, "window_seconds": 60});
+    desk.ok("PUT", "/v1/admin/limits", &limit).await;
+    let open = json!([{"open_vault": {"vault": "eu"}}]);
+    let write = json!({"namespace": "default", "client_id": "c", "sequence": 1, "operations": open});
+    desk.ok("POST", "/v1/write", &write).await;
+    let made = desk.ok("POST", "/v1/admin/keys", &json!({"name": "root", "role": "admin"})).await;
+    let (key, id) = (made["key"].as_str().unwrap(), made["info"]["key_id"].as_str().unwrap());
+    assert_eq!(desk.ask("GET", "/v1/admin/limits", "").await.status, 401);
+    assert_eq!(desk.ask("PUT", "/v1/admin/limits", &limit.to_string()).await.status, 401);
+    let ask = async |path: &str| {
+        let mut wire = crate::support::Wire::to(desk.address).await;
+        wire.send(&format!(
+            "GET {path} HTTP/1.1\r\nhost: far.example\r\nauthorization: bearer {key}\r\n\r\n"
+        ))
+        .await;
+        wire.answer().await.json()
+    };
+    let first = ask("/v1/audit?page_size=1").await;
+    assert_eq!(first["entries"][0]["actor"], "system:local");
+    assert_eq!(first["entries"][0]["summary"], "open_vault eu");
+    let second = ask(&format!("/v1/audit?after={}", first["next"])).await;
+    assert_eq!(second["entries"][0]["summary"], format!("create_key {id} root admin"));
+    assert_eq!(second["next"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_web_page_in_a_browser_on_this_machine_cannot_reach_an_open_server() {
+    let desk = Desk::open().await;
+    for headers in [
+        "host: evil.example\r\n",
+        "host: localhost\r\norigin: http://evil.example\r\n",
+        "host: localhost\r\nsec-fetch-site: cross-site\r\n",
+    ] {
+        let mut wire = crate::support::Wire::to(desk.address).await;
+        wire.send(&format!("GET /v1/admin/limits HTTP/1.1\r\n{headers}\r\n")).await;
+        let answer = wire.answer().await;
+        assert_eq!((answer.status, answer.text.as_str()), (403, FORBIDDEN), "{headers}");
+    }
+}
+
+#[tokio::test]
+async fn a_noisy_key_is_told_to_wait_and_others_are_not() {
+    let keyed = Keyed::with(|options| options.requests_per_second = Some(3)).await;
+    let (noisy, quiet) = (keyed.key(Role::Reader, "default").await, keyed.key(Role::Reader, "default").await);
+    let mut refused = None;
+    for _ in 0..20 {
+        let answer = keyed.ask(Some(&noisy), "GET", "/v1/admin/limits", "").await;
+        if answer.status == 429 {
+            refused = Some(answer);
+        }
+    }
+    let refused = refused.expect("twenty requests within a second");
+    refused.problem(429, "rate_limited");
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    assert_eq!(keyed.ask(Some(&quiet), "GET", "/v1/admin/limits", "").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_server_with_keys_still_does_not_take_them_in_clear_from_everywhere() {
+    let keyed = Keyed::open().await;
+    let bind = async |is_plaintext_allowed| {
+        let listen = "0.0.0.0:0".parse().unwrap();
+        let options = ServerOptions { listen, is_plaintext_allowed, ..ServerOptions::default() };
+        Server::bind(options, Arc::<LocalBook>::clone(&keyed.book)).await
+    };
+    let error = bind(false).await.err().unwrap();
+    assert!(matches!(error, ServerError::Plaintext { .. }), "{error}");
+    assert!(error.to_string().contains("--tls-cert"), "{error}");
+    assert!(bind(true).await.is_ok());
+    let open = LocalBook::open(LocalOptions::default()).await.unwrap();
+    let listen = "0.0.0.0:0".parse().unwrap();
+    let options = ServerOptions { listen, is_plaintext_allowed: true, ..ServerOptions::default() };
+    let error = Server::bind(options, Arc::new(open)).await.err().unwrap();
+    assert!(error.to_string().contains("--bootstrap-key"), "{error}");
+}

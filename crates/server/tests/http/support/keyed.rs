@@ -1,0 +1,91 @@
+//! A server that has keys, and requests by them.
+
+use std::sync::Arc;
+
+use earmark_admission::{Keys as _, LocalBook, LocalOptions, ManualClock, Token};
+use earmark_core::{By, CreateKey, KeyId, RevokeKey, Role};
+use earmark_server::ServerOptions;
+
+use super::client::{Answer, Wire};
+use super::desk::{Desk, START_MS};
+
+/// A server that has keys.
+pub(crate) struct Keyed {
+    pub(crate) desk: Desk,
+    pub(crate) book: Arc<LocalBook>,
+    /// Of an admin of `default`.
+    pub(crate) root: String,
+}
+
+pub(crate) fn key(role: Role, namespace: &str) -> (Token, CreateKey) {
+    let token = Token::random().unwrap();
+    let command = CreateKey {
+        id: token.id().clone(),
+        secret: token.hash(),
+        name: "test".parse().unwrap(),
+        role,
+        namespace: namespace.parse().unwrap(),
+        client: None,
+        valid_seconds: None,
+        is_first: false,
+        actor: "system:test".parse().unwrap(),
+    };
+    (token, command)
+}
+
+impl Keyed {
+    pub(crate) async fn open() -> Keyed {
+        Keyed::with(|_| {}).await
+    }
+
+    pub(crate) async fn with(change: impl FnOnce(&mut ServerOptions)) -> Keyed {
+        let clock = ManualClock::at(START_MS);
+        let options = LocalOptions { clock: Arc::<ManualClock>::clone(&clock), ..LocalOptions::default() };
+        let book = Arc::new(LocalBook::open(options).await.unwrap());
+        let (token, command) = key(Role::Admin, "default");
+        book.create(By::Itself, command).await.unwrap();
+        let mut options = Desk::options();
+        change(&mut options);
+        let desk = Desk::on(clock, Arc::<LocalBook>::clone(&book), options).await;
+        Keyed { desk, book, root: token.reveal() }
+    }
+
+    /// A new key.
+    pub(crate) async fn key(&self, role: Role, namespace: &str) -> String {
+        self.key_of(role, namespace, |_| {}).await
+    }
+
+    pub(crate) async fn key_of(
+        &self,
+        role: Role,
+        namespace: &str,
+        change: impl FnOnce(&mut CreateKey),
+    ) -> String {
+        let (token, mut command) = key(role, namespace);
+        change(&mut command);
+        self.book.create(By::Itself, command).await.unwrap();
+        token.reveal()
+    }
+
+    pub(crate) async fn revoke(&self, key: &str) {
+        let id: KeyId = key.split('_').nth(1).unwrap().parse().unwrap();
+        let command = RevokeKey { id, namespace: None, actor: "system:test".parse().unwrap() };
+        self.book.revoke(By::Itself, command).await.unwrap();
+    }
+
+    pub(crate) async fn ask(&self, key: Option<&str>, method: &str, path: &str, body: &str) -> Answer {
+        let header = key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
+        self.ask_with(&header, method, path, body).await
+    }
+
+    /// With any headers.
+    pub(crate) async fn ask_with(&self, headers: &str, method: &str, path: &str, body: &str) -> Answer {
+        let mut wire = Wire::to(self.desk.address).await;
+        let length = body.len();
+        wire.send(&format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\n{headers}content-length: {length}\r\n\r\n{body}"
+        ))
+        .await;
+        wire.answer().await
+    }
+}
