@@ -24,6 +24,7 @@ mod runtime;
 mod service;
 mod slots;
 mod snapshot;
+mod tls;
 mod types;
 mod vote;
 
@@ -40,4 +41,5 @@ pub use net::{Connection, Eventually, Listener, Net, RealNet, Stream};
 pub use node::{Node, NodeBackend, NodeError, NodeOptions, Timing, stores};
 pub use runtime::{Random, Runtime, seed_randomness};
 pub use snapshot::SnapshotData;
+pub use tls::{PeerFiles, PeerTlsError, TlsNet};
 pub use types::{Applied, Batch, Entry, LogId, Member, Types, Vote};

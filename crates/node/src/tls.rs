@@ -1,0 +1,262 @@
+//! Nodes that prove to each other who they are: both ends of a connection show a certificate of the cluster's own authority.
+//!
+//! Whoever has such a certificate is a node. So the authority must be one that signs nothing else.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::net::{Connection, Eventually, Listener, Net};
+
+/// How long a stranger may take to show a certificate.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// So many handshakes are under way at once; more wait to be accepted.
+const HANDSHAKES_MAX: usize = 64;
+/// How often the files are looked at.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Why nodes cannot prove who they are. No key is in any message.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PeerTlsError {
+    /// A file cannot be read, or has no such thing in it.
+    #[error("{}: no {what} can be read from it: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        what: &'static str,
+        /// What is wrong.
+        source: rustls::pki_types::pem::Error,
+    },
+    /// What the files hold cannot be used, or does not belong together.
+    #[error("the certificate, the key and the authority of this node cannot be used: {0}")]
+    Unusable(String),
+}
+
+/// The files of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerFiles {
+    /// Its chain of certificates. The first must be good for the address that the other nodes know.
+    pub cert: PathBuf,
+    /// The key of the first.
+    pub key: PathBuf,
+    /// The authority that signs the certificates of nodes, and of nobody else.
+    pub ca: PathBuf,
+}
+
+struct Configs {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+}
+
+type Seen = [Option<(SystemTime, u64)>; 3];
+
+struct Shared {
+    files: PeerFiles,
+    current: RwLock<Configs>,
+    seen: Mutex<Seen>,
+}
+
+/// The network of this machine, with both ends of every connection proven. The files are read again when they change.
+#[derive(Clone)]
+pub struct TlsNet(Arc<Shared>);
+
+impl fmt::Debug for TlsNet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TlsNet").field(&self.0.files).finish()
+    }
+}
+
+impl TlsNet {
+    /// Reads the files, and looks at them again from time to time. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// When they cannot be used.
+    pub fn open(files: PeerFiles) -> Result<TlsNet, PeerTlsError> {
+        let seen = Mutex::new(look(&files));
+        let current = RwLock::new(load(&files)?);
+        let shared = Arc::new(Shared { files, current, seen });
+        let watched = Arc::downgrade(&shared);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(LOOK).await;
+                let Some(shared) = watched.upgrade() else { return };
+                TlsNet(shared).refresh();
+            }
+        });
+        Ok(TlsNet(shared))
+    }
+
+    /// Reads the files again. If they cannot be used, what was there before stays in use.
+    ///
+    /// # Errors
+    /// When they cannot be used.
+    pub fn reload(&self) -> Result<(), PeerTlsError> {
+        *self.0.seen.lock().unwrap_or_else(PoisonError::into_inner) = look(&self.0.files);
+        let configs = load(&self.0.files)?;
+        *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = configs;
+        Ok(())
+    }
+
+    fn refresh(&self) {
+        if look(&self.0.files) == *self.0.seen.lock().unwrap_or_else(PoisonError::into_inner) {
+            return;
+        }
+        match self.reload() {
+            Ok(()) => tracing::info!("the certificate of this node was read again"),
+            Err(error) => {
+                tracing::error!(%error, "the certificate in use stays, the new one cannot be used");
+            }
+        }
+    }
+
+    fn connector(&self) -> TlsConnector {
+        let current = self.0.current.read().unwrap_or_else(PoisonError::into_inner);
+        TlsConnector::from(Arc::clone(&current.client))
+    }
+
+    fn acceptor(&self) -> TlsAcceptor {
+        let current = self.0.current.read().unwrap_or_else(PoisonError::into_inner);
+        TlsAcceptor::from(Arc::clone(&current.server))
+    }
+}
+
+fn look(files: &PeerFiles) -> Seen {
+    [&files.cert, &files.key, &files.ca].map(|path| {
+        let metadata = std::fs::metadata(path).ok()?;
+        Some((metadata.modified().ok()?, metadata.len()))
+    })
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PeerTlsError> {
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    read.map_err(|source| PeerTlsError::File { path: path.to_owned(), what: "certificate", source })
+}
+
+fn load(files: &PeerFiles) -> Result<Configs, PeerTlsError> {
+    let unusable = |error: &dyn fmt::Display| PeerTlsError::Unusable(error.to_string());
+    let chain = certificates(&files.cert)?;
+    let key = PrivateKeyDer::from_pem_file(&files.key);
+    let key =
+        key.map_err(|source| PeerTlsError::File { path: files.key.clone(), what: "private key", source })?;
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(&files.ca)? {
+        roots.add(authority).map_err(|error| unusable(&error))?;
+    }
+    if chain.is_empty() || roots.is_empty() {
+        return Err(PeerTlsError::Unusable("a file has no certificate".into()));
+    }
+    let roots = Arc::new(roots);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
+    let verifier = verifier.build().map_err(|error| unusable(&error))?;
+    let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| unusable(&error))?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain.clone(), key.clone_key())
+        .map_err(|error| unusable(&error))?;
+    let client = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| unusable(&error))?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key)
+        .map_err(|error| unusable(&error))?;
+    Ok(Configs { client: Arc::new(client), server: Arc::new(server) })
+}
+
+impl Net for TlsNet {
+    fn connect(&self, address: String) -> Eventually<io::Result<Connection>> {
+        let connector = self.connector();
+        Box::pin(async move {
+            let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+            let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+            let name = ServerName::try_from(host).map_err(io::Error::other)?;
+            let stream = TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
+            Ok(Connection::new(connector.connect(name, stream).await?))
+        })
+    }
+
+    fn listen(&self, address: String) -> Eventually<io::Result<Box<dyn Listener>>> {
+        let net = self.clone();
+        Box::pin(async move {
+            let listener = TcpListener::bind(address).await?;
+            let address = listener.local_addr()?.to_string();
+            let (sender, proven) = mpsc::channel(HANDSHAKES_MAX);
+            let accepting = tokio::spawn(accept(net, listener, sender));
+            Ok(Box::new(Door { address, proven, accepting }) as Box<dyn Listener>)
+        })
+    }
+}
+
+/// Accepts connections, each with its handshake on its own: a stranger who says nothing holds nobody up.
+async fn accept(net: TlsNet, listener: TcpListener, proven: mpsc::Sender<Connection>) {
+    let places = Arc::new(tokio::sync::Semaphore::new(HANDSHAKES_MAX));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!("a connection of another node failed: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let (acceptor, proven) = (net.acceptor(), proven.clone());
+        tokio::spawn(async move {
+            let _place = place;
+            let shaken = async {
+                stream.set_nodelay(true)?;
+                acceptor.accept(stream).await
+            };
+            match tokio::time::timeout(HANDSHAKE, shaken).await {
+                Ok(Ok(stream)) => _ = proven.send(Connection::new(stream)).await,
+                Ok(Err(error)) => tracing::warn!(%from, %error, "a stranger was turned away"),
+                Err(_) => {
+                    tracing::warn!(%from, "a stranger was turned away: it showed no certificate in time")
+                }
+            }
+        });
+    }
+}
+
+/// Where nodes come in who have proven who they are.
+struct Door {
+    address: String,
+    proven: mpsc::Receiver<Connection>,
+    accepting: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl Listener for Door {
+    fn accept(&mut self) -> Pin<Box<dyn Future<Output = io::Result<Connection>> + Send + '_>> {
+        Box::pin(async {
+            match self.proven.recv().await {
+                Some(connection) => Ok(connection),
+                None => std::future::pending().await,
+            }
+        })
+    }
+
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+}
