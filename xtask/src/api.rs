@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::python;
 use crate::run::{self, Failure};
-use crate::served::{Server, run_for};
+use crate::served::{Callers, Server, run_for};
 
 /// How long Schemathesis may go on asking.
 const SECONDS: u64 = 40;
@@ -23,10 +23,10 @@ const EXCLUDED: &str = "positive_data_acceptance";
 
 /// Starts the server and checks it.
 pub(crate) fn check() -> Result<(), Failure> {
-    let mut server = Server::build()?;
+    let mut server = Server::build(Callers::WithKey)?;
     let folder = std::env::temp_dir().join(format!("earmark-verify-{}", std::process::id()));
     fs::create_dir_all(&folder).map_err(|source| Failure::Write { path: folder.clone(), source })?;
-    let mut schemathesis = schemathesis(&server.url);
+    let mut schemathesis = schemathesis(&server);
     // It leaves notes wherever it runs.
     let checked = run_for(schemathesis.current_dir(&folder), Duration::from_secs(SECONDS_MAX));
     _ = fs::remove_dir_all(&folder);
@@ -38,12 +38,16 @@ pub(crate) fn check() -> Result<(), Failure> {
     Err(Failure::Ended { line: run::line(&schemathesis), status: checked })
 }
 
-fn schemathesis(url: &str) -> Command {
+fn schemathesis(server: &Server) -> Command {
+    let url = &server.url;
     let mut command = python::program("schemathesis");
     let args = format!(
         "run {url}/openapi.json --no-color --generation-database none --seed {SEED} --max-time {SECONDS} \
          --request-timeout 10 --exclude-checks {EXCLUDED}"
     );
     command.args(args.split_whitespace());
+    if let Some(key) = &server.key {
+        command.args(["--header", &format!("Authorization: Bearer {key}")]);
+    }
     command
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::python;
 use crate::run::{self, Failure};
-use crate::served::{Server, run_for};
+use crate::served::{Callers, Server, run_for};
 
 /// The client, and where the protobuf files are, from the root of the repository.
 const CLIENT: &str = "xtask/grpc_client.py";
@@ -14,7 +14,7 @@ const SECONDS_MAX: u64 = 120;
 
 /// Starts the server and checks it.
 pub(crate) fn check() -> Result<(), Failure> {
-    let mut server = Server::build()?;
+    let mut server = Server::build(Callers::Anyone)?;
     let address = server.url.strip_prefix("http://").unwrap_or(&server.url).to_owned();
     let mut client = python::program("python");
     // Nothing is to be left beside the script.

@@ -43,19 +43,31 @@ pub(crate) struct Server {
     process: Guard,
     /// `http://` and its address.
     pub(crate) url: String,
+    /// The key that it asks for; none if it is open.
+    pub(crate) key: Option<String>,
+}
+
+/// Whether a server lets in everyone on its machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Callers {
+    Anyone,
+    WithKey,
 }
 
 impl Server {
     /// Builds the binary and starts it.
-    pub(crate) fn build() -> Result<Server, Failure> {
+    pub(crate) fn build(callers: Callers) -> Result<Server, Failure> {
         run::run(&mut run::command("cargo", "build --package earmark --locked"))?;
         let binary = std::env::current_exe().map(|xtask| xtask.with_file_name("earmark")).unwrap_or_default();
-        Server::start(&binary)
+        Server::start(&binary, callers)
     }
 
-    fn start(binary: &Path) -> Result<Server, Failure> {
+    fn start(binary: &Path, callers: Callers) -> Result<Server, Failure> {
         let mut command = Command::new(binary);
         command.args(["serve", "--in-memory", "--listen", "127.0.0.1:0", "--log-level", "warn"]);
+        if callers == Callers::WithKey {
+            command.arg("--bootstrap-key");
+        }
         let line = run::line(&command);
         let spawned = command.stdout(Stdio::piped()).spawn();
         let mut process = Guard(spawned.map_err(|source| Failure::Start { line, source })?);
@@ -64,14 +76,22 @@ impl Server {
         // What it prints is read to the end, or it would have to wait for a reader.
         std::thread::spawn(move || {
             for line in lines.into_iter().flatten().map_while(Result::ok) {
-                if let Some(url) = url(&line) {
-                    _ = sender.send(url.to_owned());
+                if let Some(said) = url(&line).or_else(|| key(&line)) {
+                    _ = sender.send(said.to_owned());
                 }
             }
         });
+        // A key is printed before the address.
+        let key = match callers {
+            Callers::Anyone => None,
+            Callers::WithKey => {
+                let key = receiver.recv_timeout(START_MAX);
+                Some(key.map_err(|_| Failure::Server("did not print its key".into()))?)
+            }
+        };
         let url = receiver.recv_timeout(START_MAX);
         let url = url.map_err(|_| Failure::Server("did not say where it listens".into()))?;
-        Ok(Server { process, url })
+        Ok(Server { process, url, key })
     }
 
     pub(crate) fn must_be_running(&mut self) -> Result<(), Failure> {
@@ -89,6 +109,11 @@ fn url(line: &str) -> Option<&str> {
     url.split_whitespace().next().filter(|url| url.starts_with("http://"))
 }
 
+/// The key in `key:    emk_...`.
+fn key(line: &str) -> Option<&str> {
+    line.strip_prefix("key:").map(str::trim).filter(|key| key.starts_with("emk_"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,6 +123,8 @@ mod tests {
         assert_eq!(url("Earmark 0.1.0 listens on http://127.0.0.1:7878"), Some("http://127.0.0.1:7878"));
         assert_eq!(url("try: curl http://127.0.0.1:7878/healthz"), None);
         assert_eq!(url("Earmark listens on nothing"), None);
+        assert_eq!(key("key:    emk_a_b"), Some("emk_a_b"));
+        assert_eq!(key("keys: none"), None);
     }
 
     #[test]
@@ -110,9 +137,9 @@ mod tests {
 
     #[test]
     fn a_server_that_says_nothing_or_does_not_exist_is_a_failure() {
-        let silent = Server::start(Path::new("true")).err().unwrap();
+        let silent = Server::start(Path::new("true"), Callers::Anyone).err().unwrap();
         assert_eq!(silent.to_string(), "the server that was checked did not say where it listens");
-        let absent = Server::start(Path::new("no-such-program")).err().unwrap().to_string();
+        let absent = Server::start(Path::new("no-such-program"), Callers::Anyone).err().unwrap().to_string();
         assert!(absent.starts_with("`no-such-program serve "), "{absent}");
     }
 }

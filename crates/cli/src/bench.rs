@@ -50,6 +50,7 @@ Exit code 1 if there were errors.
 
 Examples:
   earmark bench
+  earmark bench --key
   earmark bench --in-process --seconds 5
   earmark bench --client --connections 1000
   earmark bench --in-process --data /var/tmp --json | jq '.ops_per_s, .fsync_p50_us'
@@ -102,6 +103,9 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = OPS_MAX_DEFAULT)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     ops_max: u64,
+    /// Have the server in this process ask for a key, and send it with every request
+    #[arg(long, conflicts_with_all = ["http", "in_process"])]
+    key: bool,
     /// Complete every call right after it was admitted; the complete is not counted as an op
     #[arg(long)]
     complete: bool,
@@ -111,6 +115,11 @@ pub(crate) struct BenchArgs {
 }
 
 pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
+    if args.http.as_ref().is_some_and(|url| url.is_tls) {
+        return Err(Failure::Usage(
+            "--http: found https://, and this measures without TLS; allowed is http://".into(),
+        ));
+    }
     let parts = job::parts(args.limits as usize);
     let definitions = job::definitions(&parts).map_err(|error| Failure::Bench(error.to_string()))?;
     let setting = args.setting();
@@ -137,8 +146,12 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
         }
         (None, false) => {
             let reserves = setting.connections * setting.batch;
-            let server = OwnServer::start(setting.connections, reserves, scratch)?;
-            let url = format!("http://{}", server.address()).parse().map_err(Failure::Bench)?;
+            let server = OwnServer::start(setting.connections, reserves, scratch, args.key)?;
+            let url: ServerUrl = format!("http://{}", server.address()).parse().map_err(Failure::Bench)?;
+            let url = match server.credentials() {
+                Some(credentials) => url.with(credentials),
+                None => url,
+            };
             let report = over_http(args, setting, &url, &parts, &definitions, false)?;
             server.stop()?;
             report
@@ -160,8 +173,11 @@ fn over_http(
 ) -> Result<Report, Failure> {
     let progress = Progress::choose(args.json);
     client::block_on(put_limits(url, definitions, progress))?;
+    let key = url.credentials()?;
+    let key = key.map(|key| format!("authorization: {}\r\n", key.header())).unwrap_or_default();
     let load = http::Load {
         url: url.clone(),
+        headers: format!("host: {}\r\n{key}", url.authority),
         parts: parts.to_vec(),
         connections: setting.connections,
         batch: setting.batch,

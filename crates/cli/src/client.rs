@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, Uri};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
@@ -19,8 +19,10 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::credentials::Credentials;
 use crate::failure::Failure;
 use crate::output;
+use crate::secure;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longer than a server takes to say that it gave up.
@@ -48,23 +50,24 @@ pub(crate) struct ServerUrl {
     pub(crate) authority: String,
     host: String,
     port: u16,
+    /// Whether TLS is spoken there.
+    pub(crate) is_tls: bool,
+    /// What is sent besides what the environment has.
+    credentials: Option<Credentials>,
 }
 
 impl FromStr for ServerUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<ServerUrl, String> {
-        const ALLOWED: &str = "allowed is http://HOST:PORT, such as http://127.0.0.1:7878";
+        const ALLOWED: &str =
+            "allowed is http://HOST:PORT or https://HOST:PORT, such as http://127.0.0.1:7878";
         let uri: Uri = text.parse().map_err(|error| format!("found {text:?} ({error}), {ALLOWED}"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => {
-                return Err(format!(
-                    "found {text:?}: this version does not speak TLS, so https:// cannot be used; {ALLOWED}"
-                ));
-            }
+        let is_tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
             _ => return Err(format!("found {text:?}, {ALLOWED}")),
-        }
+        };
         let Some(authority) = uri.authority() else { return Err(format!("found {text:?}, {ALLOWED}")) };
         let has_more = uri.path_and_query().is_some_and(|rest| rest.as_str() != "/");
         if has_more || authority.as_str().contains('@') || authority.host().is_empty() {
@@ -73,6 +76,7 @@ impl FromStr for ServerUrl {
         // A port that is none must not be taken for none at all.
         let behind_host = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
         let port = match behind_host.strip_prefix(':').map(str::parse) {
+            None if is_tls => 443,
             None => 80,
             Some(Ok(port)) => port,
             Some(Err(_)) => {
@@ -81,17 +85,30 @@ impl FromStr for ServerUrl {
         };
         // The resolver wants an IPv6 address without its brackets.
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        Ok(ServerUrl { authority: authority.to_string(), host, port })
+        Ok(ServerUrl { authority: authority.to_string(), host, port, is_tls, credentials: None })
     }
 }
 
 impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}", self.authority)
+        write!(f, "{}://{}", if self.is_tls { "https" } else { "http" }, self.authority)
     }
 }
 
 impl ServerUrl {
+    /// The same server, called with these credentials.
+    pub(crate) fn with(self, credentials: Credentials) -> ServerUrl {
+        ServerUrl { credentials: Some(credentials), ..self }
+    }
+
+    /// What is sent to it: its own credentials, else those of the environment.
+    pub(crate) fn credentials(&self) -> Result<Option<Credentials>, Failure> {
+        match &self.credentials {
+            Some(credentials) => Ok(Some(credentials.clone())),
+            None => Credentials::of_environment(),
+        }
+    }
+
     /// A TCP connection to the server.
     pub(crate) async fn connect(&self) -> Result<TcpStream, Failure> {
         let connected = timeout(CONNECT_TIMEOUT, TcpStream::connect((self.host.as_str(), self.port))).await;
@@ -122,18 +139,29 @@ impl ServerUrl {
 /// A connection to a server.
 pub(crate) struct Client {
     url: ServerUrl,
+    credentials: Option<Credentials>,
     sender: SendRequest<String>,
 }
 
 impl Client {
     /// Connects to the server at `url`. The connection is driven by a task of the current runtime.
     pub(crate) async fn connect(url: &ServerUrl) -> Result<Client, Failure> {
+        let credentials = url.credentials()?;
         let stream = url.connect().await?;
-        let (sender, connection) =
-            handshake(TokioIo::new(stream)).await.map_err(|error| no_answer(url, error))?;
+        let failed = |error: hyper::Error| no_answer(url, error);
         // What goes wrong with the connection is seen by whoever waits for an answer.
-        tokio::spawn(connection);
-        Ok(Client { url: url.clone(), sender })
+        let sender = if url.is_tls {
+            let shaken = timeout(CONNECT_TIMEOUT, secure::shake_hands(&url.host, stream)).await;
+            let stream = shaken.map_err(|_| no_answer(url, "TLS was not agreed on in time"))??;
+            let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(failed)?;
+            tokio::spawn(connection);
+            sender
+        } else {
+            let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(failed)?;
+            tokio::spawn(connection);
+            sender
+        };
+        Ok(Client { url: url.clone(), credentials, sender })
     }
 
     /// Posts `body` and reads the answer.
@@ -207,6 +235,9 @@ impl Client {
         if body.is_some() {
             request = request.header(CONTENT_TYPE, "application/json");
         }
+        if let Some(credentials) = &self.credentials {
+            request = request.header(AUTHORIZATION, credentials.header());
+        }
         let request = request
             .body(body.unwrap_or_default())
             .map_err(|error| Failure::Usage(format!("{path}: {error}")))?;
@@ -279,9 +310,13 @@ mod tests {
             ("http://127.0.0.1:7878/", "127.0.0.1:7878", "127.0.0.1", 7878),
             ("http://[::1]:80", "[::1]:80", "::1", 80),
             ("http://earmark", "earmark", "earmark", 80),
+            ("https://earmark", "earmark", "earmark", 443),
+            ("https://earmark:1", "earmark:1", "earmark", 1),
         ] {
             let (authority, host) = (authority.to_owned(), host.to_owned());
-            assert_eq!(text.parse(), Ok(ServerUrl { authority, host, port }), "{text}");
+            let is_tls = text.starts_with("https");
+            let expected = ServerUrl { authority, host, port, is_tls, credentials: None };
+            assert_eq!(text.parse(), Ok(expected), "{text}");
         }
     }
 
@@ -301,8 +336,6 @@ mod tests {
             let message = text.parse::<ServerUrl>().unwrap_err();
             assert!(message.contains("allowed is http://HOST:PORT"), "{text}: {message}");
         }
-        let message = "https://a:1".parse::<ServerUrl>().unwrap_err();
-        assert!(message.contains("does not speak TLS"), "{message}");
     }
 
     #[test]

@@ -120,7 +120,7 @@ impl Failure {
         ExitCode::from(match self {
             Failure::Usage(_)
             | Failure::LimitsFile(_)
-            | Failure::Server(ServerError::NotLoopback { .. })
+            | Failure::Server(ServerError::NotLoopback { .. } | ServerError::Plaintext { .. })
             | Failure::Node(NodeError::Fault(_) | NodeError::Invalid(_)) => 2,
             Failure::Unreachable { .. }
             | Failure::NoAnswer { .. }

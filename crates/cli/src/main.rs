@@ -9,13 +9,16 @@ mod bench;
 mod client;
 mod cluster;
 mod complete;
+mod credentials;
 mod credit;
 mod failure;
+mod key;
 mod limits;
 mod logs;
 mod output;
 mod recover;
 mod reserve;
+mod secure;
 mod serve;
 mod write;
 
@@ -38,6 +41,7 @@ Examples:
   earmark reserve --key gpt-4o:rpm=1
   earmark balance --vault main --account acme
   earmark cluster status
+  earmark key create --name billing --role writer
   earmark bench --seconds 5";
 
 /// Admission control for LLM traffic: requests, tokens, concurrency and budgets, all or nothing.
@@ -52,7 +56,7 @@ struct Cli {
 enum Command {
     /// Run a server
     #[command(after_help = serve::HELP)]
-    Serve(serve::ServeArgs),
+    Serve(Box<serve::ServeArgs>),
     /// Put, get, list and delete limits
     #[command(subcommand, after_help = limits::HELP)]
     Limits(limits::LimitsCommand),
@@ -74,6 +78,9 @@ enum Command {
     /// Show the nodes of a cluster, add one and remove one
     #[command(subcommand, after_help = cluster::HELP)]
     Cluster(cluster::ClusterCommand),
+    /// Make, list and revoke the keys of callers
+    #[command(subcommand, after_help = key::HELP)]
+    Key(key::KeyCommand),
     /// Make the data folder of a new cluster from that of a node which does not run
     #[command(after_help = recover::HELP)]
     Recover(recover::RecoverArgs),
@@ -93,6 +100,7 @@ impl Command {
             Command::Balance(args) => credit::balance(args),
             Command::Audit(args) => credit::audit(args),
             Command::Cluster(command) => cluster::run(command),
+            Command::Key(command) => key::run(command),
             Command::Recover(args) => recover::run(args),
             Command::Bench(args) => bench::run(args),
         }
@@ -109,6 +117,7 @@ impl Command {
             Command::Balance(args) => args.client.json,
             Command::Audit(args) => args.client.json,
             Command::Cluster(command) => command.client().json,
+            Command::Key(command) => command.client().json,
             Command::Recover(args) => args.json,
             Command::Bench(args) => args.json,
         }
@@ -169,6 +178,9 @@ mod tests {
             "cluster status",
             "cluster add --node-id 2 --address 127.0.0.1:7102",
             "cluster remove --node-id 2",
+            "key create --name a --role reader",
+            "key list",
+            "key revoke abc",
         ] {
             let words = ["earmark"].into_iter().chain(line.split_whitespace());
             let words = words.chain(["--server", "http://a:1", "--json"]);

@@ -1,5 +1,6 @@
 //! `earmark serve`: a Book behind the HTTP server, on disk or in memory.
 
+mod callers;
 mod credits;
 mod durable;
 mod ledger;
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use earmark_admission::{LocalBook, LocalOptions};
 use earmark_core::Config;
-use earmark_server::{Server, ServerError, ServerOptions, install_metrics};
+use earmark_server::{Server, ServerOptions, install_metrics};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::{Done, Failure};
@@ -94,6 +95,45 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 1 << 26, requires = "in_memory")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=LEASES_MAX))]
     leases_max: u32,
+    /// Make the first key, one of an admin, and print it: once, for a new data folder
+    #[arg(long)]
+    bootstrap_key: bool,
+    /// How many requests each caller may make in a second, each item of a batch one; 0: as many as they like
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    key_requests_per_second: u64,
+    /// Take session tokens of this issuer, which is their claim iss
+    #[arg(long, value_name = "URL", requires_all = ["issuer_keys", "audience"])]
+    issuer: Option<String>,
+    /// A file with the public keys of the issuer, a JSON Web Key Set of Ed25519 and RSA keys
+    #[arg(long, value_name = "FILE", requires = "issuer")]
+    issuer_keys: Option<PathBuf>,
+    /// Whom session tokens must be for, which is their claim aud
+    #[arg(long, value_name = "NAME", requires = "issuer")]
+    audience: Option<String>,
+    /// The claim of session tokens that has the role
+    #[arg(long, value_name = "CLAIM", default_value = "earmark_role")]
+    role_claim: String,
+    /// The claim of session tokens that has the namespace
+    #[arg(long, value_name = "CLAIM", default_value = "earmark_namespace")]
+    namespace_claim: String,
+    /// The certificate that clients are shown, with those that lead to its authority, PEM; read again when it changes
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The private key of the certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// The certificate that this node shows to others, PEM; read again when it changes
+    #[arg(long, value_name = "FILE", requires_all = ["peer_key", "peer_ca", "peer_listen"])]
+    peer_cert: Option<PathBuf>,
+    /// The private key of that certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "peer_cert")]
+    peer_key: Option<PathBuf>,
+    /// The authority that signs the certificates of nodes, and nothing else, PEM
+    #[arg(long, value_name = "FILE", requires = "peer_cert")]
+    peer_ca: Option<PathBuf>,
+    /// Listen beyond this machine without TLS: something before this server encrypts
+    #[arg(long)]
+    insecure_plaintext: bool,
     /// How many connections may be open at once
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=CONNECTIONS_MAX))]
@@ -113,9 +153,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 
 pub(crate) fn run(args: &ServeArgs) -> Result<Done, Failure> {
     // Known before anything is made.
-    if !args.listen.ip().is_loopback() {
-        return Err(ServerError::NotLoopback { found: args.listen }.into());
-    }
+    args.check_callers()?;
     let places = args.parts.places()?;
     logs::start(args.log_format, &args.log_level);
     runtime()?.block_on(serve(args, &places))?;
@@ -144,8 +182,12 @@ async fn serve(args: &ServeArgs, places: &Places) -> Result<(), Failure> {
     let service = places.open(&book, args.bounds()).await?;
     service.start().await.map_err(|error| Failure::Usage(error.to_string()))?;
     let known = service.backend().stats().limits;
-    let server = Server::bind(args.server_options(), service.backend()).await?;
-    output::print(&greeting(server.local_addr(), args.limits.as_deref(), known, places))?;
+    let options = args.server_options()?;
+    if args.bootstrap_key {
+        callers::bootstrap(&book).await?;
+    }
+    let server = Server::bind(options, service.backend()).await?;
+    output::print(&greeting(&args.url(server.local_addr()), args.limits.as_deref(), known, places))?;
     tracing::info!(address = %server.local_addr(), "listening");
     server.run(signals.first()).await?;
     output::print("stopped\n")
@@ -167,14 +209,27 @@ impl ServeArgs {
         Bounds { config, queue_max }
     }
 
-    fn server_options(&self) -> ServerOptions {
-        let connections_max = self.connections_max as usize;
-        ServerOptions { listen: self.listen, connections_max, ..ServerOptions::default() }
+    /// Where clients reach it.
+    fn url(&self, address: SocketAddr) -> String {
+        let scheme = if self.tls_cert.is_some() { "https" } else { "http" };
+        format!("{scheme}://{address}")
+    }
+
+    fn server_options(&self) -> Result<ServerOptions, Failure> {
+        Ok(ServerOptions {
+            listen: self.listen,
+            connections_max: self.connections_max as usize,
+            issuer: self.issuer()?,
+            tls: self.tls()?,
+            requests_per_second: Some(self.key_requests_per_second).filter(|limit| *limit > 0),
+            is_plaintext_allowed: self.insecure_plaintext,
+            ..ServerOptions::default()
+        })
     }
 }
 
 /// Where it listens, what is kept where, and what to try first.
-fn greeting(address: SocketAddr, limits: Option<&Path>, known: usize, places: &Places) -> String {
+fn greeting(url: &str, limits: Option<&Path>, known: usize, places: &Places) -> String {
     let limits = match limits {
         Some(path) => format!("{known} read from {}, written there when they change", path.display()),
         None => "in memory, gone after a stop (keep them with --limits FILE)".to_owned(),
@@ -183,7 +238,7 @@ fn greeting(address: SocketAddr, limits: Option<&Path>, known: usize, places: &P
         Some(ledger) => format!("on {ledger}, which enforces the limits"),
         None => "in memory, gone after a stop".to_owned(),
     };
-    framed(address, &format!("limits: {limits}\nleases: {leases}\n{}", credit(places)))
+    framed(url, &format!("limits: {limits}\nleases: {leases}\n{}", credit(places)))
 }
 
 /// Where credit is, if it is not with the rest.
@@ -192,12 +247,12 @@ fn credit(places: &Places) -> String {
 }
 
 /// The first and the last line of a greeting around the others.
-fn framed(address: SocketAddr, lines: &str) -> String {
+fn framed(url: &str, lines: &str) -> String {
     let limit = r#"{"key":"gpt-4o:rpm","kind":"rolling","capacity":60,"window_seconds":60}"#;
     format!(
-        "Earmark {} listens on http://{address}\n\
+        "Earmark {} listens on {url}\n\
          {lines}\
-         try:    curl -X PUT http://{address}/v1/admin/limits -d '{limit}'\n",
+         try:    curl -X PUT {url}/v1/admin/limits -d '{limit}'\n",
         env!("CARGO_PKG_VERSION")
     )
 }
@@ -276,7 +331,7 @@ mod tests {
     #[test]
     fn the_defaults_are_those_of_the_parts() {
         let args = parse("--in-memory").unwrap();
-        let (local, server) = (args.local_options(), args.server_options());
+        let (local, server) = (args.local_options(), args.server_options().unwrap());
         assert_eq!(local.config, Config::default());
         assert_eq!(local.queue_max, LocalOptions::default().queue_max);
         assert_eq!(server.listen, ServerOptions::default().listen);
@@ -330,23 +385,24 @@ mod tests {
 
     #[test]
     fn the_greeting_says_what_is_kept_where() {
-        let address = address("127.0.0.1:7878").unwrap();
+        let url = parse("--in-memory").unwrap().url(address("127.0.0.1:7878").unwrap());
         let places = parse("").unwrap().parts.places().unwrap();
-        let text = greeting(address, Some(Path::new("limits.json")), 7, &places);
+        let text = greeting(&url, Some(Path::new("limits.json")), 7, &places);
         assert!(text.contains("listens on http://127.0.0.1:7878\n"), "{text}");
         assert!(text.contains("limits: 7 read from limits.json, written there when they change\n"), "{text}");
-        let text = greeting(address, None, 0, &places);
+        let text = greeting(&url, None, 0, &places);
         assert!(text.contains("limits: in memory, gone after a stop"), "{text}");
         assert!(text.contains("leases: in memory, gone after a stop\n"), "{text}");
+        let secure = parse("--in-memory --tls-cert a --tls-key b").unwrap();
+        assert_eq!(secure.url(address("[::1]:1").unwrap()), "https://[::1]:1");
     }
 
     #[cfg(feature = "tigerbeetle")]
     #[test]
     fn the_greeting_names_the_ledger_that_has_the_leases() {
-        let address = address("127.0.0.1:7878").unwrap();
-        let places =
-            parse("--ledger tigerbeetle://127.0.0.1:3000?cluster=7").unwrap().parts.places().unwrap();
-        let text = greeting(address, None, 0, &places);
+        let args = parse("--ledger tigerbeetle://127.0.0.1:3000?cluster=7").unwrap();
+        let places = args.parts.places().unwrap();
+        let text = greeting(&args.url(address("127.0.0.1:7878").unwrap()), None, 0, &places);
         assert!(text.contains("leases: on tigerbeetle://127.0.0.1:3000?cluster=7, which"), "{text}");
     }
 }

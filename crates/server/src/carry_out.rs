@@ -2,12 +2,14 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::HeaderValue;
 use earmark_admission::{
     BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LimitChange, LimitError,
     PutLimitRequest, ReserveAnswer, ReserveRequest, WriteAnswer, WriteRequest,
 };
+use earmark_core::NamespaceName;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
@@ -21,6 +23,9 @@ pub(crate) const NO_SUCH_LIMIT: &str = "key: no limit has this key";
 pub(crate) const NO_SUCH_LEASE: &str = "lease_id: no such lease is remembered";
 /// So many entries are on a page if nobody says how many.
 pub(crate) const PAGE_USUAL: usize = 100;
+
+/// So long it is waited for others to say whether somebody was turned away.
+const PATIENCE: Duration = Duration::from_millis(250);
 
 /// A request, as far as what is done with it depends on how it came.
 #[derive(Clone)]
@@ -51,6 +56,7 @@ pub(crate) async fn reserve(
         let job = request.job.as_ref().map(tracing::field::display);
         tracing::debug!(request_id = ticket.id(), %actor, lease = %request.lease, job, "reserve");
     }
+    let namespaces: Vec<NamespaceName> = requests.iter().map(|request| request.namespace.clone()).collect();
     let count = requests.len();
     let answers =
         of_batch(app.by(ticket.deadline, app.backend.reserve_by(ticket.caller.by, requests)).await, count);
@@ -58,10 +64,10 @@ pub(crate) async fn reserve(
         app.door.forget(&ticket.caller);
         return answers;
     }
-    for wire in answers.iter().map(ReserveWire::of) {
+    for (wire, namespace) in answers.iter().map(ReserveWire::of).zip(&namespaces) {
         app.metrics.reserved(wire.outcome());
         let (keys, reason) = wire.limited_by();
-        app.metrics.denied_by(&ticket.caller.namespace, keys, reason);
+        app.metrics.denied_by(namespace, keys, reason);
     }
     answers
 }
@@ -181,6 +187,17 @@ pub(crate) async fn read<T, E: From<BackendError>>(
 /// Whether whoever asks may still do it, for what the backend is not asked about.
 pub(crate) async fn check(app: &App, ticket: &Ticket) -> Result<(), BackendError> {
     read(app, ticket, std::future::ready(Ok(()))).await
+}
+
+/// Whether whoever asks is known to have no right to any more, for what a node can tell by itself and must tell also when it
+/// hears of no other: whoever looks after it asks just then.
+pub(crate) async fn is_over(app: &App, ticket: &Ticket) -> bool {
+    let checked = tokio::time::timeout(PATIENCE, app.backend.check_right(ticket.caller.by)).await;
+    let is_over = checked == Ok(Err(BackendError::Unauthenticated));
+    if is_over {
+        app.door.forget(&ticket.caller);
+    }
+    is_over
 }
 
 /// Whether a batch was turned away where it was decided. All of it is of one caller.

@@ -26,6 +26,8 @@ const REPLY_BYTES: usize = 4_096;
 #[derive(Clone)]
 pub(super) struct Load {
     pub(super) url: ServerUrl,
+    /// What every request says of itself.
+    pub(super) headers: String,
     pub(super) parts: Vec<Part>,
     pub(super) connections: usize,
     pub(super) batch: usize,
@@ -125,7 +127,7 @@ struct Worker {
 
 impl Worker {
     fn new(load: &Load, shared: Arc<Shared>, stream: TcpStream) -> Worker {
-        let request = |action| Request::new(action, &load.url.authority, &load.parts, load.batch);
+        let request = |action| Request::new(action, &load.headers, &load.parts, load.batch);
         Worker {
             url: load.url.clone(),
             shared,

@@ -4,10 +4,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
+use earmark_admission::{Backend, Token};
+use earmark_core::{Actor, By, CreateKey, KeyName, NamespaceName, Role};
 use earmark_server::{Server, ServerOptions, install_metrics};
 use tokio::sync::oneshot;
 
 use super::durable::{Scratch, Subject};
+use crate::credentials::Credentials;
 use crate::failure::Failure;
 use crate::serve::runtime;
 
@@ -16,6 +19,7 @@ const CONNECTIONS_SPARE: usize = 16;
 /// A server with a runtime of its own, on a free port of the loopback interface.
 pub(super) struct OwnServer {
     address: SocketAddr,
+    credentials: Option<Credentials>,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<Result<(), Failure>>,
 }
@@ -26,14 +30,19 @@ impl OwnServer {
         connections: usize,
         reserves: usize,
         scratch: Option<Scratch>,
+        asks_for_key: bool,
     ) -> Result<OwnServer, Failure> {
+        let token = asks_for_key.then(Token::random).transpose();
+        let token = token.map_err(|error| Failure::Bench(error.to_string()))?;
+        let credentials = token.as_ref().map(|token| Credentials::new(&token.reveal())).transpose()?;
         let (stop, stopped) = oneshot::channel();
         let (bound, is_bound) = mpsc::channel();
-        let serve = move || runtime()?.block_on(serve(&bound, stopped, connections, reserves, scratch));
+        let serve =
+            move || runtime()?.block_on(serve(&bound, stopped, connections, reserves, scratch, token));
         let thread = std::thread::Builder::new().name("server".into()).spawn(serve);
         let thread = thread.map_err(|source| Failure::System { what: "starting a thread", source })?;
         match is_bound.recv() {
-            Ok(address) => Ok(OwnServer { address, stop, thread }),
+            Ok(address) => Ok(OwnServer { address, credentials, stop, thread }),
             // It ended without an address, so it has an error to tell.
             Err(_) => {
                 Err(join(thread).err().unwrap_or_else(|| Failure::Bench("the server ended early".into())))
@@ -44,6 +53,11 @@ impl OwnServer {
     /// Where it listens.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// What it asks for, if it does.
+    pub(super) fn credentials(&self) -> Option<Credentials> {
+        self.credentials.clone()
     }
 
     /// Stops it.
@@ -64,16 +78,41 @@ async fn serve(
     connections: usize,
     reserves: usize,
     scratch: Option<Scratch>,
+    token: Option<Token>,
 ) -> Result<(), Failure> {
     install_metrics();
     let subject = Subject::open(scratch.as_ref(), reserves).await?;
+    if let Some(token) = token {
+        make_key(&*subject.backend, &token).await?;
+    }
     // A few more for those that make the limits.
     let connections_max = connections + CONNECTIONS_SPARE;
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let options = ServerOptions { listen, connections_max, ..ServerOptions::default() };
+    // Requests are counted as for any other caller, and there is no end to them.
+    let requests_per_second = Some(u64::from(u32::MAX));
+    let options = ServerOptions { listen, connections_max, requests_per_second, ..ServerOptions::default() };
     let server = Server::bind(options, subject.backend.clone()).await?;
     _ = bound.send(server.local_addr());
     // Whether it is asked to stop or whoever could ask is gone comes to the same.
     server.run(async { _ = stopped.await }).await?;
     subject.shut_down().await
+}
+
+/// Makes the one key of the run, as soon as there is somebody to make it.
+async fn make_key(backend: &dyn Backend, token: &Token) -> Result<(), Failure> {
+    let failed = |why: String| Failure::Bench(format!("the key cannot be made: {why}"));
+    let named = |error: earmark_core::NameError| failed(error.to_string());
+    let keys = backend.keys().ok_or_else(|| failed("the server keeps none".into()))?;
+    let command = CreateKey {
+        id: token.id().clone(),
+        secret: token.hash(),
+        name: KeyName::new("bench").map_err(named)?,
+        role: Role::Admin,
+        namespace: NamespaceName::new(NamespaceName::DEFAULT).map_err(named)?,
+        client: None,
+        valid_seconds: None,
+        is_first: true,
+        actor: Actor::new("system:bench").map_err(named)?,
+    };
+    keys.create(By::Itself, command).await.map(drop).map_err(|error| failed(error.to_string()))
 }

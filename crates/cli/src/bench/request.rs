@@ -31,8 +31,8 @@ pub(super) enum Action {
 }
 
 impl Request {
-    /// A request for `calls` calls: the plain endpoint for one, the batch endpoint for more.
-    pub(super) fn new(action: Action, host: &str, parts: &[Part], calls: usize) -> Request {
+    /// A request for `calls` calls, with these headers: the plain endpoint for one, the batch endpoint for more.
+    pub(super) fn new(action: Action, headers: &str, parts: &[Part], calls: usize) -> Request {
         let (path, list, amount) = match action {
             Action::Reserve => ("/v1/reserve", "requirements", "amount"),
             Action::Complete => ("/v1/complete", "actuals", "actual_amount"),
@@ -69,7 +69,7 @@ impl Request {
             (format!("{path}/batch"), "{\"requests\":[", "]}")
         };
         let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n\
+            "POST {path} HTTP/1.1\r\n{headers}content-type: application/json\r\n\
              content-length: {}\r\n\r\n{start}",
             start.len() + body.len() + end.len()
         );
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     fn filled(action: Action, limits: usize, calls: &[Call]) -> (String, Value) {
-        let mut request = Request::new(action, "a:1", &parts(limits), calls.len());
+        let mut request = Request::new(action, "host: a:1\r\n", &parts(limits), calls.len());
         // What an earlier call left behind must not show.
         let other = Call { lease: LeaseId::from_u128(u128::MAX), model: 19, tenant: 999 };
         request.fill(calls.iter().map(|_| other));

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::{
-    Backend, Cluster, ClusterStatus, KeepError, LimitError, LimitsFileError, PutLimitRequest, read_limits,
+    Backend, Cluster, ClusterStatus, KeepError, Keys as _, LimitError, LimitsFileError, PutLimitRequest,
+    read_limits,
 };
 use earmark_core::{Definition, LimitStatus, NamespaceName};
 use earmark_node::{Node, NodeKeeper, NodeOptions, RealDisk, Timing};
 use earmark_server::Address;
 use tokio::time::{sleep, timeout};
 
+use super::callers::bootstrap;
 use super::parts::{Places, Service};
 use super::{ServeArgs, Signals, credit, framed};
 use crate::failure::Failure;
@@ -28,7 +30,7 @@ pub(super) async fn serve(args: &ServeArgs, places: &Places, signals: Signals) -
     let wanted = args.limits.as_deref().map(read_limits).transpose()?;
     // Before anything is written: a start that fails leaves no trace.
     let options = args.node_options()?;
-    let address = Address::take(args.server_options())?;
+    let address = Address::take(args.server_options()?)?;
     let node = Arc::new(Node::open(options).await?);
     let served = run(args, places, (address, &node), wanted.unwrap_or_default(), signals).await;
     node.shut_down().await;
@@ -47,6 +49,9 @@ async fn run(
     wanted: Vec<Definition>,
     signals: Signals,
 ) -> Result<(), Failure> {
+    if !callers(args, node).await? {
+        return Ok(());
+    }
     let service = places.open(&node.backend(), args.bounds()).await?;
     let server = address.serve(service.backend())?;
     let address = server.local_addr();
@@ -69,7 +74,7 @@ async fn run(
         put = start => put.ok().transpose()?,
         () = &mut stop => return Ok(()),
     };
-    output::print(&framed(address, &about(args, places, node, put)))?;
+    output::print(&framed(&args.url(address), &about(args, places, node, put)))?;
     tracing::info!(%address, node = node.identity().node, "listening");
     let mut refused = Ok(());
     let late = async {
@@ -95,12 +100,35 @@ async fn run(
     refused
 }
 
+/// Makes sure of the callers before anyone can connect: makes the first key, or waits until it is known whether there are
+/// any. Says no if the node failed meanwhile.
+async fn callers(args: &ServeArgs, node: &Arc<Node>) -> Result<bool, Failure> {
+    let backend = node.backend();
+    let is_known = args.listen.ip().is_loopback() || args.issuer.is_some() || backend.has_keys();
+    if is_known && !args.bootstrap_key {
+        return Ok(true);
+    }
+    let settled = async {
+        while backend.list(None).await.is_err() {
+            sleep(POLL).await;
+        }
+        if args.bootstrap_key { bootstrap(&*backend).await } else { Ok(()) }
+    };
+    tokio::select! {
+        settled = settled => settled.map(|()| true),
+        _ = node.failure().wait() => Ok(false),
+    }
+}
+
 impl ServeArgs {
     fn node_options(&self) -> Result<NodeOptions, Failure> {
-        if let Some(found) = self.peer_listen.filter(|found| !found.ip().is_loopback()) {
+        if let Some(found) = self.peer_listen.filter(|found| !found.ip().is_loopback())
+            && self.peer_cert.is_none()
+        {
             return Err(Failure::Usage(format!(
-                "--peer-listen: found {found}, allowed are loopback addresses such as 127.0.0.1:7101: nodes do \
-                 not authenticate each other yet, so everyone who can connect could change everything"
+                "--peer-listen: found {found}, allowed are loopback addresses such as 127.0.0.1:7101, since \
+                 everyone who can connect could change everything. For others let nodes prove who they are, with \
+                 --peer-cert, --peer-key and --peer-ca"
             )));
         }
         for (flag, found) in [("--peer-listen", self.peer_listen), ("--peer-advertise", self.peer_advertise)]
@@ -120,6 +148,7 @@ impl ServeArgs {
             peer_advertise: self.peer_advertise.map(|address| address.to_string()),
             join: self.join.iter().map(ToString::to_string).collect(),
             queue_max: self.queue_max as usize,
+            net: self.peer_net()?,
             backups: Some(self.data.join("backups")),
             timing: Timing::with_election(Duration::from_millis(self.election_ms.into())),
             ..NodeOptions::new(Arc::new(disk))

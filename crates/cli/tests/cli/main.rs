@@ -8,6 +8,7 @@ mod credit;
 mod database;
 mod durable;
 mod files;
+mod keys;
 #[cfg(feature = "tigerbeetle")]
 mod ledger;
 mod readme;

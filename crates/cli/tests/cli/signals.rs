@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{PATIENCE, Server, run};
 
-const HEAD: &str = "PUT /v1/admin/limits HTTP/1.1\r\nhost: a\r\nconnection: close\r\nexpect: 100-continue\r\ncontent-length: ";
+const HEAD: &str = "PUT /v1/admin/limits HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nexpect: 100-continue\r\ncontent-length: ";
 const GO_ON: &str = "HTTP/1.1 100 Continue\r\n\r\n";
 const BODY: &str = r#"{"key":"a","kind":"rolling","capacity":7,"window_seconds":60}"#;
 
@@ -29,7 +29,7 @@ fn draining(server: &Server) {
         assert!(start.elapsed() < PATIENCE, "it still says that it is ready");
         let mut stream = TcpStream::connect(&server.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").unwrap();
+        stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         if answer.starts_with("HTTP/1.1 503 ") {

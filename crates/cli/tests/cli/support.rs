@@ -14,7 +14,13 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// `earmark` with these words, and nothing from the environment of the tests.
 pub(crate) fn command(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_earmark"));
-    command.args(words).env_remove("EARMARK_SERVER").env_remove("RUST_LOG").stdin(Stdio::null());
+    command
+        .args(words)
+        .env_remove("EARMARK_SERVER")
+        .env_remove("EARMARK_KEY")
+        .env_remove("EARMARK_KEY_FILE")
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null());
     command
 }
 

@@ -12,9 +12,13 @@ use super::reply::{CONFLICT, Reply, UNAVAILABLE};
 use super::serve::Call;
 use super::shape::{BACKUP, MEMBER, NODE_ID};
 use crate::app::App;
+use crate::caller::Refused;
 use crate::carry_out;
 
-pub(super) async fn status(app: &App, _: Call) -> Reply {
+pub(super) async fn status(app: &App, call: Call) -> Reply {
+    if carry_out::is_over(app, &call.ticket).await {
+        return Reply::refused(Refused::Unauthenticated);
+    }
     match cluster(app) {
         Ok(cluster) => Reply::ok(&StatusWire::of(&cluster.status())),
         Err(reply) => reply,

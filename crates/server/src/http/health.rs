@@ -7,6 +7,8 @@ use serde::Serialize;
 use super::reply::{JSON, PROMETHEUS, Reply};
 use super::serve::Call;
 use crate::app::App;
+use crate::caller::Refused;
+use crate::carry_out;
 
 #[derive(Serialize)]
 struct Health {
@@ -25,7 +27,10 @@ pub(super) fn readyz(app: &App) -> Reply {
 }
 
 /// Labels of other namespaces are for those who look after the server.
-pub(super) fn metrics(app: &App, call: &Call) -> Reply {
+pub(super) async fn metrics(app: &App, call: &Call) -> Reply {
+    if carry_out::is_over(app, &call.ticket).await {
+        return Reply::refused(Refused::Unauthenticated);
+    }
     let (stats, caller) = (app.backend.stats(), &call.ticket.caller);
     let cluster = app.cluster.get().map(|cluster| cluster.status());
     let text = match caller.operates() {

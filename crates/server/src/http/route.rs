@@ -493,7 +493,7 @@ pub(crate) static ROUTES: [Route; 28] = [
     Route {
         verb: Verb::Get,
         path: "/metrics",
-        handler: |app, call| Box::pin(async move { health::metrics(app, &call) }),
+        handler: |app, call| Box::pin(async move { health::metrics(app, &call).await }),
         body: None,
         query: &[],
         access: Access::Read,

@@ -161,6 +161,7 @@ async fn a_key_that_is_revoked_while_it_is_in_use_is_refused_at_once() {
         (&caller, "POST", "/v1/reserve", asks()),
         (&caller, "POST", "/v1/reserve/batch", batch),
         (&reader, "GET", "/v1/admin/limits", String::new()),
+        (&reader, "GET", "/metrics", String::new()),
     ] {
         let answer = keyed.ask(Some(key), method, path, &body).await;
         assert_eq!((answer.status, answer.text.as_str()), (401, UNAUTHENTICATED), "{path}");

@@ -1,0 +1,62 @@
+//! The key that a command sends. It comes from the environment or a file, and never from the command line, which others
+//! on the machine can see.
+
+use std::fmt;
+use std::path::Path;
+
+use crate::failure::Failure;
+
+const KEY: &str = "EARMARK_KEY";
+const KEY_FILE: &str = "EARMARK_KEY_FILE";
+
+/// What goes behind `Bearer`. Nothing prints it.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Credentials(String);
+
+impl Credentials {
+    /// Those of a key or a session token.
+    pub(crate) fn new(text: &str) -> Result<Credentials, Failure> {
+        let text = text.trim();
+        let is_fit = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+        let wrong = || Failure::Usage(format!("{KEY}: found something that is no key and no session token"));
+        if is_fit { Ok(Credentials(text.to_owned())) } else { Err(wrong()) }
+    }
+
+    /// Those of the environment, if it has any.
+    pub(crate) fn of_environment() -> Result<Option<Credentials>, Failure> {
+        if let Some(text) = std::env::var_os(KEY) {
+            return Credentials::new(text.to_str().unwrap_or_default()).map(Some);
+        }
+        let Some(path) = std::env::var_os(KEY_FILE) else { return Ok(None) };
+        let path = Path::new(&path);
+        let unreadable =
+            |error| Failure::Usage(format!("{KEY_FILE}: cannot read {}: {error}", path.display()));
+        Credentials::new(&std::fs::read_to_string(path).map_err(unreadable)?).map(Some)
+    }
+
+    /// The value of the header `authorization`.
+    pub(crate) fn header(&self) -> String {
+        format!("Bearer {}", self.0)
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credentials(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_one_word_and_do_not_show() {
+        let credentials = Credentials::new(" emk_a_b\n").unwrap();
+        assert_eq!(credentials.header(), "Bearer emk_a_b");
+        assert_eq!(format!("{credentials:?}"), "Credentials(..)");
+        for wrong in ["", " ", "a b", "a\nb", "é"] {
+            assert!(Credentials::new(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

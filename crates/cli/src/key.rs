@@ -1,0 +1,225 @@
+//! `earmark key`: who may call a server.
+
+use clap::{Args, Subcommand, ValueEnum};
+use earmark_core::{ClientId, KeyId, KeyName, NamespaceName, Role};
+use hyper::Method;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::client::{self, Client, ClientArgs};
+use crate::failure::{Done, Failure};
+use crate::output::{self, table};
+
+pub(crate) const HELP: &str = "\
+A key is shown once, when it is made; the server keeps a hash of it. Commands send the key that is in the
+environment variable EARMARK_KEY, or in the file that EARMARK_KEY_FILE names; for https:// the file of
+EARMARK_CA_FILE has the certificate of the server's authority.
+
+Examples:
+  earmark key create --name billing --role writer --namespace default
+  earmark key list
+  earmark key revoke 4m8qk2v7d1xz";
+
+const CREATE_HELP: &str = "\
+Roles: admin does everything, writer writes and changes limits, caller reserves and completes, reader reads.
+The first key closes a server that was open to all on its machine: make it one of an admin.
+
+Examples:
+  earmark key create --name root --role admin
+  earmark key create --name gateway --role caller --namespace team-a --expires-in-days 90
+  export EARMARK_KEY=$(earmark key create --name billing --role writer --json | jq -r .key)";
+
+const LIST_HELP: &str = "\
+Examples:
+  earmark key list
+  earmark key list --json | jq '.keys[].name'";
+
+const REVOKE_HELP: &str = "\
+Once this is done no node takes the key. The last key that can look after the server is not revoked.
+
+Examples:
+  earmark key revoke 4m8qk2v7d1xz
+  earmark key revoke 4m8qk2v7d1xz --json";
+
+const PATH: &str = "/v1/admin/keys";
+const SECONDS_A_DAY: u32 = 24 * 60 * 60;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeyCommand {
+    /// Make a key and show it, once
+    #[command(after_help = CREATE_HELP)]
+    Create(CreateArgs),
+    /// Show the keys, without their secrets
+    #[command(after_help = LIST_HELP)]
+    List(ListArgs),
+    /// End a key, for good and everywhere
+    #[command(after_help = REVOKE_HELP)]
+    Revoke(RevokeArgs),
+}
+
+/// What a key may do.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum RoleArg {
+    Admin,
+    Writer,
+    Caller,
+    Reader,
+}
+
+impl RoleArg {
+    fn role(self) -> Role {
+        match self {
+            RoleArg::Admin => Role::Admin,
+            RoleArg::Writer => Role::Writer,
+            RoleArg::Caller => Role::Caller,
+            RoleArg::Reader => Role::Reader,
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CreateArgs {
+    /// What people call it
+    #[arg(long)]
+    name: KeyName,
+    /// What it may do
+    #[arg(long, value_enum)]
+    role: RoleArg,
+    /// Where [default: the namespace of the key that asks]
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<NamespaceName>,
+    /// The one client it may write as [default: any]
+    #[arg(long, value_name = "CLIENT")]
+    client_id: Option<ClientId>,
+    /// After how many days it ends [default: never]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=3_660))]
+    expires_in_days: Option<u32>,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RevokeArgs {
+    /// The public part of the key, between emk_ and the second _
+    #[arg(value_name = "KEY_ID")]
+    key_id: KeyId,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Serialize)]
+struct NewKey<'a> {
+    name: &'a str,
+    role: &'a str,
+    namespace: Option<&'a str>,
+    client_id: Option<&'a str>,
+    expires_in_seconds: Option<u32>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Keys {
+    keys: Vec<Key>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Key {
+    key_id: String,
+    name: String,
+    role: String,
+    namespace: String,
+    client_id: Option<String>,
+    created_at_unix_ms: u64,
+    created_by: String,
+    expires_at_unix_ms: Option<u64>,
+    revoked_at_unix_ms: Option<u64>,
+}
+
+impl KeyCommand {
+    /// Which server is asked, and for whom.
+    pub(crate) fn client(&self) -> &ClientArgs {
+        match self {
+            KeyCommand::Create(args) => &args.client,
+            KeyCommand::List(args) => &args.client,
+            KeyCommand::Revoke(args) => &args.client,
+        }
+    }
+}
+
+pub(crate) fn run(command: &KeyCommand) -> Result<Done, Failure> {
+    let args = command.client();
+    let (answer, text) = client::block_on(async {
+        let mut client = Client::connect(&args.server).await?;
+        match command {
+            KeyCommand::Create(create) => {
+                let answer: Value = client.post(PATH, &create.body()).await?;
+                let text = created(&answer);
+                Ok((answer, text))
+            }
+            KeyCommand::List(_) => {
+                let keys: Keys = client.call(Method::GET, PATH, None).await?;
+                let text = keys.text();
+                let answer = serde_json::to_value(&keys);
+                Ok((answer.map_err(|error| Failure::Usage(error.to_string()))?, text))
+            }
+            KeyCommand::Revoke(RevokeArgs { key_id, .. }) => {
+                let answer: Value = client.call(Method::DELETE, &format!("{PATH}/{key_id}"), None).await?;
+                Ok((answer, format!("key {key_id} is revoked\n")))
+            }
+        }
+    })?;
+    if args.json { output::print_json(&answer) } else { output::print(&text) }?;
+    Ok(Done::Ok)
+}
+
+fn created(answer: &Value) -> String {
+    let text = |value: &Value| output::visible(value.as_str().unwrap_or_default());
+    let info = &answer["info"];
+    format!(
+        "{}\nkey {} ({}, {} of namespace {}) is shown this once; keep it where secrets are kept\n",
+        text(&answer["key"]),
+        text(&info["key_id"]),
+        text(&info["name"]),
+        text(&info["role"]),
+        text(&info["namespace"])
+    )
+}
+
+impl CreateArgs {
+    fn body(&self) -> NewKey<'_> {
+        NewKey {
+            name: self.name.as_str(),
+            role: self.role.role().as_str(),
+            namespace: self.namespace.as_ref().map(NamespaceName::as_str),
+            client_id: self.client_id.as_ref().map(ClientId::as_str),
+            expires_in_seconds: self.expires_in_days.map(|days| days.saturating_mul(SECONDS_A_DAY)),
+        }
+    }
+}
+
+impl Keys {
+    fn text(&self) -> String {
+        if self.keys.is_empty() {
+            return "there are no keys: everyone on the server's machine may do everything\n".into();
+        }
+        let mut rows = vec![["ID", "NAME", "ROLE", "NAMESPACE", "CLIENT", "BY", "STATE"].map(str::to_owned)];
+        rows.extend(self.keys.iter().map(|key| {
+            let state = match (key.revoked_at_unix_ms, key.expires_at_unix_ms) {
+                (Some(_), _) => "revoked".to_owned(),
+                (None, Some(end)) => format!("until {end} ms"),
+                (None, None) => "valid".to_owned(),
+            };
+            let client = key.client_id.clone().unwrap_or_else(|| "-".into());
+            let Key { key_id, name, role, namespace, created_by, .. } = key;
+            let [id, name, role, namespace, by] =
+                [key_id, name, role, namespace, created_by].map(String::clone);
+            [id, name, role, namespace, client, by, state]
+        }));
+        table(&rows)
+    }
+}

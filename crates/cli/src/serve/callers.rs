@@ -1,0 +1,116 @@
+//! Who may call a server that is about to start.
+
+use std::sync::Arc;
+
+use earmark_admission::{Backend, KeyError, Token};
+use earmark_core::{Actor, By, CreateKey, KeyName, NamespaceName, Role};
+use earmark_node::{Net, PeerFiles, RealNet, TlsNet};
+use earmark_server::{Issuer, IssuerOptions, ServerError, Tls};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::ServeArgs;
+use crate::failure::Failure;
+use crate::output;
+
+impl ServeArgs {
+    /// What is known to be wrong before anything is made.
+    pub(super) fn check_callers(&self) -> Result<(), Failure> {
+        let is_loopback = self.listen.ip().is_loopback();
+        let is_new = self.in_memory || !self.data.exists() && self.join.is_empty();
+        if !is_loopback && is_new && !self.bootstrap_key && self.issuer.is_none() {
+            return Err(ServerError::NotLoopback { found: self.listen }.into());
+        }
+        if !is_loopback && !self.insecure_plaintext && self.tls_cert.is_none() {
+            return Err(ServerError::Plaintext { found: self.listen }.into());
+        }
+        if self.bootstrap_key && !self.join.is_empty() {
+            let message = "--bootstrap-key: a node that joins a cluster has the cluster's keys; leave it out";
+            return Err(Failure::Usage(message.into()));
+        }
+        Ok(())
+    }
+
+    /// What clients connect by, read again when its files change and on SIGHUP.
+    pub(super) fn tls(&self) -> Result<Option<Arc<Tls>>, Failure> {
+        let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
+        let tls = Tls::open(cert, key).map_err(|error| Failure::Usage(format!("--tls-cert: {error}")))?;
+        let tls = Arc::new(tls);
+        let reloaded = Arc::clone(&tls);
+        on_hangup(move || reloaded.reload().map_err(|error| error.to_string()))?;
+        Ok(Some(tls))
+    }
+
+    /// What the other nodes are reached by.
+    pub(super) fn peer_net(&self) -> Result<Arc<dyn Net>, Failure> {
+        let (Some(cert), Some(key), Some(ca)) = (&self.peer_cert, &self.peer_key, &self.peer_ca) else {
+            return Ok(Arc::new(RealNet));
+        };
+        let files = PeerFiles { cert: cert.clone(), key: key.clone(), ca: ca.clone() };
+        let net = TlsNet::open(files).map_err(|error| Failure::Usage(format!("--peer-cert: {error}")))?;
+        let reloaded = net.clone();
+        on_hangup(move || reloaded.reload().map_err(|error| error.to_string()))?;
+        Ok(Arc::new(net))
+    }
+
+    /// Whose session tokens are taken.
+    pub(super) fn issuer(&self) -> Result<Option<Arc<Issuer>>, Failure> {
+        let (Some(issuer), Some(path), Some(audience)) = (&self.issuer, &self.issuer_keys, &self.audience)
+        else {
+            return Ok(None);
+        };
+        let options = IssuerOptions {
+            issuer: issuer.clone(),
+            audience: audience.clone(),
+            role_claim: self.role_claim.clone(),
+            namespace_claim: self.namespace_claim.clone(),
+        };
+        let opened = Issuer::open(options, path);
+        let opened = opened.map_err(|error| Failure::Usage(format!("--issuer-keys: {error}")))?;
+        Ok(Some(Arc::new(opened)))
+    }
+}
+
+/// Makes the first key and prints it, before anything else can go wrong: this is the only time that it is shown.
+pub(super) async fn bootstrap(backend: &dyn Backend) -> Result<(), Failure> {
+    let system = |what: String| Failure::Usage(format!("--bootstrap-key: {what}"));
+    let keys = backend.keys().ok_or_else(|| system("this server keeps no keys".into()))?;
+    let token = Token::random().map_err(|error| system(error.to_string()))?;
+    let named = |error: earmark_core::NameError| system(error.to_string());
+    let command = CreateKey {
+        id: token.id().clone(),
+        secret: token.hash(),
+        name: KeyName::new("bootstrap").map_err(named)?,
+        role: Role::Admin,
+        namespace: NamespaceName::new(NamespaceName::DEFAULT).map_err(named)?,
+        client: None,
+        valid_seconds: None,
+        is_first: true,
+        actor: Actor::new("system:bootstrap").map_err(named)?,
+    };
+    match keys.create(By::Itself, command).await {
+        Ok(_) => {
+            output::print(&format!("key:    {}\n        of an admin, shown this once: keep it\n", token.reveal()))
+        }
+        Err(KeyError::NotTheFirst) => Err(system(
+            "there are keys already, and the first was shown when it was made. Start without it, and make more with \
+             `earmark key create`"
+                .into(),
+        )),
+        Err(error) => Err(system(error.to_string())),
+    }
+}
+
+/// Reads certificates again whenever the process is sent SIGHUP.
+fn on_hangup(reload: impl Fn() -> Result<(), String> + Send + 'static) -> Result<(), Failure> {
+    let failed = |source| Failure::System { what: "listening for signals", source };
+    let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            match reload() {
+                Ok(()) => tracing::info!("SIGHUP: the certificate was read again"),
+                Err(error) => tracing::error!(%error, "SIGHUP: the certificate in use stays"),
+            }
+        }
+    });
+    Ok(())
+}
