@@ -100,6 +100,42 @@ fn a_small_book_with_credit_elsewhere_has_the_bytes_it_always_had() {
     assert!(matches!(restored(&older).map(drop), Err(SnapshotError::Damaged { block: 0, .. })));
 }
 
+/// The same for the third version: a key made and another revoked, and then credit kept elsewhere.
+#[test]
+fn a_book_with_keys_has_the_bytes_it_always_had() {
+    let mut book = Book::new(Config::default(), 0);
+    let now = UnixMs::new(1_700_000_000_000);
+    let key = |id: &str, client: Option<&str>| CreateKey {
+        id: id.parse().unwrap(),
+        secret: SecretHash::from_bytes([7; 32]),
+        name: "billing".parse().unwrap(),
+        role: Role::Admin,
+        namespace: "default".parse().unwrap(),
+        client: client.map(|client| client.parse().unwrap()),
+        valid_seconds: client.map(|_| 60),
+        is_first: false,
+        actor: "system:bootstrap".parse().unwrap(),
+    };
+    book.apply(now, Command::CreateKey(&key("k1", None)));
+    book.apply(now, Command::CreateKey(&key("k2", Some("c"))));
+    let revoke =
+        RevokeKey { id: "k2".parse().unwrap(), namespace: None, actor: "client:k1".parse().unwrap() };
+    book.apply(now.plus_ms(5), Command::RevokeKey(&revoke));
+    let bytes = whole(&mut book);
+    assert_eq!(&bytes[..12], b"EARMARK\n\x03\0\0\0");
+    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (477, 2_789_341_919));
+    assert_eq!(whole(&mut restored(&bytes).unwrap()), bytes);
+    for version in [1, 2] {
+        let older = [&bytes[..8], &[version], &bytes[9..]].concat();
+        assert!(matches!(restored(&older).map(drop), Err(SnapshotError::Damaged { block: 0, .. })));
+    }
+    book.apply(now.plus_ms(6), Command::Keep(Elsewhere { limits: false, credit: true }.into()));
+    let bytes = whole(&mut book);
+    assert_eq!(&bytes[..12], b"EARMARK\n\x03\0\0\0");
+    assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (479, 726_425_294));
+    assert_eq!(whole(&mut restored(&bytes).unwrap()), bytes);
+}
+
 #[test]
 fn what_is_no_snapshot_is_told_from_one_that_is_damaged_newer_or_cut_off() {
     let bytes = whole(&mut Book::new(Config::default(), 0));
