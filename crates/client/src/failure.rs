@@ -59,6 +59,14 @@ pub enum Failure {
         /// What the server said.
         message: String,
     },
+    /// The caller asks more often than it may, and nothing was done.
+    #[error("{server} has heard too often from this caller: {message}")]
+    TooMany {
+        /// The server.
+        server: String,
+        /// What it said.
+        message: String,
+    },
     /// There is nothing of that name.
     #[error("{message}")]
     NotFound {
@@ -103,6 +111,7 @@ impl Failure {
             | Failure::Busy { .. }
             | Failure::Invalid { .. }
             | Failure::Unauthorized { .. }
+            | Failure::TooMany { .. }
             | Failure::NotFound { .. } => Certainty::NothingHappened,
             Failure::NoAnswer { .. }
             | Failure::Unavailable { .. }
@@ -117,6 +126,7 @@ impl Failure {
         match self {
             Failure::Unreachable { .. }
             | Failure::Busy { .. }
+            | Failure::TooMany { .. }
             | Failure::NoAnswer { .. }
             | Failure::Unavailable { .. }
             | Failure::Strange { .. } => true,
@@ -134,7 +144,9 @@ impl Failure {
             | Failure::NoAnswer { .. }
             | Failure::Unavailable { .. }
             | Failure::Strange { .. } => true,
-            Failure::Busy { .. }
+            // Every server counts for itself, but whoever goes from one to the next is no better for it.
+            Failure::TooMany { .. }
+            | Failure::Busy { .. }
             | Failure::Invalid { .. }
             | Failure::Unauthorized { .. }
             | Failure::NotFound { .. }

@@ -42,7 +42,8 @@ pub struct ClientOptions {
     /// Which certificates are trusted, of servers whose address begins with https.
     #[cfg(feature = "tls")]
     pub roots: Roots,
-    /// Where limits and leases live. Over HTTP that is always `default`.
+    /// Where limits and leases live. Over HTTP that is where the key belongs, or `default` without one, and nothing else
+    /// can be asked for; over gRPC it must be where the key belongs.
     pub namespace: NamespaceName,
     /// How long one connection may take.
     pub connect_timeout: Duration,

@@ -76,6 +76,7 @@ pub(crate) struct Server {
     stdout: BufReader<ChildStdout>,
     pub(crate) greeting: String,
     pub(crate) address: String,
+    url: String,
 }
 
 impl Server {
@@ -107,12 +108,13 @@ impl Server {
             stderr.read_to_string(&mut text).unwrap();
             text
         });
-        let address = greeting.split("listens on http://").nth(1).unwrap().lines().next().unwrap().to_owned();
-        Server { child, logged: Some(logged), stdout, greeting, address }
+        let url = greeting.split("listens on ").nth(1).unwrap().lines().next().unwrap().to_owned();
+        let address = url.split("://").nth(1).unwrap().to_owned();
+        Server { child, logged: Some(logged), stdout, greeting, address, url }
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://{}", self.address)
+        self.url.clone()
     }
 
     /// Runs a client command against it.

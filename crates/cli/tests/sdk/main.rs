@@ -13,6 +13,7 @@ mod callers;
 mod dies;
 mod faults;
 mod history;
+mod keyed;
 mod killed;
 #[path = "../failover/links.rs"]
 mod links;
@@ -52,6 +53,13 @@ fn nothing_is_reserved_twice_leaked_lost_or_repeated_over_http_that_loses_reques
 #[test]
 fn nothing_is_reserved_twice_leaked_lost_or_repeated_over_grpc_whose_connections_are_cut() {
     each_seed("faults over grpc", 2, |seed| faults::run(seed, operations(), Protocol::Grpc));
+}
+
+#[test]
+fn a_caller_with_a_key_is_served_over_tls_by_http_and_by_grpc() {
+    for protocol in [Protocol::Http, Protocol::Grpc] {
+        keyed::run(protocol);
+    }
 }
 
 #[test]

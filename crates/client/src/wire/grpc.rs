@@ -23,6 +23,9 @@ use crate::key::ApiKey;
 /// How the codec begins what it says of bytes that are no message, on either side.
 const UNREADABLE: &str = "body: found no message";
 
+/// When to come back, which tells a caller who asks too often from a message that is too large.
+const RETRY_AFTER: &str = "retry-after-ms";
+
 /// A server over gRPC. The connection is made when it is needed, and again when it broke.
 pub(crate) struct Grpc {
     name: String,
@@ -88,6 +91,9 @@ impl Grpc {
         // what it was asked. So may one whose answer could not be read.
         let is_said = status.source().is_none() && !message.starts_with(UNREADABLE);
         match status.code() {
+            Code::ResourceExhausted if status.metadata().contains_key(RETRY_AFTER) => {
+                Failure::TooMany { server, message }
+            }
             Code::InvalidArgument | Code::ResourceExhausted if is_said => Failure::Invalid { message },
             Code::NotFound if is_said => Failure::NotFound { message },
             Code::Unauthenticated | Code::PermissionDenied if is_said => Failure::Unauthorized { message },

@@ -25,6 +25,10 @@ impl Reader<'_> {
         Failure::Unavailable { server: self.0.to_owned(), message: message.to_string() }
     }
 
+    pub(super) fn too_many(self, message: impl ToString) -> Failure {
+        Failure::TooMany { server: self.0.to_owned(), message: message.to_string() }
+    }
+
     pub(super) fn reserved(self, answer: v1::ReserveResponse) -> Result<ReserveAnswer, Failure> {
         let v1::ReserveResponse { allowed, retry_after_ms, reserved_at_unix_ms, error, .. } = &answer;
         let retry_after = Duration::from_millis(*retry_after_ms);

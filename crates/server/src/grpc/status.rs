@@ -14,7 +14,11 @@ pub(super) fn refused(refused: Refused) -> Status {
     match refused {
         Refused::Unauthenticated => Status::unauthenticated(message),
         Refused::Forbidden => Status::permission_denied(message),
-        Refused::TooMany { .. } => Status::resource_exhausted(message),
+        Refused::TooMany { retry_after_ms } => {
+            let mut status = Status::resource_exhausted(message);
+            status.metadata_mut().insert("retry-after-ms", retry_after_ms.into());
+            status
+        }
     }
 }
 

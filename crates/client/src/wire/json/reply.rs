@@ -98,6 +98,7 @@ fn refusal(reader: Reader<'_>, reply: &Reply) -> Failure {
     match reply.status {
         StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE => Failure::Invalid { message },
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::Unauthorized { message },
+        StatusCode::TOO_MANY_REQUESTS => reader.too_many(message),
         StatusCode::NOT_FOUND => Failure::NotFound { message },
         // The body did not come in time, so nothing was done with it; it may the next time.
         StatusCode::REQUEST_TIMEOUT => reader.unavailable(message),
