@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use earmark_core::{
-    Actor, By, CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KeyChange, KeyId, KeyInfo, KeyName, NamespaceName,
-    RevokeKey, Role, SecretHash, TxId, UnixMs, VaultName,
+    Actor, By, CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KeyChange, KeyId, KeyInfo, KeyName, LimitEdit, LimitKey,
+    NamespaceName, RevokeKey, Role, SecretHash, TxId, UnixMs, VaultName,
 };
 
 use crate::backend::{Answer, BackendError};
@@ -128,6 +128,15 @@ pub enum LogKind {
         name: KeyName,
         /// What it may do.
         role: Role,
+    },
+    /// A limit was put or deleted, outside of any transaction.
+    Limit {
+        /// Which of the two.
+        edit: LimitEdit,
+        /// Its key.
+        key: LimitKey,
+        /// Its revision from then on.
+        revision: u64,
     },
 }
 

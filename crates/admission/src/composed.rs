@@ -18,8 +18,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use earmark_core::{
-    BalanceInfo, ClientId, Elsewhere, InvalidWrite, Keep, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage,
-    VaultName, WriteError,
+    BalanceInfo, By, ClientId, Elsewhere, InvalidWrite, Keep, LeaseId, LimitInfo, LimitKey, NamespaceName,
+    Usage, VaultName, WriteError,
 };
 
 use crate::backend::{
@@ -134,13 +134,13 @@ impl<K: Keeper> Parts<K> {
 
     /// Applies a transaction of a namespace, and has the limits that it changed brought in line. A retry does so too,
     /// in case the first attempt could not.
-    async fn write_namespace(&self, request: WriteRequest) -> Result<WriteAnswer, BackendError> {
+    async fn write_namespace(&self, by: By, request: WriteRequest) -> Result<WriteAnswer, BackendError> {
         self.kept().await?;
         let (namespace, keys) = (request.namespace.clone(), limit_keys(&request.operations));
         for key in &keys {
             self.make_room(&namespace, key).await?;
         }
-        let answer = self.registry.write(request).await?;
+        let answer = self.registry.write_by(by, request).await?;
         if matches!(answer, WriteAnswer::Committed(_)) {
             for key in keys {
                 self.bring_in_line(&namespace, &key).await?;
@@ -206,15 +206,27 @@ impl<K: Keeper> Backend for Composed<K> {
     }
 
     fn put_limit(&self, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+        self.put_limit_by(By::Itself, request)
+    }
+
+    fn put_limit_by(&self, by: By, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
         let parts = Arc::clone(&self.0);
-        Box::pin(async move { Composed::<K>::finish(async move { parts.put_limit(request).await }).await? })
+        let put = async move { parts.put_limit(by, request).await };
+        Box::pin(async move { Composed::<K>::finish(put).await? })
     }
 
     fn delete_limit(&self, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+        self.delete_limit_by(By::Itself, request)
+    }
+
+    fn delete_limit_by(
+        &self,
+        by: By,
+        request: DeleteLimitRequest,
+    ) -> Answer<'_, Result<LimitChange, LimitError>> {
         let parts = Arc::clone(&self.0);
-        Box::pin(
-            async move { Composed::<K>::finish(async move { parts.delete_limit(request).await }).await? },
-        )
+        let delete = async move { parts.delete_limit(by, request).await };
+        Box::pin(async move { Composed::<K>::finish(delete).await? })
     }
 
     fn limits(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<LimitInfo>, BackendError>> {
@@ -249,10 +261,15 @@ impl<K: Keeper> Backend for Composed<K> {
     }
 
     fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+        self.write_by(By::Itself, request)
+    }
+
+    fn write_by(&self, by: By, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
         let parts = Arc::clone(&self.0);
         let write = async move {
+            parts.registry.check_right(by.clone()).await?;
             match request.vault.clone() {
-                None => parts.write_namespace(request).await,
+                None => parts.write_namespace(by, request).await,
                 Some(vault) => parts.write_vault(request, &vault).await,
             }
         };

@@ -252,7 +252,7 @@ impl<K: Keeper> Inner<K> {
     ) -> Result<LimitChange, LimitError> {
         let _one_at_a_time = self.changing.lock().await;
         let namespace = match &change {
-            Change::Put(_) => self.open(by, &name).await?,
+            Change::Put(_) => self.open(by.clone(), &name).await?,
             Change::Delete(_) => {
                 self.know([&name].into_iter()).await?;
                 self.namespace(&name).ok_or(LimitError::NotFound)?
@@ -332,6 +332,7 @@ impl<K: Keeper> Backend for BookBackend<K> {
                 let namespace = self.0.namespace(&request.namespace);
                 let parts = self.0.parts(&request.namespace, &request.requirements);
                 let requirements = request.requirements;
+                let by = by.clone();
                 Asked { by, work: Work::Reserve { namespace, lease: request.lease, parts, requirements } }
             });
             let work = work.collect();
@@ -359,6 +360,7 @@ impl<K: Keeper> Backend for BookBackend<K> {
                 let namespace = self.0.namespace(&request.namespace);
                 let parts = self.0.parts(&request.namespace, &request.actuals);
                 let actuals = request.actuals;
+                let by = by.clone();
                 Asked { by, work: Work::Complete { namespace, lease: request.lease, parts, actuals } }
             });
             let work = work.collect();

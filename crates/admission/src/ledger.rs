@@ -157,6 +157,8 @@ pub struct HoldView {
     pub limit: LimitKey,
     /// How much the lease had set aside.
     pub amount: u64,
+    /// Who had it done, where that is kept: the caller, or Earmark itself when its time was over.
+    pub actor: Option<Actor>,
 }
 
 /// A vault, counted anew.

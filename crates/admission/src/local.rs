@@ -247,7 +247,7 @@ impl BookLedger {
             }
             let commands: Vec<Command<'_>> = run.iter().map(|item| item.command(moment.wall)).collect();
             let mut outcomes = Vec::with_capacity(commands.len());
-            let rights: Vec<By> = run.iter().map(|item| item.by).collect();
+            let rights: Vec<By> = run.iter().map(|item| item.by.clone()).collect();
             book.apply_all_by(moment.log, &rights, &commands, &mut outcomes);
             if let Some(Outcome::Write(WriteOutcome::Committed(_))) = outcomes.last() {
                 self.log_index = log_index;

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use earmark_core::{
-    Book, By, Elsewhere, Keep, LimitInfo, LimitKey, LimitStatus, NamespaceId, NamespaceName, UnixMs, VaultName,
+    Book, By, Elsewhere, Keep, LimitInfo, LimitKey, LimitStatus, NamespaceId, NamespaceName, UnixMs,
+    VaultName,
 };
 
 use crate::backend::{Answer, BackendError};

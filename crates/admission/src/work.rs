@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use earmark_core::{
     Book, By, Command, Complete, CreateKey, Definition, DeleteLimit, DropLimit, Keep, KeyInfo, LeaseId,
-    LimitKey, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Part, PutLimit, Release, Reserve, RevokeKey,
-    UnixMs, Write, WriteOutcome,
+    LimitKey, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Part, PutLimit, Release, Reserve,
+    RevokeKey, UnixMs, Write, WriteOutcome,
 };
 
 use crate::answer;

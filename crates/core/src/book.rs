@@ -15,7 +15,9 @@ pub use command::{
     Command, Complete, DeleteLimit, DropLimit, Elsewhere, Keep, LimitId, LimitRef, NamespaceId, Part,
     PutLimit, REQUIREMENTS_MAX, Release, Reserve, VaultId,
 };
-pub use journal::{Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, SettleEntry, Transaction};
+pub use journal::{
+    Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, SettleEntry, Transaction,
+};
 pub use key::KeyOutcome;
 pub use outcome::{
     Charge, CompleteOutcome, CreditDenial, CreditShortage, Denial, InvalidParts, LimitOutcome, LimitStatus,
@@ -70,8 +72,16 @@ impl Book {
         self.sequences.forget(now);
         match command {
             Command::OpenNamespace(name) => Outcome::Namespace(self.open_namespace(name)),
-            Command::PutLimit(command) => Outcome::Limit(self.limits.put_limit(now, &command)),
-            Command::DeleteLimit(command) => Outcome::Limit(self.limits.delete_limit(now, &command)),
+            Command::PutLimit(command) => {
+                let (change, key) = (LimitEdit::Put, &command.definition.key);
+                let outcome = self.limits.put_limit(now, &command);
+                Outcome::Limit(self.changed_limit(now, (command.namespace, key), change, outcome))
+            }
+            Command::DeleteLimit(command) => {
+                let (change, key) = (LimitEdit::Deleted, command.key);
+                let outcome = self.limits.delete_limit(now, &command);
+                Outcome::Limit(self.changed_limit(now, (command.namespace, key), change, outcome))
+            }
             Command::Reserve(command) => {
                 Outcome::Reserve(self.limits.reserve(now, &command, &mut self.credits))
             }
@@ -108,12 +118,12 @@ impl Book {
         commands: &[Command<'_>],
         outcomes: &mut Vec<Outcome>,
     ) {
-        let mut rights = rights.iter().copied();
+        let mut rights = rights.iter();
         for group in commands.chunks(GROUP) {
             self.limits.warm(group);
             self.credits.warm(&self.limits, group);
             for command in group {
-                outcomes.push(self.apply_by(now, rights.next().unwrap_or_default(), *command));
+                outcomes.push(self.apply_by(now, rights.next().unwrap_or(&By::Itself), *command));
             }
         }
     }

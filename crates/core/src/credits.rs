@@ -26,7 +26,7 @@ pub use vault::{ASSETS_MAX, VAULTS_MAX};
 pub(crate) use vault::{Asset, Vault};
 
 use crate::book::{JournalRecord, NamespaceId, VaultId};
-use crate::id::VaultName;
+use crate::id::{Actor, VaultName};
 use crate::limits::buckets::Buckets;
 use crate::limits::index::Index;
 use crate::limits::slab::Slab;
@@ -40,6 +40,8 @@ pub(crate) struct Credits {
     index: Index,
     /// What happened and was not handed out yet.
     pub(crate) journal: Vec<JournalRecord>,
+    /// Who is behind the command that is being applied; nobody if it is Earmark's own.
+    pub(crate) actor: Option<Actor>,
 }
 
 /// What is replicated, in tables that a snapshot can share.
@@ -73,6 +75,7 @@ impl Credits {
             names: Vec::new(),
             index: Index::new(table_seed),
             journal: Vec::new(),
+            actor: None,
         }
     }
 

@@ -78,15 +78,17 @@ impl FromStr for Role {
 
 /// By what right a command comes. The Book judges it when the command is applied, so that a node which has not
 /// heard of a revocation cannot carry out what it forbids.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum By {
-    /// Of Earmark itself, or of a caller whose session token was found good: there is nothing to look up.
+    /// Of Earmark itself, and of no part of it in particular.
     #[default]
     Itself,
     /// Of anyone who can connect, which is enough only as long as there are no keys.
     Anyone,
     /// Of the holder of a key, as long as the key is valid.
     Key(KeyNumber),
+    /// Of a user whose session was found good, or of a part of Earmark: there is nothing to look up but the name.
+    Named(Actor),
 }
 
 /// What is known of a key. Its secret is not.
@@ -115,6 +117,13 @@ pub struct KeyInfo {
 }
 
 impl KeyInfo {
+    /// As its holder is named in transactions and logs: by the client that it is bound to, or by its id.
+    #[must_use]
+    pub fn actor(&self) -> Option<Actor> {
+        let name = self.client.as_ref().map_or(self.id.as_str(), ClientId::as_str);
+        Actor::new(&format!("client:{name}")).ok()
+    }
+
     /// Whether whoever holds it may come in at `now`.
     #[must_use]
     pub fn is_valid(&self, now: UnixMs) -> bool {
@@ -167,16 +176,33 @@ pub struct RevokeKey {
 pub(crate) struct Key {
     pub(crate) info: Arc<KeyInfo>,
     pub(crate) secret: SecretHash,
+    actor: Option<Actor>,
+}
+
+impl Key {
+    pub(crate) fn new(info: KeyInfo, secret: SecretHash) -> Key {
+        let actor = info.actor();
+        Key { info: Arc::new(info), secret, actor }
+    }
 }
 
 /// All keys.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Keys {
     /// By number; a key that gave its place to another is gone.
     pub(crate) all: BTreeMap<KeyNumber, Key>,
     numbers: BTreeMap<KeyId, KeyNumber>,
     /// How many there ever were.
     pub(crate) made: u32,
+    /// Whoever comes without a key while there is none.
+    local: Option<Actor>,
+}
+
+impl Default for Keys {
+    fn default() -> Keys {
+        let local = Actor::new(Actor::LOCAL).ok();
+        Keys { all: BTreeMap::new(), numbers: BTreeMap::new(), made: 0, local }
+    }
 }
 
 impl Keys {
@@ -201,11 +227,21 @@ impl Keys {
     }
 
     /// Whether a command that comes by this right may be applied.
-    pub(crate) fn permit(&self, now: UnixMs, by: By) -> bool {
+    pub(crate) fn permit(&self, now: UnixMs, by: &By) -> bool {
         match by {
-            By::Itself => true,
+            By::Itself | By::Named(_) => true,
             By::Anyone => self.is_empty(),
-            By::Key(number) => self.get(number).is_some_and(|info| info.is_valid(now)),
+            By::Key(number) => self.get(*number).is_some_and(|info| info.is_valid(now)),
+        }
+    }
+
+    /// Who is behind a right; nobody in particular if it is of Earmark itself.
+    pub(crate) fn actor(&self, by: &By) -> Option<Actor> {
+        match by {
+            By::Itself => None,
+            By::Anyone => self.local.clone(),
+            By::Key(number) => self.all.get(number).and_then(|key| key.actor.clone()),
+            By::Named(actor) => Some(actor.clone()),
         }
     }
 
@@ -252,7 +288,7 @@ impl Keys {
             revoked_at: None,
         };
         let entry = KeyEntry::of(now, KeyChange::Created, &info, command.actor.clone());
-        self.insert(Key { info: Arc::new(info), secret: command.secret });
+        self.insert(Key::new(info, command.secret));
         self.made = self.made.saturating_add(1);
         (number, entry)
     }

@@ -51,15 +51,15 @@ impl Builder {
     }
 
     pub(crate) fn push(&mut self, command: &Command<'_>) {
-        self.push_by(By::Itself, command);
+        self.push_by(&By::Itself, command);
     }
 
     /// Adds a command that comes by a right.
-    pub(crate) fn push_by(&mut self, by: By, command: &Command<'_>) {
+    pub(crate) fn push_by(&mut self, by: &By, command: &Command<'_>) {
         put_right(&mut self.bytes, by);
         command.encode(&mut self.bytes);
         self.count = self.count.saturating_add(1);
-        let format = if by != By::Itself || command.is_about_keys() {
+        let format = if *by != By::Itself || command.is_about_keys() {
             FORMAT
         } else if command.is_about_elsewhere() {
             FORMAT_ELSEWHERE
@@ -148,7 +148,7 @@ impl Reader {
     pub(crate) fn each(
         &mut self,
         batch: &Batch,
-        mut take: impl FnMut(By, &Command<'_>),
+        mut take: impl FnMut(&By, &Command<'_>),
     ) -> Result<usize, BatchError> {
         let Open { count, commands: mut rest, .. } = open(batch)?;
         if self.buffers.is_empty() {
@@ -159,7 +159,7 @@ impl Reader {
             let failed = |source| BatchError::Command { place, source };
             let by = right(&mut rest).map_err(failed)?;
             let (command, used) = buffer.decode(rest).map_err(failed)?;
-            take(by, &command);
+            take(&by, &command);
             rest = rest.get(used..).unwrap_or_default();
         }
         if rest.is_empty() { Ok(count) } else { Err(BatchError::Long { left: rest.len() }) }
@@ -176,19 +176,21 @@ mod tests {
     fn only_what_is_kept_elsewhere_and_rights_need_a_newer_format() {
         let keep = Command::Keep(Elsewhere { limits: true, credit: false }.into());
         let (own, by_key) = (By::Itself, By::Key(KeyNumber(7)));
+        let named = By::Named("user:7".parse().unwrap());
         for (commands, format) in [
-            (&[(own, Command::Tick)][..], 1),
-            (&[(own, Command::Tick), (own, keep), (own, Command::Tick)], 2),
-            (&[(By::Anyone, Command::Tick), (own, keep)], 3),
-            (&[(own, keep), (by_key, Command::Tick), (own, Command::Tick)], 3),
+            (&[(&own, Command::Tick)][..], 1),
+            (&[(&own, Command::Tick), (&own, keep), (&own, Command::Tick)], 2),
+            (&[(&By::Anyone, Command::Tick), (&own, keep)], 3),
+            (&[(&own, keep), (&by_key, Command::Tick), (&own, Command::Tick)], 3),
+            (&[(&named, Command::Tick)], 3),
         ] {
             let mut builder = Builder::new(0);
-            commands.iter().for_each(|(by, command)| builder.push_by(*by, command));
+            commands.iter().for_each(|(by, command)| builder.push_by(by, command));
             let batch = builder.finish(UnixMs::new(7));
             assert_eq!(batch.0[0], format);
             let mut rights = Vec::new();
-            assert_eq!(Reader::default().each(&batch, |by, _| rights.push(by)), Ok(commands.len()));
-            assert!(rights.iter().eq(commands.iter().map(|(by, _)| by)));
+            assert_eq!(Reader::default().each(&batch, |by, _| rights.push(by.clone())), Ok(commands.len()));
+            assert!(rights.iter().eq(commands.iter().map(|(by, _)| *by)));
         }
     }
 

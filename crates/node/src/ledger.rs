@@ -188,7 +188,7 @@ impl NodeLedger {
             if let Work::Write(write) = &mut item.work {
                 write.tx_id = node.tx_id(moment.log);
             }
-            builder.push_by(item.by, &item.command(moment.wall));
+            builder.push_by(&item.by, &item.command(moment.wall));
         }
         let batch = builder.finish(moment.log);
         let outcomes = match leader.id == node.id {

@@ -363,6 +363,7 @@ mod tests {
             account: AccountId(1),
             asset: AssetId(0),
             amount: 1,
+            actor: None,
         })
     }
 

@@ -81,9 +81,8 @@ pub(crate) struct Caller {
 impl Caller {
     /// Whoever holds a key. One that is bound to a client is called by it.
     pub(crate) fn of_key(info: &KeyInfo) -> Option<Caller> {
-        let name = info.client.as_ref().map_or(info.id.as_str(), ClientId::as_str);
         Some(Caller {
-            actor: Actor::new(&format!("client:{name}")).ok()?,
+            actor: info.actor()?,
             namespace: info.namespace.clone(),
             role: info.role,
             client: info.client.clone(),
@@ -94,7 +93,8 @@ impl Caller {
 
     /// Whoever has a session.
     pub(crate) fn of_user(actor: Actor, role: Role, namespace: NamespaceName) -> Caller {
-        Caller { actor, namespace, role, client: None, by: By::Itself, is_local: false }
+        let by = By::Named(actor.clone());
+        Caller { actor, namespace, role, client: None, by, is_local: false }
     }
 
     /// Anyone on this machine.

@@ -58,8 +58,10 @@ pub(crate) async fn reserve(
     }
     let namespaces: Vec<NamespaceName> = requests.iter().map(|request| request.namespace.clone()).collect();
     let count = requests.len();
-    let answers =
-        of_batch(app.by(ticket.deadline, app.backend.reserve_by(ticket.caller.by, requests)).await, count);
+    let answers = of_batch(
+        app.by(ticket.deadline, app.backend.reserve_by(ticket.caller.by.clone(), requests)).await,
+        count,
+    );
     if is_turned_away(&answers) {
         app.door.forget(&ticket.caller);
         return answers;
@@ -84,8 +86,10 @@ pub(crate) async fn complete(
         tracing::debug!(request_id = ticket.id(), %actor, lease = %request.lease, job, "complete");
     }
     let count = requests.len();
-    let answers =
-        of_batch(app.by(ticket.deadline, app.backend.complete_by(ticket.caller.by, requests)).await, count);
+    let answers = of_batch(
+        app.by(ticket.deadline, app.backend.complete_by(ticket.caller.by.clone(), requests)).await,
+        count,
+    );
     if is_turned_away(&answers) {
         app.door.forget(&ticket.caller);
         return answers;
@@ -105,7 +109,7 @@ pub(crate) async fn put_limit(
     ticket: &Ticket,
     request: PutLimitRequest,
 ) -> Result<LimitChange, LimitError> {
-    let (backend, by) = (Arc::clone(&app.backend), ticket.caller.by);
+    let (backend, by) = (Arc::clone(&app.backend), ticket.caller.by.clone());
     let (actor, key) = (&ticket.caller.actor, &request.definition.key);
     tracing::info!(request_id = ticket.id(), %actor, %key, "put limit");
     change(app, ticket, async move { backend.put_limit_by(by, request).await }).await
@@ -117,7 +121,7 @@ pub(crate) async fn delete_limit(
     ticket: &Ticket,
     request: DeleteLimitRequest,
 ) -> Result<LimitChange, LimitError> {
-    let (backend, by) = (Arc::clone(&app.backend), ticket.caller.by);
+    let (backend, by) = (Arc::clone(&app.backend), ticket.caller.by.clone());
     tracing::info!(request_id = ticket.id(), actor = %ticket.caller.actor, key = %request.key, "delete limit");
     change(app, ticket, async move { backend.delete_limit_by(by, request).await }).await
 }
@@ -144,7 +148,7 @@ pub(crate) async fn write(app: &App, ticket: &Ticket, request: WriteRequest) -> 
     let (client, sequence) = (&request.client, request.sequence);
     tracing::debug!(request_id = ticket.id(), actor = %ticket.caller.actor, %client, sequence, "write");
     let subjects = request.operations.iter().map(|operation| operation.subject().to_owned()).collect();
-    let write = app.backend.write_by(ticket.caller.by, request);
+    let write = app.backend.write_by(ticket.caller.by.clone(), request);
     let answer = app.by(ticket.deadline, write).await.and_then(|answer| answer);
     app.metrics.written(match &answer {
         Ok(WriteAnswer::Committed(_)) => None,
@@ -175,7 +179,7 @@ pub(crate) async fn read<T, E: From<BackendError>>(
     ticket: &Ticket,
     answer: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    let both = async { tokio::join!(app.backend.check_right(ticket.caller.by), answer) };
+    let both = async { tokio::join!(app.backend.check_right(ticket.caller.by.clone()), answer) };
     let (permitted, answer) = app.by(ticket.deadline, both).await?;
     if permitted == Err(BackendError::Unauthenticated) {
         app.door.forget(&ticket.caller);
@@ -192,7 +196,7 @@ pub(crate) async fn check(app: &App, ticket: &Ticket) -> Result<(), BackendError
 /// Whether whoever asks is known to have no right to any more, for what a node can tell by itself and must tell also when it
 /// hears of no other: whoever looks after it asks just then.
 pub(crate) async fn is_over(app: &App, ticket: &Ticket) -> bool {
-    let checked = tokio::time::timeout(PATIENCE, app.backend.check_right(ticket.caller.by)).await;
+    let checked = tokio::time::timeout(PATIENCE, app.backend.check_right(ticket.caller.by.clone())).await;
     let is_over = checked == Ok(Err(BackendError::Unauthenticated));
     if is_over {
         app.door.forget(&ticket.caller);

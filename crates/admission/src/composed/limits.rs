@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_core::{LimitInfo, LimitKey, LimitStatus, NamespaceName, Usage};
+use earmark_core::{By, LimitInfo, LimitKey, LimitStatus, NamespaceName, Usage};
 
 use super::Parts;
 use crate::backend::{
@@ -49,12 +49,17 @@ impl<K: Keeper> Parts<K> {
         _ = Registry::refresh(&self.registry).await;
     }
 
-    pub(super) async fn put_limit(&self, request: PutLimitRequest) -> Result<LimitChange, LimitError> {
+    pub(super) async fn put_limit(
+        &self,
+        by: By,
+        request: PutLimitRequest,
+    ) -> Result<LimitChange, LimitError> {
+        self.registry.check_right(by.clone()).await?;
         self.kept().await.map_err(BackendError::from)?;
         let (namespace, key) = (request.namespace.clone(), request.definition.key.clone());
         let capacity = request.definition.capacity;
         self.make_room(&namespace, &key).await?;
-        let change = self.registry.put_limit(request).await?;
+        let change = self.registry.put_limit_by(by, request).await?;
         let status = match self.bring_in_line(&namespace, &key).await? {
             LimitStanding::Decreasing => LimitStatus::Decreasing { to: capacity },
             LimitStanding::InForce | LimitStanding::Gone => LimitStatus::Active,
@@ -62,11 +67,16 @@ impl<K: Keeper> Parts<K> {
         Ok(LimitChange { status, ..change })
     }
 
-    pub(super) async fn delete_limit(&self, request: DeleteLimitRequest) -> Result<LimitChange, LimitError> {
+    pub(super) async fn delete_limit(
+        &self,
+        by: By,
+        request: DeleteLimitRequest,
+    ) -> Result<LimitChange, LimitError> {
+        self.registry.check_right(by.clone()).await?;
         self.kept().await.map_err(BackendError::from)?;
         let (namespace, key) = (request.namespace.clone(), request.key.clone());
         self.make_room(&namespace, &key).await?;
-        let change = self.registry.delete_limit(request).await?;
+        let change = self.registry.delete_limit_by(by, request).await?;
         let status = match self.bring_in_line(&namespace, &key).await? {
             LimitStanding::Gone => LimitStatus::Deleted,
             LimitStanding::Decreasing | LimitStanding::InForce => LimitStatus::Decreasing { to: 0 },

@@ -5,7 +5,7 @@ use earmark_core::{By, CreateKey, KeyInfo, Operation, RevokeKey, Role, VaultName
 use super::Harness;
 use super::desk::{Desk, MINUTE, definition, namespace};
 use super::teller::write_request;
-use crate::backend::{Amount, BackendError, LimitError, PutLimitRequest};
+use crate::backend::{Amount, BackendError, DeleteLimitRequest, LimitError, PutLimitRequest};
 use crate::callers::{KeyError, Keys, LogKind, Token};
 use crate::ledger::WriteAnswer;
 
@@ -45,22 +45,22 @@ pub async fn a_key_opens_the_door_until_it_is_revoked(harness: &impl Harness) {
     assert!(keys.has_keys());
     assert_eq!(keys.check(By::Anyone).await, Err(BackendError::Unauthenticated));
     let info = keys.authenticate(token.id(), &token.hash()).expect("its own secret");
-    assert_eq!((info.role, By::Key(info.number)), (Role::Caller, by));
+    assert_eq!((info.role, By::Key(info.number)), (Role::Caller, by.clone()));
     let other = Token::random().expect("random bits");
     assert_eq!(keys.authenticate(token.id(), &other.hash()), None);
     assert_eq!(keys.authenticate(other.id(), &token.hash()), None);
     assert_eq!(keys.list(None).await.map(|all| all.len()), Ok(2));
     let request = || desk.request(desk.lease(), &[("rpm", 1)]);
-    assert!(backend.reserve_by(by, vec![request()]).await[0].is_ok());
+    assert!(backend.reserve_by(by.clone(), vec![request()]).await[0].is_ok());
     assert_eq!(backend.reserve_by(By::Anyone, vec![request()]).await, [Err(BackendError::Unauthenticated)]);
 
     let revoked = keys.revoke(By::Itself, revoke(&info)).await.expect("a key that can be revoked");
     assert!(revoked.revoked_at.is_some());
     assert_eq!(keys.authenticate(token.id(), &token.hash()), None);
-    assert_eq!(keys.check(by).await, Err(BackendError::Unauthenticated));
+    assert_eq!(keys.check(by.clone()).await, Err(BackendError::Unauthenticated));
     let both = vec![request(), request()];
     let refused = Err(BackendError::Unauthenticated);
-    assert_eq!(backend.reserve_by(by, both).await, [refused.clone(), refused]);
+    assert_eq!(backend.reserve_by(by.clone(), both).await, [refused.clone(), refused]);
     assert_eq!(desk.usage("rpm").await.reserved, 1);
 }
 
@@ -77,23 +77,29 @@ pub async fn nothing_is_changed_by_a_revoked_key(harness: &impl Harness) {
         let open = Operation::OpenVault { vault: VaultName::new("eu").expect("a vault") };
         write_request(None, "billing", sequence, vec![open])
     };
-    let written = backend.write_by(by, write(1)).await;
+    let written = backend.write_by(by.clone(), write(1)).await;
     assert!(matches!(written, Ok(WriteAnswer::Committed(_))), "{written:?}");
     keys.revoke(By::Itself, revoke(&info)).await.expect("a key that can be revoked");
 
     let unauthenticated = BackendError::Unauthenticated;
-    assert_eq!(backend.write_by(by, write(2)).await, Err(unauthenticated.clone()));
+    assert_eq!(backend.write_by(by.clone(), write(2)).await, Err(unauthenticated.clone()));
     // Not even what was committed before is told to whoever comes back with it.
-    assert_eq!(backend.write_by(by, write(1)).await, Err(unauthenticated.clone()));
+    assert_eq!(backend.write_by(by.clone(), write(1)).await, Err(unauthenticated.clone()));
     let definition = definition("rpm", MINUTE, 99);
     let put = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
-    assert_eq!(backend.put_limit_by(by, put).await, Err(LimitError::Backend(unauthenticated.clone())));
+    assert_eq!(
+        backend.put_limit_by(by.clone(), put).await,
+        Err(LimitError::Backend(unauthenticated.clone()))
+    );
     let actuals = vec![Amount { key: super::desk::key("rpm"), amount: 0 }];
     let complete =
         crate::backend::CompleteRequest { namespace: namespace(), lease: taken, job: None, actuals };
-    assert_eq!(backend.complete_by(by, vec![complete]).await, [Err(unauthenticated.clone())]);
+    assert_eq!(backend.complete_by(by.clone(), vec![complete]).await, [Err(unauthenticated.clone())]);
     let token = Token::random().expect("random bits");
-    assert_eq!(keys.create(by, command(&token, Role::Admin)).await, Err(KeyError::Backend(unauthenticated)));
+    assert_eq!(
+        keys.create(by.clone(), command(&token, Role::Admin)).await,
+        Err(KeyError::Backend(unauthenticated))
+    );
     let usage = desk.usage("rpm").await;
     assert_eq!((usage.capacity, usage.reserved), (10, 4));
     let last = backend.client_state(namespace(), None, "billing".parse().expect("a client")).await;
@@ -104,8 +110,19 @@ pub async fn nothing_is_changed_by_a_revoked_key(harness: &impl Harness) {
 pub async fn changes_are_logged_with_who_made_them(harness: &impl Harness) {
     let (backend, desk) = (harness.backend(), Desk(harness));
     let Some(keys) = backend.keys() else { return };
-    make(keys, Role::Admin).await;
+    let (root, by) = make(keys, Role::Admin).await;
+    // What nobody asked for is no change of anybody's.
     desk.put("rpm", MINUTE, 10).await;
+    let put = PutLimitRequest {
+        namespace: namespace(),
+        definition: definition("rpm", MINUTE, 20),
+        expected_revision: None,
+    };
+    backend.put_limit_by(by, put).await.expect("a limit");
+    let user = By::Named("user:7".parse().expect("an actor"));
+    let delete =
+        DeleteLimitRequest { namespace: namespace(), key: super::desk::key("rpm"), expected_revision: None };
+    backend.delete_limit_by(user, delete).await.expect("a limit to delete");
     let open = Operation::OpenVault { vault: VaultName::new("eu").expect("a vault") };
     let written = backend.write(write_request(None, "billing", 1, vec![open])).await;
     assert!(matches!(written, Ok(WriteAnswer::Committed(_))), "{written:?}");
@@ -120,6 +137,7 @@ pub async fn changes_are_logged_with_who_made_them(harness: &impl Harness) {
             let what = match entry.what {
                 LogKind::Transaction { operations, .. } => operations.join(", "),
                 LogKind::Key { change, role, .. } => format!("{change:?} {role}"),
+                LogKind::Limit { edit, key, revision } => format!("{edit:?} {key} {revision}"),
             };
             format!("{} by {}", what, entry.actor)
         }));
@@ -129,10 +147,12 @@ pub async fn changes_are_logged_with_who_made_them(harness: &impl Harness) {
         }
     }
     let expected = [
-        "Created admin by system:test",
-        "open_vault eu by system:test",
-        "Created reader by system:test",
-        "Revoked reader by client:root",
+        "Created admin by system:test".to_owned(),
+        format!("Put rpm 2 by client:{}", root.id()),
+        "Deleted rpm 3 by user:7".to_owned(),
+        "open_vault eu by system:test".to_owned(),
+        "Created reader by system:test".to_owned(),
+        "Revoked reader by client:root".to_owned(),
     ];
     assert_eq!(said, expected);
     let elsewhere = "elsewhere".parse().expect("a namespace");

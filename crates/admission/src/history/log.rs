@@ -59,7 +59,7 @@ impl LogEntry {
     fn bytes(&self) -> usize {
         match &self.what {
             LogKind::Transaction { operations, .. } => operations.iter().map(String::len).sum(),
-            LogKind::Key { .. } => 0,
+            LogKind::Key { .. } | LogKind::Limit { .. } => 0,
         }
     }
 }
@@ -80,6 +80,14 @@ fn entry(book: &Book, number: u64, record: &JournalRecord) -> Option<LogEntry> {
                 name: key.name.clone(),
                 role: key.role,
             },
+        }),
+        JournalRecord::Limit(limit) => Some(LogEntry {
+            number,
+            at: limit.at,
+            actor: limit.actor.clone(),
+            namespace: book.namespace_name(limit.namespace)?.clone(),
+            vault: None,
+            what: LogKind::Limit { edit: limit.change, key: limit.key.clone(), revision: limit.revision },
         }),
         JournalRecord::Hold(_) | JournalRecord::Settle(_) | JournalRecord::Release(_) => None,
     }

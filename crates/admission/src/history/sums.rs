@@ -23,7 +23,10 @@ impl Sums {
         match record {
             JournalRecord::Transaction(transaction) => self.add_transaction(transaction),
             // What is held still belongs to its account, so only what is paid changes who has what.
-            JournalRecord::Hold(_) | JournalRecord::Release(_) | JournalRecord::Key(_) => {}
+            JournalRecord::Hold(_)
+            | JournalRecord::Release(_)
+            | JournalRecord::Key(_)
+            | JournalRecord::Limit(_) => {}
             JournalRecord::Settle(settle) => {
                 let paid = i128::from(settle.paid);
                 self.change(settle.hold.account, settle.hold.asset, paid.wrapping_neg());

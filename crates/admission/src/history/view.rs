@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountId, AccountName, AssetId, Book, HoldEntry, JournalRecord, Operation, SettleEntry, Transaction,
+    AccountId, AccountName, Actor, AssetId, Book, HoldEntry, JournalRecord, Operation, SettleEntry,
+    Transaction,
 };
 
 use crate::ledger::{EntryChange, EntryKind, EntryView, HoldView};
@@ -36,7 +37,7 @@ pub fn entry_view(
             (entry.at, EntryKind::Release(hold(book, entry)?), vec![change])
         }
         JournalRecord::Settle(entry) => settle(book, entry, account)?,
-        JournalRecord::Key(_) => return None,
+        JournalRecord::Key(_) | JournalRecord::Limit(_) => return None,
     };
     Some(EntryView { number, at, what, changes })
 }
@@ -52,7 +53,8 @@ fn change(
 }
 
 fn hold(book: &Book, entry: &HoldEntry) -> Option<HoldView> {
-    Some(HoldView { lease: entry.lease, limit: book.key(entry.limit)?.clone(), amount: entry.amount })
+    let actor = entry.actor.clone().or_else(|| Actor::new(Actor::ITSELF).ok());
+    Some(HoldView { lease: entry.lease, limit: book.key(entry.limit)?.clone(), amount: entry.amount, actor })
 }
 
 fn settle(

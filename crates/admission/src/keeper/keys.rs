@@ -29,7 +29,7 @@ impl<K: Keeper> Keys for BookBackend<K> {
 
     fn check(&self, by: By) -> Answer<'_, Result<(), BackendError>> {
         Box::pin(async move {
-            match self.read(|book, now| book.permits(now, by)).await? {
+            match self.read(|book, now| book.permits(now, &by)).await? {
                 true => Ok(()),
                 false => Err(BackendError::Unauthenticated),
             }

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
-    Amount, Audit, Backend, BackendError, BookBackend, BookLimits, Clock, CompleteRequest, Composed,
-    Direction, Done, EntryPage, Keeper, LocalBook, LocalOptions, PutLimitRequest, ReserveAnswer,
-    ReserveRequest, Stats, SystemClock, Work,
+    Amount, Asked, Audit, Backend, BackendError, BookBackend, BookLimits, Clock, CompleteRequest, Composed,
+    Direction, Done, EntryPage, Keeper, LocalBook, LocalOptions, LogPage, PutLimitRequest, ReserveAnswer,
+    ReserveRequest, Stats, SystemClock,
 };
 use earmark_core::{
     AccountId, AccountName, Book, Config, Definition, Elsewhere, Kind, LeaseId, NamespaceName, Overage,
@@ -25,11 +25,11 @@ struct Follower {
 }
 
 impl Keeper for Follower {
-    async fn submit(&self, work: Vec<Work>, _: Direction) -> Result<Vec<Done>, BackendError> {
+    async fn submit(&self, work: Vec<Asked>, _: Direction) -> Result<Vec<Done>, BackendError> {
         let (mut book, now) = (self.leader.lock().unwrap(), self.clock.now());
-        let apply = |work: Work| {
-            let outcome = book.apply(now.log, work.command(now.wall));
-            work.answer(&book, now.wall, outcome)
+        let apply = |asked: Asked| {
+            let outcome = book.apply_by(now.log, &asked.by, asked.command(now.wall));
+            asked.answer(&book, now.wall, outcome)
         };
         Ok(work.into_iter().map(apply).collect())
     }
@@ -37,6 +37,10 @@ impl Keeper for Follower {
     async fn fresh(&self) -> Result<UnixMs, BackendError> {
         self.is_behind.store(false, Ordering::SeqCst);
         Ok(self.clock.now().log)
+    }
+
+    fn now(&self) -> UnixMs {
+        self.clock.now().log
     }
 
     fn look<T>(&self, look: impl FnOnce(&Book) -> T) -> T {
@@ -57,6 +61,10 @@ impl Keeper for Follower {
 
     async fn audit(&self, _: VaultId, _: UnixMs) -> Result<Audit, BackendError> {
         Err(BackendError::Failed("there is no credit here".into()))
+    }
+
+    async fn log(&self, _: Option<NamespaceName>, _: u64, _: usize) -> Result<LogPage, BackendError> {
+        Err(BackendError::Failed("there is no history here".into()))
     }
 
     async fn limits_changed(self: &Arc<Self>, _: &NamespaceName, _: bool) -> Result<(), BackendError> {

@@ -9,7 +9,7 @@ use earmark_admission::{
     Backend, Cluster, ClusterStatus, KeepError, Keys as _, LimitError, LimitsFileError, PutLimitRequest,
     read_limits,
 };
-use earmark_core::{Definition, LimitStatus, NamespaceName};
+use earmark_core::{Actor, By, Definition, LimitStatus, NamespaceName};
 use earmark_node::{Node, NodeKeeper, NodeOptions, RealDisk, Timing};
 use earmark_server::Address;
 use tokio::time::{sleep, timeout};
@@ -196,6 +196,10 @@ async fn put_missing(
         Ok(namespace) => namespace,
         Err(error) => return Ok(Err(error.to_string())),
     };
+    let by = match Actor::new("system:limits-file") {
+        Ok(actor) => By::Named(actor),
+        Err(error) => return Ok(Err(error.to_string())),
+    };
     let known = match backend.limits(namespace.clone()).await {
         Ok(known) => known,
         Err(error) => return Ok(Err(error.to_string())),
@@ -210,7 +214,8 @@ async fn put_missing(
         }
         let (namespace, definition) = (namespace.clone(), definition.clone());
         let key = definition.key.clone();
-        match backend.put_limit(PutLimitRequest { namespace, definition, expected_revision: None }).await {
+        let request = PutLimitRequest { namespace, definition, expected_revision: None };
+        match backend.put_limit_by(by.clone(), request).await {
             Ok(_) => *put += 1,
             Err(LimitError::Backend(error)) => return Ok(Err(error.to_string())),
             Err(source) => return Err(LimitsFileError::Refused { path: path.to_owned(), key, source }),

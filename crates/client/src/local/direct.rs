@@ -29,7 +29,7 @@ impl Shelf {
                 write.log_index = log_index;
                 write.tx_id = tx_id(moment.log);
             }
-            let outcome = self.book.apply_by(moment.log, item.by, item.command(moment.wall));
+            let outcome = self.book.apply_by(moment.log, &item.by, item.command(moment.wall));
             if let Outcome::Write(WriteOutcome::Committed(_)) = outcome {
                 self.log_index = log_index;
             }

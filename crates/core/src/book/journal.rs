@@ -8,7 +8,7 @@ use super::command::{LimitId, NamespaceId, VaultId};
 use super::receipt::Receipt;
 use super::write::Operation;
 use crate::credits::{AccountId, AssetId};
-use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, NamespaceName};
+use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, LimitKey, NamespaceName};
 use crate::keys::{KeyInfo, KeyNumber, Role};
 use crate::time::UnixMs;
 
@@ -26,6 +26,8 @@ pub enum JournalRecord {
     Release(HoldEntry),
     /// A key was made or revoked.
     Key(KeyEntry),
+    /// A limit was put or deleted outside of any transaction.
+    Limit(LimitEntry),
 }
 
 impl JournalRecord {
@@ -38,7 +40,7 @@ impl JournalRecord {
             }
             JournalRecord::Hold(hold) | JournalRecord::Release(hold) => vec![hold.account],
             JournalRecord::Settle(settle) => vec![settle.hold.account, settle.revenue],
-            JournalRecord::Key(_) => Vec::new(),
+            JournalRecord::Key(_) | JournalRecord::Limit(_) => Vec::new(),
         };
         accounts.sort_unstable();
         accounts.dedup();
@@ -75,7 +77,7 @@ pub struct Change {
 }
 
 /// Credit that was set aside for a lease, or was given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldEntry {
     /// When it was written down. A hold that runs out is spendable when its time is over, and its release is
     /// written down a little later.
@@ -92,11 +94,13 @@ pub struct HoldEntry {
     pub asset: AssetId,
     /// How much.
     pub amount: u64,
+    /// Who had it written down; nobody if it follows from time alone, or was kept by a version that did not ask.
+    pub actor: Option<Actor>,
 }
 
 /// What became of a hold whose lease was completed. The hold account gave `held`, the revenue account got `paid`,
 /// and the difference is what the owner got back, or gave if it is below zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettleEntry {
     /// The hold, and when it was settled.
     pub hold: HoldEntry,
@@ -156,6 +160,33 @@ impl KeyEntry {
             actor,
         }
     }
+}
+
+/// What became of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum LimitEdit {
+    /// It was made, or has another definition.
+    Put = 1,
+    /// It was deleted, or begins to run empty.
+    Deleted = 2,
+}
+
+/// A limit that somebody put or deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitEntry {
+    /// When.
+    pub at: UnixMs,
+    /// Where it lives.
+    pub namespace: NamespaceId,
+    /// Its key.
+    pub key: LimitKey,
+    /// What became of it.
+    pub change: LimitEdit,
+    /// Its revision from then on.
+    pub revision: u64,
+    /// Who did it.
+    pub actor: Actor,
 }
 
 #[cfg(test)]

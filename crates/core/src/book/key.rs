@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Book, Command, JournalRecord, NamespaceOutcome, Outcome};
-use crate::id::KeyId;
+use super::{
+    Book, Command, JournalRecord, LimitEdit, LimitEntry, LimitOutcome, NamespaceId, NamespaceOutcome, Outcome,
+};
+use crate::id::{KeyId, LimitKey};
 use crate::keys::{By, CreateKey, KeyInfo, KeyNumber, RevokeKey, SecretHash};
 use crate::time::UnixMs;
 
@@ -34,8 +36,30 @@ pub enum KeyOutcome {
 
 impl Book {
     /// Applies one command, if it comes by a right that is good at that time.
-    pub fn apply_by(&mut self, now: UnixMs, by: By, command: Command<'_>) -> Outcome {
-        if self.permits(now, by) { self.apply(now, command) } else { Outcome::Unauthenticated }
+    pub fn apply_by(&mut self, now: UnixMs, by: &By, command: Command<'_>) -> Outcome {
+        if !self.permits(now, by) {
+            return Outcome::Unauthenticated;
+        }
+        self.credits.actor = self.keys.actor(by);
+        let outcome = self.apply(now, command);
+        self.credits.actor = None;
+        outcome
+    }
+
+    /// Writes down who changed a limit, if it was changed and somebody did.
+    pub(super) fn changed_limit(
+        &mut self,
+        now: UnixMs,
+        (namespace, key): (NamespaceId, &LimitKey),
+        change: LimitEdit,
+        outcome: LimitOutcome,
+    ) -> LimitOutcome {
+        if let (LimitOutcome::Changed { revision, .. }, Some(actor)) = (&outcome, &self.credits.actor) {
+            let (key, revision, actor) = (key.clone(), *revision, actor.clone());
+            let entry = LimitEntry { at: now, namespace, key, change, revision, actor };
+            self.credits.journal.push(JournalRecord::Limit(entry));
+        }
+        outcome
     }
 
     pub(super) fn create_key(&mut self, now: UnixMs, command: &CreateKey) -> KeyOutcome {
@@ -81,7 +105,7 @@ impl Book {
 
     /// Whether what comes by this right may be done at `now`.
     #[must_use]
-    pub fn permits(&self, now: UnixMs, by: By) -> bool {
+    pub fn permits(&self, now: UnixMs, by: &By) -> bool {
         self.keys.permit(now.max(self.time()), by)
     }
 }

@@ -8,7 +8,7 @@ use super::account::{AccountId, AssetId, Balance, Standing};
 use super::plan::Overdraft;
 use super::{Credits, State};
 use crate::book::{Charge, CreditShortage, HoldEntry, JournalRecord, LimitId, NamespaceId, SettleEntry};
-use crate::id::{AccountName, LeaseId};
+use crate::id::{AccountName, Actor, LeaseId};
 use crate::limits::Payers;
 use crate::limits::buckets::Bucket;
 use crate::limits::slab::{NONE, Record};
@@ -128,6 +128,7 @@ impl Credits {
             account,
             asset: hold.asset,
             amount: hold.amount,
+            actor: self.actor.clone(),
         }));
         let slot = self.keep(now, Hold { sibling: NONE, ..hold });
         if let Some(last) = last {
@@ -216,7 +217,8 @@ impl Credits {
         let State { balances, nodes, .. } = &mut self.state;
         nodes.count(1);
         balances.get_mut(hold.balance).held.expire(nodes, now);
-        self.journal.push(JournalRecord::Release(hold.entry(now)));
+        // Time did it, whoever's command it is that it is noticed with.
+        self.journal.push(JournalRecord::Release(hold.entry(now, None)));
     }
 
     /// Forgets the holds of a lease that is forgotten. Their time is over.
@@ -331,10 +333,10 @@ impl Credits {
             }
         }
         if charge.cost == 0 && held > 0 {
-            self.journal.push(JournalRecord::Release(hold.entry(now)));
+            self.journal.push(JournalRecord::Release(hold.entry(now, self.actor.clone())));
         } else if charge.cost > 0 {
             self.journal.push(JournalRecord::Settle(SettleEntry {
-                hold: hold.entry(now),
+                hold: hold.entry(now, self.actor.clone()),
                 held,
                 revenue: AccountId(revenue),
                 paid: charge.paid,
@@ -356,7 +358,7 @@ impl Credits {
 }
 
 impl Hold {
-    fn entry(&self, at: UnixMs) -> HoldEntry {
+    fn entry(&self, at: UnixMs, actor: Option<Actor>) -> HoldEntry {
         HoldEntry {
             at,
             namespace: self.namespace,
@@ -365,6 +367,7 @@ impl Hold {
             account: AccountId(self.account),
             asset: self.asset,
             amount: self.amount,
+            actor,
         }
     }
 }

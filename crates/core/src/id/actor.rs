@@ -17,6 +17,10 @@ pub struct Actor(Arc<str>);
 impl Actor {
     /// The longest actor, in bytes.
     pub const BYTES_MAX: usize = 256;
+    /// Anyone on the machine of a server that has no keys.
+    pub const LOCAL: &str = "system:local";
+    /// Earmark itself, for what follows from time alone.
+    pub const ITSELF: &str = "system:earmark";
 
     /// Checks `text` and takes it as an actor.
     ///

@@ -1,7 +1,5 @@
 //! The records of keys.
 
-use std::sync::Arc;
-
 use super::records::time;
 use crate::book::Book;
 use crate::id::{Actor, ClientId, KeyId, KeyName, NamespaceName};
@@ -67,7 +65,7 @@ fn read(number: KeyNumber, input: &mut Bytes<'_>) -> Result<Key> {
     let (expires_at, revoked_at) = (maybe_time(input)?, maybe_time(input)?);
     let info =
         KeyInfo { number, id, name, role, namespace, client, created_at, created_by, expires_at, revoked_at };
-    Ok(Key { info: Arc::new(info), secret })
+    Ok(Key::new(info, secret))
 }
 
 fn maybe_time(input: &mut Bytes<'_>) -> Result<Option<UnixMs>> {

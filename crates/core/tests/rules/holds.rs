@@ -269,6 +269,7 @@ fn the_journal_tells_of_every_hold_settlement_and_release() {
             JournalRecord::Settle(settle) => format!("settle {} of {}", settle.paid, settle.held),
             JournalRecord::Release(hold) => format!("release {}", hold.amount),
             JournalRecord::Key(key) => format!("key {}", key.id),
+            JournalRecord::Limit(limit) => format!("limit {}", limit.key),
         })
         .collect();
     assert_eq!(said, ["hold 40", "hold 10", "hold 20", "settle 25 of 40", "release 10", "release 20"]);

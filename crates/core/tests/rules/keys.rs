@@ -1,11 +1,13 @@
 //! Who may call: keys are made, found, and end.
 
 use earmark_core::{
-    Book, By, Command, Config, CreateKey, JournalRecord, KEY_SECONDS_MAX, KEYS_MAX, KeyChange, KeyId,
-    KeyInfo, KeyNumber, KeyOutcome, NamespaceId, Outcome, Restore, RevokeKey, Role, SecretHash,
+    Actor, Book, By, Command, Complete, Config, CreateKey, DeleteLimit, JournalRecord, KEY_SECONDS_MAX,
+    KEYS_MAX, KeyChange, KeyId, KeyInfo, KeyNumber, KeyOutcome, LimitEdit, LimitRef, NamespaceId, Outcome,
+    Overage, Part, PutLimit, Reserve, Restore, RevokeKey, Role, SecretHash,
 };
 
-use crate::support::desk::{Desk, START};
+use crate::support::bank::{Bank, credit, issue, open};
+use crate::support::desk::{Desk, START, rolling};
 
 fn create(id: &str) -> CreateKey {
     CreateKey {
@@ -81,14 +83,14 @@ fn nobody_comes_in_without_a_key_once_there_is_one_even_if_it_has_ended() {
     let mut desk = Desk::new();
     let (now, key) = (desk.now(), By::Key(KeyNumber(0)));
     assert!(!desk.book.has_keys());
-    assert!(desk.book.permits(now, By::Anyone));
-    assert!(!desk.book.permits(now, key));
+    assert!(desk.book.permits(now, &By::Anyone));
+    assert!(!desk.book.permits(now, &key));
     let brief = CreateKey { valid_seconds: Some(1), ..create("root") };
     make(&mut desk.book, &brief);
     desk.pass(5_000);
     for (by, is_permitted) in [(By::Itself, true), (By::Anyone, false), (key, false)] {
-        assert_eq!(desk.book.permits(desk.now(), by), is_permitted, "{by:?}");
-        let outcome = desk.book.apply_by(desk.now(), by, Command::Tick);
+        assert_eq!(desk.book.permits(desk.now(), &by), is_permitted, "{by:?}");
+        let outcome = desk.book.apply_by(desk.now(), &by, Command::Tick);
         assert_eq!(outcome == Outcome::Ticked, is_permitted, "{by:?}");
     }
 }
@@ -102,7 +104,7 @@ fn a_revoked_key_is_refused_when_its_command_is_applied_wherever_it_came_in() {
     let opens = Command::OpenNamespace(&name);
     assert_eq!(revoke(&mut desk, "caller"), KeyOutcome::Revoked(KeyNumber(1)));
     let before = whole(&mut desk.book);
-    assert_eq!(desk.book.apply_by(desk.now(), by, opens), Outcome::Unauthenticated);
+    assert_eq!(desk.book.apply_by(desk.now(), &by, opens), Outcome::Unauthenticated);
     assert_eq!(whole(&mut desk.book), before);
     let mut outcomes = Vec::new();
     let rights = [by, By::Key(KeyNumber(0))];
@@ -118,10 +120,10 @@ fn a_key_ends_by_log_time_to_the_millisecond() {
     make(&mut desk.book, &minute);
     desk.pass(59_999);
     assert_eq!(found(&desk, "minute", "minute"), Some(KeyNumber(1)));
-    assert!(desk.book.permits(desk.now(), By::Key(KeyNumber(1))));
+    assert!(desk.book.permits(desk.now(), &By::Key(KeyNumber(1))));
     desk.pass(1);
     assert_eq!(found(&desk, "minute", "minute"), None);
-    assert!(!desk.book.permits(desk.now(), By::Key(KeyNumber(1))));
+    assert!(!desk.book.permits(desk.now(), &By::Key(KeyNumber(1))));
     // A clock that goes back does not bring it to life again.
     desk.tick();
     desk.turn_back(30_000);
@@ -187,7 +189,7 @@ fn keys_are_bounded_and_the_one_that_ended_first_gives_way() {
     book.apply(START, Command::RevokeKey(&revoke));
     assert_eq!(make(&mut book, &create("more")), KeyOutcome::Created(KeyNumber(KEYS_MAX as u32)));
     assert_eq!(book.key_info(KeyNumber(77)), None);
-    assert!(!book.permits(START, By::Key(KeyNumber(77))));
+    assert!(!book.permits(START, &By::Key(KeyNumber(77))));
     assert_eq!(make(&mut book, &create("most")), KeyOutcome::TooMany);
     assert_eq!(book.keys().count(), KEYS_MAX);
     let again = restored(&whole(&mut book));
@@ -238,4 +240,70 @@ fn what_became_of_keys_is_in_the_journal_with_who_did_it() {
         ("other", KeyChange::Revoked, "client:root"),
     ];
     assert_eq!(said, expected.map(|(id, change, actor)| (id.to_owned(), change, actor.to_owned())));
+}
+
+/// Who is behind a record of a hold, a settlement or a release, or of a change of a limit.
+fn behind(record: &JournalRecord) -> (&'static str, Option<&str>) {
+    let (what, actor) = match record {
+        JournalRecord::Hold(hold) => ("hold", hold.actor.as_ref()),
+        JournalRecord::Settle(settle) => ("settle", settle.hold.actor.as_ref()),
+        JournalRecord::Release(hold) => ("release", hold.actor.as_ref()),
+        JournalRecord::Limit(limit) if limit.change == LimitEdit::Put => ("put", Some(&limit.actor)),
+        JournalRecord::Limit(limit) => ("delete", Some(&limit.actor)),
+        other => panic!("{other:?}"),
+    };
+    (what, actor.map(Actor::as_str))
+}
+
+#[test]
+fn what_leases_hold_and_pay_is_written_down_with_who_had_it_done() {
+    let mut bank = Bank::new();
+    bank.does(vec![open("acme"), issue("acme", "usd", 100)]);
+    bank.desk.has(credit("usd", "acme", 60, Overage::Debt));
+    make(&mut bank.desk.book, &create("root"));
+    let bound = CreateKey { client: Some("billing".parse().unwrap()), ..create("caller") };
+    make(&mut bank.desk.book, &bound);
+    drop(bank.desk.book.drain_journal());
+    let (root, caller) = (By::Key(KeyNumber(0)), By::Key(KeyNumber(1)));
+    let user = By::Named("user:7".parse().unwrap());
+    let (namespace, limit) = (NamespaceId::DEFAULT, LimitRef::Key("usd".parse().unwrap()));
+    let [paid, lost] = [bank.desk.lease(), bank.desk.lease()];
+    for (by, lease) in [(&root, paid), (&user, lost)] {
+        let requirements = &[Part { limit: limit.clone(), amount: 10 }];
+        let reserve = Reserve { namespace, lease, wall: bank.desk.now(), requirements };
+        bank.desk.book.apply_by(bank.desk.now(), by, Command::Reserve(reserve));
+    }
+    let actuals = &[Part { limit, amount: 3 }];
+    let complete = Complete { namespace, lease: paid, wall: bank.desk.now(), actuals };
+    bank.desk.book.apply_by(bank.desk.now(), &caller, Command::Complete(complete));
+    // Noticed with a command of somebody's, and nobody's doing.
+    bank.desk.pass(62_000);
+    bank.desk.book.apply_by(bank.desk.now(), &caller, Command::Tick);
+    let journal = bank.desk.book.drain_journal();
+    let said: Vec<_> = journal.iter().map(behind).collect();
+    let expected = [
+        ("hold", Some("client:root")),
+        ("hold", Some("user:7")),
+        ("settle", Some("client:billing")),
+        ("release", None),
+    ];
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn changes_of_limits_are_written_down_with_who_made_them() {
+    let mut desk = Desk::new();
+    let (namespace, definition) = (NamespaceId::DEFAULT, rolling("rpm", 10, 60));
+    let put = || Command::PutLimit(PutLimit { namespace, definition: &definition, expected_revision: None });
+    let refused =
+        Command::PutLimit(PutLimit { namespace, definition: &definition, expected_revision: Some(9) });
+    let key = &definition.key;
+    let delete = Command::DeleteLimit(DeleteLimit { namespace, key, expected_revision: None });
+    desk.book.apply_by(desk.now(), &By::Anyone, put());
+    desk.book.apply_by(desk.now(), &By::Anyone, refused);
+    desk.book.apply_by(desk.now(), &By::Itself, put());
+    desk.book.apply_by(desk.now(), &By::Named("user:7".parse().unwrap()), delete);
+    let journal = desk.book.drain_journal();
+    let said: Vec<_> = journal.iter().map(behind).collect();
+    assert_eq!(said, [("put", Some("system:local")), ("delete", Some("user:7"))]);
 }

@@ -41,7 +41,9 @@ impl Journal {
                     self.close(&hold).map_err(|why| format!("{why}: {what}"))?;
                     self.change(hold.account, hold.asset, hold.amount.into());
                 }
-                JournalRecord::Key(_) => return Err(format!("a key that no script made: {what}")),
+                JournalRecord::Key(_) | JournalRecord::Limit(_) => {
+                    return Err(format!("a change that no script made: {what}"));
+                }
                 JournalRecord::Settle(settle) => {
                     let is_open = self.open.contains_key(&key(&settle.hold));
                     if is_open != (settle.held > 0) {
@@ -50,7 +52,7 @@ impl Journal {
                     if is_open {
                         self.close(&settle.hold).map_err(|why| format!("{why}: {what}"))?;
                     }
-                    let hold = settle.hold;
+                    let hold = settle.hold.clone();
                     let returned = i128::from(settle.held) - i128::from(settle.paid);
                     self.change(hold.account, hold.asset, returned);
                     self.change(settle.revenue, hold.asset, settle.paid.into());

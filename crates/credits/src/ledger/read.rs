@@ -189,8 +189,12 @@ fn difference(census: &Census) -> Option<String> {
 /// An entry as one account sees it; none if it is nothing that happened to the account.
 fn view(stored: &StoredEntry, account: &AccountName) -> Option<EntryView> {
     let entry = &stored.entry;
-    let hold =
-        |terms: &HoldTerms| HoldView { lease: terms.lease, limit: terms.limit.clone(), amount: terms.amount };
+    let hold = |terms: &HoldTerms| HoldView {
+        lease: terms.lease,
+        limit: terms.limit.clone(),
+        amount: terms.amount,
+        actor: None,
+    };
     let what = match &entry.body {
         EntryBody::Transaction(transaction) => EntryKind::Transaction {
             client: transaction.client.clone(),

@@ -44,22 +44,22 @@ async fn a_revoked_key_replayed_on_a_follower_that_has_not_heard_of_it_is_refuse
     let leader = fleet.leader().await;
     let behind = fleet.desk(follower);
     until("the follower knows the key", || behind.0.authenticate(token.id(), &token.hash()).is_some()).await;
-    assert!(behind.0.reserve_by(by, vec![reserve_request(lease(), &[("rpm", 1)])]).await[0].is_ok());
+    assert!(behind.0.reserve_by(by.clone(), vec![reserve_request(lease(), &[("rpm", 1)])]).await[0].is_ok());
     fleet.isolate(follower);
     fleet.desk(leader).0.revoke(By::Itself, revoke(&token)).await.unwrap();
 
     // Its own door knows no better.
     assert!(behind.0.authenticate(token.id(), &token.hash()).is_some());
-    let alone = behind.0.reserve_by(by, vec![reserve_request(lease(), &[("rpm", 1)])]).await;
+    let alone = behind.0.reserve_by(by.clone(), vec![reserve_request(lease(), &[("rpm", 1)])]).await;
     assert!(matches!(alone[0], Err(BackendError::Failed(_))), "{alone:?}");
-    let read = behind.0.check(by).await;
+    let read = behind.0.check(by.clone()).await;
     assert!(matches!(read, Err(BackendError::Failed(_))), "{read:?}");
 
     fleet.net.heal();
     fleet.leader().await;
-    let reserve = behind.0.reserve_by(by, vec![reserve_request(lease(), &[("rpm", 1)])]);
-    let write = behind.0.write_by(by, write_request("billing", 1, vec![]));
-    let check = behind.0.check(by);
+    let reserve = behind.0.reserve_by(by.clone(), vec![reserve_request(lease(), &[("rpm", 1)])]);
+    let write = behind.0.write_by(by.clone(), write_request("billing", 1, vec![]));
+    let check = behind.0.check(by.clone());
     let (reserve, write, check) = tokio::join!(reserve, write, check);
     assert_eq!(reserve, [Err(BackendError::Unauthenticated)]);
     assert_eq!(write, Err(BackendError::Unauthenticated));

@@ -40,6 +40,7 @@ pub fn hold_of(account: u32, amount: u64) -> JournalRecord {
         account: AccountId(account),
         asset: AssetId(0),
         amount,
+        actor: None,
     })
 }
 
@@ -52,6 +53,7 @@ fn hold(random: &mut StdRng) -> HoldEntry {
         account: AccountId(random.gen_range(0..ACCOUNTS)),
         asset: AssetId(random.gen_range(0..2)),
         amount: random.r#gen(),
+        actor: random.r#gen::<bool>().then(|| Actor::new("client:billing").unwrap()),
     }
 }
 

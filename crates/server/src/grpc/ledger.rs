@@ -167,6 +167,7 @@ fn entry(entry: &EntryView) -> v1::Entry {
             paid: paid.to_string(),
             debt: debt.to_string(),
             uncollected: uncollected.to_string(),
+            actor: hold.actor.as_ref().map(ToString::to_string),
         }),
         EntryKind::Release(view) => Kind::Release(hold(view)),
     };
@@ -183,5 +184,6 @@ fn hold(hold: &HoldView) -> v1::HoldEntry {
         lease_id: hold.lease.to_string(),
         limit: hold.limit.to_string(),
         hold: hold.amount.to_string(),
+        actor: hold.actor.as_ref().map(ToString::to_string),
     }
 }

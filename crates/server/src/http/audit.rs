@@ -1,7 +1,7 @@
 //! `GET /v1/audit`: what was changed, and by whom.
 
 use earmark_admission::{LogEntry, LogKind, LogPage};
-use earmark_core::{KeyChange, VaultName};
+use earmark_core::{KeyChange, LimitEdit, VaultName};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -54,6 +54,7 @@ struct EntryWire<'a> {
 enum WhatWire<'a> {
     Transaction { tx_id: String, log_index: u64, client_id: &'a str, sequence: u64 },
     Key { key_id: &'a str },
+    Limit { key: &'a str, revision: u64 },
 }
 
 impl<'a> EntryWire<'a> {
@@ -74,6 +75,14 @@ impl<'a> EntryWire<'a> {
                     KeyChange::Revoked => "revoke",
                 };
                 (format!("{change}_key {id} {name} {role}"), WhatWire::Key { key_id: id.as_str() })
+            }
+            LogKind::Limit { edit, key, revision } => {
+                let edit = match edit {
+                    LimitEdit::Put => "put",
+                    LimitEdit::Deleted => "delete",
+                };
+                let what = WhatWire::Limit { key: key.as_str(), revision: *revision };
+                (format!("{edit}_limit {key}"), what)
             }
         };
         EntryWire {
@@ -113,12 +122,13 @@ pub(super) fn schemas() -> [(&'static str, Value); 1] {
         &[("tx_id", &text), ("log_index", &count), ("client_id", &text), ("sequence", &count)],
     );
     let key = entry("key", &[("key_id", &text)]);
+    let limit = entry("limit", &[("key", &text), ("revision", &count)]);
     let next = json!({
         "type": ["integer", "null"],
         "minimum": 0,
         "description": "What to ask for entries after; null at the end. A page may be empty and still have it.",
     });
-    let entries = json!({"type": "array", "items": {"oneOf": [transaction, key]}});
+    let entries = json!({"type": "array", "items": {"oneOf": [transaction, key, limit]}});
     let page = json!({
         "type": "object",
         "required": ["entries", "next"],

@@ -61,7 +61,7 @@ pub(super) async fn create(app: &App, call: Call) -> Reply {
         actor: caller.actor.clone(),
     };
     tracing::info!(request_id = call.ticket.id(), actor = %caller.actor, key_id = %command.id, "create key");
-    match app.by(call.ticket.deadline, keys.create(caller.by, command)).await {
+    match app.by(call.ticket.deadline, keys.create(caller.by.clone(), command)).await {
         Ok(Ok(info)) => Reply::ok(&Created { key: token.reveal(), info: KeyWire::of(&info) }),
         Ok(Err(error)) => failed(&error),
         Err(error) => limits::failed(&error),
@@ -92,7 +92,7 @@ pub(super) async fn revoke(app: &App, call: Call) -> Reply {
     let namespace = (!caller.operates()).then(|| call.namespace());
     tracing::info!(request_id = call.ticket.id(), actor = %caller.actor, key_id = %id, "revoke key");
     let command = RevokeKey { id, namespace, actor: caller.actor.clone() };
-    match app.by(call.ticket.deadline, keys.revoke(caller.by, command)).await {
+    match app.by(call.ticket.deadline, keys.revoke(caller.by.clone(), command)).await {
         Ok(Ok(info)) => Reply::ok(&Revoked { key: KeyWire::of(&info) }),
         Ok(Err(error)) => failed(&error),
         Err(error) => limits::failed(&error),

@@ -3,7 +3,7 @@
 use earmark_admission::{
     AccountPath, Audit, EntryChange, EntryKind, EntryPage, EntryView, HoldView, LedgerError,
 };
-use earmark_core::{AccountName, AssetTotals, BalanceInfo, VaultName};
+use earmark_core::{AccountName, Actor, AssetTotals, BalanceInfo, VaultName};
 use serde::Serialize;
 
 use super::limits;
@@ -142,6 +142,7 @@ struct HoldWire<'a> {
     lease_id: String,
     limit: &'a str,
     hold: String,
+    actor: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -196,6 +197,7 @@ impl<'a> HoldWire<'a> {
             lease_id: hold.lease.to_string(),
             limit: hold.limit.as_str(),
             hold: hold.amount.to_string(),
+            actor: hold.actor.as_ref().map(Actor::as_str),
         }
     }
 }

@@ -277,10 +277,12 @@ async fn the_first_key_closes_a_server_that_was_open_and_changes_are_listed_with
     };
     let first = ask("/v1/audit?page_size=1").await;
     assert_eq!(first["entries"][0]["actor"], "system:local");
-    assert_eq!(first["entries"][0]["summary"], "open_vault eu");
-    let second = ask(&format!("/v1/audit?after={}", first["next"])).await;
-    assert_eq!(second["entries"][0]["summary"], format!("create_key {id} root admin"));
-    assert_eq!(second["next"], Value::Null);
+    assert_eq!(first["entries"][0]["summary"], "put_limit a");
+    assert_eq!(first["entries"][0]["revision"], 1);
+    let rest = ask(&format!("/v1/audit?after={}", first["next"])).await;
+    assert_eq!(rest["entries"][0]["summary"], "open_vault eu");
+    assert_eq!(rest["entries"][1]["summary"], format!("create_key {id} root admin"));
+    assert_eq!(rest["next"], Value::Null);
 }
 
 #[tokio::test]

@@ -1,13 +1,13 @@
 //! What is done to keys, and by what right commands come, as bytes.
 
-use super::{BY_ANYONE, BY_KEY, CodecError};
+use super::{BY_ANYONE, BY_KEY, BY_NAMED, CodecError};
 use crate::id::{Actor, ClientId, KeyId, KeyName, NamespaceName};
 use crate::keys::{By, CreateKey, KeyNumber, RevokeKey, Role, SecretHash};
 use crate::wire::{Bytes, Put};
 
 /// Appends the right that the command behind it comes by: nothing for Earmark's own, so that a log without keys
 /// is what it always was.
-pub fn put_right(out: &mut Vec<u8>, by: By) {
+pub fn put_right(out: &mut Vec<u8>, by: &By) {
     match by {
         By::Itself => {}
         By::Anyone => out.put_u8(BY_ANYONE),
@@ -15,13 +15,17 @@ pub fn put_right(out: &mut Vec<u8>, by: By) {
             out.put_u8(BY_KEY);
             out.put_u32(number.0);
         }
+        By::Named(actor) => {
+            out.put_u8(BY_NAMED);
+            out.put_text(actor.as_str());
+        }
     }
 }
 
 /// Reads the right from the front of `bytes`; says how many of them it took. The command is behind it.
 ///
 /// # Errors
-/// When it ends too early.
+/// When it ends too early, or names nobody.
 pub fn take_right(bytes: &[u8]) -> Result<(By, usize), CodecError> {
     let mut input = Bytes(bytes);
     match bytes.first() {
@@ -30,6 +34,11 @@ pub fn take_right(bytes: &[u8]) -> Result<(By, usize), CodecError> {
             input.u8()?;
             let number = KeyNumber(input.u32()?);
             Ok((By::Key(number), bytes.len().saturating_sub(input.0.len())))
+        }
+        Some(&BY_NAMED) => {
+            input.u8()?;
+            let actor = Actor::new(input.text()?)?;
+            Ok((By::Named(actor), bytes.len().saturating_sub(input.0.len())))
         }
         Some(_) | None => Ok((By::Itself, 0)),
     }
@@ -163,14 +172,16 @@ mod tests {
             (By::Itself, &[][..]),
             (By::Anyone, &[40][..]),
             (By::Key(KeyNumber(0x0102_0304)), &[41, 4, 3, 2, 1][..]),
+            (By::Named("user:7".parse().unwrap()), b"\x2a\x06\0\0\0user:7"),
         ] {
             let mut out = Vec::new();
-            put_right(&mut out, by);
+            put_right(&mut out, &by);
             assert_eq!(out, bytes);
             out.push(6);
             assert_eq!(take_right(&out), Ok((by, bytes.len())));
         }
         assert!(take_right(&[41, 1, 2, 3]).is_err());
+        assert!(take_right(b"\x2a\x06\0\0\0nobody").is_err());
         assert_eq!(take_right(&[]), Ok((By::Itself, 0)));
     }
 }

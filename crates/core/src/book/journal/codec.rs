@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
-use super::{Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, SettleEntry, Transaction};
+use super::{
+    Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, SettleEntry, Transaction,
+};
 use crate::book::codec::{CodecError, operations, put_operations, put_receipt, receipt, role, time};
 use crate::book::{LimitId, NamespaceId, OPERATIONS_MAX, VaultId};
 use crate::credits::{AccountId, AssetId};
-use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, NamespaceName};
+use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, LimitKey, NamespaceName};
 use crate::keys::KeyNumber;
 use crate::wire::{Bytes, Put};
 
@@ -20,9 +22,14 @@ const HOLD: u8 = 2;
 const SETTLE: u8 = 3;
 const RELEASE: u8 = 4;
 const KEY: u8 = 5;
+/// The same with whoever had them written down.
+const HOLD_BY: u8 = 6;
+const SETTLE_BY: u8 = 7;
+const RELEASE_BY: u8 = 8;
+const LIMIT: u8 = 9;
 
 impl JournalRecord {
-    /// Appends the record to `out`: 46 bytes for a hold.
+    /// Appends the record to `out`: 46 bytes for a hold, and the name of who is behind it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u8(VERSION);
         match self {
@@ -31,11 +38,11 @@ impl JournalRecord {
                 put_transaction(out, transaction);
             }
             JournalRecord::Hold(hold) => {
-                out.put_u8(HOLD);
+                out.put_u8(if hold.actor.is_some() { HOLD_BY } else { HOLD });
                 put_hold(out, hold);
             }
             JournalRecord::Settle(settle) => {
-                out.put_u8(SETTLE);
+                out.put_u8(if settle.hold.actor.is_some() { SETTLE_BY } else { SETTLE });
                 put_hold(out, &settle.hold);
                 out.put_u64(settle.held);
                 out.put_u32(settle.revenue.0);
@@ -44,12 +51,16 @@ impl JournalRecord {
                 out.put_u64(settle.uncollected);
             }
             JournalRecord::Release(hold) => {
-                out.put_u8(RELEASE);
+                out.put_u8(if hold.actor.is_some() { RELEASE_BY } else { RELEASE });
                 put_hold(out, hold);
             }
             JournalRecord::Key(key) => {
                 out.put_u8(KEY);
                 put_key(out, key);
+            }
+            JournalRecord::Limit(limit) => {
+                out.put_u8(LIMIT);
+                put_limit(out, limit);
             }
         }
     }
@@ -63,19 +74,22 @@ impl JournalRecord {
         if input.u8()? != VERSION {
             return Err(CodecError::Malformed("its version is unknown"));
         }
-        let record = match input.u8()? {
+        let tag = input.u8()?;
+        let has_actor = matches!(tag, HOLD_BY | SETTLE_BY | RELEASE_BY);
+        let record = match tag {
             TRANSACTION => JournalRecord::Transaction(transaction(&mut input)?),
-            HOLD => JournalRecord::Hold(hold(&mut input)?),
-            SETTLE => JournalRecord::Settle(SettleEntry {
-                hold: hold(&mut input)?,
+            HOLD | HOLD_BY => JournalRecord::Hold(hold(&mut input, has_actor)?),
+            SETTLE | SETTLE_BY => JournalRecord::Settle(SettleEntry {
+                hold: hold(&mut input, has_actor)?,
                 held: input.u64()?,
                 revenue: AccountId(input.u32()?),
                 paid: input.u64()?,
                 debt: input.u64()?,
                 uncollected: input.u64()?,
             }),
-            RELEASE => JournalRecord::Release(hold(&mut input)?),
+            RELEASE | RELEASE_BY => JournalRecord::Release(hold(&mut input, has_actor)?),
             KEY => JournalRecord::Key(key(&mut input)?),
+            LIMIT => JournalRecord::Limit(limit(&mut input)?),
             _ => return Err(CodecError::Malformed("its tag is unknown")),
         };
         if !input.is_empty() {
@@ -135,9 +149,12 @@ fn put_hold(out: &mut Vec<u8>, hold: &HoldEntry) {
     out.put_u32(hold.account.0);
     out.put_u16(hold.asset.0);
     out.put_u64(hold.amount);
+    if let Some(actor) = &hold.actor {
+        out.put_text(actor.as_str());
+    }
 }
 
-fn hold(input: &mut Bytes<'_>) -> Result<HoldEntry> {
+fn hold(input: &mut Bytes<'_>, has_actor: bool) -> Result<HoldEntry> {
     Ok(HoldEntry {
         at: time(input)?,
         namespace: NamespaceId(input.u16()?),
@@ -146,6 +163,31 @@ fn hold(input: &mut Bytes<'_>) -> Result<HoldEntry> {
         account: AccountId(input.u32()?),
         asset: AssetId(input.u16()?),
         amount: input.u64()?,
+        actor: if has_actor { Some(Actor::new(input.text()?)?) } else { None },
+    })
+}
+
+fn put_limit(out: &mut Vec<u8>, limit: &LimitEntry) {
+    out.put_u64(limit.at.get());
+    out.put_u16(limit.namespace.0);
+    out.put_text(limit.key.as_str());
+    out.put_u8(limit.change as u8);
+    out.put_u64(limit.revision);
+    out.put_text(limit.actor.as_str());
+}
+
+fn limit(input: &mut Bytes<'_>) -> Result<LimitEntry> {
+    Ok(LimitEntry {
+        at: time(input)?,
+        namespace: NamespaceId(input.u16()?),
+        key: LimitKey::new(input.text()?)?,
+        change: match input.u8()? {
+            1 => LimitEdit::Put,
+            2 => LimitEdit::Deleted,
+            _ => return Err(CodecError::Malformed("what became of its limit is unknown")),
+        },
+        revision: input.u64()?,
+        actor: Actor::new(input.text()?)?,
     })
 }
 

@@ -95,6 +95,7 @@ fn hold() -> HoldEntry {
         account: AccountId(5),
         asset: AssetId(6),
         amount: 7,
+        actor: None,
     }
 }
 
@@ -114,7 +115,9 @@ fn hex(bytes: &[u8]) -> String {
 
 fn any_hold() -> impl Strategy<Value = HoldEntry> {
     let time = 0..=UnixMs::MAX.get();
-    (time, any::<(u16, u128, u32, u32, u16, u64)>()).prop_map(|(at, rest)| HoldEntry {
+    let numbers = any::<(u16, u128, u32, u32, u16, u64)>();
+    let actor = proptest::option::of("user:[a-z]{1,9}");
+    (time, numbers, actor).prop_map(|(at, rest, actor)| HoldEntry {
         at: UnixMs::new(at),
         namespace: NamespaceId(rest.0),
         lease: LeaseId::from_u128(rest.1),
@@ -122,6 +125,7 @@ fn any_hold() -> impl Strategy<Value = HoldEntry> {
         account: AccountId(rest.3),
         asset: AssetId(rest.4),
         amount: rest.5,
+        actor: actor.map(|actor| actor.parse().unwrap()),
     })
 }
 
@@ -165,6 +169,19 @@ fn any_key() -> impl Strategy<Value = KeyEntry> {
     })
 }
 
+fn any_limit() -> impl Strategy<Value = LimitEntry> {
+    (any::<(u64, u16, bool, u64)>(), "[a-z]{1,9}").prop_map(|((at, namespace, is_put, revision), key)| {
+        LimitEntry {
+            at: UnixMs::new(at),
+            namespace: NamespaceId(namespace),
+            key: key.parse().unwrap(),
+            change: if is_put { LimitEdit::Put } else { LimitEdit::Deleted },
+            revision,
+            actor: format!("client:{key}").parse().unwrap(),
+        }
+    })
+}
+
 fn any_record() -> impl Strategy<Value = JournalRecord> {
     let settle = (any_hold(), any::<(u64, u32, u64, u64, u64)>()).prop_map(|(hold, rest)| SettleEntry {
         hold,
@@ -180,6 +197,7 @@ fn any_record() -> impl Strategy<Value = JournalRecord> {
         settle.prop_map(JournalRecord::Settle),
         any_hold().prop_map(JournalRecord::Release),
         any_key().prop_map(JournalRecord::Key),
+        any_limit().prop_map(JournalRecord::Limit),
     ]
 }
 
@@ -210,7 +228,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_the_decoder_panic(tag in 0_u8..7, mut noise in vec(any::<u8>(), 0..300)) {
+    fn no_bytes_make_the_decoder_panic(tag in 0_u8..11, mut noise in vec(any::<u8>(), 0..300)) {
         _ = JournalRecord::decode(&noise);
         noise.splice(0..0, [1, tag]);
         if let Ok(record) = JournalRecord::decode(&noise) {
@@ -235,6 +253,12 @@ fn the_bytes_of_a_record_never_change() {
     let settle_bytes =
         "080000000000000009000000".to_owned() + "0a00000000000000" + "0b00000000000000" + "0c00000000000000";
     assert_eq!(hex(&bytes(&JournalRecord::Settle(settle()))), format!("0103{hold_bytes}{settle_bytes}"));
+    let by = HoldEntry { actor: Some("user:7".parse().unwrap()), ..hold() };
+    let by_bytes = format!("{hold_bytes}06000000757365723a37");
+    assert_eq!(hex(&bytes(&JournalRecord::Hold(by.clone()))), format!("0106{by_bytes}"));
+    assert_eq!(hex(&bytes(&JournalRecord::Release(by.clone()))), format!("0108{by_bytes}"));
+    let settled = SettleEntry { hold: by, ..settle() };
+    assert_eq!(hex(&bytes(&JournalRecord::Settle(settled))), format!("0107{by_bytes}{settle_bytes}"));
     let transaction = bytes(&JournalRecord::Transaction(transaction()));
     assert_eq!(hex(&transaction), include_str!("golden.hex").split_whitespace().collect::<String>());
     let key = KeyEntry {
@@ -251,6 +275,18 @@ fn the_bytes_of_a_record_never_change() {
         + "00006b31010000006e03040000007465616d06000000757365723a37";
     assert_eq!(hex(&bytes(&JournalRecord::Key(key.clone()))), key_bytes);
     assert_eq!(JournalRecord::Key(key).accounts(), []);
+    let limit = LimitEntry {
+        at: UnixMs::new(1),
+        namespace: NamespaceId(2),
+        key: "rpm".parse().unwrap(),
+        change: LimitEdit::Deleted,
+        revision: 3,
+        actor: "user:7".parse().unwrap(),
+    };
+    let limit_bytes =
+        "010901000000000000000200".to_owned() + "0300000072706d02030000000000000006000000757365723a37";
+    assert_eq!(hex(&bytes(&JournalRecord::Limit(limit.clone()))), limit_bytes);
+    assert_eq!(JournalRecord::Limit(limit).accounts(), []);
 }
 
 #[test]

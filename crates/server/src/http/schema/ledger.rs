@@ -99,6 +99,10 @@ fn entries() -> Value {
         "lease_id": Shape::Lease.schema(),
         "limit": key(),
         "hold": described(signed(), "How much the lease had set aside."),
+        "actor": {
+            "type": ["string", "null"],
+            "description": "Who had it done; `system:earmark` where its time was over, null where that is not kept.",
+        },
     });
     let mut settled = held.clone();
     settled["paid"] = described(signed(), "What the revenue account got.");

@@ -252,7 +252,7 @@ pub(super) fn of_entries(response: v1::ListEntriesResponse) -> Value {
 
 fn of_entry(entry: v1::Entry) -> Value {
     use v1::entry::Kind;
-    let hold = |kind: &str, it: v1::HoldEntry| json!({"kind": kind, "lease_id": it.lease_id, "limit": it.limit, "hold": it.hold});
+    let hold = |kind: &str, it: v1::HoldEntry| json!({"kind": kind, "lease_id": it.lease_id, "limit": it.limit, "hold": it.hold, "actor": it.actor});
     let mut json = match entry.kind.unwrap() {
         Kind::Transaction(it) => json!({
             "kind": "transaction", "tx_id": it.tx_id, "log_index": it.log_index, "actor": it.actor,
@@ -261,7 +261,7 @@ fn of_entry(entry: v1::Entry) -> Value {
         Kind::Hold(it) => hold("hold", it),
         Kind::Settle(it) => json!({
             "kind": "settle", "lease_id": it.lease_id, "limit": it.limit, "hold": it.hold, "paid": it.paid,
-            "debt": it.debt, "uncollected": it.uncollected,
+            "debt": it.debt, "uncollected": it.uncollected, "actor": it.actor,
         }),
         Kind::Release(it) => hold("release", it),
     };
