@@ -5,6 +5,7 @@ use earmark_core::{AccountName, VaultName};
 use hyper::Method;
 use serde::{Deserialize, Serialize};
 
+use crate::changes;
 use crate::client::{self, Client, ClientArgs};
 use crate::failure::{Done, Failure};
 use crate::output;
@@ -18,11 +19,17 @@ Examples:
 
 pub(crate) const AUDIT_HELP: &str = "\
 Counts every account anew and compares the sums with what was issued and retired, and with the history. Ends
-with 1 if something differs.
+with 1 if something differs. With --changes it lists transactions, limits that were put or deleted and keys that were
+made or revoked, oldest first, with who did it; that is for admins.
 
 Examples:
   earmark audit --vault main
+  earmark audit --changes
+  earmark audit --changes --after 120 --json | jq '.entries[].actor'
   earmark audit --vault main --json | jq .balanced";
+
+/// So many changes are on a page at most.
+const PAGE_MAX: i64 = earmark_admission::PAGE_MAX as i64;
 
 #[derive(Args, Debug)]
 pub(crate) struct BalanceArgs {
@@ -39,8 +46,18 @@ pub(crate) struct BalanceArgs {
 #[derive(Args, Debug)]
 pub(crate) struct AuditArgs {
     /// The vault
-    #[arg(long, default_value = VaultName::MAIN)]
+    #[arg(long, default_value = VaultName::MAIN, conflicts_with = "changes")]
     vault: VaultName,
+    /// Show what was changed, and by whom, instead
+    #[arg(long)]
+    changes: bool,
+    /// Begin after the change of this number
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "changes")]
+    after: u64,
+    /// How many changes to show at most
+    #[arg(long, value_name = "N", default_value_t = 100, requires = "changes")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=PAGE_MAX))]
+    page_size: u16,
     #[command(flatten)]
     pub(crate) client: ClientArgs,
 }
@@ -92,6 +109,9 @@ pub(crate) fn balance(args: &BalanceArgs) -> Result<Done, Failure> {
 }
 
 pub(crate) fn audit(args: &AuditArgs) -> Result<Done, Failure> {
+    if args.changes {
+        return changes::show(&args.client, args.after, args.page_size);
+    }
     let audit: Audit = get(&args.client, &format!("/v1/vaults/{}/audit", args.vault))?;
     if args.client.json {
         output::print_json(&audit)?;
@@ -101,7 +121,7 @@ pub(crate) fn audit(args: &AuditArgs) -> Result<Done, Failure> {
     Ok(if audit.balanced { Done::Ok } else { Done::Failed })
 }
 
-fn get<A: serde::de::DeserializeOwned>(args: &ClientArgs, path: &str) -> Result<A, Failure> {
+pub(crate) fn get<A: serde::de::DeserializeOwned>(args: &ClientArgs, path: &str) -> Result<A, Failure> {
     client::block_on(async { Client::connect(&args.server).await?.call(Method::GET, path, None).await })
 }
 

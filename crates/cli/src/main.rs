@@ -6,6 +6,7 @@
 
 mod amount;
 mod bench;
+mod changes;
 mod client;
 mod cluster;
 mod complete;
@@ -72,7 +73,7 @@ enum Command {
     /// Show what an account has
     #[command(after_help = credit::BALANCE_HELP)]
     Balance(credit::BalanceArgs),
-    /// Count a vault anew
+    /// Count a vault anew, or list who changed what
     #[command(after_help = credit::AUDIT_HELP)]
     Audit(credit::AuditArgs),
     /// Show the nodes of a cluster, add one and remove one

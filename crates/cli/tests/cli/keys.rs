@@ -5,12 +5,12 @@ use std::path::Path;
 use crate::support::{Server, command, run};
 
 /// The key in a greeting.
-fn key(server: &Server) -> String {
+pub(crate) fn key(server: &Server) -> String {
     let line = server.greeting.lines().find_map(|line| line.strip_prefix("key:"));
     line.unwrap_or_else(|| panic!("no key in {}", server.greeting)).trim().to_owned()
 }
 
-fn by(server: &Server, key: &str, line: &str) -> crate::support::Ran {
+pub(crate) fn by(server: &Server, key: &str, line: &str) -> crate::support::Ran {
     let words: Vec<&str> = line.split_whitespace().collect();
     let output = command(&words).env("EARMARK_SERVER", server.url()).env("EARMARK_KEY", key).output();
     crate::support::Ran::of(output.unwrap())
@@ -90,4 +90,87 @@ fn a_key_comes_from_a_file_and_nonsense_is_refused_before_it_is_sent() {
     assert!(list("EARMARK_KEY_FILE", "/no/such/file").ends(2).stderr.contains("cannot read /no/such/file"));
     let wrong = list("EARMARK_KEY", "two words").ends(2);
     assert!(!wrong.stderr.contains("two words"), "{wrong:?}");
+}
+
+/// The key of an admin of a namespace.
+fn admin(server: &Server, root: &str, namespace: &str) -> String {
+    let line = format!("key create --name ops --role admin --namespace {namespace} --json");
+    by(server, root, &line).ends(0).json()["key"].as_str().unwrap().to_owned()
+}
+
+fn id(key: &str) -> &str {
+    key.split('_').nth(1).unwrap()
+}
+
+/// Two namespaces in which everything has the same names: neither sees nor touches anything of the other, wherever
+/// limits and credit are kept, and what is written down of each names its own callers.
+pub(crate) fn namespaces_are_apart(server: &Server) {
+    let root = key(server);
+    let [ours, theirs] = ["ours", "theirs"].map(|name| (name, admin(server, &root, name)));
+    let ops = |credit: u32| {
+        let open = r#"{"open_account":{"account":"acme","overdraft":"deny"}}"#;
+        let issue = format!(r#"{{"issue":{{"account":"acme","asset":"usd","amount":"{credit}"}}}}"#);
+        format!("--client billing --sequence 1 --vault main --op {open} --op {issue} --json")
+    };
+    let vault = r#"--client ops --sequence 1 --op {"open_vault":{"vault":"main"}}"#;
+    for ((name, key), capacity) in [(&ours, 3), (&theirs, 2)] {
+        by(server, key, &format!("write --namespace {name} {vault}")).ends(0);
+        let written = by(server, key, &format!("write --namespace {name} {}", ops(capacity))).ends(0).json();
+        assert!(written.to_string().contains(&format!(r#""actor":"client:{}""#, id(key))), "{written}");
+        let slots = format!("limits put --key slots --kind concurrency --capacity {capacity} --timeout 3600");
+        by(server, key, &slots).ends(0);
+        by(server, key, "limits put --key usd --kind credit --account acme --asset usd --timeout 600")
+            .ends(0);
+    }
+    // Whoever sends a write again is told who made it, and does not become that.
+    let other = admin(server, &root, "ours");
+    let again = by(server, &other, &format!("write --namespace ours {}", ops(3))).ends(0).json();
+    assert!(again.to_string().contains(&format!("client:{}", id(&ours.1))), "{again}");
+    assert!(!again.to_string().contains(id(&other)), "{again}");
+
+    // One lease, twice: with other requirements it would be refused if both were one.
+    let lease = now() + &"0".repeat(16);
+    let asks = |key: &str, amount: u32| {
+        by(server, key, &format!("reserve --lease {lease} --key slots={amount} --key usd={amount}"))
+    };
+    asks(&ours.1, 3).ends(0);
+    asks(&theirs.1, 2).ends(0);
+    let seen = |key: &str| {
+        let reserved = by(server, key, "limits get slots --json").ends(0).json()["usage"]["reserved"].clone();
+        let held =
+            by(server, key, "balance --account acme --json").ends(0).json()["balances"][0]["held"].clone();
+        (reserved.as_u64().unwrap(), held.as_str().unwrap().to_owned())
+    };
+    assert_eq!((seen(&ours.1), seen(&theirs.1)), ((3, "3".into()), (2, "2".into())));
+    by(server, &theirs.1, &format!("complete --lease {lease} --actual usd=0")).ends(0);
+    assert_eq!((seen(&ours.1), seen(&theirs.1)), ((3, "3".into()), (0, "0".into())));
+    let refused = by(server, &theirs.1, &format!("write --namespace ours {}", ops(9))).ends(1);
+    assert!(refused.stderr.contains("403 forbidden"), "{refused:?}");
+
+    let changes = |key: &str| by(server, key, "audit --changes").ends(0).stdout;
+    assert!(!changes(&ours.1).contains("theirs"), "{}", changes(&ours.1));
+    for what in ["put_limit slots", "open_vault main", "create_key", &format!("client:{}", id(&ours.1))] {
+        assert!(changes(&ours.1).contains(what), "{what}: {}", changes(&ours.1));
+    }
+    assert!(changes(&root).contains("theirs"), "{}", changes(&root));
+}
+
+/// The first characters of a lease of about now.
+fn now() -> String {
+    let ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
+    let digits = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+    (0..10).rev().map(|place| char::from(digits[(ms >> (place * 5)) as usize & 31])).collect()
+}
+
+#[test]
+fn namespaces_are_apart_on_a_node() {
+    let folder = tempfile::tempdir().unwrap();
+    namespaces_are_apart(&Server::on(&folder.path().join("data"), &["--bootstrap-key"]));
+}
+
+#[test]
+fn namespaces_are_apart_where_credit_is_in_a_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("credit.db").display());
+    namespaces_are_apart(&Server::start(&["--bootstrap-key", "--credits", &url]));
 }

@@ -314,3 +314,10 @@ fn nodes_that_were_started_with_other_ledgers_refuse_and_say_why() {
     assert!(ran.stderr.contains("of cluster 7, and --ledger names cluster 8"), "{ran:?}");
     assert!(get(&second, "/readyz").contains("limits: "));
 }
+
+#[test]
+fn namespaces_are_apart_where_limits_are_on_a_ledger() {
+    let Some(ledger) = Ledger::started() else { return };
+    let server = Server::start(&["--bootstrap-key", "--ledger", &ledger.url()]);
+    crate::keys::namespaces_are_apart(&server);
+}
