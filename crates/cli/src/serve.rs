@@ -104,7 +104,7 @@ pub(crate) struct ServeArgs {
     /// Take session tokens of this issuer, which is their claim iss
     #[arg(long, value_name = "URL", requires_all = ["issuer_keys", "audience"])]
     issuer: Option<String>,
-    /// A file with the public keys of the issuer, a JSON Web Key Set of Ed25519 and RSA keys
+    /// A file with the public keys of the issuer, a JSON Web Key Set of Ed25519 and RSA keys; read again when it changes
     #[arg(long, value_name = "FILE", requires = "issuer")]
     issuer_keys: Option<PathBuf>,
     /// Whom session tokens must be for, which is their claim aud

@@ -1,6 +1,6 @@
 //! Who is calling, and what that lets them do.
 
-use earmark_core::{Actor, By, ClientId, KeyInfo, NamespaceName, Role};
+use earmark_core::{Actor, By, ClientId, KeyInfo, LimitKey, NamespaceName, Role};
 
 /// What an endpoint or a method asks of whoever calls it. Every route and every method has one in its table, so that a
 /// new one cannot be forgotten.
@@ -76,6 +76,9 @@ pub(crate) struct Caller {
     pub(crate) by: By,
     /// Anyone on this machine, while there are no keys: may name any namespace.
     is_local: bool,
+    /// What their requests are counted by: each key by itself, and each user in each namespace, so that nobody pays for
+    /// somebody of the same name elsewhere.
+    pub(crate) counted_as: Option<LimitKey>,
 }
 
 impl Caller {
@@ -88,18 +91,30 @@ impl Caller {
             client: info.client.clone(),
             by: By::Key(info.number),
             is_local: false,
+            counted_as: LimitKey::new(&format!("key:{}", info.number.0)).ok(),
         })
     }
 
     /// Whoever has a session.
     pub(crate) fn of_user(actor: Actor, role: Role, namespace: NamespaceName) -> Caller {
         let by = By::Named(actor.clone());
-        Caller { actor, namespace, role, client: None, by, is_local: false }
+        // Together they may be too long for a key, and either is short enough.
+        let counted_as =
+            LimitKey::new(&format!("{namespace}:{actor}")).or_else(|_| LimitKey::new(actor.as_str()));
+        Caller { actor, namespace, role, client: None, by, is_local: false, counted_as: counted_as.ok() }
     }
 
     /// Anyone on this machine.
     pub(crate) fn local(actor: Actor, namespace: NamespaceName) -> Caller {
-        Caller { actor, namespace, role: Role::Admin, client: None, by: By::Anyone, is_local: true }
+        Caller {
+            actor,
+            namespace,
+            role: Role::Admin,
+            client: None,
+            by: By::Anyone,
+            is_local: true,
+            counted_as: None,
+        }
     }
 
     /// Whether they may do what is asked.
@@ -110,11 +125,6 @@ impl Caller {
     /// Whether they look after the server, and so see all its namespaces.
     pub(crate) fn operates(&self) -> bool {
         self.may(Access::Operate)
-    }
-
-    /// Whether counted requests are those of one of many.
-    pub(crate) fn is_counted(&self) -> bool {
-        !self.is_local
     }
 
     /// Whether what they ask happens where they belong. Whether there is such a namespace is not said.

@@ -117,9 +117,9 @@ impl Door {
     }
 
     fn charge(&self, caller: &Caller, count: u64) -> Result<(), Refused> {
-        match &self.fair {
-            Some(fair) if caller.is_counted() => fair.take(&caller.actor, count),
-            _ => Ok(()),
+        match (&self.fair, &caller.counted_as) {
+            (Some(fair), Some(key)) => fair.take(key, count),
+            (None, _) | (_, None) => Ok(()),
         }
     }
 

@@ -237,6 +237,9 @@ impl Server {
                     if let Some(tls) = &options.tls {
                         tls.refresh();
                     }
+                    if let Some(issuer) = &options.issuer {
+                        issuer.refresh();
+                    }
                 }
                 () = &mut shutdown => break,
             }

@@ -41,7 +41,7 @@ pub enum TlsError {
 }
 
 /// When a file was last changed, and how long it was then.
-type Seen = Option<(SystemTime, u64)>;
+pub(crate) type Seen = Option<(SystemTime, u64)>;
 
 /// A certificate and its key, as they were last found good.
 pub struct Tls {
@@ -96,7 +96,7 @@ impl Tls {
     }
 }
 
-fn look(path: &Path) -> Seen {
+pub(crate) fn look(path: &Path) -> Seen {
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.modified().ok()?, metadata.len()))
 }

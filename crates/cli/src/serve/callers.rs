@@ -52,7 +52,7 @@ impl ServeArgs {
         Ok(Arc::new(net))
     }
 
-    /// Whose session tokens are taken.
+    /// Whose session tokens are taken, by keys that are read again when their file changes and on SIGHUP.
     pub(super) fn issuer(&self) -> Result<Option<Arc<Issuer>>, Failure> {
         let (Some(issuer), Some(path), Some(audience)) = (&self.issuer, &self.issuer_keys, &self.audience)
         else {
@@ -66,7 +66,10 @@ impl ServeArgs {
         };
         let opened = Issuer::open(options, path);
         let opened = opened.map_err(|error| Failure::Usage(format!("--issuer-keys: {error}")))?;
-        Ok(Some(Arc::new(opened)))
+        let opened = Arc::new(opened);
+        let reloaded = Arc::clone(&opened);
+        on_hangup(move || reloaded.reload().map_err(|error| error.to_string()))?;
+        Ok(Some(opened))
     }
 }
 
@@ -100,15 +103,15 @@ pub(super) async fn bootstrap(backend: &dyn Backend) -> Result<(), Failure> {
     }
 }
 
-/// Reads certificates again whenever the process is sent SIGHUP.
+/// Reads certificates or keys again whenever the process is sent SIGHUP.
 fn on_hangup(reload: impl Fn() -> Result<(), String> + Send + 'static) -> Result<(), Failure> {
     let failed = |source| Failure::System { what: "listening for signals", source };
     let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
             match reload() {
-                Ok(()) => tracing::info!("SIGHUP: the certificate was read again"),
-                Err(error) => tracing::error!(%error, "SIGHUP: the certificate in use stays"),
+                Ok(()) => tracing::info!("SIGHUP: the file was read again"),
+                Err(error) => tracing::error!(%error, "SIGHUP: what is in use stays"),
             }
         }
     });

@@ -4,8 +4,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use earmark_core::{
-    Actor, Book, Command, Config, Definition, Kind, LeaseId, LimitId, LimitKey, LimitOutcome, LimitRef,
-    NamespaceId, Outcome, Overage, Part, PutLimit, Reserve, ReserveOutcome, UnixMs,
+    Book, Command, Config, Definition, Kind, LeaseId, LimitId, LimitKey, LimitOutcome, LimitRef, NamespaceId,
+    Outcome, Overage, Part, PutLimit, Reserve, ReserveOutcome, UnixMs,
 };
 
 use crate::caller::Refused;
@@ -43,18 +43,16 @@ impl Fair {
     }
 
     /// Takes so many requests of a caller, if there are as many left in this second.
-    pub(super) fn take(&self, actor: &Actor, count: u64) -> Result<(), Refused> {
+    pub(super) fn take(&self, key: &LimitKey, count: u64) -> Result<(), Refused> {
         let since = u64::try_from(self.started.0.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.take_at(UnixMs::new(self.started.1.saturating_add(since)), actor, count)
+        self.take_at(UnixMs::new(self.started.1.saturating_add(since)), key, count)
     }
 
-    fn take_at(&self, now: UnixMs, actor: &Actor, count: u64) -> Result<(), Refused> {
-        // An actor has the alphabet and the length of a key.
-        let Ok(key) = LimitKey::new(actor.as_str()) else { return Ok(()) };
+    fn take_at(&self, now: UnixMs, key: &LimitKey, count: u64) -> Result<(), Refused> {
         let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
-        let limit = match desk.book.resolve(NamespaceId::DEFAULT, &key) {
+        let limit = match desk.book.resolve(NamespaceId::DEFAULT, key) {
             Some(limit) => limit,
-            None => match self.begin(&mut desk, now, key) {
+            None => match self.begin(&mut desk, now, key.clone()) {
                 Some(limit) => limit,
                 None => return Ok(()),
             },
@@ -110,7 +108,7 @@ mod tests {
     #[test]
     fn a_noisy_caller_is_told_when_to_come_back_and_takes_nothing_from_the_others() {
         let fair = Fair::new(3);
-        let (noisy, quiet) = (Actor::new("client:noisy").unwrap(), Actor::new("user:quiet").unwrap());
+        let (noisy, quiet) = (LimitKey::new("key:1").unwrap(), LimitKey::new("team:user:quiet").unwrap());
         for _ in 0..3 {
             assert_eq!(fair.take_at(START, &noisy, 1), Ok(()));
         }
@@ -128,9 +126,9 @@ mod tests {
     #[test]
     fn what_was_counted_is_soon_forgotten() {
         let fair = Fair::new(u64::MAX);
-        let actor = Actor::new("client:a").unwrap();
+        let caller = LimitKey::new("key:7").unwrap();
         for ms in 0..20_000 {
-            assert_eq!(fair.take_at(START.plus_ms(ms), &actor, 1), Ok(()));
+            assert_eq!(fair.take_at(START.plus_ms(ms), &caller, 1), Ok(()));
         }
         let leases = fair.desk.lock().unwrap().book.leases();
         assert!(leases < 5_000, "{leases}");

@@ -3,6 +3,7 @@
 //! Which algorithm a signature is checked with is said by the configured key, and never by the token.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
@@ -13,6 +14,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::caller::Caller;
+use crate::tls::{Seen, look};
 
 /// So far ahead may the clock of an issuer be.
 const AHEAD: Duration = Duration::from_secs(30);
@@ -54,11 +56,14 @@ pub enum IssuerError {
     },
 }
 
-/// An issuer of session tokens.
+/// An issuer of session tokens, with its keys as they were last found good.
 #[derive(Debug)]
 pub struct Issuer {
     options: IssuerOptions,
-    keys: Vec<PublicKey>,
+    keys: RwLock<Arc<[PublicKey]>>,
+    /// Where they come from, and what was last seen there.
+    path: PathBuf,
+    seen: Mutex<Seen>,
 }
 
 #[derive(Debug)]
@@ -137,21 +142,32 @@ impl Issuer {
     /// # Errors
     /// When there is no such file, or a key in it is neither Ed25519 nor RSA of 2048 bits or more.
     pub fn open(options: IssuerOptions, path: &Path) -> Result<Issuer, IssuerError> {
-        let unreadable = |source| IssuerError::Unreadable { path: path.to_owned(), source };
-        let text = std::fs::read(path).map_err(unreadable)?;
-        let malformed = |what| IssuerError::Malformed { path: path.to_owned(), what };
-        Issuer::of(options, &text).map_err(malformed)
+        let seen = Mutex::new(look(path));
+        Ok(Issuer { options, keys: RwLock::new(load(path)?), path: path.to_owned(), seen })
     }
 
-    fn of(options: IssuerOptions, text: &[u8]) -> Result<Issuer, String> {
-        let set: KeySet = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-        let keys: Vec<PublicKey> = set.keys.into_iter().map(public_key).collect::<Result<_, _>>()?;
-        let is_told_apart =
-            |place: usize, key: &PublicKey| keys[..place].iter().all(|other| other.id != key.id);
-        if keys.is_empty() || !keys.iter().enumerate().all(|(place, key)| is_told_apart(place, key)) {
-            return Err("it has no keys, or two with the same kid".into());
+    /// Reads the keys again. If they cannot be used, those that were there before stay in use.
+    ///
+    /// # Errors
+    /// When there is no such file, or a key in it is neither Ed25519 nor RSA of 2048 bits or more.
+    pub fn reload(&self) -> Result<(), IssuerError> {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = look(&self.path);
+        let keys = load(&self.path)?;
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
+        Ok(())
+    }
+
+    /// Reads the keys again if their file has changed since, and logs what came of it.
+    pub(crate) fn refresh(&self) {
+        if look(&self.path) == *self.seen.lock().unwrap_or_else(PoisonError::into_inner) {
+            return;
         }
-        Ok(Issuer { options, keys })
+        match self.reload() {
+            Ok(()) => tracing::info!(path = %self.path.display(), "the keys of the issuer were read again"),
+            Err(error) => {
+                tracing::error!(%error, "the issuer's keys in use stay, the new ones cannot be used")
+            }
+        }
     }
 
     /// The session of a token, if everything about it is right. What is not is not said.
@@ -159,9 +175,10 @@ impl Issuer {
         let (message, signature) = token.rsplit_once('.')?;
         let (header, claims) = message.split_once('.')?;
         let header: Header = serde_json::from_slice(&decode(header)?).ok()?;
+        let keys = Arc::clone(&self.keys.read().unwrap_or_else(PoisonError::into_inner));
         let key = match &header.kid {
-            Some(kid) => self.keys.iter().find(|key| key.id.as_ref() == Some(kid))?,
-            None => self.keys.first().filter(|_| self.keys.len() == 1)?,
+            Some(kid) => keys.iter().find(|key| key.id.as_ref() == Some(kid))?,
+            None => keys.first().filter(|_| keys.len() == 1)?,
         };
         let is_right = header.crit.is_none() && header.alg == key.kind.name();
         if !is_right || !key.kind.verify(message.as_bytes(), &decode(signature)?) {
@@ -193,6 +210,22 @@ impl Issuer {
         let namespace = NamespaceName::new(text(namespace_claim)?).ok()?;
         Some(Session { caller: Caller::of_user(actor, role, namespace), lasts })
     }
+}
+
+fn load(path: &Path) -> Result<Arc<[PublicKey]>, IssuerError> {
+    let unreadable = |source| IssuerError::Unreadable { path: path.to_owned(), source };
+    let text = std::fs::read(path).map_err(unreadable)?;
+    parse(&text).map_err(|what| IssuerError::Malformed { path: path.to_owned(), what })
+}
+
+fn parse(text: &[u8]) -> Result<Arc<[PublicKey]>, String> {
+    let set: KeySet = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let keys: Vec<PublicKey> = set.keys.into_iter().map(public_key).collect::<Result<_, _>>()?;
+    let is_told_apart = |place: usize, key: &PublicKey| keys[..place].iter().all(|other| other.id != key.id);
+    if keys.is_empty() || !keys.iter().enumerate().all(|(place, key)| is_told_apart(place, key)) {
+        return Err("it has no keys, or two with the same kid".into());
+    }
+    Ok(keys.into())
 }
 
 /// Seconds since the epoch, with or without a fraction.

@@ -31,10 +31,16 @@ fn document(pair: &Ed25519KeyPair, kid: &str) -> Value {
     json!({"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "kid": kid, "x": x})
 }
 
+/// An issuer with these keys, from no file.
+fn of(options: IssuerOptions, set: &Value) -> Issuer {
+    let keys = RwLock::new(parse(set.to_string().as_bytes()).unwrap());
+    Issuer { options, keys, path: PathBuf::new(), seen: Mutex::new(None) }
+}
+
 fn issuer() -> Issuer {
     let rsa = json!({"kty": "RSA", "kid": "rsa", "n": RFC_N, "e": "AQAB"});
     let set = json!({"keys": [document(&pair(1), "one"), rsa]});
-    Issuer::of(options(), set.to_string().as_bytes()).unwrap()
+    of(options(), &set)
 }
 
 fn claims() -> Value {
@@ -158,7 +164,8 @@ fn a_token_that_was_changed_cut_or_signed_by_another_is_not_taken() {
 #[test]
 fn signatures_of_rsa_are_checked_as_their_standard_shows() {
     let issuer = issuer();
-    let key = issuer.keys.iter().find(|key| key.id.as_deref() == Some("rsa")).unwrap();
+    let keys = issuer.keys.read().unwrap();
+    let key = keys.iter().find(|key| key.id.as_deref() == Some("rsa")).unwrap();
     let signature = decode(RFC_SIGNATURE).unwrap();
     assert!(key.kind.verify(RFC_MESSAGE.as_bytes(), &signature));
     assert!(!key.kind.verify(RFC_MESSAGE.to_uppercase().as_bytes(), &signature));
@@ -168,7 +175,7 @@ fn signatures_of_rsa_are_checked_as_their_standard_shows() {
 
 #[test]
 fn a_set_of_keys_that_cannot_be_used_says_what_is_wrong() {
-    let says = |set: Value| Issuer::of(options(), set.to_string().as_bytes()).unwrap_err();
+    let says = |set: Value| parse(set.to_string().as_bytes()).unwrap_err();
     assert!(says(json!({"keys": []})).contains("no keys"));
     let twice = json!({"keys": [document(&pair(1), "one"), document(&pair(2), "one")]});
     assert!(says(twice).contains("the same kid"));
@@ -180,4 +187,27 @@ fn a_set_of_keys_that_cannot_be_used_says_what_is_wrong() {
     assert!(says(short).contains("allowed are 2048 or more"));
     let other = json!({"keys": [{"kty": "RSA", "n": RFC_N, "e": "AQAB", "alg": "RS512", "kid": "a"}]});
     assert!(says(other).contains("found alg RS512, allowed is RS256"));
+}
+
+#[test]
+fn keys_that_changed_are_read_again_and_those_in_use_stay_if_the_new_ones_are_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keys.json");
+    let write = |pair: &Ed25519KeyPair, kid: &str| {
+        std::fs::write(&path, json!({"keys": [document(pair, kid)]}).to_string()).unwrap();
+    };
+    let header = |kid: &str| json!({"alg": "EdDSA", "kid": kid});
+    let [first, second] =
+        [(1, "one"), (2, "number two")].map(|(seed, kid)| token(&pair(seed), &header(kid), &claims()));
+    write(&pair(1), "one");
+    let issuer = Issuer::open(options(), &path).unwrap();
+    let is_good = |token: &str| issuer.verify(token, now()).is_some();
+    assert_eq!((is_good(&first), is_good(&second)), (true, false));
+    write(&pair(2), "number two");
+    issuer.refresh();
+    assert_eq!((is_good(&first), is_good(&second)), (false, true));
+    std::fs::write(&path, "{}").unwrap();
+    issuer.refresh();
+    assert!(issuer.reload().is_err());
+    assert_eq!((is_good(&first), is_good(&second)), (false, true));
 }
