@@ -23,6 +23,7 @@ use hyper::Method;
 use serde_json::Value;
 
 use crate::client::{self, Client, ServerUrl};
+use crate::credentials::Credentials;
 use crate::failure::{Done, Failure};
 use crate::output::{self, thousands};
 use durable::Scratch;
@@ -174,6 +175,7 @@ fn over_http(
     let progress = Progress::choose(args.json);
     client::block_on(put_limits(url, definitions, progress))?;
     let key = url.credentials()?;
+    let api_key = key.as_ref().map(Credentials::api_key).transpose()?;
     let key = key.map(|key| format!("authorization: {}\r\n", key.header())).unwrap_or_default();
     let load = http::Load {
         url: url.clone(),
@@ -186,7 +188,10 @@ fn over_http(
     let run = match args.client {
         true => {
             let (tasks, shares) = (setting.connections, setting.batch > 1);
-            through_client::run(&through_client::Load { url, parts, tasks, shares }, &args.bounds())
+            through_client::run(
+                &through_client::Load { url, key: api_key, parts, tasks, shares },
+                &args.bounds(),
+            )
         }
         false => http::run(&load, &args.bounds()),
     };

@@ -4,6 +4,8 @@
 use std::fmt;
 use std::path::Path;
 
+use earmark_client::ApiKey;
+
 use crate::failure::Failure;
 
 const KEY: &str = "EARMARK_KEY";
@@ -32,6 +34,11 @@ impl Credentials {
         let unreadable =
             |error| Failure::Usage(format!("{KEY_FILE}: cannot read {}: {error}", path.display()));
         Credentials::new(&std::fs::read_to_string(path).map_err(unreadable)?).map(Some)
+    }
+
+    /// As the Rust client takes them.
+    pub(crate) fn api_key(&self) -> Result<ApiKey, Failure> {
+        ApiKey::new(&self.0).map_err(|error| Failure::Usage(error.to_string()))
     }
 
     /// The value of the header `authorization`.

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use earmark_client::core::LimitKey;
 use earmark_client::{
-    Actuals, BatchOptions, Client, ClientOptions, Deadline, Job, Limiter, LimiterOptions, OptionsError,
+    Actuals, ApiKey, BatchOptions, Client, ClientOptions, Deadline, Job, Limiter, LimiterOptions,
+    OptionsError,
 };
 use tokio::task::JoinSet;
 
@@ -18,6 +19,8 @@ use crate::serve::runtime;
 /// What is to be asked for, and where.
 pub(super) struct Load<'a> {
     pub(super) url: &'a ServerUrl,
+    /// Who is calling.
+    pub(super) key: Option<ApiKey>,
     pub(super) parts: &'a [Part],
     pub(super) tasks: usize,
     /// Whether tasks share requests.
@@ -60,6 +63,7 @@ fn limiter(load: &Load<'_>) -> Result<Limiter, OptionsError> {
     let mut options = ClientOptions::of(&[load.url.to_string()])?;
     // A task that shares nothing has a connection of its own.
     options.connections_max = load.tasks;
+    options.key = load.key.clone();
     let batching = load.shares.then(BatchOptions::default);
     Limiter::new(&Client::new(options)?, LimiterOptions { batching, ..LimiterOptions::default() })
 }

@@ -44,6 +44,13 @@ fn it_runs_through_the_rust_client_with_shared_requests_and_without() {
 }
 
 #[test]
+fn it_measures_what_it_costs_to_be_asked_for_a_key() {
+    let words = ["bench", "--seconds", "1", "--json", "--connections", "4", "--key"];
+    check(&run(&words).ends(0), "http-own-server");
+    check(&run(&[&words[..], &["--client"]].concat()).ends(0), "client-own-server");
+}
+
+#[test]
 fn it_measures_a_node_and_the_disk_under_it_and_leaves_nothing_there() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().to_str().unwrap();
