@@ -56,7 +56,7 @@ impl Default for PostgresOptions {
     fn default() -> PostgresOptions {
         PostgresOptions {
             connections: 8,
-            writers: 2,
+            writers: 1,
             connect_timeout: Duration::from_secs(5),
             statement_timeout: Duration::from_secs(10),
             schema: "earmark".to_owned(),
