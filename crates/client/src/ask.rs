@@ -74,6 +74,28 @@ pub(crate) enum Answer {
     Balances(Vec<BalanceInfo>),
 }
 
+impl Answer {
+    /// Whether another server may do better. A node that is cut off from the others still answers: each item of a batch
+    /// with a failure, and a write with a refusal.
+    pub(crate) fn blames_server(&self) -> bool {
+        fn any<T>(answers: &[Result<T, Failure>]) -> bool {
+            answers.iter().any(|answer| answer.as_ref().is_err_and(Failure::blames_server))
+        }
+        match self {
+            Answer::Reserve(answers) => any(answers),
+            Answer::Complete(answers) => any(answers),
+            Answer::Write(written) => {
+                written.as_ref().is_err_and(|refusal| refusal.code == WriteCode::Unavailable)
+            }
+            Answer::LimitStatus(_)
+            | Answer::Limits(_)
+            | Answer::Usage(_)
+            | Answer::ClientState(_)
+            | Answer::Balances(_) => false,
+        }
+    }
+}
+
 /// The answer to one reserve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReserveAnswer {

@@ -121,7 +121,7 @@ impl Client {
         Backoff::new(&self.0.around, self.0.backoff)
     }
 
-    /// Asks one server once. If that fails by its fault, the next request goes to the next one.
+    /// Asks one server once. If that fails by its fault, or any part of it, the next request goes to the next one.
     pub(crate) async fn ask_once(&self, ask: &Ask, deadline: Deadline) -> Result<Answer, Failure> {
         let Inner { servers, preferred, attempt_timeout, .. } = &*self.0;
         let place = preferred.load(Ordering::Relaxed);
@@ -134,7 +134,7 @@ impl Client {
             return Err(Failure::Invalid { message: "a bug of this client: there is no such server".into() });
         };
         let answer = server.ask(ask, by).await;
-        if answer.as_ref().is_err_and(Failure::blames_server) {
+        if answer.as_ref().map_or_else(Failure::blames_server, Answer::blames_server) {
             let next = (place + 1) % servers.len();
             // Whoever failed first has moved on for all.
             _ = preferred.compare_exchange(place, next, Ordering::Relaxed, Ordering::Relaxed);

@@ -5,8 +5,10 @@
 
 mod acquire;
 mod batches;
+mod blame;
 mod over_tls;
 mod schedule;
+mod scripted;
 mod served;
 #[path = "../support/mod.rs"]
 mod support;

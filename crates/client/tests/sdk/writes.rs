@@ -9,8 +9,8 @@ use earmark_client::{
     WriteCode, Writer, WriterError, WriterOptions,
 };
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::scripted::Scripted;
 use crate::served::{Served, client_of};
 use crate::support::proxy::{Fault, Proxy};
 use crate::support::soon;
@@ -30,11 +30,7 @@ impl Desk {
         let client = client_of(&[proxy.url()], Protocol::Http);
         let desk = Desk { served, proxy, folder: TempDir::new().unwrap(), client };
         let mut setup = desk.open_as("setup", &desk.path("setup")).await.unwrap();
-        let open = |account: &str| Operation::OpenAccount {
-            account: account.parse().unwrap(),
-            overdraft: Overdraft::Deny,
-        };
-        setup.write(vec![open("acme"), open("bob")], soon()).await.unwrap();
+        setup.write(accounts(), soon()).await.unwrap();
         desk
     }
 
@@ -70,11 +66,20 @@ fn shortly() -> Deadline {
     Deadline::after(Duration::from_millis(700))
 }
 
-fn scope() -> Scope {
+pub fn scope() -> Scope {
     Scope { namespace: "default".parse().unwrap(), vault: Some("main".parse().unwrap()) }
 }
 
-fn issue(amount: u128) -> Vec<Operation> {
+/// Opens the accounts that these tests write to.
+pub fn accounts() -> Vec<Operation> {
+    let open = |account: &str| Operation::OpenAccount {
+        account: account.parse().unwrap(),
+        overdraft: Overdraft::Deny,
+    };
+    vec![open("acme"), open("bob")]
+}
+
+pub fn issue(amount: u128) -> Vec<Operation> {
     let (account, asset) = ("acme".parse().unwrap(), "usd".parse().unwrap());
     vec![Operation::Issue { account, asset, amount, memo: String::new() }]
 }
@@ -335,26 +340,6 @@ async fn yield_often(turns: u32) {
     }
 }
 
-/// A server that answers what it is told to, one request after the other; nothing means that it hangs up.
-async fn scripted(answers: Vec<Option<(u16, &'static str)>>) -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move {
-        for answer in answers {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let mut bytes = vec![0; 65_536];
-            let _ = stream.read(&mut bytes).await.unwrap();
-            if let Some((status, body)) = answer {
-                let length = body.len();
-                let head =
-                    format!("HTTP/1.1 {status} X\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
-                stream.write_all((head + body).as_bytes()).await.unwrap();
-            }
-        }
-    });
-    url
-}
-
 /// The key is taken away while an outcome is unknown: neither a copy nor a fence gets through any more, so nobody can
 /// say that the write did not happen.
 #[tokio::test]
@@ -363,7 +348,7 @@ async fn an_unknown_outcome_that_cannot_be_fenced_stays_unknown() {
     let refused = (401, r#"{"error":"unauthorized","message":"no such key"}"#);
     let state = (200, r#"{"last_committed_sequence":0}"#);
     let answers = vec![Some(state), Some((200, success)), None, Some(refused), Some(refused)];
-    let client = client_of(&[scripted(answers).await], Protocol::Http);
+    let client = client_of(&[Scripted::lines(answers).await.url], Protocol::Http);
     let folder = TempDir::new().unwrap();
     let mut writer = Writer::open(&client, options_of(&folder.path().join("seq")), soon()).await.unwrap();
     let error = writer.write(issue(1), soon()).await.unwrap_err();

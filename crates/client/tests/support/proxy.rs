@@ -200,7 +200,7 @@ async fn exchange(shared: &Shared, server: &mut Option<TcpStream>, request: &[u8
 }
 
 /// One request or answer, as it came. All of them have a content-length, or no body.
-async fn message(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+pub async fn message(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut chunk = [0; 8192];
     loop {
