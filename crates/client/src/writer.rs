@@ -204,6 +204,8 @@ pub struct Writer {
     /// The last number that is known to be committed.
     committed: u64,
     unfinished: Option<Unfinished>,
+    /// What the file says for certain; none while a record was begun and not seen to be there.
+    stored: Option<Record>,
     /// Counts what is written to the file, so that an older record never replaces a newer one.
     stamp: u64,
     danger: Option<Danger>,
@@ -248,6 +250,7 @@ impl Writer {
             observer: options.observer,
             committed: 0,
             unfinished: None,
+            stored: None,
             stamp: 0,
             danger: None,
         };
@@ -288,12 +291,7 @@ impl Writer {
         let next = self.committed.checked_add(1).filter(|next| *next < u64::MAX);
         let sequence = next.ok_or_else(|| WriterError::Exhausted { client_id: self.client_id.clone() })?;
         let content = ContentHash::of(&operations);
-        self.unfinished = Some(Unfinished { sequence, content, is_fenced: false });
-        if let Err(error) = self.store().await {
-            // Nothing was sent, so the number is free.
-            self.unfinished = None;
-            return Err(error);
-        }
+        self.begin(Unfinished { sequence, content, is_fenced: false }).await?;
         self.send(sequence, operations, false, deadline).await
     }
 
@@ -309,12 +307,12 @@ impl Writer {
         deadline: Deadline,
     ) -> Result<Receipt, WriterError> {
         self.check()?;
-        let Some(Unfinished { sequence, content, .. }) = self.unfinished else {
-            return Err(WriterError::NothingToRepeat);
-        };
+        let Some(unfinished) = self.unfinished else { return Err(WriterError::NothingToRepeat) };
+        let Unfinished { sequence, content, .. } = unfinished;
         if content != ContentHash::of(&operations) {
             return Err(WriterError::OtherContent { sequence });
         }
+        self.begin(unfinished).await?;
         self.send(sequence, operations, true, deadline).await
     }
 
@@ -325,10 +323,10 @@ impl Writer {
     /// When there was no answer in time, which leaves it unfinished.
     pub async fn settle(&mut self, deadline: Deadline) -> Result<Option<Fate>, WriterError> {
         self.check()?;
-        match self.unfinished {
-            Some(_) => self.fence(deadline).await.map(Some),
-            None => Ok(None),
-        }
+        let Some(Unfinished { sequence, .. }) = self.unfinished else { return Ok(None) };
+        let fate = self.fence(deadline).await?;
+        self.ended(sequence);
+        Ok(Some(fate))
     }
 
     /// Notes that the caller knows the outcome of every write so far, so that none is unfinished when the file is
@@ -340,7 +338,7 @@ impl Writer {
         self.check()?;
         match self.unfinished {
             Some(Unfinished { sequence, .. }) => Err(WriterError::Unfinished { sequence }),
-            None => self.store().await,
+            None => self.store(None).await,
         }
     }
 
@@ -360,10 +358,31 @@ impl Writer {
         }
     }
 
-    /// Puts what is known on disk.
-    async fn store(&mut self) -> Result<(), WriterError> {
+    /// Makes sure that the file says what is about to be sent. Only then is it unfinished: while it is not there nothing
+    /// is sent, so a caller that goes away meanwhile leaves the number free.
+    async fn begin(&mut self, unfinished: Unfinished) -> Result<(), WriterError> {
+        self.store(Some(unfinished)).await?;
+        self.unfinished = Some(unfinished);
+        Ok(())
+    }
+
+    /// The fate of a number is known, and so is its caller's.
+    fn ended(&mut self, sequence: u64) {
+        self.committed = sequence;
+        self.unfinished = None;
+    }
+
+    /// Puts on disk how far this writer has counted and what is under way, unless that is there.
+    async fn store(&mut self, unfinished: Option<Unfinished>) -> Result<(), WriterError> {
+        let committed = self.committed;
+        if self.stored.is_some_and(|stored| (stored.committed, stored.unfinished) == (committed, unfinished))
+        {
+            return Ok(());
+        }
+        // A store that fails, or that nobody waits for any more, may still have replaced the file.
+        self.stored = None;
         self.stamp += 1;
-        let record = Record { committed: self.committed, unfinished: self.unfinished, stamp: self.stamp };
+        let record = Record { committed, unfinished, stamp: self.stamp };
         let (file, observer) = (Arc::clone(&self.file), self.observer.clone());
         let stored = blocking(move || {
             let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -373,7 +392,9 @@ impl Writer {
                 }
             })
         });
-        Ok(stored.await??)
+        stored.await??;
+        self.stored = Some(record);
+        Ok(())
     }
 }
 

@@ -123,7 +123,7 @@ pub(super) struct SequenceFile {
     beside: PathBuf,
     scope: Scope,
     client_id: ClientId,
-    /// What is in the file.
+    /// The latest record that was to be in the file, whether it got there or not.
     stamp: u64,
     /// The lock ends with it. It is on a file of its own, for the other is replaced all the time.
     _lock: File,
@@ -219,6 +219,7 @@ impl SequenceFile {
         if record.stamp < self.stamp {
             return Ok(());
         }
+        self.stamp = record.stamp;
         let unfinished = record.unfinished.map(|unfinished| UnfinishedDocument {
             sequence: unfinished.sequence,
             content: unfinished.content.to_string(),
@@ -234,9 +235,7 @@ impl SequenceFile {
         };
         let line = serde_json::to_string(&document).map_err(|error| self.damaged(error))?;
         let text = format!("{line}\n{}\n", checksum(&line));
-        self.replace(&text, reached)?;
-        self.stamp = record.stamp;
-        Ok(())
+        self.replace(&text, reached)
     }
 
     /// Written aside, flushed, renamed, and the folder flushed: whatever happens in between, the old record or the

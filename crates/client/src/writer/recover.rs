@@ -43,10 +43,11 @@ impl Writer {
                 sequence.ok_or_else(|| WriterError::Exhausted { client_id: self.client_id.clone() })?;
             // Of what was under way nothing is known, except that it had operations.
             let content = ContentHash::unknown();
-            self.unfinished = Some(Unfinished { sequence, content, is_fenced: true });
-            self.store().await?;
-            if self.fence(deadline).await? == Fate::NeverHappened {
-                return self.store().await;
+            self.begin(Unfinished { sequence, content, is_fenced: true }).await?;
+            let fate = self.fence(deadline).await?;
+            self.ended(sequence);
+            if fate == Fate::NeverHappened {
+                return self.store(None).await;
             }
         }
         let (server, file) = (self.last_of_server(deadline).await?, self.committed);

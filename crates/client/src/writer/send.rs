@@ -46,27 +46,29 @@ impl Writer {
             Heard::Nothing(failure) | Heard::Rejected(failure) => WriterError::NotSent(failure),
         };
         // A refusal is final only if no copy can still arrive, when what was in the way may be gone.
-        let unfinished = self.unfinished;
-        if word.may_be_under_way && self.fence(deadline).await? == Fate::Committed {
-            return match self.insist(&ask, true, deadline).await.heard {
-                Heard::Committed(receipt) => self.is_committed(sequence, receipt),
-                Heard::Nothing(source) => {
-                    self.unfinished = unfinished;
-                    Err(WriterError::OutcomeUnknown { sequence, source })
-                }
-                Heard::Refused(_) | Heard::Rejected(_) => Err(self.stop(Danger::NumberTaken { sequence })),
-            };
+        if !word.may_be_under_way {
+            self.unfinished = None;
+            return Err(refusal);
         }
-        self.unfinished = None;
-        Err(refusal)
+        if self.fence(deadline).await? == Fate::NeverHappened {
+            self.ended(sequence);
+            return Err(refusal);
+        }
+        // It is committed, but until its receipt is here its caller has not heard of it.
+        match self.insist(&ask, true, deadline).await.heard {
+            Heard::Committed(receipt) => self.is_committed(sequence, receipt),
+            Heard::Nothing(source) | Heard::Rejected(source) => {
+                Err(WriterError::OutcomeUnknown { sequence, source })
+            }
+            Heard::Refused(_) => Err(self.stop(Danger::NumberTaken { sequence })),
+        }
     }
 
     fn is_committed(&mut self, sequence: u64, receipt: Receipt) -> Result<Receipt, WriterError> {
         if receipt.sequence != sequence {
             return Err(self.stop(Danger::NumberTaken { sequence }));
         }
-        self.committed = sequence;
-        self.unfinished = None;
+        self.ended(sequence);
         Ok(receipt)
     }
 
@@ -80,8 +82,7 @@ impl Writer {
             }
             // Of what this writer sent under the number, only a fence has other content.
             WriteCode::SequenceReused if self.unfinished.is_some_and(|unfinished| unfinished.is_fenced) => {
-                self.committed = sequence;
-                self.unfinished = None;
+                self.ended(sequence);
                 Err(WriterError::Fenced { sequence })
             }
             WriteCode::SequenceReused => Err(self.stop(Danger::NumberTaken { sequence })),
@@ -92,44 +93,38 @@ impl Writer {
     }
 
     /// Sends a transaction without operations under the unfinished number. Either it takes the number, and no copy of
-    /// the write can any more; or the write has it already.
+    /// the write can any more; or the write has it already. The number stays unfinished until its caller hears of it.
     pub(super) async fn fence(&mut self, deadline: Deadline) -> Result<Fate, WriterError> {
         let Some(unfinished) = self.unfinished else { return Err(WriterError::NothingToRepeat) };
         let Unfinished { sequence, content, .. } = unfinished;
-        if !unfinished.is_fenced {
-            self.unfinished = Some(Unfinished { is_fenced: true, ..unfinished });
-            self.store().await?;
-        }
+        self.begin(Unfinished { is_fenced: true, ..unfinished }).await?;
         self.reached(Step::SendingFence);
         let ask = self.ask(sequence, Vec::new());
         let word = self.insist(&ask, true, deadline).await;
         self.reached(Step::AnsweredFence);
-        let fate = match word.heard {
+        match word.heard {
             Heard::Committed(receipt) if receipt.sequence == sequence => match content.is_empty() {
-                true => Fate::Committed,
-                false => Fate::NeverHappened,
+                true => Ok(Fate::Committed),
+                false => Ok(Fate::NeverHappened),
             },
-            Heard::Committed(_) => return Err(self.stop(Danger::NumberTaken { sequence })),
+            Heard::Committed(_) => Err(self.stop(Danger::NumberTaken { sequence })),
             Heard::Refused(refusal)
                 if refusal.code == WriteCode::SequenceReused
                     && refusal.last_committed_sequence.is_none_or(|last| last == sequence) =>
             {
-                Fate::Committed
+                Ok(Fate::Committed)
             }
             Heard::Refused(refusal) => {
                 // The numbers are wrong; or the fence was refused, and nothing is known for certain.
                 let message = refusal.to_string();
                 self.about_numbers(sequence, refusal)?;
                 let source = Failure::Invalid { message };
-                return Err(WriterError::OutcomeUnknown { sequence, source });
+                Err(WriterError::OutcomeUnknown { sequence, source })
             }
             Heard::Rejected(source) | Heard::Nothing(source) => {
-                return Err(WriterError::OutcomeUnknown { sequence, source });
+                Err(WriterError::OutcomeUnknown { sequence, source })
             }
-        };
-        self.committed = sequence;
-        self.unfinished = None;
-        Ok(fate)
+        }
     }
 
     fn ask(&self, sequence: u64, operations: Vec<Operation>) -> Ask {

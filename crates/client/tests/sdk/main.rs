@@ -10,6 +10,7 @@ mod over_tls;
 mod schedule;
 mod scripted;
 mod served;
+mod stores;
 #[path = "../support/mod.rs"]
 mod support;
 mod wires;
