@@ -101,6 +101,7 @@ impl Answer {
 pub(crate) enum ReserveAnswer {
     Allowed { reserved_at: UnixMs },
     Denied(Denial),
+    LimitDecreasing(Denial),
     Never { limited_by: Vec<LimitKey> },
     InsufficientCredit { key: LimitKey, message: Option<String> },
     UnknownLimitKey(LimitKey),

@@ -201,7 +201,7 @@ fn reserved(answer: Result<Answered, BackendError>) -> Result<ReserveAnswer, Fai
             Refusal::UnknownLimitKey(key) => ReserveAnswer::UnknownLimitKey(key),
             Refusal::LimitDecreasing { key, retry_after_ms } => {
                 let retry_after = Duration::from_millis(retry_after_ms);
-                ReserveAnswer::Denied(Denial { retry_after, limited_by: vec![key] })
+                ReserveAnswer::LimitDecreasing(Denial { retry_after, limited_by: vec![key] })
             }
             Refusal::LeaseExpired => ReserveAnswer::LeaseExpired,
             Refusal::InsufficientCredit { key, why, .. } => {

@@ -53,7 +53,7 @@ impl Shared {
                 None => deadline.bound(self.reserve_once(item, deadline)).await,
             };
             match answer {
-                Some(Ok(answer)) => return self.judge(&mut pending, answer),
+                Some(Ok(answer)) => return self.judge(&mut pending, knew_nothing, answer),
                 Some(Err(failure)) => {
                     // An earlier copy of this request may still be under way.
                     pending.may_hold = knew_nothing || failure.certainty() == Certainty::Unknown;
@@ -88,22 +88,28 @@ impl Shared {
         }
     }
 
-    fn judge(self: &Arc<Self>, pending: &mut Pending<'_>, answer: ReserveAnswer) -> Attempt {
-        // Of a lease that has expired meanwhile, or is refused for its age, an earlier copy may hold something.
+    fn judge(
+        self: &Arc<Self>,
+        pending: &mut Pending<'_>,
+        knew_nothing: bool,
+        answer: ReserveAnswer,
+    ) -> Attempt {
         pending.may_hold = match answer {
+            // Of a lease that has expired meanwhile, or is refused for its age, an earlier copy may hold something.
             ReserveAnswer::LeaseExpired | ReserveAnswer::Invalid { .. } => pending.may_hold,
+            // These leave no trace of the lease, so an earlier copy that is late may still be admitted.
+            ReserveAnswer::UnknownLimitKey(_) | ReserveAnswer::LimitDecreasing(_) => knew_nothing,
             ReserveAnswer::Allowed { .. }
             | ReserveAnswer::Denied(_)
             | ReserveAnswer::Never { .. }
-            | ReserveAnswer::InsufficientCredit { .. }
-            | ReserveAnswer::UnknownLimitKey(_) => false,
+            | ReserveAnswer::InsufficientCredit { .. } => false,
         };
         match answer {
             ReserveAnswer::Allowed { reserved_at } => {
                 let shared = Arc::clone(self);
                 Attempt::Admitted(Guard::new(shared, pending.lease, pending.job.clone(), reserved_at))
             }
-            ReserveAnswer::Denied(denial) => Attempt::Denied(denial),
+            ReserveAnswer::Denied(denial) | ReserveAnswer::LimitDecreasing(denial) => Attempt::Denied(denial),
             ReserveAnswer::LeaseExpired => {
                 Attempt::Denied(Denial { retry_after: std::time::Duration::ZERO, limited_by: Vec::new() })
             }

@@ -47,7 +47,9 @@ impl Reader<'_> {
                     false => ReserveAnswer::Denied(Denial { retry_after, limited_by }),
                 })
             }
-            "limit_decreasing" => Ok(ReserveAnswer::Denied(Denial { retry_after, limited_by: vec![key()?] })),
+            "limit_decreasing" => {
+                Ok(ReserveAnswer::LimitDecreasing(Denial { retry_after, limited_by: vec![key()?] }))
+            }
             "unknown_limit_key" => Ok(ReserveAnswer::UnknownLimitKey(key()?)),
             "insufficient_credit" => {
                 Ok(ReserveAnswer::InsufficientCredit { key: key()?, message: answer.message })

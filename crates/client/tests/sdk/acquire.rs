@@ -7,6 +7,7 @@ use earmark_client::{
     AcquireError, Actuals, Client, Deadline, Failure, Guard, Limiter, LimiterOptions, Protocol, TryAcquire,
 };
 
+use crate::scripted::Scripted;
 use crate::served::{Served, client_of, each_way};
 use crate::support::proxy::Proxy;
 use crate::support::{concurrency, job, key, limit, rolling, soon};
@@ -215,4 +216,37 @@ fn without_a_runtime_there_is_an_error_and_no_panic() {
     assert!(matches!(Client::new(options), Err(earmark_client::OptionsError::NoRuntime)));
     let client = Client::local(earmark_client::LocalOptions::default()).unwrap();
     assert!(Limiter::new(&client, LimiterOptions::default()).is_err());
+}
+
+/// The answer to a reserve was lost, and the limit was deleted meanwhile: the second copy was refused by name, which
+/// says nothing about a first one that is late. It was not given back, and held its slot until it ran out.
+#[tokio::test]
+async fn a_refusal_that_leaves_no_trace_gives_back_what_an_earlier_copy_may_hold() {
+    for (is_first, error) in [
+        (false, "unknown_limit_key:slots"),
+        (false, "limit_decreasing:slots"),
+        (true, "unknown_limit_key:slots"),
+        (true, "limit_decreasing:slots"),
+    ] {
+        let mut reserves = u32::from(is_first);
+        let script = Scripted::by(move |request| {
+            if request.starts_with("POST /v1/complete ") {
+                return Some((200, r#"{"ok":true,"error":"","reconciled":false}"#.to_owned()));
+            }
+            reserves += 1;
+            let refused = r#"{"allowed":false,"retry_after_ms":9,"reserved_at_unix_ms":0,"error":"ERROR"}"#;
+            (reserves > 1).then(|| (200, refused.replace("ERROR", error)))
+        })
+        .await;
+        let limiter = limiter(&client_of(std::slice::from_ref(&script.url), Protocol::Http));
+        let _ = limiter.try_acquire(&job(&[("slots", 1)]), soon()).await;
+        assert!(limiter.flush(soon()).await);
+        let asked = script.asked();
+        let leases: Vec<&str> =
+            asked.iter().filter_map(|request| request.split("\"lease_id\":\"").nth(1)).collect();
+        let leases: Vec<&str> = leases.into_iter().filter_map(|rest| rest.get(..26)).collect();
+        assert!(leases.windows(2).all(|pair| pair[0] == pair[1]), "{leases:?}");
+        let completes = asked.iter().filter(|request| request.contains("\"actual_amount\":0")).count();
+        assert_eq!((asked.len() - completes, completes), if is_first { (1, 0) } else { (2, 1) }, "{error}");
+    }
 }
