@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use earmark_admission::{Backend, LocalBook, LocalOptions};
 use earmark_client::core::{Operation, Overdraft};
@@ -21,10 +21,15 @@ use earmark_server::{Server, ServerOptions};
 
 type Failed = Box<dyn Error + Send + Sync>;
 
-/// What makes this program the writer: where the server is, and where its files are.
+/// What makes this program the writer: where the server is, how far to write, and where its files are.
 const CHILD: &str = "EARMARK_EXAMPLE_WRITER";
 const WRITES: u64 = 200;
-const KILLS: u64 = 5;
+/// How often the writer is killed.
+pub const KILLS: u64 = 5;
+/// So many writes before a life would have reached its goal it is killed.
+const BEFORE_GOAL: u64 = 10;
+/// A life that takes longer is stuck.
+const LIFE_MAX: Duration = Duration::from_secs(60);
 
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(30))
@@ -34,68 +39,90 @@ fn scope() -> Result<Scope, Failed> {
     Ok(Scope { namespace: "default".parse()?, vault: Some("main".parse()?) })
 }
 
-fn issue(number: u64) -> Result<Vec<Operation>, Failed> {
+/// What one write is.
+pub fn issue(number: u64) -> Result<Vec<Operation>, Failed> {
     let (account, asset) = ("acme".parse()?, "usd".parse()?);
     Ok(vec![Operation::Issue { account, asset, amount: number.into(), memo: format!("number {number}") }])
 }
 
-/// Writes what is missing. What it was told so far is in a file of its own.
-async fn write(url: &str, folder: &Path) -> Result<(), Failed> {
+/// The writer, with its file in a folder.
+pub fn options(folder: &Path) -> Result<WriterOptions, Failed> {
+    Ok(WriterOptions::new(folder.join("sequence"), scope()?, "billing".parse()?))
+}
+
+/// How many writes the writer knows to be done. That is in a file of its own.
+pub fn done(folder: &Path) -> u64 {
+    std::fs::read_to_string(folder.join("done")).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+fn note(folder: &Path, done: u64) -> Result<(), Failed> {
+    let beside = folder.join("done.new");
+    std::fs::write(&beside, done.to_string())?;
+    Ok(std::fs::rename(beside, folder.join("done"))?)
+}
+
+/// Writes what is missing up to a number.
+pub async fn write(url: &str, folder: &Path, until: u64) -> Result<(), Failed> {
     let client = Client::new(ClientOptions::of(&[url])?)?;
-    let options = WriterOptions::new(folder.join("sequence"), scope()?, "billing".parse()?);
-    let mut writer = Writer::open(&client, options, soon()).await?;
-    let path = folder.join("done");
-    let mut done: u64 = std::fs::read_to_string(&path).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let mut writer = Writer::open(&client, options(folder)?, soon()).await?;
     if let Some(unfinished) = writer.unfinished() {
         // It was killed before it knew, or before it had noted that it knew.
-        let is_next = unfinished.content == ContentHash::of(&issue(done + 1)?);
-        if is_next && writer.settle(soon()).await? == Some(Fate::Committed) {
-            done += 1;
-        } else if !is_next {
-            writer.settle(soon()).await?;
+        let next = done(folder) + 1;
+        let is_next = unfinished.content == ContentHash::of(&issue(next)?);
+        if writer.settle(soon()).await? == Some(Fate::Committed) && is_next {
+            note(folder, next)?;
         }
     }
-    while done < WRITES {
-        writer.write(issue(done + 1)?, soon()).await?;
-        done += 1;
-        let beside = folder.join("done.new");
-        std::fs::write(&beside, done.to_string())?;
-        std::fs::rename(beside, &path)?;
+    for number in done(folder) + 1..=until {
+        writer.write(issue(number)?, soon()).await?;
+        note(folder, number)?;
     }
     Ok(writer.close().await?)
+}
+
+/// A server with an empty account. It ends with its runtime.
+pub async fn serve(folder: &Path) -> Result<(String, Client), Failed> {
+    let backend: Arc<dyn Backend> = Arc::new(LocalBook::open(LocalOptions::default()).await?);
+    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+    let server = Server::bind(ServerOptions { listen, ..ServerOptions::default() }, backend).await?;
+    let url = format!("http://{}", server.local_addr());
+    tokio::spawn(server.run(std::future::pending()));
+    let client = Client::new(ClientOptions::of(&[&url])?)?;
+    let options = WriterOptions::new(folder.join("setup"), scope()?, "setup".parse()?);
+    let mut setup = Writer::open(&client, options, soon()).await?;
+    let open = Operation::OpenAccount { account: "acme".parse()?, overdraft: Overdraft::Deny };
+    setup.write(vec![open], soon()).await?;
+    Ok((url, client))
 }
 
 /// Runs the server, and kills the writer again and again; gives how often it was killed and what the account has.
 async fn watch(arguments: &[&str]) -> Result<(u64, i128), Failed> {
     let folder = tempfile::tempdir()?;
-    let backend: Arc<dyn Backend> = Arc::new(LocalBook::open(LocalOptions::default()).await?);
-    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let server = Server::bind(ServerOptions { listen, ..ServerOptions::default() }, backend).await?;
-    let url = format!("http://{}", server.local_addr());
-    let serving = tokio::spawn(server.run(std::future::pending()));
-    let client = Client::new(ClientOptions::of(&[&url])?)?;
-    let options = WriterOptions::new(folder.path().join("setup"), scope()?, "setup".parse()?);
-    let mut setup = Writer::open(&client, options, soon()).await?;
-    let open = Operation::OpenAccount { account: "acme".parse()?, overdraft: Overdraft::Deny };
-    setup.write(vec![open], soon()).await?;
-
+    let (url, client) = serve(folder.path()).await?;
     let mut kills = 0;
-    loop {
-        let orders = format!("{url} {}", folder.path().display());
+    for life in 1..=KILLS + 1 {
+        let goal = WRITES * life / (KILLS + 1);
+        let orders = format!("{url} {goal} {}", folder.path().display());
         let mut command = Command::new(std::env::current_exe()?);
         let mut child = command.args(arguments).env(CHILD, orders).stdout(Stdio::null()).spawn()?;
-        if kills < KILLS {
-            tokio::time::sleep(Duration::from_millis(40 + 30 * kills)).await;
-            kills += u64::from(child.try_wait()?.is_none());
-            child.kill()?;
+        let start = Instant::now();
+        // The last one may reach its goal. The others wait there to be killed, however fast they are.
+        let is_last = life > KILLS;
+        while is_last || done(folder.path()) + BEFORE_GOAL < goal {
+            match child.try_wait()? {
+                Some(status) if status.success() && is_last => break,
+                Some(status) => return Err(format!("the writer ended by itself: {status}").into()),
+                None if start.elapsed() > LIFE_MAX => return Err("the writer is stuck".into()),
+                None => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
         }
-        let status = tokio::task::spawn_blocking(move || child.wait()).await??;
-        if status.success() {
-            break;
+        if !is_last {
+            child.kill()?;
+            child.wait()?;
+            kills += 1;
         }
     }
     let balances = client.balances(&"main".parse()?, &"acme".parse()?, soon()).await?;
-    serving.abort();
     Ok((kills, balances.first().map_or(0, |one| one.available)))
 }
 
@@ -104,9 +131,18 @@ pub fn run(arguments: &[&str]) -> Result<Option<(u64, i128)>, Failed> {
     let runtime = tokio::runtime::Runtime::new()?;
     match std::env::var(CHILD) {
         Ok(orders) => {
-            let (url, folder) = orders.split_once(' ').ok_or("no orders")?;
-            runtime.block_on(write(url, Path::new(folder)))?;
-            Ok(None)
+            let mut words = orders.splitn(3, ' ');
+            let (Some(url), Some(goal), Some(folder)) = (words.next(), words.next(), words.next()) else {
+                return Err("no orders".into());
+            };
+            let goal = goal.parse()?;
+            runtime.block_on(async {
+                write(url, Path::new(folder), goal).await?;
+                if goal < WRITES {
+                    tokio::time::sleep(LIFE_MAX).await;
+                }
+                Ok(None)
+            })
         }
         Err(_) => runtime.block_on(watch(arguments)).map(Some),
     }
