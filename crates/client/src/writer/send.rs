@@ -24,6 +24,16 @@ struct LastWord {
     may_be_under_way: bool,
 }
 
+/// What it means that a server finds a gap before a number.
+enum Gap {
+    /// It has everything that it acknowledged, so what it saw is over.
+    Closed,
+    /// It has lost what it acknowledged.
+    Lost,
+    /// It could not be asked, which says nothing about what it has.
+    Unknown(Failure),
+}
+
 impl Writer {
     /// Sends the operations under a number that is on disk, and finds out what became of them.
     pub(super) async fn send(
@@ -145,10 +155,17 @@ impl Writer {
                 Ok(Err(refusal)) if refusal.code == WriteCode::Unavailable => {
                     Failure::Unavailable { server: "the server".into(), message: refusal.message }
                 }
-                Ok(Err(refusal))
-                    if refusal.code == WriteCode::SequenceGap && self.is_up_to_date(deadline).await =>
-                {
-                    Failure::Unavailable { server: "the server".into(), message: refusal.message }
+                Ok(Err(refusal)) if refusal.code == WriteCode::SequenceGap => {
+                    match self.gap(deadline).await {
+                        Gap::Closed => {
+                            Failure::Unavailable { server: "the server".into(), message: refusal.message }
+                        }
+                        Gap::Lost => return LastWord { heard: Heard::Refused(refusal), may_be_under_way },
+                        Gap::Unknown(failure @ Failure::DeadlinePassed { .. }) => failure,
+                        Gap::Unknown(failure) => {
+                            return LastWord { heard: Heard::Rejected(failure), may_be_under_way };
+                        }
+                    }
                 }
                 Ok(Err(refusal)) => return LastWord { heard: Heard::Refused(refusal), may_be_under_way },
                 Err(failure) if !failure.is_transient() => {
@@ -164,9 +181,12 @@ impl Writer {
         LastWord { heard: Heard::Nothing(Failure::DeadlinePassed { last }), may_be_under_way }
     }
 
-    /// Whether the server has everything that it acknowledged, now that it has made sure of it. Then a gap that it saw
-    /// before is none any more.
-    async fn is_up_to_date(&self, deadline: Deadline) -> bool {
-        self.last_of_server(deadline).await.is_ok_and(|server| server >= self.committed)
+    /// What a gap means, now that the server has made sure of how far this client has counted.
+    async fn gap(&self, deadline: Deadline) -> Gap {
+        match self.client.client_state(&self.scope, &self.client_id, deadline).await {
+            Ok(server) if server >= self.committed => Gap::Closed,
+            Ok(_) => Gap::Lost,
+            Err(failure) => Gap::Unknown(failure),
+        }
     }
 }

@@ -6,6 +6,7 @@
 mod acquire;
 mod batches;
 mod blame;
+mod gaps;
 mod over_tls;
 mod schedule;
 mod scripted;
