@@ -55,6 +55,8 @@ impl Lane {
 pub struct SchedulerOptions {
     /// The most tasks that wait. Each takes less than 512 bytes, besides its payload and its result.
     pub queued_max: usize,
+    /// The same, of one lane: so much of the whole can one exhausted model take.
+    pub queued_per_lane_max: usize,
     /// The most tasks at work, those included whose admission is under way.
     pub running_max: usize,
     /// The same, of one lane: so much of the whole can one slow model take.
@@ -67,6 +69,7 @@ impl Default for SchedulerOptions {
     fn default() -> SchedulerOptions {
         SchedulerOptions {
             queued_max: 1_000_000,
+            queued_per_lane_max: 250_000,
             running_max: 4_096,
             running_per_lane_max: 1_024,
             attempts_per_lane_max: 32,
@@ -101,6 +104,14 @@ pub enum SubmitError<T> {
         /// How many may wait.
         queued_max: usize,
     },
+    /// As many of its lane wait as may.
+    #[error("{queued_per_lane_max} tasks of its lane wait already, and no more may")]
+    LaneFull {
+        /// The task.
+        task: Box<Task<T>>,
+        /// How many of one lane may wait.
+        queued_per_lane_max: usize,
+    },
     /// It takes nothing more.
     #[error("the scheduler is shutting down")]
     ShuttingDown {
@@ -113,6 +124,7 @@ impl<T> fmt::Debug for SubmitError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             SubmitError::Full { .. } => "Full",
+            SubmitError::LaneFull { .. } => "LaneFull",
             SubmitError::ShuttingDown { .. } => "ShuttingDown",
         })
     }
@@ -197,6 +209,42 @@ struct State<T, R> {
     is_closing: bool,
 }
 
+impl<T, R> State<T, R> {
+    /// The bound that keeps another task of a lane from waiting, if one does.
+    fn full(&self, options: &SchedulerOptions, lane: &Lane) -> Option<Bound> {
+        if self.lanes.queued() >= options.queued_max {
+            return Some(Bound::All);
+        }
+        let of_lane = self.lanes.queued_in(&lane.0);
+        (of_lane >= options.queued_per_lane_max.max(1)).then_some(Bound::Lane)
+    }
+}
+
+/// How many tasks may wait.
+#[derive(Clone, Copy)]
+enum Bound {
+    All,
+    Lane,
+}
+
+impl Bound {
+    const fn of(self, options: &SchedulerOptions) -> usize {
+        match self {
+            Bound::All => options.queued_max,
+            Bound::Lane => options.queued_per_lane_max,
+        }
+    }
+
+    fn refuse<T>(self, options: &SchedulerOptions, task: Task<T>) -> SubmitError<T> {
+        let SchedulerOptions { queued_max, queued_per_lane_max, .. } = *options;
+        let task = Box::new(task);
+        match self {
+            Bound::All => SubmitError::Full { task, queued_max },
+            Bound::Lane => SubmitError::LaneFull { task, queued_per_lane_max },
+        }
+    }
+}
+
 /// A task that waits.
 struct Item<T, R> {
     job: Job,
@@ -264,18 +312,18 @@ impl<T: Send + 'static, R: Send + 'static> Scheduler<T, R> {
         if state.is_closing {
             return Err(SubmitError::ShuttingDown { task: Box::new(task) });
         }
-        let queued_max = options.queued_max;
         // What is dropped may do anything, so it is dropped when the lock is free again.
         let mut swept = Vec::new();
-        if state.lanes.queued() >= queued_max {
+        if let Some(bound) = state.full(options, &task.lane) {
             let found = cancelled.load(Ordering::Relaxed);
-            if found < (queued_max / CANCELLED_PART).max(1) {
-                return Err(SubmitError::Full { task: Box::new(task), queued_max });
+            if found < (bound.of(options) / CANCELLED_PART).max(1) {
+                return Err(bound.refuse(options, task));
             }
             cancelled.fetch_sub(found, Ordering::Relaxed);
             swept = state.lanes.sweep(|item| !item.standing.is_cancelled());
-            if state.lanes.queued() >= queued_max {
-                return Err(SubmitError::Full { task: Box::new(task), queued_max });
+            if let Some(bound) = state.full(options, &task.lane) {
+                drop(state);
+                return Err(bound.refuse(options, task));
             }
         }
         let (reply, answer) = oneshot::channel();

@@ -183,6 +183,12 @@ impl<T: Waits> Lanes<T> {
         self.queued
     }
 
+    /// How many of a lane wait.
+    pub(super) fn queued_in(&self, name: &Arc<str>) -> usize {
+        let lane = self.names.get(name).and_then(|place| self.lanes.get(*place)?.as_ref());
+        lane.map_or(0, Lane::queued)
+    }
+
     pub(super) fn push(&mut self, now: Instant, name: &Arc<str>, priority: Priority, what: T) {
         let place = self.place(name);
         let is_blocked = self.blocked_by(what.job(), now).is_some();

@@ -245,3 +245,32 @@ async fn work_that_panics_is_lost_alone_and_its_slot_comes_back() {
     assert_eq!(scheduler.submit(task("b", &[("b", 1)], 2)).unwrap().outcome().await, Ok(2));
     assert_eq!(scheduler.drain(soon()).await, 0);
 }
+
+/// The bound on tasks that wait was one for all lanes: a model that had run out filled it, and tasks of models that were
+/// idle were not taken.
+#[tokio::test(start_paused = true)]
+async fn an_exhausted_model_does_not_take_the_whole_queue() {
+    let desk = Desk::new(&[concurrency("a", 1), concurrency("b", 1)]).await;
+    let _used_up = desk.limiter.acquire(&job(&[("a", 1)]), soon()).await.unwrap();
+    let options =
+        SchedulerOptions { queued_max: 100, queued_per_lane_max: 25, ..SchedulerOptions::default() };
+    let scheduler = desk.scheduler(options, 1);
+    let mut waiting = Vec::new();
+    let full = loop {
+        match scheduler.submit(task("a", &[("a", 1)], 0)) {
+            Ok(ticket) => waiting.push(ticket),
+            Err(full) => break full,
+        }
+    };
+    let SubmitError::LaneFull { task: given_back, queued_per_lane_max: 25 } = full else {
+        panic!("{full:?}")
+    };
+    assert_eq!(waiting.len(), 25);
+    for number in 0..50 {
+        assert_eq!(scheduler.submit(task("b", &[("b", 1)], number)).unwrap().outcome().await, Ok(number));
+    }
+    // What was cancelled has left its place.
+    waiting.truncate(20);
+    waiting.push(scheduler.submit(*given_back).unwrap());
+    assert_eq!(scheduler.queued(), 21);
+}
