@@ -1,6 +1,7 @@
 //! Admission: waits until a job may go ahead, and gives back what it did not use.
 
 mod attempt;
+mod freed;
 mod guard;
 mod settle;
 
@@ -22,6 +23,7 @@ use crate::job::Job;
 use crate::options::OptionsError;
 
 pub(crate) use attempt::Attempt;
+use freed::{Freed, Seen};
 pub use guard::Guard;
 
 /// A denial that says no better is waited out so long.
@@ -71,8 +73,8 @@ struct Shared {
     handle: Handle,
     settling: AtomicUsize,
     settled: Notify,
-    /// Something was given back here, so that one of those that wait here may find room sooner than its hint said.
-    freed: Notify,
+    /// What is given back here, so that one of those that wait for it may find room sooner than its hint said.
+    freed: Freed,
     abandoned: AtomicU64,
 }
 
@@ -183,7 +185,7 @@ impl Limiter {
             handle,
             settling: AtomicUsize::new(0),
             settled: Notify::new(),
-            freed: Notify::new(),
+            freed: Freed::new(),
             abandoned: AtomicU64::new(0),
         })))
     }
@@ -198,6 +200,7 @@ impl Limiter {
     pub async fn acquire(&self, job: &Job, deadline: Deadline) -> Result<Guard, AcquireError> {
         let mut last = None;
         loop {
+            let seen = self.0.freed.seen();
             match self.0.attempt(job, deadline).await {
                 Attempt::Admitted(guard) => return Ok(guard),
                 Attempt::Refused(error) => return Err(error),
@@ -205,11 +208,10 @@ impl Limiter {
                     return Err(AcquireError::DeadlinePassed { denial: last, failure });
                 }
                 Attempt::Denied(denial) => {
-                    let wait = self.0.wait_for(&denial);
-                    last = Some(denial);
-                    if !self.0.wait_until(wait, deadline).await {
-                        return Err(AcquireError::DeadlinePassed { denial: last, failure: None });
+                    if !self.0.wait_until(&denial, seen, deadline).await {
+                        return Err(AcquireError::DeadlinePassed { denial: Some(denial), failure: None });
                     }
+                    last = Some(denial);
                 }
             }
         }
@@ -266,18 +268,22 @@ impl Shared {
         wait + self.client.around().up_to(wait / JITTER_PART)
     }
 
-    /// Waits for so long, until something is given back, or for the last chance before the deadline; says whether
-    /// another attempt is due.
-    async fn wait_until(&self, wait: Duration, deadline: Deadline) -> bool {
+    /// Waits as the hint says, until something that is in the way is given back, or for the last chance before the
+    /// deadline; says whether another attempt is due.
+    async fn wait_until(&self, denial: &Denial, seen: Seen, deadline: Deadline) -> bool {
+        let wait = self.wait_for(denial);
         let now = Instant::now();
         let last = deadline.instant().checked_sub(LAST_ATTEMPT).unwrap_or(now);
         if now >= last {
             tokio::time::sleep_until(deadline.instant()).await;
             return false;
         }
-        tokio::select! {
-            () = tokio::time::sleep_until(last.min(now + wait)) => {}
-            () = self.freed.notified() => {}
+        if let Some(waiter) = self.freed.wait_for(&denial.limited_by, seen) {
+            tokio::select! {
+                () = tokio::time::sleep_until(last.min(now + wait)) => {}
+                () = waiter.woken() => {}
+            }
+            waiter.tries_again();
         }
         true
     }

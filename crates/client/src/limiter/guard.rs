@@ -73,7 +73,7 @@ impl Guard {
     async fn settle(&self, item: CompleteItem) -> Result<Completed, Failure> {
         #[cfg(feature = "local")]
         if let Some(Some(answer)) = self.shared.client.book().map(|book| book.complete_now(&item)) {
-            self.shared.freed.notify_one();
+            self.shared.freed.give_back(&item.job);
             return answer;
         }
         let lost = |error: tokio::task::JoinError| Failure::NoAnswer {

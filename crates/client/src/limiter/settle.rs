@@ -37,7 +37,7 @@ impl Shared {
             let shared = Arc::clone(&settling.0);
             let settled = shared.complete(&item).await;
             if settled.is_ok() {
-                shared.freed.notify_one();
+                shared.freed.give_back(&item.job);
             }
             if let Err(failure) = &settled {
                 shared.abandoned.fetch_add(1, Ordering::Relaxed);
@@ -52,7 +52,7 @@ impl Shared {
     pub(super) fn settle_in_background(self: &Arc<Self>, item: CompleteItem) {
         #[cfg(feature = "local")]
         if let Some(Some(Ok(_))) = self.client.book().map(|book| book.complete_now(&item)) {
-            self.freed.notify_one();
+            self.freed.give_back(&item.job);
             return;
         }
         if self.settling.load(Ordering::SeqCst) >= self.options.settling_max {
