@@ -51,6 +51,11 @@ impl Around {
         Around(surroundings)
     }
 
+    /// The time on the wall.
+    pub(crate) fn wall(&self) -> UnixMs {
+        self.0.wall()
+    }
+
     /// A lease that nobody had before.
     pub(crate) fn lease(&self) -> LeaseId {
         let random = (u128::from(self.0.random()) << 64) | u128::from(self.0.random());

@@ -1,4 +1,4 @@
-//! One attempt: one lease, from its first request to an answer that says what became of it.
+//! One attempt: one lease, from its first request to an answer that says what became of it, or until it is too old.
 
 use std::sync::Arc;
 
@@ -10,6 +10,10 @@ use crate::batcher::ask_alone;
 use crate::deadline::Deadline;
 use crate::failure::{Certainty, Failure};
 use crate::job::{Actuals, Job};
+
+/// An outage may last longer than a server remembers leases, 15 minutes by default, and older ones are refused. So an
+/// attempt that goes on for so long takes a new one, and gives the old one back.
+const LEASE_AGE_MAX_MS: u64 = 5 * 60 * 1_000;
 
 /// What became of an attempt.
 #[derive(Debug)]
@@ -29,6 +33,17 @@ struct Pending<'a> {
     may_hold: bool,
 }
 
+impl<'a> Pending<'a> {
+    fn new(shared: &'a Arc<Shared>, job: &'a Job) -> Pending<'a> {
+        Pending { shared, lease: shared.client.around().lease(), job, may_hold: false }
+    }
+
+    fn is_old(&self) -> bool {
+        let now = self.shared.client.around().wall();
+        now.get().saturating_sub(self.lease.time().get()) >= LEASE_AGE_MAX_MS
+    }
+}
+
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
         if self.may_hold {
@@ -40,14 +55,13 @@ impl Drop for Pending<'_> {
 
 impl Shared {
     pub(super) async fn attempt(self: &Arc<Self>, job: &Job, deadline: Deadline) -> Attempt {
-        let lease = self.client.around().lease();
-        let mut pending = Pending { shared: self, lease, job, may_hold: false };
+        let mut pending = Pending::new(self, job);
         let mut backoff = self.client.backoff();
         let mut last = None;
         while !deadline.has_passed() {
             let knew_nothing = pending.may_hold;
             pending.may_hold = true;
-            let item = ReserveItem { lease, job: job.clone() };
+            let item = ReserveItem { lease: pending.lease, job: job.clone() };
             let answer = match self.reserve_now(&item) {
                 Some(answer) => Some(answer),
                 None => deadline.bound(self.reserve_once(item, deadline)).await,
@@ -63,6 +77,9 @@ impl Shared {
                     let wait = backoff.wait(&failure, self.client.servers());
                     last = Some(failure);
                     _ = deadline.bound(tokio::time::sleep(wait)).await;
+                    if pending.is_old() {
+                        pending = Pending::new(self, job);
+                    }
                 }
                 None => break,
             }

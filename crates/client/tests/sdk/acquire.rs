@@ -250,3 +250,51 @@ async fn a_refusal_that_leaves_no_trace_gives_back_what_an_earlier_copy_may_hold
         assert_eq!((asked.len() - completes, completes), if is_first { (1, 0) } else { (2, 1) }, "{error}");
     }
 }
+
+/// A wall clock that is minutes later whenever it is looked at.
+struct Hasty(std::sync::atomic::AtomicU64);
+
+impl earmark_client::Surroundings for Hasty {
+    fn wall(&self) -> earmark_client::core::UnixMs {
+        let step_ms = 4 * 60_000;
+        let moment = self.0.fetch_add(step_ms, std::sync::atomic::Ordering::SeqCst);
+        earmark_client::core::UnixMs::new(1_700_000_000_000 + moment)
+    }
+
+    fn random(&self) -> u64 {
+        self.0.load(std::sync::atomic::Ordering::SeqCst)
+    }
+}
+
+/// Servers were away for longer than they remember leases. The caller that had waited for them came back with the lease
+/// of before, which was refused for its age, and that was taken for a malformed request.
+#[tokio::test]
+async fn an_attempt_that_outlives_its_lease_takes_a_new_one_and_gives_the_old_one_back() {
+    let mut reserves = 0;
+    let script = Scripted::by(move |request| {
+        if request.starts_with("POST /v1/complete ") {
+            return Some((200, r#"{"ok":true,"error":"","reconciled":false}"#.to_owned()));
+        }
+        reserves += 1;
+        let allowed = r#"{"allowed":true,"retry_after_ms":0,"reserved_at_unix_ms":1,"error":""}"#;
+        (reserves > 3).then(|| (200, allowed.to_owned()))
+    })
+    .await;
+    let options = earmark_client::ClientOptions::of(&[&script.url]).unwrap();
+    let client = Client::new(options.surrounded_by(std::sync::Arc::new(Hasty(0.into())))).unwrap();
+    let limiter = limiter(&client);
+    let guard = limiter.acquire(&job(&[("slots", 1)]), soon()).await.unwrap();
+    assert!(limiter.flush(soon()).await);
+    let asked = script.asked();
+    let leases = |path: &str| -> Vec<String> {
+        let requests = asked.iter().filter(|request| request.starts_with(&format!("POST {path} ")));
+        let rest = requests.filter_map(|request| request.split("\"lease_id\":\"").nth(1));
+        rest.map(|rest| rest[..26].to_owned()).collect()
+    };
+    // Each lease is asked for twice: after four minutes it is young enough, and after eight it is not.
+    let (reserved, completed) = (leases("/v1/reserve"), leases("/v1/complete"));
+    assert_eq!(reserved.len(), 4);
+    assert_eq!((&reserved[0], &reserved[2]), (&reserved[1], &reserved[3]));
+    assert_eq!(completed, [reserved[0].clone()]);
+    assert_eq!(guard.lease().to_string(), reserved[3]);
+}
