@@ -207,6 +207,8 @@ struct State<T, R> {
     /// Tasks at work, those included whose admission is under way.
     running: usize,
     is_closing: bool,
+    /// What waited was given up, and nothing waits any more.
+    is_over: bool,
 }
 
 impl<T, R> State<T, R> {
@@ -289,7 +291,12 @@ impl<T: Send + 'static, R: Send + 'static> Scheduler<T, R> {
             running_max: options.running_per_lane_max.max(1),
         };
         let shared = Arc::new(Shared {
-            state: Mutex::new(State { lanes: Lanes::new(bounds), running: 0, is_closing: false }),
+            state: Mutex::new(State {
+                lanes: Lanes::new(bounds),
+                running: 0,
+                is_closing: false,
+                is_over: false,
+            }),
             changed: Notify::new(),
             idle: Notify::new(),
             cancelled: Arc::new(AtomicUsize::new(0)),
@@ -344,7 +351,8 @@ impl<T: Send + 'static, R: Send + 'static> Scheduler<T, R> {
     }
 
     /// Takes nothing more, and waits until everything that was taken is done. At the deadline what still waits is given
-    /// up; says how many that were. What is at work then is left to end by itself.
+    /// up; says how many that were. What is at work then is left to end by itself, and what is denied then is given up
+    /// too.
     pub async fn drain(&self, deadline: Deadline) -> usize {
         self.0.lock().is_closing = true;
         self.0.changed.notify_one();
@@ -363,7 +371,11 @@ impl<T: Send + 'static, R: Send + 'static> Scheduler<T, R> {
         if deadline.bound(all_done).await.is_some() {
             return 0;
         }
-        let given_up = self.0.lock().lanes.sweep(|_| false);
+        let given_up = {
+            let mut state = self.0.lock();
+            state.is_over = true;
+            state.lanes.sweep(|_| false)
+        };
         let count = given_up.len();
         for item in given_up {
             // Nobody may wait for it any more.

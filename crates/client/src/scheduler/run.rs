@@ -106,8 +106,15 @@ impl<T, R> Drop for Place<'_, T, R> {
 /// Has a task admitted, and does its work.
 async fn attempt<T: Send + 'static, R: Send + 'static>(shared: Arc<Shared<T, R>>, next: Next<Item<T, R>>) {
     let mut place = Place { shared: &shared, lane: next.lane, running: None, is_given_back: false };
+    let mut next = next;
     let (job, deadline) = (next.item.what.job.clone(), next.item.what.deadline);
-    let error = match shared.limiter.attempt(&job, deadline).await {
+    let attempt = tokio::select! {
+        biased;
+        attempt = shared.limiter.attempt(&job, deadline) => attempt,
+        // What the attempt may have taken is given back with it.
+        () = cancelled(&mut next.item.what) => return over(&shared, next.item.what),
+    };
+    let error = match attempt {
         Attempt::Admitted(guard) => {
             shared.lock().lanes.admitted(next.lane, &job);
             place.running = Some(job);
@@ -127,6 +134,15 @@ async fn attempt<T: Send + 'static, R: Send + 'static>(shared: Arc<Shared<T, R>>
     }
 }
 
+/// Until whoever submitted a task has cancelled it.
+async fn cancelled<T, R>(item: &mut Item<T, R>) {
+    item.reply.closed().await;
+    if !item.standing.is_cancelled() {
+        // Nobody waits for it, and it goes on.
+        std::future::pending().await
+    }
+}
+
 async fn work<T, R>(shared: &Shared<T, R>, item: Item<T, R>, guard: Guard) {
     let Item { payload, standing, reply, .. } = item;
     if !standing.start() {
@@ -143,7 +159,19 @@ fn put_back<T, R>(shared: &Shared<T, R>, next: Next<Item<T, R>>, denial: &Denial
     let until = now + shared.limiter.wait_for(denial).min(PROBE_MAX);
     let mut state = shared.lock();
     state.running -= 1;
-    state.lanes.denied(now, next, &denial.limited_by, until);
+    let given_up = match state.is_over {
+        true => {
+            state.lanes.settled(next.lane);
+            Some(next.item.what)
+        }
+        false => {
+            state.lanes.denied(now, next, &denial.limited_by, until);
+            None
+        }
+    };
     drop(state);
+    if let Some(item) = given_up {
+        _ = item.reply.send(Err(TaskError::ShutDown));
+    }
     shared.changed.notify_one();
 }

@@ -7,6 +7,7 @@ mod acquire;
 mod batches;
 mod blame;
 mod gaps;
+mod gives_up;
 mod hints;
 mod over_tls;
 mod schedule;
