@@ -60,6 +60,8 @@ pub(super) struct LaneBounds {
 pub(super) struct Next<T> {
     pub(super) lane: LaneId,
     pub(super) item: Queued<T>,
+    /// It was the turn of its level.
+    has_turn: bool,
 }
 
 /// What waits, and where it belongs among the others.
@@ -87,6 +89,9 @@ struct Lane<T> {
     name: Arc<str>,
     levels: [VecDeque<Queued<T>>; LEVELS],
     turn: usize,
+    /// The least urgent level whose turn was spent on a denial. It comes first until it has had it, or a job that needs
+    /// much would find the room taken by those that need little, at every turn.
+    owed: Option<usize>,
     attempts: usize,
     /// How many attempts there may be: few after a denial, more with each that is admitted.
     window: usize,
@@ -101,6 +106,7 @@ impl<T> Lane<T> {
             name,
             levels: Default::default(),
             turn: 0,
+            owed: None,
             attempts: 0,
             window: 1,
             running: 0,
@@ -119,11 +125,29 @@ impl<T> Lane<T> {
 
     /// The levels in the order in which they are looked at: the one whose turn it is, then the most urgent.
     fn order(&self) -> [usize; LEVELS] {
-        match TURNS[self.turn % TURNS.len()] {
+        match self.owed.unwrap_or(TURNS[self.turn % TURNS.len()]) {
             0 => [0, 1, 2],
             1 => [1, 0, 2],
             _ => [2, 0, 1],
         }
+    }
+}
+
+impl<T> Lane<T> {
+    /// One of a level is tried next; says whether it was its turn.
+    fn takes_turn(&mut self, level: usize) -> bool {
+        let has_turn = self.order()[0] == level;
+        match self.owed {
+            Some(owed) if owed == level => self.owed = None,
+            Some(owed) => {
+                if self.levels[owed].is_empty() {
+                    self.owed = None;
+                }
+                self.turn = (self.turn + 1) % TURNS.len();
+            }
+            None => self.turn = (self.turn + 1) % TURNS.len(),
+        }
+        has_turn
     }
 }
 
@@ -198,7 +222,8 @@ impl<T: Waits> Lanes<T> {
         let Some(lane) = self.lanes.get_mut(place).and_then(Option::as_mut) else { return };
         lane.levels[priority.level()].push_back(Queued { what, priority, order });
         // A lane that sleeps is woken only by something that would be looked at, and is not in vain.
-        let is_new = lane.asleep_until.is_none() || (!is_blocked && lane.queued() <= LOOKAHEAD);
+        let is_seen = lane.levels[priority.level()].len() <= LOOKAHEAD;
+        let is_new = lane.asleep_until.is_none() || (!is_blocked && is_seen);
         if is_new {
             lane.asleep_until = None;
             self.make_ready(place);
@@ -283,14 +308,16 @@ impl<T: Waits> Lanes<T> {
     /// The next of a lane. If all that is looked at is in vain, it sleeps.
     fn take(&mut self, place: usize, now: Instant) -> Pick<T> {
         let Some(lane) = self.lanes.get(place).and_then(Option::as_ref) else { return Pick::Nothing };
-        let mut earliest: Option<(Instant, &LimitKey)> = None;
+        let mut earliest: Option<Instant> = None;
+        let mut in_the_way: BTreeSet<&LimitKey> = BTreeSet::new();
         let mut found = None;
         'levels: for level in lane.order() {
             for (index, item) in lane.levels[level].iter().take(LOOKAHEAD).enumerate() {
                 let is_over = item.what.is_over(now);
                 match self.blocked_by(item.what.job(), now) {
-                    Some(blocked) if !is_over => {
-                        earliest = Some(earliest.map_or(blocked, |earliest| earliest.min(blocked)));
+                    Some((until, key)) if !is_over => {
+                        earliest = Some(earliest.map_or(until, |earliest| earliest.min(until)));
+                        in_the_way.insert(key);
                     }
                     _ => {
                         found = Some((level, index, is_over));
@@ -299,7 +326,9 @@ impl<T: Waits> Lanes<T> {
                 }
             }
         }
-        let earliest = earliest.map(|(until, key)| (until, key.clone()));
+        // Whichever of them is free first, the lane goes on.
+        let in_the_way: Vec<LimitKey> =
+            if found.is_none() { in_the_way.into_iter().cloned().collect() } else { Vec::new() };
         let Some(lane) = self.lanes.get_mut(place).and_then(Option::as_mut) else { return Pick::Nothing };
         match (found, earliest) {
             (Some((level, index, is_over)), _) => {
@@ -309,13 +338,15 @@ impl<T: Waits> Lanes<T> {
                     self.retire(place);
                     return Pick::Over(item.what);
                 }
-                lane.turn = (lane.turn + 1) % TURNS.len();
+                let has_turn = lane.takes_turn(level);
                 lane.attempts += 1;
-                Pick::Try(Next { lane: LaneId(place), item })
+                Pick::Try(Next { lane: LaneId(place), item, has_turn })
             }
-            (None, Some((until, key))) => {
+            (None, Some(until)) => {
                 lane.asleep_until = Some(until);
-                self.sleepers.entry(key).or_default().places.insert(place);
+                for key in in_the_way {
+                    self.sleepers.entry(key).or_default().places.insert(place);
+                }
                 self.asleep.push(Reverse((until, place)));
                 Pick::Nothing
             }
@@ -393,7 +424,7 @@ impl<T: Waits> Lanes<T> {
 
     /// An attempt was denied: it goes back to where it was, and what was in the way is left alone until then.
     pub(super) fn denied(&mut self, now: Instant, next: Next<T>, limited_by: &[LimitKey], until: Instant) {
-        let Next { lane: LaneId(place), item } = next;
+        let Next { lane: LaneId(place), item, has_turn } = next;
         if self.blocked.len() >= BLOCKED_USUAL {
             self.blocked.retain(|_, until| *until > now);
         }
@@ -403,6 +434,9 @@ impl<T: Waits> Lanes<T> {
         }
         self.queued += 1;
         let Some(lane) = self.lanes.get_mut(place).and_then(Option::as_mut) else { return };
+        if has_turn {
+            lane.owed = lane.owed.max(Some(item.priority.level()));
+        }
         let level = &mut lane.levels[item.priority.level()];
         // Those that were denied before it, and came later, stand in front.
         let behind = level.iter().take_while(|other| other.order < item.order).count();

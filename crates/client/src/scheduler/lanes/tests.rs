@@ -263,3 +263,65 @@ fn a_sweep_takes_out_what_is_not_wanted_and_nothing_else() {
     left.sort_unstable();
     assert_eq!(left, (0..100).step_by(2).collect::<Vec<u32>>());
 }
+
+/// A lane slept for the limit that was to be free first, and only that one could wake it: when another was free sooner
+/// than its hint said, the job behind it waited all the same.
+#[test]
+fn a_lane_is_woken_by_any_of_the_limits_that_it_sleeps_for() {
+    let mut desk = Desk::new();
+    desk.push_needing("other", Priority::Normal, 0, &["late"]);
+    let runs = desk.next().unwrap();
+    desk.lanes.admitted(runs.lane, &runs.item.what.job);
+    for (number, name, ms) in [(1, "soon", 1_000), (2, "late", 2_000)] {
+        desk.push_needing("a", Priority::Normal, number, &[name]);
+        let next = desk.next().unwrap();
+        desk.deny(next, &[name], ms);
+    }
+    assert!(desk.next().is_none());
+    desk.lanes.ended(runs.lane, &runs.item.what.job);
+    assert_eq!(desk.next().map(|next| next.item.what.number), Some(2));
+}
+
+/// Whether a new job would be looked at was judged by all levels of its lane together, although each is looked at by
+/// itself: an urgent job behind many that were blocked did not wake its lane.
+#[test]
+fn an_urgent_job_wakes_a_lane_with_many_that_are_blocked() {
+    let mut desk = Desk::new();
+    desk.push("a", Priority::Low, 0);
+    let first = desk.next().unwrap();
+    desk.deny(first, &["a"], 1_000);
+    (1..=u32::try_from(LOOKAHEAD).unwrap()).for_each(|number| desk.push("a", Priority::Low, number));
+    assert!(desk.next().is_none());
+    desk.push_needing("a", Priority::High, 1_000, &["free"]);
+    assert_eq!(desk.admit(), Some(1_000));
+}
+
+/// A job that needs four of four slots had its turn while three were taken. It was denied, its turn was over, and before
+/// the next one those that need a single slot had taken what was free: it never ran.
+#[test]
+fn a_large_job_of_low_priority_is_admitted_beside_many_small_ones_of_high() {
+    let mut desk = Desk::new();
+    let large = 10_000;
+    desk.push("a", Priority::Low, large);
+    (0..1_000).for_each(|number| desk.push("a", Priority::High, number));
+    let mut running: VecDeque<Next<Ball>> = VecDeque::new();
+    for _ in 0..1_000 {
+        while let Some(next) = desk.next() {
+            let needs = if next.item.what.number == large { 4 } else { 1 };
+            if running.len() + needs <= 4 {
+                desk.lanes.admitted(next.lane, &next.item.what.job);
+                if next.item.what.number == large {
+                    return;
+                }
+                running.push_back(next);
+            } else {
+                desk.deny(next, &["a"], 50);
+            }
+        }
+        match running.pop_front() {
+            Some(ended) => desk.lanes.ended(ended.lane, &ended.item.what.job),
+            None => desk.advance(50),
+        }
+    }
+    panic!("it was never admitted");
+}
