@@ -202,7 +202,9 @@ impl Call {
         if let Some((key, price)) = &self.credit
             && price.of(self.input_max, self.output_max) > 0
         {
-            actuals = actuals.used(key.clone(), price.of(usage.input, usage.output));
+            // What a provider counts beside the two, thoughts for the most part, costs as much as output.
+            let output = usage.total().saturating_sub(usage.input);
+            actuals = actuals.used(key.clone(), price.of(usage.input, output));
         }
         actuals
     }
@@ -261,6 +263,19 @@ mod tests {
         assert_eq!(price.of(1_000_001, 1_000_000), 19);
         let dear = Price { input_per_million: u64::MAX, output_per_million: u64::MAX };
         assert_eq!(dear.of(u64::MAX, u64::MAX), u64::MAX);
+    }
+
+    /// A provider counted thoughts in the total alone. The limits on tokens were told of them, and the bill was not.
+    #[test]
+    fn what_a_total_has_beside_input_and_output_is_paid_as_output() {
+        let price = Price { input_per_million: 1_000_000, output_per_million: 10_000_000 };
+        let call = model().call(&Bytes, "hello", 100).paid_from(key("usd"), price);
+        let cost = |usage: Usage| {
+            let actuals = call.actuals(Some(usage));
+            actuals.amounts().iter().find(|(name, _)| *name == key("usd")).map(|(_, amount)| *amount)
+        };
+        assert_eq!(cost(Usage { input: 3, output: 2, total: 9 }), Some(3 + 60));
+        assert_eq!(cost(Usage { input: 3, output: 2, total: 0 }), Some(3 + 20));
     }
 
     #[test]
