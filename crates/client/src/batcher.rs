@@ -21,8 +21,6 @@ const BATCH_BYTES_MAX: usize = 900 << 10;
 /// The bytes of an item besides its keys, and of an amount beside its key: more than either can take.
 const ITEM_BYTES: usize = 256;
 const PART_BYTES: usize = 64;
-/// Longer than any attempt; each has a timeout of its own.
-const ATTEMPT_MAX: Duration = Duration::from_secs(600);
 
 /// How callers share requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +103,7 @@ pub(crate) async fn ask_alone<I: Item>(
 
 struct Waiting<I: Item> {
     item: I,
+    deadline: Deadline,
     reply: oneshot::Sender<Result<I::Answer, Failure>>,
 }
 
@@ -125,10 +124,10 @@ impl<I: Item> Batcher<I> {
         Batcher { sender, waiting_max }
     }
 
-    /// Asks for one item, together with whatever else waits.
-    pub(crate) async fn ask(&self, item: I) -> Result<I::Answer, Failure> {
+    /// Asks for one item, together with whatever else waits. After its deadline nobody wants its answer.
+    pub(crate) async fn ask(&self, item: I, deadline: Deadline) -> Result<I::Answer, Failure> {
         let (reply, answer) = oneshot::channel();
-        match self.sender.try_send(Waiting { item, reply }) {
+        match self.sender.try_send(Waiting { item, deadline, reply }) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => return Err(Failure::Busy { waiting_max: self.waiting_max }),
             Err(TrySendError::Closed(_)) => return Err(lost()),
@@ -193,9 +192,13 @@ impl<I: Item> Driver<I> {
 
 /// Sends one request, and gives every caller its own answer.
 async fn send<I: Item>(client: Client, batch: Vec<Waiting<I>>, slot: OwnedSemaphorePermit) {
+    // A server that does not answer is held to it as soon as nobody waits for it, and the next callers ask another.
+    // Not sooner: one caller that is in a hurry must not end the request of all the others.
+    let latest = batch.iter().map(|waiting| waiting.deadline).max();
+    let deadline = latest.unwrap_or_else(|| Deadline::after(Duration::ZERO));
     let (items, replies): (Vec<I>, Vec<_>) =
         batch.into_iter().map(|waiting| (waiting.item, waiting.reply)).unzip();
-    let answer = client.ask_once(&I::ask(items), Deadline::after(ATTEMPT_MAX)).await;
+    let answer = client.ask_once(&I::ask(items), deadline).await;
     drop(slot);
     let answers = answer.and_then(|answer| I::answers(answer).ok_or_else(mixed_up));
     match answers {

@@ -100,7 +100,7 @@ impl Shared {
 
     async fn reserve_once(&self, item: ReserveItem, deadline: Deadline) -> Result<ReserveAnswer, Failure> {
         match &self.reserves {
-            Some(batcher) => batcher.ask(item).await,
+            Some(batcher) => batcher.ask(item, deadline).await,
             None => ask_alone(&self.client, item, deadline).await,
         }
     }

@@ -82,7 +82,7 @@ impl Shared {
 
     async fn complete_once(&self, item: CompleteItem, deadline: Deadline) -> Result<Completed, Failure> {
         match &self.completes {
-            Some(batcher) => batcher.ask(item).await,
+            Some(batcher) => batcher.ask(item, deadline).await,
             None => ask_alone(&self.client, item, deadline).await,
         }
     }

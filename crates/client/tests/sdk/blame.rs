@@ -1,6 +1,6 @@
 //! Which server is asked next after one that answers and cannot serve.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use earmark_client::{Deadline, Limiter, LimiterOptions, Protocol, Writer, WriterOptions};
 use tempfile::TempDir;
@@ -67,4 +67,22 @@ async fn a_server_that_cannot_write_is_left_for_the_next() {
     assert_eq!(writer.write(issue(1), within).await.unwrap().sequence, 2);
     let writes = cut_off.asked().iter().filter(|request| request.starts_with("POST ")).count();
     assert_eq!(writes, 1);
+}
+
+/// A host took connections and answered nothing. Callers gave up at their deadlines, but the request that they shared
+/// went on, so the next callers asked the same host.
+#[tokio::test]
+async fn a_server_that_is_silent_until_all_have_given_up_is_left_for_the_next() {
+    let served = Served::start().await;
+    served.client(Protocol::Http).put_limit(&concurrency("slots", 4), soon()).await.unwrap();
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let client = client_of(&[url, served.url()], Protocol::Http);
+    let limiter = Limiter::new(&client, LimiterOptions::default()).unwrap();
+    let what = job(&[("slots", 1)]);
+    let start = Instant::now();
+    limiter.acquire(&what, Deadline::after(Duration::from_millis(300))).await.unwrap_err();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    limiter.acquire(&what, soon()).await.unwrap().release().await.unwrap();
+    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
 }
