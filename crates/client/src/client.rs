@@ -161,6 +161,10 @@ impl Client {
 
     /// Creates a limit or changes its definition.
     ///
+    /// A copy of the request whose answer was lost may still be under way when this returns, and arrive after a later
+    /// change of the same limit, which it undoes. Where several changes of one limit follow each other closely, put it by
+    /// a [`Writer`](crate::Writer), whose numbers keep late copies out.
+    ///
     /// # Errors
     /// When the definition is refused, or no answer came in time.
     pub async fn put_limit(
