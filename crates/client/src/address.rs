@@ -30,7 +30,7 @@ impl FromStr for ServerAddress {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<ServerAddress, AddressError> {
-        let refuse = |allowed| AddressError { found: text.to_owned(), allowed };
+        let refuse = |allowed| AddressError { found: without_user(text), allowed };
         let uri: Uri = text.parse().map_err(|_| refuse(PLAIN))?;
         let is_tls = match uri.scheme_str() {
             Some("http") => false,
@@ -53,6 +53,13 @@ impl FromStr for ServerAddress {
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         Ok(ServerAddress { authority: authority.to_string(), host, port, is_tls })
     }
+}
+
+/// What is shown of a text that is no address: a password in it would end up in logs.
+fn without_user(text: &str) -> String {
+    let Some((user, rest)) = text.rsplit_once('@') else { return text.to_owned() };
+    let scheme = user.split_once("://").map_or(String::new(), |(scheme, _)| format!("{scheme}://"));
+    format!("{scheme}***@{rest}")
 }
 
 impl fmt::Display for ServerAddress {
@@ -120,6 +127,21 @@ mod tests {
         ] {
             let message = text.parse::<ServerAddress>().unwrap_err().to_string();
             assert!(message.contains("allowed is http://HOST:PORT"), "{text}: {message}");
+        }
+    }
+
+    /// An address with a user was refused, and the password that came with it was in the message.
+    #[test]
+    fn a_password_in_an_address_is_not_repeated() {
+        for (text, shown) in [
+            ("http://user:hunter2@a:1", "http://***@a:1"),
+            ("http://user:hunter2/@a:1/path", "http://***@a:1/path"),
+            ("user:hunter2@a:1", "***@a:1"),
+            ("http://:hunter2@hunter2@a", "http://***@a"),
+        ] {
+            let error = text.parse::<ServerAddress>().unwrap_err();
+            assert!(error.to_string().contains(&format!("found {shown:?}")), "{error}");
+            assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
         }
     }
 }
