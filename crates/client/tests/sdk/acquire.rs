@@ -298,3 +298,45 @@ async fn an_attempt_that_outlives_its_lease_takes_a_new_one_and_gives_the_old_on
     assert_eq!(completed, [reserved[0].clone()]);
     assert_eq!(guard.lease().to_string(), reserved[3]);
 }
+
+#[tokio::test]
+async fn a_request_that_is_refused_as_invalid_is_returned_at_once() {
+    for (status, body) in [
+        (
+            200,
+            r#"{"allowed":false,"retry_after_ms":9000,"reserved_at_unix_ms":0,"error":"invalid_request","message":"too old"}"#,
+        ),
+        (400, r#"{"error":"invalid_request","message":"too old"}"#),
+    ] {
+        let script = Scripted::by(move |request| {
+            let completed = r#"{"ok":true,"error":"","reconciled":false}"#;
+            let is_complete = request.starts_with("POST /v1/complete ");
+            Some(if is_complete { (200, completed.to_owned()) } else { (status, body.to_owned()) })
+        })
+        .await;
+        let limiter = limiter(&client_of(std::slice::from_ref(&script.url), Protocol::Http));
+        let error = limiter.acquire(&job(&[("slots", 1)]), soon()).await.unwrap_err();
+        let AcquireError::InvalidRequest { message } = error else { panic!("{error:?}") };
+        assert!(message.ends_with("too old"), "{message}");
+        assert!(limiter.flush(soon()).await);
+        let reserves = script.asked().iter().filter(|asked| asked.starts_with("POST /v1/reserve ")).count();
+        assert_eq!(reserves, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_key_goes_with_every_request_and_is_refused_by_name() {
+    let refused = r#"{"error":"unauthorized","message":"no such key"}"#;
+    let script = Scripted::by(move |_| Some((401, refused.to_owned()))).await;
+    let mut options = earmark_client::ClientOptions::of(&[&script.url]).unwrap();
+    options.key = Some(earmark_client::ApiKey::new("em_secret").unwrap());
+    let client = Client::new(options).unwrap();
+    let message = "no such key".to_owned();
+    let error = limiter(&client).acquire(&job(&[("slots", 1)]), soon()).await.unwrap_err();
+    assert_eq!(error, AcquireError::Unauthorized { message: message.clone() });
+    let failure = client.usage(&key("slots"), soon()).await.unwrap_err();
+    assert_eq!(failure, Failure::Unauthorized { message });
+    let asked = script.asked();
+    assert_eq!(asked.len(), 2, "{asked:?}");
+    assert!(asked.iter().all(|asked| asked.contains("\r\nauthorization: Bearer em_secret\r\n")), "{asked:?}");
+}

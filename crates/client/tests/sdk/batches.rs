@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_client::{Actuals, BatchOptions, Limiter, LimiterOptions, Protocol};
+use earmark_client::{AcquireError, Actuals, BatchOptions, Limiter, LimiterOptions, Protocol, TryAcquire};
 use tokio::sync::Barrier;
 
 use crate::served::{Served, client_of};
@@ -94,4 +94,40 @@ async fn callers_beyond_the_bound_wait_and_are_served() {
         caller.await.unwrap();
     }
     assert_eq!(direct.usage(&key("tokens"), soon()).await.unwrap().reserved, 300);
+}
+
+#[tokio::test]
+async fn each_caller_of_a_batch_gets_its_own_answer() {
+    let served = Served::start().await;
+    let direct = served.client(Protocol::Http);
+    for definition in [concurrency("slots", 1), rolling("tokens", 10, 3_600)] {
+        direct.put_limit(&definition, soon()).await.unwrap();
+    }
+    let proxy = Proxy::http(&served.address.to_string(), 1, 0).await;
+    let limiter =
+        Limiter::new(&client_of(&[proxy.url()], Protocol::Http), LimiterOptions::default()).unwrap();
+    let (slot, tokens) = (job(&[("slots", 1)]), job(&[("tokens", 4)]));
+    let (too_much, unknown) = (job(&[("tokens", 11)]), job(&[("what", 1)]));
+    // All wait before the batcher looks, so they share a request.
+    let answers = tokio::join!(
+        limiter.try_acquire(&slot, soon()),
+        limiter.try_acquire(&slot, soon()),
+        limiter.try_acquire(&too_much, soon()),
+        limiter.try_acquire(&unknown, soon()),
+        limiter.try_acquire(&tokens, soon()),
+    );
+    assert_eq!(proxy.through(), 1);
+    let (Ok(TryAcquire::Admitted(slot)), Ok(TryAcquire::Denied(denial)), never, unknown, tokens) = answers
+    else {
+        panic!("{answers:?}")
+    };
+    assert_eq!(denial.limited_by, [key("slots")]);
+    assert_eq!(never.unwrap_err(), AcquireError::Never { limited_by: vec![key("tokens")] });
+    assert_eq!(unknown.unwrap_err(), AcquireError::UnknownLimitKey { key: key("what") });
+    let Ok(TryAcquire::Admitted(tokens)) = tokens else { panic!("{tokens:?}") };
+    slot.complete(Actuals::unknown()).await.unwrap();
+    tokens.complete(Actuals::unknown().used(key("tokens"), 3)).await.unwrap();
+    for (name, left) in [("slots", 0), ("tokens", 3)] {
+        assert_eq!(direct.usage(&key(name), soon()).await.unwrap().reserved, left, "{name}");
+    }
 }
