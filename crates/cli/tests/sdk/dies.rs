@@ -1,4 +1,4 @@
-//! Three nodes under load, whose leader dies.
+//! Three nodes under load, whose leader dies, stands still, or is cut off from the others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::callers::{Known, a_job, prepare};
 use crate::history;
-use crate::nodes::Nodes;
+use crate::nodes::{COUNT, Nodes};
 use crate::random::Random;
 use crate::support::soon;
 use crate::writers::{issue, scope};
@@ -24,14 +24,51 @@ const CALLS_AFTER: u64 = 100;
 /// What every caller allows for one call. Longer than an election takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub fn run(protocol: Protocol) {
-    let mut nodes = Nodes::start();
+/// What becomes of the leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// Its process ends.
+    Dies,
+    /// Its process stands still, with its connections open.
+    Freezes,
+    /// It lives and answers, and reaches no other node.
+    IsCutOff,
+}
+
+impl Trouble {
+    fn start(self) -> Nodes {
+        match self {
+            Trouble::Dies | Trouble::Freezes => Nodes::start(),
+            Trouble::IsCutOff => Nodes::behind_proxies(),
+        }
+    }
+
+    fn strike(self, nodes: &mut Nodes, leader: usize) {
+        match self {
+            Trouble::Dies => nodes.kill(leader),
+            Trouble::Freezes => nodes.signal(leader, "STOP"),
+            Trouble::IsCutOff => {
+                let links = nodes.links();
+                for other in (0..COUNT).filter(|other| *other != leader) {
+                    links.hold(leader, other, true);
+                    links.hold(other, leader, true);
+                }
+            }
+        }
+    }
+}
+
+pub fn run(protocol: Protocol, trouble: Trouble) {
+    let mut nodes = trouble.start();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let inside = runtime.enter();
-    let urls: Vec<String> = nodes.urls().iter().map(|address| format!("http://{address}")).collect();
+    let mut urls: Vec<String> = nodes.urls().iter().map(|address| format!("http://{address}")).collect();
+    // The leader is the one that is asked.
+    urls.rotate_left(nodes.leader());
     let mut options = ClientOptions::of(&urls).unwrap();
     options.protocol = protocol;
-    let client = Client::new(options).unwrap();
+    // The writer has a client of its own: whom callers have left, it must find out by itself.
+    let (client, writes) = (Client::new(options.clone()).unwrap(), Client::new(options).unwrap());
     let known = Arc::new(Known::default());
     let longest_ms = Arc::new(AtomicU64::new(0));
     let (stop, stopped) = watch::channel(false);
@@ -45,13 +82,13 @@ pub fn run(protocol: Protocol) {
                 tokio::spawn(call(limiter.clone(), known, longest_ms, Random::new(seed), stopped.clone()))
             })
             .collect();
-        let writer = tokio::spawn(write(client.clone(), folder.path().join("seq"), stopped));
+        let writer = tokio::spawn(write(writes, folder.path().join("seq"), stopped));
         (limiter, callers, writer)
     });
     let admitted = || known.admitted.load(Ordering::SeqCst);
     wait_until("the load has begun", || admitted() > CALLS_AFTER);
     let leader = nodes.leader();
-    nodes.kill(leader);
+    trouble.strike(&mut nodes, leader);
     let survivor = (leader + 1) % urls.len();
     let before = admitted();
     wait_until("calls go on", || admitted() > before + CALLS_AFTER);
@@ -63,9 +100,10 @@ pub fn run(protocol: Protocol) {
         known.check(&client, &[limiter]).await;
         writer.await.unwrap()
     });
-    history::check(&nodes.urls()[survivor], "ledger", &memos);
+    // Beside what is in the entries, the account was opened.
+    history::check(&nodes.urls()[survivor], "ledger", &memos, 1);
     println!(
-        "{protocol:?}: {} calls and {} writes, the longest call took {} ms",
+        "{protocol:?}, the leader {trouble:?}: {} calls and {} writes, the longest call took {} ms",
         admitted(),
         memos.len(),
         longest_ms.load(Ordering::SeqCst)

@@ -86,7 +86,7 @@ async fn faulty(seed: u64, operations: u64, protocol: Protocol) {
         tokio::time::sleep(LATE).await;
         let address = server.address.clone();
         written += scribe.done.len();
-        tokio::task::spawn_blocking(move || history::check(&address, &scribe.account, &scribe.done))
+        tokio::task::spawn_blocking(move || history::check(&address, &scribe.account, &scribe.done, 1))
             .await
             .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     }

@@ -1,5 +1,5 @@
 //! The Rust client against real server processes: through a proxy that loses things, killed in the middle of a write,
-//! and with a cluster whose leader dies.
+//! and with a cluster whose leader dies, stands still or is cut off.
 //!
 //! `EARMARK_SEED=7` replays one seed of the random tests; `EARMARK_SOAK_SECONDS=600` runs fresh ones for that long,
 //! each with 10,000 operations; `EARMARK_SDK_OPERATIONS` says how many otherwise.
@@ -30,6 +30,7 @@ mod writers;
 /// Where the seeds come from, and where this binary's other modules look for it.
 use support::random;
 
+use dies::Trouble;
 use earmark_client::Protocol;
 use soak::{each_seed, number};
 
@@ -72,10 +73,22 @@ fn a_writer_killed_between_any_two_steps_goes_on_where_it_was() {
 
 #[test]
 fn callers_see_delay_and_no_errors_when_the_leader_dies() {
-    dies::run(Protocol::Http);
+    dies::run(Protocol::Http, Trouble::Dies);
 }
 
 #[test]
 fn callers_over_grpc_see_delay_and_no_errors_when_the_leader_dies() {
-    dies::run(Protocol::Grpc);
+    dies::run(Protocol::Grpc, Trouble::Dies);
+}
+
+#[test]
+fn callers_see_delay_and_no_errors_when_the_leader_stands_still() {
+    dies::run(Protocol::Http, Trouble::Freezes);
+}
+
+/// A leader without a majority answers: a batch with a failure for each item, and a write with a refusal. That was no
+/// failure of the request, so a writer stayed with it until its deadline.
+#[test]
+fn callers_see_delay_and_no_errors_when_the_leader_is_cut_off() {
+    dies::run(Protocol::Http, Trouble::IsCutOff);
 }
