@@ -67,7 +67,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", conflicts_with = "in_memory")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     node_id: Option<u64>,
-    /// Where to listen for the other nodes of the cluster, IP:PORT, a loopback address
+    /// Where to listen for the other nodes of the cluster, IP:PORT; beyond loopback, and on a server with keys or an
+    /// issuer, nodes need certificates (--peer-cert)
     #[arg(long, value_name = "ADDR", conflicts_with = "in_memory", value_parser = address)]
     peer_listen: Option<SocketAddr>,
     /// Where the other nodes reach this one, if not at --peer-listen: a proxy, or the near end of a tunnel
@@ -131,6 +132,9 @@ pub(crate) struct ServeArgs {
     /// The authority that signs the certificates of nodes, and nothing else, PEM
     #[arg(long, value_name = "FILE", requires = "peer_cert")]
     peer_ca: Option<PathBuf>,
+    /// Have keys though nodes show no certificates: nobody but nodes can connect to --peer-listen, on loopback
+    #[arg(long, requires = "peer_listen", conflicts_with = "peer_cert")]
+    insecure_peers: bool,
     /// Listen beyond this machine without TLS: something before this server encrypts
     #[arg(long)]
     insecure_plaintext: bool,

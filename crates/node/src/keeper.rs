@@ -11,7 +11,7 @@ use earmark_core::{AccountId, AccountName, Book, LimitRef, NamespaceName, Part, 
 use tokio::time::Instant;
 
 use crate::fault::Fault;
-use crate::ledger::{NodeLedger, Proposer, Waiting};
+use crate::ledger::{NO_KEYS, NodeLedger, Proposer, Waiting};
 use crate::machine::offload;
 use crate::reads::Reads;
 
@@ -57,6 +57,10 @@ fn events(asked: &Asked) -> usize {
 
 impl Keeper for NodeKeeper {
     async fn submit(&self, work: Vec<Asked>, direction: Direction) -> Result<Vec<Done>, BackendError> {
+        let is_about_keys = |asked: &Asked| matches!(asked.work, Work::CreateKey(_) | Work::RevokeKey(_));
+        if !self.proposer.takes_keys && work.iter().any(is_about_keys) {
+            return Err(BackendError::Failed(NO_KEYS.into()));
+        }
         let events = work.iter().map(events).sum();
         let waiting = Waiting { work, since: Instant::now() };
         self.submitter.submit(waiting, events, direction).await?

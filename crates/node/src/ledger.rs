@@ -35,7 +35,13 @@ pub(crate) struct Proposer {
     pub(crate) deadline: Duration,
     /// After so long without a majority another node may lead.
     pub(crate) lease: Duration,
+    /// Whether keys are made and revoked here. Not where a stranger could pass for a node, whom a key keeps from nothing.
+    pub(crate) takes_keys: bool,
 }
+
+/// Why no keys are made.
+pub(crate) const NO_KEYS: &str = "keys would protect nothing while everyone who can connect to --peer-listen passes for \
+     a node: start all nodes with --peer-cert, --peer-key and --peer-ca, or with --insecure-peers";
 
 /// Why commands were not carried out, as far as is known.
 #[derive(Debug, thiserror::Error)]
@@ -127,7 +133,9 @@ impl Proposer {
         }
         let now = self.now()?.log;
         let mut builder = Builder::new(batch.0.len());
+        let mut is_about_keys = false;
         let read = Reader::default().each(batch, |by, command| match command {
+            Command::CreateKey(_) | Command::RevokeKey(_) if !self.takes_keys => is_about_keys = true,
             Command::Write(write) => {
                 let write = Write { tx_id: self.tx_id(now), ..(*write).clone() };
                 builder.push_by(by, &Command::Write(&write));
@@ -135,6 +143,9 @@ impl Proposer {
             other => builder.push_by(by, other),
         });
         read.map_err(|error| ProposeError::NotTaken(format!("the commands are malformed: {error}")))?;
+        if is_about_keys {
+            return Err(ProposeError::NotTaken(NO_KEYS.into()));
+        }
         self.propose(builder.finish(now)).await
     }
 

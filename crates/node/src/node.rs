@@ -96,6 +96,8 @@ pub struct NodeOptions {
     pub time: Arc<dyn TimeSource>,
     /// How nodes reach each other.
     pub net: Arc<dyn Net>,
+    /// Whoever reaches `peer_listen` is a node, since they prove it or are alone there. Else no keys are made there.
+    pub trusts_peers: bool,
     /// How the log is kept.
     pub log: LogOptions,
     /// A snapshot is made once the log has grown by so much, or by half the size of the last snapshot if that is more.
@@ -124,6 +126,7 @@ impl NodeOptions {
             timing: Timing::default(),
             time: Arc::new(MachineTime::new()),
             net: Arc::new(RealNet),
+            trusts_peers: false,
             log: LogOptions::default(),
             snapshot_bytes: 256 << 20,
             keep_entries: 1_000,
@@ -213,7 +216,8 @@ impl Node {
         }
         let Timing { deadline, .. } = options.timing;
         let lease = options.timing.lease();
-        let proposer = Proposer { id, raft, shelf, clock, peers, deadline, lease };
+        let takes_keys = options.trusts_peers || options.peer_listen.is_none();
+        let proposer = Proposer { id, raft, shelf, clock, peers, deadline, lease, takes_keys };
         let address = listener.as_ref().map(|listener| listener.address());
         let address = address.map(|address| options.peer_advertise.clone().unwrap_or(address));
         let member = Member { address: address.clone().unwrap_or_default(), incarnation };

@@ -22,6 +22,11 @@ use crate::output;
 
 /// So long the greeting waits for a leader. Without one, health and metrics are served all the same.
 const GREETING_PATIENCE: Duration = Duration::from_secs(10);
+/// How often a node looks whether it has got keys that its peers could pass by.
+const LOOK: Duration = Duration::from_millis(250);
+const OPEN_PEERS: &str = "everyone on this machine who can connect there passes for a node, so that credentials protect \
+     nothing. Let nodes prove who they are, with --peer-cert, --peer-key and --peer-ca, or say with --insecure-peers that \
+     nobody else can connect";
 const POLL: Duration = Duration::from_millis(10);
 /// How long to wait before limits are put again that nobody could take.
 const PUT_AGAIN: Duration = Duration::from_millis(500);
@@ -32,7 +37,12 @@ pub(super) async fn serve(args: &ServeArgs, places: &Places, signals: Signals) -
     let options = args.node_options()?;
     let address = Address::take(args.server_options()?)?;
     let node = Arc::new(Node::open(options).await?);
-    let served = run(args, places, (address, &node), wanted.unwrap_or_default(), signals).await;
+    let served = tokio::select! {
+        served = run(args, places, (address, &node), wanted.unwrap_or_default(), signals) => served,
+        () = keys_behind_open_peers(args, &node) => {
+            Err(Failure::Usage(format!("--peer-listen: there are keys, and {OPEN_PEERS}")))
+        }
+    };
     node.shut_down().await;
     // What follows from a failure of the disk is not worth a word beside it.
     if let Some(message) = node.failure().get() {
@@ -120,7 +130,23 @@ async fn callers(args: &ServeArgs, node: &Arc<Node>) -> Result<bool, Failure> {
     }
 }
 
+/// Waits until there are keys where they protect nothing.
+async fn keys_behind_open_peers(args: &ServeArgs, node: &Arc<Node>) {
+    if !args.has_open_peers() {
+        return std::future::pending().await;
+    }
+    let backend = node.backend();
+    while !backend.has_keys() {
+        sleep(LOOK).await;
+    }
+}
+
 impl ServeArgs {
+    /// Whether every process on this machine could pass for a node.
+    fn has_open_peers(&self) -> bool {
+        self.peer_listen.is_some() && self.peer_cert.is_none() && !self.insecure_peers
+    }
+
     fn node_options(&self) -> Result<NodeOptions, Failure> {
         if let Some(found) = self.peer_listen.filter(|found| !found.ip().is_loopback())
             && self.peer_cert.is_none()
@@ -139,6 +165,9 @@ impl ServeArgs {
                 )));
             }
         }
+        if self.has_open_peers() && (self.bootstrap_key || self.issuer.is_some()) {
+            return Err(Failure::Usage(format!("--peer-listen: {OPEN_PEERS}")));
+        }
         let disk = RealDisk::new(&self.data).map_err(|error| {
             Failure::Usage(format!("--data: cannot use {}: {error}", self.data.display()))
         })?;
@@ -149,6 +178,7 @@ impl ServeArgs {
             join: self.join.iter().map(ToString::to_string).collect(),
             queue_max: self.queue_max as usize,
             net: self.peer_net()?,
+            trusts_peers: !self.has_open_peers(),
             backups: Some(self.data.join("backups")),
             timing: Timing::with_election(Duration::from_millis(self.election_ms.into())),
             ..NodeOptions::new(Arc::new(disk))

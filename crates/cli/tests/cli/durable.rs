@@ -114,6 +114,7 @@ fn a_start_that_cannot_be_leaves_no_trace() {
             2,
             "--peer-advertise: found 192.0.2.1:0",
         ),
+        ("absent", "--peer-listen 127.0.0.1:7101 --bootstrap-key", 2, "credentials protect nothing"),
         ("absent", "--tls-cert no-such-file --tls-key no-such-key", 2, "no certificate can be read"),
         ("absent", "--limits no-such-file", 2, "cannot read the limits file no-such-file"),
         ("absent", &format!("--peer-listen {others}"), 1, "cannot listen for other nodes at"),

@@ -54,7 +54,9 @@ fn a_new_server_prints_its_first_key_once_and_asks_for_keys_from_then_on() {
     let last = by(&server, &root, &format!("key revoke {}", root.split('_').nth(1).unwrap())).ends(1);
     assert!(last.stderr.contains("the last key"), "{last:?}");
 
-    // A snapshot is written too, so that the files have all there is.
+    // A backup has a snapshot of the state, so that the files have all there is.
+    by(&server, &root, "cluster backup all").ends(0);
+    assert!(is_in(&data.join("backups"), id), "the backup has the keys");
     server.signal("TERM");
     let stopped = server.wait();
     let secrets = [root.as_str(), caller, shown.stdout.lines().next().unwrap()];
@@ -73,6 +75,31 @@ fn a_new_server_prints_its_first_key_once_and_asks_for_keys_from_then_on() {
     let server = Server::on(&data, &[]);
     by(&server, &root, "limits list").ends(0);
     server.line("limits list").ends(1);
+}
+
+/// Whoever reaches the port of nodes without a certificate can do everything, so that keys and such a port do not go
+/// together unless somebody says so.
+#[test]
+fn a_server_with_keys_does_not_listen_for_nodes_that_prove_nothing_unless_it_is_told_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let peers = crate::cluster::free();
+    let open = Server::on(&folder.path().join("open"), &["--peer-listen", &peers]);
+    let refused = open.line("key create --name root --role admin").ends(1);
+    assert!(refused.stderr.contains("--peer-cert"), "{refused:?}");
+    open.line("limits list").ends(0);
+    open.kill();
+
+    let server = Server::on(&data, &["--peer-listen", &peers, "--insecure-peers", "--bootstrap-key"]);
+    let root = key(&server);
+    by(&server, &root, "key create --name gateway --role caller").ends(0);
+    server.kill();
+    let words = ["serve", "--listen", "127.0.0.1:0", "--peer-listen", &peers, "--data"];
+    let again = run(&[&words[..], &[data.to_str().unwrap()]].concat());
+    assert_eq!(again.code, Some(2), "{again:?}");
+    assert!(again.stderr.contains("there are keys, and everyone"), "{again:?}");
+    let server = Server::on(&data, &["--peer-listen", &peers, "--insecure-peers"]);
+    by(&server, &root, "limits list").ends(0);
 }
 
 #[test]

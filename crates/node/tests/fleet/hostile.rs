@@ -4,11 +4,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use earmark_admission::Cluster as _;
+use earmark_admission::{BackendError, Cluster as _, KeyError, Keys as _, Token};
+use earmark_core::{By, Command, CreateKey, Role, put_right};
 use earmark_node::{Node, NodeOptions};
 use earmark_proto::peer::peer_service_client::PeerServiceClient;
 use earmark_proto::peer::{
-    AppendRequest, Ballot, Entry, HelloRequest, JoinRequest, Place, Route, VoteRequest, members_reply,
+    AppendRequest, Ballot, Entry, HelloRequest, JoinRequest, Place, Route, SubmitRequest, VoteRequest,
+    members_reply, submit_reply,
 };
 use tonic::transport::Channel;
 
@@ -79,6 +81,40 @@ async fn entries_that_do_not_follow_on_each_other_are_refused_and_stop_nobody() 
         let refused = victim.client.append(request).await.unwrap_err();
         assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{places:?}: {refused}");
     }
+    victim.leads_on().await;
+}
+
+/// Every process on the machine could say hello where nodes listen without certificates, and then have a key of an admin
+/// made, by the right of Earmark itself or of whichever key it named. So no keys are made there, by nobody.
+#[tokio::test]
+async fn whoever_reaches_the_port_of_nodes_without_a_certificate_makes_no_keys() {
+    let mut victim = Victim::on(&SimDisk::new()).await;
+    let token = Token::random().unwrap();
+    let create = CreateKey {
+        id: token.id().clone(),
+        secret: token.hash(),
+        name: "stranger".parse().unwrap(),
+        role: Role::Admin,
+        namespace: "default".parse().unwrap(),
+        client: None,
+        valid_seconds: None,
+        is_first: false,
+        actor: "client:root".parse().unwrap(),
+    };
+    for by in [By::Itself, By::Anyone, By::Named("user:7".parse().unwrap())] {
+        let mut batch = vec![3];
+        batch.extend(0_u64.to_le_bytes());
+        batch.extend(1_u32.to_le_bytes());
+        put_right(&mut batch, &by);
+        Command::CreateKey(&create).encode(&mut batch);
+        let request = SubmitRequest { route: Some(victim.route.clone()), batch: batch.into() };
+        let answer = victim.client.submit(request).await.unwrap().into_inner().result;
+        let Some(submit_reply::Result::NotTaken(why)) = answer else { panic!("{by:?}: {answer:?}") };
+        assert!(why.contains("--peer-cert"), "{why}");
+    }
+    let asked = victim.node.backend().create(By::Anyone, create).await;
+    assert!(matches!(asked, Err(KeyError::Backend(BackendError::Failed(_)))), "{asked:?}");
+    assert!(!victim.node.backend().has_keys());
     victim.leads_on().await;
 }
 

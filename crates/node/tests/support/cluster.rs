@@ -51,6 +51,7 @@ pub async fn several(count: u64, clock: &Arc<ManualClock>) -> (Vec<Folder>, Vec<
             id: Some(id),
             peer_listen: Some("127.0.0.1:0".into()),
             join: join.into_iter().collect(),
+            trusts_peers: true,
             ..options(&folder, Arc::clone(clock) as _)
         });
         nodes.push(node.await.unwrap());

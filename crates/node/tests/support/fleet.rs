@@ -101,6 +101,7 @@ impl Fleet {
             snapshot_bytes: self.settings.snapshot_bytes,
             keep_entries: self.settings.keep_entries,
             journal_segment_bytes: self.settings.journal_segment_bytes,
+            trusts_peers: true,
             ..NodeOptions::new(seat.disk.mount())
         }
     }
