@@ -147,6 +147,8 @@ pub(crate) fn key(book: &Book, outcome: KeyOutcome) -> Result<Arc<KeyInfo>, KeyE
             Err(BackendError::Failed("another key has this id; make it again".into()).into())
         }
         KeyOutcome::NotTheFirst => Err(KeyError::NotTheFirst),
+        KeyOutcome::NotAnAdmin => Err(KeyError::NotAnAdmin),
+        KeyOutcome::ClientIsKey => Err(KeyError::ClientIsKey),
         KeyOutcome::InvalidExpiry => Err(KeyError::InvalidExpiry),
         KeyOutcome::TooMany => Err(KeyError::TooMany),
         KeyOutcome::TooManyNamespaces => Err(KeyError::TooManyNamespaces),

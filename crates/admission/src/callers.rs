@@ -13,8 +13,8 @@ use crate::backend::{Answer, BackendError};
 /// What every key begins with, so that one that leaked is found by whoever looks for it.
 const PREFIX: &str = "emk_";
 /// The alphabet of ids and secrets: no letter that is taken for another.
-const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
-const ID_CHARS: usize = 12;
+const ALPHABET: &[u8; 32] = KeyId::ALPHABET;
+const ID_CHARS: usize = KeyId::CHARS;
 /// 52 characters of 5 bits have room for 256.
 const SECRET_CHARS: usize = 52;
 
@@ -56,6 +56,17 @@ pub enum KeyError {
     /// It was to be the first, and is not.
     #[error("there are keys already, so that one of an admin is needed to make another")]
     NotTheFirst,
+    /// It would be the first, and could not look after the server for good.
+    #[error(
+        "the first key closes the server to everyone who has none, so that it must be one of role admin in the namespace \
+         default that does not expire"
+    )]
+    NotAnAdmin,
+    /// It would be called like another key.
+    #[error(
+        "client_id: it has the form of the id of a key, so that the two could be mistaken for each other"
+    )]
+    ClientIsKey,
     /// It is to be valid for too short or too long.
     #[error("expires_in_seconds: allowed are integers from 1 to {KEY_SECONDS_MAX}")]
     InvalidExpiry,
@@ -69,7 +80,9 @@ pub enum KeyError {
     #[error("key_id: no key has this id")]
     NotFound,
     /// Nobody could look after the server.
-    #[error("this is the last key that can look after the server; make another of role admin first")]
+    #[error(
+        "this is the last key that can look after the server; make another of role admin, that does not expire, first"
+    )]
     LastAdmin,
     /// The backend failed.
     #[error(transparent)]

@@ -22,7 +22,8 @@ Examples:
 
 const CREATE_HELP: &str = "\
 Roles: admin does everything, writer writes and changes limits, caller reserves and completes, reader reads.
-The first key closes a server that was open to all on its machine: make it one of an admin.
+The first key closes a server that was open to all on its machine: it must be one of an admin
+of the namespace default that does not expire.
 
 Examples:
   earmark key create --name root --role admin

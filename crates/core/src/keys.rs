@@ -245,14 +245,33 @@ impl Keys {
         }
     }
 
+    /// The key that this very command made before.
+    pub(crate) fn made_before(&self, command: &CreateKey) -> Option<KeyNumber> {
+        let is_same = |key: &&Key| key.secret.is(&command.secret) && key.info.name == command.name;
+        self.find(&command.id).filter(is_same).map(|key| key.info.number)
+    }
+
+    /// Whether what a client does could be taken for what the holder of a key did: actors are called by either.
+    fn is_named_like_a_key(&self, client: &ClientId) -> bool {
+        KeyId::new(client.as_str()).is_ok_and(|id| id.is_random() || self.numbers.contains_key(&id))
+    }
+
     /// What a key that was made before is answered, or a reason why it cannot be made.
     pub(crate) fn judge(&self, now: UnixMs, command: &CreateKey) -> Option<KeyOutcome> {
-        if let Some(key) = self.find(&command.id) {
-            let is_same = key.secret.is(&command.secret) && key.info.name == command.name;
-            return Some(if is_same { KeyOutcome::Exists(key.info.number) } else { KeyOutcome::IdTaken });
+        if self.find(&command.id).is_some() {
+            return Some(self.made_before(command).map_or(KeyOutcome::IdTaken, KeyOutcome::Exists));
         }
         if command.is_first && !self.is_empty() {
             return Some(KeyOutcome::NotTheFirst);
+        }
+        // It closes the server to all who have none, so that others must be able to follow it whenever they are needed.
+        let is_lasting_admin =
+            command.role == Role::Admin && command.namespace.is_default() && command.valid_seconds.is_none();
+        if self.is_empty() && !is_lasting_admin {
+            return Some(KeyOutcome::NotAnAdmin);
+        }
+        if command.client.as_ref().is_some_and(|client| self.is_named_like_a_key(client)) {
+            return Some(KeyOutcome::ClientIsKey);
         }
         if command.valid_seconds.is_some_and(|seconds| seconds == 0 || seconds > KEY_SECONDS_MAX) {
             return Some(KeyOutcome::InvalidExpiry);
@@ -328,6 +347,7 @@ impl Keys {
         let looks_after =
             |info: &KeyInfo| info.role == Role::Admin && info.namespace.is_default() && info.is_valid(now);
         let mut others = self.all.values().filter(|key| key.info.number != info.number);
-        looks_after(info) && !others.any(|key| looks_after(&key.info))
+        let succeeds = |key: &Key| looks_after(&key.info) && key.info.expires_at.is_none();
+        looks_after(info) && !others.any(succeeds)
     }
 }

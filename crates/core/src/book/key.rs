@@ -18,6 +18,10 @@ pub enum KeyOutcome {
     IdTaken,
     /// It was to be the first key, and there is one already.
     NotTheFirst,
+    /// It would be the first key, and is not one that can look after the server for good.
+    NotAnAdmin,
+    /// It is to be bound to a client whose name is, or could be, the id of a key.
+    ClientIsKey,
     /// It is to be valid for no time, or for too long.
     InvalidExpiry,
     /// The Book holds as many keys as it can, and none of them has ended.
@@ -38,7 +42,12 @@ impl Book {
     /// Applies one command, if it comes by a right that is good at that time.
     pub fn apply_by(&mut self, now: UnixMs, by: &By, command: Command<'_>) -> Outcome {
         if !self.permits(now, by) {
-            return Outcome::Unauthenticated;
+            // Whoever makes the first key has no right to any more once it is made, and may not have heard the answer.
+            let made = match command {
+                Command::CreateKey(create) => self.keys.made_before(create),
+                _ => None,
+            };
+            return made.map_or(Outcome::Unauthenticated, |number| Outcome::Key(KeyOutcome::Exists(number)));
         }
         self.credits.actor = self.keys.actor(by);
         let outcome = self.apply(now, command);

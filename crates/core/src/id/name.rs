@@ -129,6 +129,20 @@ names! {
     AssetName: "asset", 32, ASSET_ALPHABET, is_asset;
 }
 
+impl KeyId {
+    /// What the ids of keys are made of, each character for five random bits.
+    pub const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+    /// How many characters they have.
+    pub const CHARS: usize = 12;
+
+    /// Whether it is such that it could be made for any key.
+    #[must_use]
+    pub fn is_random(&self) -> bool {
+        let is_made_of = |byte: &u8| KeyId::ALPHABET.contains(byte);
+        self.as_str().len() == KeyId::CHARS && self.as_str().as_bytes().iter().all(is_made_of)
+    }
+}
+
 impl VaultName {
     /// The vault of the namespace `default` that exists from the start.
     pub const MAIN: &str = "main";

@@ -85,9 +85,9 @@ fn nobody_comes_in_without_a_key_once_there_is_one_even_if_it_has_ended() {
     assert!(!desk.book.has_keys());
     assert!(desk.book.permits(now, &By::Anyone));
     assert!(!desk.book.permits(now, &key));
-    let brief = CreateKey { valid_seconds: Some(1), ..create("root") };
-    make(&mut desk.book, &brief);
-    desk.pass(5_000);
+    make(&mut desk.book, &create("root"));
+    make(&mut desk.book, &create("next"));
+    assert_eq!(revoke(&mut desk, "root"), KeyOutcome::Revoked(KeyNumber(0)));
     for (by, is_permitted) in [(By::Itself, true), (By::Anyone, false), (key, false)] {
         assert_eq!(desk.book.permits(desk.now(), &by), is_permitted, "{by:?}");
         let outcome = desk.book.apply_by(desk.now(), &by, Command::Tick);
@@ -146,6 +146,58 @@ fn a_command_that_is_repeated_makes_one_key_and_another_of_its_id_none() {
     assert_eq!(desk.book.keys().count(), 1);
 }
 
+/// A first key of a caller, or one that ended, closed the server to everyone for good: nobody could make another.
+#[test]
+fn the_first_key_is_one_that_can_look_after_the_server_for_good() {
+    let mut desk = Desk::new();
+    for odd in [
+        CreateKey { role: Role::Writer, ..create("root") },
+        CreateKey { namespace: "team".parse().unwrap(), ..create("root") },
+        CreateKey { valid_seconds: Some(60), ..create("root") },
+    ] {
+        assert_eq!(make(&mut desk.book, &odd), KeyOutcome::NotAnAdmin, "{odd:?}");
+        assert!(desk.book.permits(desk.now(), &By::Anyone));
+    }
+    assert_eq!(make(&mut desk.book, &create("root")), KeyOutcome::Created(KeyNumber(0)));
+    let brief = CreateKey { role: Role::Caller, valid_seconds: Some(60), ..create("brief") };
+    assert_eq!(make(&mut desk.book, &brief), KeyOutcome::Created(KeyNumber(1)));
+}
+
+/// The first key ends the right by which it was made. Sent again because the answer was lost it was turned away, and with
+/// the answer the secret was gone.
+#[test]
+fn the_first_key_sent_again_by_anyone_is_answered_and_nothing_else_is() {
+    let mut desk = desk();
+    let mut sent = |create: &CreateKey| desk.book.apply_by(START, &By::Anyone, Command::CreateKey(create));
+    assert_eq!(sent(&create("root")), Outcome::Key(KeyOutcome::Exists(KeyNumber(0))));
+    for other in [CreateKey { secret: SecretHash::of(b"mine"), ..create("root") }, create("other")] {
+        assert_eq!(sent(&other), Outcome::Unauthenticated);
+    }
+    assert_eq!(desk.book.keys().count(), 1);
+}
+
+/// Whoever is bound to a client is called by it in the history, and whoever is not by the id of the key. A key that was
+/// bound to a client of the name of another key's id acted in its name.
+#[test]
+fn no_key_is_bound_to_a_client_that_is_called_like_a_key() {
+    let mut desk = desk();
+    for (client, is_taken) in [
+        ("root", true),
+        ("4m8qk2v7d1xz", true),
+        ("000000000000", true),
+        ("orchestrator", false),
+        ("4m8qk2v7d1x", false),
+        ("4M8QK2V7D1XZ", false),
+        ("billing", false),
+    ] {
+        let id = format!("key{}", desk.book.keys().count());
+        let bound = CreateKey { client: Some(client.parse().unwrap()), ..create(&id) };
+        let outcome = make(&mut desk.book, &bound);
+        assert_eq!(outcome == KeyOutcome::ClientIsKey, is_taken, "{client}: {outcome:?}");
+        assert_eq!(matches!(outcome, KeyOutcome::Created(_)), !is_taken, "{client}: {outcome:?}");
+    }
+}
+
 #[test]
 fn the_last_key_that_looks_after_the_server_cannot_be_revoked() {
     let mut desk = desk();
@@ -153,6 +205,8 @@ fn the_last_key_that_looks_after_the_server_cannot_be_revoked() {
     make(&mut desk.book, &CreateKey { role: Role::Writer, ..create("writer") });
     make(&mut desk.book, &CreateKey { namespace, ..create("elsewhere") });
     assert_eq!(revoke(&mut desk, "root"), KeyOutcome::LastAdmin);
+    make(&mut desk.book, &CreateKey { valid_seconds: Some(60), ..create("brief") });
+    assert_eq!(revoke(&mut desk, "root"), KeyOutcome::LastAdmin, "its successor ends by itself");
     make(&mut desk.book, &create("next"));
     assert_eq!(revoke(&mut desk, "root"), KeyOutcome::Revoked(KeyNumber(0)));
     assert_eq!(revoke(&mut desk, "root"), KeyOutcome::Revoked(KeyNumber(0)));

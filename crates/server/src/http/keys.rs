@@ -107,7 +107,9 @@ fn failed(error: &KeyError) -> Reply {
     let (status, code) = match error {
         KeyError::Backend(error) => return limits::failed(error),
         KeyError::NotFound => (StatusCode::NOT_FOUND, NOT_FOUND),
-        KeyError::InvalidExpiry => (StatusCode::BAD_REQUEST, INVALID_REQUEST),
+        KeyError::InvalidExpiry | KeyError::NotAnAdmin | KeyError::ClientIsKey => {
+            (StatusCode::BAD_REQUEST, INVALID_REQUEST)
+        }
         _ => (StatusCode::CONFLICT, CONFLICT),
     };
     Reply::problem(status, code, &error.to_string())

@@ -16,6 +16,8 @@ const CREATED: u8 = 7;
 const NOT_FOUND: u8 = 8;
 const LAST_ADMIN: u8 = 9;
 const REVOKED: u8 = 10;
+const NOT_AN_ADMIN: u8 = 11;
+const CLIENT_IS_KEY: u8 = 12;
 
 pub(super) fn put_key(out: &mut Vec<u8>, outcome: KeyOutcome) {
     let mut numbered = |tag, number: KeyNumber| {
@@ -28,6 +30,8 @@ pub(super) fn put_key(out: &mut Vec<u8>, outcome: KeyOutcome) {
         KeyOutcome::Revoked(number) => numbered(REVOKED, number),
         KeyOutcome::IdTaken => out.put_u8(ID_TAKEN),
         KeyOutcome::NotTheFirst => out.put_u8(NOT_THE_FIRST),
+        KeyOutcome::NotAnAdmin => out.put_u8(NOT_AN_ADMIN),
+        KeyOutcome::ClientIsKey => out.put_u8(CLIENT_IS_KEY),
         KeyOutcome::InvalidExpiry => out.put_u8(INVALID_EXPIRY),
         KeyOutcome::TooMany => out.put_u8(TOO_MANY),
         KeyOutcome::TooManyNamespaces => out.put_u8(TOO_MANY_NAMESPACES),
@@ -41,6 +45,8 @@ pub(super) fn key(input: &mut Bytes<'_>) -> Result<KeyOutcome> {
         EXISTS => KeyOutcome::Exists(KeyNumber(input.u32()?)),
         ID_TAKEN => KeyOutcome::IdTaken,
         NOT_THE_FIRST => KeyOutcome::NotTheFirst,
+        NOT_AN_ADMIN => KeyOutcome::NotAnAdmin,
+        CLIENT_IS_KEY => KeyOutcome::ClientIsKey,
         INVALID_EXPIRY => KeyOutcome::InvalidExpiry,
         TOO_MANY => KeyOutcome::TooMany,
         TOO_MANY_NAMESPACES => KeyOutcome::TooManyNamespaces,

@@ -107,6 +107,8 @@ fn keys(n: &mut Numbers) -> Vec<KeyOutcome> {
         KeyOutcome::Exists(_) => [KeyOutcome::Exists(KeyNumber(n.u32()))],
         KeyOutcome::IdTaken => [KeyOutcome::IdTaken],
         KeyOutcome::NotTheFirst => [KeyOutcome::NotTheFirst],
+        KeyOutcome::NotAnAdmin => [KeyOutcome::NotAnAdmin],
+        KeyOutcome::ClientIsKey => [KeyOutcome::ClientIsKey],
         KeyOutcome::InvalidExpiry => [KeyOutcome::InvalidExpiry],
         KeyOutcome::TooMany => [KeyOutcome::TooMany],
         KeyOutcome::TooManyNamespaces => [KeyOutcome::TooManyNamespaces],
