@@ -25,6 +25,10 @@ use known::Known;
 
 /// The longest token that is looked at.
 const TOKEN_BYTES_MAX: usize = 8 << 10;
+/// A page of the log of changes, which is read from the disk, counts as so many requests.
+pub(crate) const PAGE_OF_CHANGES: usize = 100;
+/// So many audits of vaults take all that a caller may do in a second.
+const AUDITS_A_SECOND: u64 = 10;
 /// What was seen of the keys is good for so long: long enough to spare the Book, short enough that nobody notices. It
 /// opens nothing by itself, for commands and reads are judged again where they are decided.
 const SEEN_FOR: Duration = Duration::from_secs(1);
@@ -101,26 +105,26 @@ impl Door {
                 None => return Err(self.turn_away(head.extensions).await),
             }
         };
-        if !caller.may(access) {
-            return Err(Refused::Forbidden);
+        // What is refused is counted too: whoever asks in vain takes as much of the server as others.
+        if let (Some(fair), Some(key)) = (&self.fair, &caller.counted_as) {
+            fair.take(key, 1)?;
         }
-        self.charge(&caller, 1)?;
-        Ok(caller)
+        if caller.may(access) { Ok(caller) } else { Err(Refused::Forbidden) }
     }
 
     /// Counts the items of a batch behind its first, which was counted as its request.
     pub(crate) fn charge_batch(&self, caller: &Caller, items: usize) -> Result<(), Refused> {
-        match items.saturating_sub(1) {
-            0 => Ok(()),
-            more => self.charge(caller, more as u64),
+        match (&self.fair, &caller.counted_as) {
+            (Some(fair), Some(key)) => fair.take_more(key, items.saturating_sub(1) as u64),
+            (None, _) | (_, None) => Ok(()),
         }
     }
 
-    fn charge(&self, caller: &Caller, count: u64) -> Result<(), Refused> {
-        match (&self.fair, &caller.counted_as) {
-            (Some(fair), Some(key)) => fair.take(key, count),
-            (None, _) | (_, None) => Ok(()),
-        }
+    /// Counts the audit of a vault, which reads its whole history and holds up everyone else for a part of that: nobody
+    /// makes more of them in a second than a few.
+    pub(crate) fn charge_audit(&self, caller: &Caller) -> Result<(), Refused> {
+        let share = self.options.requests_per_second.unwrap_or(0) / AUDITS_A_SECOND;
+        self.charge_batch(caller, usize::try_from(share).unwrap_or(usize::MAX).max(PAGE_OF_CHANGES))
     }
 
     /// Forgets what was seen of a caller whom the Book has turned away.

@@ -48,6 +48,14 @@ impl Fair {
         self.take_at(UnixMs::new(self.started.1.saturating_add(since)), key, count)
     }
 
+    /// Takes what a request that was counted as one is beyond that.
+    pub(super) fn take_more(&self, key: &LimitKey, more: u64) -> Result<(), Refused> {
+        match more.min(self.capacity().saturating_sub(1)) {
+            0 => Ok(()),
+            more => self.take(key, more),
+        }
+    }
+
     fn take_at(&self, now: UnixMs, key: &LimitKey, count: u64) -> Result<(), Refused> {
         let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = match desk.book.resolve(NamespaceId::DEFAULT, key) {

@@ -97,6 +97,7 @@ impl LedgerService for Ledger {
         let v1::AuditVaultRequest { namespace, vault } = request.into_inner();
         let namespace = namespace_of(&ticket, namespace.as_deref())?;
         let vault = convert::name("vault", &vault).map_err(|error| invalid(&error))?;
+        self.0.door.charge_audit(&ticket.caller).map_err(refused)?;
         let audit = carry_out::read(&self.0, &ticket, self.0.backend.audit(namespace, vault)).await;
         let audit = audit.map_err(|error| of_ledger(&error))?;
         let assets = audit.assets.iter().map(convert::totals).collect();

@@ -10,11 +10,15 @@ use super::reply::Reply;
 use super::serve::Call;
 use crate::app::App;
 use crate::carry_out::{self, PAGE_USUAL};
+use crate::door::PAGE_OF_CHANGES;
 
 pub(super) async fn get(app: &App, call: Call) -> Reply {
     let Some(keys) = app.backend.keys() else {
         return Reply::not_found("this server keeps no log of changes");
     };
+    if let Err(refused) = app.door.charge_batch(&call.ticket.caller, PAGE_OF_CHANGES) {
+        return Reply::refused(refused);
+    }
     let number = |name: &str| call.query(name).and_then(|text| text.parse().ok());
     let after = number("after").unwrap_or(0);
     let page_size = number("page_size").and_then(|size| usize::try_from(size).ok()).unwrap_or(PAGE_USUAL);

@@ -43,6 +43,9 @@ pub(super) async fn audit(app: &App, call: Call) -> Reply {
         Ok(vault) => vault,
         Err(reply) => return reply,
     };
+    if let Err(refused) = app.door.charge_audit(&call.ticket.caller) {
+        return Reply::refused(refused);
+    }
     match carry_out::read(app, &call.ticket, app.backend.audit(call.namespace(), vault)).await {
         Ok(audit) => Reply::ok(&AuditWire::of(&audit)),
         Err(error) => failed(&error),

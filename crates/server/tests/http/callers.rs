@@ -263,6 +263,17 @@ async fn the_first_key_closes_a_server_that_was_open_and_changes_are_listed_with
     let open = json!([{"open_vault": {"vault": "eu"}}]);
     let write = json!({"namespace": "default", "client_id": "c", "sequence": 1, "operations": open});
     desk.ok("POST", "/v1/write", &write).await;
+    for odd in [
+        json!({"name": "root", "role": "writer"}),
+        json!({"name": "root", "role": "admin", "namespace": "team"}),
+        json!({"name": "root", "role": "admin", "expires_in_seconds": 60}),
+    ] {
+        let answer = desk.ask("POST", "/v1/admin/keys", &odd.to_string()).await;
+        assert!(answer.problem(400, "invalid_request").contains("the first key"), "{answer:?}");
+    }
+    let odd = json!({"name": "root", "role": "admin", "client_id": "4m8qk2v7d1xz"});
+    let answer = desk.ask("POST", "/v1/admin/keys", &odd.to_string()).await;
+    assert!(answer.problem(400, "invalid_request").contains("client_id"), "{answer:?}");
     let made = desk.ok("POST", "/v1/admin/keys", &json!({"name": "root", "role": "admin"})).await;
     let (key, id) = (made["key"].as_str().unwrap(), made["info"]["key_id"].as_str().unwrap());
     assert_eq!(desk.ask("GET", "/v1/admin/limits", "").await.status, 401);
@@ -315,6 +326,23 @@ async fn a_noisy_key_is_told_to_wait_and_others_are_not() {
     refused.problem(429, "rate_limited");
     assert_eq!(refused.header("retry-after"), Some("1"));
     assert_eq!(keyed.ask(Some(&quiet), "GET", "/v1/admin/limits", "").await.status, 200);
+}
+
+/// A batch that was larger than a second allows was refused for ever, since its first item was counted before the rest.
+#[tokio::test]
+async fn requests_that_are_refused_are_counted_and_an_audit_counts_as_many() {
+    let keyed = Keyed::with(|options| options.requests_per_second = Some(50)).await;
+    let (caller, reader) =
+        (keyed.key(Role::Caller, "default").await, keyed.key(Role::Reader, "default").await);
+    let mut statuses = Vec::new();
+    for _ in 0..120 {
+        statuses.push(keyed.ask(Some(&caller), "GET", "/v1/admin/limits", "").await.status);
+    }
+    assert!(statuses.contains(&403) && statuses.contains(&429), "{statuses:?}");
+    assert_eq!(keyed.ask(Some(&reader), "GET", "/v1/vaults/main/audit", "").await.status, 200);
+    assert_eq!(keyed.ask(Some(&reader), "GET", "/v1/vaults/main/audit", "").await.status, 429);
+    assert_eq!(keyed.ask(Some(&keyed.root), "GET", "/v1/audit", "").await.status, 200);
+    assert_eq!(keyed.ask(Some(&keyed.root), "GET", "/v1/audit", "").await.status, 429);
 }
 
 #[tokio::test]
