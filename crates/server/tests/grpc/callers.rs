@@ -41,7 +41,7 @@ const MATRIX: [Row; 17] = [
     ("/grpc.health.v1.Health/Check", ALL),
 ];
 
-fn with<T>(key: Option<&str>, message: T) -> Request<T> {
+pub(crate) fn with<T>(key: Option<&str>, message: T) -> Request<T> {
     let mut request = Request::new(message);
     if let Some(key) = key {
         let value = MetadataValue::try_from(format!("Bearer {key}")).unwrap();

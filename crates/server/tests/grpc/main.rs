@@ -9,6 +9,7 @@ mod equal;
 mod failures;
 mod ledger;
 mod limits;
+mod sessions;
 mod standard;
 #[path = "../http/support/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the other test binary uses the rest")]
