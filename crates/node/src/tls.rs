@@ -2,6 +2,7 @@
 //!
 //! Whoever has such a certificate is a node. So the authority must be one that signs nothing else.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,13 +16,14 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::net::{Connection, Eventually, Listener, Net};
 
 /// How long a stranger may take to show a certificate.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// So many handshakes are under way at once; more wait to be accepted.
+/// So many handshakes are under way at once; for more the oldest are given up.
 const HANDSHAKES_MAX: usize = 64;
 /// How often the files are looked at.
 const LOOK: Duration = Duration::from_secs(2);
@@ -204,9 +206,8 @@ impl Net for TlsNet {
 
 /// Accepts connections, each with its handshake on its own: a stranger who says nothing holds nobody up.
 async fn accept(net: TlsNet, listener: TcpListener, proven: mpsc::Sender<Connection>) {
-    let places = Arc::new(tokio::sync::Semaphore::new(HANDSHAKES_MAX));
+    let mut shaking: VecDeque<AbortHandle> = VecDeque::with_capacity(HANDSHAKES_MAX);
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -215,9 +216,15 @@ async fn accept(net: TlsNet, listener: TcpListener, proven: mpsc::Sender<Connect
                 continue;
             }
         };
+        // A node is done within moments, so that whoever has taken longest is a stranger who says nothing.
+        shaking.retain(|handshake| !handshake.is_finished());
+        if shaking.len() >= HANDSHAKES_MAX
+            && let Some(longest) = shaking.pop_front()
+        {
+            longest.abort();
+        }
         let (acceptor, proven) = (net.acceptor(), proven.clone());
-        tokio::spawn(async move {
-            let _place = place;
+        let handshake = tokio::spawn(async move {
             let shaken = async {
                 stream.set_nodelay(true)?;
                 acceptor.accept(stream).await
@@ -230,6 +237,7 @@ async fn accept(net: TlsNet, listener: TcpListener, proven: mpsc::Sender<Connect
                 }
             }
         });
+        shaking.push_back(handshake.abort_handle());
     }
 }
 

@@ -98,6 +98,23 @@ async fn nodes_of_one_authority_form_a_cluster_and_strangers_are_turned_away() {
     second.shut_down().await;
 }
 
+/// Strangers who connected and said nothing took all places for handshakes, and no node came in until their time was over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_who_say_nothing_keep_no_node_out() {
+    let ours = authority();
+    let pems = TempDir::new().unwrap();
+    let net = TlsNet::open(files(pems.path(), "node", &ours, &ours)).unwrap();
+    let mut listener = net.listen("127.0.0.1:0".into()).await.unwrap();
+    let address = listener.address();
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(tokio::net::TcpStream::connect(&address).await.unwrap());
+    }
+    let both = async { tokio::join!(listener.accept(), net.connect(address)) };
+    let (accepted, connected) = tokio::time::timeout(Duration::from_secs(2), both).await.unwrap();
+    assert!(accepted.is_ok() && connected.is_ok());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_certificate_is_taken_while_the_node_runs_and_a_bad_one_is_not() {
     let ours = authority();

@@ -105,7 +105,7 @@ pub(super) struct Session {
 
 #[derive(Deserialize)]
 struct KeySet {
-    keys: Vec<KeyDocument>,
+    keys: Vec<Value>,
 }
 
 /// One key of a set. There are many more fields, none of which matters here.
@@ -116,6 +116,8 @@ struct KeyDocument {
     kid: Option<String>,
     #[serde(default)]
     alg: Option<String>,
+    #[serde(default, rename = "use")]
+    purpose: Option<String>,
     #[serde(default)]
     crv: Option<String>,
     #[serde(default)]
@@ -140,7 +142,8 @@ impl Issuer {
     /// Reads the public keys of an issuer from a file, a JSON Web Key Set.
     ///
     /// # Errors
-    /// When there is no such file, or a key in it is neither Ed25519 nor RSA of 2048 bits or more.
+    /// When there is no such file, or it is no set of keys. Those that are neither Ed25519 nor RSA of 2048 bits or more,
+    /// or not for signatures, are left out.
     pub fn open(options: IssuerOptions, path: &Path) -> Result<Issuer, IssuerError> {
         let seen = Mutex::new(look(path));
         Ok(Issuer { options, keys: RwLock::new(load(path)?), path: path.to_owned(), seen })
@@ -149,7 +152,8 @@ impl Issuer {
     /// Reads the keys again. If they cannot be used, those that were there before stay in use.
     ///
     /// # Errors
-    /// When there is no such file, or a key in it is neither Ed25519 nor RSA of 2048 bits or more.
+    /// When there is no such file, or it is no set of keys. Those that are neither Ed25519 nor RSA of 2048 bits or more,
+    /// or not for signatures, are left out.
     pub fn reload(&self) -> Result<(), IssuerError> {
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = look(&self.path);
         let keys = load(&self.path)?;
@@ -220,10 +224,20 @@ fn load(path: &Path) -> Result<Arc<[PublicKey]>, IssuerError> {
 
 fn parse(text: &[u8]) -> Result<Arc<[PublicKey]>, String> {
     let set: KeySet = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    let keys: Vec<PublicKey> = set.keys.into_iter().map(public_key).collect::<Result<_, _>>()?;
+    let mut keys = Vec::with_capacity(set.keys.len());
+    for document in set.keys {
+        // Issuers publish keys for other purposes and of other kinds beside those that sign these tokens.
+        match serde_json::from_value(document).map_err(|error| error.to_string()).and_then(public_key) {
+            Ok(key) => keys.push(key),
+            Err(why) => tracing::warn!(%why, "a key of the issuer is not used"),
+        }
+    }
+    if keys.is_empty() {
+        tracing::warn!("the issuer has no key that can be used, so that no session token is taken");
+    }
     let is_told_apart = |place: usize, key: &PublicKey| keys[..place].iter().all(|other| other.id != key.id);
-    if keys.is_empty() || !keys.iter().enumerate().all(|(place, key)| is_told_apart(place, key)) {
-        return Err("it has no keys, or two with the same kid".into());
+    if !keys.iter().enumerate().all(|(place, key)| is_told_apart(place, key)) {
+        return Err("it has two keys with the same kid".into());
     }
     Ok(keys.into())
 }
@@ -260,6 +274,9 @@ fn public_key(document: KeyDocument) -> Result<PublicKey, String> {
             ));
         }
     };
+    if let Some(purpose) = document.purpose.filter(|purpose| purpose != "sig") {
+        return Err(format!("key {name}: found use {purpose}, allowed is sig"));
+    }
     match document.alg {
         Some(alg) if alg != kind.name() => {
             Err(format!("key {name}: found alg {alg}, allowed is {} for its kind", kind.name()))
