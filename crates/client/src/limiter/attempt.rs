@@ -101,7 +101,8 @@ impl Shared {
     async fn reserve_once(&self, item: ReserveItem, deadline: Deadline) -> Result<ReserveAnswer, Failure> {
         match &self.reserves {
             Some(batcher) => batcher.ask(item, deadline).await,
-            None => ask_alone(&self.client, item, deadline).await,
+            // Boxed, for it is large, and every call would carry room for it that shares a request.
+            None => Box::pin(ask_alone(&self.client, item, deadline)).await,
         }
     }
 

@@ -83,7 +83,8 @@ impl Shared {
     async fn complete_once(&self, item: CompleteItem, deadline: Deadline) -> Result<Completed, Failure> {
         match &self.completes {
             Some(batcher) => batcher.ask(item, deadline).await,
-            None => ask_alone(&self.client, item, deadline).await,
+            // Boxed, for it is large, and every call would carry room for it that shares a request.
+            None => Box::pin(ask_alone(&self.client, item, deadline)).await,
         }
     }
 }
