@@ -1,4 +1,4 @@
-//! Lists of changes as what the function `write` takes.
+//! Lists of changes as what the function `write_4` takes.
 
 use std::collections::BTreeSet;
 
