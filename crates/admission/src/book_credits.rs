@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use earmark_core::{BalanceInfo, ClientId, Definition, LeaseId, LeaseState, NamespaceName, Usage, VaultName};
+use earmark_core::{
+    Actor, BalanceInfo, By, ClientId, Definition, LeaseId, LeaseState, NamespaceName, Usage, VaultName,
+};
 
 use crate::backend::{
     AccountPath, Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, Refusal,
@@ -60,7 +62,11 @@ impl<K: Keeper> BookCredits<K> {
         Ok(actuals)
     }
 
-    async fn settle_all(&self, requests: Vec<SettleRequest>) -> Vec<Result<SettleAnswer, BackendError>> {
+    async fn settle_all(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<SettleRequest>,
+    ) -> Vec<Result<SettleAnswer, BackendError>> {
         let mut completes = Vec::with_capacity(requests.len());
         for request in &requests {
             let (namespace, lease) = (request.namespace.clone(), request.lease);
@@ -69,9 +75,14 @@ impl<K: Keeper> BookCredits<K> {
                 Err(error) => return requests.iter().map(|_| Err(error.clone())).collect(),
             }
         }
-        let answers = self.0.complete(completes).await;
+        let answers = self.0.complete_by(right_of(actor), completes).await;
         answers.into_iter().map(|answer| answer.map(settled)).collect()
     }
+}
+
+/// Their right was judged before the first step, so that what is left of it is the name.
+fn right_of(actor: Option<Actor>) -> By {
+    actor.map_or(By::Itself, By::Named)
 }
 
 fn settled(answer: CompleteAnswer) -> SettleAnswer {
@@ -85,7 +96,11 @@ fn settled(answer: CompleteAnswer) -> SettleAnswer {
 }
 
 impl<K: Keeper> Credits for BookCredits<K> {
-    fn hold(&self, requests: Vec<HoldRequest>) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
+    fn hold_by(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<HoldRequest>,
+    ) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
         Box::pin(async move {
             let leases: Vec<LeaseId> = requests.iter().map(|request| request.lease).collect();
             let requests = requests.into_iter().map(|HoldRequest { namespace, lease, holds }| {
@@ -96,14 +111,18 @@ impl<K: Keeper> Credits for BookCredits<K> {
                 let requirements = holds.iter().map(amount).collect();
                 ReserveRequest { namespace, lease, job: None, requirements }
             });
-            let answers = self.0.reserve(requests.collect()).await;
+            let answers = self.0.reserve_by(right_of(actor), requests.collect()).await;
             let answers = leases.into_iter().zip(answers);
             answers.map(|(lease, answer)| self.held(lease, answer?)).collect()
         })
     }
 
-    fn settle(&self, requests: Vec<SettleRequest>) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
-        Box::pin(self.settle_all(requests))
+    fn settle_by(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<SettleRequest>,
+    ) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
+        Box::pin(self.settle_all(actor, requests))
     }
 
     fn holds(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<HoldState, BackendError>> {

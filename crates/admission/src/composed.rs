@@ -18,8 +18,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use earmark_core::{
-    BalanceInfo, By, ClientId, Elsewhere, InvalidWrite, Keep, LeaseId, LimitInfo, LimitKey, NamespaceName,
-    Usage, VaultName, WriteError,
+    Actor, BalanceInfo, By, ClientId, Elsewhere, InvalidWrite, Keep, LeaseId, LimitInfo, LimitKey,
+    NamespaceName, Usage, VaultName, WriteError,
 };
 
 use crate::backend::{
@@ -132,6 +132,13 @@ impl<K: Keeper> Parts<K> {
         self.registry.agree()
     }
 
+    /// Lets in whoever comes by a right, if it is good, and says who that is: the steps that follow are of parts that know
+    /// of no rights.
+    async fn admit(&self, by: By) -> Result<Option<Actor>, BackendError> {
+        self.registry.check_right(by.clone()).await?;
+        Ok(self.registry.0.keeper.look(|book| book.actor(&by)))
+    }
+
     /// Applies a transaction of a namespace, and has the limits that it changed brought in line. A retry does so too,
     /// in case the first attempt could not.
     async fn write_namespace(&self, by: By, request: WriteRequest) -> Result<WriteAnswer, BackendError> {
@@ -174,19 +181,31 @@ impl<K: Keeper> Parts<K> {
 
 impl<K: Keeper> Backend for Composed<K> {
     fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
+        self.reserve_by(By::Itself, requests)
+    }
+
+    fn reserve_by(
+        &self,
+        by: By,
+        requests: Vec<ReserveRequest>,
+    ) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
         let count = requests.len();
-        // Where there is one step only, there is nothing to be lost between two.
-        if requests.iter().all(|request| self.0.has_only_limits(request)) {
-            return Box::pin(self.0.reserve(requests));
-        }
-        let parts = Arc::clone(&self.0);
         Box::pin(async move {
+            let actor = match self.0.admit(by).await {
+                Ok(actor) => actor,
+                Err(error) => return vec![Err(error); count],
+            };
+            // Where there is one step only, there is nothing to be lost between two.
+            if requests.iter().all(|request| self.0.has_only_limits(request)) {
+                return self.0.reserve(actor, requests).await;
+            }
+            let parts = Arc::clone(&self.0);
             let reserved = Composed::<K>::finish(async move {
                 let is_behind = |r: &ReserveRequest| parts.has_unknown(&r.namespace, &r.requirements);
                 if requests.iter().any(is_behind) {
                     parts.catch_up().await;
                 }
-                parts.reserve(requests).await
+                parts.reserve(actor, requests).await
             })
             .await;
             reserved.unwrap_or_else(|error| vec![Err(error); count])
@@ -197,10 +216,22 @@ impl<K: Keeper> Backend for Composed<K> {
         &self,
         requests: Vec<CompleteRequest>,
     ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+        self.complete_by(By::Itself, requests)
+    }
+
+    fn complete_by(
+        &self,
+        by: By,
+        requests: Vec<CompleteRequest>,
+    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
         let count = requests.len();
         let parts = Arc::clone(&self.0);
         Box::pin(async move {
-            let completed = Composed::<K>::finish(async move { parts.complete(requests).await }).await;
+            let actor = match parts.admit(by).await {
+                Ok(actor) => actor,
+                Err(error) => return vec![Err(error); count],
+            };
+            let completed = Composed::<K>::finish(async move { parts.complete(actor, requests).await }).await;
             completed.unwrap_or_else(|error| vec![Err(error); count])
         })
     }

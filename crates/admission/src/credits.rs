@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    BalanceInfo, ClientId, CreditShortage, Definition, LeaseId, LimitKey, NamespaceName, Usage, VaultName,
+    Actor, BalanceInfo, ClientId, CreditShortage, Definition, LeaseId, LimitKey, NamespaceName, Usage,
+    VaultName,
 };
 
 use crate::backend::{AccountPath, Amount, Answer, BackendError};
@@ -14,12 +15,32 @@ use crate::ledger::{Audit, EntryPage, LedgerError, WriteAnswer, WriteRequest};
 /// Every call may be repeated: the same hold or settlement of a lease has one effect, and its answer stays the same.
 pub trait Credits: Send + Sync + 'static {
     /// Sets aside all that each lease asks for, or nothing of it. A refusal is remembered with its lease. The answers
-    /// are in the order of the requests.
-    fn hold(&self, requests: Vec<HoldRequest>) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>>;
+    /// are in the order of the requests. Whoever is behind it is written down with what it did, and not with what an
+    /// earlier copy of it has done; nobody means Earmark itself. Their right was judged before.
+    fn hold_by(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<HoldRequest>,
+    ) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>>;
 
     /// Pays what each lease cost, and gives the rest back. A lease that is not known here is marked, so that a hold of
-    /// it that comes later finds that it has ended. The answers are in the order of the requests.
-    fn settle(&self, requests: Vec<SettleRequest>) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>>;
+    /// it that comes later finds that it has ended. The answers are in the order of the requests; whoever is behind it is
+    /// written down as with a hold.
+    fn settle_by(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<SettleRequest>,
+    ) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>>;
+
+    /// The same as [`hold_by`](Credits::hold_by), of Earmark itself.
+    fn hold(&self, requests: Vec<HoldRequest>) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
+        self.hold_by(None, requests)
+    }
+
+    /// The same as [`settle_by`](Credits::settle_by), of Earmark itself.
+    fn settle(&self, requests: Vec<SettleRequest>) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
+        self.settle_by(None, requests)
+    }
 
     /// What became of the holds of a lease.
     fn holds(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<HoldState, BackendError>>;

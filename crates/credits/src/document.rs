@@ -6,7 +6,8 @@
 mod operation;
 
 use earmark_core::{
-    AccountName, AssetName, CreditShortage, NamespaceName, Overdraft, Standing, TxId, UnixMs, VaultName,
+    AccountName, Actor, AssetName, CreditShortage, NamespaceName, Overdraft, Standing, TxId, UnixMs,
+    VaultName,
 };
 use serde::{Deserialize, Serialize};
 
@@ -61,9 +62,9 @@ pub fn body_from_json(json: &str) -> Result<EntryBody, StoreError> {
 pub const fn body_kind(body: &EntryBody) -> &'static str {
     match body {
         EntryBody::Transaction(_) => "transaction",
-        EntryBody::Hold(_) => "hold",
+        EntryBody::Hold { .. } => "hold",
         EntryBody::Settle(_) => "settle",
-        EntryBody::Release(_) => "release",
+        EntryBody::Release { .. } => "release",
         EntryBody::Refused { .. } => "refused",
         EntryBody::Ended { .. } => "ended",
     }
@@ -230,7 +231,12 @@ enum BodyDocument {
         actor: String,
         operations: Vec<OperationDocument>,
     },
-    Hold(HoldDocument),
+    Hold {
+        #[serde(flatten)]
+        hold: HoldDocument,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        actor: Option<String>,
+    },
     Settle {
         hold: HoldDocument,
         held: u64,
@@ -238,8 +244,15 @@ enum BodyDocument {
         paid: u64,
         debt: u64,
         uncollected: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        actor: Option<String>,
     },
-    Release(HoldDocument),
+    Release {
+        #[serde(flatten)]
+        hold: HoldDocument,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        actor: Option<String>,
+    },
     Refused {
         lease: String,
         limit: String,
@@ -299,6 +312,15 @@ impl HoldDocument {
     }
 }
 
+fn name_of(actor: Option<&Actor>) -> Option<String> {
+    actor.map(Actor::to_string)
+}
+
+/// Nobody, which older rows have, or somebody; none at all if it is neither.
+fn named(actor: Option<&str>) -> Option<Option<Actor>> {
+    actor.map(|name| name.parse().ok()).map_or(Some(None), |actor| actor.map(Some))
+}
+
 impl From<&EntryBody> for BodyDocument {
     fn from(body: &EntryBody) -> BodyDocument {
         match body {
@@ -309,7 +331,9 @@ impl From<&EntryBody> for BodyDocument {
                 actor: transaction.actor.to_string(),
                 operations: transaction.operations.iter().filter_map(OperationDocument::of).collect(),
             },
-            EntryBody::Hold(hold) => BodyDocument::Hold(HoldDocument::of(hold)),
+            EntryBody::Hold { terms, actor } => {
+                BodyDocument::Hold { hold: HoldDocument::of(terms), actor: name_of(actor.as_ref()) }
+            }
             EntryBody::Settle(settlement) => BodyDocument::Settle {
                 hold: HoldDocument::of(&settlement.hold),
                 held: settlement.held,
@@ -317,8 +341,11 @@ impl From<&EntryBody> for BodyDocument {
                 paid: settlement.paid,
                 debt: settlement.debt,
                 uncollected: settlement.uncollected,
+                actor: name_of(settlement.actor.as_ref()),
             },
-            EntryBody::Release(hold) => BodyDocument::Release(HoldDocument::of(hold)),
+            EntryBody::Release { terms, actor } => {
+                BodyDocument::Release { hold: HoldDocument::of(terms), actor: name_of(actor.as_ref()) }
+            }
             EntryBody::Refused { lease, limit, why } => {
                 let why = match why {
                     CreditShortage::UnknownAccount => Shortage::UnknownAccount,
@@ -346,12 +373,17 @@ impl BodyDocument {
                     operations: operations.iter().map(OperationDocument::operation).collect::<Option<_>>()?,
                 })
             }
-            BodyDocument::Hold(hold) => EntryBody::Hold(hold.terms()?),
-            &BodyDocument::Settle { ref hold, held, ref revenue, paid, debt, uncollected } => {
-                let (hold, revenue) = (hold.terms()?, revenue.parse().ok()?);
-                EntryBody::Settle(Settlement { hold, held, revenue, paid, debt, uncollected })
+            BodyDocument::Hold { hold, actor } => {
+                EntryBody::Hold { terms: hold.terms()?, actor: named(actor.as_deref())? }
             }
-            BodyDocument::Release(hold) => EntryBody::Release(hold.terms()?),
+            &BodyDocument::Settle { ref hold, held, ref revenue, paid, debt, uncollected, ref actor } => {
+                let (hold, revenue) = (hold.terms()?, revenue.parse().ok()?);
+                let actor = named(actor.as_deref())?;
+                EntryBody::Settle(Settlement { hold, held, revenue, paid, debt, uncollected, actor })
+            }
+            BodyDocument::Release { hold, actor } => {
+                EntryBody::Release { terms: hold.terms()?, actor: named(actor.as_deref())? }
+            }
             BodyDocument::Refused { lease, limit, why } => {
                 let why = match why {
                     Shortage::UnknownAccount => CreditShortage::UnknownAccount,

@@ -8,7 +8,7 @@ use earmark_admission::{
     AccountPath, Answer, Audit, BackendError, Clock, Credits, EntryPage, HoldAnswer, HoldRequest, HoldState,
     LedgerError, SettleAnswer, SettleRequest, WriteAnswer, WriteRequest,
 };
-use earmark_core::{BalanceInfo, ClientId, Definition, LeaseId, NamespaceName, Usage, VaultName};
+use earmark_core::{Actor, BalanceInfo, ClientId, Definition, LeaseId, NamespaceName, Usage, VaultName};
 use tokio::task::JoinHandle;
 
 use crate::ledger::SagaCredits;
@@ -142,12 +142,20 @@ async fn wait(shared: Arc<Shared>) {
 }
 
 impl Credits for LateCredits {
-    fn hold(&self, requests: Vec<HoldRequest>) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
-        Box::pin(self.ask_all(requests, |credits, requests| credits.hold(requests)))
+    fn hold_by(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<HoldRequest>,
+    ) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
+        Box::pin(self.ask_all(requests, |credits, requests| credits.hold_by(actor, requests)))
     }
 
-    fn settle(&self, requests: Vec<SettleRequest>) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
-        Box::pin(self.ask_all(requests, |credits, requests| credits.settle(requests)))
+    fn settle_by(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<SettleRequest>,
+    ) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
+        Box::pin(self.ask_all(requests, |credits, requests| credits.settle_by(actor, requests)))
     }
 
     fn holds(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<HoldState, BackendError>> {

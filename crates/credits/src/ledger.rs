@@ -10,7 +10,7 @@ use earmark_admission::{
     LedgerError, SettleAnswer, SettleRequest, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
-    BalanceInfo, ClientId, Definition, InvalidWrite, LeaseId, NamespaceName, OPERATIONS_MAX, Usage,
+    Actor, BalanceInfo, ClientId, Definition, InvalidWrite, LeaseId, NamespaceName, OPERATIONS_MAX, Usage,
     VaultName, WriteError,
 };
 use tokio::sync::Semaphore;
@@ -217,12 +217,20 @@ impl Engine {
 pub(crate) type ClientRoom = AtomicU64;
 
 impl Credits for SagaCredits {
-    fn hold(&self, requests: Vec<HoldRequest>) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
-        Box::pin(self.each(requests, HoldTask::new))
+    fn hold_by(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<HoldRequest>,
+    ) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
+        Box::pin(self.each(requests, move |request| HoldTask::new(request, actor.clone())))
     }
 
-    fn settle(&self, requests: Vec<SettleRequest>) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
-        Box::pin(self.each(requests, |request| Some(SettleTask::new(request))))
+    fn settle_by(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<SettleRequest>,
+    ) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
+        Box::pin(self.each(requests, move |request| Some(SettleTask::new(request, actor.clone()))))
     }
 
     fn holds(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<HoldState, BackendError>> {

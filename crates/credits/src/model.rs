@@ -175,17 +175,27 @@ pub struct AccountChange {
     pub held: i128,
 }
 
-/// What an entry is.
+/// What an entry is. Rows of versions that did not write actors down for leases have none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryBody {
     /// A sequenced write.
     Transaction(Transaction),
     /// Credit was set aside for a lease.
-    Hold(HoldTerms),
+    Hold {
+        /// What it holds.
+        terms: HoldTerms,
+        /// Who had it set aside.
+        actor: Option<Actor>,
+    },
     /// A lease said what it cost.
     Settle(Settlement),
     /// All that was held went back, for its time was over or it cost nothing.
-    Release(HoldTerms),
+    Release {
+        /// What it held.
+        terms: HoldTerms,
+        /// Who said that it cost nothing, or Earmark itself if its time was over.
+        actor: Option<Actor>,
+    },
     /// A lease asked for credit that was not there. It will not get any.
     Refused {
         /// The lease.
@@ -207,7 +217,7 @@ impl EntryBody {
     #[must_use]
     pub fn lease(&self) -> Option<LeaseId> {
         match self {
-            EntryBody::Hold(hold) | EntryBody::Release(hold) => Some(hold.lease),
+            EntryBody::Hold { terms, .. } | EntryBody::Release { terms, .. } => Some(terms.lease),
             EntryBody::Settle(settlement) => Some(settlement.hold.lease),
             EntryBody::Refused { lease, .. } | EntryBody::Ended { lease } => Some(*lease),
             EntryBody::Transaction(_) => None,
@@ -266,6 +276,8 @@ pub struct Settlement {
     pub debt: u64,
     /// What it cost and nobody paid.
     pub uncollected: u64,
+    /// Who said what it cost.
+    pub actor: Option<Actor>,
 }
 
 /// An entry, with its place.

@@ -12,7 +12,7 @@ pub(crate) use release::ReleaseTask;
 pub(crate) use settle::SettleTask;
 pub(crate) use transaction::{TransactionTask, receipt};
 
-use earmark_core::{Label, NamespaceName, What};
+use earmark_core::{Actor, Label, NamespaceName, What};
 
 use crate::id::GateId;
 use crate::model::{Account, AccountKey, ClaimKind, HoldTerms, LeaseKey, VaultKey};
@@ -35,6 +35,12 @@ fn entry_gate(home: &VaultKey, what: What<'_>) -> GateId {
 
 fn lease_key(namespace: &NamespaceName, lease: earmark_core::LeaseId) -> LeaseKey {
     LeaseKey { namespace: namespace.clone(), lease }
+}
+
+/// What follows from time alone is done by Earmark itself, and says so: a row that names nobody is of a version that wrote
+/// no names down.
+fn or_itself(actor: Option<Actor>) -> Option<Actor> {
+    actor.or_else(|| Actor::new(Actor::ITSELF).ok())
 }
 
 /// An account as a plan may see it.

@@ -1,6 +1,6 @@
 //! Completing: limits and credit each on their own, so that the outage of one does not keep the other waiting.
 
-use earmark_core::LimitKey;
+use earmark_core::{Actor, LimitKey};
 
 use super::Parts;
 use crate::backend::{Amount, BackendError, CompleteAnswer, CompleteRequest, describe_ignored};
@@ -11,6 +11,7 @@ use crate::limits::LimitsComplete;
 impl<K: Keeper> Parts<K> {
     pub(super) async fn complete(
         &self,
+        actor: Option<Actor>,
         requests: Vec<CompleteRequest>,
     ) -> Vec<Result<CompleteAnswer, BackendError>> {
         if let Err(error) = self.kept().await {
@@ -30,8 +31,9 @@ impl<K: Keeper> Parts<K> {
                 settles.len().saturating_sub(1)
             }));
         }
-        let credit =
-            async { if settles.is_empty() { Vec::new() } else { self.credits.settle(settles).await } };
+        let credit = async {
+            if settles.is_empty() { Vec::new() } else { self.credits.settle_by(actor, settles).await }
+        };
         let (completed, settled) = tokio::join!(self.limits.complete(completes), credit);
         (requests.iter().zip(completed).zip(places))
             .map(|((request, completed), place)| {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_core::{CreditShortage, LimitKey};
+use earmark_core::{Actor, CreditShortage, LimitKey};
 
 use super::{Parts, all};
 use crate::backend::{Answer, BackendError, Refusal, ReserveAnswer, ReserveRequest};
@@ -54,6 +54,7 @@ impl<K: Keeper> Parts<K> {
 
     pub(super) async fn reserve(
         &self,
+        actor: Option<Actor>,
         requests: Vec<ReserveRequest>,
     ) -> Vec<Result<ReserveAnswer, BackendError>> {
         if let Err(error) = self.kept().await {
@@ -72,18 +73,20 @@ impl<K: Keeper> Parts<K> {
                 Err(_) => Rest::Nothing,
             })
             .collect();
-        let held = if holds.is_empty() { Vec::new() } else { self.credits.hold(holds).await };
+        let held =
+            if holds.is_empty() { Vec::new() } else { self.credits.hold_by(actor.clone(), holds).await };
         let answers = requests.iter().zip(taken).zip(rests).map(|((request, taken), rest)| {
             let held = match rest {
                 Rest::Hold(place) => held.get(place).cloned(),
                 Rest::Nothing | Rest::Ask(_) => None,
             };
+            let actor = actor.clone();
             let answer: Answer<'_, _> = Box::pin(async move {
                 let taken = taken?;
                 match rest {
                     Rest::Nothing => Ok(taken),
                     Rest::Hold(_) => self.after_hold(request, taken, held).await,
-                    Rest::Ask(gone) => self.after_asking(request, taken, gone).await,
+                    Rest::Ask(gone) => self.after_asking(actor, request, taken, gone).await,
                 }
             });
             answer
@@ -149,6 +152,7 @@ impl<K: Keeper> Parts<K> {
 
     async fn after_asking(
         &self,
+        actor: Option<Actor>,
         request: &ReserveRequest,
         taken: ReserveAnswer,
         gone: Option<LimitKey>,
@@ -161,17 +165,18 @@ impl<K: Keeper> Parts<K> {
             (HoldState::Ended, Some(_)) => Ok(ReserveAnswer::Refused(Refusal::LeaseExpired)),
             (HoldState::Unknown, Some(key)) => {
                 // A hold that is still under way finds that its lease has ended.
-                self.fence(request).await?;
+                self.fence(actor, request).await?;
                 self.limits.release(request.namespace.clone(), request.lease).await?;
                 Ok(ReserveAnswer::Refused(Refusal::UnknownLimitKey(key)))
             }
         }
     }
 
-    async fn fence(&self, request: &ReserveRequest) -> Result<(), BackendError> {
+    async fn fence(&self, actor: Option<Actor>, request: &ReserveRequest) -> Result<(), BackendError> {
         let (namespace, lease) = (request.namespace.clone(), request.lease);
         let release = SettleRequest { namespace, lease, actuals: Vec::new(), is_release: true };
-        self.credits.settle(vec![release]).await.into_iter().try_for_each(|answer| answer.map(drop))
+        let released = self.credits.settle_by(actor, vec![release]).await;
+        released.into_iter().try_for_each(|answer| answer.map(drop))
     }
 }
 

@@ -1,10 +1,12 @@
 //! The history of accounts whose credit leases hold.
 
-use earmark_core::{AccountName, BalanceInfo, VaultName};
+use earmark_core::{AccountName, Actor, BalanceInfo, By, Role, VaultName};
 
 use super::Harness;
-use super::desk::{Desk, namespace};
+use super::desk::{Desk, key, namespace};
+use super::keys::make;
 use super::teller::{MAIN, credit, issue, open, path, retire, transfer, usd, vault};
+use crate::backend::{Amount, CompleteRequest, ReserveAnswer};
 use crate::ledger::{EntryKind, EntryView};
 
 /// Every entry of an account, read in pages of two.
@@ -42,6 +44,68 @@ pub async fn an_account_that_has_spent_everything_shows_nothing_of_it(harness: &
     assert_eq!(balances(AccountName::REVENUE).await, [of_usd(60)]);
     desk.does(MAIN, vec![open("carol")]).await;
     assert_eq!(balances("carol").await, []);
+}
+
+/// An entry in few words: what it is, and who had it done.
+fn told(entry: &EntryView) -> String {
+    let (what, actor) = match &entry.what {
+        EntryKind::Transaction { receipt, .. } => ("transaction", Some(&receipt.actor)),
+        EntryKind::Hold(hold) => ("hold", hold.actor.as_ref()),
+        EntryKind::Settle { hold, .. } => ("settle", hold.actor.as_ref()),
+        EntryKind::Release(hold) => ("release", hold.actor.as_ref()),
+    };
+    format!("{what} by {}", actor.map_or("nobody", Actor::as_str))
+}
+
+/// Where credit was kept in a database, or limits on a ledger, what leases had held, paid and given back named nobody.
+pub async fn what_a_lease_holds_and_pays_names_who_had_it_done(harness: &impl Harness) {
+    let (backend, desk) = (harness.backend(), Desk(harness));
+    desk.does(MAIN, vec![open("acme"), issue("acme", 100)]).await;
+    desk.try_put(credit("usd", VaultName::MAIN, "acme", 2), None).await.expect("a limit that can be put");
+    let user = |number: u32| By::Named(format!("user:{number}").parse().expect("an actor"));
+    let hold = async |by: By, lease| {
+        let held = backend.reserve_by(by, vec![desk.request(lease, &[("usd", 10)])]).await;
+        assert!(matches!(held[0], Ok(ReserveAnswer::Allowed { .. })), "{held:?}");
+    };
+    let pay = async |by: By, lease, cost| {
+        let actuals = vec![Amount { key: key("usd"), amount: cost }];
+        let request = CompleteRequest { namespace: namespace(), lease, job: None, actuals };
+        let paid = backend.complete_by(by, vec![request]).await;
+        assert!(matches!(&paid[0], Ok(answer) if answer.reconciled), "{paid:?}");
+    };
+    let (paid, free, late, open) = (desk.lease(), desk.lease(), desk.lease(), desk.lease());
+    // Whoever asks again gets the answer, and is not behind what was done before.
+    hold(user(1), paid).await;
+    hold(user(2), paid).await;
+    pay(user(3), paid, 7).await;
+    pay(user(4), paid, 7).await;
+    hold(user(5), free).await;
+    pay(By::Anyone, free, 0).await;
+    hold(By::Itself, late).await;
+    harness.advance_ms(3_000).await;
+    hold(user(6), open).await;
+    pay(user(7), late, 9).await;
+    let mut of_key = Vec::new();
+    if let Some(keys) = backend.keys() {
+        make(keys, Role::Admin).await;
+        let (token, by) = make(keys, Role::Caller).await;
+        hold(by, desk.lease()).await;
+        of_key.push(format!("hold by client:{}", token.id()));
+    }
+    let of_acme: Vec<String> = entries(harness, "acme").await.iter().map(told).collect();
+    let expected = [
+        "transaction by system:test",
+        "hold by user:1",
+        "settle by user:3",
+        "hold by user:5",
+        "release by system:local",
+        "hold by system:earmark",
+        "release by system:earmark",
+        "hold by user:6",
+        "settle by user:7",
+    ];
+    assert_eq!(of_acme[..expected.len()], expected);
+    assert_eq!(of_acme[expected.len()..], of_key);
 }
 
 /// What was held, paid and given back is written down where it happened, and adds up to what is there.

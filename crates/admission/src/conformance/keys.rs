@@ -27,7 +27,7 @@ fn revoke(info: &KeyInfo) -> RevokeKey {
     RevokeKey { id: info.id.clone(), namespace: None, actor: "client:root".parse().expect("an actor") }
 }
 
-async fn make(keys: &dyn Keys, role: Role) -> (Token, By) {
+pub(super) async fn make(keys: &dyn Keys, role: Role) -> (Token, By) {
     let token = Token::random().expect("random bits");
     let info = keys.create(By::Itself, command(&token, role)).await.expect("a key that can be made");
     (token, By::Key(info.number))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     Book, Command, JournalRecord, LimitEdit, LimitEntry, LimitOutcome, NamespaceId, NamespaceOutcome, Outcome,
 };
-use crate::id::{KeyId, LimitKey};
+use crate::id::{Actor, KeyId, LimitKey};
 use crate::keys::{By, CreateKey, KeyInfo, KeyNumber, RevokeKey, SecretHash};
 use crate::time::UnixMs;
 
@@ -110,6 +110,12 @@ impl Book {
     #[must_use]
     pub fn authenticate(&self, now: UnixMs, id: &KeyId, secret: &SecretHash) -> Option<&Arc<KeyInfo>> {
         self.keys.authenticate(now.max(self.time()), id, secret)
+    }
+
+    /// Who is behind a right; nobody in particular if it is of Earmark itself.
+    #[must_use]
+    pub fn actor(&self, by: &By) -> Option<Actor> {
+        self.keys.actor(by)
     }
 
     /// Whether what comes by this right may be done at `now`.

@@ -16,6 +16,10 @@ fn name(text: &str) -> AccountName {
     AccountName::new(text).expect("a valid account")
 }
 
+fn actor(text: &str) -> Actor {
+    Actor::new(text).expect("a valid actor")
+}
+
 fn terms(lease: LeaseId) -> HoldTerms {
     HoldTerms {
         lease,
@@ -54,19 +58,22 @@ pub(super) fn bodies() -> Vec<EntryBody> {
         paid: u64::MAX,
         debt,
         uncollected: 5,
+        actor: (debt > 0).then(|| actor("client:gateway")),
     };
     let mut bodies = vec![
         EntryBody::Transaction(Transaction {
             tx_id: TxId(u128::MAX),
             client: ClientId::new("billing").expect("a valid client"),
             sequence: u64::MAX - 1,
-            actor: Actor::new("user:789").expect("a valid actor"),
+            actor: actor("user:789"),
             operations: operations(),
         }),
-        EntryBody::Hold(terms(lease().lease)),
+        EntryBody::Hold { terms: terms(lease().lease), actor: Some(actor("user:789")) },
+        EntryBody::Hold { terms: terms(lease().lease), actor: None },
         EntryBody::Settle(settlement(0)),
         EntryBody::Settle(settlement(9)),
-        EntryBody::Release(terms(lease().lease)),
+        EntryBody::Release { terms: terms(lease().lease), actor: Some(actor(Actor::ITSELF)) },
+        EntryBody::Release { terms: terms(lease().lease), actor: None },
         EntryBody::Ended { lease: lease().lease },
     ];
     for why in [

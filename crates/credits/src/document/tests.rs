@@ -24,3 +24,29 @@ fn a_later_version_and_what_is_no_plan_are_refused() {
         assert!(matches!(plan_from_json(&json.replacen(from, to, 1)), Err(StoreError::Corrupt(_))), "{from}");
     }
 }
+
+/// Rows of before leases had actors are read as they are, and name nobody.
+#[test]
+fn entries_that_were_written_without_an_actor_are_read() {
+    let hold = r#""lease":"01HF7YAT00000000000000000A","limit":"usd","account":"acme","asset":"usd","amount":40,
+        "revenue":"revenue","keeps_debt":true,"ends_at_unix_ms":1700000060000"#;
+    let nobody = |body: &EntryBody| match body {
+        EntryBody::Hold { actor, .. } | EntryBody::Release { actor, .. } => actor.is_none(),
+        EntryBody::Settle(settlement) => settlement.actor.is_none() && settlement.paid == 25,
+        other => panic!("{other:?}"),
+    };
+    for json in [
+        format!(r#"{{"version":1,"kind":"hold",{hold}}}"#),
+        format!(
+            r#"{{"version":1,"kind":"settle","hold":{{{hold}}},"held":40,"revenue":"revenue","paid":25,"debt":0,
+            "uncollected":0}}"#
+        ),
+        format!(r#"{{"version":1,"kind":"release",{hold}}}"#),
+    ] {
+        let body = body_from_json(&json).unwrap();
+        assert!(nobody(&body), "{body:?}");
+        assert!(!body_to_json(&body).contains("actor"), "{body:?}");
+        let wrong = json.replacen(r#""version":1,"#, r#""version":1,"actor":"nobody","#, 1);
+        assert!(matches!(body_from_json(&wrong), Err(StoreError::Corrupt(_))), "{wrong}");
+    }
+}

@@ -7,8 +7,8 @@ use earmark_admission::{
     AccountPath, Audit, BackendError, EntryChange, EntryKind, EntryPage, EntryView, HoldView, LedgerError,
 };
 use earmark_core::{
-    AccountName, AssetTotals, BalanceInfo, ClientId, Definition, LimitStatus, NamespaceName, Operation,
-    Standing, Usage,
+    AccountName, Actor, AssetTotals, BalanceInfo, ClientId, Definition, LimitStatus, NamespaceName,
+    Operation, Standing, Usage,
 };
 
 use super::{SagaCredits, describe};
@@ -189,11 +189,11 @@ fn difference(census: &Census) -> Option<String> {
 /// An entry as one account sees it; none if it is nothing that happened to the account.
 fn view(stored: &StoredEntry, account: &AccountName) -> Option<EntryView> {
     let entry = &stored.entry;
-    let hold = |terms: &HoldTerms| HoldView {
+    let hold = |terms: &HoldTerms, actor: &Option<Actor>| HoldView {
         lease: terms.lease,
         limit: terms.limit.clone(),
         amount: terms.amount,
-        actor: None,
+        actor: actor.clone(),
     };
     let what = match &entry.body {
         EntryBody::Transaction(transaction) => EntryKind::Transaction {
@@ -201,14 +201,14 @@ fn view(stored: &StoredEntry, account: &AccountName) -> Option<EntryView> {
             receipt: receipt(stored)?,
             memos: memos(&transaction.operations, account),
         },
-        EntryBody::Hold(terms) => EntryKind::Hold(hold(terms)),
+        EntryBody::Hold { terms, actor } => EntryKind::Hold(hold(terms, actor)),
         EntryBody::Settle(settlement) => EntryKind::Settle {
-            hold: hold(&settlement.hold),
+            hold: hold(&settlement.hold, &settlement.actor),
             paid: settlement.paid,
             debt: settlement.debt,
             uncollected: settlement.uncollected,
         },
-        EntryBody::Release(terms) => EntryKind::Release(hold(terms)),
+        EntryBody::Release { terms, actor } => EntryKind::Release(hold(terms, actor)),
         EntryBody::Refused { .. } | EntryBody::Ended { .. } => return None,
     };
     let of_account = entry.changes.iter().filter(|change| change.account == *account);

@@ -1,9 +1,9 @@
 //! Credit is set aside for a lease: all that it asks for, or nothing, for good.
 
 use earmark_admission::{HoldAnswer, HoldRequest};
-use earmark_core::{AssetName, CreditShortage, LimitKey, Overage, Overdraft, Standing};
+use earmark_core::{Actor, AssetName, CreditShortage, LimitKey, Overage, Overdraft, Standing};
 
-use super::{LeaseStory, Part, Seen, lease_gate, lease_key, seen};
+use super::{LeaseStory, Part, Seen, lease_gate, lease_key, or_itself, seen};
 use crate::gather::{Gathered, Move, Namer};
 use crate::id::GateId;
 use crate::model::{
@@ -20,6 +20,7 @@ const LARGE: i128 = 1 << 62;
 pub(crate) struct HoldTask {
     lease: LeaseKey,
     wanted: Vec<Wanted>,
+    actor: Option<Actor>,
 }
 
 /// One hold that a lease asks for.
@@ -35,7 +36,7 @@ struct Wanted {
 
 impl HoldTask {
     /// None if a limit is not of kind `credit`.
-    pub(crate) fn new(request: &HoldRequest) -> Option<HoldTask> {
+    pub(crate) fn new(request: &HoldRequest, actor: Option<Actor>) -> Option<HoldTask> {
         let wanted = request.holds.iter().map(|part| {
             let terms = part.limit.kind.terms()?;
             let home = VaultKey { namespace: request.namespace.clone(), vault: terms.vault.clone() };
@@ -53,7 +54,11 @@ impl HoldTask {
         });
         let mut wanted = wanted.collect::<Option<Vec<Wanted>>>()?;
         wanted.sort_by(|a, b| a.limit.cmp(&b.limit));
-        Some(HoldTask { lease: lease_key(&request.namespace, request.lease), wanted })
+        Some(HoldTask {
+            lease: lease_key(&request.namespace, request.lease),
+            wanted,
+            actor: or_itself(actor),
+        })
     }
 
     /// What all holds together take from each account.
@@ -160,7 +165,8 @@ impl HoldTask {
                 held: amount,
             };
             let home = part.payer.home.clone();
-            plan.entries.push(Entry { home, at: now, body: EntryBody::Hold(terms), changes: vec![change] });
+            let body = EntryBody::Hold { terms, actor: self.actor.clone() };
+            plan.entries.push(Entry { home, at: now, body, changes: vec![change] });
             need(plan, &part.payer, true);
             need(plan, &part.revenue, false);
         }
@@ -248,7 +254,7 @@ impl Task for HoldTask {
 /// What a plan holds, as it is once the plan was carried out.
 fn parts_of(plan: &Plan) -> Vec<Part> {
     let part = |entry: &Entry| {
-        let EntryBody::Hold(terms) = &entry.body else { return None };
+        let EntryBody::Hold { terms, .. } = &entry.body else { return None };
         let is_meant = |posting: &&Posting| {
             let limit = posting.hold.as_ref().map(|hold| &hold.limit);
             limit == Some(&terms.limit) && posting.account.home == entry.home

@@ -80,7 +80,7 @@ impl Engine {
             Some(EntryBody::Refused { limit, why, .. }) => {
                 return Ok(LeaseStory::Refused { limit: limit.clone(), why: *why });
             }
-            Some(EntryBody::Hold(_)) => {}
+            Some(EntryBody::Hold { .. }) => {}
             Some(_) => return Ok(LeaseStory::Marked),
         }
         let mut parts: Vec<Part> = entries.iter().filter_map(hold_of).collect();
@@ -96,7 +96,7 @@ impl Engine {
                 posting.account.home == part.home && limit == Some(&part.terms.limit)
             };
             let is_release = |stored: &StoredEntry| {
-                matches!(&stored.entry.body, EntryBody::Release(terms)
+                matches!(&stored.entry.body, EntryBody::Release { terms, .. }
                     if terms.limit == part.terms.limit && stored.entry.home == part.home)
             };
             part.is_released = entries.iter().any(is_release);
@@ -108,7 +108,7 @@ impl Engine {
 
 fn hold_of(stored: &StoredEntry) -> Option<Part> {
     match &stored.entry.body {
-        EntryBody::Hold(terms) => Some(Part {
+        EntryBody::Hold { terms, .. } => Some(Part {
             home: stored.entry.home.clone(),
             terms: terms.clone(),
             posting: None,
@@ -116,7 +116,7 @@ fn hold_of(stored: &StoredEntry) -> Option<Part> {
         }),
         EntryBody::Transaction(_)
         | EntryBody::Settle(_)
-        | EntryBody::Release(_)
+        | EntryBody::Release { .. }
         | EntryBody::Refused { .. }
         | EntryBody::Ended { .. } => None,
     }

@@ -3,7 +3,7 @@
 use earmark_core::{Overdraft, What};
 
 use super::hold::need;
-use super::{entry_gate, lease_key};
+use super::{entry_gate, lease_key, or_itself};
 use crate::gather::{Gathered, Move, Namer};
 use crate::id::GateId;
 use crate::model::{AccountChange, Entry, EntryBody, LeaseKey, Plan, Posting, VaultKey};
@@ -45,7 +45,7 @@ impl Task for ReleaseTask {
         }
         let entries = engine.call(engine.store.lease(self.lease.clone())).await?;
         let terms = entries.iter().find_map(|stored| match &stored.entry.body {
-            EntryBody::Hold(terms)
+            EntryBody::Hold { terms, .. }
                 if Some(&terms.limit) == self.posting.hold.as_ref().map(|hold| &hold.limit) =>
             {
                 (stored.entry.home == self.posting.account.home).then(|| terms.clone())
@@ -77,7 +77,7 @@ impl Task for ReleaseTask {
         let entry = Entry {
             home: account.home.clone(),
             at: engine.time.now(),
-            body: EntryBody::Release(terms),
+            body: EntryBody::Release { terms, actor: or_itself(None) },
             changes: vec![change],
         };
         let mut plan = Plan {

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use earmark_admission::{Amount, SettleAnswer, SettleRequest};
-use earmark_core::{AccountName, AssetName, LimitKey, Overdraft, Standing, VaultName, What};
+use earmark_core::{AccountName, Actor, AssetName, LimitKey, Overdraft, Standing, VaultName, What};
 
 use super::hold::need;
-use super::{LeaseStory, Part, Seen, entry_gate, lease_gate, lease_key, seen, settle_gate};
+use super::{LeaseStory, Part, Seen, entry_gate, lease_gate, lease_key, or_itself, seen, settle_gate};
 use crate::gather::{Gathered, Move, Namer};
 use crate::id::GateId;
 use crate::model::{
@@ -21,6 +21,7 @@ pub(crate) struct SettleTask {
     lease: LeaseKey,
     actuals: Vec<Amount>,
     is_release: bool,
+    actor: Option<Actor>,
 }
 
 /// What one hold costs, and who pays how much of it.
@@ -55,9 +56,13 @@ enum Charged {
 }
 
 impl SettleTask {
-    pub(crate) fn new(request: &SettleRequest) -> SettleTask {
-        let lease = lease_key(&request.namespace, request.lease);
-        SettleTask { lease, actuals: request.actuals.clone(), is_release: request.is_release }
+    pub(crate) fn new(request: &SettleRequest, actor: Option<Actor>) -> SettleTask {
+        SettleTask {
+            lease: lease_key(&request.namespace, request.lease),
+            actuals: request.actuals.clone(),
+            is_release: request.is_release,
+            actor: or_itself(actor),
+        }
     }
 
     fn cost(&self, part: &Part) -> u64 {
@@ -210,7 +215,7 @@ impl SettleTask {
         let mut plan = Plan {
             inputs: [held, gathering.inputs].concat(),
             outputs: gathering.outputs,
-            entries: entries(engine, parts, &charges),
+            entries: entries(engine, self.actor.as_ref(), parts, &charges),
             ..Plan::default()
         };
         for each in &moves {
@@ -275,11 +280,11 @@ fn moves(charges: &[Charge], owners: &[Option<Account>]) -> Vec<Move> {
         .collect()
 }
 
-fn entries(engine: &Engine, parts: &[Part], charges: &[Charge]) -> Vec<Entry> {
+fn entries(engine: &Engine, actor: Option<&Actor>, parts: &[Part], charges: &[Charge]) -> Vec<Entry> {
     let at = engine.time.now();
     let entry = |(part, charge): (&Part, &Charge)| {
         let body = if charge.cost == 0 {
-            EntryBody::Release(part.terms.clone())
+            EntryBody::Release { terms: part.terms.clone(), actor: actor.cloned() }
         } else {
             EntryBody::Settle(Settlement {
                 hold: part.terms.clone(),
@@ -288,6 +293,7 @@ fn entries(engine: &Engine, parts: &[Part], charges: &[Charge]) -> Vec<Entry> {
                 paid: charge.paid,
                 debt: charge.debt,
                 uncollected: charge.uncollected,
+                actor: actor.cloned(),
             })
         };
         let mut changes: BTreeMap<&AccountName, (i128, i128)> = BTreeMap::new();
@@ -364,7 +370,7 @@ impl Task for SettleTask {
                     answer.debt = answer.debt.saturating_add(settlement.debt);
                     answer.uncollected = answer.uncollected.saturating_add(settlement.uncollected);
                 }
-                EntryBody::Release(terms) => limits.push(&terms.limit),
+                EntryBody::Release { terms, .. } => limits.push(&terms.limit),
                 _ => {}
             }
         }

@@ -10,7 +10,7 @@ use earmark_admission::{
     SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
-    BalanceInfo, ClientId, Definition, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage, VaultName,
+    Actor, BalanceInfo, ClientId, Definition, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage, VaultName,
 };
 use tokio::sync::watch;
 
@@ -195,14 +195,22 @@ impl Limits for FlakyLimits {
 pub(crate) struct FlakyCredits(pub(crate) Arc<dyn Credits>, pub(crate) Arc<Faults>);
 
 impl Credits for FlakyCredits {
-    fn hold(&self, requests: Vec<HoldRequest>) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
+    fn hold_by(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<HoldRequest>,
+    ) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
         let fail = each(requests.len());
-        Box::pin(self.1.around(Step::Hold, self.0.hold(requests), fail))
+        Box::pin(self.1.around(Step::Hold, self.0.hold_by(actor, requests), fail))
     }
 
-    fn settle(&self, requests: Vec<SettleRequest>) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
+    fn settle_by(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<SettleRequest>,
+    ) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
         let fail = each(requests.len());
-        Box::pin(self.1.around(Step::Settle, self.0.settle(requests), fail))
+        Box::pin(self.1.around(Step::Settle, self.0.settle_by(actor, requests), fail))
     }
 
     fn holds(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<HoldState, BackendError>> {

@@ -147,19 +147,27 @@ impl MirroredCredits {
 }
 
 impl Credits for MirroredCredits {
-    fn hold(&self, requests: Vec<HoldRequest>) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
+    fn hold_by(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<HoldRequest>,
+    ) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
         Box::pin(async move {
             for request in &requests {
                 for part in &request.holds {
                     self.has_limit(&request.namespace, &part.limit).await;
                 }
             }
-            self.credits.hold(requests).await
+            self.credits.hold_by(actor, requests).await
         })
     }
 
-    fn settle(&self, requests: Vec<SettleRequest>) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
-        self.credits.settle(requests)
+    fn settle_by(
+        &self,
+        actor: Option<Actor>,
+        requests: Vec<SettleRequest>,
+    ) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
+        self.credits.settle_by(actor, requests)
     }
 
     fn holds(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<HoldState, BackendError>> {
