@@ -11,6 +11,7 @@ use crate::backend::{
     ReserveAnswer, ReserveRequest,
 };
 use crate::book_limits::GONE;
+use crate::callers::{CreditPlace, Keys, LogEntry, LogPage, LogPlace};
 use crate::credits::{Credits, HoldAnswer, HoldRequest, HoldState, SettleAnswer, SettleRequest};
 use crate::keeper::{BookBackend, Keeper};
 use crate::ledger::{Audit, EntryPage, LedgerError, WriteAnswer, WriteRequest};
@@ -175,6 +176,23 @@ impl<K: Keeper> Credits for BookCredits<K> {
         page_size: usize,
     ) -> Answer<'_, Result<EntryPage, LedgerError>> {
         Backend::entries(&self.0, account, after, page_size)
+    }
+
+    fn changes(
+        &self,
+        namespace: Option<NamespaceName>,
+        after: CreditPlace,
+        page_size: usize,
+    ) -> Answer<'_, Result<LogPage, BackendError>> {
+        let placed = |place: LogPlace| {
+            LogPlace::of_credit(CreditPlace { commit: place.book, ..CreditPlace::default() })
+        };
+        Box::pin(async move {
+            let page = Keys::log(&self.0, namespace, LogPlace::of_book(after.commit), page_size).await?;
+            let of_vaults = page.entries.into_iter().filter(|entry| entry.vault.is_some());
+            let entries = of_vaults.map(|entry| LogEntry { place: placed(entry.place), ..entry }).collect();
+            Ok(LogPage { entries, next: page.next.map(placed) })
+        })
     }
 
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {

@@ -1,5 +1,7 @@
 //! Who may call: what a server asks of whoever keeps the keys, and what a key looks like to its holder.
 
+mod place;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -9,6 +11,7 @@ use earmark_core::{
 };
 
 use crate::backend::{Answer, BackendError};
+pub use place::{CreditPlace, LogPlace, LogPlaceError};
 
 /// What every key begins with, so that one that leaked is found by whoever looks for it.
 const PREFIX: &str = "emk_";
@@ -39,12 +42,12 @@ pub trait Keys: Send + Sync {
     /// Ends a key, for good.
     fn revoke(&self, by: By, command: RevokeKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>>;
 
-    /// What was changed after a number (0: from the oldest that is kept) in a namespace, or in all of them, so many
+    /// What was changed after a place (the first: from the oldest that is kept) in a namespace, or in all of them, so many
     /// changes at most.
     fn log(
         &self,
         namespace: Option<NamespaceName>,
-        after: u64,
+        after: LogPlace,
         page_size: usize,
     ) -> Answer<'_, Result<LogPage, BackendError>>;
 }
@@ -95,14 +98,14 @@ pub struct LogPage {
     /// The changes.
     pub entries: Vec<LogEntry>,
     /// What to ask for changes after; none if there are no more. A page may be empty and still have it.
-    pub next: Option<u64>,
+    pub next: Option<LogPlace>,
 }
 
 /// One change, who made it, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// Its place in the journal, by which pages are asked for.
-    pub number: u64,
+    /// Its place, after which pages may be asked for.
+    pub place: LogPlace,
     /// When.
     pub at: UnixMs,
     /// Who.

@@ -8,6 +8,7 @@
 mod complete;
 mod creditless;
 mod limits;
+mod log;
 mod reserve;
 
 use std::future::Future;
@@ -349,7 +350,7 @@ impl<K: Keeper> Backend for Composed<K> {
     }
 
     fn keys(&self) -> Option<&dyn Keys> {
-        self.0.registry.keys()
+        Some(self)
     }
 
     fn stats(&self) -> Stats {

@@ -8,6 +8,7 @@ use earmark_core::{
 };
 
 use crate::backend::{AccountPath, Amount, Answer, BackendError};
+use crate::callers::{CreditPlace, LogPage};
 use crate::ledger::{Audit, EntryPage, LedgerError, WriteAnswer, WriteRequest};
 
 /// Whatever keeps accounts and holds: a Book, or a database.
@@ -74,6 +75,14 @@ pub trait Credits: Send + Sync + 'static {
         after: u64,
         page_size: usize,
     ) -> Answer<'_, Result<EntryPage, LedgerError>>;
+
+    /// The transactions that were committed after a place in a namespace, or in all of them, so many at most.
+    fn changes(
+        &self,
+        namespace: Option<NamespaceName>,
+        after: CreditPlace,
+        page_size: usize,
+    ) -> Answer<'_, Result<LogPage, BackendError>>;
 
     /// Counts a vault anew.
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>>;

@@ -10,7 +10,7 @@ use earmark_core::{AccountId, AccountName, Book, JournalRecord, NamespaceName, U
 
 use crate::callers::LogPage;
 use crate::ledger::{Audit, EntryPage};
-pub use log::Pager;
+pub use log::{Pager, summary};
 pub use sums::Sums;
 pub use view::entry_view;
 

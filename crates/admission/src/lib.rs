@@ -36,7 +36,7 @@ pub use cluster::*;
 pub use composed::Composed;
 pub use credits::*;
 pub use document::LimitDocument;
-pub use history::{Pager, Sums, entry_view};
+pub use history::{Pager, Sums, entry_view, summary};
 pub use keeper::{BookBackend, Keeper};
 pub use ledger::*;
 pub use limits::*;

@@ -1,5 +1,6 @@
 //! `earmark audit --changes`: what was changed, and by whom.
 
+use earmark_admission::LogPlace;
 use serde::{Deserialize, Serialize};
 
 use crate::client::ClientArgs;
@@ -10,12 +11,12 @@ use crate::output;
 #[derive(Deserialize, Serialize)]
 struct Page {
     entries: Vec<Entry>,
-    next: Option<u64>,
+    next: Option<String>,
 }
 
 #[derive(Deserialize, Serialize)]
 struct Entry {
-    number: u64,
+    place: String,
     at_unix_ms: u64,
     actor: String,
     namespace: String,
@@ -25,8 +26,8 @@ struct Entry {
     rest: serde_json::Map<String, serde_json::Value>,
 }
 
-/// Shows a page of changes after a number.
-pub(crate) fn show(args: &ClientArgs, after: u64, page_size: u16) -> Result<Done, Failure> {
+/// Shows a page of changes after a place.
+pub(crate) fn show(args: &ClientArgs, after: LogPlace, page_size: u16) -> Result<Done, Failure> {
     let page: Page = get(args, &format!("/v1/audit?after={after}&page_size={page_size}"))?;
     if args.json {
         output::print_json(&page)?;
@@ -40,19 +41,22 @@ impl Page {
     fn text(&self) -> String {
         let mut text = String::new();
         if !self.entries.is_empty() {
-            let mut rows = vec![["NUMBER", "AT (UNIX MS)", "BY", "WHERE", "WHAT"].map(str::to_owned)];
+            let mut rows = vec![["PLACE", "AT (UNIX MS)", "BY", "WHERE", "WHAT"].map(str::to_owned)];
             rows.extend(self.entries.iter().map(|entry| {
                 let place = match &entry.vault {
                     Some(vault) => format!("{}/{vault}", entry.namespace),
                     None => entry.namespace.clone(),
                 };
                 let [by, place, what] = [&entry.actor, &place, &entry.summary].map(|of| output::visible(of));
-                [entry.number.to_string(), entry.at_unix_ms.to_string(), by, place, what]
+                [output::visible(&entry.place), entry.at_unix_ms.to_string(), by, place, what]
             }));
             text += &output::table(&rows);
         }
-        match self.next {
-            Some(next) => text += &format!("there is more: earmark audit --changes --after {next}\n"),
+        match &self.next {
+            Some(next) => {
+                let next = output::visible(next);
+                text += &format!("there is more: earmark audit --changes --after {next}\n");
+            }
             None if self.entries.is_empty() => text += "nothing was changed\n",
             None => {}
         }
@@ -67,7 +71,7 @@ mod tests {
     #[test]
     fn a_page_says_who_did_what_and_where_there_is_more() {
         let entry = Entry {
-            number: 7,
+            place: "7-345.2".into(),
             at_unix_ms: 1_700_000_000_000,
             actor: "client:billing".into(),
             namespace: "default".into(),
@@ -75,10 +79,10 @@ mod tests {
             summary: "issue 5 usd to acme".into(),
             rest: serde_json::Map::new(),
         };
-        let text = Page { entries: vec![entry], next: Some(7) }.text();
+        let text = Page { entries: vec![entry], next: Some("7-345.2".into()) }.text();
         assert!(text.contains("client:billing"), "{text}");
         assert!(text.contains("default/main"), "{text}");
-        assert!(text.ends_with("there is more: earmark audit --changes --after 7\n"), "{text}");
+        assert!(text.ends_with("there is more: earmark audit --changes --after 7-345.2\n"), "{text}");
         assert_eq!(Page { entries: vec![], next: None }.text(), "nothing was changed\n");
     }
 }

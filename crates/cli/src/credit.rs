@@ -1,6 +1,7 @@
 //! `earmark balance` and `earmark audit`: what there is, and whether it adds up.
 
 use clap::Args;
+use earmark_admission::LogPlace;
 use earmark_core::{AccountName, VaultName};
 use hyper::Method;
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,7 @@ made or revoked, oldest first, with who did it; that is for admins.
 Examples:
   earmark audit --vault main
   earmark audit --changes
-  earmark audit --changes --after 120 --json | jq '.entries[].actor'
+  earmark audit --changes --after 120-345.2 --json | jq '.entries[].actor'
   earmark audit --vault main --json | jq .balanced";
 
 /// So many changes are on a page at most.
@@ -51,9 +52,9 @@ pub(crate) struct AuditArgs {
     /// Show what was changed, and by whom, instead
     #[arg(long)]
     changes: bool,
-    /// Begin after the change of this number
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "changes")]
-    after: u64,
+    /// Begin after this place, as an earlier page had it
+    #[arg(long, value_name = "PLACE", default_value_t = LogPlace::default(), requires = "changes")]
+    after: LogPlace,
     /// How many changes to show at most
     #[arg(long, value_name = "N", default_value_t = 100, requires = "changes")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=PAGE_MAX))]

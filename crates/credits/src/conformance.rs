@@ -7,6 +7,7 @@ mod backend;
 mod clerk;
 mod commit;
 mod gate;
+mod log;
 mod postings;
 mod reads;
 mod saga;
@@ -19,6 +20,7 @@ pub use accounts::*;
 pub use backend::Office;
 pub use commit::*;
 pub use gate::*;
+pub use log::*;
 pub use postings::*;
 pub use reads::*;
 pub use saga::*;
@@ -111,6 +113,8 @@ macro_rules! conformance {
             the_holds_of_a_lease_are_found,
             the_history_of_an_account_comes_in_pages,
             the_assets_that_an_account_has_had_are_told,
+            transactions_of_all_vaults_come_in_the_order_of_their_commits,
+            transactions_that_come_together_are_told_once_each,
             a_vault_is_counted,
             a_vault_that_does_not_add_up_is_found_out,
             what_nobody_has_issued_is_found_out,

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, BackendError, Clock, Credits, EntryPage, HoldAnswer, HoldRequest, HoldState,
-    LedgerError, SettleAnswer, SettleRequest, WriteAnswer, WriteRequest,
+    AccountPath, Answer, Audit, BackendError, Clock, CreditPlace, Credits, EntryPage, HoldAnswer,
+    HoldRequest, HoldState, LedgerError, LogPage, SettleAnswer, SettleRequest, WriteAnswer, WriteRequest,
 };
 use earmark_core::{Actor, BalanceInfo, ClientId, Definition, LeaseId, NamespaceName, Usage, VaultName};
 use tokio::task::JoinHandle;
@@ -194,6 +194,15 @@ impl Credits for LateCredits {
         page_size: usize,
     ) -> Answer<'_, Result<EntryPage, LedgerError>> {
         Box::pin(self.ask(move |credits| credits.entries(account, after, page_size)))
+    }
+
+    fn changes(
+        &self,
+        namespace: Option<NamespaceName>,
+        after: CreditPlace,
+        page_size: usize,
+    ) -> Answer<'_, Result<LogPage, BackendError>> {
+        Box::pin(self.ask(move |credits| credits.changes(namespace, after, page_size)))
     }
 
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {

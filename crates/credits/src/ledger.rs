@@ -1,13 +1,14 @@
 //! [`SagaCredits`]: credit on a store, as the rest of Earmark asks for it.
 
+mod log;
 mod read;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, BackendError, Clock, Credits, EntryPage, HoldAnswer, HoldRequest, HoldState,
-    LedgerError, SettleAnswer, SettleRequest, WriteAnswer, WriteRequest,
+    AccountPath, Answer, Audit, BackendError, Clock, CreditPlace, Credits, EntryPage, HoldAnswer,
+    HoldRequest, HoldState, LedgerError, LogPage, SettleAnswer, SettleRequest, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, Definition, InvalidWrite, LeaseId, NamespaceName, OPERATIONS_MAX, Usage,
@@ -290,6 +291,15 @@ impl Credits for SagaCredits {
         page_size: usize,
     ) -> Answer<'_, Result<EntryPage, LedgerError>> {
         Box::pin(self.read_entries(account, after, page_size))
+    }
+
+    fn changes(
+        &self,
+        namespace: Option<NamespaceName>,
+        after: CreditPlace,
+        page_size: usize,
+    ) -> Answer<'_, Result<LogPage, BackendError>> {
+        Box::pin(self.read_changes(namespace, after, page_size))
     }
 
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {

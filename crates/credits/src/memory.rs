@@ -5,14 +5,14 @@ mod rows;
 
 use std::sync::{Mutex, PoisonError};
 
-use earmark_admission::Answer;
-use earmark_core::{AssetName, UnixMs};
+use earmark_admission::{Answer, CreditPlace};
+use earmark_core::{AssetName, NamespaceName, UnixMs};
 
 use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
 use crate::store::{
     CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Gone, RecordPage, Records, Store,
-    StoreError, Survey, Surveyed,
+    StoreError, Survey, Surveyed, Transactions,
 };
 use rows::Rows;
 
@@ -97,6 +97,15 @@ impl Store for MemoryStore {
         max: usize,
     ) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
         self.answer(|rows| rows.history(&account, after, max))
+    }
+
+    fn transactions(
+        &self,
+        namespace: Option<NamespaceName>,
+        after: CreditPlace,
+        max: usize,
+    ) -> Answer<'_, Result<Transactions, StoreError>> {
+        self.answer(|rows| rows.transactions(namespace.as_ref(), after, max))
     }
 
     fn count(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>> {

@@ -5,6 +5,7 @@
 
 mod batch;
 mod error;
+mod log;
 mod migrate;
 mod read;
 mod survey;
@@ -15,8 +16,8 @@ mod writer;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use earmark_admission::Answer;
-use earmark_core::{AssetName, UnixMs};
+use earmark_admission::{Answer, CreditPlace};
+use earmark_core::{AssetName, NamespaceName, UnixMs};
 use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{ConnectOptions, Postgres};
 use tokio::task::JoinHandle;
@@ -29,7 +30,7 @@ use crate::sql::queue::{Queue, Writes};
 use crate::sql::surveys::{self, SURVEYORS, Surveys};
 use crate::store::{
     CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Gone, RecordPage, Records, Store,
-    StoreError, Survey, Surveyed,
+    StoreError, Survey, Surveyed, Transactions,
 };
 
 /// One that writes, and one that reads.
@@ -276,6 +277,15 @@ impl Store for PostgresStore {
         max: usize,
     ) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
         Box::pin(async move { self.inner.history(&account, after, max).await })
+    }
+
+    fn transactions(
+        &self,
+        namespace: Option<NamespaceName>,
+        after: CreditPlace,
+        max: usize,
+    ) -> Answer<'_, Result<Transactions, StoreError>> {
+        Box::pin(async move { self.inner.transactions(namespace.as_ref(), after, max).await })
     }
 
     fn count(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>> {

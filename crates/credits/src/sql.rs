@@ -7,14 +7,15 @@ pub(crate) mod surveys;
 
 use std::str::FromStr;
 
+use earmark_admission::CreditPlace;
 use earmark_core::{AccountName, AssetName, LeaseId, NamespaceName, Overdraft, Standing, UnixMs, VaultName};
 
 use crate::id::ReservationId;
 use crate::model::{
-    Account, AccountKey, ClaimKind, LeaseKey, Phase, Plan, Posting, PostingHold, PostingState, Record,
-    StoredRecord, Ticket, VaultKey,
+    Account, AccountKey, ClaimKind, EntryBody, LeaseKey, Phase, Plan, Posting, PostingHold, PostingState,
+    Record, StoredRecord, Ticket, VaultKey,
 };
-use crate::store::{RecordPlace, Records, StoreError, UnreadRecord};
+use crate::store::{PlacedTransaction, RecordPlace, Records, StoreError, Transactions, UnreadRecord};
 
 /// A column holds what Earmark never writes.
 pub(crate) fn corrupt(column: &str, found: &str) -> StoreError {
@@ -191,6 +192,36 @@ impl RecordRow {
         let plan: Plan = crate::document::plan_from_json(&self.plan)?;
         Ok(StoredRecord { record: Record { ticket, lease, begun_at, plan: plan.into() }, phase })
     }
+}
+
+/// The columns of a transaction, and its place among all.
+pub(crate) struct PlacedRow {
+    pub(crate) place: CreditPlace,
+    pub(crate) namespace: String,
+    pub(crate) vault: String,
+    pub(crate) number: u64,
+    pub(crate) at_ms: i64,
+    /// None if it is of a namespace that was not asked for.
+    pub(crate) body: Option<String>,
+}
+
+impl PlacedRow {
+    fn transaction(&self) -> Result<Option<PlacedTransaction>, StoreError> {
+        let Some(body) = &self.body else { return Ok(None) };
+        let EntryBody::Transaction(transaction) = crate::document::body_from_json(body)? else {
+            return Err(corrupt("body", body));
+        };
+        let home = home(&self.namespace, &self.vault)?;
+        let at = time("at", self.at_ms)?;
+        Ok(Some(PlacedTransaction { place: self.place, home, number: self.number, at, transaction }))
+    }
+}
+
+/// Rows of transactions, as many as were to be looked at or all that are there.
+pub(crate) fn placed(rows: Vec<PlacedRow>, max: usize) -> Result<Transactions, StoreError> {
+    let next = rows.last().filter(|_| rows.len() >= max).map(|row| row.place);
+    let found = rows.iter().filter_map(|row| row.transaction().transpose()).collect::<Result<_, _>>()?;
+    Ok(Transactions { found, next })
 }
 
 /// Rows of records, those that can be read and those that cannot.

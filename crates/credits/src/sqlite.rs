@@ -6,6 +6,7 @@
 
 mod change;
 mod error;
+mod log;
 mod migrate;
 mod order;
 mod read;
@@ -20,8 +21,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use earmark_admission::Answer;
-use earmark_core::{AssetName, UnixMs};
+use earmark_admission::{Answer, CreditPlace};
+use earmark_core::{AssetName, NamespaceName, UnixMs};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, Sqlite};
 use tokio::task::JoinHandle;
@@ -33,7 +34,7 @@ use crate::sql::queue::Queue;
 use crate::sql::surveys::{self, SURVEYORS, Surveys};
 use crate::store::{
     CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Gone, RecordPage, Records, Store,
-    StoreError, Survey, Surveyed,
+    StoreError, Survey, Surveyed, Transactions,
 };
 use error::refused;
 
@@ -191,6 +192,18 @@ impl Store for SqliteStore {
         max: usize,
     ) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
         Box::pin(self.readers.read(async move |reader| read::history(reader, &account, after, max).await))
+    }
+
+    fn transactions(
+        &self,
+        namespace: Option<NamespaceName>,
+        after: CreditPlace,
+        max: usize,
+    ) -> Answer<'_, Result<Transactions, StoreError>> {
+        let read = async move |reader: &mut SqliteConnection| {
+            log::transactions(reader, namespace.as_ref(), after, max).await
+        };
+        Box::pin(self.readers.read(read))
     }
 
     fn count(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>> {

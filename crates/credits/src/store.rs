@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use earmark_admission::Answer;
-use earmark_core::{AccountName, AssetName, UnixMs};
+use earmark_admission::{Answer, CreditPlace};
+use earmark_core::{AccountName, AssetName, NamespaceName, UnixMs};
 
 use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{
     Account, AccountKey, AssetKey, ClientKey, LeaseKey, LivePosting, Plan, Posting, PostingState, Record,
-    StoredEntry, StoredRecord, Ticket, VaultKey,
+    StoredEntry, StoredRecord, Ticket, Transaction, VaultKey,
 };
 
 /// The most changes of one list.
@@ -232,6 +232,19 @@ pub trait Store: Send + Sync + 'static {
         max: usize,
     ) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>>;
 
+    /// The transactions of a namespace, or of all, after a place. So many at most are looked at, those of other namespaces
+    /// included. They are in an order in which nothing ever appears before a place that was given out; a store on which many
+    /// commit at once tells of one only when nobody can come before it any more.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    fn transactions(
+        &self,
+        namespace: Option<NamespaceName>,
+        after: CreditPlace,
+        max: usize,
+    ) -> Answer<'_, Result<Transactions, StoreError>>;
+
     /// Everything of a vault, counted at one moment.
     ///
     /// # Errors
@@ -315,6 +328,30 @@ pub struct AssetSums {
     pub issued: i128,
     /// What was retired.
     pub retired: i128,
+}
+
+/// Transactions as they were found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Transactions {
+    /// Those that were asked for, in order.
+    pub found: Vec<PlacedTransaction>,
+    /// The place of the last one that was looked at, if there may be more.
+    pub next: Option<CreditPlace>,
+}
+
+/// A transaction, where it is among all of them, and where it happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacedTransaction {
+    /// Its place.
+    pub place: CreditPlace,
+    /// Where it happened,
+    pub home: VaultKey,
+    /// the number of its entry there,
+    pub number: u64,
+    /// and when.
+    pub at: UnixMs,
+    /// What happened.
+    pub transaction: Transaction,
 }
 
 /// How to find a record.

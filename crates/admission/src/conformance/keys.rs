@@ -1,13 +1,19 @@
 //! Who may call. A backend without keys has none of this to prove.
 
+use std::time::Duration;
+
 use earmark_core::{By, CreateKey, KeyInfo, Operation, RevokeKey, Role, VaultName};
 
 use super::Harness;
 use super::desk::{Desk, MINUTE, definition, namespace};
-use super::teller::write_request;
+use super::teller::{MAIN, issue, open, open_vault, write_request};
 use crate::backend::{Amount, BackendError, DeleteLimitRequest, LimitError, PutLimitRequest};
-use crate::callers::{KeyError, Keys, LogKind, Token};
-use crate::ledger::WriteAnswer;
+use crate::callers::{KeyError, Keys, LogKind, LogPlace, Token};
+use crate::ledger::{WriteAnswer, WriteRequest};
+
+/// So often, and with this pause, a list is read that may be behind.
+const LOOKS_MAX: u32 = 400;
+const PAUSE: Duration = Duration::from_millis(25);
 
 fn command(token: &Token, role: Role) -> CreateKey {
     CreateKey {
@@ -123,13 +129,49 @@ pub async fn changes_are_logged_with_who_made_them(harness: &impl Harness) {
     let delete =
         DeleteLimitRequest { namespace: namespace(), key: super::desk::key("rpm"), expected_revision: None };
     backend.delete_limit_by(user, delete).await.expect("a limit to delete");
-    let open = Operation::OpenVault { vault: VaultName::new("eu").expect("a vault") };
-    let written = backend.write(write_request(None, "billing", 1, vec![open])).await;
+    let written = backend.write(write_request(None, "billing", 1, vec![open_vault("eu")])).await;
     assert!(matches!(written, Ok(WriteAnswer::Committed(_))), "{written:?}");
+    // What is kept in two places is told by time.
+    harness.advance_ms(20).await;
+    let user = "user:8".parse().expect("an actor");
+    let request = WriteRequest { actor: user, ..write_request(MAIN, "billing", 1, vec![open("acme")]) };
+    let written = backend.write_by(By::Named(request.actor.clone()), request).await;
+    assert!(matches!(written, Ok(WriteAnswer::Committed(_))), "{written:?}");
+    desk.does(MAIN, vec![issue("acme", 5), open("bob")]).await;
+    harness.advance_ms(20).await;
     let (token, _) = make(keys, Role::Reader).await;
     let info = keys.authenticate(token.id(), &token.hash()).expect("its own secret");
     keys.revoke(By::Itself, revoke(&info)).await.expect("a key that can be revoked");
-    let (mut said, mut after) = (Vec::new(), 0);
+    let expected = [
+        "Created admin by system:test".to_owned(),
+        format!("Put rpm 2 by client:{}", root.id()),
+        "Deleted rpm 3 by user:7".to_owned(),
+        "open_vault eu by system:test".to_owned(),
+        "open_account acme by user:8".to_owned(),
+        "issue 5 usd to acme, open_account bob by system:test".to_owned(),
+        "Created reader by system:test".to_owned(),
+        "Revoked reader by client:root".to_owned(),
+    ];
+    let mut said = said_of(keys).await;
+    // A database tells of a commit once all that began before it have ended, whoever they are.
+    for _ in 0..LOOKS_MAX {
+        if said.len() >= expected.len() {
+            break;
+        }
+        tokio::time::sleep(PAUSE).await;
+        said = said_of(keys).await;
+    }
+    assert_eq!(said, expected);
+    let elsewhere = "elsewhere".parse().expect("a namespace");
+    let found = keys.log(Some(elsewhere), LogPlace::default(), 100).await;
+    assert_eq!(found.map(|page| page.entries.len()), Ok(0));
+    let found = keys.log(Some(namespace()), LogPlace::default(), 100).await;
+    assert_eq!(found.map(|page| page.entries.len()), Ok(expected.len()));
+}
+
+/// All that was changed, a page for each, and by whom.
+async fn said_of(keys: &dyn Keys) -> Vec<String> {
+    let (mut said, mut after) = (Vec::new(), LogPlace::default());
     loop {
         let page = keys.log(None, after, 1).await.expect("a log");
         assert!(page.entries.len() <= 1);
@@ -143,18 +185,7 @@ pub async fn changes_are_logged_with_who_made_them(harness: &impl Harness) {
         }));
         match page.next {
             Some(next) => after = next,
-            None => break,
+            None => return said,
         }
     }
-    let expected = [
-        "Created admin by system:test".to_owned(),
-        format!("Put rpm 2 by client:{}", root.id()),
-        "Deleted rpm 3 by user:7".to_owned(),
-        "open_vault eu by system:test".to_owned(),
-        "Created reader by system:test".to_owned(),
-        "Revoked reader by client:root".to_owned(),
-    ];
-    assert_eq!(said, expected);
-    let elsewhere = "elsewhere".parse().expect("a namespace");
-    assert_eq!(keys.log(Some(elsewhere), 0, 100).await.map(|page| page.entries.len()), Ok(0));
 }

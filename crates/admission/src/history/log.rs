@@ -2,14 +2,14 @@
 
 use earmark_core::{Book, JournalRecord, NamespaceName, Operation, Transaction};
 
-use crate::callers::{LogEntry, LogKind, LogPage};
+use crate::callers::{LogEntry, LogKind, LogPage, LogPlace};
 
 /// So many records are looked at for one page: most may be holds, which nobody asked for by a change.
 const RECORDS_MAX: usize = 20_000;
 /// A page ends with the entry that brings its summaries to so many bytes.
 const SUMMARY_BYTES: usize = 1 << 20;
 
-/// Puts a page together from records in order.
+/// Puts a page together from records, or changes, in order.
 #[derive(Debug)]
 pub struct Pager {
     namespace: Option<NamespaceName>,
@@ -17,7 +17,7 @@ pub struct Pager {
     page: LogPage,
     looked_at: usize,
     bytes: usize,
-    last: u64,
+    last: LogPlace,
     is_cut: bool,
 }
 
@@ -26,26 +26,58 @@ impl Pager {
     #[must_use]
     pub fn new(namespace: Option<NamespaceName>, page_size: usize) -> Pager {
         let page = LogPage::default();
-        Pager { namespace, page_size, page, looked_at: 0, bytes: 0, last: 0, is_cut: false }
+        Pager { namespace, page_size, page, looked_at: 0, bytes: 0, last: LogPlace::default(), is_cut: false }
     }
 
     /// Takes the next record. Says no if the page is full, and has not taken it then.
     pub fn take(&mut self, book: &Book, number: u64, record: &JournalRecord) -> bool {
-        let is_full = self.page.entries.len() >= self.page_size
-            || self.looked_at >= RECORDS_MAX
-            || self.bytes >= SUMMARY_BYTES;
-        if is_full {
+        if self.is_full() {
             self.is_cut = true;
             return false;
         }
-        self.looked_at = self.looked_at.saturating_add(1);
-        self.last = number;
+        self.pass(LogPlace::of_book(number));
         let is_meant = |entry: &LogEntry| self.namespace.as_ref().is_none_or(|name| *name == entry.namespace);
         if let Some(entry) = entry(book, number, record).filter(is_meant) {
-            self.bytes = self.bytes.saturating_add(entry.bytes());
-            self.page.entries.push(entry);
+            self.keep(entry);
         }
         true
+    }
+
+    /// Takes the next change, whose namespace is one that was asked for. Says no if the page is full, and has not taken it
+    /// then.
+    pub fn add(&mut self, entry: LogEntry) -> bool {
+        if self.is_full() {
+            self.is_cut = true;
+            return false;
+        }
+        self.pass(entry.place);
+        self.keep(entry);
+        true
+    }
+
+    /// Nothing else need be asked for up to this place.
+    pub fn pass(&mut self, place: LogPlace) {
+        self.looked_at = self.looked_at.saturating_add(1);
+        self.last = place;
+    }
+
+    /// Whether no more is taken.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.page.entries.len() >= self.page_size
+            || self.looked_at >= RECORDS_MAX
+            || self.bytes >= SUMMARY_BYTES
+    }
+
+    fn keep(&mut self, entry: LogEntry) {
+        self.bytes = self.bytes.saturating_add(entry.bytes());
+        self.page.entries.push(entry);
+    }
+
+    /// The page, after which there is more.
+    #[must_use]
+    pub fn cut(self) -> LogPage {
+        LogPage { next: Some(self.last), ..self.page }
     }
 
     /// The page, as far as it goes.
@@ -69,7 +101,7 @@ fn entry(book: &Book, number: u64, record: &JournalRecord) -> Option<LogEntry> {
     match record {
         JournalRecord::Transaction(record) => transaction(book, number, record),
         JournalRecord::Key(key) => Some(LogEntry {
-            number,
+            place: LogPlace::of_book(number),
             at: key.at,
             actor: key.actor.clone(),
             namespace: key.namespace.clone(),
@@ -82,7 +114,7 @@ fn entry(book: &Book, number: u64, record: &JournalRecord) -> Option<LogEntry> {
             },
         }),
         JournalRecord::Limit(limit) => Some(LogEntry {
-            number,
+            place: LogPlace::of_book(number),
             at: limit.at,
             actor: limit.actor.clone(),
             namespace: book.namespace_name(limit.namespace)?.clone(),
@@ -100,7 +132,7 @@ fn transaction(book: &Book, number: u64, record: &Transaction) -> Option<LogEntr
         None => None,
     };
     Some(LogEntry {
-        number,
+        place: LogPlace::of_book(number),
         at: receipt.committed_at,
         actor: receipt.actor.clone(),
         namespace: book.namespace_name(record.namespace)?.clone(),
@@ -116,7 +148,8 @@ fn transaction(book: &Book, number: u64, record: &Transaction) -> Option<LogEntr
 }
 
 /// An operation in few words.
-fn summary(operation: &Operation) -> String {
+#[must_use]
+pub fn summary(operation: &Operation) -> String {
     match operation {
         Operation::PutLimit { definition, .. } => format!("put_limit {}", definition.key),
         Operation::DeleteLimit { key, .. } => format!("delete_limit {key}"),

@@ -6,7 +6,7 @@ use earmark_core::{By, CreateKey, KeyId, KeyInfo, NamespaceName, RevokeKey, Secr
 
 use super::{BookBackend, Keeper};
 use crate::backend::{Answer, BackendError};
-use crate::callers::{KeyError, Keys, LogPage};
+use crate::callers::{KeyError, Keys, LogPage, LogPlace};
 use crate::ledger::PAGE_MAX;
 use crate::work::Work;
 
@@ -55,12 +55,12 @@ impl<K: Keeper> Keys for BookBackend<K> {
     fn log(
         &self,
         namespace: Option<NamespaceName>,
-        after: u64,
+        after: LogPlace,
         page_size: usize,
     ) -> Answer<'_, Result<LogPage, BackendError>> {
         Box::pin(async move {
             self.0.keeper.fresh().await?;
-            self.0.keeper.log(namespace, after, page_size.clamp(1, PAGE_MAX)).await
+            self.0.keeper.log(namespace, after.book, page_size.clamp(1, PAGE_MAX)).await
         })
     }
 }

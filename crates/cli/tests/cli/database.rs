@@ -126,6 +126,77 @@ fn a_database_that_cannot_be_used_is_named() {
     }
 }
 
+/// Every change that is listed, one on a page, and who made it.
+fn changes(server: &Server) -> Vec<String> {
+    let (mut changes, mut after) = (Vec::new(), "0".to_owned());
+    loop {
+        let page =
+            server.line(&format!("audit --changes --page-size 1 --after {after} --json")).ends(0).json();
+        let entries = page["entries"].as_array().unwrap();
+        let text = |entry: &serde_json::Value, name: &str| entry[name].as_str().unwrap().to_owned();
+        changes.extend(entries.iter().map(|entry| text(entry, "summary") + " by " + &text(entry, "actor")));
+        match page["next"].as_str() {
+            Some(next) => after = next.to_owned(),
+            None => return changes,
+        }
+    }
+}
+
+/// Transactions of vaults were not among what was changed where credit is in a database.
+#[test]
+fn what_was_changed_is_one_list_wherever_it_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("credit.db").display());
+    let data = folder.path().join("data");
+    let server = Server::on(&data, &["--credits", &url]);
+    server.line(SLOTS).ends(0);
+    fill(&server);
+    server.line(USD).ends(0);
+    // What a lease holds and pays is no change of anybody's.
+    let lease = server.line("reserve --key usd=60 --json").ends(0).json()["lease_id"].clone();
+    server.line(&format!("complete --lease {} --actual usd=25", lease.as_str().unwrap())).ends(0);
+    let words = ["write", "--client", "b", "--sequence", "2", "--vault", "main", "--op", ISSUE];
+    server.earmark(&words).ends(0);
+    let expected = [
+        "put_limit slots by system:local",
+        "open_account acme; issue 100 usd to acme by system:local",
+        "put_limit usd by system:local",
+        "issue 100 usd to acme by system:local",
+    ];
+    assert_eq!(changes(&server), expected);
+    let all = server.line("audit --changes").ends(0).stdout;
+    assert_eq!(all.matches("default/main").count(), 2, "{all}");
+    server.kill();
+    let server = Server::on(&data, &["--credits", &url]);
+    assert_eq!(changes(&server), expected);
+    let wrong = server.line("audit --changes --after yesterday").ends(2);
+    assert!(wrong.stderr.contains("yesterday"), "{wrong:?}");
+}
+
+/// Half a list would be taken for all of it.
+#[test]
+fn what_was_changed_is_not_told_by_halves_while_the_database_is_down() {
+    let database = postgres::Server::start_hasty().unwrap();
+    let server = Server::start(&["--credits", &database.url()]);
+    server.line(SLOTS).ends(0);
+    fill(&server);
+    let start = Instant::now();
+    while changes(&server).len() < 2 {
+        assert!(start.elapsed() < PATIENCE, "{:?}", changes(&server));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    database.stop().unwrap();
+    let half = server.line("audit --changes").ends(1);
+    assert!(half.stdout.is_empty() && half.stderr.contains("backend_error): the store"), "{half:?}");
+    database.again().unwrap();
+    let start = Instant::now();
+    while server.line("audit --changes").code != Some(0) {
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(changes(&server).len(), 2);
+}
+
 /// The rows of other runs may be there, so this one has a vault of its own.
 #[test]
 fn two_servers_spend_from_one_database_of_postgresql() {

@@ -6,7 +6,8 @@ use super::clerk::{Clerk, again, taking, ticket};
 use crate::model::Plan;
 use crate::store::{Change, Store};
 
-const MANY: usize = 24;
+/// So many.
+pub(super) const MANY: usize = 24;
 
 /// Runs the same work many times at once, and gives what each gave.
 pub(super) async fn at_once<T, F: Future<Output = T>>(work: impl Fn(usize) -> F) -> Vec<T> {

@@ -8,8 +8,8 @@ use earmark_core::{AccountName, Overdraft, Standing};
 use super::rows::Rows;
 use crate::id::ReservationId;
 use crate::model::{
-    Account, AccountKey, Claim, ClaimKind, LeaseKey, Need, Phase, Plan, PostingState, Record, StoredEntry,
-    StoredRecord, Ticket, VaultKey,
+    Account, AccountKey, Claim, ClaimKind, EntryBody, LeaseKey, Need, Phase, Plan, PostingState, Record,
+    StoredEntry, StoredRecord, Ticket, VaultKey,
 };
 use crate::store::Change;
 
@@ -235,6 +235,9 @@ impl Rows {
             if !gates.contains(&stored.gate) {
                 gates.push(stored.gate);
             }
+        }
+        if matches!(stored.entry.body, EntryBody::Transaction(_)) {
+            self.transactions.push(stored.clone());
         }
         let mut accounts: Vec<&AccountName> =
             stored.entry.changes.iter().map(|change| &change.account).collect();

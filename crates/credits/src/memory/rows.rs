@@ -2,16 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use earmark_core::{AccountName, AssetName, UnixMs};
+use earmark_admission::CreditPlace;
+use earmark_core::{AccountName, AssetName, NamespaceName, UnixMs};
 
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
 use crate::model::{
-    Account, AccountKey, AssetKey, ClientKey, LeaseKey, LivePosting, Posting, PostingState, StoredEntry,
-    StoredRecord, VaultKey,
+    Account, AccountKey, AssetKey, ClientKey, EntryBody, LeaseKey, LivePosting, Posting, PostingState,
+    StoredEntry, StoredRecord, VaultKey,
 };
 use crate::store::{
-    AssetCensus, AssetSums, CHANGES_SEEN_MAX, Census, Due, Filter, FindRecord, Funds, Gone, Purse,
-    PurseQuery, RecordPage, RecordPlace, Records, Survey, Surveyed, UnevenAccount,
+    AssetCensus, AssetSums, CHANGES_SEEN_MAX, Census, Due, Filter, FindRecord, Funds, Gone,
+    PlacedTransaction, Purse, PurseQuery, RecordPage, RecordPlace, Records, Survey, Surveyed, Transactions,
+    UnevenAccount,
 };
 
 /// So many accounts that do not add up are named.
@@ -39,6 +41,8 @@ pub(super) struct Rows {
     pub(super) entries: HashMap<GateId, Vec<StoredEntry>>,
     pub(super) leases: HashMap<LeaseKey, Vec<GateId>>,
     pub(super) histories: BTreeMap<AccountKey, Vec<StoredEntry>>,
+    /// In the order in which they came.
+    pub(super) transactions: Vec<StoredEntry>,
 }
 
 /// The postings of one account and asset that were not consumed.
@@ -253,6 +257,35 @@ impl Rows {
         let Some(history) = self.histories.get(account) else { return Vec::new() };
         let first = history.partition_point(|entry| entry.number <= after);
         history[first..].iter().take(max).cloned().collect()
+    }
+
+    pub(super) fn transactions(
+        &self,
+        namespace: Option<&NamespaceName>,
+        after: CreditPlace,
+        max: usize,
+    ) -> Transactions {
+        let first = usize::try_from(after.commit).unwrap_or(usize::MAX).min(self.transactions.len());
+        let looked_at = self.transactions[first..].iter().take(max);
+        let last = (first as u64).saturating_add(looked_at.len() as u64);
+        let is_cut = looked_at.len() >= max;
+        let numbered = looked_at.zip((first as u64).saturating_add(1)..);
+        let found = numbered.filter_map(|(stored, commit)| {
+            let EntryBody::Transaction(transaction) = &stored.entry.body else { return None };
+            let home = stored.entry.home.clone();
+            let is_meant = namespace.is_none_or(|name| *name == home.namespace);
+            is_meant.then(|| PlacedTransaction {
+                place: CreditPlace { commit, given: 1 },
+                home,
+                number: stored.number,
+                at: stored.entry.at,
+                transaction: transaction.clone(),
+            })
+        });
+        Transactions {
+            found: found.collect(),
+            next: is_cut.then_some(CreditPlace { commit: last, given: 1 }),
+        }
     }
 
     pub(super) fn assets_of(&self, account: &AccountKey) -> Vec<AssetName> {

@@ -4,15 +4,17 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, Row};
 
 use super::error::unread;
+use super::log::put_in_order;
 use crate::sql::count;
 use crate::store::StoreError;
 
 /// What each version adds, the first one first.
-pub(super) const VERSIONS: [(&str, &str); 4] = [
+pub(super) const VERSIONS: [(&str, &str); 5] = [
     ("rows", include_str!("../../migrations/postgres/0001_rows.sql")),
     ("write", include_str!("../../migrations/postgres/0002_write.sql")),
     ("views", include_str!("../../migrations/postgres/0003_views.sql")),
     ("write_4", include_str!("../../migrations/postgres/0004_write.sql")),
+    ("transactions", include_str!("../../migrations/postgres/0005_transactions.sql")),
 ];
 
 /// Any number that other programs are unlikely to lock: "earmark" in letters.
@@ -49,6 +51,10 @@ pub(super) async fn migrate(
         );
         sqlx::raw_sql(AssertSqlSafe(begin)).execute(&mut *connection).await.map_err(unread)?;
     }
+    if found < to as u64 {
+        // A version may have to go through all that is there.
+        sqlx::raw_sql("set local statement_timeout to 0").execute(&mut *connection).await.map_err(unread)?;
+    }
     for ((what, sql), version) in VERSIONS.into_iter().zip(1_i32..).take(to) {
         if u64::from(version.unsigned_abs()) <= found {
             continue;
@@ -60,6 +66,9 @@ pub(super) async fn migrate(
             .execute(&mut *connection)
             .await
             .map_err(unread)?;
+    }
+    if to == VERSIONS.len() {
+        put_in_order(connection).await?;
     }
     transaction.commit().await.map_err(unread)
 }

@@ -1,3 +1,4 @@
+use earmark_admission::CreditPlace;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Executor, Row};
 
@@ -25,8 +26,15 @@ async fn a_schema_of_every_earlier_version_is_brought_up_to_date() {
         let mut connection = database.connect().await.expect("a connection");
         connection.execute(AssertSqlSafe(options.greeting())).await.expect("a greeting");
         migrate::migrate(&mut connection, &options.schema, version).await.expect("an earlier version");
+        let is_grown = (1..migrate::VERSIONS.len()).contains(&version);
+        if is_grown {
+            connection.execute(AssertSqlSafe(past())).await.expect("entries of before");
+        }
         let store = PostgresStore::open(&url(), options).await.expect("a store");
         a_list_that_is_made_again_changes_nothing_more(&store).await;
+        if is_grown {
+            assert_eq!(past_listed(&store, 90).await, (1..=250).collect::<Vec<_>>());
+        }
         store.close().await;
         for view in ["balances", "live_holds", "history", "sagas_under_way"] {
             let sql = AssertSqlSafe(format!("select * from {view}"));
@@ -75,9 +83,157 @@ const GROWN: &str = "
     from generate_series(1, 5000) n;
     insert into entries (namespace, vault, number, gate, place, at, kind, lease, body)
     select 'default', 'main', n, 'g' || n, 0, now(), 'merged', 'l' || n, '{}' from generate_series(1, 20000) n;
+    insert into entries (namespace, vault, number, gate, place, at, kind, body, tx)
+    select 'default', 'log', n, 't' || n, 0, now(), 'transaction', '{}', (1 + n / 9)::text::xid8
+    from generate_series(1, 9000) n;
     insert into changes (namespace, vault, number, account, asset, amount, held)
     select 'default', 'main', n, 'a' || n % 20, 'usd', 1, 0 from generate_series(1, 20000) n;
     analyze";
+
+/// Transactions of a vault of before they had places, in another order than that of their times.
+fn past() -> String {
+    let body = crate::document::body_to_json(&sample_plan().entries[0].body).replace('\'', "''");
+    format!(
+        "insert into entries (namespace, vault, number, gate, place, at, kind, body)
+         select 'past', 'v' || n % 3, n, 'p' || n, 0, 'epoch'::timestamptz + n * interval '1 second', 'transaction',
+             '{body}' from generate_series(250, 1, -1) n"
+    )
+}
+
+/// The numbers of those, as they are listed so many at a time.
+async fn past_listed(store: &PostgresStore, max: usize) -> Vec<u64> {
+    let (namespace, mut after, mut numbers) = ("past".parse().ok(), CreditPlace::default(), Vec::new());
+    loop {
+        let page = store.transactions(namespace.clone(), after, max).await.expect("a page");
+        numbers.extend(page.found.iter().map(|found| found.number));
+        match page.next {
+            Some(next) => after = next,
+            None => return numbers,
+        }
+    }
+}
+
+/// Numbers of transactions are those of the server that made them. Tables that are put back on another, from a dump, had
+/// numbers which that one had not reached, and were not listed.
+#[tokio::test(flavor = "multi_thread")]
+async fn transactions_that_were_copied_from_another_server_are_listed_before_new_ones() {
+    let options = options();
+    let store = PostgresStore::open(&url(), options.clone()).await.expect("a store");
+    let mut lent = store.inner.pool.lend().await.expect("a connection");
+    lent.connection.execute(AssertSqlSafe(past())).await.expect("entries");
+    let foreign = "update entries set tx = (9000000000000 + number)::text::xid8 where kind = 'transaction'";
+    lent.connection.execute(foreign).await.expect("numbers of another server");
+    lent.done();
+    assert_eq!(past_listed(&store, 100).await, [0_u64; 0]);
+    store.close().await;
+    let store = PostgresStore::open(&url(), options).await.expect("a store");
+    assert_eq!(past_listed(&store, 7).await, (1..=250).collect::<Vec<_>>());
+    let page = store.transactions(None, CreditPlace::default(), 250).await.expect("a page");
+    let last = page.next.expect("the last one");
+    assert_eq!((last, page.found.len()), (CreditPlace { commit: 3, given: 50 }, 250));
+    let now = commit_number(&store).await;
+    assert!(now > 3, "{now}");
+    store.close().await;
+}
+
+/// The number of a transaction of PostgreSQL that begins now.
+async fn commit_number(store: &PostgresStore) -> u64 {
+    let query = sqlx::query("select pg_current_xact_id()::text");
+    let found = store.inner.rows(query).await.expect("a number");
+    found[0].get::<String, _>(0).parse().expect("a number")
+}
+
+/// A commit that began earlier and ended later would appear behind the back of whoever has read what is after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_began_first_and_ended_last_is_not_lost_by_those_who_read_meanwhile() {
+    let store = PostgresStore::open(&url(), options()).await.expect("a store");
+    let mut entries = sample_plan().entries;
+    entries.truncate(1);
+    let list = |gate, vault: &str| {
+        let mut entries = entries.clone();
+        entries[0].home.vault = vault.parse().expect("a vault");
+        let plan = Arc::new(Plan { entries, ..Plan::default() });
+        let ticket = Ticket { gate: GateId(gate), rid: ReservationId(gate), owner: OwnerId(7) };
+        let record = Record { ticket, lease: None, begun_at: UnixMs::new(1), plan: Arc::clone(&plan) };
+        let of = || Arc::clone(&plan);
+        vec![
+            Change::OpenVault(plan.entries[0].home.clone()),
+            Change::Begin(record.into()),
+            Change::Decide(ticket, of()),
+            Change::Record(ticket, of()),
+            Change::End(ticket),
+        ]
+    };
+    let read = async |after: CreditPlace| {
+        let page = store.transactions(None, after, 9).await.expect("a page");
+        let names = page.found.iter().map(|found| found.home.vault.to_string()).collect::<Vec<_>>();
+        (names, page.found.last().map_or(after, |found| found.place))
+    };
+    // Others use the same server, so that what is there may show late, but it does show.
+    let wait = async |after: CreditPlace, count: usize| {
+        loop {
+            let (names, place) = read(after).await;
+            if names.len() >= count {
+                return (names, place);
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    store.write(list(1, "before")).await.expect("a commit");
+    let (names, place) = wait(CreditPlace::default(), 1).await;
+    assert_eq!(names, ["before"]);
+
+    let mut slow = store.inner.pool.lend().await.expect("a connection");
+    slow.connection.execute("begin; select pg_current_xact_id()").await.expect("a transaction with a number");
+    store.write(list(2, "fast")).await.expect("a commit");
+    for _ in 0..20 {
+        assert_eq!(read(place).await, (vec![], place));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let late = list(3, "slow");
+    let batch = Batch::of(&[&late]);
+    sqlx::query("select write_4($1::jsonb, $2, $3::jsonb, $4)")
+        .bind(batch.changes())
+        .bind(&batch.texts)
+        .bind(batch.vaults())
+        .bind(batch.is_promised)
+        .fetch_one(&mut slow.connection)
+        .await
+        .expect("counts");
+    assert_eq!(read(place).await, (vec![], place));
+    slow.connection.execute("commit").await.expect("a commit");
+    slow.done();
+    let (names, place) = wait(place, 2).await;
+    assert_eq!(names, ["slow", "fast"]);
+    assert_eq!(read(place).await, (vec![], place));
+    store.close().await;
+}
+
+/// Places deep in a long list are found by the index, whatever PostgreSQL knew of the tables when it made its plan.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_the_log_reads_about_as_much_as_it_shows() {
+    let store = PostgresStore::open(&url(), options()).await.expect("a store");
+    let mut lent = store.inner.pool.lend().await.expect("a connection");
+    let connection = &mut lent.connection;
+    let prepare = format!("prepare page (text, bigint, bigint, text) as {}", log::TRANSACTIONS);
+    connection.execute(AssertSqlSafe(prepare)).await.expect("a statement");
+    let grow = "insert into entries (namespace, vault, number, gate, place, at, kind, body, tx)
+        select 'default', 'log', n, 't' || n, 0, now(), case n % 2 when 0 then 'transaction' else 'hold' end, '{}',
+            (1 + n / 20)::text::xid8 from generate_series(1, 20000) n";
+    for prepare in ["select 1", grow, "analyze"] {
+        connection.execute(AssertSqlSafe(prepare)).await.expect("more rows, or more knowledge of them");
+        let explain =
+            "explain (analyze, timing off, costs off, summary off) execute page('500', 3, 50, 'team')";
+        let rows = sqlx::raw_sql(explain).fetch_all(&mut *connection).await.expect("a plan");
+        let lines: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+        let counts = lines.iter().filter_map(|line| line.split("actual rows=").nth(1)?.split(' ').next());
+        let counts: Vec<u64> = counts.map(|count| count.parse().expect("a count")).collect();
+        assert!(counts.len() > 2, "{lines:#?}");
+        assert!(counts.iter().all(|count| *count <= 70), "{lines:#?}");
+    }
+    lent.done();
+    store.close().await;
+}
 
 async fn whole_scans(connection: &mut PgConnection) -> i64 {
     let sql = "select sum(pg_stat_get_xact_numscans(name::regclass))::bigint
@@ -168,6 +324,8 @@ async fn reads(connection: &mut PgConnection) {
     for sql in [read::LEASE, read::HELD] {
         sqlx::query(sql).bind("default").bind("l7").fetch_all(&mut *connection).await.expect("rows");
     }
+    let log = sqlx::query(log::TRANSACTIONS).bind("700").bind(1_i64).bind(10_i64).bind("default");
+    assert_eq!(log.fetch_all(&mut *connection).await.expect("rows").len(), 10);
     let history =
         sqlx::query(read::HISTORY).bind("default").bind("main").bind("a1").bind(100_i64).bind(10_i64);
     history.fetch_all(&mut *connection).await.expect("rows");
@@ -238,6 +396,12 @@ fn no_version_of_the_schema_is_changed_afterwards() {
     let sums = migrate::VERSIONS.map(|(_, sql)| crate::sql::checksum(sql));
     assert_eq!(
         sums,
-        [0xaa7a_db27_a5fe_c04e, 0xc0ec_1d1f_5e3a_fdb6, 0xbdb7_83b6_d971_001b, 0x88b6_7fd8_6717_f30a]
+        [
+            0xaa7a_db27_a5fe_c04e,
+            0xc0ec_1d1f_5e3a_fdb6,
+            0xbdb7_83b6_d971_001b,
+            0x88b6_7fd8_6717_f30a,
+            0x7668_f9a7_504e_1452
+        ]
     );
 }

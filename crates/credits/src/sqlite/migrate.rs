@@ -8,9 +8,10 @@ use crate::sql::count;
 use crate::store::StoreError;
 
 /// What each version adds, the first one first.
-pub(super) const VERSIONS: [(&str, &str); 2] = [
+pub(super) const VERSIONS: [(&str, &str); 3] = [
     ("rows", include_str!("../../migrations/sqlite/0001_rows.sql")),
     ("views", include_str!("../../migrations/sqlite/0002_views.sql")),
+    ("transactions", include_str!("../../migrations/sqlite/0003_transactions.sql")),
 ];
 
 /// Brings a file up to a version, unless it is there. Two processes that start at once wait for each other.

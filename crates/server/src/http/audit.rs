@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 
 use super::limits;
 use super::reply::Reply;
+use super::schema::described;
 use super::serve::Call;
+use super::shape::Shape;
 use crate::app::App;
 use crate::carry_out::{self, PAGE_USUAL};
 use crate::door::PAGE_OF_CHANGES;
@@ -19,9 +21,8 @@ pub(super) async fn get(app: &App, call: Call) -> Reply {
     if let Err(refused) = app.door.charge_batch(&call.ticket.caller, PAGE_OF_CHANGES) {
         return Reply::refused(refused);
     }
-    let number = |name: &str| call.query(name).and_then(|text| text.parse().ok());
-    let after = number("after").unwrap_or(0);
-    let page_size = number("page_size").and_then(|size| usize::try_from(size).ok()).unwrap_or(PAGE_USUAL);
+    let after = call.query("after").and_then(|text| text.parse().ok()).unwrap_or_default();
+    let page_size = call.query("page_size").and_then(|text| text.parse().ok()).unwrap_or(PAGE_USUAL);
     let namespace = (!call.ticket.caller.operates()).then(|| call.namespace());
     match carry_out::read(app, &call.ticket, keys.log(namespace, after, page_size)).await {
         Ok(page) => Reply::ok(&PageWire::of(&page)),
@@ -32,18 +33,19 @@ pub(super) async fn get(app: &App, call: Call) -> Reply {
 #[derive(Serialize)]
 struct PageWire<'a> {
     entries: Vec<EntryWire<'a>>,
-    next: Option<u64>,
+    next: Option<String>,
 }
 
 impl<'a> PageWire<'a> {
     fn of(page: &'a LogPage) -> PageWire<'a> {
-        PageWire { entries: page.entries.iter().map(EntryWire::of).collect(), next: page.next }
+        let next = page.next.map(|place| place.to_string());
+        PageWire { entries: page.entries.iter().map(EntryWire::of).collect(), next }
     }
 }
 
 #[derive(Serialize)]
 struct EntryWire<'a> {
-    number: u64,
+    place: String,
     at_unix_ms: u64,
     actor: &'a str,
     namespace: &'a str,
@@ -90,7 +92,7 @@ impl<'a> EntryWire<'a> {
             }
         };
         EntryWire {
-            number: entry.number,
+            place: entry.place.to_string(),
             at_unix_ms: entry.at.get(),
             actor: entry.actor.as_str(),
             namespace: entry.namespace.as_str(),
@@ -107,7 +109,7 @@ pub(super) fn schemas() -> [(&'static str, Value); 1] {
     let text = json!({"type": "string"});
     let entry = |kind: &str, more: &[(&str, &Value)]| {
         let mut properties = json!({
-            "number": count,
+            "place": described(Shape::Place.schema(), "What to ask for entries after, to go on behind this one."),
             "at_unix_ms": count,
             "actor": text,
             "namespace": text,
@@ -127,11 +129,11 @@ pub(super) fn schemas() -> [(&'static str, Value); 1] {
     );
     let key = entry("key", &[("key_id", &text)]);
     let limit = entry("limit", &[("key", &text), ("revision", &count)]);
-    let next = json!({
-        "type": ["integer", "null"],
-        "minimum": 0,
-        "description": "What to ask for entries after; null at the end. A page may be empty and still have it.",
-    });
+    let mut next = described(
+        Shape::Place.schema(),
+        "What to ask for entries after; null at the end. A page may be empty and still have it.",
+    );
+    next["type"] = json!(["string", "null"]);
     let entries = json!({"type": "array", "items": {"oneOf": [transaction, key, limit]}});
     let page = json!({
         "type": "object",

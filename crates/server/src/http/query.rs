@@ -1,5 +1,6 @@
 //! What stands behind the path.
 
+use earmark_admission::LogPlace;
 use percent_encoding::percent_decode_str;
 
 use super::reply::Reply;
@@ -35,6 +36,10 @@ fn check(field: &Field, value: &str) -> Result<(), Reply> {
             let is_allowed = is_plain && value.parse().is_ok_and(|found: u64| (*min..=*max).contains(&found));
             (!is_allowed)
                 .then(|| format!("{}: found {value:?}, allowed are integers from {min} to {max}", field.name))
+        }
+        Shape::Place => {
+            let wrong = |error| format!("{}: found {value:?}, {error}", field.name);
+            value.parse::<LogPlace>().err().map(wrong)
         }
         other => Some(format!("{}: {other:?} cannot stand in a query", field.name)),
     };

@@ -459,10 +459,10 @@ pub(crate) static ROUTES: [Route; 28] = [
         path: "/v1/audit",
         handler: |app, call| Box::pin(audit::get(app, call)),
         body: None,
-        query: shape::ENTRIES_QUERY,
+        query: shape::CHANGES_QUERY,
         access: Access::Manage,
         operation: "list_changes",
-        about: "Transactions and changes of keys with who made them, oldest first, a page at a time.",
+        about: "Transactions and changes of limits and keys with who made them, oldest first, a page at a time.",
         answers: &[answer(200, &["AuditLog"], "A page."), BAD_QUERY, NO_KEYS, FAILED, OVERLOADED],
     },
     Route {

@@ -214,7 +214,7 @@ fn lease() -> Value {
     )
 }
 
-fn described(mut schema: Value, about: &str) -> Value {
+pub(super) fn described(mut schema: Value, about: &str) -> Value {
     schema["description"] = json!(about);
     schema
 }

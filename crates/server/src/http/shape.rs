@@ -9,9 +9,9 @@ pub(super) use requests::{
     BACKUP, COMPLETE, COMPLETE_BATCH, DEFINITION, DEFINITION_FIELDS, KEY, LIMIT_KINDS, LimitKind, MEMBER,
     NODE_ID, RESERVE, RESERVE_BATCH,
 };
-pub(super) use writes::{CLIENT_QUERY, ENTRIES_QUERY, WRITE, WRITE_BATCH};
+pub(super) use writes::{CHANGES_QUERY, CLIENT_QUERY, ENTRIES_QUERY, WRITE, WRITE_BATCH};
 
-use earmark_admission::BackupName;
+use earmark_admission::{BackupName, LogPlace};
 use earmark_core::{
     AccountName, AssetName, ClientId, JobId, KeyId, KeyName, LimitKey, NameError, NamespaceName, VaultName,
     parse_credit,
@@ -43,6 +43,8 @@ pub(super) enum Shape {
     Limit,
     /// An amount of credit: an integer from 1 on, or a text of its digits.
     Credit,
+    /// A place in the log of changes.
+    Place,
 }
 
 /// A field of an object.
@@ -134,6 +136,7 @@ impl Shape {
                 schema
             }
             Shape::Limit => schema::definition(),
+            Shape::Place => json!({"type": "string", "pattern": LogPlace::PATTERN}),
             Shape::Credit => json!({"type": ["string", "integer"], "pattern": CREDIT_PATTERN, "minimum": 1}),
         }
     }

@@ -290,10 +290,17 @@ async fn the_first_key_closes_a_server_that_was_open_and_changes_are_listed_with
     assert_eq!(first["entries"][0]["actor"], "system:local");
     assert_eq!(first["entries"][0]["summary"], "put_limit a");
     assert_eq!(first["entries"][0]["revision"], 1);
-    let rest = ask(&format!("/v1/audit?after={}", first["next"])).await;
+    assert_eq!(first["entries"][0]["place"], first["next"]);
+    let rest = ask(&format!("/v1/audit?after={}", first["next"].as_str().unwrap())).await;
     assert_eq!(rest["entries"][0]["summary"], "open_vault eu");
     assert_eq!(rest["entries"][1]["summary"], format!("create_key {id} root admin"));
     assert_eq!(rest["next"], Value::Null);
+    for wrong in ["x", "-1", "1-2", "", "1-2.3.4", "99999999999999999999"] {
+        let answer = ask(&format!("/v1/audit?after={wrong}")).await;
+        assert_eq!(answer["error"], "invalid_request", "{wrong}: {answer}");
+        let message = answer["message"].as_str().unwrap();
+        assert!(message.starts_with(&format!("after: found {wrong:?}, allowed")), "{message}");
+    }
 }
 
 #[tokio::test]

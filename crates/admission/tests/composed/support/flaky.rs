@@ -5,9 +5,9 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, BackendError, CompleteAnswer, Credits, EntryPage, HoldAnswer, HoldRequest,
-    HoldState, LeaseView, LedgerError, LimitStanding, Limits, LimitsComplete, LimitsReserve, ReserveAnswer,
-    SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest,
+    AccountPath, Answer, Audit, BackendError, CompleteAnswer, CreditPlace, Credits, EntryPage, HoldAnswer,
+    HoldRequest, HoldState, LeaseView, LedgerError, LimitStanding, Limits, LimitsComplete, LimitsReserve,
+    LogPage, ReserveAnswer, SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, Definition, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage, VaultName,
@@ -249,6 +249,15 @@ impl Credits for FlakyCredits {
         page_size: usize,
     ) -> Answer<'_, Result<EntryPage, LedgerError>> {
         self.0.entries(account, after, page_size)
+    }
+
+    fn changes(
+        &self,
+        namespace: Option<NamespaceName>,
+        after: CreditPlace,
+        page_size: usize,
+    ) -> Answer<'_, Result<LogPage, BackendError>> {
+        self.0.changes(namespace, after, page_size)
     }
 
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, Backend, BackendError, BookCredits, BookLimits, CompleteAnswer, Credits,
-    DeleteLimitRequest, EntryPage, HoldAnswer, HoldRequest, HoldState, LeaseView, LedgerError, LimitError,
-    LimitStanding, Limits, LimitsComplete, LimitsReserve, Local, LocalBook, PutLimitRequest, Registry,
-    ReserveAnswer, SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest,
+    AccountPath, Answer, Audit, Backend, BackendError, BookCredits, BookLimits, CompleteAnswer, CreditPlace,
+    Credits, DeleteLimitRequest, EntryPage, HoldAnswer, HoldRequest, HoldState, LeaseView, LedgerError,
+    LimitError, LimitStanding, Limits, LimitsComplete, LimitsReserve, Local, LocalBook, LogPage,
+    PutLimitRequest, Registry, ReserveAnswer, SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, Definition, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName,
@@ -215,6 +215,15 @@ impl Credits for MirroredCredits {
         page_size: usize,
     ) -> Answer<'_, Result<EntryPage, LedgerError>> {
         self.credits.entries(account, after, page_size)
+    }
+
+    fn changes(
+        &self,
+        namespace: Option<NamespaceName>,
+        after: CreditPlace,
+        page_size: usize,
+    ) -> Answer<'_, Result<LogPage, BackendError>> {
+        self.credits.changes(namespace, after, page_size)
     }
 
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {

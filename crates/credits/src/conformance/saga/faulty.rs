@@ -3,15 +3,15 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use earmark_admission::Answer;
-use earmark_core::{AssetName, UnixMs};
+use earmark_admission::{Answer, CreditPlace};
+use earmark_core::{AssetName, NamespaceName, UnixMs};
 use tokio::sync::Notify;
 
 use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
 use crate::store::{
     Census, Change, Due, Filter, FindRecord, Funds, Gone, RecordPage, Records, Store, StoreError, Survey,
-    Surveyed,
+    Surveyed, Transactions,
 };
 
 /// On which side of its effect a call is hit.
@@ -207,6 +207,15 @@ impl Store for Faulty {
         max: usize,
     ) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
         Box::pin(self.through(move || self.inner.history(account, after, max)))
+    }
+
+    fn transactions(
+        &self,
+        namespace: Option<NamespaceName>,
+        after: CreditPlace,
+        max: usize,
+    ) -> Answer<'_, Result<Transactions, StoreError>> {
+        Box::pin(self.through(move || self.inner.transactions(namespace, after, max)))
     }
 
     fn count(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>> {

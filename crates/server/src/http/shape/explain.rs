@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use earmark_admission::{LogPlace, LogPlaceError};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -54,6 +55,10 @@ impl Shape {
             Shape::Object(fields) => object(place, raw, fields),
             Shape::Limit => object(place, raw, DEFINITION_FIELDS).or_else(|| limit(place, raw)),
             Shape::OneOf(fields) => one_of(place, raw, fields),
+            Shape::Place => {
+                let wrong = |error| format!("{place}: found {}, {error}", Shortened(raw.get()));
+                text(raw).ok_or(LogPlaceError).and_then(|text| text.parse::<LogPlace>()).err().map(wrong)
+            }
             Shape::Credit => credit(raw.get()).is_none().then(|| {
                 format!(
                     "{place}: found {}, allowed are integers from 1 to {}, also as a text such as \"5000000\"",

@@ -118,7 +118,15 @@ pub(in crate::http) const ENTRIES_QUERY: &[Field] = &[
     optional("after", Shape::Integer { min: 0, max: u64::MAX }, "`next` of the page before."),
     optional(
         "page_size",
-        Shape::Integer { min: 1, max: PAGE_MAX as u64 },
+        PAGE_SIZE,
         "How many at most; 100 if it is not given. Long memos make a page shorter.",
     ),
 ];
+
+/// The query of what was changed.
+pub(in crate::http) const CHANGES_QUERY: &[Field] = &[
+    optional("after", Shape::Place, "`next` of the page before, or `place` of a change."),
+    optional("page_size", PAGE_SIZE, "How many at most; 100 if it is not given. A page may be shorter."),
+];
+
+const PAGE_SIZE: Shape = Shape::Integer { min: 1, max: PAGE_MAX as u64 };

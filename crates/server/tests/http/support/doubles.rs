@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use earmark_admission::{
     AccountPath, Answer, Audit, Backend, BackendError, BackupMade, BackupName, Cluster, ClusterError,
     ClusterStatus, CompleteAnswer, CompleteRequest, DeleteLimitRequest, EntryPage, KeyError, Keys, LeaseView,
-    LedgerError, LimitChange, LimitError, LocalBook, LogPage, MemberStatus, PutLimitRequest, ReserveAnswer,
-    ReserveRequest, Stats, WriteAnswer, WriteRequest,
+    LedgerError, LimitChange, LimitError, LocalBook, LogPage, LogPlace, MemberStatus, PutLimitRequest,
+    ReserveAnswer, ReserveRequest, Stats, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     BalanceInfo, By, ClientId, CreateKey, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey, NamespaceName,
@@ -139,7 +139,12 @@ impl Keys for Broken {
         self.fail()
     }
 
-    fn log(&self, _: Option<NamespaceName>, _: u64, _: usize) -> Answer<'_, Result<LogPage, BackendError>> {
+    fn log(
+        &self,
+        _: Option<NamespaceName>,
+        _: LogPlace,
+        _: usize,
+    ) -> Answer<'_, Result<LogPage, BackendError>> {
         self.fail()
     }
 }

@@ -1,0 +1,118 @@
+//! Places in the log of changes, by which its pages are asked for.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The most digits of one number of a place. All that they can say fits into 64 bits.
+const DIGITS_MAX: usize = 19;
+
+/// How far somebody has read the log of changes. It is two lists in one where credit is kept elsewhere than in the Book:
+/// each is read in its own order, and a place says how far in both. As text it is `12`, or `12-345.2`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogPlace {
+    /// The number of the last record of the Book that was looked at.
+    pub book: u64,
+    /// How far in the transactions of those who keep credit elsewhere.
+    pub credit: CreditPlace,
+}
+
+/// How far somebody has read transactions that may appear many at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CreditPlace {
+    /// What the last one appeared with. Nothing ever appears with a smaller number than was given out.
+    pub commit: u64,
+    /// How many of those that appeared with it were looked at.
+    pub given: u64,
+}
+
+/// A text that is no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("allowed is what an answer had as its `next`, or a change as its `place`")]
+pub struct LogPlaceError;
+
+impl LogPlace {
+    /// The places there can be, as a regular expression.
+    pub const PATTERN: &str = "^[0-9]{1,19}(-[0-9]{1,19}\\.[0-9]{1,19})?$";
+
+    /// Behind a record of the Book.
+    #[must_use]
+    pub const fn of_book(number: u64) -> LogPlace {
+        LogPlace { book: number, credit: CreditPlace { commit: 0, given: 0 } }
+    }
+
+    /// Behind a transaction of those who keep credit elsewhere.
+    #[must_use]
+    pub const fn of_credit(credit: CreditPlace) -> LogPlace {
+        LogPlace { book: 0, credit }
+    }
+}
+
+impl fmt::Display for LogPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LogPlace { book, credit: CreditPlace { commit, given } } = *self;
+        write!(f, "{book}")?;
+        if self.credit == CreditPlace::default() { Ok(()) } else { write!(f, "-{commit}.{given}") }
+    }
+}
+
+impl FromStr for LogPlace {
+    type Err = LogPlaceError;
+
+    fn from_str(text: &str) -> Result<LogPlace, LogPlaceError> {
+        let Some((book, credit)) = text.split_once('-') else {
+            return Ok(LogPlace::of_book(number(text)?));
+        };
+        let (commit, given) = credit.split_once('.').ok_or(LogPlaceError)?;
+        let credit = CreditPlace { commit: number(commit)?, given: number(given)? };
+        Ok(LogPlace { book: number(book)?, credit })
+    }
+}
+
+fn number(text: &str) -> Result<u64, LogPlaceError> {
+    let is_plain = text.len() <= DIGITS_MAX && text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_plain { text.parse().map_err(|_| LogPlaceError) } else { Err(LogPlaceError) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_what_its_text_says() {
+        let both = LogPlace { book: 12, credit: CreditPlace { commit: 345, given: 2 } };
+        for (place, text) in [
+            (LogPlace::default(), "0"),
+            (LogPlace::of_book(12), "12"),
+            (both, "12-345.2"),
+            (LogPlace::of_credit(both.credit), "0-345.2"),
+        ] {
+            assert_eq!(place.to_string(), text);
+            assert_eq!(text.parse(), Ok(place));
+        }
+        assert_eq!("9999999999999999999".parse(), Ok(LogPlace::of_book(9_999_999_999_999_999_999)));
+    }
+
+    #[test]
+    fn anything_else_is_none() {
+        for text in [
+            "",
+            "-",
+            "-1",
+            "+1",
+            "1-",
+            "1-2",
+            "1-2.",
+            "1-.2",
+            "1-2.3.4",
+            "1-2-3.4",
+            " 1",
+            "1.2",
+            "0x1",
+            "12345678901234567890",
+            "1-12345678901234567890.1",
+            "١",
+        ] {
+            assert_eq!(text.parse::<LogPlace>(), Err(LogPlaceError), "{text}");
+        }
+    }
+}
