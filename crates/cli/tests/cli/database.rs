@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::durable::get;
+use crate::keys::namespaces_are_apart;
 use crate::support::{PATIENCE, Ran, Server, run};
 
 const SLOTS: &str = "limits put --key slots --kind concurrency --capacity 3 --timeout 3600";
@@ -195,6 +196,12 @@ fn what_was_changed_is_not_told_by_halves_while_the_database_is_down() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(changes(&server).len(), 2);
+}
+
+#[test]
+fn namespaces_are_apart_where_credit_is_in_postgresql() {
+    let database = postgres::Server::start_hasty().unwrap();
+    namespaces_are_apart(&Server::start(&["--bootstrap-key", "--credits", &database.url()]));
 }
 
 /// The rows of other runs may be there, so this one has a vault of its own.

@@ -1,8 +1,11 @@
 //! Keys from the command line, and what must never be found of them.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use crate::support::{Server, command, run};
+use crate::support::{PATIENCE, Server, command, run};
 
 /// The key in a greeting.
 pub(crate) fn key(server: &Server) -> String {
@@ -174,12 +177,85 @@ pub(crate) fn namespaces_are_apart(server: &Server) {
     let refused = by(server, &theirs.1, &format!("write --namespace ours {}", ops(9))).ends(1);
     assert!(refused.stderr.contains("403 forbidden"), "{refused:?}");
 
+    reads_are_apart(server, [(ours.0, &ours.1, 3), (theirs.0, &theirs.1, 2)], &lease);
     let changes = |key: &str| by(server, key, "audit --changes").ends(0).stdout;
     assert!(!changes(&ours.1).contains("theirs"), "{}", changes(&ours.1));
     for what in ["put_limit slots", "open_vault main", "create_key", &format!("client:{}", id(&ours.1))] {
         assert!(changes(&ours.1).contains(what), "{what}: {}", changes(&ours.1));
     }
     assert!(changes(&root).contains("theirs"), "{}", changes(&root));
+}
+
+/// What somebody reads with a key, and the status of the answer.
+fn read(server: &Server, key: &str, path: &str) -> (u16, serde_json::Value) {
+    let address = server.url().trim_start_matches("http://").to_owned();
+    let mut stream = TcpStream::connect(address).unwrap();
+    let head = "host: localhost\r\nconnection: close";
+    write!(stream, "GET {path} HTTP/1.1\r\n{head}\r\nauthorization: Bearer {key}\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    let body = answer.split_once("\r\n\r\n").unwrap().1;
+    (status, serde_json::from_str(body).unwrap_or_else(|_| panic!("{answer}")))
+}
+
+/// Two admins whose accounts, clients, vaults and lease have the same names read what is theirs, and none of it is the other's.
+fn reads_are_apart(server: &Server, callers: [(&str, &str, u32); 2], lease: &str) {
+    let entries = "/v1/vaults/main/accounts/acme/entries";
+    // A vault, an account and a client that only one of them has.
+    let [(ours, our_key, _), (theirs, their_key, _)] = callers;
+    let write = |line: &str| by(server, their_key, &format!("write --namespace {theirs} {line}")).ends(0);
+    write(r#"--client ops --sequence 2 --op {"open_vault":{"vault":"eu"}}"#);
+    write(
+        r#"--client late --sequence 1 --vault eu --op {"open_account":{"account":"hers","overdraft":"deny"}}"#,
+    );
+    for path in
+        ["/v1/vaults/eu/accounts/hers/balances", "/v1/vaults/eu/accounts/hers/entries", "/v1/vaults/eu/audit"]
+    {
+        assert_eq!(read(server, their_key, path).0, 200, "{path}");
+        assert_eq!(read(server, our_key, path).0, 404, "{path}");
+    }
+    for (name, key, credit) in callers {
+        let (status, page) = read(server, key, entries);
+        let told = page["entries"].as_array().unwrap();
+        assert_eq!((status, told[0]["changes"][0]["amount"].as_str()), (200, Some(&*credit.to_string())));
+        for entry in told {
+            assert_eq!(entry["actor"], format!("client:{}", id(key)), "{name}: {entry}");
+        }
+        let kinds: Vec<&str> = told.iter().map(|entry| entry["kind"].as_str().unwrap()).collect();
+        let of_ours = ["transaction", "hold"];
+        assert_eq!(
+            kinds,
+            if name == ours { of_ours.as_slice() } else { &["transaction", "hold", "release"] }
+        );
+        let (_, audit) = read(server, key, "/v1/vaults/main/audit");
+        assert_eq!(audit["assets"][0]["issued"], credit.to_string(), "{audit}");
+        let (_, leased) = read(server, key, &format!("/v1/leases/{lease}"));
+        assert_eq!(leased["lease"]["state"], if name == ours { "live" } else { "completed" }, "{leased}");
+    }
+    for (name, other) in [(ours, their_key), (theirs, our_key)] {
+        for client in ["billing", "late"] {
+            let (status, _) =
+                read(server, other, &format!("/v1/clients/{client}?namespace={name}&vault=main"));
+            assert_eq!(status, 403, "{client} of {name}");
+        }
+    }
+    let (_, state) = read(server, our_key, &format!("/v1/clients/late?namespace={ours}&vault=main"));
+    assert_eq!(state["last_committed_sequence"], 0, "{state}");
+    // What was just committed to a database may be told a moment later.
+    let changes = |key: &str| by(server, key, "audit --changes").ends(0).stdout;
+    let start = Instant::now();
+    while !changes(their_key).contains("open_account hers") {
+        assert!(start.elapsed() < PATIENCE, "{}", changes(their_key));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    for (key, own, other) in
+        [(our_key, "issue 3 usd", "issue 2 usd"), (their_key, "issue 2 usd", "issue 3 usd")]
+    {
+        let changes = changes(key);
+        assert!(changes.contains(own) && !changes.contains(other), "{changes}");
+    }
+    assert!(!changes(our_key).contains("hers"), "{}", changes(our_key));
 }
 
 /// The first characters of a lease of about now.
