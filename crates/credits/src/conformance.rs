@@ -15,6 +15,7 @@ mod sample;
 pub mod server;
 mod strict;
 mod together;
+mod whole;
 
 pub use accounts::*;
 pub use backend::Office;
@@ -26,6 +27,7 @@ pub use reads::*;
 pub use saga::*;
 pub use strict::*;
 pub use together::*;
+pub use whole::*;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -128,6 +130,9 @@ macro_rules! conformance {
             of_many_at_once_one_makes_each_step,
             of_deciding_and_giving_up_at_once_one_happens,
             of_many_attempts_at_once_one_entry_comes,
+            a_saga_in_one_list_is_written_as_by_steps,
+            a_saga_in_one_list_happens_only_as_by_steps,
+            of_many_sagas_in_one_list_each_happens_or_not,
         );
     };
     ($fresh:path: $($case:ident),* $(,)?) => {$(

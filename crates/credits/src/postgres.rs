@@ -1,9 +1,11 @@
 //! The rows in a PostgreSQL database, which several processes may share.
 //!
-//! Writers take all calls that wait and make their changes in one call of the function `write_4`, which is one transaction.
-//! Reads are single statements. See the migrations for the tables.
+//! Writers take all calls that wait and make their changes in one statement, which is one transaction: sagas whose steps all
+//! came in one list by the function `commit_sagas`, table by table, everything else by `write_4`, change by change. Reads are single
+//! statements. See the migrations for the tables.
 
 mod batch;
+mod commit;
 mod error;
 mod log;
 mod migrate;
@@ -77,7 +79,7 @@ impl PostgresOptions {
         // Every statement has one good plan, by its index: nobody gets one that was made while the tables were empty, and
         // making them again and again would cost more than following them. A site that turned synchronous commits off
         // still gets them for what Earmark promises, and one that chose another isolation gets the one that the
-        // function `write_4` is made for: there each statement sees what was committed before it.
+        // functions are made for: there each statement sees what was committed before it.
         format!(
             "set search_path to \"{}\"; set statement_timeout to {}; set idle_in_transaction_session_timeout to {};
              set default_transaction_isolation to 'read committed';

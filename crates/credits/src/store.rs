@@ -148,7 +148,8 @@ impl Change {
 pub trait Store: Send + Sync + 'static {
     /// Makes changes, one after the other, and says of each how many rows it changed. The changes are no transaction:
     /// each sees the one before, and after an error any number of them, from the first on, may have been made. A
-    /// store may make them all at once.
+    /// store may make them all at once; and where they are a saga from its first step to its last, it may make none if
+    /// the saga cannot happen, so that every count is 0 and there is no record to clean up.
     ///
     /// # Errors
     /// When a change was not made, or nobody knows.

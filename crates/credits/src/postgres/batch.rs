@@ -1,4 +1,4 @@
-//! Lists of changes as what the function `write_4` takes.
+//! Lists of changes as what the function `write_4` takes, one by one.
 
 use std::collections::BTreeSet;
 
@@ -22,18 +22,19 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    pub(super) fn of(lists: &[&[Change]]) -> Batch {
+    pub(super) fn of<'a>(lists: impl Iterator<Item = &'a [Change]>) -> Batch {
         let mut batch = Batch::default();
-        for change in lists.iter().copied().flatten() {
+        for change in lists.flatten() {
             let json = batch.change(change);
             batch.changes.push(json);
         }
         batch
     }
 
-    pub(super) fn changes(&self) -> String {
+    /// The changes, if there are any.
+    pub(super) fn changes(&self) -> Option<String> {
         // An array is written as its elements are; nothing here can fail.
-        serde_json::to_string(&self.changes).unwrap_or_default()
+        (!self.changes.is_empty()).then(|| serde_json::to_string(&self.changes).unwrap_or_default())
     }
 
     /// The vaults to lock first. Whoever numbers entries has them until the commit; were they locked with the first entry, those

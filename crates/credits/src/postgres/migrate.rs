@@ -9,12 +9,13 @@ use crate::sql::count;
 use crate::store::StoreError;
 
 /// What each version adds, the first one first.
-pub(super) const VERSIONS: [(&str, &str); 5] = [
+pub(super) const VERSIONS: [(&str, &str); 6] = [
     ("rows", include_str!("../../migrations/postgres/0001_rows.sql")),
     ("write", include_str!("../../migrations/postgres/0002_write.sql")),
     ("views", include_str!("../../migrations/postgres/0003_views.sql")),
     ("write_4", include_str!("../../migrations/postgres/0004_write.sql")),
     ("transactions", include_str!("../../migrations/postgres/0005_transactions.sql")),
+    ("commit", include_str!("../../migrations/postgres/0006_commit.sql")),
 ];
 
 /// Any number that other programs are unlikely to lock: "earmark" in letters.

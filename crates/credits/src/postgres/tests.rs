@@ -3,6 +3,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Executor, Row};
 
 use super::batch::Batch;
+use super::writer::Call;
 use super::*;
 use crate::conformance::{a_list_that_is_made_again_changes_nothing_more, sample_plan, server};
 use crate::id::OwnerId;
@@ -62,11 +63,38 @@ async fn only_a_batch_that_promises_something_waits_for_the_disk() {
     let plan = Arc::new(sample_plan());
     let ticket = Ticket { gate: GateId(3), rid: ReservationId(5), owner: OwnerId(7) };
     let home = plan.entries[0].home.clone();
-    let is_promised = |change: Change| Batch::of(&[&[Change::Abort(ticket), change]]).is_promised;
+    let is_promised = |change: Change| Call::of(&[&[Change::Abort(ticket), change]]).is_promised();
     assert!(is_promised(Change::Record(ticket, Arc::clone(&plan))));
     assert!(is_promised(Change::OpenVault(home)));
     assert!(!is_promised(Change::Decide(ticket, Arc::clone(&plan))));
     assert!(!is_promised(Change::Reserve(ticket, plan)));
+    assert!(Call::of(&[&whole(1, &small_plan())]).is_promised());
+}
+
+/// A plan of one entry that needs nothing.
+fn small_plan() -> Arc<Plan> {
+    Arc::new(Plan { entries: sample_plan().entries.into_iter().take(1).collect(), ..Plan::default() })
+}
+
+/// All steps of a saga that claims no account.
+fn whole(gate: u128, plan: &Arc<Plan>) -> Vec<Change> {
+    let rid = ReservationId(ulid::Ulid::generate().0);
+    let ticket = Ticket { gate: GateId(gate), rid, owner: OwnerId(7) };
+    let record = Record { ticket, lease: None, begun_at: UnixMs::new(1), plan: Arc::clone(plan) };
+    let of = || Arc::clone(plan);
+    let mut steps = vec![Change::Begin(record.into())];
+    if !plan.inputs.is_empty() {
+        steps.push(Change::Reserve(ticket, of()));
+    }
+    steps.push(Change::Decide(ticket, of()));
+    if !plan.inputs.is_empty() {
+        steps.push(Change::Finalize(ticket, of()));
+    }
+    if !plan.outputs.is_empty() {
+        steps.push(Change::Create(ticket, of()));
+    }
+    steps.extend([Change::Record(ticket, of()), Change::End(ticket)]);
+    steps
 }
 
 /// Twenty thousand rows that are over and done with, in each table that grows for ever.
@@ -191,15 +219,8 @@ async fn a_transaction_that_began_first_and_ended_last_is_not_lost_by_those_who_
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let late = list(3, "slow");
-    let batch = Batch::of(&[&late]);
-    sqlx::query("select write_4($1::jsonb, $2, $3::jsonb, $4)")
-        .bind(batch.changes())
-        .bind(&batch.texts)
-        .bind(batch.vaults())
-        .bind(batch.is_promised)
-        .fetch_one(&mut slow.connection)
-        .await
-        .expect("counts");
+    let made = Call::of(&[&late]).make(&mut slow.connection).await;
+    made.map_err(|failed| failed.error).expect("counts");
     assert_eq!(read(place).await, (vec![], place));
     slow.connection.execute("commit").await.expect("a commit");
     slow.done();
@@ -274,7 +295,8 @@ async fn nothing_that_a_saga_asks_reads_a_whole_table() {
         Change::End(ticket),
     ];
     // In two calls: what one call has taken it need not count.
-    let batches = [Batch::of(&[&changes[..3]]), Batch::of(&[&changes[3..]])];
+    let batches = [&changes[..3], &changes[3..]].map(|list| Batch::of([list].into_iter()));
+    let committed = whole(9, &Arc::new(Plan { claims: vec![], ..sample_plan() }));
     // More often than a plan is made anew for its values.
     for round in 0..8 {
         let mut counts: Vec<i64> = Vec::new();
@@ -287,6 +309,11 @@ async fn nothing_that_a_saga_asks_reads_a_whole_table() {
             let row = query.fetch_one(&mut *connection).await.expect("counts");
             counts.extend(row.get::<Vec<i64>, _>(0));
         }
+        let made = Call::of(&[&committed]).make(&mut *connection).await.map_err(|failed| failed.error);
+        assert_eq!(made, Ok(vec![vec![0; committed.len()]]), "it needs accounts that are not there");
+        let small = whole(10 + round, &small_plan());
+        let made = Call::of(&[&small]).make(&mut *connection).await.map_err(|failed| failed.error);
+        assert_eq!(made, Ok(vec![vec![1; small.len()]]));
         let is_first = i64::from(round == 0);
         assert_eq!((counts[0], counts[3], counts[10]), (1, is_first, is_first), "{counts:?}");
         connection.execute("delete from sagas").await.expect("no saga");
@@ -343,51 +370,38 @@ async fn reads(connection: &mut PgConnection) {
 /// in which nobody else had the vault either.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_about_the_same_gate_wait_for_the_vault_first_and_so_not_for_each_other() {
-    let store = PostgresStore::open(&url(), options()).await.expect("a store");
-    let entries = sample_plan().entries.into_iter().take(1).collect();
-    let plan = Arc::new(Plan { entries, ..Plan::default() });
-    let list = |gate, rid| {
-        let ticket = Ticket { gate: GateId(gate), rid: ReservationId(rid), owner: OwnerId(7) };
-        let record = Record { ticket, lease: None, begun_at: UnixMs::new(1), plan: Arc::clone(&plan) };
-        let of = || Arc::clone(&plan);
-        vec![
-            Change::Begin(record.into()),
-            Change::Decide(ticket, of()),
-            Change::Record(ticket, of()),
-            Change::End(ticket),
-        ]
-    };
-    let home = plan.entries[0].home.clone();
-    store.write(vec![Change::OpenVault(home)]).await.expect("a vault");
-    let mut lent = store.inner.pool.lend().await.expect("a connection");
-    let call = async |connection: &mut PgConnection, list: Vec<Change>| {
-        let batch = Batch::of(&[&list]);
-        let query = sqlx::query("select write_4($1::jsonb, $2, $3::jsonb, $4)")
-            .bind(batch.changes())
-            .bind(&batch.texts)
-            .bind(batch.vaults())
-            .bind(batch.is_promised);
-        query.fetch_one(connection).await.map(|row| row.get::<Vec<i64>, _>(0)).expect("no deadlock")
-    };
-    lent.connection.execute("begin").await.expect("a call of several lists");
-    assert_eq!(call(&mut lent.connection, list(1, 1)).await, [1, 1, 1, 1]);
-    let mut other = store.inner.pool.lend().await.expect("another connection");
-    let pid = sqlx::query("select pg_backend_pid()").fetch_one(&mut other.connection).await.expect("a pid");
-    let (pid, late): (i32, _) = (pid.get(0), list(2, 2));
-    let waiting = call(&mut other.connection, late);
-    let ahead = async {
-        let is_waiting = "select count(*) from pg_locks where pid = $1 and not granted";
-        loop {
-            let row = sqlx::query(is_waiting).bind(pid).fetch_one(&mut lent.connection).await.expect("locks");
-            if row.get::<i64, _>(0) > 0 {
-                break;
-            }
+    for is_late_whole in [false, true] {
+        let store = PostgresStore::open(&url(), options()).await.expect("a store");
+        store.write(vec![Change::OpenVault(small_plan().entries[0].home.clone())]).await.expect("a vault");
+        let mut lent = store.inner.pool.lend().await.expect("a connection");
+        lent.connection.execute("begin").await.expect("a call of several lists");
+        let call = async |connection: &mut PgConnection, list: &[Change]| {
+            Call::of(&[list]).make(connection).await.map_err(|failed| failed.error).expect("no deadlock")
+        };
+        assert_eq!(call(&mut lent.connection, &whole(1, &small_plan())).await, [[1, 1, 1, 1]]);
+        let mut other = store.inner.pool.lend().await.expect("another connection");
+        let pid = sqlx::query("select pg_backend_pid()").fetch_one(&mut other.connection).await;
+        let pid: i32 = pid.expect("a pid").get(0);
+        let mut late = whole(2, &small_plan());
+        if !is_late_whole {
+            late.pop();
         }
-        assert_eq!(call(&mut lent.connection, list(2, 3)).await, [1, 1, 1, 1]);
-        lent.connection.execute("commit").await.expect("a commit");
-    };
-    let (late, ()) = tokio::join!(waiting, ahead);
-    assert_eq!(late, [1, 0, 0, 0], "the entry was there");
+        let waiting = call(&mut other.connection, &late);
+        let ahead = async {
+            let is_waiting = "select count(*) from pg_locks where pid = $1 and not granted";
+            loop {
+                let locks = sqlx::query(is_waiting).bind(pid).fetch_one(&mut lent.connection).await;
+                if locks.expect("locks").get::<i64, _>(0) > 0 {
+                    break;
+                }
+            }
+            assert_eq!(call(&mut lent.connection, &whole(2, &small_plan())).await, [[1, 1, 1, 1]]);
+            lent.connection.execute("commit").await.expect("a commit");
+        };
+        let (late, ()) = tokio::join!(waiting, ahead);
+        let expected = if is_late_whole { vec![0; 4] } else { vec![1, 0, 0] };
+        assert_eq!(late, [expected], "the entry was there");
+    }
 }
 
 /// What was applied once is not applied again when its text changes: a change needs a version of its own.
@@ -401,7 +415,8 @@ fn no_version_of_the_schema_is_changed_afterwards() {
             0xc0ec_1d1f_5e3a_fdb6,
             0xbdb7_83b6_d971_001b,
             0x88b6_7fd8_6717_f30a,
-            0x7668_f9a7_504e_1452
+            0x7668_f9a7_504e_1452,
+            0x1100_32bf_c228_212f
         ]
     );
 }

@@ -1,0 +1,313 @@
+//! Sagas whose steps all came in one list, as what the function `commit_sagas` takes: an array for each column.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use sqlx::Postgres;
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+
+use crate::document;
+use crate::id::{GateId, PostingId};
+use crate::model::{ClientKey, Entry, Plan, Posting, Record, Ticket, VaultKey};
+use crate::sql::signed;
+use crate::store::Change;
+
+/// The saga that a list makes from its first step to its last, if it claims no account.
+fn whole(list: &[Change]) -> Option<&Record> {
+    let [Change::Begin(record), steps @ .., Change::End(last)] = list else { return None };
+    let (Record { ticket, plan, .. }, mut steps) = (&**record, steps.iter());
+    let mut is_next = |is_it: fn(&Change) -> bool| {
+        steps.next().is_some_and(|step| is_it(step) && is_of(step, ticket, plan))
+    };
+    let (takes, makes) = (!plan.inputs.is_empty(), !plan.outputs.is_empty());
+    let is_whole = plan.claims.is_empty()
+        && last == ticket
+        && (!takes || is_next(|step| matches!(step, Change::Reserve(..))))
+        && is_next(|step| matches!(step, Change::Decide(..)))
+        && (!takes || is_next(|step| matches!(step, Change::Finalize(..))))
+        && (!makes || is_next(|step| matches!(step, Change::Create(..))))
+        && is_next(|step| matches!(step, Change::Record(..)))
+        && steps.next().is_none();
+    is_whole.then_some(record)
+}
+
+fn is_of(step: &Change, ticket: &Ticket, plan: &Arc<Plan>) -> bool {
+    match step {
+        Change::Reserve(of, planned)
+        | Change::Decide(of, planned)
+        | Change::Finalize(of, planned)
+        | Change::Create(of, planned)
+        | Change::Record(of, planned) => of == ticket && Arc::ptr_eq(planned, plan),
+        _ => false,
+    }
+}
+
+/// How many rows each step of such a list has changed: all that it could, or none.
+pub(super) fn counts(list: &[Change], is_done: bool) -> Vec<u64> {
+    let rows = list.iter().map(|step| match step {
+        Change::Reserve(_, plan) | Change::Finalize(_, plan) => plan.inputs.len(),
+        Change::Create(_, plan) => plan.outputs.len(),
+        Change::Record(_, plan) => plan.entries.len(),
+        _ => 1,
+    });
+    rows.map(|rows| if is_done { rows as u64 } else { 0 }).collect()
+}
+
+/// Sagas of which no two want the same.
+#[derive(Default)]
+pub(super) struct Commit<'a> {
+    records: Vec<&'a Record>,
+    homes: Homes<'a>,
+    gates: HashSet<GateId>,
+    clients: HashSet<&'a ClientKey>,
+    inputs: HashSet<PostingId>,
+}
+
+/// The vaults that sagas are about, in order, and the place of each.
+type Homes<'a> = BTreeMap<&'a VaultKey, i32>;
+
+impl<'a> Commit<'a> {
+    /// Takes a list, if it is one that can be committed with those that were taken before.
+    pub(super) fn take(&mut self, list: &'a [Change]) -> bool {
+        let Some(record) = whole(list) else { return false };
+        let plan = &record.plan;
+        let client = plan.turn.as_ref().map(|turn| &turn.client);
+        let is_apart = !self.gates.contains(&record.ticket.gate)
+            && client.is_none_or(|client| !self.clients.contains(client))
+            && plan.inputs.iter().all(|posting| !self.inputs.contains(&posting.id));
+        if !is_apart {
+            return false;
+        }
+        self.gates.insert(record.ticket.gate);
+        self.clients.extend(client);
+        self.inputs.extend(plan.inputs.iter().map(|posting| posting.id));
+        let homes = plan.entries.iter().map(|entry| &entry.home);
+        let homes = homes.chain(plan.outputs.iter().map(|posting| &posting.account.home));
+        let homes = homes.chain(plan.needs.iter().map(|need| &need.account.home));
+        let homes = homes.chain(plan.totals.iter().map(|change| &change.asset.home));
+        self.homes.extend(homes.chain(client.map(|client| &client.home)).map(|home| (home, 0)));
+        self.records.push(record);
+        true
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Has the vaults that other lists number locked with its own.
+    pub(super) fn lock(&mut self, others: impl Iterator<Item = &'a [Change]>) {
+        for change in others.flatten() {
+            if let Change::Record(_, plan) = change {
+                self.homes.extend(plan.entries.iter().map(|entry| (&entry.home, 0)));
+            }
+        }
+    }
+
+    /// What the function takes.
+    pub(super) fn columns(mut self) -> Columns<'a> {
+        let mut columns = Columns::default();
+        for ((home, place), at) in self.homes.iter_mut().zip(1..) {
+            *place = at;
+            columns.vaults.namespace.push(home.namespace.as_str());
+            columns.vaults.vault.push(home.vault.as_str());
+        }
+        for (record, saga) in self.records.iter().zip(1..) {
+            columns.add(&self.homes, saga, record);
+        }
+        columns
+    }
+}
+
+/// The arrays, by what their rows are about. `saga`, `home` and `entry` are places, counted from 1 as PostgreSQL does.
+#[derive(Default)]
+pub(super) struct Columns<'a> {
+    vaults: Vaults<'a>,
+    sagas: Sagas<'a>,
+    inputs: Inputs,
+    needs: Needs<'a>,
+    outputs: Outputs<'a>,
+    entries: Entries,
+    changes: Changes<'a>,
+    totals: Totals<'a>,
+}
+
+#[derive(Default)]
+struct Vaults<'a> {
+    namespace: Vec<&'a str>,
+    vault: Vec<&'a str>,
+}
+
+#[derive(Default)]
+struct Sagas<'a> {
+    gate: Vec<String>,
+    rid: Vec<String>,
+    inputs: Vec<i32>,
+    needs: Vec<i32>,
+    home: Vec<Option<i32>>,
+    client: Vec<Option<&'a str>>,
+    sequence: Vec<Option<i64>>,
+}
+
+#[derive(Default)]
+struct Inputs {
+    saga: Vec<i32>,
+    id: Vec<String>,
+}
+
+#[derive(Default)]
+struct Needs<'a> {
+    saga: Vec<i32>,
+    home: Vec<i32>,
+    account: Vec<&'a str>,
+    spends: Vec<bool>,
+}
+
+#[derive(Default)]
+struct Outputs<'a> {
+    saga: Vec<i32>,
+    id: Vec<String>,
+    home: Vec<i32>,
+    account: Vec<&'a str>,
+    asset: Vec<&'a str>,
+    amount: Vec<String>,
+    lease: Vec<Option<String>>,
+    limit: Vec<Option<&'a str>>,
+    ends: Vec<Option<i64>>,
+}
+
+#[derive(Default)]
+struct Entries {
+    saga: Vec<i32>,
+    home: Vec<i32>,
+    place: Vec<i32>,
+    at: Vec<i64>,
+    kind: Vec<&'static str>,
+    lease: Vec<Option<String>>,
+    body: Vec<String>,
+}
+
+#[derive(Default)]
+struct Changes<'a> {
+    entry: Vec<i32>,
+    account: Vec<&'a str>,
+    asset: Vec<&'a str>,
+    amount: Vec<String>,
+    held: Vec<String>,
+}
+
+#[derive(Default)]
+struct Totals<'a> {
+    saga: Vec<i32>,
+    home: Vec<i32>,
+    asset: Vec<&'a str>,
+    issued: Vec<String>,
+    retired: Vec<String>,
+}
+
+impl<'a> Columns<'a> {
+    fn add(&mut self, homes: &Homes<'a>, saga: i32, record: &'a Record) {
+        // Every vault was noted when the saga was taken.
+        let place = |home: &VaultKey| homes.get(home).copied().unwrap_or_default();
+        let plan = &record.plan;
+        self.sagas.add(record, plan.turn.as_ref().map(|turn| place(&turn.client.home)));
+        for posting in &plan.inputs {
+            self.inputs.saga.push(saga);
+            self.inputs.id.push(posting.id.to_string());
+        }
+        for need in &plan.needs {
+            self.needs.saga.push(saga);
+            self.needs.home.push(place(&need.account.home));
+            self.needs.account.push(need.account.account.as_str());
+            self.needs.spends.push(need.spends);
+        }
+        for posting in &plan.outputs {
+            self.outputs.add(saga, place(&posting.account.home), posting);
+        }
+        for (entry, at) in plan.entries.iter().zip(0..) {
+            self.entries.add(saga, place(&entry.home), at, entry);
+            for change in &entry.changes {
+                self.changes.entry.push(small(self.entries.saga.len()));
+                self.changes.account.push(change.account.as_str());
+                self.changes.asset.push(change.asset.as_str());
+                self.changes.amount.push(change.amount.to_string());
+                self.changes.held.push(change.held.to_string());
+            }
+        }
+        for change in &plan.totals {
+            self.totals.saga.push(saga);
+            self.totals.home.push(place(&change.asset.home));
+            self.totals.asset.push(change.asset.asset.as_str());
+            self.totals.issued.push(change.issued.to_string());
+            self.totals.retired.push(change.retired.to_string());
+        }
+    }
+
+    /// Binds all of them, in the order of the function.
+    pub(super) fn bind<'q>(
+        &'q self,
+        query: Query<'q, Postgres, PgArguments>,
+    ) -> Query<'q, Postgres, PgArguments> {
+        let Columns { vaults, sagas, inputs, needs, outputs, entries, changes, totals } = self;
+        let query = query.bind(&vaults.namespace).bind(&vaults.vault);
+        let query = query.bind(&sagas.gate).bind(&sagas.rid).bind(&sagas.inputs).bind(&sagas.needs);
+        let query = query.bind(&sagas.home).bind(&sagas.client).bind(&sagas.sequence);
+        let query = query.bind(&inputs.saga).bind(&inputs.id);
+        let query = query.bind(&needs.saga).bind(&needs.home).bind(&needs.account).bind(&needs.spends);
+        let query = query.bind(&outputs.saga).bind(&outputs.id).bind(&outputs.home).bind(&outputs.account);
+        let query = query.bind(&outputs.asset).bind(&outputs.amount).bind(&outputs.lease);
+        let query = query.bind(&outputs.limit).bind(&outputs.ends);
+        let query = query.bind(&entries.saga).bind(&entries.home).bind(&entries.place).bind(&entries.at);
+        let query = query.bind(&entries.kind).bind(&entries.lease).bind(&entries.body);
+        let query = query.bind(&changes.entry).bind(&changes.account).bind(&changes.asset);
+        let query = query.bind(&changes.amount).bind(&changes.held);
+        let query = query.bind(&totals.saga).bind(&totals.home).bind(&totals.asset);
+        query.bind(&totals.issued).bind(&totals.retired)
+    }
+}
+
+impl<'a> Sagas<'a> {
+    fn add(&mut self, record: &'a Record, home: Option<i32>) {
+        let (plan, turn) = (&record.plan, record.plan.turn.as_ref());
+        self.gate.push(record.ticket.gate.to_string());
+        self.rid.push(record.ticket.rid.to_string());
+        self.inputs.push(small(plan.inputs.len()));
+        self.needs.push(small(plan.needs.len()));
+        self.home.push(home);
+        self.client.push(turn.map(|turn| turn.client.client.as_str()));
+        // A number that no column can hold is nobody's turn.
+        self.sequence.push(turn.map(|turn| i64::try_from(turn.sequence).unwrap_or(-1)));
+    }
+}
+
+impl<'a> Outputs<'a> {
+    fn add(&mut self, saga: i32, home: i32, posting: &'a Posting) {
+        let hold = posting.hold.as_ref();
+        self.saga.push(saga);
+        self.id.push(posting.id.to_string());
+        self.home.push(home);
+        self.account.push(posting.account.account.as_str());
+        self.asset.push(posting.asset.as_str());
+        self.amount.push(posting.amount.to_string());
+        self.lease.push(hold.map(|hold| hold.lease.to_string()));
+        self.limit.push(hold.map(|hold| hold.limit.as_str()));
+        self.ends.push(hold.map(|hold| signed(hold.ends_at.get())));
+    }
+}
+
+impl Entries {
+    fn add(&mut self, saga: i32, home: i32, place: i32, entry: &Entry) {
+        self.saga.push(saga);
+        self.home.push(home);
+        self.place.push(place);
+        self.at.push(signed(entry.at.get()));
+        self.kind.push(document::body_kind(&entry.body));
+        self.lease.push(entry.body.lease().map(|lease| lease.to_string()));
+        self.body.push(document::body_to_json(&entry.body));
+    }
+}
+
+/// A count of rows of one call, of which there are some thousand at most.
+fn small(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
