@@ -4,6 +4,7 @@ pub(crate) mod census;
 pub(crate) mod pool;
 pub(crate) mod queue;
 pub(crate) mod surveys;
+pub(crate) mod whole;
 
 use std::str::FromStr;
 

@@ -5,6 +5,7 @@
 //! for each other.
 
 mod change;
+mod commit;
 mod error;
 mod log;
 mod migrate;

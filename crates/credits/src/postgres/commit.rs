@@ -1,67 +1,22 @@
 //! Sagas whose steps all came in one list, as what the function `commit_sagas` takes: an array for each column.
 
-use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use sqlx::Postgres;
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 
 use crate::document;
-use crate::id::{GateId, PostingId};
-use crate::model::{ClientKey, Entry, Plan, Posting, Record, Ticket, VaultKey};
+use crate::model::{Entry, Posting, Record, VaultKey};
 use crate::sql::signed;
+use crate::sql::whole::WholeSagas;
 use crate::store::Change;
 
-/// The saga that a list makes from its first step to its last, if it claims no account.
-fn whole(list: &[Change]) -> Option<&Record> {
-    let [Change::Begin(record), steps @ .., Change::End(last)] = list else { return None };
-    let (Record { ticket, plan, .. }, mut steps) = (&**record, steps.iter());
-    let mut is_next = |is_it: fn(&Change) -> bool| {
-        steps.next().is_some_and(|step| is_it(step) && is_of(step, ticket, plan))
-    };
-    let (takes, makes) = (!plan.inputs.is_empty(), !plan.outputs.is_empty());
-    let is_whole = plan.claims.is_empty()
-        && last == ticket
-        && (!takes || is_next(|step| matches!(step, Change::Reserve(..))))
-        && is_next(|step| matches!(step, Change::Decide(..)))
-        && (!takes || is_next(|step| matches!(step, Change::Finalize(..))))
-        && (!makes || is_next(|step| matches!(step, Change::Create(..))))
-        && is_next(|step| matches!(step, Change::Record(..)))
-        && steps.next().is_none();
-    is_whole.then_some(record)
-}
-
-fn is_of(step: &Change, ticket: &Ticket, plan: &Arc<Plan>) -> bool {
-    match step {
-        Change::Reserve(of, planned)
-        | Change::Decide(of, planned)
-        | Change::Finalize(of, planned)
-        | Change::Create(of, planned)
-        | Change::Record(of, planned) => of == ticket && Arc::ptr_eq(planned, plan),
-        _ => false,
-    }
-}
-
-/// How many rows each step of such a list has changed: all that it could, or none.
-pub(super) fn counts(list: &[Change], is_done: bool) -> Vec<u64> {
-    let rows = list.iter().map(|step| match step {
-        Change::Reserve(_, plan) | Change::Finalize(_, plan) => plan.inputs.len(),
-        Change::Create(_, plan) => plan.outputs.len(),
-        Change::Record(_, plan) => plan.entries.len(),
-        _ => 1,
-    });
-    rows.map(|rows| if is_done { rows as u64 } else { 0 }).collect()
-}
-
-/// Sagas of which no two want the same.
+/// Sagas to be committed together.
 #[derive(Default)]
 pub(super) struct Commit<'a> {
-    records: Vec<&'a Record>,
+    sagas: WholeSagas<'a>,
     homes: Homes<'a>,
-    gates: HashSet<GateId>,
-    clients: HashSet<&'a ClientKey>,
-    inputs: HashSet<PostingId>,
 }
 
 /// The vaults that sagas are about, in order, and the place of each.
@@ -70,29 +25,19 @@ type Homes<'a> = BTreeMap<&'a VaultKey, i32>;
 impl<'a> Commit<'a> {
     /// Takes a list, if it is one that can be committed with those that were taken before.
     pub(super) fn take(&mut self, list: &'a [Change]) -> bool {
-        let Some(record) = whole(list) else { return false };
+        let Some(record) = self.sagas.take(list) else { return false };
         let plan = &record.plan;
-        let client = plan.turn.as_ref().map(|turn| &turn.client);
-        let is_apart = !self.gates.contains(&record.ticket.gate)
-            && client.is_none_or(|client| !self.clients.contains(client))
-            && plan.inputs.iter().all(|posting| !self.inputs.contains(&posting.id));
-        if !is_apart {
-            return false;
-        }
-        self.gates.insert(record.ticket.gate);
-        self.clients.extend(client);
-        self.inputs.extend(plan.inputs.iter().map(|posting| posting.id));
         let homes = plan.entries.iter().map(|entry| &entry.home);
         let homes = homes.chain(plan.outputs.iter().map(|posting| &posting.account.home));
         let homes = homes.chain(plan.needs.iter().map(|need| &need.account.home));
         let homes = homes.chain(plan.totals.iter().map(|change| &change.asset.home));
-        self.homes.extend(homes.chain(client.map(|client| &client.home)).map(|home| (home, 0)));
-        self.records.push(record);
+        let homes = homes.chain(plan.turn.as_ref().map(|turn| &turn.client.home));
+        self.homes.extend(homes.map(|home| (home, 0)));
         true
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.records.is_empty()
+        self.sagas.records.is_empty()
     }
 
     /// Has the vaults that other lists number locked with its own.
@@ -112,7 +57,7 @@ impl<'a> Commit<'a> {
             columns.vaults.namespace.push(home.namespace.as_str());
             columns.vaults.vault.push(home.vault.as_str());
         }
-        for (record, saga) in self.records.iter().zip(1..) {
+        for (record, saga) in self.sagas.records.iter().zip(1..) {
             columns.add(&self.homes, saga, record);
         }
         columns

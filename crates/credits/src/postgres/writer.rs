@@ -8,9 +8,10 @@ use tokio::time::timeout;
 
 use super::Inner;
 use super::batch::Batch;
-use super::commit::{self, Columns, Commit};
+use super::commit::{Columns, Commit};
 use super::error::{Failed, failed};
 use crate::sql::queue::{Counts, Writes};
+use crate::sql::whole;
 use crate::store::{Change, StoreError};
 
 /// So often a batch is tried again after it met another.
@@ -114,7 +115,7 @@ impl<'a> Call<'a> {
         let (mut counts, mut are_done) = (counts.iter(), are_done.iter());
         let of_list = |(list, is_whole): (&&[Change], &bool)| {
             if *is_whole {
-                return are_done.next().map(|is_done| commit::counts(list, *is_done));
+                return are_done.next().map(|is_done| whole::counts(list, *is_done));
             }
             let counts: Vec<u64> =
                 counts.by_ref().take(list.len()).map(|count| count.unsigned_abs()).collect();

@@ -4,7 +4,7 @@
 use earmark_core::AccountName;
 use serde_json::{Value as Json, json};
 
-use super::order::order;
+use super::commit::created;
 use super::record::ids;
 use super::script::{Script, Value, values};
 use crate::document;
@@ -240,21 +240,7 @@ impl Script {
         if plan.outputs.is_empty() {
             return;
         }
-        let outputs = plan.outputs.iter().map(|posting| {
-            let (key, hold) = (&posting.account, posting.hold.as_ref());
-            json!([
-                posting.id.to_string(),
-                key.home.namespace.as_str(),
-                key.home.vault.as_str(),
-                key.account.as_str(),
-                posting.asset.as_str(),
-                posting.amount.to_string(),
-                order(posting.amount),
-                hold.map(|hold| hold.lease.to_string()),
-                hold.map(|hold| hold.limit.as_str()),
-                hold.map(|hold| hold.ends_at.get()),
-            ])
-        });
+        let outputs = plan.outputs.iter().map(created);
         let outputs = Json::from(outputs.collect::<Vec<_>>()).to_string();
         let [gate, rid, owner] = of(ticket);
         self.counted(

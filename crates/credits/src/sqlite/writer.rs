@@ -8,11 +8,13 @@ use sqlx::{Connection, Row};
 
 use super::SqliteOptions;
 use super::change::Totals;
+use super::commit;
 use super::error::{refused, unknown};
 use super::script::Script;
 use crate::model::AssetKey;
 use crate::sql::parse;
 use crate::sql::queue::{Counts, Job, Writes};
+use crate::sql::whole::{self, WholeSagas};
 use crate::store::{AssetSums, Change, StoreError};
 
 /// Works until there will be no more calls.
@@ -81,18 +83,36 @@ async fn together(
 ) -> Result<Vec<Vec<u64>>, StoreError> {
     // The lock that keeps other writers out is taken at once: a transaction that begins by reading could not get it later.
     let mut transaction = connection.begin_with("begin immediate").await.map_err(refused)?;
-    let mut counts = Vec::with_capacity(lists.len());
-    for list in lists {
-        match make(&mut transaction, list).await {
-            Ok(made) => counts.push(made),
-            Err(error) => {
-                // If this fails the transaction goes with the connection, and is not made either.
-                let _ = transaction.rollback().await;
-                return Err(error);
-            }
+    match all(&mut transaction, lists).await {
+        Ok(counts) => {
+            transaction.commit().await.map_err(unknown)?;
+            Ok(counts)
+        }
+        Err(error) => {
+            // If this fails the transaction goes with the connection, and is not made either.
+            let _ = transaction.rollback().await;
+            Err(error)
         }
     }
-    transaction.commit().await.map_err(unknown)?;
+}
+
+/// Makes lists, first those that are whole sagas, at once, then the others, change by change: what these take and give back
+/// again would be in the way of the first.
+async fn all(connection: &mut SqliteConnection, lists: &[&[Change]]) -> Result<Vec<Vec<u64>>, StoreError> {
+    let mut sagas = WholeSagas::default();
+    let is_whole: Vec<bool> = lists.iter().map(|list| sagas.take(list).is_some()).collect();
+    let mut are_done = match sagas.records.is_empty() {
+        true => Vec::new(),
+        false => commit::commit(connection, &sagas.records).await?,
+    }
+    .into_iter();
+    let mut counts = Vec::with_capacity(lists.len());
+    for (list, is_whole) in lists.iter().zip(is_whole) {
+        counts.push(match is_whole {
+            true => whole::counts(list, are_done.next().unwrap_or(false)),
+            false => make(connection, list).await?,
+        });
+    }
     Ok(counts)
 }
 

@@ -1,0 +1,293 @@
+//! Sagas whose steps all came in one list: one look at what each needs, then what those that can happen write, table by table.
+//! The writer has the file to itself in between, so that what was seen still holds.
+
+use std::collections::{BTreeMap, HashSet};
+
+use serde_json::{Value as Json, json};
+use sqlx::Row;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+
+use super::error::refused;
+use super::order::order;
+use super::script::{Script, values};
+use crate::document;
+use crate::model::{AssetKey, Entry, Plan, Posting, Record, VaultKey};
+use crate::sql::{parse, signed};
+use crate::store::{AssetSums, StoreError};
+
+/// The sagas that can happen, by their places.
+const FIT: &str = "select 0, s.key, null, null from json_each(?) s
+    where not exists (select 1 from entries where gate = s.value->>'gate')
+    and not exists (select 1 from sagas where gate = s.value->>'gate')
+    and (select count(*) from json_each(s.value, '$.inputs') i cross join postings p
+        where p.id = i.value and p.state = 'active') = json_array_length(s.value, '$.inputs')
+    and not exists (
+        select 1 from json_each(s.value, '$.needs') n left join accounts a
+        on a.namespace = n.value->>0 and a.vault = n.value->>1 and a.account = n.value->>2
+        where case
+            when a.account is null then 1
+            when a.claim in ('opening', 'closing') then 1
+            when a.standing = 'open' then 0
+            when a.standing = 'frozen' then n.value->>3
+            else 1 end)
+    and (s.value->>'client' is null or coalesce((select last_sequence from clients
+            where namespace = s.value->>'namespace' and vault = s.value->>'vault' and client = s.value->>'client'), 0)
+            = s.value->>'last_sequence'
+        and not exists (select 1 from sagas where client_namespace = s.value->>'namespace'
+            and client_vault = s.value->>'vault' and client = s.value->>'client'))";
+
+const LAST_NUMBERS: &str = "select 1, k.key, v.last_number, null from json_each(?) k
+    cross join vaults v where v.namespace = k.value->>0 and v.vault = k.value->>1";
+
+const TOTALS: &str = "select 2, k.key, a.issued, a.retired from json_each(?) k
+    cross join assets a where a.namespace = k.value->>0 and a.vault = k.value->>1 and a.asset = k.value->>2";
+
+/// Commits those that can happen, and says which. No two of them want the same.
+pub(super) async fn commit(
+    connection: &mut SqliteConnection,
+    records: &[&Record],
+) -> Result<Vec<bool>, StoreError> {
+    let mut seen = Seen::before(records);
+    for row in seen.look(records).run(connection).await.map_err(refused)? {
+        seen.note(&row)?;
+    }
+    let mut rows = Rows::default();
+    for (record, place) in records.iter().zip(0..) {
+        if seen.fit.contains(&place) {
+            rows.add(record, &mut seen);
+        }
+    }
+    if !seen.fit.is_empty() {
+        rows.script(&seen).run(connection).await.map_err(refused)?;
+    }
+    Ok((0..records.len()).map(|place| seen.fit.contains(&place)).collect())
+}
+
+/// The script of a commit of sagas that all happen, whatever there is.
+#[cfg(test)]
+pub(super) fn scripts(records: &[&Record]) -> [Script; 2] {
+    let mut seen = Seen::before(records);
+    let mut rows = Rows::default();
+    let look = seen.look(records);
+    records.iter().for_each(|record| rows.add(record, &mut seen));
+    [look, rows.script(&seen)]
+}
+
+/// What there is.
+struct Seen<'a> {
+    fit: HashSet<usize>,
+    last_numbers: BTreeMap<&'a VaultKey, u64>,
+    totals: BTreeMap<&'a AssetKey, AssetSums>,
+}
+
+impl<'a> Seen<'a> {
+    fn before(records: &[&'a Record]) -> Seen<'a> {
+        let plans = || records.iter().map(|record| &*record.plan);
+        let homes = plans().flat_map(|plan| &plan.entries).map(|entry| (&entry.home, 0));
+        let assets =
+            plans().flat_map(|plan| &plan.totals).map(|change| (&change.asset, AssetSums::default()));
+        Seen { fit: HashSet::new(), last_numbers: homes.collect(), totals: assets.collect() }
+    }
+
+    fn look(&self, records: &[&Record]) -> Script {
+        let mut script = Script::default();
+        let sagas: Vec<Json> = records.iter().map(|record| saga(record)).collect();
+        script.push(FIT, values![Json::from(sagas).to_string()]);
+        let homes: Vec<Json> = self.last_numbers.keys().map(|home| home_of(home)).collect();
+        script.push(LAST_NUMBERS, values![Json::from(homes).to_string()]);
+        let assets = self
+            .totals
+            .keys()
+            .map(|key| json!([key.home.namespace.as_str(), key.home.vault.as_str(), key.asset.as_str()]));
+        script.push(TOTALS, values![Json::from(assets.collect::<Vec<_>>()).to_string()]);
+        script
+    }
+
+    fn note(&mut self, row: &SqliteRow) -> Result<(), StoreError> {
+        let (what, place): (i64, i64) = (row.try_get(0).map_err(refused)?, row.try_get(1).map_err(refused)?);
+        let place = usize::try_from(place).unwrap_or(usize::MAX);
+        match what {
+            0 => drop(self.fit.insert(place)),
+            1 => {
+                let last: i64 = row.try_get(2).map_err(refused)?;
+                if let Some(number) = self.last_numbers.values_mut().nth(place) {
+                    *number = crate::sql::count("last_number", last)?;
+                }
+            }
+            _ => {
+                let (issued, retired): (String, String) =
+                    (row.try_get(2).map_err(refused)?, row.try_get(3).map_err(refused)?);
+                if let Some(sums) = self.totals.values_mut().nth(place) {
+                    *sums =
+                        AssetSums { issued: parse("issued", &issued)?, retired: parse("retired", &retired)? };
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn home_of(home: &VaultKey) -> Json {
+    json!([home.namespace.as_str(), home.vault.as_str()])
+}
+
+/// What must be true for a saga to happen.
+fn saga(record: &Record) -> Json {
+    let plan = &record.plan;
+    let needs = plan.needs.iter().map(|need| {
+        let (home, account) = (&need.account.home, need.account.account.as_str());
+        json!([home.namespace.as_str(), home.vault.as_str(), account, i64::from(need.spends)])
+    });
+    let inputs: Vec<Json> = plan.inputs.iter().map(|posting| posting.id.to_string().into()).collect();
+    let turn = plan.turn.as_ref();
+    // A number that no column can hold is nobody's turn.
+    let before = turn.map(|turn| turn.sequence.checked_sub(1).and_then(|last| i64::try_from(last).ok()));
+    json!({
+        "gate": record.ticket.gate.to_string(),
+        "inputs": inputs,
+        "needs": needs.collect::<Vec<_>>(),
+        "namespace": turn.map(|turn| turn.client.home.namespace.as_str()),
+        "vault": turn.map(|turn| turn.client.home.vault.as_str()),
+        "client": turn.map(|turn| turn.client.client.as_str()),
+        "last_sequence": before.map(|before| before.unwrap_or(-1)),
+    })
+}
+
+/// What is written, by table.
+#[derive(Default)]
+struct Rows {
+    consumed: Vec<Json>,
+    created: Vec<Json>,
+    entries: Vec<Json>,
+    changes: Vec<Json>,
+    clients: Vec<Json>,
+}
+
+impl Rows {
+    fn add(&mut self, record: &Record, seen: &mut Seen<'_>) {
+        let (plan, rid): (&Plan, String) = (&record.plan, record.ticket.rid.to_string());
+        self.consumed.extend(plan.inputs.iter().map(|posting| json!([posting.id.to_string(), rid])));
+        self.created.extend(plan.outputs.iter().map(created));
+        for (entry, place) in plan.entries.iter().zip(0_u64..) {
+            let number = seen.last_numbers.get_mut(&entry.home).map_or(0, |last| {
+                *last = last.saturating_add(1);
+                *last
+            });
+            self.entry(record, entry, place, number);
+        }
+        for change in &plan.totals {
+            if let Some(sums) = seen.totals.get_mut(&change.asset) {
+                sums.issued = sums.issued.saturating_add(change.issued);
+                sums.retired = sums.retired.saturating_add(change.retired);
+            }
+        }
+        self.clients.extend(plan.turn.as_ref().map(|turn| {
+            let home = &turn.client.home;
+            let (namespace, vault) = (home.namespace.as_str(), home.vault.as_str());
+            json!([namespace, vault, turn.client.client.as_str(), signed(turn.sequence)])
+        }));
+    }
+
+    fn entry(&mut self, record: &Record, entry: &Entry, place: u64, number: u64) {
+        let (namespace, vault) = (entry.home.namespace.as_str(), entry.home.vault.as_str());
+        self.entries.push(json!([
+            namespace,
+            vault,
+            number,
+            record.ticket.gate.to_string(),
+            place,
+            entry.at.get(),
+            document::body_kind(&entry.body),
+            entry.body.lease().map(|lease| lease.to_string()),
+            document::body_to_json(&entry.body),
+        ]));
+        self.changes.extend(entry.changes.iter().map(|change| {
+            json!([
+                namespace,
+                vault,
+                number,
+                change.account.as_str(),
+                change.asset.as_str(),
+                change.amount.to_string(),
+                order(change.amount),
+                change.held.to_string(),
+                order(change.held),
+            ])
+        }));
+    }
+
+    fn script(self, seen: &Seen<'_>) -> Script {
+        let mut script = Script::default();
+        let mut push =
+            |sql: &'static str, rows: Vec<Json>| script.push(sql, values![Json::from(rows).to_string()]);
+        push(
+            "update postings set state = 'inactive', reservation_id = c.value->>1 from json_each(?) c
+             where postings.id = c.value->>0",
+            self.consumed,
+        );
+        push(
+            "insert into postings (id, namespace, vault, account, asset, amount, amount_order, lease, limit_key,
+                 ends_at_ms, state)
+             select value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7,
+                 value->>8, value->>9, 'active'
+             from json_each(?)",
+            self.created,
+        );
+        push(
+            "insert into entries (namespace, vault, number, gate, place, at_ms, kind, lease, body)
+             select value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7, value->>8
+             from json_each(?)",
+            self.entries,
+        );
+        push(
+            "insert into changes (namespace, vault, number, account, asset, amount, amount_order, held, held_order)
+             select value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7, value->>8
+             from json_each(?)",
+            self.changes,
+        );
+        let last_numbers = seen
+            .last_numbers
+            .iter()
+            .map(|(home, number)| json!([home.namespace.as_str(), home.vault.as_str(), number]));
+        push(
+            "insert into vaults (namespace, vault, last_number)
+             select value->>0, value->>1, value->>2 from json_each(?) where true
+             on conflict (namespace, vault) do update set last_number = excluded.last_number",
+            last_numbers.collect(),
+        );
+        let totals = seen.totals.iter().map(|(key, sums)| {
+            let (namespace, vault) = (key.home.namespace.as_str(), key.home.vault.as_str());
+            json!([namespace, vault, key.asset.as_str(), sums.issued.to_string(), sums.retired.to_string()])
+        });
+        push(
+            "insert into assets (namespace, vault, asset, issued, retired)
+             select value->>0, value->>1, value->>2, value->>3, value->>4 from json_each(?) where true
+             on conflict (namespace, vault, asset) do update set issued = excluded.issued, retired = excluded.retired",
+            totals.collect(),
+        );
+        push(
+            "insert into clients (namespace, vault, client, last_sequence)
+             select value->>0, value->>1, value->>2, value->>3 from json_each(?) where true
+             on conflict (namespace, vault, client) do update set last_sequence = excluded.last_sequence",
+            self.clients,
+        );
+        script
+    }
+}
+
+/// A posting as a row.
+pub(super) fn created(posting: &Posting) -> Json {
+    let (key, hold) = (&posting.account, posting.hold.as_ref());
+    json!([
+        posting.id.to_string(),
+        key.home.namespace.as_str(),
+        key.home.vault.as_str(),
+        key.account.as_str(),
+        posting.asset.as_str(),
+        posting.amount.to_string(),
+        order(posting.amount),
+        hold.map(|hold| hold.lease.to_string()),
+        hold.map(|hold| hold.limit.as_str()),
+        hold.map(|hold| hold.ends_at.get()),
+    ])
+}
