@@ -21,8 +21,8 @@ const PIECE_MIN: i128 = 64;
 const MERGE_EVERY: u64 = 16;
 /// one that finds at least so many postings gathers
 const MERGE_AT: usize = 48;
-/// so many of the smallest.
-const MERGE_MAX: usize = 40;
+/// so many of the smallest, which leaves those that calls pay from.
+const MERGE_MAX: usize = MERGE_AT - SPLIT;
 /// So many of the largest postings are looked at first.
 const LOOK: usize = 2 * SPLIT;
 /// So many are looked at when those are not enough, and when an account may go below zero.
@@ -45,6 +45,8 @@ pub(crate) struct Move {
 pub(crate) enum Gathered {
     /// These postings.
     Postings(Gathering),
+    /// There is enough, but calls of this process are at work on it.
+    Busy(Arc<Lane>),
     /// Somebody is at work on what is needed.
     Wait(Option<Arc<Lane>>),
     /// The account of this move has too little.
@@ -135,6 +137,9 @@ impl Engine {
             let chosen = match choose(each, purse, &lane, namer.rid) {
                 Ok(chosen) => chosen,
                 Err(PlanError::OutOfRange) => return Ok(Gathered::OutOfRange(place)),
+                Err(PlanError::Insufficient { .. }) if has_enough(each, purse) => {
+                    return Ok(Gathered::Busy(lane));
+                }
                 Err(PlanError::Insufficient { .. }) => return self.explain(place, each, lane).await,
             };
             let Chosen { inputs, output, pieces } = chosen;
@@ -180,6 +185,12 @@ impl Engine {
     }
 }
 
+/// Whether what was seen of an account, taken or not, is as much as a move takes.
+fn has_enough(each: &Move, purse: &Purse) -> bool {
+    let seen = purse.owed.iter().chain(&purse.large);
+    seen.fold(each.change, |sum, posting| sum.saturating_add(posting.amount)) >= 0
+}
+
 /// What becomes of the postings of one move.
 struct Chosen {
     inputs: Vec<LivePosting>,
@@ -211,8 +222,9 @@ fn choose(each: &Move, purse: &Purse, lane: &Lane, rid: ReservationId) -> Result
         // Whoever picks at random seldom picks what another process picks.
         let place = (rid.0 as usize) % enough.len();
         candidates.push(enough[place]);
-        let sweeps = purse.active > SPLIT;
-        let small = purse.small.iter().filter(free).filter(|small| sweeps && small.id != enough[place].id);
+        // Those that calls pay from must stay as many as they are.
+        let beyond = purse.active.saturating_sub(SPLIT);
+        let small = purse.small.iter().take(beyond).filter(free).filter(|small| small.id != enough[place].id);
         candidates.extend(small);
     } else if after < 0 {
         candidates.extend(&large);

@@ -92,6 +92,8 @@ pub(crate) enum Proposal<A> {
     Answer(A),
     /// This is to happen.
     Commit(Box<Draft>),
+    /// Calls of this process are at work on what it needs, of which there is enough. It is the same attempt afterwards.
+    Busy(Arc<Lane>),
     /// Somebody is at work on what it needs: another call of this process, or another process.
     Wait(Option<Arc<Lane>>),
 }
@@ -241,20 +243,26 @@ impl Engine {
         // It may queue behind others who pay from the same account. Nothing of its own is under way yet. The time of one call
         // it has in any case, so that whoever is in a hurry gets one whole attempt.
         let whole = Instant::now().checked_add(self.options.call_timeout).unwrap_or(deadline);
-        let Ok(proposal) = timeout_at(deadline.max(whole), task.propose(self, attempt)).await else {
-            return Err(Trouble::Busy);
-        };
-        let draft = match proposal? {
-            Proposal::Answer(answer) => return Ok(Some(answer)),
-            Proposal::Wait(Some(lane)) => {
-                lane.wait().await;
-                return Ok(None);
+        let draft = loop {
+            let Ok(proposal) = timeout_at(deadline.max(whole), task.propose(self, attempt)).await else {
+                return Err(Trouble::Busy);
+            };
+            match proposal? {
+                Proposal::Answer(answer) => return Ok(Some(answer)),
+                Proposal::Busy(lane) => lane.wait().await,
+                Proposal::Wait(Some(lane)) => {
+                    lane.wait().await;
+                    return Ok(None);
+                }
+                Proposal::Wait(None) => {
+                    self.back_off(attempt).await;
+                    return Ok(None);
+                }
+                Proposal::Commit(draft) => break draft,
             }
-            Proposal::Wait(None) => {
-                self.back_off(attempt).await;
-                return Ok(None);
+            if Instant::now() >= deadline {
+                return Err(Trouble::Busy);
             }
-            Proposal::Commit(draft) => draft,
         };
         let gate = draft.gate;
         match self.commit(*draft).await? {

@@ -58,11 +58,33 @@ fn a_payment_takes_one_posting_that_is_enough_and_sweeps_only_where_there_are_ma
     let purse = Purse { owed: vec![], small: live(&[1, 2, 3]), large, active: 4 };
     let few = choose(&change(-60, Overdraft::Deny), &purse, &lane, ReservationId(4)).unwrap();
     assert_eq!((inputs(&few), few.output), (vec![80], 20));
-    let purse = Purse { active: SPLIT + 1, ..purse };
+    let purse = Purse { active: SPLIT + 3, ..purse };
     let many = choose(&change(-60, Overdraft::Deny), &purse, &lane, ReservationId(3)).unwrap();
     assert_eq!(many.inputs.len(), 1 + 2, "one of them is what pays: {:?}", inputs(&many));
     let all = choose(&change(-200, Overdraft::Deny), &purse, &lane, ReservationId(3)).unwrap();
     assert_eq!((inputs(&all), all.output), (vec![90, 80, 70, 5], 45));
+}
+
+/// Of an account with one small posting beside those that calls pay from, each payment swept up two of the latter, and gathering
+/// small ones took more than there were: soon few were left, and of sixty-four calls most waited for each other.
+#[test]
+fn as_many_postings_as_a_deposit_is_split_into_are_left_to_pay_from() {
+    let lane = Lanes::default().of(&account());
+    let postings = live(&[1, 500, 501, 502]);
+    let purse = Purse { owed: vec![], small: postings[..3].to_vec(), large: postings, active: SPLIT + 1 };
+    let pays = choose(&change(-60, Overdraft::Deny), &purse, &lane, ReservationId(3)).unwrap();
+    assert_eq!(pays.inputs.len(), 2, "{:?}", inputs(&pays));
+    assert!(inputs(&pays).contains(&1));
+    assert_eq!(MERGE_AT - MERGE_MAX, SPLIT);
+}
+
+/// Whoever pays waits for the calls before it where there is enough, and asks what there is where there is not.
+#[test]
+fn what_others_are_at_work_on_counts_as_there() {
+    let purse = Purse { owed: live(&[-30]), large: live(&[90, 5]), ..Purse::default() };
+    for (amount, expected) in [(65, true), (66, false)] {
+        assert_eq!(has_enough(&change(-amount, Overdraft::Deny), &purse), expected, "{amount}");
+    }
 }
 
 #[test]

@@ -227,6 +227,7 @@ impl Task for HoldTask {
         };
         let gathering = match engine.gather(&mut namer, &moves, &found.purses).await? {
             Gathered::Postings(gathering) => gathering,
+            Gathered::Busy(lane) => return Ok(Proposal::Busy(lane)),
             Gathered::Wait(lane) => return Ok(Proposal::Wait(lane)),
             Gathered::Short(place) | Gathered::OutOfRange(place) => {
                 return Ok(self.refuse(engine, first_of(place), CreditShortage::NotEnough));

@@ -69,6 +69,7 @@ impl Task for ReleaseTask {
         let rid = engine.new_rid();
         let gathering = match engine.gather(&mut Namer::new(rid), &moves, &found.purses).await? {
             Gathered::Postings(gathering) => gathering,
+            Gathered::Busy(lane) => return Ok(Proposal::Busy(lane)),
             Gathered::Wait(lane) => return Ok(Proposal::Wait(lane)),
             Gathered::Short(_) | Gathered::OutOfRange(_) => return Ok(Proposal::Answer(false)),
         };

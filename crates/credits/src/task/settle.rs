@@ -206,6 +206,7 @@ impl SettleTask {
         let rid = engine.new_rid();
         let gathering = match engine.gather(&mut Namer::new(rid), &moves, &found.purses).await? {
             Gathered::Postings(gathering) => gathering,
+            Gathered::Busy(lane) => return Ok(Proposal::Busy(lane)),
             Gathered::Wait(lane) => return Ok(Proposal::Wait(lane)),
             // What an owner had is gone since, or what it has cannot be counted: look again.
             Gathered::Short(_) | Gathered::OutOfRange(_) => return Ok(Proposal::Wait(None)),

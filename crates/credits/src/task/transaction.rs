@@ -253,6 +253,7 @@ impl TransactionTask {
         let rid = engine.new_rid();
         let gathering = match engine.gather(&mut Namer::new(rid), &moves, &found.purses).await? {
             Gathered::Postings(gathering) => gathering,
+            Gathered::Busy(lane) => return Ok(Proposal::Busy(lane)),
             Gathered::Wait(lane) => return Ok(Proposal::Wait(lane)),
             Gathered::Short(place) | Gathered::OutOfRange(place) if moves.get(place).is_none() => {
                 return Ok(Proposal::Wait(None));
