@@ -16,7 +16,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Comments are for the code; who asks a running server for its services needs only the types.
     let described = compiler.file_descriptor_set();
     let bare = compiler.include_source_info(false).encode_file_descriptor_set();
-    fs::write(PathBuf::from(env::var("OUT_DIR")?).join("earmark.v1.bin"), bare)?;
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    fs::write(out.join("earmark.v1.bin"), bare)?;
+    let mut methods = Vec::new();
+    for file in &described.file {
+        for service in &file.service {
+            let path = |method| format!("/{}.{}/{method}", file.package(), service.name());
+            methods.extend(service.method.iter().map(|method| path(method.name())));
+        }
+    }
+    fs::write(out.join("methods.rs"), format!("&{methods:?}"))?;
 
     let has_client = env::var_os("CARGO_FEATURE_CLIENT").is_some();
     tonic_prost_build::configure()

@@ -57,13 +57,15 @@ const fn unary(service: Which, access: Access, path: &'static str) -> Method {
     Method { path, service, form: Form::Unary, access }
 }
 
-/// Streams only say whether the server lives, and what it offers.
-const fn stream(service: Which, path: &'static str, is_endless: bool) -> Method {
-    Method { path, service, form: Form::Stream { is_endless }, access: Access::Public }
+const fn stream(service: Which, access: Access, path: &'static str, is_endless: bool) -> Method {
+    Method { path, service, form: Form::Stream { is_endless }, access }
 }
 
-/// All methods.
-pub(crate) static METHODS: [Method; 20] = [
+/// The methods that every server of gRPC has: health and reflection, which are no part of our own package.
+const STANDARD: usize = 4;
+
+/// All methods. One of our package without a row does not compile.
+pub(crate) static METHODS: [Method; earmark_proto::METHODS.len() + STANDARD] = [
     unary(Which::Limits, Access::Call, "/earmark.v1.LimitsService/Reserve"),
     unary(Which::Limits, Access::Call, "/earmark.v1.LimitsService/Complete"),
     unary(Which::Limits, Access::Call, "/earmark.v1.LimitsService/ReserveBatch"),
@@ -81,12 +83,56 @@ pub(crate) static METHODS: [Method; 20] = [
     unary(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/ListEntries"),
     unary(Which::Ledger, Access::Read, "/earmark.v1.LedgerService/AuditVault"),
     unary(Which::Health, Access::Public, "/grpc.health.v1.Health/Check"),
-    stream(Which::Health, "/grpc.health.v1.Health/Watch", true),
-    stream(Which::Reflection, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", false),
-    stream(Which::ReflectionAlpha, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", false),
+    stream(Which::Health, Access::Public, "/grpc.health.v1.Health/Watch", true),
+    stream(
+        Which::Reflection,
+        Access::Public,
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        false,
+    ),
+    stream(
+        Which::ReflectionAlpha,
+        Access::Public,
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        false,
+    ),
 ];
 
 /// A method and its place in the table.
 pub(super) fn find(path: &str) -> Option<(usize, &'static Method)> {
     METHODS.iter().enumerate().find(|(_, method)| method.path == path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use prost::Message as _;
+
+    use super::*;
+
+    /// What reflection tells of the server, and so what clients call, is what has a row, with the form that it has.
+    #[test]
+    fn every_described_method_has_a_row_and_every_row_a_method() {
+        let sets = [
+            earmark_proto::FILE_DESCRIPTOR_SET,
+            tonic_health::pb::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+        ];
+        let mut described = BTreeSet::new();
+        for set in sets {
+            for file in prost_types::FileDescriptorSet::decode(set).unwrap().file {
+                for service in &file.service {
+                    described.extend(service.method.iter().map(|method| {
+                        let path = format!("/{}.{}/{}", file.package(), service.name(), method.name());
+                        (path, method.client_streaming() || method.server_streaming())
+                    }));
+                }
+            }
+        }
+        let row = |method: &Method| (method.path.to_owned(), method.form != Form::Unary);
+        assert_eq!(METHODS.iter().map(row).collect::<BTreeSet<_>>(), described);
+        assert_eq!(METHODS.len(), described.len(), "a method has two rows");
+    }
 }

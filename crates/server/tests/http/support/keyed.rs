@@ -73,6 +73,42 @@ impl Keyed {
         self.book.revoke(By::Itself, command).await.unwrap();
     }
 
+    /// Headers without good credentials: none, and every way in which some can be wrong.
+    pub(crate) async fn wrong(&self) -> Vec<Vec<(&'static str, String)>> {
+        let revoked = self.key(Role::Admin, "default").await;
+        let over = self.key_of(Role::Admin, "default", |key| key.valid_seconds = Some(1)).await;
+        self.revoke(&revoked).await;
+        self.desk.clock.advance_ms(1_000);
+        let good = &self.root;
+        let cut = &good[..good.len() - 1];
+        let last = if good.ends_with('0') { "1" } else { "0" };
+        let another = self.key(Role::Admin, "default").await;
+        let (id, secret) = (good.split('_').nth(1).unwrap(), another.split('_').nth(2).unwrap());
+        let (foreign, _) = key(Role::Admin, "default");
+        let bearer = |token: &str| vec![("authorization", format!("Bearer {token}"))];
+        let says = |value: String| vec![("authorization", value)];
+        vec![
+            Vec::new(),
+            bearer(&revoked),
+            bearer(&over),
+            bearer(cut),
+            bearer(&format!("{cut}{last}")),
+            bearer(&format!("{good}x")),
+            bearer(&format!("emk_{id}_{secret}")),
+            bearer(&format!("emk_nobody_{secret}")),
+            bearer(&foreign.reveal()),
+            bearer(&format!(" {good}")),
+            says(format!("Basic {good}")),
+            says(good.clone()),
+            says("Bearer ".into()),
+            bearer("a.b.c"),
+            bearer(&"x".repeat(9_000)),
+            [bearer(good), bearer(good)].concat(),
+            [bearer(good), bearer(&revoked)].concat(),
+            vec![("x-api-key", good.clone())],
+        ]
+    }
+
     pub(crate) async fn ask(&self, key: Option<&str>, method: &str, path: &str, body: &str) -> Answer {
         let header = key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
         self.ask_with(&header, method, path, body).await
