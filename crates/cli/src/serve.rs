@@ -43,6 +43,7 @@ const QUEUE_MIN: i64 = earmark_admission::BATCH_MAX as i64;
 const QUEUE_MAX: i64 = 1 << 24;
 const RETENTION_SECONDS_MAX: i64 = 366 * 24 * 60 * 60;
 const CONNECTIONS_MAX: i64 = 1_000_000;
+const SESSION_SECONDS_MAX: i64 = 366 * 24 * 60 * 60;
 const ELECTION_MS_MIN: i64 = 100;
 const ELECTION_MS_MAX: i64 = 60_000;
 
@@ -117,6 +118,10 @@ pub(crate) struct ServeArgs {
     /// The claim of session tokens that has the namespace
     #[arg(long, value_name = "CLAIM", default_value = "earmark_namespace")]
     namespace_claim: String,
+    /// Take session tokens that live at most so many seconds, from their claim iat on, or from now if they have none
+    #[arg(long, value_name = "SECONDS", default_value_t = 86_400, requires = "issuer")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=SESSION_SECONDS_MAX))]
+    issuer_max_age: u32,
     /// The certificate that clients are shown, with those that lead to its authority, PEM; read again when it changes
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,

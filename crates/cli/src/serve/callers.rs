@@ -1,6 +1,7 @@
 //! Who may call a server that is about to start.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use earmark_admission::{Backend, KeyError, Token};
 use earmark_core::{Actor, By, CreateKey, KeyName, NamespaceName, Role};
@@ -63,6 +64,7 @@ impl ServeArgs {
             audience: audience.clone(),
             role_claim: self.role_claim.clone(),
             namespace_claim: self.namespace_claim.clone(),
+            lifetime_max: Duration::from_secs(self.issuer_max_age.into()),
         };
         let opened = Issuer::open(options, path);
         let opened = opened.map_err(|error| Failure::Usage(format!("--issuer-keys: {error}")))?;

@@ -32,6 +32,8 @@ pub struct IssuerOptions {
     pub role_claim: String,
     /// The claim that has the namespace.
     pub namespace_claim: String,
+    /// So long may a token live, from its claim `iat` on, or from when it is seen if it has none.
+    pub lifetime_max: Duration,
 }
 
 /// Why there are no keys of an issuer.
@@ -192,7 +194,7 @@ impl Issuer {
     }
 
     fn session(&self, claims: &Map<String, Value>, now: SystemTime) -> Option<Session> {
-        let IssuerOptions { issuer, audience, role_claim, namespace_claim } = &self.options;
+        let IssuerOptions { issuer, audience, role_claim, namespace_claim, lifetime_max } = &self.options;
         let text = |name: &str| claims.get(name).and_then(Value::as_str);
         let is_meant = match claims.get("aud")? {
             Value::String(one) => one == audience,
@@ -204,9 +206,19 @@ impl Issuer {
         }
         let now = now.duration_since(UNIX_EPOCH).ok()?;
         let lasts = seconds(claims.get("exp")?)?.checked_sub(now).filter(|lasts| !lasts.is_zero())?;
-        if let Some(begins) = claims.get("nbf")
-            && seconds(begins)? > now.saturating_add(AHEAD)
+        let begins = ["nbf", "iat"].map(|name| claims.get(name).map(seconds));
+        if begins
+            .iter()
+            .flatten()
+            .any(|begins| begins.is_none_or(|begins| begins > now.saturating_add(AHEAD)))
         {
+            return None;
+        }
+        // A session cannot be revoked, so that one without an end in sight is none. That one was made long ago does not
+        // make it short.
+        let [_, made] = begins;
+        let made = made.flatten().unwrap_or(now).min(now);
+        if now.saturating_add(lasts).saturating_sub(made) > *lifetime_max {
             return None;
         }
         let actor = Actor::new(&format!("user:{}", text("sub")?)).ok()?;

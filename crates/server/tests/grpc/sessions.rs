@@ -1,7 +1,7 @@
 //! Users who come with a session token of a configured issuer, over HTTP and gRPC.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -33,19 +33,70 @@ fn issuer() -> Arc<Issuer> {
         audience: "earmark".into(),
         role_claim: "earmark_role".into(),
         namespace_claim: "earmark_namespace".into(),
+        lifetime_max: Duration::from_secs(3_600),
     };
     Arc::new(Issuer::open(options, &path).unwrap())
 }
 
-fn token(seed: u8, sub: &str, role: &str, namespace: &str, lasts: i64) -> String {
+/// The claims of a user's token, good for so many seconds.
+fn claims(sub: &str, role: &str, namespace: &str, lasts: i64) -> Value {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
-    let claims = json!({
+    json!({
         "iss": ISSUER, "aud": "earmark", "sub": sub, "exp": now.saturating_add_signed(lasts),
         "earmark_role": role, "earmark_namespace": namespace,
-    });
-    let message = format!("{}.{}", part(&json!({"alg": "EdDSA", "kid": "one"})), part(&claims));
+    })
+}
+
+fn part(value: &Value) -> String {
+    URL_SAFE_NO_PAD.encode(value.to_string())
+}
+
+fn unsigned(header: &Value, claims: &Value) -> String {
+    format!("{}.{}", part(header), part(claims))
+}
+
+fn signed(seed: u8, header: &Value, claims: &Value) -> String {
+    let message = unsigned(header, claims);
     format!("{message}.{}", URL_SAFE_NO_PAD.encode(pair(seed).sign(message.as_bytes())))
+}
+
+fn token(seed: u8, sub: &str, role: &str, namespace: &str, lasts: i64) -> String {
+    signed(seed, &json!({"alg": "EdDSA", "kid": "one"}), &claims(sub, role, namespace, lasts))
+}
+
+/// Tokens that are each wrong in one way.
+fn wrong() -> Vec<String> {
+    let good = claims("789", "admin", "default", 60);
+    let with = |name: &str, value: &str| {
+        let mut claims = good.clone();
+        claims[name] = value.into();
+        signed(1, &json!({"alg": "EdDSA", "kid": "one"}), &claims)
+    };
+    let says = |header: Value| signed(1, &header, &good);
+    let whole = token(1, "789", "admin", "default", 60);
+    // The public key as if it were a shared secret.
+    let secret = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, pair(1).public_key().as_ref());
+    let hs256 = unsigned(&json!({"alg": "HS256", "kid": "one"}), &good);
+    let tag = URL_SAFE_NO_PAD.encode(ring::hmac::sign(&secret, hs256.as_bytes()));
+    vec![
+        token(2, "789", "admin", "default", 60),
+        token(1, "789", "admin", "default", -60),
+        token(1, "789", "admin", "default", 86_400 * 365),
+        token(1, "789", "owner", "default", 60),
+        with("aud", "somebody"),
+        with("iss", "https://other.example"),
+        with("sub", ""),
+        says(json!({"alg": "none", "kid": "one"})),
+        says(json!({"alg": "HS256", "kid": "one"})),
+        says(json!({"alg": "EdDSA", "kid": "two"})),
+        format!("{}.", unsigned(&json!({"alg": "none"}), &good)),
+        unsigned(&json!({"alg": "none"}), &good),
+        format!("{hs256}.{tag}"),
+        whole[..whole.len() - 1].to_owned(),
+        whole.rsplit_once('.').unwrap().0.to_owned(),
+        format!("{whole}x"),
+        "nonsense".into(),
+    ]
 }
 
 fn write(client: &str, sequence: u64, operations: Vec<v1::Operation>) -> v1::WriteRequest {
@@ -53,24 +104,41 @@ fn write(client: &str, sequence: u64, operations: Vec<v1::Operation>) -> v1::Wri
     v1::WriteRequest { namespace, client_id: client.into(), ..calls::write(None, sequence, operations) }
 }
 
+/// The same answer over either protocol, whatever is wrong, and the same as to a key that is.
+#[tokio::test]
+async fn tokens_that_are_not_good_are_all_answered_alike() {
+    let keyed = Arc::new(Keyed::with(|options| options.issuer = Some(issuer())).await);
+    let good = token(1, "789", "admin", "default", 60);
+    assert_eq!(keyed.ask(Some(&good), "GET", "/v1/admin/limits", "").await.status, 200);
+    // All at once, since whoever fails often waits for the answer.
+    let asked: Vec<_> = wrong()
+        .into_iter()
+        .chain([format!("{}x", keyed.root)])
+        .map(|wrong| {
+            let keyed = Arc::clone(&keyed);
+            tokio::spawn(async move {
+                let answer = keyed.ask(Some(&wrong), "GET", "/v1/admin/limits", "").await;
+                let mut ledger = calls::ledger(&keyed.desk).await;
+                let call = ledger.write(with(Some(&wrong), calls::write(None, 1, Vec::new()))).await;
+                (wrong, answer, call)
+            })
+        })
+        .collect();
+    for asked in asked {
+        let (wrong, answer, call) = asked.await.unwrap();
+        let message = answer.problem(401, "unauthenticated");
+        assert_eq!(message, "the credentials are missing or not valid", "{wrong}");
+        assert_eq!(calls::refused(call, Code::Unauthenticated), message, "{wrong}");
+    }
+    let state = keyed.ask(Some(&good), "GET", "/v1/clients/billing", "").await.json();
+    assert_eq!(state["last_committed_sequence"], 0, "nothing was written");
+}
+
 #[tokio::test]
 async fn a_session_acts_as_its_user_in_its_namespace_and_within_its_role() {
     let keyed = Keyed::with(|options| options.issuer = Some(issuer())).await;
     let (writer, reader) = (token(1, "789", "writer", "team", 60), token(1, "5", "reader", "team", 60));
     let mut ledger = calls::ledger(&keyed.desk).await;
-    let wrong = [
-        token(2, "789", "writer", "team", 60),
-        token(1, "789", "writer", "team", -60),
-        token(1, "789", "owner", "team", 60),
-        format!("{writer}x"),
-        "nonsense".into(),
-    ];
-    for wrong in &wrong {
-        assert_eq!(keyed.ask(Some(wrong), "GET", "/v1/admin/limits", "").await.status, 401, "{wrong}");
-        let answer = ledger.write(with(Some(wrong), write("c", 1, Vec::new()))).await;
-        assert_eq!(calls::refused(answer, Code::Unauthenticated), "the credentials are missing or not valid");
-    }
-
     let body = json!({"namespace": "team", "client_id": "web", "sequence": 1, "operations": []}).to_string();
     assert_eq!(keyed.ask(Some(&reader), "POST", "/v1/write", &body).await.status, 403);
     let answer = ledger.write(with(Some(&reader), write("web", 1, Vec::new()))).await;

@@ -19,6 +19,7 @@ fn options() -> IssuerOptions {
         audience: "earmark".into(),
         role_claim: "earmark_role".into(),
         namespace_claim: "earmark_namespace".into(),
+        lifetime_max: Duration::from_secs(3_600),
     }
 }
 
@@ -103,6 +104,9 @@ fn a_token_with_one_wrong_claim_is_not_taken() {
         ("exp", Value::Null),
         ("nbf", json!(1_700_000_050)),
         ("nbf", json!("soon")),
+        ("iat", json!(1_700_000_050)),
+        ("iat", json!("before")),
+        ("iat", Value::Null),
         ("sub", json!("")),
         ("sub", json!("a b")),
         ("sub", json!(789)),
@@ -116,6 +120,32 @@ fn a_token_with_one_wrong_claim_is_not_taken() {
     let mut claims = claims();
     claims.as_object_mut().unwrap().remove("exp");
     assert!(!is_taken(&token(&pair(1), &header(), &claims)));
+}
+
+/// A token that never ended was taken, and nobody could revoke it.
+#[test]
+fn a_token_that_lives_longer_than_allowed_is_not_taken() {
+    const NOW: u64 = 1_700_000_000;
+    for (made, ends, is_good) in [
+        (None, NOW + 3_600, true),
+        (None, NOW + 3_601, false),
+        (None, 99_999_999_999, false),
+        (Some(NOW), NOW + 3_600, true),
+        (Some(NOW), NOW + 3_601, false),
+        (Some(NOW - 3_000), NOW + 600, true),
+        (Some(NOW - 3_000), NOW + 601, false),
+        // Made in a future that is near enough to be a clock that is ahead, and one that is not.
+        (Some(NOW + 30), NOW + 3_600, true),
+        (Some(NOW + 30), NOW + 3_601, false),
+        (Some(99_999_999_000), 99_999_999_999, false),
+    ] {
+        let mut claims = claims();
+        claims["exp"] = json!(ends);
+        if let Some(made) = made {
+            claims["iat"] = json!(made);
+        }
+        assert_eq!(is_taken(&token(&pair(1), &header(), &claims)), is_good, "{made:?} {ends}");
+    }
 }
 
 #[test]
