@@ -20,7 +20,7 @@ pub(crate) fn by(server: &Server, key: &str, line: &str) -> crate::support::Ran 
 }
 
 /// Whether a text stands in any file of a folder.
-fn is_in(folder: &Path, text: &str) -> bool {
+pub(crate) fn is_in(folder: &Path, text: &str) -> bool {
     std::fs::read_dir(folder).unwrap().any(|entry| {
         let path = entry.unwrap().path();
         if path.is_dir() {

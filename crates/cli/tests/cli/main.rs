@@ -13,6 +13,7 @@ mod keys;
 mod ledger;
 mod readme;
 mod refusals;
+mod sessions;
 mod signals;
 mod support;
 mod walk;
