@@ -36,6 +36,7 @@ impl Ground {
             return Err(NodeError::Invalid(message.into()));
         }
         let planned = plan(options, found).await?;
+        check_certificate(options, planned.node)?;
         let listener = listen(options).await?;
         let its_disk = Arc::clone(&disk);
         let taken = offload(&*disk, move || Folder::take(&*its_disk, expected)).await;
@@ -90,6 +91,18 @@ async fn plan(options: &NodeOptions, found: Folder) -> Result<Identity, NodeErro
             Ok(Identity { cluster, node, incarnation: random_id(), is_founder })
         }
     }
+}
+
+/// A node whose certificate names another would be refused by all the others, one message at a time.
+fn check_certificate(options: &NodeOptions, node: u64) -> Result<(), NodeError> {
+    if options.net.shows().is_good_for(node) {
+        return Ok(());
+    }
+    let message = format!(
+        "this is node {node}, and its certificate names another: give it one with the URI earmark://node/{node}, or \
+         with none"
+    );
+    Err(NodeError::Invalid(message))
 }
 
 async fn listen(options: &NodeOptions) -> Result<Option<Box<dyn Listener>>, NodeError> {

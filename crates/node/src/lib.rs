@@ -37,7 +37,7 @@ pub use journal::{Journal, JournalEntry, JournalError, JournalOptions, JournalPo
 pub use keeper::NodeKeeper;
 pub use log::{Flushed, LogReader, LogStore, Options as LogOptions};
 pub use machine::{Builder, Machine};
-pub use net::{Connection, Eventually, Listener, Net, RealNet, Stream};
+pub use net::{Connection, Eventually, Listener, Net, RealNet, Shown, Stream};
 pub use node::{Node, NodeBackend, NodeError, NodeOptions, Timing, stores};
 pub use runtime::{Random, Runtime, seed_randomness};
 pub use snapshot::SnapshotData;

@@ -72,7 +72,7 @@ impl Members {
         if metrics.membership_config.membership().get_node(&id) == Some(member) {
             return Ok(());
         }
-        let hello = self.proposer.peers.hello(&member.address, None).await.map_err(unavailable)?;
+        let hello = self.proposer.peers.meet(&member.address, id).await.map_err(unavailable)?;
         let is_it = hello.node == id
             && hello.cluster == self.cluster.to_le_bytes().as_slice()
             && hello.incarnation == member.incarnation.to_le_bytes().as_slice();

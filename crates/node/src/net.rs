@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -19,6 +20,31 @@ pub trait Net: Debug + Send + Sync + 'static {
 
     /// Listens at an address.
     fn listen(&self, address: String) -> Eventually<io::Result<Box<dyn Listener>>>;
+
+    /// What it shows of this node to others.
+    fn shows(&self) -> Shown {
+        Shown::AnyNode
+    }
+}
+
+/// What one end of a connection has shown of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// That it is a node, if anything at all; which one is believed.
+    AnyNode,
+    /// That it is one of these nodes.
+    Nodes(Arc<[u64]>),
+}
+
+impl Shown {
+    /// Whether it may speak as a node.
+    #[must_use]
+    pub fn is_good_for(&self, node: u64) -> bool {
+        match self {
+            Shown::AnyNode => true,
+            Shown::Nodes(nodes) => nodes.contains(&node),
+        }
+    }
 }
 
 /// Takes connections.
@@ -36,19 +62,36 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// One connection.
-pub struct Connection(Box<dyn Stream>);
+pub struct Connection {
+    stream: Box<dyn Stream>,
+    /// Who is at the other end.
+    shown: Shown,
+}
 
 impl Connection {
-    /// A connection by this stream.
+    /// A connection by this stream, to whoever is there.
     pub fn new(stream: impl Stream + 'static) -> Connection {
-        Connection(Box::new(stream))
+        Connection::with(stream, Shown::AnyNode)
+    }
+
+    /// A connection by this stream, whose other end has shown this.
+    pub fn with(stream: impl Stream + 'static, shown: Shown) -> Connection {
+        Connection { stream: Box::new(stream), shown }
+    }
+
+    /// What its other end has shown.
+    #[must_use]
+    pub fn shown(&self) -> &Shown {
+        &self.shown
     }
 }
 
 impl tonic::transport::server::Connected for Connection {
-    type ConnectInfo = ();
+    type ConnectInfo = Shown;
 
-    fn connect_info(&self) {}
+    fn connect_info(&self) -> Shown {
+        self.shown.clone()
+    }
 }
 
 impl AsyncRead for Connection {
@@ -57,21 +100,21 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buffer)
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

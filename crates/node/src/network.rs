@@ -101,7 +101,7 @@ impl Link {
     ) -> Result<Vote, CallError> {
         let address = &self.target.address;
         let failed = |message: String| CallError::Failed { address: address.clone(), message };
-        let mut client = self.peers.client(address);
+        let mut client = self.peers.client(&self.target);
         let route = Some(self.peers.route(&self.target));
         let state = client.journal_state(JournalStateRequest { route: route.clone() });
         let has = self.peers.call(address, option.hard_ttl(), state).await?.records;
@@ -201,7 +201,7 @@ impl RaftNetwork<Types> for Link {
         };
         let (asked, is_asking) = (Instant::now(), request.log_time_unix_ms.is_none());
         let address = &self.target.address;
-        let mut client = self.peers.client(address);
+        let mut client = self.peers.client(&self.target);
         let reply = self.peers.call(address, option.hard_ttl(), client.append(request)).await;
         let reply = reply.map_err(|error| self.failed(RPCTypes::AppendEntries, error))?;
         // Whoever knows of a newer leader has said nothing about the time of this one.
@@ -233,7 +233,7 @@ impl RaftNetwork<Types> for Link {
             last: rpc.last_log_id.map(place),
         };
         let address = &self.target.address;
-        let mut client = self.peers.client(address);
+        let mut client = self.peers.client(&self.target);
         let reply = self.peers.call(address, option.hard_ttl(), client.vote(request)).await;
         let reply = reply.map_err(|error| self.failed(RPCTypes::Vote, error))?;
         Ok(VoteResponse {

@@ -49,8 +49,8 @@ struct Inner {
     id: u64,
     net: Arc<dyn Net>,
     deadline: Duration,
-    /// One connection to each, by address.
-    channels: Mutex<BTreeMap<String, Channel>>,
+    /// One connection to each, by address and by who must be there.
+    channels: Mutex<BTreeMap<(String, Option<u64>), Channel>>,
     moved: Moved,
 }
 
@@ -83,10 +83,16 @@ impl Peers {
         Peers(Arc::new(Inner { cluster, id, net, deadline, channels, moved }))
     }
 
-    /// A client of the node at an address. It connects when it is used, and again when it must.
-    pub(crate) fn client(&self, address: &str) -> Client {
+    /// A client of a node, who must be that. It connects when it is used, and again when it must.
+    pub(crate) fn client(&self, node: &Target) -> Client {
+        self.client_at(&node.address, Some(node.id))
+    }
+
+    /// A client of whoever is at an address, or of a node that must be there.
+    fn client_at(&self, address: &str, node: Option<u64>) -> Client {
         let mut channels = self.0.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        let channel = channels.entry(address.to_owned()).or_insert_with(|| channel(&self.0, address));
+        let key = (address.to_owned(), node);
+        let channel = channels.entry(key).or_insert_with(|| channel(&self.0, address, node));
         PeerServiceClient::new(channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
@@ -124,7 +130,7 @@ impl Peers {
         batch: Batch,
     ) -> Result<(u64, Vec<Outcome>), SubmitError> {
         let request = SubmitRequest { route: Some(self.route(leader)), batch: batch.0 };
-        let mut client = self.client(&leader.address);
+        let mut client = self.client(leader);
         let reply = self.call(&leader.address, self.0.deadline, client.submit(request)).await;
         let malformed = || SubmitError::Unknown(format!("{} answered with nothing", leader.address));
         let reply = reply.map_err(|error| SubmitError::Unknown(error.to_string()))?;
@@ -140,7 +146,7 @@ impl Peers {
     /// Asks the leader how far to come before reading, and as of when to read.
     pub(crate) async fn read_index(&self, leader: &Target) -> Result<(Option<u64>, UnixMs), String> {
         let request = ReadIndexRequest { route: Some(self.route(leader)) };
-        let mut client = self.client(&leader.address);
+        let mut client = self.client(leader);
         let reply = self.call(&leader.address, self.0.deadline, client.read_index(request)).await;
         match reply.map_err(|error| error.to_string())?.result {
             Some(read_index_reply::Result::Read(read)) => {
@@ -151,24 +157,30 @@ impl Peers {
         }
     }
 
-    /// Asks a node to have one made a member.
+    /// Asks whoever is at an address to have a node made a member.
     pub(crate) async fn join(&self, address: &str, request: JoinRequest) -> Result<(), MembersError> {
-        let mut client = self.client(address);
+        let mut client = self.client_at(address, None);
         members_result(self.call(address, self.0.deadline, client.join(request)).await)
     }
 
     /// Asks the leader to have a node removed.
     pub(crate) async fn remove(&self, leader: &Target, node: u64) -> Result<(), MembersError> {
         let request = RemoveRequest { route: Some(self.route(leader)), node };
-        let mut client = self.client(&leader.address);
+        let mut client = self.client(leader);
         members_result(self.call(&leader.address, self.0.deadline, client.remove(request)).await)
     }
 
     /// Asks a node which cluster it belongs to, and whether an id can be had there.
     pub(crate) async fn hello(&self, address: &str, wanted: Option<u64>) -> Result<HelloReply, CallError> {
-        let mut client = self.client(address);
+        let mut client = self.client_at(address, None);
         let request = HelloRequest { wanted: wanted.unwrap_or_default() };
         self.call(address, self.0.deadline, client.hello(request)).await
+    }
+
+    /// Asks a node, who must be that, which cluster it belongs to.
+    pub(crate) async fn meet(&self, address: &str, node: u64) -> Result<HelloReply, CallError> {
+        let mut client = self.client_at(address, Some(node));
+        self.call(address, self.0.deadline, client.hello(HelloRequest { wanted: 0 })).await
     }
 }
 
@@ -212,9 +224,9 @@ fn decode_outcomes(mut bytes: &[u8]) -> Option<Vec<Outcome>> {
     Some(outcomes)
 }
 
-fn channel(peers: &Inner, address: &str) -> Channel {
+fn channel(peers: &Inner, address: &str, node: Option<u64>) -> Channel {
     let (net, moved) = (Arc::clone(&peers.net), Arc::clone(&peers.moved));
-    let connector = Connector { net, moved, address: address.to_owned() };
+    let connector = Connector { net, moved, address: address.to_owned(), node };
     // The address of the connection is the connector's; this one only has to be well-formed.
     Endpoint::from_static("http://peer")
         .connect_timeout(CONNECT)
@@ -233,6 +245,8 @@ struct Connector {
     net: Arc<dyn Net>,
     moved: Moved,
     address: String,
+    /// Who must be there.
+    node: Option<u64>,
 }
 
 impl tower_service::Service<Uri> for Connector {
@@ -247,6 +261,16 @@ impl tower_service::Service<Uri> for Connector {
     fn call(&mut self, _: Uri) -> Self::Future {
         let moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner).get(&self.address).cloned();
         let connecting = self.net.connect(moved.unwrap_or_else(|| self.address.clone()));
-        Box::pin(async { connecting.await.map(TokioIo::new) })
+        let node = self.node;
+        Box::pin(async move {
+            let connection = connecting.await?;
+            match node.filter(|node| !connection.shown().is_good_for(*node)) {
+                None => Ok(TokioIo::new(connection)),
+                Some(node) => {
+                    let message = format!("its certificate is that of another node than node {node}");
+                    Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, message))
+                }
+            }
+        })
     }
 }

@@ -22,6 +22,7 @@ use crate::fault::{At, Fault, Operation};
 use crate::ledger::{ProposeError, Proposer};
 use crate::machine::offload;
 use crate::members::{Members, MembersError};
+use crate::net::Shown;
 use crate::network::{ballot, log_id, place, vote_of};
 use crate::node::Timing;
 use crate::peers::{REMOVED, encode_outcomes};
@@ -77,8 +78,9 @@ impl Service {
         });
     }
 
-    /// A message that was meant for another node, or comes from another cluster, changes nothing here.
-    fn check(&self, route: Option<Route>) -> Result<(), Status> {
+    /// A message that was meant for another node, or comes from another cluster, changes nothing here; nor does one of
+    /// whoever is not the node it speaks as, or of one that is gone. Gives who it is from.
+    fn check(&self, shown: &Shown, route: Option<Route>) -> Result<u64, Status> {
         let route = route.ok_or_else(|| Status::invalid_argument("it does not say whom it is for"))?;
         if route.cluster != self.cluster.to_le_bytes().as_slice() {
             return Err(Status::failed_precondition("this node belongs to another cluster"));
@@ -91,7 +93,31 @@ impl Service {
             let message = "this node runs on another data folder than the one that is meant";
             return Err(Status::failed_precondition(message));
         }
-        Ok(())
+        if !shown.is_good_for(route.from) {
+            return Err(not_its(route.from));
+        }
+        // Who is a member is known without the state, whose lock others need.
+        let is_member = {
+            let metrics = self.proposer.raft.metrics();
+            let metrics = metrics.borrow();
+            metrics.membership_config.membership().get_node(&route.from).is_some()
+        };
+        // One that has just taken itself out is told so elsewhere; here it is only no longer heard.
+        if !is_member && self.check_voter(route.from).is_err() {
+            let message = format!("node {} was removed from the cluster", route.from);
+            return Err(Status::failed_precondition(message));
+        }
+        Ok(route.from)
+    }
+
+    /// The vote of a message of this node, who stands or leads by it. Nobody leads in the name of another.
+    fn vote_of(&self, from: u64, ballot: Option<Ballot>) -> Result<Vote, Status> {
+        let vote = vote_in(ballot)?;
+        if vote.leader_id.node_id != from {
+            let message = format!("node {from} comes with the vote of node {}", vote.leader_id.node_id);
+            return Err(Status::invalid_argument(message));
+        }
+        Ok(vote)
     }
 
     /// A node that was taken out of the cluster may not know it, and would disturb those who stay by wanting to lead.
@@ -115,13 +141,17 @@ impl Service {
         self.members.refusal(wanted)
     }
 
-    async fn receive(&self, parts: &mut Streaming<SnapshotPart>) -> Result<(Vote, SnapshotData), Status> {
+    async fn receive(
+        &self,
+        shown: &Shown,
+        parts: &mut Streaming<SnapshotPart>,
+    ) -> Result<(Vote, SnapshotData), Status> {
         let cut = || Status::aborted("the snapshot ended before its end");
         let Some(snapshot_part::Part::Start(start)) = next(parts).await?.ok_or_else(cut)?.part else {
             return Err(Status::invalid_argument("a snapshot begins with its start"));
         };
-        self.check(start.route)?;
-        let vote = vote_in(start.vote)?;
+        let from = self.check(shown, start.route)?;
+        let vote = self.vote_of(from, start.vote)?;
         let mut snapshot = self.incoming(INCOMING).await?;
         let mut journal = self.incoming(INCOMING_JOURNAL).await?;
         loop {
@@ -199,6 +229,17 @@ async fn next(parts: &mut Streaming<SnapshotPart>) -> Result<Option<SnapshotPart
     tokio::time::timeout(PART_DEADLINE, parts.message()).await.map_err(late)?
 }
 
+/// What whoever sent a message has shown of itself, and the message.
+fn opened<T>(request: Request<T>) -> Result<(Shown, T), Status> {
+    let shown = request.extensions().get().cloned();
+    let shown = shown.ok_or_else(|| Status::internal("the call came by no connection"))?;
+    Ok((shown, request.into_inner()))
+}
+
+fn not_its(node: u64) -> Status {
+    Status::unauthenticated(format!("the certificate is that of another node than node {node}"))
+}
+
 fn vote_in(ballot: Option<Ballot>) -> Result<Vote, Status> {
     ballot.and_then(vote_of).ok_or_else(|| Status::invalid_argument("it has no vote that there can be"))
 }
@@ -231,9 +272,9 @@ fn refused(fault: Fault) -> Status {
 #[tonic::async_trait]
 impl PeerService for Service {
     async fn append(&self, request: Request<AppendRequest>) -> Result<Response<AppendReply>, Status> {
-        let request = request.into_inner();
-        self.check(request.route)?;
-        let vote = vote_in(request.vote)?;
+        let (shown, request) = opened(request)?;
+        let from = self.check(&shown, request.route)?;
+        let vote = self.vote_of(from, request.vote)?;
         let mut entries = Vec::with_capacity(request.entries.len());
         for entry in request.entries {
             let place = entry.place.ok_or_else(|| Status::invalid_argument("an entry has no place"))?;
@@ -268,10 +309,14 @@ impl PeerService for Service {
     }
 
     async fn vote(&self, request: Request<VoteRequest>) -> Result<Response<VoteReply>, Status> {
-        let request = request.into_inner();
-        self.check_voter(request.route.as_ref().map_or(0, |route| route.from))?;
-        self.check(request.route)?;
-        let vote = vote_in(request.vote)?;
+        let (shown, request) = opened(request)?;
+        let from = request.route.as_ref().map_or(0, |route| route.from);
+        if !shown.is_good_for(from) {
+            return Err(not_its(from));
+        }
+        self.check_voter(from)?;
+        self.check(&shown, request.route)?;
+        let vote = self.vote_of(from, request.vote)?;
         let last = request.last.map(log_id);
         let rpc = openraft::raft::VoteRequest { vote, last_log_id: last };
         let voted = self.proposer.raft.vote(rpc).await;
@@ -290,7 +335,8 @@ impl PeerService for Service {
         &self,
         request: Request<JournalStateRequest>,
     ) -> Result<Response<JournalStateReply>, Status> {
-        self.check(request.into_inner().route)?;
+        let (shown, request) = opened(request)?;
+        self.check(&shown, request.route)?;
         let records = self.proposer.shelf.journal.position().records;
         Ok(Response::new(JournalStateReply { records }))
     }
@@ -300,7 +346,8 @@ impl PeerService for Service {
         request: Request<Streaming<SnapshotPart>>,
     ) -> Result<Response<SnapshotReply>, Status> {
         let one_at_a_time = Arc::clone(&self.receiving).lock_owned().await;
-        let (vote, data) = self.receive(&mut request.into_inner()).await?;
+        let (shown, mut parts) = opened(request)?;
+        let (vote, data) = self.receive(&shown, &mut parts).await?;
         let snapshot = Snapshot { meta: data.saved.header.meta(), snapshot: Box::new(data) };
         let raft = self.proposer.raft.clone();
         // The file that has arrived is in use until it is installed, also if its sender no longer waits for that.
@@ -314,8 +361,8 @@ impl PeerService for Service {
     }
 
     async fn submit(&self, request: Request<SubmitRequest>) -> Result<Response<SubmitReply>, Status> {
-        let request = request.into_inner();
-        self.check(request.route)?;
+        let (shown, request) = opened(request)?;
+        self.check(&shown, request.route)?;
         let (index, result) = match self.proposer.propose_for_peer(&Batch(request.batch)).await {
             Ok((index, outcomes)) => (index, submit_reply::Result::Outcomes(encode_outcomes(&outcomes))),
             Err(ProposeError::NotTaken(message)) => (0, submit_reply::Result::NotTaken(message)),
@@ -328,7 +375,8 @@ impl PeerService for Service {
         &self,
         request: Request<ReadIndexRequest>,
     ) -> Result<Response<ReadIndexReply>, Status> {
-        self.check(request.into_inner().route)?;
+        let (shown, request) = opened(request)?;
+        self.check(&shown, request.route)?;
         let result = match self.reads.confirm().await {
             Ok((index, now)) => {
                 read_index_reply::Result::Read(ReadIndex { index, log_time_unix_ms: now.get() })
@@ -351,11 +399,16 @@ impl PeerService for Service {
     }
 
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<MembersReply>, Status> {
-        let JoinRequest { cluster, node, address, incarnation, is_met } = request.into_inner();
+        let (shown, request) = opened(request)?;
+        let JoinRequest { cluster, node, address, incarnation, is_met } = request;
         let incarnation = incarnation.first_chunk::<16>().copied().map(u128::from_le_bytes);
         let joined = match incarnation {
             _ if cluster != self.cluster.to_le_bytes().as_slice() => {
                 Err(MembersError::Refused("this node belongs to another cluster".into()))
+            }
+            // Others pass on what they were asked by whom they have met.
+            _ if !is_met && !shown.is_good_for(node) => {
+                Err(MembersError::Refused(not_its(node).message().to_owned()))
             }
             None => Err(MembersError::Refused("it does not say which data folder it runs on".into())),
             Some(incarnation) => {
@@ -371,8 +424,8 @@ impl PeerService for Service {
     }
 
     async fn remove(&self, request: Request<RemoveRequest>) -> Result<Response<MembersReply>, Status> {
-        let RemoveRequest { route, node } = request.into_inner();
-        self.check(route)?;
+        let (shown, RemoveRequest { route, node }) = opened(request)?;
+        self.check(&shown, route)?;
         Ok(Response::new(members_reply(self.members.remove(node).await)))
     }
 }

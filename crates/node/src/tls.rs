@@ -1,6 +1,8 @@
 //! Nodes that prove to each other who they are: both ends of a connection show a certificate of the cluster's own authority.
 //!
-//! Whoever has such a certificate is a node. So the authority must be one that signs nothing else.
+//! Whoever has such a certificate is a node, so that the authority must be one that signs nothing else. Which node it is
+//! is said by a name in the certificate, `earmark://node/3`: whoever shows one speaks as that node, and as no other. By
+//! its id and not by its address, which may change while others have not heard of it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,13 +20,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
+use webpki::EndEntityCert;
 
-use crate::net::{Connection, Eventually, Listener, Net};
+use crate::net::{Connection, Eventually, Listener, Net, Shown};
 
 /// How long a stranger may take to show a certificate.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// So many handshakes are under way at once; for more the oldest are given up.
 const HANDSHAKES_MAX: usize = 64;
+/// What stands before the id of a node in the name of a certificate.
+const NODE: &str = "earmark://node/";
 /// How often the files are looked at.
 const LOOK: Duration = Duration::from_secs(2);
 
@@ -61,6 +66,7 @@ pub struct PeerFiles {
 struct Configs {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
+    shown: Shown,
 }
 
 type Seen = [Option<(SystemTime, u64)>; 3];
@@ -108,6 +114,11 @@ impl TlsNet {
     pub fn reload(&self) -> Result<(), PeerTlsError> {
         *self.0.seen.lock().unwrap_or_else(PoisonError::into_inner) = look(&self.0.files);
         let configs = load(&self.0.files)?;
+        let before = self.shows();
+        if before != Shown::AnyNode && configs.shown != before {
+            let message = "the new certificate names another node than the one in use, or none";
+            return Err(PeerTlsError::Unusable(message.into()));
+        }
         *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = configs;
         Ok(())
     }
@@ -160,6 +171,7 @@ fn load(files: &PeerFiles) -> Result<Configs, PeerTlsError> {
     if chain.is_empty() || roots.is_empty() {
         return Err(PeerTlsError::Unusable("a file has no certificate".into()));
     }
+    let shown = shown(Some(&chain)).map_err(|error| unusable(&error))?;
     let roots = Arc::new(roots);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
@@ -176,7 +188,19 @@ fn load(files: &PeerFiles) -> Result<Configs, PeerTlsError> {
         .with_root_certificates(roots)
         .with_client_auth_cert(chain, key)
         .map_err(|error| unusable(&error))?;
-    Ok(Configs { client: Arc::new(client), server: Arc::new(server) })
+    Ok(Configs { client: Arc::new(client), server: Arc::new(server), shown })
+}
+
+/// What whoever has a chain of certificates has shown of itself.
+fn shown(chain: Option<&[CertificateDer<'_>]>) -> Result<Shown, webpki::Error> {
+    let Some(first) = chain.and_then(<[_]>::first) else { return Ok(Shown::AnyNode) };
+    let certificate = EndEntityCert::try_from(first)?;
+    let mut names = certificate.valid_uri_names().filter_map(|name| name.strip_prefix(NODE)).peekable();
+    if names.peek().is_none() {
+        return Ok(Shown::AnyNode);
+    }
+    // A name that is none is good for no node.
+    Ok(Shown::Nodes(names.filter_map(|name| name.parse().ok()).collect()))
 }
 
 impl Net for TlsNet {
@@ -188,8 +212,14 @@ impl Net for TlsNet {
             let name = ServerName::try_from(host).map_err(io::Error::other)?;
             let stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
-            Ok(Connection::new(connector.connect(name, stream).await?))
+            let stream = connector.connect(name, stream).await?;
+            let shown = shown(stream.get_ref().1.peer_certificates()).map_err(io::Error::other)?;
+            Ok(Connection::with(stream, shown))
         })
+    }
+
+    fn shows(&self) -> Shown {
+        self.0.current.read().unwrap_or_else(PoisonError::into_inner).shown.clone()
     }
 
     fn listen(&self, address: String) -> Eventually<io::Result<Box<dyn Listener>>> {
@@ -227,10 +257,12 @@ async fn accept(net: TlsNet, listener: TcpListener, proven: mpsc::Sender<Connect
         let handshake = tokio::spawn(async move {
             let shaken = async {
                 stream.set_nodelay(true)?;
-                acceptor.accept(stream).await
+                let stream = acceptor.accept(stream).await?;
+                let shown = shown(stream.get_ref().1.peer_certificates()).map_err(io::Error::other)?;
+                Ok::<_, io::Error>(Connection::with(stream, shown))
             };
             match tokio::time::timeout(HANDSHAKE, shaken).await {
-                Ok(Ok(stream)) => _ = proven.send(Connection::new(stream)).await,
+                Ok(Ok(connection)) => _ = proven.send(connection).await,
                 Ok(Err(error)) => tracing::warn!(%from, %error, "a stranger was turned away"),
                 Err(_) => {
                     tracing::warn!(%from, "a stranger was turned away: it showed no certificate in time")

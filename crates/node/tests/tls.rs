@@ -4,16 +4,28 @@
 
 mod support;
 
+use std::io;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use earmark_admission::{Cluster as _, ManualClock, TimeSource};
-use earmark_node::{Net, Node, NodeOptions, PeerFiles, RealNet, TlsNet};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use earmark_node::{Connection, Eventually, Listener, Net, Node, NodeOptions, PeerFiles, RealNet, TlsNet};
+use earmark_proto::peer::peer_service_client::PeerServiceClient;
+use earmark_proto::peer::{
+    AppendRequest, Ballot, HelloRequest, JoinRequest, JournalStateRequest, ReadIndexRequest, RemoveRequest,
+    Route, SnapshotPart, SnapshotStart, SubmitRequest, VoteRequest, members_reply, snapshot_part,
+};
+use hyper_util::rt::TokioIo;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 use tempfile::TempDir;
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tower_service::Service;
 
-use support::cluster::{Folder, folder, options, until};
+use support::cluster::{Folder, TIMING, folder, options, until};
 use support::desk::{Desk, MINUTE, START_MS, definition};
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
@@ -26,8 +38,15 @@ fn authority() -> Authority {
 
 /// The files of a node of an authority, which trusts those of another.
 fn files(folder: &Path, name: &str, signed_by: &Authority, trusts: &Authority) -> PeerFiles {
+    named(folder, name, &[], signed_by, trusts)
+}
+
+/// The same with URIs in the certificate.
+fn named(folder: &Path, name: &str, uris: &[&str], signed_by: &Authority, trusts: &Authority) -> PeerFiles {
     let key = KeyPair::generate().unwrap();
-    let params = CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
+    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
+    let uris = uris.iter().map(|uri| SanType::URI((*uri).try_into().unwrap()));
+    params.subject_alt_names.extend(uris);
     let cert = params.signed_by(&key, signed_by).unwrap();
     let file = |what: &str, text: String| {
         let path = folder.join(format!("{name}-{what}.pem"));
@@ -134,4 +153,232 @@ async fn a_new_certificate_is_taken_while_the_node_runs_and_a_bad_one_is_not() {
     net.reload().unwrap();
     let debug = format!("{net:?}");
     assert!(!debug.contains("PRIVATE"), "{debug}");
+}
+
+/// A network that keeps to itself what its certificate says, as somebody would who has taken it from another node.
+#[derive(Debug)]
+struct Thief(TlsNet);
+
+impl Net for Thief {
+    fn connect(&self, address: String) -> Eventually<io::Result<Connection>> {
+        self.0.connect(address)
+    }
+
+    fn listen(&self, address: String) -> Eventually<io::Result<Box<dyn Listener>>> {
+        self.0.listen(address)
+    }
+}
+
+/// Connects a client to one address.
+struct Dial(TlsNet, String);
+
+impl Service<Uri> for Dial {
+    type Response = TokioIo<Connection>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<Connection>>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let connecting = self.0.connect(self.1.clone());
+        Box::pin(async { connecting.await.map(TokioIo::new) })
+    }
+}
+
+/// Three nodes, each with a certificate that names it.
+struct Named {
+    ours: Authority,
+    pems: TempDir,
+    clock: Arc<ManualClock>,
+    folders: [Folder; 3],
+    nodes: Vec<Node>,
+}
+
+impl Named {
+    async fn start() -> Named {
+        let (ours, pems, clock) = (authority(), TempDir::new().unwrap(), ManualClock::at(START_MS));
+        let folders = [folder(), folder(), folder()];
+        let mut named = Named { ours, pems, clock, folders, nodes: Vec::new() };
+        for id in 1..=3 {
+            let join = named.nodes.first().and_then(Node::peer_address).map(str::to_owned);
+            let net = Arc::new(named.net(id));
+            let started = node(id, &named.folders[id as usize - 1], &named.clock, net, join.as_deref()).await;
+            named.nodes.push(started);
+        }
+        let first = &named.nodes[0];
+        until(|| first.status().members.iter().filter(|member| member.is_voter).count() == 3).await;
+        named
+    }
+
+    /// What the certificate of a node is shown by.
+    fn net(&self, id: u64) -> TlsNet {
+        let uri = format!("earmark://node/{id}");
+        TlsNet::open(named(self.pems.path(), &uri[10..].replace('/', "-"), &[&uri], &self.ours, &self.ours))
+            .unwrap()
+    }
+
+    /// A client of a node, by the certificate of another.
+    async fn client(&self, by: u64, to: usize) -> (PeerServiceClient<Channel>, Route) {
+        let dial = Dial(self.net(by), self.nodes[to].peer_address().unwrap().to_owned());
+        let channel = Endpoint::from_static("http://peer").connect_with_connector(dial).await.unwrap();
+        let mut client = PeerServiceClient::new(channel);
+        let hello = client.hello(HelloRequest::default()).await.unwrap().into_inner();
+        (client, Route { cluster: hello.cluster, from: by, to: hello.node, incarnation: hello.incarnation })
+    }
+}
+
+/// Every certificate of the authority was taken for every node, so that one of a node that was broken into could vote
+/// and lead in the names of all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_has_the_certificate_of_one_node_speaks_as_no_other() {
+    let named = Named::start().await;
+    let (mut client, own) = named.client(2, 0).await;
+    let term = named.nodes[0].status().term;
+    let ballot = |node| Some(Ballot { term: term + 7, node, committed: false });
+    let route = Some(Route { from: 3, ..own.clone() });
+    let refusals = [
+        client.vote(VoteRequest { route: route.clone(), vote: ballot(3), last: None }).await.map(drop),
+        client
+            .append(AppendRequest { route: route.clone(), vote: ballot(3), ..Default::default() })
+            .await
+            .map(drop),
+        client.submit(SubmitRequest { route: route.clone(), batch: vec![0].into() }).await.map(drop),
+        client.read_index(ReadIndexRequest { route: route.clone() }).await.map(drop),
+        client.journal_state(JournalStateRequest { route: route.clone() }).await.map(drop),
+        client.remove(RemoveRequest { route: route.clone(), node: 1 }).await.map(drop),
+        client.install_snapshot(tokio_stream::iter([start(route, ballot(3))])).await.map(drop),
+    ];
+    for (place, refusal) in refusals.into_iter().enumerate() {
+        let status = refusal.unwrap_err();
+        assert_eq!(status.code(), Code::Unauthenticated, "{place}: {status}");
+        assert!(status.message().contains("another node than node 3"), "{place}: {status}");
+    }
+    // As itself, but by the vote of another.
+    let route = Some(own.clone());
+    let refusals = [
+        client.vote(VoteRequest { route: route.clone(), vote: ballot(3), last: None }).await.map(drop),
+        client
+            .append(AppendRequest { route: route.clone(), vote: ballot(3), ..Default::default() })
+            .await
+            .map(drop),
+        client.install_snapshot(tokio_stream::iter([start(route.clone(), ballot(3))])).await.map(drop),
+    ];
+    for refusal in refusals {
+        assert_eq!(refusal.unwrap_err().code(), Code::InvalidArgument);
+    }
+    // A place for another, asked for by whoever is not that.
+    let join = JoinRequest {
+        cluster: own.cluster,
+        node: 4,
+        address: named.nodes[1].peer_address().unwrap().to_owned(),
+        incarnation: own.incarnation,
+        is_met: false,
+    };
+    let joined = client.join(join).await.unwrap().into_inner().result;
+    assert!(matches!(joined, Some(members_reply::Result::Refused(_))), "{joined:?}");
+    assert!(client.read_index(ReadIndexRequest { route }).await.is_ok(), "as itself it is heard");
+    assert_eq!(named.nodes[0].status().term, term, "nobody was elected");
+    assert_eq!(named.nodes[0].status().members.len(), 3);
+    Desk(named.nodes[2].backend()).put(definition("rpm", MINUTE, 10)).await;
+}
+
+fn start(route: Option<Route>, vote: Option<Ballot>) -> SnapshotPart {
+    SnapshotPart { part: Some(snapshot_part::Part::Start(SnapshotStart { route, vote })) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_with_the_certificate_of_another_does_not_start_and_is_not_spoken_to() {
+    let mut named = Named::start().await;
+    let third = named.nodes.pop().unwrap();
+    let address = third.peer_address().unwrap().to_owned();
+    third.shut_down().await;
+    drop(third);
+    let join = named.nodes[0].peer_address().unwrap().to_owned();
+    let again = |net: Arc<dyn Net>| NodeOptions {
+        id: Some(3),
+        peer_listen: Some(address.clone()),
+        join: vec![join.clone()],
+        net,
+        ..options(&named.folders[2], Arc::clone(&named.clock) as Arc<dyn TimeSource>)
+    };
+    let error = Node::open(again(Arc::new(named.net(2)))).await.err().unwrap().to_string();
+    assert!(error.contains("its certificate names another") && error.contains("earmark://node/3"), "{error}");
+
+    // One that starts all the same, where the members know node 3 to be, hears nothing of the others.
+    Desk(named.nodes[1].backend()).put(definition("rpm", MINUTE, 10)).await;
+    let term = named.nodes[0].status().term;
+    let thief = Node::open(again(Arc::new(Thief(named.net(2))))).await.unwrap();
+    until(|| thief.status().last_log_index.is_some()).await;
+    let behind = thief.status().last_log_index;
+    let last = named.nodes[0].status().last_log_index;
+    assert!(behind < last, "{behind:?} {last:?}");
+    tokio::time::sleep(TIMING.election * 4).await;
+    assert_eq!(thief.status().last_log_index, behind);
+    assert_eq!(thief.status().leader, None);
+    assert_eq!(named.nodes[0].status().term, term, "it was not heard when it wanted to lead");
+    thief.shut_down().await;
+    drop(thief);
+
+    // With its own it is back.
+    let third = Node::open(again(Arc::new(named.net(3)))).await.unwrap();
+    until(|| third.status().last_log_index >= last).await;
+}
+
+/// Ids are never used again, so that removing a node also ends what its certificate is good for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_certificate_of_a_node_that_was_removed_is_of_no_use() {
+    let mut named = Named::start().await;
+    let third = named.nodes.pop().unwrap();
+    let leader = named.nodes.iter().find(|node| node.status().leader == Some(node.status().node));
+    let leader = leader.unwrap_or(&named.nodes[0]);
+    leader.remove(3).await.unwrap();
+    third.shut_down().await;
+    for to in 0..2 {
+        let node = &named.nodes[to];
+        until(|| node.status().members.len() == 2 && node.status().leader.is_some()).await;
+        let (mut client, own) = named.client(3, to).await;
+        let term = node.status().term;
+        let vote = Some(Ballot { term: term + 7, node: 3, committed: true });
+        let route = Some(own);
+        let refusals = [
+            client.append(AppendRequest { route: route.clone(), vote, ..Default::default() }).await.map(drop),
+            client.vote(VoteRequest { route: route.clone(), vote, last: None }).await.map(drop),
+            client.submit(SubmitRequest { route: route.clone(), batch: vec![0].into() }).await.map(drop),
+            client.read_index(ReadIndexRequest { route: route.clone() }).await.map(drop),
+            client.install_snapshot(tokio_stream::iter([start(route, vote)])).await.map(drop),
+        ];
+        for refusal in refusals {
+            let status = refusal.unwrap_err();
+            assert!(status.message().contains("was removed from the cluster"), "{status}");
+        }
+        assert_eq!(node.status().term, term);
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_is_good_for_the_nodes_it_names_and_for_any_if_it_names_none() {
+    let ours = authority();
+    let pems = TempDir::new().unwrap();
+    let shows = |uris: &[&str]| {
+        let net = TlsNet::open(named(pems.path(), "one", uris, &ours, &ours)).unwrap().shows();
+        (1..=3).filter(|id| net.is_good_for(*id)).collect::<Vec<u64>>()
+    };
+    assert_eq!(shows(&[]), [1, 2, 3]);
+    assert_eq!(shows(&["https://example.com/node/2"]), [1, 2, 3]);
+    assert_eq!(shows(&["earmark://node/2"]), [2]);
+    assert_eq!(shows(&["earmark://node/2", "https://example.com", "earmark://node/3"]), [2, 3]);
+    for none in ["earmark://node/", "earmark://node/x", "earmark://node/2/3", "earmark://node/-1"] {
+        assert_eq!(shows(&[none]), [0_u64; 0], "{none}");
+    }
+    // A name does not change while a node runs.
+    let used = named(pems.path(), "used", &["earmark://node/1"], &ours, &ours);
+    let net = TlsNet::open(used).unwrap();
+    for uris in [&["earmark://node/2"][..], &[]] {
+        named(pems.path(), "used", uris, &ours, &ours);
+        assert!(net.reload().unwrap_err().to_string().contains("names another node"));
+    }
+    named(pems.path(), "used", &["earmark://node/1"], &ours, &ours);
+    net.reload().unwrap();
 }
