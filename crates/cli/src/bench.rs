@@ -71,6 +71,9 @@ pub(crate) struct BenchArgs {
     /// Measure the server there [default: one in this process, in memory, on a free loopback port]
     #[arg(long, value_name = "URL", conflicts_with = "in_process")]
     http: Option<ServerUrl>,
+    /// Send the key in clear to another machine: something in between encrypts
+    #[arg(long, requires = "http")]
+    insecure_plaintext: bool,
     /// Measure without HTTP: tasks in this process send batches to a Book in memory, or to a node
     #[arg(long)]
     in_process: bool,
@@ -116,7 +119,7 @@ pub(crate) struct BenchArgs {
 }
 
 pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
-    if args.http.as_ref().is_some_and(|url| url.is_tls) {
+    if args.http.as_ref().is_some_and(|url| url.address().is_tls()) {
         return Err(Failure::Usage(
             "--http: found https://, and this measures without TLS; allowed is http://".into(),
         ));
@@ -129,7 +132,10 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
     let fsync_p50 = scratch.as_ref().map(Scratch::fsync_p50).transpose()?;
     let ledger = args.ledger.as_deref().map(ledger::parse).transpose().map_err(Failure::Usage)?;
     let mut report = match (&args.http, args.in_process) {
-        (Some(url), _) => over_http(args, setting, url, &parts, &definitions, true)?,
+        (Some(url), _) => {
+            let url = url.clone().in_clear(args.insecure_plaintext);
+            over_http(args, setting, &url, &parts, &definitions, true)?
+        }
         (None, true) => {
             let load = in_process::Load {
                 parts: &parts,
@@ -148,7 +154,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
         (None, false) => {
             let reserves = setting.connections * setting.batch;
             let server = OwnServer::start(setting.connections, reserves, scratch, args.key)?;
-            let url: ServerUrl = format!("http://{}", server.address()).parse().map_err(Failure::Bench)?;
+            let url: ServerUrl = format!("http://{}", server.address())
+                .parse()
+                .map_err(|error: earmark_client::AddressError| Failure::Bench(error.to_string()))?;
             let url = match server.credentials() {
                 Some(credentials) => url.with(credentials),
                 None => url,
@@ -179,7 +187,7 @@ fn over_http(
     let key = key.map(|key| format!("authorization: {}\r\n", key.header())).unwrap_or_default();
     let load = http::Load {
         url: url.clone(),
-        headers: format!("host: {}\r\n{key}", url.authority),
+        headers: format!("host: {}\r\n{key}", url.address().authority()),
         parts: parts.to_vec(),
         connections: setting.connections,
         batch: setting.batch,

@@ -8,10 +8,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
+use earmark_client::{AddressError, ServerAddress};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use hyper::{Method, Request, Uri};
+use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -38,80 +39,81 @@ pub(crate) struct ClientArgs {
     /// Where the server is
     #[arg(long, value_name = "URL", env = "EARMARK_SERVER", default_value = "http://127.0.0.1:7878")]
     pub(crate) server: ServerUrl,
+    /// Send the key in clear to another machine, by http://: something in between encrypts
+    #[arg(long)]
+    pub(crate) insecure_plaintext: bool,
     /// Print everything as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Where a server is: `http://host:port`.
+/// Where a server is, and what it is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerUrl {
-    /// As it goes into the header `host`.
-    pub(crate) authority: String,
-    host: String,
-    port: u16,
-    /// Whether TLS is spoken there.
-    pub(crate) is_tls: bool,
+    address: ServerAddress,
     /// What is sent besides what the environment has.
     credentials: Option<Credentials>,
+    /// Whether credentials may be sent where others can read them.
+    is_plaintext_allowed: bool,
 }
 
 impl FromStr for ServerUrl {
-    type Err = String;
+    type Err = AddressError;
 
-    fn from_str(text: &str) -> Result<ServerUrl, String> {
-        const ALLOWED: &str =
-            "allowed is http://HOST:PORT or https://HOST:PORT, such as http://127.0.0.1:7878";
-        let uri: Uri = text.parse().map_err(|error| format!("found {text:?} ({error}), {ALLOWED}"))?;
-        let is_tls = match uri.scheme_str() {
-            Some("http") => false,
-            Some("https") => true,
-            _ => return Err(format!("found {text:?}, {ALLOWED}")),
-        };
-        let Some(authority) = uri.authority() else { return Err(format!("found {text:?}, {ALLOWED}")) };
-        let has_more = uri.path_and_query().is_some_and(|rest| rest.as_str() != "/");
-        if has_more || authority.as_str().contains('@') || authority.host().is_empty() {
-            return Err(format!("found {text:?}, {ALLOWED}, without a user, a path or a query"));
-        }
-        // A port that is none must not be taken for none at all.
-        let behind_host = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
-        let port = match behind_host.strip_prefix(':').map(str::parse) {
-            None if is_tls => 443,
-            None => 80,
-            Some(Ok(port)) => port,
-            Some(Err(_)) => {
-                return Err(format!("found {text:?}, {ALLOWED}, with a port of at most {}", u16::MAX));
-            }
-        };
-        // The resolver wants an IPv6 address without its brackets.
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        Ok(ServerUrl { authority: authority.to_string(), host, port, is_tls, credentials: None })
+    fn from_str(text: &str) -> Result<ServerUrl, AddressError> {
+        Ok(ServerUrl { address: text.parse()?, credentials: None, is_plaintext_allowed: false })
     }
 }
 
 impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", if self.is_tls { "https" } else { "http" }, self.authority)
+        self.address.fmt(f)
+    }
+}
+
+impl ClientArgs {
+    /// The server, with what may be sent there.
+    pub(crate) fn url(&self) -> ServerUrl {
+        self.server.clone().in_clear(self.insecure_plaintext)
     }
 }
 
 impl ServerUrl {
+    /// Where it is.
+    pub(crate) fn address(&self) -> &ServerAddress {
+        &self.address
+    }
+
     /// The same server, called with these credentials.
     pub(crate) fn with(self, credentials: Credentials) -> ServerUrl {
         ServerUrl { credentials: Some(credentials), ..self }
     }
 
-    /// What is sent to it: its own credentials, else those of the environment.
+    /// The same server, to which credentials may be sent in clear, or not.
+    pub(crate) fn in_clear(self, is_plaintext_allowed: bool) -> ServerUrl {
+        ServerUrl { is_plaintext_allowed, ..self }
+    }
+
+    /// What is sent to it: its own credentials, else those of the environment. None are sent where others could read
+    /// them, unless somebody said that they may be.
     pub(crate) fn credentials(&self) -> Result<Option<Credentials>, Failure> {
-        match &self.credentials {
-            Some(credentials) => Ok(Some(credentials.clone())),
-            None => Credentials::of_environment(),
+        let credentials = match &self.credentials {
+            Some(credentials) => Some(credentials.clone()),
+            None => Credentials::of_environment()?,
+        };
+        if credentials.is_some() && self.address.is_exposed() && !self.is_plaintext_allowed {
+            return Err(Failure::Usage(format!(
+                "server: found {self}, where the key could be read on the way; allowed is https://, or say \
+                 --insecure-plaintext if something in between encrypts"
+            )));
         }
+        Ok(credentials)
     }
 
     /// A TCP connection to the server.
     pub(crate) async fn connect(&self) -> Result<TcpStream, Failure> {
-        let connected = timeout(CONNECT_TIMEOUT, TcpStream::connect((self.host.as_str(), self.port))).await;
+        let connected =
+            timeout(CONNECT_TIMEOUT, TcpStream::connect((self.address.host(), self.address.port()))).await;
         let stream = match connected {
             Ok(Ok(stream)) => stream,
             Ok(Err(source)) => return Err(self.unreachable(source)),
@@ -128,7 +130,7 @@ impl ServerUrl {
         let hint = match source.kind() {
             io::ErrorKind::ConnectionRefused => format!(
                 "; is a server running there? Start one with: earmark serve --listen 127.0.0.1:{}",
-                self.port
+                self.address.port()
             ),
             _ => String::new(),
         };
@@ -150,8 +152,8 @@ impl Client {
         let stream = url.connect().await?;
         let failed = |error: hyper::Error| no_answer(url, error);
         // What goes wrong with the connection is seen by whoever waits for an answer.
-        let sender = if url.is_tls {
-            let shaken = timeout(CONNECT_TIMEOUT, secure::shake_hands(&url.host, stream)).await;
+        let sender = if url.address.is_tls() {
+            let shaken = timeout(CONNECT_TIMEOUT, secure::shake_hands(url.address.host(), stream)).await;
             let stream = shaken.map_err(|_| no_answer(url, "TLS was not agreed on in time"))??;
             let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(failed)?;
             tokio::spawn(connection);
@@ -231,7 +233,8 @@ impl Client {
         path: &str,
         body: Option<String>,
     ) -> Result<(u16, Vec<u8>), Failure> {
-        let mut request = Request::builder().method(method).uri(path).header(HOST, &self.url.authority);
+        let mut request =
+            Request::builder().method(method).uri(path).header(HOST, self.url.address.authority());
         if body.is_some() {
             request = request.header(CONTENT_TYPE, "application/json");
         }
@@ -304,38 +307,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_gives_host_and_port() {
-        for (text, authority, host, port) in [
-            ("http://127.0.0.1:7878", "127.0.0.1:7878", "127.0.0.1", 7878),
-            ("http://127.0.0.1:7878/", "127.0.0.1:7878", "127.0.0.1", 7878),
-            ("http://[::1]:80", "[::1]:80", "::1", 80),
-            ("http://earmark", "earmark", "earmark", 80),
-            ("https://earmark", "earmark", "earmark", 443),
-            ("https://earmark:1", "earmark:1", "earmark", 1),
-        ] {
-            let (authority, host) = (authority.to_owned(), host.to_owned());
-            let is_tls = text.starts_with("https");
-            let expected = ServerUrl { authority, host, port, is_tls, credentials: None };
-            assert_eq!(text.parse(), Ok(expected), "{text}");
+    fn credentials_are_not_sent_in_clear_to_another_machine_unless_that_is_said() {
+        let url = |text: &str| text.parse::<ServerUrl>().unwrap().with(Credentials::new("emk_a_b").unwrap());
+        for text in ["http://127.0.0.1:1", "http://localhost:1", "https://10.0.0.1:1"] {
+            assert!(url(text).credentials().unwrap().is_some(), "{text}");
         }
-    }
-
-    #[test]
-    fn a_url_that_is_none_is_refused_with_what_is_allowed() {
-        for text in [
-            "",
-            "7878",
-            "localhost:7878",
-            "ftp://a:1",
-            "http://",
-            "http://a:99999",
-            "http://a:1/path",
-            "http://a:1?query",
-            "http://user@a:1",
-        ] {
-            let message = text.parse::<ServerUrl>().unwrap_err();
-            assert!(message.contains("allowed is http://HOST:PORT"), "{text}: {message}");
-        }
+        let refused = url("http://10.0.0.1:1").credentials().unwrap_err().to_string();
+        assert!(refused.contains("--insecure-plaintext"), "{refused}");
+        assert!(!refused.contains("emk_"), "{refused}");
+        assert!(url("http://10.0.0.1:1").in_clear(true).credentials().unwrap().is_some());
     }
 
     #[test]

@@ -156,7 +156,7 @@ impl ClusterCommand {
 pub(crate) fn run(command: &ClusterCommand) -> Result<Done, Failure> {
     let args = command.client();
     let text = client::block_on(async {
-        let mut client = Client::connect(&args.server).await?;
+        let mut client = Client::connect(&args.url()).await?;
         match command {
             ClusterCommand::Status(_) => {
                 let status: Status = client.call(Method::GET, PATH, None).await?;

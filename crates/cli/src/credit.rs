@@ -123,7 +123,7 @@ pub(crate) fn audit(args: &AuditArgs) -> Result<Done, Failure> {
 }
 
 pub(crate) fn get<A: serde::de::DeserializeOwned>(args: &ClientArgs, path: &str) -> Result<A, Failure> {
-    client::block_on(async { Client::connect(&args.server).await?.call(Method::GET, path, None).await })
+    client::block_on(async { Client::connect(&args.url()).await?.call(Method::GET, path, None).await })
 }
 
 impl Audit {

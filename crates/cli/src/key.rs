@@ -155,7 +155,7 @@ impl KeyCommand {
 pub(crate) fn run(command: &KeyCommand) -> Result<Done, Failure> {
     let args = command.client();
     let (answer, text) = client::block_on(async {
-        let mut client = Client::connect(&args.server).await?;
+        let mut client = Client::connect(&args.url()).await?;
         match command {
             KeyCommand::Create(create) => {
                 let answer: Value = client.post(PATH, &create.body()).await?;

@@ -184,7 +184,7 @@ mod tests {
             "key revoke abc",
         ] {
             let words = ["earmark"].into_iter().chain(line.split_whitespace());
-            let words = words.chain(["--server", "http://a:1", "--json"]);
+            let words = words.chain(["--server", "http://a:1", "--insecure-plaintext", "--json"]);
             assert!(Cli::try_parse_from(words).unwrap().command.is_json(), "{line}");
         }
     }

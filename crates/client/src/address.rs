@@ -1,6 +1,7 @@
 //! Where a server is.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use hyper::Uri;
@@ -93,6 +94,17 @@ impl ServerAddress {
     pub const fn is_tls(&self) -> bool {
         self.is_tls
     }
+
+    /// Whether a key can be read on the way there: in clear, and to another machine than this.
+    #[must_use]
+    pub fn is_exposed(&self) -> bool {
+        let is_local = match self.host.parse::<IpAddr>() {
+            Ok(address) => address.to_canonical().is_loopback(),
+            // By its standard this name is never another machine's.
+            Err(_) => self.host.eq_ignore_ascii_case("localhost"),
+        };
+        !self.is_tls && !is_local
+    }
 }
 
 #[cfg(test)]
@@ -109,6 +121,28 @@ mod tests {
         ] {
             let (authority, host) = (authority.to_owned(), host.to_owned());
             assert_eq!(text.parse(), Ok(ServerAddress { authority, host, port, is_tls }), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_exposed_in_clear_beyond_this_machine() {
+        for (text, is_exposed) in [
+            ("http://127.0.0.1:7878", false),
+            ("http://127.9.9.9:7878", false),
+            ("http://[::1]:7878", false),
+            ("http://[::ffff:127.0.0.1]:7878", false),
+            ("http://localhost:7878", false),
+            ("http://LOCALHOST:7878", false),
+            ("https://10.0.0.1:7878", false),
+            ("https://earmark", false),
+            ("http://10.0.0.1:7878", true),
+            ("http://0.0.0.0:7878", true),
+            ("http://[::ffff:10.0.0.1]:7878", true),
+            ("http://earmark", true),
+            ("http://localhost.example", true),
+            ("http://127.0.0.1.example", true),
+        ] {
+            assert_eq!(text.parse::<ServerAddress>().unwrap().is_exposed(), is_exposed, "{text}");
         }
     }
 

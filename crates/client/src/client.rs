@@ -52,6 +52,12 @@ impl Client {
         if options.protocol == Protocol::Http && !options.namespace.is_default() {
             return Err(OptionsError::NamespaceOverHttp { found: options.namespace });
         }
+        if options.key.is_some()
+            && !options.is_plaintext_allowed
+            && let Some(exposed) = options.servers.iter().find(|server| server.is_exposed())
+        {
+            return Err(OptionsError::Plaintext { found: exposed.clone() });
+        }
         // A channel of gRPC has a task of its own from the start.
         if options.protocol == Protocol::Grpc && tokio::runtime::Handle::try_current().is_err() {
             return Err(OptionsError::NoRuntime);

@@ -39,6 +39,9 @@ pub struct ClientOptions {
     pub protocol: Protocol,
     /// Who is calling.
     pub key: Option<ApiKey>,
+    /// Whether the key may be sent in clear to another machine, `http://` to what is not loopback: something in between
+    /// encrypts, and nobody else can listen before it.
+    pub is_plaintext_allowed: bool,
     /// Which certificates are trusted, of servers whose address begins with https.
     #[cfg(feature = "tls")]
     pub roots: Roots,
@@ -83,6 +86,15 @@ pub enum OptionsError {
         /// The server.
         found: ServerAddress,
     },
+    /// The key would go in clear to another machine.
+    #[error(
+        "server: found {found}, where the key could be read on the way; use https, or say that it may be \
+         (is_plaintext_allowed) if something in between encrypts"
+    )]
+    Plaintext {
+        /// The server.
+        found: ServerAddress,
+    },
     /// There is nowhere to work in the background.
     #[error("this needs a tokio runtime, and there is none here")]
     NoRuntime,
@@ -106,6 +118,7 @@ impl ClientOptions {
             servers: servers?,
             protocol: Protocol::default(),
             key: None,
+            is_plaintext_allowed: false,
             #[cfg(feature = "tls")]
             roots: Roots::default(),
             namespace: NamespaceName::new(NamespaceName::DEFAULT)?,

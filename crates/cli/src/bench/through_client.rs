@@ -64,6 +64,8 @@ fn limiter(load: &Load<'_>) -> Result<Limiter, OptionsError> {
     // A task that shares nothing has a connection of its own.
     options.connections_max = load.tasks;
     options.key = load.key.clone();
+    // Whether it may be sent there was seen to before.
+    options.is_plaintext_allowed = true;
     let batching = load.shares.then(BatchOptions::default);
     Limiter::new(&Client::new(options)?, LimiterOptions { batching, ..LimiterOptions::default() })
 }

@@ -122,6 +122,50 @@ fn a_key_comes_from_a_file_and_nonsense_is_refused_before_it_is_sent() {
     assert!(!wrong.stderr.contains("two words"), "{wrong:?}");
 }
 
+/// Whoever forgot the `s` of `https` gave the key to everyone on the way.
+#[test]
+fn a_key_is_not_sent_in_clear_to_another_machine_unless_that_is_said() {
+    let server = Server::start(&["--bootstrap-key"]);
+    let root = key(&server);
+    let at = |url: &str, line: &str, key: Option<&str>| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let mut command = command(&words);
+        key.map(|key| command.env("EARMARK_KEY", key));
+        crate::support::Ran::of(command.env("EARMARK_SERVER", url).output().unwrap())
+    };
+    // Nobody is there, and nobody is asked.
+    for line in [
+        "limits put --key a --kind rolling --capacity 9 --window 60",
+        "limits get a",
+        "limits list",
+        "limits delete a",
+        "reserve --key a=1",
+        "complete --lease 01ARZ3NDEKTSV4RRFFQ69G5FAV",
+        "write --client a --sequence 1",
+        "balance --account a",
+        "audit",
+        "audit --changes",
+        "cluster status",
+        "cluster add --node-id 2 --address 127.0.0.1:7102",
+        "cluster remove --node-id 2",
+        "cluster backup",
+        "key create --name a --role reader",
+        "key list",
+        "key revoke abc",
+        "bench --http http://192.0.2.1:1 --seconds 1",
+    ] {
+        let refused = at("http://192.0.2.1:1", line, Some(&root)).ends(2);
+        assert!(refused.stderr.contains("--insecure-plaintext"), "{line}: {refused:?}");
+        assert!(!refused.stderr.contains(&root), "{line}");
+    }
+    // An address that is not loopback by its looks, and this machine's all the same.
+    let url = server.url().replace("127.0.0.1", "0.0.0.0");
+    at(&url, "limits list", Some(&root)).ends(2);
+    at(&url, "limits list --insecure-plaintext", Some(&root)).ends(0);
+    let keyless = at(&url, "limits list", None).ends(1);
+    assert!(keyless.stderr.contains("401 unauthenticated"), "{keyless:?}");
+}
+
 /// The key of an admin of a namespace.
 fn admin(server: &Server, root: &str, namespace: &str) -> String {
     let line = format!("key create --name ops --role admin --namespace {namespace} --json");

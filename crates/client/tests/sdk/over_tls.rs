@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_client::{Client, ClientOptions, Deadline, Failure, Protocol, Roots};
+use earmark_client::{ApiKey, Client, ClientOptions, Deadline, Failure, OptionsError, Protocol, Roots};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
@@ -83,5 +83,31 @@ fn a_file_without_certificates_is_refused_by_name() {
         let name = path.display().to_string();
         let error = Client::new(options(1, Protocol::Http, Roots::PemFile(path))).unwrap_err().to_string();
         assert!(error.contains(&name), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_is_not_sent_in_clear_to_another_machine_unless_that_is_said() {
+    let with = |server: &str, protocol: Protocol| {
+        let mut options = ClientOptions::of(&["http://127.0.0.1:1", server]).unwrap();
+        options.protocol = protocol;
+        options.key = Some(ApiKey::new("emk_a_secret").unwrap());
+        options
+    };
+    for protocol in [Protocol::Http, Protocol::Grpc] {
+        for server in ["http://192.0.2.1:1", "http://earmark.example:1"] {
+            let refused = Client::new(with(server, protocol)).unwrap_err();
+            assert!(matches!(refused, OptionsError::Plaintext { .. }), "{refused}");
+            assert!(refused.to_string().contains(server), "{refused}");
+            assert!(refused.to_string().contains("is_plaintext_allowed"), "{refused}");
+            let mut allowed = with(server, protocol);
+            assert!(!format!("{allowed:?} {refused:?}").contains("secret"));
+            allowed.is_plaintext_allowed = true;
+            assert!(Client::new(allowed).is_ok());
+            let mut keyless = with(server, protocol);
+            keyless.key = None;
+            assert!(Client::new(keyless).is_ok());
+        }
+        assert!(Client::new(with("http://localhost:1", protocol)).is_ok());
     }
 }
