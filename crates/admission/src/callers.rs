@@ -30,6 +30,9 @@ pub trait Keys: Send + Sync {
     /// [`Keys::check`] it, or have it go with a command.
     fn authenticate(&self, id: &KeyId, secret: &SecretHash) -> Option<Arc<KeyInfo>>;
 
+    /// Whether what comes by this right may be done, as far as is known here.
+    fn permits(&self, by: &By) -> bool;
+
     /// Whether what comes by this right may still be done, whatever is known here.
     fn check(&self, by: By) -> Answer<'_, Result<(), BackendError>>;
 

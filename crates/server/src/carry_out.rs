@@ -196,8 +196,13 @@ pub(crate) async fn check(app: &App, ticket: &Ticket) -> Result<(), BackendError
 /// Whether whoever asks is known to have no right to any more, for what a node can tell by itself and must tell also when it
 /// hears of no other: whoever looks after it asks just then.
 pub(crate) async fn is_over(app: &App, ticket: &Ticket) -> bool {
-    let checked = tokio::time::timeout(PATIENCE, app.backend.check_right(ticket.caller.by.clone())).await;
-    let is_over = checked == Ok(Err(BackendError::Unauthenticated));
+    let by = &ticket.caller.by;
+    let is_over = match tokio::time::timeout(PATIENCE, app.backend.check_right(by.clone())).await {
+        Ok(Ok(())) => false,
+        Ok(Err(BackendError::Unauthenticated)) => true,
+        // What is known here counts, and not what the door saw of it a moment ago.
+        Ok(Err(_)) | Err(_) => app.backend.keys().is_some_and(|keys| !keys.permits(by)),
+    };
     if is_over {
         app.door.forget(&ticket.caller);
     }

@@ -20,6 +20,10 @@ impl<K: Keeper> Keys for Composed<K> {
         self.0.registry.authenticate(id, secret)
     }
 
+    fn permits(&self, by: &By) -> bool {
+        self.0.registry.permits(by)
+    }
+
     fn check(&self, by: By) -> Answer<'_, Result<(), BackendError>> {
         self.0.registry.check(by)
     }

@@ -27,6 +27,11 @@ impl<K: Keeper> Keys for BookBackend<K> {
         self.0.keeper.look(|book| book.authenticate(now, id, secret).cloned())
     }
 
+    fn permits(&self, by: &By) -> bool {
+        let now = self.0.keeper.now();
+        self.0.keeper.look(|book| book.permits(now, by))
+    }
+
     fn check(&self, by: By) -> Answer<'_, Result<(), BackendError>> {
         Box::pin(async move {
             match self.read(|book, now| book.permits(now, &by)).await? {

@@ -18,12 +18,23 @@ pub(crate) fn ask(
     body: &str,
     patience: Duration,
 ) -> io::Result<Answered> {
+    ask_by(None, address, (method, path, body), patience)
+}
+
+/// The same with a key.
+pub(crate) fn ask_by(
+    key: Option<&str>,
+    address: &str,
+    (method, path, body): (&str, &str, &str),
+    patience: Duration,
+) -> io::Result<Answered> {
     let mut stream = TcpStream::connect_timeout(&address.parse().unwrap(), patience)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(patience))?;
     let length = body.len();
+    let key = key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{key}content-length: {length}\r\n\r\n{body}"
     );
     stream.write_all(request.as_bytes())?;
     let mut answer = String::new();

@@ -8,6 +8,7 @@
 mod ask;
 mod backup;
 mod cuts;
+mod keys;
 mod links;
 mod load;
 mod nodes;

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::ask::ask;
+use crate::ask::ask_by;
 use crate::links::{Links, Stop};
 
 pub(crate) const COUNT: usize = 3;
@@ -27,6 +27,9 @@ pub(crate) struct Nodes {
     /// Where the others reach them, if not at their own addresses.
     fronts: Vec<String>,
     links: Option<Stop>,
+    /// That of an admin, once there are keys.
+    pub(crate) root: Option<String>,
+    flags: &'static [&'static str],
 }
 
 /// Addresses that are free, and that the system gives to nobody who connects: a node must find its own again. No two
@@ -47,7 +50,29 @@ impl Nodes {
 
     /// The same, and everything that they say to each other can be held back.
     pub(crate) fn behind_proxies() -> Nodes {
+        Nodes::with_flags(&[])
+    }
+
+    /// The same, with keys: nobody is let in without one.
+    pub(crate) fn with_keys() -> Nodes {
+        let mut nodes = Nodes::with_flags(&["--insecure-peers"]);
+        nodes.root = Some(nodes.key("admin"));
+        nodes
+    }
+
+    /// A new key.
+    pub(crate) fn key(&self, role: &str) -> String {
+        let body = json!({"name": "test", "role": role}).to_string();
+        let made = ("POST", "/v1/admin/keys", body.as_str());
+        let made = ask_by(self.root.as_deref(), &self.urls[0], made, PATIENCE).unwrap();
+        assert_eq!(made.status, 200, "{}", made.body);
+        let made: Value = serde_json::from_str(&made.body).unwrap();
+        made["key"].as_str().unwrap().to_owned()
+    }
+
+    fn with_flags(flags: &'static [&'static str]) -> Nodes {
         let mut nodes = Nodes::new(TempDir::new().unwrap(), COUNT);
+        nodes.flags = flags;
         nodes.fronts = free(COUNT);
         nodes.links = Some(Stop(Links::open(&nodes.fronts, &nodes.peers)));
         nodes.started()
@@ -56,7 +81,8 @@ impl Nodes {
     fn new(folder: TempDir, count: usize) -> Nodes {
         let mut urls = free(count * 2);
         let peers = urls.split_off(count);
-        Nodes { folder, urls, peers, children: Vec::new(), fronts: Vec::new(), links: None }
+        let (children, fronts) = (Vec::new(), Vec::new());
+        Nodes { folder, urls, peers, children, fronts, links: None, root: None, flags: &[] }
     }
 
     fn started(self) -> Nodes {
@@ -75,7 +101,7 @@ impl Nodes {
 
     fn spawn(&self, place: usize) -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_earmark"));
-        command.args(["serve", "--log-level", "error", "--listen", &self.urls[place]]);
+        command.args(["serve", "--log-level", "error", "--listen", &self.urls[place]]).args(self.flags);
         command.args(["--node-id", &(place + 1).to_string(), "--peer-listen", &self.peers[place], "--data"]);
         command.arg(self.data(place));
         let reached = if self.fronts.is_empty() { &self.peers } else { &self.fronts };
@@ -117,7 +143,8 @@ impl Nodes {
     }
 
     fn status(&self, place: usize) -> Option<Value> {
-        let answered = ask(&self.urls[place], "GET", "/v1/admin/cluster", "", Duration::from_secs(1)).ok()?;
+        let asked = ("GET", "/v1/admin/cluster", "");
+        let answered = ask_by(self.root.as_deref(), &self.urls[place], asked, Duration::from_secs(1)).ok()?;
         serde_json::from_str(&answered.body).ok()
     }
 
