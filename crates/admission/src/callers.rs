@@ -2,6 +2,7 @@
 
 mod place;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -200,6 +201,19 @@ impl Token {
         text.starts_with(PREFIX)
     }
 
+    /// A path without the secret of any key in it: somebody may have put one where only its id belongs.
+    #[must_use]
+    pub fn hide(path: &str) -> Cow<'_, str> {
+        if !path.contains(PREFIX) {
+            return Cow::Borrowed(path);
+        }
+        let shown = |part: &str| match part.split_once(PREFIX) {
+            Some((before, _)) => format!("{before}{PREFIX}..."),
+            None => part.to_owned(),
+        };
+        Cow::Owned(path.split('/').map(shown).collect::<Vec<String>>().join("/"))
+    }
+
     /// The public part.
     #[must_use]
     pub fn id(&self) -> &KeyId {
@@ -238,6 +252,18 @@ mod tests {
         assert_eq!((again.id(), again.hash()), (token.id(), token.hash()));
         assert_eq!(format!("{token:?}"), format!("Token({})", token.id()));
         assert_ne!(Token::random().unwrap().reveal(), text);
+    }
+
+    #[test]
+    fn a_key_in_a_path_is_hidden() {
+        let text = Token::random().unwrap().reveal();
+        for (path, shown) in [
+            ("/v1/admin/keys/4m8qk2v7d1xz".to_owned(), "/v1/admin/keys/4m8qk2v7d1xz"),
+            (format!("/v1/admin/keys/{text}"), "/v1/admin/keys/emk_..."),
+            (format!("/a/x-{text}/b/{text}/"), "/a/x-emk_.../b/emk_.../"),
+        ] {
+            assert_eq!(Token::hide(&path), shown);
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `earmark key`: who may call a server.
 
 use clap::{Args, Subcommand, ValueEnum};
+use earmark_admission::Token;
 use earmark_core::{ClientId, KeyId, KeyName, NamespaceName, Role};
 use hyper::Method;
 use serde::{Deserialize, Serialize};
@@ -107,11 +108,19 @@ pub(crate) struct ListArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct RevokeArgs {
-    /// The public part of the key, between emk_ and the second _
-    #[arg(value_name = "KEY_ID")]
+    /// The public part of the key, between emk_ and the second _; of a whole key only that is sent
+    #[arg(value_name = "KEY_ID", value_parser = key_id)]
     key_id: KeyId,
     #[command(flatten)]
     client: ClientArgs,
+}
+
+/// The id of a key, or that in a whole one: whoever finds a key has all of it.
+fn key_id(text: &str) -> Result<KeyId, String> {
+    match Token::parse(text) {
+        Some(token) => Ok(token.id().clone()),
+        None => text.parse().map_err(|error: earmark_core::NameError| error.to_string()),
+    }
 }
 
 #[derive(Serialize)]

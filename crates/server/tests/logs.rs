@@ -13,7 +13,7 @@ use earmark_admission::{BackendError, ManualClock};
 use serde_json::Value;
 use tracing_subscriber::fmt::MakeWriter;
 
-use support::{Broken, Desk, Keyed, START_MS, Wire, reserve};
+use support::{Broken, Desk, Keyed, START_MS, Wire, reserve, session};
 
 /// Lines of JSON.
 #[derive(Clone, Default)]
@@ -45,7 +45,7 @@ impl Lines {
     fn listen() -> &'static Lines {
         LINES.get_or_init(|| {
             let lines = Lines::default();
-            let level = tracing_subscriber::filter::LevelFilter::DEBUG;
+            let level = tracing_subscriber::filter::LevelFilter::TRACE;
             tracing_subscriber::fmt().json().with_max_level(level).with_writer(lines.clone()).init();
             lines
         })
@@ -100,47 +100,119 @@ async fn what_fails_is_a_warning_with_the_answer_in_it() {
     assert!(fields["answer"].as_str().unwrap().contains("the ledger broke"), "{fields}");
 }
 
-/// Whatever is done with credentials, good ones and bad ones, nothing that is written down has them in it.
+/// Whatever is done with credentials, good ones and bad ones, over either protocol, nothing that is written down has them
+/// in it, at the finest level and by whichever part of the program.
 #[tokio::test]
 async fn secrets_are_in_no_log_no_answer_and_no_metric() {
     let lines = Lines::listen();
-    let keyed = Keyed::open().await;
+    let keyed = Keyed::with(|options| options.issuer = Some(session::issuer())).await;
     let caller = keyed.key(earmark_core::Role::Caller, "default").await;
     let root = keyed.root.clone();
     let body = r#"{"name":"n","role":"reader"}"#;
     let made = keyed.ask(Some(&root), "POST", "/v1/admin/keys", body).await.json();
     let made = made["key"].as_str().unwrap().to_owned();
-    let mut answers = Vec::new();
+    let user = session::token(1, "ann", "admin", "default", 60);
+    let forged = session::token(2, "eve", "admin", "default", 60);
     let wrong = format!("{root}x");
-    let mistaken = format!("/v1/admin/limits?key={made}");
+    // Where only the id of a key belongs, or nothing of it.
+    let misplaced = [
+        format!("/v1/admin/limits?key={made}"),
+        format!("/v1/admin/limits/{made}"),
+        format!("/v1/admin/keys/{made}"),
+        format!("/{made}/x"),
+    ];
+    let mut answers = Vec::new();
     for (key, method, path, body) in [
         (Some(root.as_str()), "GET", "/v1/admin/keys", ""),
         (Some(&root), "GET", "/v1/audit", ""),
         (Some(&root), "GET", "/metrics", ""),
         (Some(&root), "GET", "/v1/admin/cluster", ""),
+        (Some(&root), "POST", "/v1/write", "nonsense"),
         (Some(&caller), "POST", "/v1/reserve", "{}"),
         (Some(&caller), "GET", "/v1/admin/limits", ""),
         (Some(&made), "GET", "/v1/admin/limits", ""),
         (Some(&wrong), "GET", "/v1/admin/limits", ""),
-        (None, "GET", mistaken.as_str(), ""),
+        (Some(&user), "GET", "/v1/admin/limits", ""),
+        (Some(&forged), "GET", "/v1/admin/limits", ""),
+        (None, "GET", &misplaced[0], ""),
+        (Some(&root), "GET", &misplaced[1], ""),
+        (Some(&root), "DELETE", &misplaced[2], ""),
+        (Some(&root), "GET", &misplaced[3], ""),
     ] {
-        answers.push(keyed.ask(key, method, path, body).await.text);
+        let answer = keyed.ask(key, method, path, body).await;
+        answers.push(format!("{:?} {}", answer.headers, answer.text));
     }
+    for key in [&root, &caller, &made, &wrong, &user, &forged] {
+        answers.push(format!("{:?}", called(&keyed, key, "/earmark.v1.LimitsService/ListLimits").await));
+        answers.push(format!("{:?}", called(&keyed, key, "/earmark.v1.LimitsService/Reserve").await));
+    }
+    answers.push(format!("{:?}", called(&keyed, &root, &misplaced[3]).await));
     let path = format!("/v1/admin/keys/{}", made.split('_').nth(1).unwrap());
     answers.push(keyed.ask(Some(&root), "DELETE", &path, "").await.text);
+
     let logged = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
-    assert!(logged.contains("create key") && logged.contains("revoke key"), "{logged}");
-    for key in [&root, &caller, &made] {
-        let secret = key.split('_').nth(2).unwrap();
-        assert!(!logged.contains(secret), "{logged}");
+    for what in ["create key", "revoke key", "user:ann", "/v1/admin/keys/emk_...", "h2::"] {
+        assert!(logged.contains(what), "{what} is not in the log");
+    }
+    let keys = [&root, &caller, &made].map(|key| key.split('_').nth(2).unwrap());
+    let tokens = [&user, &forged].map(|token| token.rsplit('.').next().unwrap());
+    for secret in keys.into_iter().chain(tokens) {
+        let found = logged.lines().find(|line| line.contains(secret));
+        assert_eq!(found, None, "a secret is in the log");
         answers.iter().for_each(|answer| assert!(!answer.contains(secret), "{answer}"));
     }
     let id = root.split('_').nth(1).unwrap();
     assert!(logged.contains(&format!("client:{id}")), "the actor of every request is in the log");
-    let mut snapshot = Vec::new();
-    earmark_admission::Keys::list(&*keyed.book, None).await.unwrap().iter().for_each(|info| {
-        snapshot.extend(format!("{info:?}").into_bytes());
-    });
-    let shown = String::from_utf8(snapshot).unwrap();
-    assert!([&root, &caller, &made].iter().all(|key| !shown.contains(key.split('_').nth(2).unwrap())));
+}
+
+/// Calls a method with an empty message.
+async fn called(keyed: &Keyed, key: &str, path: &str) -> Result<(), tonic::Status> {
+    let url = format!("http://{}", keyed.desk.address);
+    let channel = tonic::transport::Endpoint::from_shared(url).unwrap().connect().await.unwrap();
+    let mut client = tonic::client::Grpc::new(channel);
+    client.ready().await.unwrap();
+    let mut request = tonic::Request::new(());
+    request.metadata_mut().insert("authorization", format!("Bearer {key}").parse().unwrap());
+    let codec: tonic_prost::ProstCodec<(), ()> = tonic_prost::ProstCodec::default();
+    client.unary(request, path.parse().unwrap(), codec).await.map(drop)
+}
+
+/// Whatever is printed of what holds a secret, or of what it was made from.
+#[tokio::test]
+async fn secrets_are_in_nothing_that_is_printed_for_programmers() {
+    let folder = tempfile::tempdir().unwrap();
+    let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let pem = pair.signing_key.serialize_pem();
+    let [cert, key] = ["cert.pem", "key.pem"].map(|name| folder.path().join(name));
+    std::fs::write(&cert, pair.cert.pem()).unwrap();
+    std::fs::write(&key, &pem).unwrap();
+    let tls = earmark_server::Tls::open(&cert, &key).unwrap();
+    // The key where the certificate belongs, and half of a key.
+    let mistaken = earmark_server::Tls::open(&key, &key).unwrap_err();
+    let half = folder.path().join("half.pem");
+    std::fs::write(&half, &pem[..pem.len() / 2]).unwrap();
+    let halved = earmark_server::Tls::open(&cert, &half).unwrap_err();
+    let keyed = Keyed::open().await;
+    let token = earmark_admission::Token::parse(&keyed.root).unwrap();
+    let infos = earmark_admission::Keys::list(&*keyed.book, None).await.unwrap();
+    let options = earmark_server::ServerOptions {
+        issuer: Some(session::issuer()),
+        tls: Some(Arc::new(tls)),
+        ..Desk::options()
+    };
+    let printed = format!(
+        "{token:?} {:?} {infos:?} {options:?} {mistaken} {mistaken:?} {halved} {halved:?}",
+        token.hash()
+    );
+    let hash = hex(token.hash().as_bytes());
+    let lines = pem.lines().filter(|line| !line.starts_with("-----")).map(str::to_owned);
+    let secrets = lines.chain([keyed.root.split('_').nth(2).unwrap().to_owned(), hash]);
+    for secret in secrets {
+        assert!(!printed.contains(&secret), "{printed}");
+    }
+    assert!(printed.contains(token.id().as_str()), "{printed}");
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

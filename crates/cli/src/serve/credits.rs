@@ -15,8 +15,8 @@ use crate::failure::Failure;
 
 const ALLOWED: &str = "allowed are sqlite:PATH and postgres://USER:PASSWORD@HOST/DATABASE";
 
-/// Where a database is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Where a database is. Whoever prints it sees no password.
+#[derive(Clone, PartialEq, Eq)]
 pub(super) enum CreditsUrl {
     /// In a file of this machine.
     Sqlite(PathBuf),
@@ -32,7 +32,10 @@ impl FromStr for CreditsUrl {
             return Ok(CreditsUrl::Postgres(text.to_owned()));
         }
         let Some(path) = text.strip_prefix("sqlite:") else {
-            return Err(format!("--credits: found {text:?}, {ALLOWED}"));
+            // It may be a database that is none of these, with a password all the same.
+            let shown =
+                text.split_once("://").map_or_else(|| text.to_owned(), |(kind, _)| format!("{kind}://..."));
+            return Err(format!("--credits: found {shown:?}, {ALLOWED}"));
         };
         // Both forms are about: sqlite:file and sqlite:///folder/file.
         let path = path.strip_prefix("//").unwrap_or(path);
@@ -40,6 +43,12 @@ impl FromStr for CreditsUrl {
             return Err(format!("--credits: found {path:?} as a path, allowed is that of a file"));
         }
         Ok(CreditsUrl::Sqlite(PathBuf::from(path)))
+    }
+}
+
+impl fmt::Debug for CreditsUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -109,8 +118,10 @@ mod tests {
             ("postgres:///money", "postgres:///money"),
         ] {
             let url: CreditsUrl = text.parse().unwrap();
-            assert_eq!(url.to_string(), shown);
+            assert_eq!((url.to_string(), format!("{url:?}")), (shown.into(), shown.into()));
         }
+        let refused = "mysql://earmark:secret@db/money".parse::<CreditsUrl>().unwrap_err();
+        assert!(refused.contains("mysql://...") && !refused.contains("secret"), "{refused}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Where limits and credit are kept, if not in the Book.
 
+use std::fmt;
 use std::sync::Arc;
 
 use clap::Args;
@@ -12,7 +13,7 @@ use super::credits::{self, CreditsUrl};
 use super::ledger::{self, LedgerUrl};
 use crate::failure::Failure;
 
-#[derive(Args, Debug)]
+#[derive(Args)]
 pub(super) struct PartsArgs {
     /// Enforce limits on a cluster of TigerBeetle, tigerbeetle://IP:PORT,...?cluster=N; they are still defined here
     #[arg(long, value_name = "URL")]
@@ -20,6 +21,14 @@ pub(super) struct PartsArgs {
     /// Keep credit in a database, sqlite:PATH or postgres://USER:PASSWORD@HOST/DATABASE
     #[arg(long, value_name = "URL")]
     credits: Option<String>,
+}
+
+/// A URL may have a password in it.
+impl fmt::Debug for PartsArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let credits = self.credits.as_ref().map(|_| "..");
+        f.debug_struct("PartsArgs").field("ledger", &self.ledger).field("credits", &credits).finish()
+    }
 }
 
 /// What is kept where.
@@ -120,6 +129,13 @@ mod tests {
         let places = places(None, None).unwrap();
         assert_eq!(places.elsewhere(), Elsewhere::default());
         assert_eq!((places.limits(), places.credit()), (None, None));
+    }
+
+    #[test]
+    fn a_password_is_not_among_what_is_printed_of_the_flags() {
+        let credits = Some("postgres://earmark:secret@db/money".to_owned());
+        let args = PartsArgs { ledger: None, credits };
+        assert_eq!(format!("{args:?}"), r#"PartsArgs { ledger: None, credits: Some("..") }"#);
     }
 
     #[test]

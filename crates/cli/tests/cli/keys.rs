@@ -35,7 +35,7 @@ pub(crate) fn is_in(folder: &Path, text: &str) -> bool {
 fn a_new_server_prints_its_first_key_once_and_asks_for_keys_from_then_on() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    let server = Server::on(&data, &["--bootstrap-key", "--log-level", "debug"]);
+    let server = Server::on(&data, &["--bootstrap-key", "--log-level", "trace,openraft=trace"]);
     let root = key(&server);
     let open = server.line("limits list").ends(1);
     assert!(open.stderr.contains("401 unauthenticated"), "{open:?}");
@@ -52,6 +52,9 @@ fn a_new_server_prints_its_first_key_once_and_asks_for_keys_from_then_on() {
     for word in ["bootstrap", "gateway", "billing", "caller", "valid"] {
         assert!(listed.stdout.contains(word), "{listed:?}");
     }
+    // Whoever finds a key has all of it, and what is sent of it is its id.
+    let revoked = by(&server, &root, &format!("key revoke {caller}")).ends(0);
+    assert!(revoked.stdout.contains(id) && !revoked.stdout.contains(caller), "{revoked:?}");
     by(&server, &root, &format!("key revoke {id}")).ends(0);
     assert!(by(&server, caller, "reserve --key a=1").ends(1).stderr.contains("401 unauthenticated"));
     let last = by(&server, &root, &format!("key revoke {}", root.split('_').nth(1).unwrap())).ends(1);
@@ -78,6 +81,51 @@ fn a_new_server_prints_its_first_key_once_and_asks_for_keys_from_then_on() {
     let server = Server::on(&data, &[]);
     by(&server, &root, "limits list").ends(0);
     server.line("limits list").ends(1);
+}
+
+/// The private keys of TLS, for clients and for nodes, are in their files and nowhere else, also when they are read again
+/// and cannot be used.
+#[test]
+fn private_keys_are_in_no_log_and_in_no_data_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let pair = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let pem = pair.signing_key.serialize_pem();
+    let [cert, private] = ["cert.pem", "key.pem"].map(|name| folder.path().join(name));
+    std::fs::write(&cert, pair.cert.pem()).unwrap();
+    std::fs::write(&private, &pem).unwrap();
+    let [cert, private] = [&cert, &private].map(|path| path.to_str().unwrap());
+    let peers = crate::cluster::free();
+    let tls = ["--tls-cert", cert, "--tls-key", private, "--peer-listen", &peers];
+    let nodes = ["--peer-cert", cert, "--peer-key", private, "--peer-ca", cert];
+    let more = ["--bootstrap-key", "--log-level", "trace,openraft=trace"];
+    let server = Server::on(&data, &[&tls[..], &nodes[..], &more[..]].concat());
+    let root = key(&server);
+    let list = || {
+        let mut list = command(&["limits", "list"]);
+        let list = list.env("EARMARK_SERVER", server.url()).env("EARMARK_KEY", &root);
+        crate::support::Ran::of(list.env("EARMARK_CA_FILE", cert).output().unwrap())
+    };
+    let listed = list().ends(0);
+    // Half of a key, a key where a certificate belongs, and what is no key at all.
+    for (path, text) in
+        [(private, &pem[..pem.len() / 2]), (cert, pem.as_str()), (private, "-----BEGIN PRIVATE KEY-----")]
+    {
+        std::fs::write(path, text).unwrap();
+        server.signal("HUP");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    std::fs::write(cert, pair.cert.pem()).unwrap();
+    list().ends(0);
+    server.signal("TERM");
+    let stopped = server.wait();
+    assert!(stopped.stderr.contains("SIGHUP: what is in use stays"), "the files were not read again");
+    let secrets = pem.lines().filter(|line| !line.starts_with("-----"));
+    for secret in secrets.chain([root.split('_').nth(2).unwrap()]) {
+        assert!(!stopped.stderr.contains(secret), "a secret is in the log");
+        assert!(!stopped.stdout.contains(secret) && !listed.stderr.contains(secret));
+        assert!(!is_in(&data, secret), "a secret is in the data folder");
+    }
 }
 
 /// Whoever reaches the port of nodes without a certificate can do everything, so that keys and such a port do not go

@@ -95,19 +95,20 @@ impl Server {
     /// Starts it by a command that becomes `earmark serve`.
     pub(crate) fn of(command: &mut Command) -> Server {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut greeting = String::new();
-        while !greeting.contains("try: ") {
-            if stdout.read_line(&mut greeting).unwrap() == 0 {
-                panic!("no greeting: {:?}", Ran::of(child.wait_with_output().unwrap()));
-            }
-        }
         let mut stderr = child.stderr.take().unwrap();
         let logged = std::thread::spawn(move || {
             let mut text = String::new();
             stderr.read_to_string(&mut text).unwrap();
             text
         });
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut greeting = String::new();
+        while !greeting.contains("try: ") {
+            if stdout.read_line(&mut greeting).unwrap() == 0 {
+                let ended = child.wait().unwrap();
+                panic!("no greeting, {ended}: {greeting}{}", logged.join().unwrap());
+            }
+        }
         let url = greeting.split("listens on ").nth(1).unwrap().lines().next().unwrap().to_owned();
         let address = url.split("://").nth(1).unwrap().to_owned();
         Server { child, logged: Some(logged), stdout, greeting, address, url }

@@ -10,6 +10,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, Version};
 use axum::response::Response;
 use axum::routing::on;
+use earmark_admission::Token;
 use earmark_core::NamespaceName;
 use serde::Deserialize;
 use tokio::time::Instant;
@@ -194,7 +195,7 @@ fn finish(
     let Reply { status, content_type, body, closes, retry_after_seconds } = within(&app.answers, reply);
     let actor = caller.map_or("-", |caller| caller.actor.as_str());
     app.metrics.served(place, status, took);
-    let (method, path) = (&parts.method, parts.uri.path());
+    let (method, path) = (&parts.method, &*Token::hide(parts.uri.path()));
     if status.is_server_error() {
         let answer = String::from_utf8_lossy(&body);
         tracing::warn!(request_id = text(&id), actor, %method, path, status = status.as_u16(), ?took, %answer, "answered");

@@ -5,6 +5,8 @@ mod desk;
 mod doubles;
 mod keyed;
 mod schema;
+#[allow(dead_code, reason = "the other test binaries use it")]
+pub(crate) mod session;
 
 pub(crate) use client::{Answer, Wire, request};
 pub(crate) use desk::{Desk, START_MS, complete, reserve};
