@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use earmark_core::{
-    Actor, By, CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KeyChange, KeyId, KeyInfo, KeyName, LimitEdit, LimitKey,
-    NamespaceName, RevokeKey, Role, SecretHash, TxId, UnixMs, VaultName,
+    Actor, By, CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KEYS_OF_NAMESPACE_MAX, KeyChange, KeyId, KeyInfo,
+    KeyName, LimitEdit, LimitKey, NamespaceName, RevokeKey, Role, SecretHash, TxId, UnixMs, VaultName,
 };
 
 use crate::backend::{Answer, BackendError};
@@ -78,7 +78,10 @@ pub enum KeyError {
     #[error("expires_in_seconds: allowed are integers from 1 to {KEY_SECONDS_MAX}")]
     InvalidExpiry,
     /// There are as many as there may be.
-    #[error("there are {KEYS_MAX} keys and none of them has ended; revoke some")]
+    #[error(
+        "there are as many keys as there may be, {KEYS_OF_NAMESPACE_MAX} of one namespace other than default and {KEYS_MAX} in \
+         all, and none of them has ended; revoke some"
+    )]
     TooMany,
     /// There are as many namespaces as there may be.
     #[error("namespace: there are as many namespaces as there can be")]

@@ -15,6 +15,10 @@ use crate::time::UnixMs;
 
 /// The most keys. Beyond it a new key takes the place of the one that ended first, if any has ended.
 pub const KEYS_MAX: usize = 10_000;
+/// Of one namespace other than `default` so many: whoever looks after one does not take all places of the others.
+pub const KEYS_OF_NAMESPACE_MAX: usize = 2_500;
+/// Of all namespaces other than `default` together so many, so that whoever looks after the server can always make a key.
+const KEYS_OF_OTHERS_MAX: usize = 9_000;
 /// The longest that a key may be valid, if it is not valid for ever.
 pub const KEY_SECONDS_MAX: u32 = 10 * 366 * 24 * 60 * 60;
 
@@ -186,6 +190,44 @@ impl Key {
     }
 }
 
+/// Keys that are counted together.
+#[derive(Clone, Copy, Debug)]
+enum Share<'a> {
+    /// Those of one namespace,
+    Own(&'a NamespaceName),
+    /// of all but `default`,
+    OfOthers,
+    /// and of all.
+    All,
+}
+
+impl Share<'_> {
+    fn max(self) -> usize {
+        match self {
+            Share::Own(_) => KEYS_OF_NAMESPACE_MAX,
+            Share::OfOthers => KEYS_OF_OTHERS_MAX,
+            Share::All => KEYS_MAX,
+        }
+    }
+
+    fn has(self, key: &KeyInfo) -> bool {
+        match self {
+            Share::Own(namespace) => key.namespace == *namespace,
+            Share::OfOthers => !key.namespace.is_default(),
+            Share::All => true,
+        }
+    }
+}
+
+/// Whether there is room for another key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Free,
+    /// Once this key, which has ended, is gone.
+    After(KeyNumber),
+    None,
+}
+
 /// All keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
@@ -276,19 +318,30 @@ impl Keys {
         if command.valid_seconds.is_some_and(|seconds| seconds == 0 || seconds > KEY_SECONDS_MAX) {
             return Some(KeyOutcome::InvalidExpiry);
         }
-        let is_full = self.all.len() >= KEYS_MAX && self.ended_first(now).is_none();
+        let is_full = self.room(now, &command.namespace) == Room::None;
         (is_full || self.made == u32::MAX).then_some(KeyOutcome::TooMany)
     }
 
-    fn ended_first(&self, now: UnixMs) -> Option<KeyNumber> {
-        let ended = self.all.values().filter_map(|key| Some((key.info.ended_at(now)?, key.info.number)));
-        ended.min().map(|(_, number)| number)
+    fn of<'a>(&'a self, share: Share<'a>) -> impl Iterator<Item = &'a KeyInfo> {
+        self.all.values().map(|key| &*key.info).filter(move |info| share.has(info))
+    }
+
+    /// Whether there is room for a key of this namespace. Where it is full, one that has ended gives way.
+    fn room(&self, now: UnixMs, namespace: &NamespaceName) -> Room {
+        let shares = [Share::Own(namespace), Share::OfOthers, Share::All];
+        // The namespace `default` is bounded by what there is alone.
+        let shares = if namespace.is_default() { &shares[2..] } else { &shares[..] };
+        let Some(full) = shares.iter().find(|share| self.of(**share).count() >= share.max()) else {
+            return Room::Free;
+        };
+        let ended = self.of(*full).filter_map(|info| Some((info.ended_at(now)?, info.number)));
+        ended.min().map_or(Room::None, |(_, number)| Room::After(number))
     }
 
     /// Makes a key that [`Keys::judge`] had nothing against.
     pub(crate) fn create(&mut self, now: UnixMs, command: &CreateKey) -> (KeyNumber, KeyEntry) {
-        if self.all.len() >= KEYS_MAX
-            && let Some(gone) = self.ended_first(now).and_then(|number| self.all.remove(&number))
+        if let Room::After(ended) = self.room(now, &command.namespace)
+            && let Some(gone) = self.all.remove(&ended)
         {
             self.numbers.remove(&gone.info.id);
         }

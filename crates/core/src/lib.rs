@@ -53,7 +53,8 @@ pub use credits::{
 };
 pub use id::*;
 pub use keys::{
-    By, CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KeyInfo, KeyNumber, RevokeKey, Role, RoleError, SecretHash,
+    By, CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KEYS_OF_NAMESPACE_MAX, KeyInfo, KeyNumber, RevokeKey, Role,
+    RoleError, SecretHash,
 };
 pub use limits::{
     Config, CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, Hints,

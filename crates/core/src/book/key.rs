@@ -24,7 +24,7 @@ pub enum KeyOutcome {
     ClientIsKey,
     /// It is to be valid for no time, or for too long.
     InvalidExpiry,
-    /// The Book holds as many keys as it can, and none of them has ended.
+    /// The Book holds as many keys as it can, of the namespace or of all, and none of them has ended.
     TooMany,
     /// The Book holds as many namespaces as it can.
     TooManyNamespaces,

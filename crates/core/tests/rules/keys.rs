@@ -2,8 +2,8 @@
 
 use earmark_core::{
     Actor, Book, By, Command, Complete, Config, CreateKey, DeleteLimit, JournalRecord, KEY_SECONDS_MAX,
-    KEYS_MAX, KeyChange, KeyId, KeyInfo, KeyNumber, KeyOutcome, LimitEdit, LimitRef, NamespaceId, Outcome,
-    Overage, Part, PutLimit, Reserve, Restore, RevokeKey, Role, SecretHash,
+    KEYS_MAX, KEYS_OF_NAMESPACE_MAX, KeyChange, KeyId, KeyInfo, KeyNumber, KeyOutcome, LimitEdit, LimitRef,
+    NamespaceId, Outcome, Overage, Part, PutLimit, Reserve, Restore, RevokeKey, Role, SecretHash,
 };
 
 use crate::support::bank::{Bank, credit, issue, open};
@@ -248,6 +248,43 @@ fn keys_are_bounded_and_the_one_that_ended_first_gives_way() {
     assert_eq!(book.keys().count(), KEYS_MAX);
     let again = restored(&whole(&mut book));
     assert_eq!(again.keys().count(), KEYS_MAX);
+}
+
+/// The bound was one for all, so that whoever looked after one namespace could keep everybody else from making keys.
+#[test]
+fn one_namespace_does_not_take_the_places_of_the_others() {
+    let mut book = Book::new(Config::default(), 1);
+    assert_eq!(make(&mut book, &create("root")), KeyOutcome::Created(KeyNumber(0)));
+    let of = |space: &str, number: usize| CreateKey {
+        namespace: space.parse().unwrap(),
+        ..create(&format!("{space}{number}"))
+    };
+    for space in ["a", "b", "c"] {
+        for number in 0..KEYS_OF_NAMESPACE_MAX {
+            assert!(matches!(make(&mut book, &of(space, number)), KeyOutcome::Created(_)));
+        }
+        assert_eq!(make(&mut book, &of(space, KEYS_OF_NAMESPACE_MAX)), KeyOutcome::TooMany);
+    }
+    // A key that has ended gives way to one of its own namespace, also where there is room for others.
+    let revoke =
+        RevokeKey { id: "b7".parse().unwrap(), namespace: None, actor: "client:root".parse().unwrap() };
+    book.apply(START, Command::RevokeKey(&revoke));
+    assert_eq!(make(&mut book, &of("a", KEYS_OF_NAMESPACE_MAX)), KeyOutcome::TooMany);
+    assert!(matches!(make(&mut book, &of("b", KEYS_OF_NAMESPACE_MAX)), KeyOutcome::Created(_)));
+    assert!(book.keys().all(|key| key.id.as_str() != "b7"));
+    // However many namespaces there are, the rest is for those who look after the server.
+    let mut made = 0;
+    while let KeyOutcome::Created(_) = make(&mut book, &of("d", made)) {
+        made += 1;
+    }
+    assert_eq!(made, 1_500);
+    assert_eq!(make(&mut book, &of("e", 0)), KeyOutcome::TooMany);
+    for number in 1..1_000 {
+        assert!(matches!(make(&mut book, &create(&format!("k{number}"))), KeyOutcome::Created(_)));
+    }
+    assert_eq!(make(&mut book, &create("more")), KeyOutcome::TooMany);
+    assert_eq!(book.keys().count(), KEYS_MAX);
+    assert_eq!(restored(&whole(&mut book)).keys().count(), KEYS_MAX);
 }
 
 #[test]
