@@ -216,6 +216,7 @@ impl<K: Keeper> Inner<K> {
             Ok(done) => {
                 let answers = done.into_iter().map(|done| match done {
                     Done::Unauthenticated => Err(BackendError::Unauthenticated),
+                    Done::Unsure => Err(unsure()),
                     done => answer(done),
                 });
                 answers.collect()
@@ -228,6 +229,7 @@ impl<K: Keeper> Inner<K> {
         let done = self.keeper.submit(vec![Asked { by, work }], Direction::GivesBack).await?;
         match done.into_iter().next().ok_or_else(mixed_up)? {
             Done::Unauthenticated => Err(BackendError::Unauthenticated),
+            Done::Unsure => Err(unsure()),
             done => Ok(done),
         }
     }
@@ -286,6 +288,12 @@ impl<K: Keeper> Inner<K> {
         }
         Ok(answer)
     }
+}
+
+/// Why nobody is told that nothing happened.
+fn unsure() -> BackendError {
+    let why = "the right to do this ended before it was known what became of it; the outcome is unknown";
+    BackendError::Failed(why.into())
 }
 
 pub(crate) fn vault(

@@ -235,9 +235,22 @@ pub enum Done {
     Key(Result<Arc<KeyInfo>, KeyError>),
     /// To anything: the right that it was asked by is none.
     Unauthenticated,
+    /// To anything: the right that it was asked by is none any more; but it was tried before, when it may still have been one,
+    /// and nobody knows what came of that.
+    Unsure,
 }
 
 impl Done {
+    /// The answer to what was tried before, with a result that nobody heard.
+    #[must_use]
+    pub fn after_unknown(self) -> Done {
+        match self {
+            Done::Unauthenticated => Done::Unsure,
+            // Whatever was answered before is answered again.
+            done => done,
+        }
+    }
+
     pub(crate) fn into_reserve(self) -> Result<ReserveAnswer, BackendError> {
         if let Done::Reserve(answer) = self { answer } else { Err(mixed_up()) }
     }

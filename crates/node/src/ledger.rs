@@ -156,6 +156,15 @@ impl Proposer {
     }
 }
 
+/// What came of a batch.
+struct CarriedOut {
+    outcomes: Vec<Outcome>,
+    /// What the clock on the wall said.
+    wall: UnixMs,
+    /// It may have been carried out before, by a try whose outcomes nobody heard.
+    is_repeated: bool,
+}
+
 /// What one caller sends together, and since when it waits.
 pub(crate) struct Waiting {
     pub(crate) work: Vec<Asked>,
@@ -229,19 +238,19 @@ impl NodeLedger {
 
     /// Tries until there is an answer or the deadline has passed. What is tried again changes nothing twice: leases
     /// and sequences see to that. A change of a limit has neither, and is tried again only if it was not taken.
-    async fn carry_out(
-        &self,
-        work: &mut [Asked],
-        deadline: Instant,
-    ) -> Result<(Vec<Outcome>, UnixMs), String> {
+    async fn carry_out(&self, work: &mut [Asked], deadline: Instant) -> Result<CarriedOut, String> {
         let is_repeatable = !work.iter().any(|item| matches!(item.work, Work::Change { .. }));
         let mut metrics = self.node.raft.metrics();
         let mut why = "no node leads now".to_owned();
+        let mut is_repeated = false;
         loop {
             match timeout_at(deadline, self.attempt(work)).await {
-                Ok(Ok(done)) => return Ok(done),
+                Ok(Ok((outcomes, wall))) => return Ok(CarriedOut { outcomes, wall, is_repeated }),
                 Ok(Err(ProposeError::NotTaken(message))) => why = message,
-                Ok(Err(ProposeError::Unknown(message))) if is_repeatable => why = message,
+                Ok(Err(ProposeError::Unknown(message))) if is_repeatable => {
+                    is_repeated = true;
+                    why = message;
+                }
                 Ok(Err(ProposeError::Unknown(message))) => return Err(message),
                 Err(_) => return Err(format!("no majority of the nodes answered in time, or {why}")),
             }
@@ -274,10 +283,13 @@ impl Ledger for NodeLedger {
         let done = self.carry_out(&mut work, deadline).await;
         self.is_stalled = done.is_err();
         match done {
-            Ok((outcomes, wall)) => {
+            Ok(CarriedOut { outcomes, wall, is_repeated }) => {
                 let state = self.node.shelf.lock();
                 let answers = work.iter().zip(outcomes);
-                let mut done = answers.map(|(item, outcome)| item.answer(&state.book, wall, outcome));
+                let mut done = answers.map(|(item, outcome)| {
+                    let done = item.answer(&state.book, wall, outcome);
+                    if is_repeated { done.after_unknown() } else { done }
+                });
                 lens.into_iter().map(|len| Ok(done.by_ref().take(len).collect())).collect()
             }
             Err(message) => {

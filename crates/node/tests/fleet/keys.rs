@@ -68,6 +68,42 @@ async fn a_revoked_key_replayed_on_a_follower_that_has_not_heard_of_it_is_refuse
     fleet.agree().await;
 }
 
+/// A follower passed a reserve on, the leader carried it out and was gone before the follower heard of it. So the follower
+/// tried again; by then the key was revoked, and whoever had asked was told that nothing had happened.
+#[tokio::test(start_paused = true)]
+async fn whoever_lost_their_key_before_the_outcome_was_known_is_not_told_that_nothing_happened() {
+    let (mut fleet, token, by) = keyed().await;
+    let (leader, follower) = (fleet.leader().await, fleet.follower().await);
+    let other = fleet.running().into_iter().find(|id| ![leader, follower].contains(id)).unwrap();
+    let behind = fleet.desk(follower);
+    until("the follower knows the key", || behind.0.authenticate(token.id(), &token.hash()).is_some()).await;
+    let index = fleet.status(leader).last_log_index;
+    let asking = {
+        let (behind, by) = (fleet.desk(follower), by.clone());
+        tokio::spawn(async move {
+            behind.0.reserve_by(by, vec![reserve_request(lease(), &[("rpm", 1)])]).await.remove(0)
+        })
+    };
+    let mut steps = 0;
+    while fleet.status(leader).last_log_index <= index {
+        tokio::task::yield_now().await;
+        steps += 1;
+        assert!(steps < 1_000_000, "the leader never got it");
+    }
+    // The other node still hears the leader, so that the reserve is carried out and the key revoked.
+    fleet.net.cut(&address(leader), &address(follower));
+    fleet.desk(leader).0.revoke(By::Itself, revoke(&token)).await.unwrap();
+    assert!(!asking.is_finished());
+    fleet.kill(leader);
+    let answer = asking.await.unwrap();
+    let Err(BackendError::Failed(why)) = &answer else { panic!("{answer:?}") };
+    assert!(why.contains("the outcome is unknown"), "{why}");
+    assert_eq!(fleet.desk(other).0.usage(namespace(), key("rpm")).await.unwrap().unwrap().reserved, 1);
+    // Whoever asks anew is told that the key is no good, and that is all there is to it.
+    let anew = behind.0.reserve_by(by, vec![reserve_request(lease(), &[("rpm", 1)])]).await;
+    assert_eq!(anew, [Err(BackendError::Unauthenticated)]);
+}
+
 /// Whether a node lets everybody in is decided by the log as well: the first key closes every door at once.
 #[tokio::test(start_paused = true)]
 async fn the_first_key_closes_the_doors_of_nodes_that_have_not_heard_of_it() {
