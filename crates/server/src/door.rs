@@ -9,12 +9,12 @@ mod origin;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::header::AUTHORIZATION;
 use axum::http::{Extensions, HeaderMap, Uri};
 use earmark_admission::{Backend, Token};
-use earmark_core::{Actor, NameError, NamespaceName};
+use earmark_core::{Actor, KeyInfo, NameError, NamespaceName};
 use metrics::Counter;
 
 use crate::caller::{Access, Caller, Refused};
@@ -162,9 +162,10 @@ impl Door {
         let (caller, until) = if Token::is_meant(text) {
             let token = Token::parse(text)?;
             let info = backend.keys()?.authenticate(token.id(), &token.hash())?;
-            (Caller::of_key(&info)?, Instant::now() + SEEN_FOR)
+            let lasts = lasts(&info, SystemTime::now())?;
+            (Caller::of_key(&info)?, Instant::now() + lasts.min(SEEN_FOR))
         } else {
-            let session = self.options.issuer.as_ref()?.verify(text, std::time::SystemTime::now())?;
+            let session = self.options.issuer.as_ref()?.verify(text, SystemTime::now())?;
             (session.caller, Instant::now() + session.lasts.min(SEEN_FOR))
         };
         let caller = Arc::new(caller);
@@ -180,6 +181,14 @@ impl Door {
         }
         Refused::Unauthenticated
     }
+}
+
+/// For how long a key is still good by the clock on the wall. It ends by the time of the log; and by this as well, in case
+/// that is slow.
+fn lasts(info: &KeyInfo, now: SystemTime) -> Option<Duration> {
+    let Some(end) = info.expires_at else { return Some(Duration::MAX) };
+    let now = now.duration_since(UNIX_EPOCH).ok()?;
+    Duration::from_millis(end.get()).checked_sub(now).filter(|lasts| !lasts.is_zero())
 }
 
 /// The token of a request, if it has exactly one.

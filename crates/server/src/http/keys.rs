@@ -62,7 +62,7 @@ pub(super) async fn create(app: &App, call: Call) -> Reply {
     };
     tracing::info!(request_id = call.ticket.id(), actor = %caller.actor, key_id = %command.id, "create key");
     match app.by(call.ticket.deadline, keys.create(caller.by.clone(), command)).await {
-        Ok(Ok(info)) => Reply::ok(&Created { key: token.reveal(), info: KeyWire::of(&info) }),
+        Ok(Ok(info)) => Reply::ok(&Created { key: token.reveal(), info: KeyWire::of(&info) }).secret(),
         Ok(Err(error)) => failed(&error),
         Err(error) => limits::failed(&error),
     }

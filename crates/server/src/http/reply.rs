@@ -25,6 +25,8 @@ pub(crate) struct Reply {
     pub(super) closes: bool,
     /// When to come back.
     pub(super) retry_after_seconds: Option<u64>,
+    /// It has a secret in it, which nobody on the way may keep.
+    pub(super) is_secret: bool,
 }
 
 /// What is wrong, in the form that every endpoint shares.
@@ -45,7 +47,7 @@ pub(super) struct Results<T> {
 
 impl Reply {
     pub(super) fn of(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Reply {
-        Reply { status, content_type, body, closes: false, retry_after_seconds: None }
+        Reply { status, content_type, body, closes: false, retry_after_seconds: None, is_secret: false }
     }
 
     /// Whoever asks is not let in.
@@ -114,6 +116,10 @@ impl Reply {
             Why::CutShort(_) => Reply::invalid(&message),
         };
         if unread.is_drained { reply } else { reply.closing() }
+    }
+
+    pub(super) fn secret(self) -> Reply {
+        Reply { is_secret: true, ..self }
     }
 
     pub(super) fn closing(self) -> Reply {

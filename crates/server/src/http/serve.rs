@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequestParts, RawPathParams, Request};
-use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, Version};
 use axum::response::Response;
@@ -30,6 +30,7 @@ use crate::carry_out::Ticket;
 use crate::door::Head;
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 const BEARER: HeaderValue = HeaderValue::from_static("Bearer");
 
 /// A request whose body and path were read.
@@ -192,7 +193,8 @@ fn finish(
     caller: Option<&Caller>,
 ) -> Response {
     let took = start.elapsed();
-    let Reply { status, content_type, body, closes, retry_after_seconds } = within(&app.answers, reply);
+    let Reply { status, content_type, body, closes, retry_after_seconds, is_secret } =
+        within(&app.answers, reply);
     let actor = caller.map_or("-", |caller| caller.actor.as_str());
     app.metrics.served(place, status, took);
     let (method, path) = (&parts.method, &*Token::hide(parts.uri.path()));
@@ -212,6 +214,9 @@ fn finish(
     }
     if let Some(seconds) = retry_after_seconds {
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if is_secret {
+        headers.insert(CACHE_CONTROL, NO_STORE);
     }
     if closes && parts.version < Version::HTTP_2 {
         headers.insert(CONNECTION, CLOSE);

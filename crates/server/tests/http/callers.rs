@@ -8,7 +8,7 @@ use earmark_core::Role;
 use earmark_server::{Server, ServerError, ServerOptions};
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Desk, Keyed, reserve};
+use crate::support::{Answer, Desk, Keyed, START_MS, reserve};
 
 const UNAUTHENTICATED: &str =
     r#"{"error":"unauthenticated","message":"the credentials are missing or not valid"}"#;
@@ -138,6 +138,34 @@ async fn credentials_that_are_not_good_are_all_answered_alike() {
     let metrics = keyed.ask(Some(good), "GET", "/metrics", "").await.text;
     let line = format!("earmark_failed_logins_total {}\n", wrong.len());
     assert!(metrics.contains(&line), "{metrics}");
+}
+
+/// Keys ended by the time of the log alone, so that one which was slow let them in for longer. Here it is years behind the
+/// clock of this machine.
+#[tokio::test]
+async fn a_key_ends_by_the_clock_on_the_wall_too_whatever_the_time_of_the_log() {
+    let keyed = Keyed::open().await;
+    let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let behind = u32::try_from(wall.as_secs() - START_MS / 1_000).unwrap();
+    let over = keyed.key_of(Role::Reader, "default", |key| key.valid_seconds = Some(behind)).await;
+    let good = keyed.key_of(Role::Reader, "default", |key| key.valid_seconds = Some(behind + 3_600)).await;
+    for (key, status) in [(&over, 401), (&good, 200)] {
+        assert_eq!(keyed.ask(Some(key), "GET", "/v1/admin/limits", "").await.status, status);
+    }
+    // By the time of the log it ends while the clock on the wall has an hour left.
+    keyed.desk.clock.advance_ms(u64::from(behind + 3_600) * 1_000);
+    assert_eq!(keyed.ask(Some(&good), "GET", "/v1/admin/limits", "").await.status, 401);
+}
+
+/// What is shown once is shown to whoever asked, and kept nowhere on the way.
+#[tokio::test]
+async fn the_answer_with_a_new_key_is_not_to_be_stored() {
+    let keyed = Keyed::open().await;
+    let body = r#"{"name":"n","role":"reader"}"#;
+    let made = keyed.ask(Some(&keyed.root), "POST", "/v1/admin/keys", body).await;
+    assert_eq!((made.status, made.header("cache-control")), (200, Some("no-store")));
+    let listed = keyed.ask(Some(&keyed.root), "GET", "/v1/admin/keys", "").await;
+    assert_eq!((listed.status, listed.header("cache-control")), (200, None));
 }
 
 #[tokio::test]
