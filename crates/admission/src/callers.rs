@@ -204,17 +204,20 @@ impl Token {
         text.starts_with(PREFIX)
     }
 
-    /// A path without the secret of any key in it: somebody may have put one where only its id belongs.
+    /// `text`, with nothing left of any key in it. People paste keys where only ids belong.
     #[must_use]
-    pub fn hide(path: &str) -> Cow<'_, str> {
-        if !path.contains(PREFIX) {
-            return Cow::Borrowed(path);
+    pub fn redact(text: &str) -> Cow<'_, str> {
+        if !text.contains(PREFIX) {
+            return Cow::Borrowed(text);
         }
-        let shown = |part: &str| match part.split_once(PREFIX) {
-            Some((before, _)) => format!("{before}{PREFIX}..."),
-            None => part.to_owned(),
-        };
-        Cow::Owned(path.split('/').map(shown).collect::<Vec<String>>().join("/"))
+        let mut parts = text.split(PREFIX);
+        let mut shown = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let is_of_key = |char: char| char.is_ascii_alphanumeric() || char == '_';
+            let rest = part.trim_start_matches(is_of_key);
+            shown.extend([PREFIX, "***", rest]);
+        }
+        Cow::Owned(shown)
     }
 
     /// The public part.
@@ -258,14 +261,16 @@ mod tests {
     }
 
     #[test]
-    fn a_key_in_a_path_is_hidden() {
-        let text = Token::random().unwrap().reveal();
-        for (path, shown) in [
-            ("/v1/admin/keys/4m8qk2v7d1xz".to_owned(), "/v1/admin/keys/4m8qk2v7d1xz"),
-            (format!("/v1/admin/keys/{text}"), "/v1/admin/keys/emk_..."),
-            (format!("/a/x-{text}/b/{text}/"), "/a/x-emk_.../b/emk_.../"),
+    fn nothing_of_a_key_is_left_in_a_text() {
+        let (key, other) = (Token::random().unwrap().reveal(), Token::random().unwrap().reveal());
+        for (text, shown) in [
+            (format!("/v1/admin/keys/{key}"), "/v1/admin/keys/emk_***"),
+            (format!("found \"{key}\", and {other}!"), "found \"emk_***\", and emk_***!"),
+            (format!("{key}{other}"), "emk_***emk_***"),
+            ("/v1/admin/keys/4m8qk2v7d1xz".into(), "/v1/admin/keys/4m8qk2v7d1xz"),
+            (String::new(), ""),
         ] {
-            assert_eq!(Token::hide(&path), shown);
+            assert_eq!(Token::redact(&text), shown);
         }
     }
 

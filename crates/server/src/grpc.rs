@@ -71,8 +71,7 @@ impl Grpc {
         let start = Instant::now();
         let app = &self.app;
         let id = app.request_ids.of(request.headers());
-        let path = request.uri().path().to_owned();
-        let shown = Token::hide(&path);
+        let path = Token::redact(request.uri().path()).into_owned();
         let mut actor = None;
         let (place, answer) = match method::find(&path) {
             Some((place, method)) => {
@@ -89,7 +88,7 @@ impl Grpc {
                 (place, answer)
             }
             None => {
-                let message = format!("path: found {shown}, which is no method; reflection lists them all");
+                let message = format!("path: found {path}, which is no method; reflection lists them all");
                 (METHODS.len(), Answer::of(Status::unimplemented(message)))
             }
         };
@@ -100,9 +99,9 @@ impl Grpc {
         app.metrics.called(place, code, took);
         if matches!(code, Code::Internal | Code::Unavailable | Code::Unknown) {
             let answer = answer.message();
-            tracing::warn!(request_id, actor, path = &*shown, ?code, ?took, %answer, "answered");
+            tracing::warn!(request_id, actor, path, ?code, ?took, %answer, "answered");
         } else {
-            tracing::debug!(request_id, actor, path = &*shown, ?code, ?took, "answered");
+            tracing::debug!(request_id, actor, path, ?code, ?took, "answered");
         }
         let mut response = answer.into_response();
         response.headers_mut().insert(REQUEST_ID, id);

@@ -114,13 +114,14 @@ async fn secrets_are_in_no_log_no_answer_and_no_metric() {
     let user = session::token(1, "ann", "admin", "default", 60);
     let forged = session::token(2, "eve", "admin", "default", 60);
     let wrong = format!("{root}x");
-    // Where only the id of a key belongs, or nothing of it.
-    let misplaced = [
-        format!("/v1/admin/limits?key={made}"),
-        format!("/v1/admin/limits/{made}"),
-        format!("/v1/admin/keys/{made}"),
-        format!("/{made}/x"),
-    ];
+    // People paste a key where its id belongs, or the name of something else.
+    let pasted = format!("/v1/admin/keys/{made}");
+    let nowhere = format!("/v1/keys/{made}");
+    let misread = format!("/v1/leases/{made}");
+    let misspelt = format!(r#"{{"key":"{made} "}}"#);
+    let mistaken = format!("/v1/admin/limits?key={made}");
+    let nowhere_at_all = format!("/{made}/x");
+    let of_limit = format!("/v1/admin/limits/{made}");
     let mut answers = Vec::new();
     for (key, method, path, body) in [
         (Some(root.as_str()), "GET", "/v1/admin/keys", ""),
@@ -134,10 +135,15 @@ async fn secrets_are_in_no_log_no_answer_and_no_metric() {
         (Some(&wrong), "GET", "/v1/admin/limits", ""),
         (Some(&user), "GET", "/v1/admin/limits", ""),
         (Some(&forged), "GET", "/v1/admin/limits", ""),
-        (None, "GET", &misplaced[0], ""),
-        (Some(&root), "GET", &misplaced[1], ""),
-        (Some(&root), "DELETE", &misplaced[2], ""),
-        (Some(&root), "GET", &misplaced[3], ""),
+        (Some(&root), "GET", &of_limit, ""),
+        (Some(&root), "GET", &nowhere_at_all, ""),
+        (Some(&root), "DELETE", pasted.as_str(), ""),
+        (Some(&caller), "DELETE", &pasted, ""),
+        (None, "DELETE", &pasted, ""),
+        (Some(&root), "GET", &nowhere, ""),
+        (Some(&root), "GET", &misread, ""),
+        (Some(&root), "PUT", "/v1/admin/limits", &misspelt),
+        (None, "GET", mistaken.as_str(), ""),
     ] {
         let answer = keyed.ask(key, method, path, body).await;
         answers.push(format!("{:?} {}", answer.headers, answer.text));
@@ -146,12 +152,12 @@ async fn secrets_are_in_no_log_no_answer_and_no_metric() {
         answers.push(format!("{:?}", called(&keyed, key, "/earmark.v1.LimitsService/ListLimits").await));
         answers.push(format!("{:?}", called(&keyed, key, "/earmark.v1.LimitsService/Reserve").await));
     }
-    answers.push(format!("{:?}", called(&keyed, &root, &misplaced[3]).await));
+    answers.push(format!("{:?}", called(&keyed, &root, &nowhere_at_all).await));
     let path = format!("/v1/admin/keys/{}", made.split('_').nth(1).unwrap());
     answers.push(keyed.ask(Some(&root), "DELETE", &path, "").await.text);
 
     let logged = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
-    for what in ["create key", "revoke key", "user:ann", "/v1/admin/keys/emk_...", "h2::"] {
+    for what in ["create key", "revoke key", "user:ann", "/v1/admin/keys/emk_***", "h2::"] {
         assert!(logged.contains(what), "{what} is not in the log");
     }
     let keys = [&root, &caller, &made].map(|key| key.split('_').nth(2).unwrap());

@@ -1,6 +1,6 @@
 //! What is a status here and an HTTP status there.
 
-use earmark_admission::{BackendError, LedgerError, LimitError};
+use earmark_admission::{BackendError, LedgerError, LimitError, Token};
 use earmark_proto::convert::Invalid;
 use tonic::Status;
 
@@ -24,7 +24,8 @@ pub(super) fn refused(refused: Refused) -> Status {
 
 /// What is malformed; nothing was done.
 pub(super) fn invalid(error: &Invalid) -> Status {
-    Status::invalid_argument(error.to_string())
+    // What was found in the wrong place may be a key.
+    Status::invalid_argument(Token::redact(&error.to_string()))
 }
 
 /// The backend has no answer.

@@ -2,6 +2,7 @@
 
 use axum::body::Bytes;
 use axum::http::{HeaderValue, StatusCode};
+use earmark_admission::Token;
 use serde::Serialize;
 
 use crate::answer::{BACKEND_ERROR, INVALID_REQUEST, OVERLOADED};
@@ -80,6 +81,8 @@ impl Reply {
     }
 
     pub(super) fn problem(status: StatusCode, error: &str, message: &str) -> Reply {
+        // What was found in the wrong place may be a key.
+        let message = &*Token::redact(message);
         let body = serde_json::to_vec(&Problem { error, message }).unwrap_or_default();
         Reply::of(status, JSON, Bytes::from(body))
     }

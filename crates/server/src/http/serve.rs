@@ -197,12 +197,13 @@ fn finish(
         within(&app.answers, reply);
     let actor = caller.map_or("-", |caller| caller.actor.as_str());
     app.metrics.served(place, status, took);
-    let (method, path) = (&parts.method, &*Token::hide(parts.uri.path()));
+    let (method, path) = (&parts.method, parts.uri.path());
+    let path = || Token::redact(path);
     if status.is_server_error() {
         let answer = String::from_utf8_lossy(&body);
-        tracing::warn!(request_id = text(&id), actor, %method, path, status = status.as_u16(), ?took, %answer, "answered");
+        tracing::warn!(request_id = text(&id), actor, %method, path = %path(), status = status.as_u16(), ?took, %answer, "answered");
     } else {
-        tracing::debug!(request_id = text(&id), actor, %method, path, status = status.as_u16(), ?took, "answered");
+        tracing::debug!(request_id = text(&id), actor, %method, path = %path(), status = status.as_u16(), ?took, "answered");
     }
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
