@@ -13,7 +13,7 @@ use earmark_admission::{BackendError, ManualClock};
 use serde_json::Value;
 use tracing_subscriber::fmt::MakeWriter;
 
-use support::{Broken, Desk, Keyed, START_MS, Wire, reserve, session};
+use support::{Broken, Desk, Keyed, Nodes, START_MS, Wire, reserve, session};
 
 /// Lines of JSON.
 #[derive(Clone, Default)]
@@ -98,6 +98,32 @@ async fn what_fails_is_a_warning_with_the_answer_in_it() {
     let (level, fields) = &lines.of(answer.header("x-request-id").unwrap(), "answered")[0];
     assert_eq!(level, "WARN");
     assert!(fields["answer"].as_str().unwrap().contains("the ledger broke"), "{fields}");
+}
+
+/// Who changed the members of a cluster or made a backup is in no journal, so that it must be in the log.
+#[tokio::test]
+async fn changes_of_the_cluster_are_logged_with_who_made_them_and_what_came_of_it() {
+    let lines = Lines::listen();
+    let desk = Desk::with_nodes(Nodes(Ok(()))).await;
+    let refuses = earmark_admission::ClusterError::Refused("used before".into());
+    let never = Desk::with_nodes(Nodes(Err(refuses))).await;
+    let member = r#"{"node_id":2,"address":"127.0.0.1:7102"}"#;
+    for (desk, method, path, body, what, came_to) in [
+        (&desk, "POST", "members", member, "add node 2 at 127.0.0.1:7102", "done"),
+        (&desk, "DELETE", "members/2", "", "remove node 2", "done"),
+        (&desk, "POST", "backup", r#"{"name":"mine"}"#, "back up as mine", "done"),
+        (&desk, "POST", "backup", "{}", "back up", "done"),
+        (&never, "POST", "members", member, "add node 2 at 127.0.0.1:7102", "used before"),
+    ] {
+        let answer = desk.ask(method, &format!("/v1/admin/cluster/{path}"), body).await;
+        let id = answer.header("x-request-id").unwrap();
+        for message in ["change of the cluster", "change of the cluster ended"] {
+            let (level, fields) = &lines.of(id, message)[0];
+            assert_eq!((level.as_str(), &fields["actor"]), ("INFO", &Value::from("system:local")));
+            assert_eq!(fields["what"], what);
+        }
+        assert_eq!(lines.of(id, "change of the cluster ended")[0].1["came_to"], came_to);
+    }
 }
 
 /// Whatever is done with credentials, good ones and bad ones, over either protocol, nothing that is written down has them

@@ -33,7 +33,8 @@ pub(super) async fn add(app: &App, call: Call) -> Reply {
     if let Some(wrong) = MEMBER.explain(&call.body) {
         return Reply::invalid(&wrong);
     }
-    changed(app, &call, async move { cluster.add(member.node_id, member.address).await }).await
+    let what = format!("add node {} at {}", member.node_id, member.address);
+    changed(app, &call, what, async move { cluster.add(member.node_id, member.address).await }).await
 }
 
 pub(super) async fn remove(app: &App, call: Call) -> Reply {
@@ -45,7 +46,7 @@ pub(super) async fn remove(app: &App, call: Call) -> Reply {
         Ok(cluster) => cluster,
         Err(reply) => return reply,
     };
-    changed(app, &call, async move { cluster.remove(node).await }).await
+    changed(app, &call, format!("remove node {node}"), async move { cluster.remove(node).await }).await
 }
 
 fn cluster(app: &App) -> Result<Arc<dyn Cluster>, Reply> {
@@ -64,11 +65,15 @@ pub(super) async fn backup(app: &App, call: Call) -> Reply {
             return Reply::invalid(&BACKUP.explain(&call.body).unwrap_or_else(|| error.to_string()));
         }
     };
-    if let Err(reply) = permitted(app, &call, "backup").await {
+    let what = match &name {
+        Some(name) => format!("back up as {}", name.as_str()),
+        None => "back up".to_owned(),
+    };
+    if let Err(reply) = permitted(app, &call, &what).await {
         return reply;
     }
     let late = "it is still being written, and is whole once its folder has a file named identity";
-    match done(app, &call, late, async move { cluster.backup(name).await }).await {
+    match done(app, &call, (&what, late), async move { cluster.backup(name).await }).await {
         Ok(made) => Reply::ok(&BackupWire::of(&made)),
         Err(reply) => reply,
     }
@@ -77,34 +82,45 @@ pub(super) async fn backup(app: &App, call: Call) -> Reply {
 /// Whether whoever asks may still do it: what the cluster is told, it does without asking who says so.
 async fn permitted(app: &App, call: &Call, what: &str) -> Result<(), Reply> {
     carry_out::check(app, &call.ticket).await.map_err(|error| limits::failed(&error))?;
-    tracing::info!(request_id = call.ticket.id(), actor = %call.ticket.caller.actor, "{what}");
+    tracing::info!(request_id = call.ticket.id(), actor = %call.ticket.caller.actor, what, "change of the cluster");
     Ok(())
 }
 
 async fn changed(
     app: &App,
     call: &Call,
+    what: String,
     change: impl Future<Output = Result<(), ClusterError>> + Send + 'static,
 ) -> Reply {
-    if let Err(reply) = permitted(app, call, "change of members").await {
+    if let Err(reply) = permitted(app, call, &what).await {
         return reply;
     }
-    match done(app, call, "ask again", change).await {
+    match done(app, call, (&what, "ask again"), change).await {
         Ok(()) => Reply::ok(&Changed { ok: true }),
         Err(reply) => reply,
     }
 }
 
-/// Waits for something to be done. It goes on by itself if nobody waits for it any longer, and `late` says so.
+/// Waits for something to be done, and logs what came of it. It goes on by itself if nobody waits for it any longer, and
+/// `late` says so.
 async fn done<T: Send + 'static>(
     app: &App,
     call: &Call,
-    late: &str,
+    (what, late): (&str, &str),
     doing: impl Future<Output = Result<T, ClusterError>> + Send + 'static,
 ) -> Result<T, Reply> {
     let unavailable =
         |message: String| Reply::problem(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, &message);
-    match app.by(call.ticket.deadline, tokio::spawn(doing)).await {
+    let done = app.by(call.ticket.deadline, tokio::spawn(doing)).await;
+    let came_to = match &done {
+        Ok(Ok(Ok(_))) => "done".to_owned(),
+        Ok(Ok(Err(error))) => error.to_string(),
+        Ok(Err(error)) => error.to_string(),
+        Err(error) => error.to_string(),
+    };
+    let actor = &call.ticket.caller.actor;
+    tracing::info!(request_id = call.ticket.id(), %actor, what, came_to, "change of the cluster ended");
+    match done {
         Ok(Ok(Ok(done))) => Ok(done),
         Ok(Ok(Err(ClusterError::Refused(why)))) => Err(Reply::problem(StatusCode::CONFLICT, CONFLICT, &why)),
         Ok(Ok(Err(error))) => Err(unavailable(format!("{error}; ask again"))),
