@@ -7,12 +7,13 @@ mod ledger;
 mod parts;
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use earmark_admission::{LocalBook, LocalOptions};
 use earmark_core::Config;
-use earmark_server::{Server, ServerOptions, install_metrics};
+use earmark_server::{REQUESTS_AT_ONCE, REQUESTS_WAITING_MAX, Server, ServerOptions, install_metrics};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::{Done, Failure};
@@ -103,6 +104,13 @@ pub(crate) struct ServeArgs {
     /// How many requests each caller may make in a second, each item of a batch one; 0: as many as they like
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     key_requests_per_second: u64,
+    /// How many requests of each caller are worked on at once, each item of a batch one; the rest wait behind their own
+    /// while those of other callers go on; 0: as many as come
+    #[arg(long, value_name = "N", default_value_t = REQUESTS_AT_ONCE)]
+    key_requests_at_once: u32,
+    /// How many requests of each caller may wait for that, a batch as one; more are refused with 429
+    #[arg(long, value_name = "N", default_value_t = REQUESTS_WAITING_MAX)]
+    key_requests_waiting: usize,
     /// Take session tokens of this issuer, which is their claim iss
     #[arg(long, value_name = "URL", requires_all = ["issuer_keys", "audience"])]
     issuer: Option<String>,
@@ -231,6 +239,8 @@ impl ServeArgs {
             issuer: self.issuer()?,
             tls: self.tls()?,
             requests_per_second: Some(self.key_requests_per_second).filter(|limit| *limit > 0),
+            requests_at_once: NonZeroU32::new(self.key_requests_at_once),
+            requests_waiting_max: self.key_requests_waiting,
             is_plaintext_allowed: self.insecure_plaintext,
             ..ServerOptions::default()
         })

@@ -48,7 +48,7 @@ impl App {
         Ok(App {
             backend,
             cluster: OnceLock::new(),
-            door: Door::new(door, metrics.failed_logins())?,
+            door: Door::new(door, metrics.door())?,
             metrics,
             request_ids: RequestIds::new(),
             request_timeout,

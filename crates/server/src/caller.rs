@@ -1,6 +1,10 @@
 //! Who is calling, and what that lets them do.
 
+use std::sync::Arc;
+
 use earmark_core::{Actor, By, ClientId, KeyInfo, LimitKey, NamespaceName, Role};
+
+use crate::door::{Line, Patience, Place};
 
 /// What an endpoint or a method asks of whoever calls it. Every route and every method has one in its table, so that a
 /// new one cannot be forgotten.
@@ -36,6 +40,14 @@ impl Access {
             (Access::Manage | Access::Operate, Role::Writer | Role::Caller | Role::Reader) => false,
         }
     }
+}
+
+/// How many places of its caller a request takes while it is worked on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Takes {
+    One,
+    /// One for each of its items, which are counted once it was read.
+    Items,
 }
 
 /// Why somebody is not let in. The words are the same whatever it was that is wrong.
@@ -79,6 +91,8 @@ pub(crate) struct Caller {
     /// What their requests are counted by: each key by itself, and each user in each namespace, so that nobody pays for
     /// somebody of the same name elsewhere.
     pub(crate) counted_as: Option<LimitKey>,
+    /// Where their requests wait for their turn; nowhere if there is no end of places.
+    pub(crate) line: Option<Arc<Line>>,
 }
 
 impl Caller {
@@ -92,6 +106,7 @@ impl Caller {
             by: By::Key(info.number),
             is_local: false,
             counted_as: LimitKey::new(&format!("key:{}", info.number.0)).ok(),
+            line: None,
         })
     }
 
@@ -101,7 +116,16 @@ impl Caller {
         // Together they may be too long for a key, and either is short enough.
         let counted_as =
             LimitKey::new(&format!("{namespace}:{actor}")).or_else(|_| LimitKey::new(actor.as_str()));
-        Caller { actor, namespace, role, client: None, by, is_local: false, counted_as: counted_as.ok() }
+        Caller {
+            actor,
+            namespace,
+            role,
+            client: None,
+            by,
+            is_local: false,
+            counted_as: counted_as.ok(),
+            line: None,
+        }
     }
 
     /// Anyone on this machine.
@@ -114,7 +138,15 @@ impl Caller {
             by: By::Anyone,
             is_local: true,
             counted_as: None,
+            line: None,
         }
+    }
+
+    /// Waits until it is the turn of a request of so many items, which keeps its place until its answer is made.
+    pub(crate) async fn turn(&self, items: usize, patience: Patience<'_>) -> Result<Place<'_>, Refused> {
+        let Some(line) = &self.line else { return Ok(Place::boundless()) };
+        let say = || tracing::warn!(actor = %self.actor, "requests wait, since others of the same caller are worked on");
+        line.enter(items, patience, say).await
     }
 
     /// Whether they may do what is asked.

@@ -15,7 +15,8 @@ use tokio::time::Instant;
 
 use crate::answer::{CompleteWire, INVALID, ReserveWire, UNAVAILABLE};
 use crate::app::App;
-use crate::caller::Caller;
+use crate::caller::{Caller, Refused};
+use crate::door::{Patience, Place, Presence};
 
 /// What is said of a limit that is not there.
 pub(crate) const NO_SUCH_LIMIT: &str = "key: no limit has this key";
@@ -36,9 +37,21 @@ pub(crate) struct Ticket {
     pub(crate) deadline: Instant,
     /// Whose it is.
     pub(crate) caller: Arc<Caller>,
+    /// Whether its client is still there, where the protocol does not tell.
+    pub(crate) presence: Option<Arc<Presence>>,
 }
 
 impl Ticket {
+    /// For how long it waits for its turn.
+    pub(crate) fn patience(&self) -> Patience<'_> {
+        Patience { deadline: self.deadline, presence: self.presence.as_deref() }
+    }
+
+    /// Waits until it is the turn of so many items, which keep their places until the answer is made.
+    pub(crate) async fn turn(&self, items: usize) -> Result<Place<'_>, Refused> {
+        self.caller.turn(items, self.patience()).await
+    }
+
     /// Its name in the logs, as a text, which every id is that was found fit.
     pub(crate) fn id(&self) -> &str {
         self.id.to_str().unwrap_or_default()

@@ -5,6 +5,8 @@ mod fair;
 mod issuer;
 mod known;
 mod origin;
+mod presence;
+mod turns;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,6 +24,9 @@ pub(crate) use failures::Failures;
 use fair::Fair;
 pub use issuer::{Issuer, IssuerError, IssuerOptions};
 use known::Known;
+pub(crate) use presence::Presence;
+use turns::Turns;
+pub(crate) use turns::{Line, Patience, Place, TurnTerms, Waits};
 
 /// The longest token that is looked at.
 const TOKEN_BYTES_MAX: usize = 8 << 10;
@@ -34,8 +39,12 @@ const AUDITS_A_SECOND: u64 = 10;
 const SEEN_FOR: Duration = Duration::from_secs(1);
 
 /// Where a request comes from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer(pub(crate) IpAddr);
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) address: IpAddr,
+    /// Whether its client is still there, where the protocol does not tell.
+    pub(crate) presence: Option<Arc<Presence>>,
+}
 
 /// The head of a request.
 #[derive(Clone, Copy)]
@@ -53,6 +62,22 @@ pub(crate) struct DoorOptions {
     pub(crate) issuer: Option<Arc<Issuer>>,
     /// For each caller; none if there is no end to it.
     pub(crate) requests_per_second: Option<u64>,
+    /// For each caller too.
+    pub(crate) turns: Option<TurnTerms>,
+}
+
+/// What the door counts.
+pub(crate) struct DoorCounts {
+    /// Those who were turned away for want of credentials.
+    pub(crate) failed: Counter,
+    pub(crate) waits: Waits,
+}
+
+/// Somebody who was not let in.
+pub(crate) struct TurnedAway {
+    pub(crate) why: Refused,
+    /// Who it is, if that was found out.
+    pub(crate) caller: Option<Arc<Caller>>,
 }
 
 /// Lets requests in.
@@ -62,6 +87,7 @@ pub(crate) struct Door {
     nobody: Arc<Caller>,
     known: Known,
     fair: Option<Fair>,
+    turns: Option<Turns>,
     failures: Failures,
     /// Once there was a key, there always is.
     is_closed: AtomicBool,
@@ -70,12 +96,13 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    pub(crate) fn new(options: DoorOptions, failed: Counter) -> Result<Door, NameError> {
+    pub(crate) fn new(options: DoorOptions, counts: DoorCounts) -> Result<Door, NameError> {
         let namespace = NamespaceName::new(NamespaceName::DEFAULT)?;
         let local = Caller::local(Actor::new("system:local")?, namespace.clone());
         let nobody = Caller::of_user(Actor::new("system:anonymous")?, earmark_core::Role::Reader, namespace);
         Ok(Door {
             fair: options.requests_per_second.map(Fair::new),
+            turns: options.turns.map(|terms| Turns::new(terms, counts.waits)),
             is_closed: AtomicBool::new(options.is_strict || options.issuer.is_some()),
             options,
             local: Arc::new(local),
@@ -83,7 +110,7 @@ impl Door {
             known: Known::default(),
             failures: Failures::default(),
             looked: std::sync::Mutex::new(None),
-            failed,
+            failed: counts.failed,
         })
     }
 
@@ -93,23 +120,29 @@ impl Door {
         backend: &dyn Backend,
         head: Head<'_>,
         access: Access,
-    ) -> Result<Arc<Caller>, Refused> {
+    ) -> Result<Arc<Caller>, TurnedAway> {
+        let nobody = |why| TurnedAway { why, caller: None };
         let caller = if access == Access::Public {
             return Ok(Arc::clone(&self.nobody));
         } else if self.is_open(backend, head.headers.contains_key(AUTHORIZATION)) {
-            origin::check(head.uri, head.headers)?;
+            origin::check(head.uri, head.headers).map_err(nobody)?;
             Arc::clone(&self.local)
         } else {
             match bearer(head.headers).and_then(|token| self.find(backend, token)) {
                 Some(caller) => caller,
-                None => return Err(self.turn_away(head.extensions).await),
+                None => return Err(nobody(self.turn_away(head.extensions).await)),
             }
         };
         // What is refused is counted too: whoever asks in vain takes as much of the server as others.
-        if let (Some(fair), Some(key)) = (&self.fair, &caller.counted_as) {
-            fair.take(key, 1)?;
+        let taken = match (&self.fair, &caller.counted_as) {
+            (Some(fair), Some(key)) => fair.take(key, 1),
+            (None, _) | (_, None) => Ok(()),
+        };
+        let allowed = if caller.may(access) { Ok(()) } else { Err(Refused::Forbidden) };
+        match taken.and(allowed) {
+            Ok(()) => Ok(caller),
+            Err(why) => Err(TurnedAway { why, caller: Some(caller) }),
         }
-        if caller.may(access) { Ok(caller) } else { Err(Refused::Forbidden) }
     }
 
     /// Counts the items of a batch behind its first, which was counted as its request.
@@ -159,7 +192,7 @@ impl Door {
         if let Some(caller) = self.known.get(&digest) {
             return Some(caller);
         }
-        let (caller, until) = if Token::is_meant(text) {
+        let (mut caller, until) = if Token::is_meant(text) {
             let token = Token::parse(text)?;
             let info = backend.keys()?.authenticate(token.id(), &token.hash())?;
             let lasts = lasts(&info, SystemTime::now())?;
@@ -167,6 +200,10 @@ impl Door {
         } else {
             let session = self.options.issuer.as_ref()?.verify(text, SystemTime::now())?;
             (session.caller, Instant::now() + session.lasts.min(SEEN_FOR))
+        };
+        caller.line = match (&self.turns, &caller.counted_as) {
+            (Some(turns), Some(key)) => Some(turns.line(key)),
+            (None, _) | (_, None) => None,
         };
         let caller = Arc::new(caller);
         self.known.insert(digest, Arc::clone(&caller), until);
@@ -176,7 +213,7 @@ impl Door {
     /// Counts a failure, and lets whoever fails often wait for the answer.
     async fn turn_away(&self, extensions: &Extensions) -> Refused {
         self.failed.increment(1);
-        if let Some(Peer(address)) = extensions.get() {
+        if let Some(Peer { address, .. }) = extensions.get() {
             self.failures.wait(*address).await;
         }
         Refused::Unauthenticated

@@ -31,7 +31,7 @@ use tonic_reflection::server::Builder;
 use crate::app::App;
 use crate::body::BODY_BYTES_MAX;
 use crate::carry_out::Ticket;
-use crate::door::Head;
+use crate::door::{Head, TurnedAway};
 use crate::http::REQUEST_ID;
 use answer::{Answer, Bounded};
 use health::Healthy;
@@ -80,10 +80,18 @@ impl Grpc {
                 let answer = match app.door.admit(&*app.backend, head, method.access).await {
                     Ok(caller) => {
                         actor = Some(caller.actor.clone());
-                        let ticket = Ticket { id: id.clone(), deadline: start + app.request_timeout, caller };
+                        let ticket = Ticket {
+                            id: id.clone(),
+                            deadline: start + app.request_timeout,
+                            caller,
+                            presence: None,
+                        };
                         self.call(method, &ticket, start, request).await
                     }
-                    Err(refused) => Answer::of(status::refused(refused)),
+                    Err(TurnedAway { why, caller }) => {
+                        actor = caller.map(|caller| caller.actor.clone());
+                        Answer::of(status::refused(why))
+                    }
                 };
                 (place, answer)
             }
@@ -123,7 +131,7 @@ impl Grpc {
         let serve = method.service.of(&self.services);
         match method.form {
             Form::Unary => {
-                let answer = unary::call(&self.app, ticket, serve, request);
+                let answer = unary::call(&self.app, ticket, method.takes, serve, request);
                 // Beyond the server's own, a client's patience makes no difference.
                 match patience.filter(|patience| *patience < self.app.request_timeout) {
                     None => answer.await,

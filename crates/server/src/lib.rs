@@ -35,7 +35,7 @@ mod tls;
 
 pub use door::{Issuer, IssuerError, IssuerOptions};
 pub use metrics::install_metrics;
-pub use server::{Address, Server, ServerError, ServerOptions};
+pub use server::{Address, REQUESTS_AT_ONCE, REQUESTS_WAITING_MAX, Server, ServerError, ServerOptions};
 pub use tls::{Tls, TlsError};
 
 pub use body::BODY_BYTES_MAX;

@@ -19,6 +19,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, 
 use tonic::Code;
 
 use crate::answer::WRITE_CODES;
+use crate::door::{DoorCounts, Waits};
 use crate::http::ROUTES;
 use calls::Calls;
 use denials::Denials;
@@ -90,9 +91,13 @@ const COMPLETED: [(Completed, &str); 5] = [
 ];
 
 const FAILED_LOGINS: &str = "earmark_failed_logins_total";
+const WAITING: &str = "earmark_requests_waiting";
+const WAITED: &str = "earmark_requests_waited_total";
 
-const DESCRIPTIONS: [(&str, &str); 17] = [
+const DESCRIPTIONS: [(&str, &str); 19] = [
     (FAILED_LOGINS, "Requests whose credentials were missing or not valid."),
+    (WAITING, "Requests that wait because as many of the same caller are worked on as may be."),
+    (WAITED, "Requests that ever waited for that."),
     (
         "earmark_reserves_total",
         "Reserves, by how they came out. A batch that is malformed counts as one invalid_request.",
@@ -211,9 +216,11 @@ impl Metrics {
         }
     }
 
-    /// What counts those who were turned away for want of credentials.
-    pub(crate) fn failed_logins(&self) -> Counter {
-        self.recorder.register_counter(&Key::from_static_name(FAILED_LOGINS), &METADATA)
+    /// What is counted at the door.
+    pub(crate) fn door(&self) -> DoorCounts {
+        let counter = |name| self.recorder.register_counter(&Key::from_static_name(name), &METADATA);
+        let now = self.recorder.register_gauge(&Key::from_static_name(WAITING), &METADATA);
+        DoorCounts { failed: counter(FAILED_LOGINS), waits: Waits { now, ever: counter(WAITED) } }
     }
 
     pub(crate) fn reserved(&self, outcome: Reserved) {

@@ -10,6 +10,7 @@ mod transport;
 use std::future::Future;
 use std::io as std_io;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::app::App;
-use crate::door::{DoorOptions, Issuer};
+use crate::door::{DoorOptions, Issuer, TurnTerms};
 use crate::grpc::Grpc;
 use crate::http::router;
 use crate::metrics::install_metrics;
@@ -34,6 +35,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const BACKLOG: u32 = 1_024;
 /// So many connections beyond the allowed are told so at once; any more are closed without a word.
 const REFUSALS_MAX: usize = 64;
+
+/// So many requests of a caller wait for their turn, if nobody says how many.
+pub const REQUESTS_WAITING_MAX: usize = 4_096;
+/// So many requests of a caller are worked on at once where that is bounded, if nobody says how many.
+pub const REQUESTS_AT_ONCE: u32 = 256;
 
 /// What an operator may set.
 #[derive(Clone, Debug)]
@@ -54,6 +60,10 @@ pub struct ServerOptions {
     pub issuer: Option<Arc<Issuer>>,
     /// How many requests each caller may make in a second; as many as they like if there is none.
     pub requests_per_second: Option<u64>,
+    /// How many requests of each caller are worked on at once, each item of a batch one; as many as come if there is none.
+    pub requests_at_once: Option<NonZeroU32>,
+    /// How many more requests of each caller may wait for those, a batch as one.
+    pub requests_waiting_max: usize,
     /// What clients connect by; in clear if there is none.
     pub tls: Option<Arc<Tls>>,
     /// Credentials may be sent in clear to an address that is not loopback: something before this server encrypts.
@@ -71,6 +81,8 @@ impl Default for ServerOptions {
             shutdown_timeout: Duration::from_secs(30),
             issuer: None,
             requests_per_second: None,
+            requests_at_once: None,
+            requests_waiting_max: REQUESTS_WAITING_MAX,
             tls: None,
             is_plaintext_allowed: false,
         }
@@ -172,6 +184,9 @@ impl Address {
             is_strict: !options.listen.ip().is_loopback(),
             issuer: options.issuer.clone(),
             requests_per_second: options.requests_per_second,
+            turns: options
+                .requests_at_once
+                .map(|at_once| TurnTerms { at_once, waiting_max: options.requests_waiting_max }),
         };
         let app = Arc::new(App::new(backend, options.request_timeout, options.bodies_bytes_max, door)?);
         let services = Services { router: router(&app), grpc: Grpc::new(&app)? };

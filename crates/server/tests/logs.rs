@@ -100,6 +100,26 @@ async fn what_fails_is_a_warning_with_the_answer_in_it() {
     assert!(fields["answer"].as_str().unwrap().contains("the ledger broke"), "{fields}");
 }
 
+/// Requests that were refused with 403 and 429 were logged as nobody's, though it was known whose they were.
+#[tokio::test]
+async fn whoever_is_refused_is_named_if_they_are_known() {
+    let lines = Lines::listen();
+    let keyed = Keyed::with(|options| options.requests_per_second = Some(2)).await;
+    let caller = keyed.key(earmark_core::Role::Caller, "default").await;
+    let id = caller.split('_').nth(1).unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..20 {
+        let answer = keyed.ask(Some(&caller), "GET", "/v1/admin/limits", "").await;
+        let (_, fields) = &lines.of(answer.header("x-request-id").unwrap(), "answered")[0];
+        assert_eq!(fields["actor"], format!("client:{id}"), "{fields}");
+        seen.push(answer.status);
+    }
+    assert!(seen.contains(&403) && seen.contains(&429), "{seen:?}");
+    let answer = keyed.ask(Some("emk_x"), "GET", "/v1/admin/limits", "").await;
+    let (_, fields) = &lines.of(answer.header("x-request-id").unwrap(), "answered")[0];
+    assert_eq!((answer.status, &fields["actor"]), (401, &Value::from("-")));
+}
+
 /// Who changed the members of a cluster or made a backup is in no journal, so that it must be in the log.
 #[tokio::test]
 async fn changes_of_the_cluster_are_logged_with_who_made_them_and_what_came_of_it() {

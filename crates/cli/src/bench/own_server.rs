@@ -1,6 +1,7 @@
 //! A server in this process, for the length of a run.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
@@ -89,8 +90,13 @@ async fn serve(
     let connections_max = connections + CONNECTIONS_SPARE;
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     // Requests are counted as for any other caller, and there is no end to them.
-    let requests_per_second = Some(u64::from(u32::MAX));
-    let options = ServerOptions { listen, connections_max, requests_per_second, ..ServerOptions::default() };
+    let options = ServerOptions {
+        listen,
+        connections_max,
+        requests_per_second: Some(u64::from(u32::MAX)),
+        requests_at_once: Some(NonZeroU32::MAX),
+        ..ServerOptions::default()
+    };
     let server = Server::bind(options, subject.backend.clone()).await?;
     _ = bound.send(server.local_addr());
     // Whether it is asked to stop or whoever could ask is gone comes to the same.

@@ -74,6 +74,7 @@ impl LimitsService for Limits {
             .map_err(|error| self.no_reserve(&error))?;
         check_namespaces(&ticket, asked.iter().map(|asked| &asked.namespace))?;
         self.0.door.charge_batch(&ticket.caller, asked.len()).map_err(refused)?;
+        let _place = ticket.turn(asked.len()).await.map_err(refused)?;
         let answers = carry_out::reserve(&self.0, &ticket, asked).await;
         turned_away(&answers)?;
         let results = answers.iter().map(|answer| reserve_response(ReserveWire::of(answer))).collect();
@@ -90,6 +91,7 @@ impl LimitsService for Limits {
             .map_err(|error| self.no_complete(&error))?;
         check_namespaces(&ticket, asked.iter().map(|asked| &asked.namespace))?;
         self.0.door.charge_batch(&ticket.caller, asked.len()).map_err(refused)?;
+        let _place = ticket.turn(asked.len()).await.map_err(refused)?;
         let answers = carry_out::complete(&self.0, &ticket, asked).await;
         turned_away(&answers)?;
         let results = answers.iter().map(|answer| complete_response(CompleteWire::of(answer))).collect();

@@ -1,6 +1,6 @@
 //! The table of methods: what can be called, and how its answer comes.
 
-use crate::caller::Access;
+use crate::caller::{Access, Takes};
 
 /// One of each service.
 pub(super) struct Services<T> {
@@ -51,14 +51,20 @@ pub(crate) struct Method {
     pub(super) form: Form,
     /// What it asks of whoever calls it.
     pub(crate) access: Access,
+    /// How many places it takes while it is worked on.
+    pub(super) takes: Takes,
 }
 
 const fn unary(service: Which, access: Access, path: &'static str) -> Method {
-    Method { path, service, form: Form::Unary, access }
+    Method { path, service, form: Form::Unary, access, takes: Takes::One }
+}
+
+const fn batch(service: Which, access: Access, path: &'static str) -> Method {
+    Method { path, service, form: Form::Unary, access, takes: Takes::Items }
 }
 
 const fn stream(service: Which, access: Access, path: &'static str, is_endless: bool) -> Method {
-    Method { path, service, form: Form::Stream { is_endless }, access }
+    Method { path, service, form: Form::Stream { is_endless }, access, takes: Takes::One }
 }
 
 /// The methods that every server of gRPC has: health and reflection, which are no part of our own package.
@@ -68,8 +74,8 @@ const STANDARD: usize = 4;
 pub(crate) static METHODS: [Method; earmark_proto::METHODS.len() + STANDARD] = [
     unary(Which::Limits, Access::Call, "/earmark.v1.LimitsService/Reserve"),
     unary(Which::Limits, Access::Call, "/earmark.v1.LimitsService/Complete"),
-    unary(Which::Limits, Access::Call, "/earmark.v1.LimitsService/ReserveBatch"),
-    unary(Which::Limits, Access::Call, "/earmark.v1.LimitsService/CompleteBatch"),
+    batch(Which::Limits, Access::Call, "/earmark.v1.LimitsService/ReserveBatch"),
+    batch(Which::Limits, Access::Call, "/earmark.v1.LimitsService/CompleteBatch"),
     unary(Which::Limits, Access::Write, "/earmark.v1.LimitsService/PutLimit"),
     unary(Which::Limits, Access::Read, "/earmark.v1.LimitsService/GetLimit"),
     unary(Which::Limits, Access::Read, "/earmark.v1.LimitsService/ListLimits"),

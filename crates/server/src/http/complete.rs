@@ -45,6 +45,10 @@ pub(super) async fn batch(app: &App, call: Call) -> Reply {
     if let Err(refused) = app.door.charge_batch(&call.ticket.caller, requests.len()) {
         return Reply::refused(refused);
     }
+    let _place = match call.ticket.turn(requests.len()).await {
+        Ok(place) => place,
+        Err(refused) => return Reply::refused(refused),
+    };
     let answers = carry_out::complete(app, &call.ticket, requests).await;
     if carry_out::is_turned_away(&answers) {
         return Reply::refused(Refused::Unauthenticated);

@@ -11,7 +11,7 @@ use super::serve::Call;
 use super::shape::{self, Field, Shape};
 use super::{audit, cluster, complete, health, keys, leases, limits, reserve, vaults, write};
 use crate::app::App;
-use crate::caller::Access;
+use crate::caller::{Access, Takes};
 
 /// What an answer that is on its way looks like.
 type Handled<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
@@ -57,6 +57,8 @@ pub(crate) struct Route {
     pub(super) query: &'static [Field],
     /// What it asks of whoever calls it.
     pub(super) access: Access,
+    /// How many places it takes while it is worked on.
+    pub(super) takes: Takes,
     /// A name for it, for generated clients.
     pub(super) operation: &'static str,
     pub(super) about: &'static str,
@@ -137,6 +139,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: Some(&shape::RESERVE),
         query: &[],
         access: Access::Call,
+        takes: Takes::One,
         operation: "reserve",
         about: "Takes all requirements at once, or none of them.",
         answers: &[
@@ -160,6 +163,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: Some(&shape::COMPLETE),
         query: &[],
         access: Access::Call,
+        takes: Takes::One,
         operation: "complete",
         about: "Says what a lease really used; the rest is free again at once.",
         answers: &[
@@ -176,6 +180,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: Some(&shape::RESERVE_BATCH),
         query: &[],
         access: Access::Call,
+        takes: Takes::Items,
         operation: "reserve_batch",
         about: "Reserves, each on its own, with the results in the same order.",
         answers: &[answer(200, &["ReserveResults"], "A result for each, failures included.")],
@@ -187,6 +192,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: Some(&shape::COMPLETE_BATCH),
         query: &[],
         access: Access::Call,
+        takes: Takes::Items,
         operation: "complete_batch",
         about: "Completes, each on its own, with the results in the same order.",
         answers: &[answer(200, &["CompleteResults"], "A result for each, failures included.")],
@@ -198,6 +204,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: Some(&shape::DEFINITION),
         query: &[],
         access: Access::Write,
+        takes: Takes::One,
         operation: "put_limit",
         about: "Creates a limit or changes its definition. An existing limit keeps its kind.",
         answers: &[
@@ -213,6 +220,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Read,
+        takes: Takes::One,
         operation: "list_limits",
         about: "All limits, in order of their keys.",
         answers: &[answer(200, &["Limits"], "The limits."), BAD_QUERY, FAILED, OVERLOADED],
@@ -224,6 +232,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Read,
+        takes: Takes::One,
         operation: "get_limit",
         about: "One limit.",
         answers: &[answer(200, &["Limit"], "The limit."), BAD_KEY, NO_LIMIT, FAILED, OVERLOADED],
@@ -235,6 +244,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Write,
+        takes: Takes::One,
         operation: "delete_limit",
         about: "Lets a limit run empty and then forgets it.",
         answers: &[
@@ -257,6 +267,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Read,
+        takes: Takes::One,
         operation: "get_usage",
         about: "What a limit holds now.",
         answers: &[answer(200, &["Usage"], "The usage."), BAD_KEY, NO_LIMIT, FAILED, OVERLOADED],
@@ -268,6 +279,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Read,
+        takes: Takes::One,
         operation: "get_lease",
         about: "What is known of a lease.",
         answers: &[
@@ -285,6 +297,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: Some(&shape::WRITE),
         query: &[],
         access: Access::Write,
+        takes: Takes::One,
         operation: "write",
         about: "Applies a transaction exactly once: all its operations, or none of them.",
         answers: WRITE_ANSWERS,
@@ -296,6 +309,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: Some(&shape::WRITE_BATCH),
         query: &[],
         access: Access::Write,
+        takes: Takes::One,
         operation: "write_batch",
         about: "Applies several lists of operations as one transaction, with one number.",
         answers: WRITE_ANSWERS,
@@ -307,6 +321,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: shape::CLIENT_QUERY,
         access: Access::Read,
+        takes: Takes::One,
         operation: "get_client_state",
         about: "The last number that a client committed in a scope; 0 before the first.",
         answers: &[answer(200, &["ClientState"], "The number."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
@@ -318,6 +333,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Read,
+        takes: Takes::One,
         operation: "get_balances",
         about: "What an account has, in order of asset.",
         answers: &[answer(200, &["Balances"], "The balances."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
@@ -329,6 +345,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: shape::ENTRIES_QUERY,
         access: Access::Read,
+        takes: Takes::One,
         operation: "list_entries",
         about: "The latest history of an account, oldest first, a page at a time.",
         answers: &[answer(200, &["Entries"], "A page."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
@@ -340,6 +357,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Read,
+        takes: Takes::One,
         operation: "audit_vault",
         about: "Counts a vault anew and compares it with its history.",
         answers: &[answer(200, &["Audit"], "What was found."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
@@ -351,6 +369,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Operate,
+        takes: Takes::One,
         operation: "get_cluster",
         about: "The nodes, who leads, and who is behind, as this node sees it.",
         answers: &[answer(200, &["Cluster"], "The cluster."), NO_CLUSTER],
@@ -362,6 +381,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: Some(&shape::MEMBER),
         query: &[],
         access: Access::Operate,
+        takes: Takes::One,
         operation: "add_member",
         about: "Makes a node that runs a member: a learner until it has caught up, then a voter.",
         answers: &[
@@ -378,6 +398,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Operate,
+        takes: Takes::One,
         operation: "remove_member",
         about: "Takes a node out of the cluster. Its id is never used again.",
         answers: &[
@@ -395,6 +416,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: Some(&shape::BACKUP),
         query: &[],
         access: Access::Operate,
+        takes: Takes::One,
         operation: "make_backup",
         about: "Writes all that was acknowledged so far into a folder of its own, on the machine of this node, from \
                 which a new cluster can begin.",
@@ -416,6 +438,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: Some(&shape::KEY),
         query: &[],
         access: Access::Manage,
+        takes: Takes::One,
         operation: "create_key",
         about: "Makes a key. It is shown once, in this answer. The first key closes a server that was open to all.",
         answers: &[
@@ -432,6 +455,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Manage,
+        takes: Takes::One,
         operation: "list_keys",
         about: "The keys, without their secrets: of all namespaces for an admin of `default`, else of one's own.",
         answers: &[answer(200, &["Keys"], "The keys."), BAD_QUERY, NO_KEYS, FAILED, OVERLOADED],
@@ -443,6 +467,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Manage,
+        takes: Takes::One,
         operation: "revoke_key",
         about: "Ends a key for good. Once this is answered, no node takes it.",
         answers: &[
@@ -461,6 +486,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: shape::CHANGES_QUERY,
         access: Access::Manage,
+        takes: Takes::One,
         operation: "list_changes",
         about: "Transactions and changes of limits and keys with who made them, oldest first, a page at a time.",
         answers: &[answer(200, &["AuditLog"], "A page."), BAD_QUERY, NO_KEYS, FAILED, OVERLOADED],
@@ -472,6 +498,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Public,
+        takes: Takes::One,
         operation: "healthz",
         about: "Whether the process lives.",
         answers: &[answer(200, &["Health"], "It does.")],
@@ -483,6 +510,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Public,
+        takes: Takes::One,
         operation: "readyz",
         about: "Whether it can serve.",
         answers: &[
@@ -497,6 +525,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Read,
+        takes: Takes::One,
         operation: "metrics",
         about: "Metrics in the text format of Prometheus.",
         answers: &[answer(200, &[], "The metrics.")],
@@ -508,6 +537,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Public,
+        takes: Takes::One,
         operation: "openapi",
         about: "This document.",
         answers: &[answer(200, &["OpenApi"], "The document.")],

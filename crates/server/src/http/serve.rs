@@ -25,9 +25,9 @@ use crate::answer::TOO_MANY_LARGE;
 use crate::app::App;
 use crate::body;
 use crate::budget::{Budget, LARGE_BYTES};
-use crate::caller::Caller;
+use crate::caller::{Caller, Takes};
 use crate::carry_out::Ticket;
-use crate::door::Head;
+use crate::door::{Head, Peer, TurnedAway};
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
@@ -110,11 +110,11 @@ async fn serve(app: Arc<App>, place: usize, route: &'static Route, request: Requ
     let head = Head { uri: &parts.uri, headers: &parts.headers, extensions: &parts.extensions };
     let caller = match app.door.admit(&*app.backend, head, route.access).await {
         Ok(caller) => caller,
-        Err(refused) => {
+        Err(TurnedAway { why, caller }) => {
             let is_read = body::discard(body, deadline).await;
-            let reply = Reply::refused(refused);
+            let reply = Reply::refused(why);
             let reply = if is_read { reply } else { reply.closing() };
-            return finish(&app, place, &parts, id, start, reply, None);
+            return finish(&app, place, &parts, id, start, reply, caller.as_deref());
         }
     };
     let mut is_read = true;
@@ -124,9 +124,16 @@ async fn serve(app: Arc<App>, place: usize, route: &'static Route, request: Requ
         is_read = body::discard(body, deadline).await;
         Ok(Bytes::new())
     };
-    let ticket = Ticket { id: id.clone(), deadline, caller: Arc::clone(&caller) };
+    let presence = parts.extensions.get().and_then(|peer: &Peer| peer.presence.clone());
+    let ticket = Ticket { id: id.clone(), deadline, caller: Arc::clone(&caller), presence };
     let reply = match call(route, &mut parts, read, ticket).await {
-        Ok(call) => (route.handler)(&app, call).await,
+        Ok(call) => match route.takes {
+            Takes::One => match caller.turn(1, call.ticket.patience()).await {
+                Ok(_place) => (route.handler)(&app, call).await,
+                Err(refused) => Reply::refused(refused),
+            },
+            Takes::Items => (route.handler)(&app, call).await,
+        },
         Err(reply) => reply,
     };
     let reply = if is_read { reply } else { reply.closing() };

@@ -22,12 +22,12 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::frames::Frames;
-use super::io::{First, Stream};
+use super::io::{First, Heard, Stream};
 use super::pulse::{Mark, Phase, Pulse};
 use super::streams::{Owed, Streams, Watch};
 use super::transport::Transport;
 use crate::app::SHUTTING_DOWN;
-use crate::door::Peer;
+use crate::door::{Peer, Presence};
 use crate::grpc::{Grpc, Streaming, is_call};
 use crate::http::Reply;
 use crate::tls::HTTP_2;
@@ -103,7 +103,7 @@ pub(super) async fn serve(
     terms: Terms,
     mut stop: Stop,
 ) {
-    let peer = tcp.peer_addr().map(|address| Peer(address.ip())).ok();
+    let peer = tcp.peer_addr().map(|address| Peer { address: address.ip(), presence: None }).ok();
     let begun = async {
         match tls {
             Some(tls) => shake_hands(tcp, tls, terms).await,
@@ -116,10 +116,12 @@ pub(super) async fn serve(
     };
     let Some(Begun { transport, first, is_http2 }) = begun else { return };
     if is_http2 {
-        let stream = |pulse| Stream::new(transport, first, pulse, Some(Frames::new()));
+        let stream = |pulse| Stream::new(transport, first, pulse, Heard::Frames(Frames::new()));
         http_2(stream, peer, services, terms, stop).await;
     } else {
-        let stream = |pulse| Stream::new(transport, first, pulse, None);
+        let presence = Arc::new(Presence::default());
+        let peer = peer.map(|peer| Peer { presence: Some(Arc::clone(&presence)), ..peer });
+        let stream = |pulse| Stream::new(transport, first, pulse, Heard::Presence(presence));
         http_1(stream, peer, services.router, terms, stop).await;
     }
 }
@@ -235,7 +237,7 @@ fn counted(
     let Services { router, grpc } = services;
     let router = TowerToHyperService::new(router);
     service_fn(move |mut request: Request<Incoming>| {
-        peer.map(|peer| request.extensions_mut().insert(peer));
+        peer.clone().map(|peer| request.extensions_mut().insert(peer));
         let (asked, router, grpc) = (streams.ask(), router.clone(), grpc.clone());
         async move {
             let response = if is_call(&request) {
@@ -262,7 +264,7 @@ fn marked(
 > + Unpin {
     let router = TowerToHyperService::new(router);
     service_fn(move |mut request: Request<Incoming>| {
-        peer.map(|peer| request.extensions_mut().insert(peer));
+        peer.clone().map(|peer| request.extensions_mut().insert(peer));
         pulse.enter(Phase::Handling);
         let (handling, pulse) = (router.call(request), Arc::clone(&pulse));
         async move {

@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use super::frames::Frames;
 use super::pulse::{Phase, Pulse};
 use super::transport::Transport;
+use crate::door::Presence;
 
 /// What a client that speaks HTTP/2 from the start sends first.
 pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -21,9 +22,16 @@ pub(super) struct Stream {
     /// What was read to tell the protocol, and is to be read again.
     first: First,
     pulse: Arc<Pulse>,
-    /// What is known of the frames; nothing in HTTP/1, which has none.
-    frames: Option<Frames>,
+    heard: Heard,
     is_blocked: bool,
+}
+
+/// What is made of the bytes that a client sends.
+pub(super) enum Heard {
+    /// HTTP/2: what is known of the frames.
+    Frames(Frames),
+    /// HTTP/1: whether there is an end of them.
+    Presence(Arc<Presence>),
 }
 
 /// The first bytes of a connection.
@@ -61,18 +69,13 @@ impl First {
 }
 
 impl Stream {
-    pub(super) fn new(
-        transport: Transport,
-        first: First,
-        pulse: Arc<Pulse>,
-        frames: Option<Frames>,
-    ) -> Stream {
-        Stream { transport, first, pulse, frames, is_blocked: false }
+    pub(super) fn new(transport: Transport, first: First, pulse: Arc<Pulse>, heard: Heard) -> Stream {
+        Stream { transport, first, pulse, heard, is_blocked: false }
     }
 
     fn mark_read(&mut self, read: &[u8]) {
         let before = self.pulse.look().phase();
-        let Some(frames) = &mut self.frames else {
+        let Heard::Frames(frames) = &mut self.heard else {
             // Whatever comes while nothing is asked is the head of a request.
             if before == Phase::Idle {
                 self.pulse.enter(Phase::Head);
@@ -96,6 +99,23 @@ impl Stream {
         }
         self.is_blocked = written.is_pending();
         written
+    }
+
+    /// Sees whether the client has hung up, for a request that waits. Nothing else reads while a request is handled; but
+    /// every turn of its task comes by here.
+    fn look_for_client(&self, context: &mut Context<'_>) {
+        let Heard::Presence(presence) = &self.heard else { return };
+        if !presence.is_asked_for() {
+            return;
+        }
+        // Behind TLS, or a further request, the end is not seen until that was read.
+        let mut byte = [0];
+        if let Poll::Ready(Ok(0) | Err(_)) =
+            self.transport.tcp().poll_peek(context, &mut ReadBuf::new(&mut byte))
+        {
+            presence.leave();
+            context.waker().wake_by_ref();
+        }
     }
 
     pub(super) fn into_transport(self) -> Transport {
@@ -151,6 +171,7 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.look_for_client(context);
         Pin::new(&mut self.transport).poll_flush(context)
     }
 

@@ -14,3 +14,4 @@ mod standard;
 #[path = "../http/support/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the other test binary uses the rest")]
 mod support;
+mod turns;

@@ -18,4 +18,5 @@ mod reserve;
 mod shutdown;
 mod support;
 mod tls;
+mod turns;
 mod writes;

@@ -1,7 +1,7 @@
 //! Backends that do what a Book in memory hardly ever does.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
     AccountPath, Answer, Audit, Backend, BackendError, BackupMade, BackupName, Cluster, ClusterError,
@@ -157,6 +157,12 @@ impl Keys for Broken {
 /// of limits only while it is open to them.
 pub(crate) struct Gate {
     pub(crate) book: LocalBook,
+    /// Only reserves of this namespace are held back; all if there is none.
+    pub(crate) held_back: Option<NamespaceName>,
+    /// Whether it has the keys of the Book, or none.
+    pub(crate) keeps_keys: bool,
+    /// The leases that came to the gate, in order.
+    pub(crate) came: Mutex<Vec<LeaseId>>,
     pub(crate) gate: Semaphore,
     pub(crate) changes: Semaphore,
     pub(crate) is_shut_down: AtomicBool,
@@ -166,6 +172,9 @@ impl Gate {
     pub(crate) fn before(book: LocalBook) -> Gate {
         Gate {
             book,
+            held_back: None,
+            keeps_keys: false,
+            came: Mutex::default(),
             gate: Semaphore::new(0),
             changes: Semaphore::new(1),
             is_shut_down: AtomicBool::new(false),
@@ -175,10 +184,18 @@ impl Gate {
 
 impl Backend for Gate {
     fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
+        let is_held_back = requests
+            .iter()
+            .any(|request| self.held_back.as_ref().is_none_or(|namespace| *namespace == request.namespace));
+        if is_held_back {
+            self.came.lock().unwrap().extend(requests.iter().map(|request| request.lease));
+        }
         let answers = self.book.reserve(requests);
-        Box::pin(async {
+        Box::pin(async move {
             let answers = answers.await;
-            self.gate.acquire().await.unwrap().forget();
+            if is_held_back {
+                self.gate.acquire().await.unwrap().forget();
+            }
             answers
         })
     }
@@ -260,6 +277,10 @@ impl Backend for Gate {
 
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {
         self.book.audit(namespace, vault)
+    }
+
+    fn keys(&self) -> Option<&dyn Keys> {
+        self.keeps_keys.then(|| self.book.keys()).flatten()
     }
 
     fn stats(&self) -> Stats {

@@ -1,6 +1,7 @@
 //! A server to ask, and ways to ask it.
 
 mod client;
+mod crowded;
 mod desk;
 mod doubles;
 mod keyed;
@@ -9,6 +10,7 @@ mod schema;
 pub(crate) mod session;
 
 pub(crate) use client::{Answer, Wire, request};
+pub(crate) use crowded::Crowded;
 pub(crate) use desk::{Desk, START_MS, complete, reserve};
 pub(crate) use doubles::{Broken, Gate, Nodes};
 pub(crate) use keyed::Keyed;

@@ -1,0 +1,129 @@
+//! One caller who asks for more than its share, beside others who do not.
+
+use std::num::NonZeroU32;
+
+use earmark_core::Role;
+use serde_json::json;
+
+use crate::support::{Crowded, Keyed, Wire, reserve};
+
+#[tokio::test]
+async fn a_noisy_key_waits_behind_its_own_requests_while_others_are_answered() {
+    let crowded = Crowded::open(2, 3).await;
+    let leases: Vec<String> = (0..6).map(|_| crowded.desk.lease()).collect();
+    let mut wires = Vec::new();
+    for (number, lease) in leases[..2].iter().enumerate() {
+        wires.push(crowded.noise(lease).await);
+        crowded.until_came(number + 1).await;
+    }
+    for (number, lease) in leases[2..5].iter().enumerate() {
+        wires.push(crowded.noise(lease).await);
+        crowded.until(&format!("earmark_requests_waiting {}", number + 1)).await;
+    }
+    // As many wait as may.
+    let refused = crowded.noise(&leases[5]).await.answer().await;
+    refused.problem(429, "rate_limited");
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    // Whoever has another key notices nothing.
+    let limit = json!({"key": "a", "kind": "rolling", "capacity": 9, "window_seconds": 60}).to_string();
+    let put = crowded.send(&crowded.quiet, "PUT", "/v1/admin/limits", &limit).await.answer().await;
+    assert_eq!(put.status, 200, "{put:?}");
+    let asks = reserve(&crowded.desk.lease(), &[("a", 1)]).to_string();
+    let answer = crowded.send(&crowded.quiet, "POST", "/v1/reserve", &asks).await.answer().await;
+    assert_eq!(answer.json()["allowed"], true, "{answer:?}");
+    assert_eq!(crowded.came(), leases[..2]);
+
+    // The third hangs up, so that it leaves the line.
+    drop(wires.remove(2));
+    crowded.until("earmark_requests_waiting 2").await;
+    for wire in &mut wires {
+        crowded.gate.gate.add_permits(1);
+        let answer = wire.answer().await;
+        assert_eq!(answer.json()["error"], "unknown_limit_key:a", "{answer:?}");
+    }
+    assert_eq!(crowded.came(), [&leases[0], &leases[1], &leases[3], &leases[4]].map(String::clone));
+    crowded.until("earmark_requests_waiting 0").await;
+    crowded.until("earmark_requests_waited_total 3").await;
+}
+
+/// A client may say that it has asked all it wants, and still wait for the answer.
+#[tokio::test]
+async fn whoever_only_stops_sending_while_it_waits_hears_that_nothing_happened() {
+    use tokio::io::AsyncWriteExt as _;
+    let crowded = Crowded::open(1, 9).await;
+    let first = crowded.desk.lease();
+    let mut worked_on = crowded.noise(&first).await;
+    crowded.until_came(1).await;
+    let mut waits = crowded.noise(&crowded.desk.lease()).await;
+    crowded.until("earmark_requests_waiting 1").await;
+    waits.tcp.shutdown().await.unwrap();
+    waits.answer().await.problem(429, "rate_limited");
+    // What is worked on is answered all the same.
+    worked_on.tcp.shutdown().await.unwrap();
+    crowded.gate.gate.add_permits(1);
+    assert_eq!(worked_on.answer().await.status, 200);
+    assert_eq!(crowded.came(), [first]);
+}
+
+#[tokio::test]
+async fn a_batch_takes_as_many_places_as_it_has_items() {
+    let crowded = Crowded::open(4, 9).await;
+    let leases: Vec<String> = (0..5).map(|_| crowded.desk.lease()).collect();
+    let requests: Vec<_> = leases[..4].iter().map(|lease| reserve(lease, &[("a", 1)])).collect();
+    let batch = json!({"requests": requests}).to_string();
+    let mut batch = crowded.send(&crowded.noisy, "POST", "/v1/reserve/batch", &batch).await;
+    crowded.until_came(4).await;
+    let mut behind = crowded.noise(&leases[4]).await;
+    crowded.until("earmark_requests_waiting 1").await;
+    assert_eq!(crowded.came().len(), 4);
+    crowded.gate.gate.add_permits(2);
+    assert_eq!((batch.answer().await.status, behind.answer().await.status), (200, 200));
+    assert_eq!(crowded.came(), leases);
+}
+
+#[tokio::test]
+async fn a_quiet_key_is_answered_while_a_noisy_one_floods_the_server() {
+    const CONNECTIONS: usize = 300;
+    const ROUNDS: usize = 3;
+    const ITEMS: usize = 64;
+    let keyed = Keyed::with(|options| options.requests_at_once = NonZeroU32::new(256)).await;
+    let noisy = keyed.key(Role::Admin, "noisy").await;
+    let quiet = keyed.key(Role::Admin, "quiet").await;
+    let limit = json!({"key": "a", "kind": "rolling", "capacity": 1_000_000, "window_seconds": 60});
+    for key in [&noisy, &quiet] {
+        let put = keyed.ask(Some(key), "PUT", "/v1/admin/limits", &limit.to_string()).await;
+        assert_eq!(put.status, 200, "{put:?}");
+    }
+    let mut noise = tokio::task::JoinSet::new();
+    for _ in 0..CONNECTIONS {
+        let batches: Vec<String> = (0..ROUNDS)
+            .map(|_| {
+                let requests: Vec<_> =
+                    (0..ITEMS).map(|_| reserve(&keyed.desk.lease(), &[("a", 1)])).collect();
+                let body = json!({"requests": requests}).to_string();
+                let length = body.len();
+                format!(
+                    "POST /v1/reserve/batch HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {noisy}\r\n\
+                     content-length: {length}\r\n\r\n{body}"
+                )
+            })
+            .collect();
+        let mut wire = Wire::to(keyed.desk.address).await;
+        noise.spawn(async move {
+            for batch in &batches {
+                wire.send(batch).await;
+                assert_eq!(wire.answer().await.status, 200);
+            }
+        });
+    }
+    for _ in 0..40 {
+        let asks = reserve(&keyed.desk.lease(), &[("a", 1)]).to_string();
+        let answer = keyed.ask(Some(&quiet), "POST", "/v1/reserve", &asks).await;
+        assert_eq!(answer.json()["allowed"], true, "{answer:?}");
+    }
+    while let Some(ended) = noise.join_next().await {
+        ended.unwrap();
+    }
+    let usage = keyed.ask(Some(&noisy), "GET", "/v1/admin/limits/a/usage", "").await.json();
+    assert_eq!(usage["reserved"], CONNECTIONS * ROUNDS * ITEMS);
+}
