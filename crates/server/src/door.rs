@@ -20,7 +20,7 @@ use earmark_core::{Actor, KeyInfo, NameError, NamespaceName};
 use metrics::Counter;
 
 use crate::caller::{Access, Caller, Refused};
-pub(crate) use failures::Failures;
+pub(crate) use failures::{After, Failures};
 use fair::Fair;
 pub use issuer::{Issuer, IssuerError, IssuerOptions};
 use known::Known;
@@ -55,7 +55,7 @@ pub(crate) struct Head<'a> {
 }
 
 /// What the door is told when it is built.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct DoorOptions {
     /// Nobody comes in without credentials, whether or not there are keys.
     pub(crate) is_strict: bool,
@@ -64,6 +64,8 @@ pub(crate) struct DoorOptions {
     pub(crate) requests_per_second: Option<u64>,
     /// For each caller too.
     pub(crate) turns: Option<TurnTerms>,
+    /// Of those who failed to log in.
+    pub(crate) failed_waiting_max: usize,
 }
 
 /// What the door counts.
@@ -73,11 +75,17 @@ pub(crate) struct DoorCounts {
     pub(crate) waits: Waits,
 }
 
+/// Marks an answer with which a connection of HTTP/2 is to end. In HTTP/1 a header says so.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parting;
+
 /// Somebody who was not let in.
 pub(crate) struct TurnedAway {
     pub(crate) why: Refused,
     /// Who it is, if that was found out.
     pub(crate) caller: Option<Arc<Caller>>,
+    /// What becomes of the connection.
+    pub(crate) after: After,
 }
 
 /// Lets requests in.
@@ -103,12 +111,12 @@ impl Door {
         Ok(Door {
             fair: options.requests_per_second.map(Fair::new),
             turns: options.turns.map(|terms| Turns::new(terms, counts.waits)),
+            failures: Failures::new(options.failed_waiting_max),
             is_closed: AtomicBool::new(options.is_strict || options.issuer.is_some()),
             options,
             local: Arc::new(local),
             nobody: Arc::new(nobody),
             known: Known::default(),
-            failures: Failures::default(),
             looked: std::sync::Mutex::new(None),
             failed: counts.failed,
         })
@@ -121,16 +129,19 @@ impl Door {
         head: Head<'_>,
         access: Access,
     ) -> Result<Arc<Caller>, TurnedAway> {
-        let nobody = |why| TurnedAway { why, caller: None };
+        let nobody = |why, after| TurnedAway { why, caller: None, after };
         let caller = if access == Access::Public {
             return Ok(Arc::clone(&self.nobody));
         } else if self.is_open(backend, head.headers.contains_key(AUTHORIZATION)) {
-            origin::check(head.uri, head.headers).map_err(nobody)?;
+            origin::check(head.uri, head.headers).map_err(|why| nobody(why, After::Stays))?;
             Arc::clone(&self.local)
         } else {
             match bearer(head.headers).and_then(|token| self.find(backend, token)) {
                 Some(caller) => caller,
-                None => return Err(nobody(self.turn_away(head.extensions).await)),
+                None => {
+                    let after = self.turn_away(head.extensions).await;
+                    return Err(nobody(Refused::Unauthenticated, after));
+                }
             }
         };
         // What is refused is counted too: whoever asks in vain takes as much of the server as others.
@@ -141,7 +152,7 @@ impl Door {
         let allowed = if caller.may(access) { Ok(()) } else { Err(Refused::Forbidden) };
         match taken.and(allowed) {
             Ok(()) => Ok(caller),
-            Err(why) => Err(TurnedAway { why, caller: Some(caller) }),
+            Err(why) => Err(TurnedAway { why, caller: Some(caller), after: After::Stays }),
         }
     }
 
@@ -211,12 +222,12 @@ impl Door {
     }
 
     /// Counts a failure, and lets whoever fails often wait for the answer.
-    async fn turn_away(&self, extensions: &Extensions) -> Refused {
+    async fn turn_away(&self, extensions: &Extensions) -> After {
         self.failed.increment(1);
-        if let Some(Peer { address, .. }) = extensions.get() {
-            self.failures.wait(*address).await;
+        match extensions.get() {
+            Some(Peer { address, .. }) => self.failures.wait(*address).await,
+            None => After::Stays,
         }
-        Refused::Unauthenticated
     }
 }
 

@@ -31,7 +31,7 @@ use tonic_reflection::server::Builder;
 use crate::app::App;
 use crate::body::BODY_BYTES_MAX;
 use crate::carry_out::Ticket;
-use crate::door::{Head, TurnedAway};
+use crate::door::{After, Head, Parting, TurnedAway};
 use crate::http::REQUEST_ID;
 use answer::{Answer, Bounded};
 use health::Healthy;
@@ -72,7 +72,7 @@ impl Grpc {
         let app = &self.app;
         let id = app.request_ids.of(request.headers());
         let path = Token::redact(request.uri().path()).into_owned();
-        let mut actor = None;
+        let (mut actor, mut is_parting) = (None, false);
         let (place, answer) = match method::find(&path) {
             Some((place, method)) => {
                 let head =
@@ -88,7 +88,8 @@ impl Grpc {
                         };
                         self.call(method, &ticket, start, request).await
                     }
-                    Err(TurnedAway { why, caller }) => {
+                    Err(TurnedAway { why, caller, after }) => {
+                        is_parting = after == After::Ends;
                         actor = caller.map(|caller| caller.actor.clone());
                         Answer::of(status::refused(why))
                     }
@@ -113,6 +114,7 @@ impl Grpc {
         }
         let mut response = answer.into_response();
         response.headers_mut().insert(REQUEST_ID, id);
+        is_parting.then(|| response.extensions_mut().insert(Parting));
         response
     }
 

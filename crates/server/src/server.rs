@@ -64,6 +64,8 @@ pub struct ServerOptions {
     pub requests_at_once: Option<NonZeroU32>,
     /// How many more requests of each caller may wait for those, a batch as one.
     pub requests_waiting_max: usize,
+    /// How many whose logins fail again and again are slowed at once. The connections of more are closed.
+    pub failed_logins_waiting_max: usize,
     /// What clients connect by; in clear if there is none.
     pub tls: Option<Arc<Tls>>,
     /// Credentials may be sent in clear to an address that is not loopback: something before this server encrypts.
@@ -83,6 +85,7 @@ impl Default for ServerOptions {
             requests_per_second: None,
             requests_at_once: None,
             requests_waiting_max: REQUESTS_WAITING_MAX,
+            failed_logins_waiting_max: 1_024,
             tls: None,
             is_plaintext_allowed: false,
         }
@@ -183,6 +186,7 @@ impl Address {
         let door = DoorOptions {
             is_strict: !options.listen.ip().is_loopback(),
             issuer: options.issuer.clone(),
+            failed_waiting_max: options.failed_logins_waiting_max,
             requests_per_second: options.requests_per_second,
             turns: options
                 .requests_at_once

@@ -146,6 +146,21 @@ async fn changes_of_the_cluster_are_logged_with_who_made_them_and_what_came_of_i
     }
 }
 
+/// An address that fails to log in again and again is named once, and what it sent is not.
+#[tokio::test]
+async fn an_address_that_is_slowed_is_in_the_log() {
+    let lines = Lines::listen();
+    let keyed = Keyed::open().await;
+    for _ in 0..7 {
+        assert_eq!(keyed.ask(Some("guessed"), "GET", "/v1/admin/limits", "").await.status, 401);
+    }
+    let logged = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let said = logged.lines().filter(|line| line.contains("logins fail again and again")).collect::<Vec<_>>();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains(r#""level":"WARN""#) && said[0].contains("127.0.0.1"), "{said:?}");
+    assert!(!logged.contains("guessed"));
+}
+
 /// Whatever is done with credentials, good ones and bad ones, over either protocol, nothing that is written down has them
 /// in it, at the finest level and by whichever part of the program.
 #[tokio::test]

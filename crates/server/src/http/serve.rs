@@ -27,7 +27,7 @@ use crate::body;
 use crate::budget::{Budget, LARGE_BYTES};
 use crate::caller::{Caller, Takes};
 use crate::carry_out::Ticket;
-use crate::door::{Head, Peer, TurnedAway};
+use crate::door::{After, Head, Parting, Peer, TurnedAway};
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
@@ -110,11 +110,13 @@ async fn serve(app: Arc<App>, place: usize, route: &'static Route, request: Requ
     let head = Head { uri: &parts.uri, headers: &parts.headers, extensions: &parts.extensions };
     let caller = match app.door.admit(&*app.backend, head, route.access).await {
         Ok(caller) => caller,
-        Err(TurnedAway { why, caller }) => {
+        Err(TurnedAway { why, caller, after }) => {
             let is_read = body::discard(body, deadline).await;
-            let reply = Reply::refused(why);
-            let reply = if is_read { reply } else { reply.closing() };
-            return finish(&app, place, &parts, id, start, reply, caller.as_deref());
+            let (reply, is_parting) = (Reply::refused(why), after == After::Ends);
+            let reply = if is_read && !is_parting { reply } else { reply.closing() };
+            let mut response = finish(&app, place, &parts, id, start, reply, caller.as_deref());
+            is_parting.then(|| response.extensions_mut().insert(Parting));
+            return response;
         }
     };
     let mut is_read = true;

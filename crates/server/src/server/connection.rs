@@ -27,7 +27,7 @@ use super::pulse::{Mark, Phase, Pulse};
 use super::streams::{Owed, Streams, Watch};
 use super::transport::Transport;
 use crate::app::SHUTTING_DOWN;
-use crate::door::{Peer, Presence};
+use crate::door::{Parting, Peer, Presence};
 use crate::grpc::{Grpc, Streaming, is_call};
 use crate::http::Reply;
 use crate::tls::HTTP_2;
@@ -216,6 +216,7 @@ async fn http_2(
     let now = Instant::now();
     let (mut seen, mut watch) = (Seen { mark: pulse.look(), since: now }, Watch::since(now));
     let look = |now| match seen.again(pulse.look(), now, &terms) {
+        _ if streams.is_parting() => Some(Phase::Idle),
         // That no bytes move, or only pings, says nothing of the requests.
         None | Some(Phase::Idle) => watch.again(&streams, now, terms.write_timeout, IDLE_MAX),
         stuck => stuck,
@@ -245,6 +246,9 @@ fn counted(
             } else {
                 router.call(request).await?
             };
+            if response.extensions().get::<Parting>().is_some() {
+                asked.part();
+            }
             let is_streaming = response.extensions().get::<Streaming>().is_some();
             Ok(response.map(|body| if is_streaming { asked.stream(body) } else { asked.answer(body) }))
         }

@@ -6,7 +6,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ pub(super) struct Streams {
     owed: [AtomicUsize; 2],
     /// The generation that answers are born into.
     young: AtomicUsize,
+    /// An answer has left that the connection is to end with.
+    is_parting: AtomicBool,
 }
 
 impl Streams {
@@ -33,6 +35,11 @@ impl Streams {
         self.asked.fetch_add(1, Ordering::Relaxed);
         self.handling.fetch_add(1, Ordering::Relaxed);
         Handling(Arc::clone(self))
+    }
+
+    /// Whether the connection is to end, as far as was not heard before.
+    pub(super) fn is_parting(&self) -> bool {
+        self.is_parting.swap(false, Ordering::Relaxed)
     }
 
     fn is_busy(&self) -> bool {
@@ -45,6 +52,11 @@ impl Streams {
 pub(super) struct Handling(Arc<Streams>);
 
 impl Handling {
+    /// The connection is to end once this was answered.
+    pub(super) fn part(&self) {
+        self.0.is_parting.store(true, Ordering::Relaxed);
+    }
+
     /// The request was handled as far as its answer began, which may go on for long: it stays a request that is
     /// being handled, and only what of it waits to be taken is owed.
     pub(super) fn stream(self, body: Body) -> Owed {

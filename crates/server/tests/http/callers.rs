@@ -8,7 +8,7 @@ use earmark_core::Role;
 use earmark_server::{Server, ServerError, ServerOptions};
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Desk, Keyed, START_MS, reserve};
+use crate::support::{Answer, Desk, Keyed, START_MS, Wire, reserve};
 
 const UNAUTHENTICATED: &str =
     r#"{"error":"unauthenticated","message":"the credentials are missing or not valid"}"#;
@@ -155,6 +155,20 @@ async fn a_key_ends_by_the_clock_on_the_wall_too_whatever_the_time_of_the_log() 
     // By the time of the log it ends while the clock on the wall has an hour left.
     keyed.desk.clock.advance_ms(u64::from(behind + 3_600) * 1_000);
     assert_eq!(keyed.ask(Some(&good), "GET", "/v1/admin/limits", "").await.status, 401);
+}
+
+#[tokio::test]
+async fn a_connection_is_closed_whose_failed_logins_find_no_room_to_wait() {
+    let keyed = Keyed::with(|options| options.failed_logins_waiting_max = 0).await;
+    let mut wire = Wire::to(keyed.desk.address).await;
+    for number in 1..=6 {
+        let answer = wire.ask("GET", "/v1/audit", "").await;
+        assert_eq!((answer.status, answer.text.as_str()), (401, UNAUTHENTICATED));
+        assert_eq!(answer.header("connection"), (number == 6).then_some("close"), "{number}");
+    }
+    assert!(wire.is_closed().await);
+    // Whoever comes with a key from there is let in all the same.
+    assert_eq!(keyed.ask(Some(&keyed.root), "GET", "/v1/audit", "").await.status, 200);
 }
 
 /// What is shown once is shown to whoever asked, and kept nowhere on the way.

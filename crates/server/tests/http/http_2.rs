@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::support::{Desk, reserve};
+use crate::support::{Desk, Keyed, reserve};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HEADERS: u8 = 1;
@@ -163,6 +163,23 @@ async fn http_2_is_spoken_with_clients_that_start_with_it() {
     assert_eq!(desk.reserved("a").await, 100);
     desk.stop().await;
     driver.await.unwrap().unwrap();
+}
+
+/// There is no header in HTTP/2 that says so.
+#[tokio::test]
+async fn a_connection_ends_whose_failed_logins_find_no_room_to_wait() {
+    let keyed = Keyed::with(|options| {
+        options.failed_logins_waiting_max = 0;
+        options.header_timeout = Duration::from_millis(300);
+    })
+    .await;
+    let (mut sender, driver) = client(&keyed.desk).await;
+    for _ in 0..6 {
+        assert!(!driver.is_finished());
+        let request = hyper::Request::get("http://localhost/v1/audit").body(Body::empty()).unwrap();
+        assert_eq!(sender.send_request(request).await.unwrap().status().as_u16(), 401);
+    }
+    timeout(Duration::from_secs(20), driver).await.unwrap().unwrap().unwrap();
 }
 
 async fn collect(mut body: hyper::body::Incoming) -> Vec<u8> {
