@@ -108,8 +108,9 @@ impl Engine {
             let looks_far = is_again || each.overdraft == Overdraft::Allow;
             let merges = !is_payer && !is_again && self.lanes.of(&each.account).is_turn_to_merge(MERGE_EVERY);
             let (largest, smallest, count_max) = match (is_payer, merges) {
-                (true, _) if looks_far => (LOOK_MAX, SWEEP_MAX, LOOK_MAX),
-                (true, _) => (LOOK, SWEEP_MAX, LOOK),
+                // One more is counted than looked at, so that it shows whether there are more.
+                (true, _) if looks_far => (LOOK_MAX, SWEEP_MAX, LOOK_MAX.saturating_add(1)),
+                (true, _) => (LOOK, SWEEP_MAX, LOOK.saturating_add(1)),
                 (false, true) => (0, MERGE_MAX, MERGE_AT),
                 (false, false) if each.is_deposit => (0, 0, SPLIT),
                 (false, false) => (0, 0, 0),
@@ -174,7 +175,7 @@ impl Engine {
         // What is pending is spent or comes back; more than this there will not be without a deposit.
         let most =
             [found.pending, found.due].iter().fold(found.active, |sum, part| sum.saturating_add(*part));
-        if most.saturating_add(each.change) < 0 {
+        if each.overdraft == Overdraft::Deny && most.saturating_add(each.change) < 0 {
             return Ok(Gathered::Short(place));
         }
         if found.due > 0 {
@@ -185,10 +186,12 @@ impl Engine {
     }
 }
 
-/// Whether what was seen of an account, taken or not, is as much as a move takes.
+/// Whether an account of which everything was seen has as much as a move takes, taken or not. Where there is more, a further look
+/// may find what nobody has taken.
 fn has_enough(each: &Move, purse: &Purse) -> bool {
     let seen = purse.owed.iter().chain(&purse.large);
-    seen.fold(each.change, |sum, posting| sum.saturating_add(posting.amount)) >= 0
+    let sum = seen.fold(each.change, |sum, posting| sum.saturating_add(posting.amount));
+    sum >= 0 && purse.large.len() >= purse.active
 }
 
 /// What becomes of the postings of one move.
@@ -229,7 +232,7 @@ fn choose(each: &Move, purse: &Purse, lane: &Lane, rid: ReservationId) -> Result
     } else if after < 0 {
         candidates.extend(&large);
     }
-    let is_all = large.len() >= purse.active;
+    let is_all = large.len() >= purse.active.min(LOOK_MAX);
     let postings: Vec<plan::Posting<PostingId>> =
         candidates.iter().map(|each| plan::Posting { id: each.id, amount: each.amount }).collect();
     let choice = plan::choose(&postings, each.change, each.overdraft)?;

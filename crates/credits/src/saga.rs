@@ -243,13 +243,21 @@ impl Engine {
         // It may queue behind others who pay from the same account. Nothing of its own is under way yet. The time of one call
         // it has in any case, so that whoever is in a hurry gets one whole attempt.
         let whole = Instant::now().checked_add(self.options.call_timeout).unwrap_or(deadline);
+        let mut rounds = 0;
         let draft = loop {
             let Ok(proposal) = timeout_at(deadline.max(whole), task.propose(self, attempt)).await else {
                 return Err(Trouble::Busy);
             };
             match proposal? {
                 Proposal::Answer(answer) => return Ok(Some(answer)),
-                Proposal::Busy(lane) => lane.wait().await,
+                Proposal::Busy(lane) => {
+                    lane.wait().await;
+                    // What it let go of itself is no news.
+                    if rounds > 0 {
+                        self.back_off(1).await;
+                    }
+                    rounds += 1;
+                }
                 Proposal::Wait(Some(lane)) => {
                     lane.wait().await;
                     return Ok(None);

@@ -1,13 +1,17 @@
 -- Commits sagas whose steps all came in one call, the first to the last, and that claim no account: nearly all. Says of
--- each whether it happened; of one that did not there is no trace. What it would have written and deleted again, its record
--- above all, is never written.
+-- each whether it happened; one that did not has changed nothing, but that the row of a vault may be there. What a saga would have
+-- written and deleted again, its record above all, is never written.
 --
--- Columns of the same letter belong together: v the vaults, in order, s the sagas, i what they consume, n the accounts that they
--- need, o what they create, e their entries, c what these change, t what is issued and retired. `saga`, `home` and `entry` are places,
--- counted from 1. No two sagas have the same gate, client or input.
+-- Columns of the same letter belong together: v the vaults, in order, s the sagas, i what they consume, in order of id, n the accounts
+-- that they need, in order, o what they create, e their entries, c what these change, t what is issued and retired. `saga`, `home` and
+-- `entry` are places, counted from 1. No two sagas have the same gate, client or input.
 --
--- The vaults are locked first, as in `write_4`, until the commit: nobody else writes entries or counts clients there. So what
--- is looked at below stays as it is, but for the accounts and the inputs, which are locked for themselves.
+-- The vaults are locked first, as in `write_4`, until the commit: nobody else writes entries or counts clients there. What else is
+-- looked at below is locked for itself, or is a gate: those of leases may be written in several vaults, and if two write one at the same
+-- moment the index of entries lets one of them in. The other is tried again, and then sees the entry.
+--
+-- Nothing is joined to a table here: while a table is thought to be empty PostgreSQL may choose to go through all of it, and keep to
+-- that when it has grown.
 create function commit_sagas(
     v_namespace text[], v_vault text[],
     s_gate text[], s_rid text[], s_inputs int[], s_needs int[], s_home int[], s_client text[], s_sequence bigint[],
@@ -19,11 +23,7 @@ create function commit_sagas(
     c_entry int[], c_account text[], c_asset text[], c_amount text[], c_held text[],
     t_saga int[], t_home int[], t_asset text[], t_issued text[], t_retired text[]
 ) returns boolean[]
-language plpgsql
--- What is joined here is short on one side, and found by an index on the other.
-set enable_hashjoin to off
-set enable_mergejoin to off
-as $$
+language plpgsql as $$
 declare
     is_done boolean[];
     lasts bigint[];
@@ -32,25 +32,26 @@ declare
     most constant numeric := 170141183460469231731687303715884105727;
 begin
     loop
-        select array_agg(locked.last_number order by locked.home) into lasts from (
-            select k.home, v.last_number from unnest(v_namespace, v_vault) with ordinality k (namespace, vault, home)
-            join vaults v on v.namespace = k.namespace and v.vault = k.vault
-            order by k.home for no key update of v) locked;
-        exit when cardinality(lasts) = cardinality(v_vault);
+        select array_agg(v.last_number order by k.home) into lasts
+        from unnest(v_namespace, v_vault) with ordinality k (namespace, vault, home)
+        cross join lateral (select v.last_number from vaults v where v.namespace = k.namespace and v.vault = k.vault
+            for no key update) v;
+        exit when coalesce(cardinality(lasts), 0) = cardinality(v_vault);
         insert into vaults (namespace, vault) select k.namespace, k.vault from unnest(v_namespace, v_vault) k (namespace, vault)
         on conflict do nothing;
     end loop;
     -- Whoever holds a lock on a posting is about to take it, so there is no point in waiting. Nobody who closes or freezes an
     -- account may come between this look and the entry, and whoever is about to is waited for.
     with free as materialized (
-        select i.saga from unnest(i_saga, i_id) i (saga, id) join postings p on p.id = i.id
-        where p.state = 'active' order by p.id for no key update of p skip locked
+        select i_saga[width_bucket(p.id, i_id)] as saga from postings p
+        where p.id = any (i_id) and p.state = 'active' order by p.id for no key update skip locked
     ), fit as materialized (
         select n.saga from unnest(n_saga, n_home, n_account, n_spends) n (saga, home, account, spends)
-        join accounts a on a.namespace = v_namespace[n.home] and a.vault = v_vault[n.home] and a.account = n.account
-        where (a.claim is null or a.claim = 'changing')
-            and (a.standing = 'open' or a.standing = 'frozen' and not n.spends)
-        order by a.namespace, a.vault, a.account for share of a
+        cross join lateral (select from accounts a
+            where a.namespace = v_namespace[n.home] and a.vault = v_vault[n.home] and a.account = n.account
+                and (a.claim is null or a.claim = 'changing')
+                and (a.standing = 'open' or a.standing = 'frozen' and not n.spends)
+            for share) a
     )
     select array_agg(coalesce(f.count, 0) = s.inputs and coalesce(m.count, 0) = s.needs
         and not exists (select from entries e where e.gate = s.gate)
@@ -71,8 +72,8 @@ begin
         select e.entry, lasts[e.home] + count(*) filter (where is_done[e.saga])
             over (partition by e.home order by e.entry) as number
         from unnest(e_saga, e_home) with ordinality e (saga, home, entry)) n;
-    update postings p set state = 'inactive', reservation_id = s_rid[i.saga]
-    from unnest(i_saga, i_id) i (saga, id) where is_done[i.saga] and p.id = i.id;
+    update postings p set state = 'inactive', reservation_id = s_rid[i_saga[width_bucket(p.id, i_id)]]
+    where p.id = any (i_id) and is_done[i_saga[width_bucket(p.id, i_id)]];
     insert into postings (id, namespace, vault, account, asset, amount, lease, limit_key, ends_at)
     select o.id, v_namespace[o.home], v_vault[o.home], o.account, o.asset, o.amount::numeric, o.lease, o.limit_key,
         epoch + o.ends_at * interval '1 millisecond'
@@ -90,9 +91,11 @@ begin
         c.held::numeric
     from unnest(c_entry, c_account, c_asset, c_amount, c_held) c (entry, account, asset, amount, held)
     where is_done[e_saga[c.entry]];
-    update vaults v set last_number = k.last_number
-    from (select e.home, max(e.number) as last_number from unnest(e_home, numbers) e (home, number) group by e.home) k
-    where v.namespace = v_namespace[k.home] and v.vault = v_vault[k.home];
+    for place in 1..cardinality(v_vault) loop
+        update vaults v set last_number = v.last_number + added.count
+        from (select count(*) from unnest(e_saga, e_home) e (saga, home) where e.home = place and is_done[e.saga]) added
+        where v.namespace = v_namespace[place] and v.vault = v_vault[place] and added.count > 0;
+    end loop;
     if cardinality(t_saga) > 0 then
         insert into assets (namespace, vault, asset, issued, retired)
         select v_namespace[t.home], v_vault[t.home], t.asset, least(sum(t.issued::numeric), most),

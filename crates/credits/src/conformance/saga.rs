@@ -40,6 +40,7 @@ macro_rules! saga_conformance {
             a_store_that_was_gone_is_used_again_without_a_restart,
             one_deposit_and_many_callers_at_once,
             one_posting_and_many_callers_at_once,
+            an_account_that_may_owe_is_never_short,
             every_saga_stopped_at_every_call_ends_in_one_of_two_ways,
             every_saga_failed_at_every_call_ends_in_one_of_two_ways,
             every_saga_stopped_at_every_call_is_finished_by_another_process;

@@ -81,10 +81,12 @@ fn as_many_postings_as_a_deposit_is_split_into_are_left_to_pay_from() {
 /// Whoever pays waits for the calls before it where there is enough, and asks what there is where there is not.
 #[test]
 fn what_others_are_at_work_on_counts_as_there() {
-    let purse = Purse { owed: live(&[-30]), large: live(&[90, 5]), ..Purse::default() };
+    let purse = Purse { owed: live(&[-30]), large: live(&[90, 5]), active: 2, ..Purse::default() };
     for (amount, expected) in [(65, true), (66, false)] {
         assert_eq!(has_enough(&change(-amount, Overdraft::Deny), &purse), expected, "{amount}");
     }
+    let more = Purse { active: 3, ..purse };
+    assert!(!has_enough(&change(-1, Overdraft::Deny), &more), "a further look may find what is free");
 }
 
 #[test]

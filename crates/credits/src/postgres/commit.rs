@@ -57,8 +57,21 @@ impl<'a> Commit<'a> {
             columns.vaults.namespace.push(home.namespace.as_str());
             columns.vaults.vault.push(home.vault.as_str());
         }
+        let (mut inputs, mut needs) = (Vec::new(), Vec::new());
         for (record, saga) in self.sagas.records.iter().zip(1..) {
             columns.add(&self.homes, saga, record);
+            inputs.extend(record.plan.inputs.iter().map(|posting| (posting.id.to_string(), saga)));
+            needs.extend(record.plan.needs.iter().map(|need| (need, saga)));
+        }
+        // In the order in which everybody locks them.
+        inputs.sort_unstable();
+        needs.sort_unstable_by_key(|(need, _)| &need.account);
+        (columns.inputs.id, columns.inputs.saga) = inputs.into_iter().unzip();
+        for (need, saga) in needs {
+            columns.needs.saga.push(saga);
+            columns.needs.home.push(self.homes.get(&need.account.home).copied().unwrap_or_default());
+            columns.needs.account.push(need.account.account.as_str());
+            columns.needs.spends.push(need.spends);
         }
         columns
     }
@@ -156,16 +169,6 @@ impl<'a> Columns<'a> {
         let place = |home: &VaultKey| homes.get(home).copied().unwrap_or_default();
         let plan = &record.plan;
         self.sagas.add(record, plan.turn.as_ref().map(|turn| place(&turn.client.home)));
-        for posting in &plan.inputs {
-            self.inputs.saga.push(saga);
-            self.inputs.id.push(posting.id.to_string());
-        }
-        for need in &plan.needs {
-            self.needs.saga.push(saga);
-            self.needs.home.push(place(&need.account.home));
-            self.needs.account.push(need.account.account.as_str());
-            self.needs.spends.push(need.spends);
-        }
         for posting in &plan.outputs {
             self.outputs.add(saga, place(&posting.account.home), posting);
         }

@@ -32,6 +32,8 @@ pub(super) fn failed(error: &sqlx::Error) -> Failed {
             let error = StoreError::Busy("others were in the way again and again");
             Failed { error, is_clash: true, is_whole: true }
         }
+        // A row that another has added in the same moment. Whoever tries again sees it.
+        "23505" => Failed { error: StoreError::Refused(message), is_clash: true, is_whole: true },
         "55P03" => {
             let error = StoreError::Busy("somebody holds a lock on a row for too long");
             Failed { error, is_clash: false, is_whole: true }

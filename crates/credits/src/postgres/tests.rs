@@ -404,6 +404,93 @@ async fn calls_about_the_same_gate_wait_for_the_vault_first_and_so_not_for_each_
     }
 }
 
+/// The hold of a lease and the mark that it ended have one gate, and need not be in one vault, whose row would keep the second
+/// waiting: it waited at the index of entries instead, and was refused for good.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_gate_in_two_vaults_at_once_happens_once_and_is_no_error() {
+    let store = PostgresStore::open(&url(), options()).await.expect("a store");
+    let elsewhere = |mut plan: Plan| {
+        plan.entries[0].home.vault = "elsewhere".parse().expect("a vault");
+        Arc::new(plan)
+    };
+    let there = elsewhere(Plan::clone(&small_plan()));
+    for (gate, is_whole) in [(1, true), (2, false)] {
+        let mut lent = store.inner.pool.lend().await.expect("a connection");
+        lent.connection.execute("begin").await.expect("a call");
+        let first = whole(gate, &small_plan());
+        let made = Call::of(&[&first]).make(&mut lent.connection).await.map_err(|failed| failed.error);
+        assert_eq!(made, Ok(vec![vec![1; 4]]));
+        let mut second = whole(gate, &there);
+        if !is_whole {
+            second.pop();
+        }
+        let waiting = store.write(second);
+        let ahead = async {
+            let is_waiting = "select count(*) from pg_stat_activity
+                where wait_event = 'transactionid' and pg_blocking_pids(pid) @> array[pg_backend_pid()]";
+            loop {
+                let row = sqlx::query(is_waiting).fetch_one(&mut lent.connection).await.expect("a count");
+                if row.get::<i64, _>(0) > 0 {
+                    break;
+                }
+            }
+            lent.connection.execute("commit").await.expect("a commit");
+            lent.done();
+        };
+        let (second, ()) = tokio::join!(waiting, ahead);
+        assert_eq!(second, Ok(if is_whole { vec![0; 4] } else { vec![1, 0, 0] }));
+        assert_eq!(store.entries(GateId(gate)).await.map(|entries| entries.len()), Ok(1));
+    }
+    store.close().await;
+}
+
+/// While a table was thought to be empty PostgreSQL chose to go through all of it, and the connection that writes kept to that: at two
+/// hundred thousand postings a batch took twenty seconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_was_planned_for_empty_tables_reads_no_whole_table_when_they_have_grown() {
+    let store = PostgresStore::open(&url(), options()).await.expect("a store");
+    let mut lent = store.inner.pool.lend().await.expect("a connection");
+    let connection = &mut lent.connection;
+    connection.execute("set statement_timeout to 0; analyze").await.expect("knowledge of empty tables");
+    let plan = Arc::new(Plan { claims: vec![], turn: None, ..sample_plan() });
+    let commit = async |connection: &mut PgConnection, gate| {
+        let lists = [whole(gate, &plan), whole(gate + 1, &small_plan())];
+        let lists = lists.each_ref().map(Vec::as_slice);
+        let made = Call::of(&lists).make(connection).await.map_err(|failed| failed.error);
+        assert_eq!(made.map(|counts| counts[1].clone()), Ok(vec![1; 4]));
+    };
+    for gate in 0..8 {
+        commit(connection, 1_000 + 2 * gate).await;
+    }
+    // Nobody tells PostgreSQL of what comes now.
+    let grown = GROWN
+        .replace("analyze", "select 1")
+        .replace("insert into vaults", "insert into assets")
+        .replace(
+            "(namespace, vault, last_number) values ('default', 'main', 20000)",
+            "(namespace, vault, asset, issued, retired) values ('default', 'main', 'eur', 0, 0)",
+        )
+        .replace("'main', n, 'g'", "'grown', n, 'g'");
+    connection.execute(AssertSqlSafe(grown)).await.expect("rows");
+    let accounts = "insert into accounts (namespace, vault, account, standing, overdraft)
+        select 'default', 'main', 'n' || n, 'open', 'deny' from generate_series(1, 20000) n";
+    connection.execute(accounts).await.expect("accounts");
+    connection.execute("begin").await.expect("a transaction, in which reads are counted");
+    let read = "select sum(pg_stat_get_xact_tuples_returned(indexrelid))::bigint from pg_index
+        where indrelid in ('postings'::regclass, 'accounts'::regclass, 'entries'::regclass, 'vaults'::regclass)";
+    let count = async |connection: &mut PgConnection| {
+        sqlx::query(read).fetch_one(connection).await.expect("a count").get::<i64, _>(0)
+    };
+    let before = count(connection).await;
+    commit(connection, 3_000).await;
+    let after = count(connection).await;
+    assert!(after - before < 1_000, "{before} {after}");
+    // It does count.
+    connection.execute("select count(amount) from postings where id > ''").await.expect("all of them");
+    assert!(count(connection).await - after > 20_000);
+    connection.execute("commit").await.expect("an end");
+}
+
 /// What was applied once is not applied again when its text changes: a change needs a version of its own.
 #[test]
 fn no_version_of_the_schema_is_changed_afterwards() {
@@ -416,7 +503,7 @@ fn no_version_of_the_schema_is_changed_afterwards() {
             0xbdb7_83b6_d971_001b,
             0x88b6_7fd8_6717_f30a,
             0x7668_f9a7_504e_1452,
-            0x1100_32bf_c228_212f
+            0x912b_0c28_87b7_8b6a
         ]
     );
 }

@@ -69,9 +69,14 @@ impl<'a> WholeSagas<'a> {
         if !is_apart {
             return None;
         }
+        let inputs: HashSet<PostingId> = plan.inputs.iter().map(|posting| posting.id).collect();
+        if inputs.len() < plan.inputs.len() {
+            // What is there once would count twice. Change by change it does not.
+            return None;
+        }
         self.gates.insert(record.ticket.gate);
         self.clients.extend(client);
-        self.inputs.extend(plan.inputs.iter().map(|posting| posting.id));
+        self.inputs.extend(inputs);
         self.records.push(record);
         Some(record)
     }

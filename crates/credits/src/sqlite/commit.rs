@@ -1,7 +1,7 @@
 //! Sagas whose steps all came in one list: one look at what each needs, then what those that can happen write, table by table.
 //! The writer has the file to itself in between, so that what was seen still holds.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde_json::{Value as Json, json};
 use sqlx::Row;
@@ -155,16 +155,19 @@ fn saga(record: &Record) -> Json {
 
 /// What is written, by table.
 #[derive(Default)]
-struct Rows {
+struct Rows<'a> {
     consumed: Vec<Json>,
     created: Vec<Json>,
     entries: Vec<Json>,
     changes: Vec<Json>,
     clients: Vec<Json>,
+    /// Those that were counted on.
+    homes: BTreeSet<&'a VaultKey>,
+    assets: BTreeSet<&'a AssetKey>,
 }
 
-impl Rows {
-    fn add(&mut self, record: &Record, seen: &mut Seen<'_>) {
+impl<'a> Rows<'a> {
+    fn add(&mut self, record: &'a Record, seen: &mut Seen<'_>) {
         let (plan, rid): (&Plan, String) = (&record.plan, record.ticket.rid.to_string());
         self.consumed.extend(plan.inputs.iter().map(|posting| json!([posting.id.to_string(), rid])));
         self.created.extend(plan.outputs.iter().map(created));
@@ -173,6 +176,7 @@ impl Rows {
                 *last = last.saturating_add(1);
                 *last
             });
+            self.homes.insert(&entry.home);
             self.entry(record, entry, place, number);
         }
         for change in &plan.totals {
@@ -180,6 +184,7 @@ impl Rows {
                 sums.issued = sums.issued.saturating_add(change.issued);
                 sums.retired = sums.retired.saturating_add(change.retired);
             }
+            self.assets.insert(&change.asset);
         }
         self.clients.extend(plan.turn.as_ref().map(|turn| {
             let home = &turn.client.home;
@@ -216,6 +221,7 @@ impl Rows {
         }));
     }
 
+    /// What is written of those that happen.
     fn script(self, seen: &Seen<'_>) -> Script {
         let mut script = Script::default();
         let mut push =
@@ -255,7 +261,8 @@ impl Rows {
              on conflict (namespace, vault) do update set last_number = excluded.last_number",
             last_numbers.collect(),
         );
-        let totals = seen.totals.iter().map(|(key, sums)| {
+        let assets = seen.totals.iter().filter(|(key, _)| self.assets.contains(*key));
+        let totals = assets.map(|(key, sums)| {
             let (namespace, vault) = (key.home.namespace.as_str(), key.home.vault.as_str());
             json!([namespace, vault, key.asset.as_str(), sums.issued.to_string(), sums.retired.to_string()])
         });

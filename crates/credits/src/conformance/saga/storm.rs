@@ -5,7 +5,7 @@ use std::sync::Arc;
 use earmark_admission::{HoldAnswer, WriteAnswer};
 use earmark_core::VaultName;
 
-use super::bank::{Bank, Town, issue, lease, on, open, options, transfer};
+use super::bank::{Bank, Town, issue, lease, on, open, open_overdrawn, options, transfer};
 use crate::store::Store;
 
 const CALLERS: usize = 64;
@@ -53,6 +53,24 @@ pub async fn one_posting_and_many_callers_at_once(store: Arc<dyn Store>) {
     assert_eq!(bank.purse("acme").await, (0, 60));
     let one_more = bank.hold(lease(), &[on("acme", 1)]).await;
     assert!(matches!(one_more, HoldAnswer::Refused { .. }), "{one_more:?}");
+    bank.audits("main").await;
+}
+
+/// An account that may go below zero was refused for good as short, if another call was at work on what it had.
+pub async fn an_account_that_may_owe_is_never_short(store: Arc<dyn Store>) {
+    let town = Town::new(&store);
+    let bank = Arc::new(town.bank().await);
+    bank.does(vec![open_overdrawn("acme"), issue("acme", 100)]).await;
+    let calls = (0..40).map(|_| {
+        let bank = Arc::clone(&bank);
+        tokio::spawn(async move {
+            assert_eq!(bank.hold(lease(), &[on("acme", 50)]).await, HoldAnswer::Held);
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.expect("a call that is served");
+    }
+    assert_eq!(bank.purse("acme").await, (100 - 40 * 50, 40 * 50));
     bank.audits("main").await;
 }
 
