@@ -49,6 +49,10 @@ pub struct PostgresOptions {
     pub connect_timeout: Duration,
     /// So long the database may work on a statement.
     pub statement_timeout: Duration,
+    /// So long a statement may wait for a row that somebody holds, such as whoever left a transaction open; those who wait
+    /// for the same writer wait as long. It is above the time after which the database looks for deadlocks, which are told
+    /// apart and tried again.
+    pub lock_timeout: Duration,
     /// Where the tables are: a name of small letters, digits and underscores.
     pub schema: String,
     /// Whether the clock of the database is everybody's, as it must be where the processes are on several machines.
@@ -62,6 +66,7 @@ impl Default for PostgresOptions {
             writers: 1,
             connect_timeout: Duration::from_secs(5),
             statement_timeout: Duration::from_secs(10),
+            lock_timeout: Duration::from_secs(2),
             schema: "earmark".to_owned(),
             keeps_time: true,
         }
@@ -81,13 +86,14 @@ impl PostgresOptions {
         // still gets them for what Earmark promises, and one that chose another isolation gets the one that the
         // functions are made for: there each statement sees what was committed before it.
         format!(
-            "set search_path to \"{}\"; set statement_timeout to {}; set idle_in_transaction_session_timeout to {};
+            "set search_path to \"{}\"; set statement_timeout to {}; set lock_timeout to {}; set idle_in_transaction_session_timeout to {};
              set default_transaction_isolation to 'read committed';
              set enable_seqscan to off; set plan_cache_mode to force_generic_plan; set jit to off; set timezone to 'UTC';
              select set_config('synchronous_commit', 'on', false)
              where current_setting('synchronous_commit') = 'off';",
             self.schema,
             self.statement_timeout.as_millis(),
+            self.lock_timeout.as_millis(),
             self.answer_timeout().as_millis(),
         )
     }

@@ -30,6 +30,8 @@ pub(super) async fn migrate(
 ) -> Result<(), StoreError> {
     let mut transaction = connection.begin().await.map_err(unread)?;
     let connection = &mut *transaction;
+    // Whoever starts at the same time may be at work for as long as a statement may take.
+    sqlx::raw_sql("set local lock_timeout to 0").execute(&mut *connection).await.map_err(unread)?;
     sqlx::query("select pg_advisory_xact_lock($1)")
         .bind(LOCK)
         .execute(&mut *connection)
@@ -53,8 +55,10 @@ pub(super) async fn migrate(
         sqlx::raw_sql(AssertSqlSafe(begin)).execute(&mut *connection).await.map_err(unread)?;
     }
     if found < to as u64 {
-        // A version may have to go through all that is there.
-        sqlx::raw_sql("set local statement_timeout to 0").execute(&mut *connection).await.map_err(unread)?;
+        // A version may have to go through all that is there. It does not wait for others as long, since everybody else
+        // waits behind it.
+        let patience = "set local statement_timeout to 0; set local lock_timeout to '10s'";
+        sqlx::raw_sql(patience).execute(&mut *connection).await.map_err(unread)?;
     }
     for ((what, sql), version) in VERSIONS.into_iter().zip(1_i32..).take(to) {
         if u64::from(version.unsigned_abs()) <= found {

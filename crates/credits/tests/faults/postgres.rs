@@ -195,6 +195,40 @@ async fn a_statement_that_takes_too_long_is_given_up_and_undone() {
     store.close().await;
 }
 
+/// Whoever changed a row by hand and left the transaction open held up the one writer for as long as a statement may take, and
+/// all callers of it, whatever they asked for, had no answer in time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_somebody_holds_open_keeps_those_who_need_it_and_others_for_a_moment_only() {
+    let lock_timeout = Duration::from_millis(400);
+    let options = PostgresOptions { writers: 1, lock_timeout, ..options() };
+    let store = Arc::new(open(&options).await);
+    issue(&*store, 1).await.expect("an entry");
+    let mut other = other(&options).await;
+    let insert = "insert into accounts (namespace, vault, account, standing, overdraft)
+        values ('default', 'main', 'a', 'open', 'deny')";
+    other.execute(insert).await.expect("an account");
+    other
+        .execute("begin; update accounts set overdraft = 'allow' where account = 'a'")
+        .await
+        .expect("a lock");
+    let start = Instant::now();
+    let claim = |store: Arc<PostgresStore>| async move {
+        let (saga, plan) = (ticket(), freezing(&["a"]));
+        store.write(vec![begin(saga, &plan), Change::Claim(saga, plan), Change::Abort(saga)]).await
+    };
+    let stuck = tokio::spawn(claim(Arc::clone(&store)));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(issue(&*store, 2).await, Ok(vec![1; 5]));
+    let busy = Err(StoreError::Busy("somebody holds a lock on a row for too long"));
+    assert_eq!(stuck.await.expect("no panic"), busy);
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert_eq!(claim(Arc::clone(&store)).await, busy);
+    other.execute("rollback").await.expect("no lock");
+    assert_eq!(claim(Arc::clone(&store)).await, Ok(vec![1; 3]));
+    assert_eq!(total(&*store).await, 3);
+    store.close().await;
+}
+
 /// Whatever was refused together was tried again one by one, also if what went wrong was that it took too long: a hundred
 /// callers then waited for ten seconds each, one after the other, and nothing else was written meanwhile.
 #[tokio::test(flavor = "multi_thread")]
