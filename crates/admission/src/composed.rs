@@ -137,7 +137,15 @@ impl<K: Keeper> Parts<K> {
     /// of no rights.
     async fn admit(&self, by: By) -> Result<Option<Actor>, BackendError> {
         self.registry.check_right(by.clone()).await?;
-        Ok(self.registry.0.keeper.look(|book| book.actor(&by)))
+        match by {
+            By::Itself => Ok(None),
+            By::Named(actor) => Ok(Some(actor)),
+            By::Anyone | By::Key(_) => {
+                let actor = self.registry.0.keeper.look(|book| book.actor(&by));
+                // A key that has just given its place to another has no name any more.
+                actor.map(Some).ok_or(BackendError::Unauthenticated)
+            }
+        }
     }
 
     /// Applies a transaction of a namespace, and has the limits that it changed brought in line. A retry does so too,
