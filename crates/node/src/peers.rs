@@ -268,6 +268,8 @@ impl tower_service::Service<Uri> for Connector {
                 None => Ok(TokioIo::new(connection)),
                 Some(node) => {
                     let message = format!("its certificate is that of another node than node {node}");
+                    // Whoever called is told only that there was no connection.
+                    tracing::warn!(node, "a node is not spoken to: {message}");
                     Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, message))
                 }
             }

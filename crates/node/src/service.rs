@@ -110,16 +110,6 @@ impl Service {
         Ok(route.from)
     }
 
-    /// The vote of a message of this node, who stands or leads by it. Nobody leads in the name of another.
-    fn vote_of(&self, from: u64, ballot: Option<Ballot>) -> Result<Vote, Status> {
-        let vote = vote_in(ballot)?;
-        if vote.leader_id.node_id != from {
-            let message = format!("node {from} comes with the vote of node {}", vote.leader_id.node_id);
-            return Err(Status::invalid_argument(message));
-        }
-        Ok(vote)
-    }
-
     /// A node that was taken out of the cluster may not know it, and would disturb those who stay by wanting to lead.
     /// Ids are never used again, so that whoever is gone is gone for good.
     fn check_voter(&self, id: u64) -> Result<(), Status> {
@@ -151,7 +141,7 @@ impl Service {
             return Err(Status::invalid_argument("a snapshot begins with its start"));
         };
         let from = self.check(shown, start.route)?;
-        let vote = self.vote_of(from, start.vote)?;
+        let vote = vote_by(from, start.vote)?;
         let mut snapshot = self.incoming(INCOMING).await?;
         let mut journal = self.incoming(INCOMING_JOURNAL).await?;
         loop {
@@ -237,11 +227,22 @@ fn opened<T>(request: Request<T>) -> Result<(Shown, T), Status> {
 }
 
 fn not_its(node: u64) -> Status {
+    tracing::warn!(node, "a message in the name of a node was refused: its certificate is that of another");
     Status::unauthenticated(format!("the certificate is that of another node than node {node}"))
 }
 
 fn vote_in(ballot: Option<Ballot>) -> Result<Vote, Status> {
     ballot.and_then(vote_of).ok_or_else(|| Status::invalid_argument("it has no vote that there can be"))
+}
+
+/// The vote by which a node stands or leads. Nobody does in the name of another.
+fn vote_by(from: u64, ballot: Option<Ballot>) -> Result<Vote, Status> {
+    let vote = vote_in(ballot)?;
+    if vote.leader_id.node_id != from {
+        let message = format!("node {from} comes with the vote of node {}", vote.leader_id.node_id);
+        return Err(Status::invalid_argument(message));
+    }
+    Ok(vote)
 }
 
 /// Entries follow on what is before them, one by one, and none is of a later leader than the one that sends them. The
@@ -274,7 +275,7 @@ impl PeerService for Service {
     async fn append(&self, request: Request<AppendRequest>) -> Result<Response<AppendReply>, Status> {
         let (shown, request) = opened(request)?;
         let from = self.check(&shown, request.route)?;
-        let vote = self.vote_of(from, request.vote)?;
+        let vote = vote_by(from, request.vote)?;
         let mut entries = Vec::with_capacity(request.entries.len());
         for entry in request.entries {
             let place = entry.place.ok_or_else(|| Status::invalid_argument("an entry has no place"))?;
@@ -316,7 +317,7 @@ impl PeerService for Service {
         }
         self.check_voter(from)?;
         self.check(&shown, request.route)?;
-        let vote = self.vote_of(from, request.vote)?;
+        let vote = vote_by(from, request.vote)?;
         let last = request.last.map(log_id);
         let rpc = openraft::raft::VoteRequest { vote, last_log_id: last };
         let voted = self.proposer.raft.vote(rpc).await;

@@ -116,13 +116,14 @@ fn a_database_that_cannot_be_used_is_named() {
     let file = folder.path().join("notes.txt");
     std::fs::write(&file, "x".repeat(9_000)).unwrap();
     for (url, message) in [
-        ("mysql://localhost".to_owned(), "--credits: found \"mysql://localhost\", allowed"),
+        ("mysql://a:hunter2@localhost".to_owned(), "--credits: found \"mysql://...\", allowed"),
         ("sqlite:".to_owned(), "as a path, allowed is that of a file"),
         (format!("sqlite:{}", file.display()), "--credits: cannot use sqlite:"),
         ("sqlite:/nowhere/at/all.db".to_owned(), "--credits: cannot use sqlite:/nowhere/at/all.db"),
     ] {
         let ran = run(&["serve", "--in-memory", "--listen", "127.0.0.1:0", "--credits", &url]).ends(2);
         assert!(ran.stderr.contains(message), "{url}: {ran:?}");
+        assert!(!ran.stderr.contains("hunter2"), "{ran:?}");
         assert_eq!(ran.stdout, "");
     }
 }

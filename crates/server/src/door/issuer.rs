@@ -214,8 +214,7 @@ impl Issuer {
         {
             return None;
         }
-        // A session cannot be revoked, so that one without an end in sight is none. That one was made long ago does not
-        // make it short.
+        // A session cannot be revoked, so that one without an end in sight is none, however old it is by now.
         let [_, made] = begins;
         let made = made.flatten().unwrap_or(now).min(now);
         if now.saturating_add(lasts).saturating_sub(made) > *lifetime_max {
