@@ -104,7 +104,7 @@ pub(crate) struct ServeArgs {
     /// How many requests each caller may make in a second, each item of a batch one; 0: as many as they like
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     key_requests_per_second: u64,
-    /// How many requests of each caller are worked on at once, each item of a batch one; the rest wait behind their own
+    /// How many requests of each caller are worked on at once, every eight items of a batch one; the rest wait behind their own
     /// while those of other callers go on; 0: as many as come
     #[arg(long, value_name = "N", default_value_t = REQUESTS_AT_ONCE)]
     key_requests_at_once: u32,

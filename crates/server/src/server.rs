@@ -60,7 +60,7 @@ pub struct ServerOptions {
     pub issuer: Option<Arc<Issuer>>,
     /// How many requests each caller may make in a second; as many as they like if there is none.
     pub requests_per_second: Option<u64>,
-    /// How many requests of each caller are worked on at once, each item of a batch one; as many as come if there is none.
+    /// How many requests of each caller are worked on at once, every eight items of a batch one; as many as come if there is none.
     pub requests_at_once: Option<NonZeroU32>,
     /// How many more requests of each caller may wait for those, a batch as one.
     pub requests_waiting_max: usize,

@@ -20,11 +20,13 @@ const RETRY_AFTER_MS: u64 = 1_000;
 const SAID_EVERY_SECONDS: u64 = 60;
 /// Lines that nobody stands in are looked for when there are so many, or twice as many as were in use the last time.
 const SWEEP_MIN: usize = 1_024;
+/// So many items of a batch, or fewer, cost about as much as a request by itself.
+const ITEMS_A_PLACE: usize = 8;
 
 /// How much each caller may have under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TurnTerms {
-    /// So many requests are worked on at once, each item of a batch one; a larger batch takes all places.
+    /// So many requests are worked on at once, and of a batch every eight items are one; a larger batch takes all places.
     pub(crate) at_once: NonZeroU32,
     /// So many requests wait at most, a batch as one. More are refused.
     pub(crate) waiting_max: usize,
@@ -122,7 +124,8 @@ impl Line {
         patience: Patience<'_>,
         say: impl FnOnce(),
     ) -> Result<Place<'_>, Refused> {
-        let count = u32::try_from(items).unwrap_or(u32::MAX).clamp(1, self.terms.at_once.get());
+        let count = items.div_ceil(ITEMS_A_PLACE);
+        let count = u32::try_from(count).unwrap_or(u32::MAX).clamp(1, self.terms.at_once.get());
         // It is given to nobody while others wait, so that nobody comes before them.
         if let Ok(permit) = self.places.try_acquire_many(count) {
             return Ok(Place { _permit: Some(permit) });

@@ -1,11 +1,6 @@
 //! One caller who asks for more than its share, beside others who do not.
 
-use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use earmark_core::Role;
 use serde_json::json;
@@ -72,16 +67,16 @@ async fn whoever_only_stops_sending_while_it_waits_hears_that_nothing_happened()
 }
 
 #[tokio::test]
-async fn a_batch_takes_as_many_places_as_it_has_items() {
-    let crowded = Crowded::open(4, 9).await;
-    let leases: Vec<String> = (0..5).map(|_| crowded.desk.lease()).collect();
-    let requests: Vec<_> = leases[..4].iter().map(|lease| reserve(lease, &[("a", 1)])).collect();
+async fn a_batch_takes_a_place_for_every_eight_items() {
+    let crowded = Crowded::open(2, 9).await;
+    let leases: Vec<String> = (0..10).map(|_| crowded.desk.lease()).collect();
+    let requests: Vec<_> = leases[..9].iter().map(|lease| reserve(lease, &[("a", 1)])).collect();
     let batch = json!({"requests": requests}).to_string();
     let mut batch = crowded.send(&crowded.noisy, "POST", "/v1/reserve/batch", &batch).await;
-    crowded.until_came(4).await;
-    let mut behind = crowded.noise(&leases[4]).await;
+    crowded.until_came(9).await;
+    let mut behind = crowded.noise(&leases[9]).await;
     crowded.until("earmark_requests_waiting 1").await;
-    assert_eq!(crowded.came().len(), 4);
+    assert_eq!(crowded.came().len(), 9);
     crowded.gate.gate.add_permits(2);
     assert_eq!((batch.answer().await.status, behind.answer().await.status), (200, 200));
     assert_eq!(crowded.came(), leases);
@@ -129,97 +124,9 @@ async fn a_quiet_key_is_answered_while_a_noisy_one_floods_the_server() {
     assert_eq!(usage["reserved"], CONNECTIONS * ROUNDS * ITEMS);
 }
 
-/// What was measured: half of the requests took no longer than the first, all but one of a hundred no longer than the
-/// second.
-type Took = (Duration, Duration);
-
-/// Requests of one connection of a quiet key, one after another.
-async fn measure(keyed: &Keyed, key: &str) -> Took {
-    let mut wire = Wire::to(keyed.desk.address).await;
-    let mut took = Vec::new();
-    for _ in 0..400 {
-        let body = reserve(&keyed.desk.lease(), &[("a", 1)]).to_string();
-        let start = Instant::now();
-        wire.send(&post("/v1/reserve", key, &body)).await;
-        let answer = wire.answer().await;
-        took.push(start.elapsed());
-        assert_eq!(answer.json()["allowed"], true, "{answer:?}");
-    }
-    took.sort_unstable();
-    (took[took.len() / 2], took[took.len() * 99 / 100])
-}
-
 fn post(path: &str, key: &str, body: &str) -> String {
     let length = body.len();
     format!(
         "POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\ncontent-length: {length}\r\n\r\n{body}"
     )
-}
-
-/// Sends one request again and again on many connections, until it is told to stop. It looks at the answers as little as
-/// it can, so that it is the server which is busy. Gives how many were answered.
-fn flood(address: SocketAddr, request: String, stop: Arc<AtomicBool>) -> thread::JoinHandle<usize> {
-    thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async move {
-            let mut all = JoinSet::new();
-            for _ in 0..NOISY_CONNECTIONS {
-                let (request, stop) = (request.clone(), Arc::clone(&stop));
-                all.spawn(async move {
-                    let mut wire = Wire::to(address).await;
-                    let mut answered = 0;
-                    while !stop.load(Ordering::Relaxed) {
-                        wire.send(&request).await;
-                        assert_eq!(wire.answer().await.status, 200);
-                        answered += 1;
-                    }
-                    answered
-                });
-            }
-            all.join_all().await.into_iter().sum()
-        })
-    })
-}
-
-const NOISY_CONNECTIONS: usize = 512;
-
-/// Prints how long a quiet key waits alone, and beside a noisy one with and without a bound on what is worked on at once.
-/// Times are those of the machine and of the build, so that they are to be compared with each other.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "measures, and takes a minute"]
-async fn how_long_a_quiet_key_waits_beside_a_noisy_one() {
-    for items in [1, 64] {
-        for at_once in [0, 1_024, 256, 64] {
-            let keyed = Keyed::with(|options| options.requests_at_once = NonZeroU32::new(at_once)).await;
-            let noisy = keyed.key(Role::Admin, "noisy").await;
-            let quiet = keyed.key(Role::Admin, "quiet").await;
-            let limit = json!({"key": "a", "kind": "rolling", "capacity": 1_000_000, "window_seconds": 60});
-            for key in [&noisy, &quiet] {
-                let put = keyed.ask(Some(key), "PUT", "/v1/admin/limits", &limit.to_string()).await;
-                assert_eq!(put.status, 200, "{put:?}");
-            }
-            let alone = measure(&keyed, &quiet).await;
-            let requests: Vec<_> = (0..items).map(|_| reserve(&keyed.desk.lease(), &[("a", 1)])).collect();
-            let request = match items {
-                1 => post("/v1/reserve", &noisy, &requests[0].to_string()),
-                _ => post("/v1/reserve/batch", &noisy, &json!({"requests": requests}).to_string()),
-            };
-            let stop = Arc::new(AtomicBool::new(false));
-            let noise = flood(keyed.desk.address, request, Arc::clone(&stop));
-            tokio::time::sleep(Duration::from_secs(2)).await;
-            let start = Instant::now();
-            let beside = measure(&keyed, &quiet).await;
-            let seconds = start.elapsed().as_secs_f64() + 2.0;
-            stop.store(true, Ordering::Relaxed);
-            let answered = tokio::task::spawn_blocking(move || noise.join().unwrap()).await.unwrap();
-            println!(
-                "noise of {items}, at once {at_once}: alone p50 {:?} p99 {:?}, beside p50 {:?} p99 {:?}, noise {:.0}/s",
-                alone.0,
-                alone.1,
-                beside.0,
-                beside.1,
-                (answered * items) as f64 / seconds
-            );
-        }
-    }
 }

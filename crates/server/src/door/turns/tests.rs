@@ -6,6 +6,8 @@ use super::*;
 use crate::metrics::Metrics;
 
 const AT_ONCE: u32 = 4;
+/// As many items as take all places.
+const ALL: usize = AT_ONCE as usize * ITEMS_A_PLACE;
 const WAITING_MAX: usize = 3;
 
 fn turns() -> Turns {
@@ -67,7 +69,7 @@ async fn one_line_is_as_long_as_it_likes_and_another_does_not_move_slower() {
 }
 
 #[tokio::test]
-async fn a_batch_takes_a_place_for_each_item_and_is_not_overtaken() {
+async fn a_batch_takes_a_place_for_every_eight_items_and_is_not_overtaken() {
     let line = turns().line(&caller("key:1"));
     let small = enter(&line, 1).await.unwrap();
     let went_on = Arc::default();
@@ -82,6 +84,10 @@ async fn a_batch_takes_a_place_for_each_item_and_is_not_overtaken() {
     batch.await.unwrap();
     behind.await.unwrap();
     assert_eq!(*went_on.lock().unwrap(), [0, 1]);
+    for (items, places) in [(0, 1), (1, 1), (8, 1), (9, 2), (16, 2)] {
+        let _some = enter(&line, items).await.unwrap();
+        assert_eq!(line.places.available_permits() as u32, AT_ONCE - places, "{items}");
+    }
     let all = enter(&line, usize::MAX).await.unwrap();
     assert_eq!(line.places.available_permits(), 0);
     drop(all);
@@ -91,9 +97,9 @@ async fn a_batch_takes_a_place_for_each_item_and_is_not_overtaken() {
 #[tokio::test]
 async fn whoever_gives_up_leaves_the_line_with_what_was_kept_for_them() {
     let line = turns().line(&caller("key:1"));
-    let all = enter(&line, AT_ONCE as usize).await.unwrap();
+    let all = enter(&line, ALL).await.unwrap();
     let went_on = Arc::default();
-    let gone = waits(&line, AT_ONCE as usize, 0, &went_on);
+    let gone = waits(&line, ALL, 0, &went_on);
     settle().await;
     let behind = waits(&line, 1, 1, &went_on);
     settle().await;
@@ -109,7 +115,7 @@ async fn whoever_gives_up_leaves_the_line_with_what_was_kept_for_them() {
 #[tokio::test(start_paused = true)]
 async fn whoever_waits_too_long_or_whose_client_is_gone_is_refused() {
     let line = turns().line(&caller("key:1"));
-    let _all = enter(&line, AT_ONCE as usize).await.unwrap();
+    let _all = enter(&line, ALL).await.unwrap();
     let start = Instant::now();
     assert!(enter(&line, 1).await.is_err());
     assert_eq!(start.elapsed(), Duration::from_secs(30));
@@ -125,7 +131,7 @@ async fn whoever_waits_too_long_or_whose_client_is_gone_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn that_requests_wait_is_said_once_a_minute() {
     let line = turns().line(&caller("key:1"));
-    let _all = enter(&line, AT_ONCE as usize).await.unwrap();
+    let _all = enter(&line, ALL).await.unwrap();
     let mut said = 0;
     for _ in 0..6 {
         // Each waits for half a minute, and is refused.
