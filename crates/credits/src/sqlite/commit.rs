@@ -9,6 +9,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::error::refused;
 use super::order::order;
+use super::record::changed;
 use super::script::{Script, values};
 use crate::document;
 use crate::model::{AssetKey, Entry, Plan, Posting, Record, VaultKey};
@@ -206,19 +207,7 @@ impl<'a> Rows<'a> {
             entry.body.lease().map(|lease| lease.to_string()),
             document::body_to_json(&entry.body),
         ]));
-        self.changes.extend(entry.changes.iter().map(|change| {
-            json!([
-                namespace,
-                vault,
-                number,
-                change.account.as_str(),
-                change.asset.as_str(),
-                change.amount.to_string(),
-                order(change.amount),
-                change.held.to_string(),
-                order(change.held),
-            ])
-        }));
+        self.changes.extend(entry.changes.iter().map(|change| changed(&entry.home, number, change)));
     }
 
     /// What is written of those that happen.

@@ -6,13 +6,28 @@ use super::change::Totals;
 use super::order::order;
 use super::script::{Script, values};
 use crate::document;
-use crate::model::{AssetKey, Plan, Posting, Ticket};
+use crate::model::{AccountChange, AssetKey, Plan, Posting, Ticket, VaultKey};
 use crate::sql::{entries_behind, signed};
 use crate::store::AssetSums;
 
 pub(super) fn ids(postings: &[Posting]) -> String {
     let ids = postings.iter().map(|posting| Json::from(posting.id.to_string()));
     Json::from(ids.collect::<Vec<_>>()).to_string()
+}
+
+/// What an entry did to one asset of an account, as a row; its number, or what tells it.
+pub(super) fn changed(home: &VaultKey, number: u64, change: &AccountChange) -> Json {
+    json!([
+        home.namespace.as_str(),
+        home.vault.as_str(),
+        number,
+        change.account.as_str(),
+        change.asset.as_str(),
+        change.amount.to_string(),
+        order(change.amount),
+        change.held.to_string(),
+        order(change.held),
+    ])
 }
 
 impl Script {
@@ -32,19 +47,7 @@ impl Script {
                 entry.body.lease().map(|lease| lease.to_string()),
                 document::body_to_json(&entry.body),
             ]));
-            for change in &entry.changes {
-                changes.push(json!([
-                    home[0],
-                    home[1],
-                    behind,
-                    change.account.as_str(),
-                    change.asset.as_str(),
-                    change.amount.to_string(),
-                    order(change.amount),
-                    change.held.to_string(),
-                    order(change.held),
-                ]));
-            }
+            changes.extend(entry.changes.iter().map(|change| changed(&entry.home, behind, change)));
         }
         self.counted(
             place,
