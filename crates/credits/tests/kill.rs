@@ -8,7 +8,7 @@
 mod process;
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
@@ -148,8 +148,9 @@ async fn check(store: &str, heard: &Acknowledged) {
     for lease in &heard.settled {
         assert_eq!(credits.holds(namespace(), *lease).await, Ok(HoldState::Ended), "{lease} was settled");
     }
+    let settled: HashSet<&LeaseId> = heard.settled.iter().collect();
     let mut unsettled = 0;
-    for lease in heard.held.iter().filter(|lease| !heard.settled.contains(lease)) {
+    for lease in heard.held.iter().filter(|lease| !settled.contains(lease)) {
         match credits.holds(namespace(), *lease).await.expect("a store that answers") {
             HoldState::Held => unsettled += 1,
             HoldState::Ended => {}
