@@ -27,7 +27,7 @@ use tokio::time::timeout;
 
 use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
-use crate::sql::pool::Pool;
+use crate::sql::pool::{Pool, Words};
 use crate::sql::queue::{Queue, Writes};
 use crate::sql::surveys::{self, SURVEYORS, Surveys};
 use crate::store::{
@@ -53,6 +53,8 @@ pub struct PostgresOptions {
     /// for the same writer wait as long. It is above the time after which the database looks for deadlocks, which are told
     /// apart and tried again.
     pub lock_timeout: Duration,
+    /// So long a connection keeps the plans that it made, while the tables that they were made for grow.
+    pub plans_for: Duration,
     /// Where the tables are: a name of small letters, digits and underscores.
     pub schema: String,
     /// Whether the clock of the database is everybody's, as it must be where the processes are on several machines.
@@ -67,6 +69,7 @@ impl Default for PostgresOptions {
             connect_timeout: Duration::from_secs(5),
             statement_timeout: Duration::from_secs(10),
             lock_timeout: Duration::from_secs(2),
+            plans_for: Duration::from_secs(10),
             schema: "earmark".to_owned(),
             keeps_time: true,
         }
@@ -81,8 +84,8 @@ impl PostgresOptions {
 
     /// What a connection is told first.
     fn greeting(&self) -> String {
-        // Every statement has one good plan, by its index: nobody gets one that was made while the tables were empty, and
-        // making them again and again would cost more than following them. A site that turned synchronous commits off
+        // Every statement has one good plan, by its index, and making it for every call would cost more than following it.
+        // A site that turned synchronous commits off
         // still gets them for what Earmark promises, and one that chose another isolation gets the one that the
         // functions are made for: there each statement sees what was committed before it.
         format!(
@@ -167,8 +170,13 @@ impl PostgresStore {
         options.check()?;
         let database = database.application_name("earmark").disable_statement_logging();
         let (writers, readers) = options.shares();
-        let share =
-            |size| Pool::new(database.clone(), Some(options.greeting()), size, options.connect_timeout);
+        // Of a table that is empty any index reads little, so that a plan may have the wrong one, and read all of the table
+        // when that has grown. Nobody but the autovacuum would tell PostgreSQL to plan anew, and that takes its time.
+        let words = || Words {
+            greeting: Some(options.greeting()),
+            renewal: Some(("discard plans", options.plans_for)),
+        };
+        let share = |size| Pool::new(database.clone(), words(), size, options.connect_timeout);
         let (pool, writing) = (share(readers), share(writers));
         let mut lent = writing.lend().await?;
         migrate::migrate(&mut lent.connection, &options.schema, migrate::VERSIONS.len()).await?;

@@ -30,7 +30,7 @@ use tokio::task::JoinHandle;
 
 use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
-use crate::sql::pool::Pool;
+use crate::sql::pool::{Pool, Words};
 use crate::sql::queue::Queue;
 use crate::sql::surveys::{self, SURVEYORS, Surveys};
 use crate::store::{
@@ -77,7 +77,8 @@ impl SqliteStore {
         let mut connection = connect(path, &options).await?;
         migrate::migrate(&mut connection, migrate::VERSIONS.len()).await?;
         let reader = file(path, &options).read_only(true);
-        let readers = Arc::new(Readers(Pool::new(reader, None, options.readers, options.busy_timeout)));
+        let readers = Pool::new(reader, Words::default(), options.readers, options.busy_timeout);
+        let readers = Arc::new(Readers(readers));
         let (queue, waiting) = Queue::new();
         let keeps_time = options.keeps_time;
         let mut workers = vec![tokio::spawn(writer::work(waiting, connection, path.to_owned(), options))];

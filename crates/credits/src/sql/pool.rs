@@ -15,20 +15,37 @@ const DOUBT_AFTER: Duration = Duration::from_secs(1);
 
 type Options<DB> = <<DB as Database>::Connection as Connection>::Options;
 
+/// SQL that a connection is told.
+#[derive(Default)]
+pub(crate) struct Words {
+    /// First, if it needs settings.
+    pub(crate) greeting: Option<String>,
+    /// Again whenever so much time has passed, before it is used.
+    pub(crate) renewal: Option<(&'static str, Duration)>,
+}
+
 /// So many connections at most. One that failed, or whose caller went away, is dropped and never used again: nobody knows
 /// what it is in the middle of. That, and a round trip per use, is why this is not sqlx's own pool.
 pub(crate) struct Pool<DB: Database> {
     options: Options<DB>,
-    greeting: Option<String>,
+    words: Words,
     wait: Duration,
     free: Semaphore,
-    idle: Mutex<Vec<(DB::Connection, Instant)>>,
+    idle: Mutex<Vec<Idle<DB>>>,
+}
+
+/// A connection that waits to be used.
+struct Idle<DB: Database> {
+    connection: DB::Connection,
+    since: Instant,
+    renewed: Instant,
 }
 
 /// A connection in use.
 pub(crate) struct Lent<'a, DB: Database> {
     pool: &'a Pool<DB>,
     pub(crate) connection: DB::Connection,
+    renewed: Instant,
     _permit: SemaphorePermit<'a>,
 }
 
@@ -36,10 +53,9 @@ impl<DB: Database> Pool<DB>
 where
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
 {
-    /// Connections that are greeted with some SQL, if they need settings.
-    pub(crate) fn new(options: Options<DB>, greeting: Option<String>, size: u32, wait: Duration) -> Pool<DB> {
+    pub(crate) fn new(options: Options<DB>, words: Words, size: u32, wait: Duration) -> Pool<DB> {
         let free = Semaphore::new(usize::try_from(size.max(1)).unwrap_or(1));
-        Pool { options, greeting, wait, free, idle: Mutex::new(Vec::new()) }
+        Pool { options, words, wait, free, idle: Mutex::new(Vec::new()) }
     }
 
     /// Waits for a connection. Whatever goes wrong here, nothing was done.
@@ -51,36 +67,51 @@ where
             Ok(Err(_)) => return Err(StoreError::Busy("it is closed")),
             Err(_) => return Err(StoreError::Busy("no connection was free in time")),
         };
-        while let Some((mut connection, since)) = self.take() {
-            let is_sure = since.elapsed() < DOUBT_AFTER;
-            if is_sure || matches!(timeout_at(until, connection.ping()).await, Ok(Ok(()))) {
-                return Ok(Lent { pool: self, connection, _permit: permit });
+        while let Some(mut idle) = self.take() {
+            if matches!(timeout_at(until, self.rouse(&mut idle)).await, Ok(Ok(()))) {
+                let Idle { connection, renewed, .. } = idle;
+                return Ok(Lent { pool: self, connection, renewed, _permit: permit });
             }
         }
         match timeout_at(until, self.connect()).await {
-            Ok(Ok(connection)) => Ok(Lent { pool: self, connection, _permit: permit }),
+            Ok(Ok(connection)) => {
+                Ok(Lent { pool: self, connection, renewed: Instant::now(), _permit: permit })
+            }
             Ok(Err(error)) => Err(unconnected(&error)),
             Err(_) => Err(StoreError::Busy("no connection to it was made in time")),
         }
     }
 
+    /// Makes sure that a connection is fit to be used.
+    async fn rouse(&self, idle: &mut Idle<DB>) -> Result<(), sqlx::Error> {
+        match self.words.renewal {
+            Some((renewal, after)) if idle.renewed.elapsed() >= after => {
+                sqlx::raw_sql(renewal).execute(&mut idle.connection).await?;
+                idle.renewed = Instant::now();
+                Ok(())
+            }
+            _ if idle.since.elapsed() < DOUBT_AFTER => Ok(()),
+            _ => idle.connection.ping().await,
+        }
+    }
+
     async fn connect(&self) -> Result<DB::Connection, sqlx::Error> {
         let mut connection = self.options.connect().await?;
-        if let Some(greeting) = &self.greeting {
+        if let Some(greeting) = &self.words.greeting {
             sqlx::raw_sql(AssertSqlSafe(greeting.as_str())).execute(&mut connection).await?;
         }
         Ok(connection)
     }
 
-    fn take(&self) -> Option<(DB::Connection, Instant)> {
+    fn take(&self) -> Option<Idle<DB>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
     /// Lends no more, and closes those that are not in use.
     pub(crate) async fn close(&self) {
         self.free.close();
-        while let Some((connection, _)) = self.take() {
-            let _ = connection.close().await;
+        while let Some(idle) = self.take() {
+            let _ = idle.connection.close().await;
         }
     }
 }
@@ -105,8 +136,9 @@ impl<DB: Database> Lent<'_, DB> {
     /// Gives the connection back, which is between two calls.
     pub(crate) fn done(self) {
         if !self.pool.free.is_closed() {
+            let Lent { connection, renewed, .. } = self;
             let mut idle = self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            idle.push((self.connection, Instant::now()));
+            idle.push(Idle { connection, since: Instant::now(), renewed });
         }
     }
 }

@@ -21,9 +21,10 @@ const ENTRIES: &str =
     from entries e left join changes c using (namespace, vault, number)
     where e.gate = ? order by e.place, c.account, c.asset";
 
+// SQLite, left to itself, goes through all entries of the namespace, which stand in the order that is asked for.
 const LEASE: &str =
     "select e.namespace, e.vault, e.number, e.gate, e.at_ms, e.body, c.account, c.asset, c.amount, c.held
-    from entries e left join changes c using (namespace, vault, number)
+    from entries e indexed by entries_lease left join changes c using (namespace, vault, number)
     where e.namespace = ? and e.lease = ? order by e.vault, e.number, c.account, c.asset";
 
 const HISTORY: &str = "with page as (

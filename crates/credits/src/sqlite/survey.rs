@@ -167,12 +167,7 @@ fn sort(found: &mut Surveyed, row: &SqliteRow) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The sums are made here, for they may have more bits than SQLite counts with.
-pub(super) async fn funds(
-    connection: &mut SqliteConnection,
-    account: &AccountKey,
-    now: UnixMs,
-) -> Result<Vec<Funds>, StoreError> {
+pub(super) fn funds_script(account: &AccountKey, now: UnixMs) -> Script {
     let home = &account.home;
     let mut script = Script::default();
     let of = || values![home.namespace.as_str(), home.vault.as_str(), account.account.as_str()];
@@ -193,8 +188,17 @@ pub(super) async fn funds(
          where state = 'pending' and lease is null and namespace = ? and vault = ? and account = ?",
         of(),
     );
+    script
+}
+
+/// The sums are made here, for they may have more bits than SQLite counts with.
+pub(super) async fn funds(
+    connection: &mut SqliteConnection,
+    account: &AccountKey,
+    now: UnixMs,
+) -> Result<Vec<Funds>, StoreError> {
     let mut sums: std::collections::BTreeMap<AssetName, Funds> = std::collections::BTreeMap::new();
-    for row in script.run_at_once(connection).await.map_err(refused)? {
+    for row in funds_script(account, now).run_at_once(connection).await.map_err(refused)? {
         let (asset, amount): (String, String) = (get(&row, "asset")?, get(&row, "amount")?);
         let (asset, amount): (AssetName, i128) = (parse("asset", &asset)?, parse("amount", &amount)?);
         let funds =
