@@ -61,6 +61,20 @@ pub(crate) enum Ask {
     Balances { vault: VaultName, account: AccountName },
 }
 
+impl Ask {
+    /// Whether something is different once it was carried out.
+    pub(crate) const fn changes_something(&self) -> bool {
+        match self {
+            Ask::Reserve(_) | Ask::Complete(_) | Ask::PutLimit(_) | Ask::DeleteLimit(_) | Ask::Write(_) => {
+                true
+            }
+            Ask::Limit(_) | Ask::Limits | Ask::Usage(_) | Ask::ClientState { .. } | Ask::Balances { .. } => {
+                false
+            }
+        }
+    }
+}
+
 /// What a server answers, each to what it was asked.
 #[derive(Debug)]
 pub(crate) enum Answer {

@@ -9,7 +9,7 @@ use earmark_core::{AccountName, BalanceInfo, ClientId, Definition, LimitKey, Lim
 use crate::ask::{Answer, Ask, LimitView, Receipt, Scope, WriteItem, WriteRefusal};
 use crate::backoff::{Backoff, BackoffOptions};
 use crate::deadline::Deadline;
-use crate::failure::Failure;
+use crate::failure::{Certainty, Failure};
 #[cfg(feature = "local")]
 use crate::local::{Local, LocalOptions};
 use crate::options::{ClientOptions, OptionsError, Protocol};
@@ -151,15 +151,18 @@ impl Client {
     /// Asks until there is an answer, or the deadline passes.
     pub(crate) async fn ask(&self, ask: &Ask, deadline: Deadline) -> Result<Answer, Failure> {
         let mut backoff = self.backoff();
-        let mut last = None;
+        let (mut last, mut earlier) = (None, Certainty::NothingHappened);
         while !deadline.has_passed() {
             match self.ask_once(ask, deadline).await {
                 Err(failure) if failure.is_transient() => {
+                    if ask.changes_something() {
+                        earlier = earlier.or(failure.certainty());
+                    }
                     let wait = backoff.wait(&failure, self.servers());
                     last = Some(Box::new(failure));
                     _ = deadline.bound(tokio::time::sleep(wait)).await;
                 }
-                other => return other,
+                other => return other.map_err(|failure| failure.after(earlier)),
             }
         }
         Err(Failure::DeadlinePassed { last })

@@ -73,6 +73,12 @@ pub enum Failure {
         /// What there is none of.
         message: String,
     },
+    /// An attempt got no answer, and the next was refused: what the first came to is unknown.
+    #[error("an attempt got no answer, and when it was made again: {refusal}")]
+    RefusedLater {
+        /// Why the last attempt was refused.
+        refusal: Box<Failure>,
+    },
     /// The deadline of the caller passed.
     #[error("no answer came before the deadline{}", Last(.last))]
     DeadlinePassed {
@@ -102,6 +108,16 @@ pub enum Certainty {
     Unknown,
 }
 
+impl Certainty {
+    /// What is known of several attempts together.
+    pub(crate) const fn or(self, other: Certainty) -> Certainty {
+        match self {
+            Certainty::NothingHappened => other,
+            Certainty::Unknown => Certainty::Unknown,
+        }
+    }
+}
+
 impl Failure {
     /// Whether the request may have been carried out.
     #[must_use]
@@ -116,6 +132,7 @@ impl Failure {
             Failure::NoAnswer { .. }
             | Failure::Unavailable { .. }
             | Failure::Strange { .. }
+            | Failure::RefusedLater { .. }
             | Failure::DeadlinePassed { .. } => Certainty::Unknown,
         }
     }
@@ -133,7 +150,20 @@ impl Failure {
             Failure::Invalid { .. }
             | Failure::Unauthorized { .. }
             | Failure::NotFound { .. }
+            | Failure::RefusedLater { .. }
             | Failure::DeadlinePassed { .. } => false,
+        }
+    }
+
+    /// The last failure of several attempts, of which an earlier one may have been carried out.
+    pub(crate) fn after(self, earlier: Certainty) -> Failure {
+        match self {
+            // There is none: where it was to be deleted, it is.
+            Failure::NotFound { .. } => self,
+            _ if earlier == Certainty::Unknown && self.certainty() == Certainty::NothingHappened => {
+                Failure::RefusedLater { refusal: Box::new(self) }
+            }
+            _ => self,
         }
     }
 
@@ -150,6 +180,7 @@ impl Failure {
             | Failure::Invalid { .. }
             | Failure::Unauthorized { .. }
             | Failure::NotFound { .. }
+            | Failure::RefusedLater { .. }
             | Failure::DeadlinePassed { .. } => false,
         }
     }

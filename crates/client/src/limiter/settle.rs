@@ -7,7 +7,7 @@ use super::Shared;
 use crate::ask::{CompleteItem, Completed};
 use crate::batcher::ask_alone;
 use crate::deadline::Deadline;
-use crate::failure::Failure;
+use crate::failure::{Certainty, Failure};
 
 /// Counts a lease that is being given back.
 struct Settling(Arc<Shared>);
@@ -65,15 +65,16 @@ impl Shared {
     async fn complete(&self, item: &CompleteItem) -> Result<Completed, Failure> {
         let deadline = Deadline::after(self.options.complete_within);
         let mut backoff = self.client.backoff();
-        let mut last = None;
+        let (mut last, mut earlier) = (None, Certainty::NothingHappened);
         while !deadline.has_passed() {
             match deadline.bound(self.complete_once(item.clone(), deadline)).await {
                 Some(Err(failure)) if failure.is_transient() => {
+                    earlier = earlier.or(failure.certainty());
                     let wait = backoff.wait(&failure, self.client.servers());
                     last = Some(Box::new(failure));
                     _ = deadline.bound(tokio::time::sleep(wait)).await;
                 }
-                Some(answer) => return answer,
+                Some(answer) => return answer.map_err(|failure| failure.after(earlier)),
                 None => break,
             }
         }

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use earmark_client::core::Kind;
 use earmark_client::{
-    AcquireError, Actuals, Client, Deadline, Failure, Guard, Limiter, LimiterOptions, Protocol, TryAcquire,
+    AcquireError, Actuals, Certainty, Client, Deadline, Failure, Guard, Limiter, LimiterOptions, Protocol,
+    TryAcquire,
 };
 
 use crate::scripted::Scripted;
@@ -339,4 +340,27 @@ async fn a_key_goes_with_every_request_and_is_refused_by_name() {
     let asked = script.asked();
     assert_eq!(asked.len(), 2, "{asked:?}");
     assert!(asked.iter().all(|asked| asked.contains("\r\nauthorization: Bearer em_secret\r\n")), "{asked:?}");
+}
+
+/// A key that ends while a request has no answer: the server that refuses the next attempt knows nothing of the first.
+#[tokio::test]
+async fn what_is_refused_after_an_attempt_without_an_answer_may_have_happened() {
+    let refused = || Some((401, r#"{"error":"unauthorized","message":"no such key"}"#.to_owned()));
+    let allowed = r#"{"allowed":true,"retry_after_ms":0,"reserved_at_unix_ms":5,"error":"","message":""}"#;
+    for (first, is_known) in [(None, false), (refused(), true)] {
+        let mut answers = vec![first, refused()].into_iter();
+        let script = Scripted::by(move |request| match request.starts_with("POST /v1/reserve ") {
+            true => Some((200, allowed.to_owned())),
+            false => answers.next().flatten(),
+        })
+        .await;
+        let client = client_of(std::slice::from_ref(&script.url), Protocol::Http);
+        let guard = limiter(&client).acquire(&job(&[("slots", 1)]), soon()).await.unwrap();
+        let failure = guard.complete(Actuals::unknown()).await.unwrap_err();
+        let refusal = Failure::Unauthorized { message: "no such key".to_owned() };
+        let certainty = if is_known { Certainty::NothingHappened } else { Certainty::Unknown };
+        assert_eq!(failure.certainty(), certainty);
+        let later = Failure::RefusedLater { refusal: Box::new(refusal.clone()) };
+        assert_eq!(failure, if is_known { refusal } else { later });
+    }
 }
