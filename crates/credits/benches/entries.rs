@@ -1,8 +1,9 @@
 //! How many entries of credit a second each store commits.
 //!
-//! `cargo bench -p earmark-credits` measures every store; `-- memory sqlite` those that are named. Two figures each: sixteen
-//! callers with an account each, and sixty-four callers of one account with one deposit. With `EARMARK_BENCH_ENTRIES=1000000`
-//! so many entries are committed in between, and the first is measured again.
+//! `cargo bench -p earmark-credits` measures every store; `-- memory sqlite` those that are named. Three figures each: sixteen
+//! callers with an account each, sixty-four callers of one account with one deposit, and sixteen callers who settle what another
+//! process held. With `EARMARK_BENCH_ENTRIES=1000000` so many entries are committed in between, and the first and the last are
+//! measured again.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a bench may")]
 
@@ -26,6 +27,8 @@ use earmark_credits::{
 const SPAN: Duration = Duration::from_secs(5);
 const CALLERS: usize = 16;
 const CROWD: usize = 64;
+/// So many leases of another process each of them settles.
+const FOREIGN: usize = 64;
 /// Those who commit what is not measured.
 const RUSH: usize = 256;
 
@@ -54,9 +57,12 @@ fn main() {
 }
 
 async fn measure(name: &str, store: Arc<dyn Store>, between: Option<u64>) {
-    let credits = SagaCredits::start(store, Arc::new(SystemClock::new()), Options::default()).await;
-    let bench =
-        Arc::new(Bench { credits: credits.expect("a store that answers"), leases: AtomicU64::new(0) });
+    let start = async || {
+        let credits =
+            SagaCredits::start(Arc::clone(&store), Arc::new(SystemClock::new()), Options::default());
+        credits.await.expect("a store that answers")
+    };
+    let bench = Arc::new(Bench { credits: start().await, other: start().await, leases: AtomicU64::new(0) });
     let accounts: Vec<String> = (0..CALLERS).map(|caller| format!("tenant-{caller}")).collect();
     bench.open(&accounts).await;
     bench.open(&["crowd".to_owned()]).await;
@@ -68,6 +74,8 @@ async fn measure(name: &str, store: Arc<dyn Store>, between: Option<u64>) {
         "{name:<10} {CROWD} callers of one account: {crowd:>8.0} entries/s, {crowd_us:>8.0} us each, {:.2} of the above",
         crowd / early
     );
+    let foreign = bench.settle_foreign(&accounts).await;
+    println!("{name:<10} {CALLERS} callers, leases of another process: {foreign:>8.0} entries/s");
     if let Some(count) = between {
         bench.run(&accounts, RUSH, Until::Count(count)).await;
         let (late, late_us) = bench.run(&accounts, CALLERS, Until::Time(SPAN)).await;
@@ -75,7 +83,13 @@ async fn measure(name: &str, store: Arc<dyn Store>, between: Option<u64>) {
             "{name:<10} {CALLERS} callers after {count}: {late:>8.0} entries/s, {late_us:>8.0} us each, {:.2} times the cost",
             early / late
         );
+        let late = bench.settle_foreign(&accounts).await;
+        println!(
+            "{name:<10} {CALLERS} callers, leases of another process after {count}: {late:>8.0} entries/s, {:.2} times the cost",
+            foreign / late
+        );
     }
+    bench.other.shut_down().await;
     bench.credits.shut_down().await;
 }
 
@@ -87,6 +101,8 @@ enum Until {
 
 struct Bench {
     credits: SagaCredits,
+    /// What another process would have: it shares the rows and remembers nothing of what the first did.
+    other: SagaCredits,
     leases: AtomicU64,
 }
 
@@ -136,15 +152,42 @@ impl Bench {
 
     /// One call: what it may cost is held, and what it cost is paid. Two entries.
     async fn call(&self, limit: &Arc<Definition>) {
+        let lease = self.hold(limit).await;
+        settle(&self.credits, limit, lease).await;
+    }
+
+    async fn hold(&self, limit: &Arc<Definition>) -> LeaseId {
         let lease = LeaseId::from_u128(u128::from(self.leases.fetch_add(1, Ordering::Relaxed)));
         let holds = vec![HoldPart { limit: Arc::clone(limit), amount: 100 }];
         let hold = HoldRequest { namespace: namespace(), lease, holds };
         let held = self.credits.hold(vec![hold]).await.remove(0).expect("a store that answers");
         assert_eq!(held, HoldAnswer::Held);
-        let actuals = vec![Amount { key: limit.key.clone(), amount: 70 }];
-        let settle = SettleRequest { namespace: namespace(), lease, actuals, is_release: false };
-        let settled = self.credits.settle(vec![settle]).await.remove(0).expect("a store that answers");
-        assert_eq!(settled.paid, 70);
+        lease
+    }
+
+    /// Entries a second of callers who settle leases that another process made.
+    async fn settle_foreign(self: &Arc<Bench>, accounts: &[String]) -> f64 {
+        let mut callers = Vec::with_capacity(accounts.len());
+        for limit in accounts.iter().map(|account| limit(account)) {
+            let mut leases = Vec::with_capacity(FOREIGN);
+            for _ in 0..FOREIGN {
+                leases.push(self.hold(&limit).await);
+            }
+            callers.push((limit, leases));
+        }
+        let start = Instant::now();
+        let tasks = callers.into_iter().map(|(limit, leases)| {
+            let bench = Arc::clone(self);
+            tokio::spawn(async move {
+                for lease in leases {
+                    settle(&bench.other, &limit, lease).await;
+                }
+            })
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.expect("a caller that is served");
+        }
+        (accounts.len() * FOREIGN) as f64 / start.elapsed().as_secs_f64()
     }
 
     /// Entries a second, and microseconds per entry of one caller.
@@ -176,4 +219,11 @@ impl Bench {
         let seconds = start.elapsed().as_secs_f64();
         (entries / seconds, seconds * 1e6 * callers as f64 / entries)
     }
+}
+
+async fn settle(credits: &SagaCredits, limit: &Definition, lease: LeaseId) {
+    let actuals = vec![Amount { key: limit.key.clone(), amount: 70 }];
+    let settle = SettleRequest { namespace: namespace(), lease, actuals, is_release: false };
+    let settled = credits.settle(vec![settle]).await.remove(0).expect("a store that answers");
+    assert_eq!(settled.paid, 70);
 }
