@@ -74,7 +74,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDR", conflicts_with = "in_memory", value_parser = address)]
     peer_listen: Option<SocketAddr>,
     /// Where the other nodes reach this one, if not at --peer-listen: a proxy, or the near end of a tunnel
-    #[arg(long, value_name = "ADDR", requires = "peer_listen", value_parser = address)]
+    #[arg(long, value_name = "ADDR", requires = "peer_listen", conflicts_with = "in_memory")]
+    #[arg(value_parser = address)]
     peer_advertise: Option<SocketAddr>,
     /// Nodes of the cluster to join, by where they are reached; without any, a new folder begins a cluster
     #[arg(long, value_name = "ADDR", num_args = 1.., requires_all = ["peer_listen", "node_id"])]
@@ -90,12 +91,19 @@ pub(crate) struct ServeArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(QUEUE_MIN..=QUEUE_MAX))]
     queue_max: u32,
     /// How long a lease is remembered once it is resolved, in seconds; with --in-memory only
-    #[arg(long, value_name = "SECONDS", default_value_t = 900, requires = "in_memory")]
+    // `requires` alone asks for nothing where `--data` rules out what it would ask for.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 900,
+        requires = "in_memory",
+        conflicts_with = "data"
+    )]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=RETENTION_SECONDS_MAX))]
     retention: u32,
     /// How many leases are remembered at most, resolved ones included; more are refused as overloaded; with
     /// --in-memory only
-    #[arg(long, value_name = "N", default_value_t = 1 << 26, requires = "in_memory")]
+    #[arg(long, value_name = "N", default_value_t = 1 << 26, requires = "in_memory", conflicts_with = "data")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=LEASES_MAX))]
     leases_max: u32,
     /// Make the first key, one of an admin, and print it: once, for a new data folder
@@ -121,10 +129,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "NAME", requires = "issuer")]
     audience: Option<String>,
     /// The claim of session tokens that has the role
-    #[arg(long, value_name = "CLAIM", default_value = "earmark_role")]
+    #[arg(long, value_name = "CLAIM", default_value = "earmark_role", requires = "issuer")]
     role_claim: String,
     /// The claim of session tokens that has the namespace
-    #[arg(long, value_name = "CLAIM", default_value = "earmark_namespace")]
+    #[arg(long, value_name = "CLAIM", default_value = "earmark_namespace", requires = "issuer")]
     namespace_claim: String,
     /// Take session tokens that live at most so many seconds, from their claim iat on, or from now if they have none
     #[arg(long, value_name = "SECONDS", default_value_t = 86_400, requires = "issuer")]
@@ -138,6 +146,7 @@ pub(crate) struct ServeArgs {
     tls_key: Option<PathBuf>,
     /// The certificate that this node shows to others, PEM; read again when it changes
     #[arg(long, value_name = "FILE", requires_all = ["peer_key", "peer_ca", "peer_listen"])]
+    #[arg(conflicts_with = "in_memory")]
     peer_cert: Option<PathBuf>,
     /// The private key of that certificate, PEM
     #[arg(long, value_name = "FILE", requires = "peer_cert")]
@@ -146,7 +155,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE", requires = "peer_cert")]
     peer_ca: Option<PathBuf>,
     /// Have keys though nodes show no certificates: nobody but nodes can connect to --peer-listen, on loopback
-    #[arg(long, requires = "peer_listen", conflicts_with = "peer_cert")]
+    #[arg(long, requires = "peer_listen", conflicts_with_all = ["peer_cert", "in_memory"])]
     insecure_peers: bool,
     /// Listen beyond this machine without TLS: something before this server encrypts
     #[arg(long)]
