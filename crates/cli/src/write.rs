@@ -32,6 +32,11 @@ Examples:
 /// As much as a server reads.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
+/// The one code of an answer that does not say whether something was written.
+const UNAVAILABLE: &str = "UNAVAILABLE";
+const OUTCOME_UNKNOWN: &str =
+    "earmark: the outcome is unknown; run the same command again, it is applied once";
+
 #[derive(Args, Debug)]
 pub(crate) struct WriteArgs {
     /// Who counts
@@ -99,7 +104,7 @@ pub(crate) fn run(args: &WriteArgs) -> Result<Done, Failure> {
     })
     .inspect_err(|failure| {
         if matches!(failure, Failure::NoAnswer { .. } | Failure::StrangeAnswer { .. }) {
-            eprintln!("earmark: the outcome is unknown; run the same command again, it is applied once");
+            eprintln!("{OUTCOME_UNKNOWN}");
         }
     })?;
     let answer = Answer::deserialize(&document).map_err(|error| Failure::StrangeAnswer {
@@ -113,7 +118,12 @@ pub(crate) fn run(args: &WriteArgs) -> Result<Done, Failure> {
     }
     match answer {
         Answer { error: Some(Refusal { code, message }), .. } => {
-            eprintln!("earmark: nothing was written ({code}): {}", output::visible(&message));
+            let message = output::visible(&message);
+            if code == UNAVAILABLE {
+                eprintln!("{OUTCOME_UNKNOWN}\nearmark: the server has no answer ({code}): {message}");
+            } else {
+                eprintln!("earmark: nothing was written ({code}): {message}");
+            }
             Ok(Done::Failed)
         }
         Answer { success: Some(_), .. } => Ok(Done::Ok),

@@ -103,18 +103,37 @@ fn what_the_server_refuses_is_a_failure_with_its_words() {
     assert!(other_kind.stderr.contains("an existing limit keeps its kind"), "{other_kind:?}");
 }
 
+/// The address of a server that has one answer, whatever it is asked.
+fn answer(text: &str) -> String {
+    let text = text.to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        _ = stream.read(&mut [0; 4_096]);
+        _ = stream.write_all(text.as_bytes());
+    });
+    url
+}
+
+// A node without a majority answers `UNAVAILABLE`, and what it was asked may still be committed. `earmark write` said
+// "nothing was written" all the same, so that whoever believed it would have used the number for something else.
+#[test]
+fn a_write_without_an_answer_is_not_said_to_have_written_nothing() {
+    let body = r#"{"error":{"code":"UNAVAILABLE","message":"nobody leads now"}}"#;
+    let text = format!("HTTP/1.1 503 Service Unavailable\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    for json in [&[][..], &["--json"]] {
+        let words = ["write", "--client", "a", "--sequence", "1", "--server", &answer(&text)];
+        let ran = run(&[&words, json].concat()).ends(1);
+        assert!(!ran.stderr.contains("nothing was written"), "{ran:?}");
+        assert!(ran.stderr.contains("the outcome is unknown; run the same command again"), "{ran:?}");
+        assert!(ran.stderr.contains("(UNAVAILABLE): nobody leads now"), "{ran:?}");
+        assert_eq!(ran.stdout.contains("UNAVAILABLE"), !json.is_empty(), "{ran:?}");
+    }
+}
+
 #[test]
 fn a_server_that_is_none_is_told_apart_and_the_lease_is_not_lost() {
-    let answer = |text: &'static str| {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            _ = stream.read(&mut [0; 4_096]);
-            _ = stream.write_all(text.as_bytes());
-        });
-        url
-    };
     for (text, message) in [
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello",
