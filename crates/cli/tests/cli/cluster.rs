@@ -131,6 +131,11 @@ fn without_a_majority_nothing_is_answered_that_could_be_wrong() {
             let write = first.line("write --client c --sequence 1 --json").ends(1);
             assert_eq!(write.json()["error"]["code"], "UNAVAILABLE");
         });
+        // It was answered with 500 once, which no description of the API has for changes of the cluster.
+        scope.spawn(|| {
+            let remove = first.line("cluster remove --node-id 2").ends(1);
+            assert!(remove.stderr.contains("(503 unavailable): no majority"), "{remove:?}");
+        });
         for line in ["limits get a", "limits list", "balance --account revenue", "audit"] {
             let first = &first;
             scope.spawn(move || {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use earmark_admission::{BackupMade, BackupName, Cluster, ClusterError, ClusterStatus, MemberStatus};
+use earmark_admission::{
+    BackendError, BackupMade, BackupName, Cluster, ClusterError, ClusterStatus, MemberStatus,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -81,7 +83,11 @@ pub(super) async fn backup(app: &App, call: Call) -> Reply {
 
 /// Whether whoever asks may still do it: what the cluster is told, it does without asking who says so.
 async fn permitted(app: &App, call: &Call, what: &str) -> Result<(), Reply> {
-    carry_out::check(app, &call.ticket).await.map_err(|error| limits::failed(&error))?;
+    carry_out::check(app, &call.ticket).await.map_err(|error| match error {
+        // Nothing was begun, and whoever looks after nodes asks just when no majority answers.
+        BackendError::Failed(why) => unavailable(&format!("{why}; ask again")),
+        error => limits::failed(&error),
+    })?;
     tracing::info!(request_id = call.ticket.id(), actor = %call.ticket.caller.actor, what, "change of the cluster");
     Ok(())
 }
@@ -109,8 +115,6 @@ async fn done<T: Send + 'static>(
     (what, late): (&str, &str),
     doing: impl Future<Output = Result<T, ClusterError>> + Send + 'static,
 ) -> Result<T, Reply> {
-    let unavailable =
-        |message: String| Reply::problem(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, &message);
     let done = app.by(call.ticket.deadline, tokio::spawn(doing)).await;
     let came_to = match &done {
         Ok(Ok(Ok(_))) => "done".to_owned(),
@@ -123,10 +127,14 @@ async fn done<T: Send + 'static>(
     match done {
         Ok(Ok(Ok(done))) => Ok(done),
         Ok(Ok(Err(ClusterError::Refused(why)))) => Err(Reply::problem(StatusCode::CONFLICT, CONFLICT, &why)),
-        Ok(Ok(Err(error))) => Err(unavailable(format!("{error}; ask again"))),
-        Ok(Err(error)) => Err(unavailable(format!("{error}; ask again"))),
-        Err(error) => Err(unavailable(format!("{error}; {late}"))),
+        Ok(Ok(Err(error))) => Err(unavailable(&format!("{error}; ask again"))),
+        Ok(Err(error)) => Err(unavailable(&format!("{error}; ask again"))),
+        Err(error) => Err(unavailable(&format!("{error}; {late}"))),
     }
+}
+
+fn unavailable(message: &str) -> Reply {
+    Reply::problem(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, message)
 }
 
 #[derive(Deserialize)]
