@@ -40,7 +40,8 @@ fn about() -> String {
     format!(
         "Admission control for LLM traffic: reserve the most a call may need, complete with what it used. \
          Unknown fields are refused. Bodies of more than {BODY_BYTES_MAX} bytes are refused. A denial is an \
-         answer with status 200. Any route answers 404 for a path and 405 for a method that is not in here."
+         answer with status 200. Any route answers 404 for a path and 405 for a method that is not in here, and 503 \
+         `overloaded` in place of a large answer while too many of those wait for clients that do not take them."
     )
 }
 

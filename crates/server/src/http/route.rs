@@ -372,7 +372,7 @@ pub(crate) static ROUTES: [Route; 28] = [
         takes: Takes::One,
         operation: "get_cluster",
         about: "The nodes, who leads, and who is behind, as this node sees it.",
-        answers: &[answer(200, &["Cluster"], "The cluster."), NO_CLUSTER],
+        answers: &[answer(200, &["Cluster"], "The cluster."), BAD_QUERY, NO_CLUSTER],
     },
     Route {
         verb: Verb::Post,

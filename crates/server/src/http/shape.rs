@@ -20,6 +20,9 @@ use serde_json::{Map, Value, json};
 
 use super::schema;
 
+/// The most items of a list that is bounded by what is in them.
+const ANY_NUMBER: usize = usize::MAX;
+
 /// What a value may look like.
 #[derive(Debug)]
 pub(super) enum Shape {
@@ -124,6 +127,9 @@ impl Shape {
             // Bytes cannot be counted by a schema; that many characters are never fewer bytes.
             Shape::Text { bytes_max } => json!({"type": "string", "maxLength": bytes_max}),
             Shape::Choice(texts) => json!({"type": "string", "enum": texts}),
+            Shape::List { item, min, max: ANY_NUMBER } => {
+                json!({"type": "array", "minItems": min, "items": item.schema()})
+            }
             Shape::List { item, min, max } => {
                 json!({"type": "array", "minItems": min, "maxItems": max, "items": item.schema()})
             }

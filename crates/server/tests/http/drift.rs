@@ -206,6 +206,19 @@ async fn nodes(drift: &mut Drift, none: &Desk) {
         drift.ask(desk, "POST", BACKUP, "", &json!({})).await;
     }
     drift.ask(&done, "DELETE", MEMBER, "x", &Value::Null).await;
+    parameters(drift, &done).await;
+}
+
+/// A parameter that a path does not have is refused by all of them. `GET /v1/admin/cluster` alone did not say so.
+async fn parameters(drift: &mut Drift, desk: &Desk) {
+    let operations: BTreeSet<(String, String)> =
+        drift.documented().into_iter().map(|(path, method, _)| (path, method)).collect();
+    for (path, method) in operations.iter().filter(|(path, _)| path.starts_with("/v1/")) {
+        let asked = format!("{}?nope=1", path.replace(['{', '}'], ""));
+        let answer = desk.ask(&method.to_uppercase(), &asked, "").await;
+        drift.check(method, path, &answer);
+        assert!(answer.problem(400, "invalid_request").starts_with("query: found \"nope\""), "{answer:?}");
+    }
 }
 
 async fn bad(drift: &mut Drift, desk: &Desk) {
@@ -438,4 +451,31 @@ async fn the_documented_writes_are_those_that_are_taken() {
         let answer = desk.ask("POST", WRITE, &body.to_string()).await;
         assert_eq!(answer.status != 400, is_documented, "{body}: {answer:?}");
     }
+}
+
+// The document allowed 256 parts of a batch, and the server takes any number of them: what is bounded is the
+// operations in them, together.
+#[tokio::test]
+async fn a_batch_may_have_more_parts_than_operations_and_is_documented_so() {
+    let desk = Desk::open().await;
+    let document = desk.ok("GET", "/openapi.json", &Value::Null).await;
+    let schema =
+        &document["paths"][WRITE_BATCH]["post"]["requestBody"]["content"]["application/json"]["schema"];
+    let vault = |number: usize| json!({"open_vault": {"vault": format!("v{number}")}});
+    let of = |operations: usize, parts: usize| {
+        let writes: Vec<Value> = (0..parts)
+            .map(|part| json!({"operations": (part < operations).then(|| vault(part)).into_iter().collect::<Vec<_>>()}))
+            .collect();
+        json!({"namespace": "default", "client_id": "c", "sequence": 1, "writes": writes})
+    };
+    let refused = desk.ask("POST", WRITE_BATCH, &of(257, 300).to_string()).await;
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (400, &json!("INVALID")));
+    let body = of(256, 300);
+    Schemas(document.clone()).check(schema, &body).unwrap();
+    let taken = desk.ask("POST", WRITE_BATCH, &body.to_string()).await;
+    assert_eq!(taken.json()["success"]["results"].as_array().map(Vec::len), Some(256), "{taken:?}");
+    let malformed = json!({"namespace": "default", "client_id": "c", "sequence": 2,
+        "writes": vec![json!({"operations": []}); 257], "actor": "user:me"});
+    let message = desk.ask("POST", WRITE_BATCH, &malformed.to_string()).await.problem(400, "invalid_request");
+    assert!(message.starts_with("actor: found an unknown field"), "{message}");
 }

@@ -4,7 +4,7 @@ use earmark_admission::PAGE_MAX;
 use earmark_core::{MEMO_BYTES_MAX, OPERATIONS_MAX};
 
 use super::requests::{needed, optional};
-use super::{ACCOUNT, ASSET, CLIENT, Field, LIMIT_KEY, NAMESPACE, Shape, VAULT};
+use super::{ACCOUNT, ANY_NUMBER, ASSET, CLIENT, Field, LIMIT_KEY, NAMESPACE, Shape, VAULT};
 
 const REVISION: Shape = Shape::Integer { min: 0, max: u64::MAX };
 
@@ -56,7 +56,11 @@ static OPERATION: Shape = Shape::OneOf(&[
         ]),
         "Of a vault: opens an account.",
     ),
-    needed("freeze_account", ONLY_ACCOUNT, "Of a vault: lets nothing go out of an account."),
+    needed(
+        "freeze_account",
+        ONLY_ACCOUNT,
+        "Of a vault: lets nothing but the cost of leases go out of an account.",
+    ),
     needed("unfreeze_account", ONLY_ACCOUNT, "Of a vault: lets an account spend again."),
     needed("close_account", ONLY_ACCOUNT, "Of a vault: closes an empty account, for ever."),
     needed(
@@ -102,14 +106,18 @@ pub(in crate::http) static WRITE_BATCH: Shape = Shape::Object(&[
     SEQUENCE,
     needed(
         "writes",
-        Shape::List { item: &PART, min: 0, max: OPERATIONS_MAX },
+        Shape::List { item: &PART, min: 0, max: ANY_NUMBER },
         "Applied in this order under one number, all or none. At most 256 operations in all.",
     ),
 ]);
 
 /// The query of `GET /v1/clients/{client_id}`.
 pub(in crate::http) const CLIENT_QUERY: &[Field] = &[
-    optional("namespace", Shape::Name(&NAMESPACE), "The namespace; `default` if it is not given."),
+    optional(
+        "namespace",
+        Shape::Name(&NAMESPACE),
+        "The namespace; where the caller belongs if it is not given.",
+    ),
     optional("vault", Shape::Name(&VAULT), "The vault; without it, the stream of the namespace."),
 ];
 
