@@ -68,16 +68,16 @@ const SHARED_BATCH: u32 = 256;
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchArgs {
-    /// Measure the server there [default: one in this process, in memory, on a free loopback port]
+    /// Measure the server at this address [default: one in this process, in memory, on a free loopback port]
     #[arg(long, value_name = "URL", conflicts_with = "in_process")]
     http: Option<ServerUrl>,
-    /// Send the key in clear to another machine: something in between encrypts
+    /// Send the key to another machine by http://; only where something in between encrypts, such as a tunnel
     #[arg(long, requires = "http")]
     insecure_plaintext: bool,
     /// Measure without HTTP: tasks in this process send batches to a Book in memory, or to a node
     #[arg(long)]
     in_process: bool,
-    /// Measure a node that keeps everything in a new folder in this one, instead of a Book in memory
+    /// Measure a node that keeps everything on disk, in a new folder inside this one, instead of a Book in memory
     #[arg(long, value_name = "DIR", conflicts_with = "http")]
     data: Option<PathBuf>,
     /// Measure limits on a cluster of TigerBeetle, tigerbeetle://IP:PORT,...?cluster=N
@@ -99,7 +99,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=BATCH_MAX as i64))]
     batch: Option<u32>,
-    /// How long to measure
+    /// How many seconds to measure, after one second of warm-up
     #[arg(long, value_name = "N", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=SECONDS_MAX))]
     seconds: u32,
@@ -113,7 +113,7 @@ pub(crate) struct BenchArgs {
     /// Complete every call right after it was admitted; the complete is not counted as an op
     #[arg(long)]
     complete: bool,
-    /// Print everything as one JSON object
+    /// Print all figures as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }

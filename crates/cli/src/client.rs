@@ -36,13 +36,13 @@ const EXCERPT_CHARS: usize = 200;
 /// What every command that talks to a server takes.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ClientArgs {
-    /// Where the server is
+    /// The address of the server
     #[arg(long, value_name = "URL", env = "EARMARK_SERVER", default_value = "http://127.0.0.1:7878")]
     pub(crate) server: ServerUrl,
-    /// Send the key in clear to another machine, by http://: something in between encrypts
+    /// Send the key to another machine by http://; only where something in between encrypts, such as a tunnel
     #[arg(long)]
     pub(crate) insecure_plaintext: bool,
-    /// Print everything as one JSON object
+    /// Print the whole answer as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }

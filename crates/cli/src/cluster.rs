@@ -21,7 +21,7 @@ Examples:
   earmark cluster backup";
 
 const STATUS_HELP: &str = "\
-How far the others are behind is known to the leader only; ask it by --server.
+Only the leader knows how far the others are behind: name it with --server to see LAG.
 
 Examples:
   earmark cluster status
@@ -54,7 +54,7 @@ const PATH: &str = "/v1/admin/cluster";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClusterCommand {
-    /// Show the nodes, who leads, and who is behind
+    /// Show the nodes, which one leads, and how far the others are behind
     #[command(after_help = STATUS_HELP)]
     Status(StatusArgs),
     /// Make a node a member: a learner until it has caught up, then a voter
@@ -63,7 +63,7 @@ pub(crate) enum ClusterCommand {
     /// Take a node out of the cluster
     #[command(after_help = REMOVE_HELP)]
     Remove(RemoveArgs),
-    /// Write all that was acknowledged so far into a folder of its own
+    /// Write a backup of everything that was acknowledged so far, while the node serves
     #[command(after_help = BACKUP_HELP)]
     Backup(BackupArgs),
 }
@@ -76,10 +76,10 @@ pub(crate) struct StatusArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct AddArgs {
-    /// The id that the node was started with
+    /// The id that the node was started with, its --node-id
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     node_id: u64,
-    /// Where the other nodes reach it, IP:PORT
+    /// The address at which the other nodes reach it, its --peer-listen, IP:PORT
     #[arg(long, value_name = "ADDR")]
     address: SocketAddr,
     #[command(flatten)]
@@ -88,7 +88,7 @@ pub(crate) struct AddArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct RemoveArgs {
-    /// The node
+    /// The id of the node to remove
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     node_id: u64,
     #[command(flatten)]
@@ -97,7 +97,7 @@ pub(crate) struct RemoveArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct BackupArgs {
-    /// What it is called [default: the time in UTC]
+    /// The name of the backup, a folder in backups/ of the data folder [default: the time in UTC]
     #[arg(value_name = "NAME")]
     name: Option<String>,
     #[command(flatten)]

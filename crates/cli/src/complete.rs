@@ -19,13 +19,13 @@ Examples:
 
 #[derive(Args, Debug)]
 pub(crate) struct CompleteArgs {
-    /// The lease that was allowed
+    /// The id of the lease, as reserve printed it
     #[arg(long, value_name = "ULID")]
     lease: LeaseId,
-    /// What was used of which limit; 0 is allowed, and none at all is too
+    /// A limit and how much of it was really used, which may be 0; repeat it, or leave it out
     #[arg(long = "actual", value_name = "KEY=AMOUNT", value_parser = amount::actual)]
     actuals: Vec<Actual>,
-    /// The work behind it, for logs
+    /// An id of your own for the work behind the call, for logs
     #[arg(long, value_name = "ID")]
     job: Option<JobId>,
     #[command(flatten)]

@@ -12,16 +12,17 @@ use crate::failure::{Done, Failure};
 use crate::output;
 
 pub(crate) const BALANCE_HELP: &str = "\
-Amounts are in minor units.
+Amounts are in minor units, whatever these are for the asset: cents, or millionths of a dollar. HELD is what leases of
+running calls hold.
 
 Examples:
   earmark balance --vault main --account acme
   earmark balance --vault main --account acme --json | jq -r '.balances[].available'";
 
 pub(crate) const AUDIT_HELP: &str = "\
-Counts every account anew and compares the sums with what was issued and retired, and with the history. Ends
-with 1 if something differs. With --changes it lists transactions, limits that were put or deleted and keys that were
-made or revoked, oldest first, with who did it; that is for admins.
+Adds up all accounts of the vault, and compares the sums with what was issued and retired, and with the history. The
+exit code is 1 if something differs. With --changes it lists transactions, limits that were put or deleted, and keys
+that were made or revoked, with who did it; only admins may see that.
 
 Examples:
   earmark audit --vault main
@@ -34,10 +35,10 @@ const PAGE_MAX: i64 = earmark_admission::PAGE_MAX as i64;
 
 #[derive(Args, Debug)]
 pub(crate) struct BalanceArgs {
-    /// The vault
+    /// The vault in which the account is
     #[arg(long, default_value = VaultName::MAIN)]
     vault: VaultName,
-    /// The account
+    /// The account to show
     #[arg(long)]
     account: AccountName,
     #[command(flatten)]
@@ -46,13 +47,13 @@ pub(crate) struct BalanceArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct AuditArgs {
-    /// The vault
+    /// The vault to check
     #[arg(long, default_value = VaultName::MAIN, conflicts_with = "changes")]
     vault: VaultName,
-    /// Show what was changed, and by whom, instead
+    /// List what was changed and by whom, oldest first, instead of checking a vault
     #[arg(long)]
     changes: bool,
-    /// Begin after this place, as an earlier page had it
+    /// Begin after this place of the list: the last one that an earlier page showed
     #[arg(long, value_name = "PLACE", default_value_t = LogPlace::default(), requires = "changes")]
     after: LogPlace,
     /// How many changes to show at most

@@ -22,7 +22,12 @@ Examples:
   earmark key revoke 4m8qk2v7d1xz";
 
 const CREATE_HELP: &str = "\
-Roles: admin does everything, writer writes and changes limits, caller reserves and completes, reader reads.
+Roles:
+  admin   everything in its namespace, keys included; an admin of the namespace default looks after the cluster too
+  writer  writes credit, changes limits, and reads
+  caller  reserves and completes, and nothing else
+  reader  reads
+
 The first key closes a server that was open to all on its machine: it must be one of an admin
 of the namespace default that does not expire.
 
@@ -81,19 +86,19 @@ impl RoleArg {
 
 #[derive(Args, Debug)]
 pub(crate) struct CreateArgs {
-    /// What people call it
+    /// A name for the key, to show to people
     #[arg(long)]
     name: KeyName,
-    /// What it may do
+    /// What the key allows, see below
     #[arg(long, value_enum)]
     role: RoleArg,
-    /// Where [default: the namespace of the key that asks]
+    /// The namespace in which it is good, and in no other [default: the namespace of the key that asks]
     #[arg(long, value_name = "NAME")]
     namespace: Option<NamespaceName>,
-    /// The one client it may write as [default: any]
+    /// The one name (earmark write --client) under which it may write [default: any]
     #[arg(long, value_name = "CLIENT")]
     client_id: Option<ClientId>,
-    /// After how many days it ends [default: never]
+    /// After how many days the key ends [default: never]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=3_660))]
     expires_in_days: Option<u32>,
     #[command(flatten)]
@@ -108,7 +113,8 @@ pub(crate) struct ListArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct RevokeArgs {
-    /// The public part of the key, between emk_ and the second _; of a whole key only that is sent
+    /// The id of the key, as key list shows it; it is the part between emk_ and the second _. Of a whole key only the id
+    /// is sent
     #[arg(value_name = "KEY_ID", value_parser = key_id)]
     key_id: KeyId,
     #[command(flatten)]

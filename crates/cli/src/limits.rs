@@ -43,20 +43,20 @@ pub(crate) enum LimitsCommand {
     /// Create a limit or change its definition
     #[command(after_help = put::HELP)]
     Put(PutArgs),
-    /// Show one limit and what is taken of it
+    /// Show one limit and how much of it is reserved
     #[command(after_help = GET_HELP)]
     Get(KeyArgs),
     /// Show all limits
     #[command(after_help = LIST_HELP)]
     List(ListArgs),
-    /// Let a limit run empty and forget it
+    /// Delete a limit, once nothing of it is held any more
     #[command(after_help = DELETE_HELP)]
     Delete(KeyArgs),
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct KeyArgs {
-    /// The limit
+    /// The key of the limit, such as gpt-4o:rpm
     key: LimitKey,
     #[command(flatten)]
     client: ClientArgs,

@@ -30,6 +30,10 @@ use clap::{Parser, Subcommand};
 use failure::{Done, Failure};
 
 const HELP: &str = "\
+Commands talk to the server that --server or EARMARK_SERVER names, by default http://127.0.0.1:7878. They send the
+key in EARMARK_KEY, or in the file that EARMARK_KEY_FILE names. For https:// the file that EARMARK_CA_FILE names has
+the certificate of the server's authority.
+
 Exit codes:
   0  it worked; for reserve: allowed
   1  failure
@@ -45,7 +49,7 @@ Examples:
   earmark key create --name billing --role writer
   earmark bench --seconds 5";
 
-/// Admission control for LLM traffic: requests, tokens, concurrency and budgets, all or nothing.
+/// Admission control and a credit ledger for LLM traffic: requests, tokens, concurrent calls and money, all or nothing.
 #[derive(Debug, Parser)]
 #[command(name = "earmark", version, after_help = HELP)]
 struct Cli {
@@ -55,37 +59,37 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a server
+    /// Run a server, alone or as a node of a cluster
     #[command(after_help = serve::HELP)]
     Serve(Box<serve::ServeArgs>),
     /// Put, get, list and delete limits
     #[command(subcommand, after_help = limits::HELP)]
     Limits(limits::LimitsCommand),
-    /// Take all of several limits, or none of them
+    /// Reserve the most that a call may need: all of the limits named, or none of them
     #[command(after_help = reserve::HELP)]
     Reserve(reserve::ReserveArgs),
-    /// Say what a lease really used, and give the rest back
+    /// Say what a call really used, and give the rest back
     #[command(after_help = complete::HELP)]
     Complete(complete::CompleteArgs),
     /// Change accounts, credit and limits in one transaction, exactly once
     #[command(after_help = write::HELP)]
     Write(write::WriteArgs),
-    /// Show what an account has
+    /// Show the credit of an account: what it can spend, and what leases hold
     #[command(after_help = credit::BALANCE_HELP)]
     Balance(credit::BalanceArgs),
-    /// Count a vault anew, or list who changed what
+    /// Check that the credit of a vault adds up, or list who changed what
     #[command(after_help = credit::AUDIT_HELP)]
     Audit(credit::AuditArgs),
-    /// Show the nodes of a cluster, add one and remove one
+    /// Show the nodes of a cluster, add and remove nodes, and make backups
     #[command(subcommand, after_help = cluster::HELP)]
     Cluster(cluster::ClusterCommand),
     /// Make, list and revoke the keys of callers
     #[command(subcommand, after_help = key::HELP)]
     Key(key::KeyCommand),
-    /// Make the data folder of a new cluster from that of a node which does not run
+    /// Make the data folder of a new cluster from a backup, or from the folder of a stopped node
     #[command(after_help = recover::HELP)]
     Recover(recover::RecoverArgs),
-    /// Measure how many reserves a second there are
+    /// Measure how many reserves a second a server, a node or a Book in memory can do
     #[command(after_help = bench::HELP)]
     Bench(bench::BenchArgs),
 }

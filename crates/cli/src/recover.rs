@@ -21,13 +21,13 @@ Examples:
 
 #[derive(Args, Debug)]
 pub(crate) struct RecoverArgs {
-    /// The data folder of a node that does not run, or a copy of one
+    /// The folder to read: a backup, or the data folder of a node that does not run, or a copy of one
     #[arg(long, value_name = "DIR")]
     from: PathBuf,
-    /// Where the new folder goes; it must be empty, or not be there
+    /// The new data folder to write; it must be empty, or not exist yet
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
-    /// Print one JSON object
+    /// Print the whole answer as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }

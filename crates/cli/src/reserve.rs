@@ -24,13 +24,13 @@ Examples:
 
 #[derive(Args, Debug)]
 pub(crate) struct ReserveArgs {
-    /// How much of which limit; up to 32 of them, all of which are taken or none
+    /// A limit and how much of it to reserve; repeat it for up to 32 limits, all of which are taken, or none
     #[arg(long = "key", value_name = "KEY=AMOUNT", required = true, value_parser = amount::requirement)]
     keys: Vec<Requirement>,
-    /// The lease, to repeat a reserve whose answer was lost [default: a new one]
+    /// The id of the lease; name it to repeat a reserve whose answer was lost [default: a new one]
     #[arg(long, value_name = "ULID")]
     lease: Option<LeaseId>,
-    /// The work behind it, for logs
+    /// An id of your own for the work behind the call, for logs
     #[arg(long, value_name = "ID")]
     job: Option<JobId>,
     #[command(flatten)]

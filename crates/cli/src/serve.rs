@@ -50,47 +50,48 @@ const ELECTION_MS_MAX: i64 = 60_000;
 
 #[derive(Args, Debug)]
 pub(crate) struct ServeArgs {
-    /// The folder of this node, where everything is kept; made if it is not there
+    /// The folder in which this node keeps everything; it is created if it is missing
     #[arg(long, value_name = "DIR", default_value = "./earmark-data", conflicts_with = "in_memory")]
     data: PathBuf,
-    /// Keep everything in memory: after a stop only the limits file is left
+    /// Keep everything in memory: after a stop nothing is left but the limits file
     #[arg(long)]
     in_memory: bool,
-    /// Where to listen, IP:PORT; port 0 takes a free one
+    /// The address on which clients are served, IP:PORT; port 0 takes a free one. Beyond loopback it needs keys, and TLS
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7878", value_parser = address)]
     listen: SocketAddr,
-    /// A file with the wanted limits, read at the start: those that are not there or differ are put. With
-    /// --in-memory it need not be there, and is written when limits change
+    /// A JSON file with the limits that are wanted, read at the start: limits that are missing or differ are put. With
+    /// --in-memory the file may be missing, and is written whenever limits change
     #[arg(long, value_name = "FILE")]
     limits: Option<PathBuf>,
     #[command(flatten)]
     parts: PartsArgs,
-    /// The id of this node in its cluster, which no other node ever had [default: that of the folder, or 1]
+    /// The id of this node in its cluster, which no other node ever had [default: the id in the folder, or 1]
     #[arg(long, value_name = "N", conflicts_with = "in_memory")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     node_id: Option<u64>,
-    /// Where to listen for the other nodes of the cluster, IP:PORT; beyond loopback, and on a server with keys or an
-    /// issuer, nodes need certificates (--peer-cert)
+    /// The address on which the other nodes of the cluster are served, IP:PORT. Beyond loopback, and on a server with
+    /// keys or an issuer, nodes need certificates (--peer-cert)
     #[arg(long, value_name = "ADDR", conflicts_with = "in_memory", value_parser = address)]
     peer_listen: Option<SocketAddr>,
-    /// Where the other nodes reach this one, if not at --peer-listen: a proxy, or the near end of a tunnel
+    /// The address at which the other nodes reach this one, if it is not --peer-listen: that of a proxy, or of the near
+    /// end of a tunnel
     #[arg(long, value_name = "ADDR", requires = "peer_listen", conflicts_with = "in_memory")]
     #[arg(value_parser = address)]
     peer_advertise: Option<SocketAddr>,
-    /// Nodes of the cluster to join, by where they are reached; without any, a new folder begins a cluster
+    /// The addresses (--peer-listen) of nodes whose cluster this node joins; without any, a new folder begins a cluster
     #[arg(long, value_name = "ADDR", num_args = 1.., requires_all = ["peer_listen", "node_id"])]
     #[arg(conflicts_with = "in_memory", value_parser = address)]
     join: Vec<SocketAddr>,
-    /// Nodes that hear nothing of their leader for 3 to 4 times so many milliseconds elect another; far more than the
-    /// slowest sync of a disk, and the same on all nodes
+    /// How long to trust a silent leader, in milliseconds: nodes that hear nothing of it for 3 to 4 times as long elect
+    /// another. Choose far more than the slowest sync of a disk, and the same on all nodes
     #[arg(long, value_name = "MS", default_value_t = 300, conflicts_with = "in_memory")]
     #[arg(value_parser = clap::value_parser!(u32).range(ELECTION_MS_MIN..=ELECTION_MS_MAX))]
     election_ms: u32,
-    /// How many reserves may wait; more are refused as overloaded
+    /// How many reserves may wait for their decision; more are refused as overloaded
     #[arg(long, value_name = "N", default_value_t = 65_536)]
     #[arg(value_parser = clap::value_parser!(u32).range(QUEUE_MIN..=QUEUE_MAX))]
     queue_max: u32,
-    /// How long a lease is remembered once it is resolved, in seconds; with --in-memory only
+    /// How long a lease is remembered after it was completed, denied or ran out, in seconds; with --in-memory only
     // `requires` alone asks for nothing where `--data` rules out what it would ask for.
     #[arg(
         long,
@@ -101,70 +102,72 @@ pub(crate) struct ServeArgs {
     )]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=RETENTION_SECONDS_MAX))]
     retention: u32,
-    /// How many leases are remembered at most, resolved ones included; more are refused as overloaded; with
-    /// --in-memory only
+    /// How many leases are remembered at most, ended ones included; more are refused as overloaded; with --in-memory
+    /// only
     #[arg(long, value_name = "N", default_value_t = 1 << 26, requires = "in_memory", conflicts_with = "data")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=LEASES_MAX))]
     leases_max: u32,
-    /// Make the first key, one of an admin, and print it: once, for a new data folder
+    /// Make the first key, that of an admin, and print it; for the first start of a new data folder
     #[arg(long)]
     bootstrap_key: bool,
-    /// How many requests each caller may make in a second, each item of a batch one; 0: as many as they like
+    /// How many requests each caller may make in a second, each item of a batch counted as one; 0 sets no bound
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     key_requests_per_second: u64,
-    /// How many requests of each caller are worked on at once, every eight items of a batch one; the rest wait behind their own
-    /// while those of other callers go on; 0: as many as come
+    /// How many requests of each caller are worked on at once, every eight items of a batch counted as one; more of the
+    /// same caller wait, while those of other callers go on; 0 sets no bound
     #[arg(long, value_name = "N", default_value_t = REQUESTS_AT_ONCE)]
     key_requests_at_once: u32,
-    /// How many requests of each caller may wait for that, a batch as one; more are refused with 429
+    /// How many requests of each caller may wait for their turn, a batch counted as one; more are refused with 429
     #[arg(long, value_name = "N", default_value_t = REQUESTS_WAITING_MAX)]
     key_requests_waiting: usize,
-    /// Take session tokens of this issuer, which is their claim iss
+    /// Accept session tokens (JSON Web Tokens) of this issuer, their claim iss
     #[arg(long, value_name = "URL", requires_all = ["issuer_keys", "audience"])]
     issuer: Option<String>,
     /// A file with the public keys of the issuer, a JSON Web Key Set of Ed25519 and RSA keys; read again when it changes
     #[arg(long, value_name = "FILE", requires = "issuer")]
     issuer_keys: Option<PathBuf>,
-    /// Whom session tokens must be for, which is their claim aud
+    /// The audience that session tokens must be for, their claim aud
     #[arg(long, value_name = "NAME", requires = "issuer")]
     audience: Option<String>,
-    /// The claim of session tokens that has the role
+    /// The claim of a session token that says which role it has
     #[arg(long, value_name = "CLAIM", default_value = "earmark_role", requires = "issuer")]
     role_claim: String,
-    /// The claim of session tokens that has the namespace
+    /// The claim of a session token that says which namespace it is for
     #[arg(long, value_name = "CLAIM", default_value = "earmark_namespace", requires = "issuer")]
     namespace_claim: String,
-    /// Take session tokens that live at most so many seconds, from their claim iat on, or from now if they have none
+    /// The longest life of a session token, in seconds, counted from its claim iat, or from now if it has none
     #[arg(long, value_name = "SECONDS", default_value_t = 86_400, requires = "issuer")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=SESSION_SECONDS_MAX))]
     issuer_max_age: u32,
-    /// The certificate that clients are shown, with those that lead to its authority, PEM; read again when it changes
+    /// Serve clients by TLS with this certificate: a PEM file, which also has the certificates that lead to its
+    /// authority; read again when it changes
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
-    /// The private key of the certificate, PEM
+    /// The private key of --tls-cert, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// The certificate that this node shows to others, PEM; read again when it changes
+    /// The certificate that this node shows to other nodes, a PEM file; read again when it changes
     #[arg(long, value_name = "FILE", requires_all = ["peer_key", "peer_ca", "peer_listen"])]
     #[arg(conflicts_with = "in_memory")]
     peer_cert: Option<PathBuf>,
-    /// The private key of that certificate, PEM
+    /// The private key of --peer-cert, a PEM file
     #[arg(long, value_name = "FILE", requires = "peer_cert")]
     peer_key: Option<PathBuf>,
-    /// The authority that signs the certificates of nodes, and nothing else, PEM
+    /// The certificate of the authority that signs the certificates of nodes, and nothing else, a PEM file
     #[arg(long, value_name = "FILE", requires = "peer_cert")]
     peer_ca: Option<PathBuf>,
-    /// Have keys though nodes show no certificates: nobody but nodes can connect to --peer-listen, on loopback
+    /// Allow keys though nodes show no certificates; only where nobody but nodes can connect to --peer-listen, which must
+    /// be on loopback
     #[arg(long, requires = "peer_listen", conflicts_with_all = ["peer_cert", "in_memory"])]
     insecure_peers: bool,
-    /// Listen beyond this machine without TLS: something before this server encrypts
+    /// Listen beyond this machine without TLS; only where something before this server encrypts, such as a proxy
     #[arg(long)]
     insecure_plaintext: bool,
-    /// How many connections may be open at once
+    /// How many connections of clients may be open at once; more are closed
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=CONNECTIONS_MAX))]
     connections_max: u32,
-    /// How the log, which goes to the standard error, is written
+    /// How the log is written, which goes to the standard error
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Human)]
     log_format: LogFormat,
     /// What is logged: off, error, warn, info, debug, trace, or a list such as info,earmark_server=debug

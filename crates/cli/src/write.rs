@@ -39,22 +39,22 @@ const OUTCOME_UNKNOWN: &str =
 
 #[derive(Args, Debug)]
 pub(crate) struct WriteArgs {
-    /// Who counts
+    /// The name of the writer, which counts its writes from 1; no two programs may share one
     #[arg(long, value_name = "ID")]
     client: ClientId,
-    /// The number of this write among those of the client in this vault; the first is 1
+    /// The number of this write among those of the client in this vault, or in the namespace; one more than the last
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     sequence: u64,
-    /// Where it belongs
+    /// The namespace of the write
     #[arg(long, default_value = NamespaceName::DEFAULT)]
     namespace: NamespaceName,
     /// The vault that the operations are about; without it, the namespace
     #[arg(long)]
     vault: Option<VaultName>,
-    /// An operation as JSON; several are one transaction, and none only takes the number
+    /// An operation as JSON; repeat it for a transaction of several. Without any, only the number is used up
     #[arg(long = "op", value_name = "JSON", conflicts_with = "file")]
     operations: Vec<String>,
-    /// A file with a list of operations as JSON; - is the standard input
+    /// A file with a list of operations as JSON, instead of --op; - is the standard input
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]

@@ -28,41 +28,42 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Args, Debug)]
 pub(crate) struct PutArgs {
-    /// Its name: letters, digits and :._@+-
+    /// The key of the limit, by which callers name it: letters, digits and :._@+-
     #[arg(long, required_unless_present = "file")]
     key: Option<LimitKey>,
-    /// How what is taken becomes free again: a window after it was taken, when its lease completes, or, of
-    /// credit, when its lease says what it cost
+    /// When what was reserved becomes free again. rolling: one window later; concurrency: when the call is completed;
+    /// credit: when the call is completed, and what it cost is paid
     #[arg(long, value_enum, required_unless_present = "file")]
     kind: Option<KindArg>,
-    /// How much may be held at once; a credit limit has none
+    /// How much may be reserved at a time, in any one window for a rolling limit; a credit limit has no capacity
     #[arg(long, value_name = "AMOUNT", value_parser = clap::value_parser!(u64).range(1..))]
     capacity: Option<u64>,
-    /// The window of a rolling limit, in seconds
+    /// The window of a rolling limit, in seconds; needed for that kind
     #[arg(long, value_name = "SECONDS", value_parser = hold_seconds())]
     window: Option<u32>,
-    /// How long a concurrency or credit limit is held by a lease that never completes, in seconds
+    /// How long a call that never completes holds a concurrency or credit limit, in seconds; needed for these kinds
     #[arg(long, value_name = "SECONDS", value_parser = hold_seconds())]
     timeout: Option<u32>,
-    /// The vault of a credit limit [default: main]
+    /// The vault in which the account of a credit limit is [default: main]
     #[arg(long)]
     vault: Option<VaultName>,
     /// The account that a credit limit takes from
     #[arg(long)]
     account: Option<AccountName>,
-    /// What a credit limit takes
+    /// The asset that a credit limit takes, such as usd
     #[arg(long)]
     asset: Option<AssetName>,
-    /// The account that is paid what leases of a credit limit cost [default: revenue]
+    /// The account that is paid what calls cost, for a credit limit [default: revenue]
     #[arg(long, value_name = "ACCOUNT")]
     revenue: Option<AccountName>,
-    /// What is counted, for people: requests, tokens
+    /// What is counted, to show to people: requests, tokens
     #[arg(long, value_name = "TEXT")]
     unit: Option<String>,
-    /// What it is for, for people
+    /// What the limit is for, to show to people
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
-    /// What becomes of usage that no longer fits: recorded as debt, or only counted in the metrics
+    /// What becomes of usage beyond what was reserved that no longer fits: recorded as debt, or only counted in the
+    /// metrics
     /// [default: debt]
     #[arg(long, value_enum)]
     overage: Option<OverageArg>,

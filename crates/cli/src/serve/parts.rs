@@ -15,10 +15,12 @@ use crate::failure::Failure;
 
 #[derive(Args)]
 pub(super) struct PartsArgs {
-    /// Enforce limits on a cluster of TigerBeetle, tigerbeetle://IP:PORT,...?cluster=N; they are still defined here
+    /// Enforce limits on a cluster of TigerBeetle, tigerbeetle://IP:PORT,...?cluster=N; limits are still defined at this
+    /// server
     #[arg(long, value_name = "URL")]
     ledger: Option<String>,
-    /// Keep credit in a database, sqlite:PATH or postgres://USER:PASSWORD@HOST/DATABASE
+    /// Keep accounts and credit in a database, sqlite:PATH or postgres://USER:PASSWORD@HOST/DATABASE, instead of with
+    /// the other data
     #[arg(long, value_name = "URL")]
     credits: Option<String>,
 }
