@@ -57,6 +57,7 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     in_memory: bool,
     /// The address on which clients are served, IP:PORT; port 0 takes a free one. Beyond loopback it needs keys, and TLS
+    /// or --insecure-plaintext
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7878", value_parser = address)]
     listen: SocketAddr,
     /// A JSON file with the limits that are wanted, read at the start: limits that are missing or differ are put. With
