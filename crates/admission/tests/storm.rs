@@ -2,12 +2,17 @@
 
 #![allow(clippy::panic, clippy::expect_used, reason = "a test may")]
 
+#[path = "../../core/tests/support/random.rs"]
+#[allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "other tests use more of it")]
+mod random;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use earmark_admission::*;
 use earmark_core::{Definition, Kind, LeaseId, LimitKey, NamespaceName, Overage, UnixMs};
+use random::Random;
 
 const TASKS: u64 = 64;
 /// Reserves of one task in one round; with the completes that follow, more than 200,000 operations.
@@ -27,16 +32,6 @@ struct Storm {
     allowed: AtomicU64,
     denied: AtomicU64,
     dropped: AtomicU64,
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (mixed ^ (mixed >> 31)) % bound
-    }
 }
 
 fn namespace() -> NamespaceName {
@@ -130,7 +125,7 @@ async fn no_limit_is_exceeded_at_any_moment_and_all_capacity_comes_back() {
             .map(|task| {
                 let storm = Arc::clone(&storm);
                 tokio::spawn(async move {
-                    let mut random = Random(round * TASKS + task);
+                    let mut random = Random::new(round * TASKS + task);
                     let now = storm.clock.now().wall;
                     for number in 0..CALLS {
                         let random_bits = u128::from(round << 40 | task << 32 | number);

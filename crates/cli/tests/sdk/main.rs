@@ -21,7 +21,7 @@ mod links;
 mod nodes;
 #[path = "../cli/support.rs"]
 mod served;
-#[path = "../../../node/tests/support/soak.rs"]
+#[path = "../../../core/tests/support/soak.rs"]
 mod soak;
 #[path = "../../../client/tests/support/mod.rs"]
 mod support;

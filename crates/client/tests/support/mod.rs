@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 pub mod proxy;
+#[path = "../../../core/tests/support/random.rs"]
 pub mod random;
 
 use std::time::Duration;

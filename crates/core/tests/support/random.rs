@@ -37,6 +37,11 @@ impl Random {
         self.below(100) < percent
     }
 
+    /// True once in so many calls.
+    pub fn once_in(&mut self, calls: u64) -> bool {
+        self.below(calls) == 0
+    }
+
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.index(choices.len())]
     }

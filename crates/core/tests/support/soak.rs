@@ -31,7 +31,7 @@ pub fn each_seed(what: &str, by_default: u64, mut run: impl FnMut(u64)) {
     println!("{what}: {count} seeds from EARMARK_START_SEED={start_seed} in {seconds} s");
 }
 
-fn number(name: &str) -> Option<u64> {
+pub fn number(name: &str) -> Option<u64> {
     let text = env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name}: found {text:?}, a whole number is needed")))
 }

@@ -9,5 +9,7 @@ pub mod disk;
 pub mod fleet;
 pub mod history;
 pub mod net;
+#[path = "../../../core/tests/support/random.rs"]
 pub mod random;
+#[path = "../../../core/tests/support/soak.rs"]
 pub mod soak;

@@ -3,11 +3,11 @@
 #![allow(dead_code, unreachable_pub, reason = "every test binary compiles all of this and uses a part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-#[path = "../../../node/tests/support/random.rs"]
+#[path = "../../../core/tests/support/random.rs"]
 pub mod random;
 pub mod registry;
 pub mod server;
-#[path = "../../../node/tests/support/soak.rs"]
+#[path = "../../../core/tests/support/soak.rs"]
 pub mod soak;
 
 use std::time::{SystemTime, UNIX_EPOCH};
