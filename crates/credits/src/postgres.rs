@@ -130,6 +130,21 @@ impl PostgresOptions {
     }
 }
 
+/// Files of certificates that are not there. sqlx would find out with every connection, and it would look like a database that is
+/// away, which is waited for.
+fn check_files(database: &PgConnectOptions) -> Result<(), StoreError> {
+    for (name, value) in database.to_url_lossy().query_pairs() {
+        // This is how sqlx writes one that is not in the URL itself.
+        if matches!(&*name, "sslrootcert" | "sslcert" | "sslkey")
+            && let Some(path) = value.strip_prefix("file: ")
+            && let Err(error) = std::fs::File::open(path)
+        {
+            return Err(StoreError::Refused(format!("{name}: found {path}, which cannot be read: {error}")));
+        }
+    }
+    Ok(())
+}
+
 struct Inner {
     options: PostgresOptions,
     /// For reads, of which there may be any number, and an audit takes long.
@@ -168,6 +183,7 @@ impl PostgresStore {
         options: PostgresOptions,
     ) -> Result<PostgresStore, StoreError> {
         options.check()?;
+        check_files(&database)?;
         let database = database.application_name("earmark").disable_statement_logging();
         let (writers, readers) = options.shares();
         // Of a table that is empty any index reads little, so that a plan may have the wrong one, and read all of the table

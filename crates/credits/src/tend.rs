@@ -135,3 +135,23 @@ impl Engine {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    #[test]
+    fn a_saga_is_measured_as_stuck_for_as_long_as_it_is() {
+        let (recorder, sagas) = (PrometheusBuilder::new().build_recorder(), StuckSagas::default());
+        let why = StoreError::Corrupt("version 99".to_owned());
+        for gates in [&["a", "b"][..], &["b"], &[]] {
+            let stuck = gates.iter().map(|gate| ((*gate).to_owned(), why.clone())).collect();
+            metrics::with_local_recorder(&recorder, || sagas.note(stuck));
+            let text = recorder.handle().render();
+            let line = format!("\nearmark_credit_stuck_sagas {}\n", gates.len());
+            assert!(text.contains(&line), "{text}");
+        }
+    }
+}

@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use earmark_admission::{Credits, SystemClock};
 use earmark_core::UnixMs;
@@ -13,6 +13,7 @@ use earmark_credits::{
     Change, Filter, GateId, Options, OwnerId, Plan, PostgresOptions, PostgresStore, Record, RecordPage,
     Records, ReservationId, SagaCredits, SqliteOptions, SqliteStore, Store, Ticket,
 };
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use sqlx::postgres::PgConnection;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Connection, Executor};
@@ -43,10 +44,17 @@ async fn leave(store: &dyn Store) {
     }
 }
 
+/// What is measured, by all tests of this process.
+fn measured() -> &'static PrometheusHandle {
+    static MEASURED: OnceLock<PrometheusHandle> = OnceLock::new();
+    MEASURED.get_or_init(|| PrometheusBuilder::new().install_recorder().expect("the only recorder"))
+}
+
 /// Recovery read records sixty-four at a time and stopped at the first that it could not read, such as one that a later
 /// version had begun before it was rolled back: nothing that dead processes had left was ever finished again, on any process,
 /// and none of them could start.
 async fn looks_after_the_others(store: Arc<dyn Store>) {
+    let measured = measured();
     let before = left(&*store).await;
     assert_eq!((before.unread.len() as u64, before.found.len() as u64), (UNREADABLE, READABLE));
     let clock = Arc::new(SystemClock::new());
@@ -58,6 +66,8 @@ async fn looks_after_the_others(store: Arc<dyn Store>) {
     // And again, as it happens every second.
     credits.tend().await.expect("a store that answers");
     assert_eq!(credits.ready(), Ok(()));
+    let text = measured.render();
+    assert!(text.contains(&format!("\nearmark_credit_stuck_sagas {UNREADABLE}\n")), "{text}");
     fill(&credits, 2).await;
     let audit = credits.audit(namespace(), vault()).await.expect("a store that answers");
     assert!(audit.balanced, "{audit:?}");

@@ -69,6 +69,8 @@ async fn a_server_is_spoken_to_if_its_certificate_and_its_name_are_right() {
     assert!(why.contains("certificate"), "another authority: {why}");
     let why = refusal(&url("localhost", port, "verify-full", &right)).await;
     assert!(why.contains("certificate"), "another name: {why}");
+    let why = refusal(&url("127.0.0.1", port, "verify-full", &folder.path().join("nowhere.pem"))).await;
+    assert!(why.contains("nowhere.pem"), "no file: {why}");
     let store = open(&url("localhost", port, "verify-ca", &right)).await.expect("a store, whatever its name");
     store.close().await;
     drop(server);
