@@ -15,6 +15,29 @@ pub struct Moment {
     pub wall: UnixMs,
 }
 
+/// A time for people, in UTC: `2026-11-15T09:30:00Z`.
+#[must_use]
+pub fn utc(time: UnixMs) -> String {
+    let seconds = time.get() / 1_000;
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = date(days);
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// The year, month and day that a number of days after 1970 began is. Years are counted from March here, so that the day
+/// that some years have more is their last.
+fn date(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
 /// Tells the time.
 pub trait Clock: Send + Sync + 'static {
     /// The time now.

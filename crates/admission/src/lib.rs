@@ -31,7 +31,7 @@ pub use backend::*;
 pub use book_credits::BookCredits;
 pub use book_limits::BookLimits;
 pub use callers::*;
-pub use clock::{Clock, LogTime, MachineTime, ManualClock, Moment, SystemClock, TimeSource};
+pub use clock::{Clock, LogTime, MachineTime, ManualClock, Moment, SystemClock, TimeSource, utc};
 pub use cluster::*;
 pub use composed::Composed;
 pub use credits::*;

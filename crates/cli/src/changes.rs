@@ -1,6 +1,7 @@
 //! `earmark audit --changes`: what was changed, and by whom.
 
-use earmark_admission::LogPlace;
+use earmark_admission::{LogPlace, utc};
+use earmark_core::UnixMs;
 use serde::{Deserialize, Serialize};
 
 use crate::client::ClientArgs;
@@ -41,14 +42,14 @@ impl Page {
     fn text(&self) -> String {
         let mut text = String::new();
         if !self.entries.is_empty() {
-            let mut rows = vec![["PLACE", "AT (UNIX MS)", "BY", "WHERE", "WHAT"].map(str::to_owned)];
+            let mut rows = vec![["PLACE", "AT", "BY", "WHERE", "WHAT"].map(str::to_owned)];
             rows.extend(self.entries.iter().map(|entry| {
                 let place = match &entry.vault {
                     Some(vault) => format!("{}/{vault}", entry.namespace),
                     None => entry.namespace.clone(),
                 };
                 let [by, place, what] = [&entry.actor, &place, &entry.summary].map(|of| output::visible(of));
-                [output::visible(&entry.place), entry.at_unix_ms.to_string(), by, place, what]
+                [output::visible(&entry.place), utc(UnixMs::new(entry.at_unix_ms)), by, place, what]
             }));
             text += &output::table(&rows);
         }
@@ -80,7 +81,7 @@ mod tests {
             rest: serde_json::Map::new(),
         };
         let text = Page { entries: vec![entry], next: Some("7-345.2".into()) }.text();
-        assert!(text.contains("client:billing"), "{text}");
+        assert!(text.contains("2023-11-14T22:13:20Z  client:billing"), "{text}");
         assert!(text.contains("default/main"), "{text}");
         assert!(text.ends_with("there is more: earmark audit --changes --after 7-345.2\n"), "{text}");
         assert_eq!(Page { entries: vec![], next: None }.text(), "nothing was changed\n");

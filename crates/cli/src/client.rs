@@ -245,7 +245,10 @@ impl Client {
             .body(body.unwrap_or_default())
             .map_err(|error| Failure::Usage(format!("{path}: {error}")))?;
         self.sender.ready().await.map_err(|error| no_answer(&self.url, error))?;
-        let answer = self.sender.send_request(request).await.map_err(|error| no_answer(&self.url, error))?;
+        let answer = self.sender.send_request(request).await.map_err(|error| match error.is_parse() {
+            true => self.strange(&format!("{error}; where TLS is spoken, its URL begins with https://")),
+            false => no_answer(&self.url, error),
+        })?;
         let status = answer.status().as_u16();
         let bytes = self.collect(answer.into_body()).await?;
         Ok((status, bytes))

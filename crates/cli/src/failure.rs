@@ -76,7 +76,7 @@ pub(crate) enum Failure {
         what: String,
     },
     /// Whether the lease was reserved or completed is not known.
-    #[error("{source}; the outcome is unknown, repeat it with the same lease: --lease {lease}")]
+    #[error("{source}; the outcome is unknown, to repeat it: --lease {lease}")]
     OutcomeUnknown {
         /// What to repeat it with.
         lease: LeaseId,
@@ -188,7 +188,9 @@ mod tests {
     fn the_lease_is_named_only_where_the_outcome_is_unknown() {
         let lease = LeaseId::from_u128(1);
         let message = refused(503).of_lease(lease).to_string();
-        assert!(message.ends_with("repeat it with the same lease: --lease 00000000000000000000000001"));
+        assert!(
+            message.ends_with("the outcome is unknown, to repeat it: --lease 00000000000000000000000001")
+        );
         assert!(matches!(refused(400).of_lease(lease), Failure::Refused { status: 400, .. }));
     }
 

@@ -1,8 +1,8 @@
 //! `earmark key`: who may call a server.
 
 use clap::{Args, Subcommand, ValueEnum};
-use earmark_admission::Token;
-use earmark_core::{ClientId, KeyId, KeyName, NamespaceName, Role};
+use earmark_admission::{Token, utc};
+use earmark_core::{ClientId, KeyId, KeyName, NamespaceName, Role, UnixMs};
 use hyper::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -227,7 +227,7 @@ impl Keys {
         rows.extend(self.keys.iter().map(|key| {
             let state = match (key.revoked_at_unix_ms, key.expires_at_unix_ms) {
                 (Some(_), _) => "revoked".to_owned(),
-                (None, Some(end)) => format!("until {end} ms"),
+                (None, Some(end)) => format!("until {}", utc(UnixMs::new(end))),
                 (None, None) => "valid".to_owned(),
             };
             let client = key.client_id.clone().unwrap_or_else(|| "-".into());

@@ -22,7 +22,7 @@ pub(crate) async fn shake_hands(host: &str, tcp: TcpStream) -> Result<TlsStream<
             "https:// needs the certificate of the server's authority, PEM, in the file that it names".into(),
         )
     };
-    let path = std::env::var_os(CA_FILE).ok_or_else(missing)?;
+    let path = std::env::var_os(CA_FILE).filter(|path| !path.is_empty()).ok_or_else(missing)?;
     let path = Path::new(&path);
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let mut roots = RootCertStore::empty();

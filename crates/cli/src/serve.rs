@@ -11,7 +11,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use earmark_admission::{LocalBook, LocalOptions};
+use earmark_admission::{Keys as _, LocalBook, LocalOptions};
 use earmark_core::Config;
 use earmark_server::{REQUESTS_AT_ONCE, REQUESTS_WAITING_MAX, Server, ServerOptions, install_metrics};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -217,7 +217,8 @@ async fn serve(args: &ServeArgs, places: &Places) -> Result<(), Failure> {
         callers::bootstrap(&book).await?;
     }
     let server = Server::bind(options, service.backend()).await?;
-    output::print(&greeting(&args.url(server.local_addr()), args.limits.as_deref(), known, places))?;
+    let front = args.front(server.local_addr(), book.has_keys());
+    output::print(&greeting(&front, args.limits.as_deref(), known, places))?;
     tracing::info!(address = %server.local_addr(), "listening");
     server.run(signals.first()).await?;
     output::print("stopped\n")
@@ -239,10 +240,15 @@ impl ServeArgs {
         Bounds { config, queue_max }
     }
 
-    /// Where clients reach it.
-    fn url(&self, address: SocketAddr) -> String {
-        let scheme = if self.tls_cert.is_some() { "https" } else { "http" };
-        format!("{scheme}://{address}")
+    /// What clients find at an address.
+    fn front(&self, address: SocketAddr, has_keys: bool) -> Front {
+        let is_tls = self.tls_cert.is_some();
+        let scheme = if is_tls { "https" } else { "http" };
+        Front {
+            url: format!("{scheme}://{address}"),
+            is_tls,
+            asks_for_keys: has_keys || self.issuer.is_some(),
+        }
     }
 
     fn server_options(&self) -> Result<ServerOptions, Failure> {
@@ -260,8 +266,15 @@ impl ServeArgs {
     }
 }
 
+/// What a client needs to know of a server.
+struct Front {
+    url: String,
+    is_tls: bool,
+    asks_for_keys: bool,
+}
+
 /// Where it listens, what is kept where, and what to try first.
-fn greeting(url: &str, limits: Option<&Path>, known: usize, places: &Places) -> String {
+fn greeting(front: &Front, limits: Option<&Path>, known: usize, places: &Places) -> String {
     let limits = match limits {
         Some(path) => format!("{known} read from {}, written there when they change", path.display()),
         None => "in memory, gone after a stop (keep them with --limits FILE)".to_owned(),
@@ -270,7 +283,7 @@ fn greeting(url: &str, limits: Option<&Path>, known: usize, places: &Places) -> 
         Some(ledger) => format!("on {ledger}, which enforces the limits"),
         None => "in memory, gone after a stop".to_owned(),
     };
-    framed(url, &format!("limits: {limits}\nleases: {leases}\n{}", credit(places)))
+    framed(front, &format!("limits: {limits}\nleases: {leases}\n{}", credit(places)))
 }
 
 /// Where credit is, if it is not with the rest.
@@ -279,12 +292,15 @@ fn credit(places: &Places) -> String {
 }
 
 /// The first and the last line of a greeting around the others.
-fn framed(url: &str, lines: &str) -> String {
+fn framed(front: &Front, lines: &str) -> String {
+    let Front { url, is_tls, asks_for_keys } = front;
+    let authority = if *is_tls { r#"--cacert "$EARMARK_CA_FILE" "# } else { "" };
+    let key = if *asks_for_keys { r#"-H "Authorization: Bearer $EARMARK_KEY" "# } else { "" };
     let limit = r#"{"key":"gpt-4o:rpm","kind":"rolling","capacity":60,"window_seconds":60}"#;
     format!(
         "Earmark {} listens on {url}\n\
          {lines}\
-         try:    curl -X PUT {url}/v1/admin/limits -d '{limit}'\n",
+         try:    curl {authority}{key}-X PUT {url}/v1/admin/limits -d '{limit}'\n",
         env!("CARGO_PKG_VERSION")
     )
 }
@@ -417,16 +433,20 @@ mod tests {
 
     #[test]
     fn the_greeting_says_what_is_kept_where() {
-        let url = parse("--in-memory").unwrap().url(address("127.0.0.1:7878").unwrap());
+        let here = address("127.0.0.1:7878").unwrap();
+        let front = parse("--in-memory").unwrap().front(here, false);
         let places = parse("").unwrap().parts.places().unwrap();
-        let text = greeting(&url, Some(Path::new("limits.json")), 7, &places);
+        let text = greeting(&front, Some(Path::new("limits.json")), 7, &places);
         assert!(text.contains("listens on http://127.0.0.1:7878\n"), "{text}");
         assert!(text.contains("limits: 7 read from limits.json, written there when they change\n"), "{text}");
-        let text = greeting(&url, None, 0, &places);
+        let text = greeting(&front, None, 0, &places);
+        assert!(text.contains("\ntry:    curl -X PUT http://127.0.0.1:7878/v1/admin/limits -d '"), "{text}");
         assert!(text.contains("limits: in memory, gone after a stop"), "{text}");
         assert!(text.contains("leases: in memory, gone after a stop\n"), "{text}");
         let secure = parse("--in-memory --tls-cert a --tls-key b").unwrap();
-        assert_eq!(secure.url(address("[::1]:1").unwrap()), "https://[::1]:1");
+        let text = greeting(&secure.front(address("[::1]:1").unwrap(), true), None, 0, &places);
+        let curl = r#"curl --cacert "$EARMARK_CA_FILE" -H "Authorization: Bearer $EARMARK_KEY" -X PUT https://[::1]:1/"#;
+        assert!(text.contains(curl), "{text}");
     }
 
     #[cfg(feature = "tigerbeetle")]
@@ -434,7 +454,7 @@ mod tests {
     fn the_greeting_names_the_ledger_that_has_the_leases() {
         let args = parse("--ledger tigerbeetle://127.0.0.1:3000?cluster=7").unwrap();
         let places = args.parts.places().unwrap();
-        let text = greeting(&args.url(address("127.0.0.1:7878").unwrap()), None, 0, &places);
+        let text = greeting(&args.front(address("127.0.0.1:7878").unwrap(), false), None, 0, &places);
         assert!(text.contains("leases: on tigerbeetle://127.0.0.1:3000?cluster=7, which"), "{text}");
     }
 }

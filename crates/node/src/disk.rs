@@ -169,7 +169,10 @@ impl Disk for RealDisk {
     }
 
     fn lock(&self, path: &str) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
-        self.make()?;
+        let unmade = |error: io::Error| {
+            io::Error::new(error.kind(), format!("its folder is not there and cannot be made: {error}"))
+        };
+        self.make().map_err(unmade)?;
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(self.root.join(path))?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Box::new(file))),

@@ -84,7 +84,7 @@ async fn run(
         put = start => put.ok().transpose()?,
         () = &mut stop => return Ok(()),
     };
-    output::print(&framed(&args.url(address), &about(args, places, node, put)))?;
+    output::print(&framed(&args.front(address, node.backend().has_keys()), &about(args, places, node, put)))?;
     tracing::info!(%address, node = node.identity().node, "listening");
     let mut refused = Ok(());
     let late = async {

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use crate::support::{Server, command, run};
+use crate::support::{Ran, Server, command, run};
 
 const LEASE: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
 
@@ -62,6 +62,12 @@ fn a_wrong_command_line_names_the_flag_what_was_found_and_what_is_allowed() {
 fn the_environment_is_checked_like_the_flags() {
     let serve = command(&["serve", "--in-memory"]).env("RUST_LOG", "loud").output().unwrap();
     assert_eq!(serve.status.code(), Some(2));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let https = format!("https://{}", listener.local_addr().unwrap());
+    let mut list = command(&["limits", "list"]);
+    let list = list.env("EARMARK_SERVER", https).env("EARMARK_CA_FILE", "").output().unwrap();
+    let message = "EARMARK_CA_FILE: https:// needs the certificate of the server's authority";
+    assert!(Ran::of(list).ends(2).stderr.contains(message));
     let list = command(&["limits", "list"]).env("EARMARK_SERVER", "nonsense").output().unwrap();
     assert_eq!(list.status.code(), Some(2));
 }
@@ -141,11 +147,16 @@ fn a_server_that_is_none_is_told_apart_and_the_lease_is_not_lost() {
         ),
         ("HTTP/1.1 502 Bad Gateway\r\ncontent-length: 5\r\n\r\nhello", "status 502: hello"),
         ("", "gave no answer"),
+        // What a server that speaks TLS says to one who does not.
+        ("\u{15}\u{3}\u{3}\0\u{2}\u{2}F", "where TLS is spoken, its URL begins with https://"),
         ("HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\nhello", "gave no answer"),
     ] {
         let ran = run(&["reserve", "--key", "a=1", "--json", "--server", &answer(text)]).ends(1);
         assert!(ran.stderr.contains(message), "{text}: {ran:?}");
         let lease = ran.json()["lease_id"].as_str().unwrap().to_owned();
-        assert!(ran.stderr.contains(&format!("repeat it with the same lease: --lease {lease}")), "{ran:?}");
+        assert!(
+            ran.stderr.contains(&format!("the outcome is unknown, to repeat it: --lease {lease}")),
+            "{ran:?}"
+        );
     }
 }

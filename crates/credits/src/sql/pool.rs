@@ -119,7 +119,12 @@ where
 /// Whether there is nobody at the other end, for now, or somebody who says no: to the user, the password, the name of the
 /// database, the certificate.
 fn unconnected(error: &sqlx::Error) -> StoreError {
-    let message = format!("there is no connection to it: {error}");
+    let why = match error {
+        // Without the line of the database's own source.
+        sqlx::Error::Database(database) => database.message().to_owned(),
+        other => other.to_string(),
+    };
+    let message = format!("there is no connection to it: {why}");
     let is_away = match error {
         // A certificate that is not trusted is invalid data.
         sqlx::Error::Io(error) => error.kind() != std::io::ErrorKind::InvalidData,
