@@ -117,6 +117,7 @@ macro_rules! conformance_of_credit {
             a_fence_keeps_a_late_copy_out,
             a_failed_write_leaves_its_number_free,
             a_client_has_a_stream_in_every_scope,
+            the_first_limit_or_vault_of_a_write_opens_its_namespace,
             a_write_with_one_bad_operation_changes_nothing,
             a_refused_write_has_its_code_and_its_operation,
             the_history_of_an_account_adds_up,

@@ -6,8 +6,8 @@ use std::future::Future;
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountId, AccountName, BalanceInfo, Book, By, ClientId, LeaseId, LimitInfo, LimitKey, NamespaceId,
-    NamespaceName, Operation, Part, TxId, UnixMs, Usage, VaultId, VaultName, Write,
+    AccountId, AccountName, BalanceInfo, Book, By, ClientId, InvalidWrite, LeaseId, LimitInfo, LimitKey,
+    NamespaceId, NamespaceName, Operation, Part, TxId, UnixMs, Usage, VaultId, VaultName, Write, WriteError,
 };
 
 use crate::backend::{
@@ -245,6 +245,25 @@ impl<K: Keeper> Inner<K> {
         }
     }
 
+    /// The number of the namespace that a write belongs to, if it has one or gets one by this write. It is opened before
+    /// the write is applied, so that one which is refused may leave it open, and empty.
+    async fn namespace_of_write(
+        &self,
+        by: &By,
+        name: &NamespaceName,
+        opens: bool,
+    ) -> Result<Option<NamespaceId>, BackendError> {
+        self.know([name].into_iter()).await?;
+        if !opens {
+            return Ok(self.namespace(name));
+        }
+        match self.open(by.clone(), name).await {
+            Ok(id) => Ok(Some(id)),
+            Err(LimitError::Backend(error)) => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
     async fn change(
         self: Arc<Self>,
         by: By,
@@ -303,6 +322,11 @@ pub(crate) fn vault(
 ) -> Result<VaultId, LedgerError> {
     let namespace = book.namespace(namespace).ok_or(LedgerError::NamespaceNotFound)?;
     book.vault(namespace, vault).ok_or(LedgerError::VaultNotFound)
+}
+
+/// Whether an operation may be the first thing in a namespace: a limit opens it when it is put by itself, too.
+fn is_first_of_namespace(operation: &Operation) -> bool {
+    matches!(operation, Operation::PutLimit { .. } | Operation::OpenVault { .. })
 }
 
 /// The limits that operations change.
@@ -456,15 +480,17 @@ impl<K: Keeper> Backend for BookBackend<K> {
 
     fn write_by(&self, by: By, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
         let WriteRequest { namespace: name, vault, client, sequence, operations, actor } = request;
-        let inner = Arc::clone(&self.0);
+        let (inner, keys) = (Arc::clone(&self.0), self.clone());
         // Limits are defined here wherever they are enforced.
         let agreed = if vault.is_some() { self.agree() } else { Ok(()) };
         // In a task of its own, for the same reason as a change of limits.
         let task = tokio::spawn(async move {
             agreed?;
-            inner.know([&name].into_iter()).await?;
-            // No namespace has the last number, so that one which nobody opened is refused by the Book.
-            let namespace = inner.namespace(&name).unwrap_or(NamespaceId(u16::MAX));
+            let opens = sequence == 1 && vault.is_none() && operations.iter().any(is_first_of_namespace);
+            let Some(namespace) = inner.namespace_of_write(&by, &name, opens).await? else {
+                keys.check_right(by).await?;
+                return Ok(WriteAnswer::Refused(WriteError::Invalid(InvalidWrite::UnknownNamespace)));
+            };
             let (tx_id, log_index) = (TxId::default(), 0);
             let write = Write { namespace, vault, client, sequence, operations, tx_id, log_index, actor };
             inner.write(by, write, name).await

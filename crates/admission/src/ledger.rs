@@ -46,7 +46,7 @@ pub enum WriteAnswer {
 #[non_exhaustive]
 pub enum LedgerError {
     /// There is no such namespace.
-    #[error("namespace: no such namespace")]
+    #[error("namespace: no such namespace; the first limit, vault or key in it opens it")]
     NamespaceNotFound,
     /// There is no such vault in the namespace.
     #[error("vault: no vault has this name; open it with open_vault")]
@@ -221,7 +221,9 @@ pub fn describe_write_error(error: &WriteError) -> String {
 
 fn describe_invalid(invalid: &InvalidWrite) -> String {
     match invalid {
-        InvalidWrite::UnknownNamespace => "namespace: no such namespace".into(),
+        InvalidWrite::UnknownNamespace => {
+            "namespace: no such namespace; the first limit, vault or key in it opens it".into()
+        }
         InvalidWrite::TooManyOperations { found } => {
             format!("operations: found {found}, allowed are up to {OPERATIONS_MAX}")
         }

@@ -1,11 +1,13 @@
 //! Writes: each number of each client once, all operations or none.
 
-use earmark_core::{NamespaceName, Operation, RESULTS_MAX, WriteError};
+use earmark_core::{InvalidWrite, NamespaceName, Operation, RESULTS_MAX, WriteError};
 
 use super::Harness;
 use super::desk::{Desk, key, namespace};
-use super::teller::{MAIN, account, client, issue, open, open_vault, path, put, retire, transfer, vault};
-use crate::ledger::{EntryKind, LedgerError};
+use super::teller::{
+    MAIN, account, client, issue, open, open_vault, path, put, retire, transfer, vault, write_request,
+};
+use crate::ledger::{EntryKind, LedgerError, WriteAnswer, WriteRequest};
 
 /// Whoever writes twice has written once, and hears the same.
 pub async fn a_write_is_applied_once_and_its_retry_gets_the_same_answer(harness: &impl Harness) {
@@ -113,6 +115,46 @@ pub async fn a_client_has_a_stream_in_every_scope(harness: &impl Harness) {
     let elsewhere = NamespaceName::new("nowhere").expect("a valid name");
     let state = harness.backend().client_state(elsewhere, None, client("billing")).await;
     assert_eq!(state, Err(LedgerError::NamespaceNotFound));
+}
+
+/// A namespace begins with the first limit or vault in it, also by a write; nothing else that is written does that.
+///
+/// A limit that was put by itself opened its namespace, and the same limit in a write did not: a writer with a session
+/// could not begin one at all.
+pub async fn the_first_limit_or_vault_of_a_write_opens_its_namespace(harness: &impl Harness) {
+    let of = |name: &str| NamespaceName::new(name).expect("a valid name");
+    let in_namespace = async |name: &str, scope: Option<&str>, sequence, operations| {
+        let request = write_request(scope, "billing", sequence, operations);
+        let request = WriteRequest { namespace: of(name), ..request };
+        harness.backend().write(request).await.expect("a backend that answers")
+    };
+    let unknown = WriteAnswer::Refused(WriteError::Invalid(InvalidWrite::UnknownNamespace));
+    for (scope, sequence, operations) in [
+        (None, 1, vec![]),
+        (None, 2, vec![put("rpm", None)]),
+        (MAIN, 1, vec![]),
+        (MAIN, 1, vec![open_vault("main")]),
+    ] {
+        assert_eq!(in_namespace("new", scope, sequence, operations).await, unknown);
+    }
+    let state = async |name: &str, scope: Option<&str>| {
+        harness.backend().client_state(of(name), scope.map(vault), client("billing")).await
+    };
+    assert_eq!(state("new", None).await, Err(LedgerError::NamespaceNotFound));
+    for (name, first) in [("new", open_vault("main")), ("newer", put("rpm", Some(0)))] {
+        let committed = in_namespace(name, None, 1, vec![first.clone()]).await;
+        assert!(matches!(committed, WriteAnswer::Committed(_)), "{committed:?}");
+        assert_eq!(in_namespace(name, None, 1, vec![first]).await, committed);
+        assert_eq!(state(name, None).await, Ok(1));
+    }
+    let issued = in_namespace("new", MAIN, 1, vec![issue("revenue", 7)]).await;
+    assert!(matches!(issued, WriteAnswer::Committed(_)), "{issued:?}");
+    assert_eq!(
+        (state("new", MAIN).await, state("newer", MAIN).await),
+        (Ok(1), Err(LedgerError::VaultNotFound))
+    );
+    let default = harness.backend().limit(namespace(), key("rpm")).await.expect("a backend that answers");
+    assert_eq!(default, None);
 }
 
 /// One bad operation spoils all of its write and nothing else.

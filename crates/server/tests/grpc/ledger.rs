@@ -223,7 +223,10 @@ async fn reads_of_what_is_not_there_or_malformed_are_refused() {
     let message = refused(client.get_balances(balances("a:b", "a")).await, Code::InvalidArgument);
     assert!(message.starts_with("vault: found ':' at byte 1"), "{message}");
     let audit = v1::AuditVaultRequest { namespace: Some("elsewhere".into()), vault: "main".into() };
-    assert_eq!(refused(client.audit_vault(audit).await, Code::NotFound), "namespace: no such namespace");
+    assert_eq!(
+        refused(client.audit_vault(audit).await, Code::NotFound),
+        "namespace: no such namespace; the first limit, vault or key in it opens it"
+    );
     let state = v1::GetClientStateRequest { client_id: "a:b".into(), ..Default::default() };
     let message = refused(client.get_client_state(state).await, Code::InvalidArgument);
     assert!(message.starts_with("client_id: found ':' at byte 1"), "{message}");

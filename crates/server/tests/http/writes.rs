@@ -365,7 +365,11 @@ async fn reads_of_what_is_not_there_or_malformed_are_refused() {
             "query: found \"since\", allowed are after",
         ),
         ("/v1/clients/a?vault=us", 404, "vault: no vault"),
-        ("/v1/clients/a?namespace=elsewhere", 404, "namespace: no such namespace"),
+        (
+            "/v1/clients/a?namespace=elsewhere",
+            404,
+            "namespace: no such namespace; the first limit, vault or key in it opens it",
+        ),
         ("/v1/clients/a?vault=main&vault=main", 400, "vault: found it twice"),
         ("/v1/clients/a%3Ab", 400, "client_id: found ':' at byte 1"),
     ] {

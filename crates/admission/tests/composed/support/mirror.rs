@@ -129,7 +129,11 @@ impl MirroredCredits {
     async fn has_vault(&self, namespace: &NamespaceName, vault: &VaultName) {
         let client = ClientId::new("mirror").unwrap();
         loop {
-            let last = self.book.client_state(namespace.clone(), None, client.clone()).await.unwrap();
+            let last = match self.book.client_state(namespace.clone(), None, client.clone()).await {
+                // It is opened by the vault.
+                Err(LedgerError::NamespaceNotFound) => 0,
+                last => last.unwrap(),
+            };
             let request = WriteRequest {
                 namespace: namespace.clone(),
                 vault: None,

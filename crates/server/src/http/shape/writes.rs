@@ -8,7 +8,11 @@ use super::{ACCOUNT, ANY_NUMBER, ASSET, CLIENT, Field, LIMIT_KEY, NAMESPACE, Sha
 
 const REVISION: Shape = Shape::Integer { min: 0, max: u64::MAX };
 
-const OF_NAMESPACE: Field = needed("namespace", Shape::Name(&NAMESPACE), "Where it belongs.");
+const OF_NAMESPACE: Field = needed(
+    "namespace",
+    Shape::Name(&NAMESPACE),
+    "Where it belongs. The first limit, vault or key in a namespace opens it.",
+);
 const OF_VAULT: Field =
     optional("vault", Shape::Name(&VAULT), "The vault that it is about; without it, the namespace.");
 const CLIENT_ID: Field =
