@@ -50,13 +50,15 @@ pub(crate) enum Takes {
     Items,
 }
 
-/// Why somebody is not let in. The words are the same whatever it was that is wrong.
+/// Why somebody is not let in. The words are the same whatever it was that is wrong with credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// The credentials are missing, malformed, unknown, over or revoked.
     Unauthenticated,
     /// The credentials are good, and not good for this.
     Forbidden,
+    /// There are no keys, and this is not sent by a program on this machine, or not by a name that only such a one uses.
+    NotFromHere,
     /// Too many requests.
     TooMany {
         /// When to come back.
@@ -69,6 +71,10 @@ impl Refused {
         match self {
             Refused::Unauthenticated => "the credentials are missing or not valid",
             Refused::Forbidden => "the credentials do not allow this",
+            Refused::NotFromHere => {
+                "this server has no keys, so that it is for programs on its own machine that call it localhost or by a \
+                 loopback address, and not for web pages of others; make a key to call it by another name"
+            }
             Refused::TooMany { .. } => "too many requests by these credentials; come back later",
         }
     }

@@ -18,7 +18,7 @@ pub(super) fn check(uri: &Uri, headers: &HeaderMap) -> Result<(), Refused> {
         rest.is_some() && rest == host
     });
     let is_same = text(&FETCH_SITE).is_none_or(|site| matches!(site, "same-origin" | "none"));
-    if is_here && is_own && is_same { Ok(()) } else { Err(Refused::Forbidden) }
+    if is_here && is_own && is_same { Ok(()) } else { Err(Refused::NotFromHere) }
 }
 
 /// Whether a host, with or without a port, is this machine.

@@ -13,7 +13,7 @@ pub(super) fn refused(refused: Refused) -> Status {
     let message = refused.message();
     match refused {
         Refused::Unauthenticated => Status::unauthenticated(message),
-        Refused::Forbidden => Status::permission_denied(message),
+        Refused::Forbidden | Refused::NotFromHere => Status::permission_denied(message),
         Refused::TooMany { retry_after_ms } => {
             let mut status = Status::resource_exhausted(message);
             status.metadata_mut().insert("retry-after-ms", retry_after_ms.into());

@@ -55,12 +55,12 @@ impl Reply {
     pub(super) fn refused(refused: Refused) -> Reply {
         let (status, code) = match refused {
             Refused::Unauthenticated => (StatusCode::UNAUTHORIZED, UNAUTHENTICATED),
-            Refused::Forbidden => (StatusCode::FORBIDDEN, FORBIDDEN),
+            Refused::Forbidden | Refused::NotFromHere => (StatusCode::FORBIDDEN, FORBIDDEN),
             Refused::TooMany { .. } => (StatusCode::TOO_MANY_REQUESTS, RATE_LIMITED),
         };
         let retry_after_seconds = match refused {
             Refused::TooMany { retry_after_ms } => Some(retry_after_ms.div_ceil(1_000).max(1)),
-            Refused::Unauthenticated | Refused::Forbidden => None,
+            Refused::Unauthenticated | Refused::Forbidden | Refused::NotFromHere => None,
         };
         Reply { retry_after_seconds, ..Reply::problem(status, code, refused.message()) }
     }
