@@ -293,9 +293,8 @@ impl Ledger for NodeLedger {
                 lens.into_iter().map(|len| Ok(done.by_ref().take(len).collect())).collect()
             }
             Err(message) => {
-                let error = BackendError::Failed(format!(
-                    "{message}; the outcome is unknown: ask again with the same lease, or the same write"
-                ));
+                // How to ask again is for whoever knows what was asked: a change of a limit has no lease.
+                let error = BackendError::Failed(format!("{message}; what was asked for may still happen"));
                 lens.into_iter().map(|_| Err(error.clone())).collect()
             }
         }

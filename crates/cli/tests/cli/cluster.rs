@@ -127,6 +127,11 @@ fn without_a_majority_nothing_is_answered_that_could_be_wrong() {
             assert!(reserve.stderr.contains("(500 backend_error)"), "{reserve:?}");
             assert!(reserve.json()["lease_id"].is_string(), "{reserve:?}");
         });
+        // Whoever changes a limit has neither a lease nor a number to ask again with, and was told to use them.
+        scope.spawn(|| {
+            let put = first.line("limits put --key a --kind rolling --capacity 8 --window 60").ends(1);
+            assert!(put.stderr.trim_end().ends_with("; what was asked for may still happen"), "{put:?}");
+        });
         scope.spawn(|| {
             let write = first.line("write --client c --sequence 1 --json").ends(1);
             assert_eq!(write.json()["error"]["code"], "UNAVAILABLE");
