@@ -167,11 +167,8 @@ impl Engine {
 
     /// Why an account has not what is to be taken of it: it has too little, or somebody is at work on it.
     async fn explain(&self, place: usize, each: &Move, lane: Arc<Lane>) -> Result<Gathered, Trouble> {
-        let now = self.time.now();
-        let funds = self.call(self.store.funds(each.account.clone(), now)).await?;
-        let Some(found) = funds.into_iter().find(|found| found.asset == each.asset) else {
-            return Ok(Gathered::Short(place));
-        };
+        let reach = self.store.reach(each.account.clone(), each.asset.clone(), self.time.now());
+        let found = self.call(reach).await?;
         // What is pending is spent or comes back; more than this there will not be without a deposit.
         let most =
             [found.pending, found.due].iter().fold(found.active, |sum, part| sum.saturating_add(*part));

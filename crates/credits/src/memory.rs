@@ -11,7 +11,7 @@ use earmark_core::{AssetName, NamespaceName, UnixMs};
 use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
 use crate::store::{
-    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Gone, RecordPage, Records, Store,
+    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Gone, Reach, RecordPage, Records, Store,
     StoreError, Survey, Surveyed, Transactions,
 };
 use rows::Rows;
@@ -84,6 +84,15 @@ impl Store for MemoryStore {
 
     fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>> {
         self.answer(|rows| rows.funds(&account, now))
+    }
+
+    fn reach(
+        &self,
+        account: AccountKey,
+        asset: AssetName,
+        now: UnixMs,
+    ) -> Answer<'_, Result<Reach, StoreError>> {
+        self.answer(|rows| rows.reach(&account, &asset, now))
     }
 
     fn assets_of(&self, account: AccountKey) -> Answer<'_, Result<Vec<AssetName>, StoreError>> {

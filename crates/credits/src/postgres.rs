@@ -31,7 +31,7 @@ use crate::sql::pool::{Pool, Words};
 use crate::sql::queue::{Queue, Writes};
 use crate::sql::surveys::{self, SURVEYORS, Surveys};
 use crate::store::{
-    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Gone, RecordPage, Records, Store,
+    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Gone, Reach, RecordPage, Records, Store,
     StoreError, Survey, Surveyed, Transactions,
 };
 
@@ -296,6 +296,15 @@ impl Store for PostgresStore {
 
     fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>> {
         Box::pin(async move { self.inner.funds(&account, now).await })
+    }
+
+    fn reach(
+        &self,
+        account: AccountKey,
+        asset: AssetName,
+        now: UnixMs,
+    ) -> Answer<'_, Result<Reach, StoreError>> {
+        Box::pin(async move { self.inner.reach(&account, &asset, now).await })
     }
 
     fn assets_of(&self, account: AccountKey) -> Answer<'_, Result<Vec<AssetName>, StoreError>> {

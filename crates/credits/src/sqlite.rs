@@ -34,7 +34,7 @@ use crate::sql::pool::{Pool, Words};
 use crate::sql::queue::Queue;
 use crate::sql::surveys::{self, SURVEYORS, Surveys};
 use crate::store::{
-    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Gone, RecordPage, Records, Store,
+    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Gone, Reach, RecordPage, Records, Store,
     StoreError, Survey, Surveyed, Transactions,
 };
 use error::refused;
@@ -181,6 +181,17 @@ impl Store for SqliteStore {
 
     fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>> {
         Box::pin(self.readers.read(async move |reader| survey::funds(reader, &account, now).await))
+    }
+
+    fn reach(
+        &self,
+        account: AccountKey,
+        asset: AssetName,
+        now: UnixMs,
+    ) -> Answer<'_, Result<Reach, StoreError>> {
+        let read =
+            async move |reader: &mut SqliteConnection| survey::reach(reader, &account, &asset, now).await;
+        Box::pin(self.readers.read(read))
     }
 
     fn assets_of(&self, account: AccountKey) -> Answer<'_, Result<Vec<AssetName>, StoreError>> {

@@ -216,6 +216,18 @@ pub trait Store: Send + Sync + 'static {
     /// When the store does not answer.
     fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>>;
 
+    /// What of one asset can be spent of an account, now or soon. What leases hold whose time is not over is not looked at:
+    /// there may be any number of it, and whoever is refused asks this.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    fn reach(
+        &self,
+        account: AccountKey,
+        asset: AssetName,
+        now: UnixMs,
+    ) -> Answer<'_, Result<Reach, StoreError>>;
+
     /// The assets that an account has had, in order, as far as its first and its last [`CHANGES_SEEN_MAX`] changes tell.
     ///
     /// # Errors
@@ -463,6 +475,17 @@ pub struct Funds {
     pub pending: i128,
     /// Held by leases whose time is not over, active or pending.
     pub held: i128,
+    /// Held by leases whose time is over, active or pending.
+    pub due: i128,
+}
+
+/// What can be spent of one asset of an account, now or soon: the sums of its postings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// Active, held by no lease.
+    pub active: i128,
+    /// Pending, held by no lease.
+    pub pending: i128,
     /// Held by leases whose time is over, active or pending.
     pub due: i128,
 }

@@ -6,7 +6,7 @@ use super::clerk::{
     Clerk, NOW, account, amounts, change, entry, held, home, lease, posting, taking, ticket, usd, vault,
 };
 use crate::model::{AccountKey, Plan, Posting, PostingState};
-use crate::store::{AssetSums, Census, Due, Funds, Store, UnevenAccount};
+use crate::store::{AssetSums, Census, Due, Funds, Reach, Store, UnevenAccount};
 
 impl Clerk<'_> {
     /// Creates postings out of nothing, which the audit would find out.
@@ -80,6 +80,11 @@ pub async fn funds_are_sums_by_what_becomes_of_the_postings(store: &dyn Store) {
     let before =
         store.funds(account("acme"), UnixMs::new(NOW.get() - 1)).await.expect("a store that answers");
     assert_eq!((before[1].held, before[1].due), (24, 0));
+    let reach = async |now| store.reach(account("acme"), usd(), now).await.expect("a store that answers");
+    assert_eq!(reach(NOW).await, Reach { active: -29, pending: 4, due: 8 });
+    assert_eq!(reach(NOW.plus_ms(1)).await.due, 24);
+    assert_eq!(reach(UnixMs::new(NOW.get() - 1)).await.due, 0);
+    assert_eq!(store.reach(account("bob"), usd(), NOW).await, Ok(Reach::default()));
 }
 
 /// The sweeper takes the oldest first.

@@ -29,6 +29,7 @@ macro_rules! saga_conformance {
             a_deposit_is_split_and_change_is_one_posting,
             small_postings_do_not_pile_up,
             thousands_of_small_postings_are_spent,
+            what_is_held_is_not_counted_for_who_is_refused_or_pays_more,
             an_account_is_frozen_in_the_middle_of_a_saga,
             an_account_closes_against_a_saga_that_names_it,
             an_account_that_is_paid_while_it_closes_does_not_close,

@@ -12,8 +12,8 @@ use crate::model::{
 };
 use crate::store::{
     AssetCensus, AssetSums, CHANGES_SEEN_MAX, Census, Due, Filter, FindRecord, Funds, Gone,
-    PlacedTransaction, Purse, PurseQuery, RecordPage, RecordPlace, Records, Survey, Surveyed, Transactions,
-    UnevenAccount,
+    PlacedTransaction, Purse, PurseQuery, Reach, RecordPage, RecordPlace, Records, Survey, Surveyed,
+    Transactions, UnevenAccount,
 };
 
 /// So many accounts that do not add up are named.
@@ -52,8 +52,8 @@ struct Live {
     free: BTreeSet<(i128, PostingId)>,
     /// Pending, held by no lease.
     pending: BTreeSet<PostingId>,
-    /// Held by leases, active or pending.
-    held: BTreeSet<PostingId>,
+    /// Held by leases, active or pending, in order of when that is over.
+    held: BTreeSet<(UnixMs, PostingId)>,
 }
 
 impl Rows {
@@ -118,7 +118,7 @@ impl Rows {
         }
         let live = self.live_mut(posting);
         match (&posting.hold, state) {
-            (Some(_), _) => put(&mut live.held, id, is_added),
+            (Some(hold), _) => put(&mut live.held, (hold.ends_at, id), is_added),
             (None, PostingState::Active) => put(&mut live.free, (posting.amount, id), is_added),
             (None, _) => put(&mut live.pending, id, is_added),
         }
@@ -237,20 +237,30 @@ impl Rows {
         assets.map(|(asset, live)| self.fund(asset, live, now)).collect()
     }
 
+    pub(super) fn reach(&self, account: &AccountKey, asset: &AssetName, now: UnixMs) -> Reach {
+        let live = self.live.get(account).and_then(|assets| assets.get(asset));
+        live.map(|live| self.reach_of(live, now)).unwrap_or_default()
+    }
+
+    fn reach_of(&self, live: &Live, now: UnixMs) -> Reach {
+        let due = live.held.range(..=(now, PostingId(u128::MAX)));
+        Reach {
+            active: live.free.iter().fold(0, |sum, (amount, _)| sum.saturating_add(*amount)),
+            pending: self.sum(live.pending.iter()),
+            due: self.sum(due.map(|(_, id)| id)),
+        }
+    }
+
+    fn sum<'a>(&self, ids: impl Iterator<Item = &'a PostingId>) -> i128 {
+        let postings = ids.filter_map(|id| self.postings.get(id));
+        postings.fold(0, |sum, (posting, _)| sum.saturating_add(posting.amount))
+    }
+
     fn fund(&self, asset: &AssetName, live: &Live, now: UnixMs) -> Funds {
-        let mut funds = Funds { asset: asset.clone(), active: 0, pending: 0, held: 0, due: 0 };
-        for (amount, _) in &live.free {
-            funds.active = funds.active.saturating_add(*amount);
-        }
-        for (posting, _) in live.pending.iter().filter_map(|id| self.postings.get(id)) {
-            funds.pending = funds.pending.saturating_add(posting.amount);
-        }
-        for (posting, _) in live.held.iter().filter_map(|id| self.postings.get(id)) {
-            let is_over = posting.hold.as_ref().is_some_and(|hold| hold.ends_at <= now);
-            let sum = if is_over { &mut funds.due } else { &mut funds.held };
-            *sum = sum.saturating_add(posting.amount);
-        }
-        funds
+        let Reach { active, pending, due } = self.reach_of(live, now);
+        let held = live.held.iter().filter(|(ends_at, _)| *ends_at > now);
+        let held = self.sum(held.map(|(_, id)| id));
+        Funds { asset: asset.clone(), active, pending, held, due }
     }
 
     pub(super) fn history(&self, account: &AccountKey, after: u64, max: usize) -> Vec<StoredEntry> {

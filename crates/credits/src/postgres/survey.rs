@@ -12,7 +12,7 @@ use crate::document;
 use crate::model::{AccountKey, LivePosting, VaultKey};
 use crate::sql::census::Counted;
 use crate::sql::{AccountRow, limit, parse, signed};
-use crate::store::{AssetSums, Census, Funds, Purse, StoreError, Survey, Surveyed};
+use crate::store::{AssetSums, Census, Funds, Purse, Reach, StoreError, Survey, Surveyed};
 
 const ACCOUNTS: &str =
     "select 'account' as part, k.place, a.standing as a, a.overdraft as b, a.claimed_by as c, a.claim as d
@@ -184,6 +184,24 @@ pub(super) const FUNDS: &str = "
         where namespace = $1 and vault = $2 and account = $3 and lease is not null and state <> 'inactive') parts
     group by asset order by asset";
 
+pub(super) const REACH: &str = "
+    select coalesce(sum(case when part = 'active' then amount end), 0)::text as active,
+        coalesce(sum(case when part = 'pending' then amount end), 0)::text as pending,
+        coalesce(sum(case when part = 'due' then amount end), 0)::text as due
+    from (
+        select amount, 'active' as part from postings
+        where namespace = $1 and vault = $2 and account = $3 and asset = $5
+        and state = 'active' and lease is null
+        union all
+        select amount, 'pending' from postings
+        where state = 'pending' and lease is null
+        and namespace = $1 and vault = $2 and account = $3 and asset = $5
+        union all
+        select amount, 'due' from postings
+        where namespace = $1 and vault = $2 and account = $3 and asset = $5
+        and ends_at <= 'epoch'::timestamptz + $4 * interval '1 millisecond'
+        and lease is not null and state <> 'inactive') parts";
+
 impl Inner {
     pub(super) async fn survey(&self, survey: &Survey) -> Result<Surveyed, StoreError> {
         let mut found = Surveyed {
@@ -212,6 +230,24 @@ impl Inner {
             Ok(Funds { asset, active, pending, held: part("held")?, due: part("due")? })
         });
         funds.collect()
+    }
+
+    pub(super) async fn reach(
+        &self,
+        account: &AccountKey,
+        asset: &AssetName,
+        now: UnixMs,
+    ) -> Result<Reach, StoreError> {
+        let query = sqlx::query(REACH)
+            .bind(account.home.namespace.as_str())
+            .bind(account.home.vault.as_str())
+            .bind(account.account.as_str())
+            .bind(signed(now.get()))
+            .bind(asset.as_str());
+        let found = self.rows(query).await?;
+        let Some(row) = found.first() else { return Ok(Reach::default()) };
+        let part = |column| get::<String>(row, column).map(|text| saturated(&text));
+        Ok(Reach { active: part("active")?, pending: part("pending")?, due: part("due")? })
     }
 
     pub(super) async fn count(&self, home: &VaultKey) -> Result<Census, StoreError> {

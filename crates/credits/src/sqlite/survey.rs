@@ -12,7 +12,7 @@ use crate::document;
 use crate::model::{AccountKey, LivePosting, VaultKey};
 use crate::sql::census::Counted;
 use crate::sql::{AccountRow, count as number, limit, parse, signed};
-use crate::store::{AssetSums, Census, Funds, PurseQuery, StoreError, Survey, Surveyed};
+use crate::store::{AssetSums, Census, Funds, PurseQuery, Reach, StoreError, Survey, Surveyed};
 
 impl Script {
     /// Asks about one purse; about none that there is without a question.
@@ -212,6 +212,50 @@ pub(super) async fn funds(
         *sum = sum.saturating_add(amount);
     }
     Ok(sums.into_values().collect())
+}
+
+pub(super) fn reach_script(account: &AccountKey, asset: &AssetName, now: UnixMs) -> Script {
+    let home = &account.home;
+    let mut script = Script::default();
+    let of =
+        || values![home.namespace.as_str(), home.vault.as_str(), account.account.as_str(), asset.as_str()];
+    script.push(
+        "select amount, 'active' as part from postings
+         where namespace = ? and vault = ? and account = ? and asset = ? and state = 'active' and lease is null",
+        of(),
+    );
+    let [namespace, vault, name, asset] = of();
+    script.push(
+        "select amount, 'due' as part from postings
+         where namespace = ? and vault = ? and account = ? and asset = ? and ends_at_ms <= ?
+         and lease is not null and state <> 'inactive'",
+        values![namespace, vault, name, asset, signed(now.get())],
+    );
+    script.push(
+        "select amount, 'pending' as part from postings indexed by postings_pending
+         where state = 'pending' and lease is null and namespace = ? and vault = ? and account = ? and asset = ?",
+        of(),
+    );
+    script
+}
+
+pub(super) async fn reach(
+    connection: &mut SqliteConnection,
+    account: &AccountKey,
+    asset: &AssetName,
+    now: UnixMs,
+) -> Result<Reach, StoreError> {
+    let mut reach = Reach::default();
+    for row in reach_script(account, asset, now).run_at_once(connection).await.map_err(refused)? {
+        let amount: i128 = parse("amount", &get::<String>(&row, "amount")?)?;
+        let sum = match get::<String>(&row, "part")?.as_str() {
+            "active" => &mut reach.active,
+            "pending" => &mut reach.pending,
+            _ => &mut reach.due,
+        };
+        *sum = sum.saturating_add(amount);
+    }
+    Ok(reach)
 }
 
 /// Sums by halves of 32 bits, which a billion rows cannot overflow, and one by one the rows whose order is not their amount.

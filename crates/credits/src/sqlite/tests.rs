@@ -157,7 +157,9 @@ async fn reads_of_leases_and_histories_use_their_indexes() {
     let path = folder.path().join("credits.db");
     SqliteStore::open(&path, SqliteOptions::default()).await.expect("a store").close().await;
     let mut connection = connect(&path, &SqliteOptions::default()).await.expect("a connection");
-    let funds = || survey::funds_script(&sample_plan().inputs[0].account, UnixMs::new(1));
+    let input = &sample_plan().inputs[0];
+    let funds = || survey::funds_script(&input.account, UnixMs::new(1));
+    let reach = || survey::reach_script(&input.account, &input.asset, UnixMs::new(1));
     // Nobody knows how many rows there are; then it is known that there are none.
     for knowledge in ["select 1", "analyze"] {
         connection.execute(knowledge).await.expect("statistics");
@@ -169,6 +171,10 @@ async fn reads_of_leases_and_histories_use_their_indexes() {
             }
         }
         check(funds(), &mut connection, 2).await;
+        check(reach(), &mut connection, 2).await;
+        // What is held for longer is not read.
+        let plans = reach().explain(&mut connection).await;
+        assert!(plans.iter().any(|(_, plan)| plan.contains("ends_at_ms<?")), "{plans:?}");
     }
 }
 

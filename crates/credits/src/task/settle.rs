@@ -117,9 +117,8 @@ impl SettleTask {
             *sum = sum.saturating_add(charge.missing().into());
         }
         for (key, missing) in wanted {
-            let funds = engine.call(engine.store.funds(key.0.clone(), engine.time.now())).await?;
-            let Some(found) = funds.into_iter().find(|funds| funds.asset == key.1) else { continue };
-            let account = key.0.clone();
+            let (account, asset) = key.clone();
+            let found = engine.call(engine.store.reach(account.clone(), asset, engine.time.now())).await?;
             let purse = purses.entry(key).or_default();
             *purse = purse.saturating_add(found.active);
             if *purse < missing && found.due > 0 {

@@ -10,8 +10,8 @@ use tokio::sync::Notify;
 use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
 use crate::store::{
-    Census, Change, Due, Filter, FindRecord, Funds, Gone, RecordPage, Records, Store, StoreError, Survey,
-    Surveyed, Transactions,
+    Census, Change, Due, Filter, FindRecord, Funds, Gone, Reach, RecordPage, Records, Store, StoreError,
+    Survey, Surveyed, Transactions,
 };
 
 /// On which side of its effect a call is hit.
@@ -39,6 +39,7 @@ pub struct Faulty {
     inner: Arc<dyn Store>,
     fault: Mutex<Option<(u64, When, Mode)>>,
     calls: AtomicU64,
+    looks_at_all: AtomicU64,
     is_down: AtomicBool,
     is_stopped: AtomicBool,
     woken: Notify,
@@ -58,6 +59,7 @@ impl Faulty {
             inner,
             fault: Mutex::new(None),
             calls: AtomicU64::new(0),
+            looks_at_all: AtomicU64::new(0),
             is_down: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
             woken: Notify::new(),
@@ -80,6 +82,12 @@ impl Faulty {
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::SeqCst)
+    }
+
+    /// How often somebody asked for all that an account has, with all that leases hold of it.
+    #[must_use]
+    pub fn looks_at_all(&self) -> u64 {
+        self.looks_at_all.load(Ordering::SeqCst)
     }
 
     /// The store works again, and the process goes on where it was stopped.
@@ -193,7 +201,17 @@ impl Store for Faulty {
     }
 
     fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>> {
+        self.looks_at_all.fetch_add(1, Ordering::SeqCst);
         Box::pin(self.through(move || self.inner.funds(account, now)))
+    }
+
+    fn reach(
+        &self,
+        account: AccountKey,
+        asset: AssetName,
+        now: UnixMs,
+    ) -> Answer<'_, Result<Reach, StoreError>> {
+        Box::pin(self.through(move || self.inner.reach(account, asset, now)))
     }
 
     fn assets_of(&self, account: AccountKey) -> Answer<'_, Result<Vec<AssetName>, StoreError>> {

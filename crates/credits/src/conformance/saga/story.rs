@@ -271,6 +271,25 @@ async fn litter(town: &Town, name: &str, count: u16) {
     assert_eq!(town.store.write(steps).await, Ok(vec![1, 1, count.into(), 1, 1]));
 }
 
+/// A tenant with thirty thousand holds and nothing left had all of them added up for each call that was refused, and for each that
+/// cost more than it had held: its own calls took a sixth of a second, and those of all others forty times as long as before.
+pub async fn what_is_held_is_not_counted_for_who_is_refused_or_pays_more(store: Arc<dyn Store>) {
+    let town = Town::new(&store);
+    let faulty = Faulty::new(Arc::clone(&store));
+    let bank = town.bank_on(Arc::clone(&faulty) as Arc<dyn Store>, options()).await;
+    bank.does(vec![open("acme"), issue("acme", 100)]).await;
+    let lease = bank.holds(&[on("acme", 40)]).await;
+    bank.holds(&[on("acme", 40)]).await;
+    let refused = bank.hold(self::lease(), &[on("acme", 30)]).await;
+    assert!(matches!(refused, HoldAnswer::Refused { .. }), "{refused:?}");
+    let refused = bank.refuse(2, vec![retire("acme", 30)]).await;
+    assert_eq!(refused, WriteError::InsufficientCredit { operation: 0 });
+    bank.settle(lease, &[("acme", 55)]).await;
+    assert_eq!(faulty.looks_at_all(), 0);
+    assert_eq!(bank.purse("acme").await, (5, 40));
+    assert_eq!(faulty.looks_at_all(), 1);
+}
+
 /// Whoever has not decided when the account freezes is refused.
 pub async fn an_account_is_frozen_in_the_middle_of_a_saga(store: Arc<dyn Store>) {
     for (when, expected) in [(When::Before, Err("ACCOUNT_FROZEN")), (When::After, Ok(()))] {
