@@ -19,10 +19,8 @@ pub(crate) const SPLIT: usize = 16;
 const PIECE_MIN: i128 = 64;
 /// Every so many deposits of this process into an account,
 const MERGE_EVERY: u64 = 16;
-/// one that finds at least so many postings gathers
+/// one that finds at least so many postings gathers the smallest, and leaves those that calls pay from.
 const MERGE_AT: usize = 48;
-/// so many of the smallest, which leaves those that calls pay from.
-const MERGE_MAX: usize = MERGE_AT - SPLIT;
 /// So many of the largest postings are looked at first.
 const LOOK: usize = 2 * SPLIT;
 /// So many are looked at when those are not enough, and when an account may go below zero.
@@ -101,24 +99,37 @@ impl Engine {
         permits
     }
 
-    /// What to ask about the postings behind some moves.
-    pub(crate) fn questions(&self, moves: &[Move], is_again: bool) -> Vec<PurseQuery> {
+    /// What to ask about the postings behind some moves, and the turns to gather small ones, which last as long as the
+    /// attempt does.
+    pub(crate) fn questions(
+        &self,
+        moves: &[Move],
+        is_again: bool,
+    ) -> (Vec<PurseQuery>, Vec<OwnedSemaphorePermit>) {
+        let mut turns = Vec::new();
         let question = |each: &Move| {
             let is_payer = each.change < 0;
             let looks_far = is_again || each.overdraft == Overdraft::Allow;
-            let merges = !is_payer && !is_again && self.lanes.of(&each.account).is_turn_to_merge(MERGE_EVERY);
-            let (largest, smallest, count_max) = match (is_payer, merges) {
+            let turn = match is_payer || is_again {
+                true => None,
+                false => self.lanes.of(&each.account).turn_to_merge(MERGE_EVERY),
+            };
+            let (largest, smallest, count_max) = match turn {
+                // Twice as many are counted, so that it shows how much faster they come.
+                Some((turn, small)) => {
+                    turns.push(turn);
+                    (0, small, small.saturating_mul(2).saturating_add(SPLIT))
+                }
                 // One more is counted than looked at, so that it shows whether there are more.
-                (true, _) if looks_far => (LOOK_MAX, SWEEP_MAX, LOOK_MAX.saturating_add(1)),
-                (true, _) => (LOOK, SWEEP_MAX, LOOK.saturating_add(1)),
-                (false, true) => (0, MERGE_MAX, MERGE_AT),
-                (false, false) if each.is_deposit => (0, 0, SPLIT),
-                (false, false) => (0, 0, 0),
+                None if is_payer && looks_far => (LOOK_MAX, SWEEP_MAX, LOOK_MAX.saturating_add(1)),
+                None if is_payer => (LOOK, SWEEP_MAX, LOOK.saturating_add(1)),
+                None if each.is_deposit => (0, 0, SPLIT),
+                None => (0, 0, 0),
             };
             let (account, asset) = (each.account.clone(), each.asset.clone());
             PurseQuery { account, asset, largest, smallest, count_max }
         };
-        moves.iter().map(question).collect()
+        (moves.iter().map(question).collect(), turns)
     }
 
     /// Chooses postings for all moves, from what was found of each.
@@ -206,8 +217,12 @@ fn choose(each: &Move, purse: &Purse, lane: &Lane, rid: ReservationId) -> Result
     let after = owed.and_then(|owed| owed.checked_add(each.change)).ok_or(PlanError::OutOfRange)?;
     if each.change > 0 {
         let gathers = purse.active >= MERGE_AT;
+        let beyond = purse.active.saturating_sub(SPLIT);
+        if !purse.small.is_empty() {
+            lane.found_small(beyond);
+        }
         let mut inputs: Vec<LivePosting> = purse.owed.clone();
-        inputs.extend(purse.small.iter().filter(free).filter(|_| gathers).cloned());
+        inputs.extend(purse.small.iter().take(if gathers { beyond } else { 0 }).filter(free).cloned());
         for input in &inputs {
             output = output.checked_add(input.amount).ok_or(PlanError::OutOfRange)?;
         }

@@ -20,16 +20,29 @@ const SPENT_MAX: usize = 512;
 const WAIT: Duration = Duration::from_millis(20);
 /// Accounts that nobody works on are forgotten when there are so many.
 const LANES_MAX: usize = 10_000;
+/// So many small postings are gathered at a time, if there are no more,
+const MERGE_MIN: usize = 32;
+/// and so many at most.
+const MERGE_MAX: usize = 4_096;
 
 /// The lanes of all accounts.
 #[derive(Default)]
 pub(crate) struct Lanes {
-    lanes: Mutex<HashMap<AccountKey, Arc<Lane>>>,
+    known: Mutex<KnownLanes>,
+}
+
+#[derive(Default)]
+struct KnownLanes {
+    lanes: HashMap<AccountKey, Arc<Lane>>,
+    /// How many somebody worked on when the others were forgotten.
+    in_use: usize,
 }
 
 /// What this process does with one account.
 pub(crate) struct Lane {
     payers: Arc<Semaphore>,
+    /// One call at a time gathers small postings: several would want the same ones.
+    merger: Arc<Semaphore>,
     state: Mutex<LaneState>,
     freed: Notify,
 }
@@ -39,21 +52,28 @@ struct LaneState {
     busy: HashSet<PostingId>,
     spent: HashSet<PostingId>,
     spent_order: VecDeque<PostingId>,
-    deposits: u64,
+    /// So many deposits pass before small postings are looked for. Who comes first looks, for nobody knows what others left.
+    until_merge: u64,
+    /// How many postings were found beyond those that calls pay from, the last time.
+    small: usize,
 }
 
 impl Lanes {
     /// The lane of an account.
     pub(crate) fn of(&self, account: &AccountKey) -> Arc<Lane> {
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        if lanes.len() >= LANES_MAX {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let KnownLanes { lanes, in_use } = &mut *known;
+        // Where more are in use than that, going through them is put off until there are twice as many.
+        if lanes.len() >= LANES_MAX.max(in_use.saturating_mul(2)) {
             lanes.retain(|_, lane| Arc::strong_count(lane) > 1);
+            *in_use = lanes.len();
         }
         if let Some(lane) = lanes.get(account) {
             return Arc::clone(lane);
         }
         let lane = Lane {
             payers: Arc::new(Semaphore::new(PAYERS_MAX)),
+            merger: Arc::new(Semaphore::new(1)),
             state: Mutex::default(),
             freed: Notify::new(),
         };
@@ -87,11 +107,21 @@ impl Lane {
         Some(Taken { lane: Arc::clone(self), ids })
     }
 
-    /// Counts a deposit; says whether it is its turn to gather small postings.
-    pub(crate) fn is_turn_to_merge(&self, every: u64) -> bool {
+    /// Counts a deposit. If it is its turn to gather small postings, says how many, and keeps others from it.
+    pub(crate) fn turn_to_merge(&self, every: u64) -> Option<(OwnedSemaphorePermit, usize)> {
         let mut state = self.state();
-        state.deposits = state.deposits.wrapping_add(1);
-        state.deposits.is_multiple_of(every)
+        if state.until_merge > 0 {
+            state.until_merge -= 1;
+            return None;
+        }
+        let turn = Arc::clone(&self.merger).try_acquire_owned().ok()?;
+        state.until_merge = every.saturating_sub(1);
+        Some((turn, state.small.clamp(MERGE_MIN, MERGE_MAX)))
+    }
+
+    /// Whoever had the turn found so many. The next one gathers as many: while it waits for its commit as many come again.
+    pub(crate) fn found_small(&self, small: usize) {
+        self.state().small = small;
     }
 
     /// Waits until a call of this process lets go of something, or a little while.

@@ -28,6 +28,7 @@ macro_rules! saga_conformance {
             a_lease_that_is_looked_at_while_it_is_held_has_not_ended,
             a_deposit_is_split_and_change_is_one_posting,
             small_postings_do_not_pile_up,
+            small_postings_do_not_pile_up_where_many_come_at_once,
             thousands_of_small_postings_are_spent,
             what_is_held_is_not_counted_for_who_is_refused_or_pays_more,
             an_account_is_frozen_in_the_middle_of_a_saga,

@@ -75,7 +75,10 @@ fn as_many_postings_as_a_deposit_is_split_into_are_left_to_pay_from() {
     let pays = choose(&change(-60, Overdraft::Deny), &purse, &lane, ReservationId(3)).unwrap();
     assert_eq!(pays.inputs.len(), 2, "{:?}", inputs(&pays));
     assert!(inputs(&pays).contains(&1));
-    assert_eq!(MERGE_AT - MERGE_MAX, SPLIT);
+    let many: Vec<i128> = (1..=100).collect();
+    let purse = Purse { small: live(&many), active: MERGE_AT, ..Purse::default() };
+    let gathers = choose(&change(10, Overdraft::Deny), &purse, &lane, ReservationId(1)).unwrap();
+    assert_eq!(gathers.inputs.len(), MERGE_AT - SPLIT);
 }
 
 /// Whoever pays waits for the calls before it where there is enough, and asks what there is where there is not.
@@ -114,6 +117,30 @@ fn a_deposit_into_an_account_of_many_postings_gathers_the_smallest() {
     drop(taken);
     let others = choose(&change(10, Overdraft::Deny), &purse, &lane, ReservationId(1)).unwrap();
     assert_eq!(inputs(&others), [1, 3], "and so is what it has consumed");
+}
+
+/// Every sixteenth deposit gathered the same thirty-two, whoever came, so that of deposits that came at once all but the first
+/// gathered nothing: at a thousand callers the account that was paid grew by a posting with almost every call. And an account
+/// whose deposits came seldom, or to a process that was started again before the sixteenth, was never looked at.
+#[test]
+fn one_deposit_at_a_time_gathers_and_as_many_as_there_were_the_last_time() {
+    let lane = Lanes::default().of(&account());
+    let turn = |lane: &Lane| lane.turn_to_merge(MERGE_EVERY);
+    let (first, size) = turn(&lane).expect("nobody knows what others left");
+    assert_eq!(size, 32);
+    let waiting = (0..200).filter(|_| turn(&lane).is_some()).count();
+    assert_eq!(waiting, 0, "one is at it");
+    let many: Vec<i128> = (1..=32).collect();
+    let purse = Purse { small: live(&many), active: 2 * size + SPLIT, ..Purse::default() };
+    choose(&change(10, Overdraft::Deny), &purse, &lane, ReservationId(1)).unwrap();
+    drop(first);
+    let (second, size) = turn(&lane).expect("more than enough have come since");
+    assert_eq!(size, 64);
+    drop(second);
+    assert_eq!((0..16).filter(|_| turn(&lane).is_some()).count(), 1);
+    lane.found_small(1_000_000);
+    let sizes: Vec<usize> = (0..16).filter_map(|_| turn(&lane)).map(|(_, size)| size).collect();
+    assert_eq!(sizes, [4_096]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 use super::queue::{Queue, Waiting};
-use crate::store::{StoreError, Survey, Surveyed};
+use crate::store::{PurseQuery, StoreError, Survey, Surveyed};
 
 /// So many are under way at once; the next ones gather meanwhile.
 pub(crate) const SURVEYORS: usize = 2;
@@ -16,11 +16,12 @@ pub(crate) type Surveys = Queue<Survey, Surveyed>;
 /// A shared look asks about so many purses at most. The others have the next one.
 const PURSES_MAX: usize = 64;
 /// Who wants to see more postings of a purse looks alone, so that the others need not wait for them.
-const LARGEST_MAX: usize = 64;
+const SEEN_MAX: usize = 64;
 
 /// Whether a survey is one to share: those about a client are few, and those that look far take long.
 pub(crate) fn is_shared(survey: &Survey) -> bool {
-    survey.client.is_none() && survey.purses.iter().all(|purse| purse.largest <= LARGEST_MAX)
+    let is_short = |purse: &PurseQuery| purse.largest <= SEEN_MAX && purse.smallest <= SEEN_MAX;
+    survey.client.is_none() && survey.purses.iter().all(is_short)
 }
 
 /// Works until there will be no more calls. A survey begins after everybody who shares it has asked, so that nobody is told

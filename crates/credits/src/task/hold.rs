@@ -208,7 +208,8 @@ impl Task for HoldTask {
         let permits = engine.queue(&self.moves(None)).await;
         let payers = self.wanted.iter().map(|part| part.payer.clone());
         let accounts = payers.chain(self.wanted.iter().map(|part| part.revenue.clone())).collect();
-        let purses = engine.questions(&self.moves(None), attempt > 1);
+        // It only takes, and so has no turn to gather what is small.
+        let (purses, _) = engine.questions(&self.moves(None), attempt > 1);
         let found = engine.survey(Survey { accounts, purses, ..Survey::default() }).await?;
         match self.blame(&found) {
             Ok(None) => {}

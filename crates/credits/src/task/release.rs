@@ -64,7 +64,7 @@ impl Task for ReleaseTask {
             is_deposit: false,
         };
         let moves = [change];
-        let purses = engine.questions(&moves, attempt > 1);
+        let (purses, permits) = engine.questions(&moves, attempt > 1);
         let found = engine.call(engine.store.survey(Survey { purses, ..Survey::default() })).await?;
         let rid = engine.new_rid();
         let gathering = match engine.gather(&mut Namer::new(rid), &moves, &found.purses).await? {
@@ -89,7 +89,6 @@ impl Task for ReleaseTask {
         };
         need(&mut plan, &account, false);
         let (gate, lease) = (self.gate, Some(self.lease.clone()));
-        let permits = Vec::new();
         Ok(Proposal::Commit(Box::new(Draft { gate, rid, lease, plan, taken: gathering.taken, permits })))
     }
 

@@ -167,7 +167,7 @@ impl SettleTask {
             .chain(charges.iter().map(|charge| charge.payee.clone()))
             .chain(charges.iter().map(own))
             .collect();
-        let purses = engine.questions(&hoped, attempt > 1);
+        let (purses, mut turns) = engine.questions(&hoped, attempt > 1);
         let needs_no_look = is_fresh
             && charges.iter().all(|charge| charge.missing() == 0)
             && purses.iter().all(|purse| purse.smallest == 0 && purse.count_max == 0);
@@ -195,13 +195,15 @@ impl SettleTask {
             Charged::Wait => return Ok(Proposal::Wait(None)),
         };
         let moves = moves(&charges, &owners);
-        let permits = engine.queue(&moves).await;
+        let mut permits = engine.queue(&moves).await;
         let is_as_hoped = moves.len() == hoped.len()
             && moves.iter().zip(&hoped).all(|(a, b)| (&a.account, a.change) == (&b.account, b.change));
         if !is_as_hoped {
-            let purses = engine.questions(&moves, attempt > 1);
+            let (purses, again) = engine.questions(&moves, attempt > 1);
+            turns.extend(again);
             found = engine.call(engine.store.survey(Survey { purses, ..Survey::default() })).await?;
         }
+        permits.extend(turns);
         let rid = engine.new_rid();
         let gathering = match engine.gather(&mut Namer::new(rid), &moves, &found.purses).await? {
             Gathered::Postings(gathering) => gathering,

@@ -19,7 +19,7 @@ use crate::model::{
     VaultKey,
 };
 use crate::saga::{Draft, Engine, Proposal, Task, Trouble};
-use crate::store::{StoreError, Survey, Surveyed};
+use crate::store::{PurseQuery, StoreError, Survey, Surveyed};
 use draft::{Blame, Operations, Verdict};
 
 /// Only where amounts are this large can a balance leave the range of 128 bits.
@@ -78,14 +78,14 @@ impl TransactionTask {
         }
     }
 
-    fn survey(&self, engine: &Engine, operations: &Operations, is_again: bool) -> Survey {
+    fn survey(&self, operations: &Operations, purses: Vec<PurseQuery>) -> Survey {
         let account =
             |name: &earmark_core::AccountName| AccountKey { home: self.home.clone(), account: name.clone() };
         let asset =
             |name: &earmark_core::AssetName| AssetKey { home: self.home.clone(), asset: name.clone() };
         Survey {
             accounts: operations.accounts().iter().map(|name| account(name)).collect(),
-            purses: engine.questions(&operations.moves(&self.home), is_again),
+            purses,
             client: Some(self.client()),
             assets: operations.assets().iter().map(|name| asset(name)).collect(),
         }
@@ -231,8 +231,10 @@ impl Task for TransactionTask {
 impl TransactionTask {
     async fn look(&self, engine: &Engine, attempt: u32) -> Result<Proposal<WriteAnswer>, Trouble> {
         let operations = Operations::new(&self.request.operations);
-        let permits = engine.queue(&operations.moves(&self.home)).await;
-        let found = engine.survey(self.survey(engine, &operations, attempt > 1)).await?;
+        let mut permits = engine.queue(&operations.moves(&self.home)).await;
+        let (purses, turns) = engine.questions(&operations.moves(&self.home), attempt > 1);
+        permits.extend(turns);
+        let found = engine.survey(self.survey(&operations, purses)).await?;
         if let Some(answer) = self.judge(engine, &found).await? {
             return Ok(Proposal::Answer(answer));
         }

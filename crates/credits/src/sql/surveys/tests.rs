@@ -121,8 +121,8 @@ async fn a_shared_look_is_bounded_and_the_rest_have_the_next() {
 
 #[test]
 fn who_looks_far_or_has_a_turn_looks_alone() {
-    assert!(is_shared(&survey("acme", LARGEST_MAX)));
-    assert!(!is_shared(&survey("acme", LARGEST_MAX + 1)));
+    assert!(is_shared(&survey("acme", SEEN_MAX)));
+    assert!(!is_shared(&survey("acme", SEEN_MAX + 1)));
     let client = earmark_core::ClientId::new("billing").expect("a valid client");
     let client = Some(crate::model::ClientKey { home: account("acme").home, client });
     assert!(!is_shared(&Survey { client, ..survey("acme", 1) }));
