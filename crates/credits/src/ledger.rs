@@ -72,7 +72,7 @@ impl SagaCredits {
         let beat = options.beat;
         let engine = Arc::new(Engine::new(store, SharedTime::new(clock), options));
         engine.beat().await?;
-        engine.recover().await?;
+        alive(&engine, engine.recover()).await?;
         let health = Arc::new(Health::default());
         let (tended, watched) = (Arc::downgrade(&engine), Arc::clone(&health));
         let tender = tokio::spawn(async move {
@@ -167,7 +167,12 @@ fn stopped() -> BackendError {
 
 async fn tend(engine: &Engine) -> Result<(), String> {
     engine.beat().await.map_err(|error| error.to_string())?;
-    let mut work = std::pin::pin!(tidy(engine));
+    alive(engine, tidy(engine)).await
+}
+
+/// Gives signs of life while it works.
+async fn alive<T>(engine: &Engine, work: impl Future<Output = T>) -> T {
+    let mut work = std::pin::pin!(work);
     loop {
         match tokio::time::timeout(engine.options.beat, work.as_mut()).await {
             Ok(done) => return done,

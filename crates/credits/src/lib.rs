@@ -18,6 +18,7 @@ mod model;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod saga;
+mod side_by_side;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod sql;
 #[cfg(feature = "sqlite")]

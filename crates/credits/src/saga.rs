@@ -27,7 +27,7 @@ use crate::lanes::{Gates, Lane, Lanes, RecentHolds, Running, Taken};
 use crate::ledger::ClientRoom;
 use crate::model::{ClaimKind, LeaseKey, Phase, Plan, Record, StoredRecord, Ticket, Turn};
 use crate::store::{CHANGES_MAX, Change, Filter, FindRecord, RecordPage, Store, StoreError};
-use crate::tend::StuckSagas;
+use crate::tend::{StuckSagas, SweptTo};
 use crate::time::SharedTime;
 
 /// The first pause after a lost race.
@@ -156,6 +156,7 @@ pub(crate) struct Engine {
     pub(crate) recent_holds: RecentHolds,
     pub(crate) client_room: ClientRoom,
     pub(crate) stuck: StuckSagas,
+    pub(crate) swept: SweptTo,
 }
 
 impl Engine {
@@ -172,6 +173,7 @@ impl Engine {
             recent_holds: RecentHolds::default(),
             client_room: ClientRoom::default(),
             stuck: StuckSagas::default(),
+            swept: SweptTo::default(),
         }
     }
 

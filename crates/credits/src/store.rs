@@ -5,7 +5,7 @@ use std::sync::Arc;
 use earmark_admission::{Answer, CreditPlace};
 use earmark_core::{AccountName, AssetName, NamespaceName, UnixMs};
 
-use crate::id::{GateId, OwnerId, ReservationId};
+use crate::id::{GateId, OwnerId, PostingId, ReservationId};
 use crate::model::{
     Account, AccountKey, AssetKey, ClientKey, LeaseKey, LivePosting, Plan, Posting, PostingState, Record,
     StoredEntry, StoredRecord, Ticket, Transaction, VaultKey,
@@ -462,6 +462,17 @@ pub struct Due {
     pub now: UnixMs,
     /// Of this account alone.
     pub account: Option<AccountKey>,
+    /// Those behind this place.
+    pub after: DuePlace,
+}
+
+/// Where a hold stands among those that end: by when it does, then by its posting. The default is before all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DuePlace {
+    /// When it ends.
+    pub ends_at: UnixMs,
+    /// Its posting.
+    pub id: PostingId,
 }
 
 /// What an account has of one asset: the sums of its postings.

@@ -1,6 +1,6 @@
 //! Looking after what was left behind: sagas of dead processes, orphans, holds whose time is over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use earmark_admission::Answer;
@@ -8,13 +8,18 @@ use earmark_core::UnixMs;
 
 use crate::model::{AccountKey, Posting};
 use crate::saga::{Engine, Trouble};
-use crate::store::{CHANGES_MAX, Change, Due, Filter, Gone, RecordPage, RecordPlace, StoreError};
+use crate::side_by_side::side_by_side;
+use crate::store::{CHANGES_MAX, Change, Due, DuePlace, Filter, Gone, RecordPage, RecordPlace, StoreError};
 use crate::task::ReleaseTask;
 
 /// So many records, orphans or holds are looked at in one go.
 const BATCH: usize = 64;
 /// So many batches of one kind in one round. The next round takes the rest.
 const BATCHES_MAX: usize = 64;
+/// So many are seen to side by side: a store commits them together, and those who pay are still many more.
+const SIDE_BY_SIDE: usize = 16;
+/// So many reservation ids without a record are listed at a time.
+const ORPHANS: usize = 1_024;
 
 /// So long a process that is silent and has left nothing is still listed, for people.
 const FORGOTTEN_MS: u64 = 60 * 60 * 1_000;
@@ -39,6 +44,25 @@ impl StuckSagas {
     }
 }
 
+/// How far the sweeper has come among the holds that are over.
+#[derive(Default)]
+pub(crate) struct SweptTo(Mutex<DuePlace>);
+
+impl SweptTo {
+    fn get(&self) -> DuePlace {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, place: DuePlace) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = place;
+    }
+}
+
+/// Where a hold stands among those that end.
+fn place(posting: &Posting) -> Option<DuePlace> {
+    posting.hold.as_ref().map(|hold| DuePlace { ends_at: hold.ends_at, id: posting.id })
+}
+
 impl Engine {
     /// Says that this process lives, and learns what time it is where the rows are.
     pub(crate) async fn beat(&self) -> Result<(), StoreError> {
@@ -53,16 +77,35 @@ impl Engine {
     pub(crate) async fn recover(&self) -> Result<(), StoreError> {
         let mut stuck = BTreeMap::new();
         let silent = Filter::Silent { but: self.owner, since: self.silent_since() };
-        let mut page = RecordPage::first(BATCH);
-        for _ in 0..BATCHES_MAX {
-            let Some(after) = self.recover_some(silent.clone(), page, &mut stuck).await? else { break };
-            page = RecordPage { after, max: BATCH };
+        for filter in [silent, Filter::Of(self.owner)] {
+            let mut page = RecordPage::first(BATCH);
+            for _ in 0..BATCHES_MAX {
+                let Some(after) = self.recover_some(filter.clone(), page, &mut stuck).await? else { break };
+                page = RecordPage { after, max: BATCH };
+            }
         }
-        self.recover_some(Filter::Of(self.owner), RecordPage::first(BATCH), &mut stuck).await?;
         self.stuck.note(stuck);
-        for rid in self.call(self.store.orphans(BATCH)).await? {
-            tracing::warn!(%rid, "gave back what was reserved by nobody");
-            self.write(vec![Change::Release(rid), Change::Unclaim(rid)]).await?;
+        self.release_orphans().await
+    }
+
+    async fn release_orphans(&self) -> Result<(), StoreError> {
+        for _ in 0..BATCHES_MAX {
+            let orphans = self.call(self.store.orphans(ORPHANS)).await?;
+            let lists = orphans.chunks(CHANGES_MAX / 2).map(|rids| {
+                rids.iter().flat_map(|rid| [Change::Release(*rid), Change::Unclaim(*rid)]).collect()
+            });
+            for some in lists.collect::<Vec<Vec<Change>>>().chunks(SIDE_BY_SIDE) {
+                let writes = some.iter().map(|list| self.write(list.clone()));
+                for written in side_by_side(writes).await {
+                    written?;
+                }
+            }
+            for rid in &orphans {
+                tracing::warn!(%rid, "gave back what was reserved by nobody");
+            }
+            if orphans.len() < ORPHANS {
+                break;
+            }
         }
         Ok(())
     }
@@ -90,39 +133,63 @@ impl Engine {
     ) -> Result<Option<RecordPlace>, StoreError> {
         let records = self.call(self.store.records(filter, page)).await?;
         stuck.extend(records.unread.into_iter().map(|unread| (unread.gate, unread.why)));
-        for stored in &records.found {
-            match self.look_after(stored).await {
-                Ok(()) => {}
-                Err(error) if error.is_passing() => return Err(error),
-                Err(error) => drop(stuck.insert(stored.record.ticket.gate.to_string(), error)),
+        for some in records.found.chunks(SIDE_BY_SIDE) {
+            let results = side_by_side(some.iter().map(|stored| self.look_after(stored))).await;
+            for (stored, result) in some.iter().zip(results) {
+                match result {
+                    Ok(()) => {}
+                    Err(error) if error.is_passing() => return Err(error),
+                    Err(error) => drop(stuck.insert(stored.record.ticket.gate.to_string(), error)),
+                }
             }
         }
         Ok(records.next)
     }
 
-    /// Gives back what leases hold whose time is over.
+    /// Gives back what leases hold whose time is over. An account that somebody is at work on for too long, and a hold that cannot
+    /// be read, keep nobody from the others: the next round goes on behind where this one stopped.
     pub(crate) async fn sweep(&self) -> Result<(), Trouble> {
+        let (mut after, mut busy, mut trouble) = (self.swept.get(), HashSet::new(), None);
         for _ in 0..BATCHES_MAX {
-            if self.sweep_some(None).await? < BATCH {
-                return Ok(());
+            let found = self.due(None, after).await?;
+            for some in found.chunks(SIDE_BY_SIDE) {
+                let some: Vec<&Posting> = some.iter().filter(|each| !busy.contains(&each.account)).collect();
+                let results = side_by_side(some.iter().map(|posting| self.release((*posting).clone()))).await;
+                for (posting, result) in some.into_iter().zip(results) {
+                    match result {
+                        Ok(()) => {}
+                        Err(Trouble::Busy) => drop(busy.insert(posting.account.clone())),
+                        Err(Trouble::Store(error)) if error.is_passing() => return Err(error.into()),
+                        Err(error) => trouble = trouble.or(Some(error)),
+                    }
+                }
+            }
+            let last = found.last().filter(|_| found.len() == BATCH).and_then(place);
+            after = last.unwrap_or_default();
+            self.swept.set(after);
+            if last.is_none() {
+                break;
             }
         }
-        Ok(())
+        trouble.map_or(Ok(()), Err)
     }
 
-    /// The same, of one account.
+    /// The same for some of what is over of one account.
     pub(crate) fn sweep_account(&self, account: AccountKey) -> Answer<'_, Result<(), Trouble>> {
-        Box::pin(async move { self.sweep_some(Some(account)).await.map(drop) })
+        Box::pin(async move {
+            let found = self.due(Some(account), DuePlace::default()).await?;
+            for some in found.chunks(SIDE_BY_SIDE) {
+                for result in side_by_side(some.iter().map(|posting| self.release(posting.clone()))).await {
+                    result?;
+                }
+            }
+            Ok(())
+        })
     }
 
-    async fn sweep_some(&self, account: Option<AccountKey>) -> Result<usize, Trouble> {
-        let due = Due { now: self.time.now(), account };
-        let found = self.call(self.store.due(due, BATCH)).await?;
-        let count = found.len();
-        for posting in found {
-            self.release(posting).await?;
-        }
-        Ok(count)
+    async fn due(&self, account: Option<AccountKey>, after: DuePlace) -> Result<Vec<Posting>, Trouble> {
+        let due = Due { now: self.time.now(), account, after };
+        Ok(self.call(self.store.due(due, BATCH)).await?)
     }
 
     /// Gives back what a lease holds.

@@ -6,7 +6,7 @@ use super::clerk::{
     Clerk, NOW, account, amounts, change, entry, held, home, lease, posting, taking, ticket, usd, vault,
 };
 use crate::model::{AccountKey, Plan, Posting, PostingState};
-use crate::store::{AssetSums, Census, Due, Funds, Reach, Store, UnevenAccount};
+use crate::store::{AssetSums, Census, Due, DuePlace, Funds, Reach, Store, UnevenAccount};
 
 impl Clerk<'_> {
     /// Creates postings out of nothing, which the audit would find out.
@@ -97,7 +97,7 @@ pub async fn holds_that_ended_are_due_in_order(store: &dyn Store) {
     let holds = vec![hold(0, "acme", 30), hold(1, "bob", 10), hold(2, "acme", 20), hold(3, "acme", 40)];
     clerk.makes(holds.clone()).await;
     let due = async |after_ms, account: Option<AccountKey>, max| {
-        let due = Due { now: NOW.plus_ms(after_ms), account };
+        let due = Due { now: NOW.plus_ms(after_ms), account, after: DuePlace::default() };
         let found = store.due(due, max).await.expect("a store that answers");
         found.iter().map(|posting| posting.amount).collect::<Vec<_>>()
     };
@@ -113,8 +113,23 @@ pub async fn holds_that_ended_are_due_in_order(store: &dyn Store) {
     clerk.decide(saga, &plan).await;
     clerk.finish(saga, &plan).await;
     assert_eq!(due(30, None, 9).await, [2, 1]);
-    let found = store.due(Due { now: NOW.plus_ms(10), account: None }, 9).await;
-    assert_eq!(found, Ok(vec![holds[1].clone()]));
+    let mut due = Due { now: NOW.plus_ms(10), account: None, after: DuePlace::default() };
+    assert_eq!(store.due(due.clone(), 9).await, Ok(vec![holds[1].clone()]));
+    // Whoever goes on behind one finds the others, and of those that end at the same time too.
+    let together = vec![hold(4, "acme", 10), hold(5, "bob", 10)];
+    clerk.makes(together.clone()).await;
+    due.now = NOW.plus_ms(30);
+    let mut found = Vec::new();
+    while let Some(next) = store.due(due.clone(), 1).await.expect("a store that answers").pop() {
+        due.after = DuePlace { ends_at: next.hold.as_ref().expect("a hold").ends_at, id: next.id };
+        found.push(next.amount);
+    }
+    found[..3].sort_unstable();
+    assert_eq!(found, [2, 5, 6, 1]);
+    due = Due { account: Some(account("acme")), after: DuePlace::default(), ..due };
+    let first = store.due(due.clone(), 1).await.expect("a store that answers").remove(0);
+    due.after = DuePlace { ends_at: NOW.plus_ms(10), id: first.id };
+    assert_eq!((first.amount, store.due(due, 9).await), (5, Ok(vec![holds[0].clone()])));
 }
 
 /// Settling starts from what is held.

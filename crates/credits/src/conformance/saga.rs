@@ -5,12 +5,14 @@
 mod bank;
 mod crash;
 mod faulty;
+mod many;
 mod scenario;
 mod storm;
 mod story;
 
 pub use crash::*;
 pub use faulty::{Faulty, Mode, When};
+pub use many::*;
 pub use storm::*;
 pub use story::*;
 
@@ -37,6 +39,10 @@ macro_rules! saga_conformance {
             the_state_of_a_client_waits_for_what_is_under_way,
             a_process_that_wakes_up_too_late_changes_nothing,
             orphans_are_given_back,
+            an_account_that_is_busy_keeps_no_hold_of_others,
+            holds_that_ended_are_given_back_side_by_side,
+            sagas_of_the_dead_are_finished_side_by_side,
+            all_orphans_are_given_back_at_once,
             processes_that_are_gone_are_forgotten,
             nobody_waits_beyond_the_deadline_for_a_call_about_the_same,
             a_store_that_was_gone_is_used_again_without_a_restart,

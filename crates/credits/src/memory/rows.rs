@@ -1,6 +1,7 @@
 //! The rows, the tables that find them, and reads.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 
 use earmark_admission::CreditPlace;
 use earmark_core::{AccountName, AssetName, NamespaceName, UnixMs};
@@ -225,7 +226,8 @@ impl Rows {
     }
 
     pub(super) fn due(&self, due: &Due, max: usize) -> Vec<Posting> {
-        let ended = self.ends.iter().take_while(|(ends_at, _)| *ends_at <= due.now);
+        let behind = (Bound::Excluded((due.after.ends_at, due.after.id)), Bound::Unbounded);
+        let ended = self.ends.range(behind).take_while(|(ends_at, _)| *ends_at <= due.now);
         let postings = ended.filter_map(|(_, id)| self.postings.get(id)).map(|(posting, _)| posting);
         let is_meant =
             |posting: &&Posting| due.account.as_ref().is_none_or(|account| posting.account == *account);

@@ -82,11 +82,12 @@ pub(super) const HELD: &str =
     posting_sql!("where namespace = $1 and lease = $2 and lease is not null and state <> 'inactive'");
 pub(super) const DUE: &str = posting_sql!(
     "where lease is not null and state = 'active' and ends_at <= 'epoch'::timestamptz + $1 * interval '1 millisecond'
-     order by ends_at, id limit $2"
+     and (ends_at, id) > ('epoch'::timestamptz + $3 * interval '1 millisecond', $4) order by ends_at, id limit $2"
 );
 pub(super) const DUE_OF: &str = posting_sql!(
-    "where namespace = $3 and vault = $4 and account = $5 and lease is not null and state <> 'inactive'
+    "where namespace = $5 and vault = $6 and account = $7 and lease is not null and state <> 'inactive'
      and state = 'active' and ends_at <= 'epoch'::timestamptz + $1 * interval '1 millisecond'
+     and (ends_at, id) > ('epoch'::timestamptz + $3 * interval '1 millisecond', $4)
      order by ends_at, id limit $2"
 );
 
@@ -132,10 +133,12 @@ impl Inner {
 
     pub(super) async fn due(&self, due: &Due, max: usize) -> Result<Vec<Posting>, StoreError> {
         let now = signed(due.now.get());
+        let (ends_at, id) = (signed(due.after.ends_at.get()), due.after.id.to_string());
+        let bound = |sql: &'static str| sqlx::query(sql).bind(now).bind(limit(max)).bind(ends_at).bind(id);
         let found = match &due.account {
-            None => self.rows(sqlx::query(DUE).bind(now).bind(limit(max))).await?,
+            None => self.rows(bound(DUE)).await?,
             Some(key) => {
-                let query = sqlx::query(DUE_OF).bind(now).bind(limit(max));
+                let query = bound(DUE_OF);
                 let (namespace, vault) = (key.home.namespace.as_str(), key.home.vault.as_str());
                 self.rows(query.bind(namespace).bind(vault).bind(key.account.as_str())).await?
             }

@@ -361,6 +361,7 @@ fn reads() -> [(&'static str, Question, usize); 11] {
     let by_lease = |sql| sqlx::query(sql).bind("default").bind("l7");
     let of_account = |query: Question| query.bind("default").bind("main").bind("a1");
     let past = i64::MAX / 1_000_000;
+    let first = |sql| sqlx::query(sql).bind(past).bind(10_i64).bind(0_i64).bind("");
     [
         ("entries", sqlx::query(read::ENTRIES).bind("g7"), 1),
         ("lease", by_lease(read::LEASE), 1),
@@ -368,8 +369,8 @@ fn reads() -> [(&'static str, Question, usize); 11] {
         ("log", sqlx::query(log::TRANSACTIONS).bind("700").bind(1_i64).bind(10_i64).bind("default"), 10),
         ("history", of_account(sqlx::query(read::HISTORY)).bind(100_i64).bind(10_i64), 10),
         ("assets", of_account(sqlx::query(read::ASSETS_OF)).bind(10_i64), 1),
-        ("due", sqlx::query(read::DUE).bind(past).bind(10_i64), 10),
-        ("due of an account", of_account(sqlx::query(read::DUE_OF).bind(past).bind(10_i64)), 10),
+        ("due", first(read::DUE), 10),
+        ("due of an account", of_account(first(read::DUE_OF)), 10),
         ("funds", of_account(sqlx::query(survey::FUNDS)).bind(1_i64), 1),
         ("reach", of_account(sqlx::query(survey::REACH)).bind(1_i64).bind("usd"), 1),
         ("survey", survey(), 9),

@@ -45,11 +45,11 @@ const HELD: &str =
     "select * from postings where namespace = ? and lease = ? and lease is not null and state <> 'inactive'";
 
 const DUE: &str = "select * from postings where lease is not null and state = 'active' and ends_at_ms <= ?
-    order by ends_at_ms, id limit ?";
+    and (ends_at_ms, id) > (?, ?) order by ends_at_ms, id limit ?";
 
 const DUE_OF: &str =
     "select * from postings where namespace = ? and vault = ? and account = ? and ends_at_ms <= ?
-    and lease is not null and state <> 'inactive' and state = 'active'
+    and (ends_at_ms, id) > (?, ?) and lease is not null and state <> 'inactive' and state = 'active'
     order by ends_at_ms, id limit ?";
 
 const ORPHANS: &str = "with taken (rid) as (
@@ -178,11 +178,12 @@ pub(super) async fn due(
     max: usize,
 ) -> Result<Vec<Posting>, StoreError> {
     let now = signed(due.now.get());
+    let (ends_at, id) = (signed(due.after.ends_at.get()), due.after.id.to_string());
     let found = match &due.account {
-        None => rows(connection, DUE, values![now, limit(max)]).await?,
+        None => rows(connection, DUE, values![now, ends_at, id, limit(max)]).await?,
         Some(key) => {
             let (namespace, vault) = (key.home.namespace.as_str(), key.home.vault.as_str());
-            let values = values![namespace, vault, key.account.as_str(), now, limit(max)];
+            let values = values![namespace, vault, key.account.as_str(), now, ends_at, id, limit(max)];
             rows(connection, DUE_OF, values).await?
         }
     };

@@ -40,6 +40,9 @@ pub struct Faulty {
     fault: Mutex<Option<(u64, When, Mode)>>,
     calls: AtomicU64,
     looks_at_all: AtomicU64,
+    is_crowd_seen: AtomicBool,
+    at_once: AtomicU64,
+    most_at_once: AtomicU64,
     is_down: AtomicBool,
     is_stopped: AtomicBool,
     woken: Notify,
@@ -60,6 +63,9 @@ impl Faulty {
             fault: Mutex::new(None),
             calls: AtomicU64::new(0),
             looks_at_all: AtomicU64::new(0),
+            is_crowd_seen: AtomicBool::new(false),
+            at_once: AtomicU64::new(0),
+            most_at_once: AtomicU64::new(0),
             is_down: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
             woken: Notify::new(),
@@ -88,6 +94,17 @@ impl Faulty {
     #[must_use]
     pub fn looks_at_all(&self) -> u64 {
         self.looks_at_all.load(Ordering::SeqCst)
+    }
+
+    /// Starts to see how many calls are under way at once. Each lets others come, also where a store answers at once.
+    pub fn crowd(&self) {
+        self.is_crowd_seen.store(true, Ordering::SeqCst);
+    }
+
+    /// The most that were.
+    #[must_use]
+    pub fn most_at_once(&self) -> u64 {
+        self.most_at_once.load(Ordering::SeqCst)
     }
 
     /// The store works again, and the process goes on where it was stopped.
@@ -146,6 +163,12 @@ impl Faulty {
         F: Future<Output = Result<T, StoreError>>,
     {
         let number = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
+        if self.is_crowd_seen.load(Ordering::SeqCst) {
+            let at_once = self.at_once.fetch_add(1, Ordering::SeqCst) + 1;
+            self.most_at_once.fetch_max(at_once, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+            self.at_once.fetch_sub(1, Ordering::SeqCst);
+        }
         self.pass(number, Side::Before).await?;
         let answer = call().await?;
         self.pass(number, Side::After).await?;
