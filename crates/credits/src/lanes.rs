@@ -173,20 +173,35 @@ pub(crate) struct Gates {
 
 impl Gates {
     /// Waits until no other call of this process works on the same.
-    pub(crate) async fn enter(&self, gate: GateId) -> OwnedMutexGuard<()> {
-        let lock = {
-            let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(gates.entry(gate).or_default())
-        };
-        lock.lock_owned().await
+    pub(crate) async fn enter(&self, gate: GateId) -> Entered<'_> {
+        let lock = Arc::clone(self.known().entry(gate).or_default());
+        // Whoever goes away while it waits is cleaned up after, too.
+        let mut entered = Entered { gates: self, gate, lock: Arc::clone(&lock), guard: None };
+        entered.guard = Some(lock.lock_owned().await);
+        entered
     }
 
-    /// Forgets a gate that nobody else waits for.
-    pub(crate) fn leave(&self, gate: GateId, guard: OwnedMutexGuard<()>) {
-        let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(guard);
-        if gates.get(&gate).is_some_and(|lock| Arc::strong_count(lock) == 1) {
-            gates.remove(&gate);
+    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<GateId, Arc<tokio::sync::Mutex<()>>>> {
+        self.gates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A gate that a call of this process has, or waits for. It is forgotten with the last of them, also where a call was dropped
+/// because its time was over.
+pub(crate) struct Entered<'a> {
+    gates: &'a Gates,
+    gate: GateId,
+    lock: Arc<tokio::sync::Mutex<()>>,
+    guard: Option<OwnedMutexGuard<()>>,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let mut known = self.gates.known();
+        self.guard = None;
+        // One is in the map, and one here.
+        if Arc::strong_count(&self.lock) <= 2 {
+            known.remove(&self.gate);
         }
     }
 }
@@ -258,5 +273,65 @@ pub(crate) struct RunningGuard<'a> {
 impl Drop for RunningGuard<'_> {
     fn drop(&mut self) {
         self.running.rids().remove(&self.rid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::*;
+
+    /// A call whose time was over while it gave back the holds of an account left the gate of each in the map for ever, and so
+    /// did one that was handed a gate in the moment in which it gave up.
+    #[tokio::test]
+    async fn a_gate_is_forgotten_with_the_last_call_about_it() {
+        let (gates, gate) = (Gates::default(), GateId(7));
+        let first = gates.enter(gate).await;
+        let is_waiting = |waiting: std::pin::Pin<&mut _>| {
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            Future::poll(waiting, &mut context).is_pending()
+        };
+        {
+            let mut gives_up = pin!(gates.enter(gate));
+            assert!(is_waiting(gives_up.as_mut()));
+        }
+        assert_eq!(gates.known().len(), 1);
+        {
+            let mut is_handed_it = pin!(gates.enter(gate));
+            assert!(is_waiting(is_handed_it.as_mut()));
+            drop(first);
+            assert_eq!(gates.known().len(), 1, "somebody waits for it");
+        }
+        assert_eq!(gates.known().len(), 0);
+        drop(gates.enter(gate).await);
+        assert_eq!(gates.known().len(), 0);
+    }
+
+    /// With more accounts in use than are remembered, every look at one went through all of them.
+    #[test]
+    fn going_through_the_accounts_is_put_off_where_many_are_in_use() {
+        let lanes = Lanes::default();
+        let home = crate::model::VaultKey {
+            namespace: earmark_core::NamespaceName::new("default").unwrap(),
+            vault: earmark_core::VaultName::new("main").unwrap(),
+        };
+        let account = |number: usize| AccountKey {
+            home: home.clone(),
+            account: earmark_core::AccountName::new(&format!("a{number}")).unwrap(),
+        };
+        let in_use: Vec<Arc<Lane>> = (0..LANES_MAX).map(|number| lanes.of(&account(number))).collect();
+        let known = || lanes.known.lock().unwrap().lanes.len();
+        for number in LANES_MAX..2 * LANES_MAX {
+            lanes.of(&account(number));
+        }
+        assert_eq!(known(), 2 * LANES_MAX, "none was forgotten, for the look was put off");
+        lanes.of(&account(0));
+        assert_eq!(known(), LANES_MAX, "all in use");
+        drop(in_use);
+        for number in 0..=LANES_MAX {
+            lanes.of(&account(2 * LANES_MAX + number));
+        }
+        assert!(known() < 2 * LANES_MAX, "{}", known());
     }
 }

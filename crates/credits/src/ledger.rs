@@ -5,6 +5,7 @@ mod read;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use earmark_admission::{
     AccountPath, Answer, Audit, BackendError, Clock, CreditPlace, Credits, EntryPage, HoldAnswer,
@@ -26,6 +27,8 @@ use crate::time::SharedTime;
 
 /// How many new clients may come before they are counted again.
 const CLIENTS_STEP: u64 = 1_000;
+/// So long there is taken to be room for none after there was none: clients stay for ever, but somebody may remove some by hand.
+const FULL_FOR: Duration = Duration::from_secs(10);
 
 /// Credit on a store.
 pub struct SagaCredits {
@@ -206,21 +209,38 @@ pub(crate) fn describe(trouble: Trouble) -> BackendError {
 }
 
 impl Engine {
-    /// Whether one more client may come.
+    /// Whether one more client may come. One call at a time counts those that there are, which may be a million.
     pub(crate) async fn has_room_for_client(&self) -> Result<bool, Trouble> {
-        let takes = |room: u64| room.checked_sub(1);
-        if self.client_room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, takes).is_ok() {
+        let ClientRoom { room, full_at } = &self.client_room;
+        let takes = || {
+            let one_less = |room: u64| room.checked_sub(1);
+            room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
+        };
+        if takes() {
             return Ok(true);
         }
+        let mut full_at = full_at.lock().await;
+        if takes() {
+            return Ok(true);
+        }
+        if full_at.is_some_and(|since| since.elapsed() < FULL_FOR) {
+            return Ok(false);
+        }
         let count = self.call(self.store.clients()).await?;
-        let room = self.options.clients_max.saturating_sub(count);
-        self.client_room.store(room.saturating_sub(1).min(CLIENTS_STEP), Ordering::Relaxed);
-        Ok(room > 0)
+        let left = self.options.clients_max.saturating_sub(count);
+        *full_at = (left == 0).then(Instant::now);
+        room.store(left.saturating_sub(1).min(CLIENTS_STEP), Ordering::Relaxed);
+        Ok(left > 0)
     }
 }
 
 /// How many new clients may come before they are counted.
-pub(crate) type ClientRoom = AtomicU64;
+#[derive(Default)]
+pub(crate) struct ClientRoom {
+    room: AtomicU64,
+    /// When there was found to be room for none.
+    full_at: tokio::sync::Mutex<Option<Instant>>,
+}
 
 impl Credits for SagaCredits {
     fn hold_by(

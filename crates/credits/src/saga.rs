@@ -209,12 +209,10 @@ impl Engine {
         let key = task.key();
         // Whoever waits for a call about the same has begun to wait.
         let deadline = Instant::now().checked_add(self.options.deadline).unwrap_or_else(Instant::now);
-        let Ok(guard) = timeout_at(deadline, self.gates.enter(key)).await else {
+        let Ok(_entered) = timeout_at(deadline, self.gates.enter(key)).await else {
             return Err(Trouble::Busy);
         };
-        let answer = self.attempts(task, deadline).await;
-        self.gates.leave(key, guard);
-        answer
+        self.attempts(task, deadline).await
     }
 
     async fn attempts<T: Task>(&self, task: &T, deadline: Instant) -> Result<T::Answer, Trouble> {

@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
+use earmark_admission::WriteAnswer;
+use earmark_core::WriteError;
+
 use super::bank::{Town, impatient, issue, on, open, open_overdrawn, options, transfer, usd};
 use super::faulty::{Faulty, Mode, When};
+use super::story::litter;
 use crate::id::{GateId, ReservationId};
 use crate::model::{LivePosting, Plan, Posting, Record, Ticket};
 use crate::store::{Change, Filter, PurseQuery, RecordPage, Store, Survey};
@@ -13,6 +17,30 @@ const MANY: usize = 150;
 /// The place among the calls of a first write at which its inputs are reserved, and nothing is decided: a look, the count of
 /// clients, the record, what it needs, the decision.
 const DECISION: u64 = 5;
+
+/// They did: whoever came while another was at it gathered nothing, and with hundreds of callers that was nearly everybody.
+pub async fn small_postings_do_not_pile_up_where_many_come_at_once(store: Arc<dyn Store>) {
+    let town = Town::new(&store);
+    let faulty = Faulty::new(Arc::clone(&store));
+    let bank = Arc::new(town.bank_on(Arc::clone(&faulty) as Arc<dyn Store>, options()).await);
+    bank.does(vec![open("acme")]).await;
+    // All of a round look before the first of them writes.
+    faulty.crowd();
+    for sequence in 1..=10 {
+        let deposits = (0..MANY).map(|caller| {
+            let (bank, client) = (Arc::clone(&bank), format!("till-{caller}"));
+            tokio::spawn(async move { bank.try_write_as(&client, sequence, vec![issue("acme", 1)]).await })
+        });
+        for deposit in deposits.collect::<Vec<_>>() {
+            let told = deposit.await.expect("no panic");
+            assert!(matches!(told, Ok(WriteAnswer::Committed(_))), "{told:?}");
+        }
+    }
+    let left = town.postings("acme").await;
+    assert!(left <= 4 * MANY, "{left}");
+    assert_eq!(bank.purse("acme").await, (10 * MANY as i128, 0));
+    bank.audits("main").await;
+}
 
 /// One hold that could not be given back, for somebody was at work on what its account owes, kept all that ended after it
 /// from being given back, in every round again.
@@ -93,23 +121,38 @@ pub async fn all_orphans_are_given_back_at_once(store: Arc<dyn Store>) {
     let town = Town::new(&store);
     let bank = town.bank().await;
     bank.does(vec![open("acme")]).await;
-    for _ in 0..MANY {
-        bank.does(vec![issue("acme", 1)]).await;
-    }
+    litter(&town, "acme", u16::try_from(MANY).unwrap_or(0)).await;
     let (account, asset) = (town.account("acme"), usd());
     let query = PurseQuery { account, asset, largest: MANY, smallest: 0, count_max: 0 };
     let survey = Survey { purses: vec![query], ..Survey::default() };
     let found = store.survey(survey).await.expect("a store that answers").purses.remove(0).large;
-    let amount: i128 = found.iter().map(|live| live.amount).sum();
-    assert_eq!(amount, MANY as i128);
+    assert_eq!(found.len(), MANY);
     for live in &found {
         let ticket = begin(&town, &bank, std::slice::from_ref(live)).await;
         let dropped = store.write(vec![Change::Abort(ticket), Change::End(ticket)]).await;
         assert_eq!(dropped, Ok(vec![1, 1]));
     }
-    assert_eq!(bank.purse_in("main", "acme").await, Some((0, 0, amount)));
+    assert_eq!(bank.purse_in("main", "acme").await, Some((0, 0, MANY as i128)));
     bank.tend().await;
-    assert_eq!(bank.purse("acme").await, (amount, 0));
+    assert_eq!(bank.purse("acme").await, (MANY as i128, 0));
+}
+
+/// All clients were counted for each new one that was turned away, and for each of many that came at once: a million rows.
+pub async fn clients_are_counted_once_where_there_is_room_for_no_more(store: Arc<dyn Store>) {
+    let town = Town::new(&store);
+    let faulty = Faulty::new(Arc::clone(&store));
+    let full = crate::saga::Options { clients_max: 1, ..options() };
+    let bank = town.bank_on(Arc::clone(&faulty) as Arc<dyn Store>, full).await;
+    bank.does(vec![open("acme"), issue("acme", 1)]).await;
+    let mut calls = Vec::new();
+    for client in ["b", "c", "d"] {
+        faulty.count();
+        let told = bank.try_write_as(client, 1, vec![]).await.expect("a store that answers");
+        assert_eq!(told, WriteAnswer::Refused(WriteError::TooManyClients));
+        calls.push(faulty.calls());
+    }
+    assert_eq!(calls[1..], [calls[0] - 1; 2]);
+    bank.commit(2, vec![issue("acme", 1)]).await;
 }
 
 /// A saga that has reserved what it needs, and goes no further.

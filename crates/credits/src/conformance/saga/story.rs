@@ -222,31 +222,6 @@ pub async fn small_postings_do_not_pile_up(store: Arc<dyn Store>) {
     bank.audits("main").await;
 }
 
-/// They did: whoever came while another was at it gathered nothing, and with hundreds of callers that was nearly everybody.
-pub async fn small_postings_do_not_pile_up_where_many_come_at_once(store: Arc<dyn Store>) {
-    let town = Town::new(&store);
-    let bank = Arc::new(town.bank().await);
-    bank.does(vec![open("acme")]).await;
-    let (callers, rounds) = (200, 12);
-    let deposits = (0..callers).map(|caller| {
-        let bank = Arc::clone(&bank);
-        tokio::spawn(async move {
-            let client = format!("till-{caller}");
-            for sequence in 1..=rounds {
-                let told = bank.try_write_as(&client, sequence, vec![issue("acme", 1)]).await;
-                assert!(matches!(told, Ok(WriteAnswer::Committed(_))), "{told:?}");
-            }
-        })
-    });
-    for deposit in deposits.collect::<Vec<_>>() {
-        deposit.await.expect("a deposit that is made");
-    }
-    let left = town.postings("acme").await;
-    assert!(left <= 3 * callers, "{left}");
-    assert_eq!(bank.purse("acme").await, (i128::try_from(callers).unwrap_or(0) * i128::from(rounds), 0));
-    bank.audits("main").await;
-}
-
 /// An account may have been filled by somebody who splits more than we do.
 pub async fn thousands_of_small_postings_are_spent(store: Arc<dyn Store>) {
     let town = Town::new(&store);
@@ -262,7 +237,7 @@ pub async fn thousands_of_small_postings_are_spent(store: Arc<dyn Store>) {
 }
 
 /// Issues an amount in postings of one.
-async fn litter(town: &Town, name: &str, count: u16) {
+pub(super) async fn litter(town: &Town, name: &str, count: u16) {
     let rid = ReservationId(ulid::Ulid::generate().0);
     let ticket = Ticket { gate: GateId(rid.0), rid, owner: OwnerId(1) };
     let account = town.account(name);
