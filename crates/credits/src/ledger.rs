@@ -30,11 +30,17 @@ const CLIENTS_STEP: u64 = 1_000;
 /// So long there is taken to be room for none after there was none: clients stay for ever, but somebody may remove some by hand.
 const FULL_FOR: Duration = Duration::from_secs(10);
 
+/// So many read for people at a time. A page of a history takes a connection for as long as many payments do, and whoever pays looks
+/// at the rows by the same ones.
+const READS_MAX: usize = 2;
+
 /// Credit on a store.
 pub struct SagaCredits {
     engine: Arc<Engine>,
     health: Arc<Health>,
     in_flight: Arc<Semaphore>,
+    /// Turns of those who read balances, histories and changes.
+    reading: Semaphore,
     /// An audit has a connection for as long as it takes. Several at once could leave none for those who pay.
     audits: tokio::sync::Mutex<()>,
     tender: Mutex<Option<JoinHandle<()>>>,
@@ -88,7 +94,8 @@ impl SagaCredits {
             }
         });
         let (audits, tender) = (tokio::sync::Mutex::new(()), Mutex::new(Some(tender)));
-        Ok(SagaCredits { engine, health, in_flight, audits, tender })
+        let reading = Semaphore::new(READS_MAX);
+        Ok(SagaCredits { engine, health, in_flight, reading, audits, tender })
     }
 
     /// One round of what is done in the background: a sign of life, recovery, and holds whose time is over.
@@ -138,6 +145,18 @@ impl SagaCredits {
             });
         }
         answers
+    }
+
+    /// Reads when it is its turn.
+    async fn in_turn<T, E: From<BackendError>>(
+        &self,
+        read: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let turn = tokio::time::timeout(self.engine.options.deadline, self.reading.acquire());
+        let Ok(Ok(_turn)) = turn.await else {
+            return Err(BackendError::Overloaded("too many read the store of credit").into());
+        };
+        read.await
     }
 
     fn spawn<T>(&self, task: Option<T>) -> Result<JoinHandle<Result<T::Answer, BackendError>>, BackendError>
@@ -298,7 +317,7 @@ impl Credits for SagaCredits {
     }
 
     fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>> {
-        Box::pin(self.read_balances(account))
+        Box::pin(self.in_turn(self.read_balances(account)))
     }
 
     fn usage(
@@ -306,7 +325,7 @@ impl Credits for SagaCredits {
         namespace: NamespaceName,
         limit: Arc<Definition>,
     ) -> Answer<'_, Result<Usage, BackendError>> {
-        Box::pin(self.read_usage(namespace, limit))
+        Box::pin(self.in_turn(self.read_usage(namespace, limit)))
     }
 
     fn entries(
@@ -315,7 +334,7 @@ impl Credits for SagaCredits {
         after: u64,
         page_size: usize,
     ) -> Answer<'_, Result<EntryPage, LedgerError>> {
-        Box::pin(self.read_entries(account, after, page_size))
+        Box::pin(self.in_turn(self.read_entries(account, after, page_size)))
     }
 
     fn changes(
@@ -324,7 +343,7 @@ impl Credits for SagaCredits {
         after: CreditPlace,
         page_size: usize,
     ) -> Answer<'_, Result<LogPage, BackendError>> {
-        Box::pin(self.read_changes(namespace, after, page_size))
+        Box::pin(self.in_turn(self.read_changes(namespace, after, page_size)))
     }
 
     fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {

@@ -43,6 +43,7 @@ macro_rules! saga_conformance {
             holds_that_ended_are_given_back_side_by_side,
             sagas_of_the_dead_are_finished_side_by_side,
             all_orphans_are_given_back_at_once,
+            those_who_read_leave_connections_to_those_who_pay,
             clients_are_counted_once_where_there_is_room_for_no_more,
             processes_that_are_gone_are_forgotten,
             nobody_waits_beyond_the_deadline_for_a_call_about_the_same,

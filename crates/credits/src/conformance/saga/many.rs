@@ -137,6 +137,24 @@ pub async fn all_orphans_are_given_back_at_once(store: Arc<dyn Store>) {
     assert_eq!(bank.purse("acme").await, (MANY as i128, 0));
 }
 
+/// Sixty-four who paged through a history had all connections, one after the other, and whoever paid waited behind them: of six
+/// hundred calls a second twenty were left.
+pub async fn those_who_read_leave_connections_to_those_who_pay(store: Arc<dyn Store>) {
+    let town = Town::new(&store);
+    let faulty = Faulty::new(Arc::clone(&store));
+    let bank = Arc::new(town.bank_on(Arc::clone(&faulty) as Arc<dyn Store>, options()).await);
+    bank.does(vec![open("acme"), issue("acme", 1)]).await;
+    faulty.crowd();
+    let readers = (0..MANY).map(|_| {
+        let bank = Arc::clone(&bank);
+        tokio::spawn(async move { (bank.history("main", "acme").await, bank.purse("acme").await) })
+    });
+    for reader in readers.collect::<Vec<_>>() {
+        assert_eq!(reader.await.expect("no panic"), (1, (1, 0)));
+    }
+    assert!((1..=2).contains(&faulty.most_at_once()), "{}", faulty.most_at_once());
+}
+
 /// All clients were counted for each new one that was turned away, and for each of many that came at once: a million rows.
 pub async fn clients_are_counted_once_where_there_is_room_for_no_more(store: Arc<dyn Store>) {
     let town = Town::new(&store);
