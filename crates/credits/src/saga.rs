@@ -336,7 +336,8 @@ impl Engine {
         if matches!(ending, Ending::Committed(_)) {
             taken.iter().for_each(Taken::spend);
         }
-        drop((running, taken, permits));
+        // An account that nobody else works on then forgets what was consumed.
+        drop((running, permits, taken));
         Ok(ending)
     }
 

@@ -104,9 +104,10 @@ fn what_is_owed_is_always_taken_and_a_deposit_covers_it_first() {
     assert_eq!((inputs(&deeper), deeper.output), (vec![-30], -31));
 }
 
-#[test]
-fn a_deposit_into_an_account_of_many_postings_gathers_the_smallest() {
+#[tokio::test]
+async fn a_deposit_into_an_account_of_many_postings_gathers_the_smallest() {
     let lane = Lanes::default().of(&account());
+    let _another = lane.pay().await;
     let purse = Purse { small: live(&[1, 2, 3]), active: MERGE_AT, ..Purse::default() };
     let gathers = choose(&change(10, Overdraft::Deny), &purse, &lane, ReservationId(1)).unwrap();
     assert_eq!((inputs(&gathers), gathers.output, gathers.pieces), (vec![1, 2, 3], 16, 1));
