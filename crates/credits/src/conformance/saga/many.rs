@@ -174,7 +174,7 @@ pub async fn clients_are_counted_once_where_there_is_room_for_no_more(store: Arc
 }
 
 /// A saga that has reserved what it needs, and goes no further.
-async fn begin(town: &Town, bank: &super::bank::Bank, live: &[LivePosting]) -> Ticket {
+pub(super) async fn begin(town: &Town, bank: &super::bank::Bank, live: &[LivePosting]) -> Ticket {
     let input = |live: &LivePosting| Posting {
         id: live.id,
         account: town.account("acme"),
