@@ -1,4 +1,4 @@
-//! Whatever commands come, in whatever order: no panic, and the Book goes through a snapshot unchanged.
+//! Random commands never panic, and the Book survives a snapshot unchanged.
 
 #![no_main]
 
@@ -10,7 +10,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut buffer = CommandBuffer::default();
     let mut now = UnixMs::new(1_700_000_000_000);
     let mut rest = bytes;
-    // A byte of time before each command: so many steps of 50 ms.
+    // A byte before each command advances time in steps of 50 ms.
     while let Some((&step, commands)) = rest.split_first() {
         now = now.plus_ms(u64::from(step) * 50);
         let Ok((command, taken)) = buffer.decode(commands) else { break };

@@ -1,8 +1,8 @@
-//! Leases on credit, their completes, transactions and time, in whatever order: nothing is made or lost, and a
-//! Book that went through a snapshot in the middle gives the same answers and the same journal.
+//! Random leases on credit, completes, transactions and time: credit is conserved, and a Book restored from a
+//! snapshot gives the same outcomes and the same journal.
 //!
-//! Every byte is a choice among a few names and amounts, so that almost any input is a long script that makes
-//! sense, and small changes to it are small changes to the script.
+//! Every byte chooses among a few names and amounts, so that almost any input is a long meaningful script, and small
+//! changes to the input are small changes to the script.
 
 #![no_main]
 
@@ -153,7 +153,7 @@ fn run(choices: &mut Choices<'_>, books: &mut [Book; 2]) -> Option<()> {
             }
             6 => books[1] = restored(&bytes(&mut books[0])),
             kind => {
-                // Leases of the last few seconds, few enough to be met again.
+                // Leases of the last minute, few enough to be used again.
                 let back = choices.pick(&[0, 0, 1_000, 60_000])?;
                 let lease = LeaseId::from_parts(now.minus_ms(back), u128::from(choices.next()? % 4));
                 let parts = parts(choices)?;

@@ -1,4 +1,4 @@
-//! Whatever bytes come: an error, or a Book that encodes to the same bytes.
+//! Random bytes are an error, or a Book that encodes to the same bytes.
 
 #![no_main]
 

@@ -36,11 +36,11 @@ use crate::sequence::{Scope, Sequences};
 use crate::snapshot::Frozen;
 use crate::time::UnixMs;
 
-/// So many commands have their leases looked up side by side.
+/// Commands whose leases are looked up together, so that their cache misses overlap.
 const GROUP: usize = 16;
 
-/// One deterministic state machine that holds everything. The same commands at the same times give the same
-/// outcomes and the same snapshot, on every machine.
+/// The deterministic state machine. The same commands at the same times give the same outcomes and the same snapshot
+/// bytes on every machine.
 pub struct Book {
     pub(crate) limits: Limits,
     pub(crate) credits: Credits,
@@ -50,22 +50,22 @@ pub struct Book {
 }
 
 impl Book {
-    /// An empty Book. The seed lays out its hash table and shows in nothing it says; callers who choose
-    /// their lease ids should not know it.
+    /// An empty Book. `table_seed` seeds its hash tables and affects no outcome. Callers choose lease ids, so keep
+    /// the seed secret from them.
     #[must_use]
     pub fn new(config: Config, table_seed: u64) -> Book {
         let limits = Limits::new(config, table_seed);
         Book { credits: Credits::new(table_seed), ..Book::of(limits, table_seed) }
     }
 
-    /// A Book of these limits, without any vault.
+    /// A Book with these limits and no vault.
     pub(crate) fn of(limits: Limits, table_seed: u64) -> Book {
         let sequences = Sequences::new(limits.state.config.clients_max, table_seed);
         let keys = Keys::default();
         Book { limits, credits: Credits::empty(table_seed), sequences, keys, scratch: Vec::new() }
     }
 
-    /// Applies one command. Time that goes back is taken as standing still.
+    /// Applies one command. A `now` before the last command's time counts as that time.
     pub fn apply(&mut self, now: UnixMs, command: Command<'_>) -> Outcome {
         let now = self.limits.advance(now, &mut self.credits);
         self.credits.advance(now);
@@ -103,14 +103,14 @@ impl Book {
         }
     }
 
-    /// Applies commands one after the other, all at one time, and appends their outcomes in order. Where the
-    /// Book is much larger than the processor's cache, this is a good deal faster than one by one.
+    /// Applies commands in order, all at one time, and appends their outcomes. Faster than one by one when the Book
+    /// is much larger than the processor's cache.
     pub fn apply_all(&mut self, now: UnixMs, commands: &[Command<'_>], outcomes: &mut Vec<Outcome>) {
         self.apply_all_by(now, &[], commands, outcomes);
     }
 
-    /// Applies commands like [`Book::apply_all`], each by the right that has its place in `rights`; those that have
-    /// none are Earmark's own. What has no right changes nothing.
+    /// Applies commands like [`Book::apply_all`], checking each against the right at the same index in `rights`. A
+    /// command without a right runs as Earmark itself. A command whose right is not valid changes nothing.
     pub fn apply_all_by(
         &mut self,
         now: UnixMs,
@@ -135,51 +135,51 @@ impl Book {
         self.limits.add_namespace(name).map_or(NamespaceOutcome::TooMany, NamespaceOutcome::Opened)
     }
 
-    /// The latest time that was applied.
+    /// The time of the last command.
     #[must_use]
     pub fn time(&self) -> UnixMs {
         self.limits.state.now()
     }
 
-    /// Leases made before this are refused, since they may have been forgotten.
+    /// Leases with a ULID time before this are refused: their records may have been deleted.
     #[must_use]
     pub fn forgotten_before(&self) -> UnixMs {
         self.limits.state.forgotten_before
     }
 
-    /// The settings the Book was made with.
+    /// The settings, which are part of the state.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.limits.state.config
     }
 
-    /// What is kept elsewhere.
+    /// Which parts of the state other systems keep.
     #[must_use]
     pub fn elsewhere(&self) -> Elsewhere {
         self.limits.state.kept.elsewhere
     }
 
-    /// What is kept elsewhere, and by whom.
+    /// Which parts of the state other systems keep, and the ledger that keeps the limits.
     #[must_use]
     pub fn kept(&self) -> Keep {
         self.limits.state.kept
     }
 
-    /// Whether anybody was ever issued any credit here.
+    /// Whether any credit was ever issued here.
     #[must_use]
     pub fn has_credit(&self) -> bool {
         let mut assets = self.credits.state.vaults.iter().flat_map(|vault| &vault.assets);
         assets.any(|asset| asset.issued != 0)
     }
 
-    /// Grows whenever somebody puts, deletes or drops a limit, or says what is kept elsewhere, so that whoever has a copy
-    /// knows when to look again. It means nothing on another machine.
+    /// A counter that grows with every change to a definition or to [`Book::elsewhere`], so that a cached copy knows
+    /// when it is stale. Only comparable within one process.
     #[must_use]
     pub fn limits_version(&self) -> u64 {
         self.limits.version
     }
 
-    /// The number of a namespace.
+    /// The id of a namespace.
     #[must_use]
     pub fn namespace(&self, name: &NamespaceName) -> Option<NamespaceId> {
         self.limits.namespace(name)
@@ -191,31 +191,31 @@ impl Book {
         self.limits.state.namespaces.get(usize::from(namespace.0))
     }
 
-    /// The number of a limit, if it was ever put; deleted or not.
+    /// The id of a limit, live or deleted.
     #[must_use]
     pub fn resolve(&self, namespace: NamespaceId, key: &LimitKey) -> Option<LimitId> {
         self.limits.resolve(namespace, key)
     }
 
-    /// The name of a limit that was ever put.
+    /// The key of a limit, live or deleted.
     #[must_use]
     pub fn key(&self, limit: LimitId) -> Option<&LimitKey> {
         self.limits.key(limit)
     }
 
-    /// What a limit is.
+    /// The definition and status of a limit.
     #[must_use]
     pub fn limit(&self, now: UnixMs, limit: LimitId) -> Option<LimitInfo> {
         self.limits.limit_info(now, limit)
     }
 
-    /// All limits of a namespace, in order of their keys.
+    /// All limits of a namespace, ordered by key.
     #[must_use]
     pub fn limits(&self, now: UnixMs, namespace: NamespaceId) -> Vec<LimitInfo> {
         self.limits.limit_infos(now, namespace)
     }
 
-    /// What a limit holds. Of a limit of kind `credit`, what its account has of the asset, whoever holds it.
+    /// The usage of a limit. For a credit limit: the balance of its account, including what other limits hold of it.
     #[must_use]
     pub fn usage(&self, now: UnixMs, limit: LimitId) -> Option<Usage> {
         let usage = self.limits.usage(now, limit)?;
@@ -225,65 +225,66 @@ impl Book {
         })
     }
 
-    /// What is known of a lease.
+    /// The record of a lease.
     #[must_use]
     pub fn lease(&self, now: UnixMs, namespace: NamespaceId, lease: LeaseId) -> Option<LeaseInfo> {
         self.limits.lease(now, namespace, lease)
     }
 
-    /// Why a lease got no credit, if it was denied for want of it and is remembered.
+    /// Why the lease was denied credit, if it was and its record is still kept.
     #[must_use]
     pub fn credit_denial(&self, now: UnixMs, namespace: NamespaceId, lease: LeaseId) -> Option<CreditDenial> {
         self.limits.credit_denial(now, namespace, lease)
     }
 
-    /// How many leases are remembered, resolved ones included.
+    /// The number of lease records, tombstones included.
     #[must_use]
     pub fn leases(&self) -> usize {
         self.limits.state.remembered()
     }
 
-    /// How many leases hold something, or ran out without being completed.
+    /// The number of leases that are not resolved, expired ones included.
     #[must_use]
     pub fn live_leases(&self) -> usize {
         self.limits.state.leases.len() as usize
     }
 
-    /// All limits of all namespaces, counted.
+    /// Totals over the limits of all namespaces.
     #[must_use]
     pub fn totals(&self, now: UnixMs) -> Totals {
         self.limits.totals(now)
     }
 
-    /// Whether something waits to be done that only commands do: holds to release, records to forget. What has
-    /// ended counts as free without it.
+    /// Whether a `Tick` has work to do: holds to release in the journal, or records to delete. Expired capacity
+    /// counts as free without it.
     #[must_use]
     pub fn is_due(&self, now: UnixMs) -> bool {
         self.limits.is_due(now) || self.credits.is_due(now) || self.sequences.is_due(now)
     }
 
-    /// How many units of work were done so far: sums looked at, records and nodes cleaned up.
+    /// Work units done so far: sums read, records deleted and tree nodes freed. Tests use it to bound the cost of a
+    /// command.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.limits.state.nodes.steps.wrapping_add(self.credits.state.nodes.steps)
     }
 
-    /// The Book as it is now, to be encoded while commands go on. Leases are shared, not copied; limits are
-    /// copied, which takes a tenth of a second for a million of them.
+    /// A copy of the state to encode while commands continue. Leases are shared copy-on-write. Limits are copied,
+    /// about 0.1 s for a million.
     #[must_use]
     pub fn freeze(&mut self) -> Frozen {
         let keys = self.keys.clone();
         Frozen::new(self.limits.state.share(), self.credits.share(), self.sequences.share(), keys)
     }
 
-    /// What happened since this was called last, in order. It is history and not part of a snapshot: whoever
-    /// applies commands takes it and keeps it.
+    /// Takes the journal records made since the last call, in order. They are history and not part of a snapshot, so
+    /// the caller must store them.
     #[must_use = "what is taken from the journal is gone from it"]
     pub fn drain_journal(&mut self) -> Vec<JournalRecord> {
         std::mem::take(&mut self.credits.journal)
     }
 
-    /// The number of a vault.
+    /// The id of a vault.
     #[must_use]
     pub fn vault(&self, namespace: NamespaceId, name: &VaultName) -> Option<VaultId> {
         self.credits.vault(namespace, name)
@@ -296,7 +297,7 @@ impl Book {
         Some((vault.namespace, &vault.name))
     }
 
-    /// What an account is, if it was ever opened.
+    /// The id, status and overdraft of an account.
     #[must_use]
     pub fn account(&self, vault: VaultId, name: &AccountName) -> Option<AccountInfo> {
         self.credits.account_info(vault, name)
@@ -314,19 +315,19 @@ impl Book {
         self.credits.asset_name(vault, asset)
     }
 
-    /// What an account has, in order of asset.
+    /// The balances of an account, ordered by asset.
     #[must_use]
     pub fn balances(&self, now: UnixMs, account: AccountId) -> Vec<BalanceInfo> {
         self.credits.balances(self.limits.at(now), account)
     }
 
-    /// How much there is in a vault, in order of asset, counted anew from all its accounts.
+    /// The totals of a vault, ordered by asset, summed again over all its accounts.
     #[must_use]
     pub fn audit(&self, vault: VaultId) -> Vec<AssetTotals> {
         self.credits.audit(vault)
     }
 
-    /// The last number that a client committed in a namespace, or in a vault of it; 0 before the first.
+    /// The last sequence that a client committed in a namespace, or in a vault of it; 0 before the first.
     #[must_use]
     pub fn last_committed(&self, namespace: NamespaceId, vault: Option<VaultId>, client: &ClientId) -> u64 {
         self.sequences.last(Scope { namespace, vault }, client)

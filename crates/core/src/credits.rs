@@ -1,8 +1,8 @@
-//! Credit: vaults, the accounts in them, and what each account has.
+//! Credit: vaults, their accounts and balances.
 //!
 //! Value is postings: signed amounts of one asset, owned by one account. An entry consumes postings and creates
-//! others with the same sum; only issuing and retiring change the total, and are counted. In the Book an
-//! account has at most one live posting per asset, its balance.
+//! others with the same sum. Only issue and retire change the total, and both are counted. In the Book an account has
+//! at most one live posting per asset: its balance.
 
 mod account;
 mod amount;
@@ -32,35 +32,35 @@ use crate::limits::index::Index;
 use crate::limits::slab::Slab;
 use crate::limits::timeline::Nodes;
 
-/// All vaults, and the tables that find them and their accounts.
+/// All vaults, with the tables that look up vaults and accounts by name.
 pub(crate) struct Credits {
     pub(crate) state: State,
     /// By namespace.
     names: Vec<BTreeMap<VaultName, VaultId>>,
     index: Index,
-    /// What happened and was not handed out yet.
+    /// Journal records that [`Book::drain_journal`](crate::Book::drain_journal) has not taken yet.
     pub(crate) journal: Vec<JournalRecord>,
-    /// Who is behind the command that is being applied; nobody if it is Earmark's own.
+    /// The actor of the command being applied; `None` for Earmark's own commands.
     pub(crate) actor: Option<Actor>,
 }
 
-/// What is replicated, in tables that a snapshot can share.
+/// The replicated state, in tables that a snapshot can share.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) vaults: Vec<Vault>,
-    /// In the order in which they were opened; none ever goes.
+    /// In the order in which they were opened. Accounts are never removed.
     pub(crate) accounts: Slab<Account>,
     pub(crate) balances: Slab<Balance>,
     pub(crate) holds: Slab<Hold>,
-    /// The holds that were not released yet, by the second at whose end they can be.
+    /// Holds whose release is not in the journal yet, by the second in which it may be written.
     queue: Buckets,
-    /// How many holds were released and still belong to a lease.
+    /// Holds that expired, are released in the journal, and whose lease is still recorded.
     pub(crate) released: u32,
     pub(crate) nodes: Nodes,
 }
 
 impl Credits {
-    /// No credit, in the one vault that exists from the start.
+    /// An empty state with the vault `main`.
     pub(crate) fn new(table_seed: u64) -> Credits {
         let mut credits = Credits::empty(table_seed);
         if let Ok(main) = VaultName::new(VaultName::MAIN) {
@@ -79,7 +79,7 @@ impl Credits {
         }
     }
 
-    /// The state as it is now, for a snapshot. Vaults are copied: there are few.
+    /// A copy for a snapshot. Vaults are cloned, since there are few.
     pub(crate) fn share(&mut self) -> State {
         State {
             vaults: self.state.vaults.clone(),

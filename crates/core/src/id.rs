@@ -1,7 +1,7 @@
 //! Ids: names with their alphabets, leases, and the 128-bit ids that labels hash to.
 //!
-//! Inside the Book the natural keys serve. A label is hashed where an id leaves it, for another system
-//! to store: the same lease and limit give the same id on every node and after every restart.
+//! The Book uses natural keys. A label is hashed only where an id is stored by another system, so that the same lease
+//! and limit give the same id on every node and after every restart.
 
 mod actor;
 mod label;

@@ -1,4 +1,4 @@
-//! Keys: who may call, as what, and until when. Secrets never come in here; what is kept is their hash.
+//! API keys: roles, expiry and revocation. Only the hash of a secret is kept.
 
 mod secret;
 
@@ -13,28 +13,29 @@ use crate::book::{KeyChange, KeyEntry, KeyOutcome};
 use crate::id::{Actor, ClientId, KeyId, KeyName, NamespaceName};
 use crate::time::UnixMs;
 
-/// The most keys. Beyond it a new key takes the place of the one that ended first, if any has ended.
+/// The maximum number of keys. When it is reached, a new key replaces the key that expired or was revoked first.
 pub const KEYS_MAX: usize = 10_000;
-/// Of one namespace other than `default` so many: whoever looks after one does not take all places of the others.
+/// The maximum number of keys in one namespace other than `default`, so that one tenant cannot use up all keys.
 pub const KEYS_OF_NAMESPACE_MAX: usize = 2_500;
-/// Of all namespaces other than `default` together so many, so that whoever looks after the server can always make a key.
+/// The maximum number of keys in all namespaces other than `default`. The rest is reserved for keys of `default`, so
+/// that a server admin can always create one.
 const KEYS_OF_OTHERS_MAX: usize = 9_000;
-/// The longest that a key may be valid, if it is not valid for ever.
+/// The longest validity of a key that expires, in seconds: 10 years.
 pub const KEY_SECONDS_MAX: u32 = 10 * 366 * 24 * 60 * 60;
 
-/// A key the Book knows. Never reused.
+/// The number of a key in the Book. Never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyNumber(pub u32);
 
-/// What the holder of a key, or of a session token, may do in its namespace.
+/// What the holder of a key or a session token may do in its namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Role {
-    /// Everything; in the namespace `default`, also what concerns the server as a whole.
+    /// Everything; in the namespace `default` also server administration.
     Admin = 1,
     /// Sequenced writes, limits, and all reads.
     Writer = 2,
-    /// Reserve and complete, and nothing else.
+    /// Reserve and complete only.
     Caller = 3,
     /// All reads.
     Reader = 4,
@@ -66,7 +67,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// A text that is no role.
+/// A text that names no role.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("role: found {0:?}, allowed are admin, writer, caller and reader")]
 pub struct RoleError(pub String);
@@ -80,102 +81,103 @@ impl FromStr for Role {
     }
 }
 
-/// By what right a command comes. The Book judges it when the command is applied, so that a node which has not
-/// heard of a revocation cannot carry out what it forbids.
+/// The right by which a command was sent. The Book checks it when it applies the command, so that a revocation takes
+/// effect even if the node that took the request has not seen it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum By {
-    /// Of Earmark itself, and of no part of it in particular.
+    /// Earmark itself.
     #[default]
     Itself,
-    /// Of anyone who can connect, which is enough only as long as there are no keys.
+    /// An anonymous caller. Allowed only while there are no keys.
     Anyone,
-    /// Of the holder of a key, as long as the key is valid.
+    /// The holder of a key. Allowed while the key is valid.
     Key(KeyNumber),
-    /// Of a user whose session was found good, or of a part of Earmark: there is nothing to look up but the name.
+    /// An authenticated user or a component of Earmark, already checked; only its name is recorded.
     Named(Actor),
 }
 
-/// What is known of a key. Its secret is not.
+/// A key without its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyInfo {
     /// Its number.
     pub number: KeyNumber,
-    /// Its public part.
+    /// The public part.
     pub id: KeyId,
-    /// What people call it.
+    /// The display name.
     pub name: KeyName,
-    /// What it may do,
+    /// The role.
     pub role: Role,
-    /// and where.
+    /// The namespace in which the role applies.
     pub namespace: NamespaceName,
-    /// The one client it may write as; any if there is none.
+    /// The only client id it may write as; `None` for any.
     pub client: Option<ClientId>,
-    /// When it was made,
+    /// Creation time.
     pub created_at: UnixMs,
-    /// and by whom.
+    /// The actor that created it.
     pub created_by: Actor,
-    /// From when on it is no longer valid.
+    /// The time from which it is invalid.
     pub expires_at: Option<UnixMs>,
-    /// When it was revoked.
+    /// Revocation time.
     pub revoked_at: Option<UnixMs>,
 }
 
 impl KeyInfo {
-    /// As its holder is named in transactions and logs: by the client that it is bound to, or by its id.
+    /// The actor recorded in transactions and logs: the client id the key is bound to, else the key id.
     #[must_use]
     pub fn actor(&self) -> Option<Actor> {
         let name = self.client.as_ref().map_or(self.id.as_str(), ClientId::as_str);
         Actor::new(&format!("client:{name}")).ok()
     }
 
-    /// Whether whoever holds it may come in at `now`.
+    /// Whether the key is neither revoked nor expired at `now`.
     #[must_use]
     pub fn is_valid(&self, now: UnixMs) -> bool {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|end| now < end)
     }
 
-    /// When it ended, if it has.
+    /// When it expired or was revoked, if it has.
     fn ended_at(&self, now: UnixMs) -> Option<UnixMs> {
         let expired = self.expires_at.filter(|end| *end <= now);
         [self.revoked_at, expired].into_iter().flatten().min()
     }
 }
 
-/// Makes a key. Its id and its secret come from whoever asks: there is no randomness in here.
+/// Creates a key. The caller generates the id and the secret, since the Book has no randomness.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateKey {
-    /// Its public part.
+    /// The public part.
     pub id: KeyId,
-    /// The hash of its secret part.
+    /// The hash of the secret part.
     pub secret: SecretHash,
-    /// What people call it.
+    /// The display name.
     pub name: KeyName,
-    /// What it may do,
+    /// The role.
     pub role: Role,
-    /// and where. A namespace that nobody has opened is opened.
+    /// The namespace in which the role applies. It is opened if it does not exist.
     pub namespace: NamespaceName,
-    /// The one client it may write as.
+    /// The only client id it may write as.
     pub client: Option<ClientId>,
-    /// For how long it is valid, from when it is made; up to [`KEY_SECONDS_MAX`].
+    /// Validity in seconds from creation; at most [`KEY_SECONDS_MAX`].
     pub valid_seconds: Option<u32>,
-    /// It is refused if there is any key already: the first key is made by whoever starts a server.
+    /// Refuse the command if any key exists. Set for the first key, which the operator creates when the server
+    /// starts.
     pub is_first: bool,
-    /// Who makes it.
+    /// The actor that creates it.
     pub actor: Actor,
 }
 
-/// Ends a key, for good.
+/// Revokes a key for good.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RevokeKey {
-    /// Its public part.
+    /// The public part.
     pub id: KeyId,
-    /// Where it must belong; anywhere if there is none.
+    /// The namespace the key must belong to; `None` for any.
     pub namespace: Option<NamespaceName>,
-    /// Who revokes it.
+    /// The actor that revokes it.
     pub actor: Actor,
 }
 
-/// A key, and what its secret is compared with.
+/// A key with the hash of its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) info: Arc<KeyInfo>,
@@ -190,14 +192,14 @@ impl Key {
     }
 }
 
-/// Keys that are counted together.
+/// A group of keys that shares one maximum.
 #[derive(Clone, Copy, Debug)]
 enum Share<'a> {
-    /// Those of one namespace,
+    /// The keys of one namespace.
     Own(&'a NamespaceName),
-    /// of all but `default`,
+    /// The keys of all namespaces but `default`.
     OfOthers,
-    /// and of all.
+    /// All keys.
     All,
 }
 
@@ -223,7 +225,7 @@ impl Share<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
     Free,
-    /// Once this key, which has ended, is gone.
+    /// There is room once this ended key is removed.
     After(KeyNumber),
     None,
 }
@@ -231,12 +233,12 @@ enum Room {
 /// All keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
-    /// By number; a key that gave its place to another is gone.
+    /// By number. A key that was replaced is removed.
     pub(crate) all: BTreeMap<KeyNumber, Key>,
     numbers: BTreeMap<KeyId, KeyNumber>,
-    /// How many there ever were.
+    /// The number of keys ever created.
     pub(crate) made: u32,
-    /// Whoever comes without a key while there is none.
+    /// The actor of anonymous callers, allowed while there are no keys.
     local: Option<Actor>,
 }
 
@@ -260,15 +262,15 @@ impl Keys {
         self.all.get(self.numbers.get(id)?)
     }
 
-    /// The key of this id, if the secret is its own and it is valid. Whether the id, the secret or the time is
-    /// wrong shows neither in the answer nor in how long it takes: a secret is always compared with one.
+    /// The key with this id, if the secret matches and it is valid. Unknown ids also compare a secret, so that the
+    /// time taken does not tell whether the id exists.
     pub(crate) fn authenticate(&self, now: UnixMs, id: &KeyId, secret: &SecretHash) -> Option<&Arc<KeyInfo>> {
         let found = self.find(id);
         let is_right = found.map_or(&SecretHash::OF_NOBODY, |key| &key.secret).is(secret);
         found.map(|key| &key.info).filter(|info| is_right && info.is_valid(now))
     }
 
-    /// Whether a command that comes by this right may be applied.
+    /// Whether a command with this right may be applied.
     pub(crate) fn permit(&self, now: UnixMs, by: &By) -> bool {
         match by {
             By::Itself | By::Named(_) => true,
@@ -277,7 +279,7 @@ impl Keys {
         }
     }
 
-    /// Who is behind a right; nobody in particular if it is of Earmark itself.
+    /// The actor of a right; `None` for Earmark itself.
     pub(crate) fn actor(&self, by: &By) -> Option<Actor> {
         match by {
             By::Itself => None,
@@ -287,18 +289,18 @@ impl Keys {
         }
     }
 
-    /// The key that this very command made before.
+    /// The key that an identical command created before.
     pub(crate) fn made_before(&self, command: &CreateKey) -> Option<KeyNumber> {
         let is_same = |key: &&Key| key.secret.is(&command.secret) && key.info.name == command.name;
         self.find(&command.id).filter(is_same).map(|key| key.info.number)
     }
 
-    /// Whether what a client does could be taken for what the holder of a key did: actors are called by either.
+    /// Whether the client id could be mistaken for a key id. Both name actors as `client:<id>`.
     fn is_named_like_a_key(&self, client: &ClientId) -> bool {
         KeyId::new(client.as_str()).is_ok_and(|id| id.is_random() || self.numbers.contains_key(&id))
     }
 
-    /// What a key that was made before is answered, or a reason why it cannot be made.
+    /// The answer to a repeated command, or the reason to refuse a new one.
     pub(crate) fn judge(&self, now: UnixMs, command: &CreateKey) -> Option<KeyOutcome> {
         if self.find(&command.id).is_some() {
             return Some(self.made_before(command).map_or(KeyOutcome::IdTaken, KeyOutcome::Exists));
@@ -306,7 +308,7 @@ impl Keys {
         if command.is_first && !self.is_empty() {
             return Some(KeyOutcome::NotTheFirst);
         }
-        // It closes the server to all who have none, so that others must be able to follow it whenever they are needed.
+        // The first key ends anonymous access, so its holder must be able to create more keys at any time.
         let is_lasting_admin =
             command.role == Role::Admin && command.namespace.is_default() && command.valid_seconds.is_none();
         if self.is_empty() && !is_lasting_admin {
@@ -326,10 +328,10 @@ impl Keys {
         self.all.values().map(|key| &*key.info).filter(move |info| share.has(info))
     }
 
-    /// Whether there is room for a key of this namespace. Where it is full, one that has ended gives way.
+    /// Whether another key of this namespace fits. At the maximum, a key that has ended is replaced.
     fn room(&self, now: UnixMs, namespace: &NamespaceName) -> Room {
         let shares = [Share::Own(namespace), Share::OfOthers, Share::All];
-        // The namespace `default` is bounded by what there is alone.
+        // Only the overall maximum applies to `default`.
         let shares = if namespace.is_default() { &shares[2..] } else { &shares[..] };
         let Some(full) = shares.iter().find(|share| self.of(**share).count() >= share.max()) else {
             return Room::Free;
@@ -338,7 +340,7 @@ impl Keys {
         ended.min().map_or(Room::None, |(_, number)| Room::After(number))
     }
 
-    /// Makes a key that [`Keys::judge`] had nothing against.
+    /// Creates a key that [`Keys::judge`] did not refuse.
     pub(crate) fn create(&mut self, now: UnixMs, command: &CreateKey) -> (KeyNumber, KeyEntry) {
         if let Room::After(ended) = self.room(now, &command.namespace)
             && let Some(gone) = self.all.remove(&ended)
@@ -365,7 +367,7 @@ impl Keys {
         (number, entry)
     }
 
-    /// Puts a key where it belongs. Says no if its id or its number is taken.
+    /// Adds a key. Returns false if its id or number is taken.
     pub(crate) fn insert(&mut self, key: Key) -> bool {
         let (number, id) = (key.info.number, key.info.id.clone());
         if self.all.contains_key(&number) || self.numbers.contains_key(&id) {
@@ -376,7 +378,7 @@ impl Keys {
         true
     }
 
-    /// Ends a key. One that was revoked before stays as it is.
+    /// Revokes a key. Revoking it again changes nothing.
     pub(crate) fn revoke(&mut self, now: UnixMs, command: &RevokeKey) -> (KeyOutcome, Option<KeyEntry>) {
         let is_meant = |key: &&Key| command.namespace.as_ref().is_none_or(|name| *name == key.info.namespace);
         let Some(info) = self.find(&command.id).filter(is_meant).map(|key| Arc::clone(&key.info)) else {
@@ -395,7 +397,7 @@ impl Keys {
         (KeyOutcome::Revoked(info.number), Some(entry))
     }
 
-    /// Whether nobody could look after the server, keys included, once this key is gone.
+    /// Whether revoking this key would leave no valid, unexpiring admin key of `default`.
     fn is_last_admin(&self, now: UnixMs, info: &KeyInfo) -> bool {
         let looks_after =
             |info: &KeyInfo| info.role == Role::Admin && info.namespace.is_default() && info.is_valid(now);

@@ -1,8 +1,8 @@
-//! The heart of Earmark: the Book, one deterministic state machine for limits and leases.
+//! The Book: one deterministic state machine for limits, leases, credit and sequenced writes.
 //!
-//! [`Book::apply`] takes a time and a [`Command`] and gives an [`Outcome`]. There is no clock, no randomness,
-//! no I/O and no async in here: time and ids come with the command, so that a log of commands gives the same
-//! Book wherever it is applied.
+//! [`Book::apply`] takes a time and a [`Command`] and returns an [`Outcome`]. It has no clock, no randomness, no I/O
+//! and no async: time and ids come with the command, so that a log of commands gives the same Book wherever it is
+//! applied.
 //!
 //! ```
 //! use earmark_core::*;

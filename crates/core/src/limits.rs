@@ -1,7 +1,7 @@
-//! Limits and leases: what may be taken, what is taken, and when it is free again.
+//! Limits and leases.
 //!
-//! The rules are those of pending transfers with timeouts in linked chains, on structures made for them: a
-//! hash table finds the lease, and every limit keeps what it holds as sums in order of time.
+//! The rules are those of pending transfers with timeouts in linked chains. A hash table finds a lease, and every
+//! limit keeps sums of what it holds, ordered by expiry.
 
 pub(crate) mod buckets;
 mod capacity;
@@ -47,15 +47,14 @@ use index::{Found, Hash, Index, Place, Reference};
 use reserve::Wanted;
 use table::Table;
 
-/// The most limits, deleted ones included.
+/// The maximum number of limits, deleted ones included.
 pub const LIMITS_MAX: u32 = 1 << 20;
-/// The latest time that counts. Later ones are taken as this one, so that whatever is taken then still ends
-/// later than it was taken.
+/// The latest accepted time. Later times count as this one, so that an expiry computed from it does not overflow.
 pub const TIME_MAX: UnixMs = UnixMs::MAX.minus_ms(3 * 366 * 24 * 60 * 60 * 1_000);
-/// The most namespaces.
+/// The maximum number of namespaces, bounded by the 16 bits of [`NamespaceId`].
 pub const NAMESPACES_MAX: usize = 1 << 16;
 
-/// What a limit says to people.
+/// The parts of a definition that decisions do not read.
 #[derive(Clone, Debug)]
 pub(crate) struct Text {
     pub(crate) key: LimitKey,
@@ -64,16 +63,16 @@ pub(crate) struct Text {
     pub(crate) description: String,
 }
 
-/// All that is replicated, in tables that a snapshot can share.
+/// The replicated state, in tables that a snapshot can share.
 pub(crate) struct State {
     pub(crate) config: Config,
     /// The time of the last command; `None` before the first.
     pub(crate) time: Option<UnixMs>,
-    /// Leases older than this may have been forgotten.
+    /// Records of leases older than this may have been deleted.
     pub(crate) forgotten_before: UnixMs,
-    /// What is kept elsewhere, and by whom.
+    /// Which parts of the state other systems keep.
     pub(crate) kept: Keep,
-    /// Whether anything was ever kept elsewhere, so that leases and limits may still show it.
+    /// Whether another system ever kept limits or credit. Leases and limits may then still refer to it.
     pub(crate) was_composed: bool,
     pub(crate) namespaces: Vec<NamespaceName>,
     pub(crate) texts: Vec<Arc<Text>>,
@@ -83,7 +82,7 @@ pub(crate) struct State {
     pub(crate) tombstones: Tombstones,
 }
 
-/// The state, and the tables that are derived from it.
+/// The state and the lookup tables derived from it.
 pub(crate) struct Limits {
     pub(crate) state: State,
     index: Index,
@@ -115,8 +114,7 @@ impl State {
         }
     }
 
-    /// The state as it is now, for a snapshot. Limits are copied: there are far fewer of them than of leases,
-    /// and every command writes to some.
+    /// A copy for a snapshot. Limits are cloned: they are far fewer than leases, and every command writes to some.
     pub(crate) fn share(&mut self) -> State {
         State {
             namespaces: self.namespaces.clone(),
@@ -133,7 +131,7 @@ impl State {
         self.time.unwrap_or_default()
     }
 
-    /// The limit with this number, if it belongs to the namespace; deleted or not.
+    /// The limit with this id, live or deleted, if it belongs to the namespace.
     pub(crate) fn limit(&self, namespace: NamespaceId, id: LimitId) -> Option<&Limit> {
         self.limits.get(id).filter(|limit| limit.namespace == namespace)
     }
@@ -204,7 +202,7 @@ impl Limits {
         id
     }
 
-    /// Takes a limit to `now` and gives it, unless it is unknown, of another namespace, or deleted.
+    /// Advances a limit to `now` and returns it, unless it is unknown, deleted or of another namespace.
     fn advanced(&mut self, namespace: NamespaceId, id: LimitId, now: UnixMs) -> Option<&Limit> {
         let limit = self.state.limits.get_mut(id).filter(|limit| limit.namespace == namespace)?;
         if limit.is_due(now) {
@@ -231,7 +229,7 @@ impl Limits {
         self.index.find(hash, is_meant).map(|(place, reference)| (place, reference.found()))
     }
 
-    /// Reads what `commands` will read, all at once: memory answers many questions in the time of one.
+    /// Reads the lease records that `commands` will read, so that the cache misses overlap.
     pub(crate) fn warm(&self, commands: &[Command<'_>]) {
         self.warm_leases(commands.iter().filter_map(|command| match command {
             Command::Reserve(reserve) => Some((reserve.namespace, reserve.lease)),
@@ -253,7 +251,7 @@ impl Limits {
         std::hint::black_box(seen);
     }
 
-    /// Puts a lease that was restored, or just allowed, into its tables.
+    /// Adds a lease that was just allowed or restored from a snapshot.
     pub(crate) fn add_lease(
         &mut self,
         namespace: NamespaceId,

@@ -1,8 +1,8 @@
-//! Exactly once: what every client has committed so far.
+//! Client sequences: each transaction is applied exactly once.
 //!
-//! A client counts its transactions in each scope, from 1, without gaps. The last number that was committed is
-//! kept for ever, so no copy of a transaction is ever applied again. Results are kept for a while, the last
-//! one of every client for ever, so that a retry is told what the first attempt was told.
+//! A client numbers its transactions in each scope from 1, without gaps. The last committed sequence is kept for
+//! ever, so a repeated transaction is never applied again. The last result of every client is kept for ever and other
+//! results for a while, so that a retry gets the original answer.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,18 +12,18 @@ use crate::limits::index::{Found, Hash, Index, Reference};
 use crate::limits::slab::{NONE, Record, Slab};
 use crate::time::UnixMs;
 
-/// So many results are kept besides the last one of every client,
+/// Results kept for retries, besides the last one of every client. 10,000 cover five minutes at 33 writes a second.
 pub const RESULTS_MAX: usize = 10_000;
-/// for so long.
+/// How long a result is kept for retries: 5 minutes of log time, in milliseconds.
 pub const RESULTS_MS: u64 = 5 * 60 * 1_000;
-/// So many results are let go of with one command. One command adds one.
+/// Results deleted per command. One command adds at most one, so the queue shrinks.
 const FORGET_STEPS: usize = 4;
 
-/// Tells the contents of two transactions apart.
+/// A hash of the operations of a transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ContentHash(pub(crate) [u8; 16]);
 
-/// Where a client counts: in a namespace, or in a vault of it.
+/// The scope in which a client counts: a namespace, or a vault of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Scope {
     pub(crate) namespace: NamespaceId,
@@ -37,7 +37,7 @@ impl Scope {
     }
 }
 
-/// What was committed under one number.
+/// The result committed under one sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Kept<R> {
     pub(crate) content: ContentHash,
@@ -45,33 +45,33 @@ pub(crate) struct Kept<R> {
     pub(crate) result: R,
 }
 
-/// What to do with a number.
+/// The decision about a sequence.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict<'a, R> {
-    /// It is 0, or so high that nothing could follow.
+    /// 0 or `u64::MAX`, which can never be committed.
     Invalid,
-    /// It was committed, with this result.
+    /// Already committed, with this result.
     Committed(&'a R),
-    /// It was committed with other content.
+    /// Already committed with other content.
     Reused { last: u64 },
-    /// It was committed, and nobody remembers with what.
+    /// Already committed, and the result is no longer kept.
     Forgotten { last: u64 },
-    /// Numbers before it are missing.
+    /// Earlier sequences are missing.
     Gap { last: u64 },
-    /// The client is new, and there are as many as there may be.
+    /// The client is new and the maximum number of clients is reached.
     TooManyClients,
-    /// It is the next one: apply, and [`Sequences::commit`] if that succeeds.
+    /// The next sequence: apply the transaction, then call [`Sequences::commit`].
     Next(Turn),
 }
 
-/// The right to commit the next number of one client.
+/// Permission to commit the next sequence of one client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     hash: Hash,
     stream: Option<u32>,
 }
 
-/// Two turns are alike: they come after the same question.
+/// The hash follows from the question and is not compared.
 impl PartialEq for Turn {
     fn eq(&self, other: &Turn) -> bool {
         self.stream == other.stream
@@ -104,7 +104,7 @@ impl<R: Clone + Default> Record for Stream<R> {
     }
 }
 
-/// A result that is kept for a while, and whose it is.
+/// A result kept for retries, and the stream it belongs to.
 #[derive(Clone, Debug)]
 pub(crate) struct Recent<R> {
     pub(crate) stream: u32,
@@ -118,11 +118,11 @@ impl<R> Recent<R> {
     }
 }
 
-/// What is replicated, in tables that a snapshot can share.
+/// The replicated state, in tables that a snapshot can share.
 pub(crate) struct Streams<R> {
-    /// In the order in which the clients came; none ever goes.
+    /// In the order in which the clients first wrote. Clients are never removed.
     streams: Slab<Stream<R>>,
-    /// The latest results of all, oldest first.
+    /// The results kept for retries, oldest first.
     pub(crate) recent: VecDeque<Recent<R>>,
 }
 
@@ -136,11 +136,11 @@ impl<R: Clone + Default> Streams<R> {
     }
 }
 
-/// All clients, and the tables that find them and their results.
+/// All clients, with the tables that look up clients and results.
 pub(crate) struct Sequences<R> {
     pub(crate) state: Streams<R>,
     index: Index,
-    /// The number of each recent result. The first in the queue has the number `base`.
+    /// The position of each recent result, counted from `base`, which is the position of the oldest.
     numbers: BTreeMap<(u32, u64), u64>,
     base: u64,
     clients_max: u32,
@@ -157,7 +157,7 @@ impl<R: Clone + Default> Sequences<R> {
         }
     }
 
-    /// The streams as they are now, for a snapshot.
+    /// A copy for a snapshot.
     pub(crate) fn share(&mut self) -> Streams<R> {
         Streams { streams: self.state.streams.share(), recent: self.state.recent.clone() }
     }
@@ -176,13 +176,13 @@ impl<R: Clone + Default> Sequences<R> {
         }
     }
 
-    /// The last number that the client committed; 0 before the first.
+    /// The last sequence that the client committed; 0 before the first.
     pub(crate) fn last(&self, scope: Scope, client: &ClientId) -> u64 {
         let hash = self.index.hash_name(scope.bits(), client.as_str());
         self.find(hash, scope, client).map_or(0, |number| self.state.streams.get(number).last)
     }
 
-    /// What to do with a transaction of this number and content.
+    /// Decides about a transaction with this sequence and content.
     pub(crate) fn judge(
         &self,
         now: UnixMs,
@@ -213,7 +213,7 @@ impl<R: Clone + Default> Sequences<R> {
         }
     }
 
-    /// The result of a number that was committed, if it is still kept at `now`.
+    /// The result of a committed sequence, if it is still kept at `now`.
     fn kept(&self, now: UnixMs, stream: u32, sequence: u64) -> Option<&Kept<R>> {
         let found = self.state.streams.get(stream);
         if found.last == sequence {
@@ -224,7 +224,7 @@ impl<R: Clone + Default> Sequences<R> {
         (!recent.is_over(now)).then_some(&recent.kept)
     }
 
-    /// Records that the next number of a client was committed.
+    /// Records that the next sequence of a client was committed.
     pub(crate) fn commit(&mut self, turn: Turn, (scope, client): (Scope, &ClientId), kept: Kept<R>) {
         let stream = turn.stream.unwrap_or_else(|| self.add(turn.hash, scope, client.clone()));
         let record = self.state.streams.get_mut(stream);
@@ -248,12 +248,12 @@ impl<R: Clone + Default> Sequences<R> {
         self.state.recent.push_back(recent);
     }
 
-    /// Whether a result is kept longer than it has to be.
+    /// Whether an expired result is still stored.
     pub(crate) fn is_due(&self, now: UnixMs) -> bool {
         self.state.recent.front().is_some_and(|recent| recent.is_over(now))
     }
 
-    /// Lets go of results that are too many or too old, a bounded number of them.
+    /// Deletes expired and surplus results, at most [`FORGET_STEPS`].
     pub(crate) fn forget(&mut self, now: UnixMs) {
         for _ in 0..FORGET_STEPS {
             let is_over = self.state.recent.front().is_some_and(|recent| recent.is_over(now));
@@ -266,7 +266,7 @@ impl<R: Clone + Default> Sequences<R> {
         }
     }
 
-    /// Puts back a client from a snapshot. Says no if it is there already or one too many.
+    /// Restores a client from a snapshot. Returns false if it is a duplicate or one too many.
     pub(crate) fn restore(&mut self, stream: Stream<R>) -> bool {
         let Some(client) = stream.client.clone() else { return false };
         let hash = self.index.hash_name(stream.scope.bits(), client.as_str());
@@ -278,7 +278,8 @@ impl<R: Clone + Default> Sequences<R> {
         true
     }
 
-    /// Puts back a recent result from a snapshot: of a known client, in order of time, none twice.
+    /// Restores a recent result from a snapshot. Returns false if its client is unknown, it is out of order or a
+    /// duplicate.
     pub(crate) fn restore_recent(&mut self, recent: Recent<R>) -> bool {
         let newest = self.state.recent.back().map_or(UnixMs::default(), |recent| recent.kept.at);
         let is_known = self.state.get(recent.stream).is_some_and(|stream| recent.sequence <= stream.last);

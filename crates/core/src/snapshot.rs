@@ -1,9 +1,8 @@
 //! Snapshots: the whole state as bytes, versioned, checksummed and canonical.
 //!
-//! A snapshot is a header and blocks. Every block has its length and a checksum that also covers the block
-//! before, so that none can be changed, dropped, doubled or moved unnoticed. What is written is what can be
-//! observed, in an order that the state itself defines: two Books that behave alike give the same bytes,
-//! whatever the history of their tables.
+//! A snapshot is a header and blocks. Each block has its length and a checksum that also covers the previous
+//! checksum, so that no block can be changed, dropped, repeated or moved unnoticed. Records are written in an order
+//! that the state defines, so two Books that behave alike give the same bytes, whatever the history of their tables.
 
 mod block;
 mod credit;
@@ -29,27 +28,27 @@ const VERSION_KEYS: u32 = 3;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// It does not start like one.
+    /// The signature is missing.
     #[error("this is not a snapshot of a Book: it does not start with its signature")]
     NotASnapshot,
-    /// It was written by a newer version.
+    /// A newer version of Earmark wrote it.
     #[error("this snapshot has format {found}, this version reads up to {SNAPSHOT_VERSION}: use a newer one")]
     NewerVersion {
-        /// The version of its format.
+        /// The format version found.
         found: u32,
     },
-    /// It ends before its end.
+    /// The end block is missing.
     #[error("this snapshot is cut off after block {blocks}: restore another copy")]
     Truncated {
-        /// How many whole blocks there were.
+        /// The number of whole blocks.
         blocks: u64,
     },
-    /// Its bytes are not those that were written.
+    /// A block is not as it was written.
     #[error("this snapshot is damaged in block {block}: {what}; restore another copy")]
     Damaged {
-        /// Which block, counted from 0.
+        /// The block, counted from 0.
         block: u64,
-        /// What is wrong with it.
+        /// What is wrong with the block.
         what: &'static str,
     },
 }

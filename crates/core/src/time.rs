@@ -1,13 +1,13 @@
-//! Time, which always comes from outside.
+//! Time stamps. The Book has no clock: every time comes with a command.
 
 use std::fmt;
 
-/// Milliseconds since the Unix epoch, as a ULID counts them: 48 bits, up to the year 10889.
+/// Milliseconds since the Unix epoch in 48 bits, as in a ULID: up to the year 10889.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnixMs(u64);
 
 impl UnixMs {
-    /// The latest time there is. Later ones are taken as this one.
+    /// The latest time. Later ones are clamped to it.
     pub const MAX: UnixMs = UnixMs((1 << 48) - 1);
 
     /// The time `ms` milliseconds after the epoch.
@@ -22,19 +22,19 @@ impl UnixMs {
         self.0
     }
 
-    /// This time and `ms` more.
+    /// This time plus `ms`.
     #[must_use]
     pub const fn plus_ms(self, ms: u64) -> UnixMs {
         UnixMs::new(self.0.saturating_add(ms))
     }
 
-    /// This time less `ms`, at the earliest the epoch.
+    /// This time minus `ms`, at the earliest the epoch.
     #[must_use]
     pub const fn minus_ms(self, ms: u64) -> UnixMs {
         UnixMs(self.0.saturating_sub(ms))
     }
 
-    /// How long ago `earlier` was; 0 if it was not earlier.
+    /// Milliseconds since `earlier`; 0 if `earlier` is not earlier.
     #[must_use]
     pub const fn ms_since(self, earlier: UnixMs) -> u64 {
         self.0.saturating_sub(earlier.0)

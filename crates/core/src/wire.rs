@@ -1,6 +1,6 @@
-//! Little-endian bytes, as snapshots and commands are written.
+//! Little-endian encoding, shared by snapshots, commands, outcomes and the journal.
 
-/// Bytes ended before what they should hold, or held what they never should.
+/// The bytes cannot be decoded: they end too early or hold an invalid value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
@@ -22,7 +22,7 @@ pub(crate) trait Put {
     fn put_u128(&mut self, value: u128) {
         self.put(&value.to_le_bytes());
     }
-    /// A count or length. Whatever has more than `u32::MAX` of anything does not fit into memory.
+    /// A count or length. More than `u32::MAX` items do not fit into memory.
     fn put_len(&mut self, len: usize) {
         self.put_u32(u32::try_from(len).unwrap_or(u32::MAX));
     }
@@ -67,7 +67,7 @@ impl<'a> Bytes<'a> {
     pub(crate) fn u128(&mut self) -> Result<u128, Malformed> {
         self.array().map(u128::from_le_bytes)
     }
-    /// A SHA-256.
+    /// A SHA-256 digest.
     pub(crate) fn hash(&mut self) -> Result<[u8; 32], Malformed> {
         self.array()
     }

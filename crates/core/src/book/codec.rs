@@ -1,5 +1,4 @@
-//! Commands as bytes, for a log. Tags and layouts are permanent: a log that was written once can be read
-//! for ever.
+//! Commands as bytes, for the log. A command has one encoding only.
 
 mod key;
 mod outcome;
@@ -50,14 +49,14 @@ const CREDIT: u8 = 3;
 const BY_NUMBER: u8 = 1;
 const BY_NAME: u8 = 2;
 
-/// Bytes that are no command, no outcome, or no record of the journal.
+/// Bytes that are not a valid command, outcome or journal record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CodecError {
-    /// The layout is broken.
+    /// The layout is invalid.
     #[error("it cannot be decoded: {0}")]
     Malformed(&'static str),
-    /// A name in it is none.
+    /// A name is invalid.
     #[error("it cannot be decoded: {0}")]
     Name(#[from] NameError),
 }
@@ -69,7 +68,7 @@ impl From<Malformed> for CodecError {
 }
 
 impl Command<'_> {
-    /// Appends the command to `out`: about a hundred bytes for a reserve of four limits by number.
+    /// Appends the command to `out`: about 100 bytes for a reserve of four limits by id.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Command::OpenNamespace(name) => {
@@ -152,7 +151,7 @@ impl Command<'_> {
     }
 }
 
-/// What a decoded command borrows from. Used again and again, it soon allocates nothing.
+/// Storage that a decoded command borrows from. Reused, it stops allocating.
 #[derive(Debug, Default)]
 pub struct CommandBuffer {
     parts: Vec<Part>,
@@ -165,18 +164,18 @@ pub struct CommandBuffer {
 }
 
 impl CommandBuffer {
-    /// Reads one command from the front of `bytes`; says how many of them it took.
+    /// Decodes one command from the front of `bytes` and returns its length.
     ///
     /// # Errors
-    /// When there is no command there.
+    /// The bytes do not start with a command.
     pub fn decode<'a>(&'a mut self, bytes: &[u8]) -> Result<(Command<'a>, usize), CodecError> {
         self.read(bytes, None)
     }
 
-    /// The same, from an entry of a log: a write in it learns its place, whatever it said before.
+    /// Like [`CommandBuffer::decode`], from a log entry: `log_index` replaces the one in a write.
     ///
     /// # Errors
-    /// When there is no command there.
+    /// The bytes do not start with a command.
     pub fn decode_at<'a>(
         &'a mut self,
         bytes: &[u8],
@@ -281,7 +280,7 @@ fn lease(input: &mut Bytes<'_>) -> Result<(NamespaceId, LeaseId, UnixMs), CodecE
     Ok((namespace, LeaseId::from_u128(input.u128()?), UnixMs::new(input.u64()?)))
 }
 
-/// A time. One beyond the latest there is would be taken as that, and come back as other bytes.
+/// A time. Rejects times beyond [`UnixMs::MAX`], which would be encoded differently again.
 pub(crate) fn time(input: &mut Bytes<'_>) -> Result<UnixMs, CodecError> {
     let ms = input.u64()?;
     if ms > UnixMs::MAX.get() {

@@ -1,4 +1,4 @@
-//! What the Book is asked to do.
+//! The commands of the Book.
 
 use super::write::Write;
 use crate::id::{LeaseId, LimitKey, NamespaceName};
@@ -6,10 +6,10 @@ use crate::keys::{CreateKey, RevokeKey};
 use crate::limits::Definition;
 use crate::time::UnixMs;
 
-/// The most requirements of one reserve, and the most actuals of one complete.
+/// The maximum number of requirements of a reserve, and of actuals of a complete.
 pub const REQUIREMENTS_MAX: usize = 32;
 
-/// A namespace the Book knows. Never reused.
+/// The id of a namespace. Never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamespaceId(pub u16);
 
@@ -18,11 +18,11 @@ impl NamespaceId {
     pub const DEFAULT: NamespaceId = NamespaceId(0);
 }
 
-/// A limit the Book has heard of. It keeps this number for ever, deleted and put again or not.
+/// The id of a limit. A limit that is deleted and put again keeps it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LimitId(pub u32);
 
-/// A vault the Book knows. Never reused.
+/// The id of a vault. Never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VaultId(pub u32);
 
@@ -31,94 +31,94 @@ impl VaultId {
     pub const MAIN: VaultId = VaultId(0);
 }
 
-/// A limit, by the number it was resolved to, or by name where the caller knows no number.
+/// A limit by id, or by key where the caller does not know the id.
 ///
-/// Numbers are fixed for ever, so one that was resolved long ago still means the same limit. A name is
-/// resolved when the command is applied.
+/// Ids never change, so an id that was resolved long ago still names the same limit. A key is resolved when the
+/// command is applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitRef {
-    /// By number.
+    /// By id.
     Id(LimitId),
-    /// By name.
+    /// By key.
     Key(LimitKey),
 }
 
-/// How much of which limit: what a reserve asks for, or what a complete says was used.
+/// An amount of one limit: a requirement of a reserve or an actual of a complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The limit.
     pub limit: LimitRef,
-    /// How much; at least 1 in a reserve.
+    /// The amount; at least 1 in a reserve.
     pub amount: u64,
 }
 
-/// One change to the Book. All that decides it is in here and in the time it is applied at.
+/// A change to the Book. The outcome depends only on the state, the command and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// Makes a namespace known.
+    /// Opens a namespace.
     OpenNamespace(&'a NamespaceName),
     /// Creates a limit or changes its definition.
     PutLimit(PutLimit<'a>),
-    /// Lets a limit run empty and then forgets it.
+    /// Deletes a limit once nothing is reserved.
     DeleteLimit(DeleteLimit<'a>),
-    /// Takes all requirements, or none.
+    /// Reserves all requirements, or none.
     Reserve(Reserve<'a>),
-    /// Says what a lease really used.
+    /// Settles the actual usage of a lease.
     Complete(Complete<'a>),
-    /// Gives back all that a lease has taken, as if nothing of it had been used.
+    /// Returns everything a lease reserved, as if nothing had been used.
     Release(Release),
-    /// Forgets a limit that was deleted and is gone from where it was enforced.
+    /// Removes a deleted limit after the system that enforces it reported it empty.
     DropLimit(DropLimit<'a>),
-    /// Says what is kept elsewhere from now on.
+    /// Sets which parts of the state other systems keep.
     Keep(Keep),
-    /// Applies a transaction, once.
+    /// Applies a transaction exactly once.
     Write(&'a Write),
-    /// Makes a key.
+    /// Creates an API key.
     CreateKey(&'a CreateKey),
-    /// Ends a key.
+    /// Revokes an API key.
     RevokeKey(&'a RevokeKey),
-    /// Only passes the time: a few records that are due are cleaned up.
+    /// Advances time and cleans up a bounded number of due records.
     Tick,
 }
 
 /// Creates a limit or changes its definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PutLimit<'a> {
-    /// Where the limit lives.
+    /// The namespace of the limit.
     pub namespace: NamespaceId,
-    /// What it is to be.
+    /// The definition.
     pub definition: &'a Definition,
-    /// The revision it must have now; 0 if it must not exist.
+    /// The revision the limit must have; 0 if it must not exist.
     pub expected_revision: Option<u64>,
 }
 
-/// Lets a limit run empty and then forgets it.
+/// Deletes a limit once nothing is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeleteLimit<'a> {
-    /// Where the limit lives.
+    /// The namespace of the limit.
     pub namespace: NamespaceId,
-    /// Its name.
+    /// The key.
     pub key: &'a LimitKey,
-    /// The revision it must have now.
+    /// The revision the limit must have.
     pub expected_revision: Option<u64>,
 }
 
-/// What is kept outside the Book, which is then only its registry.
+/// Which parts of the state other systems keep. For those the Book is only the registry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Elsewhere {
-    /// What leases take of rolling and concurrency limits. One that is deleted stays until it is dropped.
+    /// Another system enforces rolling and concurrency limits. A deleted limit stays until it is dropped.
     pub limits: bool,
-    /// Accounts, and what is held of them. Leases keep what they require of credit, and the Book holds none of it.
+    /// Another system keeps the accounts and holds. Leases record their credit requirements, and the Book holds none.
     pub credit: bool,
 }
 
-/// Says what is kept elsewhere from now on, and by whom.
+/// Sets which parts of the state other systems keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keep {
-    /// What is kept elsewhere.
+    /// The parts that other systems keep.
     pub elsewhere: Elsewhere,
-    /// The number of the ledger that enforces the limits, if it has one. The first that is named stays: whoever names
-    /// another finds that out by looking, and keeps away.
+    /// The id of the ledger that enforces the limits, if it has one. The first id wins; a node with another ledger
+    /// sees the difference and refuses to start.
     pub ledger: Option<u128>,
 }
 
@@ -128,50 +128,50 @@ impl From<Elsewhere> for Keep {
     }
 }
 
-/// Forgets a limit that was deleted and is gone from where it was enforced.
+/// Removes a deleted limit after the system that enforces it reported it empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DropLimit<'a> {
-    /// Where the limit lives.
+    /// The namespace of the limit.
     pub namespace: NamespaceId,
-    /// Its name.
+    /// The key.
     pub key: &'a LimitKey,
-    /// The revision it got when it was deleted. One that was put again since stays.
+    /// The revision that the delete produced. A limit that was put again since stays.
     pub revision: u64,
 }
 
-/// Takes all requirements, or none.
+/// Reserves all requirements, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserve<'a> {
-    /// Where the limits and the lease live.
+    /// The namespace of the limits and the lease.
     pub namespace: NamespaceId,
-    /// The attempt.
+    /// The lease.
     pub lease: LeaseId,
-    /// The wall time at which the command was made; it judges a lease that comes from the future.
+    /// The wall time when the command was made. A lease whose ULID time is too far ahead of it is refused.
     pub wall: UnixMs,
-    /// 1 to [`REQUIREMENTS_MAX`], each at least 1, no limit twice. Their order does not matter.
+    /// 1 to [`REQUIREMENTS_MAX`] amounts, each at least 1, no limit twice, in any order.
     pub requirements: &'a [Part],
 }
 
-/// Says what a lease really used.
+/// Settles the actual usage of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Complete<'a> {
-    /// Where the limits and the lease live.
+    /// The namespace of the limits and the lease.
     pub namespace: NamespaceId,
-    /// The attempt that was allowed.
+    /// The lease.
     pub lease: LeaseId,
-    /// The wall time at which the command was made.
+    /// The wall time when the command was made.
     pub wall: UnixMs,
-    /// Up to [`REQUIREMENTS_MAX`], no limit twice.
+    /// Up to [`REQUIREMENTS_MAX`] amounts, no limit twice.
     pub actuals: &'a [Part],
 }
 
-/// Gives back all that a lease has taken. From then on the lease has ended.
+/// Returns everything a lease reserved and ends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release {
-    /// Where the limits and the lease live.
+    /// The namespace of the limits and the lease.
     pub namespace: NamespaceId,
-    /// The attempt that was allowed.
+    /// The lease.
     pub lease: LeaseId,
-    /// The wall time at which the command was made.
+    /// The wall time when the command was made.
     pub wall: UnixMs,
 }

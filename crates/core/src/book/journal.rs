@@ -1,4 +1,4 @@
-//! History: what happened, as records that leave the Book and are not part of its state.
+//! The journal: history as records that leave the Book and are not part of its state.
 
 mod codec;
 
@@ -12,26 +12,26 @@ use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, LimitKey, NamespaceNam
 use crate::keys::{KeyInfo, KeyNumber, Role};
 use crate::time::UnixMs;
 
-/// One thing that happened. The Book hands its records out and forgets them; see
+/// One journal record. The Book hands records out and keeps none; see
 /// [`Book::drain_journal`](super::Book::drain_journal).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JournalRecord {
     /// A transaction was committed.
     Transaction(Transaction),
-    /// Credit was moved from an account to the hold account of a lease.
+    /// Credit of an account was held for a lease.
     Hold(HoldEntry),
-    /// A lease said what it cost, and it was paid.
+    /// A lease settled its cost.
     Settle(SettleEntry),
-    /// All that was held went back to the account.
+    /// A hold was returned to the account.
     Release(HoldEntry),
-    /// A key was made or revoked.
+    /// An API key was created or revoked.
     Key(KeyEntry),
-    /// A limit was put or deleted outside of any transaction.
+    /// A limit was put or deleted outside a transaction.
     Limit(LimitEntry),
 }
 
 impl JournalRecord {
-    /// The accounts it is about, each once, in ascending order.
+    /// The accounts it concerns, without duplicates, in ascending order.
     #[must_use]
     pub fn accounts(&self) -> Vec<AccountId> {
         let mut accounts = match self {
@@ -48,102 +48,101 @@ impl JournalRecord {
     }
 }
 
-/// A transaction that was committed.
+/// A committed transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transaction {
-    /// Where it belongs.
+    /// The namespace.
     pub namespace: NamespaceId,
-    /// The vault it is about, if it is about one.
+    /// The vault of a vault transaction.
     pub vault: Option<VaultId>,
-    /// Whose it is.
+    /// The client.
     pub client: ClientId,
-    /// What was answered.
+    /// The receipt.
     pub receipt: Arc<Receipt>,
-    /// What was asked.
+    /// The operations.
     pub operations: Vec<Operation>,
-    /// What its one entry of credit changed, in order of account and asset; none if it moved nothing.
+    /// The changes of its credit entry, ordered by account and asset. Empty if it moved no credit.
     pub changes: Vec<Change>,
 }
 
-/// What an entry added to an account, or took from it if below zero.
+/// The change of one balance by an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The account.
     pub account: AccountId,
     /// The asset.
     pub asset: AssetId,
-    /// How much.
+    /// The amount added; negative if taken.
     pub amount: i128,
 }
 
-/// Credit that was set aside for a lease, or was given back.
+/// A hold or its release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldEntry {
-    /// When it was written down. A hold that runs out is spendable when its time is over, and its release is
-    /// written down a little later.
+    /// When it was recorded. An expired hold is spendable at once, and its release is recorded a little later.
     pub at: UnixMs,
-    /// Where the lease and the limit live.
+    /// The namespace of the lease and the limit.
     pub namespace: NamespaceId,
     /// The lease.
     pub lease: LeaseId,
-    /// The limit of kind `credit`.
+    /// The credit limit.
     pub limit: LimitId,
-    /// Whose credit it is.
+    /// The account that pays.
     pub account: AccountId,
-    /// What.
+    /// The asset.
     pub asset: AssetId,
-    /// How much.
+    /// The amount.
     pub amount: u64,
-    /// Who had it written down; nobody if it follows from time alone, or was kept by a version that did not ask.
+    /// The actor of the command; `None` for a release by expiry.
     pub actor: Option<Actor>,
 }
 
-/// What became of a hold whose lease was completed. The hold account gave `held`, the revenue account got `paid`,
-/// and the difference is what the owner got back, or gave if it is below zero.
+/// The settlement of a hold. The hold returns `held`, the revenue account gets `paid`. The difference goes back to
+/// the owner, or is taken from it if negative.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettleEntry {
-    /// The hold, and when it was settled.
+    /// The hold, with the time of the settlement.
     pub hold: HoldEntry,
-    /// What was still held; 0 if its time was over.
+    /// The amount still held; 0 if the hold had expired.
     pub held: u64,
-    /// Who was paid.
+    /// The account that was paid.
     pub revenue: AccountId,
-    /// What was paid.
+    /// The amount paid.
     pub paid: u64,
-    /// How much of that the owner did not have, and owes.
+    /// The part of `paid` that the owner did not have and owes.
     pub debt: u64,
-    /// What it cost and nobody paid.
+    /// The part of the cost that nobody paid.
     pub uncollected: u64,
 }
 
-/// What became of a key.
+/// The change of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum KeyChange {
-    /// It was made.
+    /// Created.
     Created = 1,
-    /// It was revoked.
+    /// Revoked.
     Revoked = 2,
 }
 
-/// A key that was made or revoked. Of its secret there is nothing here.
+/// A key that was created or revoked, without its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyEntry {
     /// When.
     pub at: UnixMs,
-    /// What became of it.
+    /// The change.
     pub change: KeyChange,
-    /// Its number.
+    /// The number of the key.
     pub number: KeyNumber,
-    /// Its public part.
+    /// The public part.
     pub id: KeyId,
-    /// What people call it.
+    /// The display name.
     pub name: KeyName,
-    /// What it may do,
+    /// The role.
     pub role: Role,
-    /// and where.
+    /// The namespace of the key.
     pub namespace: NamespaceName,
-    /// Who did it.
+    /// The actor.
     pub actor: Actor,
 }
 
@@ -162,30 +161,30 @@ impl KeyEntry {
     }
 }
 
-/// What became of a limit.
+/// The change of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LimitEdit {
-    /// It was made, or has another definition.
+    /// Created or redefined.
     Put = 1,
-    /// It was deleted, or begins to run empty.
+    /// Deleted, or decreasing to 0.
     Deleted = 2,
 }
 
-/// A limit that somebody put or deleted.
+/// A limit that was put or deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitEntry {
     /// When.
     pub at: UnixMs,
-    /// Where it lives.
+    /// The namespace.
     pub namespace: NamespaceId,
-    /// Its key.
+    /// The key.
     pub key: LimitKey,
-    /// What became of it.
+    /// The change.
     pub change: LimitEdit,
-    /// Its revision from then on.
+    /// The revision after the change.
     pub revision: u64,
-    /// Who did it.
+    /// The actor.
     pub actor: Actor,
 }
 

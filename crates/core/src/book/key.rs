@@ -1,4 +1,4 @@
-//! Applying what is done to keys, and asking them.
+//! API key commands and the authorization of commands.
 
 use std::sync::Arc;
 
@@ -12,37 +12,38 @@ use crate::time::UnixMs;
 /// The answer to `CreateKey` and `RevokeKey`, in order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyOutcome {
-    /// The key was made before, by the same command.
+    /// An identical command created the key before.
     Exists(KeyNumber),
     /// Another key has this id.
     IdTaken,
-    /// It was to be the first key, and there is one already.
+    /// `is_first` was set and a key exists.
     NotTheFirst,
-    /// It would be the first key, and is not one that can look after the server for good.
+    /// The first key must be an admin of `default` that does not expire.
     NotAnAdmin,
-    /// It is to be bound to a client whose name is, or could be, the id of a key.
+    /// The client id is, or looks like, a key id.
     ClientIsKey,
-    /// It is to be valid for no time, or for too long.
+    /// The validity is 0 or too long.
     InvalidExpiry,
-    /// The Book holds as many keys as it can, of the namespace or of all, and none of them has ended.
+    /// The maximum number of keys is reached, and none has ended.
     TooMany,
-    /// The Book holds as many namespaces as it can.
+    /// The maximum number of namespaces is reached.
     TooManyNamespaces,
-    /// The key is made.
+    /// Created.
     Created(KeyNumber),
-    /// No key that may be revoked has this id.
+    /// No key with this id may be revoked.
     NotFound,
-    /// Without this key nobody could look after the server, or make another.
+    /// It is the last key that can administer the server.
     LastAdmin,
-    /// The key is revoked, now or before.
+    /// Revoked, now or before.
     Revoked(KeyNumber),
 }
 
 impl Book {
-    /// Applies one command, if it comes by a right that is good at that time.
+    /// Applies one command if its right is valid at `now`.
     pub fn apply_by(&mut self, now: UnixMs, by: &By, command: Command<'_>) -> Outcome {
         if !self.permits(now, by) {
-            // Whoever makes the first key has no right to any more once it is made, and may not have heard the answer.
+            // The first key ends anonymous access, so a retry of the command that created it is no longer permitted.
+            // It still gets its answer.
             let made = match command {
                 Command::CreateKey(create) => self.keys.made_before(create),
                 _ => None,
@@ -55,7 +56,7 @@ impl Book {
         outcome
     }
 
-    /// Writes down who changed a limit, if it was changed and somebody did.
+    /// Records a change of a limit in the journal, if the command has an actor.
     pub(super) fn changed_limit(
         &mut self,
         now: UnixMs,
@@ -89,13 +90,13 @@ impl Book {
         outcome
     }
 
-    /// Whether there is any key, valid or not. Once there is, nobody comes in without one.
+    /// Whether any key exists, valid or not. If so, anonymous callers are refused.
     #[must_use]
     pub fn has_keys(&self) -> bool {
         !self.keys.is_empty()
     }
 
-    /// All keys, in the order in which they were made.
+    /// All keys in order of creation.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<KeyInfo>> {
         self.keys.all.values().map(|key| &key.info)
     }
@@ -106,19 +107,19 @@ impl Book {
         self.keys.get(number)
     }
 
-    /// The key of an id, if the secret is its own and it is valid at `now`.
+    /// The key with this id, if the secret matches and it is valid at `now`.
     #[must_use]
     pub fn authenticate(&self, now: UnixMs, id: &KeyId, secret: &SecretHash) -> Option<&Arc<KeyInfo>> {
         self.keys.authenticate(now.max(self.time()), id, secret)
     }
 
-    /// Who is behind a right; nobody in particular if it is of Earmark itself.
+    /// The actor of a right; `None` for Earmark itself.
     #[must_use]
     pub fn actor(&self, by: &By) -> Option<Actor> {
         self.keys.actor(by)
     }
 
-    /// Whether what comes by this right may be done at `now`.
+    /// Whether a command with this right may be applied at `now`.
     #[must_use]
     pub fn permits(&self, now: UnixMs, by: &By) -> bool {
         self.keys.permit(now.max(self.time()), by)

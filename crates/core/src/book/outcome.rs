@@ -1,4 +1,4 @@
-//! What the Book answers. A refusal is an answer like any other.
+//! The outcomes of commands. A refusal is an outcome, not an error.
 
 use super::command::{LimitId, NamespaceId};
 use super::key::KeyOutcome;
@@ -6,218 +6,217 @@ use super::receipt::WriteOutcome;
 use crate::limits::DefinitionError;
 use crate::time::UnixMs;
 
-/// The answer to one command.
+/// The outcome of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// To `OpenNamespace`.
+    /// Of `OpenNamespace`.
     Namespace(NamespaceOutcome),
-    /// To `PutLimit`, `DeleteLimit` and `DropLimit`.
+    /// Of `PutLimit`, `DeleteLimit` and `DropLimit`.
     Limit(LimitOutcome),
-    /// To `Reserve`.
+    /// Of `Reserve`.
     Reserve(ReserveOutcome),
-    /// To `Complete` and `Release`.
+    /// Of `Complete` and `Release`.
     Complete(CompleteOutcome),
-    /// To `Keep`.
+    /// Of `Keep`.
     Kept,
-    /// To `Write`.
+    /// Of `Write`.
     Write(WriteOutcome),
-    /// To `CreateKey` and `RevokeKey`.
+    /// Of `CreateKey` and `RevokeKey`.
     Key(KeyOutcome),
-    /// To any command: whoever it comes from has no right to it, or no longer. Nothing was changed.
+    /// Of any command: the right it was sent with is not valid. Nothing changed.
     Unauthenticated,
-    /// To `Tick`.
+    /// Of `Tick`.
     Ticked,
 }
 
-/// The answer to `OpenNamespace`.
+/// The outcome of `OpenNamespace`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamespaceOutcome {
-    /// It is known now, under this number.
+    /// Opened, with this id.
     Opened(NamespaceId),
-    /// It was known before, under this number.
+    /// It exists, with this id.
     Exists(NamespaceId),
-    /// The Book holds as many namespaces as it can.
+    /// The maximum number of namespaces is reached.
     TooMany,
 }
 
-/// The answer to `PutLimit`, `DeleteLimit` and `DropLimit`, in order of precedence.
+/// The outcome of `PutLimit`, `DeleteLimit` and `DropLimit`, in order of precedence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitOutcome {
-    /// The definition is malformed.
+    /// The definition is invalid.
     Invalid(DefinitionError),
-    /// No such namespace.
+    /// The namespace does not exist.
     UnknownNamespace,
-    /// `expected_revision` did not hold; the limit has this one, 0 if it does not exist.
+    /// The limit does not have the `expected_revision`.
     RevisionDiffers {
-        /// The revision the limit has.
+        /// The revision it has; 0 if it does not exist.
         revision: u64,
     },
-    /// The limit to delete does not exist, or the one to drop was not deleted.
+    /// The limit to delete does not exist, or the limit to drop is not deleted.
     NotFound,
-    /// The limit exists and is of another kind.
+    /// The limit exists with another kind.
     KindDiffers,
-    /// The Book holds as many limits as it can, deleted ones included.
+    /// The maximum number of limits is reached, deleted ones included.
     TooMany,
-    /// Done, or under way.
+    /// Changed, or decreasing towards the change.
     Changed {
-        /// Its number.
+        /// The id.
         limit: LimitId,
-        /// Its revision after the change.
+        /// The revision after the change.
         revision: u64,
-        /// Where it stands.
+        /// The status after the change.
         status: LimitStatus,
     },
 }
 
-/// Where a limit stands.
+/// The status of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitStatus {
     /// In force.
     Active,
-    /// Waiting until so much is free that the capacity can go down; to 0 if the limit is being deleted.
+    /// Waiting until the reserved amount is at most the target; 0 while it is being deleted.
     Decreasing {
-        /// The capacity that is waited for.
+        /// The target capacity.
         to: u64,
     },
-    /// Gone.
+    /// Deleted.
     Deleted,
 }
 
-/// The answer to `Reserve`, in order of precedence.
+/// The outcome of `Reserve`, in order of precedence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReserveOutcome {
-    /// The command is malformed; nothing was looked at.
+    /// The command is malformed.
     Invalid(InvalidParts),
-    /// The lease was used before, for something else.
+    /// The lease was used with other requirements.
     ExistsWithOtherRequirements,
     /// The lease was allowed before and still holds everything.
     Exists {
         /// When it was allowed.
         reserved_at: UnixMs,
     },
-    /// The lease was denied before, and stays denied.
+    /// The lease was denied before and stays denied.
     ExistsDenied(Denial),
-    /// The lease was denied for want of credit before, and stays denied.
+    /// The lease was denied credit before and stays denied.
     ExistsInsufficientCredit(CreditDenial),
-    /// The lease was completed, or part of it ran out.
+    /// The lease was completed or released, or a reservation of it expired.
     LeaseExpired,
-    /// The lease may have been known once; whatever is as old as this is forgotten.
+    /// The ULID time of the lease is so old that its record may have been deleted.
     LeaseTooOld {
-        /// The time in the lease.
+        /// The ULID time of the lease.
         lease_time: UnixMs,
-        /// Leases made before this are refused.
+        /// Older leases are refused.
         forgotten_before: UnixMs,
     },
-    /// The lease says it was made after the command that carries it.
+    /// The ULID time of the lease is too far ahead of the command.
     LeaseInFuture {
-        /// The time in the lease.
+        /// The ULID time of the lease.
         lease_time: UnixMs,
         /// The wall time of the command.
         wall: UnixMs,
     },
-    /// A requirement names no limit. The lease may try again.
+    /// A requirement names no limit. The same lease may try again.
     UnknownLimit {
-        /// Its place in the requirements.
+        /// The index of the requirement.
         requirement: usize,
     },
-    /// A requirement names a limit that is going down. The lease may try again.
+    /// A requirement names a limit that is decreasing. The same lease may try again.
     LimitDecreasing {
-        /// Its place in the requirements.
+        /// The index of the requirement.
         requirement: usize,
-        /// When to try again.
+        /// Retry hint.
         retry_after_ms: u64,
     },
-    /// A requirement names a limit that is enforced elsewhere: whoever asked the Book for it does not know. The lease may
-    /// try again, there.
+    /// Another system enforces a required limit. The same lease may try again there.
     LimitsElsewhere,
-    /// The Book holds as many leases as it may. The lease may try again.
+    /// The maximum number of lease records is reached. The same lease may try again.
     Overloaded,
-    /// Something does not fit. Nothing was taken, and the lease is spent.
+    /// A requirement does not fit. Nothing was reserved, and the lease stays denied.
     Denied(Denial),
-    /// All limits have room, and an account has too little. Nothing was taken, and the lease is spent.
+    /// All limits have room but an account does not. Nothing was reserved, and the lease stays denied.
     InsufficientCredit(CreditDenial),
-    /// Everything was taken.
+    /// Everything was reserved.
     Created {
-        /// When.
+        /// The time of the reservation.
         reserved_at: UnixMs,
     },
 }
 
-/// Why something did not fit.
+/// Why a requirement did not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denial {
-    /// When a new lease has a chance; 0 if it has none.
+    /// Retry hint for a new lease.
     pub retry_after_ms: u64,
-    /// What stood in the way, the one that frees last first. Of a denial from before, only that one.
+    /// The limits in the way, the one that frees last first. A repeated denial has only that one.
     pub limited_by: Vec<LimitId>,
-    /// An amount exceeds its limit's capacity.
+    /// An amount exceeds the capacity of its limit.
     pub never: bool,
 }
 
-/// Why there was no credit.
+/// Why credit was denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreditDenial {
-    /// The limit whose account it was; the first in order of key.
+    /// The first limit in key order whose account cannot pay.
     pub limit: LimitId,
-    /// When a new lease has a chance.
+    /// Retry hint for a new lease.
     pub retry_after_ms: u64,
-    /// What was wrong with the account.
+    /// The reason.
     pub why: CreditShortage,
 }
 
-/// What was wrong with an account, in order of precedence.
+/// Why an account cannot pay, in order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CreditShortage {
-    /// It, its vault, or the account it should pay was never opened.
+    /// The account, its vault or the revenue account does not exist.
     UnknownAccount,
-    /// It is frozen.
+    /// The account is frozen.
     Frozen,
-    /// It is closed, or the account it should pay is.
+    /// The account or the revenue account is closed.
     Closed,
-    /// It has too little.
+    /// The balance is too low.
     NotEnough,
 }
 
-/// What is wrong with the requirements or actuals of a command, in order of precedence.
+/// Why the requirements or actuals of a command are invalid, in order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidParts {
-    /// No such namespace.
+    /// The namespace does not exist.
     UnknownNamespace,
-    /// A reserve of nothing.
+    /// A reserve without requirements.
     Empty,
-    /// More than 32.
+    /// More than [`REQUIREMENTS_MAX`](super::REQUIREMENTS_MAX).
     TooMany {
-        /// How many there were.
+        /// The number found.
         found: usize,
     },
-    /// A requirement of 0.
+    /// A requirement with amount 0.
     AmountZero {
-        /// Its place.
+        /// Its index.
         part: usize,
     },
-    /// One limit twice.
+    /// A limit appears twice.
     Duplicate {
-        /// The place of the second.
+        /// The index of the second.
         part: usize,
     },
 }
 
-/// The answer to `Complete` and `Release`.
+/// The outcome of `Complete` and `Release`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CompleteOutcome {
-    /// The command is malformed; nothing was looked at.
+    /// The command is malformed.
     Invalid(InvalidParts),
-    /// The actuals were applied before, and nothing changed now.
+    /// Completed before. Nothing changed.
     Before,
-    /// The lease held nothing: it was denied or released, or completed while unknown. Nothing changed.
+    /// The lease held nothing: it was denied, released, or completed while unknown. Nothing changed.
     HeldNothing,
-    /// The lease is unknown and so old, or so far in the future, that it could not be reserved either.
+    /// The lease is unknown, and its ULID time is too old or too far ahead to be reserved either.
     UnknownByAge,
-    /// The lease is unknown, and the Book holds as many as it may. It may be completed again.
+    /// The lease is unknown and the maximum number of lease records is reached. It may be completed again.
     Overloaded,
-    /// The lease was unknown, and is marked: a reserve that arrives late takes nothing.
+    /// The lease was unknown. It is marked as completed, so that a late reserve takes nothing.
     Marked,
-    /// The actuals were applied; of a release, nothing was used.
+    /// Settled. After a release: nothing was used.
     Completed(Settlement),
 }
 
@@ -236,50 +235,50 @@ impl CompleteOutcome {
     }
 }
 
-/// What a complete found besides what it settled.
+/// The result of settling a lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settlement {
-    /// The places of the actuals that named nothing the lease had reserved.
+    /// The indexes of actuals whose limit the lease had not reserved.
     pub ignored: Vec<usize>,
-    /// Usage beyond what was reserved, in order of limit.
+    /// Usage beyond the reservations, ordered by limit.
     pub overages: Vec<OverageTaken>,
-    /// What was charged to accounts, in order of limit.
+    /// The charges of its credit holds, ordered by limit.
     pub charges: Vec<Charge>,
 }
 
-/// What one hold of credit cost in the end.
+/// The charge of one credit hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
     /// The limit.
     pub limit: LimitId,
-    /// What the lease said, or all that was held.
+    /// The reported cost, or the whole hold if none was reported.
     pub cost: u64,
-    /// What the revenue account got.
+    /// The amount that the revenue account got.
     pub paid: u64,
-    /// How much of that the owner did not have, and owes.
+    /// The part of `paid` that the owner did not have and owes.
     pub debt: u64,
-    /// What nobody paid: the owner had too little, or its account is closed.
+    /// The part of the cost that nobody paid: the owner had too little, or its account is closed.
     pub uncollected: u64,
 }
 
-/// Usage of one limit beyond what was reserved, and what became of it.
+/// Usage of one limit beyond its reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverageTaken {
     /// The limit.
     pub limit: LimitId,
-    /// How much more was used than reserved.
+    /// The excess.
     pub amount: u64,
-    /// What became of it.
+    /// How it was accounted for.
     pub how: OverageHow,
 }
 
-/// What became of usage beyond what was reserved.
+/// How usage beyond the reservation was accounted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverageHow {
-    /// It fitted, and is held like the rest.
+    /// It fitted and is reserved.
     Reserved,
-    /// It did not fit, and is debt of the limit.
+    /// It did not fit and is debt of the limit.
     Debt,
-    /// It did not fit, and the limit keeps no debt; or the limit is gone.
+    /// It did not fit and the limit keeps no debt, or the limit is deleted.
     Dropped,
 }

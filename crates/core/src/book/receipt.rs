@@ -1,4 +1,4 @@
-//! What a transaction is answered.
+//! The outcomes of transactions.
 
 use std::sync::Arc;
 
@@ -10,161 +10,161 @@ use crate::id::Actor;
 use crate::limits::DefinitionError;
 use crate::time::UnixMs;
 
-/// The answer to `Write`.
+/// The outcome of `Write`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteOutcome {
-    /// Nothing was changed, and the number is still free unless the refusal says otherwise.
+    /// Refused. Nothing changed, and the sequence is still free unless the error says otherwise.
     Refused(WriteError),
-    /// It was committed before; this is what was said then.
+    /// Committed before; this is the original receipt.
     Exists(Arc<Receipt>),
-    /// It is committed.
+    /// Committed.
     Committed(Arc<Receipt>),
 }
 
-/// What a committed transaction is told, however often it asks.
+/// The receipt of a committed transaction. Every retry gets the same one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// The transaction's own id.
+    /// The id of the transaction.
     pub tx_id: TxId,
-    /// The number it took.
+    /// Its sequence.
     pub sequence: u64,
-    /// Its place in the log.
+    /// Its index in the log.
     pub log_index: u64,
-    /// When, by log time.
+    /// Log time of the commit.
     pub committed_at: UnixMs,
-    /// Who was behind it.
+    /// The actor.
     pub actor: Actor,
-    /// What became of its operations, in their order.
+    /// The results of its operations, in order.
     pub results: Vec<OperationResult>,
 }
 
-/// What became of one operation.
+/// The result of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationResult {
     /// A limit was put or deleted.
     Limit {
-        /// Its number.
+        /// The id.
         limit: LimitId,
-        /// Its revision after the change.
+        /// The revision after the change.
         revision: u64,
-        /// Where it stands.
+        /// The status after the change.
         status: LimitStatus,
     },
-    /// A vault is open.
+    /// A vault exists.
     Vault(VaultId),
     /// An account was opened, frozen, unfrozen or closed.
     Account(AccountId),
-    /// Credit was moved, in the one entry of the transaction.
+    /// Credit was moved by the transaction's entry.
     Entry,
 }
 
 /// Why a transaction was refused, in order of precedence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteError {
-    /// It is malformed.
+    /// The transaction is malformed.
     Invalid(InvalidWrite),
-    /// There is no such vault.
+    /// The vault does not exist.
     VaultNotFound,
-    /// Numbers before this one are missing.
+    /// Earlier sequences are missing.
     SequenceGap {
-        /// The last number that was committed.
+        /// The last committed sequence.
         last_committed_sequence: u64,
     },
-    /// The number was committed, and its result is no longer kept.
+    /// The sequence was committed and its result is no longer kept.
     AlreadyCommitted {
-        /// The last number that was committed.
+        /// The last committed sequence.
         last_committed_sequence: u64,
     },
-    /// The number was committed with other operations.
+    /// The sequence was committed with other operations.
     SequenceReused {
-        /// The last number that was committed.
+        /// The last committed sequence.
         last_committed_sequence: u64,
     },
-    /// The client is new, and there are as many as there may be.
+    /// The client is new and the maximum number of clients is reached.
     TooManyClients,
     /// An operation does not belong to the scope of the transaction.
     WrongScope {
-        /// Its place.
+        /// The index of the operation.
         operation: usize,
     },
     /// A limit does not have the revision that an operation expects.
     ConditionFailed {
-        /// The place of the operation.
+        /// The index of the operation.
         operation: usize,
-        /// The revision the limit has; 0 if it does not exist.
+        /// The revision it has; 0 if it does not exist.
         revision: u64,
     },
-    /// An operation names an account that was never opened.
+    /// An account does not exist.
     AccountNotFound {
-        /// The place of the operation.
+        /// The index of the operation.
         operation: usize,
     },
-    /// An operation names an account that is closed.
+    /// An account is closed.
     AccountClosed {
-        /// The place of the operation.
+        /// The index of the operation.
         operation: usize,
     },
-    /// An operation takes from an account that is frozen.
+    /// An operation takes from a frozen account.
     AccountFrozen {
-        /// The place of the operation.
+        /// The index of the operation.
         operation: usize,
     },
-    /// An account to open exists, or one to close is not empty or is the vault's own.
+    /// The account to open exists, or the account to close is not empty or is `revenue`.
     Conflict {
-        /// The place of the operation.
+        /// The index of the operation.
         operation: usize,
     },
-    /// An account has too little for what the transaction takes from it.
+    /// An account has less than the transaction takes from it.
     InsufficientCredit {
-        /// The place of the operation.
+        /// The index of the operation.
         operation: usize,
     },
 }
 
-/// What is malformed in a transaction.
+/// Why a transaction is malformed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InvalidWrite {
-    /// No such namespace.
+    /// The namespace does not exist.
     UnknownNamespace,
     /// More than [`super::OPERATIONS_MAX`] operations.
     TooManyOperations {
-        /// How many there were.
+        /// The number found.
         found: usize,
     },
-    /// A number that can never be committed: 0, or so high that nothing could follow.
+    /// A sequence that can never be committed: 0 or `u64::MAX`.
     Sequence {
-        /// The number.
+        /// The sequence.
         found: u64,
     },
-    /// One operation is malformed.
+    /// An operation is malformed.
     Operation {
-        /// Its place.
+        /// Its index.
         operation: usize,
-        /// What is wrong with it.
+        /// The reason.
         why: InvalidOperation,
     },
 }
 
-/// What is wrong with one operation.
+/// Why an operation is malformed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InvalidOperation {
     /// A definition is out of bounds.
     Definition(DefinitionError),
-    /// A limit exists and is of another kind.
+    /// The limit exists with another kind.
     LimitKindDiffers,
-    /// There are as many limits as there may be.
+    /// The maximum number of limits is reached.
     TooManyLimits,
-    /// There are as many vaults as there may be.
+    /// The maximum number of vaults is reached.
     TooManyVaults,
-    /// There are as many accounts as there may be.
+    /// The maximum number of accounts is reached.
     TooManyAccounts,
-    /// The vault has as many assets as it may have.
+    /// The maximum number of assets of the vault is reached.
     TooManyAssets,
-    /// An amount of 0.
+    /// The amount is 0.
     AmountZero,
-    /// An amount, a balance or a total beyond what an `i128` can count.
+    /// An amount, balance or total does not fit an `i128`.
     OutOfRange,
-    /// A memo that is too long.
+    /// The memo is too long.
     MemoTooLong {
         /// Its length in bytes.
         found: usize,
@@ -174,7 +174,7 @@ pub enum InvalidOperation {
 }
 
 impl WriteError {
-    /// The code by which the contract knows it.
+    /// The error code of the API contract.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         match self {
@@ -194,7 +194,7 @@ impl WriteError {
         }
     }
 
-    /// The place of the operation that is to blame, if one is.
+    /// The index of the operation to blame, if there is one.
     #[must_use]
     pub const fn operation(&self) -> Option<usize> {
         match self {
@@ -219,7 +219,7 @@ impl WriteError {
         }
     }
 
-    /// The last number that the client committed, where that is what the refusal is about.
+    /// The client's last committed sequence, for errors about sequences.
     #[must_use]
     pub const fn last_committed_sequence(&self) -> Option<u64> {
         match self {

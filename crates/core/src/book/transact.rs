@@ -1,4 +1,4 @@
-//! Applying transactions: each number of each client once, all of its operations or none.
+//! Applies transactions: each sequence once, all operations or none.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ impl Book {
         Ok(WriteOutcome::Committed(receipt))
     }
 
-    /// Checks the shape of a transaction, and where it belongs.
+    /// Checks the size of a transaction and resolves its scope.
     fn scope(&self, write: &Write) -> Result<Scope, WriteError> {
         if !self.limits.has_namespace(write.namespace) {
             return Err(WriteError::Invalid(InvalidWrite::UnknownNamespace));
@@ -85,7 +85,7 @@ impl Book {
         Ok(Scope { namespace, vault })
     }
 
-    /// Tells one list of operations from another: half of the SHA-256 of how they are written in the log.
+    /// The content hash of a list of operations: half of the SHA-256 of their encoding.
     fn content(&mut self, operations: &[Operation]) -> ContentHash {
         self.scratch.clear();
         put_operations(&mut self.scratch, operations);
@@ -94,7 +94,7 @@ impl Book {
         ContentHash(half)
     }
 
-    /// Applies the operations of a namespace one after the other, and takes all back if one is refused.
+    /// Applies the operations of a namespace in order, and undoes all of them if one is refused.
     fn write_namespace(&mut self, now: UnixMs, write: &Write) -> Result<Vec<OperationResult>, WriteError> {
         let mut results = Vec::with_capacity(write.operations.len());
         let mut undo: Vec<UndoLimit> = Vec::new();
@@ -160,7 +160,7 @@ impl Book {
     }
 }
 
-/// Why an operation is refused, before it is said which.
+/// Why an operation is refused, without its index.
 pub(super) enum Refusal {
     Invalid(InvalidOperation),
     Condition { revision: u64 },

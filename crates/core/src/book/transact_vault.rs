@@ -1,4 +1,4 @@
-//! The operations of a vault: accounts, and credit that moves in one entry.
+//! The operations of a vault: account changes, and credit moved in one entry.
 
 use super::receipt::{InvalidOperation, OperationResult, WriteError};
 use super::transact::Refusal;
@@ -8,8 +8,8 @@ use crate::credits::{CreditRefusal, Culprit, Draft, Shortfall, Standing};
 use crate::time::UnixMs;
 
 impl Book {
-    /// Checks the operations of a vault one after the other, then moves all that they move at once: what an
-    /// account gets in one place of the transaction it may spend in another.
+    /// Checks the operations in order, then moves all credit at once. What one operation deposits, an earlier one may
+    /// spend.
     pub(super) fn write_vault(
         &mut self,
         now: UnixMs,
@@ -70,7 +70,7 @@ impl Book {
         account.map(OperationResult::Account).map_err(Refusal::Credit)
     }
 
-    /// Whether an operation has its part in what cannot be. Of what is not there, only who takes it is to blame.
+    /// Whether an operation contributed to the failure. For a lack of credit only operations that take count.
     fn is_to_blame(
         &self,
         vault: VaultId,
@@ -107,7 +107,7 @@ impl Book {
     }
 }
 
-/// The amount of an operation, if it is one.
+/// Checks an amount and its memo.
 fn checked(amount: u128, memo: &str) -> Result<i128, Refusal> {
     if memo.len() > MEMO_BYTES_MAX {
         return Err(Refusal::Invalid(InvalidOperation::MemoTooLong { found: memo.len() }));

@@ -7,12 +7,12 @@ use crate::credits::Overdraft;
 use crate::id::{AccountName, Actor, AssetName, ClientId, LeaseId, LimitKey, VaultName};
 use crate::limits::Definition;
 
-/// The most operations of one transaction.
+/// The maximum number of operations of a transaction.
 pub const OPERATIONS_MAX: usize = 256;
-/// The longest memo, in bytes.
+/// The maximum length of a memo, in bytes.
 pub const MEMO_BYTES_MAX: usize = 256;
 
-/// A transaction's own id, assigned by whoever orders the commands. Written as a ULID.
+/// The id of a transaction, assigned by the leader. Displayed as a ULID.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TxId(pub u128);
 
@@ -22,110 +22,110 @@ impl fmt::Display for TxId {
     }
 }
 
-/// A transaction: all its operations are applied, once, or none is.
+/// A transaction: all its operations are applied exactly once, or none is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// Where it belongs.
+    /// The namespace.
     pub namespace: NamespaceId,
-    /// The vault of the namespace that its operations are about; none if they are about the namespace.
+    /// The vault of a vault transaction; `None` for a namespace transaction.
     pub vault: Option<VaultName>,
-    /// Who counts.
+    /// The client.
     pub client: ClientId,
-    /// The number of this transaction among those of the client in this scope, counted from 1.
+    /// The client's sequence in this scope, counted from 1.
     pub sequence: u64,
-    /// Up to [`OPERATIONS_MAX`]. None at all is valid: the transaction only consumes its number.
+    /// Up to [`OPERATIONS_MAX`]. An empty transaction is valid and only consumes its sequence.
     pub operations: Vec<Operation>,
-    /// Its own id.
+    /// The id.
     pub tx_id: TxId,
-    /// Its place in the log.
+    /// The index in the log.
     pub log_index: u64,
-    /// Who is behind it.
+    /// The actor.
     pub actor: Actor,
 }
 
-/// One part of a transaction.
+/// One operation of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Creates a limit of the namespace or changes its definition.
     PutLimit {
-        /// What it is to be.
+        /// The definition.
         definition: Definition,
-        /// The revision it must have now; 0 if it must not exist.
+        /// The revision the limit must have; 0 if it must not exist.
         expected_revision: Option<u64>,
     },
-    /// Lets a limit of the namespace run empty and then forgets it.
+    /// Deletes a limit of the namespace once nothing is reserved.
     DeleteLimit {
-        /// Its name.
+        /// The key.
         key: LimitKey,
-        /// The revision it must have now.
+        /// The revision the limit must have.
         expected_revision: Option<u64>,
     },
-    /// Makes a vault of the namespace known. One that is known stays as it is.
+    /// Opens a vault of the namespace. Opening it again changes nothing.
     OpenVault {
-        /// Its name.
+        /// The name.
         vault: VaultName,
     },
     /// Opens an account of the vault.
     OpenAccount {
-        /// Its name.
+        /// The name.
         account: AccountName,
         /// Whether it may go below zero.
         overdraft: Overdraft,
     },
-    /// Lets nothing but the cost of leases go out of an account.
+    /// Freezes an account: only the cost of leases can be taken from it.
     FreezeAccount {
-        /// Its name.
+        /// The name.
         account: AccountName,
     },
-    /// Lets an account spend again.
+    /// Unfreezes an account.
     UnfreezeAccount {
-        /// Its name.
+        /// The name.
         account: AccountName,
     },
-    /// Closes an account that has nothing and owes nothing, for ever.
+    /// Closes an empty account for ever.
     CloseAccount {
-        /// Its name.
+        /// The name.
         account: AccountName,
     },
-    /// Makes credit from nothing.
+    /// Creates credit.
     Issue {
-        /// Who gets it.
+        /// The account that receives it.
         account: AccountName,
-        /// What.
+        /// The asset.
         asset: AssetName,
-        /// How much, in minor units; at least 1.
+        /// The amount in minor units; at least 1.
         amount: u128,
-        /// Why, for people.
+        /// A note for people.
         memo: String,
     },
-    /// Moves credit.
+    /// Moves credit between accounts.
     Transfer {
-        /// Who gives it.
+        /// The account that pays.
         from: AccountName,
-        /// Who gets it.
+        /// The account that receives.
         to: AccountName,
-        /// What.
+        /// The asset.
         asset: AssetName,
-        /// How much, in minor units; at least 1.
+        /// The amount in minor units; at least 1.
         amount: u128,
-        /// Why, for people.
+        /// A note for people.
         memo: String,
     },
-    /// Makes credit nothing.
+    /// Destroys credit.
     Retire {
-        /// Who gives it.
+        /// The account it is taken from.
         account: AccountName,
-        /// What.
+        /// The asset.
         asset: AssetName,
-        /// How much, in minor units; at least 1.
+        /// The amount in minor units; at least 1.
         amount: u128,
-        /// Why, for people.
+        /// A note for people.
         memo: String,
     },
 }
 
 impl Operation {
-    /// The name of what it is about; empty if it moves credit, for which there is an entry to name.
+    /// The name of the limit, vault or account it changes; empty for operations that move credit.
     #[must_use]
     pub fn subject(&self) -> &str {
         match self {
@@ -140,7 +140,7 @@ impl Operation {
         }
     }
 
-    /// Whether it is about a vault, and not about a namespace.
+    /// Whether it belongs to a vault transaction.
     #[must_use]
     pub const fn is_of_vault(&self) -> bool {
         match self {

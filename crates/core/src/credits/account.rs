@@ -1,4 +1,4 @@
-//! Accounts, and what each has of each asset.
+//! Accounts and their balances.
 
 use super::plan::Overdraft;
 use super::{Credits, State};
@@ -8,38 +8,37 @@ use crate::limits::index::{Found, Hash, Reference};
 use crate::limits::slab::{NONE, Record};
 use crate::limits::timeline::Timeline;
 
-/// The most accounts of all vaults.
+/// The maximum number of accounts in all vaults.
 pub const ACCOUNTS_MAX: u32 = 1 << 28;
 
-/// An account the Book knows. Never reused.
+/// The id of an account. Never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AccountId(pub u32);
 
-/// An asset of one vault. Never reused.
+/// The id of an asset within its vault. Never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AssetId(pub u16);
 
-/// Where an account stands.
+/// The status of an account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Standing {
-    /// It takes and gives.
+    /// Deposits and withdrawals are allowed.
     #[default]
     Open = 1,
-    /// It takes, and pays what leases cost; nothing else goes out.
+    /// Deposits and the cost of leases are allowed, withdrawals are not.
     Frozen = 2,
-    /// It is empty and stays so.
+    /// Empty for ever.
     Closed = 3,
 }
 
-/// An account.
 #[derive(Clone, Debug)]
 pub(crate) struct Account {
     pub(crate) vault: VaultId,
     pub(crate) name: Option<AccountName>,
     pub(crate) standing: Standing,
     pub(crate) overdraft: Overdraft,
-    /// The first of its balances.
+    /// The slot of its first balance.
     pub(crate) balances: u32,
 }
 
@@ -64,12 +63,12 @@ impl Record for Account {
     }
 }
 
-/// What an account has of one asset: its one live posting.
+/// The balance of an account in one asset: its one live posting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Balance {
-    /// All that the account has, held amounts included; below zero if it is owed.
+    /// The whole amount, held amounts included; negative if owed.
     pub(crate) amount: i128,
-    /// What is held for leases, by the time at which it ends.
+    /// The amounts held for leases, by expiry.
     pub(crate) held: Timeline,
     pub(crate) asset: AssetId,
     /// The next balance of the same account.
@@ -96,7 +95,7 @@ impl Credits {
         self.index.hash_name(u64::from(vault.0), name.as_str())
     }
 
-    /// The account of this name, whatever its standing.
+    /// The slot of an account, whatever its status.
     pub(crate) fn account(&self, vault: VaultId, name: &AccountName) -> Option<u32> {
         let is_meant = |reference: Reference| match reference.found() {
             Found::Record(slot) => {
@@ -111,7 +110,7 @@ impl Credits {
         }
     }
 
-    /// Adds an account that is not there yet; `None` if there are as many as there may be.
+    /// Adds a new account; `None` if the maximum is reached.
     pub(crate) fn add_account(&mut self, account: Account) -> Option<u32> {
         let name = account.name.clone()?;
         if self.state.accounts.used() >= ACCOUNTS_MAX {
@@ -123,7 +122,7 @@ impl Credits {
         Some(slot)
     }
 
-    /// Takes the account that was added last away again. It has no balances.
+    /// Removes the account that was added last. It has no balances.
     pub(crate) fn pop_account(&mut self) {
         let Some(slot) = self.state.accounts.used().checked_sub(1) else { return };
         let account = self.state.accounts.get(slot);
@@ -136,13 +135,13 @@ impl Credits {
         self.state.accounts.pop();
     }
 
-    /// The balance of an account in an asset, made if it was not there.
+    /// The balance of an account in an asset, created if needed.
     pub(crate) fn balance_mut(&mut self, account: u32, asset: AssetId) -> &mut Balance {
         let slot = self.balance_slot(account, asset);
         self.state.balances.get_mut(slot)
     }
 
-    /// The slot of the balance of an account in an asset, made if it was not there.
+    /// The slot of the balance of an account in an asset, created if needed.
     pub(crate) fn balance_slot(&mut self, account: u32, asset: AssetId) -> u32 {
         if let Some(slot) = self.state.balance(account, asset) {
             return slot;
@@ -157,7 +156,7 @@ impl Credits {
 }
 
 impl State {
-    /// The slots of an account's balances, in the order in which they came.
+    /// The slots of an account's balances, in order of creation.
     pub(crate) fn balance_slots(&self, account: u32) -> impl Iterator<Item = u32> + '_ {
         let mut slot = self.accounts.get(account).balances;
         std::iter::from_fn(move || {

@@ -1,7 +1,6 @@
-//! Amounts of credit as text, in which no client rounds them.
+//! Credit amounts as decimal text, which no client rounds.
 
-/// An amount that can be issued or moved, from its decimal digits: at least 1, at most what an `i128` can count,
-/// without a sign, a space or a leading zero.
+/// Parses an amount: at least 1, at most `i128::MAX`, digits only, no leading zero.
 #[must_use]
 pub fn parse_credit(digits: &str) -> Option<u128> {
     let is_plain = !digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! The credit operations of one transaction, which become one entry: first all is checked, then all is done.
+//! The credit operations of one transaction: all are checked, then all are applied as one entry.
 
 use super::plan::{self, Net, Overdraft, PlanError};
 use super::{Account, AccountId, AssetId, Credits, Standing};
@@ -19,10 +19,10 @@ pub(crate) enum CreditRefusal {
     Insufficient,
 }
 
-/// Why a draft cannot be finished, and what is to blame.
+/// Why a draft cannot be applied, and the balance or total to blame.
 pub(crate) struct Shortfall(pub(crate) CreditRefusal, pub(crate) Culprit);
 
-/// What cannot be as a draft wants it.
+/// The balance or total that a draft would violate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Culprit {
     Balance(AccountId, AssetId),
@@ -30,8 +30,8 @@ pub(crate) enum Culprit {
     Retired(AssetId),
 }
 
-/// What a transaction has done so far, and what is left to do when all of it was checked. Accounts are opened,
-/// frozen and closed at once and taken back if something is refused later; value moves at the end.
+/// The state of a transaction while it is checked. Account changes are made at once and undone if a later operation
+/// is refused; credit moves at the end.
 #[derive(Default)]
 pub(crate) struct Draft {
     now: UnixMs,
@@ -66,7 +66,8 @@ impl Credits {
         Ok(AccountId(account))
     }
 
-    /// Freezes, unfreezes or closes an account. What is so already stays so; what is closed stays closed.
+    /// Freezes, unfreezes or closes an account. Setting the same status again is allowed; a closed account stays
+    /// closed.
     pub(crate) fn set_standing(
         &mut self,
         draft: &mut Draft,
@@ -123,7 +124,7 @@ impl Credits {
         draft.retired.add(asset, amount).map_err(refusal)
     }
 
-    /// Moves what the draft moves, if every account has it and everything can be counted.
+    /// Applies the movements, if every balance suffices and nothing overflows.
     pub(crate) fn finish(&mut self, draft: &Draft) -> Result<Vec<Change>, Shortfall> {
         for (key, change) in draft.net.iter() {
             let is_in_range = self.amount(key).checked_add(change).is_some();
@@ -167,7 +168,7 @@ impl Credits {
         Ok(())
     }
 
-    /// Counts what is issued and retired.
+    /// Adds to the issued and retired totals.
     fn count(&mut self, draft: &Draft) {
         let Some(vault) = self.state.vaults.get_mut(draft.vault.0 as usize) else { return };
         for (asset, amount) in draft.issued.iter() {
@@ -180,7 +181,7 @@ impl Credits {
         }
     }
 
-    /// Takes back what a draft did at once.
+    /// Undoes the account changes of a draft.
     pub(crate) fn abandon(&mut self, draft: Draft) {
         for (account, standing) in draft.standings.into_iter().rev() {
             self.state.accounts.get_mut(account).standing = standing;
@@ -193,7 +194,7 @@ impl Credits {
         }
     }
 
-    /// An account that takes deposits.
+    /// An account that accepts deposits.
     fn open(&self, draft: &Draft, name: &AccountName) -> Result<AccountId, CreditRefusal> {
         let account = self.account(draft.vault, name).ok_or(CreditRefusal::NotFound)?;
         match self.state.accounts.get(account).standing {
@@ -202,7 +203,7 @@ impl Credits {
         }
     }
 
-    /// An account that something may be taken from.
+    /// An account that allows withdrawals.
     fn spendable(&self, draft: &Draft, name: &AccountName) -> Result<AccountId, CreditRefusal> {
         let account = self.open(draft, name)?;
         match self.state.accounts.get(account.0).standing {
@@ -211,7 +212,7 @@ impl Credits {
         }
     }
 
-    /// Whether an account has nothing and owes nothing, with what the draft moves.
+    /// Whether an account is empty once the draft is applied.
     fn is_empty(&self, draft: &Draft, account: AccountId) -> bool {
         let changes = draft.net.iter().filter(|((changed, _), _)| *changed == account);
         let is_known = |asset| self.state.balance(account.0, asset).is_some();

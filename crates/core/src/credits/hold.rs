@@ -1,8 +1,8 @@
-//! Holds: credit set aside for leases, until they say what they cost or run out of time.
+//! Holds: credit set aside for leases until they settle or expire.
 //!
-//! What is held stays part of its account's balance, and a timeline says how much of it is not to be spent
-//! until when. So a hold that ran out is spendable at that very moment, however many others did too; that it was
-//! released is written to the journal later, a few at a time.
+//! A held amount stays part of its account's balance, and a timeline says how much of the balance is held until when.
+//! An expired hold is therefore spendable at once, however many expire together. Its release is recorded in the
+//! journal later, a bounded number per command.
 
 use super::account::{AccountId, AssetId, Balance, Standing};
 use super::plan::Overdraft;
@@ -15,13 +15,12 @@ use crate::limits::slab::{NONE, Record};
 use crate::limits::timeline::{Nodes, Sums};
 use crate::time::UnixMs;
 
-/// The most holds that one command releases because their time is over. One reserve makes fewer.
+/// Expired holds released in the journal per command. A reserve creates at most 32.
 const CLEAN_HOLDS: usize = 64;
-/// The most nodes of timelines that one command frees.
+/// Timeline nodes freed per command.
 const CLEAN_NODES: usize = 64;
 
-/// Credit set aside for one requirement of one lease. All that settling it needs is in here, whatever becomes of
-/// its limit.
+/// Credit held for one requirement of a lease. It has everything needed to settle it, whatever happens to the limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Hold {
     pub(crate) lease: LeaseId,
@@ -31,14 +30,14 @@ pub(crate) struct Hold {
     pub(crate) account: u32,
     pub(crate) balance: u32,
     pub(crate) revenue: u32,
-    /// The next hold of the same lease, in order of limit.
+    /// The next hold of the same lease, ordered by limit.
     pub(crate) sibling: u32,
     pub(crate) prev: u32,
     pub(crate) next: u32,
     pub(crate) namespace: NamespaceId,
     pub(crate) asset: AssetId,
     pub(crate) keeps_debt: bool,
-    /// Its time was over, and the journal says so.
+    /// It expired, and its release is in the journal.
     pub(crate) is_released: bool,
 }
 
@@ -52,7 +51,7 @@ impl Record for Hold {
 }
 
 impl Balance {
-    /// What can be spent at `now`; below zero if it is owed.
+    /// The spendable amount at `now`; negative if owed.
     pub(crate) fn available(&self, nodes: &Nodes, now: UnixMs) -> i128 {
         self.amount.saturating_sub(i128::from(self.held_at(nodes, now)))
     }
@@ -73,7 +72,7 @@ impl State {
         })
     }
 
-    /// The holds that were not released yet, in the order in which they will be.
+    /// The holds without a recorded release, in order of release.
     pub(crate) fn queue(&self) -> impl Iterator<Item = &Hold> {
         self.queue.iter().flat_map(move |bucket| {
             let mut slot = bucket.first;
@@ -87,7 +86,7 @@ impl State {
 }
 
 impl Credits {
-    /// Whether an account can set `amount` aside at `now`. Without a balance it never had anything.
+    /// Whether an account can hold `amount` at `now`. An account without a balance never had the asset.
     pub(crate) fn can_hold(
         &self,
         now: UnixMs,
@@ -105,7 +104,7 @@ impl Credits {
             let balance = self.state.balances.get(slot);
             (balance.amount, balance.held_at(&self.state.nodes, now))
         });
-        // What is held of one balance is counted in 64 bits.
+        // The held sum of one balance is a `u64`.
         let room = u128::from(u64::MAX.saturating_sub(held));
         let available = has.saturating_sub(held.into());
         let is_there = match found.overdraft {
@@ -117,7 +116,7 @@ impl Credits {
         if is_there && amount <= room { Ok(()) } else { Err(CreditShortage::NotEnough) }
     }
 
-    /// Sets credit aside, after `last` of the same lease.
+    /// Holds credit. `last` is the previous hold of the same lease.
     pub(crate) fn hold(&mut self, now: UnixMs, hold: Hold, last: Option<u32>) -> u32 {
         let account = AccountId(hold.account);
         self.journal.push(JournalRecord::Hold(HoldEntry {
@@ -137,12 +136,12 @@ impl Credits {
         slot
     }
 
-    /// Keeps a hold: in the queue until it is released, and in its balance until it ends.
+    /// Adds a hold to the release queue, and to the held sum of its balance until it expires.
     pub(crate) fn keep(&mut self, now: UnixMs, mut hold: Hold) -> u32 {
         let state = &mut self.state;
         if hold.ends_at > now {
             let balance = state.balances.get_mut(hold.balance);
-            // What ended and is still in the sums may make them wrap; without it they are right again.
+            // Expired amounts still in the sum may make it wrap. It is correct again once they are removed.
             balance.held.add(&mut state.nodes, hold.ends_at, Sums::unsettled(hold.amount));
         }
         (hold.prev, hold.next) = (NONE, NONE);
@@ -190,12 +189,12 @@ impl Credits {
         }
     }
 
-    /// Whether the time of a hold is over and nobody has written that down.
+    /// Whether the release of an expired hold is not recorded yet.
     pub(crate) fn is_due(&self, now: UnixMs) -> bool {
         self.state.queue.first().is_some_and(|(second, _)| second.saturating_mul(1_000) <= now.get())
     }
 
-    /// Writes down that some of the holds whose time is over were released.
+    /// Records the release of a bounded number of expired holds.
     pub(crate) fn advance(&mut self, now: UnixMs) {
         self.state.nodes.reclaim(CLEAN_NODES);
         for _ in 0..CLEAN_HOLDS {
@@ -207,7 +206,7 @@ impl Credits {
         }
     }
 
-    /// Writes down that a hold whose time is over was released.
+    /// Records the release of an expired hold.
     fn release(&mut self, now: UnixMs, slot: u32) {
         self.unlink(slot);
         let hold = self.state.holds.get_mut(slot);
@@ -217,11 +216,11 @@ impl Credits {
         let State { balances, nodes, .. } = &mut self.state;
         nodes.count(1);
         balances.get_mut(hold.balance).held.expire(nodes, now);
-        // Time did it, whoever's command it is that it is noticed with.
+        // Expiry has no actor, whichever command triggers the record.
         self.journal.push(JournalRecord::Release(hold.entry(now, None)));
     }
 
-    /// Forgets the holds of a lease that is forgotten. Their time is over.
+    /// Removes the expired holds of a lease whose record is deleted.
     pub(crate) fn forget_holds(&mut self, now: UnixMs, first: u32) {
         let mut slot = first;
         while slot != NONE {
@@ -243,8 +242,8 @@ impl Credits {
         self.state.holds.remove(slot);
     }
 
-    /// Charges what a lease really cost, by limit; what it does not say of a hold is all of it. First every
-    /// hold pays what it can and gives back the rest, then the owner pays what is missing.
+    /// Charges the cost of a lease, by limit; without an actual the whole hold. First every hold pays what it can and
+    /// returns the rest, then the owners pay what is missing.
     pub(crate) fn settle(
         &mut self,
         now: UnixMs,
@@ -271,7 +270,7 @@ impl Credits {
         charges
     }
 
-    /// Lets a hold pay what it can of `cost`, and go.
+    /// Pays as much of `cost` from the hold as it covers, and returns the rest.
     fn settle_hold(&mut self, now: UnixMs, slot: u32, hold: Hold, cost: u64) -> Charge {
         let mut paid = 0;
         if hold.ends_at > now {
@@ -288,7 +287,8 @@ impl Credits {
         Charge { limit: hold.limit, cost, paid, debt: 0, uncollected: 0 }
     }
 
-    /// Takes what a hold did not cover from its owner: what it has, or all of it where debt is kept.
+    /// Takes the part that the hold did not cover from its owner: all of it if debt is allowed, else what the owner
+    /// has.
     fn charge_owner(&mut self, now: UnixMs, hold: &Hold, charge: &mut Charge) {
         let missing = charge.cost.saturating_sub(charge.paid);
         let account = self.state.accounts.get(hold.account);
@@ -308,7 +308,7 @@ impl Credits {
                 }
             }
         };
-        // What others hold of it is still to be paid, so both together must be countable.
+        // The remaining holds still have to be paid, so their sum must not overflow either.
         let after = balance.amount.checked_sub(taken.into());
         match after.filter(|after| after.checked_sub(held.into()).is_some()) {
             Some(amount) => balance.amount = amount,
@@ -319,7 +319,7 @@ impl Credits {
         charge.uncollected = missing.saturating_sub(taken);
     }
 
-    /// Pays what was charged to the revenue account, and writes the settlement down.
+    /// Pays the revenue account and records the settlement.
     fn pay(&mut self, now: UnixMs, hold: &Hold, held: u64, charge: &mut Charge) {
         let revenue = self.payee(hold);
         let paid = i128::from(charge.paid);
@@ -346,7 +346,7 @@ impl Credits {
         }
     }
 
-    /// Who is paid: the revenue account of the limit, or the vault's own if that was closed since.
+    /// The account to pay: the limit's revenue account, or the vault's own if that is closed.
     fn payee(&self, hold: &Hold) -> u32 {
         let account = self.state.accounts.get(hold.revenue);
         if account.standing != Standing::Closed {
@@ -372,7 +372,7 @@ impl Hold {
     }
 }
 
-/// The second at whose end a hold can be released.
+/// The second in which the release of a hold may be recorded.
 pub(crate) fn second(ends_at: UnixMs) -> u64 {
     ends_at.get().div_ceil(1_000)
 }

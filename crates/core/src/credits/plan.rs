@@ -1,30 +1,30 @@
-//! Planning: which postings an entry consumes, and which it creates.
+//! Planning: which postings an entry consumes and creates.
 //!
-//! Nothing here knows where postings are kept. An entry is planned per owner and asset: what all its
-//! movements together add or take away is one change, and the change has one posting as its result.
+//! Planning is independent of the store. An entry is planned per owner and asset: the sum of all its movements is one
+//! change, which results in one posting.
 
-/// The smallest positive postings that an entry sweeps up besides those it needs, so that they do not pile up.
+/// The maximum number of small postings that an entry consumes beyond those it needs, so that they do not pile up.
 pub const SWEEP_MAX: usize = 3;
 
-/// Whether an account may go below zero by what is taken from it.
+/// Whether withdrawals may make a balance negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Overdraft {
-    /// It may not.
+    /// No.
     #[default]
     Deny = 1,
-    /// It may.
+    /// Yes.
     Allow = 2,
 }
 
-/// Why an entry cannot be.
+/// Why an entry is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlanError {
-    /// A sum is beyond what an `i128` can count.
+    /// A sum does not fit an `i128`.
     OutOfRange,
     /// The owner has too little.
     Insufficient {
-        /// How much is missing.
+        /// The missing amount.
         missing: u128,
     },
 }
@@ -32,32 +32,32 @@ pub enum PlanError {
 /// A live posting of one owner and asset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Posting<I> {
-    /// What its keeper knows it by.
+    /// The store's id of the posting.
     pub id: I,
-    /// How much; below zero if it is owed.
+    /// The amount; negative if owed.
     pub amount: i128,
 }
 
-/// What becomes of one owner's postings of one asset.
+/// The change of one owner's postings of one asset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice<I> {
     /// The postings that are consumed.
     pub inputs: Vec<I>,
-    /// The posting that is created, if it is not zero: what is left, what is owed, or what was added.
+    /// The posting that is created, unless its amount is 0.
     pub output: Option<i128>,
 }
 
-/// What an entry changes, by key, in order of key: sums that no order of its movements can alter.
+/// The net changes of an entry, ordered by key. Independent of the order of its movements.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Net<K> {
     changes: Vec<(K, i128)>,
 }
 
 impl<K: Ord + Copy> Net<K> {
-    /// Adds to the change of one key.
+    /// Adds to the change of a key.
     ///
     /// # Errors
-    /// When the sum is out of range.
+    /// The sum is out of range.
     pub fn add(&mut self, key: K, amount: i128) -> Result<(), PlanError> {
         match self.changes.binary_search_by(|(known, _)| known.cmp(&key)) {
             Ok(place) => {
@@ -69,27 +69,27 @@ impl<K: Ord + Copy> Net<K> {
         Ok(())
     }
 
-    /// The change of one key.
+    /// The change of a key.
     #[must_use]
     pub fn get(&self, key: K) -> i128 {
         self.changes.binary_search_by(|(known, _)| known.cmp(&key)).map_or(0, |place| self.changes[place].1)
     }
 
-    /// All changes that are not zero, in order of key.
+    /// All changes but zeros, ordered by key.
     pub fn iter(&self) -> impl Iterator<Item = (K, i128)> + '_ {
         self.changes.iter().copied().filter(|(_, amount)| *amount != 0)
     }
 
-    /// Forgets everything.
+    /// Removes all changes.
     pub fn clear(&mut self) {
         self.changes.clear();
     }
 }
 
-/// What an owner of `balance` has after a change, if it may have that.
+/// The balance after a change, if the overdraft rule allows it.
 ///
 /// # Errors
-/// When the change takes more than there is, or the result is out of range.
+/// The balance is too low, or the result is out of range.
 pub fn after(balance: i128, change: i128, overdraft: Overdraft) -> Result<i128, PlanError> {
     let after = balance.checked_add(change).ok_or(PlanError::OutOfRange)?;
     if change < 0 && after < 0 && overdraft == Overdraft::Deny {
@@ -98,11 +98,11 @@ pub fn after(balance: i128, change: i128, overdraft: Overdraft) -> Result<i128, 
     Ok(after)
 }
 
-/// Chooses the postings that a change consumes: all that are owed, then, if it takes something away, enough of
-/// the largest others, and then a few of the smallest.
+/// Chooses the postings to consume: all negative ones; for a withdrawal also enough of the largest others, then up to
+/// [`SWEEP_MAX`] of the smallest.
 ///
 /// # Errors
-/// When the owner has too little, or a sum is out of range.
+/// The owner has too little, or a sum is out of range.
 pub fn choose<I: Copy>(
     postings: &[Posting<I>],
     change: i128,

@@ -1,4 +1,4 @@
-//! Reads of credit. They answer as of their own time and change nothing.
+//! Reads of credit. They answer as of `now` and change nothing.
 
 use std::collections::BTreeMap;
 
@@ -8,40 +8,40 @@ use crate::id::{AccountName, AssetName};
 use crate::limits::Usage;
 use crate::time::UnixMs;
 
-/// What an account is.
+/// The id, status and overdraft of an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountInfo {
-    /// Its number.
+    /// The id.
     pub id: AccountId,
-    /// Where it stands.
+    /// The status.
     pub standing: Standing,
     /// Whether it may go below zero.
     pub overdraft: Overdraft,
 }
 
-/// What an account has of one asset.
+/// A balance of an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BalanceInfo {
     /// The asset.
     pub asset: AssetName,
-    /// What can be spent; below zero if it is owed.
+    /// The spendable amount; negative if owed.
     pub available: i128,
-    /// What is set aside for leases.
+    /// The amount held for leases.
     pub held: i128,
-    /// What is on its way. In the Book entries take one step, so this is 0.
+    /// The amount of unfinished entries. 0 in the Book, where an entry is one step.
     pub pending: i128,
 }
 
-/// How much of an asset there is in a vault.
+/// The totals of an asset in a vault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssetTotals {
     /// The asset.
     pub asset: AssetName,
-    /// What was ever issued.
+    /// The amount ever issued.
     pub issued: i128,
-    /// What was ever retired.
+    /// The amount ever retired.
     pub retired: i128,
-    /// What all accounts have, held amounts included: issued less retired, unless something is broken.
+    /// The sum of all balances, held amounts included. Equals issued minus retired.
     pub live: i128,
 }
 
@@ -65,7 +65,7 @@ impl Credits {
         vault.assets.get(usize::from(asset.0)).map(|asset| &asset.name)
     }
 
-    /// What an account has, in order of asset.
+    /// The balances of an account, ordered by asset.
     pub(crate) fn balances(&self, now: UnixMs, account: AccountId) -> Vec<BalanceInfo> {
         let Some((vault, _)) = self.account_name(account) else { return Vec::new() };
         let mut balances: Vec<BalanceInfo> = (self.state.balance_slots(account.0))
@@ -81,8 +81,8 @@ impl Credits {
         balances
     }
 
-    /// What an account has of an asset, as a limit on it sees that: of an account that is frozen or closed nothing
-    /// can be taken, and more than 64 bits can count is as much as they can.
+    /// The balance of an account as the usage of a credit limit. Nothing is available from a frozen or closed
+    /// account. Amounts beyond 64 bits are clamped.
     pub(crate) fn usage(&self, now: UnixMs, (account, asset): (u32, AssetId), status: LimitStatus) -> Usage {
         let balance = self.state.balance(account, asset).map(|slot| self.state.balances.get(slot));
         let available = balance.map_or(0, |balance| balance.available(&self.state.nodes, now));
@@ -101,7 +101,7 @@ impl Credits {
         }
     }
 
-    /// What all accounts have, by vault and asset. It wraps, so that the order of the accounts does not matter.
+    /// The sum of all balances by vault and asset. It wraps, so that the order of addition does not matter.
     pub(crate) fn live(&self) -> BTreeMap<(VaultId, AssetId), i128> {
         let mut live = BTreeMap::new();
         for account in 0..self.state.accounts.used() {
@@ -115,7 +115,7 @@ impl Credits {
         live
     }
 
-    /// Counts a vault anew, account by account.
+    /// The totals of a vault, summed again over all its accounts.
     pub(crate) fn audit(&self, vault: VaultId) -> Vec<AssetTotals> {
         let Some(found) = self.state.vaults.get(vault.0 as usize) else { return Vec::new() };
         let live = self.live();

@@ -5,20 +5,20 @@ use super::{Credits, State};
 use crate::book::{NamespaceId, VaultId};
 use crate::id::{AccountName, AssetName, VaultName};
 
-/// The most vaults.
+/// The maximum number of vaults.
 pub const VAULTS_MAX: usize = 1 << 16;
-/// The most assets of one vault.
+/// The maximum number of assets in a vault.
 pub const ASSETS_MAX: usize = 256;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Vault {
     pub(crate) namespace: NamespaceId,
     pub(crate) name: VaultName,
-    /// In the order in which they were first seen.
+    /// In the order in which they were added.
     pub(crate) assets: Vec<Asset>,
 }
 
-/// An asset, and how much of it there ever was. What was issued and not retired is what all accounts have.
+/// An asset with its totals. Issued minus retired equals the sum of all balances.
 #[derive(Clone, Debug)]
 pub(crate) struct Asset {
     pub(crate) name: AssetName,
@@ -38,7 +38,7 @@ impl Credits {
         self.names.get(usize::from(namespace.0))?.get(name).copied()
     }
 
-    /// Makes an asset known; `None` if the vault has as many as it may have.
+    /// Adds an asset; `None` if the maximum is reached.
     pub(crate) fn add_asset(&mut self, vault: VaultId, name: &AssetName) -> Option<AssetId> {
         let assets = &mut self.state.vaults.get_mut(vault.0 as usize)?.assets;
         let id = AssetId(assets.len() as u16);
@@ -49,15 +49,14 @@ impl Credits {
         Some(id)
     }
 
-    /// Takes the asset that a vault saw last away again. Nobody has any of it.
+    /// Removes the asset that was added last. No account has any of it.
     pub(crate) fn pop_asset(&mut self, vault: VaultId) {
         if let Some(vault) = self.state.vaults.get_mut(vault.0 as usize) {
             vault.assets.pop();
         }
     }
 
-    /// The vault of this name, opened if it was not; `None` if there are as many vaults as there may be, or no
-    /// room for the account of one more.
+    /// The id of a vault, opened if needed; `None` if the maximum number of vaults or accounts is reached.
     pub(crate) fn open_vault(&mut self, namespace: NamespaceId, name: &VaultName) -> Option<VaultId> {
         if let Some(vault) = self.vault(namespace, name) {
             return Some(vault);
@@ -71,7 +70,7 @@ impl Credits {
         Some(vault)
     }
 
-    /// Adds a vault that is not there yet, without its account.
+    /// Adds a new vault without its revenue account.
     pub(crate) fn add_vault(&mut self, vault: Vault) -> Option<VaultId> {
         if self.state.vaults.len() >= VAULTS_MAX {
             return None;
@@ -86,12 +85,12 @@ impl Credits {
         Some(id)
     }
 
-    /// How many vaults there are.
+    /// The number of vaults.
     pub(crate) fn vaults(&self) -> usize {
         self.state.vaults.len()
     }
 
-    /// Takes back the vaults that were opened since there were `len`, each with its one account.
+    /// Removes the vaults beyond the first `len`, each with its revenue account.
     pub(crate) fn truncate_vaults(&mut self, len: usize) {
         while self.state.vaults.len() > len
             && let Some(Vault { namespace, name, .. }) = self.state.vaults.pop()

@@ -1,4 +1,4 @@
-//! Reading what commands will read, all at once: memory answers many questions in the time of one.
+//! Prefetching: reads what commands will read, so that the cache misses overlap.
 
 use super::Credits;
 use crate::book::{Command, LimitRef, Operation, VaultId, Write};
@@ -7,9 +7,9 @@ use crate::limits::Limits;
 use crate::limits::index::Found;
 use crate::limits::slab::NONE;
 
-/// Fewer accounts than this are in the processor's cache anyway.
+/// Below this number the accounts fit into the processor's cache.
 const ACCOUNTS_COLD: u32 = 4_096;
-/// So many accounts are looked up side by side.
+/// The maximum number of accounts prefetched together.
 const SIDE_BY_SIDE: usize = 64;
 
 impl Credits {
@@ -40,7 +40,7 @@ impl Credits {
         }
     }
 
-    /// The accounts that seem to be named by the operations of a transaction.
+    /// The accounts that the operations of a transaction probably name.
     fn named<'a>(&'a self, write: &'a Write) -> impl Iterator<Item = u32> + 'a {
         let vault = write.vault.as_ref().and_then(|name| self.vault(write.namespace, name));
         let names = write.operations.iter().flat_map(|operation| match operation {
@@ -53,7 +53,7 @@ impl Credits {
     }
 
     fn peek(&self, vault: VaultId, name: &AccountName) -> Option<u32> {
-        // Whichever has the same hash is most likely the one.
+        // Unchecked: an account with the same hash is almost always the right one.
         match self.index.find(self.account_hash(vault, name), |_| true)?.1.found() {
             Found::Record(slot) => Some(slot),
             Found::Tombstone(_) => None,

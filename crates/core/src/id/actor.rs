@@ -1,4 +1,4 @@
-//! Who is behind a write.
+//! The actor of a write.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,24 +9,23 @@ use super::name::{NameError, is_key};
 const KINDS: [&str; 3] = ["user:", "client:", "system:"];
 const ALPHABET: &str = "user:, client: or system:, then letters, digits and :._@+-";
 
-/// Who is behind a write: `user:<id>`, `client:<id>` or `system:<component>`. It comes from the authenticated
-/// caller and from nowhere else.
+/// The authenticated author of a write: `user:<id>`, `client:<id>` or `system:<component>`. It is never taken from a
+/// request body.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Actor(Arc<str>);
 
 impl Actor {
     /// The longest actor, in bytes.
     pub const BYTES_MAX: usize = 256;
-    /// Anyone on the machine of a server that has no keys.
+    /// The actor of callers of a server without keys.
     pub const LOCAL: &str = "system:local";
-    /// Earmark itself, for what follows from time alone.
+    /// The actor of Earmark's own work, such as expiry.
     pub const ITSELF: &str = "system:earmark";
 
-    /// Checks `text` and takes it as an actor.
+    /// Parses `text`.
     ///
     /// # Errors
-    /// When it does not say what kind of actor it is, names nobody, is too long, or has a character outside
-    /// its alphabet.
+    /// The kind prefix or the id is missing, it is too long, or it has a character outside its alphabet.
     pub fn new(text: &str) -> Result<Actor, NameError> {
         let refuse =
             |found| Err(NameError { kind: "actor", found, bytes_max: Actor::BYTES_MAX, alphabet: ALPHABET });

@@ -24,8 +24,8 @@ pub fn id128(label: &str) -> Id128 {
     id128_with(|bytes| Sha256::digest(bytes).into(), label)
 }
 
-/// [`id128`] with a digest of the caller's choice. A result of 0 or `u128::MAX`, which TigerBeetle
-/// refuses as an id, has its lowest bit flipped.
+/// [`id128`] with another digest. TigerBeetle refuses the ids 0 and `u128::MAX`, so those get their lowest bit
+/// flipped.
 pub fn id128_with(digest: impl FnOnce(&[u8]) -> [u8; 32], label: &str) -> Id128 {
     let bytes = digest(label.as_bytes());
     let mut first = [0_u8; 16];
@@ -38,8 +38,8 @@ pub fn id128_with(digest: impl FnOnce(&[u8]) -> [u8; 32], label: &str) -> Id128 
 
 /// Everything that gets a 128-bit id, and the text that is hashed for it.
 ///
-/// A namespace other than `default` stands before the key, or before the lease where there is no key, as
-/// `<namespace>/`. No name holds a `/`, so no two labels of two namespaces are equal.
+/// A namespace other than `default` is a prefix `<namespace>/` of the key, or of the lease where there is no key. No
+/// name contains `/`, so labels of two namespaces cannot collide.
 #[derive(Clone, Copy, Debug)]
 pub enum Label<'a> {
     /// The account that every limit is funded from.
@@ -54,11 +54,11 @@ pub enum Label<'a> {
     Reserve(&'a NamespaceName, LeaseId, &'a LimitKey),
     /// The end of a reservation.
     Void(&'a NamespaceName, LeaseId, &'a LimitKey),
-    /// What is reserved again when a lease settles.
+    /// The new reservation of a settled lease.
     Rereserve(&'a NamespaceName, LeaseId, &'a LimitKey),
     /// Usage beyond what could be reserved.
     Debt(&'a NamespaceName, LeaseId, &'a LimitKey),
-    /// The anchor of a lease: whoever creates it first decides what the lease is.
+    /// The anchor of a lease. The first transfer with this id fixes the lease's requirements.
     LeaseAnchor(&'a NamespaceName, LeaseId),
     /// The end of a lease.
     LeaseComplete(&'a NamespaceName, LeaseId),
@@ -68,18 +68,18 @@ pub enum Label<'a> {
         namespace: &'a NamespaceName,
         /// The limit.
         key: &'a LimitKey,
-        /// Counts the changes that came into force, this one included.
+        /// The number of changes in force, this one included.
         change: u64,
-        /// Counts the attempts, since a failed id is never used again.
+        /// The number of attempts. A failed id cannot be used again.
         attempt: u64,
     },
-    /// The end of a limit's debt, with the change of capacity that brings the limit back.
+    /// The transfer that clears a limit's debt when a deleted limit is put again.
     Cleared {
         /// The limit's namespace.
         namespace: &'a NamespaceName,
         /// The limit.
         key: &'a LimitKey,
-        /// The change that it belongs to.
+        /// The capacity change it belongs to.
         change: u64,
         /// The attempt at that change.
         attempt: u64,
@@ -90,23 +90,23 @@ pub enum Label<'a> {
     Entry(&'a NamespaceName, &'a VaultName, What<'a>),
 }
 
-/// What an entry of credit is for.
+/// The purpose of a credit entry.
 #[derive(Clone, Copy, Debug)]
 pub enum What<'a> {
     /// A sequenced write.
     Transaction(&'a ClientId, u64),
-    /// Credit set aside for a lease.
+    /// The hold of a lease.
     Hold(LeaseId, &'a LimitKey),
-    /// What a lease cost.
+    /// The settlement of a lease.
     Settle(LeaseId, &'a LimitKey),
-    /// Credit given back.
+    /// The release of a hold.
     Release(LeaseId, &'a LimitKey),
-    /// A write that its caller named.
+    /// A write with an idempotency key.
     Key(&'a IdempotencyKey),
 }
 
 impl Label<'_> {
-    /// The id that other systems know this by.
+    /// The 128-bit id.
     #[must_use]
     pub fn id(&self) -> Id128 {
         id128(&self.to_string())

@@ -1,4 +1,4 @@
-//! The lease id: a checked ULID.
+//! Lease ids: ULIDs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,24 +8,24 @@ use crate::time::UnixMs;
 const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 const TEXT_BYTES: usize = 26;
 
-/// One reserve attempt: a ULID, 48 bits of time and 80 random bits.
+/// One reserve attempt: a ULID of 48 bits of time and 80 random bits.
 ///
-/// Text is read in either case and written in upper case, so one lease has one label. It is kept in two
-/// halves, which can stand anywhere in a record; a `u128` wants an address that divides by 16.
+/// Text is parsed in either case and written in upper case, so that a lease has one label. Stored as two halves,
+/// since a `u128` would be aligned to 16 bytes and enlarge the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId {
     high: u64,
     low: u64,
 }
 
-/// Why a text is no lease id.
+/// Why a text is not a lease id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaseIdError {
     /// Not 26 characters.
     #[error("lease_id: found {found} bytes, a ULID has 26 characters")]
     Length {
-        /// How many bytes there were.
+        /// The length found, in bytes.
         found: usize,
     },
     /// A character outside Crockford's alphabet.
@@ -35,10 +35,10 @@ pub enum LeaseIdError {
     Character {
         /// The character.
         found: char,
-        /// Where, counted from 0.
+        /// Its position, counted from 0.
         position: usize,
     },
-    /// More than 128 bits.
+    /// The value exceeds 128 bits.
     #[error("lease_id: found {found:?} as its first character, a ULID starts with 0 to 7")]
     TooLarge {
         /// The first character.
@@ -47,13 +47,13 @@ pub enum LeaseIdError {
 }
 
 impl LeaseId {
-    /// The lease with these 128 bits, the time in the upper 48.
+    /// From 128 bits, the time in the upper 48.
     #[must_use]
     pub const fn from_u128(bits: u128) -> LeaseId {
         LeaseId { high: (bits >> 64) as u64, low: bits as u64 }
     }
 
-    /// The lease with this time and these random bits, of which the lower 80 count.
+    /// From a time and random bits, of which the lower 80 are used.
     #[must_use]
     pub const fn from_parts(time: UnixMs, random: u128) -> LeaseId {
         LeaseId::from_u128(((time.get() as u128) << 80) | (random & ((1 << 80) - 1)))
@@ -65,7 +65,7 @@ impl LeaseId {
         ((self.high as u128) << 64) | self.low as u128
     }
 
-    /// When the caller made it, by the caller's clock.
+    /// The caller's clock when it made the lease.
     #[must_use]
     pub const fn time(self) -> UnixMs {
         UnixMs::new(self.high >> 16)

@@ -1,20 +1,20 @@
-//! Names that people choose: each has an alphabet and a length, checked when it is made.
+//! Names that people choose. Each kind has an alphabet and a maximum length, checked on construction.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Why a text is not a name of its kind.
+/// Why a text is not a valid name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kind}: found {found}, allowed are 1 to {bytes_max} bytes of {alphabet}")]
 pub struct NameError {
-    /// What it should have named, for instance `limit key`.
+    /// The kind of name, for example `limit key`.
     pub kind: &'static str,
-    /// What was found: a length or a character.
+    /// The invalid length or character.
     pub found: String,
-    /// The longest allowed.
+    /// The maximum length in bytes.
     pub bytes_max: usize,
-    /// The characters that are allowed.
+    /// The allowed characters.
     pub alphabet: &'static str,
 }
 
@@ -69,13 +69,13 @@ macro_rules! names {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// The longest such name, in bytes.
+            /// The maximum length in bytes.
             pub const BYTES_MAX: usize = $bytes_max;
 
-            /// Checks `text` and takes it as a name.
+            /// Parses `text`.
             ///
             /// # Errors
-            /// When it is empty, too long, or has a character outside its alphabet.
+            /// It is empty, too long, or has a character outside its alphabet.
             pub fn new(text: &str) -> Result<$name, NameError> {
                 let rule =
                     Rule { kind: $kind, bytes_max: $bytes_max, alphabet: $alphabet, allows: $allows };
@@ -107,35 +107,35 @@ macro_rules! names {
 }
 
 names! {
-    /// Names a limit within its namespace. Holds no `/`.
+    /// The name of a limit within its namespace. Contains no `/`.
     LimitKey: "limit key", 256, KEY_ALPHABET, is_key;
-    /// Names an account within its vault.
+    /// The name of an account within its vault.
     AccountName: "account", 256, KEY_ALPHABET, is_key;
-    /// Names the logical work behind one or more leases, in logs and traces.
+    /// The caller's id of the logical work behind one or more leases, for logs and traces.
     JobId: "job_id", 128, KEY_ALPHABET, is_key;
-    /// Names an entry that its writer wants to happen once.
+    /// The caller's key of a write that must happen once.
     IdempotencyKey: "idempotency key", 128, KEY_ALPHABET, is_key;
-    /// Names a namespace: the scope of limits and leases. Holds neither `:` nor `/`.
+    /// The name of a namespace: the scope of limits and leases. Contains neither `:` nor `/`.
     NamespaceName: "namespace", 64, PLAIN_ALPHABET, is_plain;
-    /// Names a vault: the scope of credit. Holds neither `:` nor `/`.
+    /// The name of a vault: the scope of credit. Contains neither `:` nor `/`.
     VaultName: "vault", 64, PLAIN_ALPHABET, is_plain;
-    /// Names a writer, which counts its own transactions. Holds neither `:` nor `/`.
+    /// The id of a writer with its own sequence. Contains neither `:` nor `/`.
     ClientId: "client_id", 64, PLAIN_ALPHABET, is_plain;
-    /// What people call a key.
+    /// The display name of an API key.
     KeyName: "name", 64, PLAIN_ALPHABET, is_plain;
-    /// The public part of a key.
+    /// The public part of an API key.
     KeyId: "key id", 32, KEY_ID_ALPHABET, is_key_id;
-    /// Names what is counted in a vault: a currency, say.
+    /// The name of an asset of a vault, for example a currency.
     AssetName: "asset", 32, ASSET_ALPHABET, is_asset;
 }
 
 impl KeyId {
-    /// What the ids of keys are made of, each character for five random bits.
+    /// The alphabet of generated key ids: 5 random bits a character.
     pub const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
-    /// How many characters they have.
+    /// The length of a generated key id.
     pub const CHARS: usize = 12;
 
-    /// Whether it is such that it could be made for any key.
+    /// Whether this has the form of a generated key id.
     #[must_use]
     pub fn is_random(&self) -> bool {
         let is_made_of = |byte: &u8| KeyId::ALPHABET.contains(byte);
@@ -144,12 +144,12 @@ impl KeyId {
 }
 
 impl VaultName {
-    /// The vault of the namespace `default` that exists from the start.
+    /// The vault of `default` that exists from the start.
     pub const MAIN: &str = "main";
 }
 
 impl AccountName {
-    /// The account of every vault that exists from the start, and is paid what leases cost.
+    /// The account that exists in every vault and receives the cost of leases.
     pub const REVENUE: &str = "revenue";
 }
 
@@ -157,7 +157,7 @@ impl NamespaceName {
     /// The namespace that exists from the start.
     pub const DEFAULT: &str = "default";
 
-    /// Whether this is the namespace `default`, which labels leave out.
+    /// Whether this is `default`, which labels omit.
     #[must_use]
     pub fn is_default(&self) -> bool {
         self.as_str() == NamespaceName::DEFAULT

@@ -1,17 +1,16 @@
-//! The hash of a secret, and how it is compared.
+//! The hash of an API key's secret.
 
 use std::fmt;
 use std::hint::black_box;
 
 use sha2::{Digest, Sha256};
 
-/// The SHA-256 of the secret part of a key. A secret is 256 random bits, so that no salt and no slow hash is
-/// needed to keep it from being guessed.
+/// The SHA-256 of the secret part of a key. A secret has 256 random bits, so it needs neither salt nor a slow hash.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SecretHash([u8; 32]);
 
 impl SecretHash {
-    /// What a secret is compared with whose key is not known. It is the hash of nothing that could be sent.
+    /// Compared with the secret of an unknown key id. No secret has this hash.
     pub(crate) const OF_NOBODY: SecretHash = SecretHash([0; 32]);
 
     /// The hash of a secret.
@@ -20,19 +19,19 @@ impl SecretHash {
         SecretHash(Sha256::digest(secret).into())
     }
 
-    /// A hash that was kept.
+    /// Wraps a stored hash.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 32]) -> SecretHash {
         SecretHash(bytes)
     }
 
-    /// The hash, to be kept.
+    /// The hash bytes, for storage.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// Whether both are the same, in a time that does not depend on where they differ.
+    /// Compares in constant time.
     #[must_use]
     pub fn is(&self, other: &SecretHash) -> bool {
         let differ = self.0.iter().zip(&other.0).fold(0_u8, |differ, (a, b)| black_box(differ | (a ^ b)));
@@ -40,7 +39,7 @@ impl SecretHash {
     }
 }
 
-/// A hash is no secret, but nobody needs to see it either.
+/// Hides the hash from logs.
 impl fmt::Debug for SecretHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SecretHash(..)")

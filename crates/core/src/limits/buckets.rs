@@ -1,11 +1,11 @@
-//! Which leases are forgotten in which second.
+//! Queues of leases or holds by the second in which they are due.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const SECONDS: u64 = 3_600;
 
-/// The first and the last lease of a second, by slot.
+/// The first and last slot of the linked list of one second.
 #[derive(Clone, Copy)]
 pub(crate) struct Bucket {
     pub(crate) first: u32,
@@ -14,13 +14,12 @@ pub(crate) struct Bucket {
 
 type Hour = BTreeMap<u64, Bucket>;
 
-/// Buckets by second, an hour together. A snapshot shares the hours; whoever writes to a shared one copies
-/// it first.
+/// Buckets by second, grouped by hour. A snapshot shares the hours; a write to a shared hour copies it first.
 #[derive(Clone, Default)]
 pub(crate) struct Buckets {
     hours: BTreeMap<u64, Arc<Hour>>,
-    /// A bucket that ran empty and is still in its place, since the next lease is likely to need it again. It
-    /// counts as gone.
+    /// An empty bucket that is still in the map, because the next lease probably needs it again. It counts as
+    /// removed.
     spare: Option<u64>,
 }
 
@@ -47,14 +46,14 @@ impl Buckets {
         }
     }
 
-    /// Asked with every command, so the usual answer comes without a walk.
+    /// The earliest bucket. Every command asks for it, so the common case does not iterate.
     pub(crate) fn first(&self) -> Option<(u64, Bucket)> {
         let (_, hour) = self.hours.first_key_value()?;
         let first = hour.first_key_value().filter(|(second, _)| self.spare != Some(**second));
         first.or_else(|| self.seconds().next()).map(|(second, bucket)| (*second, *bucket))
     }
 
-    /// All buckets, in order of time.
+    /// All buckets, ordered by second.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Bucket> {
         self.seconds().map(|(_, bucket)| bucket)
     }

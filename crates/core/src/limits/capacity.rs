@@ -1,4 +1,4 @@
-//! Putting, changing and deleting limits.
+//! Put, redefine and delete limits.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ impl Limits {
         self.changed(id)
     }
 
-    /// Forgets a limit that whoever enforced it says is gone.
+    /// Deletes a limit after the system that enforced it reported that nothing is held.
     pub(crate) fn drop_limit(&mut self, now: UnixMs, command: &DropLimit<'_>) -> LimitOutcome {
         if !self.has_namespace(command.namespace) {
             return LimitOutcome::UnknownNamespace;
@@ -71,7 +71,7 @@ impl Limits {
         self.changed(id)
     }
 
-    /// The limit of this name, taken to `now`, deleted or not.
+    /// The limit with this key, live or deleted, advanced to `now`.
     fn lookup(&mut self, now: UnixMs, namespace: NamespaceId, key: &LimitKey) -> Option<LimitId> {
         let id = self.resolve(namespace, key)?;
         self.advanced(namespace, id, now);
@@ -99,7 +99,7 @@ impl Limits {
         self.changed(id)
     }
 
-    /// A deleted limit comes back as a new one that goes on counting its revisions.
+    /// Recreates a deleted limit. Its revision continues, so that an old `expected_revision` cannot match.
     fn recreate(&mut self, id: LimitId, definition: &Definition) -> LimitOutcome {
         let limit = &mut self.state.limits[id];
         let revision = limit.revision.saturating_add(1);
@@ -139,8 +139,7 @@ impl Limit {
         limit
     }
 
-    /// Everything takes effect at once, but for a capacity below what is in force: that waits until so much
-    /// is free.
+    /// Applies a definition. A capacity below what is reserved waits in the phase `Decreasing`.
     fn define(&mut self, definition: &Definition) {
         self.hold_seconds = definition.kind.hold_seconds();
         self.payers = None;

@@ -1,4 +1,4 @@
-//! What is due, a little with every command.
+//! Incremental cleanup: every command deletes a bounded number of due records.
 
 use super::lease::ends;
 use super::{Limits, Reference, TIME_MAX, Tombstone};
@@ -7,15 +7,15 @@ use crate::credits::Credits;
 use crate::id::LeaseId;
 use crate::time::UnixMs;
 
-/// The most leases that one command forgets.
+/// Leases deleted per command. A command adds one lease, so the backlog shrinks.
 const CLEAN_RECORDS: usize = 16;
-/// The most tombstones that one command forgets.
+/// Tombstones deleted per command. A command adds one, so the backlog shrinks.
 const CLEAN_TOMBSTONES: usize = 16;
-/// The most nodes of timelines that one command frees. One reserve of 32 limits adds fewer.
+/// Timeline nodes freed per command. A reserve of 32 limits adds fewer.
 const CLEAN_NODES: usize = 64;
 
 impl Limits {
-    /// Takes the time of a command and cleans up some of what is due. Gives the time that counts.
+    /// Advances the clock to `now`, cleans up a bounded number of records, and returns the time to use.
     pub(crate) fn advance(&mut self, now: UnixMs, credits: &mut Credits) -> UnixMs {
         let now = now.min(TIME_MAX);
         let now = match self.state.time {
@@ -33,7 +33,7 @@ impl Limits {
         now
     }
 
-    /// Whether there is a lease to forget.
+    /// Whether a lease record or tombstone is due for deletion.
     pub(crate) fn is_due(&self, now: UnixMs) -> bool {
         let retention_ms = self.state.config.retention_ms;
         let is_over = |tombstone: &Tombstone| tombstone.resolved_at.plus_ms(retention_ms) <= now;
@@ -72,8 +72,8 @@ impl Limits {
         }
     }
 
-    /// Puts a tombstone whose lease was made ahead of time behind the others, so that they need not wait for
-    /// it: one caller's clock that is a year ahead must not fill the memory of all.
+    /// Moves a tombstone whose ULID time is ahead to the back of the queue. Otherwise one caller whose clock is a
+    /// year ahead would keep every later tombstone in memory.
     fn wait_longer(&mut self, tombstone: Tombstone, reference: Reference) {
         self.state.nodes.count(1);
         let hash = self.index.hash(tombstone.namespace, tombstone.id);
@@ -83,7 +83,8 @@ impl Limits {
         }
     }
 
-    /// From now on every lease up to this one's time is refused, since nobody can tell them apart any more.
+    /// Deletes a lease from the index. From now on leases up to its ULID time are refused, since they cannot be told
+    /// from deleted ones.
     fn forget(&mut self, namespace: NamespaceId, lease: LeaseId, reference: Reference) {
         self.state.nodes.count(1);
         let hash = self.index.hash(namespace, lease);
@@ -93,7 +94,7 @@ impl Limits {
         self.state.forgotten_before = self.state.forgotten_before.max(lease.time().plus_ms(1));
     }
 
-    /// Takes one limit after the other to `now`, so that those nobody asks for let go of their memory too.
+    /// Advances one limit per command, so that limits without traffic also free their memory.
     fn sweep(&mut self, now: UnixMs) {
         let Some(limit) = self.state.limits.get_mut(self.sweep) else {
             self.sweep = LimitId::default();

@@ -1,4 +1,4 @@
-//! Complete: what a lease really used.
+//! Complete: settle the actual usage of a lease.
 
 use super::lease::ends;
 use super::reserve::{Wanted, fingerprint};
@@ -11,12 +11,14 @@ use crate::id::LeaseId;
 use crate::limits::slab::NONE;
 use crate::time::UnixMs;
 
-/// How long overage is held when what it exceeds has ended already.
+/// How long overage is held when its reservation has already expired: 1 second, as in the TigerBeetle backend, whose
+/// timeouts have that resolution.
 const LATE_OVERAGE_MS: u64 = 1_000;
-/// A long window is settled in this many slots, so that what it holds does not grow with its traffic.
+/// Slots per window in which settled reservations of a long window are merged, so that memory does not grow with
+/// traffic.
 const SLOTS: u64 = 4_096;
 
-/// Which lease has ended, at which wall time.
+/// The lease to end, and the wall time of the command.
 #[derive(Clone, Copy)]
 struct Ended {
     namespace: NamespaceId,
@@ -60,7 +62,7 @@ impl Limits {
         }
     }
 
-    /// Ends a lease with what it used; without actuals it is released, and used nothing.
+    /// Ends a lease with its actuals. `None` releases it: nothing was used.
     fn end_lease(
         &mut self,
         now: UnixMs,
@@ -125,7 +127,7 @@ impl Limits {
 }
 
 impl State {
-    /// Settles every reservation of a lease. Both slices are in order of limit.
+    /// Settles every reservation of a lease. Both slices are ordered by limit.
     fn settle(
         &mut self,
         now: UnixMs,
@@ -195,7 +197,7 @@ impl State {
         how.map(|how| OverageTaken { limit: part.limit, amount: excess, how })
     }
 
-    /// Decides what becomes of usage beyond what was reserved, and records it if it is debt.
+    /// Decides whether overage is reserved, becomes debt or is dropped, and records debt.
     fn place_overage(&mut self, now: UnixMs, id: LimitId, excess: u64) -> OverageHow {
         let limit = &mut self.limits[id];
         if limit.is_due(now) {
@@ -214,8 +216,7 @@ impl State {
     }
 }
 
-/// When a settled reservation ends: exactly when it would have, or with its slot if its window is so long
-/// that it outlives the memory of its lease.
+/// When a settled reservation expires. A window longer than the retention rounds it up to its slot.
 fn settled_end(ends_at: UnixMs, hold_ms: u64, retention_ms: u64) -> UnixMs {
     if hold_ms <= retention_ms {
         return ends_at;

@@ -1,41 +1,41 @@
-//! What an operator may set, once, when a Book is made.
+//! The settings of a Book.
 
 use super::index::REFERENCES_MAX;
 
 /// The longest retention: 366 days.
 const RETENTION_MS_MAX: u64 = 366 * 24 * 60 * 60 * 1_000;
 
-/// The settings of a Book. They are part of its state, so that every replica has the same.
+/// The settings of a Book. They are part of the replicated state, so that every replica decides alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// How long a lease is remembered once it is resolved, in milliseconds.
+    /// How long a resolved lease is remembered, in milliseconds.
     pub retention_ms: u64,
-    /// How far the time in a lease may be ahead of the wall time of its command, in milliseconds.
+    /// How far a lease's ULID time may be ahead of the wall time of its command, in milliseconds.
     pub lease_ahead_ms: u64,
-    /// The most leases that are remembered at once, resolved ones included.
+    /// The maximum number of lease records, tombstones included. Beyond it reserves get `overloaded`.
     pub leases_max: u32,
-    /// The most writers, each counted once in every scope it writes to. They are never forgotten.
+    /// The maximum number of clients, counted once per scope. Clients are never removed.
     pub clients_max: u32,
-    /// When a denied caller should come back.
+    /// The retry hints of denials.
     pub hints: Hints,
 }
 
-/// When a denied caller should come back, while nobody can know.
+/// The retry hints of denials, in milliseconds unless the name says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hints {
-    /// Concurrency: after the first denial. It doubles with every further one.
+    /// Concurrency backoff after the first denial. Doubles with every further denial.
     pub concurrency_base_ms: u64,
-    /// Concurrency: at most.
+    /// Maximum concurrency backoff.
     pub concurrency_max_ms: u64,
-    /// Rolling: after the first denial, at least. It grows by half with every further one.
+    /// Minimum rolling backoff after the first denial. Grows by half with every further denial.
     pub rolling_base_ms: u64,
-    /// Rolling: after the first denial, this part of the window: 10 is a tenth.
+    /// Divisor of the window that gives the first rolling backoff: 10 means a tenth of the window.
     pub rolling_window_part: u64,
-    /// Rolling: at most.
+    /// Maximum rolling backoff.
     pub rolling_max_ms: u64,
-    /// How much of a wait the random bits of the lease may take away, in percent.
+    /// The share of a backoff, in percent, that the random bits of the lease may subtract.
     pub jitter_percent: u64,
-    /// While a limit is decreasing.
+    /// Hint while a limit is decreasing.
     pub decreasing_ms: u64,
 }
 
@@ -66,8 +66,7 @@ impl Default for Hints {
 }
 
 impl Config {
-    /// The nearest settings that can be kept: a retention of at most a year, as many leases and clients as can be told
-    /// apart, a jitter of at most all, a part that can be divided by.
+    /// Clamps every setting to the range that the Book supports.
     pub(crate) fn bounded(self) -> Config {
         let hints = Hints {
             rolling_window_part: self.hints.rolling_window_part.max(1),

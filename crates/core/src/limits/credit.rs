@@ -1,4 +1,4 @@
-//! Requirements of credit: planned together, taken together, or refused together.
+//! Credit requirements of a reserve: planned and held together, or refused together.
 
 use super::limit::Payers;
 use super::reserve::{Wanted, fingerprint};
@@ -9,20 +9,20 @@ use crate::credits::{AssetId, Credits, Hold};
 use crate::id::{AssetName, LeaseId};
 use crate::time::UnixMs;
 
-/// When to come back after there was no credit: nobody knows when an account is filled.
+/// Retry hint after insufficient credit: 10 seconds, since nobody knows when a deposit arrives.
 const CREDIT_RETRY_MS: u64 = 10_000;
 
-/// One requirement of credit, and the balance it is taken from.
+/// A credit requirement and the balance that pays it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Planned {
     limit: LimitId,
     amount: u64,
     payers: Payers,
-    /// None if the account never had any of the asset.
+    /// `None` if the account never had the asset.
     balance: Option<u32>,
 }
 
-/// The accounts that a limit names, and an asset that their vault may not have seen yet.
+/// The accounts that a limit names, and the asset, which the vault may not know yet.
 struct Accounts<'a> {
     vault: VaultId,
     account: u32,
@@ -31,7 +31,7 @@ struct Accounts<'a> {
 }
 
 impl Limits {
-    /// Finds out whether all accounts have what is wanted of them; if not, remembers the denial.
+    /// Checks that every account has the amounts required of it. If not, records the denial.
     pub(super) fn plan_credit(
         &mut self,
         now: UnixMs,
@@ -77,7 +77,7 @@ impl Limits {
         }
     }
 
-    /// The accounts that a limit means, if they are there.
+    /// The accounts of a limit, if they exist.
     fn payers(
         &mut self,
         namespace: NamespaceId,
@@ -89,14 +89,14 @@ impl Limits {
             return Some(payers);
         }
         let payers = self.find_payers(namespace, id, credits, first_seen)?;
-        // An asset that is seen for the first time goes again if the lease is denied.
+        // The assets added for this plan are removed again if the lease is denied, so do not cache them yet.
         if first_seen.is_empty() {
             self.state.limits[id].payers = Some(payers);
         }
         Some(payers)
     }
 
-    /// The account that a limit of kind `credit` takes from, and what it takes, if both are there.
+    /// The account and asset of a credit limit, if both exist.
     pub(crate) fn purse(&self, id: LimitId, credits: &Credits) -> Option<(u32, AssetId)> {
         let limit = self.state.limits.get(id).filter(|limit| limit.is_credit)?;
         if let Some(payers) = limit.payers {
@@ -106,8 +106,8 @@ impl Limits {
         Some((found.account, credits.state.asset(found.vault, found.asset)?))
     }
 
-    /// Looks the accounts of a limit up. Who has none of an asset may still be allowed to owe some, so the vault
-    /// need not have seen it before.
+    /// Looks up the accounts of a limit. Adds an asset unknown to the vault, since an account with overdraft may owe
+    /// it.
     fn find_payers(
         &self,
         namespace: NamespaceId,
@@ -157,7 +157,7 @@ impl Limits {
         CreditDenial { limit, retry_after_ms: CREDIT_RETRY_MS, why }
     }
 
-    /// The denial that is remembered of a lease, if it was for want of credit.
+    /// The recorded credit denial of a lease.
     pub(crate) fn credit_denial(
         &self,
         now: UnixMs,
@@ -179,7 +179,7 @@ impl Limits {
         (is_for_credit && !is_forgotten).then(|| tombstone.credit_denial(now))
     }
 
-    /// Sets aside what was planned, for the lease in `slot`.
+    /// Holds the planned amounts for the lease in `slot`.
     pub(super) fn take_credit(
         &mut self,
         now: UnixMs,
@@ -214,7 +214,7 @@ impl Limits {
 }
 
 impl Tombstone {
-    /// The denial that this is of.
+    /// The denial that this tombstone records.
     pub(super) fn credit_denial(&self, now: UnixMs) -> CreditDenial {
         let why = match self.ending {
             Ending::NoAccount => CreditShortage::UnknownAccount,

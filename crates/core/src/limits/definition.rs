@@ -1,67 +1,67 @@
-//! What a limit is, as an operator writes it down.
+//! The definition of a limit, as an operator writes it.
 
 use std::fmt;
 
 use crate::id::{AccountName, AssetName, LimitKey, VaultName};
 
-/// The longest window or timeout: 366 days.
+/// The longest window or timeout, in seconds: 366 days.
 pub const HOLD_SECONDS_MAX: u32 = 366 * 24 * 60 * 60;
 /// The longest unit, in bytes.
 pub const UNIT_BYTES_MAX: usize = 64;
 /// The longest description, in bytes.
 pub const DESCRIPTION_BYTES_MAX: usize = 1_024;
 
-/// A named capacity.
+/// The definition of a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Definition {
-    /// Its name within the namespace.
+    /// The name within the namespace.
     pub key: LimitKey,
-    /// How what is taken becomes free again.
+    /// The kind: when reserved capacity becomes free again.
     pub kind: Kind,
-    /// How much may be held at once; at least 1, and 0 for a limit of kind `credit`, whose account has it.
+    /// The capacity; at least 1. For a credit limit 0, since the account's balance is the capacity.
     pub capacity: u64,
-    /// What is counted, for people: `requests`, `tokens`.
+    /// The unit for display: `requests`, `tokens`.
     pub unit: String,
-    /// What it is for, for people.
+    /// A description for display.
     pub description: String,
-    /// What becomes of usage that no longer fits.
+    /// The treatment of usage beyond the reservation.
     pub overage: Overage,
 }
 
-/// How what is taken from a limit becomes free again.
+/// When reserved capacity becomes free again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Exactly one window after it was taken.
+    /// One window after it was reserved.
     Rolling {
         /// The window.
         window_seconds: u32,
     },
-    /// When its lease completes, at the latest after the timeout.
+    /// When the lease completes, at the latest after the timeout.
     Concurrency {
         /// How long a lease that never completes holds it.
         timeout_seconds: u32,
     },
-    /// What a lease takes is credit of an account, held until it says what it cost.
+    /// The lease holds credit of an account until it settles the cost.
     Credit(CreditTerms),
 }
 
-/// Whose credit a limit of kind `credit` takes, and who is paid.
+/// The accounts and asset of a credit limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreditTerms {
-    /// How long a lease that never completes holds it.
+    /// How long a lease that never completes holds the credit.
     pub timeout_seconds: u32,
     /// The vault of both accounts.
     pub vault: VaultName,
     /// The account that pays.
     pub account: AccountName,
-    /// What it pays with.
+    /// The asset to pay with.
     pub asset: AssetName,
-    /// The account that is paid.
+    /// The account that receives the payment.
     pub revenue: AccountName,
 }
 
 impl Kind {
-    /// How long a reservation that nobody completes is held.
+    /// How long a reservation is held if the lease never completes.
     #[must_use]
     pub const fn hold_seconds(&self) -> u32 {
         match self {
@@ -71,13 +71,13 @@ impl Kind {
         }
     }
 
-    /// Whether both are rolling, both concurrency, or both credit.
+    /// Whether both are of the same kind.
     #[must_use]
     pub const fn is_same_kind(&self, other: &Kind) -> bool {
         self.is_rolling() == other.is_rolling() && self.is_credit() == other.is_credit()
     }
 
-    /// Whose credit it is, if it is credit.
+    /// The terms of a credit limit.
     #[must_use]
     pub const fn terms(&self) -> Option<&CreditTerms> {
         match self {
@@ -95,14 +95,14 @@ impl Kind {
     }
 }
 
-/// What becomes of usage beyond what was reserved, when it no longer fits.
+/// The treatment of usage beyond the reservation when it does not fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Overage {
-    /// It is recorded as the limit's debt.
+    /// Record it as debt of the limit.
     #[default]
     Debt = 1,
-    /// It is reported in the outcome and nowhere else.
+    /// Report it in the outcome only.
     Deny = 2,
 }
 
@@ -110,38 +110,38 @@ pub enum Overage {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DefinitionError {
-    /// A limit of nothing.
+    /// The capacity is 0.
     #[error("capacity: found 0, allowed are integers from 1 on")]
     CapacityZero,
-    /// A capacity where an account has it.
+    /// A credit limit has a capacity.
     #[error("capacity: found {found}, a limit of kind credit has none")]
     CapacityOfCredit {
-        /// What was found.
+        /// The capacity found.
         found: u64,
     },
-    /// A window or timeout of zero, or beyond 366 days.
+    /// A window or timeout of 0 or above 366 days.
     #[error("{field}: found {found}, allowed are 1 to {HOLD_SECONDS_MAX} (366 days)")]
     HoldSeconds {
-        /// Which of the two.
+        /// Which field.
         field: HoldField,
-        /// What was found.
+        /// The value found.
         found: u32,
     },
-    /// A unit that is too long.
+    /// The unit is too long.
     #[error("unit: found {found} bytes, allowed are up to {UNIT_BYTES_MAX}")]
     UnitTooLong {
-        /// Its length.
+        /// Its length in bytes.
         found: usize,
     },
-    /// A description that is too long.
+    /// The description is too long.
     #[error("description: found {found} bytes, allowed are up to {DESCRIPTION_BYTES_MAX}")]
     DescriptionTooLong {
-        /// Its length.
+        /// Its length in bytes.
         found: usize,
     },
 }
 
-/// The field that says how long a reservation is held.
+/// The field that holds the window or timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoldField {
     /// Of a rolling limit.
@@ -160,10 +160,10 @@ impl fmt::Display for HoldField {
 }
 
 impl Definition {
-    /// Whether every field is within its bounds.
+    /// Checks that every field is within its bounds.
     ///
     /// # Errors
-    /// The first field that is not, in the order of the fields here.
+    /// The first field out of bounds, in declaration order.
     pub fn validate(&self) -> Result<(), DefinitionError> {
         match (self.kind.is_credit(), self.capacity) {
             (false, 0) => return Err(DefinitionError::CapacityZero),

@@ -1,4 +1,4 @@
-//! When a denied caller should come back.
+//! Retry hints: when a denied caller should try again.
 
 use super::reserve::Wanted;
 use super::{Hints, Limit, Nodes, State};
@@ -6,10 +6,10 @@ use crate::book::{Denial, LimitId};
 use crate::id::LeaseId;
 use crate::time::UnixMs;
 
-/// Every backoff has reached its maximum long before; more denials are not counted.
+/// The maximum counted run of denials. Every backoff reaches its maximum well before.
 pub(crate) const DENIALS_MAX: u32 = 64;
 
-/// One limit that stands in the way: how long, or for ever.
+/// A limit in the way, and the wait until it has room.
 struct Obstacle {
     limit: LimitId,
     wait_ms: u64,
@@ -17,7 +17,7 @@ struct Obstacle {
 }
 
 impl State {
-    /// What stands in the way of `wanted`, and for how long. Counts the denial for every limit that is.
+    /// Builds the denial of `wanted` and counts it for every limit in the way.
     pub(super) fn denial(&mut self, now: UnixMs, lease: LeaseId, wanted: &[Wanted]) -> Denial {
         let hints = self.config.hints;
         let mut obstacles = Vec::with_capacity(wanted.len());
@@ -49,13 +49,13 @@ impl Limit {
         }
         let missing = amount.saturating_sub(self.available());
         let exact_ms = self.timeline.freed_at(nodes, missing).ms_since(now);
-        // A lease that is not settled may give something back at any moment.
+        // An unsettled lease may free capacity earlier, when it completes.
         if self.timeline.sums().unsettled == 0 { exact_ms } else { exact_ms.min(backoff_ms) }
     }
 }
 
 impl Hints {
-    /// How long to wait after so many denials in a row of a limit that holds what it gives for so long.
+    /// The backoff after `denials` denials in a row, for a limit whose window or timeout is `hold_ms`.
     #[must_use]
     pub fn backoff_ms(&self, is_rolling: bool, hold_ms: u64, denials: u32, lease: LeaseId) -> u64 {
         let ms = if is_rolling {
@@ -67,8 +67,7 @@ impl Hints {
         self.jittered(ms, lease)
     }
 
-    /// Takes a part away, by the lease's own random bits, so that callers denied together do not come back
-    /// together.
+    /// Subtracts a share given by the lease's random bits, so that callers denied together do not return together.
     fn jittered(&self, ms: u64, lease: LeaseId) -> u64 {
         let random = u128::from(lease.random_bits() & 0xffff);
         let part = u128::from(ms).saturating_mul(u128::from(self.jitter_percent)).saturating_mul(random);

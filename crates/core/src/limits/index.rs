@@ -1,8 +1,8 @@
-//! Where a lease, an account or a client is: a hash table of references.
+//! A hash table from leases, accounts and clients to slots.
 //!
-//! It is made of 4,096 small tables, each of which grows on its own. So growing never stalls: with ten million
-//! leases the largest step moves some 3,000 cells, with a hundred million some 25,000. Its layout depends on a seed and on
-//! history, and nothing reads it in order.
+//! It consists of 4,096 segments that grow independently, so that growing never stalls: at ten million leases one
+//! step moves about 3,000 cells, at a hundred million about 25,000. The layout depends on the seed and on history, so
+//! nothing iterates over it.
 
 use crate::book::NamespaceId;
 use crate::hash::fold;
@@ -13,18 +13,18 @@ const SEGMENTS: usize = 1 << SEGMENT_BITS;
 const CELLS_MIN: usize = 8;
 const EMPTY: u64 = u64::MAX;
 
-/// A record or a tombstone. The highest bit tells which; numbers stay below [`REFERENCES_MAX`].
+/// A lease record or a tombstone. The highest bit tells which; slots stay below [`REFERENCES_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reference(u32);
 
-/// What a reference refers to.
+/// The target of a reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Record(u32),
     Tombstone(u32),
 }
 
-/// The most records, and the most tombstones, that references tell apart.
+/// The maximum number of records, and of tombstones, that a reference can address.
 pub(crate) const REFERENCES_MAX: u32 = 1 << 30;
 const TOMBSTONE: u32 = 1 << 31;
 
@@ -46,7 +46,7 @@ impl Reference {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hash(u64);
 
-/// A cell that holds a reference. Valid until the table changes.
+/// The position of a cell. Valid until the table changes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     segment: usize,
@@ -69,7 +69,7 @@ impl Index {
         Index { segments: (0..SEGMENTS).map(|_| Segment::default()).collect(), seed }
     }
 
-    /// Callers choose lease ids, so the hash is seeded: nobody outside can aim at one segment.
+    /// Seeded, since callers choose lease ids: otherwise they could fill one segment on purpose.
     pub(crate) fn hash(&self, namespace: NamespaceId, lease: LeaseId) -> Hash {
         let bits = lease.to_u128();
         let scope = fold(u64::from(namespace.0) ^ self.seed ^ 0x2545_f491_4f6c_dd1d, 0x9e37_79b9_7f4a_7c15);
@@ -78,7 +78,7 @@ impl Index {
         Hash(fold(fold(low, high) ^ high, 0xa076_1d64_78bd_642f))
     }
 
-    /// Callers choose names too.
+    /// Seeded like [`Index::hash`], since callers choose names too.
     pub(crate) fn hash_name(&self, scope: u64, name: &str) -> Hash {
         let mut mixed =
             fold(self.seed ^ scope ^ 0x9e37_79b9_7f4a_7c15, name.len() as u64 ^ 0xd1b5_4a32_d192_ed03);
@@ -90,8 +90,8 @@ impl Index {
         Hash(fold(mixed ^ self.seed, 0xe703_7ed1_a0b4_28db))
     }
 
-    /// What stands where the search for this hash begins. Asking for several at once lets the processor fetch
-    /// them side by side, before each is needed.
+    /// The reference in the first cell of this hash, unchecked. Calling it for several hashes first lets the cache
+    /// misses overlap.
     pub(crate) fn peek(&self, hash: Hash) -> Option<Reference> {
         let cells = &self.segments[hash.segment()].cells;
         let mask = cells.len().checked_sub(1)?;
@@ -99,7 +99,7 @@ impl Index {
         ((content >> 32) as u32 == hash.tag() && content != EMPTY).then_some(Reference(content as u32))
     }
 
-    /// The reference with this hash that is the one meant.
+    /// The reference with this hash for which `is_meant` holds.
     pub(crate) fn find(
         &self,
         hash: Hash,
@@ -138,7 +138,7 @@ impl Index {
         *cell = content((*cell >> 32) as u32, reference);
     }
 
-    /// Empties a cell and moves up what was pushed past it.
+    /// Empties a cell and moves back the cells that linear probing had pushed past it.
     pub(crate) fn remove(&mut self, place: Place) {
         let segment = &mut self.segments[place.segment];
         segment.used = segment.used.saturating_sub(1);

@@ -1,4 +1,4 @@
-//! The leases that hold something, or ran out without a word: what each took, and when each is forgotten.
+//! Records of leases that are not resolved: reservations and the time of deletion.
 
 use super::buckets::{Bucket, Buckets};
 use super::slab::{NONE, Record, Slab};
@@ -11,7 +11,7 @@ const PARTS_MORE: usize = 7;
 const CONCURRENCY: u32 = 1 << 31;
 const CREDIT: u32 = 1 << 30;
 
-/// What a lease took from one limit.
+/// The reservation of one limit by a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reservation {
     pub(crate) limit: LimitId,
@@ -29,7 +29,7 @@ impl Reservation {
         Reservation { limit, hold: hold_seconds | CREDIT, amount }
     }
 
-    /// Credit that somebody else holds.
+    /// Credit that an external credit store holds.
     pub(crate) fn credit_elsewhere(limit: LimitId, hold_seconds: u32, amount: u64) -> Reservation {
         Reservation { limit, hold: hold_seconds | CREDIT | CONCURRENCY, amount }
     }
@@ -55,7 +55,7 @@ impl Reservation {
     }
 }
 
-/// A lease and the first of its reservations, in order of limit.
+/// A lease with its first reservations, ordered by limit.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Lease {
     pub(crate) id: LeaseId,
@@ -63,7 +63,7 @@ pub(crate) struct Lease {
     prev: u32,
     next: u32,
     more: u32,
-    /// The first of its holds of credit.
+    /// The slot of its first credit hold.
     pub(crate) holds: u32,
     pub(crate) namespace: NamespaceId,
     count: u8,
@@ -81,7 +81,7 @@ impl Record for Lease {
     }
 }
 
-/// Reservations that did not fit into the lease.
+/// Reservations that did not fit into the lease record.
 #[derive(Clone, Copy, Default)]
 struct More {
     parts: [Reservation; PARTS_MORE],
@@ -105,7 +105,7 @@ pub(crate) struct Leases {
     len: u32,
 }
 
-/// The last second of a lease's memory, given when it is resolved by time.
+/// The second in which the record of an uncompleted lease is deleted.
 pub(crate) fn forget_second(lease: LeaseId, ends_at: UnixMs, retention_ms: u64) -> u64 {
     lease.time().max(ends_at).get().saturating_add(retention_ms).div_ceil(1_000)
 }
@@ -119,7 +119,7 @@ impl Leases {
         self.leases.get(slot)
     }
 
-    /// Keeps a lease that was allowed. `parts` are in order of limit.
+    /// Adds a lease. `parts` are ordered by limit.
     pub(crate) fn insert(
         &mut self,
         namespace: NamespaceId,
@@ -169,7 +169,7 @@ impl Leases {
         }
     }
 
-    /// Forgets a lease. `ends_at` is when the last of its reservations ends.
+    /// Removes a lease. `ends_at` is when the last of its reservations expires.
     pub(crate) fn remove(&mut self, slot: u32, ends_at: UnixMs, retention_ms: u64) {
         let &Lease { id, prev, next, mut more, .. } = self.leases.get(slot);
         if prev != NONE {
@@ -190,7 +190,7 @@ impl Leases {
         self.len = self.len.saturating_sub(1);
     }
 
-    /// Takes a lease that was the first or the last out of its bucket.
+    /// Updates the bucket of a lease that was its first or last.
     fn move_ends(&mut self, second: u64, prev: u32, next: u32) {
         if prev == NONE && next == NONE {
             self.buckets.remove(second);
@@ -207,7 +207,7 @@ impl Leases {
         self.leases.get_mut(slot).holds = first;
     }
 
-    /// What a lease took, into `parts`.
+    /// Reads the reservations of a lease into `parts`.
     pub(crate) fn parts(&self, lease: &Lease, parts: &mut Vec<Reservation>) {
         parts.clear();
         let count = usize::from(lease.count);
@@ -221,13 +221,13 @@ impl Leases {
         }
     }
 
-    /// The lease that is forgotten first, if its time has come.
+    /// The slot of the first lease that is due for deletion.
     pub(crate) fn first_due(&self, now: UnixMs) -> Option<u32> {
         let (second, bucket) = self.buckets.first()?;
         (second.saturating_mul(1_000) <= now.get()).then_some(bucket.first)
     }
 
-    /// The leases as they are now, for a snapshot.
+    /// A copy for a snapshot.
     pub(crate) fn share(&mut self) -> Leases {
         Leases {
             leases: self.leases.share(),
@@ -237,7 +237,7 @@ impl Leases {
         }
     }
 
-    /// All leases, in the order in which they are forgotten.
+    /// All leases, in the order of deletion.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Lease> {
         self.buckets.iter().flat_map(move |bucket| {
             let mut slot = bucket.first;
@@ -250,7 +250,7 @@ impl Leases {
     }
 }
 
-/// When the first and the last of `parts` end.
+/// When the first and the last of `parts` expire.
 pub(crate) fn ends(reserved_at: UnixMs, parts: &[Reservation]) -> (UnixMs, UnixMs) {
     let holds = parts.iter().map(Reservation::hold_ms);
     let (first, last) =
@@ -258,7 +258,7 @@ pub(crate) fn ends(reserved_at: UnixMs, parts: &[Reservation]) -> (UnixMs, UnixM
     (reserved_at.plus_ms(first), reserved_at.plus_ms(last))
 }
 
-/// When a lease is due to be forgotten.
+/// Whether the record of an uncompleted lease is due for deletion.
 pub(crate) fn is_forgotten(lease: LeaseId, ends_at: UnixMs, retention_ms: u64, now: UnixMs) -> bool {
     forget_second(lease, ends_at, retention_ms).saturating_mul(1_000) <= now.get()
 }

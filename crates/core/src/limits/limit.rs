@@ -1,4 +1,4 @@
-//! One limit: the part of it that decisions touch, in two cache lines.
+//! The part of a limit that decisions read, in two cache lines.
 
 use super::definition::{CreditTerms, Kind, Overage};
 use super::timeline::{Nodes, Timeline};
@@ -6,18 +6,18 @@ use crate::book::{LimitStatus, NamespaceId};
 use crate::credits::AssetId;
 use crate::time::{UnixMs, seconds_to_ms};
 
-/// Where a limit stands.
+/// The life cycle of a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {
     #[default]
     Active = 1,
-    /// Going down to what is defined.
+    /// Waiting until the reserved amount fits the defined capacity.
     Decreasing = 2,
-    /// Going away.
+    /// Waiting until nothing is reserved.
     Deleting = 3,
     Deleted = 4,
-    /// Going away, and enforced elsewhere: it stays until it is dropped.
+    /// Deleted, but enforced by another system: waits for `DropLimit`.
     Leaving = 5,
 }
 
@@ -26,23 +26,23 @@ pub(crate) struct Limit {
     pub(crate) timeline: Timeline,
     /// The capacity in force.
     pub(crate) capacity: u64,
-    /// The capacity of the definition that was put last.
+    /// The capacity of the last definition.
     pub(crate) defined: u64,
     pub(crate) revision: u64,
     pub(crate) debt: u128,
     pub(crate) hold_seconds: u32,
-    /// How many denials in a row.
+    /// The run of denials, for the backoff.
     pub(crate) denials: u32,
     pub(crate) namespace: NamespaceId,
     pub(crate) phase: Phase,
     pub(crate) is_rolling: bool,
     pub(crate) is_credit: bool,
-    /// Of a limit of kind `credit`: the accounts it means, once they were found.
+    /// Cached accounts of a credit limit.
     pub(crate) payers: Option<Payers>,
     pub(crate) keeps_debt: bool,
 }
 
-/// The accounts that a limit of kind `credit` means. Accounts keep their numbers for ever.
+/// The accounts of a credit limit. Account slots never change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Payers {
     pub(crate) account: u32,
@@ -70,7 +70,7 @@ impl Limit {
         seconds_to_ms(self.hold_seconds)
     }
 
-    /// Its kind; `terms` are those of a limit of kind `credit`.
+    /// The kind; `terms` are those of a credit limit.
     pub(crate) fn kind(&self, terms: Option<&CreditTerms>) -> Kind {
         match terms {
             Some(terms) => Kind::Credit(terms.clone()),
@@ -87,21 +87,21 @@ impl Limit {
         if self.keeps_debt { Overage::Debt } else { Overage::Deny }
     }
 
-    /// Whether [`Limit::advance`] has anything to do.
+    /// Whether [`Limit::advance`] has work to do.
     pub(crate) fn is_due(&self, now: UnixMs) -> bool {
         self.timeline.is_due(now) || matches!(self.phase, Phase::Decreasing | Phase::Deleting)
     }
 
-    /// Takes the limit to `now`: what ended is free, and a decrease that became possible has happened.
+    /// Advances the limit to `now`: frees expired amounts and applies a decrease that has become possible.
     ///
-    /// Between two commands nothing but time passes, which only frees. So a decrease that became possible
-    /// meanwhile still is, and doing it now is the same as having done it then.
+    /// Between two commands time only frees capacity. A decrease that became possible meanwhile is still possible, so
+    /// applying it late has the same result.
     pub(crate) fn advance(&mut self, nodes: &mut Nodes, now: UnixMs) {
         self.timeline.expire(nodes, now);
         self.settle_phase();
     }
 
-    /// The limit as it is at `now`, its sums included, without cutting anything off.
+    /// The limit as [`Limit::advance`] would leave it at `now`, without changing it.
     pub(crate) fn seen_at(&self, nodes: &Nodes, now: UnixMs) -> Seen {
         let due = self.timeline.due(nodes, now);
         let reserved = self.timeline.sums().minus(due).total();
@@ -140,7 +140,7 @@ impl Limit {
     }
 }
 
-/// A limit as it is at some time.
+/// A limit as of some time.
 pub(crate) struct Seen {
     pub(crate) limit: Limit,
     pub(crate) reserved: u64,

@@ -1,4 +1,4 @@
-//! Reads. They answer as of their own time and change nothing.
+//! Reads. They answer as of `now` and change nothing.
 
 use super::lease::{ends, is_forgotten};
 use super::{Definition, Ending, Found, Limits, Phase, Seen, State, TIME_MAX};
@@ -6,66 +6,66 @@ use crate::book::{LimitId, LimitStatus, NamespaceId};
 use crate::id::{LeaseId, LimitKey};
 use crate::time::UnixMs;
 
-/// What a limit holds.
+/// The usage of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// The capacity in force.
     pub capacity: u64,
-    /// What is taken.
+    /// The reserved amount.
     pub reserved: u64,
-    /// What can be taken.
+    /// The amount that can be reserved.
     pub available: u64,
     /// Usage that was never reserved.
     pub debt: u128,
-    /// Where the limit stands.
+    /// The status of the limit.
     pub status: LimitStatus,
 }
 
-/// All limits, counted.
+/// Totals over all limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Limits that are in force or going down.
+    /// Limits that are active or decreasing.
     pub limits: usize,
-    /// Limits that are going down.
+    /// Limits that are decreasing.
     pub decreasing: usize,
-    /// The debt of all of them.
+    /// The sum of their debts.
     pub debt: u128,
 }
 
-/// What a limit is.
+/// A limit's definition, status and revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitInfo {
-    /// Its number.
+    /// The id.
     pub id: LimitId,
-    /// The definition that was put last.
+    /// The last definition.
     pub definition: Definition,
-    /// Where the limit stands.
+    /// The status of the limit.
     pub status: LimitStatus,
-    /// How often it was put or deleted.
+    /// The number of puts and deletes so far.
     pub revision: u64,
 }
 
-/// What is known of a lease.
+/// The record of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseInfo {
-    /// When it was allowed, if it was.
+    /// When it was allowed; `None` if it was not.
     pub reserved_at: Option<UnixMs>,
-    /// What it took, in order of limit. A denied or completed lease no longer knows.
+    /// The reservations, ordered by limit. Empty once the lease is denied or completed.
     pub requirements: Vec<(LimitId, u64)>,
-    /// Where it stands.
+    /// The state of the lease.
     pub state: LeaseState,
 }
 
-/// Where a lease stands.
+/// The state of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseState {
-    /// It holds everything it took.
+    /// All reservations are held.
     Live,
-    /// Some of it, or all, ended by time before it was completed.
+    /// At least one reservation expired before the lease completed.
     Expired,
-    /// It was completed.
+    /// Completed.
     Completed,
-    /// It was denied.
+    /// Denied.
     Denied,
 }
 

@@ -1,4 +1,4 @@
-//! Reserve: all requirements or none.
+//! Reserve: take all requirements or none.
 
 use super::lease::ends;
 use super::{Ending, Found, Hash, Limits, Phase, Reservation, State, Sums, Tombstone};
@@ -10,7 +10,7 @@ use crate::hash::fold;
 use crate::id::LeaseId;
 use crate::time::UnixMs;
 
-/// A part of a command, resolved. In order of limit, equal parts of equal commands are in equal places.
+/// A resolved requirement or actual. Sorted by limit, so that equal commands compare equal whatever their order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) limit: LimitId,
@@ -18,10 +18,10 @@ pub(crate) struct Wanted {
     pub(crate) place: usize,
 }
 
-/// Stands for every name that no limit has. No limit has this number.
+/// Stands for every key that names no limit. No limit has this id.
 const UNKNOWN: LimitId = LimitId(u32::MAX);
 
-/// The lease cannot be told from one that was forgotten, or was made in the future.
+/// Why the ULID time of an unknown lease is refused.
 pub(super) enum Age {
     TooOld,
     InFuture,
@@ -43,7 +43,7 @@ impl Limits {
         outcome
     }
 
-    /// Checks the shape of a reserve's requirements and sorts them into `wanted`.
+    /// Checks the requirements of a reserve and sorts them into `wanted`.
     fn resolve_parts(
         &self,
         namespace: NamespaceId,
@@ -61,7 +61,7 @@ impl Limits {
         if self.has_namespace(namespace) { Ok(()) } else { Err(InvalidParts::UnknownNamespace) }
     }
 
-    /// Resolves `parts`, each of at least `amount_min`, and sorts them into `wanted`.
+    /// Resolves `parts`, each at least `amount_min`, and sorts them into `wanted`.
     pub(super) fn sort_parts(
         &self,
         namespace: NamespaceId,
@@ -132,7 +132,7 @@ impl Limits {
         if is_refused {
             return self.refuse_by_name(command, wanted);
         }
-        // Nothing is remembered: the same lease may be asked of whoever enforces the limits.
+        // Not remembered, so that the same lease can be sent to the system that enforces the limits.
         if self.state.kept.elsewhere.limits
             && wanted.iter().any(|part| !self.state.limits[part.limit].is_credit)
         {
@@ -154,7 +154,7 @@ impl Limits {
         ReserveOutcome::Created { reserved_at: now }
     }
 
-    /// The answer to a lease that is known. Its body is judged first, then what became of it.
+    /// The answer for a known lease. Its requirements are compared first, then its state.
     fn reserve_known(&mut self, now: UnixMs, found: Found, wanted: &[Wanted]) -> ReserveOutcome {
         match found {
             Found::Record(slot) => {
@@ -193,8 +193,8 @@ impl Limits {
         }
     }
 
-    /// Names the first offender in order of key, so that the order of requirements does not matter. Nothing
-    /// is remembered: the same lease may try again.
+    /// Refuses by the first offending key in key order, so that the order of requirements does not matter. Not
+    /// remembered: the same lease may try again.
     fn refuse_by_name(&self, command: &Reserve<'_>, wanted: &[Wanted]) -> ReserveOutcome {
         let limit_of = |part: &Wanted| {
             self.state.limit(command.namespace, part.limit).filter(|limit| limit.phase != Phase::Deleted)
@@ -235,7 +235,7 @@ impl Limits {
         slot
     }
 
-    /// Remembers the denial: the lease stays denied even when it would fit.
+    /// Records the denial: the lease stays denied even when it would fit later.
     fn deny(&mut self, now: UnixMs, command: &Reserve<'_>, wanted: &[Wanted]) -> Denial {
         let denial = self.state.denial(now, command.lease, wanted);
         let ending = if denial.never { Ending::DeniedNever } else { Ending::Denied };
@@ -250,7 +250,7 @@ impl Limits {
 }
 
 impl State {
-    /// Whether a lease that is not known is refused by its own time.
+    /// Whether an unknown lease is refused because of its ULID time.
     pub(super) fn age(&self, lease: LeaseId, wall: UnixMs) -> Option<Age> {
         if lease.time() < self.forgotten_before {
             return Some(Age::TooOld);
@@ -259,18 +259,18 @@ impl State {
     }
 }
 
-/// Whether the part at `place`, which names no limit, was named before.
+/// Whether an earlier part names the same unknown key as the one at `place`.
 fn is_named_before(parts: &[Part], place: usize) -> bool {
     parts[..place].iter().any(|part| part.limit == parts[place].limit)
 }
 
-/// Whether a lease holds just what is wanted. Both are in order of limit.
+/// Whether a lease holds exactly what is wanted. Both are ordered by limit.
 fn is_same(parts: &[Reservation], wanted: &[Wanted]) -> bool {
     parts.len() == wanted.len()
         && parts.iter().zip(wanted).all(|(part, want)| part.limit == want.limit && part.amount == want.amount)
 }
 
-/// A hash of what a lease asked for, in order of limit. It is stored, so it never changes.
+/// A hash of a lease's requirements, ordered by limit. It is stored, so it must never change.
 pub(crate) fn fingerprint(parts: impl Iterator<Item = (LimitId, u64)>) -> u64 {
     parts.fold(0x243f_6a88_85a3_08d3, |hash, (limit, amount)| {
         let hash = fold(hash ^ amount, 0xd1b5_4a32_d192_ed03);

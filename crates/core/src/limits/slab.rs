@@ -1,33 +1,33 @@
-//! Records in chunks that a snapshot can share.
+//! Copy-on-write record storage in chunks.
 //!
-//! Growing adds a chunk and moves nothing. Sharing a slab hands out its chunks; whoever then writes to a
-//! chunk first copies that one chunk. So a snapshot freezes ten million leases in the time it takes to count
-//! their chunks, and a command pays for at most the few chunks it touches.
+//! Growing adds a chunk and moves nothing. A snapshot shares the chunks, and the next write to a shared chunk copies
+//! it. Freezing ten million leases therefore costs one reference count per chunk, and a command copies only the
+//! chunks it touches.
 
 use std::sync::Arc;
 
-/// No record.
+/// The slot number that means no record.
 pub(crate) const NONE: u32 = u32::MAX;
 
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// What a slab can hold. A record that is free lends its link to the list of free ones.
+/// A slab record. A free record stores the link to the next free one.
 pub(crate) trait Record: Clone + Default {
     fn link(&self) -> u32;
     fn set_link(&mut self, link: u32);
 }
 
-/// Some records in a row: our own, or shared with a snapshot until the next write. To ask an `Arc` on every
-/// write whether it is shared would cost an atomic operation each time.
+/// Consecutive records, owned or shared with a snapshot until the next write. Asking an `Arc` on every write whether
+/// it is shared would cost an atomic operation.
 #[derive(Clone)]
 pub(crate) struct Chunk<T> {
     own: Box<[T]>,
-    /// In place of our own.
+    /// Replaces `own` while a snapshot shares the records.
     shared: Option<Arc<Box<[T]>>>,
 }
 
 impl<T: Clone + Default> Chunk<T> {
-    /// Records as they are before their first use.
+    /// Default records.
     pub(crate) fn blank(count: usize) -> Chunk<T> {
         Chunk { own: std::iter::repeat_n(T::default(), count).collect(), shared: None }
     }
@@ -39,8 +39,7 @@ impl<T: Clone + Default> Chunk<T> {
         }
     }
 
-    /// The records, to be written to. Shared ones become our own first: as they are if the snapshot is gone,
-    /// else as a copy.
+    /// The records for writing. Shared records are first taken back, or copied if the snapshot still exists.
     pub(crate) fn records_mut(&mut self) -> &mut [T] {
         if let Some(records) = self.shared.take() {
             self.own = Arc::unwrap_or_clone(records);
@@ -48,7 +47,7 @@ impl<T: Clone + Default> Chunk<T> {
         &mut self.own
     }
 
-    /// The same records, in two hands.
+    /// A second handle to the same records.
     pub(crate) fn share(&mut self) -> Chunk<T> {
         let own = std::mem::take(&mut self.own);
         let shared = self.shared.get_or_insert_with(|| Arc::new(own));
@@ -68,7 +67,7 @@ impl<T> Default for Slab<T> {
     }
 }
 
-/// How many bits of a record's number tell its place in a chunk, so that chunks are at most 64 KiB.
+/// The low bits of a slot that give the position in its chunk, such that a chunk is at most 64 KiB.
 pub(crate) const fn chunk_bits<T>() -> u32 {
     CHUNK_BYTES.ilog2().saturating_sub(size_of::<T>().next_power_of_two().ilog2())
 }
@@ -109,17 +108,17 @@ impl<T: Record> Slab<T> {
         self.free = slot;
     }
 
-    /// Takes back the last slot of a slab that none was ever removed from.
+    /// Removes the last slot. Only for slabs from which nothing else is ever removed.
     pub(crate) fn pop(&mut self) {
         self.used = self.used.saturating_sub(1);
     }
 
-    /// How many slots were ever in use at once.
+    /// The highest number of slots ever in use.
     pub(crate) fn used(&self) -> u32 {
         self.used
     }
 
-    /// The slab as it is now, for a snapshot.
+    /// A copy for a snapshot.
     pub(crate) fn share(&mut self) -> Slab<T> {
         let chunks = self.chunks.iter_mut().map(Chunk::share).collect();
         Slab { chunks, used: self.used, free: self.free }

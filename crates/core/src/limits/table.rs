@@ -1,4 +1,4 @@
-//! What is kept by limit. It only grows, and in chunks, so that growing moves nothing.
+//! An append-only table by limit id, in chunks, so that growing moves nothing.
 
 use std::ops::{Index, IndexMut};
 
@@ -32,7 +32,7 @@ impl<T> Table<T> {
         self.chunks.get_mut((id.0 >> CHUNK_BITS) as usize)?.get_mut(id.0 as usize % CHUNK_RECORDS)
     }
 
-    /// Adds a record for the next limit; gives its number.
+    /// Appends a record and returns its id.
     pub(crate) fn push(&mut self, record: T) -> LimitId {
         let id = LimitId(self.len);
         match self.chunks.last_mut() {
@@ -47,7 +47,7 @@ impl<T> Table<T> {
         id
     }
 
-    /// Takes the last record away.
+    /// Removes the last record.
     pub(crate) fn pop(&mut self) {
         if let Some(chunk) = self.chunks.last_mut() {
             chunk.pop();
@@ -63,7 +63,7 @@ impl<T> Table<T> {
     }
 }
 
-/// For limits that are known to be there.
+/// For ids that are known to exist.
 impl<T> Index<LimitId> for Table<T> {
     type Output = T;
 

@@ -1,8 +1,8 @@
-//! When what a limit holds becomes free: sums in order of time.
+//! When the amounts held by a limit expire: sums ordered by time.
 //!
-//! A tree in the manner of a B+-tree. A leaf has a cell for every millisecond at which something ends, an
-//! inner node has the sums of its children. So what is due is found, and cut off, in a number of steps that
-//! grows with the height of the tree and not with how much is due; so is the moment at which enough is free.
+//! The structure is a B+-tree. A leaf has a cell for every millisecond in which something expires, and an inner node
+//! has the sums of its children. Expiry and the question "when is enough free?" therefore cost steps in the height of
+//! the tree, not in the number of expired cells.
 
 mod nodes;
 
@@ -12,15 +12,15 @@ pub(crate) use nodes::{Nodes, Sums};
 use super::slab::NONE;
 use crate::time::UnixMs;
 
-/// A node is split only when it is full, and leaves at most three quarters of its entries in either half. So
-/// each further level takes at least seven times as many insertions: more than there can ever be.
+/// The maximum height. A node is split only when full, and neither half keeps more than three quarters, so each level
+/// needs at least seven times as many insertions.
 const HEIGHT_MAX: usize = 24;
 
-/// What one limit holds, by the time at which it ends.
+/// The amounts that one limit holds, by expiry.
 ///
-/// Almost everything is added at the right edge, so the sums there are kept in no node: in every node on the
-/// right edge the sums of the last child are stale. They are computed when a later sibling appears, and
-/// nothing reads them before. No leaf is ever empty.
+/// Almost all insertions are at the right edge. To make them cheap, the sums of the last child are stale in every
+/// node on the right edge. They are computed when a later sibling appears, and nothing reads them before. No leaf is
+/// ever empty.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timeline {
     root: u32,
@@ -50,7 +50,7 @@ struct Step {
     place: usize,
 }
 
-/// The way from the root to a leaf.
+/// The path from the root to a leaf.
 #[derive(Default)]
 struct Path {
     steps: [Step; HEIGHT_MAX],
@@ -63,14 +63,14 @@ impl Path {
         self.len = self.len.saturating_add(1);
     }
 
-    /// The steps from the leaf up.
+    /// The steps from the leaf to the root.
     fn upwards(&self) -> impl Iterator<Item = Step> + use<> {
         let (steps, len) = (self.steps, self.len);
         (0..len).rev().map(move |i| steps[i])
     }
 }
 
-/// A node became two.
+/// A node that was split in two.
 struct Split {
     left: Sums,
     right: Child,
@@ -84,12 +84,12 @@ impl Split {
 }
 
 impl Timeline {
-    /// All that is held.
+    /// The sum of everything held.
     pub(crate) fn sums(&self) -> Sums {
         self.sums
     }
 
-    /// When the first of it ends.
+    /// The earliest expiry.
     pub(crate) fn next_at(&self) -> UnixMs {
         self.next_at
     }
@@ -98,7 +98,7 @@ impl Timeline {
         self.root != NONE && self.next_at <= now
     }
 
-    /// Holds `more` until `at`.
+    /// Adds `more`, which expires at `at`.
     pub(crate) fn add(&mut self, nodes: &mut Nodes, at: UnixMs, more: Sums) {
         if more == Sums::ZERO {
             return;
@@ -118,19 +118,19 @@ impl Timeline {
             }
             return;
         }
-        // At the right edge no sums are kept above the leaf, so there is no way to walk either.
+        // Above the last leaf no sums are kept, so nothing else needs updating.
         if !nodes.leaves.get_mut(self.tail).add_inside(cell) {
             self.insert(nodes, cell);
         }
     }
 
-    /// Takes `less` from what ends at `at` and adds `more` to it. Says whether there was such a cell.
+    /// Subtracts `less` from the cell at `at` and adds `more`. Returns whether the cell exists.
     pub(crate) fn change(&mut self, nodes: &mut Nodes, at: UnixMs, less: Sums, more: Sums) -> bool {
         if self.root == NONE {
             return false;
         }
         nodes.count(1);
-        // At the right edge no sums are kept above the leaf, so there is no way to walk either.
+        // Above the last leaf no sums are kept, so nothing else needs updating.
         match nodes.leaves.get_mut(self.tail).change(at, less, more) {
             Change::NotFound => return self.change_inside(nodes, at, less, more),
             Change::Changed => {}
@@ -169,7 +169,7 @@ impl Timeline {
         true
     }
 
-    /// Lets go of all that ended at or before `now`.
+    /// Removes everything that expires at or before `now`.
     pub(crate) fn expire(&mut self, nodes: &mut Nodes, now: UnixMs) {
         if !self.is_due(now) {
             return;
@@ -220,7 +220,7 @@ impl Timeline {
         self.refresh_edges(nodes);
     }
 
-    /// How much of what is held has ended at or before `now`.
+    /// The sum of what has expired at `now`.
     pub(crate) fn due(&self, nodes: &Nodes, now: UnixMs) -> Sums {
         if !self.is_due(now) {
             return Sums::ZERO;
@@ -242,7 +242,7 @@ impl Timeline {
         cells.take_while(|cell| cell.at <= now).fold(sums, |sums, cell| sums.plus(cell.sums))
     }
 
-    /// The first moment by which `need` of what is held has ended. `need` is at most what is held.
+    /// The earliest time at which `need` has expired. `need` is at most what is held.
     pub(crate) fn freed_at(&self, nodes: &mut Nodes, need: u64) -> UnixMs {
         if self.root == NONE {
             return UnixMs::default();
@@ -252,7 +252,7 @@ impl Timeline {
         for _ in 0..self.height {
             let inner = nodes.inners.get(node);
             let children = inner.entries();
-            // The sums of the last child may be stale, and are not needed: what is missing must be there.
+            // The last child's sums may be stale, but are not needed: the rest of `need` must be in it.
             let earlier = &children[..children.len().saturating_sub(1)];
             let mut place = 0_usize;
             for child in earlier {
@@ -275,7 +275,7 @@ impl Timeline {
         self.last_at
     }
 
-    /// Calls `visit` with every moment and what ends then, in order.
+    /// Calls `visit` for every cell, ordered by time.
     pub(crate) fn visit(&self, nodes: &Nodes, visit: &mut impl FnMut(UnixMs, Sums)) {
         if self.root != NONE {
             visit_below(nodes, self.root, self.height, visit);
@@ -293,7 +293,7 @@ impl Timeline {
         node
     }
 
-    /// Opens a new leaf at the right edge, which settles the sums of the old one.
+    /// Appends a leaf at the right edge and computes the sums of the previous one.
     fn append_leaf(&mut self, nodes: &mut Nodes, cell: Cell) {
         nodes.count(1);
         let mut closed = nodes.leaves.get(self.tail).sums();
@@ -315,7 +315,7 @@ impl Timeline {
         self.grow(nodes, Split { left: closed, right: child });
     }
 
-    /// Adds a cell, or to a cell, anywhere but at the right end.
+    /// Inserts a cell, or adds to one, anywhere but at the right edge.
     fn insert(&mut self, nodes: &mut Nodes, cell: Cell) {
         if let Some(split) = insert_below(nodes, self.root, self.height, cell) {
             self.grow(nodes, split);
@@ -332,7 +332,7 @@ impl Timeline {
         self.height = self.height.saturating_add(1);
     }
 
-    /// Frees an empty leaf, and whatever became empty above it.
+    /// Frees an empty leaf and every ancestor that becomes empty.
     fn remove_leaf(&mut self, nodes: &mut Nodes, leaf: u32, path: &Path) {
         nodes.leaves.remove(leaf);
         for step in path.upwards() {

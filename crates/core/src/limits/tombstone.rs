@@ -1,4 +1,4 @@
-//! What is left of a lease that was denied or completed.
+//! Tombstones: the small records of denied and completed leases.
 
 use std::collections::VecDeque;
 
@@ -10,39 +10,39 @@ use crate::time::UnixMs;
 
 const CHUNK_RECORDS: usize = 1 << chunk_bits::<Tombstone>();
 
-/// How a lease ended.
+/// How a lease was resolved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Ending {
-    /// It was refused, until `at` for what it asked.
+    /// Denied, with a retry hint until `at`.
     #[default]
     Denied = 1,
-    /// It was refused for good: it asked for more than there is.
+    /// Denied because the amount exceeds the capacity.
     DeniedNever = 2,
-    /// It was allowed at `at`, and completed.
+    /// Allowed at `at`, then completed.
     Completed = 3,
-    /// It was completed before anyone reserved it.
+    /// Completed before it was reserved.
     Marked = 4,
-    /// All limits had room, and an account had too little.
+    /// Denied for lack of credit.
     NoCredit = 5,
-    /// The account was never opened.
+    /// Denied because the account does not exist.
     NoAccount = 6,
-    /// The account was frozen.
+    /// Denied because the account is frozen.
     AccountFrozen = 7,
-    /// The account was closed.
+    /// Denied because the account is closed.
     AccountClosed = 8,
-    /// It was allowed at `at`, and all of it was given back, for its credit was refused elsewhere.
+    /// Allowed at `at`, then released because an external credit store refused its credit.
     Released = 9,
 }
 
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Tombstone {
     pub(crate) id: LeaseId,
-    /// A hash of what it asked for.
+    /// A hash of its requirements.
     pub(crate) fingerprint: u64,
     pub(crate) resolved_at: UnixMs,
     pub(crate) at: UnixMs,
-    /// What stood in the way.
+    /// The limit named in the denial.
     pub(crate) limited_by: LimitId,
     pub(crate) namespace: NamespaceId,
     pub(crate) ending: Ending,
@@ -63,13 +63,13 @@ impl Tombstone {
     }
 }
 
-/// Tombstones in the order in which they were made, each under a number of its own.
+/// Tombstones in order of creation, each addressed by its own number.
 #[derive(Default)]
 pub(crate) struct Tombstones {
     chunks: VecDeque<Chunk<Tombstone>>,
-    /// The number of the first place in the first chunk.
+    /// The number of the first position in the first chunk.
     base: u32,
-    /// The first place in the first chunk that is in use.
+    /// The first used position in the first chunk.
     start: usize,
     len: usize,
 }
@@ -94,7 +94,7 @@ impl Tombstones {
         self.base.wrapping_add(place as u32) % REFERENCES_MAX
     }
 
-    /// The oldest, and its number.
+    /// The oldest tombstone and its number.
     pub(crate) fn first(&self) -> Option<(u32, &Tombstone)> {
         let number = self.base.wrapping_add(self.start as u32) % REFERENCES_MAX;
         (self.len > 0).then(|| (number, &self.chunks[0].records()[self.start]))
@@ -115,7 +115,7 @@ impl Tombstones {
         all.skip(self.start).take(self.len)
     }
 
-    /// The tombstones as they are now, for a snapshot.
+    /// A copy for a snapshot.
     pub(crate) fn share(&mut self) -> Tombstones {
         let chunks = self.chunks.iter_mut().map(Chunk::share).collect();
         Tombstones { chunks, ..*self }

@@ -1,4 +1,4 @@
-//! Taking changes of definitions back, when a later operation of the same transaction is refused.
+//! Undo of definition changes when a later operation of the same transaction is refused.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use super::{Limit, Limits, Text};
 use crate::book::{LimitId, NamespaceId};
 use crate::id::LimitKey;
 
-/// A limit as it was before a change.
+/// A limit before a change.
 pub(crate) enum UndoLimit {
     New { namespace: NamespaceId, key: LimitKey },
     Changed { id: LimitId, limit: Box<Limit>, text: Arc<Text> },
 }
 
 impl Limits {
-    /// What is needed to take the next change of this limit back.
+    /// Records the limit before its next change.
     pub(crate) fn remember(&self, namespace: NamespaceId, key: &LimitKey) -> UndoLimit {
         match self.resolve(namespace, key) {
             None => UndoLimit::New { namespace, key: key.clone() },
@@ -24,8 +24,8 @@ impl Limits {
         }
     }
 
-    /// Takes a change back; the latest first. Only what defines the limit goes back: what it holds is in
-    /// nodes that may have been freed since, and nothing that a definition says has changed it.
+    /// Undoes a change; call it for the latest change first. The timeline stays as it is: definitions do not change
+    /// it, and its old nodes may have been freed.
     pub(crate) fn undo(&mut self, undo: UndoLimit) {
         self.version = self.version.wrapping_add(1);
         match undo {

@@ -16,7 +16,7 @@ fn scope(namespace: u16, vault: Option<u32>) -> Scope {
     Scope { namespace: NamespaceId(namespace), vault: vault.map(VaultId) }
 }
 
-/// Commits as a caller does: only what is next.
+/// Commits like a caller: only the next sequence.
 fn write(
     sequences: &mut Sequences<u64>,
     now: UnixMs,
@@ -98,7 +98,7 @@ fn the_last_ten_thousand_results_are_kept_and_the_last_of_every_client() {
     assert_eq!(sequences.judge(START, (place, &a), 6, content(0)), Verdict::Committed(&6_000));
 }
 
-/// All that was ever committed, in order.
+/// Everything ever committed, in order.
 #[derive(Default)]
 struct Model {
     all: Vec<(u8, u64, u8, UnixMs)>,

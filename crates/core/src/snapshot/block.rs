@@ -1,18 +1,18 @@
-//! Blocks: the frame around the records of a snapshot.
+//! Blocks: the frames around the records of a snapshot.
 
 use super::SnapshotError;
 use crate::wire::Put;
 
 pub(super) const SIGNATURE: &[u8; 8] = b"EARMARK\n";
 pub(super) const HEADER_BYTES: usize = 12;
-/// Kind, length and checksum.
+/// Kind, length and checksum, in bytes.
 pub(super) const FRAME_BYTES: usize = 9;
-/// A block is closed by the record that takes it to this size.
+/// A block is closed by the record that takes it to this size: 256 KiB.
 pub(super) const BLOCK_BYTES: usize = 256 * 1024;
-/// The longest record is a vault with all its assets; so no block is longer than this.
+/// The maximum block size. The longest record, a vault with all its assets, fits into the last 32 KiB.
 pub(super) const BLOCK_BYTES_MAX: usize = BLOCK_BYTES + 32 * 1024;
 
-/// What a block holds. They come in the order of their rank.
+/// The kind of records in a block. Blocks are ordered by rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -52,7 +52,7 @@ impl Kind {
         })
     }
 
-    /// Its place in the order. What was added later still comes before the end.
+    /// The position in the order.
     pub(super) fn rank(self) -> u8 {
         match self {
             Kind::End => u8::MAX,
@@ -76,14 +76,14 @@ pub(super) fn header(version: u32) -> Vec<u8> {
     header
 }
 
-/// Reserves room for a frame, which [`close`] fills in.
+/// Reserves room for the frame, which [`close`] fills in.
 pub(super) fn open() -> Vec<u8> {
     let mut block = Vec::with_capacity(FRAME_BYTES + BLOCK_BYTES_MAX);
     block.resize(FRAME_BYTES, 0);
     block
 }
 
-/// Puts the frame before the records. Gives the checksum, which the next block covers too.
+/// Fills in the frame and returns the checksum, which the next block covers too.
 pub(super) fn close(block: &mut [u8], kind: Kind, before: u32) -> u32 {
     let len = block.len().saturating_sub(FRAME_BYTES) as u32;
     block[0] = kind as u8;
@@ -101,7 +101,7 @@ fn checksum(before: u32, frame: &[u8], records: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// The frame at the front of `bytes`, if all of it is there.
+/// The frame of a block.
 pub(super) struct Frame {
     pub(super) kind: Kind,
     pub(super) len: usize,

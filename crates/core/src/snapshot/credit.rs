@@ -1,4 +1,4 @@
-//! The records of vaults and accounts.
+//! The records of vaults, accounts and holds.
 
 use super::records::i128;
 use crate::book::{Book, LimitId, NamespaceId, VaultId};
@@ -94,7 +94,7 @@ pub(super) fn read_account(book: &mut Book, input: &mut Bytes<'_>) -> Result<(),
     Ok(())
 }
 
-/// A hold; what it holds and until when is said by its lease.
+/// A hold. Its amount and expiry are in the record of its lease.
 pub(super) fn put_hold(out: &mut Vec<u8>, hold: &Hold) {
     out.put_u16(hold.namespace.0);
     out.put_u128(hold.lease.to_u128());
@@ -106,8 +106,8 @@ pub(super) fn put_hold(out: &mut Vec<u8>, hold: &Hold) {
     out.put_u8(hold.is_released.into());
 }
 
-/// Puts holds back: first those that wait for their release, in that order, then the released ones in the order
-/// of their leases.
+/// Restores holds: first those not yet released, in order of release, then the released ones in the order of their
+/// leases.
 #[derive(Default)]
 pub(super) struct HoldsRead {
     pub(super) count: u64,
@@ -156,7 +156,7 @@ impl HoldsRead {
             return Err(Malformed("a hold is in two vaults, or in another namespace"));
         }
         let room = u64::MAX.saturating_sub(state.balances.get(hold.balance).held.sums().total());
-        // A hold that ended is kept for the sake of its lease and holds nothing.
+        // An expired hold is kept for its lease and holds nothing.
         if hold.ends_at > book.limits.state.now() && hold.amount > room {
             return Err(Malformed("more is held than can be counted"));
         }
@@ -179,7 +179,7 @@ impl HoldsRead {
     }
 }
 
-/// Puts a hold into its place among those of its lease, which are in order of limit.
+/// Inserts a hold into the list of its lease, which is ordered by limit.
 fn add_hold(book: &mut Book, lease: u32, first: u32, hold: Hold) -> Result<(), Malformed> {
     let state = &book.credits.state;
     let before = state.hold_slots(first).filter(|slot| state.holds.get(*slot).limit < hold.limit).last();
@@ -199,7 +199,7 @@ fn add_hold(book: &mut Book, lease: u32, first: u32, hold: Hold) -> Result<(), M
     Ok(())
 }
 
-/// Every vault has its own account, and what was issued and not retired is what its accounts have.
+/// Checks that every vault has its revenue account and that issued minus retired equals the sum of its balances.
 pub(super) fn check_vaults(book: &Book) -> Result<(), Malformed> {
     let revenue = AccountName::new(AccountName::REVENUE).map_err(|_| Malformed("no name for an account"))?;
     let live = book.credits.live();

@@ -1,4 +1,4 @@
-//! From bytes to a Book.
+//! Decodes a snapshot into a Book.
 
 use super::block::{BLOCK_BYTES, FRAME_BYTES, Frame, HEADER_BYTES, Kind, SIGNATURE};
 use super::credit::{HoldsRead, check_vaults, read_account, read_vault};
@@ -16,8 +16,7 @@ use crate::wire::{Bytes, Malformed};
 
 const NOT_YET: &str = "something is kept elsewhere, which its version does not know";
 
-/// Takes a snapshot piece by piece and gives the Book. Whatever it accepts can be encoded again to the same
-/// bytes.
+/// Restores a Book from a snapshot, piece by piece. An accepted snapshot encodes to the same bytes again.
 pub struct Restore {
     table_seed: u64,
     failure: Option<SnapshotError>,
@@ -29,7 +28,7 @@ pub struct Restore {
     kind: Kind,
     blocks: u64,
     before: u32,
-    /// The last block was closed because it was full, so that more of its kind may follow.
+    /// The last block was closed because it was full, so more of its kind may follow.
     was_full: bool,
     book: Option<Book>,
     last_cell: Option<(LimitId, UnixMs)>,
@@ -40,7 +39,7 @@ pub struct Restore {
 }
 
 impl Restore {
-    /// The seed lays out the hash table of the Book; see [`Book::new`].
+    /// `table_seed` seeds the hash tables; see [`Book::new`].
     #[must_use]
     pub fn new(table_seed: u64) -> Restore {
         Restore {
@@ -62,10 +61,10 @@ impl Restore {
         }
     }
 
-    /// Takes the next bytes, however many.
+    /// Takes the next bytes, any number.
     ///
     /// # Errors
-    /// When they cannot be part of a snapshot; and whatever is fed after that.
+    /// The bytes are not part of a valid snapshot. Every later call fails too.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), SnapshotError> {
         if self.failure.is_none() {
             self.failure = self.take(bytes).err();
@@ -99,10 +98,10 @@ impl Restore {
         Ok(())
     }
 
-    /// The Book, if the snapshot was whole.
+    /// Returns the Book.
     ///
     /// # Errors
-    /// When it was cut off, or its parts do not fit together.
+    /// The snapshot was cut off, or its parts contradict each other.
     pub fn finish(self) -> Result<Book, SnapshotError> {
         if let Some(failure) = self.failure {
             return Err(failure);
@@ -120,7 +119,7 @@ impl Restore {
             return Err(damaged("something follows its end"));
         }
         let mut book = self.book.ok_or(damaged("it has no beginning"))?;
-        // Later than any number that a Book of an earlier time had.
+        // Higher than the version of any earlier Book, whose time was earlier.
         book.limits.version = book.time().get() << 16;
         Ok(book)
     }
@@ -168,7 +167,7 @@ impl Restore {
         if len == 0 {
             return Err(Malformed("it is empty"));
         }
-        // The leases of a block are all over the table: looked up together, they wait for memory together.
+        // Leases of a block are scattered over the index: look them up together, so that the cache misses overlap.
         match kind {
             Kind::Leases => book.limits.warm_leases(LeaseRecord::leases(input.0)),
             Kind::Tombstones => book.limits.warm_leases(tombstone_leases(input.0)),
@@ -262,7 +261,7 @@ impl Restore {
             } else if part.is_credit() {
                 self.credit_parts = self.credit_parts.saturating_add(1);
             } else if ends_at > now {
-                // A limit that is held keeps its kind: it cannot be deleted before it is free.
+                // A limit with reservations keeps its kind, since it cannot be deleted before they end.
                 if limit.is_rolling != part.is_rolling() || limit.is_credit {
                     return Err(Malformed("a lease holds a limit of another kind"));
                 }
@@ -325,7 +324,7 @@ fn limit(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Lets a limit hold `sums` until `at`, if there is such a limit and it has room.
+/// Adds `sums` to a limit, if it exists and has room.
 fn hold(state: &mut State, id: LimitId, at: UnixMs, sums: Sums) -> Result<(), Malformed> {
     let limit = state.limits.get(id).ok_or(Malformed("something is held of a limit that is not there"))?;
     if sums.total() > limit.available() {
@@ -361,7 +360,7 @@ fn room(limits: &Limits) -> Result<(), Malformed> {
     Err(Malformed("there are more leases than its settings allow"))
 }
 
-/// The counts match, and no limit waits for what has happened.
+/// Checks the counts, and that no limit waits for something that has happened.
 fn end(book: &Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
     let state = &book.limits.state;
     if input.u64()? != u64::from(state.leases.len()) || input.u64()? != state.tombstones.len() as u64 {

@@ -1,4 +1,4 @@
-//! From a frozen state to bytes.
+//! Encodes a frozen state.
 
 use std::sync::Arc;
 
@@ -16,8 +16,7 @@ use crate::sequence::Streams;
 use crate::time::UnixMs;
 use crate::wire::Put;
 
-/// A Book as it was at one moment. It shares its tables with the Book it was taken from, and can be encoded
-/// on another thread while that goes on.
+/// A Book at one moment. It shares tables with its Book and can be encoded on another thread meanwhile.
 pub struct Frozen {
     state: State,
     credits: credits::State,
@@ -43,20 +42,20 @@ impl Frozen {
         }
     }
 
-    /// The time of the last command that is in it.
+    /// The time of the last command in it.
     #[must_use]
     pub fn time(&self) -> UnixMs {
         self.state.now()
     }
 
-    /// The holds that were released and still belong to a lease, in the order of the leases.
+    /// The released holds whose leases are still recorded, in the order of the leases.
     fn released(&self) -> impl Iterator<Item = &Hold> + Send {
         let leases = (self.credits.released > 0).then(|| self.state.leases.iter());
         let holds = leases.into_iter().flatten().flat_map(|lease| self.credits.hold_slots(lease.holds));
         holds.map(|slot| self.credits.holds.get(slot)).filter(|hold| hold.is_released)
     }
 
-    /// The snapshot, piece by piece. Put together in order, the pieces are the whole.
+    /// The snapshot in pieces, to be concatenated in order.
     #[must_use]
     pub fn encode(&self) -> Encoded<'_> {
         Encoded {
@@ -81,11 +80,11 @@ impl Frozen {
 pub struct Encoded<'a> {
     frozen: &'a Frozen,
     state: &'a State,
-    /// What the last block held; `None` before the header.
+    /// The kind of the next block; `None` before the header.
     kind: Option<Kind>,
     is_done: bool,
     before: u32,
-    /// The next namespace, vault, limit or client.
+    /// The index of the next namespace, vault, limit or client.
     place: u32,
     cells: Vec<CellRecord>,
     next_cell: usize,
@@ -113,7 +112,7 @@ impl Iterator for Encoded<'_> {
             if block.len() > FRAME_BYTES {
                 self.before = block::close(&mut block, kind, self.before);
                 self.is_done = kind == Kind::End;
-                // The first and the last kind are one record; of the others there may be more.
+                // A snapshot has one Book block, and any number of the others.
                 self.kind = if kind == Kind::Book { kind.next() } else { Some(kind) };
                 return Some(block);
             }
@@ -203,7 +202,7 @@ impl Encoded<'_> {
         }
     }
 
-    /// Only what is still kept is written, and the last result of a client only once.
+    /// Skips expired results. The last result of a client is stored with the client.
     fn fill_results(&mut self, block: &mut Vec<u8>) {
         let now = self.state.now();
         while block.len() < BLOCK_BYTES {
@@ -227,7 +226,7 @@ impl Encoded<'_> {
         }
     }
 
-    /// Only what is settled is written. The rest is in the leases, and is put together again from them.
+    /// Only settled amounts. Unsettled ones are restored from the leases.
     fn fill_cells(&mut self, block: &mut Vec<u8>) {
         while block.len() < BLOCK_BYTES {
             if let Some(cell) = self.cells.get(self.next_cell) {

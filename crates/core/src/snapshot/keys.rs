@@ -1,4 +1,4 @@
-//! The records of keys.
+//! The records of API keys.
 
 use super::records::time;
 use crate::book::Book;

@@ -1,4 +1,4 @@
-//! The records of a snapshot. Their layouts belong to the versions of a snapshot and to nothing else.
+//! The records of limits, leases and tombstones. Their layouts belong to the snapshot format alone.
 
 use super::{VERSION_ALL_HERE, VERSION_ELSEWHERE};
 use crate::book::{Keep, LimitId, NamespaceId, codec};
@@ -9,7 +9,7 @@ use crate::limits::{
 use crate::time::UnixMs;
 use crate::wire::{Bytes, Malformed, Put};
 
-/// The settings, the time, and what is forgotten.
+/// The settings, the time and the age limit of leases.
 pub(super) struct BookRecord {
     pub(super) config: Config,
     pub(super) time: Option<UnixMs>,
@@ -126,7 +126,7 @@ pub(super) fn read_limit(input: &mut Bytes<'_>) -> Result<(Limit, Definition), M
     let is_consistent = match phase {
         Phase::Active => limit.capacity == limit.defined,
         Phase::Decreasing => limit.capacity > limit.defined,
-        // A credit limit goes at once.
+        // A credit limit is deleted at once.
         Phase::Deleting | Phase::Leaving => limit.capacity > 0 && !limit.is_credit,
         Phase::Deleted => limit.capacity == 0 && limit.debt == 0 && limit.denials == 0,
     };
@@ -136,7 +136,7 @@ pub(super) fn read_limit(input: &mut Bytes<'_>) -> Result<(Limit, Definition), M
     Ok((limit, definition))
 }
 
-/// What of a limit is settled and ends at one moment.
+/// The settled amount of a limit that expires in one millisecond.
 pub(super) struct CellRecord {
     pub(super) limit: LimitId,
     pub(super) at: UnixMs,
@@ -160,10 +160,10 @@ const CONCURRENCY: u8 = 2;
 const CREDIT: u8 = 3;
 const CREDIT_ELSEWHERE: u8 = 4;
 
-/// What a part of a lease takes.
+/// The size of one reservation in a lease record.
 const PART_BYTES: usize = 17;
 
-/// A lease, without its parts.
+/// A lease without its reservations.
 #[derive(Clone, Copy)]
 pub(super) struct LeaseRecord {
     pub(super) namespace: NamespaceId,
@@ -190,7 +190,7 @@ impl LeaseRecord {
         }
     }
 
-    /// The leases in a block, as far as they can be read.
+    /// The leases of a block, up to the first that cannot be read.
     pub(super) fn leases(records: &[u8]) -> impl Iterator<Item = (NamespaceId, LeaseId)> + use<'_> {
         let mut rest = records;
         std::iter::from_fn(move || {
@@ -233,7 +233,7 @@ impl LeaseRecord {
     }
 }
 
-/// What a resolved lease takes.
+/// The size of a tombstone record.
 const TOMBSTONE_BYTES: usize = 47;
 
 pub(super) fn put_tombstone(out: &mut Vec<u8>, tombstone: &Tombstone) {
@@ -246,7 +246,7 @@ pub(super) fn put_tombstone(out: &mut Vec<u8>, tombstone: &Tombstone) {
     out.put_u32(tombstone.limited_by.0);
 }
 
-/// The resolved leases in a block.
+/// The leases of a block of tombstones.
 pub(super) fn tombstone_leases(records: &[u8]) -> impl Iterator<Item = (NamespaceId, LeaseId)> {
     records.chunks_exact(TOMBSTONE_BYTES).filter_map(|record| {
         let mut input = Bytes(record);

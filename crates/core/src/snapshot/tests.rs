@@ -11,7 +11,7 @@ fn restored(bytes: &[u8]) -> Result<Book, SnapshotError> {
     restore.finish()
 }
 
-/// A Book with a lease that is live, one that is settled, and one that was denied.
+/// A Book with a live, a settled and a denied lease.
 fn small_book() -> Book {
     let mut book = Book::new(Config::default(), 0);
     let (now, namespace) = (UnixMs::new(1_700_000_000_000), NamespaceId::DEFAULT);
@@ -167,7 +167,7 @@ fn a_restore_that_failed_stays_failed() {
 }
 
 mod forged {
-    //! Snapshots that no Book writes, with checksums that are right.
+    //! Snapshots with correct checksums that no Book writes.
 
     use super::super::block::{self, Kind as Block};
     use super::super::records::{BookRecord, LeaseRecord, put_limit, put_tombstone};
@@ -228,7 +228,7 @@ mod forged {
         bytes
     }
 
-    /// What the decoder says when one thing is changed in a snapshot that is good without it.
+    /// The decoder's complaint about an otherwise valid snapshot with one change.
     fn says(change: impl FnOnce(&mut Forgery)) -> Option<&'static str> {
         let resolved = LeaseId::from_parts(NOW, 2);
         let mut forgery = Forgery {

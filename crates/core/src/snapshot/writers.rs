@@ -1,4 +1,4 @@
-//! The records of clients and of what they were told.
+//! The records of clients and their results.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub(super) fn read_stream(book: &mut Book, input: &mut Bytes<'_>) -> Result<()> 
     if book.sequences.restore(stream) { Ok(()) } else { Err(Malformed("clients are doubled or too many")) }
 }
 
-/// A result that is the last one of its client is written with the client, and here only pointed to.
+/// The last result of a client is stored with the client; here it is only a reference.
 pub(super) fn put_recent(out: &mut Vec<u8>, recent: &Recent<Option<Arc<Receipt>>>, is_last: bool) {
     out.put_u32(recent.stream);
     out.put_u8(is_last.into());

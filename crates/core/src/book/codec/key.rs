@@ -1,4 +1,4 @@
-//! What is done to keys, and by what right commands come, as bytes.
+//! API key commands and the rights of commands as bytes.
 
 use super::{BY_ANYONE, BY_KEY, BY_NAMED, CodecError};
 use crate::id::{Actor, ClientId, KeyId, KeyName, NamespaceName};
@@ -22,10 +22,10 @@ pub fn put_right(out: &mut Vec<u8>, by: &By) {
     }
 }
 
-/// Reads the right from the front of `bytes`; says how many of them it took. The command is behind it.
+/// Decodes the right at the front of `bytes` and returns its length. The command follows it.
 ///
 /// # Errors
-/// When it ends too early, or names nobody.
+/// The right is cut off, or its actor is invalid.
 pub fn take_right(bytes: &[u8]) -> Result<(By, usize), CodecError> {
     let mut input = Bytes(bytes);
     match bytes.first() {

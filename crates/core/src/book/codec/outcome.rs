@@ -1,5 +1,5 @@
-//! Outcomes as bytes, for whoever sent a command to another node. Tags and layouts are permanent, since the two
-//! nodes may run different versions; an outcome has one form only.
+//! Outcomes as bytes, to return them from the leader to the node that took the request. An outcome has one encoding
+//! only.
 
 mod complete;
 mod invalid;
@@ -37,7 +37,7 @@ const LIMIT_TOO_MANY: u8 = 6;
 const LIMIT_CHANGED: u8 = 7;
 
 impl Outcome {
-    /// Appends the outcome to `out`: ten bytes for a lease that was allowed.
+    /// Appends the outcome to `out`: ten bytes for an allowed lease.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Outcome::Namespace(outcome) => {
@@ -70,11 +70,10 @@ impl Outcome {
         }
     }
 
-    /// Reads one outcome from the front of `bytes`; says how many of them it took. Encoded again, the outcome
-    /// gives the same bytes.
+    /// Decodes one outcome from the front of `bytes` and returns its length. Encoding it again gives the same bytes.
     ///
     /// # Errors
-    /// When there is no outcome there.
+    /// The bytes do not start with an outcome.
     pub fn decode(bytes: &[u8]) -> Result<(Outcome, usize)> {
         let mut input = Bytes(bytes);
         let outcome = match input.u8()? {
@@ -153,7 +152,7 @@ fn limit(input: &mut Bytes<'_>) -> Result<LimitOutcome> {
     })
 }
 
-/// A place or a length, which may be as large as whoever sent the command made it.
+/// An index or length.
 fn put_size(out: &mut Vec<u8>, size: usize) {
     out.put_u64(size as u64);
 }
@@ -169,7 +168,7 @@ fn put_list<T>(out: &mut Vec<u8>, items: &[T], mut put: impl FnMut(&mut Vec<u8>,
     }
 }
 
-/// A list of what a lease can have at most [`REQUIREMENTS_MAX`] of.
+/// A list with at most [`REQUIREMENTS_MAX`] items.
 fn list<T>(input: &mut Bytes<'_>, mut item: impl FnMut(&mut Bytes<'_>) -> Result<T>) -> Result<Vec<T>> {
     let count = input.u32()? as usize;
     if count > REQUIREMENTS_MAX {

@@ -1,4 +1,4 @@
-//! Receipts as bytes, as they stand in the journal and go back to whoever wrote.
+//! Receipts as bytes, for the journal and for outcomes.
 
 use super::{CodecError, put_result, read_result, time};
 use crate::book::{OPERATIONS_MAX, Receipt, TxId};

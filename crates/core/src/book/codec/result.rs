@@ -1,4 +1,4 @@
-//! What became of an operation, as bytes. Snapshots, the journal and outcomes all write it so.
+//! Operation results as bytes, for snapshots, the journal and outcomes.
 
 use crate::book::{LimitId, LimitStatus, OperationResult, VaultId};
 use crate::credits::AccountId;
@@ -35,7 +35,7 @@ pub(crate) fn read_result(input: &mut Bytes<'_>) -> Result<OperationResult, Malf
     })
 }
 
-/// A limit that was changed: its number, its revision after that, and where it stands.
+/// The id, revision and status of a changed limit.
 pub(super) fn put_changed(out: &mut Vec<u8>, limit: LimitId, revision: u64, status: LimitStatus) {
     let (status, to) = match status {
         LimitStatus::Active => (1, 0),

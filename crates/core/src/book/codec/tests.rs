@@ -1,6 +1,6 @@
 use super::*;
 
-/// A log that was written once can be read for ever. A new command is a new line; no line ever changes.
+/// Nodes of one cluster may run different builds during an upgrade. Add a line for a new command; do not change one.
 #[test]
 fn the_bytes_of_a_command_never_change() {
     let namespace = NamespaceId(0x0102);

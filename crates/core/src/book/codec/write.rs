@@ -1,4 +1,4 @@
-//! Transactions as bytes. How operations are written also decides whether two transactions are the same.
+//! Transactions as bytes. The encoding of the operations is also what the content hash covers.
 
 use super::{CodecError, definition, put_definition, put_revision, revision};
 use crate::book::{NamespaceId, Operation, TxId, Write};

@@ -1,5 +1,4 @@
-//! Records of the journal as bytes. Versions, tags and layouts are permanent, and a record has one form only: a
-//! journal is the same on every replica, to the byte, and can be read for ever.
+//! Journal records as bytes. A record has one encoding only, so that the journal is identical on every replica.
 
 use std::sync::Arc;
 
@@ -29,7 +28,7 @@ const RELEASE_BY: u8 = 8;
 const LIMIT: u8 = 9;
 
 impl JournalRecord {
-    /// Appends the record to `out`: 46 bytes for a hold, and the name of who is behind it.
+    /// Appends the record to `out`: 46 bytes for a hold, plus its actor.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u8(VERSION);
         match self {
@@ -65,10 +64,10 @@ impl JournalRecord {
         }
     }
 
-    /// Reads a record that takes up all of `bytes`. What it accepts is encoded to the same bytes again.
+    /// Decodes a record that takes up all of `bytes`. Encoding it again gives the same bytes.
     ///
     /// # Errors
-    /// When they are no record.
+    /// The bytes are not a record.
     pub fn decode(bytes: &[u8]) -> Result<JournalRecord> {
         let mut input = Bytes(bytes);
         if input.u8()? != VERSION {

@@ -26,7 +26,7 @@ fn terms() -> CreditTerms {
     }
 }
 
-/// One of each kind of operation.
+/// One operation of each kind.
 fn operations(amount: u128, revision: Option<u64>, memo: &str) -> Vec<Operation> {
     let (account, other) = (AccountName::new("acme").unwrap(), AccountName::new("bank").unwrap());
     let (asset, memo) = (AssetName::new("usd").unwrap(), memo.to_owned());

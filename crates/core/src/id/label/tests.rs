@@ -34,7 +34,7 @@ fn the_check_values_of_the_design_hold() {
     );
 }
 
-/// Ids are stored by other systems, so a label that changed would orphan everything stored under it.
+/// Other systems store these ids, so changing a label would orphan everything stored under it.
 fn check<const N: usize>(labels: [(Label<'_>, String, u128); N]) {
     for (label, text, id) in labels {
         assert_eq!(label.to_string(), text);

@@ -1,4 +1,4 @@
-//! The nodes of all timelines, in two slabs that every limit shares.
+//! The nodes of all timelines, in two slabs shared by all limits.
 
 use crate::limits::slab::{NONE, Record, Slab};
 use crate::time::UnixMs;
@@ -6,7 +6,7 @@ use crate::time::UnixMs;
 const LEAF_CELLS: usize = 21;
 const INNER_CHILDREN: usize = 31;
 
-/// What is held: of leases that may still change, and of those that cannot.
+/// Amounts held by leases that can still complete, and by leases that cannot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub(crate) settled: u64,
@@ -28,7 +28,7 @@ impl Sums {
         self.settled.saturating_add(self.unsettled)
     }
 
-    /// Sums wrap, since those at the right edge of a timeline are stale; see [`super::Timeline`].
+    /// Wrapping, because the sums on the right edge are stale; see [`super::Timeline`].
     pub(crate) fn plus(self, other: Sums) -> Sums {
         Sums {
             settled: self.settled.wrapping_add(other.settled),
@@ -44,14 +44,14 @@ impl Sums {
     }
 }
 
-/// What ends at one moment.
+/// The amounts that expire in one millisecond.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Cell {
     pub(crate) at: UnixMs,
     pub(crate) sums: Sums,
 }
 
-/// A node below another one: `at` bounds what is in it from below.
+/// An entry of an inner node. `at` is a lower bound of the times below it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Child {
     pub(crate) at: UnixMs,
@@ -82,7 +82,7 @@ impl Entry for Child {
     }
 }
 
-/// A short run of entries, in order of time. What is due leaves at the front without moving the rest.
+/// A fixed-size array of entries, ordered by time. Expired entries leave at the front without moving the rest.
 #[derive(Clone, Copy)]
 pub(crate) struct Run<E, const N: usize> {
     start: u8,
@@ -143,8 +143,7 @@ impl<E: Entry, const N: usize> Run<E, N> {
         &mut self.entries[usize::from(self.start)..end]
     }
 
-    /// Adds an entry at the end. Says no when there is no room, or when making room would move more than
-    /// half a run for one entry.
+    /// Appends an entry. Returns false if there is no room, or if making room would move more than half a run.
     pub(crate) fn push(&mut self, entry: E) -> bool {
         if self.end() == N {
             if self.len() > N / 2 {
@@ -158,7 +157,7 @@ impl<E: Entry, const N: usize> Run<E, N> {
         true
     }
 
-    /// Adds an entry at a place. The run must not be full.
+    /// Inserts an entry at `place`. The run must not be full.
     pub(crate) fn insert(&mut self, place: usize, entry: E) {
         if self.end() == N {
             self.compact();
@@ -185,9 +184,9 @@ impl<E: Entry, const N: usize> Run<E, N> {
         self.len = self.len.saturating_sub(count);
     }
 
-    /// Adds an entry to a run that is full, and gives the later part of it as a run of its own. What comes
-    /// late mostly goes on coming late, so the part that is left behind is the fuller one; but no more than
-    /// by half, lest few insertions make a high tree.
+    /// Inserts into a full run and returns its later part as a new run. Insertions tend to continue where they are,
+    /// so the earlier part is left fuller, but not by more than a half: otherwise few insertions could build a high
+    /// tree.
     pub(crate) fn insert_and_split(&mut self, place: usize, entry: E) -> Self {
         let middle = place.clamp(N / 2, (N / 2).saturating_add(N / 4));
         let mut later = Run::of(&self.entries()[middle..]);
@@ -210,18 +209,18 @@ impl<E: Entry, const N: usize> Run<E, N> {
     }
 }
 
-/// What became of a cell.
+/// The effect of a change on a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     NotFound,
     Changed,
     CellGone,
-    /// It was the last one in its leaf.
+    /// The cell was the last one in its leaf.
     Emptied,
 }
 
 impl Leaf {
-    /// Takes `less` from the cell of that time and adds `more`. A cell that holds nothing goes.
+    /// Subtracts `less` from the cell at `at` and adds `more`. Removes the cell if nothing is left.
     pub(crate) fn change(&mut self, at: UnixMs, less: Sums, more: Sums) -> Change {
         let last = self.len().saturating_sub(1);
         let is_last = self.entries().last().is_some_and(|cell| cell.at == at);
@@ -239,8 +238,8 @@ impl Leaf {
         self.entries().binary_search_by_key(&at, |cell| cell.at)
     }
 
-    /// Adds to the cell of that time, or a new cell after the first. Says no when it belongs elsewhere or
-    /// there is no room.
+    /// Adds to the cell at that time, or inserts one after the first. Returns false if it belongs to another leaf or
+    /// the leaf is full.
     pub(crate) fn add_inside(&mut self, cell: Cell) -> bool {
         if let Some(last) = self.entries_mut().last_mut().filter(|last| last.at == cell.at) {
             last.sums = last.sums.plus(cell.sums);
@@ -263,26 +262,26 @@ impl Leaf {
 }
 
 impl Inner {
-    /// The place of the child that covers `at`.
+    /// The position of the child that covers `at`.
     pub(crate) fn place_of(&self, at: UnixMs) -> usize {
         self.entries().partition_point(|child| child.at <= at).saturating_sub(1)
     }
 
-    /// How many children at the front hold nothing that ends after `now`. The last child never counts: what
-    /// it holds may go on without bound.
+    /// How many children at the front have expired entirely at `now`. The last child never counts, since it has no
+    /// upper bound.
     pub(crate) fn due(&self, now: UnixMs) -> u8 {
         let later = &self.entries()[1.min(self.len())..];
         u8::try_from(later.partition_point(|child| child.at <= now)).unwrap_or(0)
     }
 }
 
-/// The nodes of all timelines, and those that were cut off and wait to be freed.
+/// The nodes of all timelines, and the discarded ones that are not freed yet.
 #[derive(Default)]
 pub(crate) struct Nodes {
     pub(crate) leaves: Slab<Leaf>,
     pub(crate) inners: Slab<Inner>,
     garbage: Vec<(u32, u8)>,
-    /// Units of work so far: entries looked at and nodes freed.
+    /// Work units so far: entries read and nodes freed.
     pub(crate) steps: u64,
 }
 
@@ -291,17 +290,17 @@ impl Nodes {
         self.steps = self.steps.wrapping_add(steps as u64);
     }
 
-    /// The nodes as they are now, for a snapshot.
+    /// A copy for a snapshot.
     pub(crate) fn share(&mut self) -> Nodes {
         Nodes { leaves: self.leaves.share(), inners: self.inners.share(), ..Nodes::default() }
     }
 
-    /// Leaves a node and all below it to be freed later.
+    /// Queues a node and everything below it to be freed.
     pub(crate) fn discard(&mut self, node: u32, level: u8) {
         self.garbage.push((node, level));
     }
 
-    /// Frees up to `nodes_max` of the nodes that were discarded.
+    /// Frees up to `nodes_max` discarded nodes.
     pub(crate) fn reclaim(&mut self, nodes_max: usize) {
         for _ in 0..nodes_max {
             let Some((node, level)) = self.garbage.pop() else { return };

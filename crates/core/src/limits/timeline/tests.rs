@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The same in the plainest way.
+/// The reference model: a sorted map.
 #[derive(Default)]
 struct Plain(BTreeMap<UnixMs, Sums>);
 
@@ -151,7 +151,7 @@ proptest! {
             }
         }
         both.check();
-        // Everything that was cut off is freed in the end, and the slabs serve again.
+        // Every discarded node is freed in the end, and the slabs reuse it.
         both.tree.expire(&mut both.nodes, UnixMs::MAX);
         both.nodes.reclaim(usize::MAX);
         let (leaves, inners) = (both.nodes.leaves.used(), both.nodes.inners.used());
@@ -165,7 +165,7 @@ proptest! {
     }
 }
 
-/// Moments in an order that filled one node after the other just before its end, level by level.
+/// Times in an order that used to fill one node after the other just before its end, level by level.
 #[derive(Default)]
 struct Chains(Vec<u64>);
 
@@ -196,9 +196,8 @@ impl Chains {
     }
 }
 
-/// Whoever redefined the window of a limit before each of 400,000 reserves, so that their ends came in this
-/// order, made every split leave one entry in a node of its own. The tree became higher than a way down it
-/// could be remembered, and the next expiry broke the Book.
+/// Redefining the window of a limit before each of 400,000 reserves produced expiries in this order. Every split then
+/// left one entry in a node of its own, the tree grew beyond `HEIGHT_MAX`, and the next expiry broke the Book.
 #[test]
 fn no_order_of_insertions_makes_a_tree_high() {
     let mut both = Both::new();

@@ -1,4 +1,4 @@
-//! What became of a complete.
+//! The outcome of a complete.
 
 use super::invalid::{invalid_parts, put_invalid_parts};
 use super::{Result, list, put_list, put_size, size};

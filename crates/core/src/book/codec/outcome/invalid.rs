@@ -1,4 +1,4 @@
-//! What is malformed in a command.
+//! The reasons why a command is malformed.
 
 use super::{Result, put_size, size};
 use crate::book::codec::CodecError;

@@ -1,4 +1,4 @@
-//! What became of a key.
+//! The outcome of a key command.
 
 use super::Result;
 use crate::book::KeyOutcome;

@@ -1,4 +1,4 @@
-//! What became of a reserve.
+//! The outcome of a reserve.
 
 use super::invalid::{invalid_parts, put_invalid_parts};
 use super::{Result, list, put_list, put_size, size, time};

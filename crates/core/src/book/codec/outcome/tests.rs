@@ -15,7 +15,7 @@ use crate::keys::KeyNumber;
 use crate::limits::{DefinitionError, HoldField};
 use crate::time::UnixMs;
 
-/// Examples of each variant of an enum. One that has none does not compile.
+/// Examples of each variant of an enum. A variant without an example does not compile.
 macro_rules! every {
     ($numbers:ident: $($pattern:pat => $examples:expr,)*) => {{
         let mut all = Vec::new();
@@ -35,8 +35,7 @@ macro_rules! every {
     }};
 }
 
-/// What the fields of examples are filled with, from the start again for each variant: an example is what it is
-/// whatever variants there are beside it.
+/// A source of field values. It restarts for each variant, so that an example does not depend on the other variants.
 #[derive(Debug)]
 struct Numbers {
     all: Vec<u64>,
@@ -74,7 +73,7 @@ impl Numbers {
         LimitId(self.u32())
     }
 
-    /// As many as a lease can have.
+    /// As many items as a lease can have.
     fn list<T>(&mut self, mut item: impl FnMut(&mut Numbers) -> T) -> Vec<T> {
         (0..self.size() % (REQUIREMENTS_MAX + 1)).map(|_| item(self)).collect()
     }
@@ -359,8 +358,7 @@ fn every_outcome_comes_back_and_no_part_of_its_bytes_is_one() {
     }
 }
 
-/// Nodes of two versions talk to each other while a cluster is upgraded. A new variant is a new line; no line
-/// ever changes.
+/// Nodes of one cluster may run different builds during an upgrade. Add a line for a new variant; do not change one.
 #[test]
 fn the_bytes_of_an_outcome_never_change() {
     let outcomes = outcomes(&mut Numbers::counting());
@@ -425,7 +423,7 @@ fn refusal(bytes: &[u8]) -> String {
     Outcome::decode(bytes).unwrap_err().to_string()
 }
 
-/// A list is refused by its count alone, before a byte is allocated for it, though all its items follow.
+/// An oversized list is refused by its count, before anything is allocated.
 #[test]
 fn a_list_is_as_long_as_a_lease_can_make_it_and_no_longer() {
     let with = |count: usize| -> [Outcome; 4] {

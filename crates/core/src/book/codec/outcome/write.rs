@@ -1,4 +1,4 @@
-//! What became of a transaction.
+//! The outcome of a transaction.
 
 use std::sync::Arc;
 
