@@ -10,7 +10,7 @@ use earmark_core::{
 };
 
 use crate::callers::Keys;
-use crate::ledger::{Audit, EntryPage, LedgerError, WriteAnswer, WriteRequest};
+use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 
 /// An answer that is on its way.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -68,10 +68,10 @@ pub trait Backend: Send + Sync + 'static {
         namespace: NamespaceName,
         vault: Option<VaultName>,
         client: ClientId,
-    ) -> Answer<'_, Result<u64, LedgerError>>;
+    ) -> Answer<'_, Result<u64, CreditReadError>>;
 
     /// What an account has, in order of asset.
-    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>>;
+    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>>;
 
     /// The history of an account after a number (0: from the oldest that is kept), so many entries at most.
     fn entries(
@@ -79,10 +79,11 @@ pub trait Backend: Send + Sync + 'static {
         account: AccountPath,
         after: u64,
         page_size: usize,
-    ) -> Answer<'_, Result<EntryPage, LedgerError>>;
+    ) -> Answer<'_, Result<EntryPage, CreditReadError>>;
 
     /// Counts a vault anew.
-    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>>;
+    fn audit(&self, namespace: NamespaceName, vault: VaultName)
+    -> Answer<'_, Result<Audit, CreditReadError>>;
 
     /// Whoever keeps the keys, if this backend has a Book. Without keys only those on this machine can call.
     fn keys(&self) -> Option<&dyn Keys> {

@@ -10,19 +10,19 @@ use crate::backend::{
     AccountPath, Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, Refusal,
     ReserveAnswer, ReserveRequest,
 };
+use crate::book_host::{BookBackend, BookHost};
 use crate::book_limits::GONE;
-use crate::callers::{CreditPlace, Keys, LogEntry, LogPage, LogPlace};
+use crate::callers::{ChangeCursor, ChangeEntry, ChangePage, CreditCursor, Keys};
 use crate::credits::{Credits, HoldAnswer, HoldRequest, HoldState, SettleAnswer, SettleRequest};
-use crate::keeper::{BookBackend, Keeper};
-use crate::ledger::{Audit, EntryPage, LedgerError, WriteAnswer, WriteRequest};
+use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 
 /// The credit of a Book that does not enforce limits; see [`BookBackend::keep`]. The Book knows of a lease only what it
 /// holds of credit, as a lease of its own under the same id: a hold is a reserve, and a settlement a complete.
-pub struct BookCredits<K>(BookBackend<K>);
+pub struct BookCredits<H>(BookBackend<H>);
 
-impl<K: Keeper> BookCredits<K> {
+impl<H: BookHost> BookCredits<H> {
     /// The credit of this Book.
-    pub fn new(book: BookBackend<K>) -> BookCredits<K> {
+    pub fn new(book: BookBackend<H>) -> BookCredits<H> {
         BookCredits(book)
     }
 
@@ -47,7 +47,7 @@ impl<K: Keeper> BookCredits<K> {
     }
 
     fn is_forgotten(&self, lease: LeaseId) -> bool {
-        self.0.0.keeper.look(|book| lease.time() < book.forgotten_before())
+        self.0.0.host.look(|book| lease.time() < book.forgotten_before())
     }
 
     /// The actuals of a settlement: where it is a release, what is not said costs nothing.
@@ -96,7 +96,7 @@ fn settled(answer: CompleteAnswer) -> SettleAnswer {
     }
 }
 
-impl<K: Keeper> Credits for BookCredits<K> {
+impl<H: BookHost> Credits for BookCredits<H> {
     fn hold_by(
         &self,
         actor: Option<Actor>,
@@ -152,11 +152,11 @@ impl<K: Keeper> Credits for BookCredits<K> {
         namespace: NamespaceName,
         vault: VaultName,
         client: ClientId,
-    ) -> Answer<'_, Result<u64, LedgerError>> {
+    ) -> Answer<'_, Result<u64, CreditReadError>> {
         Backend::client_state(&self.0, namespace, Some(vault), client)
     }
 
-    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>> {
+    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {
         Backend::balances(&self.0, account)
     }
 
@@ -174,28 +174,33 @@ impl<K: Keeper> Credits for BookCredits<K> {
         account: AccountPath,
         after: u64,
         page_size: usize,
-    ) -> Answer<'_, Result<EntryPage, LedgerError>> {
+    ) -> Answer<'_, Result<EntryPage, CreditReadError>> {
         Backend::entries(&self.0, account, after, page_size)
     }
 
     fn changes(
         &self,
         namespace: Option<NamespaceName>,
-        after: CreditPlace,
+        after: CreditCursor,
         page_size: usize,
-    ) -> Answer<'_, Result<LogPage, BackendError>> {
-        let placed = |place: LogPlace| {
-            LogPlace::of_credit(CreditPlace { commit: place.book, ..CreditPlace::default() })
+    ) -> Answer<'_, Result<ChangePage, BackendError>> {
+        let placed = |place: ChangeCursor| {
+            ChangeCursor::of_credit(CreditCursor { commit: place.book, ..CreditCursor::default() })
         };
         Box::pin(async move {
-            let page = Keys::log(&self.0, namespace, LogPlace::of_book(after.commit), page_size).await?;
+            let page = Keys::log(&self.0, namespace, ChangeCursor::of_book(after.commit), page_size).await?;
             let of_vaults = page.entries.into_iter().filter(|entry| entry.vault.is_some());
-            let entries = of_vaults.map(|entry| LogEntry { place: placed(entry.place), ..entry }).collect();
-            Ok(LogPage { entries, next: page.next.map(placed) })
+            let entries =
+                of_vaults.map(|entry| ChangeEntry { place: placed(entry.place), ..entry }).collect();
+            Ok(ChangePage { entries, next: page.next.map(placed) })
         })
     }
 
-    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {
+    fn audit(
+        &self,
+        namespace: NamespaceName,
+        vault: VaultName,
+    ) -> Answer<'_, Result<Audit, CreditReadError>> {
         Backend::audit(&self.0, namespace, vault)
     }
 

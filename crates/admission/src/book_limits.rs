@@ -8,16 +8,16 @@ use crate::backend::{
     Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, LeaseView, ReserveAnswer, ReserveRequest,
     Stats,
 };
-use crate::keeper::{BookBackend, Keeper};
+use crate::book_host::{BookBackend, BookHost};
 use crate::limits::{LimitStanding, Limits, LimitsComplete, LimitsReserve};
 use crate::work::Work;
 
 /// The limits of a Book that leaves credit alone; see [`BookBackend::keep`].
-pub struct BookLimits<K>(BookBackend<K>);
+pub struct BookLimits<H>(BookBackend<H>);
 
-impl<K: Keeper> BookLimits<K> {
+impl<H: BookHost> BookLimits<H> {
     /// The limits of this Book.
-    pub fn new(book: BookBackend<K>) -> BookLimits<K> {
+    pub fn new(book: BookBackend<H>) -> BookLimits<H> {
         BookLimits(book)
     }
 }
@@ -30,7 +30,7 @@ fn standing(limit: Option<LimitInfo>) -> LimitStanding {
     }
 }
 
-impl<K: Keeper> Limits for BookLimits<K> {
+impl<H: BookHost> Limits for BookLimits<H> {
     fn reserve(&self, requests: Vec<LimitsReserve>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
         let requests = requests.into_iter().map(|request| {
             let LimitsReserve { namespace, lease, requirements } = request;
@@ -110,7 +110,7 @@ impl<K: Keeper> Limits for BookLimits<K> {
 pub(crate) const GONE: Usage =
     Usage { capacity: 0, reserved: 0, available: 0, debt: 0, status: LimitStatus::Deleted };
 
-impl<K: Keeper> BookBackend<K> {
+impl<H: BookHost> BookBackend<H> {
     /// Gives back all that a lease has taken.
     pub(crate) async fn release(
         &self,

@@ -1,6 +1,6 @@
 //! Who may call: what a server asks of whoever keeps the keys, and what a key looks like to its holder.
 
-mod place;
+mod cursor;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,7 +12,7 @@ use earmark_core::{
 };
 
 use crate::backend::{Answer, BackendError};
-pub use place::{CreditPlace, LogPlace, LogPlaceError};
+pub use cursor::{ChangeCursor, ChangeCursorError, CreditCursor};
 
 /// What every key begins with, so that one that leaked is found by whoever looks for it.
 const PREFIX: &str = "emk_";
@@ -51,9 +51,9 @@ pub trait Keys: Send + Sync {
     fn log(
         &self,
         namespace: Option<NamespaceName>,
-        after: LogPlace,
+        after: ChangeCursor,
         page_size: usize,
-    ) -> Answer<'_, Result<LogPage, BackendError>>;
+    ) -> Answer<'_, Result<ChangePage, BackendError>>;
 }
 
 /// Why a key was not made or revoked.
@@ -101,18 +101,18 @@ pub enum KeyError {
 
 /// A part of what was changed, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LogPage {
+pub struct ChangePage {
     /// The changes.
-    pub entries: Vec<LogEntry>,
+    pub entries: Vec<ChangeEntry>,
     /// What to ask for changes after; none if there are no more. A page may be empty and still have it.
-    pub next: Option<LogPlace>,
+    pub next: Option<ChangeCursor>,
 }
 
 /// One change, who made it, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogEntry {
+pub struct ChangeEntry {
     /// Its place, after which pages may be asked for.
-    pub place: LogPlace,
+    pub place: ChangeCursor,
     /// When.
     pub at: UnixMs,
     /// Who.
@@ -122,12 +122,12 @@ pub struct LogEntry {
     /// The vault, if it was about one.
     pub vault: Option<VaultName>,
     /// What.
-    pub what: LogKind,
+    pub what: ChangeKind,
 }
 
 /// What was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LogKind {
+pub enum ChangeKind {
     /// A transaction was committed.
     Transaction {
         /// Its id.

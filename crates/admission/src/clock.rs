@@ -54,25 +54,25 @@ pub trait TimeSource: Send + Sync + 'static {
 }
 
 /// The clocks of this machine.
-pub struct MachineTime {
+pub struct SystemTimeSource {
     start: Instant,
 }
 
-impl MachineTime {
+impl SystemTimeSource {
     /// Steady time starts at 0.
     #[must_use]
-    pub fn new() -> MachineTime {
-        MachineTime { start: Instant::now() }
+    pub fn new() -> SystemTimeSource {
+        SystemTimeSource { start: Instant::now() }
     }
 }
 
-impl Default for MachineTime {
-    fn default() -> MachineTime {
-        MachineTime::new()
+impl Default for SystemTimeSource {
+    fn default() -> SystemTimeSource {
+        SystemTimeSource::new()
     }
 }
 
-impl TimeSource for MachineTime {
+impl TimeSource for SystemTimeSource {
     fn steady_us(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
@@ -89,7 +89,7 @@ const DRIFT_PART: u64 = 1_000;
 /// The clock of this machine. Log time starts with the wall clock, goes on with monotonic time, and is drawn
 /// towards the wall clock so slowly that a jump of an hour takes weeks to arrive.
 pub struct SystemClock {
-    source: MachineTime,
+    source: SystemTimeSource,
     log: Mutex<LogTime>,
 }
 
@@ -97,7 +97,7 @@ impl SystemClock {
     /// Starts with the time on the wall.
     #[must_use]
     pub fn new() -> SystemClock {
-        let source = MachineTime::new();
+        let source = SystemTimeSource::new();
         let log = Mutex::new(LogTime::starting_at(source.wall_us(), source.steady_us()));
         SystemClock { source, log }
     }

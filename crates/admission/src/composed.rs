@@ -5,10 +5,10 @@
 //! limits first, which register its lease, and then holds credit. What it answers, its retry answers too, whatever came
 //! between two steps: a crash, another copy of it, or the complete of its own lease.
 
+mod change_log;
 mod complete;
 mod creditless;
 mod limits;
-mod log;
 mod reserve;
 
 use std::future::Future;
@@ -27,22 +27,22 @@ use crate::backend::{
     AccountPath, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
     LeaseView, LimitChange, LimitError, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
 };
+use crate::book_host::{BookBackend, BookHost, limit_keys};
 use crate::callers::Keys;
 use crate::credits::Credits;
-use crate::keeper::{BookBackend, Keeper, limit_keys};
-use crate::ledger::{Audit, EntryPage, LedgerError, WriteAnswer, WriteRequest};
 use crate::limits::Limits;
 use crate::registry::KeepError;
+use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 use creditless::Creditless;
 
 /// How often somebody looks whether a deleted limit is gone.
 const TEND: Duration = Duration::from_secs(1);
 
 /// A backend of parts.
-pub struct Composed<K>(Arc<Parts<K>>);
+pub struct Composed<H>(Arc<Parts<H>>);
 
-struct Parts<K> {
-    registry: BookBackend<K>,
+struct Parts<H> {
+    registry: BookBackend<H>,
     limits: Arc<dyn Limits>,
     credits: Arc<dyn Credits>,
     keep: Keep,
@@ -52,15 +52,15 @@ struct Parts<K> {
     creditless: Creditless,
 }
 
-impl<K: Keeper> Composed<K> {
+impl<H: BookHost> Composed<H> {
     /// A backend of these parts. `elsewhere` says which of them are not the Book of the registry. Needs a tokio
     /// runtime.
     pub fn new(
-        registry: BookBackend<K>,
+        registry: BookBackend<H>,
         limits: Arc<dyn Limits>,
         credits: Arc<dyn Credits>,
         elsewhere: Elsewhere,
-    ) -> Composed<K> {
+    ) -> Composed<H> {
         let keep = Keep { elsewhere, ledger: limits.ledger() };
         let parts = Arc::new(Parts {
             registry: registry.leaving(keep),
@@ -92,7 +92,7 @@ impl<K: Keeper> Composed<K> {
 }
 
 /// Looks after what nobody asks for, as long as there is somebody to ask.
-async fn tend<K: Keeper>(parts: Weak<Parts<K>>) {
+async fn tend<H: BookHost>(parts: Weak<Parts<H>>) {
     let mut seen = None;
     loop {
         tokio::time::sleep(TEND).await;
@@ -122,7 +122,7 @@ async fn all<T: Send>(mut waiting: Vec<Answer<'_, T>>) -> Vec<T> {
     done.into_iter().flatten().collect()
 }
 
-impl<K: Keeper> Parts<K> {
+impl<H: BookHost> Parts<H> {
     /// Before anything is asked of the registry, it must know what to leave alone; and nobody may have told it otherwise
     /// since.
     async fn kept(&self) -> Result<(), KeepError> {
@@ -141,7 +141,7 @@ impl<K: Keeper> Parts<K> {
             By::Itself => Ok(None),
             By::Named(actor) => Ok(Some(actor)),
             By::Anyone | By::Key(_) => {
-                let actor = self.registry.0.keeper.look(|book| book.actor(&by));
+                let actor = self.registry.0.host.look(|book| book.actor(&by));
                 // A key that has just given its place to another has no name any more.
                 actor.map(Some).ok_or(BackendError::Unauthenticated)
             }
@@ -173,22 +173,22 @@ impl<K: Keeper> Parts<K> {
         self.kept().await?;
         match self.registry.check_vault(&request.namespace, vault).await {
             Ok(()) => self.credits.write(request).await,
-            Err(LedgerError::NamespaceNotFound) => {
+            Err(CreditReadError::NamespaceNotFound) => {
                 Ok(WriteAnswer::Refused(WriteError::Invalid(InvalidWrite::UnknownNamespace)))
             }
-            Err(LedgerError::VaultNotFound | LedgerError::AccountNotFound) => {
+            Err(CreditReadError::VaultNotFound | CreditReadError::AccountNotFound) => {
                 Ok(WriteAnswer::Refused(WriteError::VaultNotFound))
             }
-            Err(LedgerError::Backend(error)) => Err(error),
+            Err(CreditReadError::Backend(error)) => Err(error),
         }
     }
 
-    async fn check_account(&self, path: &AccountPath) -> Result<(), LedgerError> {
+    async fn check_account(&self, path: &AccountPath) -> Result<(), CreditReadError> {
         self.registry.check_vault(&path.namespace, &path.vault).await
     }
 }
 
-impl<K: Keeper> Backend for Composed<K> {
+impl<H: BookHost> Backend for Composed<H> {
     fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
         self.reserve_by(By::Itself, requests)
     }
@@ -209,7 +209,7 @@ impl<K: Keeper> Backend for Composed<K> {
                 return self.0.reserve(actor, requests).await;
             }
             let parts = Arc::clone(&self.0);
-            let reserved = Composed::<K>::finish(async move {
+            let reserved = Composed::<H>::finish(async move {
                 let is_behind = |r: &ReserveRequest| parts.has_unknown(&r.namespace, &r.requirements);
                 if requests.iter().any(is_behind) {
                     parts.catch_up().await;
@@ -240,7 +240,7 @@ impl<K: Keeper> Backend for Composed<K> {
                 Ok(actor) => actor,
                 Err(error) => return vec![Err(error); count],
             };
-            let completed = Composed::<K>::finish(async move { parts.complete(actor, requests).await }).await;
+            let completed = Composed::<H>::finish(async move { parts.complete(actor, requests).await }).await;
             completed.unwrap_or_else(|error| vec![Err(error); count])
         })
     }
@@ -252,7 +252,7 @@ impl<K: Keeper> Backend for Composed<K> {
     fn put_limit_by(&self, by: By, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
         let parts = Arc::clone(&self.0);
         let put = async move { parts.put_limit(by, request).await };
-        Box::pin(async move { Composed::<K>::finish(put).await? })
+        Box::pin(async move { Composed::<H>::finish(put).await? })
     }
 
     fn delete_limit(&self, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
@@ -266,7 +266,7 @@ impl<K: Keeper> Backend for Composed<K> {
     ) -> Answer<'_, Result<LimitChange, LimitError>> {
         let parts = Arc::clone(&self.0);
         let delete = async move { parts.delete_limit(by, request).await };
-        Box::pin(async move { Composed::<K>::finish(delete).await? })
+        Box::pin(async move { Composed::<H>::finish(delete).await? })
     }
 
     fn limits(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<LimitInfo>, BackendError>> {
@@ -313,7 +313,7 @@ impl<K: Keeper> Backend for Composed<K> {
                 Some(vault) => parts.write_vault(request, &vault).await,
             }
         };
-        Box::pin(async move { Composed::<K>::finish(write).await? })
+        Box::pin(async move { Composed::<H>::finish(write).await? })
     }
 
     fn client_state(
@@ -321,7 +321,7 @@ impl<K: Keeper> Backend for Composed<K> {
         namespace: NamespaceName,
         vault: Option<VaultName>,
         client: ClientId,
-    ) -> Answer<'_, Result<u64, LedgerError>> {
+    ) -> Answer<'_, Result<u64, CreditReadError>> {
         Box::pin(async move {
             let Some(vault) = vault else {
                 return self.0.registry.client_state(namespace, None, client).await;
@@ -331,7 +331,7 @@ impl<K: Keeper> Backend for Composed<K> {
         })
     }
 
-    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>> {
+    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {
         Box::pin(async move {
             self.0.check_account(&account).await?;
             self.0.credits.balances(account).await
@@ -343,14 +343,18 @@ impl<K: Keeper> Backend for Composed<K> {
         account: AccountPath,
         after: u64,
         page_size: usize,
-    ) -> Answer<'_, Result<EntryPage, LedgerError>> {
+    ) -> Answer<'_, Result<EntryPage, CreditReadError>> {
         Box::pin(async move {
             self.0.check_account(&account).await?;
             self.0.credits.entries(account, after, page_size).await
         })
     }
 
-    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {
+    fn audit(
+        &self,
+        namespace: NamespaceName,
+        vault: VaultName,
+    ) -> Answer<'_, Result<Audit, CreditReadError>> {
         Box::pin(async move {
             self.0.registry.check_vault(&namespace, &vault).await?;
             self.0.credits.audit(namespace, vault).await

@@ -8,8 +8,8 @@ use earmark_core::{
 };
 
 use crate::backend::{AccountPath, Amount, Answer, BackendError};
-use crate::callers::{CreditPlace, LogPage};
-use crate::ledger::{Audit, EntryPage, LedgerError, WriteAnswer, WriteRequest};
+use crate::callers::{ChangePage, CreditCursor};
+use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 
 /// Whatever keeps accounts and holds: a Book, or a database.
 ///
@@ -55,10 +55,10 @@ pub trait Credits: Send + Sync + 'static {
         namespace: NamespaceName,
         vault: VaultName,
         client: ClientId,
-    ) -> Answer<'_, Result<u64, LedgerError>>;
+    ) -> Answer<'_, Result<u64, CreditReadError>>;
 
     /// What an account has, in order of asset.
-    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>>;
+    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>>;
 
     /// What the account of a limit of kind `credit` has of the limit's asset, as a limit on it sees that: of an account
     /// that is unknown, frozen or closed nothing can be taken, and more than 64 bits can count is as much as they can.
@@ -74,18 +74,19 @@ pub trait Credits: Send + Sync + 'static {
         account: AccountPath,
         after: u64,
         page_size: usize,
-    ) -> Answer<'_, Result<EntryPage, LedgerError>>;
+    ) -> Answer<'_, Result<EntryPage, CreditReadError>>;
 
     /// The transactions that were committed after a place in a namespace, or in all of them, so many at most.
     fn changes(
         &self,
         namespace: Option<NamespaceName>,
-        after: CreditPlace,
+        after: CreditCursor,
         page_size: usize,
-    ) -> Answer<'_, Result<LogPage, BackendError>>;
+    ) -> Answer<'_, Result<ChangePage, BackendError>>;
 
     /// Counts a vault anew.
-    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>>;
+    fn audit(&self, namespace: NamespaceName, vault: VaultName)
+    -> Answer<'_, Result<Audit, CreditReadError>>;
 
     /// Whether it can serve; if not, why not.
     ///

@@ -1,6 +1,6 @@
 //! The journal in memory: what happened lately, and what it adds up to.
 
-mod log;
+mod change_log;
 mod sums;
 mod view;
 
@@ -8,9 +8,9 @@ use std::collections::{HashMap, VecDeque};
 
 use earmark_core::{AccountId, AccountName, Book, JournalRecord, NamespaceName, UnixMs, VaultId};
 
-use crate::callers::LogPage;
-use crate::ledger::{Audit, EntryPage};
-pub use log::{Pager, summary};
+use crate::callers::ChangePage;
+use crate::writes::{Audit, EntryPage};
+pub use change_log::{ChangePager, summary};
 pub use sums::Sums;
 pub use view::entry_view;
 
@@ -119,11 +119,11 @@ impl History {
         namespace: Option<&NamespaceName>,
         after: u64,
         page_size: usize,
-    ) -> LogPage {
+    ) -> ChangePage {
         let skipped = after.saturating_sub(self.dropped);
         let first = self.dropped.saturating_add(skipped);
         let records = self.records.iter().skip(usize::try_from(skipped).unwrap_or(usize::MAX));
-        let mut pager = Pager::new(namespace.cloned(), page_size);
+        let mut pager = ChangePager::new(namespace.cloned(), page_size);
         for (number, record) in (first.saturating_add(1)..).zip(records) {
             if !pager.take(book, number, record) {
                 break;

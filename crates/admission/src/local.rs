@@ -13,14 +13,14 @@ use earmark_core::{
 
 use crate::answer;
 use crate::backend::{BackendError, Stats};
-use crate::callers::LogPage;
+use crate::book_host::{BookBackend, BookHost};
+use crate::callers::ChangePage;
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::history::History;
-use crate::keeper::{BookBackend, Keeper};
-use crate::ledger::{Audit, EntryPage};
 use crate::limits_file::{LimitsFile, LimitsFileError};
-use crate::submitter::{Direction, Ledger, Submitter};
+use crate::submitter::{BatchTarget, Direction, Submitter};
 use crate::work::{Asked, Done, Work};
+use crate::writes::{Audit, EntryPage};
 
 /// How a [`LocalBook`] is set up.
 pub struct LocalOptions {
@@ -52,7 +52,7 @@ pub type LocalBook = BookBackend<Local>;
 pub struct Local {
     shelf: Arc<Mutex<Shelf>>,
     clock: Arc<dyn Clock>,
-    submitter: Submitter<BookLedger>,
+    submitter: Submitter<BookTarget>,
     limits_file: Option<LimitsFile>,
     is_stopped: AtomicBool,
     /// That of the Book, for those who would wait for it.
@@ -94,7 +94,7 @@ impl LocalBook {
         }
         let limits_version = Arc::new(AtomicU64::new(book.limits_version()));
         let shelf = Arc::new(Mutex::new(Shelf { book, history: History::default() }));
-        let ledger = BookLedger {
+        let ledger = BookTarget {
             shelf: Arc::clone(&shelf),
             clock: Arc::clone(&options.clock),
             log_index: 0,
@@ -140,7 +140,7 @@ impl Local {
     }
 }
 
-impl Keeper for Local {
+impl BookHost for Local {
     async fn submit(&self, work: Vec<Asked>, direction: Direction) -> Result<Vec<Done>, BackendError> {
         let events = work.len();
         self.submitter.submit(work, events, direction).await
@@ -178,7 +178,7 @@ impl Keeper for Local {
         namespace: Option<NamespaceName>,
         after: u64,
         page_size: usize,
-    ) -> Result<LogPage, BackendError> {
+    ) -> Result<ChangePage, BackendError> {
         let shelf = lock(&self.shelf);
         Ok(shelf.history.log(&shelf.book, namespace.as_ref(), after, page_size))
     }
@@ -225,7 +225,7 @@ impl Keeper for Local {
 }
 
 /// The Book's end of the queue.
-struct BookLedger {
+struct BookTarget {
     shelf: Arc<Mutex<Shelf>>,
     clock: Arc<dyn Clock>,
     /// How many writes were committed, which is the place of the latest in the order of all.
@@ -233,7 +233,7 @@ struct BookLedger {
     limits_version: Arc<AtomicU64>,
 }
 
-impl BookLedger {
+impl BookTarget {
     /// Carries out work in its order. Retries and refused writes take no place in the order of writes, and whether
     /// a write is one of them shows only when it is carried out; so each ends a run, and the next is numbered
     /// after it.
@@ -266,7 +266,7 @@ fn tx_id(now: UnixMs, log_index: u64) -> TxId {
     TxId(LeaseId::from_parts(now, low).to_u128())
 }
 
-impl Ledger for BookLedger {
+impl BatchTarget for BookTarget {
     /// What one caller sends together.
     type Item = Vec<Asked>;
     type Outcome = Vec<Done>;

@@ -10,10 +10,10 @@ use earmark_core::{
 };
 
 use crate::backend::{Answer, BackendError};
-use crate::keeper::{BookBackend, Keeper, vault};
-use crate::ledger::LedgerError;
+use crate::book_host::{BookBackend, BookHost, vault};
 use crate::limits::Registry;
 use crate::work::{Done, Work, mixed_up};
+use crate::writes::CreditReadError;
 
 /// Why a Book does not become the registry of other parts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -117,24 +117,24 @@ fn find(book: &Book, namespace: &NamespaceName, key: &LimitKey) -> Option<LimitI
     book.limit(book.time(), book.resolve(book.namespace(namespace)?, key)?)
 }
 
-impl<K: Keeper> Registry for BookBackend<K> {
+impl<H: BookHost> Registry for BookBackend<H> {
     fn limit(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>> {
-        let keeper = &self.0.keeper;
-        if let Some(limit) = self.0.copies.get(keeper.limits_version(), namespace, key) {
+        let host = &self.0.host;
+        if let Some(limit) = self.0.copies.get(host.limits_version(), namespace, key) {
             return Some(limit);
         }
-        let (version, limit) = keeper.look(|book| (book.limits_version(), find(book, namespace, key)));
+        let (version, limit) = host.look(|book| (book.limits_version(), find(book, namespace, key)));
         let limit = Arc::new(limit?);
         self.0.copies.keep(version, namespace, &limit);
         Some(limit)
     }
 
     fn refresh(&self) -> Answer<'_, Result<(), BackendError>> {
-        Box::pin(async { self.0.keeper.fresh().await.map(drop) })
+        Box::pin(async { self.0.host.fresh().await.map(drop) })
     }
 
     fn limits(&self) -> Vec<(NamespaceName, Arc<LimitInfo>)> {
-        self.0.keeper.look(|book| {
+        self.0.host.look(|book| {
             let names =
                 (0..=u16::MAX).map_while(|id| Some((NamespaceId(id), book.namespace_name(NamespaceId(id))?)));
             let of = |(id, name): (NamespaceId, &NamespaceName)| {
@@ -146,25 +146,25 @@ impl<K: Keeper> Registry for BookBackend<K> {
     }
 
     fn version(&self) -> u64 {
-        self.0.keeper.limits_version()
+        self.0.host.limits_version()
     }
 
     fn is_in_charge(&self) -> bool {
-        self.0.keeper.is_in_charge()
+        self.0.host.is_in_charge()
     }
 }
 
-impl<K: Keeper> BookBackend<K> {
+impl<H: BookHost> BookBackend<H> {
     /// What is kept elsewhere, as far as is known here.
     #[must_use]
     pub fn elsewhere(&self) -> Elsewhere {
-        self.0.keeper.look(Book::elsewhere)
+        self.0.host.look(Book::elsewhere)
     }
 
     /// The same Book for a process that leaves this to others. It refuses to decide once the Book is told otherwise,
     /// whoever tells it.
     #[must_use]
-    pub fn leaving(&self, keep: impl Into<Keep>) -> BookBackend<K> {
+    pub fn leaving(&self, keep: impl Into<Keep>) -> BookBackend<H> {
         let duty = Duty { keep: keep.into(), agreed: AtomicU64::new(0) };
         BookBackend(Arc::clone(&self.0), Some(Arc::new(duty)))
     }
@@ -175,12 +175,11 @@ impl<K: Keeper> BookBackend<K> {
     /// When the Book was told that others keep it.
     pub(crate) fn agree(&self) -> Result<(), KeepError> {
         let Some(duty) = &self.1 else { return Ok(()) };
-        let version = self.0.keeper.limits_version().wrapping_add(1);
+        let version = self.0.host.limits_version().wrapping_add(1);
         if duty.agreed.load(Ordering::Relaxed) == version {
             return Ok(());
         }
-        let (version, found) =
-            self.0.keeper.look(|book| (book.limits_version().wrapping_add(1), book.kept()));
+        let (version, found) = self.0.host.look(|book| (book.limits_version().wrapping_add(1), book.kept()));
         match Duty::contradiction(duty.keep, found) {
             Some(error) => Err(error),
             None => {
@@ -232,8 +231,8 @@ impl<K: Keeper> BookBackend<K> {
         &self,
         namespace: &NamespaceName,
         name: &VaultName,
-    ) -> Result<(), LedgerError> {
-        if self.0.keeper.look(|book| vault(book, namespace, name)).is_ok() {
+    ) -> Result<(), CreditReadError> {
+        if self.0.host.look(|book| vault(book, namespace, name)).is_ok() {
             return Ok(());
         }
         self.read(|book, _: UnixMs| vault(book, namespace, name).map(drop)).await?

@@ -1,6 +1,6 @@
-//! The submitter: many callers, one ledger.
+//! The submitter: many callers, one target.
 //!
-//! Work waits in a bounded queue. A batch leaves as soon as the ledger is free, so that an idle system adds
+//! Items wait in a bounded queue. A batch leaves as soon as the target is free, so that an idle system adds
 //! no delay and a busy one fills its batches. An item goes into one batch as a whole, and is submitted even
 //! if its caller went away meanwhile: what was promised to nobody is still taken.
 
@@ -14,13 +14,13 @@ use tokio::task::JoinHandle;
 
 use crate::backend::BackendError;
 
-/// How long the ledger is left alone when nothing comes.
+/// How long the target is left alone when nothing comes.
 const IDLE: Duration = Duration::from_secs(1);
 /// Of the room in the queue, so much more is kept for work that gives something back.
 const RETURNS_PART: usize = 4;
 
 /// What takes batches, one at a time.
-pub trait Ledger: Send + 'static {
+pub trait BatchTarget: Send + 'static {
     /// What is submitted as a whole.
     type Item: Send + 'static;
     /// What becomes of it.
@@ -45,29 +45,29 @@ pub enum Direction {
     GivesBack,
 }
 
-struct Work<L: Ledger> {
-    item: L::Item,
+struct QueuedItem<T: BatchTarget> {
+    item: T::Item,
     events: usize,
-    reply: oneshot::Sender<L::Outcome>,
+    reply: oneshot::Sender<T::Outcome>,
 }
 
 /// The callers' end.
-pub struct Submitter<L: Ledger> {
-    sender: mpsc::UnboundedSender<Option<Work<L>>>,
+pub struct Submitter<T: BatchTarget> {
+    sender: mpsc::UnboundedSender<Option<QueuedItem<T>>>,
     waiting: Arc<AtomicUsize>,
     under_way: Arc<AtomicUsize>,
     queue_max: usize,
     driver: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl<L: Ledger> Submitter<L> {
-    /// Starts the task that drives the ledger. At most `queue_max` events wait.
-    pub fn start(ledger: L, queue_max: usize) -> Submitter<L> {
+impl<T: BatchTarget> Submitter<T> {
+    /// Starts the task that drives the target. At most `queue_max` events wait.
+    pub fn start(target: T, queue_max: usize) -> Submitter<T> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let under_way = Arc::new(AtomicUsize::new(0));
         let (waits, goes) = (Arc::clone(&waiting), Arc::clone(&under_way));
-        let driver = tokio::spawn(Driver { ledger, receiver, waiting: waits, under_way: goes }.run());
+        let driver = tokio::spawn(Driver { target, receiver, waiting: waits, under_way: goes }.run());
         Submitter { sender, waiting, under_way, queue_max, driver: Mutex::new(Some(driver)) }
     }
 
@@ -90,23 +90,23 @@ impl<L: Ledger> Submitter<L> {
     /// for.
     pub fn submit(
         &self,
-        item: L::Item,
+        item: T::Item,
         events: usize,
         direction: Direction,
-    ) -> impl Future<Output = Result<L::Outcome, BackendError>> + Send + use<L> {
+    ) -> impl Future<Output = Result<T::Outcome, BackendError>> + Send + use<T> {
         let queued = self.enqueue(item, events, direction);
         async move {
-            let lost = |_| BackendError::Failed("the ledger stopped before it answered".into());
+            let lost = |_| BackendError::Failed("the target stopped before it answered".into());
             queued?.await.map_err(lost)
         }
     }
 
     fn enqueue(
         &self,
-        item: L::Item,
+        item: T::Item,
         events: usize,
         direction: Direction,
-    ) -> Result<oneshot::Receiver<L::Outcome>, BackendError> {
+    ) -> Result<oneshot::Receiver<T::Outcome>, BackendError> {
         let room = match direction {
             Direction::Takes => self.queue_max,
             Direction::GivesBack => self.queue_max.saturating_add(self.queue_max / RETURNS_PART),
@@ -116,7 +116,7 @@ impl<L: Ledger> Submitter<L> {
             return Err(BackendError::Overloaded("too much is waiting already"));
         }
         let (reply, answer) = oneshot::channel();
-        if self.sender.send(Some(Work { item, events, reply })).is_err() {
+        if self.sender.send(Some(QueuedItem { item, events, reply })).is_err() {
             self.waiting.fetch_sub(events, Ordering::Relaxed);
             return Err(BackendError::Overloaded("it has stopped"));
         }
@@ -133,14 +133,14 @@ impl<L: Ledger> Submitter<L> {
     }
 }
 
-struct Driver<L: Ledger> {
-    ledger: L,
-    receiver: mpsc::UnboundedReceiver<Option<Work<L>>>,
+struct Driver<T: BatchTarget> {
+    target: T,
+    receiver: mpsc::UnboundedReceiver<Option<QueuedItem<T>>>,
     waiting: Arc<AtomicUsize>,
     under_way: Arc<AtomicUsize>,
 }
 
-impl<L: Ledger> Driver<L> {
+impl<T: BatchTarget> Driver<T> {
     async fn run(mut self) {
         let mut left_over = None;
         loop {
@@ -155,7 +155,7 @@ impl<L: Ledger> Driver<L> {
             let mut items = vec![first.item];
             let mut replies = vec![first.reply];
             while let Some(work) = self.ready() {
-                if events.saturating_add(work.events) > L::BATCH_EVENTS_MAX {
+                if events.saturating_add(work.events) > T::BATCH_EVENTS_MAX {
                     left_over = Some(work);
                     break;
                 }
@@ -166,7 +166,7 @@ impl<L: Ledger> Driver<L> {
             self.under_way.store(events, Ordering::Relaxed);
             self.waiting.fetch_sub(events, Ordering::Relaxed);
             metrics::histogram!("earmark_batch_size").record(events as f64);
-            let outcomes = self.ledger.submit(items).await;
+            let outcomes = self.target.submit(items).await;
             self.under_way.store(0, Ordering::Relaxed);
             for (reply, outcome) in replies.into_iter().zip(outcomes) {
                 // A caller that went away does not want to know.
@@ -175,8 +175,8 @@ impl<L: Ledger> Driver<L> {
         }
     }
 
-    /// Work that is waiting now.
-    fn ready(&mut self) -> Option<Work<L>> {
+    /// The next item, if one is waiting.
+    fn ready(&mut self) -> Option<QueuedItem<T>> {
         match self.receiver.try_recv().ok()? {
             Some(work) => Some(work),
             None => {
@@ -187,7 +187,7 @@ impl<L: Ledger> Driver<L> {
     }
 
     /// Waits for work; `None` when there will be no more.
-    async fn next(&mut self) -> Option<Work<L>> {
+    async fn next(&mut self) -> Option<QueuedItem<T>> {
         loop {
             if let Some(work) = self.ready() {
                 return Some(work);
@@ -196,7 +196,7 @@ impl<L: Ledger> Driver<L> {
                 Ok(Some(Some(work))) => return Some(work),
                 Ok(Some(None)) => self.receiver.close(),
                 Ok(None) => return None,
-                Err(_) => self.ledger.idle().await,
+                Err(_) => self.target.idle().await,
             }
         }
     }

@@ -11,7 +11,7 @@ use earmark_core::{
 use crate::answer;
 use crate::backend::{Amount, BackendError, CompleteAnswer, LimitChange, LimitError, ReserveAnswer};
 use crate::callers::KeyError;
-use crate::ledger::WriteAnswer;
+use crate::writes::WriteAnswer;
 
 /// One command, with what its answer is put together from.
 #[derive(Clone, Debug)]

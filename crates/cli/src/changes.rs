@@ -1,6 +1,6 @@
 //! `earmark audit --changes`: what was changed, and by whom.
 
-use earmark_admission::{LogPlace, utc};
+use earmark_admission::{ChangeCursor, utc};
 use earmark_core::UnixMs;
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,7 @@ struct Entry {
 }
 
 /// Shows a page of changes after a place.
-pub(crate) fn show(args: &ClientArgs, after: LogPlace, page_size: u16) -> Result<Done, Failure> {
+pub(crate) fn show(args: &ClientArgs, after: ChangeCursor, page_size: u16) -> Result<Done, Failure> {
     let page: Page = get(args, &format!("/v1/audit?after={after}&page_size={page_size}"))?;
     if args.json {
         output::print_json(&page)?;

@@ -1,7 +1,7 @@
 //! `earmark balance` and `earmark audit`: what there is, and whether it adds up.
 
 use clap::Args;
-use earmark_admission::LogPlace;
+use earmark_admission::ChangeCursor;
 use earmark_core::{AccountName, VaultName};
 use hyper::Method;
 use serde::{Deserialize, Serialize};
@@ -54,8 +54,8 @@ pub(crate) struct AuditArgs {
     #[arg(long)]
     changes: bool,
     /// Begin after this place of the list: the last one that an earlier page showed
-    #[arg(long, value_name = "PLACE", default_value_t = LogPlace::default(), requires = "changes")]
-    after: LogPlace,
+    #[arg(long, value_name = "PLACE", default_value_t = ChangeCursor::default(), requires = "changes")]
+    after: ChangeCursor,
     /// How many changes to show at most
     #[arg(long, value_name = "N", default_value_t = 100, requires = "changes")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=PAGE_MAX))]

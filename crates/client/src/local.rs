@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use earmark_admission::{
-    AccountPath, Amount, Backend, BackendError, BookBackend, Clock, CompleteRequest, DeleteLimitRequest,
-    LedgerError, LimitChange, LimitError, PutLimitRequest, Refusal, ReserveAnswer as Answered,
+    AccountPath, Amount, Backend, BackendError, BookBackend, Clock, CompleteRequest, CreditReadError,
+    DeleteLimitRequest, LimitChange, LimitError, PutLimitRequest, Refusal, ReserveAnswer as Answered,
     ReserveRequest, SystemClock, WriteAnswer, WriteRequest, describe_credit_shortage, describe_write_error,
 };
 use earmark_core::{
@@ -164,9 +164,9 @@ fn failed(error: BackendError) -> Failure {
     Failure::Unavailable { server: NAME.into(), message: error.to_string() }
 }
 
-fn unread(error: LedgerError) -> Failure {
+fn unread(error: CreditReadError) -> Failure {
     match error {
-        LedgerError::Backend(error) => failed(error),
+        CreditReadError::Backend(error) => failed(error),
         other => Failure::NotFound { message: other.to_string() },
     }
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, BackendError, Clock, CreditPlace, Credits, EntryPage, HoldAnswer,
-    HoldRequest, HoldState, LedgerError, LogPage, SettleAnswer, SettleRequest, WriteAnswer, WriteRequest,
+    AccountPath, Answer, Audit, BackendError, ChangePage, Clock, CreditCursor, CreditReadError, Credits,
+    EntryPage, HoldAnswer, HoldRequest, HoldState, SettleAnswer, SettleRequest, WriteAnswer, WriteRequest,
 };
 use earmark_core::{Actor, BalanceInfo, ClientId, Definition, LeaseId, NamespaceName, Usage, VaultName};
 use tokio::task::JoinHandle;
@@ -171,11 +171,11 @@ impl Credits for LateCredits {
         namespace: NamespaceName,
         vault: VaultName,
         client: ClientId,
-    ) -> Answer<'_, Result<u64, LedgerError>> {
+    ) -> Answer<'_, Result<u64, CreditReadError>> {
         Box::pin(self.ask(move |credits| credits.client_state(namespace, vault, client)))
     }
 
-    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>> {
+    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {
         Box::pin(self.ask(move |credits| credits.balances(account)))
     }
 
@@ -192,20 +192,24 @@ impl Credits for LateCredits {
         account: AccountPath,
         after: u64,
         page_size: usize,
-    ) -> Answer<'_, Result<EntryPage, LedgerError>> {
+    ) -> Answer<'_, Result<EntryPage, CreditReadError>> {
         Box::pin(self.ask(move |credits| credits.entries(account, after, page_size)))
     }
 
     fn changes(
         &self,
         namespace: Option<NamespaceName>,
-        after: CreditPlace,
+        after: CreditCursor,
         page_size: usize,
-    ) -> Answer<'_, Result<LogPage, BackendError>> {
+    ) -> Answer<'_, Result<ChangePage, BackendError>> {
         Box::pin(self.ask(move |credits| credits.changes(namespace, after, page_size)))
     }
 
-    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {
+    fn audit(
+        &self,
+        namespace: NamespaceName,
+        vault: VaultName,
+    ) -> Answer<'_, Result<Audit, CreditReadError>> {
         Box::pin(self.ask(move |credits| credits.audit(namespace, vault)))
     }
 

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, BackendError, Clock, CreditPlace, Credits, EntryPage, HoldAnswer,
-    HoldRequest, HoldState, LedgerError, LogPage, SettleAnswer, SettleRequest, WriteAnswer, WriteRequest,
+    AccountPath, Answer, Audit, BackendError, ChangePage, Clock, CreditCursor, CreditReadError, Credits,
+    EntryPage, HoldAnswer, HoldRequest, HoldState, SettleAnswer, SettleRequest, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, Definition, InvalidWrite, LeaseId, NamespaceName, OPERATIONS_MAX, Usage,
@@ -312,11 +312,11 @@ impl Credits for SagaCredits {
         namespace: NamespaceName,
         vault: VaultName,
         client: ClientId,
-    ) -> Answer<'_, Result<u64, LedgerError>> {
+    ) -> Answer<'_, Result<u64, CreditReadError>> {
         Box::pin(self.read_client(VaultKey { namespace, vault }, client))
     }
 
-    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>> {
+    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {
         Box::pin(self.in_turn(self.read_balances(account)))
     }
 
@@ -333,20 +333,24 @@ impl Credits for SagaCredits {
         account: AccountPath,
         after: u64,
         page_size: usize,
-    ) -> Answer<'_, Result<EntryPage, LedgerError>> {
+    ) -> Answer<'_, Result<EntryPage, CreditReadError>> {
         Box::pin(self.in_turn(self.read_entries(account, after, page_size)))
     }
 
     fn changes(
         &self,
         namespace: Option<NamespaceName>,
-        after: CreditPlace,
+        after: CreditCursor,
         page_size: usize,
-    ) -> Answer<'_, Result<LogPage, BackendError>> {
+    ) -> Answer<'_, Result<ChangePage, BackendError>> {
         Box::pin(self.in_turn(self.read_changes(namespace, after, page_size)))
     }
 
-    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {
+    fn audit(
+        &self,
+        namespace: NamespaceName,
+        vault: VaultName,
+    ) -> Answer<'_, Result<Audit, CreditReadError>> {
         Box::pin(self.read_audit(VaultKey { namespace, vault }))
     }
 

@@ -5,7 +5,7 @@ mod rows;
 
 use std::sync::{Mutex, PoisonError};
 
-use earmark_admission::{Answer, CreditPlace};
+use earmark_admission::{Answer, CreditCursor};
 use earmark_core::{AssetName, NamespaceName, UnixMs};
 
 use crate::id::{GateId, OwnerId, ReservationId};
@@ -111,7 +111,7 @@ impl Store for MemoryStore {
     fn transactions(
         &self,
         namespace: Option<NamespaceName>,
-        after: CreditPlace,
+        after: CreditCursor,
         max: usize,
     ) -> Answer<'_, Result<Transactions, StoreError>> {
         self.answer(|rows| rows.transactions(namespace.as_ref(), after, max))

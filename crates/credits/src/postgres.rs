@@ -18,7 +18,7 @@ mod writer;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use earmark_admission::{Answer, CreditPlace};
+use earmark_admission::{Answer, CreditCursor};
 use earmark_core::{AssetName, NamespaceName, UnixMs};
 use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{ConnectOptions, Postgres};
@@ -323,7 +323,7 @@ impl Store for PostgresStore {
     fn transactions(
         &self,
         namespace: Option<NamespaceName>,
-        after: CreditPlace,
+        after: CreditCursor,
         max: usize,
     ) -> Answer<'_, Result<Transactions, StoreError>> {
         Box::pin(async move { self.inner.transactions(namespace.as_ref(), after, max).await })

@@ -8,7 +8,7 @@ pub(crate) mod whole;
 
 use std::str::FromStr;
 
-use earmark_admission::CreditPlace;
+use earmark_admission::CreditCursor;
 use earmark_core::{AccountName, AssetName, LeaseId, NamespaceName, Overdraft, Standing, UnixMs, VaultName};
 
 use crate::id::ReservationId;
@@ -197,7 +197,7 @@ impl RecordRow {
 
 /// The columns of a transaction, and its place among all.
 pub(crate) struct PlacedRow {
-    pub(crate) place: CreditPlace,
+    pub(crate) place: CreditCursor,
     pub(crate) namespace: String,
     pub(crate) vault: String,
     pub(crate) number: u64,

@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use earmark_admission::{Answer, CreditPlace};
+use earmark_admission::{Answer, CreditCursor};
 use earmark_core::{AssetName, NamespaceName, UnixMs};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection, Sqlite};
@@ -210,7 +210,7 @@ impl Store for SqliteStore {
     fn transactions(
         &self,
         namespace: Option<NamespaceName>,
-        after: CreditPlace,
+        after: CreditCursor,
         max: usize,
     ) -> Answer<'_, Result<Transactions, StoreError>> {
         let read = async move |reader: &mut SqliteConnection| {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_admission::{Answer, CreditPlace};
+use earmark_admission::{Answer, CreditCursor};
 use earmark_core::{AccountName, AssetName, NamespaceName, UnixMs};
 
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
@@ -254,7 +254,7 @@ pub trait Store: Send + Sync + 'static {
     fn transactions(
         &self,
         namespace: Option<NamespaceName>,
-        after: CreditPlace,
+        after: CreditCursor,
         max: usize,
     ) -> Answer<'_, Result<Transactions, StoreError>>;
 
@@ -349,14 +349,14 @@ pub struct Transactions {
     /// Those that were asked for, in order.
     pub found: Vec<PlacedTransaction>,
     /// The place of the last one that was looked at, if there may be more.
-    pub next: Option<CreditPlace>,
+    pub next: Option<CreditCursor>,
 }
 
 /// A transaction, where it is among all of them, and where it happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedTransaction {
     /// Its place.
-    pub place: CreditPlace,
+    pub place: CreditCursor,
     /// Where it happened,
     pub home: VaultKey,
     /// the number of its entry there,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use earmark_admission::{
-    Asked, Audit, BackendError, Direction, Done, EntryPage, Keeper, LogPage, Pager, Stats, Submitter, Sums,
-    Work, entry_view,
+    Asked, Audit, BackendError, BookHost, ChangePage, ChangePager, Direction, Done, EntryPage, Stats,
+    Submitter, Sums, Work, entry_view,
 };
 use earmark_core::{AccountId, AccountName, Book, LimitRef, NamespaceName, Part, UnixMs, VaultId};
 use tokio::time::Instant;
@@ -55,7 +55,7 @@ fn events(asked: &Asked) -> usize {
     }
 }
 
-impl Keeper for NodeKeeper {
+impl BookHost for NodeKeeper {
     async fn submit(&self, work: Vec<Asked>, direction: Direction) -> Result<Vec<Done>, BackendError> {
         let is_about_keys = |asked: &Asked| matches!(asked.work, Work::CreateKey(_) | Work::RevokeKey(_));
         if !self.proposer.takes_keys && work.iter().any(is_about_keys) {
@@ -122,10 +122,10 @@ impl Keeper for NodeKeeper {
         namespace: Option<NamespaceName>,
         after: u64,
         page_size: usize,
-    ) -> Result<LogPage, BackendError> {
+    ) -> Result<ChangePage, BackendError> {
         let shelf = Arc::clone(&self.proposer.shelf);
         let read = offload(&*self.proposer.shelf.disk, move || {
-            let mut pager = Pager::new(namespace, page_size);
+            let mut pager = ChangePager::new(namespace, page_size);
             let end = shelf.journal.position();
             shelf.journal.scan_while(after.saturating_add(1), end, &mut |entry| {
                 pager.take(&shelf.lock().book, entry.number, &entry.record)
@@ -182,7 +182,7 @@ impl Keeper for NodeKeeper {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use earmark_admission::Ledger as _;
+    use earmark_admission::BatchTarget as _;
     use earmark_core::{LeaseId, LimitKey, NamespaceId};
 
     /// 2,048 reserves went into one entry whatever they were: with 32 names each that was 17 megabytes.

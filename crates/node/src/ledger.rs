@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_admission::{Asked, BackendError, Done, Ledger, Moment, Work};
+use earmark_admission::{Asked, BackendError, BatchTarget, Done, Moment, Work};
 use earmark_core::{Command, LeaseId, Outcome, TxId, UnixMs, Write};
 use openraft::ServerState;
 use openraft::error::{ClientWriteError, RaftError};
@@ -269,7 +269,7 @@ impl NodeLedger {
     }
 }
 
-impl Ledger for NodeLedger {
+impl BatchTarget for NodeLedger {
     type Item = Waiting;
     type Outcome = Result<Vec<Done>, BackendError>;
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use earmark_admission::{BookBackend, MachineTime, Submitter, TimeSource};
+use earmark_admission::{BookBackend, Submitter, SystemTimeSource, TimeSource};
 use earmark_proto::peer::JoinRequest;
 use earmark_proto::peer::peer_service_server::PeerServiceServer;
 use openraft::storage::RaftLogStorage;
@@ -124,7 +124,7 @@ impl NodeOptions {
             peer_advertise: None,
             join: Vec::new(),
             timing: Timing::default(),
-            time: Arc::new(MachineTime::new()),
+            time: Arc::new(SystemTimeSource::new()),
             net: Arc::new(RealNet),
             trusts_peers: false,
             log: LogOptions::default(),
@@ -479,7 +479,7 @@ impl Node {
 
     /// Finishes what is under way, and leaves the folder as it should be left.
     pub async fn shut_down(&self) {
-        earmark_admission::Keeper::shut_down(&self.keeper).await;
+        earmark_admission::BookHost::shut_down(&self.keeper).await;
         // The log's own tasks are told by its metrics that it has stopped on purpose.
         self.stop.send_replace(true);
         _ = self.proposer.raft.shutdown().await;

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use earmark_admission::{BackendError, Direction, Ledger, Registry, Stats, Submitter};
+use earmark_admission::{BackendError, BatchTarget, Direction, Registry, Stats, Submitter};
 use earmark_core::LimitKey;
 use tigerbeetle::{CreateAccountStatus, Transfer};
 use tokio::sync::{mpsc, watch};
@@ -291,7 +291,7 @@ impl Inner {
 }
 
 /// The one that has the least to do, what it is doing included. One that has stopped does nothing, and is no choice.
-fn least_busy<L: Ledger>(sessions: &[Submitter<L>]) -> Option<&Submitter<L>> {
+fn least_busy<L: BatchTarget>(sessions: &[Submitter<L>]) -> Option<&Submitter<L>> {
     sessions.iter().filter(|session| !session.is_stopped()).min_by_key(|session| session.load())
 }
 
@@ -329,7 +329,7 @@ mod tests {
     /// Carries out one batch for each permit.
     struct Gated(Arc<Semaphore>);
 
-    impl Ledger for Gated {
+    impl BatchTarget for Gated {
         type Item = ();
         type Outcome = ();
 

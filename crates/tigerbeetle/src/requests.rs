@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use earmark_admission::{BackendError, Ledger};
+use earmark_admission::{BackendError, BatchTarget};
 use tigerbeetle::{
     Account, AccountFilter, AccountFilterFlags, Client, Completion, CreateAccountResult,
     CreateTransferResult, CreateTransferStatus, Error, QueryFilter, Transfer,
@@ -100,7 +100,7 @@ fn split<'a>(
     })
 }
 
-impl Ledger for Writes {
+impl BatchTarget for Writes {
     /// What one caller sends together.
     type Item = Chains;
     /// For each of its chains.
@@ -208,7 +208,7 @@ fn last_change(account: u128) -> AccountFilter {
     }
 }
 
-impl Ledger for Reads {
+impl BatchTarget for Reads {
     type Item = Ask;
     type Outcome = Result<Told, BackendError>;
 

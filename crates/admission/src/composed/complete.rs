@@ -4,11 +4,11 @@ use earmark_core::{Actor, LimitKey};
 
 use super::Parts;
 use crate::backend::{Amount, BackendError, CompleteAnswer, CompleteRequest, describe_ignored};
+use crate::book_host::BookHost;
 use crate::credits::{SettleAnswer, SettleRequest};
-use crate::keeper::Keeper;
 use crate::limits::LimitsComplete;
 
-impl<K: Keeper> Parts<K> {
+impl<H: BookHost> Parts<H> {
     pub(super) async fn complete(
         &self,
         actor: Option<Actor>,

@@ -8,7 +8,7 @@ use super::Parts;
 use crate::backend::{
     Amount, Backend, BackendError, DeleteLimitRequest, LimitChange, LimitError, PutLimitRequest,
 };
-use crate::keeper::Keeper;
+use crate::book_host::BookHost;
 use crate::limits::{LimitStanding, Registry};
 use crate::registry::is_deleting;
 
@@ -31,7 +31,7 @@ fn status(limit: &LimitInfo, standing: LimitStanding) -> Option<LimitStatus> {
     }
 }
 
-impl<K: Keeper> Parts<K> {
+impl<H: BookHost> Parts<H> {
     /// A limit as the registry has it here, without asking anybody.
     pub(super) fn known(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>> {
         Registry::limit(&self.registry, namespace, key)
@@ -186,7 +186,7 @@ impl<K: Keeper> Parts<K> {
     /// Forgets what was deleted and is gone, if that is for this process to do. Gives what was seen, so that a registry
     /// in which nothing is being deleted is not gone through again.
     pub(super) async fn drop_what_is_gone(&self, seen: Seen) -> Seen {
-        let version = self.registry.0.keeper.limits_version();
+        let version = self.registry.0.host.limits_version();
         if seen == Some(version) || !self.registry.is_in_charge() {
             return seen;
         }

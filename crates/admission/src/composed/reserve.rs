@@ -6,8 +6,8 @@ use earmark_core::{Actor, CreditShortage, LimitKey};
 
 use super::{Parts, all};
 use crate::backend::{Answer, BackendError, Refusal, ReserveAnswer, ReserveRequest};
+use crate::book_host::BookHost;
 use crate::credits::{HoldAnswer, HoldPart, HoldRequest, HoldState, SettleRequest};
-use crate::keeper::Keeper;
 use crate::limits::LimitsReserve;
 
 /// When to come back after there was no credit: nobody knows when an account is filled.
@@ -31,7 +31,7 @@ enum Rest {
     Ask(Option<LimitKey>),
 }
 
-impl<K: Keeper> Parts<K> {
+impl<H: BookHost> Parts<H> {
     /// Whether a request asks for limits only, as far as is known here.
     pub(super) fn has_only_limits(&self, request: &ReserveRequest) -> bool {
         matches!(self.besides(request), Besides::Nothing)

@@ -7,7 +7,7 @@ use super::desk::{Desk, key, namespace};
 use super::keys::make;
 use super::teller::{MAIN, credit, issue, open, path, retire, transfer, usd, vault};
 use crate::backend::{Amount, CompleteRequest, ReserveAnswer};
-use crate::ledger::{EntryKind, EntryView};
+use crate::writes::{EntryKind, EntryView};
 
 /// Every entry of an account, read in pages of two.
 async fn entries(harness: &impl Harness, name: &str) -> Vec<EntryView> {

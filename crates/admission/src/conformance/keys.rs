@@ -8,8 +8,8 @@ use super::Harness;
 use super::desk::{Desk, MINUTE, definition, namespace};
 use super::teller::{MAIN, issue, open, open_vault, write_request};
 use crate::backend::{Amount, BackendError, DeleteLimitRequest, LimitError, PutLimitRequest};
-use crate::callers::{KeyError, Keys, LogKind, LogPlace, Token};
-use crate::ledger::{WriteAnswer, WriteRequest};
+use crate::callers::{ChangeCursor, ChangeKind, KeyError, Keys, Token};
+use crate::writes::{WriteAnswer, WriteRequest};
 
 /// So often, and with this pause, a list is read that may be behind.
 const LOOKS_MAX: u32 = 400;
@@ -163,23 +163,23 @@ pub async fn changes_are_logged_with_who_made_them(harness: &impl Harness) {
     }
     assert_eq!(said, expected);
     let elsewhere = "elsewhere".parse().expect("a namespace");
-    let found = keys.log(Some(elsewhere), LogPlace::default(), 100).await;
+    let found = keys.log(Some(elsewhere), ChangeCursor::default(), 100).await;
     assert_eq!(found.map(|page| page.entries.len()), Ok(0));
-    let found = keys.log(Some(namespace()), LogPlace::default(), 100).await;
+    let found = keys.log(Some(namespace()), ChangeCursor::default(), 100).await;
     assert_eq!(found.map(|page| page.entries.len()), Ok(expected.len()));
 }
 
 /// All that was changed, a page for each, and by whom.
 async fn said_of(keys: &dyn Keys) -> Vec<String> {
-    let (mut said, mut after) = (Vec::new(), LogPlace::default());
+    let (mut said, mut after) = (Vec::new(), ChangeCursor::default());
     loop {
         let page = keys.log(None, after, 1).await.expect("a log");
         assert!(page.entries.len() <= 1);
         said.extend(page.entries.into_iter().map(|entry| {
             let what = match entry.what {
-                LogKind::Transaction { operations, .. } => operations.join(", "),
-                LogKind::Key { change, role, .. } => format!("{change:?} {role}"),
-                LogKind::Limit { edit, key, revision } => format!("{edit:?} {key} {revision}"),
+                ChangeKind::Transaction { operations, .. } => operations.join(", "),
+                ChangeKind::Key { change, role, .. } => format!("{change:?} {role}"),
+                ChangeKind::Limit { edit, key, revision } => format!("{edit:?} {key} {revision}"),
             };
             format!("{} by {}", what, entry.actor)
         }));

@@ -10,7 +10,7 @@ use earmark_core::{
 use super::Harness;
 use super::desk::{Desk, definition, namespace};
 use crate::backend::AccountPath;
-use crate::ledger::{WriteAnswer, WriteRequest};
+use crate::writes::{WriteAnswer, WriteRequest};
 
 pub(super) const MAIN: Option<&str> = Some(VaultName::MAIN);
 

@@ -7,7 +7,7 @@ use super::desk::{Desk, key, namespace};
 use super::teller::{
     MAIN, account, client, issue, open, open_vault, path, put, retire, transfer, vault, write_request,
 };
-use crate::ledger::{EntryKind, LedgerError, WriteAnswer, WriteRequest};
+use crate::writes::{CreditReadError, EntryKind, WriteAnswer, WriteRequest};
 
 /// Whoever writes twice has written once, and hears the same.
 pub async fn a_write_is_applied_once_and_its_retry_gets_the_same_answer(harness: &impl Harness) {
@@ -111,10 +111,10 @@ pub async fn a_client_has_a_stream_in_every_scope(harness: &impl Harness) {
     assert_eq!((desk.usd_of("main", "acme").await, desk.usd_of("eu", "acme").await), (1, 2));
     assert_eq!(desk.usage("rpm").await.capacity, 1);
     let nowhere = harness.backend().client_state(namespace(), Some(vault("us")), client("billing")).await;
-    assert_eq!(nowhere, Err(LedgerError::VaultNotFound));
+    assert_eq!(nowhere, Err(CreditReadError::VaultNotFound));
     let elsewhere = NamespaceName::new("nowhere").expect("a valid name");
     let state = harness.backend().client_state(elsewhere, None, client("billing")).await;
-    assert_eq!(state, Err(LedgerError::NamespaceNotFound));
+    assert_eq!(state, Err(CreditReadError::NamespaceNotFound));
 }
 
 /// A namespace begins with the first limit or vault in it, also by a write; nothing else that is written does that.
@@ -140,7 +140,7 @@ pub async fn the_first_limit_or_vault_of_a_write_opens_its_namespace(harness: &i
     let state = async |name: &str, scope: Option<&str>| {
         harness.backend().client_state(of(name), scope.map(vault), client("billing")).await
     };
-    assert_eq!(state("new", None).await, Err(LedgerError::NamespaceNotFound));
+    assert_eq!(state("new", None).await, Err(CreditReadError::NamespaceNotFound));
     for (name, first) in [("new", open_vault("main")), ("newer", put("rpm", Some(0)))] {
         let committed = in_namespace(name, None, 1, vec![first.clone()]).await;
         assert!(matches!(committed, WriteAnswer::Committed(_)), "{committed:?}");
@@ -151,7 +151,7 @@ pub async fn the_first_limit_or_vault_of_a_write_opens_its_namespace(harness: &i
     assert!(matches!(issued, WriteAnswer::Committed(_)), "{issued:?}");
     assert_eq!(
         (state("new", MAIN).await, state("newer", MAIN).await),
-        (Ok(1), Err(LedgerError::VaultNotFound))
+        (Ok(1), Err(CreditReadError::VaultNotFound))
     );
     let default = harness.backend().limit(namespace(), key("rpm")).await.expect("a backend that answers");
     assert_eq!(default, None);
@@ -165,14 +165,14 @@ pub async fn a_write_with_one_bad_operation_changes_nothing(harness: &impl Harne
     assert_eq!(desk.refuse(MAIN, 2, operations).await, WriteError::AccountNotFound { operation: 2 });
     assert_eq!(desk.usd_of("main", "acme").await, 10);
     let bob = harness.backend().balances(path("main", "bob")).await;
-    assert_eq!(bob, Err(LedgerError::AccountNotFound));
+    assert_eq!(bob, Err(CreditReadError::AccountNotFound));
     let limits = vec![put("rpm", None), open_vault("eu"), put("tpm", Some(5))];
     let error = desk.refuse(None, 1, limits).await;
     assert_eq!(error, WriteError::ConditionFailed { operation: 2, revision: 0 });
     let limit = harness.backend().limit(namespace(), key("rpm")).await.expect("a backend that answers");
     assert_eq!(limit, None);
     let audit = harness.backend().audit(namespace(), vault("eu")).await;
-    assert_eq!(audit, Err(LedgerError::VaultNotFound));
+    assert_eq!(audit, Err(CreditReadError::VaultNotFound));
 }
 
 /// Every refusal says what it is, and which operation is to blame.
@@ -220,7 +220,7 @@ pub async fn the_history_of_an_account_adds_up(harness: &impl Harness) {
     let third = desk.commit(MAIN, 3, vec![retire("acme", 1)]).await;
     let acme = || path("main", "acme");
     let first = harness.backend().entries(acme(), 0, 2).await.expect("an account that exists");
-    let amounts = |page: &[crate::ledger::EntryView]| -> Vec<i128> {
+    let amounts = |page: &[crate::writes::EntryView]| -> Vec<i128> {
         page.iter().flat_map(|entry| entry.changes.iter().map(|change| change.amount)).collect()
     };
     assert_eq!(amounts(&first.entries), [10, -4]);

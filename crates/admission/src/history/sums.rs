@@ -6,7 +6,7 @@ use earmark_core::{
     AccountId, AssetId, AssetName, Book, JournalRecord, Operation, Transaction, UnixMs, VaultId,
 };
 
-use crate::ledger::Audit;
+use crate::writes::Audit;
 
 /// What records add up to. It wraps, so that their order does not matter.
 #[derive(Clone, Default)]

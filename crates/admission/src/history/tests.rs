@@ -5,7 +5,7 @@ use earmark_core::{
 };
 
 use super::*;
-use crate::ledger::{EntryKind, EntryView};
+use crate::writes::{EntryKind, EntryView};
 
 const NOW: UnixMs = UnixMs::new(1_700_000_000_000);
 

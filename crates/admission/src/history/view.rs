@@ -7,7 +7,7 @@ use earmark_core::{
     Transaction,
 };
 
-use crate::ledger::{EntryChange, EntryKind, EntryView, HoldView};
+use crate::writes::{EntryChange, EntryKind, EntryView, HoldView};
 
 /// A record as an account sees it.
 #[must_use]

@@ -12,7 +12,7 @@ struct Gate {
     idle: Arc<AtomicUsize>,
 }
 
-impl Ledger for Gate {
+impl BatchTarget for Gate {
     type Item = u32;
     type Outcome = u32;
     const BATCH_EVENTS_MAX: usize = 10;

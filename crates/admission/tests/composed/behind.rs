@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
-    Amount, Asked, Audit, Backend, BackendError, BookBackend, BookLimits, Clock, CompleteRequest, Composed,
-    Direction, Done, EntryPage, Keeper, LocalBook, LocalOptions, LogPage, PutLimitRequest, ReserveAnswer,
-    ReserveRequest, Stats, SystemClock,
+    Amount, Asked, Audit, Backend, BackendError, BookBackend, BookHost, BookLimits, ChangePage, Clock,
+    CompleteRequest, Composed, Direction, Done, EntryPage, LocalBook, LocalOptions, PutLimitRequest,
+    ReserveAnswer, ReserveRequest, Stats, SystemClock,
 };
 use earmark_core::{
     AccountId, AccountName, Book, Config, Definition, Elsewhere, Kind, LeaseId, NamespaceName, Overage,
@@ -24,7 +24,7 @@ struct Follower {
     clock: SystemClock,
 }
 
-impl Keeper for Follower {
+impl BookHost for Follower {
     async fn submit(&self, work: Vec<Asked>, _: Direction) -> Result<Vec<Done>, BackendError> {
         let (mut book, now) = (self.leader.lock().unwrap(), self.clock.now());
         let apply = |asked: Asked| {
@@ -63,7 +63,7 @@ impl Keeper for Follower {
         Err(BackendError::Failed("there is no credit here".into()))
     }
 
-    async fn log(&self, _: Option<NamespaceName>, _: u64, _: usize) -> Result<LogPage, BackendError> {
+    async fn log(&self, _: Option<NamespaceName>, _: u64, _: usize) -> Result<ChangePage, BackendError> {
         Err(BackendError::Failed("there is no history here".into()))
     }
 
@@ -91,13 +91,13 @@ fn used(amount: u64) -> Vec<Amount> {
 /// limit to credit, which ignored it, so that usage beyond what was reserved was kept nowhere.
 #[tokio::test]
 async fn a_limit_that_another_has_just_put_is_reserved_and_settled_by_who_has_not_heard_of_it() {
-    let keeper = Arc::new(Follower {
+    let host = Arc::new(Follower {
         leader: Mutex::new(Book::new(Config::default(), 1)),
         empty: Book::new(Config::default(), 1),
         is_behind: AtomicBool::new(false),
         clock: SystemClock::new(),
     });
-    let registry = BookBackend::new(Arc::clone(&keeper));
+    let registry = BookBackend::new(Arc::clone(&host));
     let credits = Arc::new(MirroredCredits::new(LocalBook::open(LocalOptions::default()).await.unwrap()));
     let limits = Arc::new(BookLimits::new(registry.clone()));
     let backend = Composed::new(registry, limits, credits, Elsewhere { limits: false, credit: true });
@@ -113,13 +113,13 @@ async fn a_limit_that_another_has_just_put_is_reserved_and_settled_by_who_has_no
     let put = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
     backend.put_limit(put).await.unwrap();
 
-    let lease = LeaseId::from_parts(keeper.clock.now().wall, 1);
-    keeper.is_behind.store(true, Ordering::SeqCst);
+    let lease = LeaseId::from_parts(host.clock.now().wall, 1);
+    host.is_behind.store(true, Ordering::SeqCst);
     let reserve = ReserveRequest { namespace: namespace(), lease, job: None, requirements: used(4) };
     let answer = backend.reserve(vec![reserve]).await.remove(0);
     assert!(matches!(answer, Ok(ReserveAnswer::Allowed { .. })), "{answer:?}");
 
-    keeper.is_behind.store(true, Ordering::SeqCst);
+    host.is_behind.store(true, Ordering::SeqCst);
     let complete = CompleteRequest { namespace: namespace(), lease, job: None, actuals: used(15) };
     let answer = backend.complete(vec![complete]).await.remove(0).unwrap();
     assert_eq!((answer.reconciled, answer.overage_debt, answer.ignored), (true, 11, Vec::new()));

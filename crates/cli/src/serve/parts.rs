@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use earmark_admission::{
-    Backend, BookBackend, BookCredits, BookLimits, Composed, Credits, KeepError, Keeper, Limits,
+    Backend, BookBackend, BookCredits, BookHost, BookLimits, Composed, Credits, KeepError, Limits,
 };
 use earmark_core::{Config, Elsewhere};
 
@@ -71,7 +71,7 @@ impl Places {
     }
 
     /// What is to be served from a Book. A part that does not answer yet is waited for in the background.
-    pub(super) async fn open<K: Keeper>(
+    pub(super) async fn open<K: BookHost>(
         &self,
         book: &BookBackend<K>,
         bounds: Bounds,
@@ -100,7 +100,7 @@ pub(super) enum Service<K> {
     Parts(Arc<Composed<K>>),
 }
 
-impl<K: Keeper> Service<K> {
+impl<K: BookHost> Service<K> {
     pub(super) fn backend(&self) -> Arc<dyn Backend> {
         match self {
             Service::Book(book) => Arc::clone(book) as _,

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use earmark_admission::{
-    Asked, Audit, BackendError, Clock, Direction, Done, EntryPage, Keeper, LogPage, Moment, Stats, Work,
+    Asked, Audit, BackendError, BookHost, ChangePage, Clock, Direction, Done, EntryPage, Moment, Stats, Work,
 };
 use earmark_core::{
     AccountId, AccountName, Book, Config, LeaseId, NamespaceName, Outcome, TxId, UnixMs, VaultId,
@@ -61,7 +61,7 @@ fn no_history() -> BackendError {
     BackendError::Failed("a Book in the process of its callers keeps no history".into())
 }
 
-impl Keeper for Direct {
+impl BookHost for Direct {
     async fn submit(&self, work: Vec<Asked>, _: Direction) -> Result<Vec<Done>, BackendError> {
         let mut shelf = self.lock();
         // Under the lock, so that time goes on in the order of the commands.
@@ -93,7 +93,7 @@ impl Keeper for Direct {
         Err(no_history())
     }
 
-    async fn log(&self, _: Option<NamespaceName>, _: u64, _: usize) -> Result<LogPage, BackendError> {
+    async fn log(&self, _: Option<NamespaceName>, _: u64, _: usize) -> Result<ChangePage, BackendError> {
         Err(no_history())
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_admission::CreditPlace;
+use earmark_admission::CreditCursor;
 use earmark_core::{Actor, ClientId, NamespaceName, TxId, VaultName};
 
 use super::clerk::{Clerk, NOW, entry, home, record, ticket};
@@ -36,9 +36,9 @@ fn transaction(home: &VaultKey, sequence: u64) -> Entry {
 async fn listed(
     store: &dyn Store,
     namespace: Option<&str>,
-    after: CreditPlace,
+    after: CreditCursor,
     max: usize,
-) -> Vec<(u64, CreditPlace)> {
+) -> Vec<(u64, CreditCursor)> {
     let namespace = namespace.map(|name| NamespaceName::new(name).expect("a valid name"));
     let (mut numbers, mut after) = (Vec::new(), after);
     loop {
@@ -61,10 +61,10 @@ async fn listed(
 }
 
 /// The same from the start, once so many are there: a database tells of a commit when all that began before it have ended.
-async fn listed_once(store: &dyn Store, count: usize) -> Vec<(u64, CreditPlace)> {
+async fn listed_once(store: &dyn Store, count: usize) -> Vec<(u64, CreditCursor)> {
     let mut found = Vec::new();
     for _ in 0..LOOKS_MAX {
-        found = listed(store, None, CreditPlace::default(), 100).await;
+        found = listed(store, None, CreditCursor::default(), 100).await;
         if found.len() >= count {
             break;
         }
@@ -80,17 +80,17 @@ pub async fn transactions_of_all_vaults_come_in_the_order_of_their_commits(store
     for home in &homes {
         clerk.one(Change::OpenVault(home.clone())).await;
     }
-    assert_eq!(listed(store, None, CreditPlace::default(), 9).await, []);
+    assert_eq!(listed(store, None, CreditCursor::default(), 9).await, []);
     for (sequence, home) in (1..=9).zip(homes.iter().cycle()) {
         // What leases do is none of it.
         let entries = vec![entry(vec![]), transaction(home, sequence)];
         clerk.does(Plan { entries, ..Plan::default() }).await;
     }
     let all = listed_once(store, 9).await;
-    let numbers = |found: &[(u64, CreditPlace)]| found.iter().map(|(number, _)| *number).collect::<Vec<_>>();
+    let numbers = |found: &[(u64, CreditCursor)]| found.iter().map(|(number, _)| *number).collect::<Vec<_>>();
     assert_eq!(numbers(&all), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
     for max in [1, 2, 4, 9, 10] {
-        assert_eq!(listed(store, None, CreditPlace::default(), max).await, all, "{max} at a time");
+        assert_eq!(listed(store, None, CreditCursor::default(), max).await, all, "{max} at a time");
         for (place, count) in all.iter().map(|(_, place)| *place).zip(1..) {
             assert_eq!(
                 listed(store, None, place, max).await,
@@ -98,11 +98,11 @@ pub async fn transactions_of_all_vaults_come_in_the_order_of_their_commits(store
                 "{max} at a time after {place:?}"
             );
         }
-        let of_team = listed(store, Some("a-team"), CreditPlace::default(), max).await;
+        let of_team = listed(store, Some("a-team"), CreditCursor::default(), max).await;
         assert_eq!(numbers(&of_team), [3, 6, 9]);
         let of_default = listed(store, Some("default"), of_team[0].1, max).await;
         assert_eq!(numbers(&of_default), [4, 5, 7, 8]);
-        assert_eq!(listed(store, Some("nobody"), CreditPlace::default(), max).await, []);
+        assert_eq!(listed(store, Some("nobody"), CreditCursor::default(), max).await, []);
     }
     // What comes later comes behind every place that was given out.
     clerk.does(Plan { entries: vec![transaction(&homes[2], 10)], ..Plan::default() }).await;
@@ -138,7 +138,7 @@ pub async fn transactions_that_come_together_are_told_once_each(store: &dyn Stor
     };
     let many = ROUNDS * MANY as u64;
     let reading = async {
-        let (mut seen, mut after) = (Vec::new(), CreditPlace::default());
+        let (mut seen, mut after) = (Vec::new(), CreditCursor::default());
         for _ in 0..LOOKS_MAX {
             let found = listed(store, None, after, 7).await;
             after = found.last().map_or(after, |(_, place)| *place);
@@ -151,9 +151,9 @@ pub async fn transactions_that_come_together_are_told_once_each(store: &dyn Stor
         seen
     };
     let ((), seen) = tokio::join!(writing, reading);
-    assert_eq!(listed(store, None, CreditPlace::default(), 100).await, seen);
+    assert_eq!(listed(store, None, CreditCursor::default(), 100).await, seen);
     let mut numbers: Vec<u64> = seen.iter().map(|(number, _)| *number).collect();
     numbers.sort_unstable();
     assert_eq!(numbers, (1..=many).collect::<Vec<_>>());
-    assert_eq!(listed(store, Some("a-team"), CreditPlace::default(), 3).await.len() as u64, many / 3);
+    assert_eq!(listed(store, Some("a-team"), CreditCursor::default(), 3).await.len() as u64, many / 3);
 }

@@ -1,6 +1,8 @@
 //! The log of changes: transactions of vaults, with who made them.
 
-use earmark_admission::{BackendError, CreditPlace, LogEntry, LogKind, LogPage, LogPlace, Pager, summary};
+use earmark_admission::{
+    BackendError, ChangeCursor, ChangeEntry, ChangeKind, ChangePage, ChangePager, CreditCursor, summary,
+};
 use earmark_core::NamespaceName;
 
 use super::{SagaCredits, describe};
@@ -16,10 +18,10 @@ impl SagaCredits {
     pub(super) async fn read_changes(
         &self,
         namespace: Option<NamespaceName>,
-        after: CreditPlace,
+        after: CreditCursor,
         page_size: usize,
-    ) -> Result<LogPage, BackendError> {
-        let mut pager = Pager::new(None, page_size);
+    ) -> Result<ChangePage, BackendError> {
+        let mut pager = ChangePager::new(None, page_size);
         let mut after = after;
         for _ in 0..CHUNKS_MAX {
             let read = self.engine.store.transactions(namespace.clone(), after, CHUNK);
@@ -30,7 +32,7 @@ impl SagaCredits {
                 }
             }
             let Some(next) = chunk.next else { return Ok(pager.finish()) };
-            pager.pass(LogPlace::of_credit(next));
+            pager.pass(ChangeCursor::of_credit(next));
             if pager.is_full() {
                 break;
             }
@@ -40,15 +42,15 @@ impl SagaCredits {
     }
 }
 
-fn change(found: PlacedTransaction) -> LogEntry {
+fn change(found: PlacedTransaction) -> ChangeEntry {
     let PlacedTransaction { place, home, number, at, transaction } = found;
-    LogEntry {
-        place: LogPlace::of_credit(place),
+    ChangeEntry {
+        place: ChangeCursor::of_credit(place),
         at,
         actor: transaction.actor,
         namespace: home.namespace,
         vault: Some(home.vault),
-        what: LogKind::Transaction {
+        what: ChangeKind::Transaction {
             tx_id: transaction.tx_id,
             log_index: number,
             client: transaction.client,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use earmark_admission::{
-    AccountPath, Audit, BackendError, EntryChange, EntryKind, EntryPage, EntryView, HoldView, LedgerError,
+    AccountPath, Audit, BackendError, CreditReadError, EntryChange, EntryKind, EntryPage, EntryView, HoldView,
 };
 use earmark_core::{
     AccountName, Actor, AssetTotals, BalanceInfo, ClientId, Definition, LimitStatus, NamespaceName,
@@ -21,8 +21,8 @@ use crate::task::receipt;
 const AUDITS_MAX: usize = 5;
 const PAUSE: Duration = Duration::from_millis(20);
 
-fn failed(error: StoreError) -> LedgerError {
-    LedgerError::Backend(describe(Trouble::Store(error)))
+fn failed(error: StoreError) -> CreditReadError {
+    CreditReadError::Backend(describe(Trouble::Store(error)))
 }
 
 fn key_of(path: AccountPath) -> AccountKey {
@@ -32,7 +32,7 @@ fn key_of(path: AccountPath) -> AccountKey {
 
 impl SagaCredits {
     /// The last number of a client, after what it has under way has ended.
-    pub(super) async fn read_client(&self, home: VaultKey, client: ClientId) -> Result<u64, LedgerError> {
+    pub(super) async fn read_client(&self, home: VaultKey, client: ClientId) -> Result<u64, CreditReadError> {
         let key = ClientKey { home, client };
         let start = Instant::now();
         loop {
@@ -41,7 +41,7 @@ impl SagaCredits {
             let Some(stored) = under_way else { break };
             self.engine.look_after(&stored).await.map_err(failed)?;
             if start.elapsed() > self.engine.options.deadline {
-                return Err(LedgerError::Backend(describe(Trouble::Busy)));
+                return Err(CreditReadError::Backend(describe(Trouble::Busy)));
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -51,23 +51,23 @@ impl SagaCredits {
     }
 
     /// An account that is there. Every vault has its `revenue`.
-    async fn find_account(&self, key: &AccountKey) -> Result<Option<Account>, LedgerError> {
+    async fn find_account(&self, key: &AccountKey) -> Result<Option<Account>, CreditReadError> {
         let survey = Survey { accounts: vec![key.clone()], ..Survey::default() };
         let found = self.engine.call(self.engine.store.survey(survey)).await.map_err(failed)?;
         let is_opening = |account: &Account| matches!(account.claim, Some((_, ClaimKind::Opening)));
         let account = found.accounts.into_iter().next().flatten().filter(|account| !is_opening(account));
         if account.is_none() && key.account.as_str() != AccountName::REVENUE {
-            return Err(LedgerError::AccountNotFound);
+            return Err(CreditReadError::AccountNotFound);
         }
         Ok(account)
     }
 
-    async fn read_funds(&self, key: AccountKey) -> Result<Vec<Funds>, LedgerError> {
+    async fn read_funds(&self, key: AccountKey) -> Result<Vec<Funds>, CreditReadError> {
         let now = self.engine.time.now();
         self.engine.call(self.engine.store.funds(key, now)).await.map_err(failed)
     }
 
-    pub(super) async fn read_balances(&self, path: AccountPath) -> Result<Vec<BalanceInfo>, LedgerError> {
+    pub(super) async fn read_balances(&self, path: AccountPath) -> Result<Vec<BalanceInfo>, CreditReadError> {
         let key = key_of(path);
         self.find_account(&key).await?;
         let balance = |funds: Funds| BalanceInfo {
@@ -100,12 +100,12 @@ impl SagaCredits {
         let key = AccountKey { home, account: terms.account.clone() };
         let account = match self.find_account(&key).await {
             Ok(account) => account,
-            Err(LedgerError::Backend(error)) => return Err(error),
+            Err(CreditReadError::Backend(error)) => return Err(error),
             Err(_) => return Ok(nothing),
         };
         let funds = match self.read_funds(key).await {
             Ok(funds) => funds.into_iter().find(|funds| funds.asset == terms.asset),
-            Err(LedgerError::Backend(error)) => return Err(error),
+            Err(CreditReadError::Backend(error)) => return Err(error),
             Err(_) => None,
         };
         let Some(funds) = funds else { return Ok(nothing) };
@@ -123,7 +123,7 @@ impl SagaCredits {
         path: AccountPath,
         after: u64,
         page_size: usize,
-    ) -> Result<EntryPage, LedgerError> {
+    ) -> Result<EntryPage, CreditReadError> {
         let key = key_of(path);
         self.find_account(&key).await?;
         let account = key.account.clone();
@@ -135,7 +135,7 @@ impl SagaCredits {
         Ok(EntryPage::of(views, has_more))
     }
 
-    pub(super) async fn read_audit(&self, home: VaultKey) -> Result<Audit, LedgerError> {
+    pub(super) async fn read_audit(&self, home: VaultKey) -> Result<Audit, CreditReadError> {
         let _alone = self.audits.lock().await;
         let mut looks = 0_usize;
         loop {

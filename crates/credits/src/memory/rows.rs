@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 
-use earmark_admission::CreditPlace;
+use earmark_admission::CreditCursor;
 use earmark_core::{AccountName, AssetName, NamespaceName, UnixMs};
 
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
@@ -274,7 +274,7 @@ impl Rows {
     pub(super) fn transactions(
         &self,
         namespace: Option<&NamespaceName>,
-        after: CreditPlace,
+        after: CreditCursor,
         max: usize,
     ) -> Transactions {
         let first = usize::try_from(after.commit).unwrap_or(usize::MAX).min(self.transactions.len());
@@ -287,7 +287,7 @@ impl Rows {
             let home = stored.entry.home.clone();
             let is_meant = namespace.is_none_or(|name| *name == home.namespace);
             is_meant.then(|| PlacedTransaction {
-                place: CreditPlace { commit, given: 1 },
+                place: CreditCursor { commit, given: 1 },
                 home,
                 number: stored.number,
                 at: stored.entry.at,
@@ -296,7 +296,7 @@ impl Rows {
         });
         Transactions {
             found: found.collect(),
-            next: is_cut.then_some(CreditPlace { commit: last, given: 1 }),
+            next: is_cut.then_some(CreditCursor { commit: last, given: 1 }),
         }
     }
 

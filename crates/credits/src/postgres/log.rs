@@ -1,6 +1,6 @@
 //! Transactions of all vaults, in an order in which nothing ever appears before what was read.
 
-use earmark_admission::CreditPlace;
+use earmark_admission::CreditCursor;
 use earmark_core::NamespaceName;
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Executor, Row};
@@ -31,7 +31,7 @@ impl Inner {
     pub(super) async fn transactions(
         &self,
         namespace: Option<&NamespaceName>,
-        after: CreditPlace,
+        after: CreditCursor,
         max: usize,
     ) -> Result<Transactions, StoreError> {
         let query = sqlx::query(TRANSACTIONS)
@@ -44,14 +44,14 @@ impl Inner {
         let rows = rows.iter().map(|row| {
             let commit = parse("tx", &get::<String>(row, "tx")?)?;
             let given = if commit == place.commit { place.given.saturating_add(1) } else { 1 };
-            place = CreditPlace { commit, given };
+            place = CreditCursor { commit, given };
             placed_row(place, row)
         });
         placed(rows.collect::<Result<_, _>>()?, max)
     }
 }
 
-fn placed_row(place: CreditPlace, row: &PgRow) -> Result<PlacedRow, StoreError> {
+fn placed_row(place: CreditCursor, row: &PgRow) -> Result<PlacedRow, StoreError> {
     Ok(PlacedRow {
         place,
         namespace: get(row, "namespace")?,

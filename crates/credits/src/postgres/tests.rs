@@ -1,4 +1,4 @@
-use earmark_admission::CreditPlace;
+use earmark_admission::CreditCursor;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Executor, Row};
 
@@ -142,7 +142,7 @@ fn past() -> String {
 
 /// The numbers of those, as they are listed so many at a time.
 async fn past_listed(store: &PostgresStore, max: usize) -> Vec<u64> {
-    let (namespace, mut after, mut numbers) = ("past".parse().ok(), CreditPlace::default(), Vec::new());
+    let (namespace, mut after, mut numbers) = ("past".parse().ok(), CreditCursor::default(), Vec::new());
     loop {
         let page = store.transactions(namespace.clone(), after, max).await.expect("a page");
         numbers.extend(page.found.iter().map(|found| found.number));
@@ -168,9 +168,9 @@ async fn transactions_that_were_copied_from_another_server_are_listed_before_new
     store.close().await;
     let store = PostgresStore::open(&url(), options).await.expect("a store");
     assert_eq!(past_listed(&store, 7).await, (1..=250).collect::<Vec<_>>());
-    let page = store.transactions(None, CreditPlace::default(), 250).await.expect("a page");
+    let page = store.transactions(None, CreditCursor::default(), 250).await.expect("a page");
     let last = page.next.expect("the last one");
-    assert_eq!((last, page.found.len()), (CreditPlace { commit: 3, given: 50 }, 250));
+    assert_eq!((last, page.found.len()), (CreditCursor { commit: 3, given: 50 }, 250));
     let now = commit_number(&store).await;
     assert!(now > 3, "{now}");
     store.close().await;
@@ -204,13 +204,13 @@ async fn a_transaction_that_began_first_and_ended_last_is_not_lost_by_those_who_
             Change::End(ticket),
         ]
     };
-    let read = async |after: CreditPlace| {
+    let read = async |after: CreditCursor| {
         let page = store.transactions(None, after, 9).await.expect("a page");
         let names = page.found.iter().map(|found| found.home.vault.to_string()).collect::<Vec<_>>();
         (names, page.found.last().map_or(after, |found| found.place))
     };
     // Others use the same server, so that what is there may show late, but it does show.
-    let wait = async |after: CreditPlace, count: usize| {
+    let wait = async |after: CreditCursor, count: usize| {
         loop {
             let (names, place) = read(after).await;
             if names.len() >= count {
@@ -220,7 +220,7 @@ async fn a_transaction_that_began_first_and_ended_last_is_not_lost_by_those_who_
         }
     };
     store.write(list(1, "before")).await.expect("a commit");
-    let (names, place) = wait(CreditPlace::default(), 1).await;
+    let (names, place) = wait(CreditCursor::default(), 1).await;
     assert_eq!(names, ["before"]);
 
     let mut slow = store.inner.pool.lend().await.expect("a connection");

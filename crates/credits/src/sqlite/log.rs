@@ -1,6 +1,6 @@
 //! Transactions of all vaults, in the order in which they came: one writer at a time has the file.
 
-use earmark_admission::CreditPlace;
+use earmark_admission::CreditCursor;
 use earmark_core::NamespaceName;
 use sqlx::sqlite::SqliteConnection;
 
@@ -17,7 +17,7 @@ pub(super) const TRANSACTIONS: &str = "select t.place, e.namespace, e.vault, e.n
 pub(super) async fn transactions(
     connection: &mut SqliteConnection,
     namespace: Option<&NamespaceName>,
-    after: CreditPlace,
+    after: CreditCursor,
     max: usize,
 ) -> Result<Transactions, StoreError> {
     let name = namespace.map(NamespaceName::as_str);
@@ -25,7 +25,7 @@ pub(super) async fn transactions(
     let row = |row| {
         let commit = count("place", get(row, "place")?)?;
         Ok(PlacedRow {
-            place: CreditPlace { commit, given: 1 },
+            place: CreditCursor { commit, given: 1 },
             namespace: get(row, "namespace")?,
             vault: get(row, "vault")?,
             number: count("number", get(row, "number")?)?,

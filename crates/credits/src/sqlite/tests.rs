@@ -1,4 +1,4 @@
-use earmark_admission::CreditPlace;
+use earmark_admission::CreditCursor;
 use sqlx::Executor;
 
 use super::change::Totals;
@@ -29,7 +29,7 @@ async fn a_file_of_every_earlier_version_is_brought_up_to_date() {
         connection.close().await.expect("a close");
         let store = SqliteStore::open(&path, SqliteOptions::default()).await.expect("a store");
         a_list_that_is_made_again_changes_nothing_more(&store).await;
-        let page = store.transactions("past".parse().ok(), CreditPlace::default(), 250).await;
+        let page = store.transactions("past".parse().ok(), CreditCursor::default(), 250).await;
         let numbers: Vec<u64> = page.expect("a page").found.iter().map(|found| found.number).collect();
         assert_eq!(numbers, if is_grown { (1..=250).collect::<Vec<_>>() } else { vec![] });
         store.close().await;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::{
-    AccountPath, Amount, Backend, CompleteRequest, LedgerError, LimitError, PutLimitRequest, ReserveRequest,
-    WriteAnswer, WriteRequest,
+    AccountPath, Amount, Backend, CompleteRequest, CreditReadError, LimitError, PutLimitRequest,
+    ReserveRequest, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
@@ -476,9 +476,9 @@ impl Caller {
         matches!(answer, Some(Ok(_)))
     }
 
-    fn must_be_backend<T>(&self, answer: &Option<Result<T, LedgerError>>) {
+    fn must_be_backend<T>(&self, answer: &Option<Result<T, CreditReadError>>) {
         if let Some(Err(error)) = answer {
-            let is_backend = matches!(error, LedgerError::Backend(_));
+            let is_backend = matches!(error, CreditReadError::Backend(_));
             self.hall.oracle.borrow_mut().must(is_backend, || format!("{}: {error}", self.name));
         }
     }

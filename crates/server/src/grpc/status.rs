@@ -1,6 +1,6 @@
 //! What is a status here and an HTTP status there.
 
-use earmark_admission::{BackendError, LedgerError, LimitError, Token};
+use earmark_admission::{BackendError, CreditReadError, LimitError, Token};
 use earmark_proto::convert::Invalid;
 use tonic::Status;
 
@@ -43,9 +43,9 @@ pub(super) fn failed_with(error: &BackendError, message: String) -> Status {
 }
 
 /// There is nothing to read.
-pub(super) fn of_ledger(error: &LedgerError) -> Status {
+pub(super) fn of_ledger(error: &CreditReadError) -> Status {
     match error {
-        LedgerError::Backend(error) => failed(error),
+        CreditReadError::Backend(error) => failed(error),
         other => Status::not_found(other.to_string()),
     }
 }

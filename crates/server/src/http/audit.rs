@@ -1,6 +1,6 @@
 //! `GET /v1/audit`: what was changed, and by whom.
 
-use earmark_admission::{LogEntry, LogKind, LogPage};
+use earmark_admission::{ChangeEntry, ChangeKind, ChangePage};
 use earmark_core::{KeyChange, LimitEdit, VaultName};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ struct PageWire<'a> {
 }
 
 impl<'a> PageWire<'a> {
-    fn of(page: &'a LogPage) -> PageWire<'a> {
+    fn of(page: &'a ChangePage) -> PageWire<'a> {
         let next = page.next.map(|place| place.to_string());
         PageWire { entries: page.entries.iter().map(EntryWire::of).collect(), next }
     }
@@ -64,9 +64,9 @@ enum WhatWire<'a> {
 }
 
 impl<'a> EntryWire<'a> {
-    fn of(entry: &'a LogEntry) -> EntryWire<'a> {
+    fn of(entry: &'a ChangeEntry) -> EntryWire<'a> {
         let (summary, what) = match &entry.what {
-            LogKind::Transaction { tx_id, log_index, client, sequence, operations } => {
+            ChangeKind::Transaction { tx_id, log_index, client, sequence, operations } => {
                 let what = WhatWire::Transaction {
                     tx_id: tx_id.to_string(),
                     log_index: *log_index,
@@ -75,14 +75,14 @@ impl<'a> EntryWire<'a> {
                 };
                 (if operations.is_empty() { "nothing".into() } else { operations.join("; ") }, what)
             }
-            LogKind::Key { change, id, name, role } => {
+            ChangeKind::Key { change, id, name, role } => {
                 let change = match change {
                     KeyChange::Created => "create",
                     KeyChange::Revoked => "revoke",
                 };
                 (format!("{change}_key {id} {name} {role}"), WhatWire::Key { key_id: id.as_str() })
             }
-            LogKind::Limit { edit, key, revision } => {
+            ChangeKind::Limit { edit, key, revision } => {
                 let edit = match edit {
                     LimitEdit::Put => "put",
                     LimitEdit::Deleted => "delete",

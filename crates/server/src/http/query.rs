@@ -1,6 +1,6 @@
 //! What stands behind the path.
 
-use earmark_admission::LogPlace;
+use earmark_admission::ChangeCursor;
 use percent_encoding::percent_decode_str;
 
 use super::reply::Reply;
@@ -39,7 +39,7 @@ fn check(field: &Field, value: &str) -> Result<(), Reply> {
         }
         Shape::Place => {
             let wrong = |error| format!("{}: found {value:?}, {error}", field.name);
-            value.parse::<LogPlace>().err().map(wrong)
+            value.parse::<ChangeCursor>().err().map(wrong)
         }
         other => Some(format!("{}: {other:?} cannot stand in a query", field.name)),
     };

@@ -11,7 +11,7 @@ pub(super) use requests::{
 };
 pub(super) use writes::{CHANGES_QUERY, CLIENT_QUERY, ENTRIES_QUERY, WRITE, WRITE_BATCH};
 
-use earmark_admission::{BackupName, LogPlace};
+use earmark_admission::{BackupName, ChangeCursor};
 use earmark_core::{
     AccountName, AssetName, ClientId, JobId, KeyId, KeyName, LimitKey, NameError, NamespaceName, VaultName,
     parse_credit,
@@ -142,7 +142,7 @@ impl Shape {
                 schema
             }
             Shape::Limit => schema::definition(),
-            Shape::Place => json!({"type": "string", "pattern": LogPlace::PATTERN}),
+            Shape::Place => json!({"type": "string", "pattern": ChangeCursor::PATTERN}),
             Shape::Credit => json!({"type": ["string", "integer"], "pattern": CREDIT_PATTERN, "minimum": 1}),
         }
     }

@@ -1,7 +1,7 @@
 //! `/v1/vaults`: what accounts have, how that came, and whether it adds up.
 
 use earmark_admission::{
-    AccountPath, Audit, EntryChange, EntryKind, EntryPage, EntryView, HoldView, LedgerError,
+    AccountPath, Audit, CreditReadError, EntryChange, EntryKind, EntryPage, EntryView, HoldView,
 };
 use earmark_core::{AccountName, Actor, AssetTotals, BalanceInfo, VaultName};
 use serde::Serialize;
@@ -65,9 +65,9 @@ fn path(call: &Call) -> Result<AccountPath, Reply> {
 }
 
 /// What there is nothing to read for.
-pub(super) fn failed(error: &LedgerError) -> Reply {
+pub(super) fn failed(error: &CreditReadError) -> Reply {
     match error {
-        LedgerError::Backend(error) => limits::failed(error),
+        CreditReadError::Backend(error) => limits::failed(error),
         other => Reply::not_found(&other.to_string()),
     }
 }

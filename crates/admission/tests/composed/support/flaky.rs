@@ -5,9 +5,9 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, BackendError, CompleteAnswer, CreditPlace, Credits, EntryPage, HoldAnswer,
-    HoldRequest, HoldState, LeaseView, LedgerError, LimitStanding, Limits, LimitsComplete, LimitsReserve,
-    LogPage, ReserveAnswer, SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest,
+    AccountPath, Answer, Audit, BackendError, ChangePage, CompleteAnswer, CreditCursor, CreditReadError,
+    Credits, EntryPage, HoldAnswer, HoldRequest, HoldState, LeaseView, LimitStanding, Limits, LimitsComplete,
+    LimitsReserve, ReserveAnswer, SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, Definition, LeaseId, LimitInfo, LimitKey, NamespaceName, Usage, VaultName,
@@ -226,11 +226,11 @@ impl Credits for FlakyCredits {
         namespace: NamespaceName,
         vault: VaultName,
         client: ClientId,
-    ) -> Answer<'_, Result<u64, LedgerError>> {
+    ) -> Answer<'_, Result<u64, CreditReadError>> {
         self.0.client_state(namespace, vault, client)
     }
 
-    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>> {
+    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {
         self.0.balances(account)
     }
 
@@ -247,20 +247,24 @@ impl Credits for FlakyCredits {
         account: AccountPath,
         after: u64,
         page_size: usize,
-    ) -> Answer<'_, Result<EntryPage, LedgerError>> {
+    ) -> Answer<'_, Result<EntryPage, CreditReadError>> {
         self.0.entries(account, after, page_size)
     }
 
     fn changes(
         &self,
         namespace: Option<NamespaceName>,
-        after: CreditPlace,
+        after: CreditCursor,
         page_size: usize,
-    ) -> Answer<'_, Result<LogPage, BackendError>> {
+    ) -> Answer<'_, Result<ChangePage, BackendError>> {
         self.0.changes(namespace, after, page_size)
     }
 
-    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {
+    fn audit(
+        &self,
+        namespace: NamespaceName,
+        vault: VaultName,
+    ) -> Answer<'_, Result<Audit, CreditReadError>> {
         self.0.audit(namespace, vault)
     }
 

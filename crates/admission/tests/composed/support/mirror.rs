@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, Backend, BackendError, BookCredits, BookLimits, CompleteAnswer, CreditPlace,
-    Credits, DeleteLimitRequest, EntryPage, HoldAnswer, HoldRequest, HoldState, LeaseView, LedgerError,
-    LimitError, LimitStanding, Limits, LimitsComplete, LimitsReserve, Local, LocalBook, LogPage,
+    AccountPath, Answer, Audit, Backend, BackendError, BookCredits, BookLimits, ChangePage, CompleteAnswer,
+    CreditCursor, CreditReadError, Credits, DeleteLimitRequest, EntryPage, HoldAnswer, HoldRequest,
+    HoldState, LeaseView, LimitError, LimitStanding, Limits, LimitsComplete, LimitsReserve, Local, LocalBook,
     PutLimitRequest, Registry, ReserveAnswer, SettleAnswer, SettleRequest, Stats, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
@@ -131,7 +131,7 @@ impl MirroredCredits {
         loop {
             let last = match self.book.client_state(namespace.clone(), None, client.clone()).await {
                 // It is opened by the vault.
-                Err(LedgerError::NamespaceNotFound) => 0,
+                Err(CreditReadError::NamespaceNotFound) => 0,
                 last => last.unwrap(),
             };
             let request = WriteRequest {
@@ -190,14 +190,14 @@ impl Credits for MirroredCredits {
         namespace: NamespaceName,
         vault: VaultName,
         client: ClientId,
-    ) -> Answer<'_, Result<u64, LedgerError>> {
+    ) -> Answer<'_, Result<u64, CreditReadError>> {
         Box::pin(async move {
             self.has_vault(&namespace, &vault).await;
             self.credits.client_state(namespace, vault, client).await
         })
     }
 
-    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>> {
+    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {
         self.credits.balances(account)
     }
 
@@ -217,20 +217,24 @@ impl Credits for MirroredCredits {
         account: AccountPath,
         after: u64,
         page_size: usize,
-    ) -> Answer<'_, Result<EntryPage, LedgerError>> {
+    ) -> Answer<'_, Result<EntryPage, CreditReadError>> {
         self.credits.entries(account, after, page_size)
     }
 
     fn changes(
         &self,
         namespace: Option<NamespaceName>,
-        after: CreditPlace,
+        after: CreditCursor,
         page_size: usize,
-    ) -> Answer<'_, Result<LogPage, BackendError>> {
+    ) -> Answer<'_, Result<ChangePage, BackendError>> {
         self.credits.changes(namespace, after, page_size)
     }
 
-    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {
+    fn audit(
+        &self,
+        namespace: NamespaceName,
+        vault: VaultName,
+    ) -> Answer<'_, Result<Audit, CreditReadError>> {
         self.credits.audit(namespace, vault)
     }
 

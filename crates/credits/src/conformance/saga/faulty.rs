@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use earmark_admission::{Answer, CreditPlace};
+use earmark_admission::{Answer, CreditCursor};
 use earmark_core::{AssetName, NamespaceName, UnixMs};
 use tokio::sync::Notify;
 
@@ -253,7 +253,7 @@ impl Store for Faulty {
     fn transactions(
         &self,
         namespace: Option<NamespaceName>,
-        after: CreditPlace,
+        after: CreditCursor,
         max: usize,
     ) -> Answer<'_, Result<Transactions, StoreError>> {
         Box::pin(self.through(move || self.inner.transactions(namespace, after, max)))

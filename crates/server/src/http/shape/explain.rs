@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use earmark_admission::{LogPlace, LogPlaceError};
+use earmark_admission::{ChangeCursor, ChangeCursorError};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -57,7 +57,7 @@ impl Shape {
             Shape::OneOf(fields) => one_of(place, raw, fields),
             Shape::Place => {
                 let wrong = |error| format!("{place}: found {}, {error}", Shortened(raw.get()));
-                text(raw).ok_or(LogPlaceError).and_then(|text| text.parse::<LogPlace>()).err().map(wrong)
+                text(raw).ok_or(ChangeCursorError).and_then(|text| text.parse::<ChangeCursor>()).err().map(wrong)
             }
             Shape::Credit => credit(raw.get()).is_none().then(|| {
                 format!(

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
-    AccountPath, Answer, Audit, Backend, BackendError, BackupMade, BackupName, Cluster, ClusterError,
-    ClusterStatus, CompleteAnswer, CompleteRequest, DeleteLimitRequest, EntryPage, KeyError, Keys, LeaseView,
-    LedgerError, LimitChange, LimitError, LocalBook, LogPage, LogPlace, MemberStatus, PutLimitRequest,
-    ReserveAnswer, ReserveRequest, Stats, WriteAnswer, WriteRequest,
+    AccountPath, Answer, Audit, Backend, BackendError, BackupMade, BackupName, ChangeCursor, ChangePage,
+    Cluster, ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError,
+    DeleteLimitRequest, EntryPage, KeyError, Keys, LeaseView, LimitChange, LimitError, LocalBook,
+    MemberStatus, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
     BalanceInfo, By, ClientId, CreateKey, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey, NamespaceName,
@@ -77,19 +77,19 @@ impl Backend for Broken {
         _: NamespaceName,
         _: Option<VaultName>,
         _: ClientId,
-    ) -> Answer<'_, Result<u64, LedgerError>> {
+    ) -> Answer<'_, Result<u64, CreditReadError>> {
         self.fail()
     }
 
-    fn balances(&self, _: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>> {
+    fn balances(&self, _: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {
         self.fail()
     }
 
-    fn entries(&self, _: AccountPath, _: u64, _: usize) -> Answer<'_, Result<EntryPage, LedgerError>> {
+    fn entries(&self, _: AccountPath, _: u64, _: usize) -> Answer<'_, Result<EntryPage, CreditReadError>> {
         self.fail()
     }
 
-    fn audit(&self, _: NamespaceName, _: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {
+    fn audit(&self, _: NamespaceName, _: VaultName) -> Answer<'_, Result<Audit, CreditReadError>> {
         self.fail()
     }
 
@@ -146,9 +146,9 @@ impl Keys for Broken {
     fn log(
         &self,
         _: Option<NamespaceName>,
-        _: LogPlace,
+        _: ChangeCursor,
         _: usize,
-    ) -> Answer<'_, Result<LogPage, BackendError>> {
+    ) -> Answer<'_, Result<ChangePage, BackendError>> {
         self.fail()
     }
 }
@@ -258,11 +258,11 @@ impl Backend for Gate {
         namespace: NamespaceName,
         vault: Option<VaultName>,
         client: ClientId,
-    ) -> Answer<'_, Result<u64, LedgerError>> {
+    ) -> Answer<'_, Result<u64, CreditReadError>> {
         self.book.client_state(namespace, vault, client)
     }
 
-    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>> {
+    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {
         self.book.balances(account)
     }
 
@@ -271,11 +271,15 @@ impl Backend for Gate {
         account: AccountPath,
         after: u64,
         page_size: usize,
-    ) -> Answer<'_, Result<EntryPage, LedgerError>> {
+    ) -> Answer<'_, Result<EntryPage, CreditReadError>> {
         self.book.entries(account, after, page_size)
     }
 
-    fn audit(&self, namespace: NamespaceName, vault: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {
+    fn audit(
+        &self,
+        namespace: NamespaceName,
+        vault: VaultName,
+    ) -> Answer<'_, Result<Audit, CreditReadError>> {
         self.book.audit(namespace, vault)
     }
 

@@ -1,6 +1,6 @@
 //! As much of JSON Schema as the server's own document uses. A keyword it does not know fails the test.
 
-use earmark_admission::LogPlace;
+use earmark_admission::ChangeCursor;
 use earmark_core::{AssetName, ClientId, LeaseId, LimitKey};
 use serde_json::{Map, Value};
 
@@ -107,7 +107,7 @@ fn matches(pattern: &str, value: &Value) -> Result<bool, String> {
     match pattern {
         "^[A-Za-z0-9:._@+-]+$" => Ok(LimitKey::new(text).is_ok()),
         "^[A-Za-z0-9._@+-]+$" => Ok(ClientId::new(text).is_ok()),
-        LogPlace::PATTERN => Ok(text.parse::<LogPlace>().is_ok()),
+        ChangeCursor::PATTERN => Ok(text.parse::<ChangeCursor>().is_ok()),
         "^[a-z0-9_]+$" => Ok(AssetName::new(text).is_ok()),
         "^[1-9][0-9]{0,38}$" => Ok(text.len() <= 39 && is_amount(text)),
         "^(0|-?[1-9][0-9]{0,38})$" => Ok(text == "0" || is_amount(text.strip_prefix('-').unwrap_or(text))),

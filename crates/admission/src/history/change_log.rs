@@ -2,7 +2,7 @@
 
 use earmark_core::{Book, JournalRecord, NamespaceName, Operation, Transaction};
 
-use crate::callers::{LogEntry, LogKind, LogPage, LogPlace};
+use crate::callers::{ChangeCursor, ChangeEntry, ChangeKind, ChangePage};
 
 /// So many records are looked at for one page: most may be holds, which nobody asked for by a change.
 const RECORDS_MAX: usize = 20_000;
@@ -11,22 +11,30 @@ const SUMMARY_BYTES: usize = 1 << 20;
 
 /// Puts a page together from records, or changes, in order.
 #[derive(Debug)]
-pub struct Pager {
+pub struct ChangePager {
     namespace: Option<NamespaceName>,
     page_size: usize,
-    page: LogPage,
+    page: ChangePage,
     looked_at: usize,
     bytes: usize,
-    last: LogPlace,
+    last: ChangeCursor,
     is_cut: bool,
 }
 
-impl Pager {
+impl ChangePager {
     /// A page of what was changed in a namespace, or in all of them.
     #[must_use]
-    pub fn new(namespace: Option<NamespaceName>, page_size: usize) -> Pager {
-        let page = LogPage::default();
-        Pager { namespace, page_size, page, looked_at: 0, bytes: 0, last: LogPlace::default(), is_cut: false }
+    pub fn new(namespace: Option<NamespaceName>, page_size: usize) -> ChangePager {
+        let page = ChangePage::default();
+        ChangePager {
+            namespace,
+            page_size,
+            page,
+            looked_at: 0,
+            bytes: 0,
+            last: ChangeCursor::default(),
+            is_cut: false,
+        }
     }
 
     /// Takes the next record. Says no if the page is full, and has not taken it then.
@@ -35,8 +43,9 @@ impl Pager {
             self.is_cut = true;
             return false;
         }
-        self.pass(LogPlace::of_book(number));
-        let is_meant = |entry: &LogEntry| self.namespace.as_ref().is_none_or(|name| *name == entry.namespace);
+        self.pass(ChangeCursor::of_book(number));
+        let is_meant =
+            |entry: &ChangeEntry| self.namespace.as_ref().is_none_or(|name| *name == entry.namespace);
         if let Some(entry) = entry(book, number, record).filter(is_meant) {
             self.keep(entry);
         }
@@ -45,7 +54,7 @@ impl Pager {
 
     /// Takes the next change, whose namespace is one that was asked for. Says no if the page is full, and has not taken it
     /// then.
-    pub fn add(&mut self, entry: LogEntry) -> bool {
+    pub fn add(&mut self, entry: ChangeEntry) -> bool {
         if self.is_full() {
             self.is_cut = true;
             return false;
@@ -56,7 +65,7 @@ impl Pager {
     }
 
     /// Nothing else need be asked for up to this place.
-    pub fn pass(&mut self, place: LogPlace) {
+    pub fn pass(&mut self, place: ChangeCursor) {
         self.looked_at = self.looked_at.saturating_add(1);
         self.last = place;
     }
@@ -69,75 +78,75 @@ impl Pager {
             || self.bytes >= SUMMARY_BYTES
     }
 
-    fn keep(&mut self, entry: LogEntry) {
+    fn keep(&mut self, entry: ChangeEntry) {
         self.bytes = self.bytes.saturating_add(entry.bytes());
         self.page.entries.push(entry);
     }
 
     /// The page, after which there is more.
     #[must_use]
-    pub fn cut(self) -> LogPage {
-        LogPage { next: Some(self.last), ..self.page }
+    pub fn cut(self) -> ChangePage {
+        ChangePage { next: Some(self.last), ..self.page }
     }
 
     /// The page, as far as it goes.
     #[must_use]
-    pub fn finish(self) -> LogPage {
-        LogPage { next: self.is_cut.then_some(self.last), ..self.page }
+    pub fn finish(self) -> ChangePage {
+        ChangePage { next: self.is_cut.then_some(self.last), ..self.page }
     }
 }
 
-impl LogEntry {
+impl ChangeEntry {
     fn bytes(&self) -> usize {
         match &self.what {
-            LogKind::Transaction { operations, .. } => operations.iter().map(String::len).sum(),
-            LogKind::Key { .. } | LogKind::Limit { .. } => 0,
+            ChangeKind::Transaction { operations, .. } => operations.iter().map(String::len).sum(),
+            ChangeKind::Key { .. } | ChangeKind::Limit { .. } => 0,
         }
     }
 }
 
 /// A record as a change, if it is one. What leases hold and pay are consequences, and stand in the history of accounts.
-fn entry(book: &Book, number: u64, record: &JournalRecord) -> Option<LogEntry> {
+fn entry(book: &Book, number: u64, record: &JournalRecord) -> Option<ChangeEntry> {
     match record {
         JournalRecord::Transaction(record) => transaction(book, number, record),
-        JournalRecord::Key(key) => Some(LogEntry {
-            place: LogPlace::of_book(number),
+        JournalRecord::Key(key) => Some(ChangeEntry {
+            place: ChangeCursor::of_book(number),
             at: key.at,
             actor: key.actor.clone(),
             namespace: key.namespace.clone(),
             vault: None,
-            what: LogKind::Key {
+            what: ChangeKind::Key {
                 change: key.change,
                 id: key.id.clone(),
                 name: key.name.clone(),
                 role: key.role,
             },
         }),
-        JournalRecord::Limit(limit) => Some(LogEntry {
-            place: LogPlace::of_book(number),
+        JournalRecord::Limit(limit) => Some(ChangeEntry {
+            place: ChangeCursor::of_book(number),
             at: limit.at,
             actor: limit.actor.clone(),
             namespace: book.namespace_name(limit.namespace)?.clone(),
             vault: None,
-            what: LogKind::Limit { edit: limit.change, key: limit.key.clone(), revision: limit.revision },
+            what: ChangeKind::Limit { edit: limit.change, key: limit.key.clone(), revision: limit.revision },
         }),
         JournalRecord::Hold(_) | JournalRecord::Settle(_) | JournalRecord::Release(_) => None,
     }
 }
 
-fn transaction(book: &Book, number: u64, record: &Transaction) -> Option<LogEntry> {
+fn transaction(book: &Book, number: u64, record: &Transaction) -> Option<ChangeEntry> {
     let receipt = &record.receipt;
     let vault = match record.vault {
         Some(vault) => Some(book.vault_name(vault)?.1.clone()),
         None => None,
     };
-    Some(LogEntry {
-        place: LogPlace::of_book(number),
+    Some(ChangeEntry {
+        place: ChangeCursor::of_book(number),
         at: receipt.committed_at,
         actor: receipt.actor.clone(),
         namespace: book.namespace_name(record.namespace)?.clone(),
         vault,
-        what: LogKind::Transaction {
+        what: ChangeKind::Transaction {
             tx_id: receipt.tx_id,
             log_index: receipt.log_index,
             client: record.client.clone(),

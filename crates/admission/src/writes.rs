@@ -44,7 +44,7 @@ pub enum WriteAnswer {
 /// Why there is nothing to read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum LedgerError {
+pub enum CreditReadError {
     /// There is no such namespace.
     #[error("namespace: no such namespace; the first limit, vault or key in it opens it")]
     NamespaceNotFound,

@@ -14,15 +14,15 @@ use crate::backend::{
     AccountPath, Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
     LeaseView, LimitChange, LimitError, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
 };
-use crate::callers::{Keys, LogPage};
-use crate::ledger::{Audit, EntryPage, LedgerError, PAGE_MAX, WriteAnswer, WriteRequest};
+use crate::callers::{ChangePage, Keys};
 use crate::names::Names;
 use crate::registry::{Copies, Duty};
 use crate::submitter::Direction;
 use crate::work::{Asked, Change, Done, Work, mixed_up};
+use crate::writes::{Audit, CreditReadError, EntryPage, PAGE_MAX, WriteAnswer, WriteRequest};
 
 /// Who keeps a Book: in memory, or as the state of a log.
-pub trait Keeper: Send + Sync + 'static {
+pub trait BookHost: Send + Sync + 'static {
     /// Has work carried out, all of it in one batch, whether or not the answer is waited for. The answers are by
     /// position.
     fn submit(
@@ -57,7 +57,7 @@ pub trait Keeper: Send + Sync + 'static {
         namespace: Option<NamespaceName>,
         after: u64,
         page_size: usize,
-    ) -> impl Future<Output = Result<LogPage, BackendError>> + Send;
+    ) -> impl Future<Output = Result<ChangePage, BackendError>> + Send;
 
     /// Limits of a namespace were changed, or an attempt was made to. Called one at a time.
     fn limits_changed(
@@ -90,27 +90,27 @@ pub trait Keeper: Send + Sync + 'static {
 }
 
 /// A backend that has a Book. A copy of it has the same Book.
-pub struct BookBackend<K>(pub(crate) Arc<Inner<K>>, pub(crate) Option<Arc<Duty>>);
+pub struct BookBackend<H>(pub(crate) Arc<Inner<H>>, pub(crate) Option<Arc<Duty>>);
 
-impl<K> Clone for BookBackend<K> {
-    fn clone(&self) -> BookBackend<K> {
+impl<H> Clone for BookBackend<H> {
+    fn clone(&self) -> BookBackend<H> {
         BookBackend(Arc::clone(&self.0), self.1.clone())
     }
 }
 
-pub(crate) struct Inner<K> {
-    pub(crate) keeper: Arc<K>,
+pub(crate) struct Inner<H> {
+    pub(crate) host: Arc<H>,
     names: Names,
     pub(crate) copies: Copies,
     /// One change of limits at a time: whoever keeps them elsewhere too is to see them in order.
     changing: tokio::sync::Mutex<()>,
 }
 
-impl<K: Keeper> BookBackend<K> {
+impl<H: BookHost> BookBackend<H> {
     /// A backend that has this Book.
-    pub fn new(keeper: Arc<K>) -> BookBackend<K> {
+    pub fn new(host: Arc<H>) -> BookBackend<H> {
         let inner = Inner {
-            keeper,
+            host,
             names: Names::default(),
             copies: Copies::default(),
             changing: tokio::sync::Mutex::new(()),
@@ -145,8 +145,8 @@ impl<K: Keeper> BookBackend<K> {
         &self,
         read: impl FnOnce(&Book, UnixMs) -> T + Send,
     ) -> Result<T, BackendError> {
-        let now = self.0.keeper.fresh().await?;
-        Ok(self.0.keeper.look(|book| read(book, now)))
+        let now = self.0.host.fresh().await?;
+        Ok(self.0.host.look(|book| read(book, now)))
     }
 
     /// Reads an account as of now.
@@ -154,21 +154,21 @@ impl<K: Keeper> BookBackend<K> {
         &self,
         path: &AccountPath,
         read: impl FnOnce(&Book, UnixMs, AccountId) -> T + Send,
-    ) -> Result<T, LedgerError> {
+    ) -> Result<T, CreditReadError> {
         self.agree().map_err(BackendError::from)?;
         self.read(|book, now| {
             let vault = vault(book, &path.namespace, &path.vault)?;
-            let account = book.account(vault, &path.account).ok_or(LedgerError::AccountNotFound)?;
+            let account = book.account(vault, &path.account).ok_or(CreditReadError::AccountNotFound)?;
             Ok(read(book, now, account.id))
         })
         .await?
     }
 }
 
-impl<K: Keeper> Inner<K> {
+impl<H: BookHost> Inner<H> {
     /// The number of a namespace, if it has one.
     pub(crate) fn namespace(&self, name: &NamespaceName) -> Option<NamespaceId> {
-        self.names.namespace(name).or_else(|| self.keeper.look(|book| book.namespace(name)))
+        self.names.namespace(name).or_else(|| self.host.look(|book| book.namespace(name)))
     }
 
     /// Makes sure that a namespace which is not known here is not known at all: another node may just have opened it.
@@ -178,7 +178,7 @@ impl<K: Keeper> Inner<K> {
     ) -> Result<(), BackendError> {
         let mut unknown = names.filter(|name| self.namespace(name).is_none());
         match unknown.next() {
-            Some(_) => self.keeper.fresh().await.map(|_| ()),
+            Some(_) => self.host.fresh().await.map(|_| ()),
             None => Ok(()),
         }
     }
@@ -201,7 +201,7 @@ impl<K: Keeper> Inner<K> {
     }
 
     fn learn<'a>(&self, namespace: &NamespaceName, keys: impl IntoIterator<Item = &'a LimitKey>) {
-        self.keeper.look(|book| keys.into_iter().for_each(|key| self.names.learn(book, namespace, key)));
+        self.host.look(|book| keys.into_iter().for_each(|key| self.names.learn(book, namespace, key)));
     }
 
     /// Has a list of work carried out. The answers come in order; if there are none, each is the error.
@@ -212,7 +212,7 @@ impl<K: Keeper> Inner<K> {
         answer: impl Fn(Done) -> Result<T, BackendError>,
     ) -> Vec<Result<T, BackendError>> {
         let events = work.len();
-        match self.keeper.submit(work, direction).await {
+        match self.host.submit(work, direction).await {
             Ok(done) => {
                 let answers = done.into_iter().map(|done| match done {
                     Done::Unauthenticated => Err(BackendError::Unauthenticated),
@@ -226,7 +226,7 @@ impl<K: Keeper> Inner<K> {
     }
 
     pub(crate) async fn submit_one(&self, by: By, work: Work) -> Result<Done, BackendError> {
-        let done = self.keeper.submit(vec![Asked { by, work }], Direction::GivesBack).await?;
+        let done = self.host.submit(vec![Asked { by, work }], Direction::GivesBack).await?;
         match done.into_iter().next().ok_or_else(mixed_up)? {
             Done::Unauthenticated => Err(BackendError::Unauthenticated),
             Done::Unsure => Err(unsure()),
@@ -283,7 +283,7 @@ impl<K: Keeper> Inner<K> {
         let work = Work::Change { namespace, change, expected_revision };
         let changed = self.submit_one(by, work).await?.into_limit();
         self.learn(&name, [&key]);
-        self.keeper.limits_changed(&name, changed.is_ok()).await?;
+        self.host.limits_changed(&name, changed.is_ok()).await?;
         changed
     }
 
@@ -303,7 +303,7 @@ impl<K: Keeper> Inner<K> {
         // A retry says so too, in case the first attempt could not.
         if matches!(answer, WriteAnswer::Committed(_)) && !keys.is_empty() {
             self.learn(&name, &keys);
-            self.keeper.limits_changed(&name, true).await?;
+            self.host.limits_changed(&name, true).await?;
         }
         Ok(answer)
     }
@@ -319,9 +319,9 @@ pub(crate) fn vault(
     book: &Book,
     namespace: &NamespaceName,
     vault: &VaultName,
-) -> Result<VaultId, LedgerError> {
-    let namespace = book.namespace(namespace).ok_or(LedgerError::NamespaceNotFound)?;
-    book.vault(namespace, vault).ok_or(LedgerError::VaultNotFound)
+) -> Result<VaultId, CreditReadError> {
+    let namespace = book.namespace(namespace).ok_or(CreditReadError::NamespaceNotFound)?;
+    book.vault(namespace, vault).ok_or(CreditReadError::VaultNotFound)
 }
 
 /// Whether an operation may be the first thing in a namespace: a limit opens it when it is put by itself, too.
@@ -346,7 +346,7 @@ pub(crate) fn limit_keys(operations: &[Operation]) -> Vec<LimitKey> {
     operations.iter().filter_map(key).collect()
 }
 
-impl<K: Keeper> Backend for BookBackend<K> {
+impl<H: BookHost> Backend for BookBackend<H> {
     fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
         self.reserve_by(By::Itself, requests)
     }
@@ -503,11 +503,11 @@ impl<K: Keeper> Backend for BookBackend<K> {
         namespace: NamespaceName,
         vault: Option<VaultName>,
         client: ClientId,
-    ) -> Answer<'_, Result<u64, LedgerError>> {
+    ) -> Answer<'_, Result<u64, CreditReadError>> {
         let read = self.read(move |book, _| {
-            let id = book.namespace(&namespace).ok_or(LedgerError::NamespaceNotFound)?;
+            let id = book.namespace(&namespace).ok_or(CreditReadError::NamespaceNotFound)?;
             let vault = match &vault {
-                Some(name) => Some(book.vault(id, name).ok_or(LedgerError::VaultNotFound)?),
+                Some(name) => Some(book.vault(id, name).ok_or(CreditReadError::VaultNotFound)?),
                 None => None,
             };
             Ok(book.last_committed(id, vault, &client))
@@ -515,7 +515,7 @@ impl<K: Keeper> Backend for BookBackend<K> {
         Box::pin(async { read.await? })
     }
 
-    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, LedgerError>> {
+    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {
         Box::pin(async move { self.of_account(&account, |book, now, id| book.balances(now, id)).await })
     }
 
@@ -524,18 +524,18 @@ impl<K: Keeper> Backend for BookBackend<K> {
         account: AccountPath,
         after: u64,
         page_size: usize,
-    ) -> Answer<'_, Result<EntryPage, LedgerError>> {
+    ) -> Answer<'_, Result<EntryPage, CreditReadError>> {
         let page_size = page_size.clamp(1, PAGE_MAX);
         Box::pin(async move {
             let id = self.of_account(&account, |_, _, id| id).await?;
-            Ok(self.0.keeper.entries((id, account.account), after, page_size).await?)
+            Ok(self.0.host.entries((id, account.account), after, page_size).await?)
         })
     }
 
-    fn audit(&self, namespace: NamespaceName, name: VaultName) -> Answer<'_, Result<Audit, LedgerError>> {
+    fn audit(&self, namespace: NamespaceName, name: VaultName) -> Answer<'_, Result<Audit, CreditReadError>> {
         Box::pin(async move {
             let (now, id) = self.read(|book, now| (now, vault(book, &namespace, &name))).await?;
-            Ok(self.0.keeper.audit(id?, now).await?)
+            Ok(self.0.host.audit(id?, now).await?)
         })
     }
 
@@ -544,15 +544,15 @@ impl<K: Keeper> Backend for BookBackend<K> {
     }
 
     fn stats(&self) -> Stats {
-        self.0.keeper.stats()
+        self.0.host.stats()
     }
 
     fn ready(&self) -> Result<(), String> {
-        self.0.keeper.ready()?;
+        self.0.host.ready()?;
         self.agree().map_err(|error| error.to_string())
     }
 
     fn shut_down(&self) -> Answer<'_, ()> {
-        Box::pin(self.0.keeper.shut_down())
+        Box::pin(self.0.host.shut_down())
     }
 }

@@ -4,32 +4,32 @@ use std::sync::Arc;
 
 use earmark_core::{By, CreateKey, KeyId, KeyInfo, NamespaceName, RevokeKey, SecretHash};
 
-use super::{BookBackend, Keeper};
+use super::{BookBackend, BookHost};
 use crate::backend::{Answer, BackendError};
-use crate::callers::{KeyError, Keys, LogPage, LogPlace};
-use crate::ledger::PAGE_MAX;
+use crate::callers::{ChangeCursor, ChangePage, KeyError, Keys};
 use crate::work::Work;
+use crate::writes::PAGE_MAX;
 
-impl<K: Keeper> BookBackend<K> {
+impl<H: BookHost> BookBackend<H> {
     /// Does something to a key.
     async fn change_key(&self, by: By, work: Work) -> Result<Arc<KeyInfo>, KeyError> {
         self.0.submit_one(by, work).await?.into_key()
     }
 }
 
-impl<K: Keeper> Keys for BookBackend<K> {
+impl<H: BookHost> Keys for BookBackend<H> {
     fn has_keys(&self) -> bool {
-        self.0.keeper.look(earmark_core::Book::has_keys)
+        self.0.host.look(earmark_core::Book::has_keys)
     }
 
     fn authenticate(&self, id: &KeyId, secret: &SecretHash) -> Option<Arc<KeyInfo>> {
-        let now = self.0.keeper.now();
-        self.0.keeper.look(|book| book.authenticate(now, id, secret).cloned())
+        let now = self.0.host.now();
+        self.0.host.look(|book| book.authenticate(now, id, secret).cloned())
     }
 
     fn permits(&self, by: &By) -> bool {
-        let now = self.0.keeper.now();
-        self.0.keeper.look(|book| book.permits(now, by))
+        let now = self.0.host.now();
+        self.0.host.look(|book| book.permits(now, by))
     }
 
     fn check(&self, by: By) -> Answer<'_, Result<(), BackendError>> {
@@ -60,12 +60,12 @@ impl<K: Keeper> Keys for BookBackend<K> {
     fn log(
         &self,
         namespace: Option<NamespaceName>,
-        after: LogPlace,
+        after: ChangeCursor,
         page_size: usize,
-    ) -> Answer<'_, Result<LogPage, BackendError>> {
+    ) -> Answer<'_, Result<ChangePage, BackendError>> {
         Box::pin(async move {
-            self.0.keeper.fresh().await?;
-            self.0.keeper.log(namespace, after.book, page_size.clamp(1, PAGE_MAX)).await
+            self.0.host.fresh().await?;
+            self.0.host.log(namespace, after.book, page_size.clamp(1, PAGE_MAX)).await
         })
     }
 }

@@ -9,16 +9,16 @@ const DIGITS_MAX: usize = 19;
 /// How far somebody has read the log of changes. It is two lists in one where credit is kept elsewhere than in the Book:
 /// each is read in its own order, and a place says how far in both. As text it is `12`, or `12-345.2`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LogPlace {
+pub struct ChangeCursor {
     /// The number of the last record of the Book that was looked at.
     pub book: u64,
     /// How far in the transactions of those who keep credit elsewhere.
-    pub credit: CreditPlace,
+    pub credit: CreditCursor,
 }
 
 /// How far somebody has read transactions that may appear many at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CreditPlace {
+pub struct CreditCursor {
     /// What the last one appeared with. Nothing ever appears with a smaller number than was given out.
     pub commit: u64,
     /// How many of those that appeared with it were looked at.
@@ -28,49 +28,49 @@ pub struct CreditPlace {
 /// A text that is no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("allowed is what an answer had as its `next`, or a change as its `place`")]
-pub struct LogPlaceError;
+pub struct ChangeCursorError;
 
-impl LogPlace {
+impl ChangeCursor {
     /// The places there can be, as a regular expression.
     pub const PATTERN: &str = "^[0-9]{1,19}(-[0-9]{1,19}\\.[0-9]{1,19})?$";
 
     /// Behind a record of the Book.
     #[must_use]
-    pub const fn of_book(number: u64) -> LogPlace {
-        LogPlace { book: number, credit: CreditPlace { commit: 0, given: 0 } }
+    pub const fn of_book(number: u64) -> ChangeCursor {
+        ChangeCursor { book: number, credit: CreditCursor { commit: 0, given: 0 } }
     }
 
     /// Behind a transaction of those who keep credit elsewhere.
     #[must_use]
-    pub const fn of_credit(credit: CreditPlace) -> LogPlace {
-        LogPlace { book: 0, credit }
+    pub const fn of_credit(credit: CreditCursor) -> ChangeCursor {
+        ChangeCursor { book: 0, credit }
     }
 }
 
-impl fmt::Display for LogPlace {
+impl fmt::Display for ChangeCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LogPlace { book, credit: CreditPlace { commit, given } } = *self;
+        let ChangeCursor { book, credit: CreditCursor { commit, given } } = *self;
         write!(f, "{book}")?;
-        if self.credit == CreditPlace::default() { Ok(()) } else { write!(f, "-{commit}.{given}") }
+        if self.credit == CreditCursor::default() { Ok(()) } else { write!(f, "-{commit}.{given}") }
     }
 }
 
-impl FromStr for LogPlace {
-    type Err = LogPlaceError;
+impl FromStr for ChangeCursor {
+    type Err = ChangeCursorError;
 
-    fn from_str(text: &str) -> Result<LogPlace, LogPlaceError> {
+    fn from_str(text: &str) -> Result<ChangeCursor, ChangeCursorError> {
         let Some((book, credit)) = text.split_once('-') else {
-            return Ok(LogPlace::of_book(number(text)?));
+            return Ok(ChangeCursor::of_book(number(text)?));
         };
-        let (commit, given) = credit.split_once('.').ok_or(LogPlaceError)?;
-        let credit = CreditPlace { commit: number(commit)?, given: number(given)? };
-        Ok(LogPlace { book: number(book)?, credit })
+        let (commit, given) = credit.split_once('.').ok_or(ChangeCursorError)?;
+        let credit = CreditCursor { commit: number(commit)?, given: number(given)? };
+        Ok(ChangeCursor { book: number(book)?, credit })
     }
 }
 
-fn number(text: &str) -> Result<u64, LogPlaceError> {
+fn number(text: &str) -> Result<u64, ChangeCursorError> {
     let is_plain = text.len() <= DIGITS_MAX && text.bytes().all(|byte| byte.is_ascii_digit());
-    if is_plain { text.parse().map_err(|_| LogPlaceError) } else { Err(LogPlaceError) }
+    if is_plain { text.parse().map_err(|_| ChangeCursorError) } else { Err(ChangeCursorError) }
 }
 
 #[cfg(test)]
@@ -79,17 +79,17 @@ mod tests {
 
     #[test]
     fn a_place_is_what_its_text_says() {
-        let both = LogPlace { book: 12, credit: CreditPlace { commit: 345, given: 2 } };
+        let both = ChangeCursor { book: 12, credit: CreditCursor { commit: 345, given: 2 } };
         for (place, text) in [
-            (LogPlace::default(), "0"),
-            (LogPlace::of_book(12), "12"),
+            (ChangeCursor::default(), "0"),
+            (ChangeCursor::of_book(12), "12"),
             (both, "12-345.2"),
-            (LogPlace::of_credit(both.credit), "0-345.2"),
+            (ChangeCursor::of_credit(both.credit), "0-345.2"),
         ] {
             assert_eq!(place.to_string(), text);
             assert_eq!(text.parse(), Ok(place));
         }
-        assert_eq!("9999999999999999999".parse(), Ok(LogPlace::of_book(9_999_999_999_999_999_999)));
+        assert_eq!("9999999999999999999".parse(), Ok(ChangeCursor::of_book(9_999_999_999_999_999_999)));
     }
 
     #[test]
@@ -112,7 +112,7 @@ mod tests {
             "1-12345678901234567890.1",
             "١",
         ] {
-            assert_eq!(text.parse::<LogPlace>(), Err(LogPlaceError), "{text}");
+            assert_eq!(text.parse::<ChangeCursor>(), Err(ChangeCursorError), "{text}");
         }
     }
 }

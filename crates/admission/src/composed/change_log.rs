@@ -6,12 +6,12 @@ use earmark_core::{By, CreateKey, KeyId, KeyInfo, NamespaceName, RevokeKey, Secr
 
 use super::Composed;
 use crate::backend::{Answer, BackendError};
-use crate::callers::{KeyError, Keys, LogPage, LogPlace};
-use crate::history::Pager;
-use crate::keeper::Keeper;
-use crate::ledger::PAGE_MAX;
+use crate::book_host::BookHost;
+use crate::callers::{ChangeCursor, ChangePage, KeyError, Keys};
+use crate::history::ChangePager;
+use crate::writes::PAGE_MAX;
 
-impl<K: Keeper> Keys for Composed<K> {
+impl<H: BookHost> Keys for Composed<H> {
     fn has_keys(&self) -> bool {
         self.0.registry.has_keys()
     }
@@ -43,9 +43,9 @@ impl<K: Keeper> Keys for Composed<K> {
     fn log(
         &self,
         namespace: Option<NamespaceName>,
-        after: LogPlace,
+        after: ChangeCursor,
         page_size: usize,
-    ) -> Answer<'_, Result<LogPage, BackendError>> {
+    ) -> Answer<'_, Result<ChangePage, BackendError>> {
         let page_size = page_size.clamp(1, PAGE_MAX);
         let book = self.0.registry.log(namespace.clone(), after, page_size);
         if !self.0.keep.elsewhere.credit {
@@ -61,11 +61,11 @@ impl<K: Keeper> Keys for Composed<K> {
 
 /// One page of two, by time, each in its own order. What neither has yet may be older than what the other has next, so the
 /// page ends where one of them does and has more.
-fn merge(after: LogPlace, page_size: usize, book: LogPage, credit: LogPage) -> LogPage {
+fn merge(after: ChangeCursor, page_size: usize, book: ChangePage, credit: ChangePage) -> ChangePage {
     let (book_next, credit_next) = (book.next, credit.next);
     let mut of_book = book.entries.into_iter().peekable();
     let mut of_credit = credit.entries.into_iter().peekable();
-    let mut pager = Pager::new(None, page_size);
+    let mut pager = ChangePager::new(None, page_size);
     let mut place = after;
     loop {
         let is_of_book = match (of_book.peek(), of_credit.peek()) {
@@ -96,7 +96,7 @@ fn merge(after: LogPlace, page_size: usize, book: LogPage, credit: LogPage) -> L
         place.credit = next.credit;
     }
     let has_more = is_book_left || is_credit_left || book_next.is_some() || credit_next.is_some();
-    LogPage { next: has_more.then_some(place), ..pager.finish() }
+    ChangePage { next: has_more.then_some(place), ..pager.finish() }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 use earmark_core::{TxId, UnixMs};
 
 use super::*;
-use crate::callers::{CreditPlace, LogEntry, LogKind};
+use crate::callers::{ChangeEntry, ChangeKind, CreditCursor};
 
 /// A list of changes at these times, of which some are to be passed over, in pages as a backend would give them.
 struct List {
@@ -11,23 +11,26 @@ struct List {
 }
 
 impl List {
-    fn place(&self, number: usize) -> LogPlace {
+    fn place(&self, number: usize) -> ChangeCursor {
         match self.is_book {
-            true => LogPlace::of_book(number as u64),
+            true => ChangeCursor::of_book(number as u64),
             // Three at a time appear together.
-            false if number == 0 => LogPlace::default(),
+            false if number == 0 => ChangeCursor::default(),
             false => {
                 let (commit, given) = (1 + (number as u64 - 1) / 3, 1 + (number as u64 - 1) % 3);
-                LogPlace::of_credit(CreditPlace { commit, given })
+                ChangeCursor::of_credit(CreditCursor { commit, given })
             }
         }
     }
 
-    fn page(&self, after: LogPlace, page_size: usize) -> LogPage {
-        let meant =
-            if self.is_book { LogPlace::of_book(after.book) } else { LogPlace::of_credit(after.credit) };
+    fn page(&self, after: ChangeCursor, page_size: usize) -> ChangePage {
+        let meant = if self.is_book {
+            ChangeCursor::of_book(after.book)
+        } else {
+            ChangeCursor::of_credit(after.credit)
+        };
         let first = (0..=self.times.len()).find(|number| self.place(*number) == meant).unwrap();
-        let mut page = LogPage::default();
+        let mut page = ChangePage::default();
         for number in first + 1..=self.times.len() {
             if page.entries.len() == page_size || number - first > self.looked_at_max {
                 page.next = Some(self.place(number - 1));
@@ -41,14 +44,14 @@ impl List {
     }
 }
 
-fn entry(at: u64, place: LogPlace) -> LogEntry {
-    LogEntry {
+fn entry(at: u64, place: ChangeCursor) -> ChangeEntry {
+    ChangeEntry {
         place,
         at: UnixMs::new(at),
         actor: "user:7".parse().unwrap(),
         namespace: "default".parse().unwrap(),
         vault: None,
-        what: LogKind::Transaction {
+        what: ChangeKind::Transaction {
             tx_id: TxId(at.into()),
             log_index: at,
             client: "billing".parse().unwrap(),
@@ -60,7 +63,7 @@ fn entry(at: u64, place: LogPlace) -> LogEntry {
 
 /// Every page from the start on, and what is behind each place on it.
 fn read(book: &List, credit: &List, page_size: usize) -> Vec<u64> {
-    let (mut times, mut after, mut pages) = (Vec::new(), LogPlace::default(), 0);
+    let (mut times, mut after, mut pages) = (Vec::new(), ChangeCursor::default(), 0);
     loop {
         let page = merge(after, page_size, book.page(after, page_size), credit.page(after, page_size));
         assert!(page.entries.len() <= page_size);
