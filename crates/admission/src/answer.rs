@@ -1,4 +1,4 @@
-//! From what the Book says to what callers are told.
+//! Translates outcomes of the Book into answers for callers.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::registry::KeepError;
 
 const LEASES_FULL: &str = "as many leases are remembered as may be";
 
-/// The answer to a reserve of `requirements`.
+/// Translates the outcome of a reserve.
 pub(crate) fn reserve(
     book: &Book,
     wall: UnixMs,
@@ -75,7 +75,7 @@ pub(crate) fn reserve(
     }
 }
 
-/// The answer to a complete with `actuals`.
+/// Translates the outcome of a complete.
 pub(crate) fn complete(actuals: &[Amount], outcome: CompleteOutcome) -> Result<CompleteAnswer, BackendError> {
     let reconciled = outcome.is_reconciled();
     let say = |message: &str| {
@@ -124,7 +124,7 @@ fn settled(actuals: &[Amount], settlement: &Settlement) -> CompleteAnswer {
     }
 }
 
-/// The answer to a put or a delete.
+/// Translates the outcome of a put or a delete.
 pub(crate) fn limit(outcome: LimitOutcome) -> Result<LimitChange, LimitError> {
     match outcome {
         LimitOutcome::Changed { revision, status, .. } => Ok(LimitChange { revision, status }),
@@ -136,7 +136,7 @@ pub(crate) fn limit(outcome: LimitOutcome) -> Result<LimitChange, LimitError> {
     }
 }
 
-/// The answer about a key.
+/// Translates the outcome of a key command.
 pub(crate) fn key(book: &Book, outcome: KeyOutcome) -> Result<Arc<KeyInfo>, KeyError> {
     match outcome {
         KeyOutcome::Exists(number) | KeyOutcome::Created(number) | KeyOutcome::Revoked(number) => {
@@ -157,12 +157,12 @@ pub(crate) fn key(book: &Book, outcome: KeyOutcome) -> Result<Arc<KeyInfo>, KeyE
     }
 }
 
-/// Whether a limit is on its way out.
+/// Whether a limit is deleted or being deleted.
 pub(crate) fn is_deleting(status: LimitStatus) -> bool {
     matches!(status, LimitStatus::Deleted | LimitStatus::Decreasing { to: 0 })
 }
 
-/// The answer to a reserve in a namespace that nobody has opened: none of its limits exist.
+/// The answer to a reserve in a namespace that does not exist.
 pub(crate) fn unknown_namespace(requirements: &[Amount]) -> ReserveAnswer {
     let first = requirements.iter().map(|part| &part.key).min();
     ReserveAnswer::Refused(match first {

@@ -1,4 +1,4 @@
-//! What a server asks of whatever keeps the limits: batches in, answers by position out.
+//! The trait that every backend implements, with its requests, answers and errors.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,18 +12,19 @@ use earmark_core::{
 use crate::callers::Keys;
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 
-/// An answer that is on its way.
+/// A boxed future, so that the traits of this crate can be trait objects.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Whatever keeps the limits and the credit: a Book in memory, a replicated one, a ledger elsewhere.
+/// Keeps limits and credit: a Book in memory, a replicated Book, or a Book with limits in TigerBeetle and credit in
+/// SQL.
 ///
-/// Dropping an answer does not take its request back: what was submitted is carried out. Retrying with the
-/// same lease gives the same answer.
+/// Dropping a future does not cancel its request: the request is still executed. A retry with the same lease gets the
+/// same answer.
 pub trait Backend: Send + Sync + 'static {
-    /// Reserves each request on its own. The answers are in the order of the requests.
+    /// Decides each reserve on its own. Answers are in request order.
     fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>>;
 
-    /// Completes each request on its own. The answers are in the order of the requests.
+    /// Settles each complete on its own. Answers are in request order.
     fn complete(
         &self,
         requests: Vec<CompleteRequest>,
@@ -32,10 +33,10 @@ pub trait Backend: Send + Sync + 'static {
     /// Creates a limit or changes its definition.
     fn put_limit(&self, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>>;
 
-    /// Lets a limit run empty and then forgets it.
+    /// Deletes a limit. A limit in use decreases to 0 first.
     fn delete_limit(&self, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>>;
 
-    /// All limits of a namespace, in order of their keys.
+    /// All limits of a namespace, ordered by key.
     fn limits(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<LimitInfo>, BackendError>>;
 
     /// One limit.
@@ -45,24 +46,24 @@ pub trait Backend: Send + Sync + 'static {
         key: LimitKey,
     ) -> Answer<'_, Result<Option<LimitInfo>, BackendError>>;
 
-    /// What a limit holds.
+    /// Capacity, reserved amount and debt of a limit.
     fn usage(
         &self,
         namespace: NamespaceName,
         key: LimitKey,
     ) -> Answer<'_, Result<Option<Usage>, BackendError>>;
 
-    /// What is known of a lease.
+    /// A lease, while it is remembered.
     fn lease(
         &self,
         namespace: NamespaceName,
         lease: LeaseId,
     ) -> Answer<'_, Result<Option<LeaseView>, BackendError>>;
 
-    /// Applies a transaction, once. The same write gives the same answer, however often it is asked.
+    /// Applies a transaction exactly once. A retry gets the first answer.
     fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>>;
 
-    /// The last number that a client committed in a namespace, or in a vault of it; 0 before the first.
+    /// The last sequence number that a client committed in a scope; 0 before the first.
     fn client_state(
         &self,
         namespace: NamespaceName,
@@ -70,10 +71,10 @@ pub trait Backend: Send + Sync + 'static {
         client: ClientId,
     ) -> Answer<'_, Result<u64, CreditReadError>>;
 
-    /// What an account has, in order of asset.
+    /// The balances of an account, ordered by asset.
     fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>>;
 
-    /// The history of an account after a number (0: from the oldest that is kept), so many entries at most.
+    /// A page of an account's history after entry `after` (0 starts at the oldest entry).
     fn entries(
         &self,
         account: AccountPath,
@@ -81,16 +82,16 @@ pub trait Backend: Send + Sync + 'static {
         page_size: usize,
     ) -> Answer<'_, Result<EntryPage, CreditReadError>>;
 
-    /// Counts a vault anew.
+    /// Recounts a vault and compares it with its journal.
     fn audit(&self, namespace: NamespaceName, vault: VaultName)
     -> Answer<'_, Result<Audit, CreditReadError>>;
 
-    /// Whoever keeps the keys, if this backend has a Book. Without keys only those on this machine can call.
+    /// The API keys, if this backend stores any. Without keys the server accepts loopback callers only.
     fn keys(&self) -> Option<&dyn Keys> {
         None
     }
 
-    /// Whether what comes by this right may still be done, whatever is known here.
+    /// Checks with a linearizable read that `by` is still authorized.
     fn check_right(&self, by: By) -> Answer<'_, Result<(), BackendError>> {
         match (self.keys(), by) {
             (_, By::Itself | By::Named(_)) | (None, By::Anyone) => Box::pin(std::future::ready(Ok(()))),
@@ -156,137 +157,137 @@ pub trait Backend: Send + Sync + 'static {
         })
     }
 
-    /// How it is doing, for metrics. Cheap enough to be asked every second.
+    /// Gauges for metrics. Cheap enough to call every second.
     fn stats(&self) -> Stats;
 
-    /// Whether it can serve; if not, why not.
+    /// Whether the backend can serve.
     ///
     /// # Errors
-    /// A sentence for an operator.
+    /// The reason, for an operator.
     fn ready(&self) -> Result<(), String>;
 
-    /// Finishes what is under way and takes nothing more.
+    /// Finishes pending requests and refuses new ones.
     fn shut_down(&self) -> Answer<'_, ()>;
 }
 
-/// The most items of one batch.
+/// Most items in one batch.
 pub const BATCH_MAX: usize = 256;
 
-/// Where an account is.
+/// The full name of an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountPath {
-    /// Its namespace.
+    /// The namespace.
     pub namespace: NamespaceName,
-    /// Its vault.
+    /// The vault.
     pub vault: VaultName,
-    /// Its name.
+    /// The account's name in the vault.
     pub account: AccountName,
 }
 
-/// How much of which limit.
+/// An amount of one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Amount {
     /// The limit.
     pub key: LimitKey,
-    /// How much; at least 1 in a reserve.
+    /// The amount; at least 1 in a reserve.
     pub amount: u64,
 }
 
-/// Takes all requirements, or none.
+/// Reserves all requirements or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReserveRequest {
-    /// Where the limits and the lease live.
+    /// The namespace of the limits and of the lease.
     pub namespace: NamespaceName,
-    /// The attempt.
+    /// The lease. Each attempt needs a new one.
     pub lease: LeaseId,
-    /// The work behind it, for logs.
+    /// The caller's job, for logs.
     pub job: Option<JobId>,
-    /// 1 to 32, no key twice, in any order.
+    /// 1 to 32 requirements in any order. Keys are unique.
     pub requirements: Vec<Amount>,
 }
 
-/// Says what a lease really used.
+/// Reports the actual usage of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompleteRequest {
-    /// Where the limits and the lease live.
+    /// The namespace of the limits and of the lease.
     pub namespace: NamespaceName,
-    /// The attempt that was allowed.
+    /// The lease that was allowed.
     pub lease: LeaseId,
-    /// The work behind it, for logs.
+    /// The caller's job, for logs.
     pub job: Option<JobId>,
-    /// Up to 32, no key twice, in any order. An amount may be 0.
+    /// Up to 32 amounts in any order; 0 is allowed. Keys are unique.
     pub actuals: Vec<Amount>,
 }
 
 /// Creates a limit or changes its definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PutLimitRequest {
-    /// Where the limit lives.
+    /// The namespace of the limit.
     pub namespace: NamespaceName,
-    /// What it is to be.
+    /// The new definition.
     pub definition: Definition,
-    /// The revision it must have now; 0 if it must not exist.
+    /// The revision that the limit must have; 0 means that it must not exist.
     pub expected_revision: Option<u64>,
 }
 
-/// Lets a limit run empty and then forgets it.
+/// Deletes a limit. A limit in use decreases to 0 first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeleteLimitRequest {
-    /// Where the limit lives.
+    /// The namespace of the limit.
     pub namespace: NamespaceName,
-    /// Its name.
+    /// The limit.
     pub key: LimitKey,
-    /// The revision it must have now.
+    /// The revision that the limit must have.
     pub expected_revision: Option<u64>,
 }
 
-/// The answer to a reserve. A denial is an answer, not a failure.
+/// The answer to a reserve. A denial is an answer, not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReserveAnswer {
-    /// Everything is taken, now or at the first attempt.
+    /// All requirements are reserved, by this request or by its first attempt.
     Allowed {
-        /// When it was.
+        /// When the lease was allowed.
         reserved_at: UnixMs,
     },
-    /// Something does not fit. The lease is spent: come back with a new one.
+    /// A limit lacks room. The lease stays denied: retry with a new one.
     Denied {
-        /// When a new lease has a chance; 0 if it has none.
+        /// When a new lease may succeed; 0 if it never can.
         retry_after_ms: u64,
-        /// What stood in the way, the one that frees last first.
+        /// The limits without room, the one that frees up last first.
         limited_by: Vec<LimitKey>,
-        /// An amount exceeds its limit's capacity.
+        /// Whether an amount exceeds the capacity of its limit.
         never: bool,
     },
-    /// It could not be decided by what is free.
+    /// The request was refused before room was checked, or credit is missing.
     Refused(Refusal),
 }
 
-/// Why a reserve was refused whatever is free.
+/// Why a reserve was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The lease is too old, from the future, or was used for something else; or the request is malformed.
+    /// The lease is too old, lies in the future or was used for other requirements; or the request is malformed.
     InvalidRequest {
-        /// What is wrong, for a person.
+        /// The field that is wrong, and what is allowed.
         message: String,
     },
-    /// No limit of this name. The same lease may try again.
+    /// No limit has this key. The same lease may try again.
     UnknownLimitKey(LimitKey),
-    /// The limit is going down. The same lease may try again.
+    /// The limit is decreasing. The same lease may try again.
     LimitDecreasing {
         /// The limit.
         key: LimitKey,
         /// When to try again.
         retry_after_ms: u64,
     },
-    /// The lease was completed, released or ran out: take a new one.
+    /// The lease was completed, released or timed out: take a new one.
     LeaseExpired,
-    /// All limits have room, and an account has not what is to be held of it. The lease is spent.
+    /// All limits have room, but an account has too little credit. The lease stays denied.
     InsufficientCredit {
-        /// The limit on that account; the first in order of key if there are several.
+        /// The credit limit of that account; the first by key if there are several.
         key: LimitKey,
-        /// When a new lease may have a chance.
+        /// When to try with a new lease.
         retry_after_ms: u64,
-        /// What is wrong with the account.
+        /// The state of the account.
         why: CreditShortage,
     },
 }
@@ -296,53 +297,52 @@ pub enum Refusal {
 pub struct CompleteAnswer {
     /// Whether the lease was known and its actuals were applied, now or before.
     pub reconciled: bool,
-    /// What a person should know: keys that were ignored, say.
+    /// A note for the caller, such as the keys that were ignored.
     pub message: Option<String>,
-    /// The actuals that named nothing the lease had reserved, in the order of the request.
+    /// Keys of actuals that the lease had not reserved, in request order.
     pub ignored: Vec<LimitKey>,
-    /// The request was malformed, and nothing was done.
+    /// Whether the request was malformed. Then nothing was applied.
     pub is_invalid: bool,
-    /// Usage beyond what was reserved that fitted.
+    /// Usage beyond the reservation that fitted.
     pub overage_reserved: u64,
-    /// Usage beyond what was reserved that is now debt.
+    /// Usage beyond the reservation that is now debt.
     pub overage_debt: u64,
-    /// Usage beyond what was reserved that is recorded nowhere but in the metrics.
+    /// Usage beyond the reservation that only the metrics record.
     pub overage_dropped: u64,
-    /// Credit that accounts had, and paid.
+    /// Credit paid from the balance of accounts.
     pub credit_paid: u64,
-    /// Credit that accounts paid without having it, and owe.
+    /// Credit paid by overdraft.
     pub credit_debt: u64,
-    /// Credit that nobody paid: the account had too little and keeps no debt, or is closed.
+    /// Credit that was not collected: the account had too little and no overdraft, or is closed.
     pub credit_uncollected: u64,
 }
 
-/// What a person should know about an account that has not what is to be held of it; nothing if it simply has too
-/// little.
+/// Explains a credit shortage to the caller. `None` when the account simply has too little.
 #[must_use]
 pub const fn describe_credit_shortage(why: CreditShortage) -> Option<&'static str> {
     match why {
-        CreditShortage::UnknownAccount => {
-            Some("the vault or an account of this limit was never opened; see open_vault and open_account")
-        }
-        CreditShortage::Frozen => Some("the account of this limit is frozen, and nothing can be held of it"),
-        CreditShortage::Closed => Some("the account of this limit, or the one that it pays, is closed"),
+        CreditShortage::UnknownAccount => Some(
+            "the vault or an account of this limit does not exist; open it with open_vault or open_account",
+        ),
+        CreditShortage::Frozen => Some("the account of this limit is frozen"),
+        CreditShortage::Closed => Some("the account of this limit, or its revenue account, is closed"),
         CreditShortage::NotEnough => None,
     }
 }
 
-/// What a person should know about actuals that were ignored; nothing if none were.
+/// Names the ignored actuals to the caller. `None` without any.
 #[must_use]
 pub fn describe_ignored(ignored: &[LimitKey]) -> Option<String> {
     let keys: Vec<&str> = ignored.iter().map(LimitKey::as_str).collect();
     (!keys.is_empty()).then(|| format!("ignored, since the lease had not reserved them: {}", keys.join(", ")))
 }
 
-/// A limit was changed, or is on its way.
+/// The result of a change to a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitChange {
-    /// Its revision after the change.
+    /// The revision after the change.
     pub revision: u64,
-    /// Where it stands.
+    /// The status after the change.
     pub status: LimitStatus,
 }
 
@@ -353,72 +353,71 @@ pub enum LimitError {
     /// The definition is malformed.
     #[error(transparent)]
     Invalid(#[from] DefinitionError),
-    /// It has another revision than expected.
-    #[error("expected_revision: the limit has revision {revision} (0: it does not exist)")]
+    /// The limit has another revision than expected.
+    #[error("expected_revision: the limit has revision {revision} (0 means that it does not exist)")]
     RevisionDiffers {
-        /// The one it has.
+        /// The revision it has.
         revision: u64,
     },
-    /// There is no such limit.
+    /// No limit has this key.
     #[error("no limit has this key")]
     NotFound,
-    /// It exists and is of another kind.
+    /// The limit exists with another kind.
     #[error("kind: an existing limit keeps its kind; delete it first, or use another key")]
     KindDiffers,
-    /// There are as many as there may be.
-    #[error("key: there are {LIMITS_MAX} limits already, deleted ones included, and more cannot be")]
+    /// The limit count is at its maximum.
+    #[error("key: limit count reached {LIMITS_MAX}, deleted limits included")]
     TooMany,
     /// The backend failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
 
-/// Why there is no answer. The outcome is unknown, or nothing happened: retry with the same lease, or the same
-/// write.
+/// Why a request has no answer. Either nothing happened or the outcome is unknown: retry the same request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendError {
-    /// Too much is waiting, or too many leases are remembered.
+    /// The queue or the lease table is full.
     #[error("overloaded: {0}")]
     Overloaded(&'static str),
-    /// Whoever asks has no right to, or no longer. Nothing happened.
-    #[error("the credentials are not valid")]
+    /// The key is missing, invalid, expired or revoked. Nothing happened.
+    #[error("the API key is missing, invalid, expired or revoked")]
     Unauthenticated,
-    /// Something broke.
+    /// An internal failure.
     #[error("{0}")]
     Failed(String),
 }
 
-/// What is known of a lease.
+/// A lease, as far as it is remembered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseView {
     /// When it was allowed, if it was.
     pub reserved_at: Option<UnixMs>,
-    /// What it took, in order of key. Of a denied or completed lease nothing is kept.
+    /// The reserved amounts, ordered by key. Empty for a denied or completed lease.
     pub requirements: Vec<Amount>,
-    /// Where it stands.
+    /// The state of the lease.
     pub state: LeaseState,
 }
 
-/// How a backend is doing.
+/// Gauges of a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Leases that hold something or ran out without being completed; none where nobody here knows of all of them.
+    /// Leases that hold something, or timed out without a complete. `None` where no process knows all leases.
     pub live_leases: Option<usize>,
-    /// Leases that are remembered, resolved ones included.
+    /// Leases in the lease table, ended ones included.
     pub remembered_leases: usize,
-    /// Limits that are in force or going down.
+    /// Limits that are active or decreasing.
     pub limits: usize,
-    /// Limits that are going down.
+    /// Limits that are decreasing.
     pub decreasing_limits: usize,
-    /// The debt of all limits.
+    /// The sum of the debt of all limits.
     pub debt: u128,
-    /// Requests that wait to be submitted.
+    /// Requests in the queue.
     pub queue_depth: usize,
 }
 
 impl Stats {
-    /// How a Book is doing, with so much work waiting for it.
+    /// The gauges of a Book.
     #[must_use]
     pub fn of(book: &Book, now: UnixMs, queue_depth: usize) -> Stats {
         let totals = book.totals(now);

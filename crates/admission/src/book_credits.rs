@@ -1,4 +1,4 @@
-//! Credit that a Book keeps while limits are enforced elsewhere.
+//! Credit in a Book while TigerBeetle enforces the limits.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::callers::{ChangeCursor, ChangeEntry, ChangePage, CreditCursor, Keys};
 use crate::credits::{Credits, HoldAnswer, HoldRequest, HoldState, SettleAnswer, SettleRequest};
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 
-/// The credit of a Book that does not enforce limits; see [`BookBackend::keep`]. The Book knows of a lease only what it
-/// holds of credit, as a lease of its own under the same id: a hold is a reserve, and a settlement a complete.
+/// The credit of a Book that does not enforce limits; see [`BookBackend::keep`]. In this Book a lease covers credit
+/// only: a hold is a reserve, and a settlement is a complete.
 pub struct BookCredits<H>(BookBackend<H>);
 
 impl<H: BookHost> BookCredits<H> {
@@ -34,7 +34,7 @@ impl<H: BookHost> BookCredits<H> {
                 Ok(HoldAnswer::Refused { key, why })
             }
             ReserveAnswer::Refused(Refusal::LeaseExpired) => Ok(HoldAnswer::Ended),
-            // The limits have let it pass, so it was in time once: whatever it held here has ended and is forgotten.
+            // The limits allowed this lease, so it was young enough once. Its hold has ended and was forgotten.
             ReserveAnswer::Refused(Refusal::InvalidRequest { .. }) if self.is_forgotten(lease) => {
                 Ok(HoldAnswer::Ended)
             }
@@ -50,7 +50,7 @@ impl<H: BookHost> BookCredits<H> {
         self.0.0.host.look(|book| lease.time() < book.forgotten_before())
     }
 
-    /// The actuals of a settlement: where it is a release, what is not said costs nothing.
+    /// The actuals of a settlement. In a release, keys without an actual cost nothing.
     async fn actuals(&self, request: &SettleRequest) -> Result<Vec<Amount>, BackendError> {
         let mut actuals = request.actuals.clone();
         if request.is_release
@@ -81,7 +81,7 @@ impl<H: BookHost> BookCredits<H> {
     }
 }
 
-/// Their right was judged before the first step, so that what is left of it is the name.
+/// The caller was authorized before the first step. Only the actor's name is left to record.
 fn right_of(actor: Option<Actor>) -> By {
     actor.map_or(By::Itself, By::Named)
 }

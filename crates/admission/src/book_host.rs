@@ -1,4 +1,4 @@
-//! Every backend that has a Book, whoever keeps it.
+//! The host of a Book, in memory or replicated, and the backend on top of it.
 
 mod keys;
 
@@ -21,26 +21,25 @@ use crate::submitter::Direction;
 use crate::work::{Asked, Change, Done, Work, mixed_up};
 use crate::writes::{Audit, CreditReadError, EntryPage, PAGE_MAX, WriteAnswer, WriteRequest};
 
-/// Who keeps a Book: in memory, or as the state of a log.
+/// Runs a Book: in memory, or as the state machine of a replicated log.
 pub trait BookHost: Send + Sync + 'static {
-    /// Has work carried out, all of it in one batch, whether or not the answer is waited for. The answers are by
-    /// position.
+    /// Executes requests in one batch, even when the caller drops the future. Answers are in request order.
     fn submit(
         &self,
         work: Vec<Asked>,
         direction: Direction,
     ) -> impl Future<Output = Result<Vec<Done>, BackendError>> + Send;
 
-    /// Waits until what was acknowledged so far can be read, and says as of which time to read it.
+    /// A read barrier: waits until everything acknowledged so far can be read, and returns the time of the read.
     fn fresh(&self) -> impl Future<Output = Result<UnixMs, BackendError>> + Send;
 
-    /// What time it is here, without asking anyone: good enough to turn a caller away early.
+    /// The local time, without a read barrier. Good enough to reject a caller early.
     fn now(&self) -> UnixMs;
 
-    /// Looks into the Book.
+    /// Reads the Book.
     fn look<T>(&self, look: impl FnOnce(&Book) -> T) -> T;
 
-    /// The history of an account after a number, so many entries at most.
+    /// A page of an account's history after entry `after`.
     fn entries(
         &self,
         account: (AccountId, AccountName),
@@ -48,10 +47,10 @@ pub trait BookHost: Send + Sync + 'static {
         page_size: usize,
     ) -> impl Future<Output = Result<EntryPage, BackendError>> + Send;
 
-    /// Counts a vault anew, as of a time.
+    /// Recounts a vault as of a time.
     fn audit(&self, vault: VaultId, at: UnixMs) -> impl Future<Output = Result<Audit, BackendError>> + Send;
 
-    /// What was changed after a number, in a namespace or in all of them.
+    /// A page of the change log after record `after`, of one namespace or of all.
     fn log(
         &self,
         namespace: Option<NamespaceName>,
@@ -59,37 +58,37 @@ pub trait BookHost: Send + Sync + 'static {
         page_size: usize,
     ) -> impl Future<Output = Result<ChangePage, BackendError>> + Send;
 
-    /// Limits of a namespace were changed, or an attempt was made to. Called one at a time.
+    /// Called after each attempt to change limits of a namespace, one at a time.
     fn limits_changed(
         self: &Arc<Self>,
         namespace: &NamespaceName,
         is_changed: bool,
     ) -> impl Future<Output = Result<(), BackendError>> + Send;
 
-    /// See [`Book::limits_version`]. Asked with every lease of a backend whose limits are kept elsewhere.
+    /// See [`Book::limits_version`]. Called for every lease when limits are enforced elsewhere, so it must not wait.
     fn limits_version(&self) -> u64 {
         self.look(Book::limits_version)
     }
 
-    /// Whether it is for this process to look after what nobody asks for. Of those that keep one Book, one does.
+    /// Whether this process runs background maintenance. One process of a cluster does.
     fn is_in_charge(&self) -> bool {
         true
     }
 
-    /// How it is doing.
+    /// Gauges for metrics.
     fn stats(&self) -> Stats;
 
-    /// Whether it can serve; if not, why not.
+    /// Whether the Book can serve.
     ///
     /// # Errors
-    /// A sentence for an operator.
+    /// The reason, for an operator.
     fn ready(&self) -> Result<(), String>;
 
-    /// Finishes what is under way and takes nothing more.
+    /// Finishes pending requests and refuses new ones.
     fn shut_down(self: &Arc<Self>) -> impl Future<Output = ()> + Send;
 }
 
-/// A backend that has a Book. A copy of it has the same Book.
+/// A backend on a Book. Clones share the Book.
 pub struct BookBackend<H>(pub(crate) Arc<Inner<H>>, pub(crate) Option<Arc<Duty>>);
 
 impl<H> Clone for BookBackend<H> {
@@ -102,12 +101,12 @@ pub(crate) struct Inner<H> {
     pub(crate) host: Arc<H>,
     names: Names,
     pub(crate) copies: Copies,
-    /// One change of limits at a time: whoever keeps them elsewhere too is to see them in order.
+    /// Serializes changes of limits, so that the limits file gets them in order.
     changing: tokio::sync::Mutex<()>,
 }
 
 impl<H: BookHost> BookBackend<H> {
-    /// A backend that has this Book.
+    /// A backend on this host's Book.
     pub fn new(host: Arc<H>) -> BookBackend<H> {
         let inner = Inner {
             host,
@@ -118,8 +117,7 @@ impl<H: BookHost> BookBackend<H> {
         BookBackend(Arc::new(inner), None)
     }
 
-    /// Changes a limit in a task of its own: what is in force is to be kept too, even if the caller goes away in
-    /// between.
+    /// Changes a limit in its own task, so that the limits file is written even when the caller disconnects.
     async fn change(
         &self,
         by: By,
@@ -131,7 +129,7 @@ impl<H: BookHost> BookBackend<H> {
         task.await.map_err(|error| BackendError::Failed(error.to_string()))?
     }
 
-    /// Whether leases of these namespaces are for this process to decide, once it knows them.
+    /// Checks that this process may decide leases, and that the namespaces are known or do not exist.
     async fn may_decide<'a>(
         &self,
         namespaces: impl Iterator<Item = &'a NamespaceName>,
@@ -140,7 +138,7 @@ impl<H: BookHost> BookBackend<H> {
         self.0.know(namespaces).await
     }
 
-    /// Reads the Book as of now.
+    /// Reads the Book after a read barrier.
     pub(crate) async fn read<T>(
         &self,
         read: impl FnOnce(&Book, UnixMs) -> T + Send,
@@ -149,7 +147,7 @@ impl<H: BookHost> BookBackend<H> {
         Ok(self.0.host.look(|book| read(book, now)))
     }
 
-    /// Reads an account as of now.
+    /// Reads an account after a read barrier.
     async fn of_account<T>(
         &self,
         path: &AccountPath,
@@ -166,12 +164,12 @@ impl<H: BookHost> BookBackend<H> {
 }
 
 impl<H: BookHost> Inner<H> {
-    /// The number of a namespace, if it has one.
+    /// The id of a namespace, if it exists.
     pub(crate) fn namespace(&self, name: &NamespaceName) -> Option<NamespaceId> {
         self.names.namespace(name).or_else(|| self.host.look(|book| book.namespace(name)))
     }
 
-    /// Makes sure that a namespace which is not known here is not known at all: another node may just have opened it.
+    /// Runs a read barrier if a namespace is unknown here: another node may just have created it.
     pub(crate) async fn know<'a>(
         &self,
         names: impl Iterator<Item = &'a NamespaceName>,
@@ -183,7 +181,7 @@ impl<H: BookHost> Inner<H> {
         }
     }
 
-    /// Amounts as the Book is told them. Names that were not asked for before are looked up once.
+    /// Amounts as the Book takes them. Ids of unknown names are looked up once.
     fn parts(&self, namespace: &NamespaceName, amounts: &[Amount]) -> Vec<Part> {
         let parts = || -> Vec<Part> {
             self.names.with(namespace, |resolve| {
@@ -204,7 +202,7 @@ impl<H: BookHost> Inner<H> {
         self.host.look(|book| keys.into_iter().for_each(|key| self.names.learn(book, namespace, key)));
     }
 
-    /// Has a list of work carried out. The answers come in order; if there are none, each is the error.
+    /// Submits a batch. If the batch as a whole fails, each answer is that error.
     async fn submit<T>(
         &self,
         work: Vec<Asked>,
@@ -234,7 +232,7 @@ impl<H: BookHost> Inner<H> {
         }
     }
 
-    /// The number of a namespace, which is opened if nobody has yet.
+    /// The id of a namespace, which is created if needed.
     async fn open(&self, by: By, name: &NamespaceName) -> Result<NamespaceId, LimitError> {
         if let Some(id) = self.namespace(name) {
             return Ok(id);
@@ -245,8 +243,8 @@ impl<H: BookHost> Inner<H> {
         }
     }
 
-    /// The number of the namespace that a write belongs to, if it has one or gets one by this write. It is opened before
-    /// the write is applied, so that one which is refused may leave it open, and empty.
+    /// The id of a write's namespace. The namespace is created before the write is applied, so a refused write may
+    /// leave an empty namespace behind.
     async fn namespace_of_write(
         &self,
         by: &By,
@@ -287,7 +285,7 @@ impl<H: BookHost> Inner<H> {
         changed
     }
 
-    /// Applies a transaction. One that changes limits says so, as any change of them does.
+    /// Applies a transaction, and reports changed limits to the host.
     async fn write(
         self: Arc<Self>,
         by: By,
@@ -300,7 +298,7 @@ impl<H: BookHost> Inner<H> {
             false => Some(self.changing.lock().await),
         };
         let answer = self.submit_one(by, Work::Write(write)).await?.into_write()?;
-        // A retry says so too, in case the first attempt could not.
+        // A retry reports them too, in case the first attempt failed before this line.
         if matches!(answer, WriteAnswer::Committed(_)) && !keys.is_empty() {
             self.learn(&name, &keys);
             self.host.limits_changed(&name, true).await?;
@@ -309,9 +307,9 @@ impl<H: BookHost> Inner<H> {
     }
 }
 
-/// Why nobody is told that nothing happened.
+/// The error for a request whose key became invalid after an attempt with unknown outcome.
 fn unsure() -> BackendError {
-    let why = "the right to do this ended before it was known what became of it; the outcome is unknown";
+    let why = "the API key became invalid after an attempt whose outcome is unknown";
     BackendError::Failed(why.into())
 }
 
@@ -324,12 +322,12 @@ pub(crate) fn vault(
     book.vault(namespace, vault).ok_or(CreditReadError::VaultNotFound)
 }
 
-/// Whether an operation may be the first thing in a namespace: a limit opens it when it is put by itself, too.
+/// Whether an operation may create its namespace.
 fn is_first_of_namespace(operation: &Operation) -> bool {
     matches!(operation, Operation::PutLimit { .. } | Operation::OpenVault { .. })
 }
 
-/// The limits that operations change.
+/// The keys of the limits that operations change.
 pub(crate) fn limit_keys(operations: &[Operation]) -> Vec<LimitKey> {
     let key = |operation: &Operation| match operation {
         Operation::PutLimit { definition, .. } => Some(definition.key.clone()),
@@ -481,9 +479,9 @@ impl<H: BookHost> Backend for BookBackend<H> {
     fn write_by(&self, by: By, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
         let WriteRequest { namespace: name, vault, client, sequence, operations, actor } = request;
         let (inner, keys) = (Arc::clone(&self.0), self.clone());
-        // Limits are defined here wherever they are enforced.
+        // Definitions of limits live here even when another system enforces them.
         let agreed = if vault.is_some() { self.agree() } else { Ok(()) };
-        // In a task of its own, for the same reason as a change of limits.
+        // In its own task, for the same reason as a change of a limit.
         let task = tokio::spawn(async move {
             agreed?;
             let opens = sequence == 1 && vault.is_none() && operations.iter().any(is_first_of_namespace);

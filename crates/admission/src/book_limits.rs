@@ -1,4 +1,4 @@
-//! Limits that a Book enforces while credit is kept elsewhere.
+//! Limits in a Book while SQL keeps the credit.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::book_host::{BookBackend, BookHost};
 use crate::limits::{LimitStanding, Limits, LimitsComplete, LimitsReserve};
 use crate::work::Work;
 
-/// The limits of a Book that leaves credit alone; see [`BookBackend::keep`].
+/// The limits of a Book that does not keep credit; see [`BookBackend::keep`].
 pub struct BookLimits<H>(BookBackend<H>);
 
 impl<H: BookHost> BookLimits<H> {
@@ -106,12 +106,12 @@ impl<H: BookHost> Limits for BookLimits<H> {
     }
 }
 
-/// What is left of a limit that went while it was asked for.
+/// The usage of a limit that was deleted during the request.
 pub(crate) const GONE: Usage =
     Usage { capacity: 0, reserved: 0, available: 0, debt: 0, status: LimitStatus::Deleted };
 
 impl<H: BookHost> BookBackend<H> {
-    /// Gives back all that a lease has taken.
+    /// Returns everything that a lease reserved.
     pub(crate) async fn release(
         &self,
         namespace: &NamespaceName,

@@ -1,4 +1,4 @@
-//! Who may call: what a server asks of whoever keeps the keys, and what a key looks like to its holder.
+//! API keys and the change log.
 
 mod cursor;
 
@@ -14,40 +14,39 @@ use earmark_core::{
 use crate::backend::{Answer, BackendError};
 pub use cursor::{ChangeCursor, ChangeCursorError, CreditCursor};
 
-/// What every key begins with, so that one that leaked is found by whoever looks for it.
+/// The prefix of every key, so that secret scanners find leaked keys.
 const PREFIX: &str = "emk_";
-/// The alphabet of ids and secrets: no letter that is taken for another.
+/// The alphabet of ids and secrets, without letters that look alike.
 const ALPHABET: &[u8; 32] = KeyId::ALPHABET;
 const ID_CHARS: usize = KeyId::CHARS;
-/// 52 characters of 5 bits have room for 256.
+/// 52 characters of 5 bits hold 256 bits of secret.
 const SECRET_CHARS: usize = 52;
 
-/// Whoever keeps the keys, which is whoever keeps the Book.
+/// The API key store. It is part of the Book.
 pub trait Keys: Send + Sync {
-    /// Whether there is any key, valid or not, as far as is known here.
+    /// Whether any key exists, valid or not, as this process knows.
     fn has_keys(&self) -> bool;
 
-    /// The key of an id, if the secret is its own and it is valid, as far as is known here. To be sure,
-    /// [`Keys::check`] it, or have it go with a command.
+    /// The key with this id if the secret matches and the key is valid, as this process knows. [`Keys::check`] and
+    /// commands are authoritative.
     fn authenticate(&self, id: &KeyId, secret: &SecretHash) -> Option<Arc<KeyInfo>>;
 
-    /// Whether what comes by this right may be done, as far as is known here.
+    /// Whether `by` is authorized, as this process knows.
     fn permits(&self, by: &By) -> bool;
 
-    /// Whether what comes by this right may still be done, whatever is known here.
+    /// Checks with a linearizable read that `by` is authorized.
     fn check(&self, by: By) -> Answer<'_, Result<(), BackendError>>;
 
-    /// The keys of a namespace, or of all, in the order in which they were made.
+    /// The keys of one namespace or of all, oldest first.
     fn list(&self, namespace: Option<NamespaceName>) -> Answer<'_, Result<Vec<Arc<KeyInfo>>, BackendError>>;
 
-    /// Makes a key.
+    /// Creates a key.
     fn create(&self, by: By, command: CreateKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>>;
 
-    /// Ends a key, for good.
+    /// Revokes a key. This is final.
     fn revoke(&self, by: By, command: RevokeKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>>;
 
-    /// What was changed after a place (the first: from the oldest that is kept) in a namespace, or in all of them, so many
-    /// changes at most.
+    /// A page of the change log, of one namespace or of all.
     fn log(
         &self,
         namespace: Option<NamespaceName>,
@@ -56,127 +55,123 @@ pub trait Keys: Send + Sync {
     ) -> Answer<'_, Result<ChangePage, BackendError>>;
 }
 
-/// Why a key was not made or revoked.
+/// Why a key was not created or revoked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// It was to be the first, and is not.
-    #[error("there are keys already, so that one of an admin is needed to make another")]
+    /// A first key was requested, but keys exist.
+    #[error("keys exist already; creating another needs an admin key")]
     NotTheFirst,
-    /// It would be the first, and could not look after the server for good.
+    /// The first key must be a permanent admin key.
     #[error(
-        "the first key closes the server to everyone who has none, so that it must be one of role admin in the namespace \
-         default that does not expire"
+        "the first key must have role admin in namespace default and must not expire, because callers without a key are \
+         refused from then on"
     )]
     NotAnAdmin,
-    /// It would be called like another key.
-    #[error(
-        "client_id: it has the form of the id of a key, so that the two could be mistaken for each other"
-    )]
+    /// The client id looks like a key id.
+    #[error("client_id: it has the form of a key id; choose another")]
     ClientIsKey,
-    /// It is to be valid for too short or too long.
+    /// The lifetime is out of range.
     #[error("expires_in_seconds: allowed are integers from 1 to {KEY_SECONDS_MAX}")]
     InvalidExpiry,
-    /// There are as many as there may be.
+    /// The key count is at its maximum.
     #[error(
-        "there are as many keys as there may be, {KEYS_OF_NAMESPACE_MAX} of one namespace other than default and {KEYS_MAX} in \
-         all, and none of them has ended; revoke some"
+        "key count reached {KEYS_OF_NAMESPACE_MAX} for one namespace other than default, or {KEYS_MAX} in total; revoke \
+         unused keys"
     )]
     TooMany,
-    /// There are as many namespaces as there may be.
-    #[error("namespace: there are as many namespaces as there can be")]
+    /// The namespace count is at its maximum.
+    #[error("namespace: the namespace count is at its maximum")]
     TooManyNamespaces,
-    /// No such key.
+    /// No key has this id.
     #[error("key_id: no key has this id")]
     NotFound,
-    /// Nobody could look after the server.
-    #[error(
-        "this is the last key that can look after the server; make another of role admin, that does not expire, first"
-    )]
+    /// The key is the last permanent admin key.
+    #[error("this is the last admin key of namespace default without expiry; create another one first")]
     LastAdmin,
     /// The backend failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
 
-/// A part of what was changed, oldest first.
+/// A page of the change log, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangePage {
-    /// The changes.
+    /// The entries.
     pub entries: Vec<ChangeEntry>,
-    /// What to ask for changes after; none if there are no more. A page may be empty and still have it.
+    /// The cursor of the next page; `None` on the last page. An empty page may have one.
     pub next: Option<ChangeCursor>,
 }
 
-/// One change, who made it, and when.
+/// One entry of the change log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeEntry {
-    /// Its place, after which pages may be asked for.
+    /// The cursor of pages after this entry.
     pub place: ChangeCursor,
-    /// When.
+    /// When the change was made.
     pub at: UnixMs,
-    /// Who.
+    /// Who made it.
     pub actor: Actor,
-    /// Where.
+    /// The namespace.
     pub namespace: NamespaceName,
-    /// The vault, if it was about one.
+    /// The vault, for a transaction of a vault.
     pub vault: Option<VaultName>,
-    /// What.
+    /// The change.
     pub what: ChangeKind,
 }
 
-/// What was changed.
+/// A change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
     /// A transaction was committed.
     Transaction {
-        /// Its id.
+        /// The transaction id.
         tx_id: TxId,
-        /// Its place in the log.
+        /// The log index.
         log_index: u64,
-        /// The client that counts.
+        /// The client that wrote it.
         client: earmark_core::ClientId,
-        /// Its number.
+        /// The client's sequence number.
         sequence: u64,
-        /// What its operations are and what they are about, in their order.
+        /// A summary of each operation, in order.
         operations: Vec<String>,
     },
-    /// A key was made or revoked.
+    /// A key was created or revoked.
     Key {
-        /// Which of the two.
+        /// Created or revoked.
         change: KeyChange,
-        /// Its public part.
+        /// The key id.
         id: KeyId,
-        /// What people call it.
+        /// The key's display name.
         name: KeyName,
-        /// What it may do.
+        /// The key's role.
         role: Role,
     },
-    /// A limit was put or deleted, outside of any transaction.
+    /// A limit was put or deleted outside a transaction.
     Limit {
-        /// Which of the two.
+        /// Put or deleted.
         edit: LimitEdit,
-        /// Its key.
+        /// The limit.
         key: LimitKey,
-        /// Its revision from then on.
+        /// The revision after the change.
         revision: u64,
     },
 }
 
-/// A key as its holder has it. Whoever prints it sees the id only.
+/// A complete API key. `Debug` shows the id only.
 #[derive(Clone)]
 pub struct Token {
     id: KeyId,
     secret: String,
 }
 
-/// The system gave no random bits, so that there is no key.
+/// The system has no random bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the system gives no random bits: {0}")]
+#[error("the system has no random bytes: {0}")]
 pub struct NoRandomness(String);
 
 impl Token {
-    /// A new one, from the random bits of the system.
+    /// A new key from the system's random bytes.
     ///
     /// # Errors
     /// When the system has none.
@@ -189,7 +184,7 @@ impl Token {
         Ok(Token { id, secret: secret.to_owned() })
     }
 
-    /// Takes `text` apart. What is wrong with it is nobody's business.
+    /// Parses a key. `None` for anything else, without a reason that would help to guess.
     #[must_use]
     pub fn parse(text: &str) -> Option<Token> {
         let (id, secret) = text.strip_prefix(PREFIX)?.split_once('_')?;
@@ -198,13 +193,13 @@ impl Token {
         is_right.then(|| Token { id, secret: secret.to_owned() })
     }
 
-    /// Whether `text` is meant to be a key, and not a session token.
+    /// Whether `text` looks like a key rather than a session token.
     #[must_use]
     pub fn is_meant(text: &str) -> bool {
         text.starts_with(PREFIX)
     }
 
-    /// `text`, with nothing left of any key in it. People paste keys where only ids belong.
+    /// Replaces every key in `text`, because people paste keys where ids belong.
     #[must_use]
     pub fn redact(text: &str) -> Cow<'_, str> {
         if !text.contains(PREFIX) {
@@ -226,13 +221,13 @@ impl Token {
         &self.id
     }
 
-    /// What is kept of the secret part.
+    /// The hash of the secret part, which is stored.
     #[must_use]
     pub fn hash(&self) -> SecretHash {
         SecretHash::of(self.secret.as_bytes())
     }
 
-    /// All of it, for its holder and nobody else.
+    /// The complete key. Show it to its holder only.
     #[must_use]
     pub fn reveal(&self) -> String {
         format!("{PREFIX}{}_{}", self.id, self.secret)

@@ -1,4 +1,4 @@
-//! Time: where it comes from, and the log time that is made of it.
+//! Clocks: wall time, and the monotonic log time derived from it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,16 +6,16 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use earmark_core::UnixMs;
 
-/// What time it is, twice.
+/// Log time and wall time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// The time that decides when something ends. It never runs backwards and never leaps.
+    /// The time that ends windows and leases. It never goes back and never jumps.
     pub log: UnixMs,
-    /// The time on the wall, which somebody may set. It judges the age of leases.
+    /// The system's wall time, which an operator may set. It decides whether a lease is too old.
     pub wall: UnixMs,
 }
 
-/// A time for people, in UTC: `2026-11-15T09:30:00Z`.
+/// A time in UTC for people: `2026-11-15T09:30:00Z`.
 #[must_use]
 pub fn utc(time: UnixMs) -> String {
     let seconds = time.get() / 1_000;
@@ -25,8 +25,8 @@ pub fn utc(time: UnixMs) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// The year, month and day that a number of days after 1970 began is. Years are counted from March here, so that the day
-/// that some years have more is their last.
+/// Year, month and day of a day count since 1970-01-01. The calculation starts years in March, so that a leap day is
+/// the last day of its year.
 fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
@@ -38,18 +38,18 @@ fn date(days: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// Tells the time.
+/// A clock.
 pub trait Clock: Send + Sync + 'static {
-    /// The time now.
+    /// The current time.
     fn now(&self) -> Moment;
 }
 
-/// What a clock is made from.
+/// The raw clocks of a machine.
 pub trait TimeSource: Send + Sync + 'static {
-    /// Microseconds since some moment, by a clock that nobody sets.
+    /// Monotonic microseconds since an arbitrary start.
     fn steady_us(&self) -> u64;
 
-    /// Microseconds since 1970, by the clock on the wall.
+    /// Wall-clock microseconds since 1970.
     fn wall_us(&self) -> u64;
 }
 
@@ -59,7 +59,7 @@ pub struct SystemTimeSource {
 }
 
 impl SystemTimeSource {
-    /// Steady time starts at 0.
+    /// Monotonic time starts at 0.
     #[must_use]
     pub fn new() -> SystemTimeSource {
         SystemTimeSource { start: Instant::now() }
@@ -83,18 +83,18 @@ impl TimeSource for SystemTimeSource {
     }
 }
 
-/// The log time may run faster or slower than real time by one part in so many, while it follows the wall.
+/// The greatest drift of log time from monotonic time, as a divisor: 0.1 percent.
 const DRIFT_PART: u64 = 1_000;
 
-/// The clock of this machine. Log time starts with the wall clock, goes on with monotonic time, and is drawn
-/// towards the wall clock so slowly that a jump of an hour takes weeks to arrive.
+/// The clock of this machine. Log time starts at wall time and advances with monotonic time. It drifts towards wall
+/// time so slowly that a jump of one hour takes six weeks to follow.
 pub struct SystemClock {
     source: SystemTimeSource,
     log: Mutex<LogTime>,
 }
 
 impl SystemClock {
-    /// Starts with the time on the wall.
+    /// Starts at wall time.
     #[must_use]
     pub fn new() -> SystemClock {
         let source = SystemTimeSource::new();
@@ -115,30 +115,30 @@ impl Clock for SystemClock {
     }
 }
 
-/// Log time, in microseconds. It goes on with steady time and follows the wall, slowly.
+/// Log time in microseconds. It advances with monotonic time and drifts towards wall time.
 #[derive(Clone, Copy, Debug)]
 pub struct LogTime {
     log_us: u64,
     steady_us: u64,
-    /// What could not be followed yet for being less than a microsecond.
+    /// The remainder of the drift budget below one microsecond.
     rest: u64,
 }
 
 impl LogTime {
-    /// It is `log_us` when steady time is `steady_us`.
+    /// Log time `log_us` at monotonic time `steady_us`.
     #[must_use]
     pub const fn starting_at(log_us: u64, steady_us: u64) -> LogTime {
         LogTime { log_us, steady_us, rest: 0 }
     }
 
-    /// What time it is.
+    /// The current time.
     pub fn now(&mut self, source: &dyn TimeSource) -> Moment {
         let wall_us = source.wall_us();
         let log_us = self.advance(source.steady_us(), wall_us);
         Moment { log: UnixMs::new(log_us / 1_000), wall: UnixMs::new(wall_us / 1_000) }
     }
 
-    /// Takes the log time on by the monotonic time that passed, a little more or less to follow the wall.
+    /// Advances log time by the elapsed monotonic time, with a drift of at most 0.1 percent towards wall time.
     fn advance(&mut self, steady_us: u64, wall_us: u64) -> u64 {
         let passed = steady_us.saturating_sub(self.steady_us);
         self.steady_us = self.steady_us.max(steady_us);
@@ -155,7 +155,7 @@ impl LogTime {
     }
 }
 
-/// A clock that stands still until it is moved, for tests.
+/// A clock that only moves when told to, for tests.
 pub struct ManualClock {
     log_ms: AtomicU64,
     wall_ms: AtomicU64,
@@ -168,13 +168,13 @@ impl ManualClock {
         Arc::new(ManualClock { log_ms: AtomicU64::new(ms), wall_ms: AtomicU64::new(ms) })
     }
 
-    /// Lets time pass on both clocks.
+    /// Advances both times.
     pub fn advance_ms(&self, ms: u64) {
         self.log_ms.fetch_add(ms, Ordering::SeqCst);
         self.wall_ms.fetch_add(ms, Ordering::SeqCst);
     }
 
-    /// Sets the wall clock alone.
+    /// Sets wall time only.
     pub fn set_wall(&self, ms: u64) {
         self.wall_ms.store(ms, Ordering::SeqCst);
     }
@@ -214,7 +214,7 @@ mod tests {
             assert!(now > last);
             last = now;
         }
-        // In an hour of real time it lost a thousandth of an hour.
+        // In one hour it lost 0.1 percent.
         assert_eq!(last, 11 * HOUR_US - HOUR_US / 1_000);
     }
 
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn log_time_follows_a_wall_clock_that_runs_a_little_fast() {
         let mut log = LogTime::starting_at(0, 0);
-        // Asked every 10 microseconds, it may follow by a hundredth of one each time.
+        // Each step of 10 microseconds may drift by a hundredth of a microsecond.
         for step in 1..=1_000_000_u64 {
             log.advance(step * 10, step * 10 + step / 1_000);
         }

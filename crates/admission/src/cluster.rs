@@ -1,38 +1,37 @@
-//! The nodes of a cluster, for those who look after them.
+//! Cluster administration: members, status and backups.
 
 use earmark_core::{NameError, UnixMs};
 
 use crate::backend::Answer;
 use crate::clock::utc;
 
-/// A cluster, as one of its nodes sees it.
+/// A cluster, seen from one of its nodes.
 pub trait Cluster: Send + Sync + 'static {
-    /// How it is doing.
+    /// The status of the cluster and of this node.
     fn status(&self) -> ClusterStatus;
 
-    /// Makes the node at an address a member: first as a learner, and once it has caught up as a voter.
+    /// Adds a node as a learner and promotes it to voter once it has caught up.
     fn add(&self, node: u64, address: String) -> Answer<'_, Result<(), ClusterError>>;
 
-    /// Takes a node out of the cluster.
+    /// Removes a node from the cluster.
     fn remove(&self, node: u64) -> Answer<'_, Result<(), ClusterError>>;
 
-    /// Writes all that was acknowledged so far to where this node keeps its backups, under a name that is not used yet;
-    /// without one, under the time.
+    /// Writes a backup of everything acknowledged so far. The name must be unused; the default is the current time.
     fn backup(&self, name: Option<BackupName>) -> Answer<'_, Result<BackupMade, ClusterError>>;
 }
 
-/// The name of a backup, which is also that of its folder.
+/// The name of a backup and of its folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackupName(String);
 
 impl BackupName {
-    /// The longest allowed.
+    /// Longest name, in bytes. Every file system allows it.
     pub const BYTES_MAX: usize = 64;
 
-    /// Takes a name that every file system takes, and that is no path.
+    /// Checks that the name is a portable file name and not a path.
     ///
     /// # Errors
-    /// When it is empty, too long, hidden, or has another character.
+    /// When it is empty, too long, starts with a dot or hyphen, or has another character than listed.
     pub fn new(text: &str) -> Result<BackupName, NameError> {
         let refuse = |found: String| NameError {
             kind: "backup",
@@ -52,44 +51,44 @@ impl BackupName {
         }
     }
 
-    /// The time as a name, in UTC: `20261115T093000Z`.
+    /// A time in UTC as a name: `20261115T093000Z`.
     #[must_use]
     pub fn of_time(time: UnixMs) -> BackupName {
         BackupName(utc(time).replace(['-', ':'], ""))
     }
 
-    /// The name.
+    /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// A backup that was made.
+/// A finished backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackupMade {
-    /// Its name.
+    /// The name.
     pub name: BackupName,
-    /// Its folder, on the machine of the node.
+    /// The folder, on the node's machine.
     pub path: String,
-    /// How large its files are together.
+    /// The total size of its files, in bytes.
     pub bytes: u64,
-    /// The last entry of the log that is in it.
+    /// The last log index in the backup.
     pub index: Option<u64>,
-    /// How many records of history are in it.
+    /// The number of journal records in the backup.
     pub journal_records: u64,
-    /// The cluster that begins with it.
+    /// The cluster id that a restore of this backup gets.
     pub cluster: u128,
 }
 
-/// Why nothing was done.
+/// Why an administrative request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterError {
-    /// It will never be done like this.
+    /// The request can never succeed as it is.
     #[error("{0}")]
     Refused(String),
-    /// Not now, or not yet: ask again.
+    /// The request may succeed later.
     #[error("{0}")]
     Unavailable(String),
 }
@@ -97,36 +96,36 @@ pub enum ClusterError {
 /// How a cluster is doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterStatus {
-    /// Its id.
+    /// The cluster id.
     pub cluster: u128,
-    /// The node that was asked.
+    /// The node that answered.
     pub node: u64,
-    /// Who leads, as far as that node knows.
+    /// The leader, as far as this node knows.
     pub leader: Option<u64>,
-    /// The term of the latest vote.
+    /// The current Raft term.
     pub term: u64,
-    /// The last entry of its log.
+    /// The last index of this node's log.
     pub last_log_index: Option<u64>,
-    /// The last entry that it knows to be committed and has applied.
+    /// The last index that this node has applied.
     pub applied_index: Option<u64>,
-    /// The last entry in its newest snapshot.
+    /// The last index in this node's newest snapshot.
     pub snapshot_index: Option<u64>,
-    /// How long ago a majority last answered the leader; known to the leader only.
+    /// Milliseconds since a quorum last answered the leader; set on the leader only.
     pub quorum_ack_ms: Option<u64>,
-    /// The members, in order of their ids.
+    /// The members, ordered by id.
     pub members: Vec<MemberStatus>,
 }
 
 /// One member of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberStatus {
-    /// Its id.
+    /// The node id.
     pub node: u64,
-    /// Where its peers reach it; empty for a node that has none.
+    /// The peer address; empty for a single node.
     pub address: String,
-    /// Whether it votes, or only learns.
+    /// Whether it votes. A learner does not.
     pub is_voter: bool,
-    /// By how many entries it is behind; known to the leader only.
+    /// Log entries that it is behind; set on the leader only.
     pub lag: Option<u64>,
 }
 

@@ -1,9 +1,8 @@
-//! A backend of parts: a Book as the registry, limits that are enforced here or elsewhere, and credit that is kept here
-//! or elsewhere.
+//! A backend composed of a registry (a Book), a limit enforcer and a credit store, each in the Book or elsewhere.
 //!
-//! No command spans two of them, so it works in steps that are each atomic and can be repeated. A reserve takes the
-//! limits first, which register its lease, and then holds credit. What it answers, its retry answers too, whatever came
-//! between two steps: a crash, another copy of it, or the complete of its own lease.
+//! No command spans two parts, so requests run in steps that are atomic and repeatable. A reserve first reserves the
+//! limits, which registers its lease, and then holds credit. A retry gets the same answer whatever happened between two
+//! steps: a crash, a duplicate, or the complete of the same lease.
 
 mod change_log;
 mod complete;
@@ -35,10 +34,10 @@ use crate::registry::KeepError;
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 use creditless::Creditless;
 
-/// How often somebody looks whether a deleted limit is gone.
+/// Interval of the sweep for deleted limits. Nothing waits for it.
 const TEND: Duration = Duration::from_secs(1);
 
-/// A backend of parts.
+/// A backend composed of parts.
 pub struct Composed<H>(Arc<Parts<H>>);
 
 struct Parts<H> {
@@ -46,15 +45,14 @@ struct Parts<H> {
     limits: Arc<dyn Limits>,
     credits: Arc<dyn Credits>,
     keep: Keep,
-    /// Whether the registry has noted what is kept elsewhere.
+    /// Whether the registry has recorded which parts are kept elsewhere.
     is_kept: AtomicBool,
     is_stopped: AtomicBool,
     creditless: Creditless,
 }
 
 impl<H: BookHost> Composed<H> {
-    /// A backend of these parts. `elsewhere` says which of them are not the Book of the registry. Needs a tokio
-    /// runtime.
+    /// Composes a backend. `elsewhere` names the parts outside the registry's Book. Needs a tokio runtime.
     pub fn new(
         registry: BookBackend<H>,
         limits: Arc<dyn Limits>,
@@ -75,15 +73,15 @@ impl<H: BookHost> Composed<H> {
         Composed(parts)
     }
 
-    /// Makes sure that the registry knows what is kept elsewhere.
+    /// Records in the registry which parts are kept elsewhere.
     ///
     /// # Errors
-    /// When it cannot note it now, or is the registry of other parts.
+    /// When the registry cannot record it, or has another placement.
     pub async fn start(&self) -> Result<(), KeepError> {
         self.0.kept().await
     }
 
-    /// Carries steps out to their end, also if whoever asked goes away in between.
+    /// Runs the steps in their own task, so that they finish even when the caller disconnects.
     async fn finish<T: Send + 'static>(
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, BackendError> {
@@ -91,7 +89,7 @@ impl<H: BookHost> Composed<H> {
     }
 }
 
-/// Looks after what nobody asks for, as long as there is somebody to ask.
+/// Sweeps deleted limits until the backend is dropped or shut down.
 async fn tend<H: BookHost>(parts: Weak<Parts<H>>) {
     let mut seen = None;
     loop {
@@ -105,7 +103,7 @@ async fn tend<H: BookHost>(parts: Weak<Parts<H>>) {
     }
 }
 
-/// Waits for all of them at once. The answers are in their order.
+/// Awaits all futures concurrently. Results are in order.
 async fn all<T: Send>(mut waiting: Vec<Answer<'_, T>>) -> Vec<T> {
     let mut done: Vec<Option<T>> = waiting.iter().map(|_| None).collect();
     std::future::poll_fn(|context| {
@@ -123,8 +121,7 @@ async fn all<T: Send>(mut waiting: Vec<Answer<'_, T>>) -> Vec<T> {
 }
 
 impl<H: BookHost> Parts<H> {
-    /// Before anything is asked of the registry, it must know what to leave alone; and nobody may have told it otherwise
-    /// since.
+    /// Makes sure that the registry has recorded the placement, and that nobody has changed it since.
     async fn kept(&self) -> Result<(), KeepError> {
         if !self.is_kept.load(Ordering::Acquire) {
             self.registry.keep(self.keep).await?;
@@ -133,8 +130,7 @@ impl<H: BookHost> Parts<H> {
         self.registry.agree()
     }
 
-    /// Lets in whoever comes by a right, if it is good, and says who that is: the steps that follow are of parts that know
-    /// of no rights.
+    /// Authorizes the caller and returns the actor, because limits and credit stores do not check keys.
     async fn admit(&self, by: By) -> Result<Option<Actor>, BackendError> {
         self.registry.check_right(by.clone()).await?;
         match by {
@@ -142,14 +138,14 @@ impl<H: BookHost> Parts<H> {
             By::Named(actor) => Ok(Some(actor)),
             By::Anyone | By::Key(_) => {
                 let actor = self.registry.0.host.look(|book| book.actor(&by));
-                // A key that has just given its place to another has no name any more.
+                // A new key may have taken the slot of a revoked one in between.
                 actor.map(Some).ok_or(BackendError::Unauthenticated)
             }
         }
     }
 
-    /// Applies a transaction of a namespace, and has the limits that it changed brought in line. A retry does so too,
-    /// in case the first attempt could not.
+    /// Applies a transaction of a namespace and enforces the limits that it changed. A retry does so too, in case the
+    /// first attempt failed in between.
     async fn write_namespace(&self, by: By, request: WriteRequest) -> Result<WriteAnswer, BackendError> {
         self.kept().await?;
         let (namespace, keys) = (request.namespace.clone(), limit_keys(&request.operations));
@@ -204,7 +200,7 @@ impl<H: BookHost> Backend for Composed<H> {
                 Ok(actor) => actor,
                 Err(error) => return vec![Err(error); count],
             };
-            // Where there is one step only, there is nothing to be lost between two.
+            // A single step needs no task of its own.
             if requests.iter().all(|request| self.0.has_only_limits(request)) {
                 return self.0.reserve(actor, requests).await;
             }
@@ -375,7 +371,7 @@ impl<H: BookHost> Backend for Composed<H> {
     fn ready(&self) -> Result<(), String> {
         let mut reasons: Vec<String> = Vec::new();
         let mut say = |what: &str, ready: Result<(), String>| {
-            // Parts of one Book have one reason.
+            // Parts on one Book give one reason.
             if let Err(why) = ready
                 && !reasons.iter().any(|reason| reason.ends_with(&why))
             {
@@ -386,7 +382,7 @@ impl<H: BookHost> Backend for Composed<H> {
         say("limits", self.0.limits.ready());
         say("credit", self.0.credits.ready());
         if reasons.is_empty() && !self.0.is_kept.load(Ordering::Acquire) {
-            reasons.push("the registry: it has not noted yet what is kept elsewhere".into());
+            reasons.push("the registry: the placement of limits and credit is not recorded yet".into());
         }
         if reasons.is_empty() { Ok(()) } else { Err(reasons.join("; ")) }
     }

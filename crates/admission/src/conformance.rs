@@ -1,7 +1,7 @@
-//! What every backend must do, whatever is behind it.
+//! The conformance suite of backends.
 //!
-//! A backend's test file has a [`Harness`] and one line: `earmark_admission::conformance!(harness)`. Each
-//! case gets a fresh backend. Windows are whole seconds, so that the cases also run where time is real.
+//! A backend's test file has a [`Harness`] and one line: `earmark_admission::conformance!(harness)`. Each case gets a
+//! fresh backend. Windows are whole seconds, so that the cases also run on real time.
 
 mod capacity;
 mod complete;
@@ -23,31 +23,31 @@ pub use write::*;
 
 use crate::backend::{Answer, Backend};
 
-/// A backend under test, and its time.
+/// A backend under test and its clock.
 pub trait Harness: Send + Sync {
     /// The backend.
     fn backend(&self) -> &dyn Backend;
 
-    /// The wall time, in milliseconds.
+    /// The wall time in milliseconds.
     fn now_ms(&self) -> u64;
 
-    /// Lets time pass.
+    /// Advances time.
     fn advance_ms(&self, ms: u64) -> Answer<'_, ()>;
 
-    /// Whether what a write was answered is kept for ever, and not only for a while.
+    /// Whether results of writes are kept for ever, and not only for a while.
     fn keeps_results(&self) -> bool {
         false
     }
 
-    /// Called after a case: looks at what lies behind the backend, if that can be looked at.
+    /// Called after a case, to check the storage behind the backend.
     fn finish(&self) -> Answer<'_, ()> {
         Box::pin(async {})
     }
 }
 
-/// Makes a test of every case. `$harness` is an async function that gives a fresh [`Harness`]. Where only limits, or
-/// only credit, is what a crate is about, [`conformance_of_limits!`](crate::conformance_of_limits) and
-/// [`conformance_of_credit!`](crate::conformance_of_credit) are the cases about that.
+/// Makes a test of every case. `$harness` is an async function that returns a fresh [`Harness`]. A crate about limits
+/// or credit only uses [`conformance_of_limits!`](crate::conformance_of_limits) or
+/// [`conformance_of_credit!`](crate::conformance_of_credit).
 #[macro_export]
 macro_rules! conformance {
     ($harness:path) => {
@@ -104,7 +104,7 @@ macro_rules! conformance_of_limits {
     };
 }
 
-/// Makes a test of every case about writes, credit and what leases hold of it, with limits beside them.
+/// Makes a test of every case about writes, credit and credit holds.
 #[macro_export]
 macro_rules! conformance_of_credit {
     ($harness:path) => {

@@ -1,4 +1,4 @@
-//! Credit that is kept outside the command that reserves: in a Book of its own right, or in a database.
+//! The trait of credit that is kept outside the command that reserves: in a Book or in a SQL database.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use crate::backend::{AccountPath, Amount, Answer, BackendError};
 use crate::callers::{ChangePage, CreditCursor};
 use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest};
 
-/// Whatever keeps accounts and holds: a Book, or a database.
+/// Keeps accounts and credit holds, in a Book or in a SQL database.
 ///
-/// Every call may be repeated: the same hold or settlement of a lease has one effect, and its answer stays the same.
+/// Every call may be repeated: the same hold or settlement of a lease has one effect and one answer.
 pub trait Credits: Send + Sync + 'static {
     /// Sets aside all that each lease asks for, or nothing of it. A refusal is remembered with its lease. The answers
     /// are in the order of the requests. Whoever is behind it is written down with what it did, and not with what an
@@ -43,13 +43,13 @@ pub trait Credits: Send + Sync + 'static {
         self.settle_by(None, requests)
     }
 
-    /// What became of the holds of a lease.
+    /// The state of the credit holds of a lease.
     fn holds(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<HoldState, BackendError>>;
 
-    /// Applies a transaction of a vault, once.
+    /// Applies a transaction of a vault exactly once.
     fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>>;
 
-    /// The last number that a client committed in a vault; 0 before the first.
+    /// The last sequence number that a client committed in a vault; 0 before the first.
     fn client_state(
         &self,
         namespace: NamespaceName,
@@ -57,18 +57,18 @@ pub trait Credits: Send + Sync + 'static {
         client: ClientId,
     ) -> Answer<'_, Result<u64, CreditReadError>>;
 
-    /// What an account has, in order of asset.
+    /// The balances of an account, ordered by asset.
     fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>>;
 
-    /// What the account of a limit of kind `credit` has of the limit's asset, as a limit on it sees that: of an account
-    /// that is unknown, frozen or closed nothing can be taken, and more than 64 bits can count is as much as they can.
+    /// The account of a credit limit as a limit: `available` is 0 for an unknown, frozen or closed account, and amounts
+    /// saturate at 64 bits.
     fn usage(
         &self,
         namespace: NamespaceName,
         limit: Arc<Definition>,
     ) -> Answer<'_, Result<Usage, BackendError>>;
 
-    /// The history of an account after a number (0: from the oldest that is kept), so many entries at most.
+    /// A page of an account's history after entry `after` (0 starts at the oldest entry).
     fn entries(
         &self,
         account: AccountPath,
@@ -76,7 +76,7 @@ pub trait Credits: Send + Sync + 'static {
         page_size: usize,
     ) -> Answer<'_, Result<EntryPage, CreditReadError>>;
 
-    /// The transactions that were committed after a place in a namespace, or in all of them, so many at most.
+    /// A page of committed transactions, of one namespace or of all.
     fn changes(
         &self,
         namespace: Option<NamespaceName>,
@@ -84,99 +84,99 @@ pub trait Credits: Send + Sync + 'static {
         page_size: usize,
     ) -> Answer<'_, Result<ChangePage, BackendError>>;
 
-    /// Counts a vault anew.
+    /// Recounts a vault and compares it with its journal.
     fn audit(&self, namespace: NamespaceName, vault: VaultName)
     -> Answer<'_, Result<Audit, CreditReadError>>;
 
-    /// Whether it can serve; if not, why not.
+    /// Whether the credit store can serve.
     ///
     /// # Errors
-    /// A sentence for an operator.
+    /// The reason, for an operator.
     fn ready(&self) -> Result<(), String>;
 
-    /// Finishes what is under way and takes nothing more.
+    /// Finishes pending requests and refuses new ones.
     fn shut_down(&self) -> Answer<'_, ()>;
 }
 
-/// Sets credit aside for a lease.
+/// Holds credit for a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldRequest {
-    /// Where the vaults and the lease live.
+    /// The namespace of the vaults and of the lease.
     pub namespace: NamespaceName,
-    /// The attempt, which the limits have let pass.
+    /// The lease, which the limits have allowed.
     pub lease: LeaseId,
-    /// What to hold, in order of key: at least one, no key twice.
+    /// The holds, ordered by key: at least one, keys unique.
     pub holds: Vec<HoldPart>,
 }
 
-/// How much of whose credit.
+/// An amount to hold for one credit limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldPart {
-    /// A limit of kind `credit`, as it is defined now. What becomes of the hold later follows from this copy of it.
+    /// The credit limit as defined now. Settlement and timeout of the hold use this copy.
     pub limit: Arc<Definition>,
-    /// How much; at least 1.
+    /// The amount; at least 1.
     pub amount: u64,
 }
 
 /// The answer to a hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HoldAnswer {
-    /// All is held, now or since the first attempt.
+    /// All amounts are held, by this request or by its first attempt.
     Held,
-    /// Nothing is held, and never will be for this lease.
+    /// Nothing is held. The refusal is final for this lease.
     Refused {
-        /// The limit on the account that has too little; the first in order of key if there are several.
+        /// The credit limit of the account with too little; the first by key if there are several.
         key: LimitKey,
-        /// What is wrong with the account.
+        /// The state of the account.
         why: CreditShortage,
     },
-    /// What was held was settled or went back: the lease has ended.
+    /// The hold was settled or released: the lease has ended.
     Ended,
 }
 
-/// Says what a lease cost.
+/// Reports the cost of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettleRequest {
-    /// Where the vaults and the lease live.
+    /// The namespace of the vaults and of the lease.
     pub namespace: NamespaceName,
-    /// The attempt that was allowed.
+    /// The lease that was allowed.
     pub lease: LeaseId,
-    /// By key of a limit of kind `credit`. One that is missing costs all that was held; 0 costs nothing.
+    /// The cost by key of a credit limit. A missing key costs the whole hold; 0 costs nothing.
     pub actuals: Vec<Amount>,
-    /// Whether a key without an actual costs nothing instead: the lease was denied or given up.
+    /// Whether a missing key costs nothing instead, because the lease was denied or abandoned.
     pub is_release: bool,
 }
 
-/// What a settlement did. Of one that is asked for again it says only that the lease is known, so that what was paid is
-/// counted once.
+/// The result of a settlement. A repeated settlement only says that the lease is known, so that payments are counted
+/// once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SettleAnswer {
-    /// Whether the lease held anything here, now or before.
+    /// Whether the lease has or had holds here.
     pub is_known: bool,
-    /// Keys of the request that the lease does not hold anything of.
+    /// Keys of the request that the lease holds nothing of.
     pub ignored: Vec<LimitKey>,
-    /// Credit that accounts had, and paid.
+    /// Credit paid from the balance of accounts.
     pub paid: u64,
-    /// Credit that accounts paid without having it, and owe.
+    /// Credit paid by overdraft.
     pub debt: u64,
-    /// Credit that nobody paid: the account had too little and keeps no debt, or is closed.
+    /// Credit that was not collected: the account had too little and no overdraft, or is closed.
     pub uncollected: u64,
 }
 
-/// What became of the holds of a lease.
+/// The state of the credit holds of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HoldState {
-    /// The lease never asked for credit here.
+    /// The lease has no holds here.
     Unknown,
-    /// All is held.
+    /// All amounts are held.
     Held,
-    /// It was refused, for good.
+    /// The hold was refused. This is final.
     Refused {
-        /// The limit on the account that had too little.
+        /// The credit limit of the account with too little.
         key: LimitKey,
-        /// What was wrong with the account.
+        /// The state of the account at that time.
         why: CreditShortage,
     },
-    /// It was settled, or went back.
+    /// The hold was settled or released.
     Ended,
 }

@@ -1,4 +1,4 @@
-//! A limit as JSON: in the limits file, and in what clients send and get.
+//! The JSON form of a limit, in the limits file and in the HTTP API.
 
 use std::fmt;
 
@@ -11,19 +11,19 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-/// A limit as JSON. Reading it refuses unknown fields and whatever is out of bounds, and says which field,
-/// what was found and what is allowed. Writing it gives the fields that apply.
+/// A limit as JSON. Parsing rejects unknown fields and values out of range; the error names the field, the value found
+/// and the values allowed. Serializing omits fields that the kind does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitDocument(Definition);
 
 impl LimitDocument {
-    /// The document of a definition.
+    /// The JSON form of a definition.
     #[must_use]
     pub fn of(definition: &Definition) -> LimitDocument {
         LimitDocument(definition.clone())
     }
 
-    /// The definition, which is within all bounds.
+    /// The validated definition.
     #[must_use]
     pub fn into_definition(self) -> Definition {
         self.0
@@ -38,7 +38,7 @@ impl LimitDocument {
 
 impl<'de> Deserialize<'de> for LimitDocument {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<LimitDocument, D::Error> {
-        // A derived structure would also take a list of its fields.
+        // A derived implementation would also accept an array.
         deserializer.deserialize_map(Object)
     }
 }
@@ -58,7 +58,7 @@ impl<'de> Visitor<'de> for Object {
     }
 }
 
-/// The fields as they come, before anything is known of their types.
+/// The fields as JSON values, before their types are checked.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Fields {
@@ -92,7 +92,7 @@ impl TryFrom<Fields> for LimitDocument {
     type Error = String;
 
     fn try_from(fields: Fields) -> Result<LimitDocument, String> {
-        let key = name("key", &fields.key, LimitKey::new)?.ok_or("key: found none, a limit needs one")?;
+        let key = name("key", &fields.key, LimitKey::new)?.ok_or("key is required")?;
         let kind = fields.kind()?;
         let capacity = match kind {
             Kind::Rolling { .. } | Kind::Concurrency { .. } => capacity(&fields.capacity)?,
@@ -112,7 +112,7 @@ impl TryFrom<Fields> for LimitDocument {
 }
 
 impl Fields {
-    /// The kind, with the fields that only it has and without those that it has not.
+    /// The kind with its fields. Fields of other kinds must be absent.
     fn kind(&self) -> Result<Kind, String> {
         let of_credit = [
             ("vault", &self.vault),
@@ -140,7 +140,7 @@ impl Fields {
     }
 
     fn terms(&self, timeout_seconds: u32) -> Result<CreditTerms, String> {
-        let missing = |field: &str| format!("{field}: found none, a credit limit needs it");
+        let missing = |field: &str| format!("{field} is required for a credit limit");
         let vault = name("vault", &self.vault, VaultName::new)?.ok_or_else(|| missing("vault"))?;
         let account = name("account", &self.account, AccountName::new)?.ok_or_else(|| missing("account"))?;
         let asset = name("asset", &self.asset, AssetName::new)?.ok_or_else(|| missing("asset"))?;
@@ -174,13 +174,13 @@ fn text<'a>(field: &str, value: &'a Value) -> Result<Option<&'a str>, String> {
     match value {
         Value::Null => Ok(None),
         Value::String(text) => Ok(Some(text)),
-        other => Err(format!("{field}: found {other}, allowed is text")),
+        other => Err(format!("{field}: found {other}, allowed is a string")),
     }
 }
 
 fn seconds(kind: &str, (field, value): (&str, &Value)) -> Result<u32, String> {
     if value.is_null() {
-        return Err(format!("{field}: found none, a {kind} limit needs it"));
+        return Err(format!("{field} is required for a {kind} limit"));
     }
     let seconds = value.as_u64().and_then(|seconds| u32::try_from(seconds).ok());
     seconds.filter(|seconds| (1..=HOLD_SECONDS_MAX).contains(seconds)).ok_or_else(|| {
@@ -195,7 +195,7 @@ fn absent<'a>(kind: &str, fields: impl IntoIterator<Item = (&'a str, &'a Value)>
     }
 }
 
-/// What is written.
+/// The fields that are serialized.
 #[derive(Serialize)]
 struct Written<'a> {
     key: &'a str,
@@ -288,11 +288,11 @@ mod tests {
             format!(r#"{{"key":"a","kind":"credit","timeout_seconds":1,"vault":"main","account":"b"{rest}}}"#)
         };
         for (json, message) in [
-            (r#"{"kind":"rolling"}"#.into(), "key: found none"),
+            (r#"{"kind":"rolling"}"#.into(), "key is required"),
             (r#"{"key":"a/b","kind":"rolling"}"#.into(), "key: found '/' at byte 1"),
-            (r#"{"key":5}"#.into(), "key: found 5, allowed is text"),
+            (r#"{"key":5}"#.into(), "key: found 5, allowed is a string"),
             (r#"{"key":"a","kind":"bursty"}"#.into(), "kind: found \"bursty\", allowed are rolling"),
-            (rolling(r#""capacity":1"#), "window_seconds: found none"),
+            (rolling(r#""capacity":1"#), "window_seconds is required for a rolling limit"),
             (
                 rolling(r#""capacity":1,"window_seconds":0"#),
                 "window_seconds: found 0, allowed are integers from 1",
@@ -314,12 +314,12 @@ mod tests {
                 rolling(r#""capacity":1,"window_seconds":1,"vault":"main""#),
                 "vault: found \"main\", but a rolling limit has none",
             ),
-            (credit(""), "asset: found none, a credit limit needs it"),
+            (credit(""), "asset is required for a credit limit"),
             (credit(r#","asset":"USD""#), "asset: found 'U' at byte 0"),
             (credit(r#","asset":"usd","capacity":1"#), "capacity: found 1, but a credit limit has none"),
             (credit(r#","asset":"usd","window_seconds":1"#), "window_seconds: found 1, but a credit limit"),
             (credit(r#","asset":"usd","revenue":"a b""#), "revenue: found ' ' at byte 1"),
-            (credit("").replace("\"main\"", "null"), "vault: found none, a credit limit needs it"),
+            (credit("").replace("\"main\"", "null"), "vault is required for a credit limit"),
             (rolling(r#""capacity":1,"window_seconds":1,"overage":"free""#), "overage: found \"free\""),
             (rolling(r#""capacity":1,"window_seconds":1,"burst":1"#), "unknown field `burst`"),
             (r#"["a","rolling",1,60]"#.into(), "expected a limit, which is an object"),

@@ -1,4 +1,4 @@
-//! The journal in memory: what happened lately, and what it adds up to.
+//! The journal of an in-memory Book, bounded, with the sums of what was dropped.
 
 mod change_log;
 mod sums;
@@ -14,21 +14,21 @@ pub use change_log::{ChangePager, summary};
 pub use sums::Sums;
 pub use view::entry_view;
 
-/// So many records are kept at most; the oldest go first.
+/// Most journal records in memory. Beyond this the oldest are dropped.
 pub(crate) const RECORDS_MAX: usize = 100_000;
-/// So many operations and changes are kept at most, in all records together.
+/// Most operations and balance changes in memory, summed over all records. One transaction may have hundreds.
 pub(crate) const PARTS_MAX: usize = 1_000_000;
 
-/// What happened lately. Records are numbered from 1.
+/// The latest journal records, numbered from 1.
 #[derive(Default)]
 pub(crate) struct History {
     records: VecDeque<JournalRecord>,
-    /// How many were dropped, which is the number of the last one that was.
+    /// The number of the last dropped record.
     dropped: u64,
-    /// What those add up to.
+    /// The sums of the dropped records.
     dropped_sums: Sums,
     parts: usize,
-    /// The numbers of the records that concern an account.
+    /// The numbers of the records of each account.
     of_account: HashMap<AccountId, VecDeque<u64>>,
 }
 
@@ -43,7 +43,7 @@ fn parts(record: &JournalRecord) -> usize {
     }
 }
 
-/// Calls `touch` with every account that a record concerns, with some of them several times.
+/// Calls `touch` with every account of a record. An account may come up twice.
 fn for_each_account(record: &JournalRecord, mut touch: impl FnMut(AccountId)) {
     match record {
         JournalRecord::Transaction(record) => record.changes.iter().for_each(|change| touch(change.account)),
@@ -96,7 +96,7 @@ impl History {
         self.records.get(usize::try_from(place).ok()?)
     }
 
-    /// The entries of an account after a number, so many at most.
+    /// A page of an account's entries after record `after`.
     pub(crate) fn entries(
         &self,
         book: &Book,
@@ -112,7 +112,7 @@ impl History {
         EntryPage::of(page.filter_map(view), has_more)
     }
 
-    /// What was changed after a number, in a namespace or in all of them.
+    /// A page of the change log after record `after`, of one namespace or of all.
     pub(crate) fn log(
         &self,
         book: &Book,
@@ -132,7 +132,7 @@ impl History {
         pager.finish()
     }
 
-    /// Counts a vault anew, and compares it with what the journal adds up to.
+    /// Recounts a vault and compares it with the sums of the journal.
     pub(crate) fn audit(&self, book: &Book, vault: VaultId, at: UnixMs) -> Audit {
         let mut sums = self.dropped_sums.clone();
         self.records.iter().for_each(|record| sums.add(record));

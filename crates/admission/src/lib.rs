@@ -1,7 +1,7 @@
-//! What a server of Earmark stands on: the trait [`Backend`], and [`LocalBook`], its in-memory form.
+//! Admission control behind one trait, [`Backend`], and its in-memory implementation, [`LocalBook`].
 //!
-//! A backend takes batches and answers by position. Whatever is behind it, the answers are those of the Book:
-//! the suite in `conformance` says so, and every backend runs it.
+//! A backend takes batches and answers by position. Every backend gives the answers of the Book and passes the suite in
+//! `conformance`.
 
 mod answer;
 mod backend;

@@ -1,4 +1,4 @@
-//! Limits that are kept outside the Book, where the Book is only their registry.
+//! The traits of limits that are defined in a Book (the registry) and enforced by the Book or by TigerBeetle.
 
 use std::sync::Arc;
 
@@ -6,121 +6,121 @@ use earmark_core::{LeaseId, LimitInfo, LimitKey, NamespaceName, Usage};
 
 use crate::backend::{Amount, Answer, BackendError, CompleteAnswer, LeaseView, ReserveAnswer, Stats};
 
-/// Whatever enforces rolling and concurrency limits: a Book, or a ledger elsewhere. It registers every lease, also
-/// one that has requirements of credit only, with the fingerprint of all that the lease asks for.
+/// Enforces rolling and concurrency limits, in a Book or in TigerBeetle. It registers every lease, credit-only leases
+/// included, with a fingerprint of all requirements.
 ///
-/// Dropping an answer does not take its request back. Retrying with the same lease gives the same answer.
+/// Dropping a future does not cancel its request. A retry with the same lease gets the same answer.
 pub trait Limits: Send + Sync + 'static {
-    /// Takes what each lease asks for of the limits here, all or nothing. Requirements on credit are registered and
-    /// nothing more. The answers are in the order of the requests.
+    /// Reserves the limits of each lease, all or none. Credit requirements are registered but not held. Answers are in
+    /// request order.
     fn reserve(&self, requests: Vec<LimitsReserve>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>>;
 
-    /// Says what each lease really used. Actuals of credit are not among them; keys that the lease does not have are
-    /// ignored, and named in the answer. The answers are in the order of the requests.
+    /// Reports the actual usage of each lease, without credit. Keys that the lease did not reserve are ignored and
+    /// named in the answer. Answers are in request order.
     fn complete(
         &self,
         requests: Vec<LimitsComplete>,
     ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>>;
 
-    /// Gives back all that a lease has taken, as if nothing of it had been used: its credit was refused. From then on
-    /// the lease has ended, and a complete of it finds that it held nothing.
+    /// Returns all that a lease reserved because its credit was refused. The lease ends: a later complete finds that it
+    /// held nothing.
     fn release(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<(), BackendError>>;
 
-    /// The registry has a limit of another definition, or none any more: what is in force is brought in line, or
-    /// begins to be. Gives the limit as it now stands.
+    /// Applies the registry's current definition of a limit, or its deletion, and returns the enforced status.
     fn changed(
         &self,
         namespace: NamespaceName,
         key: LimitKey,
     ) -> Answer<'_, Result<LimitStanding, BackendError>>;
 
-    /// How a limit of the registry stands.
+    /// The enforced status of each limit, in order.
     fn standing(
         &self,
         namespace: NamespaceName,
         limits: Vec<Arc<LimitInfo>>,
     ) -> Answer<'_, Result<Vec<LimitStanding>, BackendError>>;
 
-    /// What a limit of the registry holds.
+    /// Capacity, reserved amount and debt of a limit.
     fn usage(
         &self,
         namespace: NamespaceName,
         limit: Arc<LimitInfo>,
     ) -> Answer<'_, Result<Usage, BackendError>>;
 
-    /// What is known of a lease.
+    /// A lease, while it is remembered.
     fn lease(
         &self,
         namespace: NamespaceName,
         lease: LeaseId,
     ) -> Answer<'_, Result<Option<LeaseView>, BackendError>>;
 
-    /// The number of the ledger that enforces them, if it has one: all who share a registry must mean the same.
+    /// The TigerBeetle cluster id, if there is one. All processes that share a registry must use the same.
     fn ledger(&self) -> Option<u128> {
         None
     }
 
-    /// How it is doing; what belongs to the registry is left at 0.
+    /// Gauges. Those of the registry stay 0.
     fn stats(&self) -> Stats;
 
-    /// Whether it can serve; if not, why not.
+    /// Whether the limits can be enforced.
     ///
     /// # Errors
-    /// A sentence for an operator.
+    /// The reason, for an operator.
     fn ready(&self) -> Result<(), String>;
 
-    /// Finishes what is under way and takes nothing more.
+    /// Finishes pending requests and refuses new ones.
     fn shut_down(&self) -> Answer<'_, ()>;
 }
 
-/// Which limits there are to be. What is in force is known to whoever enforces them.
+/// The definitions of limits. The enforcer knows which of them are in force.
 pub trait Registry: Send + Sync + 'static {
-    /// A limit, as far as is known here; another node may know of a later one. One that is being deleted is known, with
-    /// the status of one that decreases to 0, until whoever enforces it says that it is gone.
+    /// A limit as this process knows it; another node may know a newer definition. A limit that is being deleted has
+    /// status `Decreasing { to: 0 }` until the enforcer reports it gone.
     fn limit(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>>;
 
-    /// Waits until all that was acknowledged anywhere is known here.
+    /// Waits until this process knows everything that any node has acknowledged.
     fn refresh(&self) -> Answer<'_, Result<(), BackendError>>;
 
-    /// All limits of all namespaces, as far as is known here.
+    /// All limits of all namespaces as this process knows them.
     fn limits(&self) -> Vec<(NamespaceName, Arc<LimitInfo>)>;
 
-    /// Grows whenever what [`limits`](Registry::limits) would say has changed, so that it need not be asked for nothing.
+    /// A version that grows with every change of [`limits`](Registry::limits), so that callers can skip an unchanged
+    /// list.
     fn version(&self) -> u64;
 
-    /// Whether it is for this process to bring what is in force in line when nobody asks: one among several does.
+    /// Whether this process runs background maintenance. One process of a cluster does.
     fn is_in_charge(&self) -> bool;
 }
 
-/// Takes the requirements on limits, or none; registers all.
+/// Reserves the requirements on limits and registers all requirements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitsReserve {
-    /// Where the limits and the lease live.
+    /// The namespace of the limits and of the lease.
     pub namespace: NamespaceName,
-    /// The attempt.
+    /// The lease.
     pub lease: LeaseId,
-    /// All requirements, those on credit included: 1 to 32, no key twice, in any order.
+    /// 1 to 32 requirements in any order, those on credit included. Keys are unique.
     pub requirements: Vec<Amount>,
 }
 
-/// Says what a lease really used.
+/// Reports the actual usage of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitsComplete {
-    /// Where the limits and the lease live.
+    /// The namespace of the limits and of the lease.
     pub namespace: NamespaceName,
-    /// The attempt that was allowed.
+    /// The lease that was allowed.
     pub lease: LeaseId,
-    /// Up to 32, no key twice, in any order, none on credit. An amount may be 0.
+    /// Up to 32 amounts in any order, without credit; 0 is allowed. Keys are unique.
     pub actuals: Vec<Amount>,
 }
 
-/// How a limit stands where it is enforced.
+/// The status of a limit at its enforcer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitStanding {
-    /// As the registry says.
+    /// The registry's definition is in force.
     InForce,
-    /// It is going down to what the registry says, or to nothing, and reserves are refused until then.
+    /// The limit is decreasing to the registry's capacity, or to 0. Reserves are refused until then.
     Decreasing,
-    /// It is gone.
+    /// The limit no longer exists.
     Gone,
 }

@@ -1,4 +1,4 @@
-//! The limits file: the wanted limits, for a backend that keeps nothing else on disk.
+//! The limits file: the limits of an in-memory backend, which keeps nothing else on disk.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -14,42 +14,42 @@ use serde_json::value::RawValue;
 use crate::backend::LimitError;
 use crate::document::LimitDocument;
 
-/// The version that is written, and the newest that is read.
+/// The version of the format.
 const VERSION: u32 = 1;
 
 /// Why the limits file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LimitsFileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read the limits file {}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The I/O error.
         source: io::Error,
     },
-    /// It is not what it should be.
+    /// The content is invalid.
     #[error("the limits file {} is damaged in line {line}: {what}; correct it, nothing was overwritten", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// The line.
         line: usize,
-        /// Which field, and what is wrong with it.
+        /// The field and what is wrong with it.
         what: String,
     },
-    /// One of its limits cannot be had.
+    /// The Book refuses one of its limits.
     #[error("the limits file {} cannot be used: {key}: {source}; nothing was overwritten", path.display())]
     Refused {
         /// The file.
         path: PathBuf,
         /// The limit.
         key: LimitKey,
-        /// Why not.
+        /// The reason.
         source: LimitError,
     },
-    /// It is of a version to come.
+    /// The file has a newer format.
     #[error("the limits file {} has version {found}, this program reads up to {VERSION}: use a newer one", path.display())]
     Newer {
         /// The file.
@@ -57,24 +57,24 @@ pub enum LimitsFileError {
         /// Its version.
         found: u32,
     },
-    /// It cannot be written.
+    /// The file cannot be written.
     #[error("cannot write the limits file {}: {source}", path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The I/O error.
         source: io::Error,
     },
 }
 
-/// The file as it is written.
+/// The content, as written.
 #[derive(Serialize)]
 struct Content {
     version: u32,
     limits: Vec<LimitDocument>,
 }
 
-/// The file as it is read: first its frame, then each limit by itself, so that an error has its line.
+/// The content, as read: the outer object first, then each limit on its own, so that an error has its line.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Frame<'a> {
@@ -88,13 +88,13 @@ fn current_version() -> Value {
     VERSION.into()
 }
 
-/// The version of a file whose other fields may be unknown here.
+/// The version of a file that may have unknown fields.
 #[derive(Deserialize)]
 struct VersionOnly {
     version: u32,
 }
 
-/// What is wrong, and in which line.
+/// An error and its line.
 struct Damage {
     line: usize,
     what: String,
@@ -103,15 +103,14 @@ struct Damage {
 /// The limits file of a backend.
 pub(crate) struct LimitsFile {
     path: PathBuf,
-    /// Why the file does not hold what the backend holds, if it does not.
+    /// Why the last write failed, if it did.
     behind: Mutex<Option<String>>,
 }
 
 impl LimitsFile {
-    /// Reads the wanted limits, and makes sure that they can be written. A file that is not there yet holds
-    /// none.
+    /// Reads the limits and checks that the file can be written. A missing file has no limits.
     pub(crate) fn open(path: &Path) -> Result<(LimitsFile, Vec<Definition>), LimitsFileError> {
-        // The file behind a link is to be replaced, not the link.
+        // Replace the target of a symbolic link, not the link.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let limits = read(&path)?;
         let aside = aside(&path);
@@ -124,7 +123,7 @@ impl LimitsFile {
         &self.path
     }
 
-    /// Writes the wanted limits: aside, synced, renamed. After a crash there is the old file or the new one.
+    /// Writes the limits to a temporary file, syncs it and renames it. After a crash either version is complete.
     pub(crate) fn write(&self, limits: &[Definition]) -> Result<(), LimitsFileError> {
         let content = Content { version: VERSION, limits: limits.iter().map(LimitDocument::of).collect() };
         let written = write_aside(&self.path, &content)
@@ -134,13 +133,13 @@ impl LimitsFile {
         written
     }
 
-    /// Why the file does not hold what the backend holds, if it does not.
+    /// Why the last write failed, if it did.
     pub(crate) fn behind(&self) -> Option<String> {
         self.behind.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Reads the wanted limits from a file that must be there, for a backend that keeps its limits itself.
+/// Reads the limits of an existing file, for a backend that stores its limits elsewhere.
 ///
 /// # Errors
 /// When the file cannot be used.
@@ -199,18 +198,17 @@ fn parse(text: &str) -> Result<Vec<Definition>, Damage> {
     Ok(limits)
 }
 
-/// What a JSON error says, without the line that it counts from the start of a part.
+/// The message of a JSON error without its position, which counts from the start of a part.
 fn without_place(error: &serde_json::Error) -> String {
     let message = error.to_string();
     message.rsplit_once(" at line ").map_or(message.clone(), |(what, _)| what.to_owned())
 }
 
-/// The line in `text` in which `part`, a piece of it, has the field of this name; the line in which it starts
-/// if the name is empty.
+/// The line in `text` of a field of `part`, a slice of `text`. With an empty field name, the line where `part` starts.
 fn line_of(text: &str, part: &str, field: &str) -> Option<usize> {
     let start = (part.as_ptr() as usize).checked_sub(text.as_ptr() as usize)?;
     let name = format!("\"{field}\"");
-    // The name of a field has a colon behind it; a text that says the same has not.
+    // A field name is followed by a colon, unlike a string value.
     let is_field = |place: &usize| part[place.saturating_add(name.len())..].trim_start().starts_with(':');
     let inside = match field {
         "" => 0,
@@ -219,7 +217,7 @@ fn line_of(text: &str, part: &str, field: &str) -> Option<usize> {
     text.as_bytes().get(..start.saturating_add(inside)).map(lines)
 }
 
-/// The line in which the byte after `before` is.
+/// The line number after these bytes.
 fn lines(before: &[u8]) -> usize {
     before.iter().filter(|byte| **byte == b'\n').count().saturating_add(1)
 }
@@ -282,7 +280,7 @@ mod tests {
             ),
             (&format!("{{\"limits\":[{RPM},\n{RPM}\n]}}"), "in line 2: key: rpm is there twice"),
             ("{\"limits\":[\n{\"key\":\"a\",\"kind\":\"x\"}\n]}", "in line 2: kind: found \"x\""),
-            ("{\"limits\":[\n\n{\"kind\":\"rolling\"}\n]}", "in line 3: key: found none"),
+            ("{\"limits\":[\n\n{\"kind\":\"rolling\"}\n]}", "in line 3: key is required"),
             (
                 "{\"limits\":[\n7\n]}",
                 "in line 2: invalid type: integer `7`, expected a limit, which is an object",

@@ -22,15 +22,15 @@ use crate::submitter::{BatchTarget, Direction, Submitter};
 use crate::work::{Asked, Done, Work};
 use crate::writes::{Audit, EntryPage};
 
-/// How a [`LocalBook`] is set up.
+/// Settings of a [`LocalBook`].
 pub struct LocalOptions {
     /// The settings of the Book.
     pub config: Config,
-    /// Where time comes from.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// The wanted limits: read at the start, written when they change. Without it nothing is kept.
+    /// The limits file: read at the start, written when a limit changes. Without it, limits are lost at exit.
     pub limits_file: Option<PathBuf>,
-    /// The most reserves that wait. For completes a quarter more may.
+    /// Most reserves in the queue. Completes may exceed it by a quarter.
     pub queue_max: usize,
 }
 
@@ -45,21 +45,21 @@ impl Default for LocalOptions {
     }
 }
 
-/// A Book in memory. What it holds is gone when it stops, except for the limits file.
+/// A Book in memory. Its state is lost when it stops, except for the limits file.
 pub type LocalBook = BookBackend<Local>;
 
-/// Keeps a Book in memory.
+/// Hosts a Book in memory.
 pub struct Local {
     shelf: Arc<Mutex<Shelf>>,
     clock: Arc<dyn Clock>,
     submitter: Submitter<BookTarget>,
     limits_file: Option<LimitsFile>,
     is_stopped: AtomicBool,
-    /// That of the Book, for those who would wait for it.
+    /// A copy of the Book's version that is read without the lock.
     limits_version: Arc<AtomicU64>,
 }
 
-/// The Book and what it said happened.
+/// The Book and its journal.
 struct Shelf {
     book: Book,
     history: History,
@@ -70,7 +70,7 @@ fn lock(shelf: &Mutex<Shelf>) -> MutexGuard<'_, Shelf> {
 }
 
 impl LocalBook {
-    /// Reads the limits file, if there is one, and starts. Needs a tokio runtime.
+    /// Reads the limits file, if one is set, and starts. Needs a tokio runtime.
     ///
     /// # Errors
     /// When the limits file cannot be used.
@@ -112,19 +112,21 @@ impl LocalBook {
 }
 
 impl Local {
-    /// Whether the limits file does not hold what the Book holds.
+    /// Whether the last write of the limits file failed.
     fn is_behind(&self) -> bool {
         self.limits_file.as_ref().is_some_and(|file| file.behind().is_some())
     }
 
-    /// Writes what the Book holds to the limits file, if there is one. A file that cannot be written is an error
-    /// of the backend, though the change is in force until the next start; the next change writes it again.
+    /// Writes the Book's limits to the limits file, if one is set. After an error the change stays in force until exit,
+    /// and the next change writes the file again.
     async fn write_limits(self: Arc<Local>) -> Result<(), BackendError> {
         if self.limits_file.is_none() {
             return Ok(());
         }
         let failed = |error: String| {
-            BackendError::Failed(format!("the change is in force, but would not survive a restart: {error}"))
+            BackendError::Failed(format!(
+                "the change is in force, but was not saved and would not survive a restart: {error}"
+            ))
         };
         let written = tokio::task::spawn_blocking(move || {
             let now = self.clock.now().log;
@@ -205,16 +207,16 @@ impl BookHost for Local {
 
     fn ready(&self) -> Result<(), String> {
         if self.is_stopped.load(Ordering::Relaxed) {
-            return Err("it is shutting down".into());
+            return Err("the server is shutting down".into());
         }
         if self.submitter.is_stopped() {
-            return Err("the Book has stopped; restart the server and report what its log says".into());
+            return Err("the Book has stopped; restart the server and report the errors in its log".into());
         }
         let behind = self.limits_file.as_ref().and_then(LimitsFile::behind);
-        behind.map_or(Ok(()), |error| Err(format!("the limits file is behind: {error}")))
+        behind.map_or(Ok(()), |error| Err(format!("the limits file is out of date: {error}")))
     }
 
-    /// Carries out what waits, and tries once more to write a file that is behind.
+    /// Executes queued requests, and retries a failed write of the limits file.
     async fn shut_down(self: &Arc<Self>) {
         self.is_stopped.store(true, Ordering::Relaxed);
         self.submitter.stop().await;
@@ -224,19 +226,18 @@ impl BookHost for Local {
     }
 }
 
-/// The Book's end of the queue.
+/// Executes batches from the queue on the Book.
 struct BookTarget {
     shelf: Arc<Mutex<Shelf>>,
     clock: Arc<dyn Clock>,
-    /// How many writes were committed, which is the place of the latest in the order of all.
+    /// Committed writes so far, which is the log index of the latest.
     log_index: u64,
     limits_version: Arc<AtomicU64>,
 }
 
 impl BookTarget {
-    /// Carries out work in its order. Retries and refused writes take no place in the order of writes, and whether
-    /// a write is one of them shows only when it is carried out; so each ends a run, and the next is numbered
-    /// after it.
+    /// Executes requests in order. Retries and refused writes get no log index, and only the Book can tell. So each
+    /// write ends a run, and the next run is numbered after it.
     fn carry_out(&mut self, book: &mut Book, moment: Moment, work: &mut [Asked]) -> Vec<Done> {
         let mut done = Vec::with_capacity(work.len());
         for run in work.chunk_by_mut(|item, _| !matches!(item.work, Work::Write(_))) {
@@ -259,7 +260,7 @@ impl BookTarget {
     }
 }
 
-/// The id of a write: a ULID.
+/// A ULID for a write.
 fn tx_id(now: UnixMs, log_index: u64) -> TxId {
     let random = RandomState::new().hash_one(log_index);
     let low = (u128::from(random) << 16) | u128::from(log_index & 0xffff);
@@ -267,11 +268,11 @@ fn tx_id(now: UnixMs, log_index: u64) -> TxId {
 }
 
 impl BatchTarget for BookTarget {
-    /// What one caller sends together.
+    /// The requests of one caller, which stay together.
     type Item = Vec<Asked>;
     type Outcome = Vec<Done>;
 
-    /// So many commands keep the lock, which reads wait for, for less than a millisecond.
+    /// Most commands in one batch. This many hold the lock, which reads need, for less than a millisecond.
     const BATCH_EVENTS_MAX: usize = 2_048;
 
     async fn submit(&mut self, batch: Vec<Vec<Asked>>) -> Vec<Vec<Done>> {

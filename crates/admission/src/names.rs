@@ -1,14 +1,12 @@
-//! Names and the numbers the Book knows them by.
+//! A cache of the ids that the Book gave to namespaces and limits.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
 use earmark_core::{Book, LimitId, LimitKey, LimitRef, NamespaceId, NamespaceName};
 
-/// What the Book has numbered so far, for callers that have only names.
-///
-/// Numbers are for ever, so what is found here is right however old it is. What is not found here goes to
-/// the Book by name.
+/// Ids by name. An id never changes, so a cached id is always valid. A name without a cached id goes to the Book as it
+/// is.
 #[derive(Default)]
 pub(crate) struct Names(RwLock<HashMap<NamespaceName, Namespace>>);
 
@@ -18,7 +16,7 @@ struct Namespace {
 }
 
 impl Names {
-    /// The number of a namespace.
+    /// The id of a namespace.
     pub(crate) fn namespace(&self, name: &NamespaceName) -> Option<NamespaceId> {
         if name.is_default() {
             return Some(NamespaceId::DEFAULT);
@@ -27,7 +25,7 @@ impl Names {
         names.get(name).map(|namespace| namespace.id)
     }
 
-    /// Calls `resolve` with a function from names to what the Book is told.
+    /// Calls `resolve` with a function that turns a key into a reference for the Book.
     pub(crate) fn with<T>(
         &self,
         namespace: &NamespaceName,
@@ -41,7 +39,7 @@ impl Names {
         })
     }
 
-    /// Remembers the number of a limit that was just put.
+    /// Caches the id of a limit that was just created.
     pub(crate) fn learn(&self, book: &Book, namespace: &NamespaceName, key: &LimitKey) {
         let Some(id) = book.namespace(namespace) else { return };
         let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! The Book as the registry of limits that are enforced elsewhere.
+//! The Book as the registry of limits that TigerBeetle enforces.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,31 +15,33 @@ use crate::limits::Registry;
 use crate::work::{Done, Work, mixed_up};
 use crate::writes::CreditReadError;
 
-/// Why a Book does not become the registry of other parts.
+/// Why the Book and the `--ledger` and `--credits` options of a process contradict each other.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeepError {
-    /// Its limits are enforced by others.
-    #[error("the limits that are defined here are enforced on a ledger elsewhere: name it with --ledger")]
+    /// TigerBeetle enforces the limits.
+    #[error("TigerBeetle enforces the limits of this server: name its cluster with --ledger")]
     LimitsElsewhere,
-    /// Its credit is kept by others.
-    #[error("the credit of the vaults that were opened here is kept elsewhere: say where with --credits")]
+    /// SQL keeps the credit.
+    #[error("a database keeps the credit of this server: name it with --credits")]
     CreditElsewhere,
-    /// It has credit of its own, which nobody would find elsewhere.
-    #[error("there is credit here already, which is not found elsewhere: use --credits with new data only")]
-    CreditHere,
-    /// Its limits are enforced on another ledger than is meant.
+    /// The Book has credit, which would be missing in SQL.
     #[error(
-        "the limits that are defined here are enforced on the ledger of cluster {found}, and --ledger names cluster \
-         {named}: name the first"
+        "this server already has credit, which --credits would leave behind: use --credits with new data only"
+    )]
+    CreditHere,
+    /// Another TigerBeetle cluster enforces the limits.
+    #[error(
+        "TigerBeetle cluster {found} enforces the limits of this server, but --ledger names cluster {named}: name cluster \
+         {found}"
     )]
     OtherLedger {
-        /// The number of the ledger that enforces them.
+        /// The cluster that enforces them.
         found: u128,
-        /// The number of the ledger that was meant.
+        /// The cluster that `--ledger` names.
         named: u128,
     },
-    /// It cannot be noted now.
+    /// The Book could not be read or written.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
@@ -56,16 +58,16 @@ impl From<KeepError> for BackendError {
     }
 }
 
-/// What a process was started to leave to others. The Book may be told otherwise later, by another process that has the
-/// same Book: from then on this one must not decide anything.
+/// The placement that a process was started with. Another process may change the Book's placement later; from then on
+/// this process must not decide anything.
 pub(crate) struct Duty {
     keep: Keep,
-    /// The version of the limits in which both were last found to agree, and one more; 0 before that.
+    /// The limits version of the last successful comparison, plus 1; 0 before the first.
     agreed: AtomicU64,
 }
 
 impl Duty {
-    /// How a process that leaves this to others contradicts what the Book was told.
+    /// The contradiction between a process's placement and the Book's, if any.
     fn contradiction(keep: Keep, found: Keep) -> Option<KeepError> {
         if found.elsewhere.limits && !keep.elsewhere.limits {
             return Some(KeepError::LimitsElsewhere);
@@ -80,7 +82,7 @@ impl Duty {
     }
 }
 
-/// Limits that were looked up, for as long as nobody changes any. What is not among them is asked of the Book.
+/// A cache of limits for the lock-free path. It holds one version of the limits.
 #[derive(Default)]
 pub(crate) struct Copies(RwLock<Known>);
 
@@ -97,7 +99,7 @@ impl Copies {
         limits.and_then(|limits| limits.get(key)).map(Arc::clone)
     }
 
-    /// Keeps a limit that the Book had when it was of this version.
+    /// Caches a limit as of a version.
     fn keep(&self, version: u64, namespace: &NamespaceName, limit: &Arc<LimitInfo>) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if known.version != version {
@@ -108,7 +110,7 @@ impl Copies {
     }
 }
 
-/// Whether a limit is on its way out: until it is gone it is known, and decreases to nothing.
+/// Whether a limit is being deleted. It decreases to 0 and stays visible until the enforcer reports it gone.
 pub(crate) fn is_deleting(limit: &LimitInfo) -> bool {
     limit.definition.kind.terms().is_none() && limit.status == LimitStatus::Decreasing { to: 0 }
 }
@@ -155,24 +157,23 @@ impl<H: BookHost> Registry for BookBackend<H> {
 }
 
 impl<H: BookHost> BookBackend<H> {
-    /// What is kept elsewhere, as far as is known here.
+    /// The parts that are kept outside the Book, as this process knows them.
     #[must_use]
     pub fn elsewhere(&self) -> Elsewhere {
         self.0.host.look(Book::elsewhere)
     }
 
-    /// The same Book for a process that leaves this to others. It refuses to decide once the Book is told otherwise,
-    /// whoever tells it.
+    /// The same Book, for a process with this placement. It refuses requests once the Book has another placement.
     #[must_use]
     pub fn leaving(&self, keep: impl Into<Keep>) -> BookBackend<H> {
         let duty = Duty { keep: keep.into(), agreed: AtomicU64::new(0) };
         BookBackend(Arc::clone(&self.0), Some(Arc::new(duty)))
     }
 
-    /// Whether this process may decide what it is asked for, as far as is known here.
+    /// Checks that the Book's placement is that of this process, without a read barrier.
     ///
     /// # Errors
-    /// When the Book was told that others keep it.
+    /// When they contradict each other.
     pub(crate) fn agree(&self) -> Result<(), KeepError> {
         let Some(duty) = &self.1 else { return Ok(()) };
         let version = self.0.host.limits_version().wrapping_add(1);
@@ -189,10 +190,10 @@ impl<H: BookHost> BookBackend<H> {
         }
     }
 
-    /// Has the Book leave what is kept elsewhere alone, from now on.
+    /// Records in the Book which parts are kept elsewhere.
     ///
     /// # Errors
-    /// When it cannot be noted now; and when it would lose sight of what is kept, here or there.
+    /// When the Book cannot record it, or when limits or credit would become unreachable.
     pub async fn keep(&self, keep: impl Into<Keep>) -> Result<(), KeepError> {
         let keep = keep.into();
         let (found, has_credit) = self.read(|book, _| (book.kept(), book.has_credit())).await?;
@@ -209,12 +210,12 @@ impl<H: BookHost> BookBackend<H> {
             Done::Kept => {}
             _ => return Err(mixed_up().into()),
         }
-        // Somebody else may have been faster, with another ledger.
+        // Another process may have recorded another cluster first.
         let found = self.read(|book, _| book.kept()).await?;
         Duty::contradiction(keep, found).map_or(Ok(()), Err)
     }
 
-    /// Forgets a deleted limit that is gone from where it was enforced, if it was not put again since.
+    /// Forgets a deleted limit that the enforcer no longer has, unless it was created again.
     pub(crate) async fn drop_limit(
         &self,
         namespace: &NamespaceName,
@@ -222,11 +223,11 @@ impl<H: BookHost> BookBackend<H> {
     ) -> Result<(), BackendError> {
         let Some(namespace) = self.0.namespace(namespace) else { return Ok(()) };
         let (key, revision) = (limit.definition.key.clone(), limit.revision);
-        // Whoever was faster, or put it again, has said all there is to say.
+        // A refusal means that another process was first, or that the limit was created again. Both are fine.
         self.0.submit_one(By::Itself, Work::Drop { namespace, key, revision }).await.map(drop)
     }
 
-    /// Whether a vault is open. Vaults are for ever, so that what is known here need not be asked again.
+    /// Checks that a vault exists. Vaults are never deleted, so a local hit needs no read barrier.
     pub(crate) async fn check_vault(
         &self,
         namespace: &NamespaceName,

@@ -1,8 +1,7 @@
-//! The submitter: many callers, one target.
+//! The submitter: a bounded queue between many callers and one batch target.
 //!
-//! Items wait in a bounded queue. A batch leaves as soon as the target is free, so that an idle system adds
-//! no delay and a busy one fills its batches. An item goes into one batch as a whole, and is submitted even
-//! if its caller went away meanwhile: what was promised to nobody is still taken.
+//! A batch leaves as soon as the target is free: an idle system adds no delay, and a busy one fills its batches. An
+//! item stays in one batch, and is submitted even if its caller has disconnected.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,34 +13,34 @@ use tokio::task::JoinHandle;
 
 use crate::backend::BackendError;
 
-/// How long the target is left alone when nothing comes.
+/// How long the queue stays empty before the target's `idle` runs. One second keeps timeouts accurate enough.
 const IDLE: Duration = Duration::from_secs(1);
-/// Of the room in the queue, so much more is kept for work that gives something back.
+/// The share of `queue_max` reserved for returns, as a divisor: completes get a quarter more room than reserves.
 const RETURNS_PART: usize = 4;
 
-/// What takes batches, one at a time.
+/// Executes batches, one at a time.
 pub trait BatchTarget: Send + 'static {
-    /// What is submitted as a whole.
+    /// The unit of submission; never split between batches.
     type Item: Send + 'static;
-    /// What becomes of it.
+    /// The result of one item.
     type Outcome: Send + 'static;
 
-    /// The most events of one batch.
+    /// Most events in one batch.
     const BATCH_EVENTS_MAX: usize;
 
-    /// Carries a batch out. The outcomes are in the order of the items.
+    /// Executes a batch. Outcomes are in item order.
     fn submit(&mut self, batch: Vec<Self::Item>) -> impl Future<Output = Vec<Self::Outcome>> + Send;
 
-    /// Nothing came for a second.
+    /// Called when nothing was submitted for a second.
     fn idle(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// Whether work takes something, or gives something back.
+/// Whether a request reserves something or returns something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// It takes.
+    /// It reserves.
     Takes,
-    /// Room is kept for it: a complete that is lost is a slot that leaks.
+    /// It returns. Such requests get extra queue room, because a lost complete leaks its slot until the timeout.
     GivesBack,
 }
 
@@ -51,7 +50,7 @@ struct QueuedItem<T: BatchTarget> {
     reply: oneshot::Sender<T::Outcome>,
 }
 
-/// The callers' end.
+/// The callers' handle.
 pub struct Submitter<T: BatchTarget> {
     sender: mpsc::UnboundedSender<Option<QueuedItem<T>>>,
     waiting: Arc<AtomicUsize>,
@@ -71,23 +70,22 @@ impl<T: BatchTarget> Submitter<T> {
         Submitter { sender, waiting, under_way, queue_max, driver: Mutex::new(Some(driver)) }
     }
 
-    /// Whether nothing is carried out any more.
+    /// Whether the task has ended.
     pub fn is_stopped(&self) -> bool {
         self.sender.is_closed()
     }
 
-    /// How many events wait.
+    /// Events in the queue.
     pub fn depth(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// How many events have no answer yet: those that wait, and those that are being carried out.
+    /// Events without an answer: in the queue or being executed.
     pub fn load(&self) -> usize {
         self.depth().saturating_add(self.under_way.load(Ordering::Relaxed))
     }
 
-    /// Puts an item of so many events into the queue. It is carried out whether or not the answer is waited
-    /// for.
+    /// Queues an item that counts as `events`. It is executed even when the future is dropped.
     pub fn submit(
         &self,
         item: T::Item,
@@ -96,7 +94,7 @@ impl<T: BatchTarget> Submitter<T> {
     ) -> impl Future<Output = Result<T::Outcome, BackendError>> + Send + use<T> {
         let queued = self.enqueue(item, events, direction);
         async move {
-            let lost = |_| BackendError::Failed("the target stopped before it answered".into());
+            let lost = |_| BackendError::Failed("the server stopped before it answered".into());
             queued?.await.map_err(lost)
         }
     }
@@ -113,19 +111,19 @@ impl<T: BatchTarget> Submitter<T> {
         };
         let admit = |waiting: usize| waiting.checked_add(events).filter(|sum| *sum <= room);
         if self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit).is_err() {
-            return Err(BackendError::Overloaded("too much is waiting already"));
+            return Err(BackendError::Overloaded("the queue is full"));
         }
         let (reply, answer) = oneshot::channel();
         if self.sender.send(Some(QueuedItem { item, events, reply })).is_err() {
             self.waiting.fetch_sub(events, Ordering::Relaxed);
-            return Err(BackendError::Overloaded("it has stopped"));
+            return Err(BackendError::Overloaded("the server is shutting down"));
         }
         Ok(answer)
     }
 
-    /// Carries out what waits, then stops. Whatever comes later is refused.
+    /// Executes queued items, then stops. Later items are refused.
     pub async fn stop(&self) {
-        // Nothing may be sent behind the end: once it is received the queue is closed and emptied.
+        // `None` marks the end of the queue. The driver then closes the channel and drains it.
         _ = self.sender.send(None);
         if let Some(driver) = self.driver.lock().await.take() {
             _ = driver.await;
@@ -169,7 +167,7 @@ impl<T: BatchTarget> Driver<T> {
             let outcomes = self.target.submit(items).await;
             self.under_way.store(0, Ordering::Relaxed);
             for (reply, outcome) in replies.into_iter().zip(outcomes) {
-                // A caller that went away does not want to know.
+                // The send fails only if the caller has disconnected.
                 _ = reply.send(outcome);
             }
         }
@@ -186,7 +184,7 @@ impl<T: BatchTarget> Driver<T> {
         }
     }
 
-    /// Waits for work; `None` when there will be no more.
+    /// Waits for an item. `None` means that the submitter was stopped.
     async fn next(&mut self) -> Option<QueuedItem<T>> {
         loop {
             if let Some(work) = self.ready() {

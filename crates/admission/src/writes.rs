@@ -1,4 +1,4 @@
-//! What a server asks of whatever keeps the credit: sequenced writes in, receipts and balances out.
+//! Sequenced writes, and reads of credit: balances, history and audit.
 
 use std::sync::Arc;
 
@@ -9,49 +9,52 @@ use earmark_core::{
 
 use crate::backend::BackendError;
 
-/// The most entries of one page.
+/// Most entries in one page.
 pub const PAGE_MAX: usize = 1_000;
-/// A page ends with the entry whose memos bring it to so many bytes. One entry may have 64 KiB of them, and
-/// whoever reads a page of a thousand such has the Book wait for its copy, and a client take it whole.
+/// Bytes of memos after which a page ends. One entry may have 64 KiB of memos, so a page limited by count alone could
+/// reach 64 MiB, and the Book waits while it is copied.
 const PAGE_MEMO_BYTES: usize = 1 << 20;
 
-/// A transaction: all its operations are applied, once, or none is.
+const NO_NAMESPACE: &str =
+    "namespace: no namespace has this name; the first limit, vault or key in it creates it";
+
+/// A transaction: all its operations are applied exactly once, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteRequest {
-    /// Where it belongs.
+    /// The namespace.
     pub namespace: NamespaceName,
-    /// The vault that its operations are about; none if they are about the namespace.
+    /// The vault of its operations; `None` for operations on the namespace.
     pub vault: Option<VaultName>,
-    /// Who counts.
+    /// The client whose sequence numbers are used.
     pub client: ClientId,
-    /// Its number among those of the client in this scope, counted from 1.
+    /// The client's sequence number in this scope, starting at 1.
     pub sequence: u64,
-    /// Up to 256. None at all is valid: the transaction only consumes its number.
+    /// Up to 256 operations. An empty transaction only consumes its sequence number.
     pub operations: Vec<Operation>,
-    /// Who is behind it: the authenticated caller, never a field of a request.
+    /// The authenticated caller; never a field of a request body.
     pub actor: Actor,
 }
 
-/// The answer to a write. A refusal is an answer: nothing was changed.
+/// The answer to a write. A refusal is an answer, not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteAnswer {
-    /// It is committed, now or by an earlier copy of the same write.
+    /// The write is committed, by this request or by its first attempt.
     Committed(Arc<Receipt>),
     /// Nothing was changed.
     Refused(WriteError),
 }
 
-/// Why there is nothing to read.
+/// Why a read of credit failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreditReadError {
-    /// There is no such namespace.
-    #[error("namespace: no such namespace; the first limit, vault or key in it opens it")]
+    /// The namespace does not exist.
+    #[error("{NO_NAMESPACE}")]
     NamespaceNotFound,
-    /// There is no such vault in the namespace.
+    /// The vault does not exist in the namespace.
     #[error("vault: no vault has this name; open it with open_vault")]
     VaultNotFound,
-    /// There is no such account in the vault.
+    /// The account does not exist in the vault.
     #[error("account: no account has this name; open it with open_account")]
     AccountNotFound,
     /// The backend failed.
@@ -59,17 +62,17 @@ pub enum CreditReadError {
     Backend(#[from] BackendError),
 }
 
-/// A part of an account's history, oldest first.
+/// A page of an account's history, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EntryPage {
     /// The entries.
     pub entries: Vec<EntryView>,
-    /// What to ask for entries after; none if these are the latest.
+    /// The `after` of the next page; `None` on the last page.
     pub next: Option<u64>,
 }
 
 impl EntryPage {
-    /// The first of these entries, as many as one page takes. `has_more` says whether others come after them.
+    /// Fills a page from entries. `has_more` says whether entries follow the given ones.
     pub fn of(views: impl IntoIterator<Item = EntryView>, has_more: bool) -> EntryPage {
         let mut entries: Vec<EntryView> = Vec::new();
         let (mut memo_bytes, mut has_more) = (0_usize, has_more);
@@ -86,16 +89,16 @@ impl EntryPage {
     }
 }
 
-/// One entry, as one account sees it.
+/// A journal entry from the point of view of one account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryView {
-    /// Its place in the journal, by which pages are asked for.
+    /// Its journal number, the cursor of pages.
     pub number: u64,
-    /// When it was written down.
+    /// When it was recorded.
     pub at: UnixMs,
-    /// What happened.
+    /// The event.
     pub what: EntryKind,
-    /// What it did to the account, in order of asset.
+    /// Its effect on the account, ordered by asset.
     pub changes: Vec<EntryChange>,
 }
 
@@ -108,95 +111,100 @@ impl EntryView {
     }
 }
 
-/// What an entry did to one asset of an account. The changes of all entries add up to what the account has.
+/// The effect of an entry on one asset of an account. The sum over all entries is the balance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryChange {
     /// The asset.
     pub asset: AssetName,
-    /// What it added to what can be spent, or took from it if below zero.
+    /// Change of the available balance.
     pub amount: i128,
-    /// What it added to what is held for leases, or took from it if below zero.
+    /// Change of the held amount.
     pub held: i128,
 }
 
-/// What an entry is.
+/// The event behind an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     /// A transaction was committed.
     Transaction {
-        /// The client behind it.
+        /// The client that wrote it.
         client: ClientId,
-        /// What it was answered.
+        /// The receipt of the write.
         receipt: Arc<Receipt>,
-        /// Why, as the operations that name the account say it.
+        /// The memos of the operations on this account.
         memos: Vec<String>,
     },
-    /// Credit was set aside for a lease.
+    /// Credit was held for a lease.
     Hold(HoldView),
-    /// A lease said what it cost.
+    /// A lease was settled.
     Settle {
-        /// What was held for it.
+        /// The hold that was settled.
         hold: HoldView,
-        /// What the revenue account got.
+        /// The amount that the revenue account received.
         paid: u64,
-        /// How much of that the owner did not have, and owes.
+        /// The part of `paid` that the payer owes by overdraft.
         debt: u64,
-        /// What it cost and nobody paid.
+        /// The part of the cost that was not collected.
         uncollected: u64,
     },
-    /// All that was held went back, for its time was over or it cost nothing.
+    /// The hold was released in full, by timeout or because the lease cost nothing.
     Release(HoldView),
 }
 
-/// What was held, for whom.
+/// A hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldView {
     /// The lease.
     pub lease: LeaseId,
-    /// The limit of kind `credit`.
+    /// The credit limit.
     pub limit: LimitKey,
-    /// How much the lease had set aside.
+    /// The held amount.
     pub amount: u64,
-    /// Who had it done, where that is kept: the caller, or Earmark itself when its time was over.
+    /// The actor, where recorded: the caller, or Earmark itself for a timeout.
     pub actor: Option<Actor>,
 }
 
-/// A vault, counted anew.
+/// The result of recounting a vault.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Audit {
-    /// Whether everything that could be compared is equal.
+    /// Whether all comparisons agree.
     pub balanced: bool,
-    /// What there is of every asset, in order of asset.
+    /// The totals of each asset, ordered by asset.
     pub assets: Vec<AssetTotals>,
-    /// What differs, or what could not be compared.
+    /// The difference, or a limitation of the comparison.
     pub message: Option<String>,
-    /// When.
+    /// When the vault was recounted.
     pub at: UnixMs,
 }
 
-/// What is wrong with a write, for a person.
+/// Explains a refused write to the caller: the field, the problem, the remedy.
 #[must_use]
 pub fn describe_write_error(error: &WriteError) -> String {
     match error {
         WriteError::Invalid(invalid) => describe_invalid(invalid),
         WriteError::VaultNotFound => "vault: no vault has this name; open it with open_vault".into(),
         WriteError::SequenceGap { last_committed_sequence: last } => {
-            format!("sequence: the last committed one is {last}, allowed is {}", last.saturating_add(1))
+            format!(
+                "sequence: expected {}; the last committed sequence of this client is {last} in this scope, and the \
+                 namespace and each of its vaults are scopes of their own",
+                last.saturating_add(1)
+            )
         }
         WriteError::AlreadyCommitted { last_committed_sequence: last } => format!(
-            "sequence: this one was committed, and its result is no longer kept; the last committed one is {last}"
+            "sequence: already committed, and its result is no longer kept; the last committed sequence is {last}"
         ),
         WriteError::SequenceReused { last_committed_sequence: last } => format!(
-            "sequence: this one was committed with other operations; the last committed one is {last}"
+            "sequence: already committed with other operations; the last committed sequence is {last}"
         ),
         WriteError::TooManyClients => {
-            "client_id: there are as many clients as there may be, allowed are those that wrote before".into()
+            "client_id: the client count is at its maximum; use a client_id that has written before".into()
         }
         WriteError::WrongScope { operation } => format!(
-            "operations[{operation}]: limits and vaults need a write without vault, accounts and credit one with"
+            "operations[{operation}]: operations on limits and vaults need a write without vault, operations on accounts \
+             and credit a write with vault"
         ),
         WriteError::ConditionFailed { operation, revision: 0 } => {
-            format!("operations[{operation}]: the limit does not exist")
+            format!("operations[{operation}].expected_revision: the limit does not exist")
         }
         WriteError::ConditionFailed { operation, revision } => {
             format!("operations[{operation}].expected_revision: the limit has revision {revision}")
@@ -205,13 +213,13 @@ pub fn describe_write_error(error: &WriteError) -> String {
             format!("operations[{operation}]: no account has this name; open it with open_account")
         }
         WriteError::AccountClosed { operation } => {
-            format!("operations[{operation}]: the account is closed, for ever")
+            format!("operations[{operation}]: the account is closed and cannot be opened again")
         }
         WriteError::AccountFrozen { operation } => {
-            format!("operations[{operation}]: the account is frozen, and nothing goes out of it")
+            format!("operations[{operation}]: the account is frozen and cannot pay; see unfreeze_account")
         }
         WriteError::Conflict { operation } => format!(
-            "operations[{operation}]: the account to open exists, or the one to close is not empty or is the vault's own"
+            "operations[{operation}]: the account to open exists, or the account to close has a balance or is the vault's revenue account"
         ),
         WriteError::InsufficientCredit { operation } => {
             format!("operations[{operation}]: the account has too little of this asset")
@@ -221,15 +229,13 @@ pub fn describe_write_error(error: &WriteError) -> String {
 
 fn describe_invalid(invalid: &InvalidWrite) -> String {
     match invalid {
-        InvalidWrite::UnknownNamespace => {
-            "namespace: no such namespace; the first limit, vault or key in it opens it".into()
-        }
+        InvalidWrite::UnknownNamespace => NO_NAMESPACE.into(),
         InvalidWrite::TooManyOperations { found } => {
             format!("operations: found {found}, allowed are up to {OPERATIONS_MAX}")
         }
-        InvalidWrite::Sequence { found: 0 } => "sequence: found 0, the first one is 1".into(),
+        InvalidWrite::Sequence { found: 0 } => "sequence: found 0; the first sequence is 1".into(),
         InvalidWrite::Sequence { found } => {
-            format!("sequence: found {found}, after which none could follow; use a new client_id")
+            format!("sequence: found {found}, which leaves no next number; use a new client_id")
         }
         InvalidWrite::Operation { operation, why } => {
             format!("operations[{operation}]{}", describe_operation(why))
@@ -237,7 +243,7 @@ fn describe_invalid(invalid: &InvalidWrite) -> String {
     }
 }
 
-/// What is wrong with an operation, from where it is inside of it.
+/// The path inside the operation and the problem.
 fn describe_operation(why: &InvalidOperation) -> String {
     let why = match why {
         InvalidOperation::Definition(error) => return format!(".put_limit.definition.{error}"),
@@ -245,18 +251,18 @@ fn describe_operation(why: &InvalidOperation) -> String {
             return ".put_limit.definition.kind: an existing limit keeps its kind; delete it first, or use another key"
                 .into();
         }
-        InvalidOperation::TooManyLimits => "there are as many limits as there can be".into(),
-        InvalidOperation::TooManyVaults => "there are as many vaults as there can be".into(),
-        InvalidOperation::TooManyAccounts => "there are as many accounts as there can be".into(),
-        InvalidOperation::TooManyAssets => "the vault has as many assets as it can have".into(),
+        InvalidOperation::TooManyLimits => "the limit count is at its maximum".into(),
+        InvalidOperation::TooManyVaults => "the vault count is at its maximum".into(),
+        InvalidOperation::TooManyAccounts => "the account count is at its maximum".into(),
+        InvalidOperation::TooManyAssets => "the asset count of the vault is at its maximum".into(),
         InvalidOperation::AmountZero => "amount: found 0, allowed are integers from 1".into(),
         InvalidOperation::OutOfRange => {
-            format!("amount: it, a balance or a total would be beyond {}", i128::MAX)
+            format!("amount: the amount, a balance or a total would exceed {}", i128::MAX)
         }
         InvalidOperation::MemoTooLong { found } => {
             format!("memo: found {found} bytes, allowed are up to {MEMO_BYTES_MAX}")
         }
-        InvalidOperation::ToItself => "to: found the account that gives, allowed is another".into(),
+        InvalidOperation::ToItself => "to: found the paying account; name another".into(),
     };
     format!(": {why}")
 }

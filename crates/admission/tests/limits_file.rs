@@ -1,4 +1,4 @@
-//! The limits file, as a server that keeps nothing else on disk uses it.
+//! The limits file of an in-memory server.
 
 #![allow(clippy::panic, clippy::expect_used, reason = "a test may")]
 
@@ -91,8 +91,7 @@ async fn a_damaged_file_stops_the_start_and_is_not_overwritten() {
     assert_eq!(std::fs::read_to_string(&path).expect("the file"), text);
 }
 
-/// A delete whose file could not be written was answered with an error; its retry with `not found`; and the next
-/// start brought the limit back.
+/// A delete whose file could not be written failed, its retry got `not found`, and a restart brought the limit back.
 #[tokio::test]
 async fn a_file_that_could_not_be_written_is_written_by_the_next_change_whatever_its_answer() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -153,7 +152,7 @@ async fn limits_that_a_write_changes_survive_a_restart_too() {
     let book = open(&path).await.expect("no file yet");
     let first = book.write(write(1, put.clone())).await.expect("a backend that answers");
     assert!(matches!(first, WriteAnswer::Committed(_)), "{first:?}");
-    // A file that went missing is there again after a retry.
+    // A retry writes a file that went missing.
     std::fs::remove_file(&path).expect("a file");
     assert_eq!(book.write(write(1, put)).await, Ok(first));
     let book = open(&path).await.expect("a good file");

@@ -1,4 +1,4 @@
-//! The Book in memory behind the submitter passes the suite of all backends.
+//! The in-memory Book behind the submitter passes the conformance suite.
 
 #![allow(clippy::panic, reason = "a test may")]
 

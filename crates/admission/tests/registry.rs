@@ -1,4 +1,4 @@
-//! The Book as a registry: cheap to look into, and never behind what was answered.
+//! The Book as a registry: fast to read, and never behind its own answers.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 

@@ -1,4 +1,4 @@
-//! Many callers at once, some of whom hang up: no limit is ever exceeded, and in the end all is back.
+//! Many concurrent callers, some of which disconnect: no limit is ever exceeded, and in the end everything is free.
 
 #![allow(clippy::panic, clippy::expect_used, reason = "a test may")]
 
@@ -15,9 +15,9 @@ use earmark_core::{Definition, Kind, LeaseId, LimitKey, NamespaceName, Overage, 
 use random::Random;
 
 const TASKS: u64 = 64;
-/// Reserves of one task in one round; with the completes that follow, more than 200,000 operations.
+/// Reserves per task and round. With the completes this makes more than 200,000 operations.
 const CALLS: u64 = 250;
-/// Between two rounds everybody stops, the sums are compared, and a window passes.
+/// Between rounds all tasks stop, the sums are compared and a window passes.
 const ROUNDS: u64 = 10;
 const NAMES: [&str; 4] = ["rpm", "tpm", "slots", "daily"];
 const CAPACITIES: [u64; 4] = [8_000, 2_500_000, 900, 20_000_000];
@@ -26,8 +26,8 @@ struct Storm {
     book: LocalBook,
     clock: Arc<ManualClock>,
     keys: [LimitKey; 4],
-    /// What callers know to be held. It is added to after an answer and taken from before a complete is
-    /// sent, so it is never more than what is really held.
+    /// The amounts that callers know to be reserved. They are added after an answer and subtracted before a complete,
+    /// so they never exceed the real amounts.
     known: [AtomicU64; 4],
     allowed: AtomicU64,
     denied: AtomicU64,
@@ -70,7 +70,7 @@ impl Storm {
             let asked = self.book.reserve(vec![request.clone()]);
             hang_up(asked).await;
             self.dropped.fetch_add(1, Ordering::Relaxed);
-            // Half of those who lost the answer ask again, and must be told the same as everybody else.
+            // Half of the callers that lost the answer retry, and must get the same answer.
             if random.below(2) == 0 {
                 return;
             }
@@ -108,7 +108,7 @@ impl Storm {
     }
 }
 
-/// Asks, and goes away before the answer is there.
+/// Sends a request and drops the future before the answer.
 async fn hang_up<T>(mut asked: Answer<'_, T>) {
     std::future::poll_fn(|context| {
         _ = asked.as_mut().poll(context);

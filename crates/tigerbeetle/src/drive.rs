@@ -293,7 +293,7 @@ mod tests {
     /// taken for an answer, and nothing was served until a restart.
     #[test]
     fn a_queue_that_is_full_at_the_start_is_no_reason_to_serve_nothing_ever_after() {
-        let full = BackendError::Overloaded("too much is waiting already");
+        let full = BackendError::Overloaded("the queue is full");
         assert_eq!(verdict(Err(full.into())), None);
         let foreign =
             check_account(tigerbeetle::CreateAccountStatus::ExistsWithDifferentFlags, "the operator");

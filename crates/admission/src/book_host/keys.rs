@@ -1,4 +1,4 @@
-//! The keys of a Book, whoever keeps it.
+//! The API keys of a Book.
 
 use std::sync::Arc;
 
@@ -11,7 +11,6 @@ use crate::work::Work;
 use crate::writes::PAGE_MAX;
 
 impl<H: BookHost> BookBackend<H> {
-    /// Does something to a key.
     async fn change_key(&self, by: By, work: Work) -> Result<Arc<KeyInfo>, KeyError> {
         self.0.submit_one(by, work).await?.into_key()
     }

@@ -1,46 +1,46 @@
-//! Places in the log of changes, by which its pages are asked for.
+//! Cursors of the change log.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The most digits of one number of a place. All that they can say fits into 64 bits.
+/// Most digits of a number in a cursor. Such a number always fits 64 bits.
 const DIGITS_MAX: usize = 19;
 
-/// How far somebody has read the log of changes. It is two lists in one where credit is kept elsewhere than in the Book:
-/// each is read in its own order, and a place says how far in both. As text it is `12`, or `12-345.2`.
+/// A position in the change log. With credit in SQL the log merges two lists, so the cursor has a position in both. Its
+/// text form is `12` or `12-345.2`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChangeCursor {
-    /// The number of the last record of the Book that was looked at.
+    /// The number of the last journal record read.
     pub book: u64,
-    /// How far in the transactions of those who keep credit elsewhere.
+    /// The position in the transactions of the SQL credit store.
     pub credit: CreditCursor,
 }
 
-/// How far somebody has read transactions that may appear many at a time.
+/// A position in a list whose items become visible in groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CreditCursor {
-    /// What the last one appeared with. Nothing ever appears with a smaller number than was given out.
+    /// The commit number of the last item read. Later items never have a smaller one.
     pub commit: u64,
-    /// How many of those that appeared with it were looked at.
+    /// The number of items read of that commit.
     pub given: u64,
 }
 
-/// A text that is no place.
+/// The text is not a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("allowed is what an answer had as its `next`, or a change as its `place`")]
+#[error("expected the `next` of a page or the `place` of a change")]
 pub struct ChangeCursorError;
 
 impl ChangeCursor {
-    /// The places there can be, as a regular expression.
+    /// The text form, as a regular expression.
     pub const PATTERN: &str = "^[0-9]{1,19}(-[0-9]{1,19}\\.[0-9]{1,19})?$";
 
-    /// Behind a record of the Book.
+    /// After a journal record.
     #[must_use]
     pub const fn of_book(number: u64) -> ChangeCursor {
         ChangeCursor { book: number, credit: CreditCursor { commit: 0, given: 0 } }
     }
 
-    /// Behind a transaction of those who keep credit elsewhere.
+    /// After a transaction of the SQL credit store.
     #[must_use]
     pub const fn of_credit(credit: CreditCursor) -> ChangeCursor {
         ChangeCursor { book: 0, credit }

@@ -1,4 +1,4 @@
-//! The keys of the registry, and the log of changes, which has the transactions of vaults from whoever keeps the credit.
+//! The registry's keys, and the change log merged from the Book and the SQL credit store.
 
 use std::sync::Arc;
 
@@ -59,8 +59,8 @@ impl<H: BookHost> Keys for Composed<H> {
     }
 }
 
-/// One page of two, by time, each in its own order. What neither has yet may be older than what the other has next, so the
-/// page ends where one of them does and has more.
+/// Merges two pages by time and keeps the order of each. The merged page ends where a page ends that has a successor,
+/// because its next entry may be older than the other page's next.
 fn merge(after: ChangeCursor, page_size: usize, book: ChangePage, credit: ChangePage) -> ChangePage {
     let (book_next, credit_next) = (book.next, credit.next);
     let mut of_book = book.entries.into_iter().peekable();
@@ -88,7 +88,7 @@ fn merge(after: ChangeCursor, page_size: usize, book: ChangePage, credit: Change
         pager.add(entry);
     }
     let (is_book_left, is_credit_left) = (of_book.peek().is_some(), of_credit.peek().is_some());
-    // Whoever has looked at more than it has found need not look at that again.
+    // Skip what a list has scanned without finding an entry.
     if let (false, Some(next)) = (is_book_left, book_next) {
         place.book = next.book;
     }

@@ -1,4 +1,4 @@
-//! Completing: limits and credit each on their own, so that the outage of one does not keep the other waiting.
+//! Completing. Limits and credit run concurrently, so that an outage of one does not delay the other.
 
 use earmark_core::{Actor, LimitKey};
 
@@ -39,10 +39,10 @@ impl<H: BookHost> Parts<H> {
             .map(|((request, completed), place)| {
                 let settled = match place {
                     Some(place) => settled.get(place).cloned().unwrap_or_else(unanswered),
-                    // It never asked for credit, so that whatever was said of it is ignored.
+                    // The lease has no credit, so actuals for credit are ignored.
                     None => Ok(SettleAnswer::default()),
                 };
-                // Both were tried, and the retry finds what was done.
+                // Both parts were tried. A retry finds what was done.
                 let (completed, settled) = (completed?, settled?);
                 Ok(self.merge(request, completed, settled))
             })
@@ -54,12 +54,12 @@ impl<H: BookHost> Parts<H> {
         limit.is_some_and(|limit| limit.definition.kind.terms().is_none())
     }
 
-    /// What the limits are told, and what credit is. A limit of kind `credit` may have been deleted since, so whatever
-    /// is no other limit is for credit.
+    /// Splits the actuals. A credit limit may have been deleted since, so every key that is not a known limit goes to
+    /// credit.
     fn split(&self, request: &CompleteRequest) -> (LimitsComplete, Option<SettleRequest>) {
         let (namespace, lease) = (request.namespace.clone(), request.lease);
         if is_any_twice(&request.actuals) {
-            // The limits say what is wrong with it. Nothing may come of it, so nobody else hears of it.
+            // The limits reject a duplicate key. Credit must not settle such a request.
             return (LimitsComplete { namespace, lease, actuals: request.actuals.clone() }, None);
         }
         let (limits, others): (Vec<_>, Vec<_>) =
@@ -73,7 +73,7 @@ impl<H: BookHost> Parts<H> {
         (LimitsComplete { namespace, lease, actuals: limits }, settle)
     }
 
-    /// One answer of two, in the words of one.
+    /// Merges the answers of limits and credit.
     fn merge(
         &self,
         request: &CompleteRequest,
@@ -107,5 +107,5 @@ fn is_any_twice(actuals: &[Amount]) -> bool {
 }
 
 fn unanswered() -> Result<SettleAnswer, BackendError> {
-    Err(BackendError::Failed("a settlement got no answer".into()))
+    Err(BackendError::Failed("the credit store did not answer a settlement".into()))
 }

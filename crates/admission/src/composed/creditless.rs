@@ -1,16 +1,17 @@
-//! Leases that are known to hold no credit, so that completing them asks nobody about it.
+//! A cache of leases without credit, so that their complete skips the credit store.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use earmark_core::{LeaseId, NamespaceName};
 
-/// So many leases make a generation, of which two are remembered.
+/// Leases per generation. Two generations are kept, so the cache is bounded at 262,144 leases.
 const GENERATION_MAX: usize = 1 << 17;
 
 type Leases = HashSet<(NamespaceName, LeaseId)>;
 
-/// What a lease asks for never changes, so that what is remembered stays right. What is forgotten is only slower.
+/// The requirements of a lease never change, so a cached lease stays valid. A lease that was evicted only costs a
+/// lookup.
 #[derive(Default)]
 pub(super) struct Creditless(Mutex<Generations>);
 
@@ -21,7 +22,7 @@ struct Generations {
 }
 
 impl Creditless {
-    /// Remembers a lease that was allowed and asks for limits only.
+    /// Remembers an allowed lease without credit requirements.
     pub(super) fn add(&self, namespace: &NamespaceName, lease: LeaseId) {
         let mut generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if generations.young.len() >= GENERATION_MAX {

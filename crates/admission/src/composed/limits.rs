@@ -1,4 +1,4 @@
-//! Limits: what there is to be from the registry, what is in force from whoever enforces it.
+//! Limits: definitions from the registry, status and usage from the enforcer.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use crate::book_host::BookHost;
 use crate::limits::{LimitStanding, Registry};
 use crate::registry::is_deleting;
 
-/// The registry as it was when somebody last looked for deleted limits in it, and found none.
+/// The registry version of the last sweep that found nothing left to delete.
 pub(super) type Seen = Option<u64>;
 
 fn is_credit(limit: &LimitInfo) -> bool {
     limit.definition.kind.terms().is_some()
 }
 
-/// Where a limit stands, by both; none if it is gone.
+/// The status of a limit from its definition and its enforced status; `None` if it is gone.
 fn status(limit: &LimitInfo, standing: LimitStanding) -> Option<LimitStatus> {
     match standing {
         LimitStanding::Gone if is_deleting(limit) => None,
@@ -32,19 +32,18 @@ fn status(limit: &LimitInfo, standing: LimitStanding) -> Option<LimitStatus> {
 }
 
 impl<H: BookHost> Parts<H> {
-    /// A limit as the registry has it here, without asking anybody.
+    /// A limit as this process knows it.
     pub(super) fn known(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<LimitInfo>> {
         Registry::limit(&self.registry, namespace, key)
     }
 
-    /// Whether any of these is a limit that is not known here.
+    /// Whether any key has no known limit here.
     pub(super) fn has_unknown(&self, namespace: &NamespaceName, amounts: &[Amount]) -> bool {
         amounts.iter().any(|amount| self.known(namespace, &amount.key).is_none())
     }
 
-    /// Has the registry learn what other nodes know. A limit that was put there a moment ago would be taken for one of
-    /// credit, or for one that is gone, and what is done about that stands. If nobody can tell, what is known here has
-    /// to do.
+    /// Refreshes the registry. Otherwise a limit that another node has just created would count as a credit limit or as
+    /// deleted, which cannot be undone. If the refresh fails, the local state must do.
     pub(super) async fn catch_up(&self) {
         _ = Registry::refresh(&self.registry).await;
     }
@@ -84,7 +83,7 @@ impl<H: BookHost> Parts<H> {
         Ok(LimitChange { status, ..change })
     }
 
-    /// Forgets a limit that was deleted and is gone by now, so that another of the same name is a new one.
+    /// Forgets a limit that was deleted and is gone, so that the same key starts anew.
     pub(super) async fn make_room(
         &self,
         namespace: &NamespaceName,
@@ -96,7 +95,7 @@ impl<H: BookHost> Parts<H> {
         }
     }
 
-    /// Has what is in force follow the registry. What is gone there is forgotten here.
+    /// Has the enforcer apply the registry's definition. A limit that is gone there is forgotten here.
     pub(super) async fn bring_in_line(
         &self,
         namespace: &NamespaceName,
@@ -183,8 +182,8 @@ impl<H: BookHost> Parts<H> {
         self.limits.usage(namespace, limit).await.map(Some)
     }
 
-    /// Forgets what was deleted and is gone, if that is for this process to do. Gives what was seen, so that a registry
-    /// in which nothing is being deleted is not gone through again.
+    /// Forgets deleted limits that are gone, if this process runs maintenance. Returns the version that was swept, so
+    /// that an unchanged registry is not scanned again.
     pub(super) async fn drop_what_is_gone(&self, seen: Seen) -> Seen {
         let version = self.registry.0.host.limits_version();
         if seen == Some(version) || !self.registry.is_in_charge() {

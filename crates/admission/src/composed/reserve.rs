@@ -10,29 +10,29 @@ use crate::book_host::BookHost;
 use crate::credits::{HoldAnswer, HoldPart, HoldRequest, HoldState, SettleRequest};
 use crate::limits::LimitsReserve;
 
-/// When to come back after there was no credit: nobody knows when an account is filled.
+/// Milliseconds to wait after a credit shortage. Nobody knows when the account gets credit, so this is a guess.
 const CREDIT_RETRY_MS: u64 = 10_000;
 
-/// What a request asks for besides limits.
+/// The credit part of a request.
 enum Besides {
     Nothing,
-    /// Credit, in order of key.
+    /// Credit to hold, ordered by key.
     Credit(Vec<HoldPart>),
-    /// A limit that is not there. It may have been one of credit when the lease was first allowed.
+    /// A key without a limit. It may have been a credit limit when the lease was allowed.
     Unknown(LimitKey),
 }
 
-/// What is left to do about a lease once the limits have answered.
+/// The step after the limits have answered.
 enum Rest {
     Nothing,
-    /// To hold credit; the answer is at this place among those of all holds.
+    /// Hold credit. The index is that of the hold in the batch.
     Hold(usize),
-    /// To find out what became of its credit: a limit of it has gone since, or the lease has ended.
+    /// Look up the credit of the lease: the lease has ended, or this limit was deleted.
     Ask(Option<LimitKey>),
 }
 
 impl<H: BookHost> Parts<H> {
-    /// Whether a request asks for limits only, as far as is known here.
+    /// Whether a request needs limits only, as this process knows.
     pub(super) fn has_only_limits(&self, request: &ReserveRequest) -> bool {
         matches!(self.besides(request), Besides::Nothing)
     }
@@ -112,7 +112,7 @@ impl<H: BookHost> Parts<H> {
                 self.creditless.add(&request.namespace, request.lease);
                 Rest::Nothing
             }
-            // A lease that has ended may have been refused its credit, and is told so again.
+            // Credit may have been refused to a lease that has ended. Repeat that answer.
             Besides::Credit(_) | Besides::Unknown(_) if has_ended => Rest::Ask(None),
             Besides::Unknown(key) => Rest::Ask(Some(key)),
             Besides::Credit(parts) => {
@@ -129,17 +129,17 @@ impl<H: BookHost> Parts<H> {
         taken: ReserveAnswer,
         held: Option<Result<HoldAnswer, BackendError>>,
     ) -> Result<ReserveAnswer, BackendError> {
-        let unanswered = || BackendError::Failed("a hold got no answer".into());
+        let unanswered = || BackendError::Failed("the credit store did not answer a hold".into());
         match held.ok_or_else(unanswered)?? {
             HoldAnswer::Held => Ok(taken),
             HoldAnswer::Refused { key, why } => self.refuse(request, key, why).await,
-            // By its own complete, which settles the limits too; or by time, and then they are for a complete to
-            // settle.
+            // A complete ended it, and settles the limits too; or it timed out, and a complete has yet to settle the
+            // limits.
             HoldAnswer::Ended => Ok(ReserveAnswer::Refused(Refusal::LeaseExpired)),
         }
     }
 
-    /// Gives the limits back. If that fails the caller asks again, and so does this.
+    /// Returns the limits. If that fails, the caller's retry does it again.
     async fn refuse(
         &self,
         request: &ReserveRequest,
@@ -164,7 +164,7 @@ impl<H: BookHost> Parts<H> {
             (_, None) | (HoldState::Held, Some(_)) => Ok(taken),
             (HoldState::Ended, Some(_)) => Ok(ReserveAnswer::Refused(Refusal::LeaseExpired)),
             (HoldState::Unknown, Some(key)) => {
-                // A hold that is still under way finds that its lease has ended.
+                // A hold that is still in flight will find that its lease has ended.
                 self.fence(actor, request).await?;
                 self.limits.release(request.namespace.clone(), request.lease).await?;
                 Ok(ReserveAnswer::Refused(Refusal::UnknownLimitKey(key)))

@@ -1,4 +1,4 @@
-//! Limits that change while traffic runs.
+//! Changes of limits under traffic.
 
 use earmark_core::{Kind, LimitStatus};
 
@@ -6,7 +6,7 @@ use super::Harness;
 use super::desk::{Desk, MINUTE, SLOTS, definition, key, namespace};
 use crate::backend::{LimitError, Refusal, ReserveAnswer};
 
-/// What was put can be listed, read and deleted.
+/// A limit can be listed, read and deleted.
 pub async fn limits_can_be_listed_read_and_deleted(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("tpm", MINUTE, 100).await;
@@ -28,7 +28,7 @@ pub async fn limits_can_be_listed_read_and_deleted(harness: &impl Harness) {
     assert_eq!(answer, ReserveAnswer::Refused(Refusal::UnknownLimitKey(key("tpm"))));
 }
 
-/// An operator who raises a limit helps at once.
+/// An increase of capacity applies at once.
 pub async fn more_capacity_counts_at_once(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("slots", SLOTS, 1).await;
@@ -39,7 +39,7 @@ pub async fn more_capacity_counts_at_once(harness: &impl Harness) {
     desk.admit(&[("slots", 1)]).await;
 }
 
-/// Nothing that was promised is taken back: a decrease waits.
+/// A decrease waits until enough is free, because a reservation is never revoked.
 pub async fn less_capacity_waits_until_it_is_free(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("slots", SLOTS, 3).await;
@@ -59,12 +59,12 @@ pub async fn less_capacity_waits_until_it_is_free(harness: &impl Harness) {
     assert_eq!((desk.usage("slots").await.capacity, desk.reserved("slots").await), (1, 1));
     desk.deny(&[("slots", 1)]).await;
     desk.complete(leases[1], &[]).await;
-    // The refusal left no trace, so the same lease is welcome now.
+    // The refusal left no trace, so the same lease may try again.
     let answer = desk.reserve(lease, &[("slots", 1)]).await;
     assert!(matches!(answer, ReserveAnswer::Allowed { .. }), "{answer:?}");
 }
 
-/// A limit goes when nobody holds it any more, and its lease ends in peace.
+/// A limit in use is deleted when its last lease ends.
 pub async fn a_limit_in_use_is_deleted_when_it_is_free(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("slots", SLOTS, 3).await;
@@ -76,7 +76,7 @@ pub async fn a_limit_in_use_is_deleted_when_it_is_free(harness: &impl Harness) {
     assert_eq!(desk.status("slots").await, None);
 }
 
-/// The kind of a limit is for good.
+/// The kind of a limit cannot be changed.
 pub async fn a_limit_keeps_its_kind(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("slots", SLOTS, 3).await;
@@ -85,7 +85,7 @@ pub async fn a_limit_keeps_its_kind(harness: &impl Harness) {
     assert_eq!(desk.status("slots").await, Some(LimitStatus::Active));
 }
 
-/// Two operators do not overwrite each other.
+/// Two operators cannot overwrite each other.
 pub async fn a_change_for_another_revision_is_refused(harness: &impl Harness) {
     let desk = Desk(harness);
     let rpm = |capacity| definition("rpm", MINUTE, capacity);

@@ -1,4 +1,4 @@
-//! Completing: what was really used.
+//! Completing a lease with its actual usage.
 
 use earmark_core::Overage;
 
@@ -6,7 +6,7 @@ use super::Harness;
 use super::desk::{Desk, MINUTE, SLOTS, definition};
 use crate::backend::{Refusal, ReserveAnswer};
 
-/// What was not used is free again at once.
+/// Unused amounts are free at once.
 pub async fn less_than_reserved_comes_back_at_once(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("tpm", MINUTE, 100).await;
@@ -18,7 +18,7 @@ pub async fn less_than_reserved_comes_back_at_once(harness: &impl Harness) {
     desk.admit(&[("tpm", 70), ("slots", 1)]).await;
 }
 
-/// Usage beyond the reservation counts like the rest, if there is room.
+/// Usage beyond the reservation is reserved if there is room.
 pub async fn more_than_reserved_is_held_where_it_fits(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("tpm", MINUTE, 100).await;
@@ -29,7 +29,7 @@ pub async fn more_than_reserved_is_held_where_it_fits(harness: &impl Harness) {
     assert_eq!((usage.reserved, usage.debt), (90, 0));
 }
 
-/// Usage that no longer fits is not lost: the whole difference is debt.
+/// Usage beyond the reservation that does not fit becomes debt as a whole.
 pub async fn more_than_reserved_is_debt_where_it_does_not_fit(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("tpm", MINUTE, 100).await;
@@ -40,7 +40,7 @@ pub async fn more_than_reserved_is_debt_where_it_does_not_fit(harness: &impl Har
     assert_eq!((usage.reserved, usage.debt), (60, 41));
 }
 
-/// With `deny` it is counted, and nothing more.
+/// With overage `deny`, usage beyond the reservation is only counted.
 pub async fn more_than_reserved_is_no_debt_where_none_is_kept(harness: &impl Harness) {
     let desk = Desk(harness);
     let strict = earmark_core::Definition { overage: Overage::Deny, ..definition("tpm", MINUTE, 100) };
@@ -52,7 +52,7 @@ pub async fn more_than_reserved_is_no_debt_where_none_is_kept(harness: &impl Har
     assert_eq!((usage.reserved, usage.debt), (60, 0));
 }
 
-/// Keys that were never reserved are no reason to fail.
+/// A key that was not reserved does not fail the complete.
 pub async fn a_key_that_was_not_reserved_is_ignored_with_a_message(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("tpm", MINUTE, 100).await;
@@ -65,7 +65,7 @@ pub async fn a_key_that_was_not_reserved_is_ignored_with_a_message(harness: &imp
     assert_eq!((desk.reserved("tpm").await, desk.reserved("rpm").await), (10, 0));
 }
 
-/// The second complete is a retry, whatever it says.
+/// A second complete is a retry, whatever its actuals.
 pub async fn nothing_changes_after_the_first_complete(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("tpm", MINUTE, 100).await;
@@ -79,7 +79,7 @@ pub async fn nothing_changes_after_the_first_complete(harness: &impl Harness) {
     }
 }
 
-/// A lease that was completed takes nothing again.
+/// A completed lease cannot reserve again.
 pub async fn a_completed_lease_is_spent(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("slots", SLOTS, 1).await;
@@ -90,7 +90,7 @@ pub async fn a_completed_lease_is_spent(harness: &impl Harness) {
     assert_eq!(desk.reserved("slots").await, 0);
 }
 
-/// A reserve that arrives after its own complete would hold a slot that nobody frees.
+/// A reserve that arrives after its own complete would hold a slot until the timeout.
 pub async fn a_late_reserve_after_complete_takes_no_slot(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("slots", SLOTS, 1).await;
@@ -102,7 +102,7 @@ pub async fn a_late_reserve_after_complete_takes_no_slot(harness: &impl Harness)
     assert_eq!(desk.reserved("slots").await, 0);
 }
 
-/// A denied lease holds nothing, so there is nothing to give back.
+/// A denied lease holds nothing, so its complete changes nothing.
 pub async fn completing_a_denied_lease_changes_nothing(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("slots", SLOTS, 1).await;
@@ -113,7 +113,7 @@ pub async fn completing_a_denied_lease_changes_nothing(harness: &impl Harness) {
     assert_eq!(desk.reserved("slots").await, 1);
 }
 
-/// Without actuals the slot is free, and the tokens stay as reserved: too much rather than too little.
+/// Without actuals the slots are free and the tokens stay reserved: over-counting is the safe side.
 pub async fn an_empty_complete_frees_slots_and_keeps_the_rest(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("tpm", MINUTE, 100).await;

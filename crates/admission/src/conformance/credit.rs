@@ -1,4 +1,4 @@
-//! Credit that leases hold: with the limits or not at all, paid as it cost, given back on time.
+//! Credit holds: held together with the limits, settled at cost, released in time.
 
 use earmark_core::{
     AccountName, CreditShortage, Definition, LeaseId, LimitStatus, Operation, Overage, Overdraft,
@@ -9,7 +9,7 @@ use super::desk::{Desk, MINUTE, SLOTS, key, namespace};
 use super::teller::{MAIN, account, credit, issue, open, open_vault, retire, transfer};
 use crate::backend::{CompleteAnswer, Refusal, ReserveAnswer};
 
-/// An account `acme` with so many usd, and a limit `usd` on it.
+/// Opens account `acme` with `amount` usd and a credit limit `usd` on it.
 async fn fill<H: Harness>(desk: &Desk<'_, H>, amount: u128, overage: Overage, timeout_seconds: u32) {
     desk.does(MAIN, vec![open("acme"), issue("acme", amount)]).await;
     desk.has(Definition { overage, ..credit("usd", "main", "acme", timeout_seconds) }).await;
@@ -20,13 +20,13 @@ impl<H: Harness> Desk<'_, H> {
         self.try_put(definition, None).await.expect("a limit that can be put");
     }
 
-    /// What can be spent of `acme`, what is held of it, and what `revenue` has.
+    /// Available and held credit of `acme`, and the balance of `revenue`.
     async fn sums(&self) -> (i128, i128, i128) {
         let (available, held) = self.purse("main", "acme").await;
         (available, held, self.usd_of("main", AccountName::REVENUE).await)
     }
 
-    /// Why a new lease gets no credit.
+    /// Reserves with a new lease and returns why credit was refused.
     async fn short(&self, parts: &[(&str, u64)]) -> (String, CreditShortage) {
         match self.reserve(self.lease(), parts).await {
             ReserveAnswer::Refused(Refusal::InsufficientCredit { key, retry_after_ms, why }) => {
@@ -37,7 +37,7 @@ impl<H: Harness> Desk<'_, H> {
         }
     }
 
-    /// Completes a lease, with what `usd` cost if that is said.
+    /// Completes a lease, with the cost of `usd` if given.
     async fn settle(&self, lease: LeaseId, cost: Option<u64>) -> CompleteAnswer {
         let actuals: Vec<(&str, u64)> = cost.map(|cost| ("usd", cost)).into_iter().collect();
         self.complete(lease, &actuals).await
@@ -56,7 +56,7 @@ fn charges(answer: &CompleteAnswer) -> (u64, u64, u64) {
     (answer.credit_paid, answer.credit_debt, answer.credit_uncollected)
 }
 
-/// Money is one more limit: all of them, or none.
+/// A reserve holds limits and credit together or not at all.
 pub async fn credit_is_held_with_the_limits_or_not_at_all(harness: &impl Harness) {
     let desk = Desk(harness);
     fill(&desk, 100, Overage::Debt, 60).await;
@@ -72,7 +72,7 @@ pub async fn credit_is_held_with_the_limits_or_not_at_all(harness: &impl Harness
     assert_eq!((usage.capacity, usage.reserved, usage.available, usage.debt), (100, 30, 70, 0));
 }
 
-/// Where a limit is in the way as well, waiting for money is of no use, so that is what is said.
+/// If a limit has no room either, the denial names the limit, because more credit would not help.
 pub async fn too_little_credit_is_named_unless_a_limit_is_in_the_way_too(harness: &impl Harness) {
     let desk = Desk(harness);
     fill(&desk, 100, Overage::Debt, 60).await;
@@ -92,7 +92,7 @@ pub async fn too_little_credit_is_named_unless_a_limit_is_in_the_way_too(harness
     assert_eq!((desk.reserved("rpm").await, desk.sums().await), (0, (100, 0, 0)));
 }
 
-/// A denial spends its lease, also this one.
+/// A denial for want of credit is final for its lease.
 pub async fn a_lease_denied_for_want_of_credit_stays_denied(harness: &impl Harness) {
     let desk = Desk(harness);
     fill(&desk, 10, Overage::Debt, 60).await;
@@ -114,7 +114,7 @@ pub async fn a_lease_denied_for_want_of_credit_stays_denied(harness: &impl Harne
     desk.admit(&[("usd", 20)]).await;
 }
 
-/// Two limits on one account cannot both count on the same money.
+/// Two credit limits on one account cannot both count on the same credit.
 pub async fn credit_keys_of_one_account_are_planned_together(harness: &impl Harness) {
     let desk = Desk(harness);
     fill(&desk, 100, Overage::Debt, 60).await;
@@ -127,7 +127,7 @@ pub async fn credit_keys_of_one_account_are_planned_together(harness: &impl Harn
     assert_eq!(desk.sums().await, (20, 0, 80));
 }
 
-/// Whoever is told that there is no credit is told why.
+/// The refusal says what is wrong with the account.
 pub async fn an_account_that_cannot_pay_is_told_apart(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.does(MAIN, vec![open("poor"), open("cold"), issue("cold", 9), freeze("cold"), open("gone")]).await;
@@ -143,13 +143,13 @@ pub async fn an_account_that_cannot_pay_is_told_apart(harness: &impl Harness) {
         assert_eq!(desk.short(&[(name, 1)]).await, (name.into(), why));
         assert_eq!(desk.usage(name).await.available, 0);
     }
-    // What was missing may come.
+    // The vault and the account can still be opened later.
     desk.does(None, vec![open_vault("nowhere")]).await;
     desk.does(Some("nowhere"), vec![open("poor"), issue("poor", 1)]).await;
     desk.admit(&[("vault", 1)]).await;
 }
 
-/// An overdraft is for holds too.
+/// An overdraft allows holds beyond the balance.
 pub async fn an_account_with_an_overdraft_holds_what_it_has_not(harness: &impl Harness) {
     let desk = Desk(harness);
     let open = Operation::OpenAccount { account: account("acme"), overdraft: Overdraft::Allow };
@@ -161,7 +161,7 @@ pub async fn an_account_with_an_overdraft_holds_what_it_has_not(harness: &impl H
     assert_eq!(desk.sums().await, (-15, 0, 25));
 }
 
-/// Whoever asks twice at once holds once.
+/// Concurrent copies of a reserve hold once.
 pub async fn copies_of_a_reserve_at_once_hold_once(harness: &impl Harness) {
     let desk = Desk(harness);
     fill(&desk, 100, Overage::Debt, 60).await;
@@ -178,7 +178,7 @@ pub async fn copies_of_a_reserve_at_once_hold_once(harness: &impl Harness) {
     assert_eq!(desk.sums().await, (50, 0, 50));
 }
 
-/// Less, exactly, more, nothing, or no word of it; and once.
+/// A settlement charges less, the same, more, nothing or an unstated amount, and only once.
 pub async fn settling_pays_what_it_cost_and_returns_the_rest(harness: &impl Harness) {
     let desk = Desk(harness);
     fill(&desk, 1_000, Overage::Debt, 60).await;
@@ -199,7 +199,7 @@ pub async fn settling_pays_what_it_cost_and_returns_the_rest(harness: &impl Harn
     }
 }
 
-/// The one thing that a `deny` account can owe is what a call cost beyond its hold.
+/// A `deny` account can owe only the cost beyond its hold.
 pub async fn what_the_owner_has_not_is_debt_or_paid_by_nobody(harness: &impl Harness) {
     let desk = Desk(harness);
     fill(&desk, 50, Overage::Deny, 60).await;
@@ -214,7 +214,7 @@ pub async fn what_the_owner_has_not_is_debt_or_paid_by_nobody(harness: &impl Har
     assert_eq!((desk.usage("usd").await.available, desk.usage("usd").await.debt), (0, 20));
 }
 
-/// A debt is not forgotten when money comes.
+/// A deposit covers the debt first.
 pub async fn the_next_deposit_covers_a_debt_first(harness: &impl Harness) {
     let desk = Desk(harness);
     fill(&desk, 50, Overage::Debt, 60).await;
@@ -230,7 +230,7 @@ pub async fn the_next_deposit_covers_a_debt_first(harness: &impl Harness) {
     desk.admit(&[("usd", 70)]).await;
 }
 
-/// A crashed caller keeps nobody's money, and a slow one still pays.
+/// The hold of a crashed caller is released, and a late complete still charges.
 pub async fn a_hold_that_ran_out_is_back_and_settling_it_still_charges(harness: &impl Harness) {
     let desk = Desk(harness);
     fill(&desk, 100, Overage::Debt, 2).await;
@@ -249,7 +249,7 @@ pub async fn a_hold_that_ran_out_is_back_and_settling_it_still_charges(harness: 
     assert_eq!(desk.sums().await, (25, 0, 75));
 }
 
-/// What a call cost does not depend on what an operator did meanwhile.
+/// Changes by an operator do not affect the cost of a running call.
 pub async fn a_settlement_needs_neither_its_limit_nor_an_open_account(harness: &impl Harness) {
     let desk = Desk(harness);
     fill(&desk, 100, Overage::Debt, 60).await;
@@ -267,7 +267,7 @@ pub async fn a_settlement_needs_neither_its_limit_nor_an_open_account(harness: &
     assert_eq!(desk.sums().await, (-4, 0, 105));
 }
 
-/// A closed account is closed; that somebody used more is counted, not charged.
+/// A closed account is never charged; the usage is only counted.
 pub async fn from_a_closed_account_nothing_is_charged(harness: &impl Harness) {
     let desk = Desk(harness);
     fill(&desk, 100, Overage::Debt, 2).await;
@@ -282,7 +282,7 @@ pub async fn from_a_closed_account_nothing_is_charged(harness: &impl Harness) {
     assert_eq!(desk.sums().await, (0, 0, 0));
 }
 
-/// The same names in another vault are other accounts.
+/// Accounts with the same name in two vaults are different accounts.
 pub async fn a_hold_is_of_the_vault_that_its_limit_names(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.does(None, vec![open_vault("eu")]).await;
@@ -300,7 +300,7 @@ pub async fn a_hold_is_of_the_vault_that_its_limit_names(harness: &impl Harness)
     }
 }
 
-/// An operator sees what was put, and may send leases to another account.
+/// An operator can read a credit limit and move it to another account.
 pub async fn credit_limits_can_be_read_changed_and_deleted(harness: &impl Harness) {
     let desk = Desk(harness);
     fill(&desk, 100, Overage::Debt, 60).await;
@@ -317,14 +317,14 @@ pub async fn credit_limits_can_be_read_changed_and_deleted(harness: &impl Harnes
     desk.admit(&[("usd", 5)]).await;
     desk.settle(lease, None).await;
     assert_eq!((desk.sums().await, desk.purse("main", "bob").await), ((90, 0, 10), (0, 5)));
-    // It goes at once, whoever holds of it.
+    // It is deleted at once, whatever it holds.
     desk.delete("usd").await.expect("a limit that can be deleted");
     assert_eq!(desk.status("usd").await, None);
     let gone = desk.reserve(desk.lease(), &[("usd", 1)]).await;
     assert_eq!(gone, ReserveAnswer::Refused(Refusal::UnknownLimitKey(key("usd"))));
 }
 
-/// No amount wraps around.
+/// No amount overflows.
 pub async fn amounts_reach_the_bounds_of_128_bits(harness: &impl Harness) {
     let desk = Desk(harness);
     fill(&desk, i128::MAX as u128, Overage::Debt, 60).await;
@@ -333,7 +333,7 @@ pub async fn amounts_reach_the_bounds_of_128_bits(harness: &impl Harness) {
     let error = desk.refuse(MAIN, last + 1, vec![issue("bob", 1)]).await;
     assert_eq!((error.code(), error.operation()), ("INVALID", Some(0)));
     let lease = desk.admit(&[("usd", u64::MAX)]).await;
-    // What is held of one balance is counted in 64 bits.
+    // The held amount of one balance has 64 bits.
     assert_eq!(desk.short(&[("usd", 1)]).await.1, CreditShortage::NotEnough);
     let most = i128::from(u64::MAX);
     assert_eq!(desk.sums().await, (i128::MAX - most, most, 0));

@@ -1,4 +1,4 @@
-//! Short words for the cases.
+//! Helpers for cases about limits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +13,7 @@ use crate::backend::{
 pub(super) const MINUTE: Kind = Kind::Rolling { window_seconds: 60 };
 pub(super) const SLOTS: Kind = Kind::Concurrency { timeout_seconds: 60 };
 
-/// No two leases of a test run are the same.
+/// A counter that makes leases unique in a test run.
 static LEASES: AtomicU64 = AtomicU64::new(1);
 
 pub(super) struct Desk<'a, H>(pub(super) &'a H);

@@ -1,4 +1,4 @@
-//! The history of accounts whose credit leases hold.
+//! The history of accounts with credit holds.
 
 use earmark_core::{AccountName, Actor, BalanceInfo, By, Role, VaultName};
 
@@ -9,7 +9,7 @@ use super::teller::{MAIN, credit, issue, open, path, retire, transfer, usd, vaul
 use crate::backend::{Amount, CompleteRequest, ReserveAnswer};
 use crate::writes::{EntryKind, EntryView};
 
-/// Every entry of an account, read in pages of two.
+/// All entries of an account, read in pages of two.
 async fn entries(harness: &impl Harness, name: &str) -> Vec<EntryView> {
     let (mut entries, mut after) = (Vec::new(), 0);
     loop {
@@ -24,7 +24,7 @@ async fn entries(harness: &impl Harness, name: &str) -> Vec<EntryView> {
     }
 }
 
-/// In a database an asset of which an account had nothing left was not among its balances, as if it had never had any.
+/// SQL used to omit an asset whose balance had become 0, as if the account had never had it.
 pub async fn an_account_that_has_spent_everything_shows_nothing_of_it(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.does(MAIN, vec![open("acme"), open("bob"), issue("acme", 100)]).await;
@@ -46,7 +46,7 @@ pub async fn an_account_that_has_spent_everything_shows_nothing_of_it(harness: &
     assert_eq!(balances("carol").await, []);
 }
 
-/// An entry in few words: what it is, and who had it done.
+/// A summary of an entry: its kind and its actor.
 fn told(entry: &EntryView) -> String {
     let (what, actor) = match &entry.what {
         EntryKind::Transaction { receipt, .. } => ("transaction", Some(&receipt.actor)),
@@ -57,7 +57,7 @@ fn told(entry: &EntryView) -> String {
     format!("{what} by {}", actor.map_or("nobody", Actor::as_str))
 }
 
-/// Where credit was kept in a database, or limits on a ledger, what leases had held, paid and given back named nobody.
+/// Holds, settlements and releases had no actor with credit in SQL or limits in TigerBeetle.
 pub async fn what_a_lease_holds_and_pays_names_who_had_it_done(harness: &impl Harness) {
     let (backend, desk) = (harness.backend(), Desk(harness));
     desk.does(MAIN, vec![open("acme"), issue("acme", 100)]).await;
@@ -74,7 +74,7 @@ pub async fn what_a_lease_holds_and_pays_names_who_had_it_done(harness: &impl Ha
         assert!(matches!(&paid[0], Ok(answer) if answer.reconciled), "{paid:?}");
     };
     let (paid, free, late, open) = (desk.lease(), desk.lease(), desk.lease(), desk.lease());
-    // Whoever asks again gets the answer, and is not behind what was done before.
+    // A repeated request gets the answer but is not recorded as the actor.
     hold(user(1), paid).await;
     hold(user(2), paid).await;
     pay(user(3), paid, 7).await;
@@ -108,7 +108,7 @@ pub async fn what_a_lease_holds_and_pays_names_who_had_it_done(harness: &impl Ha
     assert_eq!(of_acme[expected.len()..], of_key);
 }
 
-/// What was held, paid and given back is written down where it happened, and adds up to what is there.
+/// Holds, settlements and releases are recorded, and add up to the balance.
 pub async fn holds_settlements_and_releases_are_in_the_history(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.does(MAIN, vec![open("acme"), issue("acme", 100)]).await;
@@ -119,7 +119,7 @@ pub async fn holds_settlements_and_releases_are_in_the_history(harness: &impl Ha
     desk.complete(free, &[("usd", 0)]).await;
     let silent = desk.admit(&[("usd", 20)]).await;
     harness.advance_ms(3_000).await;
-    // What ran out is written down along with the next commands, or soon after.
+    // A timeout is recorded with the next commands or by the sweep.
     desk.admit(&[("usd", 1)]).await;
     let of_acme = entries(harness, "acme").await;
     let told: Vec<_> = of_acme

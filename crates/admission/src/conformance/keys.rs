@@ -1,4 +1,4 @@
-//! Who may call. A backend without keys has none of this to prove.
+//! API keys and the change log. A backend without keys skips these cases.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::backend::{Amount, BackendError, DeleteLimitRequest, LimitError, PutLi
 use crate::callers::{ChangeCursor, ChangeKind, KeyError, Keys, Token};
 use crate::writes::{WriteAnswer, WriteRequest};
 
-/// So often, and with this pause, a list is read that may be behind.
+/// Attempts to read a change log that may lag behind.
 const LOOKS_MAX: u32 = 400;
 const PAUSE: Duration = Duration::from_millis(25);
 
@@ -39,7 +39,7 @@ pub(super) async fn make(keys: &dyn Keys, role: Role) -> (Token, By) {
     (token, By::Key(info.number))
 }
 
-/// A key that is made is found by its secret, listed without it, and gone for all that comes by it when it is revoked.
+/// A key authenticates by its secret, is listed without it, and stops working when revoked.
 pub async fn a_key_opens_the_door_until_it_is_revoked(harness: &impl Harness) {
     let (backend, desk) = (harness.backend(), Desk(harness));
     let Some(keys) = backend.keys() else { return };
@@ -70,7 +70,7 @@ pub async fn a_key_opens_the_door_until_it_is_revoked(harness: &impl Harness) {
     assert_eq!(desk.usage("rpm").await.reserved, 1);
 }
 
-/// Nothing that changes something is done by a key that was revoked.
+/// A revoked key cannot change anything.
 pub async fn nothing_is_changed_by_a_revoked_key(harness: &impl Harness) {
     let (backend, desk) = (harness.backend(), Desk(harness));
     let Some(keys) = backend.keys() else { return };
@@ -89,7 +89,7 @@ pub async fn nothing_is_changed_by_a_revoked_key(harness: &impl Harness) {
 
     let unauthenticated = BackendError::Unauthenticated;
     assert_eq!(backend.write_by(by.clone(), write(2)).await, Err(unauthenticated.clone()));
-    // Not even what was committed before is told to whoever comes back with it.
+    // It cannot read the result of an earlier write either.
     assert_eq!(backend.write_by(by.clone(), write(1)).await, Err(unauthenticated.clone()));
     let definition = definition("rpm", MINUTE, 99);
     let put = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
@@ -112,12 +112,12 @@ pub async fn nothing_is_changed_by_a_revoked_key(harness: &impl Harness) {
     assert_eq!(last, Ok(1));
 }
 
-/// What was changed is listed with who did it, in pages.
+/// The change log lists every change with its actor, in pages.
 pub async fn changes_are_logged_with_who_made_them(harness: &impl Harness) {
     let (backend, desk) = (harness.backend(), Desk(harness));
     let Some(keys) = backend.keys() else { return };
     let (root, by) = make(keys, Role::Admin).await;
-    // What nobody asked for is no change of anybody's.
+    // Changes by Earmark itself are not listed.
     desk.put("rpm", MINUTE, 10).await;
     let put = PutLimitRequest {
         namespace: namespace(),
@@ -131,7 +131,7 @@ pub async fn changes_are_logged_with_who_made_them(harness: &impl Harness) {
     backend.delete_limit_by(user, delete).await.expect("a limit to delete");
     let written = backend.write(write_request(None, "billing", 1, vec![open_vault("eu")])).await;
     assert!(matches!(written, Ok(WriteAnswer::Committed(_))), "{written:?}");
-    // What is kept in two places is told by time.
+    // Merged lists are ordered by time.
     harness.advance_ms(20).await;
     let user = "user:8".parse().expect("an actor");
     let request = WriteRequest { actor: user, ..write_request(MAIN, "billing", 1, vec![open("acme")]) };
@@ -153,7 +153,7 @@ pub async fn changes_are_logged_with_who_made_them(harness: &impl Harness) {
         "Revoked reader by client:root".to_owned(),
     ];
     let mut said = said_of(keys).await;
-    // A database tells of a commit once all that began before it have ended, whoever they are.
+    // SQL shows a commit once all transactions that began before it have ended.
     for _ in 0..LOOKS_MAX {
         if said.len() >= expected.len() {
             break;
@@ -169,7 +169,7 @@ pub async fn changes_are_logged_with_who_made_them(harness: &impl Harness) {
     assert_eq!(found.map(|page| page.entries.len()), Ok(expected.len()));
 }
 
-/// All that was changed, a page for each, and by whom.
+/// Reads the change log one entry a page, as text.
 async fn said_of(keys: &dyn Keys) -> Vec<String> {
     let (mut said, mut after) = (Vec::new(), ChangeCursor::default());
     loop {

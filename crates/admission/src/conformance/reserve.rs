@@ -1,4 +1,4 @@
-//! Reserving: all or nothing, once.
+//! Reserving: all requirements or none, exactly once.
 
 use earmark_core::{Kind, LeaseState};
 
@@ -21,7 +21,7 @@ pub async fn everything_is_taken_together(harness: &impl Harness) {
     assert_eq!((usage.capacity, usage.available, usage.debt), (1_000, 600, 0));
 }
 
-/// A denied request must not burn the limits that had room.
+/// A denied reserve takes nothing from the limits that had room.
 pub async fn a_denied_reserve_burns_nothing(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("rpm", MINUTE, 10).await;
@@ -32,7 +32,7 @@ pub async fn a_denied_reserve_burns_nothing(harness: &impl Harness) {
     assert_eq!((desk.reserved("rpm").await, desk.reserved("tpm").await), (0, 60));
 }
 
-/// A denial is of use: it says what stood in the way, and when that may change.
+/// A denial names the limit and when to retry.
 pub async fn a_denial_says_when_to_come_back_and_which_limit_was_hit(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("rpm", MINUTE, 10).await;
@@ -47,7 +47,7 @@ pub async fn a_denial_says_when_to_come_back_and_which_limit_was_hit(harness: &i
     }
 }
 
-/// A denial spends its lease: a retry must not sneak in later.
+/// A denial is final for its lease: a retry cannot succeed later.
 pub async fn a_denied_lease_stays_denied_even_when_it_would_fit(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("slots", SLOTS, 1).await;
@@ -61,7 +61,7 @@ pub async fn a_denied_lease_stays_denied_even_when_it_would_fit(harness: &impl H
     desk.admit(&[("slots", 1)]).await;
 }
 
-/// Waiting does not help who asks for more than there is.
+/// An amount above the capacity is denied with `never`.
 pub async fn more_than_there_is_never_fits(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("tpm", MINUTE, 100).await;
@@ -69,7 +69,7 @@ pub async fn more_than_there_is_never_fits(harness: &impl Harness) {
     assert!(matches!(answer, ReserveAnswer::Denied { never: true, .. }), "{answer:?}");
 }
 
-/// An answer that was lost can be asked for again.
+/// A retry gets the answer that was lost.
 pub async fn a_retry_gets_the_first_answer_and_takes_nothing_more(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("tpm", MINUTE, 100).await;
@@ -91,7 +91,7 @@ pub async fn a_retry_in_another_order_is_the_same_retry(harness: &impl Harness) 
     assert_eq!((desk.reserved("rpm").await, desk.reserved("tpm").await), (1, 60));
 }
 
-/// A lease has one body, ever.
+/// A lease belongs to one set of requirements.
 pub async fn a_retry_with_another_body_is_refused(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("rpm", MINUTE, 10).await;
@@ -107,7 +107,7 @@ pub async fn a_retry_with_another_body_is_refused(harness: &impl Harness) {
     assert_eq!((desk.reserved("rpm").await, desk.reserved("tpm").await), (0, 60));
 }
 
-/// What a window took is free one window later.
+/// A rolling window frees its amount one window later.
 pub async fn a_window_gives_back_what_it_took(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("tps", Kind::Rolling { window_seconds: 2 }, 100).await;
@@ -120,7 +120,7 @@ pub async fn a_window_gives_back_what_it_took(harness: &impl Harness) {
     desk.admit(&[("tps", 100)]).await;
 }
 
-/// Nobody completes for a caller that is gone.
+/// The slot of a crashed caller is free after its timeout.
 pub async fn a_slot_of_a_crashed_caller_comes_back_after_its_timeout(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("slots", Kind::Concurrency { timeout_seconds: 2 }, 1).await;
@@ -130,7 +130,7 @@ pub async fn a_slot_of_a_crashed_caller_comes_back_after_its_timeout(harness: &i
     desk.admit(&[("slots", 1)]).await;
 }
 
-/// A typing error is not a denial: once the limit is there, the same lease is welcome.
+/// An unknown key is not a denial: once the limit exists, the same lease may succeed.
 pub async fn an_unknown_limit_is_refused_by_name_and_leaves_no_trace(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("rpm", MINUTE, 10).await;
@@ -145,7 +145,7 @@ pub async fn an_unknown_limit_is_refused_by_name_and_leaves_no_trace(harness: &i
     assert!(matches!(answer, ReserveAnswer::Allowed { .. }), "{answer:?}");
 }
 
-/// What may have been forgotten is refused, and what cannot have been made yet too.
+/// A lease that may be forgotten, or that lies in the future, is refused.
 pub async fn a_lease_from_the_past_or_the_future_is_refused(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("rpm", MINUTE, 10).await;
@@ -162,7 +162,7 @@ pub async fn a_lease_from_the_past_or_the_future_is_refused(harness: &impl Harne
     assert_eq!(desk.reserved("rpm").await, 0);
 }
 
-/// In a batch one denial is one denial.
+/// Requests of a batch are decided on their own.
 pub async fn the_items_of_a_batch_are_answered_each_on_its_own(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("tpm", MINUTE, 100).await;
@@ -174,7 +174,7 @@ pub async fn the_items_of_a_batch_are_answered_each_on_its_own(harness: &impl Ha
     assert_eq!(desk.reserved("tpm").await, 100);
 }
 
-/// A lease says what it holds.
+/// A lease shows its reservations.
 pub async fn a_lease_can_be_read(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("tpm", MINUTE, 100).await;
@@ -193,7 +193,7 @@ pub async fn a_lease_can_be_read(harness: &impl Harness) {
     assert_eq!(state, Some(LeaseState::Completed));
 }
 
-/// Many at once get no more than one after the other.
+/// Concurrent reserves never exceed the capacity.
 pub async fn concurrent_requests_cannot_slip_past_a_token_limit(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.put("tpm", MINUTE, 1_000).await;

@@ -1,4 +1,4 @@
-//! Short words for cases about credit.
+//! Helpers for cases about credit.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ pub(super) fn path(scope: &str, name: &str) -> AccountPath {
     AccountPath { namespace: namespace(), vault: vault(scope), account: account(name) }
 }
 
-/// A limit on the usd of an account, which pays `revenue`.
+/// A credit limit on the usd of an account, with revenue account `revenue`.
 pub(super) fn credit(name: &str, scope: &str, payer: &str, timeout_seconds: u32) -> Definition {
     let terms = CreditTerms {
         timeout_seconds,
@@ -131,18 +131,18 @@ impl<H: Harness> Desk<'_, H> {
         last.expect("a scope that exists")
     }
 
-    /// Commits a write under the next number of its scope.
+    /// Commits a write with the next sequence number of its scope.
     pub(super) async fn does(&self, scope: Option<&str>, operations: Vec<Operation>) -> Arc<Receipt> {
         let last = self.last(scope).await;
         self.commit(scope, last + 1, operations).await
     }
 
-    /// What can be spent of an account.
+    /// The available usd of an account.
     pub(super) async fn usd_of(&self, scope: &str, name: &str) -> i128 {
         self.purse(scope, name).await.0
     }
 
-    /// What can be spent of an account, and what is held.
+    /// The available and the held usd of an account.
     pub(super) async fn purse(&self, scope: &str, name: &str) -> (i128, i128) {
         let balances = self.0.backend().balances(path(scope, name)).await.expect("an account that exists");
         let found = balances.iter().find(|balance| balance.asset == usd());

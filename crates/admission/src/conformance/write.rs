@@ -1,4 +1,4 @@
-//! Writes: each number of each client once, all operations or none.
+//! Sequenced writes: each sequence number once, all operations or none.
 
 use earmark_core::{InvalidWrite, NamespaceName, Operation, RESULTS_MAX, WriteError};
 
@@ -9,7 +9,7 @@ use super::teller::{
 };
 use crate::writes::{CreditReadError, EntryKind, WriteAnswer, WriteRequest};
 
-/// Whoever writes twice has written once, and hears the same.
+/// A retry of a write has no effect and gets the first answer.
 pub async fn a_write_is_applied_once_and_its_retry_gets_the_same_answer(harness: &impl Harness) {
     let desk = Desk(harness);
     let operations = vec![open("acme"), issue("acme", 100)];
@@ -24,7 +24,7 @@ pub async fn a_write_is_applied_once_and_its_retry_gets_the_same_answer(harness:
     assert_eq!((desk.usd_of("main", "acme").await, desk.last(MAIN).await), (101, 2));
 }
 
-/// Copies of one write at once are one write.
+/// Concurrent copies of a write are applied once.
 pub async fn copies_of_a_write_at_once_are_one_write(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.commit(MAIN, 1, vec![open("acme")]).await;
@@ -34,7 +34,7 @@ pub async fn copies_of_a_write_at_once_are_one_write(harness: &impl Harness) {
     assert_eq!(desk.usd_of("main", "acme").await, 7);
 }
 
-/// A number that is missing is asked for.
+/// A gap in the sequence is refused with the last committed number.
 pub async fn a_gap_in_the_numbers_is_refused(harness: &impl Harness) {
     let desk = Desk(harness);
     let gap = |last_committed_sequence| WriteError::SequenceGap { last_committed_sequence };
@@ -47,7 +47,7 @@ pub async fn a_gap_in_the_numbers_is_refused(harness: &impl Harness) {
     }
 }
 
-/// One number is for one content.
+/// A sequence number cannot be used for other operations.
 pub async fn a_number_with_other_content_is_refused(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.commit(MAIN, 1, vec![open("acme")]).await;
@@ -56,7 +56,7 @@ pub async fn a_number_with_other_content_is_refused(harness: &impl Harness) {
     assert_eq!(desk.refuse(MAIN, 1, vec![]).await, reused);
 }
 
-/// Results are kept for a while, or for ever; the numbers for ever.
+/// Results may be forgotten; committed sequence numbers never.
 pub async fn an_old_write_is_never_applied_again(harness: &impl Harness) {
     let desk = Desk(harness);
     let old = || vec![open("acme"), issue("acme", 5)];
@@ -75,7 +75,7 @@ pub async fn an_old_write_is_never_applied_again(harness: &impl Harness) {
     assert_eq!(desk.usd_of("main", "acme").await, 5);
 }
 
-/// A write without operations takes its number from a late copy of one that failed.
+/// An empty write consumes a number, so that a late copy of a failed write is refused.
 pub async fn a_fence_keeps_a_late_copy_out(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.commit(MAIN, 1, vec![open("acme"), open("bob")]).await;
@@ -87,7 +87,7 @@ pub async fn a_fence_keeps_a_late_copy_out(harness: &impl Harness) {
     assert_eq!((desk.usd_of("main", "acme").await, desk.usd_of("main", "bob").await), (10, 0));
 }
 
-/// What failed has no number.
+/// A refused write does not consume its number.
 pub async fn a_failed_write_leaves_its_number_free(harness: &impl Harness) {
     let desk = Desk(harness);
     let error = desk.refuse(MAIN, 1, vec![issue("acme", 1)]).await;
@@ -97,7 +97,7 @@ pub async fn a_failed_write_leaves_its_number_free(harness: &impl Harness) {
     assert_eq!(desk.last(MAIN).await, 1);
 }
 
-/// The same client counts by itself in a namespace and in each of its vaults.
+/// A client has its own sequence in a namespace and in each of its vaults.
 pub async fn a_client_has_a_stream_in_every_scope(harness: &impl Harness) {
     let desk = Desk(harness);
     let eu = Some("eu");
@@ -117,10 +117,10 @@ pub async fn a_client_has_a_stream_in_every_scope(harness: &impl Harness) {
     assert_eq!(state, Err(CreditReadError::NamespaceNotFound));
 }
 
-/// A namespace begins with the first limit or vault in it, also by a write; nothing else that is written does that.
+/// The first limit or vault creates its namespace, also in a write. No other operation does.
 ///
-/// A limit that was put by itself opened its namespace, and the same limit in a write did not: a writer with a session
-/// could not begin one at all.
+/// A put of a limit used to create the namespace, but the same operation in a write did not: a writer with a session
+/// could not start a namespace at all.
 pub async fn the_first_limit_or_vault_of_a_write_opens_its_namespace(harness: &impl Harness) {
     let of = |name: &str| NamespaceName::new(name).expect("a valid name");
     let in_namespace = async |name: &str, scope: Option<&str>, sequence, operations| {
@@ -157,7 +157,7 @@ pub async fn the_first_limit_or_vault_of_a_write_opens_its_namespace(harness: &i
     assert_eq!(default, None);
 }
 
-/// One bad operation spoils all of its write and nothing else.
+/// One bad operation refuses its whole write and nothing else.
 pub async fn a_write_with_one_bad_operation_changes_nothing(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.commit(MAIN, 1, vec![open("acme"), issue("acme", 10)]).await;
@@ -175,7 +175,7 @@ pub async fn a_write_with_one_bad_operation_changes_nothing(harness: &impl Harne
     assert_eq!(audit, Err(CreditReadError::VaultNotFound));
 }
 
-/// Every refusal says what it is, and which operation is to blame.
+/// Every refusal has its code and names its operation.
 pub async fn a_refused_write_has_its_code_and_its_operation(harness: &impl Harness) {
     let desk = Desk(harness);
     let of = |name: &str| account(name);
@@ -212,7 +212,7 @@ pub async fn a_refused_write_has_its_code_and_its_operation(harness: &impl Harne
     assert_eq!(desk.refuse(Some("us"), 1, vec![]).await, WriteError::VaultNotFound);
 }
 
-/// What was written can be read back entry by entry, and adds up.
+/// The entries of an account add up to its balance.
 pub async fn the_history_of_an_account_adds_up(harness: &impl Harness) {
     let desk = Desk(harness);
     desk.commit(MAIN, 1, vec![open("acme"), open("bob"), issue("acme", 10)]).await;

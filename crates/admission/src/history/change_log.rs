@@ -1,15 +1,15 @@
-//! What was changed, by whom: the journal as those see it who look after a server.
+//! The change log: the journal records that are changes by an actor.
 
 use earmark_core::{Book, JournalRecord, NamespaceName, Operation, Transaction};
 
 use crate::callers::{ChangeCursor, ChangeEntry, ChangeKind, ChangePage};
 
-/// So many records are looked at for one page: most may be holds, which nobody asked for by a change.
+/// Most records scanned for one page. Most records may be holds, which are not changes.
 const RECORDS_MAX: usize = 20_000;
-/// A page ends with the entry that brings its summaries to so many bytes.
+/// Bytes of operation summaries after which a page ends.
 const SUMMARY_BYTES: usize = 1 << 20;
 
-/// Puts a page together from records, or changes, in order.
+/// Builds a page of the change log.
 #[derive(Debug)]
 pub struct ChangePager {
     namespace: Option<NamespaceName>,
@@ -22,7 +22,7 @@ pub struct ChangePager {
 }
 
 impl ChangePager {
-    /// A page of what was changed in a namespace, or in all of them.
+    /// An empty page, of one namespace or of all.
     #[must_use]
     pub fn new(namespace: Option<NamespaceName>, page_size: usize) -> ChangePager {
         let page = ChangePage::default();
@@ -37,7 +37,7 @@ impl ChangePager {
         }
     }
 
-    /// Takes the next record. Says no if the page is full, and has not taken it then.
+    /// Adds a journal record if it is a change. Returns false, without reading the record, if the page is full.
     pub fn take(&mut self, book: &Book, number: u64, record: &JournalRecord) -> bool {
         if self.is_full() {
             self.is_cut = true;
@@ -52,8 +52,7 @@ impl ChangePager {
         true
     }
 
-    /// Takes the next change, whose namespace is one that was asked for. Says no if the page is full, and has not taken it
-    /// then.
+    /// Adds a change of the requested namespace. Returns false, without adding it, if the page is full.
     pub fn add(&mut self, entry: ChangeEntry) -> bool {
         if self.is_full() {
             self.is_cut = true;
@@ -64,13 +63,13 @@ impl ChangePager {
         true
     }
 
-    /// Nothing else need be asked for up to this place.
+    /// Moves the cursor past a scanned record.
     pub fn pass(&mut self, place: ChangeCursor) {
         self.looked_at = self.looked_at.saturating_add(1);
         self.last = place;
     }
 
-    /// Whether no more is taken.
+    /// Whether the page accepts no more records.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.page.entries.len() >= self.page_size
@@ -83,13 +82,13 @@ impl ChangePager {
         self.page.entries.push(entry);
     }
 
-    /// The page, after which there is more.
+    /// The page, with a cursor for the next one.
     #[must_use]
     pub fn cut(self) -> ChangePage {
         ChangePage { next: Some(self.last), ..self.page }
     }
 
-    /// The page, as far as it goes.
+    /// The page, with a cursor if a record was rejected.
     #[must_use]
     pub fn finish(self) -> ChangePage {
         ChangePage { next: self.is_cut.then_some(self.last), ..self.page }
@@ -105,7 +104,7 @@ impl ChangeEntry {
     }
 }
 
-/// A record as a change, if it is one. What leases hold and pay are consequences, and stand in the history of accounts.
+/// A journal record as a change. Holds and settlements are not changes by an actor; they appear in account history.
 fn entry(book: &Book, number: u64, record: &JournalRecord) -> Option<ChangeEntry> {
     match record {
         JournalRecord::Transaction(record) => transaction(book, number, record),
@@ -156,7 +155,7 @@ fn transaction(book: &Book, number: u64, record: &Transaction) -> Option<ChangeE
     })
 }
 
-/// An operation in few words.
+/// A short description of an operation.
 #[must_use]
 pub fn summary(operation: &Operation) -> String {
     match operation {

@@ -1,4 +1,4 @@
-//! What the journal adds up to, and whether the Book agrees.
+//! Sums of the journal, compared with the Book by an audit.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use earmark_core::{
 
 use crate::writes::Audit;
 
-/// What records add up to. It wraps, so that their order does not matter.
+/// Sums of journal records. Additions wrap, so that the order of records does not matter.
 #[derive(Clone, Default)]
 pub struct Sums {
-    /// What every account has, held amounts included.
+    /// The balance of each account and asset, held amounts included.
     accounts: BTreeMap<(AccountId, AssetId), i128>,
-    /// What was issued, and what was retired.
+    /// Issued and retired amounts.
     totals: BTreeMap<(VaultId, AssetName), (i128, i128)>,
 }
 
@@ -22,7 +22,7 @@ impl Sums {
     pub fn add(&mut self, record: &JournalRecord) {
         match record {
             JournalRecord::Transaction(transaction) => self.add_transaction(transaction),
-            // What is held still belongs to its account, so only what is paid changes who has what.
+            // A held amount still belongs to its account. Only payments move credit.
             JournalRecord::Hold(_)
             | JournalRecord::Release(_)
             | JournalRecord::Key(_)
@@ -68,7 +68,7 @@ impl Sums {
         }
     }
 
-    /// Counts a vault anew, and compares it with what the records add up to.
+    /// Recounts a vault and compares it with these sums.
     #[must_use]
     pub fn audit(self, book: &Book, vault: VaultId, at: UnixMs) -> Audit {
         let assets = book.audit(vault);
@@ -85,7 +85,7 @@ impl Sums {
         Audit { balanced: message.is_none(), assets, message, at }
     }
 
-    /// Where the Book and these sums disagree about a vault, if they do.
+    /// The first difference between the Book and these sums, if any.
     fn difference(mut self, book: &Book, vault: VaultId, at: UnixMs) -> Option<String> {
         for info in book.audit(vault) {
             let journal = self.totals.get(&(vault, info.asset.clone())).copied().unwrap_or_default();

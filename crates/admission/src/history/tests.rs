@@ -62,7 +62,7 @@ impl Shop {
         self.history.entries(&self.book, (id, &account(name)), after, page_size)
     }
 
-    /// Puts a limit `usd` on `acme`, which pays `payee`.
+    /// Puts a credit limit `usd` on `acme` with revenue account `payee`.
     fn put_usd(&mut self, payee: &str) {
         let terms = CreditTerms {
             timeout_seconds: 60,
@@ -103,7 +103,7 @@ impl Shop {
     }
 }
 
-/// The kinds of entries, and what they did to what can be spent and to what is held.
+/// The kind of each entry, with its change of the available and of the held amount.
 fn told(page: &EntryPage) -> Vec<(&'static str, i128, i128)> {
     let tell = |entry: &EntryView| {
         let kind = match entry.what {
@@ -158,8 +158,8 @@ fn the_entries_of_an_account_come_page_by_page() {
     assert_eq!(shop.entries(0, 5), (vec![1, 2, 3, 4, 5], None));
 }
 
-/// Only the number of entries bounded a page. Three hundred transactions of 256 memos each made one of 20 MB, 118 MB
-/// as JSON, copied while every reserve waited for the Book; and no client of gRPC takes more than 4 MiB unless told.
+/// Pages used to be bounded by entry count only. 300 transactions with 256 memos each made a page of 20 MB (118 MB as
+/// JSON), copied while every reserve waited for the Book. gRPC clients accept 4 MiB by default.
 #[test]
 fn a_page_ends_when_its_memos_are_long_and_the_next_goes_on() {
     let mut shop = Shop::open();
@@ -177,7 +177,7 @@ fn a_page_ends_when_its_memos_are_long_and_the_next_goes_on() {
     assert_eq!((third.len(), next), (8, None));
     let all = [first, second, third].concat();
     assert_eq!(all, (1..=40).map(|amount| 255 + amount).collect::<Vec<i128>>());
-    // A page that ends there anyway goes on only if something comes after it.
+    // A page that ends at the byte limit has a successor only if entries follow.
     assert_eq!(shop.entries(25, 16), (all[24..].to_vec(), None));
 }
 
@@ -194,7 +194,7 @@ fn a_journal_that_was_cut_short_says_so_and_forgets_the_oldest() {
     assert!(audit.balanced);
     let message = audit.message.unwrap();
     assert!(message.contains("no longer reaches back to the start: of its oldest 2 records"), "{message}");
-    // What is left is still compared, together with the sums of what is gone.
+    // The remaining records are compared together with the sums of the dropped ones.
     transaction(&mut shop.history.records[0]).changes[0].amount += 1;
     assert!(!shop.audit().balanced);
 }
@@ -231,7 +231,7 @@ fn holds_settlements_and_releases_are_entries_of_their_accounts() {
     }
     assert_eq!(told(&shop.page("revenue", 0, 99)), [("settle", 25, 0), ("settle", 90, 0)]);
     assert_eq!((shop.audit().balanced, shop.audit().message), (true, None));
-    // Page by page it is the same.
+    // Reading page by page gives the same entries.
     let (mut after, mut pages) = (0, Vec::new());
     loop {
         let page = shop.page("acme", after, 3);
@@ -242,7 +242,7 @@ fn holds_settlements_and_releases_are_entries_of_their_accounts() {
         }
     }
     assert_eq!(pages, told(&shop.page("acme", 0, 99)));
-    // So it does once the oldest are dropped.
+    // The same holds once the oldest records are dropped.
     (0..5).for_each(|_| shop.history.drop_oldest());
     assert_eq!(told(&shop.page("acme", 0, 99)).len(), 3);
     assert!(shop.audit().balanced);

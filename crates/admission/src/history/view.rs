@@ -1,4 +1,4 @@
-//! Records as one account sees them.
+//! Journal records from the point of view of one account.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use earmark_core::{
 
 use crate::writes::{EntryChange, EntryKind, EntryView, HoldView};
 
-/// A record as an account sees it.
+/// A journal record from the point of view of an account.
 #[must_use]
 pub fn entry_view(
     book: &Book,
@@ -63,7 +63,7 @@ fn settle(
     account: AccountId,
 ) -> Option<(earmark_core::UnixMs, EntryKind, Vec<EntryChange>)> {
     let SettleEntry { hold: ref held_for, held, revenue, paid, debt, uncollected } = *entry;
-    // An account may pay itself.
+    // The payer may be the revenue account.
     let mut amount = 0_i128;
     let mut change_held = 0_i128;
     if account == held_for.account {
@@ -87,7 +87,7 @@ fn transaction(record: &Transaction, name: &AccountName) -> EntryKind {
     }
 }
 
-/// Why an operation concerns an account, if it does.
+/// The memo of an operation on this account, if it is one.
 fn memo<'a>(operation: &'a Operation, name: &AccountName) -> Option<&'a str> {
     match operation {
         Operation::Issue { account, memo, .. } | Operation::Retire { account, memo, .. } => {

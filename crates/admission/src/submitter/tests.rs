@@ -5,7 +5,7 @@ use tokio::sync::Semaphore;
 
 use super::*;
 
-/// A ledger that waits to be let go, and remembers its batches.
+/// A target that executes a batch per permit and records its batches.
 struct Gate {
     batches: Arc<StdMutex<Vec<Vec<u32>>>>,
     open: Arc<Semaphore>,
@@ -51,7 +51,7 @@ impl Desk {
         self.submitter.submit(item, events, Direction::Takes)
     }
 
-    /// Waits until the ledger has been given so many batches.
+    /// Waits until the target has received `count` batches.
     async fn until_batches(&self, count: usize) {
         while self.batches.lock().unwrap().len() < count {
             tokio::task::yield_now().await;
@@ -93,7 +93,7 @@ async fn an_item_is_never_split_between_batches() {
     for answer in rest {
         answer.await.unwrap();
     }
-    // 6 and 5 are more than ten; 5 and 5 are ten; what is over ten by itself goes alone.
+    // 6 + 5 exceeds ten, 5 + 5 does not, and an item above ten goes alone.
     assert_eq!(*desk.batches.lock().unwrap(), [vec![1], vec![2], vec![3, 4], vec![5]]);
 }
 
@@ -104,7 +104,7 @@ async fn a_full_queue_refuses_reserves_at_once_and_still_takes_completes() {
     desk.until_batches(1).await;
     let waiting: Vec<_> = (0..8).map(|item| desk.take(item, 1)).collect();
     let refused = desk.take(9, 1).await;
-    assert_eq!(refused, Err(BackendError::Overloaded("too much is waiting already")));
+    assert_eq!(refused, Err(BackendError::Overloaded("the queue is full")));
     let kept: Vec<_> = (0..2).map(|item| desk.submitter.submit(item, 1, Direction::GivesBack)).collect();
     let refused = desk.submitter.submit(9, 1, Direction::GivesBack).await;
     assert!(matches!(refused, Err(BackendError::Overloaded(_))), "there is an end to that too");
@@ -123,7 +123,7 @@ async fn work_whose_caller_went_away_is_still_submitted() {
     let desk = desk(100);
     let _first = desk.take(1, 1);
     desk.until_batches(1).await;
-    // Never polled, and polled once: both have been asked for.
+    // One future is never polled, one is polled once. Both items were queued.
     drop(desk.take(2, 1));
     let mut polled = Box::pin(desk.take(3, 1));
     std::future::poll_fn(|context| {
@@ -147,7 +147,7 @@ async fn what_waits_when_it_stops_is_carried_out_and_what_comes_later_refused() 
         assert_eq!(answer.await, Ok(item * 2));
     }
     assert!(desk.submitter.is_stopped());
-    assert_eq!(desk.take(9, 1).await, Err(BackendError::Overloaded("it has stopped")));
+    assert_eq!(desk.take(9, 1).await, Err(BackendError::Overloaded("the server is shutting down")));
     assert_eq!(desk.submitter.depth(), 0);
     desk.submitter.stop().await;
 }

@@ -1,4 +1,4 @@
-//! A node that is behind: it has not heard yet what was acknowledged elsewhere.
+//! A node that lags behind what other nodes have acknowledged.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use earmark_core::{
 use crate::support::counter::{key, namespace};
 use crate::support::mirror::MirroredCredits;
 
-/// Keeps a Book that decides, and shows an empty one until it is told to catch up.
+/// Hosts a Book that decides, and shows an empty Book until its next read barrier.
 struct Follower {
     leader: Mutex<Book>,
     empty: Book,
@@ -86,9 +86,9 @@ fn used(amount: u64) -> Vec<Amount> {
     vec![Amount { key: key("tpm"), amount }]
 }
 
-/// What a node knows of limits may be behind by a moment. A reserve of a limit that another had just put was allowed by
-/// the leader, and then given back as if its limit were gone: its lease was spent. A complete handed the actual of such a
-/// limit to credit, which ignored it, so that usage beyond what was reserved was kept nowhere.
+/// A node's knowledge of limits may lag. A reserve of a limit that another node had just created was allowed by the
+/// leader and then released, as if the limit were deleted, and its lease was lost. A complete sent the actual of such a
+/// limit to credit, which ignored it, so that the overage was lost.
 #[tokio::test]
 async fn a_limit_that_another_has_just_put_is_reserved_and_settled_by_who_has_not_heard_of_it() {
     let host = Arc::new(Follower {

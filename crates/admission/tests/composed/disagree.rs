@@ -1,4 +1,4 @@
-//! Processes that have one Book and were started otherwise than each other.
+//! Processes on one Book with different placements.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ fn slots() -> Definition {
     }
 }
 
-/// What a process answers about slots, in a word.
+/// The answers of a process about `slots`, one word each.
 async fn asked(backend: &dyn Backend, lease: LeaseId) -> Vec<String> {
     let (namespace, requirements) = (namespace(), one_slot());
     let request = ReserveRequest { namespace: namespace.clone(), lease, job: None, requirements };
@@ -43,8 +43,8 @@ async fn asked(backend: &dyn Backend, lease: LeaseId) -> Vec<String> {
     ]
 }
 
-/// A node looked at what is kept elsewhere when it started, and never again. One that ran without `--ledger` when another
-/// was started with it went on enforcing limits in the Book; one that ran without `--credits` let calls pass for nothing.
+/// A node checked the placement at its start only. A node without `--ledger` kept enforcing limits in the Book after
+/// another node was started with it; a node without `--credits` allowed calls without charging them.
 #[tokio::test]
 async fn who_was_started_otherwise_than_the_rest_decides_nothing_any_more() {
     let registry = LocalBook::open(LocalOptions::default()).await.unwrap();
@@ -64,7 +64,10 @@ async fn who_was_started_otherwise_than_the_rest_decides_nothing_any_more() {
     let first = composed(Elsewhere { limits: false, credit: true });
     first.start().await.unwrap();
     for answer in asked(&alone, lease(2)).await {
-        assert!(answer.contains("is kept elsewhere: say where with --credits"), "{answer}");
+        assert!(
+            answer.contains("a database keeps the credit of this server: name it with --credits"),
+            "{answer}"
+        );
     }
     for answer in asked(&first, lease(3)).await {
         assert!(answer.starts_with("Ok("), "{answer}");
@@ -72,10 +75,15 @@ async fn who_was_started_otherwise_than_the_rest_decides_nothing_any_more() {
     composed(Elsewhere { limits: true, credit: true }).start().await.unwrap();
     for backend in [&alone as &dyn Backend, &first] {
         for answer in asked(backend, lease(4)).await {
-            assert!(answer.contains("enforced on a ledger elsewhere: name it with --ledger"), "{answer}");
+            assert!(
+                answer.contains(
+                    "TigerBeetle enforces the limits of this server: name its cluster with --ledger"
+                ),
+                "{answer}"
+            );
         }
     }
-    // Whoever has not looked yet is told by the Book.
+    // The Book itself refuses a process that has not checked.
     let unaware = BookLimits::new(registry.clone());
     let (namespace, requirements) = (namespace(), one_slot());
     let request = LimitsReserve { namespace, lease: lease(5), requirements };
@@ -87,7 +95,7 @@ async fn who_was_started_otherwise_than_the_rest_decides_nothing_any_more() {
 async fn who_names_another_ledger_than_the_first_is_refused_and_told_which_it_is() {
     let registry = LocalBook::open(LocalOptions::default()).await.unwrap();
     let on = |ledger| Keep { elsewhere: Elsewhere { limits: true, credit: false }, ledger };
-    // Whoever cannot name it leaves it open.
+    // A process without a cluster id leaves it open.
     registry.keep(on(None)).await.unwrap();
     for _ in 0..2 {
         registry.keep(on(Some(7))).await.unwrap();

@@ -1,4 +1,4 @@
-//! Whatever goes wrong between two steps, a retry ends as if nothing had, and nothing leaks.
+//! After a fault between two steps, a retry ends as if nothing had happened, and nothing leaks.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ const NOTHING: Sums = Sums { rpm: 0, slots: 0, usd: 100, held: 0, paid: 0 };
 const TAKEN: Sums = Sums { rpm: 1, slots: 1, usd: 70, held: 30, paid: 0 };
 const DONE: Sums = Sums { rpm: 1, slots: 0, usd: 80, held: 0, paid: 20 };
 
-/// What there is enough of, and what there is not.
+/// Requirements that fit, and requirements beyond the credit.
 const ENOUGH: &[(&str, u64)] = &[("rpm", 1), ("slots", 1), ("usd", 30)];
 const TOO_MUCH: &[(&str, u64)] = &[("rpm", 1), ("slots", 1), ("usd", 101)];
 const USED: &[(&str, u64)] = &[("rpm", 1), ("usd", 20)];
@@ -67,7 +67,7 @@ async fn a_reserve_that_was_cut_off_at_any_step_is_allowed_when_it_is_asked_agai
                 assert!(is_allowed(pair.reserve(lease, ENOUGH).await), "{fault:?}");
                 assert_eq!(pair.sums().await, TAKEN, "{fault:?}");
             }
-            // What was slow and not dead comes late, and changes nothing.
+            // The first process was slow, not dead. Its late steps change nothing.
             pair.settle_down().await;
             assert_eq!(pair.sums().await, TAKEN, "{fault:?}");
             assert!(pair.complete(lease, USED).await.unwrap().unwrap().reconciled);
@@ -102,7 +102,7 @@ async fn a_reserve_without_credit_is_denied_again_wherever_it_was_cut_off_and_ta
     assert_eq!(met, 24);
 }
 
-/// The retry of a denied lease asks what became of its credit, and that may fail too.
+/// The retry of a denied lease looks up its credit, which may fail too.
 #[tokio::test]
 async fn a_denial_that_cannot_be_looked_up_is_no_answer_and_is_given_again_later() {
     for fault in faults(&[Step::Holds]) {
@@ -131,7 +131,7 @@ async fn what_nobody_asks_for_again_is_free_when_its_time_is_over() {
                 assert_eq!(pair.sums().await, NOTHING, "{fault:?}");
                 pair.settle_down().await;
                 let sums = pair.sums().await;
-                // A step that comes a minute late may still take; it is free again after its own time.
+                // A step that runs a minute late may still reserve. It is free again after its own timeout.
                 pair.clock.advance_ms(61_000);
                 assert_eq!(pair.sums().await, NOTHING, "{fault:?}: {sums:?}");
             }
@@ -164,7 +164,7 @@ async fn a_complete_that_was_cut_off_has_one_effect_and_its_retry_finishes_it() 
     assert_eq!(met, 16);
 }
 
-/// An outage of the one does not keep slots taken, or money held, at the other.
+/// An outage of one part does not keep slots reserved, or credit held, in the other.
 #[tokio::test]
 async fn while_one_half_is_down_the_other_is_completed_all_the_same() {
     let limits_only = Sums { slots: 0, ..TAKEN };
@@ -184,7 +184,7 @@ async fn while_one_half_is_down_the_other_is_completed_all_the_same() {
     }
 }
 
-/// The complete of a caller that gave up overtakes its own reserve between two of its steps.
+/// The complete of a caller that gave up overtakes its own reserve between two steps.
 #[tokio::test]
 async fn a_lease_that_is_completed_between_its_limits_and_its_hold_holds_nothing() {
     for step in [Step::Hold, Step::Reserve] {
@@ -210,7 +210,7 @@ async fn a_lease_that_is_completed_between_its_limits_and_its_hold_holds_nothing
     }
 }
 
-/// And the one of a lease that was refused its credit, before the limits were given back.
+/// The same for a lease whose credit was refused, before its limits are returned.
 #[tokio::test]
 async fn a_refused_lease_that_is_completed_before_it_is_released_keeps_no_slot() {
     for pair in pairs().await {
@@ -251,7 +251,7 @@ async fn copies_of_a_reserve_of_which_one_is_cut_off_get_the_same_answer() {
     }
 }
 
-/// A process died after it had taken the limits, and the limit of kind `credit` was deleted before the retry came.
+/// A process died after it had reserved the limits, and the credit limit was deleted before the retry.
 #[tokio::test]
 async fn a_lease_whose_limit_was_deleted_before_its_hold_is_given_back() {
     for mut pair in pairs().await {
@@ -263,7 +263,7 @@ async fn a_lease_whose_limit_was_deleted_before_its_hold_is_given_back() {
         let unknown = Some(Ok(ReserveAnswer::Refused(Refusal::UnknownLimitKey(key("usd")))));
         assert_eq!(pair.reserve(lease, ENOUGH).await, unknown);
         assert_eq!(pair.sums().await, NOTHING);
-        // The first process was only slow.
+        // The first process was slow, not dead.
         pair.settle_down().await;
         assert_eq!(pair.sums().await, NOTHING);
         pair.put_credit().await;
@@ -272,7 +272,7 @@ async fn a_lease_whose_limit_was_deleted_before_its_hold_is_given_back() {
     }
 }
 
-/// The same, after the hold was made: the lease has what it asked for, and settles as it would have.
+/// The same after the hold: the lease keeps its reservations and settles normally.
 #[tokio::test]
 async fn a_lease_whose_limit_was_deleted_after_its_hold_is_still_allowed() {
     for mut pair in pairs().await {
@@ -293,7 +293,7 @@ async fn whoever_hangs_up_in_the_middle_leaves_nothing_half_done() {
     for (requirements, sums) in [(ENOUGH, TAKEN), (TOO_MUCH, NOTHING)] {
         for pair in pairs().await {
             pair.faults.plan(Fault { step: Step::Hold, when: When::After, how: How::Stops });
-            // The caller is gone after this.
+            // The caller disconnects here.
             assert_eq!(pair.reserve(pair.lease(1), requirements).await, None);
             pair.settle_down().await;
             assert_eq!(pair.sums().await, sums);
@@ -301,8 +301,8 @@ async fn whoever_hangs_up_in_the_middle_leaves_nothing_half_done() {
     }
 }
 
-/// The limits refused such a complete, while credit was settled all the same, and for good; or credit refused it, nobody
-/// was told, and what was held went back unpaid in the end.
+/// The limits refused such a complete while credit was settled for good; or credit refused it unnoticed, and the hold
+/// was released unpaid.
 #[tokio::test]
 async fn a_complete_that_names_a_key_twice_does_nothing_anywhere() {
     for pair in pairs().await {

@@ -1,4 +1,4 @@
-//! Backends of parts pass the suite of all backends, and come out right whatever fails between two steps.
+//! Composed backends pass the conformance suite, and recover from a failure between any two steps.
 
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
 

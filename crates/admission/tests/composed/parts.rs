@@ -1,4 +1,4 @@
-//! What goes to which part, and how much of it together.
+//! Which requests go to which part, and in which batches.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ async fn a_lease_that_asks_for_no_credit_asks_nobody_about_it() {
         let message = "ignored, since the lease had not reserved them: usd, eur";
         assert_eq!(answer.message.as_deref(), Some(message));
         assert_eq!([Step::Hold, Step::Settle].map(|step| pair.faults.calls(step)), [0, 0]);
-        // Who does not remember it must ask.
+        // A new process has to ask.
         pair.start_again();
         assert!(pair.complete(lease, &[("usd", 5)]).await.unwrap().unwrap().reconciled);
         assert_eq!(pair.faults.calls(Step::Settle), 1);
@@ -93,14 +93,14 @@ async fn a_limit_that_is_deleted_while_it_is_held_goes_from_the_registry_when_it
         let limit = Backend::limit(pair.registry(), namespace(), key("slots")).await.unwrap();
         limit.map(|limit| limit.status)
     };
-    // It is still there for whoever starts, or leads, next.
+    // The next process or leader still finds it.
     pair.start_again();
     assert_eq!(of_registry(&pair).await, Some(LimitStatus::Decreasing { to: 0 }));
     assert!(pair.backend.usage(namespace(), key("slots")).await.unwrap().is_some());
     pair.complete(lease, &[]).await.unwrap().unwrap();
     assert_eq!(pair.backend.usage(namespace(), key("slots")).await, Ok(None));
     assert_eq!(of_registry(&pair).await, None);
-    // Of another kind, it is another limit.
+    // With another kind, it is another limit.
     pair.put("slots", Kind::Rolling { window_seconds: 60 }, 3).await;
     pair.reserve(pair.lease(2), &[("slots", 3)]).await.unwrap().unwrap();
 }
@@ -129,7 +129,7 @@ async fn a_registry_of_other_parts_is_refused_and_nothing_is_served_from_it() {
         Composed::new(registry.clone(), limits, credits, elsewhere)
     };
     let both = composed(Elsewhere { limits: true, credit: true });
-    assert!(both.ready().unwrap_err().contains("has not noted yet"));
+    assert!(both.ready().unwrap_err().contains("is not recorded yet"));
     both.start().await.unwrap();
     assert_eq!(both.ready(), Ok(()));
     for (elsewhere, flag) in [
@@ -144,7 +144,7 @@ async fn a_registry_of_other_parts_is_refused_and_nothing_is_served_from_it() {
     assert_eq!(error, KeepError::LimitsElsewhere);
 }
 
-/// An operator who moves to a database sees that the money stays behind, before anybody misses it.
+/// Moving credit to SQL must fail while the Book has credit, which would be lost.
 #[tokio::test]
 async fn a_book_that_has_credit_does_not_leave_it_to_others() {
     let pair = limits_elsewhere().await;

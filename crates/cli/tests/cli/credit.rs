@@ -83,7 +83,7 @@ fn a_refused_write_ends_with_1_and_says_why() {
         server.earmark(&["write", "--client", "b", "--sequence", "1", "--op", "{\"mint\":{}}"]).ends(1);
     assert!(field.stderr.contains("operations[0].mint: found an unknown field"), "{field:?}");
     let elsewhere = server.line("write --client b --sequence 1 --namespace elsewhere").ends(1);
-    assert!(elsewhere.stderr.contains("(INVALID): namespace: no such namespace"), "{elsewhere:?}");
+    assert!(elsewhere.stderr.contains("(INVALID): namespace: no namespace has this name"), "{elsewhere:?}");
     server.line("write --client b --sequence 1 --namespace default").ends(0);
     let missing = server.line("balance --account nobody").ends(1);
     assert!(missing.stderr.contains("404 not_found"), "{missing:?}");

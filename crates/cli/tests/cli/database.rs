@@ -99,12 +99,15 @@ fn a_folder_is_served_with_the_credit_that_it_belongs_to_and_with_no_other() {
     fill(&server);
     stop(server);
     let ran = serve(&apart, &[]).ends(2);
-    assert!(ran.stderr.contains("is kept elsewhere: say where with --credits"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("a database keeps the credit of this server: name it with --credits"),
+        "{ran:?}"
+    );
     let server = Server::on(&together, &[]);
     fill(&server);
     stop(server);
     let ran = serve(&together, &["--credits", &url]).ends(2);
-    assert!(ran.stderr.contains("there is credit here already"), "{ran:?}");
+    assert!(ran.stderr.contains("this server already has credit"), "{ran:?}");
     // Neither start has changed anything.
     assert_eq!(balance(&Server::on(&together, &[])), purse("100", "0"));
     assert_eq!(balance(&Server::on(&apart, &["--credits", &url])), purse("100", "0"));

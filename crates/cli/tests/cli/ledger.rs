@@ -277,7 +277,10 @@ fn a_folder_whose_limits_are_on_a_ledger_is_not_served_without_one() {
     server.signal("TERM");
     server.wait().ends(0);
     let ran = serve(folder.path(), &[]).ends(2);
-    assert!(ran.stderr.contains("enforced on a ledger elsewhere: name it with --ledger"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("TigerBeetle enforces the limits of this server: name its cluster with --ledger"),
+        "{ran:?}"
+    );
     let ran = serve(folder.path(), &["--ledger", "tigerbeetle://nowhere"]).ends(2);
     assert!(ran.stderr.contains("\"nowhere\" as an address"), "{ran:?}");
 }
@@ -302,7 +305,12 @@ fn nodes_that_were_started_with_other_ledgers_refuse_and_say_why() {
     let second = Server::on(&folder.path().join("n2"), &second);
     wait("the first to hear of it", || get(&first, "/readyz").contains("name it with --ledger"));
     let refused = first.line("reserve --key slots=1").ends(1);
-    assert!(refused.stderr.contains("enforced on a ledger elsewhere: name it with --ledger"), "{refused:?}");
+    assert!(
+        refused
+            .stderr
+            .contains("TigerBeetle enforces the limits of this server: name its cluster with --ledger"),
+        "{refused:?}"
+    );
     first.line("limits get slots").ends(1);
     // Limits are still defined by whoever is asked.
     first.line("limits put --key more --kind rolling --capacity 5 --window 60").ends(0);

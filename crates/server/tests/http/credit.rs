@@ -145,7 +145,7 @@ async fn an_account_that_cannot_pay_is_explained() {
     let refused = async |key: &str| desk.reserve(&desk.lease(), &[(key, 1)]).await;
     let unknown = refused("bob:usd").await;
     assert_eq!(why(&unknown).1, "insufficient_credit:bob:usd");
-    assert!(why(&unknown).2.contains("was never opened"), "{unknown}");
+    assert!(why(&unknown).2.contains("does not exist"), "{unknown}");
     write(&desk, 2, json!([{"freeze_account": {"account": "acme"}}])).await;
     assert!(why(&refused("acme:usd").await).2.contains("is frozen"));
     let opened = json!([

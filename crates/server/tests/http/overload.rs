@@ -34,7 +34,7 @@ async fn a_full_queue_refuses_reserves_at_once_and_still_takes_completes() {
 #[tokio::test]
 async fn a_single_request_that_is_refused_or_fails_says_so_by_its_status_in_its_usual_shape() {
     for (error, status, code) in [
-        (BackendError::Overloaded("too much is waiting already"), 503, "overloaded"),
+        (BackendError::Overloaded("the queue is full"), 503, "overloaded"),
         (BackendError::Failed("the ledger broke".into()), 500, "backend_error"),
     ] {
         let desk = Desk::on(ManualClock::at(START_MS), Arc::new(Broken(error)), Desk::options()).await;

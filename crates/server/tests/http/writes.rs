@@ -368,7 +368,7 @@ async fn reads_of_what_is_not_there_or_malformed_are_refused() {
         (
             "/v1/clients/a?namespace=elsewhere",
             404,
-            "namespace: no such namespace; the first limit, vault or key in it opens it",
+            "namespace: no namespace has this name; the first limit, vault or key in it creates it",
         ),
         ("/v1/clients/a?vault=main&vault=main", 400, "vault: found it twice"),
         ("/v1/clients/a%3Ab", 400, "client_id: found ':' at byte 1"),

@@ -3,7 +3,7 @@ use earmark_core::{TxId, UnixMs};
 use super::*;
 use crate::callers::{ChangeEntry, ChangeKind, CreditCursor};
 
-/// A list of changes at these times, of which some are to be passed over, in pages as a backend would give them.
+/// A list of changes with these times, in pages like those of a backend. `None` is scanned but not listed.
 struct List {
     times: Vec<Option<u64>>,
     is_book: bool,
@@ -14,7 +14,7 @@ impl List {
     fn place(&self, number: usize) -> ChangeCursor {
         match self.is_book {
             true => ChangeCursor::of_book(number as u64),
-            // Three at a time appear together.
+            // Three items become visible together.
             false if number == 0 => ChangeCursor::default(),
             false => {
                 let (commit, given) = (1 + (number as u64 - 1) / 3, 1 + (number as u64 - 1) % 3);
@@ -61,14 +61,14 @@ fn entry(at: u64, place: ChangeCursor) -> ChangeEntry {
     }
 }
 
-/// Every page from the start on, and what is behind each place on it.
+/// Reads all pages, and checks that reading can continue at each entry's cursor.
 fn read(book: &List, credit: &List, page_size: usize) -> Vec<u64> {
     let (mut times, mut after, mut pages) = (Vec::new(), ChangeCursor::default(), 0);
     loop {
         let page = merge(after, page_size, book.page(after, page_size), credit.page(after, page_size));
         assert!(page.entries.len() <= page_size);
         for (count, entry) in page.entries.iter().enumerate() {
-            // Whoever stops at a change goes on with the one behind it.
+            // Continuing after an entry starts with the entry behind it.
             let rest = merge(
                 entry.place,
                 page_size,
@@ -116,7 +116,7 @@ fn two_lists_are_one_by_time_whatever_the_size_of_its_pages() {
     }
 }
 
-/// Clocks differ, and a list whose times go back is still read in its own order, each change once.
+/// Clocks differ. A list whose times go back is still read in its own order, each change once.
 #[test]
 fn nothing_is_lost_or_doubled_where_times_go_back() {
     let book = List { times: vec![Some(5), Some(1), Some(6)], is_book: true, looked_at_max: 2 };

@@ -1,4 +1,4 @@
-//! Short words for tests of failures: one account, one lease, what is taken and what is left.
+//! Helpers for fault tests: one account, one lease, reserved amounts and balances.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use earmark_core::{
 
 use super::Pair;
 
-/// So long a step that stopped is waited for.
+/// How long to wait for a hanging step.
 const PATIENCE: Duration = Duration::from_millis(60);
 
 pub(crate) fn namespace() -> NamespaceName {
@@ -36,7 +36,7 @@ fn amounts(parts: &[(&str, u64)]) -> Vec<Amount> {
     parts.iter().map(|(name, amount)| Amount { key: key(name), amount: *amount }).collect()
 }
 
-/// What is taken of both limits, what the account has, what is held of it, and what was paid.
+/// Reserved amounts of both limits; available, held and paid credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub(crate) rpm: u64,
@@ -47,7 +47,7 @@ pub(crate) struct Sums {
 }
 
 impl Pair {
-    /// Limits `rpm` and `slots`, and an account with 100 usd that the limit `usd` takes from.
+    /// Creates limits `rpm` and `slots`, and an account with 100 usd behind the credit limit `usd`.
     pub(crate) async fn furnish(&self) {
         self.put("rpm", Kind::Rolling { window_seconds: 60 }, 10).await;
         self.put("slots", Kind::Concurrency { timeout_seconds: 30 }, 2).await;
@@ -95,7 +95,7 @@ impl Pair {
         LeaseId::from_parts(self.clock.now().wall, number)
     }
 
-    /// Reserves, and gives up if that takes long.
+    /// Reserves, with a timeout.
     pub(crate) async fn reserve(
         &self,
         lease: LeaseId,
@@ -104,7 +104,7 @@ impl Pair {
         tokio::time::timeout(PATIENCE, self.reserve_patiently(lease, parts)).await.ok()
     }
 
-    /// Reserves, however long that takes.
+    /// Reserves without a timeout.
     pub(crate) async fn reserve_patiently(
         &self,
         lease: LeaseId,
@@ -115,7 +115,7 @@ impl Pair {
         self.backend.reserve(vec![request]).await.into_iter().next().unwrap()
     }
 
-    /// Completes, and gives up if that takes long.
+    /// Completes, with a timeout.
     pub(crate) async fn complete(
         &self,
         lease: LeaseId,
@@ -126,7 +126,7 @@ impl Pair {
         answer.ok().map(|answers| answers.into_iter().next().unwrap())
     }
 
-    /// Lets whatever goes on by itself come to its end.
+    /// Resumes hanging steps and waits for background tasks.
     pub(crate) async fn settle_down(&self) {
         self.faults.go_on();
         tokio::time::sleep(PATIENCE / 2).await;

@@ -1,4 +1,4 @@
-//! Parts that fail, or stop, at a step of choice.
+//! Parts with fault injection at a chosen step.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -14,7 +14,7 @@ use earmark_core::{
 };
 use tokio::sync::watch;
 
-/// What a composed backend asks of its parts.
+/// A call from the composed backend to a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
     Reserve,
@@ -25,23 +25,23 @@ pub(crate) enum Step {
     Holds,
 }
 
-/// Whether a step has its effect before it goes wrong.
+/// Whether the fault comes before or after the effect of the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
     Before,
     After,
 }
 
-/// How a step goes wrong.
+/// The kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
-    /// It says that it failed.
+    /// The step returns an error.
     Fails,
-    /// It says nothing until it is told to go on, as if its process had died or was very slow.
+    /// The step hangs until it is resumed, like a process that died or is very slow.
     Stops,
 }
 
-/// What goes wrong, once.
+/// A planned fault. It happens once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) step: Step,
@@ -49,7 +49,7 @@ pub(crate) struct Fault {
     pub(crate) how: How,
 }
 
-/// What all parts of a test share.
+/// The faults of a test, shared by all parts.
 pub(crate) struct Faults {
     next: Mutex<Option<Fault>>,
     calls: Mutex<BTreeMap<Step, usize>>,
@@ -67,22 +67,22 @@ impl Faults {
         self.goes_on.send_replace(false);
     }
 
-    /// Whether what was planned has happened.
+    /// Whether the planned fault has happened.
     pub(crate) fn has_happened(&self) -> bool {
         self.next.lock().unwrap().is_none()
     }
 
-    /// Whatever has not happened will not.
+    /// Cancels the planned fault.
     pub(crate) fn forget(&self) {
         *self.next.lock().unwrap() = None;
     }
 
-    /// What stopped goes on.
+    /// Resumes hanging steps.
     pub(crate) fn go_on(&self) {
         self.goes_on.send_replace(true);
     }
 
-    /// How often a step was asked for since this was asked last.
+    /// Calls of a step since the last query.
     pub(crate) fn calls(&self, step: Step) -> usize {
         self.calls.lock().unwrap().remove(&step).unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! Parts in a Book of their own, which is told by hand what the registry knows.
+//! Parts in a second Book, which copy definitions from the registry.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use earmark_core::{
     Operation, Usage, VaultName,
 };
 
-/// Limits that follow those of a registry.
+/// Limits that copy those of a registry.
 pub(crate) struct MirroredLimits {
     registry: LocalBook,
     book: LocalBook,
@@ -108,7 +108,7 @@ impl Limits for MirroredLimits {
     }
 }
 
-/// Credit in a Book that learns of limits and vaults when they are first needed.
+/// Credit in a Book that copies limits and vaults when they are first used.
 pub(crate) struct MirroredCredits {
     book: LocalBook,
     credits: BookCredits<Local>,
@@ -130,7 +130,7 @@ impl MirroredCredits {
         let client = ClientId::new("mirror").unwrap();
         loop {
             let last = match self.book.client_state(namespace.clone(), None, client.clone()).await {
-                // It is opened by the vault.
+                // The write that opens the vault also creates the namespace.
                 Err(CreditReadError::NamespaceNotFound) => 0,
                 last => last.unwrap(),
             };
@@ -142,7 +142,7 @@ impl MirroredCredits {
                 operations: vec![Operation::OpenVault { vault: vault.clone() }],
                 actor: Actor::new("system:mirror").unwrap(),
             };
-            // Another task may have taken the number.
+            // Another task may have used the sequence number.
             if let WriteAnswer::Committed(_) = self.book.write(request).await.unwrap() {
                 return;
             }

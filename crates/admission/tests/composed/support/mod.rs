@@ -14,7 +14,7 @@ use earmark_core::Elsewhere;
 use flaky::{Faults, FlakyCredits, FlakyLimits};
 use mirror::{MirroredCredits, MirroredLimits};
 
-/// A backend of two Books, and their time.
+/// A composed backend of two Books, and their clock.
 pub(crate) struct Pair {
     pub(crate) backend: Composed<Local>,
     pub(crate) clock: Arc<ManualClock>,
@@ -55,7 +55,7 @@ impl Pair {
         Pair { backend, clock, faults, registry, limits, credits, elsewhere }
     }
 
-    /// Another process with the same parts, which remembers nothing of what the first was about to do.
+    /// Replaces the backend by a new process on the same parts, without in-memory state.
     pub(crate) fn start_again(&mut self) {
         let (limits, credits) = (Arc::clone(&self.limits), Arc::clone(&self.credits));
         self.backend = Composed::new(self.registry.clone(), limits, credits, self.elsewhere);
@@ -71,7 +71,7 @@ async fn book(clock: &Arc<ManualClock>) -> LocalBook {
     LocalBook::open(options).await.unwrap()
 }
 
-/// A registry that keeps credit, and limits in a Book of their own.
+/// A registry that keeps credit, with limits in another Book.
 pub(crate) async fn limits_elsewhere() -> Pair {
     let clock = ManualClock::at(1_700_000_000_000);
     let (registry, other) = (book(&clock).await, book(&clock).await);
@@ -81,7 +81,7 @@ pub(crate) async fn limits_elsewhere() -> Pair {
     Pair::new(clock, registry, limits, credits, Elsewhere { limits: true, credit: false })
 }
 
-/// A registry that enforces limits, and credit in a Book of its own.
+/// A registry that enforces limits, with credit in another Book.
 pub(crate) async fn credit_elsewhere() -> Pair {
     let clock = ManualClock::at(1_700_000_000_000);
     let (registry, other) = (book(&clock).await, book(&clock).await);
