@@ -120,8 +120,8 @@ impl Book {
     ) {
         let mut rights = rights.iter();
         for group in commands.chunks(GROUP) {
-            self.limits.warm(group);
-            self.credits.warm(&self.limits, group);
+            self.limits.prefetch(group);
+            self.credits.prefetch(&self.limits, group);
             for command in group {
                 outcomes.push(self.apply_by(now, rights.next().unwrap_or(&By::Itself), *command));
             }
@@ -219,7 +219,7 @@ impl Book {
     #[must_use]
     pub fn usage(&self, now: UnixMs, limit: LimitId) -> Option<Usage> {
         let usage = self.limits.usage(now, limit)?;
-        Some(match self.limits.purse(limit, &self.credits) {
+        Some(match self.limits.paying_balance(limit, &self.credits) {
             Some((account, asset)) => self.credits.usage(self.limits.at(now), (account, asset), usage.status),
             None => usage,
         })

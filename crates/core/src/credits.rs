@@ -9,9 +9,9 @@ mod amount;
 mod draft;
 mod hold;
 pub mod plan;
+mod prefetch;
 mod read;
 mod vault;
-mod warm;
 
 use std::collections::BTreeMap;
 

@@ -237,7 +237,7 @@ pub(crate) struct Keys {
     pub(crate) all: BTreeMap<KeyNumber, Key>,
     numbers: BTreeMap<KeyId, KeyNumber>,
     /// The number of keys ever created.
-    pub(crate) made: u32,
+    pub(crate) created: u32,
     /// The actor of anonymous callers, allowed while there are no keys.
     local: Option<Actor>,
 }
@@ -245,7 +245,7 @@ pub(crate) struct Keys {
 impl Default for Keys {
     fn default() -> Keys {
         let local = Actor::new(Actor::LOCAL).ok();
-        Keys { all: BTreeMap::new(), numbers: BTreeMap::new(), made: 0, local }
+        Keys { all: BTreeMap::new(), numbers: BTreeMap::new(), created: 0, local }
     }
 }
 
@@ -266,7 +266,7 @@ impl Keys {
     /// time taken does not tell whether the id exists.
     pub(crate) fn authenticate(&self, now: UnixMs, id: &KeyId, secret: &SecretHash) -> Option<&Arc<KeyInfo>> {
         let found = self.find(id);
-        let is_right = found.map_or(&SecretHash::OF_NOBODY, |key| &key.secret).is(secret);
+        let is_right = found.map_or(&SecretHash::UNKNOWN_KEY, |key| &key.secret).is(secret);
         found.map(|key| &key.info).filter(|info| is_right && info.is_valid(now))
     }
 
@@ -290,7 +290,7 @@ impl Keys {
     }
 
     /// The key that an identical command created before.
-    pub(crate) fn made_before(&self, command: &CreateKey) -> Option<KeyNumber> {
+    pub(crate) fn created_before(&self, command: &CreateKey) -> Option<KeyNumber> {
         let is_same = |key: &&Key| key.secret.is(&command.secret) && key.info.name == command.name;
         self.find(&command.id).filter(is_same).map(|key| key.info.number)
     }
@@ -303,7 +303,7 @@ impl Keys {
     /// The answer to a repeated command, or the reason to refuse a new one.
     pub(crate) fn judge(&self, now: UnixMs, command: &CreateKey) -> Option<KeyOutcome> {
         if self.find(&command.id).is_some() {
-            return Some(self.made_before(command).map_or(KeyOutcome::IdTaken, KeyOutcome::Exists));
+            return Some(self.created_before(command).map_or(KeyOutcome::IdTaken, KeyOutcome::Exists));
         }
         if command.is_first && !self.is_empty() {
             return Some(KeyOutcome::NotTheFirst);
@@ -321,7 +321,7 @@ impl Keys {
             return Some(KeyOutcome::InvalidExpiry);
         }
         let is_full = self.room(now, &command.namespace) == Room::None;
-        (is_full || self.made == u32::MAX).then_some(KeyOutcome::TooMany)
+        (is_full || self.created == u32::MAX).then_some(KeyOutcome::TooMany)
     }
 
     fn of<'a>(&'a self, share: Share<'a>) -> impl Iterator<Item = &'a KeyInfo> {
@@ -347,7 +347,7 @@ impl Keys {
         {
             self.numbers.remove(&gone.info.id);
         }
-        let number = KeyNumber(self.made);
+        let number = KeyNumber(self.created);
         let lasts = command.valid_seconds.map(crate::time::seconds_to_ms);
         let info = KeyInfo {
             number,
@@ -363,7 +363,7 @@ impl Keys {
         };
         let entry = KeyEntry::of(now, KeyChange::Created, &info, command.actor.clone());
         self.insert(Key::new(info, command.secret));
-        self.made = self.made.saturating_add(1);
+        self.created = self.created.saturating_add(1);
         (number, entry)
     }
 

@@ -5,7 +5,7 @@
 
 pub(crate) mod buckets;
 mod capacity;
-mod clean;
+mod cleanup;
 mod complete;
 mod config;
 mod credit;
@@ -34,7 +34,7 @@ pub use read::{LeaseInfo, LeaseState, LimitInfo, Totals, Usage};
 
 pub(crate) use hint::DENIALS_MAX;
 pub(crate) use lease::{Lease, Leases, Reservation, ends, forget_second};
-pub(crate) use limit::{Limit, Payers, Phase, Seen};
+pub(crate) use limit::{Limit, LimitView, Payers, Phase};
 pub(crate) use timeline::{Nodes, Sums};
 pub(crate) use tombstone::{Ending, Tombstone, Tombstones};
 pub(crate) use undo::UndoLimit;
@@ -43,8 +43,8 @@ use crate::book::{Command, Elsewhere, Keep, LimitId, NamespaceId};
 use crate::id::{LeaseId, LimitKey, NamespaceName};
 use crate::time::UnixMs;
 use credit::Planned;
-use index::{Found, Hash, Index, Place, Reference};
-use reserve::Wanted;
+use index::{CellPosition, Found, Hash, Index, Reference};
+use reserve::ResolvedPart;
 use table::Table;
 
 /// The maximum number of limits, deleted ones included.
@@ -92,7 +92,7 @@ pub(crate) struct Limits {
     sweep: LimitId,
     /// See [`Book::limits_version`](crate::Book::limits_version).
     pub(crate) version: u64,
-    wanted: Vec<Wanted>,
+    resolved: Vec<ResolvedPart>,
     planned: Vec<Planned>,
     parts: Vec<Reservation>,
 }
@@ -158,7 +158,7 @@ impl Limits {
             keys: Vec::new(),
             sweep: LimitId::default(),
             version: 0,
-            wanted: Vec::new(),
+            resolved: Vec::new(),
             planned: Vec::new(),
             parts: Vec::new(),
         }
@@ -215,7 +215,12 @@ impl Limits {
         self.index.hash(namespace, lease)
     }
 
-    pub(crate) fn find(&self, hash: Hash, namespace: NamespaceId, lease: LeaseId) -> Option<(Place, Found)> {
+    pub(crate) fn find(
+        &self,
+        hash: Hash,
+        namespace: NamespaceId,
+        lease: LeaseId,
+    ) -> Option<(CellPosition, Found)> {
         let is_meant = |reference: Reference| match reference.found() {
             Found::Record(slot) => {
                 let record = self.state.leases.get(slot);
@@ -226,12 +231,12 @@ impl Limits {
                 tombstone.id == lease && tombstone.namespace == namespace
             }
         };
-        self.index.find(hash, is_meant).map(|(place, reference)| (place, reference.found()))
+        self.index.find(hash, is_meant).map(|(position, reference)| (position, reference.found()))
     }
 
     /// Reads the lease records that `commands` will read, so that the cache misses overlap.
-    pub(crate) fn warm(&self, commands: &[Command<'_>]) {
-        self.warm_leases(commands.iter().filter_map(|command| match command {
+    pub(crate) fn prefetch(&self, commands: &[Command<'_>]) {
+        self.prefetch_leases(commands.iter().filter_map(|command| match command {
             Command::Reserve(reserve) => Some((reserve.namespace, reserve.lease)),
             Command::Complete(complete) => Some((complete.namespace, complete.lease)),
             Command::Release(release) => Some((release.namespace, release.lease)),
@@ -239,16 +244,16 @@ impl Limits {
         }));
     }
 
-    pub(crate) fn warm_leases(&self, leases: impl Iterator<Item = (NamespaceId, LeaseId)>) {
-        let mut seen = 0;
+    pub(crate) fn prefetch_leases(&self, leases: impl Iterator<Item = (NamespaceId, LeaseId)>) {
+        let mut touched = 0;
         for (namespace, lease) in leases {
             if let Some(reference) = self.index.peek(self.index.hash(namespace, lease))
                 && let Found::Record(slot) = reference.found()
             {
-                seen ^= self.state.leases.get(slot).reserved_at.get();
+                touched ^= self.state.leases.get(slot).reserved_at.get();
             }
         }
-        std::hint::black_box(seen);
+        std::hint::black_box(touched);
     }
 
     /// Adds a lease that was just allowed or restored from a snapshot.

@@ -61,23 +61,23 @@ pub(crate) enum Verdict<'a, R> {
     /// The client is new and the maximum number of clients is reached.
     TooManyClients,
     /// The next sequence: apply the transaction, then call [`Sequences::commit`].
-    Next(Turn),
+    Next(SequenceClaim),
 }
 
 /// Permission to commit the next sequence of one client.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct SequenceClaim {
     hash: Hash,
     stream: Option<u32>,
 }
 
 /// The hash follows from the question and is not compared.
-impl PartialEq for Turn {
-    fn eq(&self, other: &Turn) -> bool {
+impl PartialEq for SequenceClaim {
+    fn eq(&self, other: &SequenceClaim) -> bool {
         self.stream == other.stream
     }
 }
-impl Eq for Turn {}
+impl Eq for SequenceClaim {}
 
 /// A client in one scope.
 #[derive(Clone, Debug)]
@@ -201,10 +201,14 @@ impl<R: Clone + Default> Sequences<R> {
         }
         let Some(number) = stream else {
             let is_full = self.state.len() >= self.clients_max;
-            return if is_full { Verdict::TooManyClients } else { Verdict::Next(Turn { hash, stream }) };
+            return if is_full {
+                Verdict::TooManyClients
+            } else {
+                Verdict::Next(SequenceClaim { hash, stream })
+            };
         };
         if sequence > last {
-            return Verdict::Next(Turn { hash, stream });
+            return Verdict::Next(SequenceClaim { hash, stream });
         }
         match self.kept(now, number, sequence) {
             Some(kept) if kept.content == content => Verdict::Committed(&kept.result),
@@ -219,14 +223,19 @@ impl<R: Clone + Default> Sequences<R> {
         if found.last == sequence {
             return Some(&found.kept);
         }
-        let place = self.numbers.get(&(stream, sequence))?.wrapping_sub(self.base);
-        let recent = self.state.recent.get(usize::try_from(place).ok()?)?;
+        let position = self.numbers.get(&(stream, sequence))?.wrapping_sub(self.base);
+        let recent = self.state.recent.get(usize::try_from(position).ok()?)?;
         (!recent.is_over(now)).then_some(&recent.kept)
     }
 
     /// Records that the next sequence of a client was committed.
-    pub(crate) fn commit(&mut self, turn: Turn, (scope, client): (Scope, &ClientId), kept: Kept<R>) {
-        let stream = turn.stream.unwrap_or_else(|| self.add(turn.hash, scope, client.clone()));
+    pub(crate) fn commit(
+        &mut self,
+        claim: SequenceClaim,
+        (scope, client): (Scope, &ClientId),
+        kept: Kept<R>,
+    ) {
+        let stream = claim.stream.unwrap_or_else(|| self.add(claim.hash, scope, client.clone()));
         let record = self.state.streams.get_mut(stream);
         record.last = record.last.saturating_add(1);
         record.kept = kept.clone();

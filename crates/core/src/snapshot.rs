@@ -5,12 +5,12 @@
 //! that the state defines, so two Books that behave alike give the same bytes, whatever the history of their tables.
 
 mod block;
+mod clients;
 mod credit;
 mod decode;
 mod encode;
 mod keys;
 mod records;
-mod writers;
 
 pub use decode::Restore;
 pub use encode::{Encoded, Frozen};

@@ -44,11 +44,12 @@ impl Book {
         if !self.permits(now, by) {
             // The first key ends anonymous access, so a retry of the command that created it is no longer permitted.
             // It still gets its answer.
-            let made = match command {
-                Command::CreateKey(create) => self.keys.made_before(create),
+            let created = match command {
+                Command::CreateKey(create) => self.keys.created_before(create),
                 _ => None,
             };
-            return made.map_or(Outcome::Unauthenticated, |number| Outcome::Key(KeyOutcome::Exists(number)));
+            return created
+                .map_or(Outcome::Unauthenticated, |number| Outcome::Key(KeyOutcome::Exists(number)));
         }
         self.credits.actor = self.keys.actor(by);
         let outcome = self.apply(now, command);

@@ -21,10 +21,10 @@ impl Book {
 
     fn try_write(&mut self, now: UnixMs, write: &Write) -> Result<WriteOutcome, WriteError> {
         let scope = self.scope(write)?;
-        self.credits.warm_write(write);
+        self.credits.prefetch_write(write);
         let content = self.content(&write.operations);
         let client = (scope, &write.client);
-        let turn = match self.sequences.judge(now, client, write.sequence, content) {
+        let claim = match self.sequences.judge(now, client, write.sequence, content) {
             Verdict::Invalid => {
                 return Err(WriteError::Invalid(InvalidWrite::Sequence { found: write.sequence }));
             }
@@ -38,7 +38,7 @@ impl Book {
             }
             Verdict::Gap { last } => return Err(WriteError::SequenceGap { last_committed_sequence: last }),
             Verdict::TooManyClients => return Err(WriteError::TooManyClients),
-            Verdict::Next(turn) => turn,
+            Verdict::Next(claim) => claim,
         };
         let is_of_vault = scope.vault.is_some();
         if let Some(operation) = write.operations.iter().position(|each| each.is_of_vault() != is_of_vault) {
@@ -56,7 +56,7 @@ impl Book {
             actor: write.actor.clone(),
             results,
         });
-        self.sequences.commit(turn, client, Kept { content, at: now, result: Some(Arc::clone(&receipt)) });
+        self.sequences.commit(claim, client, Kept { content, at: now, result: Some(Arc::clone(&receipt)) });
         self.credits.journal.push(JournalRecord::Transaction(Transaction {
             namespace: scope.namespace,
             vault: scope.vault,
@@ -99,9 +99,9 @@ impl Book {
         let mut results = Vec::with_capacity(write.operations.len());
         let mut undo: Vec<UndoLimit> = Vec::new();
         let vaults = self.credits.vaults();
-        for (place, operation) in write.operations.iter().enumerate() {
+        for (position, operation) in write.operations.iter().enumerate() {
             let result = self.change_namespace(now, write, operation, &mut undo);
-            match result.map_err(|refusal| refusal.at(place)) {
+            match result.map_err(|refusal| refusal.at(position)) {
                 Ok(result) => results.push(result),
                 Err(error) => {
                     self.credits.truncate_vaults(vaults);

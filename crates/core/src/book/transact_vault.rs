@@ -18,22 +18,22 @@ impl Book {
     ) -> Result<(Vec<OperationResult>, Vec<Change>), WriteError> {
         let mut draft = self.credits.begin(now, vault);
         let mut results = Vec::with_capacity(operations.len());
-        for (place, operation) in operations.iter().enumerate() {
+        for (position, operation) in operations.iter().enumerate() {
             match self.draft(&mut draft, operation) {
                 Ok(result) => results.push(result),
                 Err(refusal) => {
                     self.credits.abandon(draft);
-                    return Err(refusal.at(place));
+                    return Err(refusal.at(position));
                 }
             }
         }
         match self.credits.finish(&draft) {
             Ok(changes) => Ok((results, changes)),
             Err(Shortfall(refusal, culprit)) => {
-                let place =
+                let position =
                     operations.iter().rposition(|each| self.is_to_blame(vault, each, refusal, culprit));
                 self.credits.abandon(draft);
-                Err(Refusal::Credit(refusal).at(place.unwrap_or(0)))
+                Err(Refusal::Credit(refusal).at(position.unwrap_or(0)))
             }
         }
     }

@@ -128,8 +128,8 @@ impl Credits {
         let account = self.state.accounts.get(slot);
         if let Some(name) = &account.name {
             let hash = self.account_hash(account.vault, name);
-            if let Some((place, _)) = self.index.find(hash, |found| found == Reference::record(slot)) {
-                self.index.remove(place);
+            if let Some((position, _)) = self.index.find(hash, |found| found == Reference::record(slot)) {
+                self.index.remove(position);
             }
         }
         self.state.accounts.pop();

@@ -60,11 +60,11 @@ impl<K: Ord + Copy> Net<K> {
     /// The sum is out of range.
     pub fn add(&mut self, key: K, amount: i128) -> Result<(), PlanError> {
         match self.changes.binary_search_by(|(known, _)| known.cmp(&key)) {
-            Ok(place) => {
-                let sum = &mut self.changes[place].1;
+            Ok(position) => {
+                let sum = &mut self.changes[position].1;
                 *sum = sum.checked_add(amount).ok_or(PlanError::OutOfRange)?;
             }
-            Err(place) => self.changes.insert(place, (key, amount)),
+            Err(position) => self.changes.insert(position, (key, amount)),
         }
         Ok(())
     }
@@ -72,7 +72,9 @@ impl<K: Ord + Copy> Net<K> {
     /// The change of a key.
     #[must_use]
     pub fn get(&self, key: K) -> i128 {
-        self.changes.binary_search_by(|(known, _)| known.cmp(&key)).map_or(0, |place| self.changes[place].1)
+        self.changes
+            .binary_search_by(|(known, _)| known.cmp(&key))
+            .map_or(0, |position| self.changes[position].1)
     }
 
     /// All changes but zeros, ordered by key.

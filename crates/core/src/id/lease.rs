@@ -106,8 +106,8 @@ impl fmt::Display for LeaseId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = [0_u8; TEXT_BYTES];
         let mut rest = self.to_u128();
-        for place in text.iter_mut().rev() {
-            *place = ALPHABET[(rest & 31) as usize];
+        for position in text.iter_mut().rev() {
+            *position = ALPHABET[(rest & 31) as usize];
             rest >>= 5;
         }
         f.pad(std::str::from_utf8(&text).unwrap_or_default())

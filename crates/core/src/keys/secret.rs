@@ -11,7 +11,7 @@ pub struct SecretHash([u8; 32]);
 
 impl SecretHash {
     /// Compared with the secret of an unknown key id. No secret has this hash.
-    pub(crate) const OF_NOBODY: SecretHash = SecretHash([0; 32]);
+    pub(crate) const UNKNOWN_KEY: SecretHash = SecretHash([0; 32]);
 
     /// The hash of a secret.
     #[must_use]
@@ -54,10 +54,10 @@ mod tests {
     fn hashes_are_the_same_only_if_every_bit_is() {
         let hash = SecretHash::of(b"secret");
         assert!(hash.is(&SecretHash::of(b"secret")));
-        for place in 0..32 {
+        for position in 0..32 {
             for bit in 0..8 {
                 let mut other = *hash.as_bytes();
-                other[place] ^= 1 << bit;
+                other[position] ^= 1 << bit;
                 assert!(!hash.is(&SecretHash::from_bytes(other)));
             }
         }

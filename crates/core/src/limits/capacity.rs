@@ -44,10 +44,10 @@ impl Limits {
         let Some(id) = exists else { return LimitOutcome::NotFound };
         let is_elsewhere = self.state.kept.elsewhere.limits;
         let limit = &mut self.state.limits[id];
-        if !matches!(limit.phase, Phase::Deleting | Phase::Leaving) {
+        if !matches!(limit.phase, Phase::Deleting | Phase::AwaitingDrop) {
             limit.revision = limit.revision.saturating_add(1);
         }
-        limit.phase = if is_elsewhere && !limit.is_credit { Phase::Leaving } else { Phase::Deleting };
+        limit.phase = if is_elsewhere && !limit.is_credit { Phase::AwaitingDrop } else { Phase::Deleting };
         limit.advance(&mut self.state.nodes, now);
         self.changed(id)
     }
@@ -62,7 +62,7 @@ impl Limits {
         if let Some(refusal) = self.check_revision(exists, Some(command.revision)) {
             return refusal;
         }
-        let Some(id) = exists.filter(|id| self.state.limits[*id].phase == Phase::Leaving) else {
+        let Some(id) = exists.filter(|id| self.state.limits[*id].phase == Phase::AwaitingDrop) else {
             return LimitOutcome::NotFound;
         };
         let limit = &mut self.state.limits[id];
@@ -88,8 +88,8 @@ impl Limits {
         if !limit.is_of_kind(&definition.kind) {
             return LimitOutcome::KindDiffers;
         }
-        let is_leaving = matches!(limit.phase, Phase::Deleting | Phase::Leaving);
-        if !is_leaving && self.state.definition(id).as_ref() == Some(definition) {
+        let is_deleting = matches!(limit.phase, Phase::Deleting | Phase::AwaitingDrop);
+        if !is_deleting && self.state.definition(id).as_ref() == Some(definition) {
             return self.changed(id);
         }
         let limit = &mut self.state.limits[id];

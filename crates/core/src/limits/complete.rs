@@ -1,7 +1,7 @@
 //! Complete: settle the actual usage of a lease.
 
 use super::lease::ends;
-use super::reserve::{Wanted, fingerprint};
+use super::reserve::{ResolvedPart, fingerprint};
 use super::{Ending, Found, Limits, Phase, Reference, Reservation, State, Sums, Tombstone};
 use crate::book::{
     Complete, CompleteOutcome, LimitId, NamespaceId, OverageHow, OverageTaken, Release, Settlement,
@@ -33,18 +33,18 @@ impl Limits {
         command: &Complete<'_>,
         credits: &mut Credits,
     ) -> CompleteOutcome {
-        let mut wanted = std::mem::take(&mut self.wanted);
+        let mut resolved = std::mem::take(&mut self.resolved);
         let shape = self
             .check_namespace(command.namespace)
-            .and_then(|()| self.sort_parts(command.namespace, command.actuals, 0, &mut wanted));
+            .and_then(|()| self.sort_parts(command.namespace, command.actuals, 0, &mut resolved));
         let outcome = match shape {
             Err(invalid) => CompleteOutcome::Invalid(invalid),
             Ok(()) => {
                 let Complete { namespace, lease, wall, .. } = *command;
-                self.end_lease(now, Ended { namespace, lease, wall }, Some(&wanted), credits)
+                self.end_lease(now, Ended { namespace, lease, wall }, Some(&resolved), credits)
             }
         };
-        self.wanted = wanted;
+        self.resolved = resolved;
         outcome
     }
 
@@ -67,21 +67,22 @@ impl Limits {
         &mut self,
         now: UnixMs,
         ended: Ended,
-        actuals: Option<&[Wanted]>,
+        actuals: Option<&[ResolvedPart]>,
         credits: &mut Credits,
     ) -> CompleteOutcome {
         let Ended { namespace, lease, wall } = ended;
         let hash = self.index.hash(namespace, lease);
         match self.find(hash, namespace, lease) {
-            Some((place, Found::Record(slot))) => {
+            Some((position, Found::Record(slot))) => {
                 let record = self.state.leases.get(slot);
                 let (reserved_at, holds) = (record.reserved_at, record.holds);
                 let mut parts = std::mem::take(&mut self.parts);
                 self.state.leases.parts(record, &mut parts);
-                let nothing: Vec<Wanted> = match actuals {
+                let nothing: Vec<ResolvedPart> = match actuals {
                     Some(_) => Vec::new(),
                     None => {
-                        (parts.iter().map(|part| Wanted { limit: part.limit, amount: 0, place: 0 })).collect()
+                        (parts.iter().map(|part| ResolvedPart { limit: part.limit, amount: 0, position: 0 }))
+                            .collect()
                     }
                 };
                 let ending = if actuals.is_some() { Ending::Completed } else { Ending::Released };
@@ -99,7 +100,7 @@ impl Limits {
                     at: reserved_at,
                     ..Tombstone::new(namespace, lease, ending, now)
                 });
-                self.index.replace(place, Reference::tombstone(number));
+                self.index.replace(position, Reference::tombstone(number));
                 self.parts = parts;
                 CompleteOutcome::Completed(settlement)
             }
@@ -133,13 +134,13 @@ impl State {
         now: UnixMs,
         reserved_at: UnixMs,
         parts: &[Reservation],
-        actuals: &[Wanted],
+        actuals: &[ResolvedPart],
     ) -> Settlement {
         let mut settlement = Settlement::default();
         let mut actuals = actuals.iter().peekable();
         for part in parts {
             while let Some(other) = actuals.next_if(|actual| actual.limit < part.limit) {
-                settlement.ignored.push(other.place);
+                settlement.ignored.push(other.position);
             }
             let actual = actuals.next_if(|actual| actual.limit == part.limit).map(|actual| actual.amount);
             if part.is_credit() {
@@ -151,7 +152,7 @@ impl State {
                 settlement.overages.push(taken);
             }
         }
-        settlement.ignored.extend(actuals.map(|other| other.place));
+        settlement.ignored.extend(actuals.map(|other| other.position));
         settlement.ignored.sort_unstable();
         settlement
     }
@@ -178,7 +179,7 @@ impl State {
         if has_ended && excess == 0 {
             return None;
         }
-        let how = (excess > 0).then(|| self.place_overage(now, part.limit, excess));
+        let how = (excess > 0).then(|| self.account_overage(now, part.limit, excess));
         let fitted = if how == Some(OverageHow::Reserved) { excess } else { 0 };
         let limit = &mut self.limits[part.limit];
         if has_ended {
@@ -198,7 +199,7 @@ impl State {
     }
 
     /// Decides whether overage is reserved, becomes debt or is dropped, and records debt.
-    fn place_overage(&mut self, now: UnixMs, id: LimitId, excess: u64) -> OverageHow {
+    fn account_overage(&mut self, now: UnixMs, id: LimitId, excess: u64) -> OverageHow {
         let limit = &mut self.limits[id];
         if limit.is_due(now) {
             limit.advance(&mut self.nodes, now);

@@ -1,7 +1,7 @@
 //! Credit requirements of a reserve: planned and held together, or refused together.
 
 use super::limit::Payers;
-use super::reserve::{Wanted, fingerprint};
+use super::reserve::{ResolvedPart, fingerprint};
 use super::slab::NONE;
 use super::{Ending, Found, Limits, Tombstone};
 use crate::book::{CreditDenial, CreditShortage, LimitId, NamespaceId, Reserve, VaultId};
@@ -36,10 +36,10 @@ impl Limits {
         &mut self,
         now: UnixMs,
         command: &Reserve<'_>,
-        wanted: &[Wanted],
+        resolved: &[ResolvedPart],
         credits: &mut Credits,
     ) -> Result<(), CreditDenial> {
-        let mut first_seen: Vec<VaultId> = Vec::new();
+        let mut new_assets: Vec<VaultId> = Vec::new();
         let mut planned = std::mem::take(&mut self.planned);
         planned.clear();
         let mut shortest: Option<(LimitId, CreditShortage)> = None;
@@ -48,11 +48,11 @@ impl Limits {
                 shortest = Some((limit, why));
             }
         };
-        for part in wanted {
+        for part in resolved {
             if !self.state.limits[part.limit].is_credit {
                 continue;
             }
-            match self.payers(command.namespace, part.limit, credits, &mut first_seen) {
+            match self.payers(command.namespace, part.limit, credits, &mut new_assets) {
                 Some(payers) => {
                     let balance = credits.state.balance(payers.account, payers.asset);
                     planned.push(Planned { limit: part.limit, amount: part.amount, payers, balance });
@@ -71,8 +71,8 @@ impl Limits {
         match shortest {
             None => Ok(()),
             Some(short) => {
-                first_seen.into_iter().rev().for_each(|vault| credits.pop_asset(vault));
-                Err(self.deny_credit(now, command, wanted, short))
+                new_assets.into_iter().rev().for_each(|vault| credits.pop_asset(vault));
+                Err(self.deny_credit(now, command, resolved, short))
             }
         }
     }
@@ -83,21 +83,21 @@ impl Limits {
         namespace: NamespaceId,
         id: LimitId,
         credits: &mut Credits,
-        first_seen: &mut Vec<VaultId>,
+        new_assets: &mut Vec<VaultId>,
     ) -> Option<Payers> {
         if let Some(payers) = self.state.limits[id].payers {
             return Some(payers);
         }
-        let payers = self.find_payers(namespace, id, credits, first_seen)?;
+        let payers = self.find_payers(namespace, id, credits, new_assets)?;
         // The assets added for this plan are removed again if the lease is denied, so do not cache them yet.
-        if first_seen.is_empty() {
+        if new_assets.is_empty() {
             self.state.limits[id].payers = Some(payers);
         }
         Some(payers)
     }
 
     /// The account and asset of a credit limit, if both exist.
-    pub(crate) fn purse(&self, id: LimitId, credits: &Credits) -> Option<(u32, AssetId)> {
+    pub(crate) fn paying_balance(&self, id: LimitId, credits: &Credits) -> Option<(u32, AssetId)> {
         let limit = self.state.limits.get(id).filter(|limit| limit.is_credit)?;
         if let Some(payers) = limit.payers {
             return Some((payers.account, payers.asset));
@@ -113,14 +113,14 @@ impl Limits {
         namespace: NamespaceId,
         id: LimitId,
         credits: &mut Credits,
-        first_seen: &mut Vec<VaultId>,
+        new_assets: &mut Vec<VaultId>,
     ) -> Option<Payers> {
         let Accounts { vault, account, revenue, asset } = self.find_accounts(namespace, id, credits)?;
         let asset = match credits.state.asset(vault, asset) {
             Some(asset) => asset,
             None => {
                 let asset = credits.add_asset(vault, asset)?;
-                first_seen.push(vault);
+                new_assets.push(vault);
                 asset
             }
         };
@@ -139,7 +139,7 @@ impl Limits {
         &mut self,
         now: UnixMs,
         command: &Reserve<'_>,
-        wanted: &[Wanted],
+        resolved: &[ResolvedPart],
         (limit, why): (LimitId, CreditShortage),
     ) -> CreditDenial {
         let ending = match why {
@@ -149,7 +149,7 @@ impl Limits {
             CreditShortage::NotEnough => Ending::NoCredit,
         };
         self.add_tombstone(Tombstone {
-            fingerprint: fingerprint(wanted.iter().map(|part| (part.limit, part.amount))),
+            fingerprint: fingerprint(resolved.iter().map(|part| (part.limit, part.amount))),
             at: now.plus_ms(CREDIT_RETRY_MS),
             limited_by: limit,
             ..Tombstone::new(command.namespace, command.lease, ending, now)

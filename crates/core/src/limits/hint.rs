@@ -1,6 +1,6 @@
 //! Retry hints: when a denied caller should try again.
 
-use super::reserve::Wanted;
+use super::reserve::ResolvedPart;
 use super::{Hints, Limit, Nodes, State};
 use crate::book::{Denial, LimitId};
 use crate::id::LeaseId;
@@ -17,11 +17,11 @@ struct Obstacle {
 }
 
 impl State {
-    /// Builds the denial of `wanted` and counts it for every limit in the way.
-    pub(super) fn denial(&mut self, now: UnixMs, lease: LeaseId, wanted: &[Wanted]) -> Denial {
+    /// Builds the denial of `resolved` and counts it for every limit in the way.
+    pub(super) fn denial(&mut self, now: UnixMs, lease: LeaseId, resolved: &[ResolvedPart]) -> Denial {
         let hints = self.config.hints;
-        let mut obstacles = Vec::with_capacity(wanted.len());
-        for part in wanted {
+        let mut obstacles = Vec::with_capacity(resolved.len());
+        for part in resolved {
             if self.limits[part.limit].is_credit || part.amount <= self.limits[part.limit].available() {
                 continue;
             }

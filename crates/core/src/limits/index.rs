@@ -48,7 +48,7 @@ pub(crate) struct Hash(u64);
 
 /// The position of a cell. Valid until the table changes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct CellPosition {
     segment: usize,
     cell: usize,
 }
@@ -104,7 +104,7 @@ impl Index {
         &self,
         hash: Hash,
         is_meant: impl Fn(Reference) -> bool,
-    ) -> Option<(Place, Reference)> {
+    ) -> Option<(CellPosition, Reference)> {
         let number = hash.segment();
         let cells = &self.segments[number].cells;
         let mask = cells.len().checked_sub(1)?;
@@ -117,7 +117,7 @@ impl Index {
             if (content >> 32) as u32 == hash.tag() {
                 let reference = Reference(content as u32);
                 if is_meant(reference) {
-                    return Some((Place { segment: number, cell }, reference));
+                    return Some((CellPosition { segment: number, cell }, reference));
                 }
             }
             cell = cell.wrapping_add(1) & mask;
@@ -133,18 +133,18 @@ impl Index {
         segment.put(content(hash.tag(), reference));
     }
 
-    pub(crate) fn replace(&mut self, place: Place, reference: Reference) {
-        let cell = &mut self.segments[place.segment].cells[place.cell];
+    pub(crate) fn replace(&mut self, position: CellPosition, reference: Reference) {
+        let cell = &mut self.segments[position.segment].cells[position.cell];
         *cell = content((*cell >> 32) as u32, reference);
     }
 
     /// Empties a cell and moves back the cells that linear probing had pushed past it.
-    pub(crate) fn remove(&mut self, place: Place) {
-        let segment = &mut self.segments[place.segment];
+    pub(crate) fn remove(&mut self, position: CellPosition) {
+        let segment = &mut self.segments[position.segment];
         segment.used = segment.used.saturating_sub(1);
         let cells = &mut segment.cells;
         let Some(mask) = cells.len().checked_sub(1) else { return };
-        let mut hole = place.cell;
+        let mut hole = position.cell;
         let mut cell = hole;
         loop {
             cell = cell.wrapping_add(1) & mask;

@@ -18,7 +18,7 @@ pub(crate) enum Phase {
     Deleting = 3,
     Deleted = 4,
     /// Deleted, but enforced by another system: waits for `DropLimit`.
-    Leaving = 5,
+    AwaitingDrop = 5,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -102,12 +102,12 @@ impl Limit {
     }
 
     /// The limit as [`Limit::advance`] would leave it at `now`, without changing it.
-    pub(crate) fn seen_at(&self, nodes: &Nodes, now: UnixMs) -> Seen {
+    pub(crate) fn view_at(&self, nodes: &Nodes, now: UnixMs) -> LimitView {
         let due = self.timeline.due(nodes, now);
         let reserved = self.timeline.sums().minus(due).total();
         let mut limit = *self;
         limit.settle_phase_with(reserved);
-        Seen { limit, reserved }
+        LimitView { limit, reserved }
     }
 
     fn settle_phase(&mut self) {
@@ -126,7 +126,7 @@ impl Limit {
                 self.denials = 0;
                 self.phase = Phase::Deleted;
             }
-            Phase::Active | Phase::Decreasing | Phase::Deleting | Phase::Leaving | Phase::Deleted => {}
+            Phase::Active | Phase::Decreasing | Phase::Deleting | Phase::AwaitingDrop | Phase::Deleted => {}
         }
     }
 
@@ -134,14 +134,14 @@ impl Limit {
         match self.phase {
             Phase::Active => LimitStatus::Active,
             Phase::Decreasing => LimitStatus::Decreasing { to: self.defined },
-            Phase::Deleting | Phase::Leaving => LimitStatus::Decreasing { to: 0 },
+            Phase::Deleting | Phase::AwaitingDrop => LimitStatus::Decreasing { to: 0 },
             Phase::Deleted => LimitStatus::Deleted,
         }
     }
 }
 
 /// A limit as of some time.
-pub(crate) struct Seen {
+pub(crate) struct LimitView {
     pub(crate) limit: Limit,
     pub(crate) reserved: u64,
 }

@@ -1,7 +1,7 @@
 //! Reads. They answer as of `now` and change nothing.
 
 use super::lease::{ends, is_forgotten};
-use super::{Definition, Ending, Found, Limits, Phase, Seen, State, TIME_MAX};
+use super::{Definition, Ending, Found, LimitView, Limits, Phase, State, TIME_MAX};
 use crate::book::{LimitId, LimitStatus, NamespaceId};
 use crate::id::{LeaseId, LimitKey};
 use crate::time::UnixMs;
@@ -83,9 +83,9 @@ impl State {
         })
     }
 
-    fn seen(&self, now: UnixMs, id: LimitId) -> Option<Seen> {
-        let seen = self.limits.get(id)?.seen_at(&self.nodes, now);
-        (seen.limit.phase != Phase::Deleted).then_some(seen)
+    fn view(&self, now: UnixMs, id: LimitId) -> Option<LimitView> {
+        let view = self.limits.get(id)?.view_at(&self.nodes, now);
+        (view.limit.phase != Phase::Deleted).then_some(view)
     }
 }
 
@@ -99,7 +99,7 @@ impl Limits {
     }
 
     pub(crate) fn limit_info(&self, now: UnixMs, id: LimitId) -> Option<LimitInfo> {
-        let limit = self.state.seen(self.at(now), id)?.limit;
+        let limit = self.state.view(self.at(now), id)?.limit;
         let definition = self.state.definition(id)?;
         Some(LimitInfo { id, definition, status: limit.status(), revision: limit.revision })
     }
@@ -110,7 +110,7 @@ impl Limits {
     }
 
     pub(crate) fn usage(&self, now: UnixMs, id: LimitId) -> Option<Usage> {
-        let Seen { limit, reserved } = self.state.seen(self.at(now), id)?;
+        let LimitView { limit, reserved } = self.state.view(self.at(now), id)?;
         let capacity = limit.capacity;
         let available = capacity.saturating_sub(reserved);
         Some(Usage { capacity, reserved, available, debt: limit.debt, status: limit.status() })
@@ -118,8 +118,8 @@ impl Limits {
 
     pub(crate) fn totals(&self, now: UnixMs) -> Totals {
         let now = self.at(now);
-        let seen = self.state.limits.iter().map(|limit| limit.seen_at(&self.state.nodes, now).limit);
-        seen.filter(|limit| limit.phase != Phase::Deleted).fold(Totals::default(), |totals, limit| Totals {
+        let view = self.state.limits.iter().map(|limit| limit.view_at(&self.state.nodes, now).limit);
+        view.filter(|limit| limit.phase != Phase::Deleted).fold(Totals::default(), |totals, limit| Totals {
             limits: totals.limits.saturating_add(1),
             decreasing: totals.decreasing.saturating_add((limit.phase != Phase::Active).into()),
             debt: totals.debt.saturating_add(limit.debt),

@@ -12,10 +12,10 @@ use crate::time::UnixMs;
 
 /// A resolved requirement or actual. Sorted by limit, so that equal commands compare equal whatever their order.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct ResolvedPart {
     pub(crate) limit: LimitId,
     pub(crate) amount: u64,
-    pub(crate) place: usize,
+    pub(crate) position: usize,
 }
 
 /// Stands for every key that names no limit. No limit has this id.
@@ -34,40 +34,40 @@ impl Limits {
         command: &Reserve<'_>,
         credits: &mut Credits,
     ) -> ReserveOutcome {
-        let mut wanted = std::mem::take(&mut self.wanted);
-        let outcome = match self.resolve_parts(command.namespace, command.requirements, &mut wanted) {
+        let mut resolved = std::mem::take(&mut self.resolved);
+        let outcome = match self.resolve_parts(command.namespace, command.requirements, &mut resolved) {
             Err(invalid) => ReserveOutcome::Invalid(invalid),
-            Ok(()) => self.reserve_wanted(now, command, &wanted, credits),
+            Ok(()) => self.reserve_resolved(now, command, &resolved, credits),
         };
-        self.wanted = wanted;
+        self.resolved = resolved;
         outcome
     }
 
-    /// Checks the requirements of a reserve and sorts them into `wanted`.
+    /// Checks the requirements of a reserve and sorts them into `resolved`.
     fn resolve_parts(
         &self,
         namespace: NamespaceId,
         parts: &[Part],
-        wanted: &mut Vec<Wanted>,
+        resolved: &mut Vec<ResolvedPart>,
     ) -> Result<(), InvalidParts> {
         self.check_namespace(namespace)?;
         if parts.is_empty() {
             return Err(InvalidParts::Empty);
         }
-        self.sort_parts(namespace, parts, 1, wanted)
+        self.sort_parts(namespace, parts, 1, resolved)
     }
 
     pub(super) fn check_namespace(&self, namespace: NamespaceId) -> Result<(), InvalidParts> {
         if self.has_namespace(namespace) { Ok(()) } else { Err(InvalidParts::UnknownNamespace) }
     }
 
-    /// Resolves `parts`, each at least `amount_min`, and sorts them into `wanted`.
+    /// Resolves `parts`, each at least `amount_min`, and sorts them into `resolved`.
     pub(super) fn sort_parts(
         &self,
         namespace: NamespaceId,
         parts: &[Part],
         amount_min: u64,
-        wanted: &mut Vec<Wanted>,
+        resolved: &mut Vec<ResolvedPart>,
     ) -> Result<(), InvalidParts> {
         if parts.len() > REQUIREMENTS_MAX {
             return Err(InvalidParts::TooMany { found: parts.len() });
@@ -75,39 +75,39 @@ impl Limits {
         if let Some(part) = parts.iter().position(|part| part.amount < amount_min) {
             return Err(InvalidParts::AmountZero { part });
         }
-        wanted.clear();
+        resolved.clear();
         let mut twice = usize::MAX;
-        for (place, part) in parts.iter().enumerate() {
+        for (position, part) in parts.iter().enumerate() {
             let limit = match &part.limit {
                 LimitRef::Id(id) => *id,
                 LimitRef::Key(key) => self.resolve(namespace, key).unwrap_or(UNKNOWN),
             };
-            let mut rank = wanted.len();
-            wanted.push(Wanted { limit, amount: part.amount, place });
+            let mut rank = resolved.len();
+            resolved.push(ResolvedPart { limit, amount: part.amount, position });
             while let Some(before) = rank.checked_sub(1)
-                && wanted[before].limit >= limit
+                && resolved[before].limit >= limit
             {
-                if wanted[before].limit == limit && (limit != UNKNOWN || is_named_before(parts, place)) {
-                    twice = twice.min(place);
+                if resolved[before].limit == limit && (limit != UNKNOWN || is_named_before(parts, position)) {
+                    twice = twice.min(position);
                 }
-                wanted.swap(before, rank);
+                resolved.swap(before, rank);
                 rank = before;
             }
         }
         if twice == usize::MAX { Ok(()) } else { Err(InvalidParts::Duplicate { part: twice }) }
     }
 
-    fn reserve_wanted(
+    fn reserve_resolved(
         &mut self,
         now: UnixMs,
         command: &Reserve<'_>,
-        wanted: &[Wanted],
+        resolved: &[ResolvedPart],
         credits: &mut Credits,
     ) -> ReserveOutcome {
         let (namespace, lease) = (command.namespace, command.lease);
         let hash = self.index.hash(namespace, lease);
         if let Some((_, found)) = self.find(hash, namespace, lease) {
-            return self.reserve_known(now, found, wanted);
+            return self.reserve_known(now, found, resolved);
         }
         match self.state.age(lease, command.wall) {
             Some(Age::TooOld) => {
@@ -122,7 +122,7 @@ impl Limits {
         let is_here = !self.state.kept.elsewhere.credit;
         let mut is_refused = false;
         let (mut fits, mut has_credit) = (true, false);
-        for part in wanted {
+        for part in resolved {
             match self.advanced(namespace, part.limit, now) {
                 Some(limit) if limit.phase == Phase::Active && limit.is_credit => has_credit = is_here,
                 Some(limit) if limit.phase == Phase::Active => fits &= part.amount <= limit.available(),
@@ -130,11 +130,11 @@ impl Limits {
             }
         }
         if is_refused {
-            return self.refuse_by_name(command, wanted);
+            return self.refuse_by_name(command, resolved);
         }
         // Not remembered, so that the same lease can be sent to the system that enforces the limits.
         if self.state.kept.elsewhere.limits
-            && wanted.iter().any(|part| !self.state.limits[part.limit].is_credit)
+            && resolved.iter().any(|part| !self.state.limits[part.limit].is_credit)
         {
             return ReserveOutcome::LimitsElsewhere;
         }
@@ -142,12 +142,12 @@ impl Limits {
             return ReserveOutcome::Overloaded;
         }
         if !fits {
-            return ReserveOutcome::Denied(self.deny(now, command, wanted));
+            return ReserveOutcome::Denied(self.deny(now, command, resolved));
         }
-        if has_credit && let Err(denial) = self.plan_credit(now, command, wanted, credits) {
+        if has_credit && let Err(denial) = self.plan_credit(now, command, resolved, credits) {
             return ReserveOutcome::InsufficientCredit(denial);
         }
-        let slot = self.take(now, command, hash, wanted);
+        let slot = self.take(now, command, hash, resolved);
         if has_credit {
             self.take_credit(now, command, slot, credits);
         }
@@ -155,14 +155,14 @@ impl Limits {
     }
 
     /// The answer for a known lease. Its requirements are compared first, then its state.
-    fn reserve_known(&mut self, now: UnixMs, found: Found, wanted: &[Wanted]) -> ReserveOutcome {
+    fn reserve_known(&mut self, now: UnixMs, found: Found, resolved: &[ResolvedPart]) -> ReserveOutcome {
         match found {
             Found::Record(slot) => {
                 let lease = self.state.leases.get(slot);
                 let mut parts = std::mem::take(&mut self.parts);
                 self.state.leases.parts(lease, &mut parts);
                 let reserved_at = lease.reserved_at;
-                let outcome = if !is_same(&parts, wanted) {
+                let outcome = if !is_same(&parts, resolved) {
                     ReserveOutcome::ExistsWithOtherRequirements
                 } else if ends(reserved_at, &parts).0 <= now {
                     ReserveOutcome::LeaseExpired
@@ -175,7 +175,7 @@ impl Limits {
             Found::Tombstone(number) => {
                 let tombstone = self.state.tombstones.get(number);
                 let is_other =
-                    tombstone.fingerprint != fingerprint(wanted.iter().map(|w| (w.limit, w.amount)));
+                    tombstone.fingerprint != fingerprint(resolved.iter().map(|w| (w.limit, w.amount)));
                 match tombstone.ending {
                     Ending::Marked => ReserveOutcome::LeaseExpired,
                     _ if is_other => ReserveOutcome::ExistsWithOtherRequirements,
@@ -195,32 +195,32 @@ impl Limits {
 
     /// Refuses by the first offending key in key order, so that the order of requirements does not matter. Not
     /// remembered: the same lease may try again.
-    fn refuse_by_name(&self, command: &Reserve<'_>, wanted: &[Wanted]) -> ReserveOutcome {
-        let limit_of = |part: &Wanted| {
+    fn refuse_by_name(&self, command: &Reserve<'_>, resolved: &[ResolvedPart]) -> ReserveOutcome {
+        let limit_of = |part: &ResolvedPart| {
             self.state.limit(command.namespace, part.limit).filter(|limit| limit.phase != Phase::Deleted)
         };
-        let key_of = |part: &Wanted| match &command.requirements[part.place].limit {
+        let key_of = |part: &ResolvedPart| match &command.requirements[part.position].limit {
             LimitRef::Key(key) => key.as_str(),
             LimitRef::Id(id) => self.state.texts.get(id.0 as usize).map_or("", |text| text.key.as_str()),
         };
         let offenders =
-            wanted.iter().filter(|part| limit_of(part).is_none_or(|limit| limit.phase != Phase::Active));
-        match offenders.min_by_key(|part| (key_of(part), part.place)) {
+            resolved.iter().filter(|part| limit_of(part).is_none_or(|limit| limit.phase != Phase::Active));
+        match offenders.min_by_key(|part| (key_of(part), part.position)) {
             Some(part) if limit_of(part).is_some() => ReserveOutcome::LimitDecreasing {
-                requirement: part.place,
+                requirement: part.position,
                 retry_after_ms: self.state.config.hints.decreasing_ms,
             },
-            Some(part) => ReserveOutcome::UnknownLimit { requirement: part.place },
+            Some(part) => ReserveOutcome::UnknownLimit { requirement: part.position },
             None => ReserveOutcome::Overloaded,
         }
     }
 
-    fn take(&mut self, now: UnixMs, command: &Reserve<'_>, hash: Hash, wanted: &[Wanted]) -> u32 {
+    fn take(&mut self, now: UnixMs, command: &Reserve<'_>, hash: Hash, resolved: &[ResolvedPart]) -> u32 {
         let mut parts = std::mem::take(&mut self.parts);
         parts.clear();
         let State { limits, nodes, kept, .. } = &mut self.state;
         let credit = if kept.elsewhere.credit { Reservation::credit_elsewhere } else { Reservation::credit };
-        for part in wanted {
+        for part in resolved {
             let limit = &mut limits[part.limit];
             limit.denials = 0;
             if limit.is_credit {
@@ -236,11 +236,11 @@ impl Limits {
     }
 
     /// Records the denial: the lease stays denied even when it would fit later.
-    fn deny(&mut self, now: UnixMs, command: &Reserve<'_>, wanted: &[Wanted]) -> Denial {
-        let denial = self.state.denial(now, command.lease, wanted);
+    fn deny(&mut self, now: UnixMs, command: &Reserve<'_>, resolved: &[ResolvedPart]) -> Denial {
+        let denial = self.state.denial(now, command.lease, resolved);
         let ending = if denial.never { Ending::DeniedNever } else { Ending::Denied };
         self.add_tombstone(Tombstone {
-            fingerprint: fingerprint(wanted.iter().map(|part| (part.limit, part.amount))),
+            fingerprint: fingerprint(resolved.iter().map(|part| (part.limit, part.amount))),
             at: now.plus_ms(denial.retry_after_ms),
             limited_by: denial.limited_by.first().copied().unwrap_or_default(),
             ..Tombstone::new(command.namespace, command.lease, ending, now)
@@ -259,15 +259,18 @@ impl State {
     }
 }
 
-/// Whether an earlier part names the same unknown key as the one at `place`.
-fn is_named_before(parts: &[Part], place: usize) -> bool {
-    parts[..place].iter().any(|part| part.limit == parts[place].limit)
+/// Whether an earlier part names the same unknown key as the one at `position`.
+fn is_named_before(parts: &[Part], position: usize) -> bool {
+    parts[..position].iter().any(|part| part.limit == parts[position].limit)
 }
 
-/// Whether a lease holds exactly what is wanted. Both are ordered by limit.
-fn is_same(parts: &[Reservation], wanted: &[Wanted]) -> bool {
-    parts.len() == wanted.len()
-        && parts.iter().zip(wanted).all(|(part, want)| part.limit == want.limit && part.amount == want.amount)
+/// Whether a lease holds exactly `resolved`. Both are ordered by limit.
+fn is_same(parts: &[Reservation], resolved: &[ResolvedPart]) -> bool {
+    parts.len() == resolved.len()
+        && parts
+            .iter()
+            .zip(resolved)
+            .all(|(part, want)| part.limit == want.limit && part.amount == want.amount)
 }
 
 /// A hash of a lease's requirements, ordered by limit. It is stored, so it must never change.

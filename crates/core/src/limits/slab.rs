@@ -87,9 +87,9 @@ impl<T: Record> Slab<T> {
     pub(crate) fn insert(&mut self, record: T) -> u32 {
         let slot = self.free;
         if slot != NONE {
-            let place = self.get_mut(slot);
-            let next = place.link();
-            *place = record;
+            let position = self.get_mut(slot);
+            let next = position.link();
+            *position = record;
             self.free = next;
             return slot;
         }

@@ -47,7 +47,7 @@ impl Default for Timeline {
 #[derive(Clone, Copy, Default)]
 struct Step {
     inner: u32,
-    place: usize,
+    position: usize,
 }
 
 /// The path from the root to a leaf.
@@ -58,8 +58,8 @@ struct Path {
 }
 
 impl Path {
-    fn push(&mut self, inner: u32, place: usize) {
-        self.steps[self.len] = Step { inner, place };
+    fn push(&mut self, inner: u32, position: usize) {
+        self.steps[self.len] = Step { inner, position };
         self.len = self.len.saturating_add(1);
     }
 
@@ -158,7 +158,7 @@ impl Timeline {
         }
         self.sums = self.sums.minus(less).plus(more);
         for step in path.upwards() {
-            let child = &mut nodes.inners.get_mut(step.inner).entries_mut()[step.place];
+            let child = &mut nodes.inners.get_mut(step.inner).entries_mut()[step.position];
             child.sums = child.sums.minus(less).plus(more);
         }
         if change == Change::Emptied {
@@ -254,16 +254,16 @@ impl Timeline {
             let children = inner.entries();
             // The last child's sums may be stale, but are not needed: the rest of `need` must be in it.
             let earlier = &children[..children.len().saturating_sub(1)];
-            let mut place = 0_usize;
+            let mut position = 0_usize;
             for child in earlier {
                 if need <= child.sums.total() {
                     break;
                 }
                 need = need.saturating_sub(child.sums.total());
-                place = place.saturating_add(1);
+                position = position.saturating_add(1);
             }
-            node = nodes.child(node, place);
-            nodes.count(place.saturating_add(1));
+            node = nodes.child(node, position);
+            nodes.count(position.saturating_add(1));
         }
         let cells = nodes.leaves.get(node).entries();
         for cell in cells {
@@ -286,9 +286,9 @@ impl Timeline {
         let mut node = self.root;
         nodes.count(self.height.into());
         for _ in 0..self.height {
-            let place = nodes.inners.get(node).place_of(at);
-            path.push(node, place);
-            node = nodes.child(node, place);
+            let position = nodes.inners.get(node).position_of(at);
+            path.push(node, position);
+            node = nodes.child(node, position);
         }
         node
     }
@@ -338,7 +338,7 @@ impl Timeline {
         for step in path.upwards() {
             nodes.count(1);
             let inner = nodes.inners.get_mut(step.inner);
-            inner.remove(step.place);
+            inner.remove(step.position);
             if !inner.is_empty() {
                 self.collapse(nodes);
                 return self.refresh_edges(nodes);
@@ -378,40 +378,40 @@ fn insert_below(nodes: &mut Nodes, node: u32, level: u8, cell: Cell) -> Option<S
     if level == 0 {
         return insert_in_leaf(nodes, node, cell);
     }
-    let place = nodes.inners.get(node).place_of(cell.at);
-    let child = nodes.child(node, place);
+    let position = nodes.inners.get(node).position_of(cell.at);
+    let child = nodes.child(node, position);
     let split = insert_below(nodes, child, level.saturating_sub(1), cell);
     let inner = nodes.inners.get_mut(node);
-    let child = &mut inner.entries_mut()[place];
+    let child = &mut inner.entries_mut()[position];
     let Some(split) = split else {
         child.sums = child.sums.plus(cell.sums);
         return None;
     };
     child.sums = split.left;
-    let place = place.saturating_add(1);
+    let position = position.saturating_add(1);
     if !inner.is_full() {
-        inner.insert(place, split.right);
+        inner.insert(position, split.right);
         return None;
     }
-    let later = inner.insert_and_split(place, split.right);
+    let later = inner.insert_and_split(position, split.right);
     Some(Split::of(inner.sums(), &later, nodes.inners.insert(later)))
 }
 
 fn insert_in_leaf(nodes: &mut Nodes, node: u32, cell: Cell) -> Option<Split> {
     let leaf = nodes.leaves.get_mut(node);
-    let place = match leaf.find(cell.at) {
-        Ok(place) => {
-            let found = &mut leaf.entries_mut()[place];
+    let position = match leaf.find(cell.at) {
+        Ok(position) => {
+            let found = &mut leaf.entries_mut()[position];
             found.sums = found.sums.plus(cell.sums);
             return None;
         }
-        Err(place) => place,
+        Err(position) => position,
     };
     if !leaf.is_full() {
-        leaf.insert(place, cell);
+        leaf.insert(position, cell);
         return None;
     }
-    let later = leaf.insert_and_split(place, cell);
+    let later = leaf.insert_and_split(position, cell);
     Some(Split::of(leaf.sums(), &later, nodes.leaves.insert(later)))
 }
 

@@ -80,18 +80,18 @@ impl Tombstones {
     }
 
     pub(crate) fn get(&self, number: u32) -> &Tombstone {
-        let place = self.place(number);
-        &self.chunks[place / CHUNK_RECORDS].records()[place % CHUNK_RECORDS]
+        let position = self.position(number);
+        &self.chunks[position / CHUNK_RECORDS].records()[position % CHUNK_RECORDS]
     }
 
     pub(crate) fn push(&mut self, tombstone: Tombstone) -> u32 {
-        let place = self.start.saturating_add(self.len);
-        if place / CHUNK_RECORDS == self.chunks.len() {
+        let position = self.start.saturating_add(self.len);
+        if position / CHUNK_RECORDS == self.chunks.len() {
             self.chunks.push_back(Chunk::blank(CHUNK_RECORDS));
         }
-        self.chunks[place / CHUNK_RECORDS].records_mut()[place % CHUNK_RECORDS] = tombstone;
+        self.chunks[position / CHUNK_RECORDS].records_mut()[position % CHUNK_RECORDS] = tombstone;
         self.len = self.len.saturating_add(1);
-        self.base.wrapping_add(place as u32) % REFERENCES_MAX
+        self.base.wrapping_add(position as u32) % REFERENCES_MAX
     }
 
     /// The oldest tombstone and its number.
@@ -121,7 +121,7 @@ impl Tombstones {
         Tombstones { chunks, ..*self }
     }
 
-    fn place(&self, number: u32) -> usize {
+    fn position(&self, number: u32) -> usize {
         (number.wrapping_sub(self.base) % REFERENCES_MAX) as usize
     }
 }

@@ -24,9 +24,9 @@ fn write(
     sequence: u64,
     what: u8,
 ) -> bool {
-    let Verdict::Next(turn) = sequences.judge(now, who, sequence, content(what)) else { return false };
+    let Verdict::Next(claim) = sequences.judge(now, who, sequence, content(what)) else { return false };
     sequences.commit(
-        turn,
+        claim,
         who,
         Kept { content: content(what), at: now, result: sequence * 1_000 + u64::from(what) },
     );
@@ -59,13 +59,13 @@ fn every_row_of_the_table() {
 fn one_client_in_a_namespace_and_two_vaults_has_three_streams() {
     let mut sequences = Sequences::new(10, 1);
     let name = client("billing");
-    for (place, number) in
+    for (position, number) in
         [(scope(0, None), 3), (scope(0, Some(0)), 1), (scope(0, Some(1)), 2), (scope(1, None), 4)]
     {
         for sequence in 1..=number {
-            assert!(write(&mut sequences, START, (place, &name), sequence, 0));
+            assert!(write(&mut sequences, START, (position, &name), sequence, 0));
         }
-        assert_eq!(sequences.last(place, &name), number);
+        assert_eq!(sequences.last(position, &name), number);
     }
     assert_eq!(sequences.last(scope(0, None), &name), 3);
 }
@@ -73,29 +73,29 @@ fn one_client_in_a_namespace_and_two_vaults_has_three_streams() {
 #[test]
 fn beyond_the_cap_new_clients_are_refused_and_known_ones_go_on() {
     let mut sequences = Sequences::new(2, 1);
-    let place = scope(0, None);
-    assert!(write(&mut sequences, START, (place, &client("a")), 1, 0));
-    assert!(write(&mut sequences, START, (place, &client("b")), 1, 0));
+    let position = scope(0, None);
+    assert!(write(&mut sequences, START, (position, &client("a")), 1, 0));
+    assert!(write(&mut sequences, START, (position, &client("b")), 1, 0));
     let c = client("c");
-    assert_eq!(sequences.judge(START, (place, &c), 1, content(0)), Verdict::TooManyClients);
-    assert_eq!(sequences.judge(START, (place, &c), 2, content(0)), Verdict::Gap { last: 0 });
-    assert!(write(&mut sequences, START, (place, &client("a")), 2, 0));
+    assert_eq!(sequences.judge(START, (position, &c), 1, content(0)), Verdict::TooManyClients);
+    assert_eq!(sequences.judge(START, (position, &c), 2, content(0)), Verdict::Gap { last: 0 });
+    assert!(write(&mut sequences, START, (position, &client("a")), 2, 0));
 }
 
 #[test]
 fn the_last_ten_thousand_results_are_kept_and_the_last_of_every_client() {
     let mut sequences = Sequences::new(10, 1);
     let (a, b) = (client("a"), client("b"));
-    let place = scope(0, None);
-    assert!(write(&mut sequences, START, (place, &b), 1, 7));
+    let position = scope(0, None);
+    assert!(write(&mut sequences, START, (position, &b), 1, 7));
     for sequence in 1..=RESULTS_MAX as u64 + 5 {
-        assert!(write(&mut sequences, START, (place, &a), sequence, 0));
+        assert!(write(&mut sequences, START, (position, &a), sequence, 0));
     }
     assert_eq!(sequences.state.recent.len(), RESULTS_MAX);
-    assert_eq!(sequences.judge(START, (place, &b), 1, content(7)), Verdict::Committed(&1_007));
+    assert_eq!(sequences.judge(START, (position, &b), 1, content(7)), Verdict::Committed(&1_007));
     let last = RESULTS_MAX as u64 + 5;
-    assert_eq!(sequences.judge(START, (place, &a), 5, content(0)), Verdict::Forgotten { last });
-    assert_eq!(sequences.judge(START, (place, &a), 6, content(0)), Verdict::Committed(&6_000));
+    assert_eq!(sequences.judge(START, (position, &a), 5, content(0)), Verdict::Forgotten { last });
+    assert_eq!(sequences.judge(START, (position, &a), 6, content(0)), Verdict::Committed(&6_000));
 }
 
 /// Everything ever committed, in order.
@@ -118,10 +118,10 @@ impl Model {
             let is_full = last == 0 && self.last.len() >= clients_max;
             return if is_full { "too many".into() } else { "next".into() };
         }
-        let place =
+        let position =
             self.all.iter().position(|(client, number, ..)| (*client, *number) == (who, sequence)).unwrap();
-        let (_, _, content, at) = self.all[place];
-        let is_recent = self.all.len() - place <= RESULTS_MAX && now < at.plus_ms(RESULTS_MS);
+        let (_, _, content, at) = self.all[position];
+        let is_recent = self.all.len() - position <= RESULTS_MAX && now < at.plus_ms(RESULTS_MS);
         if sequence != last && !is_recent {
             return format!("forgotten {last}");
         }

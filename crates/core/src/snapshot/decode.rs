@@ -1,10 +1,10 @@
 //! Decodes a snapshot into a Book.
 
 use super::block::{BLOCK_BYTES, FRAME_BYTES, Frame, HEADER_BYTES, Kind, SIGNATURE};
+use super::clients::{read_recent, read_stream};
 use super::credit::{HoldsRead, check_vaults, read_account, read_vault};
 use super::keys::read_key;
 use super::records::{BookRecord, CellRecord, LeaseRecord, read_limit, read_tombstone, tombstone_leases};
-use super::writers::{read_recent, read_stream};
 use super::{SNAPSHOT_VERSION, SnapshotError, VERSION_ALL_HERE, VERSION_KEYS};
 use crate::book::{Book, LimitId};
 use crate::id::NamespaceName;
@@ -169,8 +169,8 @@ impl Restore {
         }
         // Leases of a block are scattered over the index: look them up together, so that the cache misses overlap.
         match kind {
-            Kind::Leases => book.limits.warm_leases(LeaseRecord::leases(input.0)),
-            Kind::Tombstones => book.limits.warm_leases(tombstone_leases(input.0)),
+            Kind::Leases => book.limits.prefetch_leases(LeaseRecord::leases(input.0)),
+            Kind::Tombstones => book.limits.prefetch_leases(tombstone_leases(input.0)),
             _ => {}
         }
         while !input.is_empty() {
@@ -219,22 +219,22 @@ impl Restore {
         if !self.has_keys() {
             return Ok(());
         }
-        let (count, made) = (input.u64()?, input.u32()?);
+        let (count, created) = (input.u64()?, input.u32()?);
         let last = book.keys.all.keys().next_back().ok_or(Malformed("it has no keys"))?;
-        if count != book.keys.all.len() as u64 || made <= last.0 {
+        if count != book.keys.all.len() as u64 || created <= last.0 {
             return Err(Malformed("keys are missing"));
         }
-        book.keys.made = made;
+        book.keys.created = created;
         Ok(())
     }
 
     fn cell(&mut self, limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
         let cell = CellRecord::read(input)?;
-        let place = Some((cell.limit, cell.at));
-        if place <= self.last_cell || cell.settled == 0 || cell.at <= limits.state.now() {
+        let position = Some((cell.limit, cell.at));
+        if position <= self.last_cell || cell.settled == 0 || cell.at <= limits.state.now() {
             return Err(Malformed("settled amounts are empty, over or out of order"));
         }
-        self.last_cell = place;
+        self.last_cell = position;
         hold(&mut limits.state, cell.limit, cell.at, Sums::settled(cell.settled))
     }
 
@@ -317,7 +317,7 @@ fn limit(limits: &mut Limits, input: &mut Bytes<'_>) -> Result<(), Malformed> {
     if is_known || !limits.has_namespace(limit.namespace) || limits.state.limits.len() >= LIMITS_MAX {
         return Err(Malformed("limits are doubled, too many, or in no namespace"));
     }
-    if limit.phase == Phase::Leaving && !limits.state.was_composed {
+    if limit.phase == Phase::AwaitingDrop && !limits.state.was_composed {
         return Err(Malformed(NOT_YET));
     }
     limits.add_limit(limit, Text::of(&definition));
@@ -378,7 +378,7 @@ fn end(book: &Book, input: &mut Bytes<'_>) -> Result<(), Malformed> {
     let waits_in_vain = |limit: &Limit| match limit.phase {
         Phase::Decreasing => limit.reserved() <= limit.defined,
         Phase::Deleting => limit.reserved() == 0,
-        Phase::Active | Phase::Leaving | Phase::Deleted => false,
+        Phase::Active | Phase::AwaitingDrop | Phase::Deleted => false,
     };
     if state.limits.iter().any(waits_in_vain) {
         return Err(Malformed("a limit waits for what has happened"));

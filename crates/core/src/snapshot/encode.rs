@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::block::{self, BLOCK_BYTES, FRAME_BYTES, Kind};
+use super::clients::{put_recent, put_stream};
 use super::credit::{put_account, put_hold, put_vault};
 use super::keys::put_key;
 use super::records::{BookRecord, CellRecord, LeaseRecord, put_limit, put_tombstone};
-use super::writers::{put_recent, put_stream};
 use super::{VERSION_ALL_HERE, VERSION_ELSEWHERE, VERSION_KEYS};
 use crate::book::{LimitId, Receipt};
 use crate::credits::{self, Hold};
@@ -35,7 +35,7 @@ impl Frozen {
     }
 
     fn version(&self) -> u32 {
-        match (self.keys.made, self.state.was_composed) {
+        match (self.keys.created, self.state.was_composed) {
             (0, false) => VERSION_ALL_HERE,
             (0, true) => VERSION_ELSEWHERE,
             (_, _) => VERSION_KEYS,
@@ -64,7 +64,7 @@ impl Frozen {
             kind: None,
             is_done: false,
             before: 0,
-            place: 0,
+            position: 0,
             cells: Vec::new(),
             next_cell: 0,
             holds: Box::new(self.credits.queue().chain(self.released())),
@@ -85,7 +85,7 @@ pub struct Encoded<'a> {
     is_done: bool,
     before: u32,
     /// The index of the next namespace, vault, limit or client.
-    place: u32,
+    position: u32,
     cells: Vec<CellRecord>,
     next_cell: usize,
     holds: Box<dyn Iterator<Item = &'a Hold> + Send + 'a>,
@@ -117,7 +117,7 @@ impl Iterator for Encoded<'_> {
                 return Some(block);
             }
             kind = kind.next()?;
-            self.place = 0;
+            self.position = 0;
         }
     }
 }
@@ -160,7 +160,7 @@ impl Encoded<'_> {
                 block.put_u64(u64::from(self.frozen.credits.accounts.used()));
                 if self.frozen.version() == VERSION_KEYS {
                     block.put_u64(self.frozen.keys.all.len() as u64);
-                    block.put_u32(self.frozen.keys.made);
+                    block.put_u32(self.frozen.keys.created);
                 }
             }
         }
@@ -173,32 +173,32 @@ impl Encoded<'_> {
 
     fn fill_namespaces(&mut self, block: &mut Vec<u8>) {
         while block.len() < BLOCK_BYTES {
-            let Some(name) = self.state.namespaces.get(self.place as usize) else { return };
+            let Some(name) = self.state.namespaces.get(self.position as usize) else { return };
             block.put_text(name.as_str());
-            self.place = self.place.saturating_add(1);
+            self.position = self.position.saturating_add(1);
         }
     }
 
     fn fill_vaults(&mut self, block: &mut Vec<u8>) {
         while block.len() < BLOCK_BYTES {
-            let Some(vault) = self.frozen.credits.vaults.get(self.place as usize) else { return };
+            let Some(vault) = self.frozen.credits.vaults.get(self.position as usize) else { return };
             put_vault(block, vault);
-            self.place = self.place.saturating_add(1);
+            self.position = self.position.saturating_add(1);
         }
     }
 
     fn fill_accounts(&mut self, block: &mut Vec<u8>) {
-        while block.len() < BLOCK_BYTES && self.place < self.frozen.credits.accounts.used() {
-            put_account(block, &self.frozen.credits, self.place);
-            self.place = self.place.saturating_add(1);
+        while block.len() < BLOCK_BYTES && self.position < self.frozen.credits.accounts.used() {
+            put_account(block, &self.frozen.credits, self.position);
+            self.position = self.position.saturating_add(1);
         }
     }
 
     fn fill_clients(&mut self, block: &mut Vec<u8>) {
         while block.len() < BLOCK_BYTES {
-            let Some(stream) = self.frozen.streams.get(self.place) else { return };
+            let Some(stream) = self.frozen.streams.get(self.position) else { return };
             put_stream(block, stream);
-            self.place = self.place.saturating_add(1);
+            self.position = self.position.saturating_add(1);
         }
     }
 
@@ -206,8 +206,8 @@ impl Encoded<'_> {
     fn fill_results(&mut self, block: &mut Vec<u8>) {
         let now = self.state.now();
         while block.len() < BLOCK_BYTES {
-            let Some(recent) = self.frozen.streams.recent.get(self.place as usize) else { return };
-            self.place = self.place.saturating_add(1);
+            let Some(recent) = self.frozen.streams.recent.get(self.position as usize) else { return };
+            self.position = self.position.saturating_add(1);
             if !recent.is_over(now) {
                 let last = self.frozen.streams.get(recent.stream).map_or(0, |stream| stream.last);
                 put_recent(block, recent, recent.sequence == last);
@@ -217,12 +217,12 @@ impl Encoded<'_> {
 
     fn fill_limits(&mut self, block: &mut Vec<u8>) {
         while block.len() < BLOCK_BYTES {
-            let id = LimitId(self.place);
+            let id = LimitId(self.position);
             let Some(limit) = self.state.limits.get(id) else { return };
             let Some(definition) = self.state.definition(id) else { return };
-            let seen = limit.seen_at(&self.state.nodes, self.state.now());
-            put_limit(block, &seen.limit, &definition);
-            self.place = self.place.saturating_add(1);
+            let view = limit.view_at(&self.state.nodes, self.state.now());
+            put_limit(block, &view.limit, &definition);
+            self.position = self.position.saturating_add(1);
         }
     }
 
@@ -234,11 +234,11 @@ impl Encoded<'_> {
                 self.next_cell = self.next_cell.saturating_add(1);
                 continue;
             }
-            let limit = LimitId(self.place);
+            let limit = LimitId(self.position);
             let Some(found) = self.state.limits.get(limit) else { return };
             self.cells.clear();
             self.next_cell = 0;
-            self.place = self.place.saturating_add(1);
+            self.position = self.position.saturating_add(1);
             let now = self.state.now();
             found.timeline.visit(&self.state.nodes, &mut |at, sums| {
                 if at > now && sums.settled > 0 {

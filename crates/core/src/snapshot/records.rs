@@ -111,7 +111,7 @@ pub(super) fn read_limit(input: &mut Bytes<'_>) -> Result<(Limit, Definition), M
         2 => Phase::Decreasing,
         3 => Phase::Deleting,
         4 => Phase::Deleted,
-        5 => Phase::Leaving,
+        5 => Phase::AwaitingDrop,
         _ => return Err(Malformed("the phase of a limit is unknown")),
     };
     let limit = Limit {
@@ -127,7 +127,7 @@ pub(super) fn read_limit(input: &mut Bytes<'_>) -> Result<(Limit, Definition), M
         Phase::Active => limit.capacity == limit.defined,
         Phase::Decreasing => limit.capacity > limit.defined,
         // A credit limit is deleted at once.
-        Phase::Deleting | Phase::Leaving => limit.capacity > 0 && !limit.is_credit,
+        Phase::Deleting | Phase::AwaitingDrop => limit.capacity > 0 && !limit.is_credit,
         Phase::Deleted => limit.capacity == 0 && limit.debt == 0 && limit.denials == 0,
     };
     if !is_consistent || limit.revision == 0 || limit.denials > DENIALS_MAX {

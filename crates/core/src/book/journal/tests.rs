@@ -149,7 +149,7 @@ fn any_transaction() -> impl Strategy<Value = Transaction> {
                 actor: Actor::new("system:test").unwrap(),
                 results: results(numbers.2, numbers.4),
             }),
-            operations: asked.3.iter().map(|place| all[*place].clone()).collect(),
+            operations: asked.3.iter().map(|position| all[*position].clone()).collect(),
             changes: changes.iter().map(|each| change(each.0, each.1, each.2)).collect(),
         }
     })
@@ -216,12 +216,12 @@ proptest! {
     #[test]
     fn bytes_that_are_a_record_are_its_only_bytes(
         record in any_record(),
-        place in any::<prop::sample::Index>(),
+        position in any::<prop::sample::Index>(),
         byte in any::<u8>(),
     ) {
         let mut damaged = bytes(&record);
-        let place = place.index(damaged.len());
-        damaged[place] = byte;
+        let position = position.index(damaged.len());
+        damaged[position] = byte;
         if let Ok(other) = JournalRecord::decode(&damaged) {
             prop_assert_eq!(bytes(&other), damaged);
         }

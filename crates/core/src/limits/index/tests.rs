@@ -7,9 +7,9 @@ fn lease(number: u64) -> LeaseId {
     LeaseId::from_parts(UnixMs::new(1), u128::from(number))
 }
 
-fn place_of(index: &Index, number: u64) -> Option<Place> {
+fn position_of(index: &Index, number: u64) -> Option<CellPosition> {
     let hash = index.hash(NamespaceId::DEFAULT, lease(number));
-    index.find(hash, |found| found == Reference::record(number as u32)).map(|(place, _)| place)
+    index.find(hash, |found| found == Reference::record(number as u32)).map(|(position, _)| position)
 }
 
 #[test]
@@ -20,11 +20,11 @@ fn what_was_put_in_is_found_until_it_is_taken_out() {
     for _ in 0..300_000 {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let number = (random >> 33) % 40_000;
-        match place_of(&index, number) {
-            Some(place) => {
+        match position_of(&index, number) {
+            Some(position) => {
                 assert!(held.remove(&number).is_some());
-                index.remove(place);
-                assert!(place_of(&index, number).is_none());
+                index.remove(position);
+                assert!(position_of(&index, number).is_none());
             }
             None => {
                 assert!(held.insert(number, ()).is_none());
@@ -34,7 +34,7 @@ fn what_was_put_in_is_found_until_it_is_taken_out() {
         }
     }
     for number in 0..40_000 {
-        assert_eq!(place_of(&index, number).is_some(), held.contains_key(&number), "{number}");
+        assert_eq!(position_of(&index, number).is_some(), held.contains_key(&number), "{number}");
     }
     assert_eq!(index.segments.iter().map(|segment| segment.used).sum::<usize>(), held.len());
 }
@@ -52,7 +52,7 @@ fn a_reference_tells_a_record_from_a_tombstone() {
     let mut index = Index::new(7);
     let hash = index.hash(NamespaceId::DEFAULT, lease(5));
     index.insert(hash, Reference::record(5));
-    let place = place_of(&index, 5).unwrap();
-    index.replace(place, Reference::tombstone(9));
+    let position = position_of(&index, 5).unwrap();
+    index.replace(position, Reference::tombstone(9));
     assert_eq!(index.find(hash, |_| true).unwrap().1, Reference::tombstone(9));
 }

@@ -157,23 +157,23 @@ impl<E: Entry, const N: usize> Run<E, N> {
         true
     }
 
-    /// Inserts an entry at `place`. The run must not be full.
-    pub(crate) fn insert(&mut self, place: usize, entry: E) {
+    /// Inserts an entry at `position`. The run must not be full.
+    pub(crate) fn insert(&mut self, position: usize, entry: E) {
         if self.end() == N {
             self.compact();
         }
-        let start = usize::from(self.start).saturating_add(place);
+        let start = usize::from(self.start).saturating_add(position);
         let end = self.end();
         self.entries.copy_within(start..end, start.saturating_add(1));
         self.entries[start] = entry;
         self.len = self.len.saturating_add(1);
     }
 
-    pub(crate) fn remove(&mut self, place: usize) {
-        if place == 0 {
+    pub(crate) fn remove(&mut self, position: usize) {
+        if position == 0 {
             return self.drop_front(1);
         }
-        let start = usize::from(self.start).saturating_add(place);
+        let start = usize::from(self.start).saturating_add(position);
         let end = self.end();
         self.entries.copy_within(start.saturating_add(1)..end, start);
         self.len = self.len.saturating_sub(1);
@@ -187,13 +187,13 @@ impl<E: Entry, const N: usize> Run<E, N> {
     /// Inserts into a full run and returns its later part as a new run. Insertions tend to continue where they are,
     /// so the earlier part is left fuller, but not by more than a half: otherwise few insertions could build a high
     /// tree.
-    pub(crate) fn insert_and_split(&mut self, place: usize, entry: E) -> Self {
-        let middle = place.clamp(N / 2, (N / 2).saturating_add(N / 4));
+    pub(crate) fn insert_and_split(&mut self, position: usize, entry: E) -> Self {
+        let middle = position.clamp(N / 2, (N / 2).saturating_add(N / 4));
         let mut later = Run::of(&self.entries()[middle..]);
         self.len = self.len.saturating_sub(later.len);
-        match place.checked_sub(middle) {
-            Some(place) => later.insert(place, entry),
-            None => self.insert(place, entry),
+        match position.checked_sub(middle) {
+            Some(position) => later.insert(position, entry),
+            None => self.insert(position, entry),
         }
         later
     }
@@ -224,13 +224,13 @@ impl Leaf {
     pub(crate) fn change(&mut self, at: UnixMs, less: Sums, more: Sums) -> Change {
         let last = self.len().saturating_sub(1);
         let is_last = self.entries().last().is_some_and(|cell| cell.at == at);
-        let Ok(place) = (if is_last { Ok(last) } else { self.find(at) }) else { return Change::NotFound };
-        let cell = &mut self.entries_mut()[place];
+        let Ok(position) = (if is_last { Ok(last) } else { self.find(at) }) else { return Change::NotFound };
+        let cell = &mut self.entries_mut()[position];
         cell.sums = cell.sums.minus(less).plus(more);
         if cell.sums != Sums::ZERO {
             return Change::Changed;
         }
-        self.remove(place);
+        self.remove(position);
         if self.is_empty() { Change::Emptied } else { Change::CellGone }
     }
 
@@ -245,25 +245,25 @@ impl Leaf {
             last.sums = last.sums.plus(cell.sums);
             return true;
         }
-        let place = match self.find(cell.at) {
-            Ok(place) => {
-                let found = &mut self.entries_mut()[place];
+        let position = match self.find(cell.at) {
+            Ok(position) => {
+                let found = &mut self.entries_mut()[position];
                 found.sums = found.sums.plus(cell.sums);
                 return true;
             }
-            Err(place) => place,
+            Err(position) => position,
         };
-        if place == 0 || self.is_full() {
+        if position == 0 || self.is_full() {
             return false;
         }
-        self.insert(place, cell);
+        self.insert(position, cell);
         true
     }
 }
 
 impl Inner {
     /// The position of the child that covers `at`.
-    pub(crate) fn place_of(&self, at: UnixMs) -> usize {
+    pub(crate) fn position_of(&self, at: UnixMs) -> usize {
         self.entries().partition_point(|child| child.at <= at).saturating_sub(1)
     }
 
@@ -316,15 +316,15 @@ impl Nodes {
         }
     }
 
-    pub(crate) fn child(&self, inner: u32, place: usize) -> u32 {
-        self.inners.get(inner).entries().get(place).map_or(NONE, |child| child.node)
+    pub(crate) fn child(&self, inner: u32, position: usize) -> u32 {
+        self.inners.get(inner).entries().get(position).map_or(NONE, |child| child.node)
     }
 
     /// The leaf at the left or right edge below `node`.
     pub(crate) fn edge(&self, mut node: u32, height: u8, right: bool) -> u32 {
         for _ in 0..height {
-            let place = if right { self.inners.get(node).len().saturating_sub(1) } else { 0 };
-            node = self.child(node, place);
+            let position = if right { self.inners.get(node).len().saturating_sub(1) } else { 0 };
+            node = self.child(node, position);
         }
         node
     }

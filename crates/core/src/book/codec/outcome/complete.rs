@@ -47,7 +47,7 @@ pub(super) fn complete(input: &mut Bytes<'_>) -> Result<CompleteOutcome> {
 
 fn put_settlement(out: &mut Vec<u8>, settlement: &Settlement) {
     let Settlement { ignored, overages, charges } = settlement;
-    put_list(out, ignored, |out, place| put_size(out, *place));
+    put_list(out, ignored, |out, position| put_size(out, *position));
     put_list(out, overages, put_overage);
     put_list(out, charges, put_charge);
 }

@@ -393,13 +393,13 @@ proptest! {
     #[test]
     fn bytes_that_are_an_outcome_are_its_only_bytes(
         mut numbers in any_numbers(),
-        place in any::<prop::sample::Index>(),
+        position in any::<prop::sample::Index>(),
         byte in prop_oneof![any::<u8>(), 0..16_u8],
     ) {
         for outcome in outcomes(&mut numbers) {
             let mut damaged = bytes(&outcome);
-            let place = place.index(damaged.len());
-            damaged[place] = byte;
+            let position = position.index(damaged.len());
+            damaged[position] = byte;
             if let Ok((other, taken)) = Outcome::decode(&damaged) {
                 prop_assert_eq!(&bytes(&other)[..], &damaged[..taken]);
             }

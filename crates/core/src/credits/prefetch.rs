@@ -14,7 +14,7 @@ const SIDE_BY_SIDE: usize = 64;
 
 impl Credits {
     /// Reads the accounts that `commands` name.
-    pub(crate) fn warm(&self, limits: &Limits, commands: &[Command<'_>]) {
+    pub(crate) fn prefetch(&self, limits: &Limits, commands: &[Command<'_>]) {
         if self.state.accounts.used() < ACCOUNTS_COLD {
             return;
         }
@@ -30,13 +30,13 @@ impl Credits {
             LimitRef::Id(id) => Some(limits.state.limits.get(*id)?.payers?.account),
             LimitRef::Key(_) => None,
         });
-        self.warm_accounts(of_writes.flatten().chain(payers));
+        self.prefetch_accounts(of_writes.flatten().chain(payers));
     }
 
     /// Reads the accounts of one transaction.
-    pub(crate) fn warm_write(&self, write: &Write) {
+    pub(crate) fn prefetch_write(&self, write: &Write) {
         if self.state.accounts.used() >= ACCOUNTS_COLD {
-            self.warm_accounts(self.named(write));
+            self.prefetch_accounts(self.named(write));
         }
     }
 
@@ -60,25 +60,25 @@ impl Credits {
         }
     }
 
-    fn warm_accounts(&self, accounts: impl Iterator<Item = u32>) {
+    fn prefetch_accounts(&self, accounts: impl Iterator<Item = u32>) {
         let mut slots = [NONE; SIDE_BY_SIDE];
         let mut count = 0;
         for (slot, account) in slots.iter_mut().zip(accounts) {
             *slot = account;
             count = usize::saturating_add(count, 1);
         }
-        let mut seen = 0_u64;
+        let mut touched = 0_u64;
         let slots = &mut slots[..count];
         for slot in slots.iter_mut() {
             let account = self.state.accounts.get(*slot);
             let letter = account.name.as_ref().and_then(|name| name.as_str().as_bytes().first().copied());
-            seen ^= u64::from(letter.unwrap_or(0));
+            touched ^= u64::from(letter.unwrap_or(0));
             *slot = account.balances;
         }
         for slot in slots.iter().filter(|slot| **slot != NONE) {
             let balance = self.state.balances.get(*slot);
-            seen ^= balance.amount as u64 ^ u64::from(balance.next);
+            touched ^= balance.amount as u64 ^ u64::from(balance.next);
         }
-        std::hint::black_box(seen);
+        std::hint::black_box(touched);
     }
 }

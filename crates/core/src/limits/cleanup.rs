@@ -67,19 +67,19 @@ impl Limits {
             if tombstone.is_forgotten(retention_ms, now) {
                 self.forget(tombstone.namespace, tombstone.id, reference);
             } else {
-                self.wait_longer(tombstone, reference);
+                self.requeue(tombstone, reference);
             }
         }
     }
 
     /// Moves a tombstone whose ULID time is ahead to the back of the queue. Otherwise one caller whose clock is a
     /// year ahead would keep every later tombstone in memory.
-    fn wait_longer(&mut self, tombstone: Tombstone, reference: Reference) {
+    fn requeue(&mut self, tombstone: Tombstone, reference: Reference) {
         self.state.nodes.count(1);
         let hash = self.index.hash(tombstone.namespace, tombstone.id);
         let number = self.state.tombstones.push(tombstone);
-        if let Some((place, _)) = self.index.find(hash, |found| found == reference) {
-            self.index.replace(place, Reference::tombstone(number));
+        if let Some((position, _)) = self.index.find(hash, |found| found == reference) {
+            self.index.replace(position, Reference::tombstone(number));
         }
     }
 
@@ -88,8 +88,8 @@ impl Limits {
     fn forget(&mut self, namespace: NamespaceId, lease: LeaseId, reference: Reference) {
         self.state.nodes.count(1);
         let hash = self.index.hash(namespace, lease);
-        if let Some((place, _)) = self.index.find(hash, |found| found == reference) {
-            self.index.remove(place);
+        if let Some((position, _)) = self.index.find(hash, |found| found == reference) {
+            self.index.remove(position);
         }
         self.state.forgotten_before = self.state.forgotten_before.max(lease.time().plus_ms(1));
     }
