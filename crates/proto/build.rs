@@ -1,4 +1,4 @@
-//! Compiles the protobuf files, without `protoc`.
+//! Compiles the protobuf files without `protoc`.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed={FOLDER}");
     let mut compiler = protox::Compiler::new([FOLDER])?;
     compiler.include_imports(true).include_source_info(true).open_files(FILES)?;
-    // Comments are for the code; who asks a running server for its services needs only the types.
+    // Server reflection needs the types, not their comments.
     let described = compiler.file_descriptor_set();
     let bare = compiler.include_source_info(false).encode_file_descriptor_set();
     let out = PathBuf::from(env::var("OUT_DIR")?);

@@ -1,4 +1,4 @@
-//! What one command costs. `cargo bench -p earmark-core --bench book`
+//! Cost of single commands. Run with `cargo bench -p earmark-core --bench book`.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::arithmetic_side_effects, reason = "a benchmark may")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use earmark_core::{Outcome, ReserveOutcome};
-use workload::{Desk, ENDLESS, TOKENS};
+use workload::{ENDLESS, TOKENS, Workload};
 
-/// Calls that are measured on one Book before a new one is made, so that memory stays bounded.
+/// Calls measured on one Book before a new one is created, to bound memory.
 const ROUND: u64 = 500_000;
-/// 1,000 calls in a millisecond: a million a second.
+/// Simulated load: one million calls per second.
 const CALLS_PER_MS: u64 = 1_000;
 
-/// Runs `job` as often as asked, on Books that `setup` made, and gives the time without the set-up.
+/// Runs `job` `iterations` times on Books from `setup`; returns the time without the setup.
 fn rounds<S>(iterations: u64, setup: impl Fn() -> S, mut job: impl FnMut(&mut S)) -> Duration {
     let mut spent = Duration::ZERO;
     let mut left = iterations;
@@ -34,55 +34,55 @@ fn rounds<S>(iterations: u64, setup: impl Fn() -> S, mut job: impl FnMut(&mut S)
     spent
 }
 
-fn desk_with(live: u64) -> Desk {
-    let mut desk = Desk::new(ENDLESS, CALLS_PER_MS);
+fn workload_with(live: u64) -> Workload {
+    let mut workload = Workload::new(ENDLESS, CALLS_PER_MS);
     for _ in 0..live {
-        desk.admit();
+        workload.admit();
     }
-    desk
+    workload
 }
 
-/// A Book in which every model's tokens are taken.
-fn full_desk() -> Desk {
-    let mut desk = Desk::new(500 * TOKENS, u64::MAX);
+/// A Book in which the tokens of every model are reserved.
+fn full_workload() -> Workload {
+    let mut workload = Workload::new(500 * TOKENS, u64::MAX);
     for _ in 0..30_000 {
-        let call = desk.next_call();
-        desk.reserve(&call);
+        let call = workload.next_call();
+        workload.reserve(&call);
     }
-    desk
+    workload
 }
 
 fn benches(c: &mut Criterion) {
     let mut group = c.benchmark_group("four limits");
     group.throughput(Throughput::Elements(1)).sample_size(20).measurement_time(Duration::from_secs(8));
     group.bench_function("reserve, from 10,000 live", |b| {
-        b.iter_custom(|n| rounds(n, || desk_with(10_000), |desk| _ = desk.admit()));
+        b.iter_custom(|n| rounds(n, || workload_with(10_000), |workload| _ = workload.admit()));
     });
     group.bench_function("reserve and complete", |b| {
-        let setup = || desk_with(10_000);
+        let setup = || workload_with(10_000);
         b.iter_custom(|n| {
-            rounds(n, setup, |desk| {
-                let call = desk.admit();
-                desk.complete(&call);
+            rounds(n, setup, |workload| {
+                let call = workload.admit();
+                workload.complete(&call);
             })
         });
     });
     group.bench_function("denial, hint included", |b| {
         b.iter_custom(|n| {
-            rounds(n, full_desk, |desk| {
-                let call = desk.next_call();
-                let outcome = desk.reserve(&call);
+            rounds(n, full_workload, |workload| {
+                let call = workload.next_call();
+                let outcome = workload.reserve(&call);
                 assert!(matches!(outcome, Outcome::Reserve(ReserveOutcome::Denied(_))), "{outcome:?}");
             })
         });
     });
     group.bench_function("retry of a live lease", |b| {
         let setup = || {
-            let mut desk = desk_with(10_000);
-            let call = desk.admit();
-            (desk, call)
+            let mut workload = workload_with(10_000);
+            let call = workload.admit();
+            (workload, call)
         };
-        b.iter_custom(|n| rounds(n, setup, |(desk, call)| drop(desk.reserve(call))));
+        b.iter_custom(|n| rounds(n, setup, |(workload, call)| drop(workload.reserve(call))));
     });
     group.finish();
 }

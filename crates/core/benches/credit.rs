@@ -1,4 +1,4 @@
-//! What credit costs. `cargo bench -p earmark-core --bench credit`
+//! Cost of credit. Run with `cargo bench -p earmark-core --bench credit`.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::arithmetic_side_effects, reason = "a benchmark may")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
@@ -12,14 +12,14 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use earmark_core::*;
 use workload::{ENDLESS, put};
 
-/// Commands that are applied together.
+/// Commands per batch.
 const BATCH: usize = 64;
 const ACCOUNTS: [u32; 2] = [1_000, 1_000_000];
-/// 1,000 calls in a millisecond: a million a second.
+/// Simulated load: one million calls per second.
 const CALLS_PER_MS: u64 = 1_000;
 
-/// A Book with so many accounts, each with a limit of kind `credit`, and three other limits.
-struct Bank {
+/// A Book with accounts, a credit limit on each, and three other limits.
+struct CreditWorkload {
     book: Book,
     now: UnixMs,
     calls: u64,
@@ -32,7 +32,7 @@ struct Bank {
     write: Write,
     writes: Vec<Write>,
     outcomes: Vec<Outcome>,
-    /// How long commands took, without what made them.
+    /// Time spent in `apply`, without building the commands.
     spent: Duration,
 }
 
@@ -44,8 +44,8 @@ fn asset() -> AssetName {
     AssetName::new("usd_micro").expect("a valid name")
 }
 
-impl Bank {
-    fn new(accounts: u32) -> Bank {
+impl CreditWorkload {
+    fn new(accounts: u32) -> CreditWorkload {
         let write = Write {
             namespace: NamespaceId::DEFAULT,
             vault: Some(VaultName::new("main").expect("a valid name")),
@@ -68,7 +68,7 @@ impl Bank {
         let names = (0..accounts).map(account).collect();
         let (calls, random, limits) = (0, 1, Vec::new());
         let (asset, writes, outcomes, spent) = (asset(), Vec::new(), Vec::new(), Duration::ZERO);
-        let mut bank = Bank {
+        let mut workload = CreditWorkload {
             book,
             now,
             calls,
@@ -83,8 +83,8 @@ impl Bank {
             outcomes,
             spent,
         };
-        bank.fill();
-        bank
+        workload.fill();
+        workload
     }
 
     fn fill(&mut self) {
@@ -114,7 +114,7 @@ impl Bank {
             let key = format!("tenant:{number}:credit");
             self.limits.push(put(&mut self.book, self.now, &key, Kind::Credit(terms), 0));
         }
-        // Every limit finds its accounts once.
+        // Resolve the accounts of every limit once before measuring.
         let tenants: Vec<u32> = (0..self.accounts).collect();
         for some in tenants.chunks(BATCH) {
             self.pairs(0, some);
@@ -143,7 +143,7 @@ impl Bank {
         }
     }
 
-    /// Sequenced writes of one transfer each, in one batch.
+    /// One batch of sequenced writes with one transfer each.
     fn transfers(&mut self) {
         let mut writes = std::mem::take(&mut self.writes);
         writes.resize_with(BATCH, || self.write.clone());
@@ -185,7 +185,7 @@ impl Bank {
         }
     }
 
-    /// Reserves of one hold of credit and of the first `shared` limits, in one batch, and their completes.
+    /// One batch of reserves on a credit limit and the first `shared` limits, and their completes.
     fn pairs(&mut self, shared: usize, tenants: &[u32]) {
         let part = |limit, amount| Part { limit: LimitRef::Id(limit), amount };
         let calls: Vec<(LeaseId, [Part; 4])> = tenants
@@ -221,30 +221,30 @@ impl Bank {
     }
 }
 
-/// An entry is consumed by every hold and by every settlement; a bench of pairs counts two.
+/// A hold and a settlement are one entry each, so a pair counts as two.
 fn benches(c: &mut Criterion) {
     let mut group = c.benchmark_group("credit");
     group.sample_size(10).measurement_time(Duration::from_secs(3)).warm_up_time(Duration::from_secs(1));
     for accounts in ACCOUNTS {
-        let mut bank = Bank::new(accounts.min(LIMITS_MAX - 10));
-        let mut measure = |name: &str, entries: u64, job: fn(&mut Bank)| {
+        let mut workload = CreditWorkload::new(accounts.min(LIMITS_MAX - 10));
+        let mut measure = |name: &str, entries: u64, job: fn(&mut CreditWorkload)| {
             group.throughput(Throughput::Elements(entries * BATCH as u64));
             group.bench_function(format!("{name}, {accounts} accounts"), |b| {
                 b.iter_custom(|rounds| {
-                    bank.spent = Duration::ZERO;
-                    (0..rounds).for_each(|_| job(&mut bank));
-                    bank.spent
+                    workload.spent = Duration::ZERO;
+                    (0..rounds).for_each(|_| job(&mut workload));
+                    workload.spent
                 });
             });
         };
-        measure("sequenced writes of one transfer", 1, Bank::transfers);
-        measure("entries: hold and settle", 2, |bank| {
-            let tenants = bank.any_tenants();
-            bank.pairs(0, &tenants);
+        measure("sequenced writes of one transfer", 1, CreditWorkload::transfers);
+        measure("entries: hold and settle", 2, |workload| {
+            let tenants = workload.any_tenants();
+            workload.pairs(0, &tenants);
         });
-        measure("three limits and one hold, and its settle", 1, |bank| {
-            let tenants = bank.any_tenants();
-            bank.pairs(3, &tenants);
+        measure("three limits and one hold, and its settle", 1, |workload| {
+            let tenants = workload.any_tenants();
+            workload.pairs(3, &tenants);
         });
     }
     group.finish();

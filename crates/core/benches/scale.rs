@@ -1,6 +1,6 @@
-//! The Book at ten million live leases: speed, memory, the longest call while tables grow, snapshots.
+//! The Book with ten million live leases: speed, memory, the slowest call while tables grow, snapshots.
 //!
-//! `cargo bench -p earmark-core --bench scale` (takes 4 GiB and a minute or two; `-- 1000000` for fewer)
+//! `cargo bench -p earmark-core --bench scale` needs 4 GiB and a minute or two; `-- 1000000` uses fewer leases.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::arithmetic_side_effects, reason = "a benchmark may")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
@@ -11,20 +11,20 @@ mod workload;
 use std::time::{Duration, Instant};
 
 use earmark_core::*;
-use workload::{Call, Desk, ENDLESS, TOKENS, put};
+use workload::{Call, ENDLESS, TOKENS, Workload, put};
 
 const LEASES: u64 = 10_000_000;
-/// A hundred calls in a millisecond: ten million in 100 seconds.
+/// Simulated load: ten million calls in 100 seconds.
 const CALLS_PER_MS: u64 = 100;
 
 fn main() {
     let leases = std::env::args().find_map(|argument| argument.parse().ok()).unwrap_or(LEASES);
     println!("{leases} live leases of four limits, {CALLS_PER_MS} calls in a millisecond");
-    let mut desk = grow(leases);
-    reserve_at_scale(&mut desk);
-    snapshot(&mut desk);
-    while_a_snapshot_is_taken(&mut desk);
-    drop(desk);
+    let mut workload = grow(leases);
+    reserve_at_scale(&mut workload);
+    snapshot(&mut workload);
+    while_a_snapshot_is_taken(&mut workload);
+    drop(workload);
     falling_due(1_000_000);
     denials(1_000_000);
 }
@@ -41,21 +41,21 @@ fn ms(spent: Duration) -> String {
     format!("{:.2} ms", spent.as_secs_f64() * 1e3)
 }
 
-/// Memory of the process that is in use, in bytes.
+/// Resident memory of the process, in bytes.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0 kB");
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0) * 1024
 }
 
-fn grow(leases: u64) -> Desk {
-    let mut desk = Desk::new(ENDLESS, CALLS_PER_MS);
+fn grow(leases: u64) -> Workload {
+    let mut workload = Workload::new(ENDLESS, CALLS_PER_MS);
     let before = resident_bytes();
     let (mut longest, mut late) = (Duration::ZERO, 0);
     let start = Instant::now();
     let mut last = start;
     for _ in 0..leases {
-        desk.admit();
+        workload.admit();
         let now = Instant::now();
         late += u64::from(now - last > Duration::from_millis(1));
         longest = longest.max(now - last);
@@ -65,40 +65,40 @@ fn grow(leases: u64) -> Desk {
     line("  longest call", ms(longest));
     line("  calls over 1 ms", late);
     line("  memory per live lease", format!("{} bytes", (resident_bytes() - before) / leases));
-    desk
+    workload
 }
 
-fn reserve_at_scale(desk: &mut Desk) {
+fn reserve_at_scale(workload: &mut Workload) {
     let count = 1_000_000;
-    let calls: Vec<Call> = (0..count).map(|_| desk.next_call()).collect();
+    let calls: Vec<Call> = (0..count).map(|_| workload.next_call()).collect();
     let mut outcomes = Vec::new();
     let start = Instant::now();
     for batch in calls.chunks(256) {
-        desk.reserve_all(batch, &mut outcomes);
+        workload.reserve_all(batch, &mut outcomes);
     }
     line("reserves on top of these, in batches of 256", per_second(count, start.elapsed()));
     assert!(outcomes.iter().all(|o| matches!(o, Outcome::Reserve(ReserveOutcome::Created { .. }))));
     let start = Instant::now();
     for _ in 0..count {
-        desk.admit();
+        workload.admit();
     }
     line("  one by one", per_second(count, start.elapsed()));
     let start = Instant::now();
     for call in &calls {
-        desk.complete(call);
+        workload.complete(call);
     }
     line("completes", per_second(count, start.elapsed()));
     let start = Instant::now();
     for _ in 0..count {
-        let call = desk.admit();
-        desk.complete(&call);
+        let call = workload.admit();
+        workload.complete(&call);
     }
     line("reserves and completes, in pairs", per_second(count, start.elapsed()));
 }
 
-fn snapshot(desk: &mut Desk) {
+fn snapshot(workload: &mut Workload) {
     let start = Instant::now();
-    let frozen = desk.book.freeze();
+    let frozen = workload.book.freeze();
     line("freeze", ms(start.elapsed()));
     let start = Instant::now();
     let mut bytes = 0;
@@ -110,32 +110,32 @@ fn snapshot(desk: &mut Desk) {
     line("snapshot", format!("{:.0} MB", bytes as f64 / 1e6));
     line("  encode", rate(spent));
     let blocks: Vec<Vec<u8>> = frozen.encode().collect();
-    // A node that restarts has no other Book in memory.
+    // A restarting node has no other Book in memory.
     drop(frozen);
-    drop(std::mem::replace(&mut desk.book, Book::new(Config::default(), 0)));
+    drop(std::mem::replace(&mut workload.book, Book::new(Config::default(), 0)));
     let start = Instant::now();
     let mut restore = Restore::new(7);
     for block in &blocks {
         restore.feed(block).expect("a good snapshot");
     }
-    desk.book = restore.finish().expect("a whole snapshot");
+    workload.book = restore.finish().expect("a whole snapshot");
     line("  decode", rate(start.elapsed()));
-    let same = desk.book.freeze().encode().eq(blocks);
+    let same = workload.book.freeze().encode().eq(blocks);
     line("  the restored Book encodes the same", same);
     assert!(same);
 }
 
-/// Commands go on while another thread encodes what was frozen.
-fn while_a_snapshot_is_taken(desk: &mut Desk) {
+/// Applies commands while another thread encodes a frozen snapshot.
+fn while_a_snapshot_is_taken(workload: &mut Workload) {
     let start = Instant::now();
-    let frozen = desk.book.freeze();
+    let frozen = workload.book.freeze();
     let mut longest = start.elapsed();
     let encoder = std::thread::spawn(move || frozen.encode().map(|block| block.len()).sum::<usize>());
     let mut count = 0;
     while !encoder.is_finished() {
         let before = Instant::now();
-        let call = desk.admit();
-        desk.complete(&call);
+        let call = workload.admit();
+        workload.complete(&call);
         longest = longest.max(before.elapsed());
         count += 1;
     }
@@ -145,7 +145,7 @@ fn while_a_snapshot_is_taken(desk: &mut Desk) {
     assert!(encoder.join().is_ok());
 }
 
-/// Four limits with `count` reservations each, every one in a millisecond of its own, and nothing left.
+/// Four full limits with `count` reservations each, one per millisecond.
 fn crowd(count: u64, settle: bool) -> (Book, [Part; 4], UnixMs) {
     let mut book = Book::new(Config::default(), 1);
     let mut now = UnixMs::new(1_700_000_000_000);

@@ -1,4 +1,4 @@
-//! One log gives one Book, byte for byte: wherever it is applied, and through whatever snapshots.
+//! Determinism: the same log gives the same Book, byte for byte, on every replica and through every snapshot.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::arithmetic_side_effects, reason = "a test may")]
 
@@ -10,13 +10,13 @@ use earmark_core::{
 };
 
 use support::bank::account;
-use support::desk::{Desk, START, concurrency, rolling};
 use support::journal::Journal;
 use support::random::Random;
 use support::script::Script;
 use support::snapshot::{restore, snapshot};
 use support::soak::each_seed;
 use support::step::Timed;
+use support::test_book::{START, TestBook, concurrency, rolling};
 
 const SEEDS: u64 = 300;
 const STEPS: usize = 400;
@@ -26,7 +26,7 @@ fn log(seed: u64) -> (Config, Vec<Timed>) {
     (script.config(), script.steps(STEPS))
 }
 
-/// What each step is answered, and what it writes into the journal.
+/// The outcome of a step and its journal records.
 type Answer = (Outcome, Vec<JournalRecord>);
 
 fn answer(book: &mut Book, timed: &Timed) -> Answer {
@@ -37,7 +37,7 @@ fn apply(book: &mut Book, steps: &[Timed]) -> Vec<Answer> {
     steps.iter().map(|timed| answer(book, timed)).collect()
 }
 
-/// The place at which two snapshots differ tells more than a page of bytes.
+/// Reports the position of the first difference instead of all bytes.
 fn assert_same_bytes(a: &[u8], b: &[u8], what: &str) {
     let differ = a.iter().zip(b).position(|(a, b)| a != b);
     assert_eq!((a.len(), differ), (b.len(), None), "{what}");
@@ -96,7 +96,7 @@ fn a_snapshot_after_every_step_changes_nothing_either() {
     });
 }
 
-/// Guards the tests above: they are about credit only if holds of every state go through their snapshots.
+/// Checks the tests above: their snapshots contain live, expired and released holds.
 #[test]
 fn the_snapshots_of_the_scripts_have_holds_that_live_that_ended_and_that_were_released() {
     let (mut alive, mut ended, mut released, mut written) = (0, 0, 0, 0);
@@ -121,7 +121,7 @@ fn the_snapshots_of_the_scripts_have_holds_that_live_that_ended_and_that_were_re
     assert!(written > 10_000, "{written}");
 }
 
-/// Guards the tests above in the same way: something is kept elsewhere in many of their Books, and each of them says so.
+/// Checks the tests above: many of their Books keep limits or credit elsewhere.
 #[test]
 fn the_snapshots_of_the_scripts_have_limits_and_credit_that_are_kept_elsewhere() {
     let (mut limits, mut credit, mut before, mut plain) = (0, 0, 0, 0);
@@ -171,54 +171,54 @@ fn a_book_that_was_never_used_goes_through_a_snapshot_too() {
 
 #[test]
 fn what_was_frozen_stays_as_it_was_while_commands_go_on() {
-    let mut desk = Desk::new();
-    desk.has(rolling("rpm", 100_000, 60));
-    desk.has(concurrency("slots", 100_000, 60));
-    let leases: Vec<LeaseId> = (0..20_000).map(|_| desk.take(&[("rpm", 1), ("slots", 1)])).collect();
-    let expected = snapshot(&mut desk.book);
-    let frozen = desk.book.freeze();
+    let mut test = TestBook::new();
+    test.put_active(rolling("rpm", 100_000, 60));
+    test.put_active(concurrency("slots", 100_000, 60));
+    let leases: Vec<LeaseId> = (0..20_000).map(|_| test.take(&[("rpm", 1), ("slots", 1)])).collect();
+    let expected = snapshot(&mut test.book);
+    let frozen = test.book.freeze();
     let (bytes, after) = std::thread::scope(|scope| {
         let encoder = scope.spawn(|| frozen.encode().collect::<Vec<_>>().concat());
         for lease in &leases {
-            desk.settle(*lease, &[("rpm", 0)]);
+            test.settle(*lease, &[("rpm", 0)]);
         }
-        desk.delete("slots");
-        desk.pass(3_600_000);
+        test.delete("slots");
+        test.advance(3_600_000);
         for _ in 0..10_000 {
-            desk.take(&[("rpm", 2)]);
+            test.take(&[("rpm", 2)]);
         }
-        (encoder.join().unwrap(), snapshot(&mut desk.book))
+        (encoder.join().unwrap(), snapshot(&mut test.book))
     });
     assert_same_bytes(&bytes, &expected, "the frozen Book");
     assert_ne!(after, expected);
-    // The restored one is as it was: every lease still holds what it held.
+    // The restored Book still holds every lease.
     let restored = restore(&bytes, 64 * 1024, 9).unwrap();
-    assert_eq!(restored.usage(START, desk.id("rpm")).unwrap().reserved, 20_000);
+    assert_eq!(restored.usage(START, test.id("rpm")).unwrap().reserved, 20_000);
     assert_eq!(restored.leases(), 20_000);
 }
 
-/// Reserves `count` leases of one time in the order of `random`, and lets all be forgotten.
-fn with_forgotten_past(table_seed: u64, count: u32, random: &mut Random) -> Desk {
+/// Reserves `count` leases in random order at one time, then lets all be forgotten.
+fn with_forgotten_past(table_seed: u64, count: u32, random: &mut Random) -> TestBook {
     let config = Config { retention_ms: 1_000, ..Config::default() };
-    let mut desk = Desk::with(config);
-    desk.book = Book::new(config, table_seed);
-    desk.has(rolling("rpm", 1_000_000, 5));
-    desk.has(concurrency("slots", 1_000_000, 5));
+    let mut test = TestBook::with(config);
+    test.book = Book::new(config, table_seed);
+    test.put_active(rolling("rpm", 1_000_000, 5));
+    test.put_active(concurrency("slots", 1_000_000, 5));
     let mut numbers: Vec<u32> = (0..count).collect();
     random.shuffle(&mut numbers);
     for number in numbers {
         let lease = LeaseId::from_parts(START, u128::from(number) << 20);
-        let outcome = desk.reserve(lease, &[("rpm", 1), ("slots", 1)]);
+        let outcome = test.reserve(lease, &[("rpm", 1), ("slots", 1)]);
         assert_eq!(outcome, ReserveOutcome::Created { reserved_at: START });
         if number.is_multiple_of(3) {
-            desk.settle(lease, &[("rpm", u64::from(number % 2))]);
+            test.settle(lease, &[("rpm", u64::from(number % 2))]);
         }
     }
-    desk.pass(60_000);
-    while desk.book.leases() > 0 {
-        desk.tick();
+    test.advance(60_000);
+    while test.book.leases() > 0 {
+        test.tick();
     }
-    desk
+    test
 }
 
 #[test]
@@ -232,16 +232,16 @@ fn a_past_that_is_forgotten_leaves_no_byte_behind() {
     ];
     let bytes: Vec<Vec<u8>> = desks
         .iter_mut()
-        .map(|desk| {
+        .map(|test| {
             for number in 0..50_u64 {
-                let lease = LeaseId::from_parts(desk.now(), u128::from(number));
-                desk.reserve(lease, &[("slots", 1), ("rpm", number + 1)]);
+                let lease = LeaseId::from_parts(test.now(), u128::from(number));
+                test.reserve(lease, &[("slots", 1), ("rpm", number + 1)]);
                 if number.is_multiple_of(4) {
-                    desk.settle(lease, &[("rpm", number / 2)]);
+                    test.settle(lease, &[("rpm", number / 2)]);
                 }
-                desk.pass(10);
+                test.advance(10);
             }
-            snapshot(&mut desk.book)
+            snapshot(&mut test.book)
         })
         .collect();
     for other in &bytes[1..] {
@@ -282,24 +282,23 @@ fn read_credit(book: &Book, at: UnixMs) {
     assert_eq!(book.last_committed(NamespaceId::DEFAULT, Some(VaultId::MAIN), &client), 0);
 }
 
-/// A lease outlived its limit, the key came back as a limit of another kind, and the late complete of the
-/// lease used more than it had reserved. What it then holds for one second is settled usage on a concurrency
-/// limit, which nothing else brings about: a decoder that expects settled usage on rolling limits only would
-/// refuse the snapshot of a healthy Book.
+/// Regression: a lease outlived its limit, the key was put again with another kind, and a late complete reported
+/// overage. Its overage is settled usage on a concurrency limit for one second. A decoder that expects settled usage on
+/// rolling limits only refuses this valid snapshot.
 #[test]
 fn late_usage_held_by_a_limit_that_changed_its_kind_goes_through_a_snapshot() {
-    let mut desk = Desk::new();
-    desk.has(rolling("tpm", 10, 1));
-    let lease = desk.take(&[("tpm", 5)]);
-    desk.delete("tpm");
-    desk.pass(1_000);
-    desk.has(concurrency("tpm", 10, 60));
-    assert!(matches!(desk.complete(lease, &[("tpm", 9)]), CompleteOutcome::Completed(_)));
-    assert_eq!(desk.reserved("tpm"), 4);
-    let bytes = snapshot(&mut desk.book);
-    desk.book = restore(&bytes, bytes.len(), 1).unwrap();
-    assert_eq!(desk.reserved("tpm"), 4);
-    desk.denied(&[("tpm", 7)]);
-    desk.pass(1_000);
-    assert_eq!(desk.reserved("tpm"), 0);
+    let mut test = TestBook::new();
+    test.put_active(rolling("tpm", 10, 1));
+    let lease = test.take(&[("tpm", 5)]);
+    test.delete("tpm");
+    test.advance(1_000);
+    test.put_active(concurrency("tpm", 10, 60));
+    assert!(matches!(test.complete(lease, &[("tpm", 9)]), CompleteOutcome::Completed(_)));
+    assert_eq!(test.reserved("tpm"), 4);
+    let bytes = snapshot(&mut test.book);
+    test.book = restore(&bytes, bytes.len(), 1).unwrap();
+    assert_eq!(test.reserved("tpm"), 4);
+    test.denied(&[("tpm", 7)]);
+    test.advance(1_000);
+    assert_eq!(test.reserved("tpm"), 0);
 }

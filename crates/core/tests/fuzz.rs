@@ -1,6 +1,6 @@
-//! Bytes from anywhere make nothing panic, hang or contradict itself.
+//! Fuzz tests: arbitrary bytes never cause a panic, a hang or an inconsistent Book.
 //!
-//! `EARMARK_SEED=7` replays one seed; `EARMARK_SOAK_SECONDS=600` runs fresh ones for that long.
+//! `EARMARK_SEED=7` replays one seed; `EARMARK_SOAK_SECONDS=600` runs new seeds for that long.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::arithmetic_side_effects, reason = "a test may")]
 
@@ -12,81 +12,81 @@ use earmark_core::{
 };
 
 use support::bank::{Bank, close, credit, freeze, issue, open, open_overdraft, transfer};
-use support::desk::{Desk, START, concurrency, rolling};
 use support::forge::{forge, mutate, replace};
 use support::random::Random;
 use support::script::Script;
 use support::snapshot::{restore, snapshot};
 use support::soak::each_seed;
 use support::step::Step;
+use support::test_book::{START, TestBook, concurrency, rolling};
 use support::writer::{Writer, vault};
 
-/// A Book with something of everything: limits of both kinds in every standing, live, expired, completed,
-/// marked and denied leases, settled usage, debt.
+/// A Book with every kind of state: limits in every status; live, expired, completed, marked and denied leases; settled
+/// usage and debt.
 fn small_book() -> Book {
-    let mut desk = Desk::with(Config { retention_ms: 5_000, ..Config::default() });
-    desk.has(rolling("rpm", 5, 60));
-    desk.has(concurrency("slots", 5, 1));
-    desk.has(rolling("down", 5, 60));
-    desk.has(rolling("gone", 5, 60));
-    desk.delete("gone");
-    desk.open("team");
-    desk.take(&[("slots", 2)]);
-    let settled = desk.take(&[("rpm", 2), ("slots", 1)]);
-    desk.settle(settled, &[("rpm", 9)]);
-    desk.take(&[("rpm", 1), ("down", 4)]);
-    desk.denied(&[("rpm", 5)]);
-    let unknown = desk.lease();
-    desk.complete(unknown, &[]);
-    desk.pass(1_500);
-    desk.put(rolling("down", 2, 60));
-    with_credit(desk)
+    let mut test = TestBook::with(Config { retention_ms: 5_000, ..Config::default() });
+    test.put_active(rolling("rpm", 5, 60));
+    test.put_active(concurrency("slots", 5, 1));
+    test.put_active(rolling("down", 5, 60));
+    test.put_active(rolling("gone", 5, 60));
+    test.delete("gone");
+    test.open("team");
+    test.take(&[("slots", 2)]);
+    let settled = test.take(&[("rpm", 2), ("slots", 1)]);
+    test.settle(settled, &[("rpm", 9)]);
+    test.take(&[("rpm", 1), ("down", 4)]);
+    test.denied(&[("rpm", 5)]);
+    let unknown = test.lease();
+    test.complete(unknown, &[]);
+    test.advance(1_500);
+    test.put(rolling("down", 2, 60));
+    with_credit(test)
 }
 
-/// Accounts in every standing, holds that are live, released and forgotten, and two clients.
-fn with_credit(desk: Desk) -> Book {
-    let mut bank = Bank { desk, writer: Writer::of_vault("billing", "main") };
-    bank.does(vec![
+/// Adds accounts in every status, live, released and forgotten holds, and two clients.
+fn with_credit(test: TestBook) -> Book {
+    let mut bank = Bank { test, writer: Writer::of_vault("billing", "main") };
+    bank.commit(vec![
         open("acme"),
         open_overdraft("bank"),
         issue("acme", "usd", 90),
         transfer("bank", "acme", "eur", 4),
     ]);
-    bank.does(vec![open("shut"), close("shut"), freeze("bank")]);
-    bank.desk.has(credit("usd", "acme", 60, Overage::Debt));
-    bank.desk.has(credit("a:usd", "acme", 1, Overage::Deny));
-    bank.desk.take(&[("usd", 20), ("a:usd", 5)]);
-    bank.short(&[("usd", 900)]);
-    let late = bank.desk.take(&[("usd", 1)]);
-    bank.desk.settle(late, &[("usd", 3)]);
-    bank.desk.pass(2_000);
-    bank.desk.tick();
+    bank.commit(vec![open("shut"), close("shut"), freeze("bank")]);
+    bank.test.put_active(credit("usd", "acme", 60, Overage::Debt));
+    bank.test.put_active(credit("a:usd", "acme", 1, Overage::Deny));
+    bank.test.take(&[("usd", 20), ("a:usd", 5)]);
+    bank.deny_credit(&[("usd", 900)]);
+    let late = bank.test.take(&[("usd", 1)]);
+    bank.test.settle(late, &[("usd", 3)]);
+    bank.test.advance(2_000);
+    bank.test.tick();
     let mut ops = Writer::new("ops");
-    ops.write(&mut bank.desk, vec![Operation::OpenVault { vault: vault("eu") }]);
-    bank.desk.book
+    ops.write(&mut bank.test, vec![Operation::OpenVault { vault: vault("eu") }]);
+    bank.test.book
 }
 
-/// The same with limits and credit kept elsewhere: a lease that holds no credit here, one that was released, and a limit
-/// that waits to be dropped.
+/// The same with limits and credit kept elsewhere: a lease without credit here, a released lease, and a limit waiting
+/// to be dropped.
 fn small_composed_book() -> Book {
-    let mut desk = Desk::new();
-    desk.book = small_book();
-    desk.pass(10_000);
-    desk.keep(Elsewhere { limits: false, credit: true });
-    desk.has(rolling("leaving", 5, 60));
-    desk.take(&[("slots", 1), ("usd", 7_000)]);
-    let released = desk.take(&[("leaving", 2), ("usd", 1)]);
-    desk.keep(Keep { elsewhere: Elsewhere { limits: true, credit: true }, ledger: Some(7) });
-    assert!(matches!(desk.release(released), CompleteOutcome::Completed(_)));
-    desk.delete("leaving");
-    desk.book
+    let mut test = TestBook::new();
+    test.book = small_book();
+    test.advance(10_000);
+    test.keep(Elsewhere { limits: false, credit: true });
+    test.put_active(rolling("leaving", 5, 60));
+    test.take(&[("slots", 1), ("usd", 7_000)]);
+    let released = test.take(&[("leaving", 2), ("usd", 1)]);
+    test.keep(Keep { elsewhere: Elsewhere { limits: true, credit: true }, ledger: Some(7) });
+    assert!(matches!(test.release(released), CompleteOutcome::Completed(_)));
+    test.delete("leaving");
+    test.book
 }
 
 fn small_books() -> [Book; 2] {
     [small_book(), small_composed_book()]
 }
 
-/// Any Book: what a script leaves behind.
+/// The Book after a random script.
 fn book_of(seed: u64, steps: usize) -> Book {
     let script = Script::new(seed);
     let mut book = Book::new(script.config(), seed);
@@ -96,7 +96,7 @@ fn book_of(seed: u64, steps: usize) -> Book {
     book
 }
 
-/// Whatever Book comes out of a decoder can be used, encoded and restored.
+/// Checks that a decoded Book can be used, encoded and restored.
 fn assert_sound(book: &mut Book, what: &str) {
     let now = book.time();
     for id in (0..64).map(LimitId) {
@@ -196,7 +196,7 @@ fn random_and_mutated_snapshots_are_refused_or_give_a_sound_book() {
         for round in 0..60 {
             let mut bytes = valid.clone();
             if random.chance(20) {
-                // The head of one snapshot and the tail of another.
+                // The head of one snapshot with the tail of another.
                 bytes.truncate(random.index(valid.len()));
                 bytes.extend_from_slice(&other[random.index(other.len())..]);
             } else {
@@ -210,7 +210,7 @@ fn random_and_mutated_snapshots_are_refused_or_give_a_sound_book() {
     });
 }
 
-/// Guards the test below: a forgery of nothing is accepted, so a refusal is about what was forged.
+/// Checks the test below: an unchanged snapshot is accepted after forging, so a refusal is due to the change.
 #[test]
 fn forged_snapshots_have_valid_checksums() {
     let bytes = snapshot(&mut small_book());
@@ -244,27 +244,27 @@ fn forged_snapshots_are_refused_or_give_a_sound_book_with_the_same_bytes() {
 
 #[test]
 fn a_snapshot_that_contradicts_itself_is_refused_though_its_checksums_fit() {
-    let mut desk = Desk::with(Config { leases_max: 0x0a0b_0c0d, ..Config::default() });
-    desk.open("team-a");
-    desk.open("team-b");
-    desk.has(rolling("limit:a", 0x1111_2222_3333_4444, 60));
-    desk.has(rolling("limit:b", 100, 60));
-    let [held, other, denied, completed] = [1, 2, 3, 4].map(|_| desk.lease_from(START.minus_ms(1)));
-    desk.reserve(held, &[("limit:a", 0x0123_4567_89ab_cdef)]);
-    desk.pass(1_000);
-    let reserved_at = desk.now();
-    desk.reserve(other, &[("limit:b", 1)]);
-    desk.pass(1_000);
-    let denied_at = desk.now();
-    desk.denial(denied, &[("limit:b", 100)]);
-    desk.pass(1_000);
-    desk.complete(completed, &[]);
-    desk.pass(1_000);
-    desk.tick();
-    let bytes = snapshot(&mut desk.book);
+    let mut test = TestBook::with(Config { leases_max: 0x0a0b_0c0d, ..Config::default() });
+    test.open("team-a");
+    test.open("team-b");
+    test.put_active(rolling("limit:a", 0x1111_2222_3333_4444, 60));
+    test.put_active(rolling("limit:b", 100, 60));
+    let [held, other, denied, completed] = [1, 2, 3, 4].map(|_| test.lease_from(START.minus_ms(1)));
+    test.reserve(held, &[("limit:a", 0x0123_4567_89ab_cdef)]);
+    test.advance(1_000);
+    let reserved_at = test.now();
+    test.reserve(other, &[("limit:b", 1)]);
+    test.advance(1_000);
+    let denied_at = test.now();
+    test.denial(denied, &[("limit:b", 100)]);
+    test.advance(1_000);
+    test.complete(completed, &[]);
+    test.advance(1_000);
+    test.tick();
+    let bytes = snapshot(&mut test.book);
     let id = |lease: LeaseId| lease.to_u128().to_le_bytes();
     let time = |time: UnixMs| time.get().to_le_bytes();
-    let later = desk.now().plus_ms(1);
+    let later = test.now().plus_ms(1);
     for (what, forged) in [
         ("a namespace twice", replace(&bytes, b"team-b", b"team-a")),
         ("a limit twice", replace(&bytes, b"limit:b", b"limit:a")),
@@ -277,7 +277,7 @@ fn a_snapshot_that_contradicts_itself_is_refused_though_its_checksums_fit() {
             replace(&bytes, &0x0123_4567_89ab_cdef_u64.to_le_bytes(), &[0xff; 8]),
         ),
         ("a lease from the future", replace(&bytes, &time(reserved_at), &time(later))),
-        ("a Book before its leases", replace(&bytes, &time(desk.now()), &time(reserved_at))),
+        ("a Book before its leases", replace(&bytes, &time(test.now()), &time(reserved_at))),
         ("a denial from the future", replace(&bytes, &time(denied_at), &time(later))),
         ("more leases than may be", replace(&bytes, &0x0a0b_0c0d_u32.to_le_bytes(), &[3, 0, 0, 0])),
     ] {
@@ -289,24 +289,23 @@ fn a_snapshot_that_contradicts_itself_is_refused_though_its_checksums_fit() {
 #[test]
 fn credit_that_contradicts_itself_is_refused_though_its_checksums_fit() {
     let mut bank = Bank::new();
-    bank.does(vec![open("acme-a"), open("acme-b"), open("shut-c"), close("shut-c")]);
-    bank.does(vec![issue("acme-a", "usd", 0x0bad_cafe_0123), issue("acme-b", "eur", 7)]);
+    bank.commit(vec![open("acme-a"), open("acme-b"), open("shut-c"), close("shut-c")]);
+    bank.commit(vec![issue("acme-a", "usd", 0x0bad_cafe_0123), issue("acme-b", "eur", 7)]);
     let mut ops = Writer::new("ops");
     for name in ["vault-a", "vault-b"] {
-        ops.write(&mut bank.desk, vec![Operation::OpenVault { vault: vault(name) }]);
+        ops.write(&mut bank.test, vec![Operation::OpenVault { vault: vault(name) }]);
     }
-    Writer::of_vault("client-a", "main").write(&mut bank.desk, Vec::new());
-    Writer::of_vault("client-b", "main").write(&mut bank.desk, Vec::new());
-    bank.desk.has(credit("usd", "acme-a", 60, Overage::Debt));
-    let lease = bank.desk.take(&[("usd", 0x1234_5678)]);
-    let last = bank.desk.take(&[("usd", 5)]).to_u128().to_le_bytes();
-    let bytes = snapshot(&mut bank.desk.book);
+    Writer::of_vault("client-a", "main").write(&mut bank.test, Vec::new());
+    Writer::of_vault("client-b", "main").write(&mut bank.test, Vec::new());
+    bank.test.put_active(credit("usd", "acme-a", 60, Overage::Debt));
+    let lease = bank.test.take(&[("usd", 0x1234_5678)]);
+    let last = bank.test.take(&[("usd", 5)]).to_u128().to_le_bytes();
+    let bytes = snapshot(&mut bank.test.book);
     assert!(restore(&bytes, bytes.len(), 1).is_ok());
     let amount = |amount: u64| amount.to_le_bytes();
     let nobody = LeaseId::from_parts(START, 0xffff).to_u128().to_le_bytes();
     let lease = lease.to_u128().to_le_bytes();
-    // A hold names its lease, its limit, the account that pays, the asset, the account that is paid, whether debt
-    // is kept, and whether it was released.
+    // Layout of a hold: lease, limit, paying account, asset, paid account, overage rule, release flag.
     let hold = |lease: [u8; 16], limit: u8, account: u8, is_released: u8| {
         [&lease[..], &[limit, 0, 0, 0, account, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, is_released]].concat()
     };
@@ -330,7 +329,7 @@ fn credit_that_contradicts_itself_is_refused_though_its_checksums_fit() {
     }
 }
 
-/// Lets a Book of unknown origin live on for a while.
+/// Applies random commands to a decoded Book.
 fn use_up(book: &mut Book, seed: u64) {
     let start = book.time();
     for timed in Script::new(seed ^ 1).take(60) {
@@ -350,7 +349,7 @@ fn commands_come_back_from_their_bytes_as_they_were() {
             let mut bytes = Vec::new();
             command.encode(&mut bytes);
             let length = bytes.len();
-            // What follows belongs to the next command.
+            // Bytes of the next command follow.
             bytes.extend_from_slice(&[1, 2, 3]);
             let (decoded, taken) = buffer.decode(&bytes).unwrap();
             assert_eq!((decoded, taken), (command, length), "EARMARK_SEED={seed}");
@@ -387,7 +386,7 @@ fn random_and_mutated_commands_leave_the_book_sound() {
     });
 }
 
-/// Times, leases and amounts from the very ends of their ranges, which no healthy caller sends.
+/// Times, leases and amounts at the limits of their ranges, which no real client sends.
 #[test]
 fn commands_from_the_ends_of_all_ranges_leave_the_book_sound() {
     each_seed("fuzz, extremes", 250, |seed| {
@@ -430,7 +429,7 @@ fn commands_from_the_ends_of_all_ranges_leave_the_book_sound() {
                     }
                 }
             }
-            // The end of time comes late, since nothing can follow it.
+            // Reach the end of time late, since nothing can follow it.
             highest = if random.chance(2) { (highest + 1).min(times.len() - 1) } else { highest };
             book.apply(UnixMs::new(times[random.index(highest + 1)]), step.command());
         }
@@ -438,8 +437,8 @@ fn commands_from_the_ends_of_all_ranges_leave_the_book_sound() {
     });
 }
 
-/// A text of over 65,535 bytes was cut, in the middle of a character if need be, and what was written could
-/// not be read. What is out of bounds is for the Book to refuse, on every replica alike.
+/// Regression: a text over 65,535 bytes was truncated on encoding, possibly inside a character, and could not be
+/// decoded. The Book refuses oversized texts, equally on every replica.
 #[test]
 fn a_command_that_the_book_refuses_for_its_size_comes_back_from_its_bytes() {
     let mut definition = rolling("rpm", 1, 60);

@@ -1,7 +1,7 @@
-//! The Book moves credit like a model that is a table of balances.
+//! Compares credit in the Book with a model that is a table of balances.
 //!
-//! `EARMARK_SEED=7 cargo test -p earmark-core --test ledger` replays one script. Every command goes through its
-//! bytes, now and then the Book through a snapshot, and after every step the sums are right.
+//! `EARMARK_SEED=7 cargo test -p earmark-core --test ledger` replays one script. Every command is encoded and decoded,
+//! the Book is sometimes restored from a snapshot, and all sums are checked after every step.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::arithmetic_side_effects, reason = "a test may")]
 
@@ -15,21 +15,21 @@ use earmark_core::{
     WriteOutcome,
 };
 
+use support::balance_model::{ACCOUNTS, ASSETS, BalanceModel, TERMS};
 use support::bank::{account, asset, credit};
-use support::desk::START;
 use support::forge::mutate;
-use support::purse::{ACCOUNTS, ASSETS, Purse, TERMS};
 use support::random::Random;
+use support::random_writer::RandomWriter;
 use support::snapshot::{restore, snapshot};
 use support::soak::each_seed;
 use support::step::by_key;
-use support::teller::Teller;
+use support::test_book::START;
 use support::wire::assert_comes_back;
 
 const SEEDS: u64 = 150;
 const STEPS: usize = 250;
 
-/// Applies a command after a way through its bytes. The outcome takes the same way back.
+/// Applies a command after encoding and decoding it; likewise for its outcome.
 fn apply(book: &mut Book, buffer: &mut CommandBuffer, now: UnixMs, command: Command<'_>) -> Outcome {
     let mut bytes = Vec::new();
     command.encode(&mut bytes);
@@ -48,12 +48,12 @@ fn every_transaction_is_answered_and_every_unit_is_where_the_model_says() {
         let mut random = Random::new(seed);
         let config = Config { clients_max: 3, ..Config::default() };
         let (mut book, mut twin) = (Book::new(config, seed), Book::new(config, !seed));
-        let mut teller = Teller::new(seed);
-        let mut purse = Purse::new(3);
+        let mut writer = RandomWriter::new(seed);
+        let mut model = BalanceModel::new(3);
         let mut buffer = CommandBuffer::default();
         for step in 0..STEPS {
-            let (now, write) = teller.next_write();
-            let expected = purse.write(now, &write);
+            let (now, write) = writer.next_write();
+            let expected = model.write(now, &write);
             let what = format!("EARMARK_SEED={seed}, step {step}: {write:?}");
             let outcome = apply(&mut book, &mut buffer, now, Command::Write(&write));
             assert_eq!(outcome, twin.apply(now, Command::Write(&write)), "{what}");
@@ -65,13 +65,13 @@ fn every_transaction_is_answered_and_every_unit_is_where_the_model_says() {
                 }
                 (WriteOutcome::Committed(receipt), Ok(None)) => {
                     committed += 1;
-                    purse.keep(receipt);
+                    model.keep(receipt);
                 }
                 (WriteOutcome::Exists(receipt), Ok(Some(kept))) => assert_eq!(receipt, kept, "{what}"),
                 _ => panic!("{what}: {outcome:?}, and not {expected:?}"),
             }
-            teller.hear(&outcome);
-            compare(&book, &purse, &what);
+            writer.observe(&outcome);
+            compare(&book, &model, &what);
             if random.chance(10) {
                 let bytes = snapshot(&mut book);
                 assert_eq!(bytes, snapshot(&mut twin), "{what}");
@@ -84,10 +84,10 @@ fn every_transaction_is_answered_and_every_unit_is_where_the_model_says() {
     assert!(committed > 1_000 && refused > 1_000);
 }
 
-/// A lease, what it asked for, and whether it holds it.
+/// A lease, its requirements, and whether they are held.
 type Call = (LeaseId, Vec<(usize, u64)>, bool);
 
-/// A random lease: held, settled, forgotten, in any order with transactions and time.
+/// Random leases, held, settled or forgotten, between transactions.
 struct Calls {
     random: Random,
     count: u128,
@@ -102,7 +102,7 @@ impl Calls {
         keys.into_iter().map(|key| (key, self.random.between(1, most))).collect()
     }
 
-    fn reserve(&mut self, now: UnixMs, book: &mut Book, twin: &mut Book, purse: &mut Purse) {
+    fn reserve(&mut self, now: UnixMs, book: &mut Book, twin: &mut Book, model: &mut BalanceModel) {
         self.count += 1;
         let wanted = self.parts(40);
         let lease = LeaseId::from_parts(now, self.count << 16);
@@ -119,11 +119,11 @@ impl Calls {
         let is_held = matches!(outcome, Outcome::Reserve(ReserveOutcome::Created { .. }));
         let is_short = matches!(outcome, Outcome::Reserve(ReserveOutcome::InsufficientCredit(_)));
         assert!(is_held || is_short, "{outcome:?}");
-        assert_eq!(is_held, purse.reserve(now, lease, &wanted), "{now} {lease} {wanted:?}: {outcome:?}");
+        assert_eq!(is_held, model.reserve(now, lease, &wanted), "{now} {lease} {wanted:?}: {outcome:?}");
         self.leases.push((lease, wanted, is_held));
     }
 
-    fn complete(&mut self, now: UnixMs, book: &mut Book, twin: &mut Book, purse: &mut Purse) {
+    fn complete(&mut self, now: UnixMs, book: &mut Book, twin: &mut Book, model: &mut BalanceModel) {
         if self.leases.is_empty() {
             return;
         }
@@ -147,12 +147,12 @@ impl Calls {
         match outcome {
             Outcome::Complete(CompleteOutcome::Completed(_)) => {
                 assert!(is_held, "{lease}");
-                purse.complete(now, lease, &said);
+                model.complete(now, lease, &said);
                 self.leases[place].2 = false;
             }
             Outcome::Complete(CompleteOutcome::UnknownByAge | CompleteOutcome::Marked) => {
                 assert!(now.ms_since(lease.time()) >= 900_000, "{lease}");
-                purse.holds.retain(|hold| hold.lease != lease);
+                model.holds.retain(|hold| hold.lease != lease);
             }
             other => assert!(!is_held, "{lease}: {other:?}"),
         }
@@ -185,10 +185,10 @@ fn holds_are_made_settled_and_returned_as_the_model_says() {
         credit_limits(&mut book);
         credit_limits(&mut twin);
         let mut calls = Calls { random: Random::new(!seed), count: 0, leases: Vec::new() };
-        let (mut teller, mut purse) = (Teller::new(seed), Purse::new(1_000));
-        teller.has_extremes = false;
-        let funds = teller.funds();
-        assert_eq!(purse.write(START, &funds), Ok(None));
+        let (mut writer, mut model) = (RandomWriter::new(seed), BalanceModel::new(1_000));
+        writer.has_extremes = false;
+        let funds = writer.funds();
+        assert_eq!(model.write(START, &funds), Ok(None));
         for each in [&mut book, &mut twin] {
             assert!(matches!(
                 each.apply(START, Command::Write(&funds)),
@@ -199,22 +199,22 @@ fn holds_are_made_settled_and_returned_as_the_model_says() {
         for step in 0..2 * STEPS {
             match calls.random.below(10) {
                 0..4 => {
-                    let (now, write) = teller.next_write();
-                    let expected = purse.write(now, &write);
+                    let (now, write) = writer.next_write();
+                    let expected = model.write(now, &write);
                     let outcome = book.apply(now, Command::Write(&write));
                     assert_eq!(outcome, twin.apply(now, Command::Write(&write)));
                     let Outcome::Write(outcome) = outcome else { panic!("{outcome:?}") };
                     assert_eq!(expected.is_err(), matches!(outcome, WriteOutcome::Refused(_)), "{outcome:?}");
                     if let WriteOutcome::Committed(receipt) = &outcome {
-                        purse.keep(receipt);
+                        model.keep(receipt);
                     }
-                    teller.hear(&outcome);
+                    writer.observe(&outcome);
                 }
-                4..7 => calls.reserve(teller.pass(), &mut book, &mut twin, &mut purse),
-                _ => calls.complete(teller.pass(), &mut book, &mut twin, &mut purse),
+                4..7 => calls.reserve(writer.advance(), &mut book, &mut twin, &mut model),
+                _ => calls.complete(writer.advance(), &mut book, &mut twin, &mut model),
             }
             let what = format!("EARMARK_SEED={seed}, step {step}");
-            compare(&book, &purse, &what);
+            compare(&book, &model, &what);
             journals[0].extend(book.drain_journal());
             journals[1].extend(twin.drain_journal());
             assert_eq!(journals[0].len(), journals[1].len(), "{what}");
@@ -236,7 +236,7 @@ fn holds_are_made_settled_and_returned_as_the_model_says() {
     assert!(settled > 1_000 && ran_out > 1_000 && short > 1_000);
 }
 
-/// What the journal says together is what every account has, once all that ran out was written down.
+/// Checks that the journal adds up to the balances, after all expired holds are released.
 fn assert_journal(book: &mut Book, mut journal: Vec<JournalRecord>, seed: u64) {
     let end = book.time().plus_ms(100_000);
     for _ in 0..100 {
@@ -274,9 +274,9 @@ fn mutated_transactions_leave_the_book_balanced() {
     each_seed("ledger, mutated", SEEDS, |seed| {
         let mut random = Random::new(seed);
         let mut book = Book::new(Config::default(), seed);
-        let (mut teller, mut buffer) = (Teller::new(seed), CommandBuffer::default());
+        let (mut writer, mut buffer) = (RandomWriter::new(seed), CommandBuffer::default());
         for _ in 0..STEPS {
-            let (now, write) = teller.next_write();
+            let (now, write) = writer.next_write();
             let mut bytes = Vec::new();
             Command::Write(&write).encode(&mut bytes);
             if random.chance(40) {
@@ -284,7 +284,7 @@ fn mutated_transactions_leave_the_book_balanced() {
             }
             let Ok((command, _)) = buffer.decode(&bytes) else { continue };
             if let Outcome::Write(outcome) = book.apply(now, command) {
-                teller.hear(&outcome);
+                writer.observe(&outcome);
             }
             for total in book.audit(VaultId::MAIN) {
                 assert_eq!(total.issued - total.retired, total.live, "EARMARK_SEED={seed}");
@@ -295,10 +295,10 @@ fn mutated_transactions_leave_the_book_balanced() {
     });
 }
 
-fn compare(book: &Book, purse: &Purse, what: &str) {
+fn compare(book: &Book, model: &BalanceModel, what: &str) {
     for name in ACCOUNTS {
         let info = book.account(VaultId::MAIN, &account(name));
-        assert_eq!(info.as_ref().map(|info| info.standing), purse.standing(name), "{name}, {what}");
+        assert_eq!(info.as_ref().map(|info| info.standing), model.standing(name), "{name}, {what}");
         let Some(info) = info else { continue };
         for asset in ASSETS {
             let found = book
@@ -306,8 +306,8 @@ fn compare(book: &Book, purse: &Purse, what: &str) {
                 .into_iter()
                 .find(|balance| balance.asset.as_str() == asset);
             let found = found.map_or((0, 0), |balance| (balance.available + balance.held, balance.held));
-            let held = purse.held(book.time()).get(&(name.into(), asset.into())).copied().unwrap_or(0);
-            assert_eq!(found, (purse.balance(name, asset), held), "{name}, {asset}, {what}");
+            let held = model.held(book.time()).get(&(name.into(), asset.into())).copied().unwrap_or(0);
+            assert_eq!(found, (model.balance(name, asset), held), "{name}, {asset}, {what}");
         }
     }
     for total in book.audit(VaultId::MAIN) {

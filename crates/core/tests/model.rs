@@ -1,7 +1,7 @@
-//! The Book answers like a model that is too simple to be wrong in the same way.
+//! Compares the Book with a simple model.
 //!
-//! `EARMARK_SEED=7 cargo test -p earmark-core --test model` replays one script;
-//! `EARMARK_SOAK_SECONDS=600` runs fresh ones for that long and says from which `EARMARK_START_SEED`.
+//! `EARMARK_SEED=7 cargo test -p earmark-core --test model` replays one script. `EARMARK_SOAK_SECONDS=600` runs new
+//! ones for that long and prints their `EARMARK_START_SEED`.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::arithmetic_side_effects, reason = "a test may")]
 
@@ -17,20 +17,20 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use support::crowd::Crowd;
-use support::desk::{START, concurrency, rolling};
+use support::dense_script::DenseScript;
 use support::model::Model;
 use support::pair::{Difference, compare, shrink};
 use support::script::Script;
 use support::soak::each_seed;
 use support::step::{Step, Timed, by_key, key};
 use support::tally::Tally;
+use support::test_book::{START, concurrency, rolling};
 
 const SEEDS: u64 = 500;
 const STEPS: usize = 400;
 const CASES: u32 = 1_000;
 const CROWDS: u64 = 3;
-const CROWD_STEPS: usize = 16_000;
+const DENSE_STEPS: usize = 16_000;
 
 #[test]
 fn every_answer_of_the_book_is_the_models() {
@@ -61,16 +61,16 @@ fn report(seed: u64, config: Config, steps: &[Timed], difference: &Difference) -
 fn thousands_of_reservations_on_one_limit_are_answered_like_a_few() {
     let mut tally = Tally::default();
     each_seed("model, crowds", CROWDS, |seed| {
-        let mut crowd = Crowd::new(seed);
-        let steps: Vec<Timed> = crowd.by_ref().take(CROWD_STEPS).collect();
-        if let Err(difference) = compare(crowd.config, seed, &steps, |outcome| tally.count(outcome)) {
-            report(seed, crowd.config, &steps, &difference);
+        let mut script = DenseScript::new(seed);
+        let steps: Vec<Timed> = script.by_ref().take(DENSE_STEPS).collect();
+        if let Err(difference) = compare(script.config, seed, &steps, |outcome| tally.count(outcome)) {
+            report(seed, script.config, &steps, &difference);
         }
     });
     println!("{} steps:\n{tally}", tally.total());
 }
 
-/// Guards the first test: a script that never meets an outcome says nothing about it.
+/// Checks that the scripts cause every outcome; others would be untested.
 #[test]
 fn the_scripts_meet_every_outcome() {
     let mut tally = Tally::default();
@@ -84,8 +84,8 @@ fn the_scripts_meet_every_outcome() {
     assert_eq!(tally.missing(), Vec::<&str>::new(), "of\n{tally}");
 }
 
-/// A lease of twelve to 31 limits was once kept wrongly, which only luck found: there were too few of them. So
-/// leases of every size must be allowed, completed, and asked for with one limit twice.
+/// Regression: leases of 12 to 31 limits were stored wrongly, and too few scripts had such leases. Leases of every size
+/// must be allowed, completed, and requested with a duplicate key.
 #[test]
 fn the_scripts_meet_leases_of_every_size() {
     let mut sizes = [[0_u32; 3]; REQUIREMENTS_MAX + 1];
@@ -122,8 +122,7 @@ fn the_scripts_meet_leases_of_every_size() {
     assert!(doubled > 50, "{sizes:?}");
 }
 
-/// One move of a small script. Moves mean something whatever came before, so that any of them can be left
-/// out when a failure is made smaller.
+/// One move of a small script. Every move is valid after any other, so that shrinking can leave out any of them.
 #[derive(Clone, Debug)]
 enum Move {
     Pass(u64),
@@ -166,7 +165,7 @@ fn a_move() -> impl Strategy<Value = Move> {
     ]
 }
 
-/// The steps of these moves. A lease gets its time from its first use.
+/// Converts moves to steps. A lease gets its time from its first use.
 fn steps(moves: Vec<Move>) -> Vec<Timed> {
     let namespace = NamespaceId::DEFAULT;
     let mut now = START;
@@ -197,7 +196,7 @@ fn steps(moves: Vec<Move>) -> Vec<Timed> {
 }
 
 proptest! {
-    // What fails is printed in its smallest form; nothing is written into the work tree.
+    // Failures are printed in their smallest form and not stored in the work tree.
     #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]

@@ -1,4 +1,4 @@
-//! What one node answers, another reads as it was said.
+//! Outcomes survive encoding and decoding between nodes.
 //!
 //! `EARMARK_SEED=7 cargo test -p earmark-core --test outcomes` replays one script.
 

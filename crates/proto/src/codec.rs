@@ -1,11 +1,11 @@
-//! How messages become bytes.
+//! The protobuf codec.
 
 use tonic::Status;
 use tonic::codec::DecodeBuf;
 use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
 
-/// Protobuf, as tonic has it, but for one thing: bytes that are no message are the sender's fault. tonic calls
-/// that `INTERNAL`, which here means that nobody knows what happened.
+/// tonic's protobuf codec, except that undecodable bytes are `INVALID_ARGUMENT`. tonic answers `INTERNAL`, which here
+/// means an unknown outcome.
 #[derive(Clone, Debug)]
 pub struct Codec<T, U>(ProstCodec<T, U>);
 
@@ -34,7 +34,7 @@ where
     }
 }
 
-/// Bytes into messages.
+/// Decodes messages.
 #[derive(Clone, Debug)]
 pub struct Decoder<U>(ProstDecoder<U>);
 

@@ -1,8 +1,7 @@
-//! Messages into values of the core, and back.
+//! Converts messages to core values and back.
 //!
-//! A message is checked in full before anything is made of it. What is wrong is said in the words of the HTTP API:
-//! which field, what was found, what is allowed. Protobuf leaves no trace of a field that it does not know, so
-//! unlike there, such a field cannot be refused.
+//! A message is validated in full first. Errors use the wording of the HTTP API: the field, what was found, what is
+//! allowed. Protobuf drops unknown fields silently, so they cannot be refused here.
 
 mod invalid;
 mod lease;
@@ -20,18 +19,18 @@ pub use reply::{balance_in, info_in, operation_of, state_in, status_in, usage_in
 
 use earmark_core::{NameError, NamespaceName};
 
-/// A name that must be given.
+/// A required name.
 ///
 /// # Errors
-/// When it is none.
+/// When it is invalid.
 pub fn name<T: std::str::FromStr<Err = NameError>>(field: &str, text: &str) -> Result<T, Invalid> {
     text.parse().map_err(|error| Invalid::name(field, &error))
 }
 
-/// A name that may be left out.
+/// An optional name.
 ///
 /// # Errors
-/// When it is there and is none.
+/// When it is present and invalid.
 pub fn optional_name<T: std::str::FromStr<Err = NameError>>(
     field: &str,
     text: Option<&str>,
@@ -39,10 +38,10 @@ pub fn optional_name<T: std::str::FromStr<Err = NameError>>(
     text.map(|text| name(field, text)).transpose()
 }
 
-/// The namespace that a request means: the one it names, else `default`.
+/// The namespace of a request, `default` if absent.
 ///
 /// # Errors
-/// When it is there and is none.
+/// When it is present and invalid.
 pub fn namespace(text: Option<&str>) -> Result<NamespaceName, Invalid> {
     name("namespace", text.unwrap_or(NamespaceName::DEFAULT))
 }

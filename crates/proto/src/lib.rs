@@ -1,15 +1,14 @@
-//! Earmark as protobuf: what goes over the wire, and what it means.
+//! Earmark's protobuf messages and their conversion.
 //!
-//! The files under `proto/` say what clients may rely on; [`v1`] is made from them. [`convert`] is the only place
-//! where a message of theirs becomes a value of [`earmark_core`] and the other way round. With the feature
-//! `client` there are also clients and what they connect by; a server needs neither.
+//! The files under `proto/` are the contract; [`v1`] is generated from them. Only [`convert`] converts between messages
+//! and values of [`earmark_core`]. The feature `client` adds generated clients.
 
 mod codec;
 pub mod convert;
 
 pub use codec::{Codec, Decoder};
 
-/// The package `earmark.v1`, as it was generated.
+/// Generated code of the package `earmark.v1`.
 #[allow(
     missing_docs,
     unreachable_pub,
@@ -21,7 +20,7 @@ pub mod v1 {
     tonic::include_proto!("earmark.v1");
 }
 
-/// The package `earmark.peer.v1`, as it was generated: what nodes say to each other.
+/// Generated code of the package `earmark.peer.v1`, the protocol between nodes.
 #[cfg(feature = "peer")]
 #[allow(
     missing_docs,
@@ -34,9 +33,9 @@ pub mod peer {
     tonic::include_proto!("earmark.peer.v1");
 }
 
-/// The types of the package `earmark.v1`, for servers that are asked for them by reflection.
+/// Descriptors of the package `earmark.v1`, for server reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = tonic::include_file_descriptor_set!("earmark.v1");
 
-/// The paths of all methods of the package `earmark.v1`, from its files: a table of methods that is as long as this does
-/// not compile while a new one has no row.
+/// Paths of all methods of `earmark.v1`. A table with one row per method fails to compile while a new method has no
+/// row.
 pub const METHODS: &[&str] = include!(concat!(env!("OUT_DIR"), "/methods.rs"));

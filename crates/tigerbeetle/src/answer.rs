@@ -1,11 +1,11 @@
-//! What callers are told, in the words of the Book.
+//! Answers to callers, with the same wording as the Book.
 
 use earmark_admission::{Amount, CompleteAnswer, Refusal, ReserveAnswer, describe_ignored};
 use earmark_core::{LeaseId, REQUIREMENTS_MAX, UnixMs};
 
-use crate::settle::Settling;
+use crate::settle_chain::Settling;
 
-/// What is wrong with requirements or actuals, if anything is.
+/// Validates requirements or actuals. Returns the error message.
 pub(crate) fn invalid_parts(parts: &[Amount], amount_min: u64, field: &str) -> Option<String> {
     if parts.is_empty() && amount_min > 0 {
         return Some(format!("{field}: found none, allowed are 1 to {REQUIREMENTS_MAX}"));
@@ -16,14 +16,14 @@ pub(crate) fn invalid_parts(parts: &[Amount], amount_min: u64, field: &str) -> O
     if let Some(part) = parts.iter().position(|part| part.amount < amount_min) {
         return Some(format!("{field}[{part}].amount: found 0, allowed are integers from 1 to {}", u64::MAX));
     }
-    let is_twice = |place: &usize| {
-        let key = parts.get(*place).map(|part| &part.key);
-        parts.iter().take(*place).any(|part| Some(&part.key) == key)
+    let is_twice = |index: &usize| {
+        let key = parts.get(*index).map(|part| &part.key);
+        parts.iter().take(*index).any(|part| Some(&part.key) == key)
     };
     (0..parts.len()).find(is_twice).map(|part| format!("{field}[{part}].key: this key is there twice"))
 }
 
-/// Why a lease that is not known is refused by its own time, if it is.
+/// The refusal of an unknown lease whose id is too old or too far in the future.
 pub(crate) fn age(lease: LeaseId, wall: UnixMs, retention_ms: u64, ahead_ms: u64) -> Option<String> {
     let made_at = lease.time();
     let oldest = wall.minus_ms(retention_ms);
@@ -61,18 +61,18 @@ pub(crate) fn settled(settling: &Settling) -> CompleteAnswer {
 }
 
 pub(crate) fn held_nothing() -> CompleteAnswer {
-    say("this lease held nothing")
+    with_message("this lease held nothing")
 }
 
 pub(crate) fn marked() -> CompleteAnswer {
-    say("this lease was not known; a reserve of it that arrives late will take nothing")
+    with_message("this lease was not known; a reserve of it that arrives late will take nothing")
 }
 
 pub(crate) fn unknown_by_age() -> CompleteAnswer {
-    say("this lease is not known, and is too old or too far in the future to be reserved")
+    with_message("this lease is not known, and is too old or too far in the future to be reserved")
 }
 
-fn say(message: &str) -> CompleteAnswer {
+fn with_message(message: &str) -> CompleteAnswer {
     CompleteAnswer { message: Some(message.into()), ..CompleteAnswer::default() }
 }
 

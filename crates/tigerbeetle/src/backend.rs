@@ -1,4 +1,4 @@
-//! The limits themselves: what they share, how they start, and how they end.
+//! The backend: shared state, start and shutdown.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -11,33 +11,32 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::batch::Chains;
-use crate::chart::{CommonAccounts, LeaseName};
 use crate::clock::{Health, LedgerClock, lock};
-use crate::lease::LeaseRecord;
-use crate::leases::Leases;
+use crate::lease_cache::LeaseCache;
+use crate::lease_record::LeaseRecord;
+use crate::limit_table::{LimitTable, LookupNumber};
 use crate::options::TigerBeetleOptions;
-use crate::requests::{Ask, Created, Reads, Told, Writes};
+use crate::requests::{Created, ReadReply, ReadRequest, Reads, Writes};
+use crate::schema::{CommonAccounts, LeaseName};
 use crate::session::{Session, Shared};
-use crate::table::{Table, Turn};
 
-/// The least that a session has room for: what one caller sends together at most, 256 completes of 32 limits. Otherwise
-/// it would be refused even where nothing waits.
+/// Minimum queue capacity of a session, in transfers: one full batch of 256 completes on 32 limits each. With less, an
+/// idle session would refuse such a batch.
 const QUEUE_MIN: usize = 256 * (1 + 2 * 32);
 
-/// Rolling and concurrency limits on a cluster of TigerBeetle.
+/// Rolling and concurrency limits on a TigerBeetle cluster.
 ///
-/// Each limit is an account, a reserve a chain of pending transfers, and a lease what its transfers say. The
-/// registry says which limits there are to be; what is in force is what the accounts have.
+/// The registry holds the definitions; the accounts hold the capacity in force.
 pub struct TigerBeetleLimits {
     pub(crate) inner: Arc<Inner>,
     background: JoinHandle<()>,
 }
 
-/// Why there are no limits on a cluster.
+/// Why the limits cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// An account of the cluster is not what it should be.
+    /// An account of the cluster has unexpected properties.
     #[error("{0}")]
     Account(String),
 }
@@ -46,23 +45,23 @@ pub(crate) struct Inner {
     pub(crate) options: TigerBeetleOptions,
     pub(crate) registry: Arc<dyn Registry>,
     pub(crate) common: CommonAccounts,
-    pub(crate) table: Table,
-    pub(crate) leases: Arc<Leases>,
+    pub(crate) table: LimitTable,
+    pub(crate) leases: Arc<LeaseCache>,
     pub(crate) shared: Arc<Shared>,
     writes: Vec<Submitter<Writes>>,
     reads: Submitter<Reads>,
     pub(crate) setup: watch::Sender<Setup>,
-    /// Held by all that is under way; there is none once it has stopped.
+    /// Cloned by every task in progress; `None` after shutdown.
     tasks: Mutex<Option<mpsc::Sender<()>>>,
     ended: tokio::sync::Mutex<mpsc::Receiver<()>>,
     pub(crate) decreasing: std::sync::atomic::AtomicUsize,
-    /// How often anybody has looked at limits in the ledger.
-    turn: Mutex<Turn>,
-    /// The version of the registry whose limits were all met, and one more; 0 before the first.
-    pub(crate) met: std::sync::atomic::AtomicU64,
+    /// Number of the last account lookup.
+    number: Mutex<LookupNumber>,
+    /// Registry version whose limits are all in the table, plus one; 0 before the first load.
+    pub(crate) loaded_version: std::sync::atomic::AtomicU64,
 }
 
-/// Whether the accounts that everything stands on are there.
+/// Whether the operator and lease accounts exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Setup {
     Pending,
@@ -71,11 +70,11 @@ pub(crate) enum Setup {
 }
 
 impl TigerBeetleLimits {
-    /// Connects, creates the accounts that are missing, and brings the limits of the registry in line. A cluster that
-    /// does not answer is waited for in the background. Needs a tokio runtime.
+    /// Connects, creates missing accounts, and applies the capacities of the registry. If the cluster does not answer
+    /// within the deadline, setup goes on in the background. Needs a tokio runtime.
     ///
     /// # Errors
-    /// When an account exists that is not what it should be.
+    /// When an account with one of these ids exists and is not Earmark's.
     pub async fn open(
         options: TigerBeetleOptions,
         registry: Arc<dyn Registry>,
@@ -98,7 +97,7 @@ impl TigerBeetleLimits {
     pub(crate) async fn stop(&self) {
         lock(&self.inner.tasks).take();
         let deadline = self.inner.options.deadline;
-        // Whatever is under way has its say, but a cluster that does not answer keeps nobody.
+        // Work in progress may finish; a silent cluster does not delay shutdown beyond the deadline.
         _ = tokio::time::timeout(deadline, async { self.inner.ended.lock().await.recv().await }).await;
         self.background.abort();
         self.inner.shared.health.stop();
@@ -138,8 +137,8 @@ impl Inner {
             options,
             registry,
             common: CommonAccounts::new(),
-            table: Table::default(),
-            leases: Arc::new(Leases::new(retention)),
+            table: LimitTable::default(),
+            leases: Arc::new(LeaseCache::new(retention)),
             shared,
             writes,
             reads,
@@ -147,18 +146,18 @@ impl Inner {
             tasks: Mutex::new(Some(sender)),
             ended: tokio::sync::Mutex::new(receiver),
             decreasing: std::sync::atomic::AtomicUsize::new(0),
-            turn: Mutex::default(),
-            met: std::sync::atomic::AtomicU64::new(0),
+            number: Mutex::default(),
+            loaded_version: std::sync::atomic::AtomicU64::new(0),
         })
     }
 
-    /// Carries something out whether or not its answer is waited for, and answers within the deadline.
+    /// Runs `work` to its end even if the caller goes away, and answers within the deadline.
     pub(crate) async fn within_deadline<T: Send + 'static>(
         self: &Arc<Inner>,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, BackendError> {
         let Some(held) = lock(&self.tasks).clone() else {
-            return Err(BackendError::Overloaded("it has stopped"));
+            return Err(BackendError::Overloaded("limits on TigerBeetle have been shut down"));
         };
         let task = tokio::spawn(async move {
             let done = work.await;
@@ -168,32 +167,34 @@ impl Inner {
         match tokio::time::timeout(self.options.deadline, task).await {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(error)) => Err(BackendError::Failed(error.to_string())),
-            Err(_) => Err(BackendError::Failed(self.silence())),
+            Err(_) => Err(BackendError::Failed(self.timeout_message())),
         }
     }
 
-    pub(crate) fn silence(&self) -> String {
+    pub(crate) fn timeout_message(&self) -> String {
         let (url, seconds) = (&self.shared.url, self.options.deadline.as_secs_f32());
-        let trouble = self.shared.health.trouble().map(|trouble| format!(" ({trouble})")).unwrap_or_default();
-        format!("{url} has not answered within {seconds} s{trouble}; what was asked for may still happen")
+        let problem = self.shared.health.problem().map(|problem| format!(" ({problem})")).unwrap_or_default();
+        format!("{url} has not answered within {seconds} s{problem}; the request may still take effect")
     }
 
-    /// Waits until the accounts that everything stands on are there. Nobody waits for longer than a caller does: what
-    /// was given up would pile up for as long as the cluster is away.
-    pub(crate) async fn set_up(&self) -> Result<(), BackendError> {
+    /// Waits until the operator and lease accounts exist, at most for the deadline: otherwise abandoned tasks would
+    /// pile up while the cluster is down.
+    pub(crate) async fn wait_for_setup(&self) -> Result<(), BackendError> {
         let mut setup = self.setup.subscribe();
         let known = setup.wait_for(|setup| *setup != Setup::Pending);
         let Ok(known) = tokio::time::timeout(self.options.deadline, known).await else {
-            return Err(BackendError::Failed(self.silence()));
+            return Err(BackendError::Failed(self.timeout_message()));
         };
         match known.as_deref() {
             Ok(Setup::Ready) => Ok(()),
             Ok(Setup::Failed(message)) => Err(BackendError::Failed(message.clone())),
-            Ok(Setup::Pending) | Err(_) => Err(BackendError::Overloaded("it has stopped")),
+            Ok(Setup::Pending) | Err(_) => {
+                Err(BackendError::Overloaded("limits on TigerBeetle have been shut down"))
+            }
         }
     }
 
-    /// Creates chains of transfers: the results of each. They are in the queue when this returns.
+    /// Creates chains of transfers and returns the results of each. The chains are queued before this function returns.
     pub(crate) fn create(
         &self,
         chains: Chains,
@@ -204,7 +205,7 @@ impl Inner {
         async move {
             match queued {
                 Some(created) => created.await,
-                None => Err(BackendError::Overloaded("there is no session")),
+                None => Err(BackendError::Overloaded("no session with TigerBeetle is running")),
             }
         }
     }
@@ -212,55 +213,60 @@ impl Inner {
     /// Creates one chain of transfers.
     pub(crate) async fn create_one(&self, chain: Vec<Transfer>, direction: Direction) -> Created {
         let created = self.create(Chains::one(chain), direction).await?;
-        created.into_iter().next().unwrap_or_else(|| Err(mixed_up()))
+        created.into_iter().next().unwrap_or_else(|| Err(unexpected_reply()))
     }
 
-    pub(crate) async fn ask(&self, ask: Ask) -> Result<Told, BackendError> {
-        self.reads.submit(ask, 1, Direction::GivesBack).await?
+    pub(crate) async fn read(&self, request: ReadRequest) -> Result<ReadReply, BackendError> {
+        self.reads.submit(request, 1, Direction::GivesBack).await?
     }
 
-    /// Asks, and says which look at the ledger this is: of two, the one with the higher number was answered later,
-    /// whoever hears of it first.
-    pub(crate) async fn look_in_turn(&self, ask: Ask) -> Result<(Turn, Told), BackendError> {
-        let (turn, asked) = {
-            let mut turn = lock(&self.turn);
-            *turn = turn.next();
-            // In the queue when this returns.
-            (*turn, self.reads.submit(ask, 1, Direction::GivesBack))
+    /// Sends a read and returns its number. Of two reads, the one with the higher number was answered later.
+    pub(crate) async fn read_numbered(
+        &self,
+        request: ReadRequest,
+    ) -> Result<(LookupNumber, ReadReply), BackendError> {
+        let (number, reply) = {
+            let mut number = lock(&self.number);
+            *number = number.next();
+            // `submit` queues at once, so numbers follow the queue order.
+            (*number, self.reads.submit(request, 1, Direction::GivesBack))
         };
-        Ok((turn, asked.await??))
+        Ok((number, reply.await??))
     }
 
-    /// The number of something that is known without another look.
-    pub(crate) fn next_turn(&self) -> Turn {
-        let mut turn = lock(&self.turn);
-        *turn = turn.next();
-        *turn
+    /// A number for state that is known without a lookup.
+    pub(crate) fn next_lookup_number(&self) -> LookupNumber {
+        let mut number = lock(&self.number);
+        *number = number.next();
+        *number
     }
 
-    /// What the ledger has of a lease.
-    pub(crate) async fn look(&self, name: &LeaseName) -> Result<Option<LeaseRecord>, BackendError> {
-        match self.ask(Ask::Lease(name.id)).await? {
-            Told::Transfers(transfers) => {
+    /// Reads a lease from the ledger.
+    pub(crate) async fn read_lease(&self, name: &LeaseName) -> Result<Option<LeaseRecord>, BackendError> {
+        match self.read(ReadRequest::Lease(name.id)).await? {
+            ReadReply::Transfers(transfers) => {
                 let read = || LeaseRecord::read(&transfers, |account| self.table.key_of(account));
                 let record = read();
-                // Another process may have put and used a limit that this one has not come across yet.
+                // Another process may have put a limit that this one has not loaded yet.
                 let is_unnamed = record.iter().flat_map(|record| &record.held).any(|held| held.key.is_none());
                 if !is_unnamed {
                     return Ok(record);
                 }
-                // If nobody can tell what there is, what is known here has to do.
+                // If the refresh fails, use the limits that are loaded.
                 _ = self.registry.refresh().await;
-                self.meet_limits();
+                self.load_limits();
                 Ok(read())
             }
-            Told::CreatedAccounts(_) | Told::Accounts(_) | Told::Refused(_) => Err(mixed_up()),
+            ReadReply::CreatedAccounts(_) | ReadReply::Accounts(_) | ReadReply::Refused(_) => {
+                Err(unexpected_reply())
+            }
         }
     }
 
     pub(crate) fn stats(&self) -> Stats {
         let queue_depth = self.writes.iter().map(Submitter::depth).sum();
-        let debt = self.table.all().into_iter().filter_map(|cell| cell.seen()).map(|seen| seen.debt);
+        let debt =
+            self.table.all().into_iter().filter_map(|tracked| tracked.totals()).map(|totals| totals.debt);
         let remembered_leases = self.leases.len();
         Stats {
             remembered_leases,
@@ -274,10 +280,10 @@ impl Inner {
     pub(crate) fn ready(&self) -> Result<(), String> {
         let url = &self.shared.url;
         if lock(&self.tasks).is_none() {
-            return Err("it is shutting down".into());
+            return Err("limits on TigerBeetle are shutting down".into());
         }
-        if let Some(trouble) = self.shared.health.trouble() {
-            return Err(trouble);
+        if let Some(problem) = self.shared.health.problem() {
+            return Err(problem);
         }
         if let Some(silent) = self.shared.health.silent_for() {
             return Err(format!("{url} has not answered for {} s", silent.as_secs()));
@@ -290,12 +296,12 @@ impl Inner {
     }
 }
 
-/// The one that has the least to do, what it is doing included. One that has stopped does nothing, and is no choice.
+/// The session with the smallest load, queued and in flight. A stopped session is skipped: its load is always 0.
 fn least_busy<L: BatchTarget>(sessions: &[Submitter<L>]) -> Option<&Submitter<L>> {
     sessions.iter().filter(|session| !session.is_stopped()).min_by_key(|session| session.load())
 }
 
-/// What is wrong with an account that exists and is not what it should be; nothing if all is well.
+/// Rejects an account that exists with properties other than Earmark's.
 pub(crate) fn check_account(status: CreateAccountStatus, what: &str) -> Result<(), String> {
     let field = match status {
         CreateAccountStatus::Created | CreateAccountStatus::Exists => return Ok(()),
@@ -308,8 +314,8 @@ pub(crate) fn check_account(status: CreateAccountStatus, what: &str) -> Result<(
         other => return Err(format!("TigerBeetle refused the account of {what}: {other}")),
     };
     Err(format!(
-        "TigerBeetle has an account of the id that {what} has here, with another {field}: it is not one of \
-         Earmark's, and is left alone; use another cluster, or another key"
+        "TigerBeetle has an account with the id of {what} and another {field}: it is not one of Earmark's; \
+         use another cluster or another key"
     ))
 }
 
@@ -317,8 +323,8 @@ pub(crate) fn describe_limit(key: &LimitKey) -> String {
     format!("the limit {key}")
 }
 
-pub(crate) fn mixed_up() -> BackendError {
-    BackendError::Failed("answers got mixed up".into())
+pub(crate) fn unexpected_reply() -> BackendError {
+    BackendError::Failed("the TigerBeetle client returned a reply of another request".into())
 }
 
 #[cfg(test)]
@@ -326,7 +332,7 @@ mod tests {
     use super::*;
     use tokio::sync::Semaphore;
 
-    /// Carries out one batch for each permit.
+    /// Completes one batch per permit.
     struct Gated(Arc<Semaphore>);
 
     impl BatchTarget for Gated {
@@ -343,28 +349,28 @@ mod tests {
         async fn idle(&mut self) {}
     }
 
-    /// What a session was doing did not count, so that a caller was put behind a full batch while another session stood
-    /// idle. And one that had stopped had nothing to do ever after, was chosen always, and refused everything.
+    /// Regression: work in flight did not count as load, so a caller queued behind a full batch while another session
+    /// was idle. A stopped session had load 0, was always chosen, and refused everything.
     #[tokio::test]
     async fn work_goes_to_the_session_that_has_the_least_to_do_and_has_not_stopped() {
         let gate = Arc::new(Semaphore::new(0));
         let sessions: Vec<_> = (0..3).map(|_| Submitter::start(Gated(Arc::clone(&gate)), 100)).collect();
-        let place = || least_busy(&sessions).map(|one| sessions.iter().position(|s| std::ptr::eq(s, one)));
+        let index = || least_busy(&sessions).map(|one| sessions.iter().position(|s| std::ptr::eq(s, one)));
         let _first = sessions[0].submit((), 50, Direction::Takes);
         while sessions[0].depth() > 0 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(place(), Some(Some(1)));
+        assert_eq!(index(), Some(Some(1)));
         let _second = sessions[1].submit((), 20, Direction::Takes);
-        assert_eq!(place(), Some(Some(2)));
+        assert_eq!(index(), Some(Some(2)));
         sessions[2].stop().await;
-        assert_eq!(place(), Some(Some(1)));
+        assert_eq!(index(), Some(Some(1)));
         gate.add_permits(9);
         for session in &sessions {
             session.stop().await;
             assert_eq!(session.load(), 0);
         }
-        assert_eq!(place(), None);
+        assert_eq!(index(), None);
     }
 
     #[test]

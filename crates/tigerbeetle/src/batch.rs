@@ -1,22 +1,21 @@
-//! Chains into requests, and results back to where they belong.
+//! Packs chains into requests and maps results back.
 
 use std::ops::Range;
 
 use tigerbeetle::Transfer;
 
-/// The most events that any server takes in one request.
+/// Maximum events in one request, for any server configuration.
 pub(crate) const BATCH_EVENTS_MAX: usize = 8_189;
 
-/// Transfers that one caller sends together: chains, none of which is ever split.
+/// Chains of transfers from one caller. A chain is never split.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Chains {
     pub(crate) transfers: Vec<Transfer>,
-    /// The length of each chain, in order.
+    /// Length of each chain, in order.
     pub(crate) lens: Vec<usize>,
 }
 
 impl Chains {
-    /// One chain.
     pub(crate) fn one(chain: Vec<Transfer>) -> Chains {
         Chains { lens: vec![chain.len()], transfers: chain }
     }
@@ -27,22 +26,22 @@ impl Chains {
     }
 }
 
-/// How many events the server takes, as far as is known. Servers are set up differently and do not tell; a request
-/// that is too large is refused by the client without being sent, so the bound is found by halving.
+/// Finds the maximum request size of the server by bisection. The server does not tell its limit; the client refuses a
+/// request that is too large without sending it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Room {
-    /// So many were taken.
+pub(crate) struct RequestSize {
+    /// The largest request accepted so far, in events.
     fits: usize,
-    /// So many were not.
+    /// The smallest request refused so far, in events.
     exceeds: usize,
 }
 
-impl Room {
-    pub(crate) const fn new() -> Room {
-        Room { fits: 1, exceeds: BATCH_EVENTS_MAX.saturating_add(1) }
+impl RequestSize {
+    pub(crate) const fn new() -> RequestSize {
+        RequestSize { fits: 1, exceeds: BATCH_EVENTS_MAX.saturating_add(1) }
     }
 
-    /// The most events to try next. At first all that any server takes.
+    /// The request size to try next, in events. It starts at the maximum.
     pub(crate) fn events(&self) -> usize {
         if self.exceeds > BATCH_EVENTS_MAX {
             return BATCH_EVENTS_MAX;
@@ -61,7 +60,7 @@ impl Room {
     }
 }
 
-/// The next request: as many whole chains from `from` on as fit into `events`, and at least one.
+/// The next request: as many whole chains from `from` as fit into `events`, at least one.
 pub(crate) fn next_request(lens: &[usize], from: usize, events: usize) -> Range<usize> {
     let mut sum = 0_usize;
     let mut to = from;
@@ -79,18 +78,18 @@ pub(crate) fn next_request(lens: &[usize], from: usize, events: usize) -> Range<
 mod tests {
     use super::*;
 
-    /// Sends chains of these lengths to a server that takes so many events; gives the sizes that arrived.
-    fn send(room: &mut Room, lens: &[usize], takes: usize) -> Vec<usize> {
+    /// Sends chains to a server that accepts `takes` events; returns the request sizes.
+    fn send(size: &mut RequestSize, lens: &[usize], takes: usize) -> Vec<usize> {
         let (mut sent, mut from, mut tries) = (Vec::new(), 0, 0);
         while from < lens.len() {
             tries += 1;
-            assert!(tries < 1_000, "stuck at {from} with {room:?}");
-            let chains = next_request(lens, from, room.events());
+            assert!(tries < 1_000, "stuck at {from} with {size:?}");
+            let chains = next_request(lens, from, size.events());
             let events: usize = lens[chains.clone()].iter().sum();
             if events > takes {
-                room.refused(events);
+                size.refused(events);
             } else {
-                room.taken(events);
+                size.taken(events);
                 sent.push(events);
                 from = chains.end;
             }
@@ -100,18 +99,18 @@ mod tests {
 
     #[test]
     fn a_batch_that_fits_is_one_request() {
-        assert_eq!(send(&mut Room::new(), &[5; 1_637], BATCH_EVENTS_MAX), [8_185]);
-        assert_eq!(send(&mut Room::new(), &[1], 253), [1]);
+        assert_eq!(send(&mut RequestSize::new(), &[5; 1_637], BATCH_EVENTS_MAX), [8_185]);
+        assert_eq!(send(&mut RequestSize::new(), &[1], 253), [1]);
     }
 
     #[test]
     fn a_smaller_server_is_sent_less_and_that_is_remembered() {
-        let mut room = Room::new();
-        let sent = send(&mut room, &[5; 1_000], 253);
+        let mut size = RequestSize::new();
+        let sent = send(&mut size, &[5; 1_000], 253);
         assert_eq!(sent.iter().sum::<usize>(), 5_000);
-        // Once the bound is known every request is as full as whole chains can make it.
-        let sent = send(&mut room, &[1; 5_000], 253);
-        let sent_again = send(&mut room, &[1; 2_530], 253);
+        // Once the size is known, every request is as full as whole chains allow.
+        let sent = send(&mut size, &[1; 5_000], 253);
+        let sent_again = send(&mut size, &[1; 2_530], 253);
         assert!(sent.len() <= 24, "{sent:?}");
         assert_eq!(sent_again, [253; 10]);
     }
@@ -125,7 +124,7 @@ mod tests {
                 Some(*sum)
             });
             let mut sum = 0;
-            for events in send(&mut Room::new(), &lens, takes) {
+            for events in send(&mut RequestSize::new(), &lens, takes) {
                 sum += events;
                 assert!(ends.any(|end| end == sum), "{takes}");
             }

@@ -1,59 +1,56 @@
-//! Changes of a limit's capacity, as transfers that follow one another.
+//! Capacity changes, as numbered transfers.
 //!
-//! The ledger itself is the record of what was changed. Every change has the number after that of the last one that
-//! stands, in `user_data_64` and in its id; whoever changes a limit at the same time must use the same id, and only
-//! one of them can. What is in force differs only after a change, so a change that was worked out from what was in
-//! force before it is applied once or never, however late it arrives and whoever sent it.
+//! The ledger is the record of changes. Each change has the number of the last one plus 1, in `user_data_64` and in its
+//! id. Concurrent changes of one limit therefore use the same id, and only one succeeds. A change computed from an
+//! outdated capacity is applied once or never, however late it arrives.
 
 use earmark_admission::LimitStanding;
 use earmark_core::Label;
 use tigerbeetle::{CreateTransferResult, CreateTransferStatus as Status, Transfer};
 
-use crate::chart::{Code, CommonAccounts, LEDGER, link};
+use crate::limit_table::{LimitTotals, TrackedLimit};
+use crate::schema::{Code, CommonAccounts, LEDGER, link};
 use crate::status::{describe, exists};
-use crate::table::{Cell, Seen};
 
-/// What there is to do about a limit.
+/// The next action on a limit's capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// It has what it is to have.
+    /// The capacity in force equals the target.
     Nothing,
-    /// It gets more. A limit that comes back owes nothing, whatever its debt was when it went.
+    /// Increase. A limit that is put again after deletion starts without debt.
     Up { by: u64, cleared: u128 },
-    /// It gets less.
+    /// Decrease.
     Down { by: u64 },
-    /// It has too much, and too little of that is free.
+    /// The limit must decrease, but too much of it is reserved.
     Wait,
 }
 
-/// What the ledger said to a change.
+/// Outcome of a capacity change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ChangeRead {
-    /// It is in force.
+pub(crate) enum ChangeResult {
     Done,
-    /// Someone else made this change first, the same or another.
+    /// Another process used this change number first.
     Raced,
-    /// This attempt failed before; the next one may do.
+    /// This attempt failed earlier; the next one may succeed.
     Spent,
-    /// What was free is no longer.
+    /// The capacity to remove is no longer free.
     Exceeded,
-    /// Nothing that should be.
+    /// An unexpected status.
     Failed(String),
 }
 
-/// What to do, from what is in force to what is to be.
-pub(crate) fn step(seen: &Seen, target: u64) -> Step {
-    match (target.checked_sub(seen.in_force), seen.in_force.checked_sub(target)) {
+/// The action that leads from the capacity in force to the target.
+pub(crate) fn step(totals: &LimitTotals, target: u64) -> Step {
+    match (target.checked_sub(totals.in_force), totals.in_force.checked_sub(target)) {
         (Some(0), _) | (None, None) => Step::Nothing,
-        (Some(by), _) => Step::Up { by, cleared: if seen.in_force == 0 { seen.debt } else { 0 } },
-        (None, Some(by)) if by <= seen.available() => Step::Down { by },
+        (Some(by), _) => Step::Up { by, cleared: if totals.in_force == 0 { totals.debt } else { 0 } },
+        (None, Some(by)) if by <= totals.available() => Step::Down { by },
         (None, Some(_)) => Step::Wait,
     }
 }
 
-/// How a limit stands that has been seen like this and is to have `target`.
-pub(crate) fn standing(seen: &Seen, target: u64) -> LimitStanding {
-    if seen.in_force > target {
+pub(crate) fn standing(totals: &LimitTotals, target: u64) -> LimitStanding {
+    if totals.in_force > target {
         LimitStanding::Decreasing
     } else if target == 0 {
         LimitStanding::Gone
@@ -62,24 +59,24 @@ pub(crate) fn standing(seen: &Seen, target: u64) -> LimitStanding {
     }
 }
 
-/// How a limit is about to stand: a decrease that can be done counts as done, for it is when anybody needs it. What
-/// is to be gone, though, is gone only when it is.
-pub(crate) fn as_if_done(seen: Seen, target: u64) -> Seen {
-    match step(&seen, target) {
-        Step::Down { .. } if target > 0 => Seen { in_force: target, ..seen },
-        Step::Nothing | Step::Up { .. } | Step::Down { .. } | Step::Wait => seen,
+/// Counts a decrease that is possible now as done, because it is applied before anyone needs the capacity. A deletion
+/// counts only once it is done.
+pub(crate) fn as_if_done(totals: LimitTotals, target: u64) -> LimitTotals {
+    match step(&totals, target) {
+        Step::Down { .. } if target > 0 => LimitTotals { in_force: target, ..totals },
+        Step::Nothing | Step::Up { .. } | Step::Down { .. } | Step::Wait => totals,
     }
 }
 
-/// One attempt at one change: nothing if there is nothing to do.
+/// The transfers of one attempt at one change; empty if nothing is to be done.
 pub(crate) fn chain(
-    cell: &Cell,
+    tracked: &TrackedLimit,
     common: &CommonAccounts,
     step: Step,
     change: u64,
     attempt: u64,
 ) -> Vec<Transfer> {
-    let Cell { namespace, key, accounts, .. } = cell;
+    let TrackedLimit { namespace, key, accounts, .. } = tracked;
     let (from, to, amount, cleared) = match step {
         Step::Nothing | Step::Wait => return Vec::new(),
         Step::Up { by, cleared } => (common.operator, accounts.limit, by, cleared),
@@ -110,85 +107,87 @@ pub(crate) fn chain(
     chain
 }
 
-/// What the results of that chain mean.
-pub(crate) fn read(results: &[CreateTransferResult]) -> ChangeRead {
-    let told = results.iter().find(|result| result.status != Status::LinkedEventFailed);
-    match told.map(|result| result.status) {
-        Some(Status::Created) => ChangeRead::Done,
-        Some(Status::IdAlreadyFailed) => ChangeRead::Spent,
-        Some(Status::ExceedsCredits) => ChangeRead::Exceeded,
-        Some(status) if exists(status) => ChangeRead::Raced,
-        Some(status) => ChangeRead::Failed(describe(status)),
-        None => ChangeRead::Failed("a change of capacity failed and nothing says why".into()),
+pub(crate) fn read(results: &[CreateTransferResult]) -> ChangeResult {
+    let decisive = results.iter().find(|result| result.status != Status::LinkedEventFailed);
+    match decisive.map(|result| result.status) {
+        Some(Status::Created) => ChangeResult::Done,
+        Some(Status::IdAlreadyFailed) => ChangeResult::Spent,
+        Some(Status::ExceedsCredits) => ChangeResult::Exceeded,
+        Some(status) if exists(status) => ChangeResult::Raced,
+        Some(status) => ChangeResult::Failed(describe(status)),
+        None => ChangeResult::Failed("TigerBeetle rejected a capacity change without a reason".into()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chart::has;
-    use crate::table::Table;
+    use crate::limit_table::LimitTable;
+    use crate::schema::has;
     use tigerbeetle::TransferFlags;
 
-    fn seen(in_force: u64, reserved: u64, debt: u128) -> Seen {
-        Seen { in_force, reserved, debt }
+    fn totals(in_force: u64, reserved: u64, debt: u128) -> LimitTotals {
+        LimitTotals { in_force, reserved, debt }
     }
 
     #[test]
     fn what_to_do_follows_from_what_is_in_force_and_what_is_to_be() {
-        for (seen, target, expected) in [
-            (seen(10, 0, 0), 10, Step::Nothing),
-            (seen(0, 0, 0), 10, Step::Up { by: 10, cleared: 0 }),
-            (seen(0, 0, 7), 10, Step::Up { by: 10, cleared: 7 }),
-            (seen(4, 4, 7), 10, Step::Up { by: 6, cleared: 0 }),
-            (seen(10, 4, 0), 4, Step::Down { by: 6 }),
-            (seen(10, 5, 0), 4, Step::Wait),
-            (seen(10, 0, 3), 0, Step::Down { by: 10 }),
-            (seen(0, 0, 3), 0, Step::Nothing),
-            (seen(0, 0, 0), u64::MAX, Step::Up { by: u64::MAX, cleared: 0 }),
+        for (totals, target, expected) in [
+            (totals(10, 0, 0), 10, Step::Nothing),
+            (totals(0, 0, 0), 10, Step::Up { by: 10, cleared: 0 }),
+            (totals(0, 0, 7), 10, Step::Up { by: 10, cleared: 7 }),
+            (totals(4, 4, 7), 10, Step::Up { by: 6, cleared: 0 }),
+            (totals(10, 4, 0), 4, Step::Down { by: 6 }),
+            (totals(10, 5, 0), 4, Step::Wait),
+            (totals(10, 0, 3), 0, Step::Down { by: 10 }),
+            (totals(0, 0, 3), 0, Step::Nothing),
+            (totals(0, 0, 0), u64::MAX, Step::Up { by: u64::MAX, cleared: 0 }),
         ] {
-            assert_eq!(step(&seen, target), expected, "{seen:?} -> {target}");
+            assert_eq!(step(&totals, target), expected, "{totals:?} -> {target}");
         }
     }
 
     #[test]
     fn a_limit_stands_by_what_is_in_force() {
-        assert_eq!(standing(&seen(10, 0, 0), 10), LimitStanding::InForce);
-        assert_eq!(standing(&seen(10, 10, 0), 4), LimitStanding::Decreasing);
-        assert_eq!(standing(&seen(1, 1, 0), 0), LimitStanding::Decreasing);
-        assert_eq!(standing(&seen(0, 0, 0), 0), LimitStanding::Gone);
-        assert_eq!(as_if_done(seen(10, 4, 0), 4).in_force, 4);
-        assert_eq!(as_if_done(seen(10, 5, 0), 4).in_force, 10);
-        assert_eq!(as_if_done(seen(10, 5, 0), 40).in_force, 10);
-        assert_eq!(as_if_done(seen(10, 0, 0), 0).in_force, 10);
+        assert_eq!(standing(&totals(10, 0, 0), 10), LimitStanding::InForce);
+        assert_eq!(standing(&totals(10, 10, 0), 4), LimitStanding::Decreasing);
+        assert_eq!(standing(&totals(1, 1, 0), 0), LimitStanding::Decreasing);
+        assert_eq!(standing(&totals(0, 0, 0), 0), LimitStanding::Gone);
+        assert_eq!(as_if_done(totals(10, 4, 0), 4).in_force, 4);
+        assert_eq!(as_if_done(totals(10, 5, 0), 4).in_force, 10);
+        assert_eq!(as_if_done(totals(10, 5, 0), 40).in_force, 10);
+        assert_eq!(as_if_done(totals(10, 0, 0), 0).in_force, 10);
     }
 
     #[test]
     fn a_change_is_named_by_its_number_and_its_attempt() {
-        let table = Table::default();
-        let cell = table.cell(&"default".parse().unwrap(), &"rpm".parse().unwrap());
+        let table = LimitTable::default();
+        let tracked = table.limit(&"default".parse().unwrap(), &"rpm".parse().unwrap());
         let common = CommonAccounts::new();
-        let up = chain(&cell, &common, Step::Up { by: 10, cleared: 0 }, 3, 2);
+        let up = chain(&tracked, &common, Step::Up { by: 10, cleared: 0 }, 3, 2);
         let [up] = up[..] else { panic!("{up:?}") };
         assert_eq!(up.id, earmark_core::id128("xfer:capacity:rpm:3:2").to_u128());
-        assert_eq!((up.debit_account_id, up.credit_account_id), (common.operator, cell.accounts.limit));
+        assert_eq!((up.debit_account_id, up.credit_account_id), (common.operator, tracked.accounts.limit));
         assert_eq!((up.amount, up.user_data_64), (10, 3));
-        let down = chain(&cell, &common, Step::Down { by: 4 }, 3, 2);
+        let down = chain(&tracked, &common, Step::Down { by: 4 }, 3, 2);
         let [down] = down[..] else { panic!("{down:?}") };
         assert_eq!(down.id, up.id);
-        assert_eq!((down.debit_account_id, down.credit_account_id), (cell.accounts.limit, common.operator));
-        assert!(chain(&cell, &common, Step::Wait, 3, 2).is_empty());
+        assert_eq!(
+            (down.debit_account_id, down.credit_account_id),
+            (tracked.accounts.limit, common.operator)
+        );
+        assert!(chain(&tracked, &common, Step::Wait, 3, 2).is_empty());
     }
 
     #[test]
     fn a_limit_that_comes_back_owes_nothing_from_the_same_moment_on() {
-        let table = Table::default();
-        let cell = table.cell(&"default".parse().unwrap(), &"rpm".parse().unwrap());
-        let chain = chain(&cell, &CommonAccounts::new(), Step::Up { by: 10, cleared: 7 }, 3, 0);
+        let table = LimitTable::default();
+        let tracked = table.limit(&"default".parse().unwrap(), &"rpm".parse().unwrap());
+        let chain = chain(&tracked, &CommonAccounts::new(), Step::Up { by: 10, cleared: 7 }, 3, 0);
         let [up, cleared] = chain[..] else { panic!("{chain:?}") };
         assert!(has(up.flags, TransferFlags::Linked));
         assert!(!has(cleared.flags, TransferFlags::Linked));
-        assert_eq!((cleared.credit_account_id, cleared.amount), (cell.accounts.debt, 7));
+        assert_eq!((cleared.credit_account_id, cleared.amount), (tracked.accounts.debt, 7));
     }
 
     #[test]
@@ -202,12 +201,12 @@ mod tests {
             };
             super::read(&statuses.iter().map(result).collect::<Vec<_>>())
         };
-        assert_eq!(read(&[Created]), ChangeRead::Done);
-        assert_eq!(read(&[Exists]), ChangeRead::Raced);
-        assert_eq!(read(&[ExistsWithDifferentAmount, LinkedEventFailed]), ChangeRead::Raced);
-        assert_eq!(read(&[IdAlreadyFailed]), ChangeRead::Spent);
-        assert_eq!(read(&[ExceedsCredits]), ChangeRead::Exceeded);
-        assert!(matches!(read(&[CreditAccountNotFound]), ChangeRead::Failed(_)));
-        assert!(matches!(read(&[LinkedEventFailed]), ChangeRead::Failed(_)));
+        assert_eq!(read(&[Created]), ChangeResult::Done);
+        assert_eq!(read(&[Exists]), ChangeResult::Raced);
+        assert_eq!(read(&[ExistsWithDifferentAmount, LinkedEventFailed]), ChangeResult::Raced);
+        assert_eq!(read(&[IdAlreadyFailed]), ChangeResult::Spent);
+        assert_eq!(read(&[ExceedsCredits]), ChangeResult::Exceeded);
+        assert!(matches!(read(&[CreditAccountNotFound]), ChangeResult::Failed(_)));
+        assert!(matches!(read(&[LinkedEventFailed]), ChangeResult::Failed(_)));
     }
 }

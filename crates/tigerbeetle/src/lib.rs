@@ -1,34 +1,35 @@
 //! Rolling and concurrency limits on a TigerBeetle cluster, through its official client.
 //!
-//! Each limit is an account that cannot owe anything, funded from the operator with the capacity in force. A reserve
-//! is one linked chain of pending transfers that ends by itself after the window or the timeout; a complete is one
-//! linked chain that voids, takes again what was used, and records what did not fit. Both begin with a transfer that
-//! exists once, so that a lease has one body and one end. The ledger is the record: what is kept in here is a cache.
+//! Each limit is an account that cannot be overdrawn. The operator account funds it with the capacity in force. A
+//! reserve is one linked chain of pending transfers, which expire after the window or the timeout. A complete is one
+//! linked chain that voids reservations, reserves the actual usage again and records overage. Each chain begins with a
+//! transfer whose id exists once, so a lease has one body and one end. The transfers are the record; everything in
+//! memory is a cache.
 //!
-//! What is decided without a server is pure and in modules of its own: `reserve`, `settle`, `lease` and `capacity`
-//! make chains and read what is said to them; `batch` puts chains into requests. The rest sends and waits.
+//! Pure modules build chains and interpret results: `reserve_chain`, `settle_chain`, `lease_record`, `capacity` and
+//! `batch`. The other modules send requests and wait.
 
 mod answer;
 mod backend;
-mod bare;
+mod baseline;
 mod batch;
 mod capacity;
-mod chart;
 mod clock;
-mod completing;
-mod drive;
-mod lease;
-mod leases;
+mod complete;
+mod lease_cache;
+mod lease_record;
+mod limit_table;
 mod limits;
 mod options;
+mod reconcile;
 mod requests;
 mod reserve;
-mod reserving;
+mod reserve_chain;
+mod schema;
 mod session;
-mod settle;
+mod settle_chain;
 mod status;
-mod table;
 
 pub use backend::{OpenError, TigerBeetleLimits};
-pub use bare::measure_bare_client;
+pub use baseline::measure_bare_client;
 pub use options::{LedgerUrl, LedgerUrlError, TigerBeetleOptions};

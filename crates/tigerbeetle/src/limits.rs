@@ -1,4 +1,4 @@
-//! `trait Limits`, on the ledger.
+//! `trait Limits` on TigerBeetle.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use earmark_core::{Kind, LeaseId, LeaseState, LimitInfo, LimitKey, LimitStatus, 
 
 use crate::backend::{Inner, TigerBeetleLimits};
 use crate::capacity::{Step, as_if_done, standing, step};
-use crate::chart::{Ending, LeaseName, Origin};
-use crate::leases::Memory;
-use crate::table::{Cell, Seen, target};
+use crate::lease_cache::CachedLease;
+use crate::limit_table::{LimitTotals, TrackedLimit, target};
+use crate::schema::{Ending, LeaseName, Origin};
 
 impl Inner {
     async fn changed(
@@ -24,7 +24,7 @@ impl Inner {
         if info.is_some_and(|info| matches!(info.definition.kind, Kind::Credit(_))) {
             return Ok(LimitStanding::InForce);
         }
-        self.bring_in_line(&self.table.cell(&namespace, &key)).await
+        self.reconcile(&self.table.limit(&namespace, &key)).await
     }
 
     async fn standings(
@@ -32,16 +32,16 @@ impl Inner {
         namespace: NamespaceName,
         limits: Vec<Arc<LimitInfo>>,
     ) -> Result<Vec<LimitStanding>, BackendError> {
-        let cells: Vec<Arc<Cell>> =
-            limits.iter().map(|info| self.table.cell(&namespace, &info.definition.key)).collect();
-        let cells: Vec<&Cell> = cells.iter().map(Arc::as_ref).collect();
-        let seen = self.look_at_all(&cells).await?;
+        let tracked_limits: Vec<Arc<TrackedLimit>> =
+            limits.iter().map(|info| self.table.limit(&namespace, &info.definition.key)).collect();
+        let tracked_limits: Vec<&TrackedLimit> = tracked_limits.iter().map(Arc::as_ref).collect();
+        let totals = self.read_limits(&tracked_limits).await?;
         let mut standings = Vec::with_capacity(limits.len());
-        for ((info, cell), seen) in limits.iter().zip(cells).zip(seen) {
-            let seen = seen.unwrap_or_default();
-            // What was deleted and can go is gone from now on, so that a limit of the same name is a new one.
-            let can_go = target(Some(info)) == 0 && matches!(step(&seen, 0), Step::Down { .. });
-            standings.push(if can_go { self.bring_in_line(cell).await? } else { stands(info, seen) });
+        for ((info, tracked), totals) in limits.iter().zip(tracked_limits).zip(totals) {
+            let totals = totals.unwrap_or_default();
+            // Finish a deletion that is possible now, so that a put of the same key creates a new limit.
+            let can_go = target(Some(info)) == 0 && matches!(step(&totals, 0), Step::Down { .. });
+            standings.push(if can_go { self.reconcile(tracked).await? } else { stands(info, totals) });
         }
         Ok(standings)
     }
@@ -51,9 +51,9 @@ impl Inner {
         namespace: NamespaceName,
         info: Arc<LimitInfo>,
     ) -> Result<Usage, BackendError> {
-        let cell = self.table.cell(&namespace, &info.definition.key);
-        let seen = self.look_at_all(&[&cell]).await?.first().copied().flatten();
-        Ok(usage(&info, seen.unwrap_or_default()))
+        let tracked = self.table.limit(&namespace, &info.definition.key);
+        let totals = self.read_limits(&[&tracked]).await?.first().copied().flatten();
+        Ok(usage(&info, totals.unwrap_or_default()))
     }
 
     async fn lease(
@@ -61,12 +61,12 @@ impl Inner {
         namespace: NamespaceName,
         lease: LeaseId,
     ) -> Result<Option<LeaseView>, BackendError> {
-        // Before that nobody knows what time it is in the ledger.
-        self.set_up().await?;
+        // The ledger's clock is unknown before setup.
+        self.wait_for_setup().await?;
         let name = LeaseName::new(namespace, lease);
-        let was_denied = matches!(self.leases.get(name.id), Some(Memory::Denied(_)));
-        let record = self.look(&name).await?;
-        // A mark says only that somebody has completed it.
+        let was_denied = matches!(self.leases.get(name.id), Some(CachedLease::Denied(_)));
+        let record = self.read_lease(&name).await?;
+        // A marked anchor only says that a process completed the lease.
         if was_denied && record.as_ref().is_none_or(|record| record.origin == Origin::Marked) {
             return Ok(Some(LeaseView {
                 reserved_at: None,
@@ -84,32 +84,32 @@ impl Inner {
     }
 }
 
-fn stands(info: &LimitInfo, seen: Seen) -> LimitStanding {
+fn stands(info: &LimitInfo, totals: LimitTotals) -> LimitStanding {
     if matches!(info.definition.kind, Kind::Credit(_)) {
         return LimitStanding::InForce;
     }
     let target = target(Some(info));
-    standing(&as_if_done(seen, target), target)
+    standing(&as_if_done(totals, target), target)
 }
 
-fn usage(info: &LimitInfo, seen: Seen) -> Usage {
+fn usage(info: &LimitInfo, totals: LimitTotals) -> Usage {
     let target = target(Some(info));
-    let seen = as_if_done(seen, target);
-    let status = match standing(&seen, target) {
+    let totals = as_if_done(totals, target);
+    let status = match standing(&totals, target) {
         LimitStanding::InForce => LimitStatus::Active,
         LimitStanding::Decreasing => LimitStatus::Decreasing { to: target },
         LimitStanding::Gone => LimitStatus::Deleted,
     };
     Usage {
-        capacity: seen.in_force,
-        reserved: seen.reserved,
-        available: seen.available(),
-        debt: seen.debt,
+        capacity: totals.in_force,
+        reserved: totals.reserved,
+        available: totals.available(),
+        debt: totals.debt,
         status,
     }
 }
 
-/// The same failure for each of several requests.
+/// Repeats one failure for each request.
 fn to_all<T>(
     count: usize,
     answers: Result<Vec<Result<T, BackendError>>, BackendError>,

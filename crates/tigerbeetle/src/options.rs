@@ -1,4 +1,4 @@
-//! Where the ledger is, and how it is used.
+//! Address and settings of the ledger.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -10,53 +10,51 @@ use earmark_admission::{Clock, SystemClock};
 use earmark_core::Config;
 
 const SCHEME: &str = "tigerbeetle://";
-/// As many replicas as a cluster has at most, standbys included.
+/// Maximum replicas of a cluster, standbys included.
 const ADDRESSES_MAX: usize = 12;
 
-/// Where a cluster of TigerBeetle is: `tigerbeetle://10.0.0.1:3000,10.0.0.2:3000?cluster=7`. The addresses are in
-/// the order of the replicas; without `cluster` it is cluster 0.
+/// Address of a TigerBeetle cluster: `tigerbeetle://10.0.0.1:3000,10.0.0.2:3000?cluster=7`. Addresses are in replica
+/// order. `cluster` defaults to 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerUrl {
-    /// The replicas, in their order.
+    /// Addresses in replica order.
     pub replicas: Vec<SocketAddr>,
-    /// The number of the cluster.
+    /// Cluster id.
     pub cluster: u128,
 }
 
-/// Why a text names no cluster.
+/// Why a ledger URL is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LedgerUrlError {
-    /// It is something else.
-    #[error("--ledger: found {found:?}, allowed is tigerbeetle://IP:PORT,...?cluster=N")]
+    /// Not a ledger URL.
+    #[error("--ledger: found {found:?}, expected tigerbeetle://IP:PORT,...?cluster=N")]
     Scheme {
-        /// The whole text.
+        /// The text.
         found: String,
     },
-    /// An address that is none.
-    #[error(
-        "--ledger: found {found:?} as an address, allowed are an IP address and a port, such as 10.0.0.1:3000"
-    )]
+    /// An invalid address.
+    #[error("--ledger: found {found:?} as an address, expected IP:PORT, such as 10.0.0.1:3000")]
     Address {
-        /// The address.
+        /// The text.
         found: String,
     },
-    /// More addresses than a cluster has.
-    #[error("--ledger: found {found} addresses, allowed are 1 to {ADDRESSES_MAX}")]
+    /// Too many addresses.
+    #[error("--ledger: found {found} addresses, expected 1 to {ADDRESSES_MAX}")]
     Addresses {
-        /// How many there were.
+        /// Number of addresses.
         found: usize,
     },
-    /// A number that is none.
-    #[error("--ledger: found {found:?} as the number of the cluster, allowed are integers from 0 on")]
+    /// An invalid cluster id.
+    #[error("--ledger: found {found:?} as the cluster id, expected an integer from 0")]
     Cluster {
         /// The text.
         found: String,
     },
-    /// A parameter that nothing knows.
-    #[error("--ledger: found the parameter {found:?}, allowed is cluster=N, once")]
+    /// An unknown parameter.
+    #[error("--ledger: unknown parameter {found:?}; the only parameter is cluster=N, once")]
     Parameter {
-        /// The parameter.
+        /// The text.
         found: String,
     },
 }
@@ -94,31 +92,31 @@ impl fmt::Display for LedgerUrl {
 }
 
 impl LedgerUrl {
-    /// The addresses as the client wants them.
+    /// Addresses in the client's format.
     pub(crate) fn addresses(&self) -> String {
         self.replicas.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
     }
 }
 
-/// How limits on TigerBeetle are set up.
+/// Settings of limits on TigerBeetle.
 pub struct TigerBeetleOptions {
-    /// Where the cluster is.
+    /// Address of the cluster.
     pub url: LedgerUrl,
-    /// How many sessions send transfers; one more reads. A cluster has room for 64 of all its users.
+    /// Sessions that create transfers; one more session reads. A cluster allows 64 sessions in total.
     pub sessions: usize,
-    /// The longest that a caller waits for an answer. What it asked for may happen later nevertheless.
+    /// Maximum wait of a caller. The request may still take effect later.
     pub deadline: Duration,
-    /// The most transfers that wait in all sessions together, but no less for each than one caller may send together.
-    /// For completes a quarter more may.
+    /// Maximum queued transfers over all sessions; each session has room for at least one full batch. Completes may use
+    /// a quarter more.
     pub queue_max: usize,
-    /// The rules about age and about hints, those of a Book.
+    /// Retention, lease age and hints, as in a Book.
     pub config: Config,
-    /// The wall clock that judges the age of leases.
+    /// Wall clock that judges the age of leases.
     pub clock: Arc<dyn Clock>,
 }
 
 impl TigerBeetleOptions {
-    /// The usual ones, for this cluster.
+    /// Default settings for a cluster.
     #[must_use]
     pub fn new(url: LedgerUrl) -> TigerBeetleOptions {
         TigerBeetleOptions {
@@ -159,8 +157,8 @@ mod tests {
             ("tigerbeetle://127.0.0.1", "\"127.0.0.1\" as an address"),
             ("tigerbeetle://ledger.internal:3000", "\"ledger.internal:3000\" as an address"),
             ("tigerbeetle://127.0.0.1:3000,", "\"\" as an address"),
-            ("tigerbeetle://127.0.0.1:3000?cluster=x", "\"x\" as the number"),
-            ("tigerbeetle://127.0.0.1:3000?cluster=-1", "\"-1\" as the number"),
+            ("tigerbeetle://127.0.0.1:3000?cluster=x", "\"x\" as the cluster id"),
+            ("tigerbeetle://127.0.0.1:3000?cluster=-1", "\"-1\" as the cluster id"),
             ("tigerbeetle://127.0.0.1:3000?replica=1", "\"replica=1\""),
             ("tigerbeetle://127.0.0.1:3000?cluster=1&cluster=2", "\"cluster=2\""),
         ] {

@@ -1,4 +1,4 @@
-//! The two ends of the queues: transfers in batches, and everything else.
+//! The consumers of the two queues: transfers in batches, and reads.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,34 +9,34 @@ use tigerbeetle::{
     CreateTransferResult, CreateTransferStatus, Error, QueryFilter, Transfer,
 };
 
-use crate::batch::{BATCH_EVENTS_MAX, Chains, Room, next_request};
-use crate::chart::{Code, LEDGER};
-use crate::session::{Lost, Session};
+use crate::batch::{BATCH_EVENTS_MAX, Chains, RequestSize, next_request};
+use crate::schema::{Code, LEDGER};
+use crate::session::{Session, SessionError};
 
-/// The most transfers that a lease has: its anchor and its end, and for each of 32 limits a reservation, its void,
-/// what was taken again and its debt.
+/// Maximum transfers of a lease: its anchor, its end, and for each of 32 limits a reservation, a void, a rereserve and
+/// a debt.
 const LEASE_TRANSFERS_MAX: u32 = 2 + 4 * 32;
 
-/// What became of transfers: a result for each, in order.
+/// Results of one chain, in order.
 pub(crate) type Created = Result<Vec<CreateTransferResult>, BackendError>;
 
-/// Creates transfers, as many in a request as the server takes.
+/// Creates transfers, in requests as large as the server accepts.
 pub(crate) struct Writes {
     session: Session,
-    room: Room,
+    size: RequestSize,
 }
 
 impl Writes {
     pub(crate) fn new(session: Session) -> Writes {
-        Writes { session, room: Room::new() }
+        Writes { session, size: RequestSize::new() }
     }
 
-    /// Sends whole chains until all have their results.
+    /// Sends whole chains until all have results.
     async fn create(&mut self, transfers: &[Transfer], lens: &[usize]) -> Vec<Created> {
         let mut created: Vec<Created> = Vec::with_capacity(lens.len());
         let mut sent = 0_usize;
         while created.len() < lens.len() {
-            let chains = next_request(lens, created.len(), self.room.events());
+            let chains = next_request(lens, created.len(), self.size.events());
             let lens = &lens[chains];
             let events: usize = lens.iter().sum();
             let to = sent.saturating_add(events).min(transfers.len());
@@ -44,12 +44,12 @@ impl Writes {
             let results = Vec::with_capacity(events);
             let answer = self
                 .session
-                .ask(|client| client.create_transfers_reusable(Completion::new(), request, results))
+                .request(|client| client.create_transfers_reusable(Completion::new(), request, results))
                 .await;
             match answer {
                 Ok((_, _, results)) if results.len() == events => {
-                    self.room.taken(events);
-                    self.session.shared().clock.tell(told_at(&results));
+                    self.size.taken(events);
+                    self.session.shared().clock.observe(result_time(&results));
                     created.extend(split(&results, lens).map(|results| Ok(results.to_vec())));
                 }
                 Ok((_, _, results)) => {
@@ -59,21 +59,21 @@ impl Writes {
                     ));
                     created.extend(lens.iter().map(|_| Err(error.clone())));
                 }
-                Err(Lost::TooMuchData) if lens.len() == 1 => {
+                Err(SessionError::TooMuchData) if lens.len() == 1 => {
                     created.push(Err(BackendError::Failed(format!(
-                        "TigerBeetle takes fewer than {events} transfers in a request: start it with a larger \
+                        "TigerBeetle accepts fewer than {events} transfers per request; start it with a larger \
                          --limit-request"
                     ))));
                 }
-                Err(Lost::TooMuchData) => {
-                    self.room.refused(events);
+                Err(SessionError::TooMuchData) => {
+                    self.size.refused(events);
                     continue;
                 }
-                Err(Lost::Session) => {
-                    self.room = Room::new();
+                Err(SessionError::Session) => {
+                    self.size = RequestSize::new();
                     continue;
                 }
-                Err(Lost::Stopped(error)) => created.extend(lens.iter().map(|_| Err(error.clone()))),
+                Err(SessionError::Stopped(error)) => created.extend(lens.iter().map(|_| Err(error.clone()))),
             }
             sent = to;
         }
@@ -81,13 +81,13 @@ impl Writes {
     }
 }
 
-/// When results were told; 0 if they do not say. What exists has the time at which it was made.
-fn told_at(results: &[CreateTransferResult]) -> u64 {
-    let told = results.iter().rev().find(|result| result.status != CreateTransferStatus::Exists);
-    told.map_or(0, |result| result.timestamp)
+/// Timestamp of the results; 0 if unknown. `Exists` carries the time of the original transfer.
+fn result_time(results: &[CreateTransferResult]) -> u64 {
+    let current = results.iter().rev().find(|result| result.status != CreateTransferStatus::Exists);
+    current.map_or(0, |result| result.timestamp)
 }
 
-/// Results of several chains, one after the other.
+/// Splits results by chain.
 fn split<'a>(
     results: &'a [CreateTransferResult],
     lens: &'a [usize],
@@ -101,9 +101,9 @@ fn split<'a>(
 }
 
 impl BatchTarget for Writes {
-    /// What one caller sends together.
+    /// The chains of one caller.
     type Item = Chains;
-    /// For each of its chains.
+    /// The results of each chain.
     type Outcome = Vec<Created>;
 
     const BATCH_EVENTS_MAX: usize = BATCH_EVENTS_MAX;
@@ -125,34 +125,32 @@ impl BatchTarget for Writes {
     async fn idle(&mut self) {}
 }
 
-/// Everything that is not a transfer.
+/// A request other than creating transfers.
 #[derive(Clone, Debug)]
-pub(crate) enum Ask {
-    /// Makes accounts that are missing.
+pub(crate) enum ReadRequest {
+    /// Creates accounts.
     CreateAccounts(Vec<Account>),
-    /// Reads accounts. Those that do not exist are left out.
+    /// Reads accounts. Missing ones are left out.
     Accounts(Vec<u128>),
     /// All transfers of a lease.
     Lease(u128),
-    /// The last change of a limit's capacity.
+    /// The last capacity change of a limit.
     LastChange { account: u128 },
-    /// What time it is.
+    /// The ledger's time.
     Time,
 }
 
-/// What was answered.
 #[derive(Clone, Debug)]
-pub(crate) enum Told {
+pub(crate) enum ReadReply {
     CreatedAccounts(Vec<CreateAccountResult>),
     Accounts(Vec<Account>),
     Transfers(Vec<Transfer>),
     Refused(Vec<CreateTransferResult>),
 }
 
-/// An answer of the client on its way.
-type Awaited = Pin<Box<dyn Future<Output = Result<Told, Error>> + Send>>;
+type Awaited = Pin<Box<dyn Future<Output = Result<ReadReply, Error>> + Send>>;
 
-/// Asks what needs no order. The client puts what is asked together into as few requests as it can.
+/// Sends reads concurrently. The client merges them into few requests.
 pub(crate) struct Reads {
     session: Session,
 }
@@ -162,34 +160,38 @@ impl Reads {
         Reads { session }
     }
 
-    fn tell_time(&self, told: &[Told]) {
-        let mut refused = told.iter().filter_map(|told| match told {
-            Told::Refused(results) => results.last(),
-            Told::CreatedAccounts(_) | Told::Accounts(_) | Told::Transfers(_) => None,
+    fn observe_time(&self, replies: &[ReadReply]) {
+        let mut refused = replies.iter().filter_map(|reply| match reply {
+            ReadReply::Refused(results) => results.last(),
+            ReadReply::CreatedAccounts(_) | ReadReply::Accounts(_) | ReadReply::Transfers(_) => None,
         });
         if let Some(refused) = refused.next_back() {
-            self.session.shared().clock.tell(refused.timestamp);
+            self.session.shared().clock.observe(refused.timestamp);
         }
     }
 }
 
-impl Ask {
+impl ReadRequest {
     fn send(&self, client: &Client) -> Awaited {
-        fn told<T: 'static>(
+        fn reply<T: 'static>(
             answer: impl Future<Output = Result<T, Error>> + Send + 'static,
-            told: fn(T) -> Told,
+            wrap: fn(T) -> ReadReply,
         ) -> Awaited {
-            Box::pin(async move { answer.await.map(told) })
+            Box::pin(async move { answer.await.map(wrap) })
         }
         match self {
-            Ask::CreateAccounts(accounts) => told(client.create_accounts(accounts), Told::CreatedAccounts),
-            Ask::Accounts(ids) => told(client.lookup_accounts(ids), Told::Accounts),
-            Ask::Lease(lease) => told(client.query_transfers(of_lease(*lease)), Told::Transfers),
-            Ask::LastChange { account } => {
-                told(client.get_account_transfers(last_change(*account)), Told::Transfers)
+            ReadRequest::CreateAccounts(accounts) => {
+                reply(client.create_accounts(accounts), ReadReply::CreatedAccounts)
             }
-            // A transfer without an id is refused, leaves no trace, and is told when it was refused.
-            Ask::Time => told(client.create_transfers(&[Transfer::default()]), Told::Refused),
+            ReadRequest::Accounts(ids) => reply(client.lookup_accounts(ids), ReadReply::Accounts),
+            ReadRequest::Lease(lease) => {
+                reply(client.query_transfers(of_lease(*lease)), ReadReply::Transfers)
+            }
+            ReadRequest::LastChange { account } => {
+                reply(client.get_account_transfers(last_change(*account)), ReadReply::Transfers)
+            }
+            // A transfer without an id is refused without a trace, and the result carries the ledger's time.
+            ReadRequest::Time => reply(client.create_transfers(&[Transfer::default()]), ReadReply::Refused),
         }
     }
 }
@@ -209,33 +211,33 @@ fn last_change(account: u128) -> AccountFilter {
 }
 
 impl BatchTarget for Reads {
-    type Item = Ask;
-    type Outcome = Result<Told, BackendError>;
+    type Item = ReadRequest;
+    type Outcome = Result<ReadReply, BackendError>;
 
     const BATCH_EVENTS_MAX: usize = 64;
 
-    async fn submit(&mut self, batch: Vec<Ask>) -> Vec<Result<Told, BackendError>> {
+    async fn submit(&mut self, batch: Vec<ReadRequest>) -> Vec<Result<ReadReply, BackendError>> {
         loop {
-            let asked = self.session.ask(|client| {
+            let sent = self.session.request(|client| {
                 let sent: Vec<Awaited> = batch.iter().map(|ask| ask.send(client)).collect();
                 async {
-                    let mut told = Vec::with_capacity(sent.len());
+                    let mut replies = Vec::with_capacity(sent.len());
                     for answer in sent {
-                        told.push(answer.await?);
+                        replies.push(answer.await?);
                     }
-                    Ok(told)
+                    Ok(replies)
                 }
             });
-            let error = match asked.await {
-                Ok(told) => {
-                    self.tell_time(&told);
-                    return told.into_iter().map(Ok).collect();
+            let error = match sent.await {
+                Ok(replies) => {
+                    self.observe_time(&replies);
+                    return replies.into_iter().map(Ok).collect();
                 }
-                Err(Lost::Session) => continue,
-                Err(Lost::TooMuchData) => {
-                    BackendError::Failed("TigerBeetle takes no request as large as this one".into())
-                }
-                Err(Lost::Stopped(error)) => error,
+                Err(SessionError::Session) => continue,
+                Err(SessionError::TooMuchData) => BackendError::Failed(
+                    "TigerBeetle refused a read as too large; start it with a larger --limit-request".into(),
+                ),
+                Err(SessionError::Stopped(error)) => error,
             };
             return batch.iter().map(|_| Err(error.clone())).collect();
         }
@@ -248,16 +250,16 @@ impl BatchTarget for Reads {
 mod tests {
     use super::*;
 
-    /// A retry of a lease that had nothing but credit was answered with the time of its anchor, and that was taken for the
-    /// time: until the next answer nothing had ever expired.
+    /// Regression: a retry of a credit-only lease returned the timestamp of its anchor. The clock was set back to it,
+    /// and until the next answer no reservation seemed expired.
     #[test]
     fn what_exists_does_not_set_the_clock_back() {
         let result =
             |timestamp, status| CreateTransferResult { timestamp, status, reserved: Default::default() };
         let (exists, failed) = (CreateTransferStatus::Exists, CreateTransferStatus::LinkedEventFailed);
-        assert_eq!(told_at(&[result(5, exists)]), 0);
-        assert_eq!(told_at(&[result(5, exists), result(91, failed), result(92, failed)]), 92);
-        assert_eq!(told_at(&[result(90, CreateTransferStatus::Created), result(5, exists)]), 90);
+        assert_eq!(result_time(&[result(5, exists)]), 0);
+        assert_eq!(result_time(&[result(5, exists), result(91, failed), result(92, failed)]), 92);
+        assert_eq!(result_time(&[result(90, CreateTransferStatus::Created), result(5, exists)]), 90);
     }
 
     #[test]

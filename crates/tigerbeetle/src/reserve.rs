@@ -1,117 +1,370 @@
-//! A reserve: one linked chain, and what the ledger says to it.
+//! Reserves. Cached limits are sent in one batch; the others are looked up first, each in its own task.
 
-use earmark_core::LimitKey;
-use tigerbeetle::{CreateTransferResult, CreateTransferStatus as Status, Transfer, TransferFlags};
+use std::sync::Arc;
 
-use crate::chart::{Code, CommonAccounts, Holding, LEDGER, LeaseName, Origin, link};
-use crate::lease::{Held, LeaseRecord, end_ns};
-use crate::status::{describe, exists};
+use earmark_admission::{Amount, BackendError, Direction, LimitsReserve, Refusal, ReserveAnswer};
+use earmark_core::{LimitInfo, LimitKey};
+use tigerbeetle::{CreateTransferStatus as Status, Transfer};
+use tokio::task::JoinHandle;
 
-/// What one lease is to take, in order of key.
-#[derive(Clone, Debug)]
-pub(crate) struct ReservePlan {
-    pub(crate) name: LeaseName,
-    pub(crate) fingerprint: u64,
-    pub(crate) taken: Vec<Taken>,
+use crate::answer;
+use crate::backend::{Inner, Setup, unexpected_reply};
+use crate::batch::Chains;
+use crate::lease_cache::{CachedLease, Denied, InFlight};
+use crate::lease_record::{LeaseRecord, Retry};
+use crate::limit_table::{TrackedLimit, target};
+use crate::requests::Created;
+use crate::reserve_chain::{ReservePlan, ReserveResult, Taken};
+use crate::schema::{Holding, LeaseName, Origin, fingerprint};
+use crate::status::exists;
+
+/// Maximum transfers in one queue item, so that large batches spread over sessions.
+const ITEM_EVENTS_MAX: usize = 2_048;
+
+type Answered = Result<ReserveAnswer, BackendError>;
+
+/// A validated reserve, sorted by key.
+struct Checked {
+    name: LeaseName,
+    requirements: Vec<Amount>,
+    fingerprint: u64,
+    /// Completes of the same lease wait for this guard.
+    _in_flight: InFlight,
 }
 
-/// What it is to take of one limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
-    pub(crate) key: LimitKey,
-    pub(crate) account: u128,
-    pub(crate) amount: u64,
-    pub(crate) holding: Holding,
-    pub(crate) hold_seconds: u32,
+struct Prepared {
+    plan: ReservePlan,
+    limits: Vec<Limit>,
 }
 
-/// What the ledger said to a reserve.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ReserveRead {
-    /// All of it was taken.
-    Created(LeaseRecord),
-    /// The limit at this place has too little, now or at the first attempt.
-    Denied { place: usize },
-    /// The lease is there already; what became of it has to be looked up. The time is the ledger's, if it told.
-    Known { now_ns: Option<u64> },
-    /// Nothing that should be.
-    Failed(String),
+struct Limit {
+    tracked: Arc<TrackedLimit>,
+    info: Arc<LimitInfo>,
 }
 
-impl ReservePlan {
-    /// The chain: the anchor, then what is to be taken of each limit.
-    pub(crate) fn chain(&self, common: &CommonAccounts) -> Vec<Transfer> {
-        let mut chain = Vec::with_capacity(self.taken.len().saturating_add(1));
-        chain.push(self.name.anchor(common, Origin::Reserved, self.fingerprint));
-        chain.extend(self.taken.iter().map(|taken| Transfer {
-            id: self.name.reserve_id(&taken.key),
-            debit_account_id: taken.account,
-            credit_account_id: common.operator,
-            amount: u128::from(taken.amount),
-            user_data_128: self.name.id,
-            user_data_64: self.fingerprint,
-            user_data_32: taken.holding as u32,
-            timeout: taken.hold_seconds,
-            ledger: LEDGER,
-            code: Code::Reserve as u16,
-            flags: TransferFlags::Pending,
-            ..Transfer::default()
-        }));
-        link(&mut chain);
-        chain
-    }
+/// A reserve whose chain is sent.
+struct Sending {
+    checked: Checked,
+    prepared: Prepared,
+    chain: Vec<Transfer>,
+}
 
-    /// What the results of that chain mean.
-    pub(crate) fn read(&self, chain: &[Transfer], results: &[CreateTransferResult]) -> ReserveRead {
-        if results.len() != chain.len() {
-            return ReserveRead::Failed(format!(
-                "{} results came for {} transfers",
-                results.len(),
-                chain.len()
-            ));
-        }
-        let told = results.iter().position(|result| result.status != Status::LinkedEventFailed);
-        let Some((place, result)) = told.and_then(|place| Some((place, results.get(place)?))) else {
-            return ReserveRead::Failed("a chain failed and no transfer of it says why".into());
-        };
-        match result.status {
-            Status::Created if place == 0 && results.iter().all(|r| r.status == Status::Created) => {
-                ReserveRead::Created(self.record(chain, results))
-            }
-            status if exists(status) => {
-                // Only what exists unchanged has its own time; all others have the time at which they were judged.
-                let now = results.iter().find(|result| result.status != Status::Exists);
-                ReserveRead::Known { now_ns: now.map(|result| result.timestamp) }
-            }
-            Status::ExceedsCredits | Status::IdAlreadyFailed if place > 0 => {
-                ReserveRead::Denied { place: place.saturating_sub(1) }
-            }
-            status => ReserveRead::Failed(describe(status)),
-        }
-    }
+/// How a reserve is processed.
+enum Dispatch {
+    Answer(Answered),
+    Send(Box<Sending>),
+    Wait(JoinHandle<Answered>),
+}
 
-    fn record(&self, chain: &[Transfer], results: &[CreateTransferResult]) -> LeaseRecord {
-        let made_at = |place: usize| results.get(place).map_or(0, |result| result.timestamp);
-        let held =
-            self.taken.iter().zip(chain.iter().zip(results).skip(1)).map(|(taken, (transfer, result))| {
-                Held {
-                    account: taken.account,
-                    key: Some(taken.key.clone()),
-                    transfer: transfer.id,
-                    amount: taken.amount,
-                    holding: taken.holding,
-                    ends_at_ns: end_ns(result.timestamp, taken.hold_seconds),
+/// Whether the lease exists in the ledger and must be looked up.
+fn is_known(created: &Created) -> bool {
+    let first = created.as_ref().ok().and_then(|results| results.first());
+    first.is_some_and(|result| exists(result.status))
+}
+
+impl Inner {
+    /// Reserves leases; answers in request order.
+    pub(crate) async fn reserve_all(self: Arc<Inner>, requests: Vec<LimitsReserve>) -> Vec<Answered> {
+        let dispatches: Vec<Dispatch> =
+            requests.into_iter().map(|request| self.dispatch_reserve(request)).collect();
+        let mut created = self.send_all(&dispatches).await.into_iter();
+        let mut begun = Vec::with_capacity(dispatches.len());
+        for dispatch in dispatches {
+            begun.push(match dispatch {
+                Dispatch::Send(sending) => {
+                    let created = created.next().unwrap_or_else(|| Err(unexpected_reply()));
+                    if is_known(&created) {
+                        // Sequential lookups of a batch of retries could exceed the deadline.
+                        let inner = Arc::clone(&self);
+                        Dispatch::Wait(tokio::spawn(async move { inner.answer(&sending, created).await }))
+                    } else {
+                        Dispatch::Answer(self.answer(&sending, created).await)
+                    }
                 }
+                Dispatch::Answer(_) | Dispatch::Wait(_) => dispatch,
             });
-        LeaseRecord {
-            fingerprint: self.fingerprint,
-            made_at_ns: made_at(0),
-            origin: Origin::Reserved,
-            held: held.collect(),
-            ending: None,
+        }
+        let mut answers = Vec::with_capacity(begun.len());
+        for dispatch in begun {
+            answers.push(match dispatch {
+                Dispatch::Answer(answer) => answer,
+                Dispatch::Wait(task) => {
+                    task.await.unwrap_or_else(|error| Err(BackendError::Failed(error.to_string())))
+                }
+                Dispatch::Send(_) => Err(unexpected_reply()),
+            });
+        }
+        answers
+    }
+
+    /// Sends all prepared chains. Results are in order.
+    async fn send_all(&self, dispatches: &[Dispatch]) -> Vec<Created> {
+        let chains = dispatches.iter().filter_map(|dispatch| match dispatch {
+            Dispatch::Send(sending) => Some(&sending.chain),
+            Dispatch::Answer(_) | Dispatch::Wait(_) => None,
+        });
+        let mut items = vec![Chains::default()];
+        for chain in chains {
+            match items.last_mut() {
+                Some(item) if item.transfers.len().saturating_add(chain.len()) <= ITEM_EVENTS_MAX => {
+                    item.push(chain);
+                }
+                Some(_) | None => items.push(Chains::one(chain.clone())),
+            }
+        }
+        items.retain(|item| !item.lens.is_empty());
+        // Queue all items before waiting for any.
+        let sent: Vec<_> =
+            items.into_iter().map(|item| (item.lens.len(), self.create(item, Direction::Takes))).collect();
+        let mut all = Vec::new();
+        for (chains, created) in sent {
+            match created.await {
+                Ok(created) => all.extend(created),
+                Err(error) => all.extend(std::iter::repeat_with(|| Err(error.clone())).take(chains)),
+            }
+        }
+        all
+    }
+
+    fn dispatch_reserve(self: &Arc<Inner>, request: LimitsReserve) -> Dispatch {
+        if let Some(message) = answer::invalid_parts(&request.requirements, 1, "requirements") {
+            return Dispatch::Answer(Ok(ReserveAnswer::Refused(Refusal::InvalidRequest { message })));
+        }
+        let mut requirements = request.requirements;
+        requirements.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        let name = LeaseName::new(request.namespace, request.lease);
+        let fingerprint = fingerprint(requirements.iter().map(|part| (&part.key, part.amount)));
+        // A cached denial is final. The ledger would not say more: it only recognises the id that this body spent.
+        if let Some(CachedLease::Denied(denied)) = self.leases.get(name.id) {
+            return Dispatch::Answer(Ok(self.denied_before(&denied, fingerprint)));
+        }
+        let in_flight = self.leases.begin(name.id);
+        let checked = Checked { name, requirements, fingerprint, _in_flight: in_flight };
+        match self.age(&checked.name).is_none().then(|| self.prepare(&checked)).flatten() {
+            Some(prepared) => {
+                let chain = prepared.plan.chain(&self.common);
+                Dispatch::Send(Box::new(Sending { checked, prepared, chain }))
+            }
+            None => Dispatch::Wait(tokio::spawn(Arc::clone(self).reserve_uncached(checked))),
+        }
+    }
+
+    /// The refusal of an unknown lease by the time in its id.
+    pub(crate) fn age(&self, name: &LeaseName) -> Option<String> {
+        let config = &self.options.config;
+        let wall = self.options.clock.now().wall;
+        answer::age(name.lease, wall, config.retention_ms, config.lease_ahead_ms)
+    }
+
+    /// The chain to send; `None` if a limit must be read first.
+    fn prepare(&self, checked: &Checked) -> Option<Prepared> {
+        let namespace = &checked.name.namespace;
+        let mut taken = Vec::with_capacity(checked.requirements.len());
+        let mut limits = Vec::with_capacity(checked.requirements.len());
+        for part in &checked.requirements {
+            let info = self.registry.limit(namespace, &part.key)?;
+            let Some(holding) = Holding::of(&info.definition.kind) else { continue };
+            let tracked = self.table.limit(namespace, &part.key);
+            if !tracked.is_open(&info) {
+                return None;
+            }
+            taken.push(Taken {
+                key: part.key.clone(),
+                account: tracked.accounts.limit,
+                amount: part.amount,
+                holding,
+                hold_seconds: info.definition.kind.hold_seconds(),
+            });
+            limits.push(Limit { tracked, info });
+        }
+        // An open limit implies a finished setup; a credit-only lease must check. A transfer whose accounts are missing
+        // spends its id, and the lease could never be reserved or completed.
+        if taken.is_empty() && *self.setup.borrow() != Setup::Ready {
+            return None;
+        }
+        let plan = ReservePlan { name: checked.name.clone(), fingerprint: checked.fingerprint, taken };
+        Some(Prepared { plan, limits })
+    }
+
+    /// Reserves a lease after reading its limits from the ledger, or refuses it.
+    async fn reserve_uncached(self: Arc<Inner>, checked: Checked) -> Answered {
+        self.wait_for_setup().await?;
+        let refusal = match self.age(&checked.name) {
+            Some(message) => Some(Refusal::InvalidRequest { message }),
+            None => self.refusal_by_name(&checked).await?,
+        };
+        if let Some(refusal) = refusal {
+            // It may be a retry of a lease that exists.
+            if let Some(record) = self.read_lease(&checked.name).await? {
+                return Ok(self.retried(&checked, record, None));
+            }
+            return Ok(match self.find_denial(&checked).await? {
+                Some(part) => self.denied_elsewhere(&checked, &part),
+                None => ReserveAnswer::Refused(refusal),
+            });
+        }
+        let prepared = self.prepare(&checked).ok_or_else(|| {
+            BackendError::Failed("the limit changed meanwhile; try again with the same lease".into())
+        })?;
+        let chain = prepared.plan.chain(&self.common);
+        let created = self.create_one(chain.clone(), Direction::Takes).await;
+        self.answer(&Sending { checked, prepared, chain }, created).await
+    }
+
+    /// The requirement that was denied earlier, if any. A denial only leaves a spent id. To find it, send a transfer
+    /// with that id and no accounts: it fails without a trace.
+    async fn find_denial(&self, checked: &Checked) -> Result<Option<Amount>, BackendError> {
+        let mut probes = Chains::default();
+        for part in &checked.requirements {
+            probes.push(&[Transfer { id: checked.name.reserve_id(&part.key), ..Transfer::default() }]);
+        }
+        let created = self.create(probes, Direction::Takes).await?;
+        for (part, created) in checked.requirements.iter().zip(created) {
+            if created?.iter().any(|result| result.status == Status::IdAlreadyFailed) {
+                return Ok(Some(part.clone()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The answer to a retry of a lease that another process denied.
+    fn denied_elsewhere(&self, checked: &Checked, part: &Amount) -> ReserveAnswer {
+        let info = self.registry.limit(&checked.name.namespace, &part.key);
+        let never = info.is_some_and(|info| part.amount > info.definition.capacity);
+        let retry_after_ms = if never { 0 } else { self.options.config.hints.decreasing_ms };
+        ReserveAnswer::Denied { retry_after_ms, limited_by: vec![part.key.clone()], never }
+    }
+
+    /// The first limit, by key, that is unknown or decreasing.
+    async fn refusal_by_name(&self, checked: &Checked) -> Result<Option<Refusal>, BackendError> {
+        let namespace = &checked.name.namespace;
+        let keys = || checked.requirements.iter().map(|part| &part.key);
+        if keys().any(|key| self.registry.limit(namespace, key).is_none()) {
+            self.registry.refresh().await?;
+        }
+        for key in keys() {
+            let unknown = || Ok(Some(Refusal::UnknownLimitKey(key.clone())));
+            let Some(info) = self.registry.limit(namespace, key) else { return unknown() };
+            if Holding::of(&info.definition.kind).is_none() {
+                continue;
+            }
+            let tracked = self.table.limit(namespace, key);
+            if tracked.is_open(&info) {
+                continue;
+            }
+            self.reconcile(&tracked).await?;
+            let Some(info) = self.registry.limit(namespace, key) else { return unknown() };
+            let (target, in_force) =
+                (target(Some(&info)), tracked.totals().map_or(0, |totals| totals.in_force));
+            if target == 0 && in_force == 0 {
+                return unknown();
+            }
+            if in_force > target {
+                let retry_after_ms = self.options.config.hints.decreasing_ms;
+                return Ok(Some(Refusal::LimitDecreasing { key: key.clone(), retry_after_ms }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The answer to a reserve, from the results of its chain.
+    async fn answer(&self, sending: &Sending, created: Created) -> Answered {
+        let Sending { checked, prepared, chain } = sending;
+        match prepared.plan.read(chain, &created?) {
+            ReserveResult::Created(record) => {
+                let reserved_at = record.reserved_at();
+                self.leases.put(checked.name.id, CachedLease::Allowed(Arc::new(record)));
+                for limit in &prepared.limits {
+                    limit.tracked.reset_denials();
+                }
+                Ok(ReserveAnswer::Allowed { reserved_at })
+            }
+            ReserveResult::Denied { index } => self.denied(checked, prepared, index).await,
+            ReserveResult::Known { now_ns } => match self.read_lease(&checked.name).await? {
+                Some(record) => Ok(self.retried(checked, record, now_ns)),
+                None => Err(BackendError::Failed("TigerBeetle reports a lease that it cannot find".into())),
+            },
+            ReserveResult::Failed(message) => {
+                // The cached limits may be wrong, so read them again before the next reserve.
+                for limit in &prepared.limits {
+                    limit.tracked.invalidate(self.next_lookup_number());
+                }
+                Err(BackendError::Failed(message))
+            }
+        }
+    }
+
+    /// The answer to a reserve of a lease that exists.
+    fn retried(&self, checked: &Checked, record: LeaseRecord, now_ns: Option<u64>) -> ReserveAnswer {
+        let now_ns = now_ns.unwrap_or_else(|| self.shared.clock.now_ns());
+        let retry = record.retry(checked.fingerprint, now_ns);
+        if record.origin == Origin::Reserved && record.ending.is_none() {
+            self.leases.put(checked.name.id, CachedLease::Allowed(Arc::new(record)));
+        }
+        match retry {
+            Retry::Ended => ReserveAnswer::Refused(Refusal::LeaseExpired),
+            Retry::OtherRequirements => answer::other_requirements(),
+            Retry::Holds { reserved_at } => ReserveAnswer::Allowed { reserved_at },
+        }
+    }
+
+    /// The limits whose capacity is below the amount asked for.
+    fn too_large(&self, checked: &Checked, prepared: &Prepared) -> Vec<LimitKey> {
+        let most = |limit: &Limit| {
+            let in_force = limit.tracked.totals().map_or(0, |totals| totals.in_force);
+            let info = self.registry.limit(&checked.name.namespace, &limit.info.definition.key);
+            in_force.max(info.as_ref().unwrap_or(&limit.info).definition.capacity)
+        };
+        let parts = prepared.plan.taken.iter().zip(&prepared.limits);
+        parts
+            .filter(|(taken, limit)| taken.amount > most(limit))
+            .map(|(taken, _)| taken.key.clone())
+            .collect()
+    }
+
+    /// Answers a denial. The ledger names only the first limit with too little; limits with too small a capacity are
+    /// known from the registry.
+    async fn denied(&self, checked: &Checked, prepared: &Prepared, index: usize) -> Answered {
+        let (Some(taken), Some(limit)) = (prepared.plan.taken.get(index), prepared.limits.get(index)) else {
+            return Err(unexpected_reply());
+        };
+        let mut limited_by = self.too_large(checked, prepared);
+        if !limited_by.is_empty() && self.registry.refresh().await.is_ok() {
+            // Another process may have raised the capacity, and a caller that is told `never` does not come back.
+            limited_by = self.too_large(checked, prepared);
+        }
+        let never = !limited_by.is_empty();
+        if !limited_by.contains(&taken.key) {
+            limited_by.push(taken.key.clone());
+        }
+        let retry_after_ms = if never { 0 } else { self.wait_ms(checked, taken, &limit.tracked) };
+        let denied = Denied {
+            fingerprint: checked.fingerprint,
+            limited_by: limited_by.first().unwrap_or(&taken.key).clone(),
+            never,
+            retry_at: self.options.clock.now().log.plus_ms(retry_after_ms),
+        };
+        self.leases.put(checked.name.id, CachedLease::Denied(Arc::new(denied)));
+        Ok(ReserveAnswer::Denied { retry_after_ms, limited_by, never })
+    }
+
+    /// The backoff, at most the time until everything on the limit has expired: the ledger does not tell when capacity
+    /// frees.
+    fn wait_ms(&self, checked: &Checked, taken: &Taken, tracked: &TrackedLimit) -> u64 {
+        let hold_ms = u64::from(taken.hold_seconds).saturating_mul(1_000);
+        let is_rolling = taken.holding == Holding::Rolling;
+        let hints = &self.options.config.hints;
+        hints.backoff_ms(is_rolling, hold_ms, tracked.count_denial(), checked.name.lease).min(hold_ms)
+    }
+
+    fn denied_before(&self, denied: &Denied, fingerprint: u64) -> ReserveAnswer {
+        if denied.fingerprint != fingerprint {
+            return answer::other_requirements();
+        }
+        ReserveAnswer::Denied {
+            retry_after_ms: denied.retry_at.ms_since(self.options.clock.now().log),
+            limited_by: vec![denied.limited_by.clone()],
+            never: denied.never,
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

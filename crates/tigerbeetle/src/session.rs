@@ -1,4 +1,4 @@
-//! A session with the cluster: one client, one request in flight, a new client when the old one was sent away.
+//! A session with the cluster: one client, one request in flight, a new client after an eviction.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,10 @@ use tigerbeetle::{Client, Error, InitError};
 use crate::clock::{Health, LedgerClock};
 use crate::options::LedgerUrl;
 
-/// How long to wait before a client is made again, at first and at most.
+/// Backoff before creating another client, doubling from the first to the maximum.
 const BACKOFF_FIRST: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
-/// What all sessions share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) url: LedgerUrl,
@@ -21,7 +20,7 @@ pub(crate) struct Shared {
     pub(crate) clock: LedgerClock,
 }
 
-/// One session. Requests are repeated by the client until the cluster answers, however long that takes.
+/// One session. The client repeats a request until the cluster answers.
 pub(crate) struct Session {
     shared: Arc<Shared>,
     number: usize,
@@ -29,13 +28,13 @@ pub(crate) struct Session {
     backoff: Duration,
 }
 
-/// Why a request had no answer.
-pub(crate) enum Lost {
-    /// The session has ended. The request may have happened; it can be repeated, for each of its events has an id.
+/// Why a request has no answer.
+pub(crate) enum SessionError {
+    /// The session ended. The request may have taken effect; repeating is safe because every event has an id.
     Session,
-    /// It was more than the server takes, and was not sent.
+    /// The request exceeds the server's size and was not sent.
     TooMuchData,
-    /// There will be no answer.
+    /// Shutdown.
     Stopped(BackendError),
 }
 
@@ -48,8 +47,11 @@ impl Session {
         &self.shared
     }
 
-    /// Makes one request, on a client that is made if there is none.
-    pub(crate) async fn ask<T, F>(&mut self, request: impl FnOnce(&Client) -> F) -> Result<T, Lost>
+    /// Sends one request, and connects first if necessary.
+    pub(crate) async fn request<T, F>(
+        &mut self,
+        request: impl FnOnce(&Client) -> F,
+    ) -> Result<T, SessionError>
     where
         F: Future<Output = Result<T, Error>>,
     {
@@ -57,29 +59,29 @@ impl Session {
             Some(client) => client,
             None => self.connect().await?,
         };
-        self.shared.health.asks(self.number);
+        self.shared.health.request_started(self.number);
         let answer = request(&client).await;
         match answer {
             Ok(answer) => {
-                self.shared.health.answered(self.number);
-                self.shared.health.set_trouble(None);
+                self.shared.health.request_finished(self.number);
+                self.shared.health.set_problem(None);
                 self.backoff = BACKOFF_FIRST;
                 self.client = Some(client);
                 Ok(answer)
             }
             Err(Error::TooMuchData) => {
-                self.shared.health.answered(self.number);
+                self.shared.health.request_finished(self.number);
                 self.client = Some(client);
-                Err(Lost::TooMuchData)
+                Err(SessionError::TooMuchData)
             }
             Err(error) => {
                 drop(client);
-                Err(self.lose(error).await)
+                Err(self.handle_error(error).await)
             }
         }
     }
 
-    async fn connect(&mut self) -> Result<Client, Lost> {
+    async fn connect(&mut self) -> Result<Client, SessionError> {
         loop {
             if self.shared.health.is_stopped() {
                 return Err(stopped());
@@ -88,35 +90,35 @@ impl Session {
             match Client::new(url.cluster, &url.addresses()) {
                 Ok(client) => return Ok(client),
                 Err(error) => {
-                    let trouble = format!("no client for {url} can be made: {}", describe_init(error));
-                    self.shared.health.set_trouble(Some(trouble));
+                    let problem = format!("cannot create a client for {url}: {}", describe_init(error));
+                    self.shared.health.set_problem(Some(problem));
                     self.pause().await;
                 }
             }
         }
     }
 
-    /// The client is of no more use.
-    async fn lose(&mut self, error: Error) -> Lost {
+    /// Handles a client error.
+    async fn handle_error(&mut self, error: Error) -> SessionError {
         if self.shared.health.is_stopped() {
             return stopped();
         }
         let url = &self.shared.url;
         match error {
             Error::ClientEvicted | Error::ClientClosed => {
-                tracing::warn!("a session with {url} was ended by the cluster ({error}); a new one is made");
+                tracing::warn!("a session with {url} was ended by the cluster ({error}); connecting again");
             }
             Error::ClientReleaseTooLow | Error::ClientReleaseTooHigh => {
-                let trouble = format!(
-                    "{url} is of a version that the client in here does not go with ({error}); this is client \
-                     0.17.9: run a server of this version or a later one that still takes it"
+                let problem = format!(
+                    "{url} has an incompatible version ({error}); the client is 0.17.9: run a server of \
+                     this version, or a later one that accepts it"
                 );
-                self.shared.health.set_trouble(Some(trouble));
+                self.shared.health.set_problem(Some(problem));
             }
-            other => self.shared.health.set_trouble(Some(format!("{url} refuses what it is sent: {other}"))),
+            other => self.shared.health.set_problem(Some(format!("{url} refused a request: {other}"))),
         }
         self.pause().await;
-        Lost::Session
+        SessionError::Session
     }
 
     async fn pause(&mut self) {
@@ -125,14 +127,14 @@ impl Session {
     }
 }
 
-fn stopped() -> Lost {
-    Lost::Stopped(BackendError::Failed("it is shutting down".into()))
+fn stopped() -> SessionError {
+    SessionError::Stopped(BackendError::Failed("limits on TigerBeetle are shutting down".into()))
 }
 
 fn describe_init(error: InitError) -> String {
     match error {
-        InitError::AddressInvalid => "an address is not one; allowed are IP addresses with ports".into(),
-        InitError::AddressLimitExceeded => "there are too many addresses".into(),
+        InitError::AddressInvalid => "an address is invalid; use IP:PORT".into(),
+        InitError::AddressLimitExceeded => "too many addresses".into(),
         other => other.to_string(),
     }
 }

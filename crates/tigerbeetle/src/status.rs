@@ -1,8 +1,8 @@
-//! Statuses of transfers, sorted by what they mean here.
+//! Groups of transfer statuses.
 
 use tigerbeetle::CreateTransferStatus as Status;
 
-/// Whether a transfer of this id is there already, the same or another.
+/// Whether a transfer with this id exists, equal or not.
 pub(crate) const fn exists(status: Status) -> bool {
     matches!(
         status,
@@ -21,7 +21,7 @@ pub(crate) const fn exists(status: Status) -> bool {
     )
 }
 
-/// Whether a reservation has ended already, by time or by someone else's void.
+/// Whether the reservation has expired or was voided.
 pub(crate) const fn has_ended(status: Status) -> bool {
     matches!(
         status,
@@ -31,14 +31,14 @@ pub(crate) const fn has_ended(status: Status) -> bool {
     )
 }
 
-/// A status that nothing here leads to, for an operator.
+/// Message for a status that Earmark's own requests never cause.
 pub(crate) fn describe(status: Status) -> String {
     match status {
         Status::DebitAccountNotFound | Status::CreditAccountNotFound => {
-            "TigerBeetle has lost an account that it had: is this another data file?".into()
+            "TigerBeetle no longer has an account of Earmark; is this another data file?".into()
         }
         Status::DebitAccountAlreadyClosed | Status::CreditAccountAlreadyClosed => {
-            "TigerBeetle says that an account of Earmark was closed; nothing here closes any".into()
+            "an account of Earmark was closed in TigerBeetle; Earmark never closes accounts".into()
         }
         other => format!("TigerBeetle refused a transfer: {other}"),
     }

@@ -1,4 +1,4 @@
-//! A backend with its limits on a real server does what every backend does.
+//! The conformance suite on limits in a real TigerBeetle server.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -14,8 +14,8 @@ use earmark_tigerbeetle::TigerBeetleLimits;
 use support::server::Server;
 use support::wall_ms;
 
-/// Limits on a server of its own, credit and registry in a Book. Where there is no binary it is all a Book, so that
-/// every case is still a test, and says that it was skipped.
+/// Limits in a TigerBeetle server, credit and registry in a Book. Without a binary everything is in the Book, so the
+/// cases still run, and the skip is reported.
 struct OnServer {
     backend: Box<dyn Backend>,
     _server: Option<Server>,
@@ -50,7 +50,7 @@ impl Harness for OnServer {
 
 earmark_admission::conformance_of_limits!(on_a_server);
 
-// Of the cases about credit those in which limits have a part.
+// Of the credit cases, only those that involve limits.
 earmark_admission::conformance!(on_a_server:
     credit_is_held_with_the_limits_or_not_at_all,
     too_little_credit_is_named_unless_a_limit_is_in_the_way_too,

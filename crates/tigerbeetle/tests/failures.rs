@@ -1,4 +1,4 @@
-//! The server is not there, goes away, comes back, ends sessions, or has accounts that are not ours.
+//! Failures of the server: down, restarted, evicting sessions, or with accounts of another application.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -38,7 +38,7 @@ async fn reserve(
     limits.reserve(vec![LimitsReserve { namespace: namespace(), lease, requirements }]).await.remove(0)
 }
 
-/// On a busy machine a server that has just come up may take longer than the deadline; the same lease is asked for again.
+/// On a busy machine a new server may exceed the deadline; retry with the same lease.
 async fn reserve_patiently(limits: &TigerBeetleLimits, lease: LeaseId, amount: u64) {
     let start = Instant::now();
     loop {
@@ -96,8 +96,7 @@ async fn a_server_that_comes_later_is_waited_for() {
     assert_eq!(reserved(&limits, &registry).await, 10);
 }
 
-/// What was asked of a server that is gone may have happened or not; asked again with the same lease it comes out the
-/// same, and once.
+/// The outcome of a request to a dead server is unknown. A retry with the same lease takes effect exactly once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_goes_away_and_comes_back_needs_no_restart_here() {
     let Some(mut server) = Server::start() else { return };
@@ -109,7 +108,7 @@ async fn a_server_that_goes_away_and_comes_back_needs_no_restart_here() {
     let lost = lease();
     let answer = reserve(&limits, lost, 10).await;
     assert!(
-        matches!(&answer, Err(BackendError::Failed(message)) if message.contains("may still happen")),
+        matches!(&answer, Err(BackendError::Failed(message)) if message.contains("may still take effect")),
         "{answer:?}"
     );
     assert!(complete(&limits, held, 30).await.is_err());
@@ -138,7 +137,7 @@ async fn stopping_does_not_wait_for_a_server_that_is_gone() {
     assert!(start.elapsed() < DEADLINE + Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
-/// A server has room for 64 sessions. Whoever opens more ends those that have been quiet for longest.
+/// A server allows 64 sessions and evicts the ones idle for longest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_was_ended_is_replaced() {
     let Some(server) = Server::start() else { return };
@@ -152,7 +151,7 @@ async fn a_session_that_was_ended_is_replaced() {
             let client = tigerbeetle::Client::new(0, &server.address().to_string()).unwrap();
             crowd.spawn(async move {
                 client.lookup_accounts(&[1]).await.unwrap();
-                // A client that has gone keeps its session, until others need the room.
+                // A closed client keeps its session until it is evicted.
                 client.close().await.unwrap();
             });
         }
@@ -164,7 +163,7 @@ async fn a_session_that_was_ended_is_replaced() {
     assert_eq!(reserved(&limits, &registry).await, 31);
 }
 
-/// An account of that id, made by somebody else, is never used.
+/// An account with the same id, created by another application.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_account_that_is_not_ours_is_a_clear_error() {
     let Some(server) = Server::start() else { return };
@@ -187,7 +186,7 @@ async fn an_account_that_is_not_ours_is_a_clear_error() {
             let requirements = amounts(&[(name, 1)]);
             let request = LimitsReserve { namespace: namespace(), lease: lease(), requirements };
             assert!(limits.reserve(vec![request]).await.remove(0).is_err());
-            // Who looks at it, as is done every second, does not take it for a limit either.
+            // The background lookup does not use the account either.
             let info = registry.get(&namespace(), &key(name)).unwrap();
             assert_eq!(limits.usage(namespace(), info).await.unwrap().capacity, 0);
         }
@@ -198,7 +197,7 @@ async fn an_account_that_is_not_ours_is_a_clear_error() {
     assert!(matches!(opened, Err(OpenError::Account(message)) if message.contains("is not one of")));
 }
 
-/// A development server takes 253 transfers at a time; a batch of 256 calls on four limits has 1,280.
+/// A development server accepts 253 transfers per request; 256 calls on four limits are 1,280.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_that_is_too_much_for_the_server_is_split_between_leases() {
     let Some(server) = Server::start() else { return };
@@ -234,7 +233,7 @@ async fn a_batch_that_is_too_much_for_the_server_is_split_between_leases() {
     }
 }
 
-/// Whoever changes a limit at the same time, and however often, each change is applied once.
+/// Concurrent changes of one limit are each applied once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_drivers_bring_a_limit_to_one_capacity() {
     let Some(server) = Server::start() else { return };
@@ -269,9 +268,8 @@ async fn many_drivers_bring_a_limit_to_one_capacity() {
     }
 }
 
-/// A reserve that named only credit was sent as soon as somebody asked. If the ledger came up just then, it arrived before
-/// the accounts did: a transfer whose accounts are missing spends its id, and the lease could never be reserved or
-/// completed.
+/// Regression: a credit-only reserve was sent before setup. If the server came up then, the transfer arrived before the
+/// accounts existed. It spent its id, and the lease could never be reserved or completed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_of_credit_alone_waits_for_the_accounts_of_a_ledger_that_comes_later() {
     let Some(mut server) = Server::format() else { return };
@@ -293,7 +291,7 @@ async fn a_lease_of_credit_alone_waits_for_the_accounts_of_a_ledger_that_comes_l
             assert!(answer.is_err(), "{answer:?}");
         }
     }
-    // Nothing of it is on its way: what was sent first would be there, and the rest behind it.
+    // Nothing is queued that could arrive after the server starts.
     assert_eq!(limits.stats().queue_depth, 0);
     server.up();
     eventually_ready(&limits).await;
@@ -305,8 +303,8 @@ async fn a_lease_of_credit_alone_waits_for_the_accounts_of_a_ledger_that_comes_l
     }
 }
 
-/// A batch of retries was looked up lease by lease, and a batch of completes that had happened before as well: 256 leases,
-/// 256 round trips, within one deadline. After an outage, when the ledger is busy, they ran into it each time.
+/// Regression: follow-ups of a batch of retries or repeated completes ran one after the other: 256 round trips within
+/// one deadline. After an outage they always timed out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_left_to_do_for_a_batch_of_retries_is_done_side_by_side() {
     let Some(server) = Server::start() else { return };
@@ -343,7 +341,7 @@ async fn what_is_left_to_do_for_a_batch_of_retries_is_done_side_by_side() {
         assert!(limits.lease(namespace(), *lease).await.unwrap().is_some());
         look = look.min(start.elapsed());
     }
-    // One by one it would take 256 looks at least.
+    // Sequential lookups would take 256 times as long as one.
     let bound = look * 96;
     let mut least = Duration::MAX;
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! The limits on a real server, rule by rule.
+//! The rules of limits on a real server.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -20,19 +20,19 @@ const MINUTE: Kind = Kind::Rolling { window_seconds: 60 };
 const SLOTS: Kind = Kind::Concurrency { timeout_seconds: 60 };
 
 /// Limits on a server, and their registry.
-struct Bench {
+struct TestLimits {
     limits: TigerBeetleLimits,
     registry: Arc<TestRegistry>,
 }
 
-impl Bench {
-    async fn on(server: &Server) -> Bench {
-        Bench::with(server, Arc::default()).await
+impl TestLimits {
+    async fn on(server: &Server) -> TestLimits {
+        TestLimits::with(server, Arc::default()).await
     }
 
-    async fn with(server: &Server, registry: Arc<TestRegistry>) -> Bench {
+    async fn with(server: &Server, registry: Arc<TestRegistry>) -> TestLimits {
         let limits = TigerBeetleLimits::open(server.options(), registry.clone()).await.unwrap();
-        Bench { limits, registry }
+        TestLimits { limits, registry }
     }
 
     async fn put(&self, name: &str, kind: Kind, capacity: u64) -> LimitStanding {
@@ -74,7 +74,7 @@ impl Bench {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_is_admitted_settled_and_remembered() {
     let Some(server) = Server::start() else { return };
-    let bench = Bench::on(&server).await;
+    let bench = TestLimits::on(&server).await;
     assert_eq!(bench.put("tpm", MINUTE, 100).await, LimitStanding::InForce);
     assert_eq!(bench.put("slots", SLOTS, 1).await, LimitStanding::InForce);
     let lease = bench.admit(&[("tpm", 60), ("slots", 1)]).await;
@@ -98,11 +98,11 @@ async fn a_call_is_admitted_settled_and_remembered() {
     assert!(matches!(answer, ReserveAnswer::Denied { .. }), "{answer:?}");
 }
 
-/// The transfers are the record; what a process remembers is only a cache.
+/// The transfers are the record; memory is a cache.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_process_knows_what_became_of_a_lease() {
     let Some(server) = Server::start() else { return };
-    let first = Bench::on(&server).await;
+    let first = TestLimits::on(&server).await;
     first.put("tpm", MINUTE, 100).await;
     first.put("slots", SLOTS, 2).await;
     let held = first.admit(&[("tpm", 60), ("slots", 1)]).await;
@@ -112,7 +112,7 @@ async fn another_process_knows_what_became_of_a_lease() {
     let answer = first.reserve(denied, &[("tpm", 99)]).await;
     assert!(matches!(answer, ReserveAnswer::Denied { .. }), "{answer:?}");
 
-    let second = Bench::with(&server, first.registry.clone()).await;
+    let second = TestLimits::with(&server, first.registry.clone()).await;
     let answer = second.reserve(held, &[("slots", 1), ("tpm", 60)]).await;
     assert!(matches!(answer, ReserveAnswer::Allowed { .. }), "{answer:?}");
     for other in [&[("tpm", 60)][..], &[("tpm", 61), ("slots", 1)], &[("slots", 1)]] {
@@ -137,14 +137,13 @@ async fn another_process_knows_what_became_of_a_lease() {
     assert_eq!(first.reserved("slots").await, 0);
 }
 
-/// A process was asked about a lease on a limit that it had never come across, since another one had put and used it:
-/// it knew when the lease was made, and nothing of what it held.
+/// Regression: a process read a lease on a limit that another process had put, and showed none of its reservations.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_is_read_whoever_put_its_limits() {
     let Some(server) = Server::start() else { return };
     let registry = Arc::new(TestRegistry::default());
     let (first, second) =
-        (Bench::with(&server, registry.clone()).await, Bench::with(&server, registry).await);
+        (TestLimits::with(&server, registry.clone()).await, TestLimits::with(&server, registry).await);
     for round in 0..5 {
         let name = format!("limit:{round}");
         first.put(&name, SLOTS, 5).await;
@@ -154,12 +153,12 @@ async fn a_lease_is_read_whoever_put_its_limits() {
     }
 }
 
-/// Two processes stood before one server. One of them denied a lease; asked again, the other one found no trace of it
-/// and refused it by the name of a limit that was going down meanwhile, as if it could be tried again later.
+/// Regression: one process denied a lease. On the retry, another process found no trace and answered
+/// `limit_decreasing`, as if the lease could be tried again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_was_denied_elsewhere_is_denied_before_any_limit_is_named() {
     let Some(server) = Server::start() else { return };
-    let first = Bench::on(&server).await;
+    let first = TestLimits::on(&server).await;
     first.put("slots", SLOTS, 3).await;
     first.put("tpm", MINUTE, 100).await;
     first.admit(&[("slots", 3), ("tpm", 10)]).await;
@@ -168,13 +167,13 @@ async fn a_lease_that_was_denied_elsewhere_is_denied_before_any_limit_is_named()
     assert!(matches!(first.reserve(denied, &parts).await, ReserveAnswer::Denied { .. }));
     assert_eq!(first.put("tpm", MINUTE, 5).await, LimitStanding::Decreasing);
 
-    let second = Bench::with(&server, first.registry.clone()).await;
+    let second = TestLimits::with(&server, first.registry.clone()).await;
     let answer = second.reserve(denied, &parts).await;
     assert!(
         matches!(&answer, ReserveAnswer::Denied { limited_by, .. } if *limited_by == [key("slots")]),
         "{answer:?}"
     );
-    // Looking for a denial leaves no trace: who was refused by name may try again.
+    // The search for a denial leaves no trace: the refused lease may try again.
     let parts = [("tpm", 1)];
     for _ in 0..2 {
         let answer = second.reserve(fresh, &parts).await;
@@ -188,14 +187,14 @@ async fn a_lease_that_was_denied_elsewhere_is_denied_before_any_limit_is_named()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn capacity_goes_up_at_once_and_down_when_it_is_free() {
     let Some(server) = Server::start() else { return };
-    let bench = Bench::on(&server).await;
+    let bench = TestLimits::on(&server).await;
     bench.put("slots", SLOTS, 3).await;
     let leases = [bench.admit(&[("slots", 1)]).await, bench.admit(&[("slots", 1)]).await];
     assert_eq!(bench.put("slots", SLOTS, 1).await, LimitStanding::Decreasing);
     let waiting = lease();
     let answer = bench.reserve(waiting, &[("slots", 1)]).await;
     assert!(matches!(answer, ReserveAnswer::Refused(Refusal::LimitDecreasing { .. })), "{answer:?}");
-    // A lease that holds something is a retry and no new reserve.
+    // A lease with reservations is a retry, not a new reserve.
     let answer = bench.reserve(leases[0], &[("slots", 1)]).await;
     assert!(matches!(answer, ReserveAnswer::Allowed { .. }), "{answer:?}");
     assert_eq!(bench.usage("slots").await.capacity, 3);
@@ -219,7 +218,7 @@ async fn capacity_goes_up_at_once_and_down_when_it_is_free() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_limit_that_comes_back_owes_nothing() {
     let Some(server) = Server::start() else { return };
-    let bench = Bench::on(&server).await;
+    let bench = TestLimits::on(&server).await;
     bench.put("tps", Kind::Rolling { window_seconds: 1 }, 10).await;
     let lease = bench.admit(&[("tps", 10)]).await;
     assert_eq!(bench.complete(lease, &[("tps", 17)]).await.overage_debt, 7);
@@ -232,13 +231,13 @@ async fn a_limit_that_comes_back_owes_nothing() {
     assert_eq!((usage.capacity, usage.debt), (5, 0));
 }
 
-/// A limit that is in the registry and has no account yet, because whoever put it was killed, say.
+/// A process was killed between putting a limit in the registry and creating its account.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_limit_without_an_account_denies_nobody() {
     let Some(server) = Server::start() else { return };
     let registry = Arc::new(TestRegistry::default());
     registry.is_idle.store(true, std::sync::atomic::Ordering::SeqCst);
-    let bench = Bench::with(&server, registry).await;
+    let bench = TestLimits::with(&server, registry).await;
     bench.registry.put(&namespace(), definition("tpm", MINUTE, 100));
     bench.admit(&[("tpm", 60)]).await;
     assert_eq!(bench.usage("tpm").await.available, 40);
@@ -247,7 +246,7 @@ async fn a_limit_without_an_account_denies_nobody() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_reserve_after_its_complete_takes_nothing() {
     let Some(server) = Server::start() else { return };
-    let bench = Bench::on(&server).await;
+    let bench = TestLimits::on(&server).await;
     bench.put("slots", SLOTS, 1).await;
     let lease = lease();
     assert!(!bench.complete(lease, &[("slots", 1)]).await.reconciled);
@@ -259,7 +258,7 @@ async fn a_late_reserve_after_its_complete_takes_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_released_is_free_and_the_lease_is_spent() {
     let Some(server) = Server::start() else { return };
-    let bench = Bench::on(&server).await;
+    let bench = TestLimits::on(&server).await;
     bench.put("tpm", MINUTE, 100).await;
     let lease = bench.admit(&[("tpm", 60)]).await;
     for _ in 0..2 {
@@ -274,7 +273,7 @@ async fn what_is_released_is_free_and_the_lease_is_spent() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_of_other_age_is_refused_unless_it_is_known() {
     let Some(server) = Server::start() else { return };
-    let bench = Bench::on(&server).await;
+    let bench = TestLimits::on(&server).await;
     bench.put("rpm", MINUTE, 10).await;
     let now = support::wall_ms();
     for made_at in [now - 3_600_000, now + 3_600_000] {
@@ -291,14 +290,14 @@ async fn a_lease_of_other_age_is_refused_unless_it_is_known() {
     assert_eq!(bench.reserved("rpm").await, 0);
 }
 
-/// A lease that one process denied and another allowed, for something that the first had not asked for, was held until its
-/// timeout if it was completed by way of the first: that took its own memory for all there is.
+/// Regression: one process denied a lease and another allowed it with other requirements. A complete through the first
+/// trusted its own cache, and the reservation stayed until its timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_complete_gives_back_what_another_process_allowed_after_a_denial() {
     let Some(server) = Server::start() else { return };
     let registry = Arc::<TestRegistry>::default();
-    let first = Bench::with(&server, registry.clone()).await;
-    let second = Bench::with(&server, registry).await;
+    let first = TestLimits::with(&server, registry.clone()).await;
+    let second = TestLimits::with(&server, registry).await;
     first.put("slots", SLOTS, 1).await;
     first.put("tpm", MINUTE, 100).await;
     let in_the_way = first.admit(&[("slots", 1)]).await;
@@ -306,7 +305,7 @@ async fn a_complete_gives_back_what_another_process_allowed_after_a_denial() {
     let denied = first.reserve(lease, &[("slots", 1)]).await;
     assert!(matches!(denied, ReserveAnswer::Denied { .. }), "{denied:?}");
     first.complete(in_the_way, &[]).await;
-    // A denial stays one where it is remembered, for this body and for all others.
+    // A cached denial stays, for these requirements and all others.
     let again = first.reserve(lease, &[("slots", 1)]).await;
     assert!(matches!(again, ReserveAnswer::Denied { .. }), "{again:?}");
     let other = first.reserve(lease, &[("tpm", 30)]).await;
@@ -320,11 +319,11 @@ async fn a_complete_gives_back_what_another_process_allowed_after_a_denial() {
     assert_eq!(first.reserved("tpm").await, 10);
 }
 
-/// Nobody here knows of all leases of the ledger, and 0 was told.
+/// Regression: the statistics said 0 live leases, although no process knows the number.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn how_many_leases_live_is_not_told_and_the_rest_is() {
     let Some(server) = Server::start() else { return };
-    let bench = Bench::on(&server).await;
+    let bench = TestLimits::on(&server).await;
     bench.put("slots", SLOTS, 1).await;
     bench.admit(&[("slots", 1)]).await;
     let stats = bench.limits.stats();

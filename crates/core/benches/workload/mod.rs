@@ -1,4 +1,4 @@
-//! The job that every figure is about: admit one call against four limits at once.
+//! The workload of all benchmarks: admit one call against four limits at once.
 
 use earmark_core::*;
 
@@ -6,21 +6,21 @@ const MODELS: u64 = 20;
 const TENANTS: u64 = 1_000;
 const START_MS: u64 = 1_700_000_000_000;
 
-/// More than a benchmark can take.
+/// A capacity that no benchmark exhausts.
 pub const ENDLESS: u64 = 1 << 60;
 
 /// A Book with 20 models x (requests, tokens, concurrency) and 1,000 tenants, and a stream of calls.
-pub struct Desk {
+pub struct Workload {
     pub book: Book,
     pub now: UnixMs,
-    /// So many calls share a millisecond.
+    /// Calls in one simulated millisecond.
     calls_per_ms: u64,
     calls: u64,
     random: u64,
     parts: [Part; 4],
 }
 
-/// A call that was admitted, and what is needed to complete it.
+/// An admitted call, with the data to complete it.
 #[derive(Clone, Copy)]
 pub struct Call {
     pub lease: LeaseId,
@@ -29,9 +29,9 @@ pub struct Call {
 
 pub const TOKENS: u64 = 1_500;
 
-impl Desk {
-    /// Every model has so many tokens a minute; of the rest there is no end.
-    pub fn new(tokens_per_minute: u64, calls_per_ms: u64) -> Desk {
+impl Workload {
+    /// `tokens_per_minute` limits every model; all other limits are endless.
+    pub fn new(tokens_per_minute: u64, calls_per_ms: u64) -> Workload {
         let mut book = Book::new(Config::default(), 0x5eed);
         let now = UnixMs::new(START_MS);
         let minute = Kind::Rolling { window_seconds: 60 };
@@ -52,7 +52,7 @@ impl Desk {
             put(&mut book, now, &format!("tenant:{tenant}:llm:daily_tokens"), day, ENDLESS);
         }
         let parts = [1, TOKENS, 1, TOKENS].map(|amount| Part { limit: LimitRef::Id(LimitId(0)), amount });
-        Desk { book, now, calls_per_ms, calls: 0, random: 1, parts }
+        Workload { book, now, calls_per_ms, calls: 0, random: 1, parts }
     }
 
     fn random(&mut self) -> u64 {
@@ -61,7 +61,7 @@ impl Desk {
         mixed ^ (mixed >> 31)
     }
 
-    /// The next call: its lease and its limits. Time passes.
+    /// The next call, with its lease and limits. Advances the clock.
     pub fn next_call(&mut self) -> Call {
         self.calls += 1;
         if self.calls.is_multiple_of(self.calls_per_ms) {
@@ -111,7 +111,7 @@ impl Desk {
         self.book.apply_all(self.now, &commands, outcomes);
     }
 
-    /// Completes a call that used a third of its tokens.
+    /// Completes a call with a third of its tokens.
     pub fn complete(&mut self, call: &Call) -> Outcome {
         self.parts[1] = Part { limit: LimitRef::Id(call.limits[1]), amount: TOKENS / 3 };
         self.parts[3] = Part { limit: LimitRef::Id(call.limits[3]), amount: TOKENS / 3 };
@@ -127,7 +127,7 @@ impl Desk {
         )
     }
 
-    /// Admits one call and says so if that failed.
+    /// Admits one call; panics if it is denied.
     pub fn admit(&mut self) -> Call {
         let call = self.next_call();
         let outcome = self.reserve(&call);

@@ -1,4 +1,4 @@
-//! Accounts and credit: what is moved, what is refused, and by which code.
+//! Accounts and credit: operations and error codes.
 
 use earmark_core::{
     InvalidOperation, InvalidWrite, JournalRecord, MEMO_BYTES_MAX, Operation, Overdraft, Standing, VaultId,
@@ -17,14 +17,14 @@ fn invalid(operation: usize, why: InvalidOperation) -> WriteError {
 #[test]
 fn credit_is_issued_moved_and_retired_and_every_unit_is_counted() {
     let mut bank = Bank::new();
-    bank.does(vec![open("acme"), open("bob"), issue("acme", "usd", 100)]);
-    bank.does(vec![transfer("acme", "bob", "usd", 30)]);
-    bank.does(vec![retire("bob", "usd", 10), issue("bob", "eur", 5)]);
+    bank.commit(vec![open("acme"), open("bob"), issue("acme", "usd", 100)]);
+    bank.commit(vec![transfer("acme", "bob", "usd", 30)]);
+    bank.commit(vec![retire("bob", "usd", 10), issue("bob", "eur", 5)]);
     assert_eq!(
         (bank.available("acme", "usd"), bank.available("bob", "usd"), bank.available("bob", "eur")),
         (70, 20, 5)
     );
-    let totals = bank.desk.book.audit(VaultId::MAIN);
+    let totals = bank.test.book.audit(VaultId::MAIN);
     let usd = totals.iter().find(|total| total.asset == asset("usd")).unwrap();
     assert_eq!((usd.issued, usd.retired, usd.live), (100, 10, 90));
 }
@@ -32,10 +32,10 @@ fn credit_is_issued_moved_and_retired_and_every_unit_is_counted() {
 #[test]
 fn all_credit_operations_of_a_transaction_are_one_entry() {
     let mut bank = Bank::new();
-    // Bob passes on in the first operation what he gets in the second.
-    bank.does(vec![open("a"), open("b"), transfer("b", "a", "usd", 50), issue("b", "usd", 50)]);
+    // The first operation spends the credit that the second one issues.
+    bank.commit(vec![open("a"), open("b"), transfer("b", "a", "usd", 50), issue("b", "usd", 50)]);
     assert_eq!((bank.available("a", "usd"), bank.available("b", "usd")), (50, 0));
-    let journal = bank.desk.book.drain_journal();
+    let journal = bank.test.book.drain_journal();
     let Some(JournalRecord::Transaction(written)) = journal.last() else { panic!("{journal:?}") };
     assert_eq!(written.changes.len(), 1);
     assert_eq!(written.changes[0].amount, 50);
@@ -44,9 +44,9 @@ fn all_credit_operations_of_a_transaction_are_one_entry() {
 #[test]
 fn every_refusal_has_its_code_and_its_operation_and_changes_nothing() {
     let mut bank = Bank::new();
-    bank.does(vec![open("rich"), open("poor"), open("frozen"), open("closed"), issue("rich", "usd", 100)]);
-    bank.does(vec![issue("frozen", "usd", 10), freeze("frozen"), close("closed")]);
-    let before = snapshot(&mut bank.desk.book);
+    bank.commit(vec![open("rich"), open("poor"), open("frozen"), open("closed"), issue("rich", "usd", 100)]);
+    bank.commit(vec![issue("frozen", "usd", 10), freeze("frozen"), close("closed")]);
+    let before = snapshot(&mut bank.test.book);
     let at = |operation| operation;
     for (operation, error) in [
         (transfer("poor", "rich", "usd", 1), WriteError::InsufficientCredit { operation: at(1) }),
@@ -72,39 +72,39 @@ fn every_refusal_has_its_code_and_its_operation_and_changes_nothing() {
         (issue("rich", "usd", u128::MAX), invalid(1, InvalidOperation::OutOfRange)),
     ] {
         let (name, opened) = (format!("{operation:?}"), open("new"));
-        assert_eq!(bank.refuses(vec![opened, operation, unfreeze("rich")]), error, "{name}");
-        assert_eq!(snapshot(&mut bank.desk.book), before, "{name}");
+        assert_eq!(bank.refuse(vec![opened, operation, unfreeze("rich")]), error, "{name}");
+        assert_eq!(snapshot(&mut bank.test.book), before, "{name}");
     }
     let memo = "m".repeat(MEMO_BYTES_MAX + 1);
     let long = Operation::Issue { account: account("rich"), asset: asset("usd"), amount: 1, memo };
     let found = MEMO_BYTES_MAX + 1;
-    assert_eq!(bank.refuses(vec![long]), invalid(0, InvalidOperation::MemoTooLong { found }));
+    assert_eq!(bank.refuse(vec![long]), invalid(0, InvalidOperation::MemoTooLong { found }));
     assert_eq!(bank.standing("rich"), Standing::Open);
     let memo = "m".repeat(MEMO_BYTES_MAX);
-    bank.does(vec![Operation::Issue { account: account("rich"), asset: asset("usd"), amount: 1, memo }]);
+    bank.commit(vec![Operation::Issue { account: account("rich"), asset: asset("usd"), amount: 1, memo }]);
 }
 
 #[test]
 fn a_frozen_account_takes_deposits_and_gives_nothing_until_it_is_unfrozen() {
     let mut bank = Bank::new();
-    bank.does(vec![open("a"), open("b"), issue("a", "usd", 10), freeze("a"), freeze("a")]);
-    bank.does(vec![issue("a", "usd", 5)]);
-    bank.refuses(vec![transfer("a", "b", "usd", 1)]);
-    bank.does(vec![unfreeze("a"), transfer("a", "b", "usd", 15), close("a")]);
+    bank.commit(vec![open("a"), open("b"), issue("a", "usd", 10), freeze("a"), freeze("a")]);
+    bank.commit(vec![issue("a", "usd", 5)]);
+    bank.refuse(vec![transfer("a", "b", "usd", 1)]);
+    bank.commit(vec![unfreeze("a"), transfer("a", "b", "usd", 15), close("a")]);
     assert_eq!(bank.standing("a"), Standing::Closed);
 }
 
 #[test]
 fn an_account_goes_below_zero_only_if_it_was_opened_so() {
     let mut bank = Bank::new();
-    bank.does(vec![open_overdraft("bank"), open("a")]);
-    bank.does(vec![transfer("bank", "a", "usd", 40)]);
+    bank.commit(vec![open_overdraft("bank"), open("a")]);
+    bank.commit(vec![transfer("bank", "a", "usd", 40)]);
     assert_eq!((bank.available("bank", "usd"), bank.available("a", "usd")), (-40, 40));
-    bank.refuses(vec![close("bank")]);
-    bank.refuses(vec![transfer("a", "bank", "usd", 41)]);
-    bank.does(vec![transfer("a", "bank", "usd", 40)]);
-    bank.does(vec![close("bank")]);
-    let info = bank.desk.book.account(VaultId::MAIN, &account("bank")).unwrap();
+    bank.refuse(vec![close("bank")]);
+    bank.refuse(vec![transfer("a", "bank", "usd", 41)]);
+    bank.commit(vec![transfer("a", "bank", "usd", 40)]);
+    bank.commit(vec![close("bank")]);
+    let info = bank.test.book.account(VaultId::MAIN, &account("bank")).unwrap();
     assert_eq!((info.standing, info.overdraft), (Standing::Closed, Overdraft::Allow));
 }
 
@@ -112,43 +112,43 @@ fn an_account_goes_below_zero_only_if_it_was_opened_so() {
 fn the_ends_of_the_range_are_reached_and_not_passed() {
     let mut bank = Bank::new();
     let most = i128::MAX as u128;
-    bank.does(vec![open("a"), open_overdraft("b"), issue("a", "usd", most)]);
-    assert_eq!(bank.refuses(vec![issue("a", "usd", 1)]), invalid(0, InvalidOperation::OutOfRange));
-    assert_eq!(bank.refuses(vec![issue("b", "usd", 1)]), invalid(0, InvalidOperation::OutOfRange));
-    bank.does(vec![transfer("a", "b", "usd", most), transfer("b", "a", "usd", most)]);
-    assert_eq!(bank.refuses(vec![transfer("b", "a", "usd", 1)]), invalid(0, InvalidOperation::OutOfRange));
-    bank.does(vec![retire("a", "usd", most)]);
-    assert_eq!(bank.refuses(vec![issue("a", "usd", 1)]), invalid(0, InvalidOperation::OutOfRange));
+    bank.commit(vec![open("a"), open_overdraft("b"), issue("a", "usd", most)]);
+    assert_eq!(bank.refuse(vec![issue("a", "usd", 1)]), invalid(0, InvalidOperation::OutOfRange));
+    assert_eq!(bank.refuse(vec![issue("b", "usd", 1)]), invalid(0, InvalidOperation::OutOfRange));
+    bank.commit(vec![transfer("a", "b", "usd", most), transfer("b", "a", "usd", most)]);
+    assert_eq!(bank.refuse(vec![transfer("b", "a", "usd", 1)]), invalid(0, InvalidOperation::OutOfRange));
+    bank.commit(vec![retire("a", "usd", most)]);
+    assert_eq!(bank.refuse(vec![issue("a", "usd", 1)]), invalid(0, InvalidOperation::OutOfRange));
     assert_eq!(bank.available("a", "usd"), 0);
 }
 
 #[test]
 fn accounts_and_balances_go_through_a_snapshot() {
     let mut bank = Bank::new();
-    bank.does(vec![
+    bank.commit(vec![
         open("a"),
         open_overdraft("b"),
         issue("a", "usd", 7),
         transfer("b", "a", "eur", 9),
         freeze("a"),
     ]);
-    let bytes = snapshot(&mut bank.desk.book);
-    bank.desk.book = restore(&bytes, 33, 8).unwrap();
-    assert_eq!(snapshot(&mut bank.desk.book), bytes);
+    let bytes = snapshot(&mut bank.test.book);
+    bank.test.book = restore(&bytes, 33, 8).unwrap();
+    assert_eq!(snapshot(&mut bank.test.book), bytes);
     assert_eq!(
         (bank.available("a", "usd"), bank.available("a", "eur"), bank.available("b", "eur")),
         (7, 9, -9)
     );
     assert_eq!(bank.standing("a"), Standing::Frozen);
-    assert!(bank.refuses(vec![open("a")]) == WriteError::Conflict { operation: 0 });
+    assert!(bank.refuse(vec![open("a")]) == WriteError::Conflict { operation: 0 });
 }
 
-/// The last operation that touched the account was named for a want of credit, even where that was the deposit;
-/// and for a total out of range it was always the first, whatever that was.
+/// Regression: insufficient credit was blamed on the last operation on the account, even a deposit; a total out of
+/// range was blamed on the first operation.
 #[test]
 fn the_operation_to_blame_is_one_that_takes_what_is_not_there() {
     let mut bank = Bank::new();
-    bank.does(vec![open("a"), open("b"), issue("a", "usd", 5)]);
+    bank.commit(vec![open("a"), open("b"), issue("a", "usd", 5)]);
     for (place, operations) in [
         (0, vec![transfer("a", "b", "usd", 9), issue("a", "usd", 1)]),
         (1, vec![transfer("a", "b", "usd", 3), retire("a", "usd", 4), transfer("b", "a", "usd", 1)]),
@@ -156,38 +156,38 @@ fn the_operation_to_blame_is_one_that_takes_what_is_not_there() {
         (2, vec![issue("b", "eur", 2), retire("a", "usd", 1), transfer("a", "b", "eur", 1)]),
     ] {
         let said = format!("{operations:?}");
-        assert_eq!(bank.refuses(operations), WriteError::InsufficientCredit { operation: place }, "{said}");
+        assert_eq!(bank.refuse(operations), WriteError::InsufficientCredit { operation: place }, "{said}");
     }
     let most = i128::MAX as u128;
-    bank.does(vec![retire("a", "usd", 5), open_overdraft("bank")]);
+    bank.commit(vec![retire("a", "usd", 5), open_overdraft("bank")]);
     let too_much = vec![open("c"), transfer("bank", "b", "usd", 1), issue("b", "usd", most)];
-    assert_eq!(bank.refuses(too_much), invalid(2, InvalidOperation::OutOfRange));
+    assert_eq!(bank.refuse(too_much), invalid(2, InvalidOperation::OutOfRange));
     let too_much = vec![open("c"), issue("bank", "usd", most), transfer("bank", "b", "usd", 1)];
-    assert_eq!(bank.refuses(too_much), invalid(1, InvalidOperation::OutOfRange));
+    assert_eq!(bank.refuse(too_much), invalid(1, InvalidOperation::OutOfRange));
     let too_much = vec![freeze("b"), retire("bank", "usd", most), issue("bank", "usd", 9)];
-    assert_eq!(bank.refuses(too_much), invalid(1, InvalidOperation::OutOfRange));
+    assert_eq!(bank.refuse(too_much), invalid(1, InvalidOperation::OutOfRange));
 }
 
 #[test]
 fn an_account_is_closed_with_what_the_same_transaction_did_to_it_before() {
     let mut bank = Bank::new();
-    bank.does(vec![open("a"), open("b"), issue("a", "usd", 5)]);
+    bank.commit(vec![open("a"), open("b"), issue("a", "usd", 5)]);
     for operations in [
-        // What came in is of an asset that the account never had, of one that it has, or came before it left.
+        // The deposit is of a new asset, of a known asset, or precedes the withdrawal.
         vec![issue("b", "usd", 1), close("b")],
         vec![issue("b", "gold", 1), close("b")],
         vec![transfer("a", "b", "usd", 5), close("b")],
         vec![transfer("a", "b", "usd", 4), close("a")],
     ] {
         let said = format!("{operations:?}");
-        assert_eq!(bank.refuses(operations), WriteError::Conflict { operation: 1 }, "{said}");
+        assert_eq!(bank.refuse(operations), WriteError::Conflict { operation: 1 }, "{said}");
     }
-    // Nothing may follow, not even what would make it empty.
+    // No operation may follow the close, not even one that empties the account.
     let late = vec![close("b"), transfer("a", "b", "usd", 5)];
-    assert_eq!(bank.refuses(late), WriteError::AccountClosed { operation: 1 });
-    bank.does(vec![issue("b", "gold", 1), retire("b", "gold", 1), close("b")]);
-    bank.does(vec![open("c"), transfer("a", "c", "usd", 5), close("a")]);
-    let bytes = snapshot(&mut bank.desk.book);
+    assert_eq!(bank.refuse(late), WriteError::AccountClosed { operation: 1 });
+    bank.commit(vec![issue("b", "gold", 1), retire("b", "gold", 1), close("b")]);
+    bank.commit(vec![open("c"), transfer("a", "c", "usd", 5), close("a")]);
+    let bytes = snapshot(&mut bank.test.book);
     assert_eq!(snapshot(&mut restore(&bytes, bytes.len(), 1).unwrap()), bytes);
     assert_eq!((bank.standing("a"), bank.standing("b")), (Standing::Closed, Standing::Closed));
 }
@@ -195,12 +195,12 @@ fn an_account_is_closed_with_what_the_same_transaction_did_to_it_before() {
 #[test]
 fn a_refused_transaction_puts_every_account_back_to_where_it_stood() {
     let mut bank = Bank::new();
-    bank.does(vec![open("a"), open("b"), freeze("b")]);
-    let before = snapshot(&mut bank.desk.book);
+    bank.commit(vec![open("a"), open("b"), freeze("b")]);
+    let before = snapshot(&mut bank.test.book);
     let there_and_back = [freeze("a"), unfreeze("a"), freeze("a"), unfreeze("b"), close("b"), open("c")];
     let too_much = retire("revenue", "usd", 1);
-    bank.refuses([&there_and_back[..], &[too_much]].concat());
-    bank.refuses([&there_and_back[..], &[open("a")]].concat());
+    bank.refuse([&there_and_back[..], &[too_much]].concat());
+    bank.refuse([&there_and_back[..], &[open("a")]].concat());
     assert_eq!((bank.standing("a"), bank.standing("b")), (Standing::Open, Standing::Frozen));
-    assert_eq!(snapshot(&mut bank.desk.book), before);
+    assert_eq!(snapshot(&mut bank.test.book), before);
 }

@@ -1,4 +1,4 @@
-//! Who may call: keys are made, found, and end.
+//! API keys: creation, lookup, expiry and revocation.
 
 use earmark_core::{
     Actor, Book, By, Command, Complete, Config, CreateKey, DeleteLimit, JournalRecord, KEY_SECONDS_MAX,
@@ -7,7 +7,7 @@ use earmark_core::{
 };
 
 use crate::support::bank::{Bank, credit, issue, open};
-use crate::support::desk::{Desk, START, rolling};
+use crate::support::test_book::{START, TestBook, rolling};
 
 fn create(id: &str) -> CreateKey {
     CreateKey {
@@ -30,31 +30,31 @@ fn make(book: &mut Book, command: &CreateKey) -> KeyOutcome {
     }
 }
 
-fn revoke(desk: &mut Desk, id: &str) -> KeyOutcome {
-    revoke_in(desk, id, None)
+fn revoke(test: &mut TestBook, id: &str) -> KeyOutcome {
+    revoke_in(test, id, None)
 }
 
-fn revoke_in(desk: &mut Desk, id: &str, namespace: Option<&str>) -> KeyOutcome {
+fn revoke_in(test: &mut TestBook, id: &str, namespace: Option<&str>) -> KeyOutcome {
     let command = RevokeKey {
         id: id.parse().unwrap(),
         namespace: namespace.map(|name| name.parse().unwrap()),
         actor: "client:root".parse().unwrap(),
     };
-    match desk.book.apply(desk.now(), Command::RevokeKey(&command)) {
+    match test.book.apply(test.now(), Command::RevokeKey(&command)) {
         Outcome::Key(outcome) => outcome,
         other => panic!("no answer about a key: {other:?}"),
     }
 }
 
-fn desk() -> Desk {
-    let mut desk = Desk::new();
-    assert_eq!(make(&mut desk.book, &create("root")), KeyOutcome::Created(KeyNumber(0)));
-    desk
+fn test() -> TestBook {
+    let mut test = TestBook::new();
+    assert_eq!(make(&mut test.book, &create("root")), KeyOutcome::Created(KeyNumber(0)));
+    test
 }
 
-fn found(desk: &Desk, id: &str, secret: &str) -> Option<KeyNumber> {
+fn found(test: &TestBook, id: &str, secret: &str) -> Option<KeyNumber> {
     let (id, secret): (KeyId, _) = (id.parse().unwrap(), SecretHash::of(secret.as_bytes()));
-    desk.book.authenticate(desk.now(), &id, &secret).map(|info| info.number)
+    test.book.authenticate(test.now(), &id, &secret).map(|info| info.number)
 }
 
 fn whole(book: &mut Book) -> Vec<u8> {
@@ -69,118 +69,118 @@ fn restored(bytes: &[u8]) -> Book {
 
 #[test]
 fn a_key_is_found_by_its_id_and_its_own_secret_only() {
-    let mut desk = desk();
-    assert_eq!(make(&mut desk.book, &create("other")), KeyOutcome::Created(KeyNumber(1)));
-    assert_eq!(found(&desk, "root", "root"), Some(KeyNumber(0)));
-    assert_eq!(found(&desk, "other", "other"), Some(KeyNumber(1)));
+    let mut test = test();
+    assert_eq!(make(&mut test.book, &create("other")), KeyOutcome::Created(KeyNumber(1)));
+    assert_eq!(found(&test, "root", "root"), Some(KeyNumber(0)));
+    assert_eq!(found(&test, "other", "other"), Some(KeyNumber(1)));
     for (id, secret) in [("root", "other"), ("root", ""), ("nobody", "root"), ("roo", "root")] {
-        assert_eq!(found(&desk, id, secret), None, "{id} {secret}");
+        assert_eq!(found(&test, id, secret), None, "{id} {secret}");
     }
 }
 
 #[test]
 fn nobody_comes_in_without_a_key_once_there_is_one_even_if_it_has_ended() {
-    let mut desk = Desk::new();
-    let (now, key) = (desk.now(), By::Key(KeyNumber(0)));
-    assert!(!desk.book.has_keys());
-    assert!(desk.book.permits(now, &By::Anyone));
-    assert!(!desk.book.permits(now, &key));
-    make(&mut desk.book, &create("root"));
-    make(&mut desk.book, &create("next"));
-    assert_eq!(revoke(&mut desk, "root"), KeyOutcome::Revoked(KeyNumber(0)));
+    let mut test = TestBook::new();
+    let (now, key) = (test.now(), By::Key(KeyNumber(0)));
+    assert!(!test.book.has_keys());
+    assert!(test.book.permits(now, &By::Anyone));
+    assert!(!test.book.permits(now, &key));
+    make(&mut test.book, &create("root"));
+    make(&mut test.book, &create("next"));
+    assert_eq!(revoke(&mut test, "root"), KeyOutcome::Revoked(KeyNumber(0)));
     for (by, is_permitted) in [(By::Itself, true), (By::Anyone, false), (key, false)] {
-        assert_eq!(desk.book.permits(desk.now(), &by), is_permitted, "{by:?}");
-        let outcome = desk.book.apply_by(desk.now(), &by, Command::Tick);
+        assert_eq!(test.book.permits(test.now(), &by), is_permitted, "{by:?}");
+        let outcome = test.book.apply_by(test.now(), &by, Command::Tick);
         assert_eq!(outcome == Outcome::Ticked, is_permitted, "{by:?}");
     }
 }
 
 #[test]
 fn a_revoked_key_is_refused_when_its_command_is_applied_wherever_it_came_in() {
-    let mut desk = desk();
-    make(&mut desk.book, &create("caller"));
+    let mut test = test();
+    make(&mut test.book, &create("caller"));
     let by = By::Key(KeyNumber(1));
     let name = "team".parse().unwrap();
     let opens = Command::OpenNamespace(&name);
-    assert_eq!(revoke(&mut desk, "caller"), KeyOutcome::Revoked(KeyNumber(1)));
-    let before = whole(&mut desk.book);
-    assert_eq!(desk.book.apply_by(desk.now(), &by, opens), Outcome::Unauthenticated);
-    assert_eq!(whole(&mut desk.book), before);
+    assert_eq!(revoke(&mut test, "caller"), KeyOutcome::Revoked(KeyNumber(1)));
+    let before = whole(&mut test.book);
+    assert_eq!(test.book.apply_by(test.now(), &by, opens), Outcome::Unauthenticated);
+    assert_eq!(whole(&mut test.book), before);
     let mut outcomes = Vec::new();
     let rights = [by, By::Key(KeyNumber(0))];
-    desk.book.apply_all_by(desk.now(), &rights, &[opens, opens], &mut outcomes);
+    test.book.apply_all_by(test.now(), &rights, &[opens, opens], &mut outcomes);
     assert_eq!(outcomes[0], Outcome::Unauthenticated);
     assert!(matches!(outcomes[1], Outcome::Namespace(_)));
 }
 
 #[test]
 fn a_key_ends_by_log_time_to_the_millisecond() {
-    let mut desk = desk();
+    let mut test = test();
     let minute = CreateKey { valid_seconds: Some(60), ..create("minute") };
-    make(&mut desk.book, &minute);
-    desk.pass(59_999);
-    assert_eq!(found(&desk, "minute", "minute"), Some(KeyNumber(1)));
-    assert!(desk.book.permits(desk.now(), &By::Key(KeyNumber(1))));
-    desk.pass(1);
-    assert_eq!(found(&desk, "minute", "minute"), None);
-    assert!(!desk.book.permits(desk.now(), &By::Key(KeyNumber(1))));
-    // A clock that goes back does not bring it to life again.
-    desk.tick();
-    desk.turn_back(30_000);
-    assert_eq!(found(&desk, "minute", "minute"), None);
+    make(&mut test.book, &minute);
+    test.advance(59_999);
+    assert_eq!(found(&test, "minute", "minute"), Some(KeyNumber(1)));
+    assert!(test.book.permits(test.now(), &By::Key(KeyNumber(1))));
+    test.advance(1);
+    assert_eq!(found(&test, "minute", "minute"), None);
+    assert!(!test.book.permits(test.now(), &By::Key(KeyNumber(1))));
+    // A clock that goes back does not revive it.
+    test.tick();
+    test.set_clock_back(30_000);
+    assert_eq!(found(&test, "minute", "minute"), None);
 }
 
 #[test]
 fn a_command_that_is_repeated_makes_one_key_and_another_of_its_id_none() {
-    let mut desk = desk();
-    assert_eq!(make(&mut desk.book, &create("root")), KeyOutcome::Exists(KeyNumber(0)));
+    let mut test = test();
+    assert_eq!(make(&mut test.book, &create("root")), KeyOutcome::Exists(KeyNumber(0)));
     let thief = CreateKey { secret: SecretHash::of(b"mine"), ..create("root") };
-    assert_eq!(make(&mut desk.book, &thief), KeyOutcome::IdTaken);
-    assert_eq!(found(&desk, "root", "mine"), None);
+    assert_eq!(make(&mut test.book, &thief), KeyOutcome::IdTaken);
+    assert_eq!(found(&test, "root", "mine"), None);
     let first = CreateKey { is_first: true, ..create("second") };
-    assert_eq!(make(&mut desk.book, &first), KeyOutcome::NotTheFirst);
+    assert_eq!(make(&mut test.book, &first), KeyOutcome::NotTheFirst);
     for seconds in [0, KEY_SECONDS_MAX + 1] {
         let odd = CreateKey { valid_seconds: Some(seconds), ..create("odd") };
-        assert_eq!(make(&mut desk.book, &odd), KeyOutcome::InvalidExpiry);
+        assert_eq!(make(&mut test.book, &odd), KeyOutcome::InvalidExpiry);
     }
-    assert_eq!(desk.book.keys().count(), 1);
+    assert_eq!(test.book.keys().count(), 1);
 }
 
-/// A first key of a caller, or one that ended, closed the server to everyone for good: nobody could make another.
+/// Regression: a first key with role caller, or an expired one, locked everyone out: nobody could create another key.
 #[test]
 fn the_first_key_is_one_that_can_look_after_the_server_for_good() {
-    let mut desk = Desk::new();
+    let mut test = TestBook::new();
     for odd in [
         CreateKey { role: Role::Writer, ..create("root") },
         CreateKey { namespace: "team".parse().unwrap(), ..create("root") },
         CreateKey { valid_seconds: Some(60), ..create("root") },
     ] {
-        assert_eq!(make(&mut desk.book, &odd), KeyOutcome::NotAnAdmin, "{odd:?}");
-        assert!(desk.book.permits(desk.now(), &By::Anyone));
+        assert_eq!(make(&mut test.book, &odd), KeyOutcome::NotAnAdmin, "{odd:?}");
+        assert!(test.book.permits(test.now(), &By::Anyone));
     }
-    assert_eq!(make(&mut desk.book, &create("root")), KeyOutcome::Created(KeyNumber(0)));
+    assert_eq!(make(&mut test.book, &create("root")), KeyOutcome::Created(KeyNumber(0)));
     let brief = CreateKey { role: Role::Caller, valid_seconds: Some(60), ..create("brief") };
-    assert_eq!(make(&mut desk.book, &brief), KeyOutcome::Created(KeyNumber(1)));
+    assert_eq!(make(&mut test.book, &brief), KeyOutcome::Created(KeyNumber(1)));
 }
 
-/// The first key ends the right by which it was made. Sent again because the answer was lost it was turned away, and with
-/// the answer the secret was gone.
+/// Regression: creating the first key ends anonymous access. A retry after a lost answer was refused, and the secret
+/// was lost with the answer.
 #[test]
 fn the_first_key_sent_again_by_anyone_is_answered_and_nothing_else_is() {
-    let mut desk = desk();
-    let mut sent = |create: &CreateKey| desk.book.apply_by(START, &By::Anyone, Command::CreateKey(create));
+    let mut test = test();
+    let mut sent = |create: &CreateKey| test.book.apply_by(START, &By::Anyone, Command::CreateKey(create));
     assert_eq!(sent(&create("root")), Outcome::Key(KeyOutcome::Exists(KeyNumber(0))));
     for other in [CreateKey { secret: SecretHash::of(b"mine"), ..create("root") }, create("other")] {
         assert_eq!(sent(&other), Outcome::Unauthenticated);
     }
-    assert_eq!(desk.book.keys().count(), 1);
+    assert_eq!(test.book.keys().count(), 1);
 }
 
-/// Whoever is bound to a client is called by it in the history, and whoever is not by the id of the key. A key that was
-/// bound to a client of the name of another key's id acted in its name.
+/// Regression: the history names a bound key by its client id and an unbound key by its key id. A key bound to a client
+/// named like another key's id acted in that key's name.
 #[test]
 fn no_key_is_bound_to_a_client_that_is_called_like_a_key() {
-    let mut desk = desk();
+    let mut test = test();
     for (client, is_taken) in [
         ("root", true),
         ("4m8qk2v7d1xz", true),
@@ -190,9 +190,9 @@ fn no_key_is_bound_to_a_client_that_is_called_like_a_key() {
         ("4M8QK2V7D1XZ", false),
         ("billing", false),
     ] {
-        let id = format!("key{}", desk.book.keys().count());
+        let id = format!("key{}", test.book.keys().count());
         let bound = CreateKey { client: Some(client.parse().unwrap()), ..create(&id) };
-        let outcome = make(&mut desk.book, &bound);
+        let outcome = make(&mut test.book, &bound);
         assert_eq!(outcome == KeyOutcome::ClientIsKey, is_taken, "{client}: {outcome:?}");
         assert_eq!(matches!(outcome, KeyOutcome::Created(_)), !is_taken, "{client}: {outcome:?}");
     }
@@ -200,35 +200,35 @@ fn no_key_is_bound_to_a_client_that_is_called_like_a_key() {
 
 #[test]
 fn the_last_key_that_looks_after_the_server_cannot_be_revoked() {
-    let mut desk = desk();
+    let mut test = test();
     let namespace = "team".parse().unwrap();
-    make(&mut desk.book, &CreateKey { role: Role::Writer, ..create("writer") });
-    make(&mut desk.book, &CreateKey { namespace, ..create("elsewhere") });
-    assert_eq!(revoke(&mut desk, "root"), KeyOutcome::LastAdmin);
-    make(&mut desk.book, &CreateKey { valid_seconds: Some(60), ..create("brief") });
-    assert_eq!(revoke(&mut desk, "root"), KeyOutcome::LastAdmin, "its successor ends by itself");
-    make(&mut desk.book, &create("next"));
-    assert_eq!(revoke(&mut desk, "root"), KeyOutcome::Revoked(KeyNumber(0)));
-    assert_eq!(revoke(&mut desk, "root"), KeyOutcome::Revoked(KeyNumber(0)));
-    assert_eq!(revoke(&mut desk, "next"), KeyOutcome::LastAdmin);
-    assert_eq!(revoke(&mut desk, "nobody"), KeyOutcome::NotFound);
+    make(&mut test.book, &CreateKey { role: Role::Writer, ..create("writer") });
+    make(&mut test.book, &CreateKey { namespace, ..create("elsewhere") });
+    assert_eq!(revoke(&mut test, "root"), KeyOutcome::LastAdmin);
+    make(&mut test.book, &CreateKey { valid_seconds: Some(60), ..create("brief") });
+    assert_eq!(revoke(&mut test, "root"), KeyOutcome::LastAdmin, "its successor ends by itself");
+    make(&mut test.book, &create("next"));
+    assert_eq!(revoke(&mut test, "root"), KeyOutcome::Revoked(KeyNumber(0)));
+    assert_eq!(revoke(&mut test, "root"), KeyOutcome::Revoked(KeyNumber(0)));
+    assert_eq!(revoke(&mut test, "next"), KeyOutcome::LastAdmin);
+    assert_eq!(revoke(&mut test, "nobody"), KeyOutcome::NotFound);
 }
 
 #[test]
 fn whoever_looks_after_one_namespace_revokes_no_key_of_another() {
-    let mut desk = desk();
-    make(&mut desk.book, &create("other"));
-    assert_eq!(revoke_in(&mut desk, "other", Some("team")), KeyOutcome::NotFound);
-    assert_eq!(revoke_in(&mut desk, "other", Some("default")), KeyOutcome::Revoked(KeyNumber(1)));
+    let mut test = test();
+    make(&mut test.book, &create("other"));
+    assert_eq!(revoke_in(&mut test, "other", Some("team")), KeyOutcome::NotFound);
+    assert_eq!(revoke_in(&mut test, "other", Some("default")), KeyOutcome::Revoked(KeyNumber(1)));
 }
 
 #[test]
 fn a_namespace_begins_with_its_first_key() {
-    let mut desk = desk();
+    let mut test = test();
     let name = "team".parse().unwrap();
-    assert_eq!(desk.book.namespace(&name), None);
-    make(&mut desk.book, &CreateKey { namespace: name.clone(), ..create("team1") });
-    assert_eq!(desk.book.namespace(&name), Some(NamespaceId(1)));
+    assert_eq!(test.book.namespace(&name), None);
+    make(&mut test.book, &CreateKey { namespace: name.clone(), ..create("team1") });
+    assert_eq!(test.book.namespace(&name), Some(NamespaceId(1)));
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn keys_are_bounded_and_the_one_that_ended_first_gives_way() {
     assert_eq!(again.keys().count(), KEYS_MAX);
 }
 
-/// The bound was one for all, so that whoever looked after one namespace could keep everybody else from making keys.
+/// Regression: one bound for all namespaces let the admin of one namespace use up all keys.
 #[test]
 fn one_namespace_does_not_take_the_places_of_the_others() {
     let mut book = Book::new(Config::default(), 1);
@@ -265,14 +265,14 @@ fn one_namespace_does_not_take_the_places_of_the_others() {
         }
         assert_eq!(make(&mut book, &of(space, KEYS_OF_NAMESPACE_MAX)), KeyOutcome::TooMany);
     }
-    // A key that has ended gives way to one of its own namespace, also where there is room for others.
+    // An expired key makes room for a new key of its own namespace, even below the total bound.
     let revoke =
         RevokeKey { id: "b7".parse().unwrap(), namespace: None, actor: "client:root".parse().unwrap() };
     book.apply(START, Command::RevokeKey(&revoke));
     assert_eq!(make(&mut book, &of("a", KEYS_OF_NAMESPACE_MAX)), KeyOutcome::TooMany);
     assert!(matches!(make(&mut book, &of("b", KEYS_OF_NAMESPACE_MAX)), KeyOutcome::Created(_)));
     assert!(book.keys().all(|key| key.id.as_str() != "b7"));
-    // However many namespaces there are, the rest is for those who look after the server.
+    // The remaining keys are reserved for server admins, however many namespaces exist.
     let mut made = 0;
     while let KeyOutcome::Created(_) = make(&mut book, &of("d", made)) {
         made += 1;
@@ -289,7 +289,7 @@ fn one_namespace_does_not_take_the_places_of_the_others() {
 
 #[test]
 fn keys_survive_a_snapshot_and_what_is_restored_is_written_as_it_was() {
-    let mut desk = desk();
+    let mut test = test();
     let whose = CreateKey {
         role: Role::Caller,
         namespace: "team".parse().unwrap(),
@@ -297,16 +297,16 @@ fn keys_survive_a_snapshot_and_what_is_restored_is_written_as_it_was() {
         valid_seconds: Some(60),
         ..create("caller")
     };
-    make(&mut desk.book, &whose);
-    make(&mut desk.book, &create("gone"));
-    revoke(&mut desk, "gone");
-    let bytes = whole(&mut desk.book);
+    make(&mut test.book, &whose);
+    make(&mut test.book, &create("gone"));
+    revoke(&mut test, "gone");
+    let bytes = whole(&mut test.book);
     let mut again = restored(&bytes);
     assert_eq!(whole(&mut again), bytes);
     let infos = |book: &Book| -> Vec<KeyInfo> { book.keys().map(|info| (**info).clone()).collect() };
-    assert_eq!(infos(&again), infos(&desk.book));
+    assert_eq!(infos(&again), infos(&test.book));
     let secret = SecretHash::of(b"caller");
-    let found = again.authenticate(desk.now(), &"caller".parse().unwrap(), &secret).unwrap();
+    let found = again.authenticate(test.now(), &"caller".parse().unwrap(), &secret).unwrap();
     assert_eq!((found.role, found.client.as_ref().unwrap().as_str()), (Role::Caller, "billing-1"));
     let mut later = again;
     assert_eq!(make(&mut later, &create("next")), KeyOutcome::Created(KeyNumber(3)));
@@ -314,12 +314,12 @@ fn keys_survive_a_snapshot_and_what_is_restored_is_written_as_it_was() {
 
 #[test]
 fn what_became_of_keys_is_in_the_journal_with_who_did_it() {
-    let mut desk = desk();
-    make(&mut desk.book, &create("other"));
-    make(&mut desk.book, &create("other"));
-    revoke(&mut desk, "other");
-    revoke(&mut desk, "other");
-    let said: Vec<(String, KeyChange, String)> = (desk.book.drain_journal().into_iter())
+    let mut test = test();
+    make(&mut test.book, &create("other"));
+    make(&mut test.book, &create("other"));
+    revoke(&mut test, "other");
+    revoke(&mut test, "other");
+    let said: Vec<(String, KeyChange, String)> = (test.book.drain_journal().into_iter())
         .map(|record| match record {
             JournalRecord::Key(key) => (key.id.to_string(), key.change, key.actor.to_string()),
             other => panic!("{other:?}"),
@@ -333,7 +333,7 @@ fn what_became_of_keys_is_in_the_journal_with_who_did_it() {
     assert_eq!(said, expected.map(|(id, change, actor)| (id.to_owned(), change, actor.to_owned())));
 }
 
-/// Who is behind a record of a hold, a settlement or a release, or of a change of a limit.
+/// Actor of a hold, settlement, release or limit change.
 fn behind(record: &JournalRecord) -> (&'static str, Option<&str>) {
     let (what, actor) = match record {
         JournalRecord::Hold(hold) => ("hold", hold.actor.as_ref()),
@@ -349,28 +349,28 @@ fn behind(record: &JournalRecord) -> (&'static str, Option<&str>) {
 #[test]
 fn what_leases_hold_and_pay_is_written_down_with_who_had_it_done() {
     let mut bank = Bank::new();
-    bank.does(vec![open("acme"), issue("acme", "usd", 100)]);
-    bank.desk.has(credit("usd", "acme", 60, Overage::Debt));
-    make(&mut bank.desk.book, &create("root"));
+    bank.commit(vec![open("acme"), issue("acme", "usd", 100)]);
+    bank.test.put_active(credit("usd", "acme", 60, Overage::Debt));
+    make(&mut bank.test.book, &create("root"));
     let bound = CreateKey { client: Some("billing".parse().unwrap()), ..create("caller") };
-    make(&mut bank.desk.book, &bound);
-    drop(bank.desk.book.drain_journal());
+    make(&mut bank.test.book, &bound);
+    drop(bank.test.book.drain_journal());
     let (root, caller) = (By::Key(KeyNumber(0)), By::Key(KeyNumber(1)));
     let user = By::Named("user:7".parse().unwrap());
     let (namespace, limit) = (NamespaceId::DEFAULT, LimitRef::Key("usd".parse().unwrap()));
-    let [paid, lost] = [bank.desk.lease(), bank.desk.lease()];
+    let [paid, lost] = [bank.test.lease(), bank.test.lease()];
     for (by, lease) in [(&root, paid), (&user, lost)] {
         let requirements = &[Part { limit: limit.clone(), amount: 10 }];
-        let reserve = Reserve { namespace, lease, wall: bank.desk.now(), requirements };
-        bank.desk.book.apply_by(bank.desk.now(), by, Command::Reserve(reserve));
+        let reserve = Reserve { namespace, lease, wall: bank.test.now(), requirements };
+        bank.test.book.apply_by(bank.test.now(), by, Command::Reserve(reserve));
     }
     let actuals = &[Part { limit, amount: 3 }];
-    let complete = Complete { namespace, lease: paid, wall: bank.desk.now(), actuals };
-    bank.desk.book.apply_by(bank.desk.now(), &caller, Command::Complete(complete));
-    // Noticed with a command of somebody's, and nobody's doing.
-    bank.desk.pass(62_000);
-    bank.desk.book.apply_by(bank.desk.now(), &caller, Command::Tick);
-    let journal = bank.desk.book.drain_journal();
+    let complete = Complete { namespace, lease: paid, wall: bank.test.now(), actuals };
+    bank.test.book.apply_by(bank.test.now(), &caller, Command::Complete(complete));
+    // A command of another caller triggers the expiry, but the actor is the system.
+    bank.test.advance(62_000);
+    bank.test.book.apply_by(bank.test.now(), &caller, Command::Tick);
+    let journal = bank.test.book.drain_journal();
     let said: Vec<_> = journal.iter().map(behind).collect();
     let expected = [
         ("hold", Some("client:root")),
@@ -383,18 +383,18 @@ fn what_leases_hold_and_pay_is_written_down_with_who_had_it_done() {
 
 #[test]
 fn changes_of_limits_are_written_down_with_who_made_them() {
-    let mut desk = Desk::new();
+    let mut test = TestBook::new();
     let (namespace, definition) = (NamespaceId::DEFAULT, rolling("rpm", 10, 60));
     let put = || Command::PutLimit(PutLimit { namespace, definition: &definition, expected_revision: None });
     let refused =
         Command::PutLimit(PutLimit { namespace, definition: &definition, expected_revision: Some(9) });
     let key = &definition.key;
     let delete = Command::DeleteLimit(DeleteLimit { namespace, key, expected_revision: None });
-    desk.book.apply_by(desk.now(), &By::Anyone, put());
-    desk.book.apply_by(desk.now(), &By::Anyone, refused);
-    desk.book.apply_by(desk.now(), &By::Itself, put());
-    desk.book.apply_by(desk.now(), &By::Named("user:7".parse().unwrap()), delete);
-    let journal = desk.book.drain_journal();
+    test.book.apply_by(test.now(), &By::Anyone, put());
+    test.book.apply_by(test.now(), &By::Anyone, refused);
+    test.book.apply_by(test.now(), &By::Itself, put());
+    test.book.apply_by(test.now(), &By::Named("user:7".parse().unwrap()), delete);
+    let journal = test.book.drain_journal();
     let said: Vec<_> = journal.iter().map(behind).collect();
     assert_eq!(said, [("put", Some("system:local")), ("delete", Some("user:7"))]);
 }

@@ -1,4 +1,4 @@
-//! Every rule of limits, one at a time, named after what users suffer where it does not hold.
+//! The rules of the Book, one test each, named after the user-visible problem they prevent.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::arithmetic_side_effects, reason = "a test may")]
 

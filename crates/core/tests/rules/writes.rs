@@ -1,4 +1,4 @@
-//! Transactions: each number once, all operations or none.
+//! Transactions: each sequence number once, all operations or none.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use earmark_core::{
 };
 
 use crate::support::bank::{credit, issue, open, open_overdraft};
-use crate::support::desk::{Desk, concurrency, rolling};
 use crate::support::snapshot::{restore, snapshot};
 use crate::support::step::key;
+use crate::support::test_book::{TestBook, concurrency, rolling};
 use crate::support::writer::{Writer, vault};
 
 fn put(definition: Definition) -> Operation {
@@ -46,7 +46,7 @@ fn refused(outcome: WriteOutcome) -> WriteError {
 
 #[test]
 fn a_transaction_puts_and_deletes_limits_and_opens_vaults_and_a_retry_is_told_the_same() {
-    let mut desk = Desk::new();
+    let mut test = TestBook::new();
     let mut writer = Writer::new("billing");
     let operations = vec![
         put_if(rolling("rpm", 5, 60), 0),
@@ -54,8 +54,8 @@ fn a_transaction_puts_and_deletes_limits_and_opens_vaults_and_a_retry_is_told_th
         delete("slots"),
         open_vault("eu"),
     ];
-    let receipt = committed(writer.write(&mut desk, operations.clone()));
-    assert_eq!((receipt.sequence, receipt.tx_id, receipt.committed_at), (1, TxId(1), desk.now()));
+    let receipt = committed(writer.write(&mut test, operations.clone()));
+    assert_eq!((receipt.sequence, receipt.tx_id, receipt.committed_at), (1, TxId(1), test.now()));
     assert_eq!(receipt.actor.as_str(), "client:billing");
     let (limit, status) = (LimitId(0), LimitStatus::Active);
     assert_eq!(
@@ -67,26 +67,26 @@ fn a_transaction_puts_and_deletes_limits_and_opens_vaults_and_a_retry_is_told_th
             OperationResult::Vault(VaultId(1)),
         ]
     );
-    desk.pass(1_000);
-    let again = writer.write_as(&mut desk, 1, operations.clone());
+    test.advance(1_000);
+    let again = writer.write_as(&mut test, 1, operations.clone());
     assert_eq!(again, WriteOutcome::Exists(Arc::clone(&receipt)));
-    let bytes = snapshot(&mut desk.book);
-    desk.book = restore(&bytes, 100, 5).unwrap();
-    assert_eq!(writer.write_as(&mut desk, 1, operations), WriteOutcome::Exists(receipt));
-    assert_eq!(desk.usage("rpm").capacity, 5);
+    let bytes = snapshot(&mut test.book);
+    test.book = restore(&bytes, 100, 5).unwrap();
+    assert_eq!(writer.write_as(&mut test, 1, operations), WriteOutcome::Exists(receipt));
+    assert_eq!(test.usage("rpm").capacity, 5);
 }
 
 #[test]
 fn one_bad_operation_takes_all_others_back() {
-    let mut desk = Desk::new();
+    let mut test = TestBook::new();
     let mut writer = Writer::new("ops");
-    desk.has(rolling("rpm", 5, 60));
-    desk.has(rolling("gone", 5, 60));
-    desk.delete("gone");
-    let lease = desk.take(&[("rpm", 4)]);
-    let before = snapshot(&mut desk.book);
+    test.put_active(rolling("rpm", 5, 60));
+    test.put_active(rolling("gone", 5, 60));
+    test.delete("gone");
+    let lease = test.take(&[("rpm", 4)]);
+    let before = snapshot(&mut test.book);
     let error = refused(writer.write(
-        &mut desk,
+        &mut test,
         vec![
             put(rolling("rpm", 1, 10)),
             put(rolling("new", 9, 60)),
@@ -100,233 +100,233 @@ fn one_bad_operation_takes_all_others_back() {
     ));
     assert_eq!(error, WriteError::ConditionFailed { operation: 7, revision: 0 });
     assert_eq!((error.code(), error.operation()), ("CONDITION_FAILED", Some(7)));
-    assert_eq!(snapshot(&mut desk.book), before);
-    assert_eq!(desk.book.vault(NamespaceId::DEFAULT, &vault("eu")), None);
-    assert_eq!(desk.reserved("rpm"), 4);
-    desk.settle(lease, &[("rpm", 2)]);
-    assert_eq!(desk.reserved("rpm"), 2);
-    // The number is free again, and what comes next gets the numbers that were taken back.
-    let receipt = committed(writer.write_as(&mut desk, 1, vec![open_vault("us"), put(rolling("b", 1, 1))]));
+    assert_eq!(snapshot(&mut test.book), before);
+    assert_eq!(test.book.vault(NamespaceId::DEFAULT, &vault("eu")), None);
+    assert_eq!(test.reserved("rpm"), 4);
+    test.settle(lease, &[("rpm", 2)]);
+    assert_eq!(test.reserved("rpm"), 2);
+    // The sequence number is free again, and so are the ids that were allocated.
+    let receipt = committed(writer.write_as(&mut test, 1, vec![open_vault("us"), put(rolling("b", 1, 1))]));
     assert_eq!(receipt.results[0], OperationResult::Vault(VaultId(1)));
-    assert_eq!(desk.id("b"), LimitId(2));
+    assert_eq!(test.id("b"), LimitId(2));
 }
 
 #[test]
 fn a_late_copy_of_a_failed_write_meets_the_fence() {
-    let mut desk = Desk::new();
+    let mut test = TestBook::new();
     let mut writer = Writer::new("ops");
     let late = vec![put_if(rolling("rpm", 5, 60), 1)];
-    assert_eq!(refused(writer.write(&mut desk, late.clone())).code(), "CONDITION_FAILED");
-    committed(writer.write_as(&mut desk, 1, Vec::new()));
-    desk.has(rolling("rpm", 9, 60));
-    let error = refused(writer.write_as(&mut desk, 1, late));
+    assert_eq!(refused(writer.write(&mut test, late.clone())).code(), "CONDITION_FAILED");
+    committed(writer.write_as(&mut test, 1, Vec::new()));
+    test.put_active(rolling("rpm", 9, 60));
+    let error = refused(writer.write_as(&mut test, 1, late));
     assert_eq!(error, WriteError::SequenceReused { last_committed_sequence: 1 });
-    assert_eq!(desk.usage("rpm").capacity, 9);
+    assert_eq!(test.usage("rpm").capacity, 9);
 }
 
 #[test]
 fn every_refusal_by_number_has_its_code() {
-    let mut desk = Desk::new();
+    let mut test = TestBook::new();
     let writer = Writer::new("ops");
     for sequence in [0, u64::MAX] {
-        let error = refused(writer.write_as(&mut desk, sequence, Vec::new()));
+        let error = refused(writer.write_as(&mut test, sequence, Vec::new()));
         assert_eq!(error, WriteError::Invalid(InvalidWrite::Sequence { found: sequence }));
         assert_eq!(error.code(), "INVALID");
     }
-    committed(writer.write_as(&mut desk, 1, vec![open_vault("a")]));
-    committed(writer.write_as(&mut desk, 2, vec![open_vault("b")]));
+    committed(writer.write_as(&mut test, 1, vec![open_vault("a")]));
+    committed(writer.write_as(&mut test, 2, vec![open_vault("b")]));
     for (sequence, vault, code) in
         [(4, "b", "SEQUENCE_GAP"), (1, "b", "SEQUENCE_REUSED"), (2, "a", "SEQUENCE_REUSED")]
     {
-        let error = refused(writer.write_as(&mut desk, sequence, vec![open_vault(vault)]));
+        let error = refused(writer.write_as(&mut test, sequence, vec![open_vault(vault)]));
         assert_eq!((error.code(), error.last_committed_sequence()), (code, Some(2)));
     }
-    desk.pass(RESULTS_MS);
-    let error = refused(writer.write_as(&mut desk, 1, vec![open_vault("a")]));
+    test.advance(RESULTS_MS);
+    let error = refused(writer.write_as(&mut test, 1, vec![open_vault("a")]));
     assert_eq!((error.code(), error.last_committed_sequence()), ("ALREADY_COMMITTED", Some(2)));
-    assert!(matches!(writer.write_as(&mut desk, 2, vec![open_vault("b")]), WriteOutcome::Exists(_)));
-    assert_eq!(writer.last(&desk), 2);
+    assert!(matches!(writer.write_as(&mut test, 2, vec![open_vault("b")]), WriteOutcome::Exists(_)));
+    assert_eq!(writer.last(&test), 2);
 }
 
 #[test]
 fn what_does_not_belong_or_is_malformed_is_refused_by_place() {
-    let mut desk = Desk::new();
+    let mut test = TestBook::new();
     let mut writer = Writer::new("ops");
     let invalid = |operation, why| WriteError::Invalid(InvalidWrite::Operation { operation, why });
     let many = vec![open_vault("a"); OPERATIONS_MAX + 1];
     let found = OPERATIONS_MAX + 1;
     assert_eq!(
-        refused(writer.write(&mut desk, many)),
+        refused(writer.write(&mut test, many)),
         WriteError::Invalid(InvalidWrite::TooManyOperations { found })
     );
-    desk.has(rolling("rpm", 5, 60));
+    test.put_active(rolling("rpm", 5, 60));
     let kind = put(concurrency("rpm", 5, 60));
-    let error = refused(writer.write(&mut desk, vec![open_vault("a"), kind]));
+    let error = refused(writer.write(&mut test, vec![open_vault("a"), kind]));
     assert_eq!(error, invalid(1, InvalidOperation::LimitKindDiffers));
     let bad = Definition { kind: Kind::Rolling { window_seconds: 0 }, ..rolling("x", 1, 1) };
     assert!(matches!(
-        refused(writer.write(&mut desk, vec![put(bad)])),
+        refused(writer.write(&mut test, vec![put(bad)])),
         WriteError::Invalid(InvalidWrite::Operation { operation: 0, why: InvalidOperation::Definition(_) })
     ));
     assert_eq!(
-        refused(writer.write(&mut desk, vec![delete("never")])),
+        refused(writer.write(&mut test, vec![delete("never")])),
         WriteError::ConditionFailed { operation: 0, revision: 0 }
     );
     let mut in_vault = Writer::of_vault("ops", "main");
-    let error = refused(in_vault.write(&mut desk, vec![open_vault("a")]));
+    let error = refused(in_vault.write(&mut test, vec![open_vault("a")]));
     assert_eq!((&error, error.code()), (&WriteError::WrongScope { operation: 0 }, "WRONG_SCOPE"));
     let mut nowhere = Writer::of_vault("ops", "nowhere");
-    assert_eq!(refused(nowhere.write(&mut desk, Vec::new())), WriteError::VaultNotFound);
+    assert_eq!(refused(nowhere.write(&mut test, Vec::new())), WriteError::VaultNotFound);
     writer.namespace = NamespaceId(9);
-    let error = refused(writer.write(&mut desk, Vec::new()));
+    let error = refused(writer.write(&mut test, Vec::new()));
     assert_eq!(error, WriteError::Invalid(InvalidWrite::UnknownNamespace));
 }
 
 #[test]
 fn one_client_has_a_stream_in_every_scope() {
-    let mut desk = Desk::new();
+    let mut test = TestBook::new();
     let mut in_namespace = Writer::new("billing");
-    committed(in_namespace.write(&mut desk, vec![open_vault("eu")]));
-    committed(in_namespace.write(&mut desk, Vec::new()));
+    committed(in_namespace.write(&mut test, vec![open_vault("eu")]));
+    committed(in_namespace.write(&mut test, Vec::new()));
     let (mut main, mut eu) = (Writer::of_vault("billing", "main"), Writer::of_vault("billing", "eu"));
-    committed(main.write(&mut desk, Vec::new()));
-    assert_eq!((in_namespace.last(&desk), main.last(&desk), eu.last(&desk)), (2, 1, 0));
-    committed(eu.write(&mut desk, Vec::new()));
-    assert_eq!(eu.last(&desk), 1);
+    committed(main.write(&mut test, Vec::new()));
+    assert_eq!((in_namespace.last(&test), main.last(&test), eu.last(&test)), (2, 1, 0));
+    committed(eu.write(&mut test, Vec::new()));
+    assert_eq!(eu.last(&test), 1);
 }
 
 #[test]
 fn committed_transactions_are_in_the_journal_once_and_refused_ones_are_not() {
-    let mut desk = Desk::new();
+    let mut test = TestBook::new();
     let mut writer = Writer::new("billing");
-    let receipt = committed(writer.write(&mut desk, vec![open_vault("eu")]));
-    writer.write_as(&mut desk, 1, vec![open_vault("eu")]);
-    writer.write_as(&mut desk, 7, Vec::new());
-    let journal = desk.book.drain_journal();
+    let receipt = committed(writer.write(&mut test, vec![open_vault("eu")]));
+    writer.write_as(&mut test, 1, vec![open_vault("eu")]);
+    writer.write_as(&mut test, 7, Vec::new());
+    let journal = test.book.drain_journal();
     assert_eq!(journal.len(), 1);
     assert!(
         matches!(&journal[0], earmark_core::JournalRecord::Transaction(written) if written.receipt == receipt)
     );
-    assert_eq!(desk.book.drain_journal(), []);
+    assert_eq!(test.book.drain_journal(), []);
 }
 
 #[test]
 fn at_the_cap_new_clients_are_refused_and_known_ones_go_on_through_a_snapshot_too() {
-    let mut desk = Desk::with(Config { clients_max: 2, ..Config::default() });
+    let mut test = TestBook::with(Config { clients_max: 2, ..Config::default() });
     let (mut ops, mut billing) = (Writer::new("ops"), Writer::of_vault("ops", "main"));
-    committed(ops.write(&mut desk, Vec::new()));
-    // A refused transaction makes no client.
+    committed(ops.write(&mut test, Vec::new()));
+    // A refused transaction does not create a client.
     assert_eq!(
-        refused(Writer::new("other").write(&mut desk, vec![delete("never")])).code(),
+        refused(Writer::new("other").write(&mut test, vec![delete("never")])).code(),
         "CONDITION_FAILED"
     );
-    committed(billing.write(&mut desk, Vec::new()));
+    committed(billing.write(&mut test, Vec::new()));
     for _ in 0..2 {
-        let error = refused(Writer::new("other").write(&mut desk, Vec::new()));
+        let error = refused(Writer::new("other").write(&mut test, Vec::new()));
         assert_eq!((&error, error.code()), (&WriteError::TooManyClients, "TOO_MANY_CLIENTS"));
-        committed(ops.write(&mut desk, Vec::new()));
-        committed(billing.write(&mut desk, Vec::new()));
-        let bytes = snapshot(&mut desk.book);
-        desk.book = restore(&bytes, bytes.len(), 2).unwrap();
+        committed(ops.write(&mut test, Vec::new()));
+        committed(billing.write(&mut test, Vec::new()));
+        let bytes = snapshot(&mut test.book);
+        test.book = restore(&bytes, bytes.len(), 2).unwrap();
     }
-    assert_eq!((ops.last(&desk), billing.last(&desk)), (3, 3));
+    assert_eq!((ops.last(&test), billing.last(&test)), (3, 3));
 }
 
 #[test]
 fn the_last_ten_thousand_results_are_kept_and_the_last_of_every_client_for_ever() {
-    let mut desk = Desk::new();
+    let mut test = TestBook::new();
     let (mut quiet, mut busy) = (Writer::of_vault("quiet", "main"), Writer::of_vault("busy", "main"));
-    let first = committed(quiet.write(&mut desk, Vec::new()));
-    let last = committed(quiet.write(&mut desk, Vec::new()));
+    let first = committed(quiet.write(&mut test, Vec::new()));
+    let last = committed(quiet.write(&mut test, Vec::new()));
     for _ in 2..RESULTS_MAX {
-        committed(busy.write(&mut desk, Vec::new()));
+        committed(busy.write(&mut test, Vec::new()));
     }
-    assert_eq!(quiet.write_as(&mut desk, 1, Vec::new()), WriteOutcome::Exists(first));
-    committed(busy.write(&mut desk, Vec::new()));
+    assert_eq!(quiet.write_as(&mut test, 1, Vec::new()), WriteOutcome::Exists(first));
+    committed(busy.write(&mut test, Vec::new()));
     for ms in [0, RESULTS_MS, 10 * RESULTS_MS] {
-        desk.pass(ms);
-        let error = refused(quiet.write_as(&mut desk, 1, Vec::new()));
+        test.advance(ms);
+        let error = refused(quiet.write_as(&mut test, 1, Vec::new()));
         assert_eq!(error, WriteError::AlreadyCommitted { last_committed_sequence: 2 });
-        assert_eq!(quiet.write_as(&mut desk, 2, Vec::new()), WriteOutcome::Exists(Arc::clone(&last)));
-        let bytes = snapshot(&mut desk.book);
-        desk.book = restore(&bytes, bytes.len(), 2).unwrap();
+        assert_eq!(quiet.write_as(&mut test, 2, Vec::new()), WriteOutcome::Exists(Arc::clone(&last)));
+        let bytes = snapshot(&mut test.book);
+        test.book = restore(&bytes, bytes.len(), 2).unwrap();
     }
 }
 
 #[test]
 fn a_result_is_kept_for_five_minutes_and_not_a_millisecond_longer() {
-    let mut desk = Desk::new();
+    let mut test = TestBook::new();
     let mut writer = Writer::of_vault("billing", "main");
-    let first = committed(writer.write(&mut desk, Vec::new()));
-    desk.pass(1_000);
-    committed(writer.write(&mut desk, Vec::new()));
-    desk.pass(5 * 60 * 1_000 - 1_001);
-    assert_eq!(writer.write_as(&mut desk, 1, Vec::new()), WriteOutcome::Exists(first));
-    desk.pass(1);
-    let error = refused(writer.write_as(&mut desk, 1, Vec::new()));
+    let first = committed(writer.write(&mut test, Vec::new()));
+    test.advance(1_000);
+    committed(writer.write(&mut test, Vec::new()));
+    test.advance(5 * 60 * 1_000 - 1_001);
+    assert_eq!(writer.write_as(&mut test, 1, Vec::new()), WriteOutcome::Exists(first));
+    test.advance(1);
+    let error = refused(writer.write_as(&mut test, 1, Vec::new()));
     assert_eq!(error, WriteError::AlreadyCommitted { last_committed_sequence: 2 });
-    // With other content too: nobody knows any more what it was.
-    let error = refused(writer.write_as(&mut desk, 1, vec![open("acme")]));
+    // Also for other content, since the original content is no longer known.
+    let error = refused(writer.write_as(&mut test, 1, vec![open("acme")]));
     assert_eq!(error, WriteError::AlreadyCommitted { last_committed_sequence: 2 });
 }
 
 #[test]
 fn a_transaction_takes_as_many_operations_as_it_may_and_every_code_of_scope_has_its_place() {
-    let mut desk = Desk::new();
+    let mut test = TestBook::new();
     let mut writer = Writer::new("ops");
-    let receipt = committed(writer.write(&mut desk, vec![open_vault("eu"); OPERATIONS_MAX]));
-    // A vault that is known stays as it is.
+    let receipt = committed(writer.write(&mut test, vec![open_vault("eu"); OPERATIONS_MAX]));
+    // Opening a known vault changes nothing.
     assert_eq!(receipt.results, [OperationResult::Vault(VaultId(1)); OPERATIONS_MAX]);
     assert_eq!(
-        committed(writer.write(&mut desk, vec![open_vault("main")])).results,
+        committed(writer.write(&mut test, vec![open_vault("main")])).results,
         [OperationResult::Vault(VaultId::MAIN)]
     );
-    let error = refused(writer.write(&mut desk, vec![open_vault("us"), open("acme")]));
+    let error = refused(writer.write(&mut test, vec![open_vault("us"), open("acme")]));
     assert_eq!(error, WriteError::WrongScope { operation: 1 });
-    assert_eq!(desk.book.vault(NamespaceId::DEFAULT, &vault("us")), None);
-    // Every vault has its own account for revenue.
+    assert_eq!(test.book.vault(NamespaceId::DEFAULT, &vault("us")), None);
+    // Every vault has its own revenue account.
     let mut in_eu = Writer::of_vault("ops", "eu");
-    committed(in_eu.write(&mut desk, vec![issue("revenue", "usd", 1)]));
-    let gap = refused(in_eu.write_as(&mut desk, u64::MAX - 1, Vec::new()));
+    committed(in_eu.write(&mut test, vec![issue("revenue", "usd", 1)]));
+    let gap = refused(in_eu.write_as(&mut test, u64::MAX - 1, Vec::new()));
     assert_eq!(gap, WriteError::SequenceGap { last_committed_sequence: 1 });
 }
 
 #[test]
 fn a_delete_and_a_put_hold_to_the_revision_they_expect() {
-    let mut desk = Desk::new();
+    let mut test = TestBook::new();
     let mut writer = Writer::new("ops");
-    committed(writer.write(&mut desk, vec![put(rolling("rpm", 5, 60)), put(rolling("rpm", 6, 60))]));
+    committed(writer.write(&mut test, vec![put(rolling("rpm", 5, 60)), put(rolling("rpm", 6, 60))]));
     let delete_if = |revision| Operation::DeleteLimit { key: key("rpm"), expected_revision: Some(revision) };
     for operation in [delete_if(1), delete_if(0), put_if(rolling("rpm", 7, 60), 1)] {
         let error =
-            refused(writer.write(&mut desk, vec![Operation::OpenVault { vault: vault("v") }, operation]));
+            refused(writer.write(&mut test, vec![Operation::OpenVault { vault: vault("v") }, operation]));
         assert_eq!(error, WriteError::ConditionFailed { operation: 1, revision: 2 });
     }
-    committed(writer.write(&mut desk, vec![put_if(rolling("rpm", 7, 60), 2), delete_if(3)]));
-    let error = refused(writer.write(&mut desk, vec![put_if(rolling("rpm", 1, 60), 4)]));
+    committed(writer.write(&mut test, vec![put_if(rolling("rpm", 7, 60), 2), delete_if(3)]));
+    let error = refused(writer.write(&mut test, vec![put_if(rolling("rpm", 1, 60), 4)]));
     assert_eq!(error, WriteError::ConditionFailed { operation: 0, revision: 0 });
-    let receipt = committed(writer.write(&mut desk, vec![put_if(rolling("rpm", 1, 60), 0)]));
+    let receipt = committed(writer.write(&mut test, vec![put_if(rolling("rpm", 1, 60), 0)]));
     let (limit, status) = (LimitId(0), LimitStatus::Active);
     assert_eq!(receipt.results, [OperationResult::Limit { limit, revision: 5, status }]);
 }
 
 #[test]
 fn a_vault_takes_so_many_assets_and_no_more() {
-    let mut desk = Desk::new();
+    let mut test = TestBook::new();
     let mut writer = Writer::of_vault("mint", "main");
     let asset = |number: usize| issue("revenue", &format!("asset_{number}"), 1);
-    committed(writer.write(&mut desk, (0..ASSETS_MAX - 1).map(asset).collect()));
-    let error = refused(writer.write(&mut desk, vec![asset(ASSETS_MAX), asset(ASSETS_MAX + 1)]));
+    committed(writer.write(&mut test, (0..ASSETS_MAX - 1).map(asset).collect()));
+    let error = refused(writer.write(&mut test, vec![asset(ASSETS_MAX), asset(ASSETS_MAX + 1)]));
     let why = InvalidOperation::TooManyAssets;
     assert_eq!(error, WriteError::Invalid(InvalidWrite::Operation { operation: 1, why }));
-    // The one that was seen in vain takes no place.
-    committed(writer.write(&mut desk, vec![asset(ASSETS_MAX + 2)]));
-    assert_eq!(refused(writer.write(&mut desk, vec![asset(ASSETS_MAX)])).code(), "INVALID");
-    assert_eq!(desk.book.audit(VaultId::MAIN).len(), ASSETS_MAX);
-    // Nor does a lease bring one in, on an account that may owe.
-    committed(writer.write(&mut desk, vec![open_overdraft("acme")]));
-    desk.has(credit("usd", "acme", 60, Overage::Debt));
-    let lease = desk.lease();
-    assert!(matches!(desk.reserve(lease, &[("usd", 1)]), ReserveOutcome::InsufficientCredit(_)));
-    assert_eq!(desk.book.audit(VaultId::MAIN).len(), ASSETS_MAX);
+    // An asset of a refused transaction takes no slot.
+    committed(writer.write(&mut test, vec![asset(ASSETS_MAX + 2)]));
+    assert_eq!(refused(writer.write(&mut test, vec![asset(ASSETS_MAX)])).code(), "INVALID");
+    assert_eq!(test.book.audit(VaultId::MAIN).len(), ASSETS_MAX);
+    // A lease on an account with overdraft does not create an asset either.
+    committed(writer.write(&mut test, vec![open_overdraft("acme")]));
+    test.put_active(credit("usd", "acme", 60, Overage::Debt));
+    let lease = test.lease();
+    assert!(matches!(test.reserve(lease, &[("usd", 1)]), ReserveOutcome::InsufficientCredit(_)));
+    assert_eq!(test.book.audit(VaultId::MAIN).len(), ASSETS_MAX);
 }

@@ -1,4 +1,4 @@
-//! A desk with a client that writes to the main vault.
+//! A test Book with a client that writes to the main vault.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use earmark_core::{
     Overdraft, Receipt, ReserveOutcome, Standing, VaultId, WriteError, WriteOutcome,
 };
 
-use super::desk::{Desk, rolling};
+use super::test_book::{TestBook, rolling};
 use super::writer::{Writer, vault};
 
 pub struct Bank {
-    pub desk: Desk,
+    pub test: TestBook,
     pub writer: Writer,
 }
 
@@ -58,13 +58,13 @@ pub fn transfer(from: &str, to: &str, what: &str, amount: u128) -> Operation {
 
 impl Bank {
     pub fn new() -> Bank {
-        Bank { desk: Desk::new(), writer: Writer::of_vault("billing", "main") }
+        Bank { test: TestBook::new(), writer: Writer::of_vault("billing", "main") }
     }
 
-    /// A transaction that must be committed.
-    pub fn does(&mut self, operations: Vec<Operation>) -> Arc<Receipt> {
+    /// Applies a transaction that must be committed.
+    pub fn commit(&mut self, operations: Vec<Operation>) -> Arc<Receipt> {
         let said = format!("{operations:?}");
-        let receipt = match self.writer.write(&mut self.desk, operations) {
+        let receipt = match self.writer.write(&mut self.test, operations) {
             WriteOutcome::Committed(receipt) => receipt,
             other => panic!("{said} was not committed: {other:?}"),
         };
@@ -72,26 +72,26 @@ impl Bank {
         receipt
     }
 
-    /// A transaction that must be refused.
-    pub fn refuses(&mut self, operations: Vec<Operation>) -> WriteError {
+    /// Applies a transaction that must be refused.
+    pub fn refuse(&mut self, operations: Vec<Operation>) -> WriteError {
         let said = format!("{operations:?}");
-        match self.writer.write(&mut self.desk, operations) {
+        match self.writer.write(&mut self.test, operations) {
             WriteOutcome::Refused(error) => error,
             other => panic!("{said} was not refused: {other:?}"),
         }
     }
 
     pub fn assert_balanced(&self) {
-        for total in self.desk.book.audit(VaultId::MAIN) {
+        for total in self.test.book.audit(VaultId::MAIN) {
             assert_eq!(total.issued - total.retired, total.live, "{total:?}");
         }
     }
 
     pub fn balance(&self, name: &str, what: &str) -> Option<BalanceInfo> {
-        let info = self.desk.book.account(VaultId::MAIN, &account(name))?;
-        self.desk
+        let info = self.test.book.account(VaultId::MAIN, &account(name))?;
+        self.test
             .book
-            .balances(self.desk.now(), info.id)
+            .balances(self.test.now(), info.id)
             .into_iter()
             .find(|balance| balance.asset == asset(what))
     }
@@ -101,11 +101,11 @@ impl Bank {
     }
 
     pub fn standing(&self, name: &str) -> Standing {
-        self.desk.book.account(VaultId::MAIN, &account(name)).unwrap().standing
+        self.test.book.account(VaultId::MAIN, &account(name)).unwrap().standing
     }
 }
 
-/// A limit of kind `credit` on an account of the main vault that pays `revenue`, of the asset `usd`.
+/// A credit limit on an account of the main vault, paying `revenue` in `usd`.
 pub fn credit(name: &str, payer: &str, timeout_seconds: u32, overage: Overage) -> Definition {
     let terms = CreditTerms {
         timeout_seconds,
@@ -118,7 +118,7 @@ pub fn credit(name: &str, payer: &str, timeout_seconds: u32, overage: Overage) -
 }
 
 impl Bank {
-    /// A limit of kind `credit` that pays someone else.
+    /// A credit limit with another revenue account.
     pub fn paying(&self, name: &str, payer: &str, revenue: &str, timeout_seconds: u32) -> Definition {
         let mut definition = credit(name, payer, timeout_seconds, Overage::Debt);
         if let Kind::Credit(terms) = &mut definition.kind {
@@ -127,10 +127,10 @@ impl Bank {
         definition
     }
 
-    /// A new lease that must be denied for want of credit.
-    pub fn short(&mut self, named: &[(&str, u64)]) -> CreditDenial {
-        let lease = self.desk.lease();
-        match self.desk.reserve(lease, named) {
+    /// Reserves with a new lease; the answer must be a denial for lack of credit.
+    pub fn deny_credit(&mut self, named: &[(&str, u64)]) -> CreditDenial {
+        let lease = self.test.lease();
+        match self.test.reserve(lease, named) {
             ReserveOutcome::InsufficientCredit(denial) => denial,
             other => panic!("{named:?} was not denied for want of credit: {other:?}"),
         }

@@ -1,8 +1,8 @@
-//! Bytes that were tampered with.
+//! Corrupted bytes.
 
 use super::random::Random;
 
-/// Flips, overwrites, cuts, doubles and moves bytes.
+/// Flips, overwrites, cuts, duplicates and moves bytes.
 pub fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..random.between(1, 4) {
         if bytes.is_empty() {
@@ -32,7 +32,7 @@ pub fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
 const HEADER_BYTES: usize = 12;
 const FRAME_BYTES: usize = 9;
 
-/// The blocks of a snapshot, each with its frame.
+/// The blocks of a snapshot, with their frames.
 fn blocks(bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut blocks = Vec::new();
     let mut rest = &bytes[HEADER_BYTES..];
@@ -45,8 +45,7 @@ fn blocks(bytes: &[u8]) -> Vec<Vec<u8>> {
     blocks
 }
 
-/// A snapshot of these blocks, with lengths and checksums that fit, so that what is wrong with it is only
-/// found by reading its records.
+/// A snapshot of these blocks with correct lengths and checksums, so that only its records can be wrong.
 fn sealed(header: &[u8], blocks: Vec<Vec<u8>>) -> Vec<u8> {
     let mut forged = header.to_vec();
     let mut before = 0_u32;
@@ -64,7 +63,7 @@ fn sealed(header: &[u8], blocks: Vec<Vec<u8>>) -> Vec<u8> {
     forged
 }
 
-/// A snapshot with one of its blocks rewritten, dropped, doubled or cut in two.
+/// A snapshot with one block rewritten, dropped, duplicated or split.
 pub fn forge(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     let mut blocks = blocks(bytes);
     let block = random.index(blocks.len());
@@ -86,7 +85,7 @@ pub fn forge(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     sealed(&bytes[..HEADER_BYTES], blocks)
 }
 
-/// A snapshot with `found`, which must be there once, replaced by as many other bytes.
+/// A snapshot with `found`, which must occur once, replaced by bytes of the same length.
 pub fn replace(bytes: &[u8], found: &[u8], by: &[u8]) -> Vec<u8> {
     assert_eq!(found.len(), by.len());
     let mut blocks = blocks(bytes);

@@ -1,4 +1,4 @@
-//! The journal, added up: what it says together is what every account has.
+//! The balances that follow from the journal.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +9,16 @@ use earmark_core::{
 #[derive(Default)]
 pub struct Journal {
     sums: BTreeMap<(AccountId, AssetId), i128>,
-    /// The holds of which no end was written down yet.
+    /// Holds without a recorded end.
     open: BTreeMap<(NamespaceId, LeaseId, LimitId), HoldEntry>,
-    /// What the records of the last step said about settling.
+    /// Settlements recorded in the last step.
     pub settled: Vec<SettleEntry>,
     pub transactions: usize,
     pub releases: usize,
 }
 
 impl Journal {
-    /// Adds what happened in one step. Whatever contradicts what was written before is a failure.
+    /// Adds the records of one step; fails on a contradiction.
     pub fn add(&mut self, records: Vec<JournalRecord>) -> Result<(), String> {
         self.settled.clear();
         for record in records {
@@ -73,23 +73,23 @@ impl Journal {
 
     fn change(&mut self, account: AccountId, asset: AssetId, amount: i128) {
         let sum = self.sums.entry((account, asset)).or_default();
-        // Balances at the very ends of the range add up in any order.
+        // Balances at the ends of the range add up in any order.
         *sum = sum.wrapping_add(amount);
     }
 
-    /// All that an account has of an asset, held amounts included, by what was written down.
+    /// Balance of an account by the journal, held credit included.
     pub fn amount(&self, account: AccountId, asset: AssetId) -> i128 {
         let held = self.open.values().filter(|hold| hold.account == account && hold.asset == asset);
         let sum = self.sums.get(&(account, asset)).copied().unwrap_or(0);
         held.fold(sum, |sum, hold| sum.wrapping_add(hold.amount.into()))
     }
 
-    /// How many holds wait for their end to be written down.
+    /// Number of holds without a recorded end.
     pub fn open(&self) -> usize {
         self.open.len()
     }
 
-    /// Whether the settlements of the last step say what the caller was told, but for those that cost nothing.
+    /// Whether the settlements of the last step match the charges of the outcome. Zero costs are not recorded.
     pub fn says(&self, now: UnixMs, charges: &[Charge]) -> bool {
         let told = charges.iter().filter(|charge| charge.cost > 0);
         let told = told.map(|c| (now, c.limit, c.paid, c.debt, c.uncollected));

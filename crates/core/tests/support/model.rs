@@ -1,7 +1,6 @@
-//! The Book as one would first write it down: plain lists, read from end to end for every question.
+//! A simple model of the Book: plain lists, scanned for every question.
 //!
-//! It is slow on purpose and knows nothing of how the Book is built. Where the two differ, one of them has
-//! misread the rules.
+//! It is slow on purpose and independent of the Book's data structures. Where the two differ, one of them is wrong.
 
 mod complete;
 mod credit;
@@ -26,20 +25,20 @@ pub use write::Committed;
 #[derive(Clone, Debug)]
 pub struct Model {
     config: Config,
-    /// The latest time applied; none before the first command.
+    /// The latest time applied; `None` before the first command.
     time: Option<UnixMs>,
     forgotten_before: UnixMs,
     namespaces: Vec<NamespaceName>,
     limits: Vec<Limit>,
     reservations: Vec<Reservation>,
-    /// All that are remembered, in the order in which they became what they are.
+    /// All remembered leases, in the order in which they reached their state.
     leases: Vec<Lease>,
     pub vaults: Vec<Vault>,
-    /// Of all vaults, in the order in which they were opened.
+    /// Accounts of all vaults, in order of opening.
     pub accounts: Vec<Account>,
     holds: Vec<Hold>,
     elsewhere: Elsewhere,
-    /// All that was ever committed, in order.
+    /// All committed transactions, in order.
     pub committed: Vec<Committed>,
 }
 
@@ -48,7 +47,7 @@ struct Reservation {
     limit: LimitId,
     amount: u64,
     end: UnixMs,
-    /// The lease that may still say what it really used; none once it has.
+    /// The lease that may still be completed; `None` afterwards.
     unsettled: Option<(NamespaceId, LeaseId)>,
 }
 
@@ -95,7 +94,7 @@ impl Model {
                 Outcome::Kept
             }
             Command::Write(write) => Outcome::Write(self.write(write)),
-            // Scripts have no keys: what they change is tried on its own, in the rules of keys.
+            // Scripts have no API keys; the rules in `keys.rs` test them.
             Command::CreateKey(_) | Command::RevokeKey(_) => Outcome::Unauthenticated,
             Command::Tick => Outcome::Ticked,
         };
@@ -103,7 +102,7 @@ impl Model {
         outcome
     }
 
-    // Reads: what is true at `now`, or at the latest time applied if that is later.
+    // The time of reads: `now`, or the latest time applied if that is later.
 
     pub fn time(&self) -> UnixMs {
         self.time.unwrap_or_default()
@@ -201,7 +200,7 @@ impl Model {
         self.limits[limit.0 as usize].capacity - self.reserved(self.time(), limit)
     }
 
-    /// The limit with the decrease that is done by `now`; none if it is gone by then.
+    /// The limit after a decrease that is done by `now`; `None` if it is deleted by then.
     fn limit_as_of(&self, now: UnixMs, id: LimitId) -> Option<Limit> {
         let mut limit = self.limits.get(id.0 as usize)?.clone();
         limit.finish_decrease(self.reserved(now, id));

@@ -18,16 +18,16 @@ const CLIENTS_READ: usize = 6;
 pub struct Pair {
     pub book: Book,
     model: Model,
-    /// What is read after a step beyond the present: which old lease, and how far ahead.
+    /// Chooses which old lease and which future time to read after a step.
     random: Random,
     leases: Vec<(NamespaceId, LeaseId)>,
     journal: Journal,
 }
 
-/// Where the two part ways.
+/// A difference between Book and model.
 #[derive(Debug)]
 pub struct Difference {
-    /// The place of the step.
+    /// Index of the step.
     pub step: usize,
     pub what: String,
 }
@@ -39,7 +39,7 @@ impl Pair {
         Pair { book, model, random: Random::new(seed), leases: Vec::new(), journal }
     }
 
-    /// Both take the step, and are compared in everything that can be asked.
+    /// Applies the step to both and compares everything that can be read.
     pub fn apply(&mut self, timed: &Timed) -> Result<Outcome, String> {
         let command = timed.step.command();
         let of_model = self.model.apply(timed.now, command);
@@ -89,7 +89,7 @@ impl Pair {
         Ok(())
     }
 
-    /// What was written down in this step is what was answered, once.
+    /// Checks that the journal records of this step match its outcome.
     fn compare_journal(&mut self, outcome: &Outcome) -> Result<(), String> {
         self.journal.add(self.book.drain_journal())?;
         let charges = match outcome {
@@ -106,7 +106,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Every account, and what it has and holds at a time.
+    /// Compares all balances at a time.
     fn compare_credit(&self, at: UnixMs) -> Result<(), String> {
         let (book, model) = (&self.book, &self.model);
         for (id, account) in (0..).map(AccountId).zip(&model.accounts) {
@@ -130,7 +130,7 @@ impl Pair {
         same("accounts", &book.account_name(further), &None)
     }
 
-    /// What there is in all, by the counters, by the accounts and by the journal, and how far clients counted.
+    /// Compares the totals by counters, accounts and journal, and the client sequences.
     fn compare_totals(&self) -> Result<(), String> {
         let (book, model) = (&self.book, &self.model);
         for (id, vault) in (0..).map(VaultId).zip(&model.vaults) {
@@ -156,11 +156,11 @@ impl Pair {
         Ok(())
     }
 
-    /// Once everything is over, nothing is held any more, and the journal says so.
+    /// Checks that nothing is held after everything has expired.
     pub fn end(&mut self) -> Result<(), String> {
         let far = self.book.time().plus_ms(2 * 366 * 24 * 60 * 60 * 1_000);
         if far > TIME_MAX {
-            // At the end of time nothing ends any more.
+            // At the end of time nothing expires.
             return Ok(());
         }
         let ticks = self.journal.open() / 32 + 2;
@@ -206,7 +206,7 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, of_book: &T, of_model: &T) -
     Err(format!("{what}\n   book: {of_book:?}\n  model: {of_model:?}"))
 }
 
-/// Runs all steps through a fresh pair. A panic is a difference too, so that it can be made smaller.
+/// Runs all steps on a new pair. A panic counts as a difference, so that it can be shrunk.
 pub fn compare(
     config: Config,
     seed: u64,
@@ -228,10 +228,10 @@ pub fn compare(
     pair.end().map_err(|what| Difference { step: steps.len().saturating_sub(1), what })
 }
 
-/// More steps than this are not spent on making a failure smaller.
+/// Maximum steps executed while shrinking.
 const SHRINK_STEPS_MAX: usize = 3_000_000;
 
-/// Leaves out steps for as long as the rest still shows a difference.
+/// Removes steps while the rest still shows a difference.
 pub fn shrink(config: Config, seed: u64, mut steps: Vec<Timed>) -> (Vec<Timed>, Difference) {
     let mut difference = compare(config, seed, &steps, |_| ()).unwrap_err();
     steps.truncate(difference.step + 1);

@@ -1,4 +1,4 @@
-//! A random number generator that is the same everywhere and needs one number to be replayed.
+//! A portable random number generator, replayable from one seed.
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
@@ -17,17 +17,17 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number from 0 to `end`, without `end`.
+    /// A number from 0 to `end`, exclusive.
     pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    /// A number from `low` to `high`, both included.
+    /// A number from `low` to `high`, inclusive.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// A place in something of this length, which is not empty.
+    /// An index into a non-empty slice of this length.
     pub fn index(&mut self, length: usize) -> usize {
         usize::try_from(self.below(length as u64)).unwrap()
     }
@@ -37,7 +37,7 @@ impl Random {
         self.below(100) < percent
     }
 
-    /// True once in so many calls.
+    /// True once in `calls` calls on average.
     pub fn once_in(&mut self, calls: u64) -> bool {
         self.below(calls) == 0
     }

@@ -1,7 +1,6 @@
-//! Random scripts: what callers, operators and clocks do to a Book, from one seed.
+//! Random scripts of callers, operators and clocks, from one seed.
 //!
-//! Every script ends nowhere; take as many steps as needed. The first steps put the limits, in the order of
-//! their keys, so that the number of a limit is its place among the keys.
+//! Scripts are endless. The first steps put the limits in key order, so the id of a limit is the index of its key.
 
 mod parts;
 mod profile;
@@ -28,23 +27,23 @@ pub struct Script {
     random: Random,
     profile: Profile,
     clock: u64,
-    /// What was put last, by namespace and key, to be put again with little changed.
+    /// The last definitions, to be put again with small changes.
     definitions: BTreeMap<(NamespaceId, LimitKey), Definition>,
-    /// Leases that were used lately, and what they asked for.
+    /// Recently used leases and their requirements.
     used: Vec<Used>,
-    /// Limits that may be gone, to be put again before a script runs out of limits.
+    /// Limits that may be deleted, to be put again.
     deleted: Vec<(NamespaceId, usize)>,
-    /// How many of the limits were put, and of the first steps made.
+    /// Number of limits put, and of first steps taken.
     put: usize,
-    /// Transactions that were sent lately.
+    /// Recently sent transactions.
     writes: Vec<Write>,
-    /// A Book that has taken every step so far, to know how far clients counted and what accounts have: what
-    /// follows is to be next to what is there.
+    /// A Book that has applied every step so far. The script reads sequences and balances from it, to choose values
+    /// near them.
     shadow: Book,
     seed: u64,
 }
 
-/// Tells which script it was when the shadow panics.
+/// Prints the seed when the shadow Book panics.
 impl Drop for Script {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -147,7 +146,7 @@ impl Script {
         }
     }
 
-    /// What only those ask for who keep limits or credit elsewhere.
+    /// Commands that only composed backends send.
     fn composed_step(&mut self) -> Step {
         match self.random.below(100) {
             0..15 => self.keep(),
@@ -161,7 +160,7 @@ impl Script {
         }
     }
 
-    /// Limits are elsewhere now and then only, for while they are the Book takes nothing of them.
+    /// Limits are kept elsewhere only sometimes, because the Book then enforces none.
     fn keep(&mut self) -> Step {
         let elsewhere = Elsewhere { limits: self.random.chance(40), credit: self.random.chance(60) };
         let is_named = elsewhere.limits && self.random.chance(50);
@@ -169,7 +168,7 @@ impl Script {
         Step::Keep(Keep { elsewhere, ledger })
     }
 
-    /// Mostly of a limit that was deleted, as it was then.
+    /// Mostly a limit that was deleted, with the revision of its deletion.
     fn drop_limit(&mut self) -> Step {
         let any = (self.namespace(), self.random.index(self.profile.keys + 2));
         let (namespace, place) =
@@ -182,7 +181,7 @@ impl Script {
         Step::Drop { namespace, key, revision }
     }
 
-    /// Mostly the default namespace; now and then one that was never opened.
+    /// Mostly the default namespace; sometimes one that does not exist.
     fn namespace(&mut self) -> NamespaceId {
         NamespaceId(match self.random.below(100) {
             0..86 => 0,
@@ -212,7 +211,7 @@ impl Script {
         self.clock = UnixMs::new(self.clock + passed).get();
     }
 
-    /// The time of the next command. Clocks go back; the script's own does not.
+    /// The time of the next command. Some commands carry an earlier time.
     fn now(&mut self) -> UnixMs {
         if self.random.chance(6) {
             return UnixMs::new(self.clock).minus_ms(self.random.below(5_000));
@@ -237,7 +236,7 @@ impl Script {
             76..88 => now.minus_ms(self.random.below(400)),
             88..93 => now.minus_ms(self.random.below(retention_ms + 2)),
             93..95 => now.minus_ms(retention_ms + self.random.below(9_000)),
-            // Once such a lease is forgotten, all others are too old until its time has come.
+            // Once such a lease is forgotten, all others are too old until its time.
             95..97 => now.plus_ms(self.random.below(lease_ahead_ms + 1)),
             97 => now.plus_ms(lease_ahead_ms + self.random.below(2)),
             98 => now.plus_ms(lease_ahead_ms + self.random.below(100_000)),
@@ -253,7 +252,7 @@ impl Script {
         self.used.push(Used { namespace, lease, requirements: requirements.to_vec() });
     }
 
-    /// A lease that was used before, the latest most often.
+    /// An earlier lease, mostly a recent one.
     fn used_lease(&mut self) -> Option<Used> {
         let newest = self.used.len().min(if self.random.chance(70) { 10 } else { LEASES_RECENT });
         if newest == 0 {
@@ -271,7 +270,7 @@ impl Script {
         Step::Reserve { namespace, lease, wall: self.wall(), requirements }
     }
 
-    /// The same again, in another order or by other names; sometimes something else, or somewhere else.
+    /// The same requirements, in another order or by id; sometimes others, or another namespace.
     fn retry(&mut self) -> Step {
         let Some(used) = self.used_lease() else { return Step::Tick };
         let mut requirements = used.requirements;
@@ -425,7 +424,7 @@ impl Iterator for Script {
     }
 }
 
-/// A key that no script ever puts.
+/// A key that no script puts.
 fn unknown_key(random: &mut Random) -> LimitKey {
     key(random.pick(&["zz", "aa", "m:unknown"]))
 }

@@ -1,4 +1,4 @@
-//! Books through bytes and back.
+//! Snapshot helpers.
 
 use earmark_core::{Book, Restore, SnapshotError};
 
@@ -11,7 +11,7 @@ pub fn snapshot(book: &mut Book) -> Vec<u8> {
     bytes
 }
 
-/// The Book of a snapshot that is fed in pieces of this size.
+/// Restores a Book from a snapshot fed in pieces of this size.
 pub fn restore(bytes: &[u8], piece: usize, table_seed: u64) -> Result<Book, SnapshotError> {
     let mut restore = Restore::new(table_seed);
     for piece in bytes.chunks(piece) {

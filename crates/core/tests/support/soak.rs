@@ -1,5 +1,4 @@
-//! Seeds: a fixed handful by default, one to replay with `EARMARK_SEED`, or fresh ones for
-//! `EARMARK_SOAK_SECONDS`.
+//! Seeds: a fixed number by default, one with `EARMARK_SEED`, or new ones for `EARMARK_SOAK_SECONDS`.
 
 #![allow(clippy::disallowed_methods, reason = "a soak runs by the clock; the Book that it tests does not")]
 
@@ -8,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::random::Random;
 
-/// Calls `run` with every seed that this run is about, and says how many there were.
+/// Calls `run` with every seed of this run and prints their number.
 pub fn each_seed(what: &str, by_default: u64, mut run: impl FnMut(u64)) {
     if let Some(seed) = number("EARMARK_SEED") {
         return run(seed);

@@ -1,11 +1,11 @@
-//! Commands that own what they name, so that a script can hold them.
+//! Commands that own their data, so that a script can store them.
 
 use earmark_core::{
     Command, Complete, Definition, DeleteLimit, DropLimit, Keep, LeaseId, LimitId, LimitKey, LimitRef,
     NamespaceId, NamespaceName, Part, PutLimit, Release, Reserve, UnixMs, Write,
 };
 
-/// A [`Command`] that owns what it names.
+/// A [`Command`] that owns its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     OpenNamespace(NamespaceName),
@@ -46,7 +46,7 @@ impl Step {
         }
     }
 
-    /// The lease it is about, if it is about one.
+    /// The lease of the command, if any.
     pub fn lease(&self) -> Option<(NamespaceId, LeaseId)> {
         match *self {
             Step::Reserve { namespace, lease, .. }
@@ -63,7 +63,7 @@ impl Step {
     }
 }
 
-/// A step and the time it is applied at.
+/// A step and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timed {
     pub now: UnixMs,
@@ -74,12 +74,12 @@ pub fn key(name: &str) -> LimitKey {
     LimitKey::new(name).unwrap()
 }
 
-/// A part that names its limit.
+/// A part that names its limit by key.
 pub fn by_key(name: &str, amount: u64) -> Part {
     Part { limit: LimitRef::Key(key(name)), amount }
 }
 
-/// A part that gives its limit's number.
+/// A part that names its limit by id.
 pub fn by_id(number: u32, amount: u64) -> Part {
     Part { limit: LimitRef::Id(LimitId(number)), amount }
 }

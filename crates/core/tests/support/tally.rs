@@ -1,4 +1,4 @@
-//! Counts which outcomes a run has seen, since a test that never meets an outcome proves nothing about it.
+//! Counts the outcomes of a run. An outcome that never occurs is untested.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use earmark_core::{
     LimitStatus, NamespaceOutcome, Outcome, OverageHow, ReserveOutcome, WriteError, WriteOutcome,
 };
 
-/// Every kind of outcome that a script can bring about.
+/// Every kind of outcome that a script can cause.
 pub const ALL: &[&str] = &[
     "namespace opened",
     "namespace exists",
@@ -106,12 +106,12 @@ impl Tally {
         *self.0.entry(name).or_default() += 1;
     }
 
-    /// What was never seen.
+    /// Outcomes that never occurred.
     pub fn missing(&self) -> Vec<&'static str> {
         ALL.iter().copied().filter(|name| !self.0.contains_key(name)).collect()
     }
 
-    /// All outcomes counted.
+    /// Number of outcomes counted.
     pub fn total(&self) -> u64 {
         self.0.iter().filter(|(name, _)| !name.starts_with("completed, ")).map(|(_, count)| count).sum()
     }

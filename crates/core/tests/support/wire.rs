@@ -1,4 +1,4 @@
-//! Outcomes on their way from one node to another.
+//! Encoding of outcomes.
 
 use earmark_core::Outcome;
 
@@ -8,7 +8,7 @@ pub fn encoded(outcome: &Outcome) -> Vec<u8> {
     bytes
 }
 
-/// The outcome is what its bytes say, whatever follows them, and no fewer bytes say it.
+/// Checks that the outcome survives encoding, with trailing bytes ignored and every shorter prefix refused.
 pub fn assert_comes_back(outcome: &Outcome, what: &str) {
     let mut bytes = encoded(outcome);
     let length = bytes.len();

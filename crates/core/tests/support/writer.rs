@@ -1,9 +1,9 @@
-//! A client that counts its transactions, as callers do.
+//! A client that counts its sequence numbers.
 
 use earmark_core::{Actor, ClientId, NamespaceId, Operation, Outcome, TxId, VaultName, Write, WriteOutcome};
 
-use super::desk::Desk;
 use super::step::Step;
+use super::test_book::TestBook;
 
 pub struct Writer {
     pub namespace: NamespaceId,
@@ -26,16 +26,16 @@ impl Writer {
         Writer { vault: Some(vault(name)), ..Writer::new(client) }
     }
 
-    /// The next transaction; the number is used again if it is refused.
-    pub fn write(&mut self, desk: &mut Desk, operations: Vec<Operation>) -> WriteOutcome {
-        let outcome = self.write_as(desk, self.next, operations);
+    /// Sends the next transaction; a refused one does not use up its number.
+    pub fn write(&mut self, test: &mut TestBook, operations: Vec<Operation>) -> WriteOutcome {
+        let outcome = self.write_as(test, self.next, operations);
         if matches!(outcome, WriteOutcome::Committed(_)) {
             self.next += 1;
         }
         outcome
     }
 
-    pub fn write_as(&self, desk: &mut Desk, sequence: u64, operations: Vec<Operation>) -> WriteOutcome {
+    pub fn write_as(&self, test: &mut TestBook, sequence: u64, operations: Vec<Operation>) -> WriteOutcome {
         let write = Write {
             namespace: self.namespace,
             vault: self.vault.clone(),
@@ -43,17 +43,17 @@ impl Writer {
             sequence,
             operations,
             tx_id: TxId(u128::from(sequence)),
-            log_index: desk.now().get(),
+            log_index: test.now().get(),
             actor: Actor::new(&format!("client:{}", self.client)).unwrap(),
         };
-        match desk.apply(&Step::Write(Box::new(write))) {
+        match test.apply(&Step::Write(Box::new(write))) {
             Outcome::Write(outcome) => outcome,
             other => panic!("no answer to a write: {other:?}"),
         }
     }
 
-    pub fn last(&self, desk: &Desk) -> u64 {
-        let vault = self.vault.as_ref().map(|name| desk.book.vault(self.namespace, name).unwrap());
-        desk.book.last_committed(self.namespace, vault, &self.client)
+    pub fn last(&self, test: &TestBook) -> u64 {
+        let vault = self.vault.as_ref().map(|name| test.book.vault(self.namespace, name).unwrap());
+        test.book.last_committed(self.namespace, vault, &self.client)
     }
 }

@@ -1,48 +1,53 @@
-//! What is wrong with a message.
+//! Validation errors.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
 use earmark_core::{DefinitionError, LeaseIdError, NameError};
 
-/// What is wrong with a message: which field, what was found, what is allowed.
+/// A validation error: the field, what was found, what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Invalid(String);
 
 impl Invalid {
-    /// A field and what is wrong with it.
+    /// An error about one field.
     #[must_use]
     pub fn new(field: &str, what: impl fmt::Display) -> Invalid {
         Invalid(format!("{field}: {what}"))
     }
 
-    /// A name that is none.
+    /// An invalid name.
     #[must_use]
     pub fn name(field: &str, error: &NameError) -> Invalid {
         let NameError { found, bytes_max, alphabet, .. } = error;
         Invalid::new(field, format_args!("found {found}, allowed are 1 to {bytes_max} bytes of {alphabet}"))
     }
 
-    /// A field that was left out.
+    /// A missing field.
     #[must_use]
     pub fn missing(field: &str) -> Invalid {
-        Invalid::new(field, "found nothing, it must be given")
+        Invalid(format!("{field} is required"))
     }
 
-    /// The message as a whole, or an item of a list, is what is wrong. Where it is, the caller knows.
+    /// A field that is missing from a limit of this kind.
+    pub(super) fn required_for(field: &str, kind: &str) -> Invalid {
+        Invalid(format!("{field} is required for a {kind} limit"))
+    }
+
+    /// An error about the whole message or list item; the caller prepends the path.
     pub(super) fn whole(what: impl fmt::Display) -> Invalid {
         Invalid::new("", what)
     }
 
-    /// The same, seen from the message around it, in which it stands in `field`.
+    /// Prepends the name of the enclosing field.
     #[must_use]
     pub fn inside(self, field: &str) -> Invalid {
         let dot = if self.0.starts_with(':') { "" } else { "." };
         Invalid(format!("{field}{dot}{}", self.0))
     }
 
-    /// An integer within its bounds.
+    /// Checks that an integer is in range.
     ///
     /// # Errors
     /// When it is not.
@@ -71,10 +76,10 @@ impl From<DefinitionError> for Invalid {
     }
 }
 
-/// Every item of a list that may have so many.
+/// Converts every item of a list and checks its length.
 ///
 /// # Errors
-/// The first item that is wrong, else how many there are.
+/// The first invalid item, else the length.
 pub fn each<M, T>(
     field: &str,
     items: Vec<M>,
@@ -86,7 +91,7 @@ pub fn each<M, T>(
         .into_iter()
         .take(*allowed.end())
         .enumerate()
-        .map(|(place, item)| convert(item).map_err(|error| error.inside(&format!("{field}[{place}]"))))
+        .map(|(index, item)| convert(item).map_err(|error| error.inside(&format!("{field}[{index}]"))))
         .collect();
     let converted = converted?;
     if allowed.contains(&found) {

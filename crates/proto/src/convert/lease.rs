@@ -1,4 +1,4 @@
-//! What reserves and completes ask for.
+//! Requests of reserve and complete.
 
 use earmark_core::{JobId, LeaseId, LeaseState, LimitKey, NamespaceName, REQUIREMENTS_MAX};
 
@@ -6,23 +6,23 @@ use super::invalid::{Invalid, each};
 use super::{name, namespace, optional_name};
 use crate::v1;
 
-/// What a reserve or a complete is about.
+/// A validated reserve or complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
-    /// Where the limits and the lease live.
+    /// Namespace of the lease and its limits.
     pub namespace: NamespaceName,
-    /// The attempt.
+    /// Lease id.
     pub lease: LeaseId,
-    /// The work behind it.
+    /// Job id, for logs.
     pub job: Option<JobId>,
-    /// How much of which limit, no key twice.
+    /// Amount per limit; each key once.
     pub amounts: Vec<(LimitKey, u64)>,
 }
 
-/// What a reserve asks for.
+/// Validates a reserve.
 ///
 /// # Errors
-/// What is wrong with it.
+/// When a field is invalid.
 pub fn reserve_parts(request: v1::ReserveRequest) -> Result<Parts, Invalid> {
     let requirement = |part: v1::Requirement| {
         let key = name("key", &part.key)?;
@@ -37,10 +37,10 @@ pub fn reserve_parts(request: v1::ReserveRequest) -> Result<Parts, Invalid> {
     })
 }
 
-/// What a complete says.
+/// Validates a complete.
 ///
 /// # Errors
-/// What is wrong with it.
+/// When a field is invalid.
 pub fn complete_parts(request: v1::CompleteRequest) -> Result<Parts, Invalid> {
     let actual = |part: v1::Actual| Ok((name("key", &part.key)?, part.actual_amount));
     Ok(Parts {
@@ -52,25 +52,25 @@ pub fn complete_parts(request: v1::CompleteRequest) -> Result<Parts, Invalid> {
     })
 }
 
-/// A lease.
+/// Parses a lease id.
 ///
 /// # Errors
-/// When it is no ULID.
+/// When it is not a ULID.
 pub fn lease_id(text: &str) -> Result<LeaseId, Invalid> {
     Ok(text.parse::<LeaseId>()?)
 }
 
 fn no_key_twice(field: &str, amounts: Vec<(LimitKey, u64)>) -> Result<Vec<(LimitKey, u64)>, Invalid> {
-    for (place, (key, _)) in amounts.iter().enumerate() {
-        if let Some(first) = amounts[..place].iter().position(|(earlier, _)| earlier == key) {
+    for (index, (key, _)) in amounts.iter().enumerate() {
+        if let Some(first) = amounts[..index].iter().position(|(earlier, _)| earlier == key) {
             let what = format!("found {:?} as in item {first}, allowed is each key once", key.as_str());
-            return Err(Invalid::new("key", what).inside(&format!("{field}[{place}]")));
+            return Err(Invalid::new("key", what).inside(&format!("{field}[{index}]")));
         }
     }
     Ok(amounts)
 }
 
-/// Where a lease stands.
+/// State of a lease.
 #[must_use]
 pub const fn state(state: LeaseState) -> v1::LeaseState {
     match state {

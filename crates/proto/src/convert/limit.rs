@@ -1,4 +1,4 @@
-//! Limits: what they are, and how full.
+//! Limit definitions, status and usage.
 
 use earmark_core::{
     AccountName, AssetName, CreditTerms, Definition, HOLD_SECONDS_MAX, Kind, LimitInfo, LimitStatus, Overage,
@@ -9,10 +9,10 @@ use super::invalid::Invalid;
 use super::{name, optional_name};
 use crate::v1;
 
-/// A definition, within all bounds.
+/// Validates a definition.
 ///
 /// # Errors
-/// What is wrong with it: first with a field by itself, then with the fields of its kind.
+/// The first invalid field: each field alone, then the combination required by the kind.
 pub fn definition(message: v1::LimitDefinition) -> Result<Definition, Invalid> {
     let key = name("key", &message.key)?;
     let kind = v1::LimitKind::try_from(message.kind)
@@ -34,7 +34,7 @@ pub(super) fn not_among(field: &str, found: i32, allowed: &str) -> Invalid {
     Invalid::new(field, format_args!("found {found}, allowed are {allowed}"))
 }
 
-/// The fields that not every kind has, each of them right by itself.
+/// The kind-specific fields, each valid on its own.
 struct Given {
     capacity: Option<u64>,
     window_seconds: Option<u32>,
@@ -63,8 +63,7 @@ impl Given {
         })
     }
 
-    /// The kind, with the fields that it needs and without those that it has not, and the capacity. Of credit its
-    /// account has as much as it has, so 0 stands for none there.
+    /// The kind and capacity. Requires the fields of the kind and refuses others. Credit limits have capacity 0.
     fn into_kind(self, kind: v1::LimitKind) -> Result<(Kind, u64), Invalid> {
         match kind {
             v1::LimitKind::Unspecified => Err(Invalid::missing("kind")),
@@ -100,7 +99,7 @@ impl Given {
         })
     }
 
-    /// The fields that only credit has, as they were found.
+    /// The credit-only fields.
     fn terms(&self) -> [(&'static str, Option<String>); 4] {
         let quoted = |text: Option<&str>| text.map(|text| format!("{text:?}"));
         [
@@ -127,10 +126,10 @@ fn lacks(
 }
 
 fn needs<T>(kind: &str, field: &str, found: Option<T>) -> Result<T, Invalid> {
-    found.ok_or_else(|| Invalid::new(field, format_args!("found nothing, a {kind} limit needs it")))
+    found.ok_or_else(|| Invalid::required_for(field, kind))
 }
 
-/// A definition as a message, with the fields that its kind has.
+/// Encodes a definition with the fields of its kind.
 #[must_use]
 pub fn definition_of(definition: &Definition) -> v1::LimitDefinition {
     let Definition { key, kind, capacity, unit, description, overage } = definition;
@@ -168,7 +167,7 @@ pub fn definition_of(definition: &Definition) -> v1::LimitDefinition {
     message
 }
 
-/// Where a limit stands.
+/// Status of a limit.
 #[must_use]
 pub const fn status(status: LimitStatus) -> v1::LimitStatus {
     match status {
@@ -185,7 +184,7 @@ const fn pending_decrease_to(status: LimitStatus) -> Option<u64> {
     }
 }
 
-/// A limit.
+/// Encodes a limit.
 #[must_use]
 pub fn info(limit: &LimitInfo) -> v1::LimitInfo {
     v1::LimitInfo {
@@ -196,7 +195,7 @@ pub fn info(limit: &LimitInfo) -> v1::LimitInfo {
     }
 }
 
-/// What a limit holds.
+/// Encodes usage.
 #[must_use]
 pub fn usage(usage: &Usage) -> v1::GetUsageResponse {
     v1::GetUsageResponse {

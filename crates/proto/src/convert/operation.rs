@@ -7,28 +7,28 @@ use super::limit::{definition, not_among};
 use super::{name, optional_name};
 use crate::v1;
 
-/// How many items a list may have whose number somebody else judges.
+/// No length limit here; the Book counts the operations of all lists.
 const ANY: std::ops::RangeInclusive<usize> = 0..=usize::MAX;
 
-/// What a transaction is, but for whoever is behind it.
+/// A validated transaction, without its actor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteParts {
-    /// Where it belongs.
+    /// Namespace.
     pub namespace: NamespaceName,
-    /// The vault that it is about, if it is about one.
+    /// Vault, for a vault transaction.
     pub vault: Option<VaultName>,
-    /// Who counts.
+    /// Client id.
     pub client: ClientId,
-    /// Its number.
+    /// Sequence number.
     pub sequence: u64,
-    /// What to do.
+    /// Operations, in order.
     pub operations: Vec<Operation>,
 }
 
-/// A transaction.
+/// Validates a write.
 ///
 /// # Errors
-/// What is wrong with it. Whether there are too many operations is for whoever applies them to say.
+/// When a field is invalid. The number of operations is checked when the write is applied.
 pub fn write_parts(request: v1::WriteRequest) -> Result<WriteParts, Invalid> {
     Ok(WriteParts {
         namespace: name("namespace", &request.namespace)?,
@@ -39,10 +39,10 @@ pub fn write_parts(request: v1::WriteRequest) -> Result<WriteParts, Invalid> {
     })
 }
 
-/// A transaction whose operations come in several lists.
+/// Validates a batch write and joins its lists.
 ///
 /// # Errors
-/// What is wrong with it. Whether there are too many operations is for whoever applies them to say.
+/// When a field is invalid. The number of operations is checked when the write is applied.
 pub fn batch_parts(request: v1::BatchWriteRequest) -> Result<WriteParts, Invalid> {
     let part = |part: v1::WritePart| each("operations", part.operations, &ANY, operation);
     Ok(WriteParts {
@@ -54,7 +54,7 @@ pub fn batch_parts(request: v1::BatchWriteRequest) -> Result<WriteParts, Invalid
     })
 }
 
-/// The kinds of operation, as the fields of the message are called.
+/// Operation fields, for error messages.
 const KINDS: &str = "put_limit, delete_limit, open_vault, open_account, freeze_account, unfreeze_account, \
                      close_account, issue, transfer, retire";
 
@@ -122,7 +122,7 @@ fn transfer(transfer: v1::TransferOperation) -> Result<Operation, Invalid> {
     Ok(Operation::Transfer { from, to, asset, amount: credit(&amount)?, memo })
 }
 
-/// So much of what was found is repeated to the client.
+/// Characters of an invalid amount quoted in an error.
 const FOUND_CHARS_MAX: usize = 64;
 
 fn credit(text: &str) -> Result<u128, Invalid> {

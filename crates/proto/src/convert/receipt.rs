@@ -1,12 +1,12 @@
-//! What transactions and accounts are answered.
+//! Receipts, write errors and balances.
 
 use earmark_core::{AssetTotals, BalanceInfo, OperationResult, Receipt, WriteError};
 
 use super::limit::status;
 use crate::v1;
 
-/// A receipt. The subjects are the names that its operations are about, in their order: a receipt has only
-/// numbers, which mean nothing to a client.
+/// Encodes a receipt. `subjects` are the names that its operations refer to, in order: a receipt only holds internal
+/// numbers.
 #[must_use]
 pub fn success(receipt: &Receipt, subjects: &[String]) -> v1::WriteSuccess {
     use v1::operation_result::Result as Kind;
@@ -32,7 +32,7 @@ pub fn success(receipt: &Receipt, subjects: &[String]) -> v1::WriteSuccess {
     }
 }
 
-/// A refusal, with the words for it.
+/// Encodes a write error with its message.
 #[must_use]
 pub fn write_error(error: &WriteError, message: String) -> v1::WriteError {
     v1::WriteError {
@@ -61,7 +61,7 @@ pub(super) const fn code(error: &WriteError) -> v1::WriteErrorCode {
     }
 }
 
-/// What an account has of one asset.
+/// Encodes a balance.
 #[must_use]
 pub fn balance(balance: &BalanceInfo) -> v1::Balance {
     v1::Balance {
@@ -72,7 +72,7 @@ pub fn balance(balance: &BalanceInfo) -> v1::Balance {
     }
 }
 
-/// What there is of an asset in a vault.
+/// Encodes the totals of an asset in a vault.
 #[must_use]
 pub fn totals(totals: &AssetTotals) -> v1::AssetTotals {
     v1::AssetTotals {

@@ -1,4 +1,4 @@
-//! Answers into values of the core, for clients, and what clients send.
+//! Decodes replies and encodes operations, for clients.
 
 use earmark_core::{BalanceInfo, Definition, LeaseState, LimitStatus, Operation, Overdraft, Usage};
 
@@ -7,14 +7,14 @@ use super::limit::{definition, definition_of, not_among};
 use super::name;
 use crate::v1;
 
-/// Where a limit stands, as an answer says it.
+/// Decodes the status of a limit.
 ///
 /// # Errors
-/// When it says nothing that is known here.
+/// When the status is unknown.
 pub fn status_in(status: i32, pending_decrease_to: Option<u64>) -> Result<LimitStatus, Invalid> {
     match (v1::LimitStatus::try_from(status), pending_decrease_to) {
         (Ok(v1::LimitStatus::Active), _) => Ok(LimitStatus::Active),
-        // What it goes down to is not said where nobody asked for it.
+        // Some replies omit the target of the decrease.
         (Ok(v1::LimitStatus::Decreasing), to) => Ok(LimitStatus::Decreasing { to: to.unwrap_or(0) }),
         (Ok(v1::LimitStatus::Deleted), _) => Ok(LimitStatus::Deleted),
         (Ok(v1::LimitStatus::Unspecified) | Err(_), _) => {
@@ -23,20 +23,20 @@ pub fn status_in(status: i32, pending_decrease_to: Option<u64>) -> Result<LimitS
     }
 }
 
-/// A limit, as an answer says it: what it is, where it stands, and its revision.
+/// Decodes a limit: definition, status and revision.
 ///
 /// # Errors
-/// What is wrong with it.
+/// When a field is invalid.
 pub fn info_in(message: v1::LimitInfo) -> Result<(Definition, LimitStatus, u64), Invalid> {
     let given = message.definition.ok_or_else(|| Invalid::missing("definition"))?;
     let definition = definition(given).map_err(|error| error.inside("definition"))?;
     Ok((definition, status_in(message.status, message.pending_decrease_to)?, message.revision))
 }
 
-/// What a limit holds, as an answer says it.
+/// Decodes usage.
 ///
 /// # Errors
-/// What is wrong with it.
+/// When a field is invalid.
 pub fn usage_in(message: &v1::GetUsageResponse) -> Result<Usage, Invalid> {
     Ok(Usage {
         capacity: message.capacity,
@@ -47,10 +47,10 @@ pub fn usage_in(message: &v1::GetUsageResponse) -> Result<Usage, Invalid> {
     })
 }
 
-/// Where a lease stands, as an answer says it.
+/// Decodes the state of a lease.
 ///
 /// # Errors
-/// When it says nothing that is known here.
+/// When the state is unknown.
 pub fn state_in(state: i32) -> Result<LeaseState, Invalid> {
     match v1::LeaseState::try_from(state) {
         Ok(v1::LeaseState::Live) => Ok(LeaseState::Live),
@@ -63,10 +63,10 @@ pub fn state_in(state: i32) -> Result<LeaseState, Invalid> {
     }
 }
 
-/// What an account has of one asset, as an answer says it.
+/// Decodes a balance.
 ///
 /// # Errors
-/// What is wrong with it.
+/// When a field is invalid.
 pub fn balance_in(message: &v1::Balance) -> Result<BalanceInfo, Invalid> {
     Ok(BalanceInfo {
         asset: name("asset", &message.asset)?,
@@ -80,7 +80,7 @@ fn number<T: std::str::FromStr>(field: &str, text: &str) -> Result<T, Invalid> {
     text.parse().map_err(|_| Invalid::new(field, format_args!("found {text:?}, allowed are decimal digits")))
 }
 
-/// An operation, as it is sent.
+/// Encodes an operation.
 #[must_use]
 pub fn operation_of(operation: &Operation) -> v1::Operation {
     use v1::operation::Operation as Kind;

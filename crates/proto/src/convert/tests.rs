@@ -110,16 +110,13 @@ fn a_definition_has_the_fields_of_its_kind_and_no_others() {
     };
     for (message, wrong) in [
         (with(Rolling, |it| it.key.clear()), "key: found 0 bytes"),
-        (with(Unspecified, |_| {}), "kind: found nothing, it must be given"),
+        (with(Unspecified, |_| {}), "kind is required"),
         (with(Rolling, |it| it.kind = 9), "kind: found 9, allowed are rolling, concurrency and credit"),
-        (with(Rolling, |it| it.capacity = None), "capacity: found nothing, a rolling limit needs it"),
+        (with(Rolling, |it| it.capacity = None), "capacity is required for a rolling limit"),
         (with(Rolling, |it| it.capacity = Some(0)), "capacity: found 0, allowed are integers from 1"),
         (with(Credit, |it| it.capacity = Some(5)), "capacity: found 5, but a credit limit has none"),
         (with(Credit, |it| it.capacity = Some(0)), "capacity: found 0, allowed are integers from 1"),
-        (
-            with(Rolling, |it| it.window_seconds = None),
-            "window_seconds: found nothing, a rolling limit needs it",
-        ),
+        (with(Rolling, |it| it.window_seconds = None), "window_seconds is required for a rolling limit"),
         (with(Rolling, |it| it.window_seconds = Some(0)), "window_seconds: found 0, allowed are integers"),
         (
             with(Rolling, |it| it.timeout_seconds = Some(1)),
@@ -137,11 +134,8 @@ fn a_definition_has_the_fields_of_its_kind_and_no_others() {
             with(Credit, |it| it.window_seconds = Some(1)),
             "window_seconds: found 1, but a credit limit has none",
         ),
-        (
-            with(Credit, |it| it.timeout_seconds = None),
-            "timeout_seconds: found nothing, a credit limit needs it",
-        ),
-        (with(Credit, |it| it.vault = None), "vault: found nothing, a credit limit needs it"),
+        (with(Credit, |it| it.timeout_seconds = None), "timeout_seconds is required for a credit limit"),
+        (with(Credit, |it| it.vault = None), "vault is required for a credit limit"),
         (with(Credit, |it| it.asset = Some("USD".into())), "asset: found 'U' at byte 0"),
         (with(Rolling, |it| it.account = Some("a".into())), "account: found \"a\", but a rolling limit has"),
         (with(Rolling, |it| it.overage = 3), "overage: found 3, allowed are debt and deny"),
@@ -184,7 +178,7 @@ fn a_write_is_checked_operation_by_operation() {
             write(vec![issue(&long)]),
             format!("operations[0].issue.amount: found \"{}\"..., {credit}", &long[..64]),
         ),
-        (write(vec![open(0)]), "operations[0].open_account.overdraft: found nothing".into()),
+        (write(vec![open(0)]), "operations[0].open_account.overdraft is required".into()),
         (write(vec![open(7)]), "operations[0].open_account.overdraft: found 7, allowed are deny".into()),
         (
             write(vec![FreezeAccount(v1::AccountOperation { account: "a b".into() })]),
@@ -192,7 +186,7 @@ fn a_write_is_checked_operation_by_operation() {
         ),
         (
             write(vec![PutLimit(v1::PutLimitOperation::default())]),
-            "operations[0].put_limit.definition: found nothing, it must be given".into(),
+            "operations[0].put_limit.definition is required".into(),
         ),
         (
             v1::WriteRequest { operations: vec![v1::Operation::default()], ..write(vec![]) },

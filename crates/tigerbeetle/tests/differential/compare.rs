@@ -1,25 +1,24 @@
-//! Two answers, side by side: what they have in common, or how they differ.
+//! Compares an answer of the Book with one of TigerBeetle.
 
 use earmark_admission::{CompleteAnswer, LeaseView, LimitStanding, Refusal, ReserveAnswer};
 use earmark_core::{LimitStatus, UnixMs, Usage};
 
-/// What both answered, in a word; or both answers.
+/// The common result, or a description of the difference.
 pub type Compared<T> = Result<T, String>;
 
-/// The Book's answer and the ledger's.
 fn differ<A: std::fmt::Debug, B: std::fmt::Debug>(book: &A, ledger: &B) -> String {
     format!("the Book: {book:?}\nTigerBeetle: {ledger:?}")
 }
 
-/// How far two clocks may be apart that were read at one moment.
+/// Maximum difference between the two clocks read at the same moment.
 const CLOCKS_MS: u64 = 2_000;
 
-/// `took_ms`: one was asked so long after the other, at most.
+/// `took_ms`: maximum time between the two requests.
 fn is_near(book: UnixMs, ledger: UnixMs, took_ms: u64) -> bool {
     book.get().abs_diff(ledger.get()) <= CLOCKS_MS + took_ms
 }
 
-/// `is_first`: a new lease, whose denial names what stood in the way.
+/// `is_first`: a new lease, whose denial names the limit in the way.
 pub fn reserve(
     book: &ReserveAnswer,
     ledger: &ReserveAnswer,
@@ -61,7 +60,7 @@ pub fn reserve(
     }
 }
 
-/// Words about a lease that held nothing differ by who knew what; of one that held something they are the same.
+/// Messages about a lease that held nothing depend on the cache; for other leases they are equal.
 pub fn complete(book: &CompleteAnswer, ledger: &CompleteAnswer) -> Compared<()> {
     let same = if book.reconciled {
         book == ledger

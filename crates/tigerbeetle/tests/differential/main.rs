@@ -1,18 +1,16 @@
-//! The Book decides like TigerBeetle: one random stream of reserves, retries, completes and changes of limits into
-//! both, every answer and every usage compared.
+//! Differential test: the Book decides like TigerBeetle. One random stream of reserves, retries, completes and limit
+//! changes goes to both; every answer and usage is compared.
 //!
-//! Time is real. On limits whose reservations end after seconds nothing is compared near an end, for the two do not
-//! decide at the same moment: from [`TOLERANCE_MS`] before it to [`TOLERANCE_MS`] after it, and for what was settled a
-//! second longer, since TigerBeetle counts in whole seconds. On limits that end nothing within the test everything is
-//! compared always. Not compared are hints, which of several limits in the way come after the first, and what became
-//! of a denied lease that was completed: that is known only to the process that denied it.
+//! Time is real. Near the expiry of a short reservation nothing is compared, because the two do not decide at the same
+//! instant: from [`TOLERANCE_MS`] before to [`TOLERANCE_MS`] after it, and one second more for settled usage, since
+//! TigerBeetle counts whole seconds. Long limits are always compared. Three things are never compared: hints, limits in
+//! the way after the first, and the state of a denied lease after its complete.
 //!
-//! Two processes' worth of limits stand before one server and are asked in turns, so that what one of them remembers
-//! is as often as not unknown to the other. The registry of the second is behind that of the first until it asks, as that
-//! of a node which follows; it hears at once only of what it may decide otherwise on until then: a limit that is going
-//! down, and another rule for overage.
+//! Two TigerBeetle backends share one server and answer alternately, so each sees leases that it has not cached. The
+//! second one's registry lags like a follower's. It is updated at once only where a stale copy would decide
+//! differently: a decreasing limit, and another overage rule.
 //!
-//! `EARMARK_SEED=7` replays one seed; `EARMARK_SOAK_SECONDS=600` runs fresh ones for that long.
+//! `EARMARK_SEED=7` replays one seed; `EARMARK_SOAK_SECONDS=600` runs new seeds for that long.
 
 #![allow(clippy::unwrap_used, clippy::panic, unreachable_pub, reason = "a test may")]
 
@@ -34,15 +32,15 @@ use support::server::Server;
 use support::soak::each_seed;
 use tally::Tally;
 
-/// How far apart the two may be in time.
+/// Maximum difference in time between the two decisions.
 pub const TOLERANCE_MS: u64 = 250;
-/// A busy machine may take longer than a server would have its callers wait.
+/// Deadline on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Streams of one seed, side by side, each in a namespace of its own.
+/// Concurrent streams per seed, each in its own namespace.
 const STREAMS: u64 = 60;
-/// Operations of one stream.
+/// Operations per stream.
 const OPERATIONS: u64 = 110;
-/// Seeds that are tried if nothing else is asked for.
+/// Seeds by default.
 const SEEDS: u64 = 4;
 
 #[test]
@@ -58,7 +56,7 @@ fn the_book_decides_like_tigerbeetle() {
     };
     let mut is_enough = std::env::var("EARMARK_SEED").is_ok();
     each_seed("differential", SEEDS, |seed| is_enough |= try_seed(seed));
-    // Streams that a busy machine disturbed are made up for.
+    // Run more seeds in place of streams that a busy machine disturbed.
     let mut more = SEEDS..4 * SEEDS;
     while !is_enough && let Some(seed) = more.next() {
         is_enough = try_seed(seed);

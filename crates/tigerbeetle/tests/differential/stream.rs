@@ -1,4 +1,4 @@
-//! One random stream, and when its answers may be compared.
+//! One random stream, and when its answers can be compared.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -19,14 +19,14 @@ use crate::support::registry::{Lagging, TestRegistry};
 use crate::support::wall_ms;
 use crate::tally::Tally;
 
-/// An operation is expected to take no longer; one that does is not held against anybody.
+/// Expected maximum duration of an operation. Slower ones are not compared.
 const SLACK_MS: u64 = 250;
-/// How often a stream looks for something to ask, for each time that it asks.
+/// Attempts to choose an operation, per operation executed.
 const TRIES: u64 = 8;
 const LEASES_MAX: usize = 60;
 const HISTORY: usize = 40;
 
-/// Limits that end nothing within the test, and limits that end after seconds.
+/// Limits whose reservations outlive the test.
 const SLOW: [(&str, Kind); 5] = [
     ("slow:rolling:1", Kind::Rolling { window_seconds: 900 }),
     ("slow:rolling:2", Kind::Rolling { window_seconds: 600 }),
@@ -41,22 +41,22 @@ const QUICK: [(&str, Kind); 4] = [
     ("quick:slots:2", Kind::Concurrency { timeout_seconds: 2 }),
 ];
 
-/// A limit, and the times at which the two may see it differently.
+/// A limit, and the periods in which the two backends may differ.
 struct Limit {
     key: LimitKey,
     kind: Kind,
     is_quick: bool,
     is_put: bool,
-    /// From and to, in milliseconds on the wall.
+    /// Start and end, in wall-clock milliseconds.
     unclear: Vec<(u64, u64)>,
 }
 
-/// A lease that was asked for, and what for.
+/// A lease and its requirements.
 #[derive(Clone)]
 struct Asked {
     lease: LeaseId,
     parts: Vec<Amount>,
-    /// When it was allowed, at the earliest and at the latest; none if it was denied.
+    /// Earliest and latest time at which it was allowed; `None` if denied.
     at: Option<(u64, u64)>,
     is_completed: bool,
     is_unknown: bool,
@@ -73,15 +73,15 @@ pub struct Stream {
     limits: Vec<Limit>,
     leases: Vec<Asked>,
     history: VecDeque<String>,
-    /// How long it took to reserve of both, at most: so far apart may be the times that they answered.
+    /// Longest time that reserving on both backends took.
     longest_ms: u64,
     tally: Tally,
 }
 
-/// The machine stood still; what came of it is nobody's fault.
+/// The machine stalled, so the results cannot be compared.
 struct Disturbed;
 
-/// Whether both were asked, and their answers compared.
+/// Whether an operation ran and was compared.
 type Asking = Result<bool, Disturbed>;
 
 impl Stream {
@@ -93,7 +93,7 @@ impl Stream {
         (registry, lagging): (Arc<TestRegistry>, Arc<Lagging>),
     ) -> Stream {
         let mut random = Random::new(seed.wrapping_mul(1_000).wrapping_add(number));
-        // The server remembers what it ever had, so that a seed that is tried twice needs another name.
+        // The server keeps all data, so a repeated seed needs a new namespace.
         let fresh = rand::random::<u32>();
         let limit = |is_quick: bool| {
             move |(name, kind): (&str, Kind)| Limit {
@@ -150,7 +150,7 @@ impl Stream {
                 break;
             }
         }
-        // What has ended by now has ended on both sides.
+        // Wait until everything short has expired on both sides.
         tokio::time::sleep(Duration::from_millis(5_000 + 2 * TOLERANCE_MS)).await;
         if self.usages().await.is_err() {
             self.tally.disturbed += 1;
@@ -163,7 +163,7 @@ impl Stream {
         Arc::clone(&self.nodes[place])
     }
 
-    /// Whether both see a limit alike now and for as long as an operation takes.
+    /// Whether both backends agree on a limit now and for the duration of an operation.
     fn is_clear(&mut self, place: usize) -> bool {
         let now = wall_ms();
         let unclear = &mut self.limits[place].unclear;
@@ -187,8 +187,8 @@ impl Stream {
         self.history.push_back(format!("{} {what:?}", wall_ms()));
     }
 
-    /// Takes a comparison. A difference is a bug on one side, unless the operation took so long that the limits
-    /// changed under it.
+    /// Accepts a comparison. A difference is a bug, unless the operation took so long that a reservation expired
+    /// meanwhile.
     fn check<T>(&self, began: u64, parts: &[Amount], compared: Compared<T>) -> Result<T, Disturbed> {
         compared.map_err(|difference| {
             let is_quick =
@@ -214,7 +214,7 @@ impl Stream {
         }
     }
 
-    /// What a new lease asks for: mostly of limits that are clear, now and then of one that nobody put.
+    /// Requirements of a new lease: mostly on limits that can be compared, sometimes on an unknown one.
     fn parts(&mut self) -> Vec<Amount> {
         let count = self.random.pick(&[1, 1, 2, 2, 3, 4]);
         let mut places: Vec<usize> = (0..self.limits.len()).collect();
@@ -267,7 +267,7 @@ impl Stream {
         Ok((answer, (began, ended)))
     }
 
-    /// What was reserved between two times ends between two times.
+    /// A reservation made between two times expires between two times.
     fn blur(&mut self, parts: &[Amount], began: u64, ended: u64) {
         for part in parts {
             let Some(place) = self.place(&part.key) else { continue };
@@ -313,7 +313,7 @@ impl Stream {
         self.leases.push(asked);
     }
 
-    /// A lease that was asked for before, whose limits are clear.
+    /// A random earlier lease whose limits can be compared.
     fn known(&mut self) -> Option<usize> {
         for _ in 0..8 {
             if self.leases.is_empty() {
@@ -333,7 +333,7 @@ impl Stream {
         let Asked { lease, mut parts, at, .. } = self.leases[place].clone();
         self.random.shuffle(&mut parts);
         if is_changed {
-            // Of a denied lease only the process that denied it knows the body.
+            // Only the process that denied a lease knows its requirements.
             if at.is_none() {
                 return Ok(false);
             }
@@ -404,7 +404,7 @@ impl Stream {
         });
         self.blur_settled(&asked, began, ended);
         match known {
-            // A denied lease that was completed is another thing to those who did not deny it.
+            // After a complete, only the process that denied the lease knows that it was denied.
             Some(place) if asked.at.is_none() && !asked.is_unknown => {
                 self.leases.swap_remove(place);
             }
@@ -415,8 +415,8 @@ impl Stream {
         Ok(true)
     }
 
-    /// What was settled ends up to a second later in a ledger that counts whole seconds; overage of what had ended
-    /// is held for a second.
+    /// Settled usage expires up to a second later in TigerBeetle. Overage of an expired reservation is held for one
+    /// second.
     fn blur_settled(&mut self, asked: &Asked, began: u64, ended: u64) {
         let Some((from, to)) = asked.at.filter(|_| !asked.is_completed) else { return };
         for part in &asked.parts {
@@ -431,7 +431,7 @@ impl Stream {
         }
     }
 
-    /// What a lease says it used: less, as much, more, nothing, or of another limit.
+    /// Actuals: less, equal, more, none, or on another limit.
     fn actuals(&mut self, parts: &[Amount]) -> Vec<Amount> {
         let mut actuals = Vec::new();
         for part in parts {
@@ -502,7 +502,7 @@ impl Stream {
         let request =
             DeleteLimitRequest { namespace: namespace.clone(), key: key.clone(), expected_revision: None };
         let Ok(book) = self.book.delete_limit(request).await else {
-            // It had run out in the meantime.
+            // It expired in the meantime.
             self.limits[place].is_put = false;
             return Ok(false);
         };
@@ -527,7 +527,7 @@ impl Stream {
         self.usage_of(&all).await
     }
 
-    /// Compares what limits hold, as far as they are clear.
+    /// Compares the usage of limits that can be compared.
     async fn usage_of(&mut self, parts: &[Amount]) -> Asking {
         let mut reading = Vec::new();
         for part in parts {
@@ -557,7 +557,7 @@ impl Stream {
     async fn lease(&mut self) -> Asking {
         let Some(place) = self.known() else { return Ok(false) };
         let Asked { lease, parts, at, is_unknown, .. } = self.leases[place].clone();
-        // What was denied is known to the process that denied it.
+        // Only the process that denied a lease knows its state.
         if at.is_none() && !is_unknown {
             return Ok(false);
         }
@@ -570,8 +570,8 @@ impl Stream {
     }
 }
 
-/// What a limit holds in the ledger. Whoever is in charge sees within a second that what is deleted is gone; here it is
-/// seen at once.
+/// Usage of a limit in TigerBeetle. The leader notices a finished deletion within a second; this test triggers it at
+/// once.
 async fn usage(
     node: &TigerBeetleLimits,
     registry: &TestRegistry,

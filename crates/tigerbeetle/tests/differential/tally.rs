@@ -1,12 +1,12 @@
-//! What a run met.
+//! Statistics of a run.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// So much is compared at least.
+/// Minimum number of compared operations.
 const OPERATIONS_MIN: u64 = 20_000;
 
-/// Without these a run has not said much.
+/// Cases that a run must contain.
 const NEEDED: [&str; 22] = [
     "allowed",
     "denied",
@@ -34,13 +34,13 @@ const NEEDED: [&str; 22] = [
 
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// What was asked of both and compared.
+    /// Operations compared.
     pub operations: u64,
-    /// How often a stream had nothing to ask, for what it chose was near an end or not there.
+    /// Attempts without an operation, because the chosen limit could not be compared or did not exist.
     pub idle: u64,
-    /// How often the second process knew less of a limit than the first.
+    /// Reads by the second process of a limit that had changed.
     pub behind: u64,
-    /// Streams that ended early, since the machine stood still for longer than the tolerance.
+    /// Streams ended early because the machine stalled longer than the tolerance.
     pub disturbed: u64,
     met: BTreeMap<&'static str, u64>,
 }
@@ -60,7 +60,6 @@ impl Tally {
         }
     }
 
-    /// A stream that never meets a case proves nothing about it.
     pub fn check(&self) {
         for what in NEEDED {
             assert!(self.met.contains_key(what), "no stream met: {what}");

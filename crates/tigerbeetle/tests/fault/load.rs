@@ -1,4 +1,4 @@
-//! Callers that do not give up, and what they were told.
+//! Callers that retry until they have an answer, and a record of the answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,12 +16,11 @@ use crate::support::registry::TestRegistry;
 use crate::support::{amounts, definition, key, lease, namespace};
 
 const CALLERS: u64 = 12;
-/// More than the limit on tokens has, so that usage beyond what was reserved never fits and is always debt.
+/// Overage never fits into this limit, so it always becomes debt.
 const TOKENS: u64 = 10_000_000;
 
-/// What was answered, in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum AnswerKind {
     Allowed,
     Denied,
     Ended,
@@ -30,13 +29,13 @@ pub enum Word {
     Other,
 }
 
-/// Whoever can be asked.
-pub trait Port: Send + Sync + 'static {
-    /// Takes a slot and so many tokens.
-    fn reserve(&self, lease: LeaseId, tokens: u64) -> Answer<'_, Option<Word>>;
+/// A target for requests.
+pub trait RequestTarget: Send + Sync + 'static {
+    /// Reserves one slot and `tokens`.
+    fn reserve(&self, lease: LeaseId, tokens: u64) -> Answer<'_, Option<AnswerKind>>;
 
-    /// Says that so many tokens were used.
-    fn complete(&self, lease: LeaseId, tokens: u64) -> Answer<'_, Option<Word>>;
+    /// Completes with `tokens` as actual usage.
+    fn complete(&self, lease: LeaseId, tokens: u64) -> Answer<'_, Option<AnswerKind>>;
 }
 
 pub fn registry() -> Arc<TestRegistry> {
@@ -51,55 +50,63 @@ pub fn registry() -> Arc<TestRegistry> {
 /// Limits in this process.
 pub struct Direct(pub Arc<TigerBeetleLimits>);
 
-impl Port for Direct {
-    fn reserve(&self, lease: LeaseId, tokens: u64) -> Answer<'_, Option<Word>> {
+impl RequestTarget for Direct {
+    fn reserve(&self, lease: LeaseId, tokens: u64) -> Answer<'_, Option<AnswerKind>> {
         Box::pin(async move { reserve(&self.0, lease, tokens).await.ok() })
     }
 
-    fn complete(&self, lease: LeaseId, tokens: u64) -> Answer<'_, Option<Word>> {
+    fn complete(&self, lease: LeaseId, tokens: u64) -> Answer<'_, Option<AnswerKind>> {
         Box::pin(async move { complete(&self.0, lease, tokens).await.ok() })
     }
 }
 
-pub async fn reserve(limits: &TigerBeetleLimits, lease: LeaseId, tokens: u64) -> Result<Word, BackendError> {
+pub async fn reserve(
+    limits: &TigerBeetleLimits,
+    lease: LeaseId,
+    tokens: u64,
+) -> Result<AnswerKind, BackendError> {
     let requirements = amounts(&[("slots", 1), ("tokens", tokens)]);
     let request = LimitsReserve { namespace: namespace(), lease, requirements };
     limits.reserve(vec![request]).await.remove(0).map(|answer| match answer {
-        ReserveAnswer::Allowed { .. } => Word::Allowed,
-        ReserveAnswer::Denied { .. } => Word::Denied,
-        ReserveAnswer::Refused(Refusal::LeaseExpired) => Word::Ended,
-        ReserveAnswer::Refused(_) => Word::Other,
+        ReserveAnswer::Allowed { .. } => AnswerKind::Allowed,
+        ReserveAnswer::Denied { .. } => AnswerKind::Denied,
+        ReserveAnswer::Refused(Refusal::LeaseExpired) => AnswerKind::Ended,
+        ReserveAnswer::Refused(_) => AnswerKind::Other,
     })
 }
 
-pub async fn complete(limits: &TigerBeetleLimits, lease: LeaseId, tokens: u64) -> Result<Word, BackendError> {
+pub async fn complete(
+    limits: &TigerBeetleLimits,
+    lease: LeaseId,
+    tokens: u64,
+) -> Result<AnswerKind, BackendError> {
     let request = LimitsComplete { namespace: namespace(), lease, actuals: amounts(&[("tokens", tokens)]) };
     limits.complete(vec![request]).await.remove(0).map(|answer| match answer.reconciled {
-        true => Word::Reconciled,
-        false => Word::Unreconciled,
+        true => AnswerKind::Reconciled,
+        false => AnswerKind::Unreconciled,
     })
 }
 
-/// What callers were told, added up.
+/// Sums over the answers of all callers.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Told {
+pub struct AnswerTotals {
     pub allowed: u64,
     pub denied: u64,
-    /// How often a caller had to ask again.
-    pub asked_again: u64,
-    /// What stays reserved: what was reserved, or less where less was used.
+    /// Retries.
+    pub retries: u64,
+    /// Tokens that remain reserved: the reservation, or less if less was used.
     tokens: u64,
     debt: u128,
 }
 
 pub struct Load {
-    callers: Vec<JoinHandle<Told>>,
+    callers: Vec<JoinHandle<AnswerTotals>>,
     is_over: Arc<AtomicBool>,
     calls: Arc<AtomicU64>,
 }
 
 impl Load {
-    pub fn start(port: Arc<dyn Port>) -> Load {
+    pub fn start(port: Arc<dyn RequestTarget>) -> Load {
         let is_over = Arc::new(AtomicBool::new(false));
         let calls = Arc::new(AtomicU64::new(0));
         let callers = (0..CALLERS)
@@ -107,7 +114,7 @@ impl Load {
                 let caller = Caller {
                     port: Arc::clone(&port),
                     random: Random::new(number),
-                    told: Told::default(),
+                    totals: AnswerTotals::default(),
                     is_over: Arc::clone(&is_over),
                     calls: Arc::clone(&calls),
                 };
@@ -117,8 +124,8 @@ impl Load {
         Load { callers, is_over, calls }
     }
 
-    /// Waits until calls are answered again, so that the next kill finds something under way.
-    pub async fn goes_on(&self) {
+    /// Waits until calls are answered, so that the next kill interrupts work.
+    pub async fn wait_for_progress(&self) {
         let before = self.calls.load(Ordering::SeqCst);
         let enough = || self.calls.load(Ordering::SeqCst) >= before + 3 * CALLERS;
         while !enough() && self.callers.iter().all(|caller| !caller.is_finished()) {
@@ -126,40 +133,40 @@ impl Load {
         }
     }
 
-    /// Lets every caller end the call it is at.
-    pub async fn finish(self) -> Told {
+    /// Lets every caller finish its current call.
+    pub async fn finish(self) -> AnswerTotals {
         self.is_over.store(true, Ordering::SeqCst);
-        let mut all = Told::default();
+        let mut all = AnswerTotals::default();
         for caller in self.callers {
-            let told = caller.await.unwrap();
-            all.allowed += told.allowed;
-            all.denied += told.denied;
-            all.asked_again += told.asked_again;
-            all.tokens += told.tokens;
-            all.debt += told.debt;
+            let totals = caller.await.unwrap();
+            all.allowed += totals.allowed;
+            all.denied += totals.denied;
+            all.retries += totals.retries;
+            all.tokens += totals.tokens;
+            all.debt += totals.debt;
         }
         all
     }
 }
 
 struct Caller {
-    port: Arc<dyn Port>,
+    port: Arc<dyn RequestTarget>,
     random: Random,
-    told: Told,
+    totals: AnswerTotals,
     is_over: Arc<AtomicBool>,
     calls: Arc<AtomicU64>,
 }
 
 impl Caller {
-    async fn run(mut self) -> Told {
+    async fn run(mut self) -> AnswerTotals {
         while !self.is_over.load(Ordering::SeqCst) {
             self.call().await;
             self.calls.fetch_add(1, Ordering::SeqCst);
         }
-        self.told
+        self.totals
     }
 
-    /// One call, from its reserve to its complete, with copies of both now and then.
+    /// One call from reserve to complete, with occasional duplicates of both.
     async fn call(&mut self) {
         let (lease, tokens) = (lease(), self.random.between(1, 20));
         let word = self.reserve(lease, tokens).await;
@@ -167,9 +174,9 @@ impl Caller {
             assert_eq!(self.reserve(lease, tokens).await, word, "{lease} has two answers");
         }
         match word {
-            Word::Allowed => self.told.allowed += 1,
-            Word::Denied => {
-                self.told.denied += 1;
+            AnswerKind::Allowed => self.totals.allowed += 1,
+            AnswerKind::Denied => {
+                self.totals.denied += 1;
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 return;
             }
@@ -180,38 +187,38 @@ impl Caller {
             1 => (tokens, tokens, 0),
             _ => (tokens + TOKENS, tokens, u128::from(TOKENS)),
         };
-        self.told.tokens += stays;
-        self.told.debt += debt;
+        self.totals.tokens += stays;
+        self.totals.debt += debt;
         for _ in 0..self.random.between(1, 2) {
-            assert_eq!(self.complete(lease, actual).await, Word::Reconciled, "{lease} was forgotten");
+            assert_eq!(self.complete(lease, actual).await, AnswerKind::Reconciled, "{lease} was forgotten");
         }
-        assert_eq!(self.reserve(lease, tokens).await, Word::Ended, "{lease} came back");
+        assert_eq!(self.reserve(lease, tokens).await, AnswerKind::Ended, "{lease} came back");
     }
 
-    async fn reserve(&mut self, lease: LeaseId, tokens: u64) -> Word {
+    async fn reserve(&mut self, lease: LeaseId, tokens: u64) -> AnswerKind {
         loop {
             if let Some(word) = self.port.reserve(lease, tokens).await {
                 return word;
             }
-            self.told.asked_again += 1;
+            self.totals.retries += 1;
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
-    async fn complete(&mut self, lease: LeaseId, tokens: u64) -> Word {
+    async fn complete(&mut self, lease: LeaseId, tokens: u64) -> AnswerKind {
         loop {
             if let Some(word) = self.port.complete(lease, tokens).await {
                 return word;
             }
-            self.told.asked_again += 1;
+            self.totals.retries += 1;
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 }
 
-/// What the ledger has is what callers were told.
-pub async fn check(limits: &TigerBeetleLimits, registry: &TestRegistry, told: &Told) {
-    assert!(told.allowed > 3 * CALLERS, "too little happened: {told:?}");
+/// Checks the ledger against the answers.
+pub async fn check(limits: &TigerBeetleLimits, registry: &TestRegistry, totals: &AnswerTotals) {
+    assert!(totals.allowed > 3 * CALLERS, "too little happened: {totals:?}");
     for name in ["slots", "tokens"] {
         let standing = limits.changed(namespace(), key(name)).await.unwrap();
         assert_eq!(standing, LimitStanding::InForce);
@@ -223,6 +230,6 @@ pub async fn check(limits: &TigerBeetleLimits, registry: &TestRegistry, told: &T
     let (slots, tokens) = (usage("slots").await, usage("tokens").await);
     assert_eq!((slots.reserved, slots.capacity), (0, CALLERS / 2), "a slot is lost");
     assert_eq!(tokens.capacity, TOKENS);
-    assert_eq!(tokens.reserved, told.tokens, "what was allowed was not taken once");
-    assert_eq!(tokens.debt, told.debt, "debt was doubled or lost");
+    assert_eq!(tokens.reserved, totals.tokens, "what was allowed was not taken once");
+    assert_eq!(tokens.debt, totals.debt, "debt was doubled or lost");
 }

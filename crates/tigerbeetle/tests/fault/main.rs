@@ -1,7 +1,7 @@
-//! Processes are killed under load, with no chance to say goodbye: TigerBeetle's, and Earmark's.
+//! Kills TigerBeetle and Earmark processes with SIGKILL under load.
 //!
-//! Callers ask again with the same lease until they have an answer. Then no lease was allowed twice, no debt was
-//! doubled or lost, and no slot is held by anybody. `EARMARK_KILLS=100` kills more often.
+//! Callers retry with the same lease until they have an answer. Afterwards no lease was allowed twice, no debt was
+//! doubled or lost, and no slot is held. `EARMARK_KILLS=100` kills more often.
 
 #![allow(clippy::unwrap_used, clippy::panic, unreachable_pub, reason = "a test may")]
 
@@ -41,11 +41,11 @@ async fn tigerbeetle_is_killed_under_load_and_nothing_is_lost_or_doubled() {
         server.kill();
         tokio::time::sleep(Duration::from_millis(random.between(0, 1_500))).await;
         server.up();
-        load.goes_on().await;
+        load.wait_for_progress().await;
     }
-    let told = load.finish().await;
-    println!("TigerBeetle was killed {} times: {told:?}", kills());
-    load::check(&limits, &registry, &told).await;
+    let totals = load.finish().await;
+    println!("TigerBeetle was killed {} times: {totals:?}", kills());
+    load::check(&limits, &registry, &totals).await;
     limits.shut_down().await;
 }
 
@@ -58,16 +58,16 @@ async fn earmark_is_killed_under_load_and_nothing_is_lost_or_doubled() {
     for _ in 0..kills() {
         tokio::time::sleep(Duration::from_millis(random.between(500, 2_500))).await;
         workers.kill_and_start().await;
-        load.goes_on().await;
+        load.wait_for_progress().await;
     }
-    let told = load.finish().await;
-    println!("Earmark was killed {} times: {told:?}", kills());
+    let totals = load.finish().await;
+    println!("Earmark was killed {} times: {totals:?}", kills());
     let registry = load::registry();
     let limits = TigerBeetleLimits::open(options(&server), registry.clone()).await.unwrap();
-    load::check(&limits, &registry, &told).await;
+    load::check(&limits, &registry, &totals).await;
 }
 
-/// Not a test: the process that the other test starts and kills. Alone it does nothing.
+/// Not a test: the process that the other test starts and kills. It does nothing on its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_does_as_it_is_told() {
     worker::work().await;

@@ -1,4 +1,4 @@
-//! Earmark as a process of its own: commands on its standard input, answers on its standard output.
+//! Earmark as a child process: commands on standard input, answers on standard output.
 
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
@@ -13,12 +13,12 @@ use earmark_core::LeaseId;
 use earmark_tigerbeetle::{LedgerUrl, TigerBeetleLimits, TigerBeetleOptions};
 use tokio::sync::oneshot;
 
-use crate::load::{self, Port, Word};
+use crate::load::{self, AnswerKind, RequestTarget};
 
-/// Where the server is, for the process that works.
+/// Environment variable with the server address, for the child process.
 const ADDRESS: &str = "EARMARK_FAULT_ADDRESS";
 
-/// Answers commands until it is killed. Does nothing in a process that was not started for it.
+/// Answers commands until it is killed. Does nothing outside the child process.
 pub async fn work() {
     let Ok(address) = std::env::var(ADDRESS) else { return };
     let url: LedgerUrl = format!("tigerbeetle://{address}").parse().unwrap();
@@ -52,7 +52,7 @@ pub async fn work() {
     }
 }
 
-/// The process that works now, and what it has not answered yet.
+/// The running child process, and the commands without an answer.
 pub struct Workers {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
@@ -62,7 +62,7 @@ pub struct Workers {
 #[derive(Default)]
 struct State {
     child: Option<std::process::Child>,
-    waiting: HashMap<u64, (String, oneshot::Sender<Option<Word>>)>,
+    waiting: HashMap<u64, (String, oneshot::Sender<Option<AnswerKind>>)>,
 }
 
 impl Workers {
@@ -72,7 +72,7 @@ impl Workers {
         workers
     }
 
-    /// Kills the process and starts another, which is asked again what the first did not answer.
+    /// Kills the child process and starts another, which gets all unanswered commands.
     pub async fn kill_and_start(&self) {
         let child = self.state.lock().unwrap().child.take();
         if let Some(mut child) = child {
@@ -108,7 +108,7 @@ impl Workers {
         state.child = Some(child);
     }
 
-    fn ask(&self, what: &str, lease: LeaseId, tokens: u64) -> Answer<'_, Option<Word>> {
+    fn ask(&self, what: &str, lease: LeaseId, tokens: u64) -> Answer<'_, Option<AnswerKind>> {
         let number = self.numbers.fetch_add(1, Ordering::SeqCst);
         let (sender, answer) = oneshot::channel();
         let line = format!("{what} {number} {lease} {tokens}\n");
@@ -121,17 +121,24 @@ impl Workers {
     }
 }
 
-fn read(word: &str) -> Option<Word> {
-    let words = [Word::Allowed, Word::Denied, Word::Ended, Word::Reconciled, Word::Unreconciled, Word::Other];
+fn read(word: &str) -> Option<AnswerKind> {
+    let words = [
+        AnswerKind::Allowed,
+        AnswerKind::Denied,
+        AnswerKind::Ended,
+        AnswerKind::Reconciled,
+        AnswerKind::Unreconciled,
+        AnswerKind::Other,
+    ];
     words.into_iter().find(|known| format!("{known:?}") == word)
 }
 
-impl Port for Workers {
-    fn reserve(&self, lease: LeaseId, tokens: u64) -> Answer<'_, Option<Word>> {
+impl RequestTarget for Workers {
+    fn reserve(&self, lease: LeaseId, tokens: u64) -> Answer<'_, Option<AnswerKind>> {
         self.ask("reserve", lease, tokens)
     }
 
-    fn complete(&self, lease: LeaseId, tokens: u64) -> Answer<'_, Option<Word>> {
+    fn complete(&self, lease: LeaseId, tokens: u64) -> Answer<'_, Option<AnswerKind>> {
         self.ask("complete", lease, tokens)
     }
 }

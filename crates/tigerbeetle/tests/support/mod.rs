@@ -1,4 +1,4 @@
-//! What tests on a real server share.
+//! Helpers for tests on a real server.
 
 #![allow(dead_code, unreachable_pub, reason = "every test binary compiles all of this and uses a part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
@@ -36,7 +36,7 @@ pub fn wall_ms() -> u64 {
     u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()
 }
 
-/// A lease made now, different from all others of this process and, by its random bits, of others.
+/// A new lease with random bits.
 pub fn lease() -> LeaseId {
     LeaseId::from_parts(UnixMs::new(wall_ms()), rand::random())
 }

@@ -1,4 +1,4 @@
-//! A registry in memory, which says what it is told to say.
+//! A registry in memory.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use earmark_admission::{Answer, BackendError, Registry};
 use earmark_core::{Definition, LimitId, LimitInfo, LimitKey, LimitStatus, NamespaceName};
 
 type Name = (NamespaceName, LimitKey);
-/// How often it was changed, and what it is now.
+/// Number of changes, and the current definition.
 type Entry = (u64, Option<Arc<LimitInfo>>);
 
 #[derive(Default)]
@@ -24,7 +24,7 @@ impl TestRegistry {
         });
     }
 
-    /// A deleted limit is known until it is dropped, and decreases to nothing.
+    /// A deleted limit decreases to 0 and stays known until it is dropped.
     pub fn delete(&self, namespace: &NamespaceName, key: &LimitKey) {
         let status = LimitStatus::Decreasing { to: 0 };
         self.change(namespace, key.clone(), |revision, info| Some(LimitInfo { revision, status, ..info? }));
@@ -78,11 +78,11 @@ impl Registry for TestRegistry {
     }
 }
 
-/// A registry that is behind another until it is told to catch up, as that of a node which follows.
+/// A registry that lags behind another, like a follower's.
 pub struct Lagging {
     leader: Arc<TestRegistry>,
     known: Mutex<BTreeMap<Name, Entry>>,
-    /// How often it was asked for a limit of which it knew less than the other.
+    /// Reads of a limit that had changed.
     pub behind: AtomicU64,
 }
 

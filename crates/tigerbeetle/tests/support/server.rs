@@ -1,4 +1,4 @@
-//! A real server: one replica on a temporary file and a free port of this machine.
+//! A real TigerBeetle server: one replica on a temporary file and a free port.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use earmark_tigerbeetle::{LedgerUrl, TigerBeetleOptions};
 use tempfile::TempDir;
 
-/// Where the binary is: `TB_BIN`, or on the `PATH`. Says so where there is none, so that no test that was skipped
-/// looks like one that passed.
+/// The binary: `TB_BIN`, or `tigerbeetle` on the `PATH`. Prints a message if there is none, so that a skipped test does
+/// not look like a passed one.
 pub fn binary() -> Option<PathBuf> {
     let found = match std::env::var_os("TB_BIN") {
         Some(path) => Some(PathBuf::from(path)),
@@ -32,7 +32,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one, if there is a binary.
+    /// Starts a server, if there is a binary.
     pub fn start() -> Option<Server> {
         Server::format().map(|mut server| {
             server.up();
@@ -40,7 +40,7 @@ impl Server {
         })
     }
 
-    /// A server that is not running yet.
+    /// A formatted server that is not running.
     pub fn format() -> Option<Server> {
         let binary = binary()?;
         let folder = tempfile::tempdir().unwrap();
@@ -57,7 +57,7 @@ impl Server {
         Some(Server { binary, file, address: port, child: None, _folder: folder })
     }
 
-    /// Starts the process, on the port and the file that it had before.
+    /// Starts the process on the same port and file as before.
     pub fn up(&mut self) {
         assert!(self.child.is_none());
         let log = std::fs::File::create(self.file.with_extension("log")).unwrap();
@@ -79,7 +79,7 @@ impl Server {
         }
     }
 
-    /// Kills the process, with no chance to say goodbye.
+    /// Kills the process with SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();

@@ -1,4 +1,4 @@
-//! How the model completes.
+//! Complete, in the model.
 
 use earmark_core::{
     Complete, CompleteOutcome, Kind, LeaseId, LimitRef, NamespaceId, Overage, OverageHow, OverageTaken, Part,
@@ -57,7 +57,7 @@ impl Model {
         CompleteOutcome::Completed(Settlement { ignored, overages, charges })
     }
 
-    /// A complete that says of everything that nothing was used, and leaves another trace.
+    /// A complete with zero usage that leaves a different trace.
     pub fn release(&mut self, said: Release) -> CompleteOutcome {
         let Release { namespace, lease, wall } = said;
         let held = self.remembered(namespace, lease).map(|place| self.leases[place].clone());
@@ -77,13 +77,13 @@ impl Model {
         let place =
             self.reservations.iter().position(|r| r.limit == part.limit && r.unsettled == Some(lease));
         if matches!(part.kind, Kind::Concurrency { .. }) {
-            // Gone already if the timeout came first.
+            // It is missing if it has expired.
             place.map(|place| self.reservations.remove(place));
             return None;
         }
         let over = actual.saturating_sub(part.amount);
         let limit = &self.limits[part.limit.0 as usize];
-        // A key that came back as credit has no room for usage of another kind.
+        // A key that was put again as credit cannot take usage of another kind.
         let is_credit = matches!(limit.definition.kind, Kind::Credit(_));
         let exists = limit.standing != Standing::Deleted && !is_credit;
         let overage = limit.definition.overage;
@@ -109,7 +109,7 @@ impl Model {
         (over > 0).then_some(OverageTaken { limit: part.limit, amount: over, how })
     }
 
-    /// Settled reservations of a window beyond the retention end with their slot.
+    /// Settled usage of a window longer than the retention expires with its slot.
     fn settled_end(&self, part: &Held) -> UnixMs {
         let window = hold_ms(&part.kind);
         if window <= self.config.retention_ms {

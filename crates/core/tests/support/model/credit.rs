@@ -1,4 +1,4 @@
-//! Credit of the model: who has what, what is held of it, and what a lease costs in the end.
+//! Credit in the model: balances, holds and settlements.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ const RETRY_MS: u64 = 10_000;
 pub struct Vault {
     pub namespace: NamespaceId,
     pub name: VaultName,
-    /// In the order in which they were first seen.
+    /// In order of first use.
     pub assets: Vec<Asset>,
 }
 
@@ -33,12 +33,12 @@ pub struct Account {
     pub name: AccountName,
     pub standing: Standing,
     pub overdraft: Overdraft,
-    /// All that it has, held amounts included.
+    /// Balances, held credit included.
     pub amounts: BTreeMap<AssetName, i128>,
 }
 
-/// What one requirement of a lease set aside, on the terms of then. It stays until its lease is completed or
-/// forgotten; after its end it holds nothing.
+/// The hold of one requirement, with the terms at that time. It stays until its lease is completed or forgotten; after
+/// its timeout it holds nothing.
 #[derive(Clone, Debug)]
 pub struct Hold {
     pub lease: (NamespaceId, LeaseId),
@@ -57,7 +57,7 @@ impl Model {
         Some(VaultId(u32::try_from(place).unwrap()))
     }
 
-    /// The vault of this name, with an account for its revenue, opened if it was not.
+    /// Opens a vault with its revenue account, unless it exists.
     pub fn open_vault(&mut self, namespace: NamespaceId, name: &VaultName) -> VaultId {
         if let Some(vault) = self.vault(namespace, name) {
             return vault;
@@ -101,7 +101,7 @@ impl Model {
         self.amount(account, asset).saturating_sub(self.held(now, account, asset))
     }
 
-    /// How much there is of every asset of a vault, in order of name.
+    /// Totals of every asset of a vault, sorted by name.
     pub fn audit(&self, vault: VaultId) -> Vec<AssetTotals> {
         let accounts = || self.accounts.iter().filter(|account| account.vault == vault);
         let total = |asset: &Asset| AssetTotals {
@@ -117,7 +117,7 @@ impl Model {
         totals
     }
 
-    /// The terms of a limit, if it is of kind `credit`.
+    /// The credit terms of a limit; `None` for other kinds.
     pub fn terms(&self, limit: LimitId) -> Option<&CreditTerms> {
         match &self.limits[limit.0 as usize].definition.kind {
             Kind::Credit(terms) => Some(terms),
@@ -125,7 +125,7 @@ impl Model {
         }
     }
 
-    /// The first requirement, in order of key, whose account cannot set aside what all of them want of it.
+    /// The first requirement, by key, whose account cannot hold the sum of all requirements on it.
     pub fn shortage(&self, namespace: NamespaceId, wanted: &[(LimitId, u64)]) -> Option<CreditDenial> {
         let mut short: Vec<(&str, LimitId, CreditShortage)> = Vec::new();
         for &(limit, _) in wanted {
@@ -152,8 +152,7 @@ impl Model {
             (Standing::Closed, _) | (_, Standing::Closed) => return Err(CreditShortage::Closed),
             (Standing::Open, _) => {}
         }
-        // All requirements of the same account and asset are met together, but for those that nobody can be
-        // paid for.
+        // Requirements on the same account and asset are met together, except those without a revenue account.
         let is_same = |other: &CreditTerms| {
             let payer = self.payers(namespace, other).map(|(payer, _)| payer);
             payer == Some(account) && other.asset == terms.asset
@@ -167,13 +166,13 @@ impl Model {
         if is_there && is_countable { Ok(()) } else { Err(CreditShortage::NotEnough) }
     }
 
-    /// Who pays and who is paid, if both are there.
+    /// Paying and paid account, if both exist.
     fn payers(&self, namespace: NamespaceId, terms: &CreditTerms) -> Option<(AccountId, AccountId)> {
         let vault = self.vault(namespace, &terms.vault)?;
         Some((self.find_account(vault, &terms.account)?, self.find_account(vault, &terms.revenue)?))
     }
 
-    /// What the account of a limit of kind `credit` has, whoever holds it.
+    /// Usage of a credit limit: the credit of its account, held by any limit.
     pub fn credit_usage(&self, now: UnixMs, limit: LimitId, status: LimitStatus) -> Option<Usage> {
         let (namespace, terms) = (self.limits[limit.0 as usize].namespace, self.terms(limit)?);
         let (account, _) = self.payers(namespace, terms)?;
@@ -183,13 +182,13 @@ impl Model {
         let has = self.spendable(now, account, &terms.asset);
         let can_go_out = self.account(account).standing == Standing::Open;
         let spendable = if can_go_out { u64::try_from(has.max(0)).unwrap_or(u64::MAX) } else { 0 };
-        // Both together are counted in 64 bits, and what is held is told in full.
+        // Reserved plus available must fit into 64 bits; reserved is reported in full.
         let available = spendable.min(u64::MAX - reserved);
         let debt = if has < 0 { has.unsigned_abs() } else { 0 };
         Some(Usage { capacity: reserved + available, reserved, available, debt, status })
     }
 
-    /// Sets aside what a limit of kind `credit` asks for. That it can be was found out before.
+    /// Adds a hold. The caller has checked that the credit suffices.
     pub fn hold(&mut self, lease: (NamespaceId, LeaseId), limit: LimitId, amount: u64, end: UnixMs) {
         let terms = self.terms(limit).unwrap().clone();
         let vault = self.vault(lease.0, &terms.vault).unwrap();
@@ -200,7 +199,7 @@ impl Model {
         self.holds.push(Hold { lease, limit, account, asset, revenue, amount, end, keeps_debt });
     }
 
-    /// Makes an asset known to a vault.
+    /// Adds an asset to a vault.
     pub fn see_asset(&mut self, vault: VaultId, name: &AssetName) {
         let assets = &mut self.vaults[vault.0 as usize].assets;
         if !assets.iter().any(|asset| asset.name == *name) {
@@ -208,7 +207,7 @@ impl Model {
         }
     }
 
-    /// Charges what a lease cost: first from what each hold still has, then from the owners.
+    /// Charges the cost of a lease, first from its holds, then from the owners.
     pub fn charge(
         &mut self,
         lease: (NamespaceId, LeaseId),
@@ -256,13 +255,13 @@ impl Model {
             }
         };
         if !self.add(payee, &hold.asset, charge.paid.into()) {
-            // Nobody can count so much: the owner keeps it.
+            // The revenue account would overflow, so the owner keeps the credit.
             assert!(self.add(hold.account, &hold.asset, charge.paid.into()));
             (charge.paid, charge.debt, charge.uncollected) = (0, 0, charge.cost);
         }
     }
 
-    /// Adds to what an account has, unless that is more than can be counted.
+    /// Changes a balance; false on overflow.
     fn add(&mut self, account: AccountId, asset: &AssetName, change: i128) -> bool {
         let after = self.amount(account, asset).checked_add(change);
         if let Some(after) = after {

@@ -1,8 +1,8 @@
-//! When a denied caller should come back, worked out step by step.
+//! Retry hints, computed step by step.
 
 use earmark_core::{Hints, Kind, LeaseId};
 
-/// How long to stay away from a limit after `run` denials in a row, by what the hints say alone.
+/// The backoff after `run` denials in a row.
 pub fn backoff_ms(hints: &Hints, kind: &Kind, run: u32) -> u64 {
     match kind {
         Kind::Concurrency { .. } => {
@@ -24,8 +24,8 @@ pub fn backoff_ms(hints: &Hints, kind: &Kind, run: u32) -> u64 {
     }
 }
 
-/// The backoff less up to `jitter_percent` of it, by the lease's own random bits, so that callers that were
-/// denied together do not come back together.
+/// The backoff minus up to `jitter_percent`, from the random bits of the lease, so that callers denied together do not
+/// return together.
 pub fn jittered_ms(hints: &Hints, lease: LeaseId, backoff_ms: u64) -> u64 {
     let random = u128::from(lease.random_bits() & 0xffff);
     let backoff = u128::from(backoff_ms);

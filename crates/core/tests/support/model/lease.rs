@@ -1,4 +1,4 @@
-//! What the model remembers of leases, and when it forgets.
+//! Leases of the model, and when they are forgotten.
 
 use earmark_core::{
     CreditDenial, Denial, Kind, LeaseId, LeaseInfo, LeaseState, LimitId, NamespaceId, UnixMs,
@@ -25,7 +25,7 @@ pub enum Fate {
     Released { requirements: Vec<(LimitId, u64)>, resolved_at: UnixMs },
 }
 
-/// One requirement of a lease that was allowed, under the definition of then.
+/// One requirement of an allowed lease, with the definition at that time.
 #[derive(Clone, Debug)]
 pub struct Held {
     pub limit: LimitId,
@@ -55,7 +55,7 @@ impl Model {
         }
     }
 
-    /// The second at whose start a lease that nobody completed is forgotten.
+    /// The second at whose start an incomplete lease is forgotten.
     fn forget_second(&self, lease: LeaseId, parts: &[Held]) -> u64 {
         let last_end = parts.iter().map(|p| p.end).max().unwrap();
         lease.time().max(last_end).get().saturating_add(self.config.retention_ms).div_ceil(1_000)
@@ -80,7 +80,7 @@ impl Model {
             if self.is_due(now, &self.leases[first]) {
                 self.forget_at(first);
             } else {
-                // Its lease was made ahead of time: the others do not wait for it.
+                // This lease has a future time; the others do not wait for it.
                 let waits = self.leases.remove(first);
                 self.leases.push(waits);
             }
@@ -110,7 +110,7 @@ impl Lease {
         matches!(self.fate, Fate::Held { .. })
     }
 
-    /// What it asked for; none if it was completed before it asked.
+    /// Its requirements; `None` if it was completed before a reserve.
     pub fn requirements(&self) -> Option<Vec<(LimitId, u64)>> {
         match self.fate {
             Fate::Held { ref parts, .. } => Some(requirements(parts)),
@@ -127,7 +127,7 @@ pub fn requirements(parts: &[Held]) -> Vec<(LimitId, u64)> {
     parts.iter().map(|p| (p.limit, p.amount)).collect()
 }
 
-/// A lease is live while all that it holds is.
+/// A lease is live while all its reservations are.
 pub fn is_live(now: UnixMs, parts: &[Held]) -> bool {
     parts.iter().all(|p| now < p.end)
 }

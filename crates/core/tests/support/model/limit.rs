@@ -10,7 +10,7 @@ use super::Model;
 #[derive(Clone, Debug)]
 pub struct Limit {
     pub namespace: NamespaceId,
-    /// As it was last put, the capacity that is wanted included.
+    /// The last definition, with the target capacity.
     pub definition: Definition,
     /// The capacity in force.
     pub capacity: u64,
@@ -25,7 +25,7 @@ pub enum Standing {
     Active,
     Decreasing,
     Deleting,
-    /// Deleted, and enforced elsewhere.
+    /// Deleted, but still enforced elsewhere.
     Leaving,
     Deleted,
 }
@@ -174,7 +174,7 @@ impl Limit {
         }
     }
 
-    /// The revision that a caller must expect.
+    /// The revision that callers see.
     fn visible_revision(&self) -> u64 {
         if self.standing == Standing::Deleted { 0 } else { self.revision }
     }

@@ -1,4 +1,4 @@
-//! The operations of a vault: one after the other for accounts, all at once for what they move.
+//! Vault operations: account operations in order, credit operations as one entry.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use earmark_core::{
 
 use super::Model;
 
-/// What an entry changes so far, by account and by the place of the asset in its vault.
+/// Net changes of an entry, by account and asset index.
 type Net = BTreeMap<(AccountId, usize), i128>;
 
 type Refusal = fn(usize) -> WriteError;
@@ -21,7 +21,7 @@ fn invalid(operation: usize, why: InvalidOperation) -> WriteError {
 const OUT_OF_RANGE: Refusal = |place| invalid(place, InvalidOperation::OutOfRange);
 
 impl Model {
-    /// Does all operations of a vault. What it leaves behind when it fails is for the caller to take back.
+    /// Applies the operations of a vault. After a failure the caller restores the copy.
     pub fn write_vault(
         &mut self,
         vault: VaultId,
@@ -103,7 +103,7 @@ impl Model {
         Ok(id)
     }
 
-    /// An account that takes deposits.
+    /// An account that accepts deposits.
     fn taking(&self, operation: usize, vault: VaultId, name: &AccountName) -> Result<AccountId, WriteError> {
         let id = self.find_account(vault, name).ok_or(WriteError::AccountNotFound { operation })?;
         match self.account(id).standing {
@@ -112,7 +112,7 @@ impl Model {
         }
     }
 
-    /// An account that may be taken from.
+    /// An account that can pay.
     fn giving(&self, operation: usize, vault: VaultId, name: &AccountName) -> Result<AccountId, WriteError> {
         let id = self.taking(operation, vault, name)?;
         match self.account(id).standing {
@@ -165,7 +165,7 @@ impl Model {
         Ok(())
     }
 
-    /// Only what all operations together take from an account must be there.
+    /// Only the net change of all operations must be covered.
     fn check_overdrafts(
         &self,
         vault: VaultId,

@@ -1,4 +1,4 @@
-//! What the parts of a command name.
+//! The limits named by the parts of a command.
 
 use earmark_core::{InvalidParts, LimitId, LimitKey, LimitRef, NamespaceId, Part};
 
@@ -6,7 +6,7 @@ use super::Model;
 
 const PARTS_MAX: usize = 32;
 
-/// What a part names: the limit, if there ever was one, or else just the text.
+/// The limit, if it ever existed, else the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Named {
     Number(LimitId),

@@ -1,4 +1,4 @@
-//! How the model reserves.
+//! Reserve, in the model.
 
 use earmark_core::{
     CreditDenial, Denial, Kind, LeaseId, LimitId, NamespaceId, Part, Reserve, ReserveOutcome, UnixMs,
@@ -103,7 +103,7 @@ impl Model {
         }
     }
 
-    /// Of the limits that are unknown or going down, the one whose key comes first.
+    /// The first limit, by key, that is unknown or decreasing.
     fn refuse_limits(&self, namespace: NamespaceId, names: &[Named]) -> Option<ReserveOutcome> {
         let mut refusals: Vec<(String, usize, ReserveOutcome)> = Vec::new();
         for (requirement, name) in names.iter().enumerate() {
@@ -154,7 +154,7 @@ impl Model {
 
     fn deny(&mut self, namespace: NamespaceId, id: LeaseId, wanted: Vec<(LimitId, u64)>) -> ReserveOutcome {
         let now = self.time();
-        // A limit in the way: whether it can never be got out of the way, and the wait for it.
+        // Limits in the way: whether the capacity is too small, and the wait.
         let mut in_the_way: Vec<(bool, u64, LimitId)> = Vec::new();
         for &(limit, amount) in &wanted {
             if !self.is_in_the_way(limit, amount) {

@@ -1,4 +1,4 @@
-//! Transactions of the model: the whole model is copied before each, and put back if it is refused.
+//! Transactions of the model. Each works on a copy that is dropped on refusal.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use earmark_core::{
 
 use super::Model;
 
-/// A transaction that was committed, with what it was told.
+/// A committed transaction and its receipt.
 #[derive(Clone, Debug)]
 pub struct Committed {
     pub namespace: NamespaceId,
@@ -78,7 +78,7 @@ impl Model {
         self.committed.iter().filter(mine).map(|c| c.receipt.sequence).max().unwrap_or(0)
     }
 
-    /// Every client that ever committed, counted once in every scope.
+    /// Number of clients, counted once per scope.
     fn clients(&self) -> usize {
         let mut all: Vec<_> =
             self.committed.iter().map(|c| (c.namespace, c.vault, c.client.as_str())).collect();

@@ -1,4 +1,4 @@
-//! What the commands of a script ask for, and what they say was used.
+//! Requirements and actuals of a script.
 
 use earmark_core::{Kind, LimitId, LimitRef, NamespaceId, Part};
 
@@ -31,7 +31,7 @@ impl Script {
         parts
     }
 
-    /// How many limits there are in a namespace, and a few more that may not be there.
+    /// Number of limits of a namespace, plus a few unknown ones.
     fn known(&mut self, namespace: NamespaceId) -> usize {
         let known = if namespace == NamespaceId::DEFAULT { self.profile.keys } else { 2 };
         if self.random.chance(4) && !self.profile.is_calm { known + 2 } else { known }
@@ -74,14 +74,14 @@ impl Script {
         let place = self.random.index(parts.len());
         match self.random.below(100) {
             0 => parts[place].amount = 0,
-            // The same limit twice, now and then once by name and once by number.
+            // The same limit twice, sometimes once by key and once by id.
             1..4 => {
                 parts.push(parts[place].clone());
                 self.rename(namespace, &mut parts[last..]);
             }
             7..9 => parts[place].limit = LimitRef::Key(unknown_key(&mut self.random)),
             4 => parts[place].limit = LimitRef::Id(LimitId(self.random.pick(&[999, u32::MAX]))),
-            // A limit of another namespace, by its number.
+            // A limit of another namespace, by id.
             5..7 => {
                 let first = if namespace == TEAM { 0 } else { self.profile.keys };
                 parts[last].limit = LimitRef::Id(LimitId(u32::try_from(first).unwrap()));
@@ -90,7 +90,7 @@ impl Script {
         }
     }
 
-    /// Gives some limits by number instead of by name, and the other way round.
+    /// Exchanges keys and ids for some limits.
     pub(super) fn rename(&mut self, namespace: NamespaceId, parts: &mut [Part]) {
         let first = if namespace == TEAM { self.profile.keys } else { 0 };
         let count = if namespace == TEAM { 2 } else { self.profile.keys };
@@ -98,7 +98,7 @@ impl Script {
             if self.random.chance(60) {
                 continue;
             }
-            // The team's limits were put in the other order: its first number is of place 1.
+            // The team's limits were put in reverse order: its first id has index 1.
             let place_of = |number: usize| {
                 let place = number.checked_sub(first).filter(|&place| place < count)?;
                 Some(if namespace == TEAM { (self.profile.keys + 1 + place) % 2 } else { place })
@@ -119,7 +119,7 @@ impl Script {
         }
     }
 
-    /// What the owner of a requirement of credit can still spend.
+    /// Credit that the owner of a requirement can still spend.
     fn owned(&self, namespace: NamespaceId, part: &Part) -> u64 {
         let known = match &part.limit {
             LimitRef::Id(id) => self.shadow.key(*id).cloned(),

@@ -1,11 +1,11 @@
-//! What is the same throughout one script.
+//! The parameters of one script.
 
 use earmark_core::{Config, Hints, LimitKey, UnixMs};
 
 use crate::support::random::Random;
 use crate::support::step::key;
 
-/// How large amounts and capacities are.
+/// Magnitude of amounts and capacities.
 #[derive(Clone, Copy)]
 pub enum Amounts {
     Small,
@@ -16,14 +16,14 @@ pub enum Amounts {
 pub struct Profile {
     pub config: Config,
     pub amounts: Amounts,
-    /// How many limits are put at the start.
+    /// Number of limits put at the start.
     pub keys: usize,
-    /// Whether there is plenty of everything and little goes wrong, so that leases of many limits are allowed.
+    /// Ample capacity and few errors, so that leases on many limits are allowed.
     pub is_calm: bool,
-    /// How often no time passes between two steps.
+    /// Percentage of steps without a change of time.
     pub standstill_percent: u64,
     pub start: u64,
-    /// Whether something is kept elsewhere now and then.
+    /// Whether limits or credit are sometimes kept elsewhere.
     pub is_composed: bool,
 }
 
@@ -39,7 +39,7 @@ impl Profile {
             decreasing_ms: random.pick(&[10_000, 0, 7]),
         };
         let config = Config {
-            // Short, so that much is forgotten and most windows are longer than it.
+            // Short, so that much is forgotten and most windows are longer.
             retention_ms: random.pick(&[1_000, 1_500, 2_000, 3_000, 5_000, 30_000, 900_000, 0]),
             lease_ahead_ms: random.pick(&[60_000, 1_000, 0]),
             leases_max: random.pick(&[1_000_000, 1_000, 1_000, 200, 100, 40, 12, 3]),
@@ -65,7 +65,7 @@ impl Profile {
         }
     }
 
-    /// The keys are in another order than the numbers of their limits, so that tests of order mean something.
+    /// Key order differs from id order, so that tests of order are meaningful.
     pub fn key(&self, place: usize) -> LimitKey {
         key(&format!("k{:02}:{place}", (place * 7 + 3) % 40))
     }

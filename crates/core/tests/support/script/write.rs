@@ -1,4 +1,4 @@
-//! The transactions of a script: of several clients in several scopes, some again, some late, some wrong.
+//! Transactions of a script: several clients and scopes, with repeated, late and invalid ones.
 
 use earmark_core::{
     AccountName, Actor, AssetName, ClientId, CreditTerms, MEMO_BYTES_MAX, NamespaceId, OPERATIONS_MAX,
@@ -16,7 +16,7 @@ const ACCOUNTS: [&str; 6] = ["revenue", "a", "b", "c", "sales", "never"];
 const ASSETS: [&str; 3] = ["usd", "usd", "eur"];
 
 impl Script {
-    /// Whose credit a limit takes. Two limits often mean the same account, and some mean one that is not there.
+    /// Terms of a credit limit. Limits often share an account, and some name a missing one.
     pub(super) fn terms(&mut self, timeout_seconds: u32) -> CreditTerms {
         let random = &mut self.random;
         let (place, payer, paid) = match random.below(100) {
@@ -39,7 +39,7 @@ impl Script {
         }
     }
 
-    /// The transactions that come before all others: most open what most limits mean.
+    /// The first transactions open most accounts that the limits name.
     pub(super) fn first_write(&mut self, place: usize) -> Option<Step> {
         let open_vault = |name| Operation::OpenVault { vault: vault(name) };
         let (scope, operations) = match place {
@@ -83,7 +83,7 @@ impl Script {
         }
     }
 
-    /// The next transaction of a client, as it counts.
+    /// The next transaction of a client, with its next sequence number.
     fn written(
         &mut self,
         (namespace, name): (NamespaceId, Option<&str>),
@@ -154,7 +154,7 @@ impl Script {
         step
     }
 
-    /// Empties an account and closes it, which fails while something of it is held.
+    /// Empties and closes an account; fails while credit is held.
     fn winding_up(&mut self, (namespace, name): (NamespaceId, Option<&str>)) -> Vec<Operation> {
         let (closed, heir) = (self.random.pick(&["sales", "b", "c"]), account("revenue"));
         let vault = vault(name.unwrap_or("main"));
@@ -188,7 +188,7 @@ impl Script {
         operations
     }
 
-    /// A transaction that was sent before, with an id of its own; now and then with other content.
+    /// Repeats an earlier transaction with a new id, sometimes with other content.
     fn written_again(&mut self) -> Step {
         let mut write = self.writes[self.random.index(self.writes.len())].clone();
         write.tx_id = TxId(self.random.next().into());
@@ -255,7 +255,7 @@ impl Script {
         }
     }
 
-    /// What an account can spend now.
+    /// Spendable credit of an account.
     pub(super) fn available(
         &self,
         namespace: NamespaceId,
@@ -269,7 +269,7 @@ impl Script {
         found.map_or(0, |balance| balance.available)
     }
 
-    /// An amount to issue: what covers a debt, nearly or exactly, or as much as any deposit.
+    /// An amount to issue: near or equal to a debt, or arbitrary.
     fn added(
         &mut self,
         namespace: NamespaceId,
@@ -289,7 +289,7 @@ impl Script {
         }
     }
 
-    /// An amount to take: part of what is there, all of it, or a little more.
+    /// An amount to take: a part of the balance, all of it, or slightly more.
     fn taken(
         &mut self,
         namespace: NamespaceId,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::chart::{LimitAccounts, has};
+use crate::schema::{LimitAccounts, has};
 
 fn plan(keys: &[&str]) -> ReservePlan {
     let name = LeaseName::new("default".parse().unwrap(), "01J00000000000000000000000".parse().unwrap());
@@ -11,7 +11,7 @@ fn plan(keys: &[&str]) -> ReservePlan {
     ReservePlan { taken: keys.iter().map(taken).collect(), fingerprint: 7, name }
 }
 
-fn read(plan: &ReservePlan, statuses: &[Status]) -> ReserveRead {
+fn read(plan: &ReservePlan, statuses: &[Status]) -> ReserveResult {
     let results: Vec<_> = (100..)
         .zip(statuses)
         .map(|(timestamp, status)| CreateTransferResult {
@@ -42,35 +42,39 @@ fn a_chain_begins_with_the_anchor_and_is_linked_to_its_end() {
     assert_eq!(linked, [true, true, false]);
 }
 
-/// What a server of version 0.17.9 was seen to answer, row by row, with the anchor before each chain.
+/// Statuses observed on a server of version 0.17.9, with the anchor before each chain.
 #[test]
 fn every_row_of_the_table_is_read_as_it_is_meant() {
     use Status::*;
     let two = plan(&["rpm", "tpm"]);
     let three = plan(&["a", "b", "c"]);
     for (plan, statuses, expected) in [
-        (&two, &[Exists, LinkedEventFailed, LinkedEventFailed][..], ReserveRead::Known { now_ns: Some(101) }),
+        (
+            &two,
+            &[Exists, LinkedEventFailed, LinkedEventFailed][..],
+            ReserveResult::Known { now_ns: Some(101) },
+        ),
         (
             &two,
             &[ExistsWithDifferentUserData64, LinkedEventFailed, LinkedEventFailed],
-            ReserveRead::Known { now_ns: Some(100) },
+            ReserveResult::Known { now_ns: Some(100) },
         ),
         (
             &three,
             &[LinkedEventFailed, LinkedEventFailed, ExceedsCredits, LinkedEventFailed],
-            ReserveRead::Denied { place: 1 },
+            ReserveResult::Denied { index: 1 },
         ),
         (
             &three,
             &[LinkedEventFailed, LinkedEventFailed, IdAlreadyFailed, LinkedEventFailed],
-            ReserveRead::Denied { place: 1 },
+            ReserveResult::Denied { index: 1 },
         ),
-        (&two, &[LinkedEventFailed, ExceedsCredits, LinkedEventFailed], ReserveRead::Denied { place: 0 }),
-        (&two, &[LinkedEventFailed, Exists, LinkedEventFailed], ReserveRead::Known { now_ns: Some(100) }),
+        (&two, &[LinkedEventFailed, ExceedsCredits, LinkedEventFailed], ReserveResult::Denied { index: 0 }),
+        (&two, &[LinkedEventFailed, Exists, LinkedEventFailed], ReserveResult::Known { now_ns: Some(100) }),
     ] {
         assert_eq!(read(plan, statuses), expected, "{statuses:?}");
     }
-    let ReserveRead::Created(record) = read(&two, &[Created, Created, Created]) else {
+    let ReserveResult::Created(record) = read(&two, &[Created, Created, Created]) else {
         panic!("not created")
     };
     assert_eq!((record.made_at_ns, record.held.len()), (100, 2));
@@ -82,9 +86,9 @@ fn a_lease_of_nothing_but_credit_is_its_anchor() {
     let plan = plan(&[]);
     assert_eq!(plan.chain(&CommonAccounts::new()).len(), 1);
     assert!(
-        matches!(read(&plan, &[Status::Created]), ReserveRead::Created(record) if record.held.is_empty())
+        matches!(read(&plan, &[Status::Created]), ReserveResult::Created(record) if record.held.is_empty())
     );
-    assert_eq!(read(&plan, &[Status::Exists]), ReserveRead::Known { now_ns: None });
+    assert_eq!(read(&plan, &[Status::Exists]), ReserveResult::Known { now_ns: None });
 }
 
 #[test]
@@ -97,7 +101,7 @@ fn anything_else_is_a_failure_with_words() {
         &[Status::IdAlreadyFailed, Status::LinkedEventFailed, Status::LinkedEventFailed],
         &[Status::Created, Status::LinkedEventFailed, Status::LinkedEventFailed],
     ] {
-        let ReserveRead::Failed(message) = read(&two, statuses) else { panic!("{statuses:?}") };
+        let ReserveResult::Failed(message) = read(&two, statuses) else { panic!("{statuses:?}") };
         assert!(!message.is_empty());
     }
 }

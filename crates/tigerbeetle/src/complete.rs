@@ -8,89 +8,88 @@ use tigerbeetle::CreateTransferStatus;
 use tokio::task::JoinHandle;
 
 use crate::answer;
-use crate::backend::{Inner, mixed_up};
+use crate::backend::{Inner, unexpected_reply};
 use crate::batch::Chains;
-use crate::chart::{Ending, LeaseName, Origin};
-use crate::lease::LeaseRecord;
-use crate::leases::Memory;
+use crate::lease_cache::CachedLease;
+use crate::lease_record::LeaseRecord;
+use crate::limit_table::target;
 use crate::requests::Created;
-use crate::settle::{SettleChain, SettleRead, Settling};
+use crate::schema::{Ending, LeaseName, Origin};
+use crate::settle_chain::{SettleChain, SettleResult, Settling};
 use crate::status::exists;
-use crate::table::target;
 
-/// A chain is tried again without what was not possible: once for each void and each overage of a lease, and a few
-/// more.
+/// Attempts at one settle chain. Each retry drops one part that failed: at most one void and one overage per limit of a
+/// lease, plus a margin.
 const ROUNDS_MAX: usize = 72;
-/// How often a lease is looked up again because it changed in between.
+/// Attempts to read a lease that changes concurrently.
 const LOOKS_MAX: usize = 8;
 
 type Answered = Result<CompleteAnswer, BackendError>;
 
-/// What to do with a complete.
-enum Way {
+/// How a complete is processed.
+enum Dispatch {
     Answer(Answered),
-    /// What the lease holds is known here.
+    /// The lease is cached, so its chain can be sent at once.
     Send(LimitsComplete, Settling, SettleChain),
     Wait(JoinHandle<Answered>),
 }
 
-/// What became of a lease that was to end.
-enum Ended {
-    /// It did, now.
+/// Outcome of ending a lease.
+enum EndOutcome {
     Now(Settling),
-    /// It had before.
+    /// It had ended earlier.
     Before(Ending),
-    /// It held nothing: nobody had reserved it, and now nobody can.
+    /// The lease was unknown. The anchor now prevents a late reserve.
     Marked,
-    /// It holds nothing.
+    /// The lease holds nothing.
     HeldNothing,
 }
 
-/// Whether the first chain was all there was to do.
 fn is_done(created: &Created) -> bool {
     let first = created.as_ref().ok().and_then(|results| results.first());
     first.is_some_and(|result| result.status == CreateTransferStatus::Created)
 }
 
 impl Inner {
-    /// Answers completes, in their order.
+    /// Completes leases; answers in request order.
     pub(crate) async fn complete_all(self: Arc<Inner>, requests: Vec<LimitsComplete>) -> Vec<Answered> {
-        let ways: Vec<Way> = requests.into_iter().map(|request| self.complete_way(request)).collect();
-        let mut created = self.send_ends(&ways).await.into_iter();
-        let mut begun = Vec::with_capacity(ways.len());
-        for way in ways {
-            begun.push(match way {
-                Way::Send(request, settling, chain) => {
-                    let created = created.next().unwrap_or_else(|| Err(mixed_up()));
+        let dispatches: Vec<Dispatch> =
+            requests.into_iter().map(|request| self.dispatch_complete(request)).collect();
+        let mut created = self.send_settle_chains(&dispatches).await.into_iter();
+        let mut begun = Vec::with_capacity(dispatches.len());
+        for dispatch in dispatches {
+            begun.push(match dispatch {
+                Dispatch::Send(request, settling, chain) => {
+                    let created = created.next().unwrap_or_else(|| Err(unexpected_reply()));
                     if is_done(&created) {
-                        Way::Answer(self.first_round(request, settling, &chain, created).await)
+                        Dispatch::Answer(self.first_round(request, settling, &chain, created).await)
                     } else {
-                        // One by one, what is left to do for a batch could outlast the deadline.
+                        // Sequential follow-ups of a batch could exceed the deadline.
                         let inner = Arc::clone(&self);
                         let rest = async move { inner.first_round(request, settling, &chain, created).await };
-                        Way::Wait(tokio::spawn(rest))
+                        Dispatch::Wait(tokio::spawn(rest))
                     }
                 }
-                Way::Answer(_) | Way::Wait(_) => way,
+                Dispatch::Answer(_) | Dispatch::Wait(_) => dispatch,
             });
         }
         let mut answers = Vec::with_capacity(begun.len());
-        for way in begun {
-            answers.push(match way {
-                Way::Answer(answer) => answer,
-                Way::Wait(task) => {
+        for dispatch in begun {
+            answers.push(match dispatch {
+                Dispatch::Answer(answer) => answer,
+                Dispatch::Wait(task) => {
                     task.await.unwrap_or_else(|error| Err(BackendError::Failed(error.to_string())))
                 }
-                Way::Send(..) => Err(mixed_up()),
+                Dispatch::Send(..) => Err(unexpected_reply()),
             });
         }
         answers
     }
 
-    fn complete_way(self: &Arc<Inner>, request: LimitsComplete) -> Way {
+    fn dispatch_complete(self: &Arc<Inner>, request: LimitsComplete) -> Dispatch {
         if let Some(message) = answer::invalid_parts(&request.actuals, 0, "actuals") {
             let is_invalid = true;
-            return Way::Answer(Ok(CompleteAnswer {
+            return Dispatch::Answer(Ok(CompleteAnswer {
                 message: Some(message),
                 is_invalid,
                 ..CompleteAnswer::default()
@@ -98,24 +97,24 @@ impl Inner {
         }
         let name = LeaseName::new(request.namespace.clone(), request.lease);
         match self.leases.get(name.id).filter(|_| !self.leases.is_in_flight(name.id)) {
-            Some(Memory::Allowed(record)) => {
+            Some(CachedLease::Allowed(record)) => {
                 let settling = Settling::complete(name, &record, &request.actuals);
                 if settling.growing().any(|key| self.is_changing(&request.namespace, key)) {
-                    return Way::Wait(tokio::spawn(Arc::clone(self).complete_with_care(request)));
+                    return Dispatch::Wait(tokio::spawn(Arc::clone(self).complete_uncached(request)));
                 }
                 let chain = settling.chain(&self.common, self.shared.clock.now_ns());
-                Way::Send(request, settling, chain)
+                Dispatch::Send(request, settling, chain)
             }
-            Some(Memory::Denied(_)) | None => {
-                Way::Wait(tokio::spawn(Arc::clone(self).complete_with_care(request)))
+            Some(CachedLease::Denied(_)) | None => {
+                Dispatch::Wait(tokio::spawn(Arc::clone(self).complete_uncached(request)))
             }
         }
     }
 
-    async fn send_ends(&self, ways: &[Way]) -> Vec<Created> {
+    async fn send_settle_chains(&self, dispatches: &[Dispatch]) -> Vec<Created> {
         let mut chains = Chains::default();
-        for way in ways {
-            if let Way::Send(_, _, chain) = way {
+        for dispatch in dispatches {
+            if let Dispatch::Send(_, _, chain) = dispatch {
                 chains.push(&chain.transfers);
             }
         }
@@ -129,7 +128,7 @@ impl Inner {
         }
     }
 
-    /// The first chain of a complete has its results; what is left is done on its own.
+    /// Interprets the first chain; sends further chains if needed.
     async fn first_round(
         self: &Arc<Inner>,
         request: LimitsComplete,
@@ -139,31 +138,31 @@ impl Inner {
     ) -> Answered {
         let name = LeaseName::new(request.namespace.clone(), request.lease);
         match settling.read(chain, &created?, |key| self.overage(&name.namespace, key)) {
-            SettleRead::Done => {
+            SettleResult::Done => {
                 self.leases.forget(name.id);
                 Ok(answer::settled(&settling))
             }
-            SettleRead::Again { now_ns } => match self.settle(&name, settling, now_ns).await? {
+            SettleResult::Again { now_ns } => match self.settle(&name, settling, now_ns).await? {
                 Some(settling) => Ok(answer::settled(&settling)),
-                None => Arc::clone(self).complete_with_care(request).await,
+                None => Arc::clone(self).complete_uncached(request).await,
             },
-            SettleRead::Before => {
+            SettleResult::Before => {
                 self.leases.forget(name.id);
-                Arc::clone(self).complete_with_care(request).await
+                Arc::clone(self).complete_uncached(request).await
             }
-            SettleRead::Failed(message) => {
+            SettleResult::Failed(message) => {
                 self.leases.forget(name.id);
                 Err(BackendError::Failed(message))
             }
         }
     }
 
-    /// A complete of a lease of which nothing is known here.
-    async fn complete_with_care(self: Arc<Inner>, request: LimitsComplete) -> Answered {
+    /// Completes a lease that is not in the cache.
+    async fn complete_uncached(self: Arc<Inner>, request: LimitsComplete) -> Answered {
         let name = LeaseName::new(request.namespace, request.lease);
         if let Some(message) = self.age(&name)
             && self.leases.get(name.id).is_none()
-            && self.look(&name).await?.is_none()
+            && self.read_lease(&name).await?.is_none()
         {
             tracing::debug!("{message}");
             return Ok(answer::unknown_by_age());
@@ -171,16 +170,16 @@ impl Inner {
         let settle =
             |name: LeaseName, record: &LeaseRecord| Settling::complete(name, record, &request.actuals);
         Ok(match self.end(&name, settle).await? {
-            Ended::Now(settling) => answer::settled(&settling),
-            Ended::Before(Ending::Completed) => {
+            EndOutcome::Now(settling) => answer::settled(&settling),
+            EndOutcome::Before(Ending::Completed) => {
                 CompleteAnswer { reconciled: true, ..CompleteAnswer::default() }
             }
-            Ended::Before(Ending::Released) | Ended::HeldNothing => answer::held_nothing(),
-            Ended::Marked => answer::marked(),
+            EndOutcome::Before(Ending::Released) | EndOutcome::HeldNothing => answer::held_nothing(),
+            EndOutcome::Marked => answer::marked(),
         })
     }
 
-    /// Gives back all that a lease has taken.
+    /// Releases everything that a lease holds.
     pub(crate) async fn release(
         self: Arc<Inner>,
         namespace: NamespaceName,
@@ -189,53 +188,53 @@ impl Inner {
         self.end(&LeaseName::new(namespace, lease), Settling::release).await.map(|_| ())
     }
 
-    /// Ends a lease, whatever is known of it.
+    /// Ends a lease, cached or not.
     async fn end(
         &self,
         name: &LeaseName,
         settle: impl Fn(LeaseName, &LeaseRecord) -> Settling,
-    ) -> Result<Ended, BackendError> {
-        self.set_up().await?;
+    ) -> Result<EndOutcome, BackendError> {
+        self.wait_for_setup().await?;
         if tokio::time::timeout(self.options.deadline, self.leases.landed(name.id)).await.is_err() {
-            return Err(BackendError::Failed(self.silence()));
+            return Err(BackendError::Failed(self.timeout_message()));
         }
         for _ in 0..LOOKS_MAX {
             let memory = self.leases.get(name.id);
-            let was_denied = matches!(memory, Some(Memory::Denied(_)));
+            let was_denied = matches!(memory, Some(CachedLease::Denied(_)));
             let record = match memory {
-                Some(Memory::Allowed(record)) => Some(record),
-                // Another process may have allowed the lease for something else, and that is to be given back.
-                Some(Memory::Denied(_)) | None => self.look(name).await?.map(Arc::new),
+                Some(CachedLease::Allowed(record)) => Some(record),
+                // Another process may have allowed the lease with other requirements.
+                Some(CachedLease::Denied(_)) | None => self.read_lease(name).await?.map(Arc::new),
             };
             let Some(record) = record else {
                 if was_denied {
-                    return Ok(Ended::HeldNothing);
+                    return Ok(EndOutcome::HeldNothing);
                 }
                 if self.mark(name).await? {
-                    return Ok(Ended::Marked);
+                    return Ok(EndOutcome::Marked);
                 }
                 continue;
             };
             match (record.origin, record.ending) {
-                (Origin::Marked, _) => return Ok(Ended::HeldNothing),
-                (Origin::Reserved, Some(ending)) => return Ok(Ended::Before(ending)),
+                (Origin::Marked, _) => return Ok(EndOutcome::HeldNothing),
+                (Origin::Reserved, Some(ending)) => return Ok(EndOutcome::Before(ending)),
                 (Origin::Reserved, None) => {}
             }
             let settling = settle(name.clone(), &record);
             for key in settling.growing().filter(|key| self.is_changing(&name.namespace, key)) {
-                let cell = self.table.cell(&name.namespace, key);
-                if let Err(error) = self.bring_in_line(&cell).await {
+                let tracked = self.table.limit(&name.namespace, key);
+                if let Err(error) = self.reconcile(&tracked).await {
                     tracing::debug!("a lease is completed on a limit that may be going down: {error}");
                 }
             }
             if let Some(settling) = self.settle(name, settling, self.shared.clock.now_ns()).await? {
-                return Ok(Ended::Now(settling));
+                return Ok(EndOutcome::Now(settling));
             }
         }
-        Err(BackendError::Failed("a lease keeps changing while it is looked at".into()))
+        Err(BackendError::Failed("the lease changed at every attempt; try again".into()))
     }
 
-    /// Makes sure that nobody can reserve a lease any more; false if somebody has.
+    /// Posts the anchor of an unknown lease, so that nobody can reserve it; false if it exists.
     async fn mark(&self, name: &LeaseName) -> Result<bool, BackendError> {
         let anchor = name.anchor(&self.common, Origin::Marked, 0);
         let results = self.create_one(vec![anchor], Direction::GivesBack).await?;
@@ -243,11 +242,11 @@ impl Inner {
             Some(CreateTransferStatus::Created) => Ok(true),
             Some(status) if exists(status) => Ok(false),
             Some(status) => Err(BackendError::Failed(crate::status::describe(status))),
-            None => Err(mixed_up()),
+            None => Err(unexpected_reply()),
         }
     }
 
-    /// Sends the end of a lease until it is there; none if someone else ended it.
+    /// Sends settle chains until one succeeds; `None` if another process ended the lease.
     async fn settle(
         &self,
         name: &LeaseName,
@@ -258,35 +257,37 @@ impl Inner {
             let chain = settling.chain(&self.common, now_ns);
             let results = self.create_one(chain.transfers.clone(), Direction::GivesBack).await?;
             match settling.read(&chain, &results, |key| self.overage(&name.namespace, key)) {
-                SettleRead::Done => {
+                SettleResult::Done => {
                     self.leases.forget(name.id);
                     return Ok(Some(settling));
                 }
-                SettleRead::Before => {
+                SettleResult::Before => {
                     self.leases.forget(name.id);
                     return Ok(None);
                 }
-                SettleRead::Again { now_ns: told } => now_ns = told,
-                SettleRead::Failed(message) => {
+                SettleResult::Again { now_ns: ledger_ns } => now_ns = ledger_ns,
+                SettleResult::Failed(message) => {
                     self.leases.forget(name.id);
                     return Err(BackendError::Failed(message));
                 }
             }
         }
-        Err(BackendError::Failed("a complete came to no end".into()))
+        Err(BackendError::Failed(format!(
+            "the complete did not succeed after {ROUNDS_MAX} attempts; try again"
+        )))
     }
 
-    /// Whether a limit may have more than it is to have; or is not known here, where others may have put it since.
+    /// Whether the limit may be above its target capacity, or is not loaded here.
     fn is_changing(&self, namespace: &NamespaceName, key: &LimitKey) -> bool {
         let info = self.registry.limit(namespace, key);
-        info.is_none_or(|info| !self.table.cell(namespace, key).is_open(&info))
+        info.is_none_or(|info| !self.table.limit(namespace, key).is_open(&info))
     }
 
-    /// What becomes of usage that does not fit; nothing where there is no such limit, or it is gone.
+    /// The overage rule of a limit; `None` if it is deleted or unknown.
     fn overage(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Overage> {
         let info = self.registry.limit(namespace, key)?;
         let is_gone = target(Some(&info)) == 0
-            && self.table.cell(namespace, key).seen().is_none_or(|seen| seen.in_force == 0);
+            && self.table.limit(namespace, key).totals().is_none_or(|totals| totals.in_force == 0);
         (!is_gone).then_some(info.definition.overage)
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::chart::{Origin, has};
+use crate::schema::{Origin, has};
 
 const T: u64 = 1_700_000_000 * SECOND_NS;
 
@@ -33,13 +33,13 @@ fn completing(actuals: &[(&str, u64)]) -> Settling {
     Settling::complete(name(), &record(), &actuals)
 }
 
-/// The chain as words: what it is, how much, for how long.
+/// Role, amount and timeout of each transfer.
 fn words(settling: &Settling, now_ns: u64) -> Vec<(Role, u128, u32)> {
     let chain = settling.chain(&CommonAccounts::new(), now_ns);
     chain.roles.iter().zip(&chain.transfers).map(|(role, t)| (*role, t.amount, t.timeout)).collect()
 }
 
-fn told(settling: &mut Settling, statuses: &[Status]) -> SettleRead {
+fn told(settling: &mut Settling, statuses: &[Status]) -> SettleResult {
     let chain = settling.chain(&CommonAccounts::new(), T);
     let results: Vec<_> = statuses
         .iter()
@@ -56,7 +56,7 @@ fn told(settling: &mut Settling, statuses: &[Status]) -> SettleRead {
     })
 }
 
-const AGAIN: SettleRead = SettleRead::Again { now_ns: T + 9 };
+const AGAIN: SettleResult = SettleResult::Again { now_ns: T + 9 };
 
 #[test]
 fn concurrency_is_voided_and_rolling_shrinks_in_one_chain_under_the_end() {
@@ -103,9 +103,9 @@ fn what_has_ended_is_left_alone_and_overage_is_held_for_a_second() {
 #[test]
 fn a_chain_that_was_created_is_done_and_one_that_exists_was_before() {
     use Status::*;
-    assert_eq!(told(&mut completing(&[]), &[Created, Created]), SettleRead::Done);
+    assert_eq!(told(&mut completing(&[]), &[Created, Created]), SettleResult::Done);
     for status in [Exists, ExistsWithDifferentUserData32, ExistsWithDifferentFlags] {
-        assert_eq!(told(&mut completing(&[]), &[status, LinkedEventFailed]), SettleRead::Before);
+        assert_eq!(told(&mut completing(&[]), &[status, LinkedEventFailed]), SettleResult::Before);
     }
 }
 
@@ -128,7 +128,7 @@ fn overage_that_exceeds_is_debt_now_and_when_it_is_tried_again() {
         assert_eq!(settling.overages(), Overages { reserved: 30, ..Overages::default() });
         assert_eq!(told(&mut settling, &[LinkedEventFailed, LinkedEventFailed, status]), AGAIN);
         assert_eq!(words(&settling, T)[2], (Role::Debt(1), 30, 0));
-        assert_eq!(told(&mut settling, &[Created, Created, Created]), SettleRead::Done);
+        assert_eq!(told(&mut settling, &[Created, Created, Created]), SettleResult::Done);
         assert_eq!(settling.overages(), Overages { debt: 30, ..Overages::default() });
     }
 }
@@ -144,7 +144,7 @@ fn overage_of_a_limit_that_keeps_no_debt_or_is_gone_is_dropped() {
     }
 }
 
-/// A complete said 130, which exceeded; it was lost, and its retry says 30. The id of what would be taken again is
+/// A complete reported 130, which exceeded the limit. Its answer was lost; the retry reports 30. The rereserve id is
 /// spent.
 #[test]
 fn what_cannot_shrink_any_more_stays_as_it_is() {
@@ -180,6 +180,6 @@ fn anything_else_is_a_failure_with_words() {
         &[LinkedEventFailed, PendingTransferNotFound],
     ] {
         let read = told(&mut completing(&[]), statuses);
-        assert!(matches!(read, SettleRead::Failed(_)), "{statuses:?}: {read:?}");
+        assert!(matches!(read, SettleResult::Failed(_)), "{statuses:?}: {read:?}");
     }
 }

@@ -1,31 +1,31 @@
-//! Random transactions: of several clients, some again, some late, some wrong.
+//! Random transactions of several clients: new, repeated, late and invalid ones.
 
 use earmark_core::{Actor, ClientId, NamespaceId, Operation, Overdraft, TxId, UnixMs, Write, WriteOutcome};
 
+use super::balance_model::{ACCOUNTS, ASSETS};
 use super::bank::{account, asset, issue, open};
-use super::desk::START;
-use super::purse::{ACCOUNTS, ASSETS};
 use super::random::Random;
+use super::test_book::START;
 use super::writer::vault;
 
 const CLIENTS: usize = 4;
 
-pub struct Teller {
+pub struct RandomWriter {
     random: Random,
     now: UnixMs,
-    /// The last number of each client that was committed.
+    /// Last committed sequence of each client.
     last: [u64; CLIENTS],
     sent: Vec<(usize, Write)>,
     client: usize,
     count: u64,
-    /// Whether amounts come from the ends of their range too.
+    /// Whether to use amounts at the ends of the range.
     pub has_extremes: bool,
 }
 
-impl Teller {
-    pub fn new(seed: u64) -> Teller {
+impl RandomWriter {
+    pub fn new(seed: u64) -> RandomWriter {
         let random = Random::new(seed ^ 0x7e11e5);
-        Teller {
+        RandomWriter {
             random,
             now: START,
             last: [0; CLIENTS],
@@ -37,7 +37,7 @@ impl Teller {
     }
 
     pub fn next_write(&mut self) -> (UnixMs, Write) {
-        let now = self.pass();
+        let now = self.advance();
         self.count += 1;
         if self.random.chance(15) && !self.sent.is_empty() {
             let newest = self.sent.len().min(8);
@@ -72,7 +72,7 @@ impl Teller {
         (now, write)
     }
 
-    /// A transaction that opens accounts and gives them something.
+    /// A transaction that opens accounts and funds them.
     pub fn funds(&self) -> Write {
         let names = ["a", "b", "c", "d"];
         let opened = names.map(open);
@@ -89,15 +89,15 @@ impl Teller {
         }
     }
 
-    /// Some time passes.
-    pub fn pass(&mut self) -> UnixMs {
+    /// Advances the clock.
+    pub fn advance(&mut self) -> UnixMs {
         let passed = self.random.pick(&[0, 1, 500, 1_000, 2_000, 60_000]);
         self.now = self.now.plus_ms(if self.random.chance(2) { 400_000 } else { passed });
         self.now
     }
 
-    /// Hears the answer to the last transaction.
-    pub fn hear(&mut self, outcome: &WriteOutcome) {
+    /// Processes the outcome of the last transaction.
+    pub fn observe(&mut self, outcome: &WriteOutcome) {
         if let WriteOutcome::Committed(receipt) = outcome {
             self.last[self.client] = receipt.sequence;
         }

@@ -1,29 +1,27 @@
-//! A lease as the ledger has it: the transfers under its name, read.
+//! A lease, read from its transfers.
 
 use earmark_core::{LeaseState, LimitKey, UnixMs};
 use tigerbeetle::{Transfer, TransferFlags};
 
-use crate::chart::{Code, Ending, Holding, Origin, SECOND_NS, has};
+use crate::schema::{Code, Ending, Holding, Origin, SECOND_NS, has};
 
-/// What is known of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseRecord {
-    /// What it asked for, hashed.
+    /// Hash of its requirements.
     pub(crate) fingerprint: u64,
-    /// When its anchor was made, by the ledger's clock.
+    /// Timestamp of its anchor, by the ledger's clock.
     pub(crate) made_at_ns: u64,
     pub(crate) origin: Origin,
-    /// What it took, in order of key where keys are known.
+    /// Its reservations, sorted by key.
     pub(crate) held: Vec<Held>,
     pub(crate) ending: Option<Ending>,
 }
 
-/// One reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// The account of the limit.
+    /// Account of the limit.
     pub(crate) account: u128,
-    /// The limit; none if the registry no longer has it.
+    /// `None` if the registry no longer has the limit.
     pub(crate) key: Option<LimitKey>,
     pub(crate) transfer: u128,
     pub(crate) amount: u64,
@@ -31,19 +29,19 @@ pub(crate) struct Held {
     pub(crate) ends_at_ns: u64,
 }
 
-/// What a reserve is told of a lease that is there already. Its body is judged first, then what became of it.
+/// The answer to a reserve of a lease that exists. Other requirements take precedence over its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retry {
-    /// A complete came first, whatever was asked for.
     Ended,
-    /// It was used for something else.
     OtherRequirements,
-    /// It holds all that it took.
-    Holds { reserved_at: UnixMs },
+    /// The lease holds all its reservations.
+    Holds {
+        reserved_at: UnixMs,
+    },
 }
 
 impl LeaseRecord {
-    /// Reads the transfers of one lease. Nothing is known of it without its anchor.
+    /// Reads the transfers of one lease; `None` without an anchor.
     pub(crate) fn read(
         transfers: &[Transfer],
         key_of: impl Fn(u128) -> Option<LimitKey>,
@@ -72,12 +70,12 @@ impl LeaseRecord {
         to_ms(self.made_at_ns)
     }
 
-    /// Whether anything of it has ended by time.
+    /// Whether any reservation has expired.
     pub(crate) fn has_expired(&self, now_ns: u64) -> bool {
         self.held.iter().any(|held| held.ends_at_ns <= now_ns)
     }
 
-    /// What a reserve with this fingerprint is told.
+    /// The answer to a reserve with this fingerprint.
     pub(crate) fn retry(&self, fingerprint: u64, now_ns: u64) -> Retry {
         if self.origin == Origin::Marked {
             Retry::Ended
@@ -113,7 +111,6 @@ impl Held {
     }
 }
 
-/// When what was made at a time ends.
 pub(crate) fn end_ns(made_at_ns: u64, timeout_seconds: u32) -> u64 {
     made_at_ns.saturating_add(u64::from(timeout_seconds).saturating_mul(SECOND_NS))
 }

@@ -1,15 +1,15 @@
-//! Scripts that fill few limits with thousands of reservations, no two of which end together, so that
-//! whatever the Book keeps them in grows deep, is cut off, and is changed in its middle.
+//! Scripts that fill few limits with thousands of reservations with different expiry times. They make the trees of the
+//! Book deep, and cut and change them in the middle.
 
 use earmark_core::{Config, Kind, LeaseId, NamespaceId, UnixMs};
 
-use super::desk::{START, rolling};
 use super::random::Random;
 use super::step::{Step, Timed, by_id};
+use super::test_book::{START, rolling};
 
 const LIMITS: u32 = 3;
 
-pub struct Crowd {
+pub struct DenseScript {
     random: Random,
     now: UnixMs,
     put: u32,
@@ -19,23 +19,23 @@ pub struct Crowd {
     pub config: Config,
 }
 
-impl Crowd {
-    pub fn new(seed: u64) -> Crowd {
+impl DenseScript {
+    pub fn new(seed: u64) -> DenseScript {
         let mut random = Random::new(seed);
         let config = Config {
-            // Within it settled usage ends exactly; beyond it, it is merged into slots.
+            // Settled usage within the retention expires exactly; later usage is merged into slots.
             retention_ms: random.pick(&[1_000, 20_000_000]),
             ..Config::default()
         };
         let capacity = random.pick(&[1_000, 9_000]);
         let hold_seconds = random.pick(&[60, 3_600]);
-        Crowd { random, now: START, put: 0, open: Vec::new(), capacity, hold_seconds, config }
+        DenseScript { random, now: START, put: 0, open: Vec::new(), capacity, hold_seconds, config }
     }
 
     fn put(&mut self, number: u32) -> Step {
-        // A window that changes back and forth lets new reservations end in the midst of old ones.
+        // Alternating windows make new reservations expire between old ones.
         let hold = self.random.pick(&[self.hold_seconds, self.hold_seconds, self.hold_seconds / 2]);
-        let name = format!("crowd:{number}");
+        let name = format!("script:{number}");
         let mut definition = rolling(&name, self.capacity, hold);
         if number == 1 {
             definition.kind = Kind::Concurrency { timeout_seconds: hold };
@@ -80,7 +80,7 @@ impl Crowd {
     }
 }
 
-impl Iterator for Crowd {
+impl Iterator for DenseScript {
     type Item = Timed;
 
     fn next(&mut self) -> Option<Timed> {

@@ -1,4 +1,4 @@
-//! What this process remembers of leases. It is only a cache: the transfers are the record.
+//! Cache of leases. The transfers are the record.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -8,62 +8,61 @@ use earmark_core::{LimitKey, UnixMs};
 use tokio::sync::Notify;
 
 use crate::clock::lock;
-use crate::lease::LeaseRecord;
+use crate::lease_record::LeaseRecord;
 
-/// The most leases of one generation; two are kept.
+/// Maximum leases in each of the two generations.
 const GENERATION_MAX: usize = 1 << 18;
 
-/// What is remembered of a lease.
 #[derive(Clone, Debug)]
-pub(crate) enum Memory {
-    /// It was allowed here.
+pub(crate) enum CachedLease {
+    /// Allowed by this process.
     Allowed(Arc<LeaseRecord>),
-    /// It was denied here.
+    /// Denied by this process.
     Denied(Arc<Denied>),
 }
 
-/// A denial, which the ledger remembers only for the body that was denied.
+/// A denial. The ledger recognises it only for the requirements that were denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Denied {
     pub(crate) fingerprint: u64,
     pub(crate) limited_by: LimitKey,
     pub(crate) never: bool,
-    /// When a new lease has a chance.
+    /// Earliest time at which a new lease may succeed.
     pub(crate) retry_at: UnixMs,
 }
 
-/// Leases by their name in the ledger, the younger half and the older; when the younger is full or old enough, the
-/// older goes.
-pub(crate) struct Leases {
+/// Two generations of leases by ledger id. When the young one is full or older than the retention, it replaces the old
+/// one.
+pub(crate) struct LeaseCache {
     generations: Mutex<Generations>,
     in_flight: Mutex<HashMap<u128, Flight>>,
     retention: Duration,
 }
 
 struct Generations {
-    young: HashMap<u128, Memory>,
-    old: HashMap<u128, Memory>,
+    young: HashMap<u128, CachedLease>,
+    old: HashMap<u128, CachedLease>,
     since: Instant,
 }
 
-/// Reserves of one lease that are on their way.
+/// Reserves of one lease in flight.
 struct Flight {
     count: usize,
     landed: Arc<Notify>,
 }
 
-impl Leases {
-    pub(crate) fn new(retention: Duration) -> Leases {
+impl LeaseCache {
+    pub(crate) fn new(retention: Duration) -> LeaseCache {
         let generations = Generations { young: HashMap::new(), old: HashMap::new(), since: Instant::now() };
-        Leases { generations: Mutex::new(generations), in_flight: Mutex::default(), retention }
+        LeaseCache { generations: Mutex::new(generations), in_flight: Mutex::default(), retention }
     }
 
-    pub(crate) fn get(&self, lease: u128) -> Option<Memory> {
+    pub(crate) fn get(&self, lease: u128) -> Option<CachedLease> {
         let generations = lock(&self.generations);
         generations.young.get(&lease).or_else(|| generations.old.get(&lease)).cloned()
     }
 
-    pub(crate) fn put(&self, lease: u128, memory: Memory) {
+    pub(crate) fn put(&self, lease: u128, memory: CachedLease) {
         let mut generations = lock(&self.generations);
         if generations.young.len() >= GENERATION_MAX || generations.since.elapsed() >= self.retention {
             generations.old = std::mem::take(&mut generations.young);
@@ -83,21 +82,21 @@ impl Leases {
         generations.young.len().saturating_add(generations.old.len())
     }
 
-    /// A reserve of a lease begins; it has ended when the guard is dropped.
-    pub(crate) fn begin(self: &Arc<Leases>, lease: u128) -> InFlight {
+    /// Registers a reserve of a lease until the guard is dropped.
+    pub(crate) fn begin(self: &Arc<LeaseCache>, lease: u128) -> InFlight {
         let mut flights = lock(&self.in_flight);
         let flight = flights.entry(lease).or_insert_with(|| Flight { count: 0, landed: Arc::default() });
         flight.count = flight.count.saturating_add(1);
         InFlight { leases: Arc::clone(self), lease }
     }
 
-    /// Waits until no reserve of a lease is on its way here.
+    /// Waits until no reserve of a lease is in flight in this process.
     pub(crate) async fn landed(&self, lease: u128) {
         loop {
             let landed = lock(&self.in_flight).get(&lease).map(|flight| Arc::clone(&flight.landed));
             let Some(landed) = landed else { return };
             let mut notified = std::pin::pin!(landed.notified());
-            // Registered before looking again, or the end could come in between and be missed.
+            // Register before checking again, or a notification in between is missed.
             notified.as_mut().enable();
             if !self.is_in_flight(lease) {
                 return;
@@ -111,9 +110,9 @@ impl Leases {
     }
 }
 
-/// A reserve that is on its way.
+/// Guard of a reserve in flight.
 pub(crate) struct InFlight {
-    leases: Arc<Leases>,
+    leases: Arc<LeaseCache>,
     lease: u128,
 }
 
@@ -135,14 +134,19 @@ impl Drop for InFlight {
 mod tests {
     use super::*;
 
-    fn denied(fingerprint: u64) -> Memory {
+    fn denied(fingerprint: u64) -> CachedLease {
         let limited_by = "rpm".parse().unwrap();
-        Memory::Denied(Arc::new(Denied { fingerprint, limited_by, never: false, retry_at: UnixMs::new(0) }))
+        CachedLease::Denied(Arc::new(Denied {
+            fingerprint,
+            limited_by,
+            never: false,
+            retry_at: UnixMs::new(0),
+        }))
     }
 
     #[test]
     fn what_was_put_is_remembered_until_two_generations_have_passed() {
-        let leases = Leases::new(Duration::ZERO);
+        let leases = LeaseCache::new(Duration::ZERO);
         leases.put(1, denied(1));
         leases.put(2, denied(2));
         assert!(leases.get(1).is_some());
@@ -157,7 +161,7 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_waits_for_a_reserve_goes_on_when_the_last_of_them_has_landed() {
-        let leases = Arc::new(Leases::new(Duration::from_secs(60)));
+        let leases = Arc::new(LeaseCache::new(Duration::from_secs(60)));
         leases.landed(7).await;
         let (first, second) = (leases.begin(7), leases.begin(7));
         let waiting = tokio::spawn({

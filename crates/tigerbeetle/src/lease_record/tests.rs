@@ -1,6 +1,6 @@
 use super::*;
-use crate::chart::{CommonAccounts, LeaseName, LimitAccounts};
-use crate::reserve::{ReservePlan, Taken};
+use crate::reserve_chain::{ReservePlan, Taken};
+use crate::schema::{CommonAccounts, LeaseName, LimitAccounts};
 
 const T: u64 = 1_700_000_000 * SECOND_NS;
 
@@ -14,13 +14,13 @@ fn taken(key: &str, holding: Holding, amount: u64, hold_seconds: u32) -> Taken {
     Taken { key, account, amount, holding, hold_seconds }
 }
 
-/// The transfers of a reserve, as the ledger gives them back.
+/// The transfers of a reserve, as the ledger returns them.
 fn reserved() -> Vec<Transfer> {
     let taken = vec![taken("slots", Holding::Concurrency, 1, 10), taken("tpm", Holding::Rolling, 60, 60)];
     let plan = ReservePlan { name: name(), fingerprint: 7, taken };
     let mut chain = plan.chain(&CommonAccounts::new());
-    for (place, transfer) in (0..).zip(&mut chain) {
-        transfer.timestamp = T + place;
+    for (index, transfer) in (0..).zip(&mut chain) {
+        transfer.timestamp = T + index;
     }
     chain
 }

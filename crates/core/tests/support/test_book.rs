@@ -1,4 +1,4 @@
-//! A Book with a clock, to try single rules at in few words.
+//! A Book with a clock, for tests of single rules.
 
 use earmark_core::{
     Book, CompleteOutcome, Config, Definition, Denial, Keep, Kind, LeaseId, LeaseInfo, LeaseState, LimitId,
@@ -11,7 +11,7 @@ use super::step::{Step, by_key, key};
 /// A whole second.
 pub const START: UnixMs = UnixMs::new(1_750_000_000_000);
 
-pub struct Desk {
+pub struct TestBook {
     pub book: Book,
     pub namespace: NamespaceId,
     now: UnixMs,
@@ -39,26 +39,26 @@ fn parts(named: &[(&str, u64)]) -> Vec<Part> {
     named.iter().map(|&(name, amount)| by_key(name, amount)).collect()
 }
 
-impl Desk {
-    pub fn new() -> Desk {
-        Desk::with(Config::default())
+impl TestBook {
+    pub fn new() -> TestBook {
+        TestBook::with(Config::default())
     }
 
-    pub fn with(config: Config) -> Desk {
-        Desk { book: Book::new(config, 1), namespace: NamespaceId::DEFAULT, now: START, leases: 0 }
+    pub fn with(config: Config) -> TestBook {
+        TestBook { book: Book::new(config, 1), namespace: NamespaceId::DEFAULT, now: START, leases: 0 }
     }
 
     pub fn now(&self) -> UnixMs {
         self.now
     }
 
-    /// Time passes, and the Book hears nothing of it yet.
-    pub fn pass(&mut self, ms: u64) {
+    /// Advances the clock without a command.
+    pub fn advance(&mut self, ms: u64) {
         self.now = self.now.plus_ms(ms);
     }
 
-    /// The clock of whoever sends commands goes back.
-    pub fn turn_back(&mut self, ms: u64) {
+    /// Sets the clock of the sender back.
+    pub fn set_clock_back(&mut self, ms: u64) {
         self.now = self.now.minus_ms(ms);
     }
 
@@ -88,8 +88,8 @@ impl Desk {
         }
     }
 
-    /// Puts a limit that must be in force at once.
-    pub fn has(&mut self, definition: Definition) -> LimitId {
+    /// Puts a limit that must be active at once.
+    pub fn put_active(&mut self, definition: Definition) -> LimitId {
         match self.put(definition) {
             LimitOutcome::Changed { limit, status: LimitStatus::Active, .. } => limit,
             other => panic!("the limit is not in force: {other:?}"),
@@ -107,7 +107,7 @@ impl Desk {
         }
     }
 
-    /// A lease that was never used. Its low random bits are 0, so no jitter shortens its hints.
+    /// A new lease. Its low random bits are 0, so jitter does not shorten its hints.
     pub fn lease(&mut self) -> LeaseId {
         self.lease_from(self.now)
     }
@@ -129,7 +129,7 @@ impl Desk {
         }
     }
 
-    /// A new lease that must be allowed.
+    /// Reserves with a new lease, which must be allowed.
     pub fn take(&mut self, named: &[(&str, u64)]) -> LeaseId {
         let lease = self.lease();
         let reserved_at = self.book.time().max(self.now);
@@ -137,7 +137,7 @@ impl Desk {
         lease
     }
 
-    /// A new lease that must be denied.
+    /// Reserves with a new lease, which must be denied.
     pub fn denied(&mut self, named: &[(&str, u64)]) -> (LeaseId, Denial) {
         let lease = self.lease();
         (lease, self.denial(lease, named))
@@ -180,7 +180,7 @@ impl Desk {
         }
     }
 
-    /// A complete that must be applied.
+    /// Completes a lease; the actuals must be applied.
     pub fn settle(&mut self, lease: LeaseId, named: &[(&str, u64)]) -> Settlement {
         match self.complete(lease, named) {
             CompleteOutcome::Completed(settlement) => settlement,

@@ -1,17 +1,16 @@
-//! What stands in the ledger: accounts, transfers, and the numbers that tell them apart.
+//! The ledger schema: accounts, transfers, and their codes.
 
 use earmark_core::{Kind, Label, LeaseId, LimitKey, NamespaceName};
 use sha2::{Digest, Sha256};
 use tigerbeetle::{Account, AccountFlags, Transfer, TransferFlags};
 
-/// Every account and every transfer is of this ledger.
+/// Ledger of every account and transfer.
 pub(crate) const LEDGER: u32 = 1;
-/// Every account has this code.
+/// Code of every account.
 const ACCOUNT_CODE: u16 = 1;
-/// Nanoseconds in a second.
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
 
-/// What a transfer is for. The void of a reservation has the code of what it ends.
+/// Purpose of a transfer. A void has the code of the transfer that it voids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum Code {
@@ -24,7 +23,7 @@ pub(crate) enum Code {
     Cleared = 7,
 }
 
-/// How a limit gives back, in `user_data_32` of each transfer that takes from it.
+/// Kind of the limit, in `user_data_32` of each transfer that reserves from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Holding {
@@ -33,7 +32,7 @@ pub(crate) enum Holding {
 }
 
 impl Holding {
-    /// Of a limit; none of one that is kept elsewhere.
+    /// `None` for kinds that TigerBeetle does not hold.
     pub(crate) fn of(kind: &Kind) -> Option<Holding> {
         match kind {
             Kind::Rolling { .. } => Some(Holding::Rolling),
@@ -47,27 +46,24 @@ impl Holding {
     }
 }
 
-/// Who made an anchor, in its `user_data_32`.
+/// What created an anchor, in its `user_data_32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Origin {
-    /// A reserve.
     Reserved = 1,
-    /// A complete of a lease that nobody knew.
+    /// A complete of an unknown lease.
     Marked = 2,
 }
 
-/// How a lease ended, in `user_data_32` of its end.
+/// How a lease ended, in `user_data_32` of its end transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Ending {
-    /// It was completed.
     Completed = 1,
-    /// It was given back unused.
+    /// Released without use.
     Released = 2,
 }
 
-/// The accounts of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LimitAccounts {
     pub(crate) limit: u128,
@@ -82,7 +78,7 @@ impl LimitAccounts {
         }
     }
 
-    /// As they are created: nothing can be taken from a limit that it does not have.
+    /// The accounts to create. The limit account cannot be overdrawn.
     pub(crate) fn records(&self) -> [Account; 2] {
         [
             account(self.limit, AccountFlags::DebitsMustNotExceedCredits),
@@ -91,7 +87,6 @@ impl LimitAccounts {
     }
 }
 
-/// The accounts that all limits share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CommonAccounts {
     pub(crate) operator: u128,
@@ -106,7 +101,7 @@ impl CommonAccounts {
         }
     }
 
-    /// As they are created.
+    /// The accounts to create.
     pub(crate) fn records(&self) -> [Account; 2] {
         [account(self.operator, AccountFlags::empty()), account(self.lease, AccountFlags::empty())]
     }
@@ -116,7 +111,7 @@ fn account(id: u128, flags: AccountFlags) -> Account {
     Account { id, ledger: LEDGER, code: ACCOUNT_CODE, flags, ..Account::default() }
 }
 
-/// Whether an account that was found is the one that is made here, whatever has been moved since.
+/// Whether an account has the properties that Earmark gives it. Balances do not count.
 pub(crate) fn is_ours(found: &Account, ours: &Account) -> bool {
     let words = |account: &Account| {
         let user_data = (account.user_data_128, account.user_data_64, account.user_data_32);
@@ -125,7 +120,7 @@ pub(crate) fn is_ours(found: &Account, ours: &Account) -> bool {
     words(found) == words(ours)
 }
 
-/// A lease as the ledger knows it: its own name, and the words that its transfers are named by.
+/// A lease and the ids of its transfers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseName {
     pub(crate) namespace: NamespaceName,
@@ -140,7 +135,7 @@ impl LeaseName {
         LeaseName { namespace, lease, id }
     }
 
-    /// The transfer that every chain of a reserve begins with: it exists once, so a lease has one body.
+    /// The first transfer of every reserve chain. Its id exists once, so a lease has one body.
     pub(crate) fn anchor(&self, common: &CommonAccounts, origin: Origin, fingerprint: u64) -> Transfer {
         Transfer {
             id: Label::LeaseAnchor(&self.namespace, self.lease).id().to_u128(),
@@ -151,7 +146,7 @@ impl LeaseName {
         }
     }
 
-    /// The transfer that ends a lease: it exists once, so nothing changes after the first complete.
+    /// The transfer that ends a lease. Its id exists once, so the first complete wins.
     pub(crate) fn end(&self, common: &CommonAccounts, ending: Ending) -> Transfer {
         Transfer {
             id: Label::LeaseComplete(&self.namespace, self.lease).id().to_u128(),
@@ -161,7 +156,7 @@ impl LeaseName {
         }
     }
 
-    /// A transfer of nothing, which only says that something happened.
+    /// A transfer of amount 0, as a marker.
     fn note(&self, common: &CommonAccounts) -> Transfer {
         Transfer {
             debit_account_id: common.operator,
@@ -184,8 +179,8 @@ impl LeaseName {
         Label::Debt(&self.namespace, self.lease, key).id().to_u128()
     }
 
-    /// The end of a reservation. A limit that the registry no longer has leaves its account and no key; a
-    /// reservation can be voided under any id, and only once.
+    /// Id of the void of a reservation. A limit deleted from the registry leaves an account and no key; any id works,
+    /// since a reservation can be voided only once.
     pub(crate) fn void_id(&self, key: Option<&LimitKey>, account: u128) -> u128 {
         match key {
             Some(key) => Label::Void(&self.namespace, self.lease, key).id().to_u128(),
@@ -194,7 +189,7 @@ impl LeaseName {
     }
 }
 
-/// Links all transfers but the last: they happen together or not at all.
+/// Links all transfers but the last, so that they succeed or fail together.
 pub(crate) fn link(chain: &mut [Transfer]) {
     if let Some((_, linked)) = chain.split_last_mut() {
         for transfer in linked {
@@ -203,12 +198,12 @@ pub(crate) fn link(chain: &mut [Transfer]) {
     }
 }
 
-/// What a lease asked for, hashed: the first 8 bytes of the SHA-256 of its requirements in order of key. It is
-/// stored, so it never changes; it is never 0, which TigerBeetle takes for absent.
+/// Hash of a lease's requirements: the first 8 bytes of SHA-256 over them, sorted by key. It is stored, so the
+/// algorithm must not change. It is never 0, which TigerBeetle reads as absent.
 pub(crate) fn fingerprint<'a>(sorted: impl Iterator<Item = (&'a LimitKey, u64)>) -> u64 {
     let mut hash = Sha256::new();
     for (key, amount) in sorted {
-        // No key has a zero byte, so no two lists give the same bytes.
+        // No key contains a zero byte, so different lists give different bytes.
         hash.update(key.as_str().as_bytes());
         hash.update([0]);
         hash.update(amount.to_le_bytes());
@@ -241,7 +236,7 @@ mod tests {
         );
     }
 
-    /// Fingerprints are stored, so one that changed would make every retry a stranger.
+    /// Fingerprints are stored: with another algorithm every retry would look like other requirements.
     #[test]
     fn a_fingerprint_is_for_ever() {
         let (rpm, tpm) = (key("rpm"), key("tpm"));

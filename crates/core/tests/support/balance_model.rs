@@ -1,4 +1,4 @@
-//! Credit and sequences as plain tables: everything is copied before a transaction, and put back if it fails.
+//! Credit and sequences as plain tables. Every transaction works on a copy.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,14 +24,14 @@ struct Done {
     receipt: Option<Arc<Receipt>>,
 }
 
-pub struct Purse {
+pub struct BalanceModel {
     tables: Tables,
     done: Vec<Done>,
     pub holds: Vec<Held>,
     clients_max: usize,
 }
 
-/// What one key of a lease holds, and on which terms.
+/// The hold of one key of a lease, and its terms.
 #[derive(Clone, Debug)]
 pub struct Held {
     pub lease: LeaseId,
@@ -40,7 +40,7 @@ pub struct Held {
     pub ends_at: UnixMs,
 }
 
-/// A limit of kind `credit`: account, asset, revenue, seconds, and whether debt is kept.
+/// Terms of a credit limit: account, asset, revenue account, seconds, and whether overage becomes debt.
 pub type Terms = (&'static str, &'static str, &'static str, u32, bool);
 
 pub const TERMS: [Terms; 4] = [
@@ -52,11 +52,11 @@ pub const TERMS: [Terms; 4] = [
 
 type Code = &'static str;
 
-impl Purse {
-    pub fn new(clients_max: usize) -> Purse {
+impl BalanceModel {
+    pub fn new(clients_max: usize) -> BalanceModel {
         let mut tables = Tables::default();
         tables.accounts.insert("revenue".into(), (Standing::Open, Overdraft::Deny));
-        Purse { tables, done: Vec::new(), holds: Vec::new(), clients_max }
+        BalanceModel { tables, done: Vec::new(), holds: Vec::new(), clients_max }
     }
 
     pub fn standing(&self, name: &str) -> Option<Standing> {
@@ -67,12 +67,12 @@ impl Purse {
         self.tables.balances.get(&(name.into(), asset.into())).copied().unwrap_or(0)
     }
 
-    /// Keeps what the last transaction was told.
+    /// Stores the receipt of the last transaction.
     pub fn keep(&mut self, receipt: &Arc<Receipt>) {
         self.done.last_mut().unwrap().receipt = Some(Arc::clone(receipt));
     }
 
-    /// What should be answered: a code, what was said before, or something new.
+    /// The expected answer: an error code, an earlier receipt, or a new one.
     pub fn write(&mut self, now: UnixMs, write: &Write) -> Result<Option<Arc<Receipt>>, Code> {
         let is_same = |done: &&Done| (&done.write.client, &done.write.vault) == (&write.client, &write.vault);
         let last = self.done.iter().filter(is_same).map(|done| done.write.sequence).max().unwrap_or(0);
@@ -108,8 +108,8 @@ impl Purse {
     }
 }
 
-impl Purse {
-    /// What is held at `now`, by account and asset.
+impl BalanceModel {
+    /// Held credit at `now`, by account and asset.
     pub fn held(&self, now: UnixMs) -> Net {
         let mut held = Net::new();
         for hold in self.holds.iter().filter(|hold| hold.ends_at > now) {
@@ -119,7 +119,7 @@ impl Purse {
         held
     }
 
-    /// Whether all keys can be held; if so, they are.
+    /// Holds all keys if possible.
     pub fn reserve(&mut self, now: UnixMs, lease: LeaseId, wanted: &[(usize, u64)]) -> bool {
         let held = self.held(now);
         let can_be = wanted.iter().all(|&(key, _)| {
@@ -142,7 +142,7 @@ impl Purse {
         can_be
     }
 
-    /// Settles all that a lease held.
+    /// Settles all holds of a lease.
     pub fn complete(&mut self, now: UnixMs, lease: LeaseId, actuals: &[(usize, u64)]) {
         let (mut mine, rest): (Vec<Held>, Vec<Held>) =
             self.holds.drain(..).partition(|hold| hold.lease == lease);
@@ -196,7 +196,7 @@ impl Tables {
         for (asset, amount) in retired {
             count(&mut self.retired, &asset, amount)?;
         }
-        // One entry: only what all operations together do to a balance counts.
+        // Only the net change of the whole entry counts.
         for (key, change) in &net {
             let balance = before.get(key).copied().unwrap_or(0);
             let after = balance.checked_add(*change).ok_or("INVALID")?;

@@ -1,4 +1,4 @@
-//! A client that does nothing but send full batches: what there is to compare with.
+//! Baseline for benchmarks: a client that only sends full batches.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use earmark_core::{LimitKey, NamespaceName};
 use tigerbeetle::{Client, Completion, CreateTransferStatus, Error, Transfer, TransferFlags};
 
-use crate::batch::Room;
-use crate::chart::{Code, CommonAccounts, Holding, LEDGER, LimitAccounts, link};
+use crate::batch::RequestSize;
 use crate::options::LedgerUrl;
+use crate::schema::{Code, CommonAccounts, Holding, LEDGER, LimitAccounts, link};
 
-/// How many calls a second a cluster admits, each a chain like that of a reserve, on clients that make nothing of the
-/// answers. `calls` are the limits of some calls, which are sent in turns; their accounts must be there.
+/// Measures the calls per second that a cluster admits from clients that ignore the results. Each call is a chain like
+/// that of a reserve. `calls` lists the limits of each call, used round-robin; their accounts must exist.
 ///
 /// # Errors
-/// What went wrong, for a person.
+/// A message for the operator.
 pub async fn measure_bare_client(
     url: &LedgerUrl,
     sessions: usize,
@@ -32,7 +32,7 @@ pub async fn measure_bare_client(
     Ok(admitted as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Ids that nobody else uses: where they begin comes from the clock, and they are spread as hashes are.
+/// Unique ids, seeded by the clock and mixed like hashes.
 fn next_id() -> u128 {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -49,7 +49,7 @@ fn next_id() -> u128 {
     (u128::from(spread(number, 0)) << 64) | u128::from(spread(number, 0x5851_f42d_4c95_7f2d))
 }
 
-/// One chain for each of some calls, without ids.
+/// One chain per call, without ids.
 fn templates(calls: &[Vec<LimitKey>]) -> Vec<Vec<Transfer>> {
     let common = CommonAccounts::new();
     let namespace = NamespaceName::new(NamespaceName::DEFAULT);
@@ -88,7 +88,7 @@ async fn send(
     duration: Duration,
 ) -> Result<u64, String> {
     let client = Client::new(url.cluster, &url.addresses()).map_err(|error| error.to_string())?;
-    let mut room = Room::new();
+    let mut size = RequestSize::new();
     let mut calls = templates.iter().cycle();
     let (mut batch, mut admitted) = (Vec::new(), 0_u64);
     let (mut results, mut completion) = (Vec::new(), Completion::new());
@@ -98,7 +98,7 @@ async fn send(
         for chain in calls.by_ref() {
             batch.extend_from_slice(chain);
             chains = chains.saturating_add(1);
-            if batch.len().saturating_add(chain.len()) > room.events() {
+            if batch.len().saturating_add(chain.len()) > size.events() {
                 break;
             }
         }
@@ -111,16 +111,16 @@ async fn send(
         match client.create_transfers_reusable(completion, batch, results).await {
             Ok(buffers) => {
                 (completion, batch, results) = buffers;
-                room.taken(events);
+                size.taken(events);
                 if let Some(refused) =
                     results.iter().find(|result| result.status != CreateTransferStatus::Created)
                 {
-                    return Err(format!("the bare client was refused: {}", refused.status));
+                    return Err(format!("TigerBeetle refused a transfer: {}", refused.status));
                 }
                 admitted = admitted.saturating_add(chains);
             }
             Err(Error::TooMuchData) => {
-                room.refused(events);
+                size.refused(events);
                 (completion, batch, results) = (Completion::new(), Vec::new(), Vec::new());
             }
             Err(error) => return Err(error.to_string()),

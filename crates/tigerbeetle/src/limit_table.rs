@@ -1,0 +1,336 @@
+//! The limits known to this process, with the totals last read from the ledger.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use earmark_core::{LimitInfo, LimitKey, LimitStatus, NamespaceName};
+use tigerbeetle::Account;
+
+use crate::clock::lock;
+use crate::schema::{LimitAccounts, is_ours};
+
+/// Maximum counted denials in a row. Every backoff reaches its maximum earlier.
+const DENIALS_MAX: u32 = 64;
+
+/// A limit and the totals last read from its accounts.
+#[derive(Debug)]
+pub(crate) struct TrackedLimit {
+    pub(crate) namespace: NamespaceName,
+    pub(crate) key: LimitKey,
+    pub(crate) accounts: LimitAccounts,
+    /// Held by the task that reconciles the limit; holds the start time of the last reconciliation.
+    pub(crate) reconciling: tokio::sync::Mutex<Option<Instant>>,
+    lookup: Mutex<Lookup>,
+    /// Since when the limit is neither in the registry nor in the ledger.
+    gone: Mutex<Option<Instant>>,
+    /// Denials in a row.
+    denials: AtomicU32,
+}
+
+/// Order of account lookups within the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LookupNumber(u64);
+
+impl LookupNumber {
+    pub(crate) fn next(self) -> LookupNumber {
+        LookupNumber(self.0.saturating_add(1))
+    }
+}
+
+/// Totals with their lookup number and the registry revision read before them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lookup {
+    number: LookupNumber,
+    revision: u64,
+    totals: Option<LimitTotals>,
+}
+
+/// Totals of a limit in the ledger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LimitTotals {
+    pub(crate) in_force: u64,
+    pub(crate) reserved: u64,
+    pub(crate) debt: u128,
+}
+
+impl LimitTotals {
+    /// Totals from the two accounts; `None` if one is missing or is not Earmark's. Creating the accounts then reports
+    /// the reason.
+    pub(crate) fn read(accounts: &LimitAccounts, found: &[Account]) -> Option<LimitTotals> {
+        let account = |ours: Account| found.iter().find(|account| is_ours(account, &ours));
+        let [limit, debt] = accounts.records();
+        let (limit, debt) = (account(limit)?, account(debt)?);
+        let small = |amount: u128| u64::try_from(amount).unwrap_or(u64::MAX);
+        Some(LimitTotals {
+            in_force: small(limit.credits_posted.saturating_sub(limit.debits_posted)),
+            reserved: small(limit.debits_pending),
+            debt: debt.debits_posted.saturating_sub(debt.credits_posted),
+        })
+    }
+
+    pub(crate) fn available(&self) -> u64 {
+        self.in_force.saturating_sub(self.reserved)
+    }
+}
+
+/// The capacity that the registry demands: 0 for a limit that is deleted or being deleted.
+pub(crate) fn target(info: Option<&LimitInfo>) -> u64 {
+    match info.map(|info| (info.status, info.definition.capacity)) {
+        Some((LimitStatus::Active | LimitStatus::Decreasing { to: 1.. }, capacity)) => capacity,
+        Some((LimitStatus::Decreasing { to: 0 } | LimitStatus::Deleted, _)) | None => 0,
+    }
+}
+
+impl TrackedLimit {
+    fn new(namespace: NamespaceName, key: LimitKey) -> TrackedLimit {
+        TrackedLimit {
+            accounts: LimitAccounts::of(&namespace, &key),
+            namespace,
+            key,
+            reconciling: tokio::sync::Mutex::new(None),
+            lookup: Mutex::default(),
+            gone: Mutex::default(),
+            denials: AtomicU32::new(0),
+        }
+    }
+
+    /// The last totals; `None` if never read or not found.
+    pub(crate) fn totals(&self) -> Option<LimitTotals> {
+        lock(&self.lookup).totals
+    }
+
+    /// Stores totals. Results of an older lookup that arrive late are dropped.
+    pub(crate) fn store_totals(&self, number: LookupNumber, revision: u64, totals: Option<LimitTotals>) {
+        let mut lookup = lock(&self.lookup);
+        if lookup.number <= number {
+            *lookup = Lookup { number, revision, totals };
+        }
+    }
+
+    /// Discards the totals, so that the limit is read again.
+    pub(crate) fn invalidate(&self, number: LookupNumber) {
+        self.store_totals(number, 0, None);
+    }
+
+    /// Updates whether the limit is gone; returns for how long it has been.
+    pub(crate) fn gone_for(&self, is_gone: bool) -> Duration {
+        let mut gone = lock(&self.gone);
+        *gone = gone.or_else(|| Some(Instant::now())).filter(|_| is_gone);
+        gone.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Whether reserves can be sent without reading the limit first. Every registry change requires one read.
+    pub(crate) fn is_open(&self, info: &LimitInfo) -> bool {
+        let capacity = target(Some(info));
+        let Lookup { revision, totals, .. } = *lock(&self.lookup);
+        revision == info.revision && totals.is_some_and(|totals| (1..=capacity).contains(&totals.in_force))
+    }
+
+    /// Counts a denial; returns the number of denials in a row before it.
+    pub(crate) fn count_denial(&self) -> u32 {
+        let count = |denials: u32| Some(denials.saturating_add(1).min(DENIALS_MAX));
+        self.denials.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).unwrap_or_default()
+    }
+
+    pub(crate) fn reset_denials(&self) {
+        self.denials.store(0, Ordering::Relaxed);
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct LimitTable {
+    index: RwLock<LimitIndex>,
+}
+
+#[derive(Debug, Default)]
+struct LimitIndex {
+    by_name: HashMap<NamespaceName, HashMap<LimitKey, Arc<TrackedLimit>>>,
+    by_account: HashMap<u128, Arc<TrackedLimit>>,
+}
+
+impl LimitTable {
+    /// The limit with this name. Creates an entry if there is none.
+    pub(crate) fn limit(&self, namespace: &NamespaceName, key: &LimitKey) -> Arc<TrackedLimit> {
+        if let Some(tracked) = self.find(namespace, key) {
+            return tracked;
+        }
+        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        let LimitIndex { by_name, by_account } = &mut *index;
+        let of_namespace = by_name.entry(namespace.clone()).or_default();
+        let tracked = of_namespace.entry(key.clone()).or_insert_with(|| {
+            let tracked = Arc::new(TrackedLimit::new(namespace.clone(), key.clone()));
+            by_account.insert(tracked.accounts.limit, Arc::clone(&tracked));
+            tracked
+        });
+        Arc::clone(tracked)
+    }
+
+    fn find(&self, namespace: &NamespaceName, key: &LimitKey) -> Option<Arc<TrackedLimit>> {
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        index.by_name.get(namespace)?.get(key).cloned()
+    }
+
+    /// The key of a limit by its account.
+    pub(crate) fn key_of(&self, account: u128) -> Option<LimitKey> {
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        index.by_account.get(&account).map(|tracked| tracked.key.clone())
+    }
+
+    /// Drops limits. Leases that hold them then show accounts without keys, as after a restart.
+    pub(crate) fn forget(&self, is_gone: impl Fn(&TrackedLimit) -> bool) {
+        let gone: Vec<Arc<TrackedLimit>> =
+            self.all().into_iter().filter(|tracked| is_gone(tracked)).collect();
+        if gone.is_empty() {
+            return;
+        }
+        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        for tracked in gone {
+            index.by_account.remove(&tracked.accounts.limit);
+            if let Some(of_namespace) = index.by_name.get_mut(&tracked.namespace) {
+                of_namespace.remove(&tracked.key);
+                if of_namespace.is_empty() {
+                    index.by_name.remove(&tracked.namespace);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<TrackedLimit>> {
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        index.by_account.values().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use earmark_core::{Definition, Kind, LimitId, Overage};
+
+    fn name(text: &str) -> (NamespaceName, LimitKey) {
+        ("default".parse().unwrap(), text.parse().unwrap())
+    }
+
+    #[test]
+    fn a_limit_has_one_cell_and_is_found_by_its_account() {
+        let table = LimitTable::default();
+        let (namespace, key) = name("rpm");
+        let tracked = table.limit(&namespace, &key);
+        assert!(Arc::ptr_eq(&tracked, &table.limit(&namespace, &key)));
+        assert_eq!(table.key_of(tracked.accounts.limit), Some(key));
+        assert_eq!(table.key_of(tracked.accounts.debt), None);
+        assert_eq!(table.all().len(), 1);
+    }
+
+    fn info(status: LimitStatus) -> LimitInfo {
+        let definition = Definition {
+            key: name("rpm").1,
+            kind: Kind::Rolling { window_seconds: 1 },
+            capacity: 5,
+            unit: String::new(),
+            description: String::new(),
+            overage: Overage::Debt,
+        };
+        LimitInfo { id: LimitId(0), definition, status, revision: 3 }
+    }
+
+    #[test]
+    fn a_limit_is_open_once_it_was_seen_with_no_more_than_it_is_to_have() {
+        let table = LimitTable::default();
+        let (namespace, key) = name("rpm");
+        let tracked = table.limit(&namespace, &key);
+        for (revision, in_force, is_open) in [
+            (3, None, false),
+            (3, Some(0), false),
+            (3, Some(4), true),
+            (3, Some(5), true),
+            (3, Some(6), false),
+            (2, Some(5), false),
+        ] {
+            let totals = in_force.map(|in_force| LimitTotals { in_force, ..LimitTotals::default() });
+            tracked.store_totals(LookupNumber::default(), revision, totals);
+            assert_eq!(tracked.is_open(&info(LimitStatus::Active)), is_open, "{revision} {in_force:?}");
+        }
+    }
+
+    /// Regression: the older of two lookups could be stored last. A limit read before it was funded then looked
+    /// deleted, and overage was dropped instead of recorded as debt.
+    #[test]
+    fn an_older_look_does_not_undo_a_newer_one() {
+        let (namespace, key) = name("rpm");
+        let tracked = LimitTable::default().limit(&namespace, &key);
+        let first = LookupNumber::default().next();
+        let second = first.next();
+        let totals = |in_force| Some(LimitTotals { in_force, ..LimitTotals::default() });
+        tracked.store_totals(second, 3, totals(5));
+        tracked.store_totals(first, 2, totals(0));
+        assert!(tracked.is_open(&info(LimitStatus::Active)));
+        tracked.store_totals(first, 2, None);
+        assert_eq!(tracked.totals(), totals(5));
+        tracked.store_totals(second.next(), 3, totals(4));
+        assert_eq!(tracked.totals(), totals(4));
+    }
+
+    /// Regression: deleted limits stayed in memory and were polled for ever.
+    #[test]
+    fn what_is_gone_is_found_neither_by_its_name_nor_by_its_account() {
+        let table = LimitTable::default();
+        let tracked_limits = ["rpm", "tpm"].map(|text| {
+            let (namespace, key) = name(text);
+            table.limit(&namespace, &key)
+        });
+        table.forget(|tracked| tracked.key.as_str() == "rpm");
+        assert_eq!(table.all().len(), 1);
+        assert_eq!(table.key_of(tracked_limits[0].accounts.limit), None);
+        assert_eq!(table.key_of(tracked_limits[1].accounts.limit), Some(tracked_limits[1].key.clone()));
+        let (namespace, key) = name("rpm");
+        assert!(!Arc::ptr_eq(&table.limit(&namespace, &key), &tracked_limits[0]));
+        table.forget(|_| true);
+        assert!(table.index.read().unwrap().by_name.is_empty());
+        assert_eq!(tracked_limits[0].gone_for(false), Duration::ZERO);
+        tracked_limits[0].gone_for(true);
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(tracked_limits[0].gone_for(true) >= Duration::from_millis(2));
+        assert_eq!(tracked_limits[0].gone_for(false), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_is_in_force_is_what_the_account_has() {
+        let accounts = LimitAccounts { limit: 1, debt: 2 };
+        let [limit, debt] = accounts.records();
+        let limit = Account { credits_posted: 50, debits_posted: 20, debits_pending: 7, ..limit };
+        let debt = Account { credits_posted: 1, debits_posted: 4, ..debt };
+        let totals = LimitTotals::read(&accounts, &[debt, limit]).unwrap();
+        assert_eq!(totals, LimitTotals { in_force: 30, reserved: 7, debt: 3 });
+        assert_eq!(totals.available(), 23);
+        assert_eq!(LimitTotals::read(&accounts, &[limit]), None);
+    }
+
+    /// Regression: a put failed because an account with the limit's id belonged to another application, but the debt
+    /// account was created. The next lookup found both and put the limit in force on an account that can be overdrawn.
+    #[test]
+    fn an_account_that_is_not_ours_is_not_seen() {
+        let accounts = LimitAccounts { limit: 1, debt: 2 };
+        let [limit, debt] = accounts.records();
+        assert_eq!(LimitTotals::read(&accounts, &[limit, debt]), Some(LimitTotals::default()));
+        let flags = debt.flags;
+        for foreign in [
+            Account { flags, ..limit },
+            Account { ledger: 7, ..limit },
+            Account { code: 7, ..limit },
+            Account { user_data_64: 7, ..limit },
+        ] {
+            assert_eq!(LimitTotals::read(&accounts, &[foreign, debt]), None, "{foreign:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_that_goes_away_is_to_have_nothing() {
+        assert_eq!(target(None), 0);
+        assert_eq!(target(Some(&info(LimitStatus::Active))), 5);
+        assert_eq!(target(Some(&info(LimitStatus::Decreasing { to: 5 }))), 5);
+        assert_eq!(target(Some(&info(LimitStatus::Decreasing { to: 0 }))), 0);
+        assert_eq!(target(Some(&info(LimitStatus::Deleted))), 0);
+    }
+}
