@@ -1,7 +1,8 @@
-//! How much one durable node does: reserves of four limits, in batches, through its backend.
+//! Throughput of one durable node: reserves of four limits, in batches, through its backend.
 //!
-//! `cargo bench -p earmark-node --bench node` prints a table; with a number behind it, `-- 10000000`, it makes so many
-//! leases live and measures a snapshot of them and a start with them. The folder is made where the system keeps temporary files; `TMPDIR` chooses another disk.
+//! `cargo bench -p earmark-node --bench node` prints a table. With a number, `-- 10000000`, it creates that many live
+//! leases and measures a snapshot and a restart with them. The data folder is a temporary folder; `TMPDIR` chooses
+//! another disk.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that fails says where")]
 
@@ -53,7 +54,7 @@ async fn caller(backend: Arc<NodeBackend>, batch: usize, number: u128, until: In
     (allowed, micros)
 }
 
-/// The median of so many appends that are synced, one after the other.
+/// Median time of 500 synced appends.
 fn fsync_us(folder: &std::path::Path) -> u64 {
     std::fs::create_dir_all(folder).unwrap();
     let disk = RealDisk::new(folder).unwrap();
@@ -72,7 +73,7 @@ fn fsync_us(folder: &std::path::Path) -> u64 {
 
 async fn open(folder: &std::path::Path) -> Node {
     let disk = Arc::new(RealDisk::new(folder).unwrap());
-    // A folder is free again once the last of its former node is gone.
+    // The folder stays locked until the previous node is fully dropped.
     let node = loop {
         match Node::open(NodeOptions::new(Arc::clone(&disk) as _)).await {
             Err(NodeError::Fault(Fault::InUse { .. })) => tokio::time::sleep(Duration::from_millis(5)).await,
@@ -100,7 +101,7 @@ async fn put_limits(backend: &NodeBackend, window_seconds: u32) {
     }
 }
 
-/// Many leases live at once: how long a snapshot of them makes callers wait, and how long a start takes.
+/// Many live leases: how long a snapshot delays callers, and how long a restart takes.
 async fn run_big(leases: u64) {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");

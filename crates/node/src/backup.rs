@@ -1,8 +1,8 @@
-//! Everything a node has, as the data folder of a new cluster.
+//! Backups: a node's state and journal, written as the data folder of a new one-node cluster.
 //!
-//! A copy of a node's files is no backup: put back into its cluster it has forgotten votes and entries that the others
-//! count on. So a backup belongs to a cluster of its own, which begins with one node and with all that was there: the
-//! state at one place of the log, and the journal up to there. It has no log.
+//! A plain copy of a node's files is not a backup. Put back into its cluster, it would have forgotten votes and
+//! entries that the other nodes rely on. So a backup starts a cluster of its own. It holds the state at one log index
+//! and the journal up to that index, and no log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,23 +23,23 @@ use crate::snapshot::{Header, Snapshots};
 use crate::types::Member;
 use crate::vote::VoteFile;
 
-/// The node that a backup is the folder of.
+/// Node id of the only member of a backup.
 const NODE: u64 = 1;
-/// So many entries are replayed at a time.
+/// Log entries replayed per batch during recovery. Bounds the memory that a replay needs.
 const ENTRIES: u64 = 256;
 
-/// What was written.
+/// A finished backup.
 #[derive(Clone, Copy, Debug)]
 pub struct Backup {
-    /// Whose folder it is.
+    /// Identity of the new data folder.
     pub identity: Identity,
-    /// The last entry of the log that is in it.
+    /// Index of the last log entry that the backup contains.
     pub index: Option<u64>,
-    /// How much of the journal is in it.
+    /// Journal position of the backup.
     pub journal: JournalPosition,
 }
 
-/// Writes the folder. Until it is whole it is no data folder, and can be written anew.
+/// Writes the data folder. The folder becomes valid with its last write, so an interrupted backup can be repeated.
 pub(crate) fn write_out(
     shelf: &Shelf,
     (header, frozen): (Header, Frozen),
@@ -62,7 +62,7 @@ pub(crate) fn write_out(
     let header = Header { membership: StoredMembership::new(at, membership), ids, ..header };
     identity.format(&**target, |disk| {
         LogStore::create(disk, cluster)?;
-        // What comes next is of a later term than anything in the snapshot.
+        // The new node has to vote in a later term than any entry of the snapshot.
         VoteFile::open(disk, cluster)?.0.save(Vote::new(term, NODE))?;
         let options = JournalOptions { segment_bytes: journal_segment_bytes, ..JournalOptions::new(cluster) };
         let copy = Journal::open(Arc::clone(target), options, None)?;
@@ -76,11 +76,11 @@ pub(crate) fn write_out(
     Ok(Backup { identity, index, journal })
 }
 
-/// Makes the data folder of a new cluster from that of a node which is not running, with every entry of its log. For
-/// when the majority of a cluster is lost for good, or to restore a copy of a folder.
+/// Builds the data folder of a new cluster from the folder of a stopped node, including its whole log. Use it when
+/// the majority of a cluster is lost, or to restore a copied folder.
 ///
 /// # Errors
-/// When a folder cannot be used, or an entry cannot be applied.
+/// If a folder cannot be used or a log entry cannot be applied.
 pub async fn recover(source: Arc<dyn Disk>, target: Arc<dyn Disk>) -> Result<Backup, Fault> {
     let (folder, _lock) = Folder::take(&*source, Expected::default())?;
     let Folder::Made(Identity { cluster, .. }) = folder else {

@@ -1,41 +1,40 @@
-//! The commands of one entry as bytes, and what they do to a Book.
+//! Encoding of the commands of one log entry, and their application to a Book.
 
 use bytes::Bytes;
 use earmark_core::{Book, By, CodecError, Command, CommandBuffer, Outcome, UnixMs, put_right, take_right};
 
 use crate::types::Batch;
 
-/// The newest format, in which commands name their right, and keys are made and revoked. A batch has the oldest that can
-/// say what it says, so that nodes of a version before read it for as long as they can.
+/// Newest format: commands carry their right, and keys are created and revoked. A batch uses the oldest format that
+/// can express it.
 const FORMAT: u8 = 3;
-/// The format before there were keys.
+/// Format without keys.
 const FORMAT_ELSEWHERE: u8 = 2;
-/// The format before anything could be kept elsewhere.
+/// Format without external stores.
 const FORMAT_ALL_HERE: u8 = 1;
-/// The format, the time and the count.
+/// Format, time and count.
 const HEADER_BYTES: usize = 13;
-/// So many commands are decoded and then applied together: enough for the Book to look ahead, and few enough to stay
-/// in the processor's cache.
+/// Commands decoded and applied together: enough for the Book to prefetch, few enough for the processor cache.
 const GROUP: usize = 64;
-/// More commands are in no batch, whatever its bytes say.
+/// Maximum commands per batch.
 pub(crate) const COMMANDS_MAX: usize = 8_192;
 
-/// Why bytes are no batch.
+/// Why bytes are not a batch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BatchError {
-    #[error("it is shorter than its header")]
+    #[error("the batch header is truncated")]
     Short,
-    #[error("it has format {found}, and this version of Earmark reads up to {FORMAT}: use a newer one")]
+    #[error("batch format {found} is newer than {FORMAT}; use a newer version of Earmark")]
     Format { found: u8 },
-    #[error("it says that it has {found} commands, allowed are up to {COMMANDS_MAX}")]
+    #[error("{found} commands exceed the maximum of {COMMANDS_MAX}")]
     Count { found: u32 },
     #[error("command {place}: {source}")]
     Command { place: usize, source: CodecError },
-    #[error("{left} bytes follow its last command")]
+    #[error("{left} bytes follow the last command")]
     Long { left: usize },
 }
 
-/// A batch in the making.
+/// Encodes a batch.
 pub(crate) struct Builder {
     bytes: Vec<u8>,
     count: u32,
@@ -43,7 +42,7 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    /// An empty one, with room for so many bytes.
+    /// An empty batch with capacity for `bytes`.
     pub(crate) fn new(bytes: usize) -> Builder {
         let mut buffer = Vec::with_capacity(bytes.saturating_add(HEADER_BYTES));
         buffer.resize(HEADER_BYTES, 0);
@@ -54,7 +53,7 @@ impl Builder {
         self.push_by(&By::Itself, command);
     }
 
-    /// Adds a command that comes by a right.
+    /// Adds a command with its right.
     pub(crate) fn push_by(&mut self, by: &By, command: &Command<'_>) {
         put_right(&mut self.bytes, by);
         command.encode(&mut self.bytes);
@@ -69,7 +68,7 @@ impl Builder {
         self.format = self.format.max(format);
     }
 
-    /// The batch, to be applied at a time.
+    /// Completes the batch with the log time to apply it at.
     pub(crate) fn finish(mut self, now: UnixMs) -> Batch {
         self.bytes[0] = self.format;
         self.bytes[1..9].copy_from_slice(&now.get().to_le_bytes());
@@ -78,7 +77,7 @@ impl Builder {
     }
 }
 
-/// A batch, opened.
+/// A decoded batch header with the encoded commands.
 struct Open<'a> {
     now: UnixMs,
     count: usize,
@@ -101,21 +100,21 @@ fn open(batch: &Batch) -> Result<Open<'_>, BatchError> {
     Ok(Open { now: UnixMs::new(u64::from_le_bytes(*now)), count, commands })
 }
 
-/// The right that the next command comes by.
+/// Decodes the right of the next command.
 fn right(rest: &mut &[u8]) -> Result<By, CodecError> {
     let (by, used) = take_right(rest)?;
     *rest = rest.get(used..).unwrap_or_default();
     Ok(by)
 }
 
-/// Reads batches. Used again and again, it soon allocates nothing for their commands.
+/// Decodes batches. Reuses its buffers, so it allocates only at first.
 #[derive(Default)]
 pub(crate) struct Reader {
     buffers: Vec<CommandBuffer>,
 }
 
 impl Reader {
-    /// Applies a batch. The outcomes are by position.
+    /// Applies a batch. Returns the outcomes by position.
     pub(crate) fn apply(
         &mut self,
         book: &mut Book,
@@ -144,7 +143,7 @@ impl Reader {
         if rest.is_empty() { Ok(outcomes) } else { Err(BatchError::Long { left: rest.len() }) }
     }
 
-    /// Calls `take` with every command of a batch that another node sends, whose time means nothing here.
+    /// Calls `take` with every command of a batch from another node. Its time is ignored.
     pub(crate) fn each(
         &mut self,
         batch: &Batch,

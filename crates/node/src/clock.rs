@@ -1,4 +1,4 @@
-//! Log time, as a node tells it.
+//! Log time on one node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,11 +8,11 @@ use earmark_admission::{LogTime, Moment, TimeSource};
 use earmark_core::UnixMs;
 use tokio::time::Instant;
 
-/// Log time: learned from the leader while there is another one, and from then on counted here. It is drawn towards
-/// the wall clock so slowly that it never leaps when somebody sets that.
+/// Log time. A follower learns it from the leader; a leader counts it by its own steady clock. It follows the wall
+/// clock slowly, so setting a wall clock never makes it jump.
 ///
-/// A leader that knows nothing of it, since it has just been started, asks its followers. Only if a majority does not
-/// know it either, its own wall clock has to do.
+/// A leader that has just started asks its followers. It uses its own wall clock only if a majority does not know log
+/// time either.
 pub(crate) struct NodeClock {
     source: Arc<dyn TimeSource>,
     state: Mutex<State>,
@@ -20,27 +20,27 @@ pub(crate) struct NodeClock {
 
 #[derive(Default)]
 struct State {
-    /// None until somebody told the time, or nobody could.
+    /// `None` until log time is learned or taken from the wall clock.
     log: Option<LogTime>,
     asked: Asked,
 }
 
-/// What a leader has heard from those that it asked.
+/// Replies to a leader's question for log time.
 #[derive(Default)]
 struct Asked {
     term: u64,
     since: Option<Instant>,
-    /// Who does not know the time, and when they were asked last.
+    /// Voters without log time, and when they were asked last.
     unknowing: BTreeMap<u64, Instant>,
 }
 
-/// Who leads, and whom it needs.
+/// Term, voters and lease of a leader.
 pub(crate) struct Lead {
     pub(crate) term: u64,
     pub(crate) id: u64,
-    /// A majority of each of these decides.
+    /// Voter sets of a possibly joint membership. A majority of each decides.
     pub(crate) voters: Vec<BTreeSet<u64>>,
-    /// So long after it heard from a majority nobody else can lead.
+    /// How long after a quorum reply no other node can lead.
     pub(crate) lease: Duration,
 }
 
@@ -57,7 +57,7 @@ impl NodeClock {
         LogTime::starting_at(log_us, self.source.steady_us())
     }
 
-    /// The time at which a leader decides, if it is known here. It is never before the last one in the log.
+    /// Current log time, if known. Never before the last time in the log.
     pub(crate) fn now(&self, last: UnixMs) -> Option<Moment> {
         let mut state = self.lock();
         let time = state.log.as_mut()?;
@@ -65,28 +65,28 @@ impl NodeClock {
         if moment.log >= last {
             return Some(moment);
         }
-        // The leader before had come further than this node could know.
+        // The previous leader was further ahead than this node could know.
         *time = self.starting_at(last.get().saturating_mul(1_000));
         Some(Moment { log: last, ..moment })
     }
 
-    /// Whether anybody told the time since this node was started, or nobody could.
+    /// Whether this node has had log time since it started.
     pub(crate) fn is_known(&self) -> bool {
         self.lock().log.is_some()
     }
 
-    /// The time on the wall.
+    /// Wall clock time.
     pub(crate) fn wall(&self) -> UnixMs {
         UnixMs::new(self.source.wall_us() / 1_000)
     }
 
-    /// The leader says what time it is.
+    /// Takes log time from the leader.
     pub(crate) fn learn(&self, now: UnixMs) {
         let time = self.starting_at(now.get().saturating_mul(1_000));
         self.lock().log = Some(time);
     }
 
-    /// A follower says what time it is, or that it does not know, to the leader of a term that asked it.
+    /// Handles a follower's reply to the leader of a term: its log time, or `None` if it has none.
     pub(crate) fn told(&self, term: u64, by: u64, asked: Instant, now: Option<UnixMs>) {
         let mut state = self.lock();
         match now {
@@ -102,8 +102,8 @@ impl NodeClock {
         }
     }
 
-    /// Begins with the later of the last time in the log and the wall clock, if no voter knows better, or none that
-    /// answers within half a lease while a majority does.
+    /// Starts log time at the later of the last log entry and the wall clock. Requires that every voter lacks log
+    /// time, or that a majority does and the others stayed silent for half a lease.
     pub(crate) fn begin(&self, last: UnixMs, lead: &Lead) -> Option<Moment> {
         let mut state = self.lock();
         if state.log.is_none() && state.asked.nobody_knows(lead) {
@@ -116,8 +116,8 @@ impl NodeClock {
 }
 
 impl Asked {
-    /// Whether a majority does not know the time now. Whoever said so long ago may have heard it from another leader
-    /// since.
+    /// Whether no voter knows log time. Replies older than a lease do not count, because the voter may have learned
+    /// it since.
     fn nobody_knows(&self, lead: &Lead) -> bool {
         let is_unknowing = |voter: &&u64| {
             let said = || self.unknowing.get(*voter).is_some_and(|asked| asked.elapsed() < lead.lease);
@@ -157,7 +157,7 @@ mod tests {
         let clock = NodeClock::new(source.clone());
         clock.learn(UnixMs::new(7 * HOUR_MS));
         source.advance_ms(1_000);
-        // A thousandth is for following the wall.
+        // The last millisecond is the slow correction towards the wall clock.
         assert_eq!(now(&clock, 6 * HOUR_MS), Some(7 * HOUR_MS + 1_001));
     }
 

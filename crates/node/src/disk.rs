@@ -1,5 +1,4 @@
-//! What the node asks of a file system. Everything it keeps goes through here, so that tests can lose, tear and
-//! refuse what they like.
+//! File system interface. All storage goes through it, so that tests can lose, tear and refuse writes.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -11,106 +10,106 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// One folder. Paths are relative to it, with `/` between their parts.
+/// One folder. Paths are relative to it and use `/`.
 pub trait Disk: Debug + Send + Sync + 'static {
-    /// Opens a file to read and write; makes it if it is not there and `create` says so.
+    /// Opens a file for reading and writing; creates it if `create` is set.
     ///
     /// # Errors
-    /// What the file system says.
+    /// If the file system fails.
     fn open(&self, path: &str, create: bool) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Makes a folder and those above it, if they are not there.
+    /// Creates a folder and its parents.
     ///
     /// # Errors
-    /// What the file system says.
+    /// If the file system fails.
     fn create_dir(&self, path: &str) -> io::Result<()>;
 
-    /// The names in a folder, sorted.
+    /// File names of a folder, sorted.
     ///
     /// # Errors
-    /// What the file system says.
+    /// If the file system fails.
     fn list(&self, path: &str) -> io::Result<Vec<String>>;
 
-    /// Gives a file another name, in the place of what had it.
+    /// Renames a file and replaces the target.
     ///
     /// # Errors
-    /// What the file system says.
+    /// If the file system fails.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     /// Removes a file.
     ///
     /// # Errors
-    /// What the file system says.
+    /// If the file system fails.
     fn remove(&self, path: &str) -> io::Result<()>;
 
-    /// Waits until the names in a folder are on disk.
+    /// Syncs the directory entries of a folder.
     ///
     /// # Errors
-    /// What the file system says.
+    /// If the file system fails.
     fn sync_dir(&self, path: &str) -> io::Result<()>;
 
-    /// Makes a file that only one process at a time holds, until it drops what this gives. `None` if another has it.
-    /// A disk that no other process can see has nobody to keep out.
+    /// Creates a lock file and holds it until the returned value is dropped. `None` if another process holds it. The
+    /// default is for disks that only one process can see.
     ///
     /// # Errors
-    /// What the file system says.
+    /// If the file system fails.
     fn lock(&self, path: &str) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
         let _ = path;
         Ok(Some(Box::new(())))
     }
 
-    /// Runs work that blocks, away from the threads that serve.
+    /// Runs blocking work away from the async worker threads.
     fn offload(&self, work: Box<dyn FnOnce() + Send>) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
-    /// The path as a person knows it.
+    /// The path as shown to users.
     fn show(&self, path: &str) -> String;
 }
 
 /// An open file.
 #[allow(clippy::len_without_is_empty, reason = "nobody asks whether a file is empty")]
 pub trait DiskFile: Debug + Send + Sync {
-    /// Reads exactly so many bytes from a place.
+    /// Fills the buffer from an offset.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the file is shorter; what the file system says.
+    /// `UnexpectedEof` if the file is shorter, or if the file system fails.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// Writes all the bytes at a place.
+    /// Writes all bytes at an offset.
     ///
     /// # Errors
-    /// What the file system says.
+    /// If the file system fails.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Waits until what was written is on disk.
+    /// Syncs the file's contents.
     ///
     /// # Errors
-    /// What the file system says; what was written since the last time may then be lost.
+    /// If the file system fails; writes since the last sync may then be lost.
     fn sync(&self) -> io::Result<()>;
 
-    /// Makes the file so long.
+    /// Truncates or extends the file.
     ///
     /// # Errors
-    /// What the file system says.
+    /// If the file system fails.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// How long the file is.
+    /// File length in bytes.
     ///
     /// # Errors
-    /// What the file system says.
+    /// If the file system fails.
     fn len(&self) -> io::Result<u64>;
 }
 
-/// A folder of the file system.
+/// A folder of the real file system.
 #[derive(Debug)]
 pub struct RealDisk {
     root: PathBuf,
 }
 
 impl RealDisk {
-    /// A folder that is there, or is made when the first thing is put into it.
+    /// A folder that exists, or is created by the first lock.
     ///
     /// # Errors
-    /// If there is something else in its place.
+    /// If the path is not a folder.
     pub fn new(root: &Path) -> io::Result<RealDisk> {
         match fs::metadata(root) {
             Ok(found) if !found.is_dir() => Err(io::ErrorKind::NotADirectory.into()),
@@ -119,7 +118,7 @@ impl RealDisk {
         }
     }
 
-    /// Makes the folder, and waits until its name is on disk too: without it all that is in it would be lost.
+    /// Creates the folder and syncs its parents. Without that sync a crash could lose the whole folder.
     fn make(&self) -> io::Result<()> {
         let root = std::path::absolute(&self.root)?;
         let is_there = root.ancestors().position(Path::exists).unwrap_or(0);
@@ -184,7 +183,7 @@ impl Disk for RealDisk {
     fn offload(&self, work: Box<dyn FnOnce() + Send>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let task = tokio::task::spawn_blocking(work);
         Box::pin(async move {
-            // Work that panicked has dropped whatever it was to answer with, and its caller sees that.
+            // Work that panicked has dropped its reply channel, which its caller notices.
             let _ = task.await;
         })
     }

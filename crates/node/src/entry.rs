@@ -1,5 +1,5 @@
-//! The parts of the log as bytes: on disk and between nodes. Little-endian, a number for every shape, and a decoder
-//! that accepts nothing it would not write itself.
+//! Binary encoding of log entries, on disk and between nodes. Little-endian; every kind has a permanent tag. The
+//! decoder accepts only what the encoder writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,33 +8,33 @@ use openraft::{CommittedLeaderId, EntryPayload, LeaderId, Membership};
 
 use crate::types::{Batch, LogId, Member, Types, Vote};
 
-/// A shape that changes gets a new number; a number is never used again.
+/// Tags of payload kinds. A changed encoding gets a new tag; tags are never reused.
 mod tag {
     pub(super) const BLANK: u8 = 1;
     pub(super) const NORMAL: u8 = 2;
     pub(super) const MEMBERSHIP: u8 = 3;
 }
 
-/// Why bytes are no part of a log.
+/// Why bytes do not decode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CodecError {
-    #[error("{wanted} bytes are wanted and {left} are left")]
+    #[error("{wanted} bytes expected, {left} left")]
     Short { wanted: usize, left: usize },
-    #[error("{left} bytes too many")]
+    #[error("{left} trailing bytes")]
     Long { left: usize },
-    #[error("{found} is no kind of entry that this version knows")]
+    #[error("unknown entry kind {found}")]
     Tag { found: u8 },
-    #[error("{found} stands where only 0 or 1 can")]
+    #[error("flag is {found}, expected 0 or 1")]
     Flag { found: u8 },
     #[error("the members are not in ascending order")]
     Order,
-    #[error("voter {id} is no member")]
+    #[error("voter {id} is not a member")]
     Voter { id: u64 },
     #[error("an address is not UTF-8")]
     Address,
 }
 
-/// Bytes that are read from the front.
+/// Reader that consumes bytes from the front.
 #[derive(Debug)]
 pub(crate) struct Input(Bytes);
 
@@ -76,26 +76,27 @@ impl Input {
         }
     }
 
-    /// A count of things that take at least so many bytes each, so that no count makes room for more than is there.
+    /// Reads a count of items with at least `each` bytes. A count larger than the input is refused before anything is
+    /// allocated.
     fn count(&mut self, each: usize) -> Result<usize, CodecError> {
         let count = self.u32()? as usize;
         self.need(count.saturating_mul(each))?;
         Ok(count)
     }
 
-    /// So many bytes, shared with what is read from.
+    /// Takes bytes without copying.
     pub(crate) fn take(&mut self, len: usize) -> Result<Bytes, CodecError> {
         self.need(len)?;
         Ok(self.0.split_to(len))
     }
 
-    /// All that is left, shared with what is read from.
+    /// Takes all remaining bytes without copying.
     pub(crate) fn rest(&mut self) -> Bytes {
         std::mem::take(&mut self.0)
     }
 
     /// # Errors
-    /// If anything is left.
+    /// If bytes are left.
     pub(crate) fn end(&self) -> Result<(), CodecError> {
         if self.0.is_empty() { Ok(()) } else { Err(CodecError::Long { left: self.0.len() }) }
     }
@@ -123,7 +124,7 @@ pub(crate) fn take_vote(input: &mut Input) -> Result<Vote, CodecError> {
     Ok(Vote { leader_id, committed: input.flag()? })
 }
 
-/// The payload of an entry. It has no length of its own: whoever writes it says how long it is.
+/// Encodes a payload. The caller stores its length.
 pub(crate) fn put_payload(payload: &EntryPayload<Types>, out: &mut Vec<u8>) {
     match payload {
         EntryPayload::Blank => out.push(tag::BLANK),
@@ -150,7 +151,7 @@ pub(crate) fn take_payload(bytes: Bytes) -> Result<EntryPayload<Types>, CodecErr
     Ok(payload)
 }
 
-/// An upper bound of the bytes of a payload, near enough to count memory by.
+/// Upper bound of the encoded size, for memory accounting.
 pub(crate) fn payload_bytes(payload: &EntryPayload<Types>) -> usize {
     match payload {
         EntryPayload::Blank => 1,
@@ -199,7 +200,7 @@ pub(crate) fn take_membership(input: &mut Input) -> Result<Membership<u64, Membe
         let address = String::from_utf8(input.take(len)?.into()).map_err(|_| CodecError::Address)?;
         members.insert(id, Member { address, incarnation });
     }
-    // openraft would invent a member for a voter that has none.
+    // openraft would invent a member for a voter without one.
     match configs.iter().flatten().find(|id| !members.contains_key(id)) {
         Some(&id) => Err(CodecError::Voter { id }),
         None => Ok(Membership::new(configs, members)),
@@ -211,7 +212,7 @@ fn ascending(last: Option<&u64>, id: u64) -> Result<(), CodecError> {
 }
 
 fn put_count(count: usize, out: &mut Vec<u8>) {
-    // Four billion members or bytes of an address do not come through any request.
+    // No request can carry four billion members or address bytes.
     out.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
 }
 

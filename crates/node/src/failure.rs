@@ -1,10 +1,10 @@
-//! Why a node had to stop.
+//! The failure that stopped a node.
 
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::Notify;
 
-/// The first thing that went wrong for good. Everything after it is a consequence.
+/// The first fatal failure of a node. Later ones are consequences of it.
 #[derive(Clone, Debug, Default)]
 pub struct Failure(Arc<Inner>);
 
@@ -15,7 +15,7 @@ struct Inner {
 }
 
 impl Failure {
-    /// Says what went wrong, unless something did before.
+    /// Records the failure, unless one was recorded before.
     pub(crate) fn set(&self, what: &dyn std::fmt::Display) {
         let message = what.to_string();
         if self.0.first.set(message.clone()).is_ok() {
@@ -25,18 +25,18 @@ impl Failure {
     }
 
     /// # Errors
-    /// If anything went wrong before.
+    /// If a failure was recorded.
     pub(crate) fn check(&self) -> std::io::Result<()> {
         self.get().map_or(Ok(()), |message| Err(std::io::Error::other(message.to_owned())))
     }
 
-    /// What went wrong first.
+    /// The recorded failure.
     #[must_use]
     pub fn get(&self) -> Option<&str> {
         self.0.first.get().map(String::as_str)
     }
 
-    /// Waits until something goes wrong.
+    /// Waits for a failure.
     pub async fn wait(&self) -> &str {
         loop {
             let happened = self.0.happened.notified();

@@ -1,22 +1,22 @@
-//! What can be wrong with a data folder, and what its owner is to do.
+//! Errors of the data folder, each with advice for the operator.
 
 use std::io;
 
-/// Why a data folder cannot be used, or can be used no longer.
+/// Why a data folder cannot be used any longer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The file system refused.
+    /// The file system failed.
     #[error("cannot {operation} {path}: {source}. {}", advice(source))]
     Io {
-        /// What was tried.
+        /// The failed operation.
         operation: Operation,
         /// The file or folder.
         path: String,
-        /// What the file system said.
+        /// The system error.
         source: io::Error,
     },
-    /// A file does not hold what was written to it.
+    /// A file is damaged.
     #[error(
         "{path} is damaged at byte {offset}: {found}. Restore this data folder from a backup, or replace this node: \
          see docs/operating.md"
@@ -24,12 +24,12 @@ pub enum Fault {
     Damaged {
         /// The file.
         path: String,
-        /// Where the first thing that is wrong begins.
+        /// Offset of the first bad bytes.
         offset: u64,
-        /// What is there, and what should be.
+        /// What is wrong there.
         found: String,
     },
-    /// A file that must be there is not.
+    /// A required file is missing.
     #[error(
         "{path} is missing. Restore this data folder from a backup, or replace this node: see docs/operating.md"
     )]
@@ -37,42 +37,40 @@ pub enum Fault {
         /// The file.
         path: String,
     },
-    /// The log begins behind the newest snapshot.
+    /// No snapshot reaches the beginning of the log.
     #[error(
-        "in {path} is no snapshot that reaches entry {wanted}, with which the log begins, so one is missing. Restore \
-         this data folder from a backup, or replace this node: see docs/operating.md"
+        "{path} has no snapshot up to entry {wanted}, where the log begins. Restore this data folder from a backup, \
+         or replace this node: see docs/operating.md"
     )]
     SnapshotMissing {
-        /// The folder of snapshots.
+        /// The snapshot folder.
         path: String,
-        /// The entry before the first of the log.
+        /// Index before the first log entry.
         wanted: u64,
     },
-    /// A later version of Earmark wrote this.
-    #[error(
-        "{path} has format {found}, and this version of Earmark reads up to {known}. Use a newer version"
-    )]
+    /// A newer version of Earmark wrote the file.
+    #[error("{path} has format {found}, newer than {known}. Use a newer version of Earmark")]
     NewerFormat {
         /// The file.
         path: String,
-        /// The version that the file names.
+        /// Format of the file.
         found: u32,
-        /// The newest version known here.
+        /// Newest known format.
         known: u32,
     },
-    /// The folder, or one file in it, was made for another cluster.
+    /// The folder, or one file in it, belongs to another cluster.
     #[error(
         "{path} belongs to cluster {found:032x}, not to {expected:032x}. Give this node its own data folder"
     )]
     OtherCluster {
         /// The file.
         path: String,
-        /// The cluster that the file names.
+        /// Cluster of the file.
         found: u128,
-        /// The cluster that was asked for.
+        /// Required cluster.
         expected: u128,
     },
-    /// The folder was made for another node of the cluster.
+    /// The folder belongs to another node of the cluster.
     #[error(
         "{path} belongs to node {found}, not to node {expected}. Give each node its own data folder, or start this \
          one with the id that the folder has"
@@ -80,19 +78,17 @@ pub enum Fault {
     OtherNode {
         /// The file.
         path: String,
-        /// The node that the file names.
+        /// Node of the file.
         found: u64,
-        /// The node that was asked for.
+        /// Required node.
         expected: u64,
     },
-    /// The folder holds something else.
-    #[error(
-        "{path} is not empty, and was not made by Earmark: it holds {found}. Name an empty or a new folder"
-    )]
+    /// The folder is not empty.
+    #[error("{path} is not an Earmark data folder: it contains {found}. Name an empty or a new folder")]
     NotEmpty {
         /// The folder.
         path: String,
-        /// The first name in it that is not Earmark's.
+        /// First foreign name in it.
         found: String,
     },
     /// The folder is a data folder already.
@@ -101,19 +97,19 @@ pub enum Fault {
         /// The folder.
         path: String,
     },
-    /// What was under way cannot go on.
+    /// The operation cannot continue.
     #[error("{why}")]
     Stopped {
-        /// What happened, and what to do.
+        /// The reason, and what to do.
         why: String,
     },
     /// The journal cannot be used.
     #[error(transparent)]
     Journal(#[from] crate::journal::JournalError),
-    /// Work on the disk ended without a result.
-    #[error("work on the disk was cut off. If this node is not shutting down, report what its log says")]
+    /// A disk task ended without a result.
+    #[error("a disk task was cancelled. If this node is not shutting down, report its log messages")]
     CutOff,
-    /// Another process has the folder.
+    /// Another process uses the folder.
     #[error("{path} is in use by another process. Stop that one first, or name another folder")]
     InUse {
         /// The folder.
@@ -121,7 +117,7 @@ pub enum Fault {
     },
 }
 
-/// What was tried when a file system refused.
+/// File system operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Operation {
@@ -169,9 +165,9 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// Says of an error which file it is about.
+/// Adds the operation and the path to an I/O error.
 pub(crate) trait At<T> {
-    /// Names the operation and the file.
+    /// Adds the context.
     fn at(self, operation: Operation, path: impl FnOnce() -> String) -> Result<T, Fault>;
 }
 

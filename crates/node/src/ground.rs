@@ -1,4 +1,4 @@
-//! What must be there before a node runs: its folder, its place among the others, and where it listens.
+//! Bootstrap of a node: finds or creates its data folder, checks its certificate and opens its listener.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::node::{NodeError, NodeOptions};
 use crate::peers::Peers;
 use crate::runtime::random_id;
 
-/// So long a node that has its folder looks for the cluster it is told to join. It need not find it: all the others
-/// may be down.
+/// How long a restarted node looks for the cluster named by `--join`. It starts without an answer, since all other
+/// nodes may be down.
 const LOOK_FOR_CLUSTER: Duration = Duration::from_secs(1);
 
-/// What is there before anything runs.
+/// Everything a node needs before Raft starts.
 pub(crate) struct Ground {
     pub(crate) identity: Identity,
     pub(crate) lock: FolderLock,
@@ -25,14 +25,15 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
-    /// Finds out whose folder this is, or makes it. Nothing is written before everything else is known to be there.
+    /// Reads the identity of the folder, or creates the folder. Nothing is written before all other checks have
+    /// passed.
     pub(crate) async fn prepare(options: &NodeOptions) -> Result<Ground, NodeError> {
         let disk = Arc::clone(&options.disk);
         let expected = Expected { cluster: None, node: options.id };
         let its_disk = Arc::clone(&disk);
         let found = offload(&*disk, move || Folder::look(&*its_disk, expected)).await?;
         if options.peer_listen.is_none() && !options.join.is_empty() {
-            let message = "a node that joins a cluster needs --peer-listen, so that the others can reach it";
+            let message = "--join needs --peer-listen, so that the other nodes can reach this one";
             return Err(NodeError::Invalid(message.into()));
         }
         let planned = plan(options, found).await?;
@@ -59,7 +60,7 @@ fn peers(options: &NodeOptions, cluster: u128, id: u64) -> Peers {
     Peers::new(cluster, id, Arc::clone(&options.net), options.timing.deadline)
 }
 
-/// Which node this is, or is to be.
+/// Decides the identity of this node.
 async fn plan(options: &NodeOptions, found: Folder) -> Result<Identity, NodeError> {
     let is_founder = options.join.is_empty();
     match found {
@@ -80,7 +81,7 @@ async fn plan(options: &NodeOptions, found: Folder) -> Result<Identity, NodeErro
                 Some(id) => id,
                 None if is_founder => 1,
                 None => {
-                    let message = "a node that joins a cluster needs --node-id, one that no other ever had";
+                    let message = "--join needs --node-id with an id that the cluster has never used";
                     return Err(NodeError::Invalid(message.into()));
                 }
             };
@@ -93,14 +94,14 @@ async fn plan(options: &NodeOptions, found: Folder) -> Result<Identity, NodeErro
     }
 }
 
-/// A node whose certificate names another would be refused by all the others, one message at a time.
+/// Refuses a certificate that names another node. Peers would reject every message of such a node.
 fn check_certificate(options: &NodeOptions, node: u64) -> Result<(), NodeError> {
     if options.net.shows().is_good_for(node) {
         return Ok(());
     }
     let message = format!(
-        "this is node {node}, and its certificate names another: give it one with the URI earmark://node/{node}, or \
-         with none"
+        "the certificate of this node names another node: use one with the URI earmark://node/{node}, or one without \
+         such a URI"
     );
     Err(NodeError::Invalid(message))
 }
@@ -111,7 +112,7 @@ async fn listen(options: &NodeOptions) -> Result<Option<Box<dyn Listener>>, Node
     listener.map(Some).map_err(|source| NodeError::Listen { address: address.clone(), source })
 }
 
-/// Asks the nodes to join which cluster they belong to, and whether it has a place for a new node of this id.
+/// Asks the nodes of `--join` for their cluster id, and whether a new node may use this node id.
 async fn cluster_of(peers: &Peers, addresses: &[String], wanted: Option<u64>) -> Result<u128, NodeError> {
     let mut why = Vec::new();
     for address in addresses {
@@ -121,7 +122,7 @@ async fn cluster_of(peers: &Peers, addresses: &[String], wanted: Option<u64>) ->
             }
             Ok(hello) => match hello.cluster.first_chunk::<16>() {
                 Some(cluster) => return Ok(u128::from_le_bytes(*cluster)),
-                None => why.push(format!("{address} is no node of Earmark")),
+                None => why.push(format!("{address} is not an Earmark node")),
             },
             Err(error) => why.push(error.to_string()),
         }

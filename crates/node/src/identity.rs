@@ -1,5 +1,6 @@
-//! Whose data folder this is. The file `identity` is the last thing that is made in a new folder, so a folder that has
-//! it is whole; until then a file `forming` says that what lies there is nothing yet.
+//! Identity of a data folder: its cluster, node and incarnation.
+//! ¶ The file `identity` is written last when a folder is made, so a folder that has it is complete. Until then the
+//! file `forming` marks the folder as empty.
 
 use std::any::Any;
 use std::io;
@@ -14,65 +15,65 @@ const IDENTITY: &str = "identity";
 const UNFINISHED: &str = "identity.unfinished";
 const FORMING: &str = "forming";
 const LOCK: &str = "lock";
-/// What is found in folders that nobody has used yet.
+/// Names that an unused folder may contain.
 const NOBODYS: [&str; 2] = [LOCK, "lost+found"];
 
 const MAGIC: [u8; 4] = *b"EMid";
 const FORMING_TEXT: &[u8] = b"Earmark is making this data folder. It holds nothing yet.\n";
 const FORMAT: u32 = 1;
 
-/// Which node a data folder belongs to.
+/// The node that owns a data folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The cluster.
+    /// Cluster id.
     pub cluster: u128,
-    /// The node in it.
+    /// Node id, unique in the cluster.
     pub node: u64,
-    /// Drawn when the folder was made: a node that lost its folder is another node.
+    /// Random id of this folder. A node that lost its folder gets a new incarnation and counts as another node.
     pub incarnation: u128,
-    /// Whether it began the cluster. Any other node waits to be made a member.
+    /// Whether this node started the cluster. Other nodes wait until they are added as members.
     pub is_founder: bool,
 }
 
-/// What a data folder is.
+/// State of a data folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Folder {
-    /// Empty, or its making was cut off.
+    /// Empty, or its creation was interrupted.
     New,
-    /// That of a node.
+    /// Complete, with the identity of its node.
     Made(Identity),
 }
 
-/// Whose folder is expected; `None` takes any.
+/// Identity that the caller requires; `None` accepts any.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Expected {
-    /// The cluster.
+    /// Required cluster id.
     pub cluster: Option<u128>,
-    /// The node.
+    /// Required node id.
     pub node: Option<u64>,
 }
 
-/// Keeps other processes out of a data folder until it is dropped.
+/// Lock that keeps other processes out of a data folder until it is dropped.
 #[derive(Debug)]
 pub struct FolderLock {
     _held: Box<dyn Any + Send + Sync>,
 }
 
 impl Folder {
-    /// Says what a folder is. One that is not there is new.
+    /// Reads the state of a folder. A folder that does not exist is new.
     ///
     /// # Errors
-    /// If it belongs to somebody else, is damaged, or of a newer format.
+    /// If it belongs to another node, is damaged, or has a newer format.
     pub(crate) fn look(disk: &dyn Disk, expected: Expected) -> Result<Folder, Fault> {
         look(disk, expected)
     }
 
-    /// Takes a folder for this process, and says what it is.
+    /// Locks a folder for this process and returns its state.
     ///
     /// # Errors
-    /// If it belongs to somebody else, is damaged, of a newer format, or in use. Nothing is written then.
+    /// If it belongs to another node, is damaged, has a newer format, or is in use. Nothing is written then.
     pub fn take(disk: &dyn Disk, expected: Expected) -> Result<(Folder, FolderLock), Fault> {
-        // Looked at before it is locked, for the lock is a file, and a stranger's folder gets none.
+        // The lock creates a file, so the folder is checked first: a foreign folder must stay unchanged.
         look(disk, expected)?;
         let held = disk.lock(LOCK).at(Operation::Lock, || disk.show(LOCK))?;
         let held = held.ok_or_else(|| Fault::InUse { path: disk.show("") })?;
@@ -86,11 +87,11 @@ impl Folder {
 }
 
 impl Identity {
-    /// Makes a new folder; `make` puts into it what a node needs. What a former attempt left is removed. A crash at any
-    /// point leaves a folder that is new, or this.
+    /// Formats a new folder; `make` writes the files that a node needs. Leftovers of an earlier attempt are removed.
+    /// A crash at any point leaves the folder either new or complete.
     ///
     /// # Errors
-    /// What the file system says.
+    /// If the file system fails.
     pub fn format(
         &self,
         disk: &dyn Disk,
@@ -99,7 +100,7 @@ impl Identity {
         write(disk, FORMING, FORMING_TEXT)?;
         sync(disk)?;
         for name in names(disk)?.iter().filter(|name| *name != FORMING && !NOBODYS.contains(&name.as_str())) {
-            // Only what is a folder can be listed. Folders are left, since they are made again.
+            // Only directories can be listed. They stay, because `make` creates them again.
             match disk.list(name) {
                 Ok(inner) => inner.iter().try_for_each(|inner| remove(disk, &format!("{name}/{inner}")))?,
                 Err(_) => remove(disk, name)?,
@@ -127,7 +128,7 @@ impl Identity {
     }
 }
 
-/// Looks at a folder without changing anything.
+/// Reads the state of a folder without writing.
 fn look(disk: &dyn Disk, expected: Expected) -> Result<Folder, Fault> {
     let names = names(disk)?;
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
@@ -141,7 +142,7 @@ fn look(disk: &dyn Disk, expected: Expected) -> Result<Folder, Fault> {
     if has("log") && has("vote") {
         return Err(Fault::Missing { path: disk.show(IDENTITY) });
     }
-    // The text of a `forming` that was cut off right after it was made may be lost; then there is nothing else.
+    // A crash right after `forming` was created may lose its text; no other file exists at that point.
     let strange = names.iter().find(|name| *name != FORMING && !NOBODYS.contains(&name.as_str()));
     let strange = match strange {
         Some(name) => Some(name.clone()),
@@ -151,7 +152,7 @@ fn look(disk: &dyn Disk, expected: Expected) -> Result<Folder, Fault> {
     strange.map_or(Ok(Folder::New), |found| Err(Fault::NotEmpty { path: disk.show(""), found }))
 }
 
-/// A text whose writing was cut off: some of its bytes never came.
+/// Whether these bytes are a torn write of the `forming` text: a prefix with some bytes still zero.
 fn is_rest_of_forming(bytes: &[u8]) -> bool {
     bytes.len() <= FORMING_TEXT.len()
         && bytes.iter().zip(FORMING_TEXT).all(|(found, byte)| found == byte || *found == 0)
@@ -201,7 +202,7 @@ fn names(disk: &dyn Disk) -> Result<Vec<String>, Fault> {
 }
 
 fn read(disk: &dyn Disk, path: &str) -> Result<Vec<u8>, Fault> {
-    /// More than any of these files ever has.
+    /// Upper bound of the size of these files, so that a foreign file is never read whole.
     const BYTES_MAX: u64 = 4096;
     let read = || {
         let file = disk.open(path, false)?;

@@ -1,8 +1,8 @@
-//! The journal: what happened, on disk, for ever.
+//! The journal: every credit change and limit change, kept forever.
 //!
-//! It is a stream of numbered records, cut into segments by a rule that depends on their bytes alone. So the
-//! journal is a function of the log, and the same on every replica to the byte. A snapshot remembers the
-//! [`JournalPosition`] it was made at. What is behind it when a node starts is cut, and comes again with the log.
+//! Numbered records are stored in segments. The segment boundaries depend only on the record bytes, so the journal is
+//! a function of the log and identical on every replica. A snapshot stores its [`JournalPosition`]. On start the
+//! journal is truncated to that position, and the log is replayed from there.
 
 mod error;
 mod format;
@@ -30,18 +30,18 @@ use open::Opening;
 use state::State;
 use write::Writer;
 
-/// A segment is complete once its records take so many bytes.
+/// Segment size in bytes.
 pub(crate) const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
-/// The largest segment that can be asked for. Places in it are counted in 32 bits.
+/// Maximum segment size in bytes. Offsets in the index have 32 bits.
 const SEGMENT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
-/// So much is appended before it is written in the background.
+/// Appended bytes that trigger a background write.
 const WRITE_BYTES: usize = 1024 * 1024;
-/// So much may wait to be written; beyond it whoever appends has to write.
+/// Maximum unwritten bytes. Beyond this an append writes by itself, which slows the caller down to disk speed.
 const BUFFER_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 const FOLDER: &str = "journal";
 
-/// The segment behind a record, by the number of its first.
+/// Path of the segment that follows a record number.
 fn segment_path(start: u64) -> String {
     format!("{FOLDER}/{:020}.journal", start.saturating_add(1))
 }
@@ -50,21 +50,21 @@ fn index_path(start: u64) -> String {
     format!("{FOLDER}/{:020}.index", start.saturating_add(1))
 }
 
-/// How a journal is set up.
+/// Journal options.
 #[derive(Clone, Copy, Debug)]
 pub struct JournalOptions {
-    /// The cluster whose history it is. A folder of another one is refused.
+    /// Cluster id. Files of another cluster are refused.
     pub cluster: u128,
-    /// When a segment is complete. All replicas have to use the same, or their files differ.
+    /// Segment size in bytes. All replicas must use the same value, or their files differ.
     pub segment_bytes: u64,
-    /// How much is appended before it is written in the background.
+    /// Appended bytes that trigger a background write.
     pub write_bytes: usize,
-    /// How much may wait to be written.
+    /// Maximum unwritten bytes.
     pub buffer_bytes_max: usize,
 }
 
 impl JournalOptions {
-    /// The usual, for a cluster.
+    /// Default options for a cluster.
     #[must_use]
     pub const fn new(cluster: u128) -> JournalOptions {
         JournalOptions {
@@ -76,21 +76,21 @@ impl JournalOptions {
     }
 }
 
-/// A record and where it stands.
+/// A record with its number and its log index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalEntry {
-    /// Its number, counted from 1.
+    /// Record number, from 1.
     pub number: u64,
-    /// The entry of the log that it came from.
+    /// Index of the log entry that produced it.
     pub log_index: u64,
-    /// What happened.
+    /// The record.
     pub record: JournalRecord,
 }
 
-/// The journal of a node. Records go into memory first and are written in the background; [`flush`](Self::flush)
-/// puts them on disk. After a write or a sync that failed nothing is taken any more.
+/// Journal of a node. Appends go to memory and are written in the background; [`flush`](Self::flush) syncs them. The
+/// first failed write or sync stops the journal.
 ///
-/// Reads block on the disk, and belong where blocking is allowed.
+/// Reads block on the disk.
 #[derive(Clone, Debug)]
 pub struct Journal(Arc<Shared>);
 
@@ -100,9 +100,9 @@ struct Shared {
     cluster: u128,
     write_bytes: usize,
     buffer_bytes_max: usize,
-    /// Held for moments only, and never while a file is read or written.
+    /// Locked only briefly, never during file I/O.
     state: Mutex<State>,
-    /// Taken before `state` where both are.
+    /// Lock order: `writer` before `state`.
     writer: Mutex<Writer>,
     rebuilding: Mutex<()>,
     bytes: Gauge,
@@ -110,12 +110,12 @@ struct Shared {
 }
 
 impl Journal {
-    /// Opens the journal as of a position, which is that of the snapshot that the node starts from: makes sure
-    /// that all before it is there, and cuts what is behind. Without a position everything is cut.
+    /// Opens the journal at the position of the node's snapshot. Everything before the position must be intact;
+    /// everything after it is removed. `None` removes all records.
     ///
     /// # Errors
-    /// When something before the position is missing or damaged, or belongs to another cluster or to a newer
-    /// program; then nothing was changed. Or when the file system refuses.
+    /// If a file before the position is missing, damaged, of another cluster or of a newer format; nothing is changed
+    /// then. Or if the file system fails.
     pub fn open(
         disk: Arc<dyn Disk>,
         options: JournalOptions,
@@ -123,7 +123,7 @@ impl Journal {
     ) -> Result<Journal, JournalError> {
         let JournalOptions { cluster, segment_bytes, write_bytes, buffer_bytes_max } = options;
         let segment_bytes = segment_bytes.min(SEGMENT_BYTES_MAX);
-        // Before the first record there is one position only.
+        // Before the first record there is only one valid position.
         let to = position.filter(|position| position.records > 0).unwrap_or(JournalPosition::START);
         let state = Opening { disk: &*disk, cluster, segment_bytes, to }.open()?;
         let (bytes, records) = gauges();
@@ -142,11 +142,10 @@ impl Journal {
         Ok(Journal(Arc::new(shared)))
     }
 
-    /// Appends what an entry of the log brought about. This goes to memory; only if too much waits to be
-    /// written does it write, and so slows down whoever is too fast for the disk.
+    /// Appends the records of one log entry to memory. Writes only if too much is unwritten.
     ///
     /// # Errors
-    /// When the journal has stopped, or stops now.
+    /// If the journal has stopped or stops now.
     pub fn append(&self, log_index: u64, records: &[JournalRecord]) -> Result<(), JournalError> {
         {
             let mut state = self.0.state();
@@ -162,77 +161,75 @@ impl Journal {
         self.0.make_room()
     }
 
-    /// Appends records that another node sent, as its [`read_stream`](Self::read_stream) gave them. Those that
-    /// are here already are passed over, so a chunk may come twice.
+    /// Appends records from another node's [`read_stream`](Self::read_stream). Known records are skipped, so a chunk
+    /// may arrive twice.
     ///
     /// # Errors
-    /// When a record is damaged or does not follow on what is here; then none of the chunk was taken. Or when
-    /// the journal has stopped, or stops now.
+    /// If a record is damaged or does not follow the last one; nothing of the chunk is taken then. Or if the journal
+    /// has stopped or stops now.
     pub fn import(&self, chunk: &[u8]) -> Result<(), JournalError> {
         self.0.import(chunk)?;
         self.0.make_room()
     }
 
-    /// Puts what was imported on disk, and makes sure that it leads to where the other node is.
+    /// Syncs the imported records and compares the position with the sender's.
     ///
     /// # Errors
-    /// When it does not: then the journal stops, since the histories of the nodes differ. Or when a write or
-    /// a sync fails.
+    /// If the positions differ: the journal stops, because the histories differ. Or if a write or sync fails.
     pub fn finish_import(&self, position: JournalPosition) -> Result<(), JournalError> {
         let found = self.flush_blocking()?;
         if found == position {
             return Ok(());
         }
-        let what = format!("with it the journal should be at {position:?}, and is at {found:?}");
+        let what = format!("the journal should end at {position:?} and ends at {found:?}");
         Err(self.0.fail(JournalError::Refused { number: found.records, what }))
     }
 
-    /// Puts everything that was appended so far on disk, and says how much that is.
+    /// Syncs all records appended so far and returns their position.
     ///
     /// # Errors
-    /// When a write or a sync fails; then the journal has stopped.
+    /// If a write or sync fails; the journal has stopped then.
     pub async fn flush(&self) -> Result<JournalPosition, JournalError> {
         let (done, flushed) = oneshot::channel();
         let shared = Arc::clone(&self.0);
         let work = Box::new(move || {
-            // Whoever asked may have gone.
+            // The caller may be gone.
             _ = done.send(shared.flush());
         });
         self.0.disk.offload(work).await;
         flushed.await.unwrap_or(Err(JournalError::Interrupted))
     }
 
-    /// The same as [`flush`](Self::flush), for threads that may block.
+    /// [`flush`](Self::flush) for threads that may block.
     ///
     /// # Errors
-    /// When a write or a sync fails; then the journal has stopped.
+    /// If a write or sync fails; the journal has stopped then.
     pub fn flush_blocking(&self) -> Result<JournalPosition, JournalError> {
         self.0.flush()
     }
 
-    /// Behind the last record that was appended.
+    /// Position after the last appended record.
     #[must_use]
     pub fn position(&self) -> JournalPosition {
         self.0.state().end
     }
 
-    /// The entry of the log that the last record came from; 0 before the first.
+    /// Log index of the last record; 0 for an empty journal.
     #[must_use]
     pub fn last_log_index(&self) -> u64 {
         self.0.state().last_log_index
     }
 
-    /// What stopped the journal, if it has stopped: the file, what failed and what to do.
+    /// The failure that stopped the journal, if any.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.0.state().failure.clone()
     }
 
-    /// The records about an account behind a number, oldest first and so many at most, and whether there are
-    /// more.
+    /// Records of an account after a record number, oldest first, at most `limit`; and whether there are more.
     ///
     /// # Errors
-    /// When a file cannot be read or is damaged.
+    /// If a file cannot be read or is damaged.
     pub fn records_of(
         &self,
         account: AccountId,
@@ -242,10 +239,10 @@ impl Journal {
         self.0.records_of(account, after, limit)
     }
 
-    /// Reads the records from one on up to a position, in order and in bounded memory.
+    /// Reads the records from a number up to a position, in order and in bounded memory.
     ///
     /// # Errors
-    /// When a file cannot be read or is damaged, or the records are not those that led to the position.
+    /// If a file cannot be read or is damaged, or the records do not lead to the position.
     pub fn scan(
         &self,
         from: u64,
@@ -258,10 +255,10 @@ impl Journal {
         })
     }
 
-    /// Reads the records from one on up to a position as long as `each` says yes.
+    /// Like [`scan`](Self::scan), until `each` returns false.
     ///
     /// # Errors
-    /// When a file cannot be read or is damaged.
+    /// If a file cannot be read or is damaged.
     pub fn scan_while(
         &self,
         from: u64,
@@ -271,7 +268,7 @@ impl Journal {
         self.0.scan(from, to, each)
     }
 
-    /// The records from one on up to a position, for another node.
+    /// Encoded records from a number up to a position, for another node.
     #[must_use]
     pub fn read_stream(&self, from: u64, to: JournalPosition) -> JournalStream {
         JournalStream::new(Arc::clone(&self.0), from, to)
@@ -287,7 +284,7 @@ impl Shared {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has what waits written if it is much: in the background, or here if it is too much.
+    /// Writes pending records if there are many: in the background, or here if there are too many.
     fn make_room(self: &Arc<Shared>) -> Result<(), JournalError> {
         let mut state = self.state();
         self.measure(state.end);
@@ -306,7 +303,7 @@ impl Shared {
         drop(state);
         let shared = Arc::clone(self);
         runtime.spawn(self.disk.offload(Box::new(move || {
-            // A failure is kept, and told to whoever appends or flushes next.
+            // The failure is stored; the next append or flush reports it.
             _ = shared.write();
             shared.state().is_writing = false;
         })));
@@ -319,9 +316,9 @@ impl Shared {
     }
 }
 
-/// How large the journal is: in bytes and in records.
+/// Metrics for the journal size in bytes and in records.
 fn gauges() -> (Gauge, Gauge) {
-    metrics::describe_gauge!("earmark_node_journal_bytes", "What the records of the journal take on disk.");
-    metrics::describe_gauge!("earmark_node_journal_records", "The records of the journal.");
+    metrics::describe_gauge!("earmark_node_journal_bytes", "Bytes of journal records on disk.");
+    metrics::describe_gauge!("earmark_node_journal_records", "Number of journal records.");
     (metrics::gauge!("earmark_node_journal_bytes"), metrics::gauge!("earmark_node_journal_records"))
 }

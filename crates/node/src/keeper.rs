@@ -1,4 +1,4 @@
-//! A replicated Book, as backends see it.
+//! The replicated Book behind the backend interface.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,15 +15,15 @@ use crate::ledger::{NO_KEYS, NodeLedger, Proposer, Waiting};
 use crate::machine::offload;
 use crate::reads::Reads;
 
-/// One operation of a write counts like so many commands, since it takes about as many bytes.
+/// Events charged per operation of a write. An operation takes about as many bytes as eight commands.
 const OPERATION_EVENTS: usize = 8;
-/// A command counts as one more for each so many bytes of names in it, so that an entry of the log is about a megabyte
-/// at most: a slow link must take it within one message.
+/// Bytes of limit names charged as one more event. Bounds a log entry to about one megabyte, so that a slow link can
+/// carry it in one message.
 const EVENT_BYTES: usize = 512;
-/// The audit reads the journal beside the traffic until so many records are left, and those while it waits.
+/// Records that the audit reads while it blocks writes. All earlier records are read beside the traffic.
 const RECORDS_LEFT: u64 = 1_000;
 
-/// Keeps a Book as the state of a log.
+/// Book host on a Raft log.
 pub struct NodeKeeper {
     pub(crate) proposer: Proposer,
     pub(crate) reads: Reads,
@@ -156,20 +156,20 @@ impl BookHost for NodeKeeper {
 
     fn ready(&self) -> Result<(), String> {
         if self.is_stopped.load(Ordering::Relaxed) {
-            return Err("it is shutting down".into());
+            return Err("this node is shutting down".into());
         }
         if let Some(failure) = self.proposer.shelf.failure().get() {
             return Err(failure.to_owned());
         }
         if let Some(silence) = self.proposer.without_majority() {
             return Err(format!(
-                "no majority of the nodes has answered this one, which leads or led, for {:.1} s",
+                "no majority of the nodes has answered this leader for {:.1} s",
                 silence.as_secs_f64()
             ));
         }
         match self.proposer.leader() {
             Some(_) => Ok(()),
-            None => Err("no node leads now, or this node has not heard of it yet".into()),
+            None => Err("no leader is known".into()),
         }
     }
 
@@ -185,7 +185,7 @@ mod tests {
     use earmark_admission::BatchTarget as _;
     use earmark_core::{LeaseId, LimitKey, NamespaceId};
 
-    /// 2,048 reserves went into one entry whatever they were: with 32 names each that was 17 megabytes.
+    /// A log entry took 2,048 reserves of any size. With 32 long names each it had 17 megabytes.
     #[test]
     fn an_entry_of_the_log_is_about_a_megabyte_at_most() -> Result<(), Box<dyn std::error::Error>> {
         let long = LimitKey::new(&"x".repeat(255))?;

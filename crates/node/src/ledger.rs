@@ -1,4 +1,4 @@
-//! The node's end of the queue: batches go into the log, here or by way of the leader.
+//! Proposing commands: the leader appends batches to its log, a follower forwards them to the leader.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,15 +16,15 @@ use crate::peers::{Peers, SubmitError, Target};
 use crate::runtime::random;
 use crate::types::{Batch, Raft};
 
-/// After a try that changed nothing, the next one waits so long, unless the leader is found before.
+/// Pause between attempts that had no effect. A leader change ends the wait early.
 const RETRY: Duration = Duration::from_millis(20);
-/// About what a reserve of four limits takes.
+/// Estimated bytes per command, used to size buffers: about one reserve of four limits.
 const COMMAND_BYTES: usize = 112;
 
-/// Each tick cleans up a little, so that what fell due while nothing came takes several.
+/// Ticks per proposal. Each tick expires a bounded number of items, so a backlog needs several.
 const TICKS: usize = 64;
 
-/// Puts commands into the log.
+/// Appends commands to the log.
 #[derive(Clone)]
 pub(crate) struct Proposer {
     pub(crate) id: u64,
@@ -33,37 +33,37 @@ pub(crate) struct Proposer {
     pub(crate) clock: Arc<NodeClock>,
     pub(crate) peers: Peers,
     pub(crate) deadline: Duration,
-    /// After so long without a majority another node may lead.
+    /// How long a leader keeps its lease without a quorum. After that another node may lead.
     pub(crate) lease: Duration,
-    /// Whether keys are made and revoked here. Not where a stranger could pass for a node, whom a key keeps from nothing.
+    /// Whether keys may be created and revoked. False where any client can pose as a node, because keys protect
+    /// nothing there.
     pub(crate) takes_keys: bool,
 }
 
-/// Why no keys are made.
-pub(crate) const NO_KEYS: &str = "keys would protect nothing while everyone who can connect to --peer-listen passes for \
-     a node: start all nodes with --peer-cert, --peer-key and --peer-ca, or with --insecure-peers";
+/// Refusal of key commands on a cluster with unauthenticated peers.
+pub(crate) const NO_KEYS: &str = "keys are disabled because every client of --peer-listen is accepted as a node; start all \
+     nodes with --peer-cert, --peer-key and --peer-ca, or with --insecure-peers";
 
-/// Why commands were not carried out, as far as is known.
+/// Why commands were not executed, as far as this node knows.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProposeError {
-    /// They are in no log: they may be tried again, whatever they are.
+    /// In no log; a retry is always safe.
     #[error("{0}")]
     NotTaken(String),
-    /// They may be in the log.
+    /// Possibly in the log.
     #[error("{0}")]
     Unknown(String),
 }
 
 impl Proposer {
-    /// The leader's time. One that has just been started hears it from the others first.
+    /// The leader's time. A leader that has just started asks its followers first.
     pub(crate) fn now(&self) -> Result<Moment, ProposeError> {
         let last = self.shelf.lock().book.time();
-        let unknown =
-            || ProposeError::NotTaken("this node leads and has not heard yet what time it is".into());
+        let unknown = || ProposeError::NotTaken("this leader has not learned the log time yet".into());
         self.clock.now(last).or_else(|| self.clock.begin(last, &self.lead()?)).ok_or_else(unknown)
     }
 
-    /// Whom this node needs, if it leads.
+    /// Term and voters of this node's leadership, if it leads.
     fn lead(&self) -> Option<Lead> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
@@ -79,13 +79,13 @@ impl Proposer {
         self.raft.metrics().borrow().state == ServerState::Leader
     }
 
-    /// For how long the others have not answered this node, if it leads and that is long enough for another to.
+    /// Time since the last quorum reply, if this node leads and its lease has expired.
     pub(crate) fn without_majority(&self) -> Option<Duration> {
         let silence = self.raft.metrics().borrow().millis_since_quorum_ack.map(Duration::from_millis)?;
         (silence > self.lease).then_some(silence)
     }
 
-    /// Who leads, as far as is known here.
+    /// The leader, as far as this node knows.
     pub(crate) fn leader(&self) -> Option<Target> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
@@ -94,26 +94,25 @@ impl Proposer {
         Some(Target { id, address: member.address.clone(), incarnation: member.incarnation })
     }
 
-    /// Waits until somebody else leads: a leader that cannot be reached may never answer.
+    /// Waits until another node leads. A leader that cannot be reached may never reply.
     pub(crate) async fn led_by_another(&self, leader: u64) {
         let is_another = |now: Option<u64>| now.is_some_and(|now| now != leader);
-        // A node that has stopped hears of no leader any more, and that is the end as well.
+        // A stopped node sees no further leader, which also ends the wait.
         _ = self.raft.metrics().wait_for(|metrics| is_another(metrics.current_leader)).await;
     }
 
-    /// Whether this node takes part no longer.
+    /// Whether Raft has stopped on this node.
     pub(crate) fn has_stopped(&self) -> bool {
         self.raft.metrics().borrow().running_state.is_err()
     }
 
-    /// Carries commands out as the leader. Gives the entry of the log that they are, and their outcomes.
+    /// Leader: appends commands and waits until they are applied. Returns their log index and outcomes.
     pub(crate) async fn propose(&self, batch: Batch) -> Result<(u64, Vec<Outcome>), ProposeError> {
         match self.raft.client_write(batch).await {
             Ok(response) => Ok((response.log_id.index, response.data.0)),
-            // The leader that an entry was appended by may have lost its place since, so that it cannot say what
-            // becomes of it.
+            // The appending leader may have lost its leadership, so the fate of the entry is unknown.
             Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward))) => {
-                let unknown = "this node lost the lead before the commands were committed";
+                let unknown = "this node lost its leadership before the commands were committed";
                 match forward.leader_id {
                     Some(leader) if leader != self.id => {
                         Err(ProposeError::Unknown(format!("{unknown}; node {leader} leads now")))
@@ -125,11 +124,11 @@ impl Proposer {
         }
     }
 
-    /// Carries out commands that another node passes on. They are checked like anything that comes from outside, and
-    /// their writes get their ids here.
+    /// Proposes commands that another node forwarded. They are validated like any external input, and their writes
+    /// get transaction ids here.
     pub(crate) async fn propose_for_peer(&self, batch: &Batch) -> Result<(u64, Vec<Outcome>), ProposeError> {
         if !self.is_leader() {
-            return Err(ProposeError::NotTaken("this node does not lead".into()));
+            return Err(ProposeError::NotTaken("this node is not the leader".into()));
         }
         let now = self.now()?.log;
         let mut builder = Builder::new(batch.0.len());
@@ -149,32 +148,32 @@ impl Proposer {
         self.propose(builder.finish(now)).await
     }
 
-    /// The id of a write: a ULID.
+    /// Transaction id of a write: a ULID.
     fn tx_id(&self, now: UnixMs) -> TxId {
         let low = (u128::from(random()) << 64) | u128::from(random());
         TxId(LeaseId::from_parts(now, low).to_u128())
     }
 }
 
-/// What came of a batch.
+/// Result of an executed batch.
 struct CarriedOut {
     outcomes: Vec<Outcome>,
-    /// What the clock on the wall said.
+    /// Wall clock time of the successful attempt.
     wall: UnixMs,
-    /// It may have been carried out before, by a try whose outcomes nobody heard.
+    /// Whether an earlier attempt with an unknown outcome may have executed the batch.
     is_repeated: bool,
 }
 
-/// What one caller sends together, and since when it waits.
+/// Requests of one caller, and when they were queued.
 pub(crate) struct Waiting {
     pub(crate) work: Vec<Asked>,
     pub(crate) since: Instant,
 }
 
-/// Takes batches from the queue, one at a time.
+/// Takes batches from the submitter, one at a time.
 pub(crate) struct NodeLedger {
     node: Proposer,
-    /// Whether nothing came of the batch before.
+    /// Whether the previous batch failed.
     is_stalled: bool,
 }
 
@@ -183,8 +182,8 @@ impl NodeLedger {
         NodeLedger { node, is_stalled: false }
     }
 
-    /// Until when a batch is tried. What waited while the batch before found no majority has waited enough: otherwise
-    /// the last of a long queue would be told after many times the deadline.
+    /// Deadline of a batch. After a failed batch the queue time counts too. Otherwise the last request of a long
+    /// queue would wait many deadlines.
     fn deadline(&self, batch: &[Waiting]) -> Instant {
         let now = Instant::now();
         let oldest = batch.iter().map(|waiting| waiting.since).min().unwrap_or(now);
@@ -194,13 +193,13 @@ impl NodeLedger {
         }
     }
 
-    /// One try, here or by way of the leader.
+    /// One attempt, here or through the leader.
     async fn attempt(&self, work: &mut [Asked]) -> Result<(Vec<Outcome>, UnixMs), ProposeError> {
         let node = &self.node;
-        let leader = node.leader().ok_or_else(|| ProposeError::NotTaken("no node leads now".into()))?;
+        let leader = node.leader().ok_or_else(|| ProposeError::NotTaken("no leader is known".into()))?;
         let moment = match leader.id == node.id {
             true => node.now()?,
-            // The leader decides at its own time.
+            // The leader uses its own time.
             false => Moment { log: node.clock.wall(), wall: node.clock.wall() },
         };
         let mut builder = Builder::new(work.len().saturating_mul(COMMAND_BYTES));
@@ -217,7 +216,7 @@ impl NodeLedger {
                 let submitted = tokio::select! {
                     submitted = node.peers.submit(&leader, batch) => submitted,
                     () = node.led_by_another(leader.id) => {
-                        return Err(ProposeError::Unknown("another node leads now".into()));
+                        return Err(ProposeError::Unknown("the leader changed".into()));
                     }
                 };
                 let submitted = submitted.map_err(|error| match error {
@@ -225,7 +224,7 @@ impl NodeLedger {
                     SubmitError::Unknown(message) => ProposeError::Unknown(message),
                 });
                 let (index, outcomes) = submitted?;
-                // The answer is put together from what is known here.
+                // The reply is built from this node's Book, so the entry has to be applied here.
                 node.shelf.applied(index).await;
                 outcomes
             }
@@ -236,12 +235,12 @@ impl NodeLedger {
         Err(ProposeError::Unknown(format!("{} commands got {} outcomes", work.len(), outcomes.len())))
     }
 
-    /// Tries until there is an answer or the deadline has passed. What is tried again changes nothing twice: leases
-    /// and sequences see to that. A change of a limit has neither, and is tried again only if it was not taken.
+    /// Retries until a reply arrives or the deadline passes. Leases and sequences make a retry safe. A limit change
+    /// has neither, so it is retried only if it was not taken.
     async fn carry_out(&self, work: &mut [Asked], deadline: Instant) -> Result<CarriedOut, String> {
         let is_repeatable = !work.iter().any(|item| matches!(item.work, Work::Change { .. }));
         let mut metrics = self.node.raft.metrics();
-        let mut why = "no node leads now".to_owned();
+        let mut why = "no leader is known".to_owned();
         let mut is_repeated = false;
         loop {
             match timeout_at(deadline, self.attempt(work)).await {
@@ -252,14 +251,14 @@ impl NodeLedger {
                     why = message;
                 }
                 Ok(Err(ProposeError::Unknown(message))) => return Err(message),
-                Err(_) => return Err(format!("no majority of the nodes answered in time, or {why}")),
+                Err(_) => return Err(format!("no majority of the nodes answered in time ({why})")),
             }
             let next = Instant::now() + RETRY;
             if next >= deadline {
                 return Err(why);
             }
             let leader = metrics.borrow_and_update().current_leader;
-            // A node that has stopped sends no metrics any more.
+            // The metrics channel of a stopped node is closed.
             _ = timeout_at(next, metrics.wait_for(|metrics| metrics.current_leader != leader)).await;
             if self.node.has_stopped() {
                 return Err("this node has stopped".into());
@@ -273,7 +272,7 @@ impl BatchTarget for NodeLedger {
     type Item = Waiting;
     type Outcome = Result<Vec<Done>, BackendError>;
 
-    /// One entry of the log holds so many commands.
+    /// Commands per log entry.
     const BATCH_EVENTS_MAX: usize = 2_048;
 
     async fn submit(&mut self, batch: Vec<Waiting>) -> Vec<Result<Vec<Done>, BackendError>> {
@@ -293,14 +292,14 @@ impl BatchTarget for NodeLedger {
                 lens.into_iter().map(|len| Ok(done.by_ref().take(len).collect())).collect()
             }
             Err(message) => {
-                // How to ask again is for whoever knows what was asked: a change of a limit has no lease.
-                let error = BackendError::Failed(format!("{message}; what was asked for may still happen"));
+                // How to retry depends on the operation, so the caller adds that advice.
+                let error = BackendError::Failed(format!("{message}; the request may still be executed"));
                 lens.into_iter().map(|_| Err(error.clone())).collect()
             }
         }
     }
 
-    /// What falls due is done by whoever leads, as soon as nothing else is.
+    /// Leader: expires what is due while the queue is idle.
     async fn idle(&mut self) {
         if !self.node.is_leader() {
             return;

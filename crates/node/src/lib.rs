@@ -1,4 +1,4 @@
-//! The Book as a node: its commands in a log on disk, replicated where there are several nodes.
+//! A durable, replicated Book. Commands go into a Raft log on disk; every node applies the log to its own Book.
 
 mod backup;
 mod batch;

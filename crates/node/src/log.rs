@@ -1,13 +1,12 @@
-//! The log on disk: what openraft writes, reads back, cuts and lets go of.
+//! The Raft log on disk: openraft's log storage.
 //!
-//! The folder `log` holds segments, each a file named after its first index, and a `mark` that says how
-//! far they are known to be on disk. One writer does all that changes them, in order. An append is one write and one
-//! sync, and is acknowledged after the sync. The newest entries are kept in memory, the others are found by
-//! their position.
+//! The folder `log` holds segment files, named after their first index, and the file `mark`, which records how far
+//! they are synced. One writer task makes all changes in order. An append is one write and one sync, and is
+//! acknowledged after the sync. The newest entries stay in memory; older ones are read from their segment.
 //!
-//! A write or a sync that fails is the last: nothing is tried again, every later call fails, and
-//! [`failure`](LogStore::failure) says what it was. On opening, whatever is wrong is damage and refused, except at the
-//! very end: there an unacknowledged write may have been cut off by a power cut, and is dropped.
+//! The first failed write or sync stops the log: every later call fails, and [`failure`](LogStore::failure) has the
+//! reason. On open, anything wrong is damage and refused. The exception is the end of the last segment, where a power
+//! cut may have torn an unacknowledged write; that write is dropped.
 
 mod files;
 mod mark;
@@ -37,18 +36,18 @@ use memory::{Memory, Piece};
 pub use writer::Flushed;
 use writer::{QUEUE_MAX, Work};
 
-/// A read from disk takes at most so many bytes at once, but for an entry that is longer.
+/// Maximum bytes per disk read. A single longer entry is still read whole.
 const PIECE_BYTES_MAX: u64 = 8 * 1024 * 1024;
-/// What is sent to a follower at once takes at most so many bytes, but for an entry that is longer. It has to arrive, and
-/// reach the disk, within one heartbeat: openraft gives up then, and sends the same again.
+/// Maximum bytes sent to a follower at once. A single longer entry is still sent whole. The message has to arrive and
+/// be synced within one heartbeat, after which openraft sends it again.
 const LIMITED_BYTES_MAX: u64 = 512 * 1024;
 
-/// How a log is kept.
+/// Log options.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// A segment that is longer than this gets no more entries.
+    /// Segment size in bytes that starts a new segment.
     pub segment_bytes: u64,
-    /// So much of the newest entries is kept in memory.
+    /// Memory for the newest entries, in bytes.
     pub cache_bytes: usize,
 }
 
@@ -58,7 +57,7 @@ impl Default for Options {
     }
 }
 
-/// Reads the log; clones of it are cheap and read the same log.
+/// Log reader. Clones share the same log.
 #[derive(Clone, Debug)]
 pub struct LogReader {
     disk: Arc<dyn Disk>,
@@ -66,7 +65,7 @@ pub struct LogReader {
     failure: Failure,
 }
 
-/// The log of a node; clones of it are cheap and are the same log.
+/// Log of a node. Clones share the same log.
 #[derive(Clone, Debug)]
 pub struct LogStore {
     reader: LogReader,
@@ -75,25 +74,25 @@ pub struct LogStore {
     ground: Arc<OnceLock<Ground>>,
 }
 
-/// What a log stands on in a node.
+/// What the log needs from its node.
 #[derive(Debug)]
 struct Ground {
-    /// The last index of the newest snapshot.
+    /// Last index of the newest snapshot.
     covered: watch::Receiver<Option<u64>>,
-    /// Nobody else may have the folder while something may still be written to it.
+    /// Keeps the folder locked while writes may still happen.
     _lock: FolderLock,
 }
 
 impl LogStore {
-    /// Makes an empty log, and the vote of a node that has not voted, in a folder that has neither.
+    /// Creates an empty log and an empty vote in a folder that has neither.
     ///
     /// # Errors
-    /// What the file system says.
+    /// If the file system fails.
     pub fn create(disk: &dyn Disk, cluster: u128) -> Result<(), Fault> {
         files::create(disk, cluster)
     }
 
-    /// Opens the log of a folder. To be called within a tokio runtime, where its writer will live.
+    /// Opens the log of a folder. Spawns the writer task, so it needs a tokio runtime.
     ///
     /// # Errors
     /// If a file is missing, damaged, of another cluster or of a newer format; nothing is written then.
@@ -117,25 +116,25 @@ impl LogStore {
         Ok(LogStore { reader, queue, vote: Arc::new(Mutex::new(vote)), ground })
     }
 
-    /// The last entry that is no longer there, if any is gone.
+    /// Id of the last purged entry.
     pub(crate) fn purged(&self) -> Option<LogId> {
         lock(&self.reader.memory).purged
     }
 
-    /// From now on nothing leaves the disk before there is a snapshot that has it. openraft asks for entries to be
-    /// purged while the snapshot that makes them superfluous is still being installed.
+    /// From now on entries are removed from disk only after a snapshot covers them. openraft purges entries while the
+    /// snapshot that replaces them is still being installed.
     pub(crate) fn attach(&self, covered: watch::Receiver<Option<u64>>, lock: FolderLock) {
-        // The first ones stay: a log has one state machine, in one folder.
+        // Only the first call counts: a log has one state machine in one folder.
         let _ = self.ground.set(Ground { covered, _lock: lock });
     }
 
-    /// The first thing that went wrong, if anything did: the log takes nothing more since.
+    /// The failure that stopped the log, if any.
     #[must_use]
     pub fn failure(&self) -> Failure {
         self.reader.failure.clone()
     }
 
-    /// Appends entries. They can be read when this returns; `done` is called when they are on disk, or not.
+    /// Appends entries. They can be read when this returns; `done` is called after the sync or its failure.
     ///
     /// # Errors
     /// If they do not follow the last entry, or the log has failed or is closed.
@@ -143,7 +142,7 @@ impl LogStore {
         self.reader.failure.check()?;
         let permit = self.queue.reserve().await.map_err(|_| closed())?;
         let mut memory = lock(&self.reader.memory);
-        // What is purged needs no second place on disk.
+        // Purged entries are not written again.
         let purged = memory.purged;
         let is_new = |entry: &Entry| purged.is_none_or(|purged| purged.index < entry.log_id.index);
         let entries = entries.into_iter().filter(is_new).collect::<Vec<_>>();
@@ -154,15 +153,15 @@ impl LogStore {
         Ok(())
     }
 
-    /// Waits for what was asked before, and leaves the folder so that any later damage is recognised.
+    /// Waits for pending work and syncs the mark, so that later damage is recognised.
     ///
     /// # Errors
-    /// If the log has failed, now or before.
+    /// If the log has failed.
     pub async fn close(&self) -> io::Result<()> {
         self.ask(|done| Work::Close { done }).await
     }
 
-    /// Hands work to the writer and waits until it is done.
+    /// Sends a task to the writer and waits for its result.
     async fn ask(&self, work: impl FnOnce(oneshot::Sender<io::Result<()>>) -> Work) -> io::Result<()> {
         self.reader.failure.check()?;
         let (done, answer) = oneshot::channel();
@@ -177,7 +176,7 @@ impl LogStore {
         {
             let mut memory = lock(&self.reader.memory);
             if memory.purged.is_some_and(|purged| since <= purged.index) {
-                return Err(io::Error::other(format!("entry {since} is purged and cannot be taken back")));
+                return Err(io::Error::other(format!("entry {since} is purged and cannot be truncated")));
             }
             if since >= memory.next() {
                 return Ok(());
@@ -196,18 +195,18 @@ impl LogStore {
         if memory.purged.is_some_and(|purged| upto.index <= purged.index && upto <= purged) {
             return Ok(());
         }
-        // A log that never had an entry before its first may be told what would have stood there.
+        // An empty log may learn the id that precedes its first entry.
         let unknown = memory.purged.is_none() && upto.index.checked_add(1) == Some(memory.start());
         if memory.id(upto.index) == Some(upto) || unknown && Some(upto) < memory.id(memory.start()) {
             memory.purge(upto);
             permit.send(Work::Purge { upto: upto.index });
         } else if memory.last < Some(upto) {
-            // A snapshot was installed that is ahead of this log. None of its entries can come after that.
+            // An installed snapshot is ahead of this log, so none of its entries are needed.
             memory.reset(Some(upto));
             memory.pending = memory.pending.saturating_add(1);
             permit.send(Work::Begin { before: upto });
         } else {
-            return Err(io::Error::other(format!("{upto} is to be purged and is not in the log")));
+            return Err(io::Error::other(format!("cannot purge {upto}: it is not in the log")));
         }
         Ok(())
     }
@@ -217,11 +216,11 @@ fn check_order(memory: &Memory, entries: &[Entry]) -> io::Result<()> {
     let mut last = memory.last;
     for entry in entries {
         let id = entry.log_id;
-        // A log that never had an entry may begin anywhere, as openraft's own tests do.
+        // A log without entries may start at any index, as openraft's tests do.
         let follows = last.is_none_or(|last| last.index.checked_add(1) == Some(id.index) && last < id);
         if !follows {
             let last = last.map_or("nothing".to_owned(), |last| last.to_string());
-            return Err(io::Error::other(format!("entry {id} is to be appended after {last}")));
+            return Err(io::Error::other(format!("entry {id} does not follow {last}")));
         }
         last = Some(id);
     }
@@ -232,7 +231,7 @@ fn closed() -> io::Error {
     io::Error::other("the log is closed")
 }
 
-/// Runs work that blocks where the disk wants it to run.
+/// Runs blocking work through [`Disk::offload`].
 async fn offload<T: Send + 'static>(
     disk: &dyn Disk,
     work: impl FnOnce() -> T + Send + 'static,
@@ -242,7 +241,7 @@ async fn offload<T: Send + 'static>(
         let _ = answer.send(work());
     };
     disk.offload(Box::new(job)).await;
-    answered.await.map_err(|_| io::Error::other("the work was given up"))
+    answered.await.map_err(|_| io::Error::other("the disk task was cancelled"))
 }
 
 impl LogReader {
@@ -263,7 +262,7 @@ impl LogReader {
                 pieces.iter().try_for_each(|piece| read_piece(&*disk, piece, &mut entries)).map(|()| entries)
             })
             .await?;
-            // Entries that were taken away meanwhile are not to be returned, nor to be missed.
+            // Entries were removed during the read, so it is repeated.
             if lock(&self.memory).revision() != plan.revision {
                 continue;
             }
@@ -289,7 +288,7 @@ fn read_piece(disk: &dyn Disk, piece: &Piece, entries: &mut Vec<Entry>) -> Resul
         let (entry, len) =
             segment::read_entry(&piece.seed, &bytes).map_err(|defect| damaged(defect.to_string()))?;
         if entry.log_id.index != index {
-            return Err(damaged(format!("entry {} stands where entry {index} should", entry.log_id.index)));
+            return Err(damaged(format!("found entry {}, expected entry {index}", entry.log_id.index)));
         }
         entries.push(entry);
         bytes = bytes.slice(len..);

@@ -1,4 +1,4 @@
-//! The Book as the state of the log.
+//! The Book as a Raft state machine.
 
 use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
@@ -22,36 +22,36 @@ use crate::journal::{Journal, JournalError, JournalOptions, JournalPosition};
 use crate::snapshot::{Header, INCOMING_JOURNAL, SnapshotData, Snapshots};
 use crate::types::{Applied, Entry, LogId, Member, Types};
 
-/// What the entries of the log make.
+/// State that results from the applied log entries.
 pub(crate) struct State {
     pub(crate) book: Book,
     pub(crate) applied: Option<LogId>,
     pub(crate) membership: StoredMembership<u64, Member>,
-    /// Every id that a node ever had.
+    /// Every node id that was ever a member. Ids are never reused.
     pub(crate) ids: BTreeSet<u64>,
-    /// How far the journal tells of this state. It goes further while a snapshot is installed, whose part of it comes
-    /// first.
+    /// Journal position of this state. While a snapshot is installed the journal itself is ahead, because its records
+    /// are imported first.
     pub(crate) journal: JournalPosition,
 }
 
-/// The state, where it is kept, and what it is kept by.
+/// The applied state with its journal and its snapshots.
 pub(crate) struct Shelf {
     state: Mutex<State>,
     pub(crate) journal: Journal,
     pub(crate) snapshots: Snapshots,
     pub(crate) disk: Arc<dyn Disk>,
     failure: Failure,
-    /// The index of the last entry that was applied, for those who wait for one.
+    /// Index of the last applied entry, for waiters.
     applied: watch::Sender<Option<u64>>,
-    /// Bytes of entries that are in no snapshot yet.
+    /// Bytes of entries applied since the last snapshot.
     since_snapshot: AtomicU64,
-    /// That of the Book, for those who would wait for it.
+    /// Copy of the Book's limits version, readable without the lock.
     limits_version: AtomicU64,
 }
 
 impl Shelf {
-    /// Reads the newest snapshot, and the journal as far as it goes. `purged` is what the log no longer has: if no
-    /// snapshot has it either nothing is touched, least of all the journal, which would be cut for want of one.
+    /// Restores the newest snapshot and opens the journal at its position. `purged` is the last entry that the log
+    /// has dropped. Without a snapshot that covers it nothing is changed; otherwise the journal would be truncated.
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
         options: JournalOptions,
@@ -86,29 +86,29 @@ impl Shelf {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What went wrong for good, if anything did.
+    /// The failure that stopped this node, if any.
     pub(crate) fn failure(&self) -> &Failure {
         &self.failure
     }
 
-    /// Waits until an entry is applied here.
+    /// Waits until an entry is applied.
     pub(crate) async fn applied(&self, index: u64) {
         let mut applied = self.applied.subscribe();
-        // The sender lives as long as this shelf, so that there is always an end to the wait or none at all.
+        // The sender lives in `self`, so the wait cannot fail.
         _ = applied.wait_for(|applied| applied.is_some_and(|applied| applied >= index)).await;
     }
 
-    /// Bytes of entries that are in no snapshot yet.
+    /// Bytes of entries applied since the last snapshot.
     pub(crate) fn since_snapshot(&self) -> u64 {
         self.since_snapshot.load(Ordering::Relaxed)
     }
 
-    /// Which limits the Book has, without waiting for it.
+    /// The Book's limits version, without taking the lock.
     pub(crate) fn limits_version(&self) -> u64 {
         self.limits_version.load(Ordering::Acquire)
     }
 
-    /// Everything at one place of the log. Cheap: the Book is shared until it changes.
+    /// Captures the state at one log index. Cheap: the Book is shared copy-on-write.
     pub(crate) fn freeze(&self) -> (Header, Frozen) {
         let mut state = self.lock();
         let header = Header {
@@ -120,7 +120,7 @@ impl Shelf {
         (header, state.book.freeze())
     }
 
-    /// Reads the part of the journal that came with a snapshot: chunks, each behind its length.
+    /// Reads the journal records that arrived with a snapshot: chunks, each preceded by its length.
     fn each_chunk(
         &self,
         file: &dyn DiskFile,
@@ -140,11 +140,11 @@ impl Shelf {
         Ok(())
     }
 
-    /// Reads all of a snapshot that has arrived, and takes nothing of it yet. What is damaged can still be refused, and
-    /// sent again; once it is being installed, this node can only stop.
+    /// Reads a received snapshot completely without installing it. Damage found here is refused and the snapshot is
+    /// sent again; damage found during installation would stop the node.
     pub(crate) fn check(&self, data: &SnapshotData) -> Result<(), Fault> {
         if data.saved.header.applied <= self.lock().applied {
-            // It came too late, and is not going to be installed.
+            // A stale snapshot is not installed.
             return Ok(());
         }
         let book = self.snapshots.restore(&data.saved, table_seed())?;
@@ -172,12 +172,12 @@ impl Shelf {
         let version = book.limits_version();
         let before = std::mem::replace(&mut *self.lock(), State { book, applied, membership, ids, journal });
         self.limits_version.store(version, Ordering::Release);
-        // A large Book takes a while to go, and nobody is to wait for that.
+        // Dropping a large Book takes time, so it happens outside the lock.
         drop(before);
         self.since_snapshot.store(0, Ordering::Relaxed);
         self.applied.send_replace(applied.map(|id| id.index));
         if data.journal.is_some() {
-            // It may be as long as the journal itself, and would stay until the next start.
+            // The file may be as large as the journal and would stay until the next start.
             let shown = || self.disk.show(INCOMING_JOURNAL);
             self.disk.remove(INCOMING_JOURNAL).at(Operation::Remove, shown)?;
         }
@@ -189,7 +189,7 @@ fn table_seed() -> u64 {
     RandomState::new().hash_one(0)
 }
 
-/// Applies the log.
+/// Applies log entries to the Book.
 pub struct Machine {
     shelf: Arc<Shelf>,
     reader: Reader,
@@ -303,7 +303,7 @@ impl RaftStateMachine<Types> for Machine {
     }
 }
 
-/// Makes one snapshot, while commands go on.
+/// Writes one snapshot while commands continue.
 pub struct Builder {
     shelf: Arc<Shelf>,
     frozen: Option<(Header, Frozen)>,
@@ -330,7 +330,7 @@ impl RaftSnapshotBuilder<Types> for Builder {
     }
 }
 
-/// Runs work away from the threads that serve, and brings back what it gave.
+/// Runs blocking work through [`Disk::offload`] and returns its result.
 pub(crate) async fn offload<T: Send + 'static>(
     disk: &dyn Disk,
     work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
@@ -367,8 +367,8 @@ mod tests {
         })
     }
 
-    /// While a snapshot was installed, whose part of the journal is taken first, a backup got the state from before it
-    /// and the journal from after it: its history told of what its balances had never heard of.
+    /// During the installation of a snapshot its journal records were imported first. A backup taken then combined
+    /// the old state with the new journal.
     #[test]
     fn what_is_frozen_has_no_more_of_the_journal_than_its_state_tells_of()
     -> Result<(), Box<dyn std::error::Error>> {
@@ -378,7 +378,7 @@ mod tests {
         Ok(())
     }
 
-    /// Puts a snapshot where one arrives.
+    /// Writes a snapshot where received snapshots are stored.
     fn arrived(shelf: &Shelf, snapshot: &[u8], journal: &[u8]) -> Result<SnapshotData, Fault> {
         let put = |path: &str, bytes: &[u8]| {
             let file = shelf.disk.open(path, true).at(Operation::Create, || path.into())?;
@@ -391,8 +391,8 @@ mod tests {
         Ok(SnapshotData { journal, ..SnapshotData::of(shelf.snapshots.read_header(INCOMING)?) })
     }
 
-    /// Only the header of what arrived was looked at before it was installed. A flipped bit anywhere else was found in
-    /// the middle of that, when there was no way back: the node stopped, and so did the next one that was sent it.
+    /// Only the header of a received snapshot was checked before its installation. Damage elsewhere was found during
+    /// the installation, which stopped the node and every other node that received the same snapshot.
     #[test]
     fn a_snapshot_with_any_damage_is_refused_and_nothing_of_it_is_taken()
     -> Result<(), Box<dyn std::error::Error>> {

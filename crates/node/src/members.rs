@@ -1,4 +1,4 @@
-//! Who belongs to the cluster, and how that changes.
+//! Membership changes of the cluster.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,24 +12,24 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::ledger::Proposer;
 use crate::types::Member;
 
-/// A learner that is no further behind than this becomes a voter; the rest it catches up with on the way.
+/// A learner at most this many entries behind becomes a voter.
 const LAG_MAX: u64 = 64;
-/// The longest name of a machine, and a port. Every snapshot has the addresses of all members in its header.
+/// Maximum address length in bytes: the longest host name and a port. Every snapshot header holds all addresses.
 const ADDRESS_BYTES_MAX: usize = 260;
 const POLL: Duration = Duration::from_millis(20);
 
-/// Why the members are as they were.
+/// Why a membership change did not happen.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MembersError {
-    /// It will never be done like this.
+    /// Permanent: the request can never succeed.
     #[error("{0}")]
     Refused(String),
-    /// Not now, or not yet: asked again, it goes on where it was.
+    /// Temporary: a retry continues where this attempt stopped.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// Changes the members, one change at a time.
+/// Changes the membership, one change at a time.
 #[derive(Clone)]
 pub(crate) struct Members {
     pub(crate) proposer: Proposer,
@@ -37,19 +37,19 @@ pub(crate) struct Members {
     pub(crate) changing: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// What an id stands for at present.
+/// Relation of a node id to the current membership.
 enum Standing {
     New,
     Member { known: Member, is_voter: bool },
 }
 
 impl Members {
-    /// Makes a node a member: first as a learner, and once it has caught up as a voter. Whoever is one already stays
-    /// one. An id that another data folder had is refused.
+    /// Adds a node: first as a learner, then, once it has caught up, as a voter. Existing members stay. An id that
+    /// belongs to another data folder is refused.
     pub(crate) async fn add(&self, id: u64, member: Member) -> Result<(), MembersError> {
         check_address(&member)?;
         let Some(leader) = self.proposer.leader() else {
-            return Err(MembersError::Unavailable("no node leads now".into()));
+            return Err(MembersError::Unavailable("no leader is known".into()));
         };
         if leader.id != self.proposer.id {
             let bytes = |number: u128| Bytes::copy_from_slice(&number.to_le_bytes());
@@ -64,8 +64,8 @@ impl Members {
         timeout_at(deadline, self.add_here(id, member)).await.map_err(late)?
     }
 
-    /// Makes sure that a node that is to be a member, or to be found somewhere else, answers there: an id and an address
-    /// that nobody is behind would stay among the members, and the id be used up.
+    /// Verifies that a joining or moved node answers at its address. Otherwise an id and address without a node
+    /// behind them would stay in the membership, and the id would be used up.
     pub(crate) async fn meet(&self, id: u64, member: &Member) -> Result<(), MembersError> {
         check_address(member)?;
         let metrics = self.proposer.raft.metrics().borrow().clone();
@@ -76,7 +76,7 @@ impl Members {
         let is_it = hello.node == id
             && hello.cluster == self.cluster.to_le_bytes().as_slice()
             && hello.incarnation == member.incarnation.to_le_bytes().as_slice();
-        let message = || format!("at {} is another node than node {id}", member.address);
+        let message = || format!("{} is not node {id}", member.address);
         is_it.then_some(()).ok_or_else(|| MembersError::Unavailable(message()))
     }
 
@@ -93,7 +93,7 @@ impl Members {
                 }
             }
             Standing::New => {
-                tracing::info!(node = id, address = member.address, "a node joins as a learner");
+                tracing::info!(node = id, address = member.address, "node joins as a learner");
                 raft.add_learner(id, member, false).await.map_err(unavailable)?;
             }
         }
@@ -108,17 +108,17 @@ impl Members {
         }
         let voters = ChangeMembers::AddVoterIds(BTreeSet::from([id]));
         raft.change_membership(voters, true).await.map_err(unavailable)?;
-        tracing::info!(node = id, "the node has caught up and is a voter now");
+        tracing::info!(node = id, "node has caught up and is a voter");
         Ok(())
     }
 
-    /// Waits until everything that was ever decided about members is known here. A leader that has just been elected
-    /// may have it in its log only, and would take an id that was used for a new one.
+    /// Waits until this node knows every committed membership change. A new leader may have some only in its log, and
+    /// would take a used id for a new one.
     async fn settled(&self) -> Result<(), MembersError> {
         self.proposer.raft.ensure_linearizable().await.map_err(unavailable).map(|_| ())
     }
 
-    /// Why a node whose data folder nobody has seen yet cannot have an id, as far as is known here.
+    /// Why a node without a data folder cannot use an id, as far as this node knows.
     pub(crate) fn refusal(&self, id: u64) -> Option<String> {
         let stranger = Member { address: String::new(), incarnation: 0 };
         self.standing(id, &stranger).err().map(|error| error.to_string())
@@ -133,20 +133,20 @@ impl Members {
                 Ok(Standing::Member { known: known.clone(), is_voter })
             }
             Some(_) => Err(MembersError::Refused(format!(
-                "node {id} is a member with another data folder. If that one is lost, remove node {id} and give the \
-                 new one an id that was never used"
+                "node {id} is a member with another data folder. If that folder is lost, remove node {id} and start \
+                 the new node with an id that was never used"
             ))),
             None if self.proposer.shelf.lock().ids.contains(&id) => Err(MembersError::Refused(format!(
-                "node id {id} was used before, and ids are never used again: choose another"
+                "node id {id} was used before, and ids are never used again; choose another"
             ))),
             None => Ok(Standing::New),
         }
     }
 
-    /// Takes a node out of the cluster.
+    /// Removes a node from the cluster.
     pub(crate) async fn remove(&self, id: u64) -> Result<(), MembersError> {
         let Some(leader) = self.proposer.leader() else {
-            return Err(MembersError::Unavailable("no node leads now".into()));
+            return Err(MembersError::Unavailable("no leader is known".into()));
         };
         if leader.id != self.proposer.id {
             return self.proposer.peers.remove(&leader, id).await;
@@ -164,10 +164,10 @@ impl Members {
         let membership = metrics.membership_config.membership();
         let voters: BTreeSet<u64> = membership.voter_ids().collect();
         if membership.get_node(&id).is_none() {
-            return Err(MembersError::Refused(format!("node {id} is no member")));
+            return Err(MembersError::Refused(format!("node {id} is not a member")));
         }
         if voters.len() == 1 && voters.contains(&id) {
-            let message = format!("node {id} is the only voter: without it there is no cluster");
+            let message = format!("node {id} is the only voter and cannot be removed");
             return Err(MembersError::Refused(message));
         }
         let only = BTreeSet::from([id]);
@@ -176,14 +176,14 @@ impl Members {
             false => ChangeMembers::RemoveNodes(only),
         };
         raft.change_membership(change, false).await.map_err(unavailable)?;
-        tracing::info!(node = id, "the node is no member any more");
+        tracing::info!(node = id, "node removed from the cluster");
         Ok(())
     }
 
-    /// Ends a change of the voters that was begun and not ended, because its leader was lost or its deadline passed in
-    /// between. Until then nothing is decided without a majority of the former voters as well.
+    /// Completes a voter change that was interrupted by a leader change or a deadline. Until then every decision also
+    /// needs a majority of the old voters.
     pub(crate) async fn finish(&self) -> Result<(), MembersError> {
-        // Whoever is changing the members now ends that too.
+        // The task that holds the lock completes the change.
         let Ok(_one_at_a_time) = self.changing.try_lock() else { return Ok(()) };
         let metrics = self.proposer.raft.metrics().borrow().clone();
         if metrics.membership_config.membership().get_joint_config().len() < 2 {
@@ -193,11 +193,11 @@ impl Members {
         let change = ChangeMembers::AddVoterIds(BTreeSet::new());
         let changed = timeout(self.proposer.deadline, self.proposer.raft.change_membership(change, false));
         changed.await.map_err(late)?.map_err(unavailable)?;
-        tracing::info!("a change of the voters that was cut off is complete");
+        tracing::info!("interrupted voter change completed");
         Ok(())
     }
 
-    /// Writes down where this node is now, if the members say something else.
+    /// Leader: updates its own address in the membership if it moved.
     pub(crate) async fn move_here(&self, address: &str) -> Result<(), MembersError> {
         let id = self.proposer.id;
         let metrics = self.proposer.raft.metrics().borrow().clone();
@@ -209,7 +209,7 @@ impl Members {
     }
 
     async fn relocate(&self, id: u64, member: Member) -> Result<(), MembersError> {
-        tracing::info!(node = id, address = member.address, "a node is somewhere else now");
+        tracing::info!(node = id, address = member.address, "node moved to another address");
         let change = ChangeMembers::SetNodes([(id, member)].into());
         self.proposer.raft.change_membership(change, true).await.map_err(unavailable)?;
         Ok(())
@@ -220,7 +220,7 @@ fn check_address(member: &Member) -> Result<(), MembersError> {
     if (1..=ADDRESS_BYTES_MAX).contains(&member.address.len()) {
         return Ok(());
     }
-    Err(MembersError::Refused(format!("its address is to have 1 to {ADDRESS_BYTES_MAX} bytes")))
+    Err(MembersError::Refused(format!("address must have 1 to {ADDRESS_BYTES_MAX} bytes")))
 }
 
 fn unavailable(error: impl std::fmt::Display) -> MembersError {

@@ -1,4 +1,4 @@
-//! How nodes reach each other. Tests have their own network.
+//! Network interface between nodes. Tests provide their own.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Something that is on its way.
+/// A boxed future.
 pub type Eventually<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A network.
@@ -21,23 +21,23 @@ pub trait Net: Debug + Send + Sync + 'static {
     /// Listens at an address.
     fn listen(&self, address: String) -> Eventually<io::Result<Box<dyn Listener>>>;
 
-    /// What it shows of this node to others.
+    /// Identity that this node's certificate proves to its peers.
     fn shows(&self) -> Shown {
         Shown::AnyNode
     }
 }
 
-/// What one end of a connection has shown of itself.
+/// Nodes that a peer's certificate allows it to act as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// That it is a node, if anything at all; which one is believed.
+    /// Any node: there is no certificate, or it names no node.
     AnyNode,
-    /// That it is one of these nodes.
+    /// The named nodes.
     Nodes(Arc<[u64]>),
 }
 
 impl Shown {
-    /// Whether it may speak as a node.
+    /// Whether the peer may act as a node.
     #[must_use]
     pub fn is_good_for(&self, node: u64) -> bool {
         match self {
@@ -47,16 +47,16 @@ impl Shown {
     }
 }
 
-/// Takes connections.
+/// A listening socket.
 pub trait Listener: Send {
-    /// The next one.
+    /// Accepts the next connection.
     fn accept(&mut self) -> Pin<Box<dyn Future<Output = io::Result<Connection>> + Send + '_>>;
 
-    /// Where it listens, `host:port`.
+    /// Listening address, `host:port`.
     fn address(&self) -> String;
 }
 
-/// Bytes both ways.
+/// A bidirectional byte stream.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -64,22 +64,22 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 /// One connection.
 pub struct Connection {
     stream: Box<dyn Stream>,
-    /// Who is at the other end.
+    /// Identity of the remote end.
     shown: Shown,
 }
 
 impl Connection {
-    /// A connection by this stream, to whoever is there.
+    /// A connection whose remote end proved nothing.
     pub fn new(stream: impl Stream + 'static) -> Connection {
         Connection::with(stream, Shown::AnyNode)
     }
 
-    /// A connection by this stream, whose other end has shown this.
+    /// A connection with a verified remote identity.
     pub fn with(stream: impl Stream + 'static, shown: Shown) -> Connection {
         Connection { stream: Box::new(stream), shown }
     }
 
-    /// What its other end has shown.
+    /// Identity of the remote end.
     #[must_use]
     pub fn shown(&self) -> &Shown {
         &self.shown
@@ -118,7 +118,7 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// The network of this machine.
+/// Plain TCP.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealNet;
 

@@ -1,4 +1,4 @@
-//! The log's own messages, from here to another node.
+//! Raft messages from this node to its peers.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -30,22 +30,22 @@ use crate::peers::{CallError, Peers, Target, answered};
 use crate::snapshot::SnapshotData;
 use crate::types::{LogId, Member, Types, Vote};
 
-/// A snapshot goes in parts of so many bytes.
+/// Snapshot part size in bytes.
 const PART_BYTES: usize = 256 << 10;
-/// So many parts wait for the network.
+/// Snapshot parts queued for the network.
 const PARTS_WAITING: usize = 8;
-/// How long the network may take to take one.
+/// How long the network may take to accept one part.
 const PART_DEADLINE: Duration = Duration::from_secs(60);
-/// Any disk is faster than this: so many bytes of what has arrived are read and written again in a second.
+/// Slowest disk supported, in bytes per second. Bounds the installation time of a received snapshot.
 const INSTALL_BYTES_PER_SECOND: u64 = 4 << 20;
 
-/// At a thousand elections a second this takes thousands of years.
+/// Highest accepted term. Thousands of elections a second would need millennia to reach it.
 const TERM_MAX: u64 = 1 << 48;
-const NO_ANSWER: &str = "it answered with nothing that makes sense";
+const NO_ANSWER: &str = "the reply is incomplete";
 
 type RpcError = RPCError<u64, Member, RaftError<u64>>;
 
-/// Makes the connections that the log asks for.
+/// openraft's connection factory.
 pub(crate) struct Network {
     pub(crate) id: u64,
     pub(crate) peers: Peers,
@@ -67,7 +67,7 @@ impl RaftNetworkFactory<Types> for Network {
     }
 }
 
-/// From here to one other node.
+/// Connection to one peer.
 pub(crate) struct Link {
     id: u64,
     target: Target,
@@ -91,8 +91,8 @@ impl Link {
         }
     }
 
-    /// Sends a whole snapshot, with the part of the journal that is not there yet. It may take as long as it needs while
-    /// its parts are taken one by one: a journal may be as long as the history of years.
+    /// Sends a whole snapshot with the journal records that the peer lacks. There is no overall deadline, only one
+    /// per part: a journal may hold years of history.
     async fn send(
         &self,
         vote: Vote,
@@ -123,7 +123,7 @@ impl Link {
             }
         };
         let reply = tokio::select! {
-            // First, for what could not be read here is the reason for whatever the other node says.
+            // A local read error is checked first, because it explains any reply of the peer.
             biased;
             error = late => Err(error),
             answer = client.install_snapshot(ReceiverStream::new(receiver)) => answered(address, answer),
@@ -132,7 +132,7 @@ impl Link {
     }
 }
 
-/// Reads a snapshot and the rest of its journal, part by part; stops when nobody takes them any more.
+/// Reads a snapshot and the rest of its journal part by part. Stops when the receiver is gone.
 async fn read_out(
     shelf: Arc<Shelf>,
     data: SnapshotData,
@@ -142,7 +142,7 @@ async fn read_out(
 ) -> Result<(), Fault> {
     let send = async |part: snapshot_part::Part| {
         let sent = timeout(PART_DEADLINE, parts.send(SnapshotPart { part: Some(part) })).await;
-        let why = || format!("no part of the snapshot was taken for {PART_DEADLINE:?}");
+        let why = || format!("the receiver accepted no part of the snapshot for {PART_DEADLINE:?}");
         sent.map(|sent| sent.is_ok()).map_err(|_| Fault::Stopped { why: why() })
     };
     if !send(snapshot_part::Part::Start(start)).await? {
@@ -204,7 +204,7 @@ impl RaftNetwork<Types> for Link {
         let mut client = self.peers.client(&self.target);
         let reply = self.peers.call(address, option.hard_ttl(), client.append(request)).await;
         let reply = reply.map_err(|error| self.failed(RPCTypes::AppendEntries, error))?;
-        // Whoever knows of a newer leader has said nothing about the time of this one.
+        // A peer that knows a newer leader has not answered the question for log time.
         if is_asking && !matches!(reply.result, None | Some(append_reply::Result::HigherVote(_))) {
             let time = reply.log_time_unix_ms.map(UnixMs::new);
             self.clock.told(rpc.vote.leader_id.term, self.target.id, asked, time);
@@ -273,8 +273,7 @@ pub(crate) fn ballot(vote: Vote) -> Ballot {
     Ballot { term: vote.leader_id.term, node: vote.leader_id.node_id, committed: vote.committed }
 }
 
-/// The vote that a node speaks of; none if no cluster ever came to its term. Taken up, it would be on disk everywhere,
-/// and nobody could be elected after it.
+/// Decodes a vote. Refuses terms that no cluster can reach: once stored, no later election would be possible.
 pub(crate) fn vote_of(ballot: Ballot) -> Option<Vote> {
     let vote = match ballot.committed {
         true => Vote::new_committed(ballot.term, ballot.node),

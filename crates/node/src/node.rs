@@ -1,4 +1,4 @@
-//! A node: everything above, put together.
+//! A running node: log, state machine, peer service and background tasks.
 
 mod backup;
 mod cluster;
@@ -38,35 +38,35 @@ use crate::reads::{Led, Reads};
 use crate::service::Service;
 use crate::types::{Member, Raft};
 
-/// How often what needs no hurry is looked at: snapshots, metrics, and where this node is.
+/// Interval of background checks: snapshots, metrics and the node's address.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
-/// A connection on which nothing is heard for so long is asked whether it still is one.
+/// Idle time after which a connection is probed.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// How long a node that was not let in waits before it asks again.
+/// Pause between attempts to join the cluster.
 const JOIN_AGAIN: Duration = Duration::from_millis(500);
 
-/// How nodes agree, in time.
+/// Raft timing.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// How often a leader shows that it is there, and how long one message of it may take.
+    /// Heartbeat interval of a leader, and deadline of one of its messages.
     pub heartbeat: Duration,
-    /// How long a candidate waits for votes, before it or another one tries again; up to twice as long, as each node
-    /// draws it. A follower trusts its leader for twice as long first, so that it wants to lead after three to four
-    /// times this without a word. It must be far above the slowest sync of any disk, for a node that waits for its disk
-    /// is silent.
+    /// How long a candidate waits for votes before the next attempt; each node draws one to two times this. A
+    /// follower first trusts its leader for twice as long, so it starts an election after three to four times this
+    /// without a message. It must be far above the slowest disk sync, because a node that waits for its disk is
+    /// silent.
     pub election: Duration,
-    /// How long a caller waits for a majority.
+    /// How long a caller waits for a quorum.
     pub deadline: Duration,
 }
 
 impl Timing {
-    /// The usual, with another time for elections: three signs of life for each.
+    /// Default timing with another election timeout. A heartbeat is a third of it.
     #[must_use]
     pub fn with_election(election: Duration) -> Timing {
         Timing { heartbeat: election / 3, election, deadline: Duration::from_secs(5) }
     }
 
-    /// After so long without a majority another node may lead.
+    /// How long a leader keeps its lease without a quorum.
     pub(crate) const fn lease(&self) -> Duration {
         self.election.saturating_mul(2)
     }
@@ -78,43 +78,43 @@ impl Default for Timing {
     }
 }
 
-/// How a node is set up.
+/// Node configuration.
 pub struct NodeOptions {
-    /// Its data folder.
+    /// Data folder.
     pub disk: Arc<dyn Disk>,
-    /// Its id; that of the folder if there is one, else 1.
+    /// Node id. Default: the id of the folder, or 1.
     pub id: Option<u64>,
-    /// Where it listens for its peers, `host:port`. Without it there can be no others.
+    /// Peer listening address, `host:port`. Without it the node stays alone.
     pub peer_listen: Option<String>,
-    /// Where they reach it, if that is somewhere else: what stands there passes everything on to where it listens.
+    /// Address that peers use, if it differs: a proxy or NAT in front of `peer_listen`.
     pub peer_advertise: Option<String>,
-    /// Nodes of the cluster that it is to join. Without any, a new folder begins a cluster of its own.
+    /// Addresses of a cluster to join. Empty: a new folder starts its own cluster.
     pub join: Vec<String>,
-    /// How nodes agree, in time.
+    /// Raft timing.
     pub timing: Timing,
-    /// Where time comes from.
+    /// Clock.
     pub time: Arc<dyn TimeSource>,
-    /// How nodes reach each other.
+    /// Network between nodes.
     pub net: Arc<dyn Net>,
-    /// Whoever reaches `peer_listen` is a node, since they prove it or are alone there. Else no keys are made there.
+    /// Whether every client of `peer_listen` is a node, because it proves so or nobody else can connect. Otherwise
+    /// keys are disabled.
     pub trusts_peers: bool,
-    /// How the log is kept.
+    /// Log options.
     pub log: LogOptions,
-    /// A snapshot is made once the log has grown by so much, or by half the size of the last snapshot if that is more.
+    /// Log growth in bytes that triggers a snapshot, or half the size of the last snapshot if that is more.
     pub snapshot_bytes: u64,
-    /// So many entries stay in the log behind a snapshot, for followers that are a little behind.
+    /// Log entries kept behind a snapshot, so that slightly lagging followers need no snapshot.
     pub keep_entries: u64,
-    /// A segment of the journal is complete once its records take so many bytes. All nodes of a cluster have to use
-    /// the same, or their files differ.
+    /// Journal segment size in bytes. All nodes of a cluster must use the same value, or their files differ.
     pub journal_segment_bytes: u64,
-    /// The most reserves that wait. For completes a quarter more may.
+    /// Maximum queued reserves. Completes may use a quarter more.
     pub queue_max: usize,
-    /// The folder of backups that are asked for by name.
+    /// Folder for named backups.
     pub backups: Option<PathBuf>,
 }
 
 impl NodeOptions {
-    /// The usual, on a data folder.
+    /// Default options on a data folder.
     #[must_use]
     pub fn new(disk: Arc<dyn Disk>) -> NodeOptions {
         NodeOptions {
@@ -141,32 +141,32 @@ impl NodeOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// Its data folder cannot be used.
+    /// The data folder cannot be used.
     #[error(transparent)]
     Fault(#[from] Fault),
-    /// It cannot listen.
+    /// The peer listener cannot be opened.
     #[error("cannot listen for other nodes at {address}: {source}. Choose another --peer-listen")]
     Listen {
-        /// Where.
+        /// Listening address.
         address: String,
-        /// What the system said.
+        /// The system error.
         source: std::io::Error,
     },
-    /// None of the nodes to join can be reached.
-    #[error("cannot join a cluster: {0}. Check --join, and that one of these nodes runs")]
+    /// No node of `--join` can be reached.
+    #[error("cannot join a cluster: {0}. Check --join, and that at least one of these nodes runs")]
     Unreachable(String),
-    /// What was asked for makes no sense together.
+    /// The options contradict each other.
     #[error("{0}")]
     Invalid(String),
-    /// The log cannot be started.
+    /// Raft cannot start.
     #[error("cannot start: {0}")]
     Raft(String),
 }
 
-/// A backend on a replicated Book.
+/// Backend on a replicated Book.
 pub type NodeBackend = BookBackend<NodeKeeper>;
 
-/// A node that runs.
+/// A running node.
 pub struct Node {
     identity: Identity,
     proposer: Proposer,
@@ -184,10 +184,10 @@ pub struct Node {
 }
 
 impl Node {
-    /// Opens or makes the data folder, and starts. A node that joins asks to be made a member in the background.
+    /// Opens or creates the data folder and starts the node. A joining node asks for membership in the background.
     ///
     /// # Errors
-    /// When the folder cannot be used, or what it needs cannot be reached; then nothing was written.
+    /// If the folder cannot be used or the cluster cannot be reached; nothing is written then.
     pub async fn open(options: NodeOptions) -> Result<Node, NodeError> {
         let Ground { identity, lock, listener, peers } = Ground::prepare(&options).await?;
         let Identity { cluster, node: id, incarnation, is_founder } = identity;
@@ -270,40 +270,40 @@ impl Node {
         }
     }
 
-    /// The backend to serve from.
+    /// The backend to serve requests from.
     #[must_use]
     pub fn backend(&self) -> Arc<NodeBackend> {
         Arc::clone(&self.backend)
     }
 
-    /// Whose data folder it runs on.
+    /// Identity of the data folder.
     #[must_use]
     pub const fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// Where its peers reach it.
+    /// Address that peers use.
     #[must_use]
     pub fn peer_address(&self) -> Option<&str> {
         self.address.as_deref()
     }
 
-    /// Whether it has heard the time of the log since its start. A majority that has not goes by a wall clock.
+    /// Whether the node has log time since its start. Without a majority that has it, a leader uses its wall clock.
     #[must_use]
     pub fn knows_time(&self) -> bool {
         self.proposer.clock.is_known()
     }
 
-    /// What stopped it, once something did.
+    /// The failure that stopped the node, if any.
     #[must_use]
     pub fn failure(&self) -> &Failure {
         self.proposer.shelf.failure()
     }
 
-    /// Makes a snapshot now, and waits until it is on disk; gives the last index in it.
+    /// Writes a snapshot now and returns its last log index.
     ///
     /// # Errors
-    /// When the node has stopped.
+    /// If the node has stopped.
     pub async fn snapshot(&self) -> Result<Option<u64>, String> {
         let raft = &self.proposer.raft;
         let applied = raft.metrics().borrow().last_applied.map(|id| id.index);
@@ -324,7 +324,7 @@ impl Node {
         let mut stop = self.stop.subscribe();
         let handle = tokio::spawn(async move {
             tokio::select! {
-                // First, for a task that is to stop must not take the end of what it watches for a failure.
+                // Stop is checked first, so that a stopping task does not take its closed channel for a failure.
                 biased;
                 _ = stop.wait_for(|stop| *stop) => {}
                 () = task => {}
@@ -354,9 +354,9 @@ impl Node {
                             return;
                         }
                     }
-                    // Too many open files, say: the next connection may fare better.
+                    // For example too many open files; the next accept may succeed.
                     Err(error) => {
-                        tracing::warn!("a connection of another node failed: {error}");
+                        tracing::warn!("accepting a peer connection failed: {error}");
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
                 }
@@ -367,7 +367,7 @@ impl Node {
                 .max_decoding_message_size(MESSAGE_BYTES_MAX)
                 .max_encoding_message_size(MESSAGE_BYTES_MAX);
             let incoming = tokio_stream::wrappers::ReceiverStream::new(incoming);
-            // Ends with this task: connections that are open are told to end, and not only new ones refused.
+            // Ends with this task, which also closes open connections.
             let never = std::future::pending();
             let served = tonic::transport::Server::builder()
                 .http2_keepalive_interval(Some(KEEP_ALIVE))
@@ -378,12 +378,12 @@ impl Node {
                 .serve_with_incoming_shutdown(incoming, never)
                 .await;
             if let Err(error) = served {
-                tracing::error!("this node no longer serves the others: {error}");
+                tracing::error!("the peer service stopped: {error}");
             }
         });
     }
 
-    /// Asks to be made a member until it is one, and to be found where it is whenever it is somewhere else.
+    /// Asks for membership until this node is a voter, and reports its new address after a move.
     fn join(&self, addresses: Vec<String>, member: Member) {
         let (proposer, Identity { node: id, is_founder, .. }) = (self.proposer.clone(), self.identity);
         let bytes = |number: u128| Bytes::copy_from_slice(&number.to_le_bytes());
@@ -403,10 +403,10 @@ impl Node {
                 let others =
                     members.nodes().filter(|(other, _)| **other != id).map(|(_, it)| it.address.clone());
                 let whom: Vec<String> = match (is_voter, is_founder) {
-                    // A leader moves by itself.
+                    // A leader updates its own address.
                     (true, _) if is_elsewhere && !proposer.is_leader() => others.collect(),
                     (true, _) => Vec::new(),
-                    // Whoever began the cluster was its first voter: it was removed, and is to hear that.
+                    // A founder was the first voter, so it was removed; a member will tell it.
                     (false, true) => others.collect(),
                     (false, false) => addresses.iter().cloned().chain(others).collect(),
                 };
@@ -416,7 +416,7 @@ impl Node {
                 for address in &whom {
                     match proposer.peers.join(address, request.clone()).await {
                         Ok(()) => {
-                            tracing::info!("node {id} is a member of the cluster");
+                            tracing::info!("node {id} joined the cluster");
                             break;
                         }
                         Err(MembersError::Unavailable(message)) => {
@@ -433,7 +433,7 @@ impl Node {
         });
     }
 
-    /// What is done now and then.
+    /// Periodic background work.
     fn keep_house(&self, snapshot_bytes: u64) {
         let (proposer, members) = (self.proposer.clone(), self.members.clone());
         let address = self.address.clone().unwrap_or_default();
@@ -442,7 +442,7 @@ impl Node {
                 tokio::time::sleep(HOUSEKEEPING).await;
                 let last = proposer.shelf.snapshots.current().map_or(0, |saved| saved.len);
                 if proposer.shelf.since_snapshot() > snapshot_bytes.max(last / 2) {
-                    // Nothing is lost if it fails: the log is still there, and the next try comes soon.
+                    // A failed attempt loses nothing: the log is still there, and the next attempt is soon.
                     _ = proposer.raft.trigger().snapshot().await;
                 }
                 measure(&proposer).await;
@@ -450,10 +450,10 @@ impl Node {
                     continue;
                 }
                 if let Err(error) = members.finish().await {
-                    tracing::warn!("a change of the voters is not complete yet: {error}");
+                    tracing::warn!("completing a voter change failed: {error}");
                 }
                 if let Err(error) = members.move_here(&address).await {
-                    tracing::warn!("the members still have the former address of this node: {error}");
+                    tracing::warn!("updating the address of this node failed: {error}");
                 }
             }
         });
@@ -466,10 +466,10 @@ impl Node {
                     return;
                 }
                 if metrics.changed().await.is_err() {
-                    // It was not told to stop, and says nothing any more: it panicked.
-                    let stopped = "the log has stopped without a word, which should not happen: the messages before \
-                                   this one say where. Start this node again, and report it. If another node was \
-                                   put back to an earlier state, replace that one: see docs/operating.md";
+                    // Raft ended without a shutdown: it panicked.
+                    let stopped = "the log has stopped unexpectedly; earlier messages say where. Start this node again \
+                                   and report the messages. If another node was restored to an earlier state, \
+                                   replace that node: see docs/operating.md";
                     failure.set(&stopped);
                     return;
                 }
@@ -477,10 +477,10 @@ impl Node {
         });
     }
 
-    /// Finishes what is under way, and leaves the folder as it should be left.
+    /// Finishes pending work and closes the data folder cleanly.
     pub async fn shut_down(&self) {
         earmark_admission::BookHost::shut_down(&self.keeper).await;
-        // The log's own tasks are told by its metrics that it has stopped on purpose.
+        // Raft's own tasks learn from the metrics that the stop is intended.
         self.stop.send_replace(true);
         _ = self.proposer.raft.shutdown().await;
         let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
@@ -490,16 +490,16 @@ impl Node {
         _ = self.proposer.shelf.journal.flush().await;
         match tokio::time::timeout(self.proposer.deadline, self.log.close()).await {
             Ok(Ok(())) => {}
-            // Of a failure that stopped the node its log says nothing new.
+            // The log repeats the failure that stopped the node.
             Ok(Err(_)) if self.failure().get().is_some() => {}
-            Ok(Err(error)) => tracing::error!("the log was not closed: {error}"),
-            Err(_) => tracing::error!("the log was not closed in time"),
+            Ok(Err(error)) => tracing::error!("closing the log failed: {error}"),
+            Err(_) => tracing::error!("closing the log timed out"),
         }
     }
 }
 
 impl Drop for Node {
-    /// Without [`shut_down`](Node::shut_down) this is like a crash, but nothing goes on in the background either.
+    /// Without [`shut_down`](Node::shut_down) this acts like a crash, but it also ends the background tasks.
     fn drop(&mut self) {
         let raft = self.proposer.raft.clone();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -508,10 +508,10 @@ impl Drop for Node {
     }
 }
 
-/// What openraft stores things in, on a folder that has a log: for tests of stores.
+/// Log store and state machine on an existing folder, for storage tests.
 ///
 /// # Errors
-/// When the folder cannot be used.
+/// If the folder cannot be used.
 pub async fn stores(
     disk: Arc<dyn Disk>,
     cluster: u128,
@@ -530,9 +530,9 @@ fn config(options: &NodeOptions) -> Result<Config, NodeError> {
         cluster_name: "earmark".into(),
         heartbeat_interval: ms(heartbeat),
         election_timeout_min: ms(election),
-        // For so long, too, a follower trusts a leader that it hears nothing of.
+        // Also the time a follower trusts a silent leader.
         election_timeout_max: ms(options.timing.lease()),
-        // A snapshot of ten million leases takes a while to install, once it has arrived.
+        // Installing a received snapshot of ten million leases takes minutes.
         install_snapshot_timeout: 600_000,
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: options.keep_entries,
@@ -543,15 +543,15 @@ fn config(options: &NodeOptions) -> Result<Config, NodeError> {
     .map_err(|error| NodeError::Invalid(error.to_string()))
 }
 
-/// What this node led when it last stopped, if it did.
+/// The leadership that this node held when it stopped, if any.
 async fn led(id: u64, mut log: LogStore) -> Result<Option<Led>, StorageError<u64>> {
     let vote = log.read_vote().await?.filter(|vote| vote.committed && vote.leader_id.node_id == id);
     let last = log.get_log_state().await?.last_log_id;
     Ok(vote.zip(last).map(|(vote, last)| Led { vote, last: last.index }))
 }
 
-/// Finds out which members are at the addresses that this node was told of. Where a majority has moved nobody could lead,
-/// and so nobody could write down where they are.
+/// Finds members at the addresses of `--join`. If a majority has moved, no leader can be elected to update the
+/// membership.
 async fn find_moved(peers: &Peers, addresses: &[String], cluster: &Bytes, members: &Membership<u64, Member>) {
     for address in addresses {
         let Ok(hello) = peers.hello(address, None).await else { continue };
@@ -564,7 +564,7 @@ async fn find_moved(peers: &Peers, addresses: &[String], cluster: &Bytes, member
     }
 }
 
-/// What is wrong with a node that the others cannot reach, if there are others. It would lead without being followed.
+/// Refuses to start a member of a larger cluster without a listener. It could become a leader that nobody can follow.
 async fn lacks_listener(id: u64, raft: &Raft) -> Option<String> {
     let members =
         raft.with_raft_state(|state| state.membership_state.effective().membership().clone()).await.ok()?;
@@ -572,8 +572,8 @@ async fn lacks_listener(id: u64, raft: &Raft) -> Option<String> {
     let address = members.get_node(&id).map(|member| member.address.clone()).unwrap_or_default();
     (others > 0).then(|| {
         format!(
-            "node {id} belongs to a cluster of {} nodes, which must reach it: start it with --peer-listen, last it \
-             was {address:?}",
+            "node {id} belongs to a cluster of {} nodes that must reach it; start it with --peer-listen (last address: \
+             {address:?})",
             others.saturating_add(1)
         )
     })
@@ -582,7 +582,7 @@ async fn lacks_listener(id: u64, raft: &Raft) -> Option<String> {
 async fn measure(proposer: &Proposer) {
     let metrics = proposer.raft.metrics().borrow().clone();
     let gauge = |name: &'static str, value: f64| metrics::gauge!(name).set(value);
-    // Not by whom it takes for the leader: a leader that was removed takes itself for it.
+    // A removed leader still names itself as `current_leader`, so the role is used instead.
     gauge("earmark_node_is_leader", f64::from(u8::from(metrics.state == ServerState::Leader)));
     gauge("earmark_node_term", metrics.current_term as f64);
     gauge("earmark_node_last_log_index", metrics.last_log_index.unwrap_or(0) as f64);

@@ -1,4 +1,4 @@
-//! The other nodes, as this one calls them. Every call has a deadline.
+//! Client side of the peer protocol. Every call has a deadline.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -21,18 +21,18 @@ use crate::members::MembersError;
 use crate::net::{Connection, Net};
 use crate::types::Batch;
 
-/// The longest message between nodes: the largest batch, several times over.
+/// Maximum message size between nodes, in bytes: several times the largest batch.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
-/// What a node is answered that was taken out of the cluster.
+/// Status code sent to a node that was removed from the cluster.
 pub(crate) const REMOVED: tonic::Code = tonic::Code::PermissionDenied;
 const CONNECT: Duration = Duration::from_secs(1);
-/// Longer than anything takes.
+/// Retention of reset HTTP/2 streams: longer than any call takes.
 const GIVEN_UP: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A client of one node.
+/// Client of one node.
 pub(crate) type Client = PeerServiceClient<Channel>;
 
-/// Where a node is.
+/// Address and incarnation of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) id: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Target {
     pub(crate) incarnation: u128,
 }
 
-/// The other nodes.
+/// Connections to the other nodes.
 #[derive(Clone)]
 pub(crate) struct Peers(Arc<Inner>);
 
@@ -49,15 +49,15 @@ struct Inner {
     id: u64,
     net: Arc<dyn Net>,
     deadline: Duration,
-    /// One connection to each, by address and by who must be there.
+    /// One channel per address and required node id.
     channels: Mutex<BTreeMap<(String, Option<u64>), Channel>>,
     moved: Moved,
 }
 
-/// Where nodes are that the members know at another address.
+/// New addresses of moved nodes, by the address in the membership.
 type Moved = Arc<Mutex<BTreeMap<String, String>>>;
 
-/// Why there is no answer.
+/// Why a call got no usable reply.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
     #[error("{address} cannot be reached: {message}")]
@@ -68,7 +68,7 @@ pub(crate) enum CallError {
     Late { address: String, deadline: Duration },
 }
 
-/// Why commands that were passed on were not carried out, as far as is known.
+/// Why forwarded commands were not executed, as far as this node knows.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SubmitError {
     #[error("{0}")]
@@ -83,12 +83,12 @@ impl Peers {
         Peers(Arc::new(Inner { cluster, id, net, deadline, channels, moved }))
     }
 
-    /// A client of a node, who must be that. It connects when it is used, and again when it must.
+    /// Client of one node, whose certificate has to name it. It connects lazily and reconnects.
     pub(crate) fn client(&self, node: &Target) -> Client {
         self.client_at(&node.address, Some(node.id))
     }
 
-    /// A client of whoever is at an address, or of a node that must be there.
+    /// Client of an address; with `node`, the certificate there has to name that node.
     fn client_at(&self, address: &str, node: Option<u64>) -> Client {
         let mut channels = self.0.channels.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (address.to_owned(), node);
@@ -98,19 +98,19 @@ impl Peers {
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }
 
-    /// From now on looks for whoever was at an address at another one.
+    /// Redirects connections for one address to another.
     pub(crate) fn moved(&self, from: String, to: String) {
         self.0.moved.lock().unwrap_or_else(PoisonError::into_inner).insert(from, to);
     }
 
-    /// Says who speaks to whom.
+    /// Sender and receiver of a message.
     pub(crate) fn route(&self, to: &Target) -> Route {
         let bytes = |number: u128| Bytes::copy_from_slice(&number.to_le_bytes());
         let (cluster, incarnation) = (bytes(self.0.cluster), bytes(to.incarnation));
         Route { cluster, from: self.0.id, to: to.id, incarnation }
     }
 
-    /// Waits for an answer, but not for ever.
+    /// Waits for a reply until the deadline.
     pub(crate) async fn call<T>(
         &self,
         address: &str,
@@ -123,7 +123,7 @@ impl Peers {
         }
     }
 
-    /// Passes commands on to the leader.
+    /// Forwards commands to the leader.
     pub(crate) async fn submit(
         &self,
         leader: &Target,
@@ -132,7 +132,7 @@ impl Peers {
         let request = SubmitRequest { route: Some(self.route(leader)), batch: batch.0 };
         let mut client = self.client(leader);
         let reply = self.call(&leader.address, self.0.deadline, client.submit(request)).await;
-        let malformed = || SubmitError::Unknown(format!("{} answered with nothing", leader.address));
+        let malformed = || SubmitError::Unknown(format!("{} sent an empty reply", leader.address));
         let reply = reply.map_err(|error| SubmitError::Unknown(error.to_string()))?;
         match reply.result.ok_or_else(malformed)? {
             submit_reply::Result::Outcomes(bytes) => {
@@ -143,7 +143,7 @@ impl Peers {
         }
     }
 
-    /// Asks the leader how far to come before reading, and as of when to read.
+    /// Asks the leader for the index to wait for before a read, and for its log time.
     pub(crate) async fn read_index(&self, leader: &Target) -> Result<(Option<u64>, UnixMs), String> {
         let request = ReadIndexRequest { route: Some(self.route(leader)) };
         let mut client = self.client(leader);
@@ -153,38 +153,38 @@ impl Peers {
                 Ok((read.index, UnixMs::new(read.log_time_unix_ms)))
             }
             Some(read_index_reply::Result::Unavailable(message)) => Err(message),
-            None => Err(format!("{} answered with nothing", leader.address)),
+            None => Err(format!("{} sent an empty reply", leader.address)),
         }
     }
 
-    /// Asks whoever is at an address to have a node made a member.
+    /// Asks the node at an address to add a member.
     pub(crate) async fn join(&self, address: &str, request: JoinRequest) -> Result<(), MembersError> {
         let mut client = self.client_at(address, None);
         members_result(self.call(address, self.0.deadline, client.join(request)).await)
     }
 
-    /// Asks the leader to have a node removed.
+    /// Asks the leader to remove a member.
     pub(crate) async fn remove(&self, leader: &Target, node: u64) -> Result<(), MembersError> {
         let request = RemoveRequest { route: Some(self.route(leader)), node };
         let mut client = self.client(leader);
         members_result(self.call(&leader.address, self.0.deadline, client.remove(request)).await)
     }
 
-    /// Asks a node which cluster it belongs to, and whether an id can be had there.
+    /// Asks a node for its cluster, and whether a node id is free.
     pub(crate) async fn hello(&self, address: &str, wanted: Option<u64>) -> Result<HelloReply, CallError> {
         let mut client = self.client_at(address, None);
         let request = HelloRequest { wanted: wanted.unwrap_or_default() };
         self.call(address, self.0.deadline, client.hello(request)).await
     }
 
-    /// Asks a node, who must be that, which cluster it belongs to.
+    /// Asks a node for its cluster. Its certificate has to name `node`.
     pub(crate) async fn meet(&self, address: &str, node: u64) -> Result<HelloReply, CallError> {
         let mut client = self.client_at(address, Some(node));
         self.call(address, self.0.deadline, client.hello(HelloRequest { wanted: 0 })).await
     }
 }
 
-/// What a node said.
+/// Converts a gRPC reply.
 pub(crate) fn answered<T>(
     address: &str,
     answer: Result<tonic::Response<T>, tonic::Status>,
@@ -203,11 +203,11 @@ fn members_result(reply: Result<MembersReply, CallError>) -> Result<(), MembersE
         Some(members_reply::Result::Done(_)) => Ok(()),
         Some(members_reply::Result::Refused(message)) => Err(MembersError::Refused(message)),
         Some(members_reply::Result::Unavailable(message)) => Err(MembersError::Unavailable(message)),
-        None => Err(MembersError::Unavailable("there was no answer".into())),
+        None => Err(MembersError::Unavailable("the leader sent an empty reply".into())),
     }
 }
 
-/// Outcomes one after the other.
+/// Encodes outcomes one after the other.
 pub(crate) fn encode_outcomes(outcomes: &[Outcome]) -> Bytes {
     let mut bytes = Vec::with_capacity(outcomes.len().saturating_mul(16));
     outcomes.iter().for_each(|outcome| outcome.encode(&mut bytes));
@@ -227,25 +227,25 @@ fn decode_outcomes(mut bytes: &[u8]) -> Option<Vec<Outcome>> {
 fn channel(peers: &Inner, address: &str, node: Option<u64>) -> Channel {
     let (net, moved) = (Arc::clone(&peers.net), Arc::clone(&peers.moved));
     let connector = Connector { net, moved, address: address.to_owned(), node };
-    // The address of the connection is the connector's; this one only has to be well-formed.
+    // The connector chooses the real address; this one only has to be well-formed.
     Endpoint::from_static("http://peer")
         .connect_timeout(CONNECT)
         .http2_keep_alive_interval(Duration::from_secs(5))
         .keep_alive_timeout(Duration::from_secs(5))
-        // Calls that were given up are remembered for late answers. How many of them is bounded anyway; a time would be
-        // by the machine's own clock, and no simulation could be run twice.
+        // hyper remembers reset streams until late replies arrive. Their number is bounded, so time need not be. A
+        // timeout would use the system clock and make simulations irreproducible.
         .http2_reset_stream_duration(GIVEN_UP)
         .initial_stream_window_size(4 << 20)
         .initial_connection_window_size(8 << 20)
         .connect_with_connector_lazy(connector)
 }
 
-/// Connects to one node, whatever it is asked for.
+/// Connects to one address and ignores the requested URI.
 struct Connector {
     net: Arc<dyn Net>,
     moved: Moved,
     address: String,
-    /// Who must be there.
+    /// Node that the certificate has to name.
     node: Option<u64>,
 }
 
@@ -267,9 +267,9 @@ impl tower_service::Service<Uri> for Connector {
             match node.filter(|node| !connection.shown().is_good_for(*node)) {
                 None => Ok(TokioIo::new(connection)),
                 Some(node) => {
-                    let message = format!("its certificate is that of another node than node {node}");
-                    // Whoever called is told only that there was no connection.
-                    tracing::warn!(node, "a node is not spoken to: {message}");
+                    let message = format!("its certificate does not name node {node}");
+                    // The caller only sees a failed connection, so the reason is logged here.
+                    tracing::warn!(node, "connection refused: {message}");
                     Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, message))
                 }
             }

@@ -1,4 +1,4 @@
-//! Reads that see everything that was acknowledged before they were asked for.
+//! Linearizable reads: a read sees everything that was acknowledged before it began.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use crate::types::Vote;
 
 const RETRY: Duration = Duration::from_millis(20);
 
-/// What a read needs: how far to have come, and as of when to read.
+/// Log index that a read has to wait for, and the log time to read at.
 type Confirmed = Result<(Option<u64>, UnixMs), String>;
 
-/// What this node led when it last stopped. A leader that starts again in its own term leads on at once, and knows no
-/// longer how far it had committed: anything that its log had then may have been acknowledged.
+/// Leadership that this node held when it stopped. A leader that restarts within its term leads at once but has lost
+/// its commit index, so every entry of its log may have been acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Led {
     pub(crate) vote: Vote,
-    /// The last entry of its log.
+    /// Last index of its log.
     pub(crate) last: u64,
 }
 
-/// Asks the other nodes whether this one still leads, once for all reads that wait.
+/// Confirms leadership with the other nodes, once for all waiting reads.
 #[derive(Clone)]
 pub(crate) struct Reads {
     proposer: Proposer,
@@ -37,8 +37,8 @@ impl Reads {
         let asked = proposer.clone();
         tokio::spawn(async move {
             while let Some(first) = receiver.recv().await {
-                // Whoever comes while the others are asked must wait for the next time: it may have been told of
-                // something that is newer than what they answer.
+                // A read that arrives during the confirmation waits for the next one. It may have to see an entry
+                // newer than this confirmation.
                 let mut all = vec![first];
                 while let Ok(next) = receiver.try_recv() {
                     all.push(next);
@@ -52,7 +52,7 @@ impl Reads {
         Reads { proposer, waiting }
     }
 
-    /// As the leader: makes sure that this node still leads, and says how far to come before reading.
+    /// Leader: confirms leadership, and returns the index to wait for.
     pub(crate) async fn confirm(&self) -> Confirmed {
         let (sender, receiver) = oneshot::channel();
         let stopped = || "this node is stopping".to_owned();
@@ -60,7 +60,7 @@ impl Reads {
         receiver.await.map_err(|_| stopped())?
     }
 
-    /// Waits until this node has everything that was acknowledged, and says as of when to read.
+    /// Waits until this node has applied everything acknowledged, and returns the log time to read at.
     pub(crate) async fn fresh(&self) -> Result<UnixMs, String> {
         let node = &self.proposer;
         let deadline = Instant::now() + node.deadline;
@@ -70,12 +70,12 @@ impl Reads {
                     Some(leader) if leader.id == node.id => self.confirm().await,
                     Some(leader) => tokio::select! {
                         read = node.peers.read_index(&leader) => read,
-                        () = node.led_by_another(leader.id) => Err("another node leads now".into()),
+                        () = node.led_by_another(leader.id) => Err("the leader changed".into()),
                     },
-                    None => Err("no node leads now".into()),
+                    None => Err("no leader is known".into()),
                 }
             };
-            // Whoever comes while others are waiting for a majority waits for them first.
+            // The wait includes the confirmation that is already under way for earlier reads.
             let late = |_| Err("no majority of the nodes answered in time".into());
             let asked = timeout_at(deadline, asked).await.unwrap_or_else(late);
             match asked {
@@ -87,7 +87,7 @@ impl Reads {
                     };
                     return match timeout_at(deadline, applied).await {
                         Ok(()) => Ok(now),
-                        Err(_) => Err("this node is too far behind the leader".into()),
+                        Err(_) => Err("this node lags too far behind the leader".into()),
                     };
                 }
                 Err(why) if Instant::now() + RETRY >= deadline || node.has_stopped() => return Err(why),
@@ -106,16 +106,15 @@ async fn confirm(node: &Proposer, led: Option<Led>) -> Confirmed {
             let index = read.map(|id| id.index).max(led);
             if let Some(index) = index {
                 let applied = timeout(node.deadline, node.shelf.applied(index)).await;
-                applied.map_err(|_| "what was committed is not applied in time".to_owned())?;
+                applied.map_err(|_| "committed entries were not applied in time".to_owned())?;
             }
             node.now().map(|now| (index, now.log)).map_err(|error| error.to_string())
         }
         Ok(Err(RaftError::APIError(CheckIsLeaderError::QuorumNotEnough(_)))) => {
-            Err("no majority of the nodes answers, so that this node cannot tell whether it still leads"
-                .into())
+            Err("no majority of the nodes answers, so this node cannot confirm that it leads".into())
         }
         Ok(Err(RaftError::APIError(CheckIsLeaderError::ForwardToLeader(_)))) => {
-            Err("this node does not lead".into())
+            Err("this node is not the leader".into())
         }
         Ok(Err(RaftError::Fatal(error))) => Err(format!("this node has stopped: {error}")),
         Err(_) => Err("no majority of the nodes answered in time".into()),

@@ -1,4 +1,4 @@
-//! The runtime that openraft runs on: tokio, with randomness that a simulation can choose.
+//! openraft's runtime: tokio with a random source that simulations can seed.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -12,22 +12,22 @@ thread_local! {
     static CHOSEN: RefCell<Option<StdRng>> = const { RefCell::new(None) };
 }
 
-/// Chooses the randomness of all nodes on this thread, so that a simulation can be run again.
+/// Seeds the randomness of all nodes on this thread, so that a simulation can be repeated.
 pub fn seed_randomness(seed: u64) {
     CHOSEN.set(Some(StdRng::seed_from_u64(seed)));
 }
 
-/// A random number, from what was chosen or from the machine.
+/// A random number from the seeded generator or the system.
 pub(crate) fn random() -> u64 {
     Random.next_u64()
 }
 
-/// A random number that nobody else draws.
+/// A random id, unique for all practical purposes.
 pub(crate) fn random_id() -> u128 {
     (u128::from(random()) << 64) | u128::from(random())
 }
 
-/// Randomness that was chosen for this thread, or that of the machine.
+/// The thread's seeded generator, or the system's.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Random;
 
@@ -58,7 +58,7 @@ fn rand_core_fill(random: &mut Random, bytes: &mut [u8]) {
     }
 }
 
-/// Tokio, with [`Random`].
+/// Tokio with [`Random`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Runtime;
 

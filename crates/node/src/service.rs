@@ -1,4 +1,4 @@
-//! What the other nodes ask of this one.
+//! Server side of the peer protocol.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -31,15 +31,15 @@ use crate::snapshot::{INCOMING, INCOMING_JOURNAL, SnapshotData};
 use crate::types::{Batch, Entry, LogId, Member, Vote};
 use earmark_core::UnixMs;
 
-/// How long the next part of a snapshot may take. Where the sender is gone the connection ends sooner.
+/// How long to wait for the next part of a snapshot. A closed connection ends the wait sooner.
 const PART_DEADLINE: Duration = Duration::from_secs(30);
 
-/// So long a node that asks for an id waits to hear that it cannot have it.
+/// How long to look for a reason to refuse a node id.
 const REFUSE: Duration = Duration::from_secs(1);
-/// So often a node stands that has more than a candidate.
+/// Election attempts of a node whose log is ahead of a candidate's.
 const STANDS: usize = 2;
 
-/// One node, as the others see it.
+/// Peer service of one node.
 #[derive(Clone)]
 pub(crate) struct Service {
     pub(crate) cluster: u128,
@@ -47,25 +47,25 @@ pub(crate) struct Service {
     pub(crate) proposer: Proposer,
     pub(crate) reads: Reads,
     pub(crate) members: Members,
-    /// One snapshot arrives at a time: they share a file.
+    /// Held while a snapshot is received: all of them use the same file.
     pub(crate) receiving: Arc<tokio::sync::Mutex<()>>,
     pub(crate) timing: Timing,
-    /// When a leader was last heard of.
+    /// When the last valid leader message arrived.
     pub(crate) heard: Arc<Mutex<Instant>>,
 }
 
 impl Service {
-    /// Whether nothing was heard of a leader for so long that there may be another.
+    /// Whether the leader's lease has expired, so that another node may lead.
     fn is_unled(&self) -> bool {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed() > self.timing.lease()
     }
 
-    /// Stands for election at once. A candidate that lacks entries gets no votes and waits long before it asks again,
-    /// and the node that has them would wait for its own time too.
+    /// Starts an election at once. A candidate with a shorter log gets no votes and waits long before its next
+    /// attempt; this node would wait for its own timeout too.
     fn stand(&self) {
         let (raft, pause) = (self.proposer.raft.clone(), self.timing.heartbeat);
         tokio::spawn(async move {
-            // The first time may be in the term in which the candidate voted for itself.
+            // The first attempt may be in the term in which the candidate voted for itself.
             for _ in 0..STANDS {
                 if raft.trigger().elect().await.is_err() {
                     return;
@@ -78,31 +78,31 @@ impl Service {
         });
     }
 
-    /// A message that was meant for another node, or comes from another cluster, changes nothing here; nor does one of
-    /// whoever is not the node it speaks as, or of one that is gone. Gives who it is from.
+    /// Validates the sender and receiver of a message and returns the sender. Refuses messages for another node or
+    /// cluster, with a foreign certificate, or from a removed node.
     fn check(&self, shown: &Shown, route: Option<Route>) -> Result<u64, Status> {
-        let route = route.ok_or_else(|| Status::invalid_argument("it does not say whom it is for"))?;
+        let route = route.ok_or_else(|| Status::invalid_argument("route is missing"))?;
         if route.cluster != self.cluster.to_le_bytes().as_slice() {
             return Err(Status::failed_precondition("this node belongs to another cluster"));
         }
         if route.to != self.proposer.id {
             let id = self.proposer.id;
-            return Err(Status::failed_precondition(format!("this is node {id}, and not node {}", route.to)));
+            return Err(Status::failed_precondition(format!("this is node {id}, not node {}", route.to)));
         }
         if route.incarnation != self.incarnation.to_le_bytes().as_slice() {
-            let message = "this node runs on another data folder than the one that is meant";
+            let message = "this node runs on another data folder";
             return Err(Status::failed_precondition(message));
         }
         if !shown.is_good_for(route.from) {
             return Err(not_its(route.from));
         }
-        // Who is a member is known without the state, whose lock others need.
+        // The metrics hold the membership too, without the contended state lock.
         let is_member = {
             let metrics = self.proposer.raft.metrics();
             let metrics = metrics.borrow();
             metrics.membership_config.membership().get_node(&route.from).is_some()
         };
-        // One that has just taken itself out is told so elsewhere; here it is only no longer heard.
+        // A node that has just removed itself is told so elsewhere.
         if !is_member && self.check_voter(route.from).is_err() {
             let message = format!("node {} was removed from the cluster", route.from);
             return Err(Status::failed_precondition(message));
@@ -110,22 +110,22 @@ impl Service {
         Ok(route.from)
     }
 
-    /// A node that was taken out of the cluster may not know it, and would disturb those who stay by wanting to lead.
-    /// Ids are never used again, so that whoever is gone is gone for good.
+    /// Refuses a removed node. It may not know of its removal and would disturb the cluster with elections. Ids are
+    /// never reused, so a removal is permanent.
     fn check_voter(&self, id: u64) -> Result<(), Status> {
         let state = self.proposer.shelf.lock();
         if state.ids.contains(&id) && state.membership.membership().get_node(&id).is_none() {
             let message = format!(
-                "node {id} was removed from the cluster: shut it down. To have it back, give it a new data folder and an \
-                 id that was never used"
+                "node {id} was removed from the cluster: shut it down. To add it again, start it with a new data folder \
+                 and an id that was never used"
             );
             return Err(Status::new(REMOVED, message));
         }
         Ok(())
     }
 
-    /// Why a node that has no data folder yet cannot have an id, as far as that is known soon. It is asked before the
-    /// folder is made; whoever joins is checked again.
+    /// Why a new node cannot use an id, as far as this node can tell quickly. Asked before the node creates its
+    /// folder; a join is checked again.
     async fn refused(&self, wanted: u64) -> Option<String> {
         tokio::time::timeout(REFUSE, self.reads.fresh()).await.ok()?.ok()?;
         self.members.refusal(wanted)
@@ -136,9 +136,9 @@ impl Service {
         shown: &Shown,
         parts: &mut Streaming<SnapshotPart>,
     ) -> Result<(Vote, SnapshotData), Status> {
-        let cut = || Status::aborted("the snapshot ended before its end");
+        let cut = || Status::aborted("the snapshot stream ended early");
         let Some(snapshot_part::Part::Start(start)) = next(parts).await?.ok_or_else(cut)?.part else {
-            return Err(Status::invalid_argument("a snapshot begins with its start"));
+            return Err(Status::invalid_argument("the first part of a snapshot must be its start"));
         };
         let from = self.check(shown, start.route)?;
         let vote = vote_by(from, start.vote)?;
@@ -154,7 +154,7 @@ impl Service {
                 }
                 Some(snapshot_part::Part::End(_)) => break,
                 Some(snapshot_part::Part::Start(_)) | None => {
-                    return Err(Status::invalid_argument("a part of the snapshot is none"));
+                    return Err(Status::invalid_argument("a part of the snapshot is invalid"));
                 }
             }
         }
@@ -168,15 +168,15 @@ impl Service {
         let data = checked.await.map_err(|fault| match fault {
             Fault::Io { .. } => self.stops(fault),
             Fault::Damaged { offset, found, .. } => {
-                Status::data_loss(format!("the snapshot that came is damaged at byte {offset}: {found}"))
+                Status::data_loss(format!("the received snapshot is damaged at byte {offset}: {found}"))
             }
             other => refused(other),
         })?;
         Ok((vote, data))
     }
 
-    /// A disk that takes no snapshot is the end of this node like any other write that fails. Otherwise it would be sent
-    /// the same again and again, and nobody would hear why it never catches up.
+    /// Stops this node after a failed write of a snapshot. Otherwise the leader would send the snapshot forever and
+    /// nobody would learn why this node never catches up.
     fn stops(&self, fault: Fault) -> Status {
         self.proposer.shelf.failure().set(&fault);
         refused(fault)
@@ -194,7 +194,7 @@ impl Service {
     }
 }
 
-/// A file that another node fills.
+/// A file that receives data from another node.
 struct Incoming {
     file: Arc<dyn DiskFile>,
     path: &'static str,
@@ -213,40 +213,40 @@ impl Incoming {
     }
 }
 
-/// The next part. A sender that vanished without a word must not keep the place of the next one.
+/// The next part. The deadline frees the receiver after a sender has vanished.
 async fn next(parts: &mut Streaming<SnapshotPart>) -> Result<Option<SnapshotPart>, Status> {
-    let late = |_| Status::deadline_exceeded("the next part of the snapshot did not come in time");
+    let late = |_| Status::deadline_exceeded("the next part of the snapshot did not arrive in time");
     tokio::time::timeout(PART_DEADLINE, parts.message()).await.map_err(late)?
 }
 
-/// What whoever sent a message has shown of itself, and the message.
+/// Splits a request into the sender's certificate identity and the message.
 fn opened<T>(request: Request<T>) -> Result<(Shown, T), Status> {
     let shown = request.extensions().get().cloned();
-    let shown = shown.ok_or_else(|| Status::internal("the call came by no connection"))?;
+    let shown = shown.ok_or_else(|| Status::internal("the call has no connection information"))?;
     Ok((shown, request.into_inner()))
 }
 
 fn not_its(node: u64) -> Status {
-    tracing::warn!(node, "a message in the name of a node was refused: its certificate is that of another");
-    Status::unauthenticated(format!("the certificate is that of another node than node {node}"))
+    tracing::warn!(node, "message refused: the sender's certificate does not name this node");
+    Status::unauthenticated(format!("the certificate does not name node {node}"))
 }
 
 fn vote_in(ballot: Option<Ballot>) -> Result<Vote, Status> {
-    ballot.and_then(vote_of).ok_or_else(|| Status::invalid_argument("it has no vote that there can be"))
+    ballot.and_then(vote_of).ok_or_else(|| Status::invalid_argument("vote is missing or invalid"))
 }
 
-/// The vote by which a node stands or leads. Nobody does in the name of another.
+/// The vote of a candidate or leader, which has to be the sender's own.
 fn vote_by(from: u64, ballot: Option<Ballot>) -> Result<Vote, Status> {
     let vote = vote_in(ballot)?;
     if vote.leader_id.node_id != from {
-        let message = format!("node {from} comes with the vote of node {}", vote.leader_id.node_id);
+        let message = format!("node {from} sent the vote of node {}", vote.leader_id.node_id);
         return Err(Status::invalid_argument(message));
     }
     Ok(vote)
 }
 
-/// Entries follow on what is before them, one by one, and none is of a later leader than the one that sends them. The
-/// log takes that for granted, and anything else would be its end.
+/// Checks that entries are contiguous and not newer than the sending leader. openraft assumes both and panics
+/// otherwise.
 fn check_entries(vote: Vote, before: Option<LogId>, entries: &[Entry]) -> Result<(), Status> {
     let leader = CommittedLeaderId::new(vote.leader_id.term, vote.leader_id.node_id);
     let mut last = before;
@@ -258,7 +258,7 @@ fn check_entries(vote: Vote, before: Option<LogId>, entries: &[Entry]) -> Result
             None => log_id.index == 0,
         };
         if !follows || log_id.leader_id > leader {
-            let message = format!("entry {log_id} cannot follow what is before it");
+            let message = format!("entry {log_id} does not follow the entry before it");
             return Err(Status::invalid_argument(message));
         }
         last = Some(*log_id);
@@ -278,7 +278,7 @@ impl PeerService for Service {
         let vote = vote_by(from, request.vote)?;
         let mut entries = Vec::with_capacity(request.entries.len());
         for entry in request.entries {
-            let place = entry.place.ok_or_else(|| Status::invalid_argument("an entry has no place"))?;
+            let place = entry.place.ok_or_else(|| Status::invalid_argument("an entry has no log id"))?;
             let payload =
                 take_payload(entry.payload).map_err(|error| Status::invalid_argument(error.to_string()))?;
             entries.push(Entry { log_id: log_id(place), payload });
@@ -298,7 +298,7 @@ impl PeerService for Service {
         };
         let clock = &self.proposer.clock;
         let mut log_time_unix_ms = None;
-        // Whoever may append here leads, and says what time it is, or asks.
+        // A sender that may append leads: it sends log time, or asks for it.
         if !matches!(result, append_reply::Result::HigherVote(_)) {
             *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             match request.log_time_unix_ms {
@@ -351,7 +351,7 @@ impl PeerService for Service {
         let (vote, data) = self.receive(&shown, &mut parts).await?;
         let snapshot = Snapshot { meta: data.saved.header.meta(), snapshot: Box::new(data) };
         let raft = self.proposer.raft.clone();
-        // The file that has arrived is in use until it is installed, also if its sender no longer waits for that.
+        // The file is in use until the installation ends, even if the sender gives up.
         let installing = tokio::spawn(async move {
             let _one_at_a_time = one_at_a_time;
             raft.install_full_snapshot(vote, snapshot).await
@@ -407,11 +407,11 @@ impl PeerService for Service {
             _ if cluster != self.cluster.to_le_bytes().as_slice() => {
                 Err(MembersError::Refused("this node belongs to another cluster".into()))
             }
-            // Others pass on what they were asked by whom they have met.
+            // A member that forwards a join request has verified the joining node itself.
             _ if !is_met && !shown.is_good_for(node) => {
                 Err(MembersError::Refused(not_its(node).message().to_owned()))
             }
-            None => Err(MembersError::Refused("it does not say which data folder it runs on".into())),
+            None => Err(MembersError::Refused("incarnation is missing".into())),
             Some(incarnation) => {
                 let member = Member { address, incarnation };
                 let met = if is_met { Ok(()) } else { self.members.meet(node, &member).await };

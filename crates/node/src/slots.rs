@@ -1,9 +1,7 @@
-//! A small value on disk that is changed in place, twice over: what is half written or damaged in one slot is whole in
-//! the other.
+//! A small value on disk, updated in place and stored twice: a torn or damaged slot leaves the other intact.
 //!
-//! A change that must last goes to one slot, is synced, goes to the other, and is synced again. So whichever single
-//! slot is lost, by a power cut in the middle or by a flipped bit later, the other has the last value that anybody
-//! was told of.
+//! A durable update writes one slot, syncs it, writes the other and syncs again. Whichever single slot is lost, by a
+//! power cut or by later damage, the other holds the last acknowledged value.
 
 use std::sync::Arc;
 
@@ -13,20 +11,20 @@ use crate::disk::{Disk, DiskFile};
 use crate::entry::Input;
 use crate::fault::{At, Fault, Operation};
 
-/// The slots lie in different blocks of the device, since a block that is being written may be lost as a whole.
+/// Distance of the slots in bytes. They lie in different device blocks, because a power cut may lose a whole block.
 const STRIDE: u64 = 4096;
 const SLOT_BYTES: usize = 128;
 const BODY_BYTES: usize = 64;
 const FORMAT: u32 = 1;
 
-/// What a file of slots is, and whose.
+/// Path and magic of a slot file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     pub(crate) path: &'static str,
     pub(crate) magic: [u8; 4],
 }
 
-/// A value of at most 64 bytes in a file of its own.
+/// A value of at most 64 bytes in its own file.
 #[derive(Debug)]
 pub(crate) struct Slots {
     file: Arc<dyn DiskFile>,
@@ -36,18 +34,18 @@ pub(crate) struct Slots {
     generation: u64,
 }
 
-/// What the slots of a file say.
+/// Contents of a slot file.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) slots: Slots,
-    /// The value that was written last.
+    /// The latest value.
     pub(crate) body: Bytes,
-    /// Whether both slots have it. If not, a change may not have reached the disk yet.
+    /// Whether both slots hold it. If not, the last update may not be synced.
     pub(crate) settled: bool,
 }
 
 impl Slots {
-    /// Makes the file, with its value on disk. The folder is not synced yet.
+    /// Creates the file and syncs its value. The caller syncs the folder.
     pub(crate) fn create(disk: &dyn Disk, kind: Kind, cluster: u128, body: &[u8]) -> Result<Slots, Fault> {
         let path = disk.show(kind.path);
         let file = disk.open(kind.path, true).at(Operation::Create, || path.clone())?;
@@ -56,7 +54,7 @@ impl Slots {
         Ok(slots)
     }
 
-    /// Reads the file and changes nothing.
+    /// Reads the file without writing.
     pub(crate) fn open(disk: &dyn Disk, kind: Kind, cluster: u128) -> Result<Found, Fault> {
         let path = disk.show(kind.path);
         let file = match disk.open(kind.path, false) {
@@ -77,7 +75,7 @@ impl Slots {
                 }
             }
             (Ok(one), Err(found)) | (Err(found), Ok(one)) => {
-                tracing::warn!("{}: {found}; the other of its two copies is used", slots.path);
+                tracing::warn!("{}: {found}; using the other copy", slots.path);
                 one
             }
             (Err(found), Err(_)) => return Err(slots.damaged(found)),
@@ -86,7 +84,7 @@ impl Slots {
         Ok(Found { slots, body, settled })
     }
 
-    /// Writes the value so that it outlasts any crash from here on.
+    /// Writes the value durably.
     pub(crate) fn write_both(&mut self, body: &[u8]) -> Result<(), Fault> {
         for _ in 0..2 {
             self.write_one(body)?;
@@ -95,7 +93,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Writes the value over the older slot. It reaches the disk some time, or never.
+    /// Overwrites the older slot without a sync.
     pub(crate) fn write_one(&mut self, body: &[u8]) -> Result<(), Fault> {
         self.generation = self.generation.wrapping_add(1);
         let bytes = self.encode(body);
@@ -104,7 +102,7 @@ impl Slots {
             .at(Operation::Write, || self.path.clone())
     }
 
-    /// A value that is in order as bytes, and makes no sense.
+    /// A value that decodes but makes no sense.
     pub(crate) fn damaged(&self, found: String) -> Fault {
         Fault::Damaged { path: self.path.clone(), offset: 0, found }
     }
@@ -123,16 +121,16 @@ impl Slots {
         out
     }
 
-    /// One slot, or in words why it is none.
+    /// Reads one slot, or says why it is invalid.
     fn read(&self, slot: u64) -> Result<Result<(u64, Bytes), String>, Fault> {
         let mut bytes = vec![0; SLOT_BYTES];
         match self.file.read_at(&mut bytes, slot.wrapping_mul(STRIDE)) {
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-                return Ok(Err(format!("copy {slot} is cut short")));
+                return Ok(Err(format!("copy {slot} is truncated")));
             }
             other => other.at(Operation::Read, || self.path.clone())?,
         }
-        self.decode(bytes).map(|decoded| decoded.ok_or(format!("the checksum of copy {slot} is wrong")))
+        self.decode(bytes).map(|decoded| decoded.ok_or(format!("copy {slot} has a wrong checksum")))
     }
 
     fn decode(&self, bytes: Vec<u8>) -> Result<Option<(u64, Bytes)>, Fault> {

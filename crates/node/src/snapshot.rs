@@ -1,6 +1,6 @@
-//! Snapshots on disk: the Book at one place of the log, with what else a node must know there.
+//! Snapshots on disk: the Book at one log index, with the membership and the journal position.
 //!
-//! A snapshot is written aside and renamed, so that a name in the folder always stands for a whole file.
+//! A snapshot is written under a temporary name and renamed, so a named snapshot is always complete.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,34 +19,34 @@ use crate::types::{LogId, Member};
 
 const FOLDER: &str = "snapshot";
 const WRITING: &str = "snapshot/writing";
-/// What another node sends, before it is whole.
+/// Snapshot being received.
 pub(crate) const INCOMING: &str = "snapshot/incoming";
-/// The part of the journal that comes with it.
+/// Journal records received with it.
 pub(crate) const INCOMING_JOURNAL: &str = "snapshot/incoming-journal";
 const MAGIC: [u8; 4] = *b"EMSN";
 const FORMAT: u32 = 1;
-/// The magic, the format, and the length of the rest.
+/// Magic, format and header length.
 const LEAD_BYTES: usize = 12;
 const HEADER_BYTES_MAX: usize = 1 << 20;
 const CHUNK_BYTES: usize = 1 << 20;
-/// A snapshot is synced now and then while it is written: a sync of the log would wait for all that is not.
+/// Bytes written between syncs. A sync of the log would otherwise wait for the whole snapshot.
 const SYNC_BYTES: u64 = 16 << 20;
 
-/// What a snapshot says about itself.
+/// Snapshot header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// The last entry that is in it.
+    /// Last applied entry.
     pub(crate) applied: Option<LogId>,
-    /// The members as of then.
+    /// Membership at that entry.
     pub(crate) membership: StoredMembership<u64, Member>,
-    /// Every id that a node ever had. None is used again.
+    /// Every node id that was ever a member. Ids are never reused.
     pub(crate) ids: BTreeSet<u64>,
-    /// How far the journal had come.
+    /// Journal position at that entry.
     pub(crate) journal: JournalPosition,
 }
 
 impl Header {
-    /// What openraft is told about it.
+    /// openraft's metadata.
     pub(crate) fn meta(&self) -> SnapshotMeta<u64, Member> {
         let (term, index) = self.applied.map_or((0, 0), |id| (id.leader_id.term, id.index));
         SnapshotMeta {
@@ -102,7 +102,7 @@ fn take_place(input: &mut Input) -> Result<Option<LogId>, CodecError> {
     Ok(is_some.then_some(place))
 }
 
-/// A snapshot that is on disk as a whole. Its file can be read even after a newer one took its place.
+/// A complete snapshot on disk. Its file stays readable after a newer snapshot replaced it.
 #[derive(Clone, Debug)]
 pub(crate) struct Saved {
     pub(crate) header: Header,
@@ -111,23 +111,23 @@ pub(crate) struct Saved {
     pub(crate) len: u64,
 }
 
-/// What openraft carries from one node to the other: a snapshot that is here, or one that has arrived.
+/// A snapshot as openraft passes it around: written here or received.
 #[derive(Clone, Debug)]
 pub struct SnapshotData {
     pub(crate) saved: Saved,
-    /// The records of the journal that came with it; none if it was made here.
+    /// Received journal records; `None` for a local snapshot.
     pub(crate) journal: Option<Arc<dyn DiskFile>>,
     pub(crate) checked: Checked,
 }
 
 impl SnapshotData {
-    /// A snapshot that is here.
+    /// A local snapshot.
     pub(crate) fn of(saved: Saved) -> SnapshotData {
         SnapshotData { saved, journal: None, checked: Checked::default() }
     }
 }
 
-/// The Book of a snapshot that has arrived, as it was read to check it. It takes too long to be read twice.
+/// Book of a received snapshot, kept from its check, because decoding it twice takes too long.
 #[derive(Clone, Default)]
 pub(crate) struct Checked(Arc<Mutex<Option<Book>>>);
 
@@ -147,18 +147,18 @@ impl std::fmt::Debug for Checked {
     }
 }
 
-/// The folder of snapshots.
+/// The snapshot folder.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     disk: Arc<dyn Disk>,
     cluster: u128,
     current: Mutex<Option<Saved>>,
-    /// The last index of the newest snapshot, for those who let go of what is in it.
+    /// Last index of the newest snapshot, for the log's purge.
     covered: watch::Sender<Option<u64>>,
 }
 
 impl Snapshots {
-    /// Opens the folder and reads the newest snapshot, if there is one. What was not finished is removed.
+    /// Opens the folder and restores the newest snapshot, if any. Unfinished files are removed.
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
         cluster: u128,
@@ -199,17 +199,17 @@ impl Snapshots {
         self.lock().clone()
     }
 
-    /// The folder, as a person knows it.
+    /// The folder as shown to users.
     pub(crate) fn show(&self) -> String {
         self.disk.show(FOLDER)
     }
 
-    /// Says up to which index there is a snapshot on disk.
+    /// Watches the last index of the newest snapshot.
     pub(crate) fn covered(&self) -> watch::Receiver<Option<u64>> {
         self.covered.subscribe()
     }
 
-    /// Reads what a file says about itself.
+    /// Reads and checks the header of a file.
     pub(crate) fn read_header(&self, path: &str) -> Result<Saved, Fault> {
         let shown = || self.disk.show(path);
         let file = self.disk.open(path, false).at(Operation::Open, shown)?;
@@ -217,7 +217,7 @@ impl Snapshots {
         let damaged = |offset: u64, found: String| Fault::Damaged { path: shown(), offset, found };
         let mut lead = [0; LEAD_BYTES];
         if len < LEAD_BYTES as u64 {
-            return Err(damaged(0, format!("it has {len} bytes and ends in its header")));
+            return Err(damaged(0, format!("the file ends in its header, after {len} bytes")));
         }
         file.read_at(&mut lead, 0).at(Operation::Read, shown)?;
         let word = |place: usize| {
@@ -225,19 +225,19 @@ impl Snapshots {
         };
         let (format, body) = (u32::from_le_bytes(word(4)), u32::from_le_bytes(word(8)) as usize);
         if word(0) != MAGIC {
-            return Err(damaged(0, "it does not begin like a snapshot".into()));
+            return Err(damaged(0, "the file is not a snapshot".into()));
         }
         let end = body.saturating_add(LEAD_BYTES);
         if body > HEADER_BYTES_MAX || len < end as u64 + 4 {
-            return Err(damaged(8, format!("its header says that it is {body} bytes long")));
+            return Err(damaged(8, format!("the header claims a length of {body} bytes")));
         }
         let mut bytes = vec![0; end + 4];
         file.read_at(&mut bytes, 0).at(Operation::Read, shown)?;
         let crc = bytes.split_off(end);
         if crc != crc32fast::hash(&bytes).to_le_bytes() {
-            return Err(damaged(0, "its header does not have the checksum it had".into()));
+            return Err(damaged(0, "the header has a wrong checksum".into()));
         }
-        // Only a header that is whole can say that it is of a newer format.
+        // The checksum comes first: only an intact header can name a newer format.
         if format > FORMAT {
             return Err(Fault::NewerFormat { path: shown(), found: format, known: FORMAT });
         }
@@ -248,12 +248,12 @@ impl Snapshots {
         }
         let is_named = path == INCOMING || path == WRITING || path == name(&header);
         if !is_named {
-            return Err(damaged(0, format!("it is the snapshot that should be named {}", name(&header))));
+            return Err(damaged(0, format!("this snapshot belongs under the name {}", name(&header))));
         }
         Ok(Saved { header, file, path: path.to_owned(), len })
     }
 
-    /// The Book in a snapshot.
+    /// Decodes the Book of a snapshot.
     pub(crate) fn restore(&self, saved: &Saved, table_seed: u64) -> Result<Book, Fault> {
         let shown = || self.disk.show(&saved.path);
         let mut offset = saved.header.encode(self.cluster).len() as u64;
@@ -274,15 +274,15 @@ impl Snapshots {
         restore.finish().map_err(|error| damaged(offset, &error))
     }
 
-    /// Writes a snapshot and makes it the newest. The journal must be on disk as far as the snapshot relies on it.
+    /// Writes a snapshot and makes it the newest. The journal must be synced up to the snapshot's position.
     pub(crate) fn write(&self, header: Header, frozen: &Frozen) -> Result<Saved, Fault> {
         let started = Instant::now();
         let shown = || self.disk.show(WRITING);
         let mut buffer = header.encode(self.cluster);
         if buffer.len() > HEADER_BYTES_MAX {
             let why = format!(
-                "the members, and the ids that were ever used, take {} bytes of a snapshot, and no node reads more \
-                 than {HEADER_BYTES_MAX}. Nothing is lost; begin a new cluster from a backup: see docs/operating.md",
+                "the member list and the used node ids take {} bytes of a snapshot header, the maximum is \
+                 {HEADER_BYTES_MAX}. Nothing is lost; start a new cluster from a backup: see docs/operating.md",
                 buffer.len()
             );
             return Err(Fault::Stopped { why });
@@ -310,7 +310,7 @@ impl Snapshots {
         Ok(saved)
     }
 
-    /// An empty file for a snapshot that is to arrive.
+    /// Creates an empty file for a snapshot to receive.
     pub(crate) fn receive(&self) -> Result<Saved, Fault> {
         let shown = || self.disk.show(INCOMING);
         let file = self.disk.open(INCOMING, true).at(Operation::Create, shown)?;
@@ -318,7 +318,7 @@ impl Snapshots {
         Ok(Saved { header: Header::default(), file, path: INCOMING.into(), len: 0 })
     }
 
-    /// A snapshot as a file of this folder: it is one, or it is copied from where it is.
+    /// Returns a received snapshot, or copies a local one into this folder.
     pub(crate) fn adopt(&self, from: &Saved) -> Result<Saved, Fault> {
         if from.path == INCOMING {
             return Ok(from.clone());
@@ -336,8 +336,8 @@ impl Snapshots {
         Ok(saved)
     }
 
-    /// Gives a snapshot that is written its name, and removes the one before. One that is older than what is there
-    /// goes instead: a newer one may have arrived while it was made, and the log holds nothing before that.
+    /// Renames a complete snapshot and removes the previous one. An older snapshot is dropped instead: a newer one
+    /// may have arrived meanwhile, and the log holds nothing before it.
     pub(crate) fn publish(&self, mut saved: Saved) -> Result<Saved, Fault> {
         let to = name(&saved.header);
         saved.file.sync().at(Operation::Sync, || self.disk.show(&saved.path))?;
@@ -360,7 +360,7 @@ impl Snapshots {
     }
 }
 
-/// Names sort by place in the log.
+/// File name of a snapshot. Names sort by log index.
 fn name(header: &Header) -> String {
     let (term, index) = header.applied.map_or((0, 0), |id| (id.leader_id.term, id.index));
     format!("{FOLDER}/{index:020}-{term:020}.snapshot")
@@ -378,7 +378,7 @@ mod tests {
         Header { applied, ..Header::default() }
     }
 
-    /// A header that is longer than any is read was written all the same, and the log behind it let go of.
+    /// A header longer than the read limit was written anyway, and the log before it was purged.
     #[test]
     fn a_snapshot_that_could_not_be_read_again_is_not_written() -> Result<(), Box<dyn std::error::Error>> {
         let folder = tempfile::TempDir::new()?;
@@ -393,8 +393,8 @@ mod tests {
         Ok(())
     }
 
-    /// A node was making a snapshot when a newer one arrived from the leader. When it was done it put its own, older
-    /// one in the place of that, although the log held nothing any more of what was between them.
+    /// A node was writing a snapshot when a newer one arrived. It then replaced the newer one with its own, although
+    /// the log between them was purged.
     #[test]
     fn a_snapshot_that_was_overtaken_does_not_replace_the_newer_one() -> Result<(), Box<dyn std::error::Error>>
     {

@@ -1,8 +1,8 @@
-//! Nodes that prove to each other who they are: both ends of a connection show a certificate of the cluster's own authority.
+//! Mutual TLS between nodes. Both ends present a certificate of the cluster's own authority.
 //!
-//! Whoever has such a certificate is a node, so that the authority must be one that signs nothing else. Which node it is
-//! is said by a name in the certificate, `earmark://node/3`: whoever shows one speaks as that node, and as no other. By
-//! its id and not by its address, which may change while others have not heard of it.
+//! Every holder of such a certificate is accepted as a node, so the authority must sign nothing else. A URI in the
+//! certificate, `earmark://node/3`, restricts it to that node id. The id is used instead of the address, because
+//! addresses change.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -24,42 +24,42 @@ use webpki::EndEntityCert;
 
 use crate::net::{Connection, Eventually, Listener, Net, Shown};
 
-/// How long a stranger may take to show a certificate.
+/// Time limit of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// So many handshakes are under way at once; for more the oldest are given up.
+/// Concurrent TLS handshakes. Beyond this the oldest is dropped, so that silent clients cannot lock nodes out.
 const HANDSHAKES_MAX: usize = 64;
-/// What stands before the id of a node in the name of a certificate.
+/// Prefix of the URI that names a node in a certificate.
 const NODE: &str = "earmark://node/";
-/// How often the files are looked at.
+/// How often the certificate files are checked for changes.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Why nodes cannot prove who they are. No key is in any message.
+/// Why the certificates of a node cannot be used. Messages never contain key material.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerTlsError {
-    /// A file cannot be read, or has no such thing in it.
-    #[error("{}: no {what} can be read from it: {source}", path.display())]
+    /// A file cannot be read or lacks its content.
+    #[error("{}: no {what} found: {source}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// Expected content.
         what: &'static str,
-        /// What is wrong.
+        /// The parse error.
         source: rustls::pki_types::pem::Error,
     },
-    /// What the files hold cannot be used, or does not belong together.
-    #[error("the certificate, the key and the authority of this node cannot be used: {0}")]
+    /// The files are readable but do not work together.
+    #[error("the peer certificate, key or authority cannot be used: {0}")]
     Unusable(String),
 }
 
-/// The files of a node.
+/// Certificate files of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerFiles {
-    /// Its chain of certificates. The first must be good for the address that the other nodes know.
+    /// Certificate chain. The first certificate must be valid for the address that peers use.
     pub cert: PathBuf,
-    /// The key of the first.
+    /// Private key of the first certificate.
     pub key: PathBuf,
-    /// The authority that signs the certificates of nodes, and of nobody else.
+    /// Authority that signs node certificates, and nothing else.
     pub ca: PathBuf,
 }
 
@@ -77,7 +77,7 @@ struct Shared {
     seen: Mutex<Seen>,
 }
 
-/// The network of this machine, with both ends of every connection proven. The files are read again when they change.
+/// TCP with mutual TLS. Changed certificate files are loaded again.
 #[derive(Clone)]
 pub struct TlsNet(Arc<Shared>);
 
@@ -88,10 +88,10 @@ impl fmt::Debug for TlsNet {
 }
 
 impl TlsNet {
-    /// Reads the files, and looks at them again from time to time. Needs a tokio runtime.
+    /// Loads the files and watches them. Needs a tokio runtime.
     ///
     /// # Errors
-    /// When they cannot be used.
+    /// If the files cannot be used.
     pub fn open(files: PeerFiles) -> Result<TlsNet, PeerTlsError> {
         let seen = Mutex::new(look(&files));
         let current = RwLock::new(load(&files)?);
@@ -107,16 +107,16 @@ impl TlsNet {
         Ok(TlsNet(shared))
     }
 
-    /// Reads the files again. If they cannot be used, what was there before stays in use.
+    /// Loads the files again. On failure the previous certificate stays in use.
     ///
     /// # Errors
-    /// When they cannot be used.
+    /// If the files cannot be used.
     pub fn reload(&self) -> Result<(), PeerTlsError> {
         *self.0.seen.lock().unwrap_or_else(PoisonError::into_inner) = look(&self.0.files);
         let configs = load(&self.0.files)?;
         let before = self.shows();
         if before != Shown::AnyNode && configs.shown != before {
-            let message = "the new certificate names another node than the one in use, or none";
+            let message = "the new certificate does not name the same node as the one in use";
             return Err(PeerTlsError::Unusable(message.into()));
         }
         *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = configs;
@@ -128,9 +128,9 @@ impl TlsNet {
             return;
         }
         match self.reload() {
-            Ok(()) => tracing::info!("the certificate of this node was read again"),
+            Ok(()) => tracing::info!("peer certificate reloaded"),
             Err(error) => {
-                tracing::error!(%error, "the certificate in use stays, the new one cannot be used");
+                tracing::error!(%error, "the new peer certificate cannot be used; the previous one stays in use");
             }
         }
     }
@@ -191,7 +191,7 @@ fn load(files: &PeerFiles) -> Result<Configs, PeerTlsError> {
     Ok(Configs { client: Arc::new(client), server: Arc::new(server), shown })
 }
 
-/// What whoever has a chain of certificates has shown of itself.
+/// Nodes that a certificate chain names.
 fn shown(chain: Option<&[CertificateDer<'_>]>) -> Result<Shown, webpki::Error> {
     let Some(first) = chain.and_then(<[_]>::first) else { return Ok(Shown::AnyNode) };
     let certificate = EndEntityCert::try_from(first)?;
@@ -199,7 +199,7 @@ fn shown(chain: Option<&[CertificateDer<'_>]>) -> Result<Shown, webpki::Error> {
     if names.peek().is_none() {
         return Ok(Shown::AnyNode);
     }
-    // A name that is none is good for no node.
+    // A malformed node id matches no node.
     Ok(Shown::Nodes(names.filter_map(|name| name.parse().ok()).collect()))
 }
 
@@ -234,19 +234,19 @@ impl Net for TlsNet {
     }
 }
 
-/// Accepts connections, each with its handshake on its own: a stranger who says nothing holds nobody up.
+/// Accepts connections. Each handshake runs in its own task, so a silent client blocks nobody.
 async fn accept(net: TlsNet, listener: TcpListener, proven: mpsc::Sender<Connection>) {
     let mut shaking: VecDeque<AbortHandle> = VecDeque::with_capacity(HANDSHAKES_MAX);
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!("a connection of another node failed: {error}");
+                tracing::warn!("accepting a peer connection failed: {error}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        // A node is done within moments, so that whoever has taken longest is a stranger who says nothing.
+        // A node completes its handshake quickly, so the oldest one belongs to a silent client.
         shaking.retain(|handshake| !handshake.is_finished());
         if shaking.len() >= HANDSHAKES_MAX
             && let Some(longest) = shaking.pop_front()
@@ -263,9 +263,9 @@ async fn accept(net: TlsNet, listener: TcpListener, proven: mpsc::Sender<Connect
             };
             match tokio::time::timeout(HANDSHAKE, shaken).await {
                 Ok(Ok(connection)) => _ = proven.send(connection).await,
-                Ok(Err(error)) => tracing::warn!(%from, %error, "a stranger was turned away"),
+                Ok(Err(error)) => tracing::warn!(%from, %error, "peer connection refused"),
                 Err(_) => {
-                    tracing::warn!(%from, "a stranger was turned away: it showed no certificate in time")
+                    tracing::warn!(%from, "peer connection refused: the TLS handshake timed out")
                 }
             }
         });
@@ -273,7 +273,7 @@ async fn accept(net: TlsNet, listener: TcpListener, proven: mpsc::Sender<Connect
     }
 }
 
-/// Where nodes come in who have proven who they are.
+/// Listener for connections with a completed handshake.
 struct Door {
     address: String,
     proven: mpsc::Receiver<Connection>,

@@ -1,4 +1,4 @@
-//! The types that the log is made of.
+//! openraft type configuration.
 
 use bytes::Bytes;
 
@@ -6,7 +6,7 @@ use crate::runtime::Runtime;
 use crate::snapshot::SnapshotData;
 
 openraft::declare_raft_types!(
-    /// What openraft is told about this system.
+    /// openraft type parameters of this crate.
     pub Types:
         D = Batch,
         R = Applied,
@@ -17,29 +17,29 @@ openraft::declare_raft_types!(
         AsyncRuntime = Runtime,
 );
 
-/// The commands of one log entry as bytes, with the time they are applied at. Cheap to clone, since an entry is
-/// written, sent and applied.
+/// Encoded commands of one log entry, with the time to apply them at. Cheap to clone, because an entry is written,
+/// sent and applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch(pub Bytes);
 
-/// What an entry gave, by position.
+/// Outcomes of one entry, by position.
 #[derive(Debug, Default)]
 pub struct Applied(pub Vec<earmark_core::Outcome>);
 
-/// Where a node is, and which data folder it runs on.
+/// Address and incarnation of a member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Member {
-    /// Where its peers reach it; empty for a node that has none.
+    /// Peer address; empty for a single node without a listener.
     pub address: String,
-    /// Drawn when its data folder was made: a node that lost its folder is another node.
+    /// Random id of its data folder. A node that lost its folder counts as another node.
     pub incarnation: u128,
 }
 
-/// The place of an entry in the log.
+/// Id of a log entry.
 pub type LogId = openraft::LogId<u64>;
-/// Whom a node voted for.
+/// A Raft vote.
 pub type Vote = openraft::Vote<u64>;
-/// One entry of the log.
+/// A log entry.
 pub type Entry = openraft::Entry<Types>;
-/// The log and its protocol.
+/// The Raft instance.
 pub(crate) type Raft = openraft::Raft<Types>;

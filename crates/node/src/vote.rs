@@ -1,5 +1,5 @@
-//! Whom this node voted for, and in which term. A node that forgets it could vote twice, so the file is made with the
-//! data folder, and one that is missing or damaged stops the node.
+//! The vote of this node. A node that forgets its vote could vote twice in a term. So the file is created with the
+//! data folder, and a missing or damaged file stops the node.
 
 use crate::disk::Disk;
 use crate::entry::{CodecError, Input, put_vote, take_vote};
@@ -16,13 +16,13 @@ pub(crate) struct VoteFile {
 }
 
 impl VoteFile {
-    /// Makes the file of a node that has not voted. The folder is not synced yet.
+    /// Creates the file of a node that has not voted. The caller syncs the folder.
     pub(crate) fn create(disk: &dyn Disk, cluster: u128) -> Result<(), Fault> {
         Slots::create(disk, KIND, cluster, &encode(None)).map(|_| ())
     }
 
-    /// Reads the vote. One that a killed process may not have brought to the disk is brought there now, since it will
-    /// be acted upon.
+    /// Reads the vote. A vote that a killed process may not have synced is written again, because this node will act
+    /// on it.
     pub(crate) fn open(disk: &dyn Disk, cluster: u128) -> Result<(VoteFile, Option<Vote>), Fault> {
         let mut found = Slots::open(disk, KIND, cluster)?;
         let mut input = Input::new(found.body.clone());
@@ -33,7 +33,7 @@ impl VoteFile {
         Ok((VoteFile { slots: found.slots }, vote))
     }
 
-    /// Writes a vote; once this returns it is there to stay.
+    /// Writes a vote durably.
     pub(crate) fn save(&mut self, vote: Vote) -> Result<(), Fault> {
         self.slots.write_both(&encode(Some(vote)))
     }

@@ -1,4 +1,4 @@
-//! One durable node passes the suite of all backends.
+//! Backend conformance suite on one durable node.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test may")]
 

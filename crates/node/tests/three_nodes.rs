@@ -1,4 +1,4 @@
-//! A cluster of three passes the suite of all backends, asked through a node that does not lead.
+//! Backend conformance suite on a cluster of three, through a follower.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test may")]
 

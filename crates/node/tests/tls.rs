@@ -1,4 +1,4 @@
-//! Nodes that prove to each other who they are, and strangers who cannot.
+//! Mutual TLS between nodes.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test may")]
 
@@ -36,12 +36,12 @@ fn authority() -> Authority {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// The files of a node of an authority, which trusts those of another.
+/// Certificate files of a node, signed by one authority and trusting another.
 fn files(folder: &Path, name: &str, signed_by: &Authority, trusts: &Authority) -> PeerFiles {
     named(folder, name, &[], signed_by, trusts)
 }
 
-/// The same with URIs in the certificate.
+/// Like [`files`], with URIs in the certificate.
 fn named(folder: &Path, name: &str, uris: &[&str], signed_by: &Authority, trusts: &Authority) -> PeerFiles {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
@@ -93,7 +93,7 @@ async fn nodes_of_one_authority_form_a_cluster_and_strangers_are_turned_away() {
     until(|| first.status().members.iter().filter(|member| member.is_voter).count() == 2).await;
     Desk(second.backend()).put(definition("rpm", MINUTE, 10)).await;
 
-    // In clear, with a certificate of somebody else, and with one that we would have to trust.
+    // Plain TCP, a certificate of another authority, and one that also trusts the other authority.
     let strangers: [Arc<dyn Net>; 3] =
         [Arc::new(RealNet), net("foreign", &theirs, &ours), net("gullible", &theirs, &theirs)];
     for (place, net) in strangers.into_iter().enumerate() {
@@ -117,7 +117,7 @@ async fn nodes_of_one_authority_form_a_cluster_and_strangers_are_turned_away() {
     second.shut_down().await;
 }
 
-/// Strangers who connected and said nothing took all places for handshakes, and no node came in until their time was over.
+/// Clients that connected and sent nothing took all handshake slots, and no node got in until they timed out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_who_say_nothing_keep_no_node_out() {
     let ours = authority();
@@ -155,7 +155,7 @@ async fn a_new_certificate_is_taken_while_the_node_runs_and_a_bad_one_is_not() {
     assert!(!debug.contains("PRIVATE"), "{debug}");
 }
 
-/// A network that keeps to itself what its certificate says, as somebody would who has taken it from another node.
+/// Hides its certificate identity, like an attacker with a stolen certificate.
 #[derive(Debug)]
 struct Thief(TlsNet);
 
@@ -187,7 +187,7 @@ impl Service<Uri> for Dial {
     }
 }
 
-/// Three nodes, each with a certificate that names it.
+/// Three nodes whose certificates name them.
 struct Named {
     ours: Authority,
     pems: TempDir,
@@ -212,14 +212,14 @@ impl Named {
         named
     }
 
-    /// What the certificate of a node is shown by.
+    /// Network with the certificate of a node.
     fn net(&self, id: u64) -> TlsNet {
         let uri = format!("earmark://node/{id}");
         TlsNet::open(named(self.pems.path(), &uri[10..].replace('/', "-"), &[&uri], &self.ours, &self.ours))
             .unwrap()
     }
 
-    /// A client of a node, by the certificate of another.
+    /// Client of a node, with the certificate of another.
     async fn client(&self, by: u64, to: usize) -> (PeerServiceClient<Channel>, Route) {
         let dial = Dial(self.net(by), self.nodes[to].peer_address().unwrap().to_owned());
         let channel = Endpoint::from_static("http://peer").connect_with_connector(dial).await.unwrap();
@@ -229,8 +229,7 @@ impl Named {
     }
 }
 
-/// Every certificate of the authority was taken for every node, so that one of a node that was broken into could vote
-/// and lead in the names of all.
+/// Any certificate of the authority was accepted for any node, so a stolen one could vote and lead as every node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_has_the_certificate_of_one_node_speaks_as_no_other() {
     let named = Named::start().await;
@@ -253,9 +252,9 @@ async fn whoever_has_the_certificate_of_one_node_speaks_as_no_other() {
     for (place, refusal) in refusals.into_iter().enumerate() {
         let status = refusal.unwrap_err();
         assert_eq!(status.code(), Code::Unauthenticated, "{place}: {status}");
-        assert!(status.message().contains("another node than node 3"), "{place}: {status}");
+        assert!(status.message().contains("does not name node 3"), "{place}: {status}");
     }
-    // As itself, but by the vote of another.
+    // Its own identity with the vote of another node.
     let route = Some(own.clone());
     let refusals = [
         client.vote(VoteRequest { route: route.clone(), vote: ballot(3), last: None }).await.map(drop),
@@ -268,7 +267,7 @@ async fn whoever_has_the_certificate_of_one_node_speaks_as_no_other() {
     for refusal in refusals {
         assert_eq!(refusal.unwrap_err().code(), Code::InvalidArgument);
     }
-    // A place for another, asked for by whoever is not that.
+    // A join request for another node.
     let join = JoinRequest {
         cluster: own.cluster,
         node: 4,
@@ -304,9 +303,9 @@ async fn a_node_with_the_certificate_of_another_does_not_start_and_is_not_spoken
         ..options(&named.folders[2], Arc::clone(&named.clock) as Arc<dyn TimeSource>)
     };
     let error = Node::open(again(Arc::new(named.net(2)))).await.err().unwrap().to_string();
-    assert!(error.contains("its certificate names another") && error.contains("earmark://node/3"), "{error}");
+    assert!(error.contains("names another node") && error.contains("earmark://node/3"), "{error}");
 
-    // One that starts all the same, where the members know node 3 to be, hears nothing of the others.
+    // A node that starts anyway, at the address of node 3, receives nothing from its peers.
     Desk(named.nodes[1].backend()).put(definition("rpm", MINUTE, 10)).await;
     let term = named.nodes[0].status().term;
     let thief = Node::open(again(Arc::new(Thief(named.net(2))))).await.unwrap();
@@ -321,12 +320,12 @@ async fn a_node_with_the_certificate_of_another_does_not_start_and_is_not_spoken
     thief.shut_down().await;
     drop(thief);
 
-    // With its own it is back.
+    // With its own certificate it is accepted again.
     let third = Node::open(again(Arc::new(named.net(3)))).await.unwrap();
     until(|| third.status().last_log_index >= last).await;
 }
 
-/// Ids are never used again, so that removing a node also ends what its certificate is good for.
+/// Ids are never reused, so the removal of a node also revokes its certificate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_certificate_of_a_node_that_was_removed_is_of_no_use() {
     let mut named = Named::start().await;
@@ -372,12 +371,12 @@ async fn a_certificate_is_good_for_the_nodes_it_names_and_for_any_if_it_names_no
     for none in ["earmark://node/", "earmark://node/x", "earmark://node/2/3", "earmark://node/-1"] {
         assert_eq!(shows(&[none]), [0_u64; 0], "{none}");
     }
-    // A name does not change while a node runs.
+    // The named node cannot change while a node runs.
     let used = named(pems.path(), "used", &["earmark://node/1"], &ours, &ours);
     let net = TlsNet::open(used).unwrap();
     for uris in [&["earmark://node/2"][..], &[]] {
         named(pems.path(), "used", uris, &ours, &ours);
-        assert!(net.reload().unwrap_err().to_string().contains("names another node"));
+        assert!(net.reload().unwrap_err().to_string().contains("does not name the same node"));
     }
     named(pems.path(), "used", &["earmark://node/1"], &ours, &ours);
     net.reload().unwrap();

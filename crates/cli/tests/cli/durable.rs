@@ -120,7 +120,7 @@ fn a_start_that_cannot_be_leaves_no_trace() {
         ("absent", &format!("--peer-listen {others}"), 1, "cannot listen for other nodes at"),
         ("file", "", 2, "--data: cannot use"),
         ("/proc/absent", "", 2, "its folder is not there and cannot be made"),
-        ("strange", "", 2, "was not made by Earmark: it holds photo.jpg"),
+        ("strange", "", 2, "is not an Earmark data folder: it contains photo.jpg"),
         ("newer", "", 2, "Use a newer version"),
         ("made", "--node-id 8", 2, "belongs to node 7, not to node 8"),
         ("made", &joins(&others), 2, "belongs to cluster"),

@@ -209,6 +209,6 @@ fn nobody_hears_anybody(nodes: &Nodes, links: &Links) {
 fn unready(url: &str) {
     let answered = ask(url, "GET", "/readyz", "", DEADLINE).unwrap();
     assert_eq!(answered.status, 503, "{}", answered.body);
-    let says_why = ["no majority", "no node leads now"].iter().any(|why| answered.body.contains(why));
+    let says_why = ["no majority", "no leader is known"].iter().any(|why| answered.body.contains(why));
     assert!(says_why, "{}", answered.body);
 }

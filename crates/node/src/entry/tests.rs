@@ -72,7 +72,7 @@ fn what_the_encoder_would_not_write_is_refused() {
     assert_eq!(refused(vec![0]), Some(CodecError::Tag { found: 0 }));
     assert_eq!(refused(vec![4]), Some(CodecError::Tag { found: 4 }));
     assert_eq!(refused(vec![1, 0]), Some(CodecError::Long { left: 1 }));
-    // A count that promises four billion configurations makes no room for them.
+    // A count of four billion configurations allocates nothing.
     assert_eq!(
         refused(vec![3, 255, 255, 255, 255]),
         Some(CodecError::Short { wanted: 17_179_869_180, left: 0 })

@@ -1,5 +1,5 @@
-//! Which records of a segment are about an account: in memory while the segment grows, then in a file beside it,
-//! sorted, in pages of which a look-up reads one or two. The file can always be made again from its segment.
+//! Account index of a segment: in memory while the segment grows, then in a sorted file beside it. A lookup reads one
+//! or two pages. A lost index is rebuilt from its segment.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,26 +18,26 @@ const ENTRY_BYTES: usize = 12;
 const PAGE_ENTRIES: usize = (PAGE_BYTES - 4) / ENTRY_BYTES;
 const FENCE_BYTES: usize = 8;
 
-/// Where a record stands in its segment.
+/// Location of a record in its segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Its number less the number of the last record before the segment, so 1 for the first.
+    /// Record number minus the segment's start, so 1 for the first record.
     pub(super) relative: u32,
-    /// Where in the file.
+    /// File offset.
     pub(super) offset: u32,
 }
 
-/// The segment that an index is of.
+/// Begin and end of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) start: JournalPosition,
     pub(super) end: JournalPosition,
 }
 
-/// The lowest and the highest account of an index.
+/// Lowest and highest account of an index.
 pub(super) type Accounts = Option<(AccountId, AccountId)>;
 
-/// An index in memory.
+/// Index in memory.
 #[derive(Debug, Default)]
 pub(super) struct MemoryIndex(HashMap<AccountId, Vec<Place>>);
 
@@ -46,7 +46,7 @@ impl MemoryIndex {
         self.0.entry(account).or_default().push(place);
     }
 
-    /// The places of an account behind a relative number, so many at most.
+    /// Locations of an account after a relative number, at most `most`.
     pub(super) fn after(&self, account: AccountId, after: u32, most: usize) -> Vec<Place> {
         let Some(places) = self.0.get(&account) else { return Vec::new() };
         let first = places.partition_point(|place| place.relative <= after);
@@ -57,7 +57,7 @@ impl MemoryIndex {
         Some((*self.0.keys().min()?, *self.0.keys().max()?))
     }
 
-    /// The index as a file.
+    /// Encodes the index file.
     pub(super) fn encode(&self, cluster: u128, span: Span) -> Vec<u8> {
         let each = |(account, places): (&AccountId, &Vec<Place>)| {
             let account = account.0;
@@ -127,7 +127,7 @@ impl Head {
         (self.entries as usize).div_ceil(PAGE_ENTRIES)
     }
 
-    /// Where the pages begin.
+    /// Offset of the first page.
     fn body(&self) -> u64 {
         (HEAD_BYTES + self.pages() * FENCE_BYTES + 4) as u64
     }
@@ -136,7 +136,7 @@ impl Head {
 /// Why an index cannot be read.
 #[derive(Debug)]
 pub(super) enum IndexFault {
-    /// It is not there, or is not what was written. It has to be made again.
+    /// Missing or damaged; it has to be rebuilt.
     Useless,
     Io(io::Error),
 }
@@ -150,7 +150,7 @@ impl From<io::Error> for IndexFault {
     }
 }
 
-/// An index on disk.
+/// Index on disk.
 #[derive(Debug)]
 pub(super) struct IndexFile {
     file: Arc<dyn DiskFile>,
@@ -179,7 +179,7 @@ impl IndexFile {
         self.head.accounts
     }
 
-    /// The places of an account behind a relative number, so many at most.
+    /// Locations of an account after a relative number, at most `most`.
     pub(super) fn after(
         &self,
         account: AccountId,
@@ -191,7 +191,7 @@ impl IndexFile {
             return Ok(found);
         }
         let wanted = (account.0, after);
-        // The page before the first fence that is too far may still end with what is wanted.
+        // The page before the first larger fence may still end with matching entries.
         let first = self.fences()?.partition_point(|fence| *fence <= wanted).saturating_sub(1);
         for page in first..self.head.pages() {
             for (owner, place) in self.page(page)? {
@@ -231,7 +231,7 @@ impl IndexFile {
     }
 }
 
-/// What stands before a checksum, if that is right.
+/// Checks and removes a trailing checksum.
 fn checked(bytes: &[u8]) -> Result<&[u8], IndexFault> {
     match bytes.split_last_chunk() {
         Some((body, crc)) if crc32fast::hash(body) == u32::from_le_bytes(*crc) => Ok(body),

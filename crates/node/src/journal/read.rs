@@ -1,4 +1,4 @@
-//! Reads: the records of an account, and all records in order. They go on while records are appended.
+//! Journal reads: the records of one account, or all records in order. They run beside appends.
 
 use std::sync::{Arc, PoisonError};
 
@@ -14,12 +14,12 @@ use super::walk::{Step, Walk};
 use super::{JournalEntry, Shared, index_path, segment_path};
 use crate::disk::DiskFile;
 
-/// So much is read for one record at first; most are smaller.
+/// First read per record, in bytes; most records are smaller.
 const RECORD_READ_BYTES: usize = 512;
-/// About how long the chunks of a stream are.
+/// Approximate chunk size of a stream, in bytes.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// A segment to read from, its file opened when it is needed.
+/// A segment to read; its file is opened on demand.
 #[derive(Debug)]
 struct SegmentBytes {
     start: u64,
@@ -31,7 +31,7 @@ impl SegmentBytes {
         SegmentBytes { start, file: None }
     }
 
-    /// Bytes from an offset on: so many or fewer, none behind the end.
+    /// Reads up to `most` bytes at an offset; none after the end.
     fn read(&mut self, shared: &Shared, offset: u64, most: usize) -> Result<Bytes, JournalError> {
         let source = shared.state().source(self.start, offset, most);
         let len = match source {
@@ -53,14 +53,14 @@ impl SegmentBytes {
         Ok(Bytes::from(bytes))
     }
 
-    /// Reads the header, which has to say where the segment starts.
+    /// Checks that the header names the start of the segment.
     fn check_header(&mut self, shared: &Shared, start: JournalPosition) -> Result<(), JournalError> {
         let bytes = self.read(shared, 0, HEADER_BYTES)?;
         let what = match format::read_header(&bytes, shared.cluster) {
             Ok(found) if found == start => return Ok(()),
-            Ok(_) => "its header and what stands before it disagree",
+            Ok(_) => "the header does not match the segment before it",
             Err(HeaderFault::Damaged(what)) => what,
-            Err(HeaderFault::Newer(_) | HeaderFault::OtherCluster(_)) => "its header was changed",
+            Err(HeaderFault::Newer(_) | HeaderFault::OtherCluster(_)) => "the header was changed",
         };
         Err(shared.damaged(&segment_path(self.start), 0, what.to_owned()))
     }
@@ -78,11 +78,11 @@ impl SegmentBytes {
             }
         };
         let frame = format::read_frame(&bytes).map_err(|fault| match fault {
-            FrameFault::Short(_) => damaged("a record is cut short".into()),
+            FrameFault::Short(_) => damaged("a record is truncated".into()),
             FrameFault::Damaged(what) => damaged(what.into()),
         })?;
         if frame.number != number {
-            return Err(damaged(format!("record {} stands in the place of {number}", frame.number)));
+            return Err(damaged(format!("found record {}, expected {number}", frame.number)));
         }
         let record = JournalRecord::decode(frame.payload)
             .map_err(|error| damaged(format!("record {number}: {error}")))?;
@@ -91,7 +91,7 @@ impl SegmentBytes {
 }
 
 impl Shared {
-    /// The records of an account behind a number, so many at most, and whether there are more.
+    /// Records of an account after a number, at most `limit`, and whether there are more.
     pub(super) fn records_of(
         &self,
         account: AccountId,
@@ -99,7 +99,7 @@ impl Shared {
         limit: usize,
     ) -> Result<(Vec<JournalEntry>, bool), JournalError> {
         let mut found = Vec::new();
-        // As of one moment: a segment that grows between two looks would leave a gap in what is found.
+        // One consistent end: a segment that grows between two lookups would leave a gap in the result.
         let (first, end) = {
             let state = self.state();
             (state.segment_of(after.saturating_add(1)), state.end.records)
@@ -124,7 +124,7 @@ impl Shared {
                 }
                 let entry = bytes.record(self, number, place)?;
                 if !entry.record.accounts().contains(&account) {
-                    let what = format!("record {number} is not about the account that its index says");
+                    let what = format!("record {number} does not concern the account that the index names");
                     return Err(self.damaged(&segment_path(bytes.start), place.offset.into(), what));
                 }
                 found.push(entry);
@@ -150,10 +150,10 @@ impl Shared {
         }
     }
 
-    /// Makes an index again from its segment.
+    /// Rebuilds an index from its segment.
     fn rebuild_index(&self, span: Span) -> Result<MemoryIndex, JournalError> {
         let _one_at_a_time = self.rebuilding.lock().unwrap_or_else(PoisonError::into_inner);
-        tracing::warn!(index = %self.disk.show(&index_path(span.start.records)), "making a damaged index again");
+        tracing::warn!(index = %self.disk.show(&index_path(span.start.records)), "rebuilding a damaged index");
         let mut bytes = SegmentBytes::new(span.start.records);
         bytes.check_header(self, span.start)?;
         let file = self.disk.show(&segment_path(span.start.records));
@@ -175,7 +175,7 @@ impl Shared {
     }
 }
 
-/// Reads all records up to a position, in order, and checks that they are those that led to it.
+/// Reads all records up to a position in order, and checks that they lead to it.
 #[derive(Debug)]
 pub(super) struct Reader {
     shared: Arc<Shared>,
@@ -185,7 +185,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Starts at the beginning of the segment that has a record.
+    /// Starts at the beginning of the segment that contains a record.
     fn new(shared: Arc<Shared>, first: u64, to: JournalPosition) -> Result<Reader, JournalError> {
         let start = {
             let state = shared.state();
@@ -213,7 +213,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The next record: none behind the position.
+    /// The next record; `None` at the position.
     fn next(&mut self) -> Result<Option<Step>, JournalError> {
         if self.walk.at.records >= self.to.records {
             self.walk.expect(self.to)?;
@@ -241,7 +241,7 @@ impl Reader {
 }
 
 impl Shared {
-    /// Reads the records from one on up to a position, in bounded memory.
+    /// Reads the records from a number up to a position, in bounded memory.
     pub(super) fn scan(
         self: &Arc<Shared>,
         from: u64,
@@ -265,8 +265,8 @@ impl Shared {
     }
 }
 
-/// The records from one on up to a position, as bytes for [`Journal::import`](super::Journal::import). A chunk
-/// holds whole records.
+/// Records from a number up to a position, encoded for [`Journal::import`](super::Journal::import). A chunk holds
+/// whole records.
 #[derive(Debug)]
 pub struct JournalStream {
     shared: Arc<Shared>,

@@ -1,5 +1,4 @@
-//! What the journal keeps in memory: where every segment begins and ends, the index of the one that grows, and
-//! what is not yet written.
+//! In-memory state of the journal: segment boundaries, the index of the growing segment, and unwritten records.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,36 +10,36 @@ use super::error::JournalError;
 use super::format::{self, HEADER_BYTES, JournalPosition};
 use super::index::{Accounts, MemoryIndex, Place, Span};
 
-/// A segment that is complete. The rule by which it is depends on its bytes alone, so that replicas agree.
+/// A complete segment. Completion depends only on its bytes, so replicas agree.
 #[derive(Debug)]
 pub(super) struct Sealed {
     pub(super) span: Span,
-    /// How much of the file is written.
+    /// Bytes of the file already written.
     pub(super) written: u64,
     pub(super) accounts: Accounts,
-    /// Its index, until that is in a file.
+    /// Its index, until the index file is written.
     pub(super) index: Option<Arc<MemoryIndex>>,
 }
 
-/// The segment that grows.
+/// The growing segment.
 #[derive(Debug)]
 pub(super) struct Tail {
     pub(super) start: JournalPosition,
     pub(super) written: u64,
     pub(super) index: MemoryIndex,
-    /// What was appended lately, and where in the file it belongs.
+    /// Records appended since the last write, and their file offset.
     pub(super) open: Vec<u8>,
     pub(super) open_offset: u64,
 }
 
-/// Bytes that wait to be written. A record is never in two of them.
+/// Bytes queued for writing, always whole records.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
-    /// The start of the segment, by which it is known.
+    /// Start of the segment, which identifies it.
     pub(super) start: u64,
     pub(super) offset: u64,
     pub(super) bytes: Bytes,
-    /// Whether the segment ends with it.
+    /// Whether it completes the segment.
     pub(super) seals: bool,
 }
 
@@ -54,25 +53,25 @@ pub(super) struct State {
     pub(super) last_log_index: u64,
     pub(super) queue: VecDeque<Piece>,
     pub(super) unwritten: usize,
-    /// Whether a background write is on its way.
+    /// Whether a background write is running.
     pub(super) is_writing: bool,
     pub(super) failure: Option<String>,
 }
 
-/// Where bytes of a segment are to be had.
+/// Where bytes of a segment are.
 pub(super) enum Source {
-    /// In its file, so many of them.
+    /// In the file, this many.
     File(u64),
     Memory(Bytes),
 }
 
-/// A segment, as a look-up sees it.
+/// Result of an account lookup in one segment.
 pub(super) struct Segment {
     pub(super) start: JournalPosition,
     pub(super) places: Places,
 }
 
-/// Where the records of an account are.
+/// Locations of an account's records.
 pub(super) enum Places {
     Known(Vec<Place>),
     /// In the index file of the segment.
@@ -102,21 +101,21 @@ impl State {
         }
     }
 
-    /// Whether anything can still be taken.
+    /// Fails if the journal has stopped.
     pub(super) fn check(&self) -> Result<(), JournalError> {
         self.failure.as_ref().map_or(Ok(()), |failure| Err(JournalError::Stopped(failure.clone())))
     }
 
-    /// Appends a record of the Book.
+    /// Appends a new record.
     pub(super) fn push(&mut self, log_index: u64, record: &JournalRecord) -> Result<(), &'static str> {
         if log_index < self.last_log_index {
-            return Err("a record came after those of later entries of the log");
+            return Err("its log index is lower than that of the record before it");
         }
         let number = self.end.records.saturating_add(1);
         self.add(log_index, record, |out| format::put_record(out, number, log_index, record))
     }
 
-    /// Appends a record that is encoded already and was checked.
+    /// Appends an encoded and validated record.
     pub(super) fn push_raw(
         &mut self,
         log_index: u64,
@@ -145,11 +144,11 @@ impl State {
         });
         let before = tail.open.len();
         if !put(&mut tail.open) {
-            return Err("a record is larger than any can be");
+            return Err("the record exceeds the maximum size");
         }
         self.end = self.end.after(&tail.open[before..]);
         self.last_log_index = log_index;
-        // Segments are far smaller than 4 GiB; their size is bounded where they are set up.
+        // Fits: segments are bounded to 1 GiB.
         let place = Place {
             relative: (self.end.records - tail.start.records) as u32,
             offset: (tail.open_offset + before as u64) as u32,
@@ -179,7 +178,7 @@ impl State {
         }
     }
 
-    /// Lets what was appended so far be written.
+    /// Queues the records appended so far for writing.
     pub(super) fn freeze(&mut self) {
         let Some(tail) = self.tail.as_mut().filter(|tail| !tail.open.is_empty()) else { return };
         let bytes = Bytes::from(std::mem::take(&mut tail.open));
@@ -188,7 +187,7 @@ impl State {
         self.queue.push_back(piece);
     }
 
-    /// The first piece is in its file.
+    /// Removes the first queued piece, which is now in its file.
     pub(super) fn wrote(&mut self) {
         let Some(piece) = self.queue.pop_front() else { return };
         let header = if piece.offset == 0 { HEADER_BYTES } else { 0 };
@@ -209,8 +208,7 @@ impl State {
         self.sealed.get_mut(place)
     }
 
-    /// Where the bytes of a segment from an offset on are, of which at most so many are wanted; none behind its
-    /// end.
+    /// Where the bytes of a segment from an offset on are, at most `most`; `None` after its end.
     pub(super) fn source(&self, start: u64, offset: u64, most: usize) -> Option<Source> {
         let tail = self.tail.as_ref().filter(|tail| tail.start.records == start);
         let written = match tail {
@@ -239,12 +237,12 @@ impl State {
         Some(Source::Memory(Bytes::copy_from_slice(&tail.open[range])))
     }
 
-    /// The place among the segments of the one that has a record, or would have it next.
+    /// Number of the segment that contains a record, or will contain it.
     pub(super) fn segment_of(&self, number: u64) -> usize {
         self.sealed.partition_point(|sealed| sealed.span.end.records < number)
     }
 
-    /// Where a segment starts.
+    /// Start of a segment.
     pub(super) fn start_of(&self, segment: usize) -> Option<JournalPosition> {
         match self.sealed.get(segment) {
             Some(sealed) => Some(sealed.span.start),
@@ -253,7 +251,7 @@ impl State {
         }
     }
 
-    /// What a segment has of an account behind a number, so many at most.
+    /// Records of an account in one segment after a number, at most `most`.
     pub(super) fn look_up(
         &self,
         segment: usize,
@@ -275,7 +273,7 @@ impl State {
     }
 }
 
-/// A number as an index knows it.
+/// Record number relative to its segment.
 pub(super) fn relative(start: JournalPosition, number: u64) -> u32 {
     u32::try_from(number.saturating_sub(start.records)).unwrap_or(u32::MAX)
 }

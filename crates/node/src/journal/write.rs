@@ -1,4 +1,4 @@
-//! The way from memory to disk.
+//! Writing the journal to disk.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,26 +11,26 @@ use super::state::Piece;
 use super::{FOLDER, Shared, index_path, segment_path};
 use crate::disk::DiskFile;
 
-/// So many files may wait for a flush; beyond it they are synced when the next one is made.
+/// Maximum unsynced files. Beyond this the files are synced when a segment completes.
 const UNSYNCED_FILES_MAX: usize = 16;
 
-/// The files that are being written. Whoever holds this writes; nobody else does.
+/// Open files. The holder of its lock is the only writer.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
-    /// The segment that grows.
+    /// The growing segment.
     file: Option<(u64, Arc<dyn DiskFile>)>,
     unsynced: BTreeMap<String, Arc<dyn DiskFile>>,
     is_folder_unsynced: bool,
 }
 
 impl Shared {
-    /// Writes what was appended so far. What is appended meanwhile is left to the next time.
+    /// Writes the records appended so far. Later ones wait for the next call.
     pub(super) fn write(&self) -> Result<(), JournalError> {
         let mut writer = self.writer();
         self.write_with(&mut writer)
     }
 
-    /// Puts what was appended so far on disk.
+    /// Syncs the records appended so far.
     pub(super) fn flush(&self) -> Result<JournalPosition, JournalError> {
         let flushed = self.state().end;
         let mut writer = self.writer();
@@ -75,7 +75,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes the index of a segment that is complete.
+    /// Writes the index of a complete segment.
     fn finish_segment(&self, writer: &mut Writer, start: u64) -> Result<(), JournalError> {
         let sealed = self.state().sealed_mut(start).map(|sealed| (sealed.span, sealed.index.clone()));
         let Some((span, Some(index))) = sealed else { return Ok(()) };
@@ -101,12 +101,12 @@ impl Shared {
         Ok(())
     }
 
-    /// Stops the journal for good: after a write or a sync that failed nobody knows what is on disk.
+    /// Stops the journal: after a failed write or sync the disk contents are unknown.
     pub(super) fn fail(&self, error: JournalError) -> JournalError {
         let mut state = self.state();
         if state.failure.is_none() {
             let failure = error.to_string();
-            tracing::error!(%failure, "the journal stops");
+            tracing::error!(%failure, "the journal has stopped");
             state.failure = Some(failure);
         }
         error

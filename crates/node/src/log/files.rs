@@ -1,5 +1,5 @@
-//! The log on disk, as one writer sees it. Every change here leaves, wherever it is cut off, a folder that
-//! [`open`](super::open) takes for the log before the change or after it.
+//! Log files, as the writer changes them. A crash during any change leaves a folder that [`open`](super::open) reads
+//! as the log before or after that change.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -12,12 +12,12 @@ use crate::fault::{At, Fault, Operation};
 use crate::types::{Entry, LogId, Vote};
 use crate::vote::VoteFile;
 
-/// The folder of the log.
+/// Log folder.
 pub(crate) const FOLDER: &str = "log";
-/// A segment that is being made. It gets its name once it is on disk, so that a named one always has a header.
+/// Segment under construction. It is renamed after its sync, so a named segment always has a header.
 pub(crate) const UNFINISHED: &str = "log/unfinished";
 
-/// The files of the log, open.
+/// Open log files.
 #[derive(Debug)]
 pub(crate) struct Files {
     pub(crate) disk: Arc<dyn Disk>,
@@ -26,18 +26,18 @@ pub(crate) struct Files {
     pub(crate) mark: MarkFile,
     pub(crate) vote: VoteFile,
     pub(crate) memory: Arc<Mutex<Memory>>,
-    /// The last entry on disk.
+    /// Last entry on disk.
     pub(crate) last: Option<LogId>,
-    /// What is about to be written, kept for its memory.
+    /// Write buffer, kept to reuse its memory.
     pub(crate) buffer: Vec<u8>,
 }
 
-/// Locks what is known of the log. Nobody panics while holding this.
+/// Locks the in-memory log. No code panics while it holds the lock.
 pub(crate) fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
     memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes an empty log in a folder that has none.
+/// Creates an empty log in a folder without one.
 pub(crate) fn create(disk: &dyn Disk, cluster: u128) -> Result<(), Fault> {
     disk.create_dir(FOLDER).at(Operation::Create, || disk.show(FOLDER))?;
     create_segment(disk, &Header { cluster, first: 0, before: None, beginning: true })?;
@@ -70,7 +70,7 @@ pub(crate) fn sync_file(disk: &dyn Disk, file: &dyn DiskFile, first: u64) -> Res
     Ok(())
 }
 
-/// Where a segment ends, without its positions.
+/// End of the last segment.
 struct Tail {
     first: u64,
     next: u64,
@@ -94,7 +94,7 @@ impl Files {
         self.disk.show(&segment::path(first))
     }
 
-    /// Where the log now begins and ends.
+    /// Current begin and end of the log.
     fn mark(&self) -> Option<Mark> {
         let memory = lock(&self.memory);
         let (first, last) = (memory.segments.first()?, memory.segments.last()?);
@@ -105,12 +105,12 @@ impl Files {
         self.mark().map_or(Ok(()), |mark| self.mark.set(mark))
     }
 
-    /// Writes entries, and returns when they are on disk. [`advance_mark`](Files::advance_mark) is to follow.
+    /// Writes and syncs entries. The caller then calls [`advance_mark`](Files::advance_mark).
     pub(crate) fn append(&mut self, entries: &[Entry]) -> Result<(), Fault> {
         let Some(first) = entries.first().map(|entry| entry.log_id.index) else { return Ok(()) };
         let Some(mut tail) = self.tail() else { return Ok(()) };
         if tail.next != first {
-            // Only the first entry ever may stand elsewhere than after the last one.
+            // Only the first entry ever may leave a gap.
             self.begin(first, None)?;
         } else if tail.end >= self.segment_bytes && tail.end > HEADER_BYTES {
             self.roll(first)?;
@@ -147,21 +147,21 @@ impl Files {
         Ok(())
     }
 
-    /// Lets the mark follow what was appended.
+    /// Moves the mark behind the appended entries.
     pub(crate) fn advance_mark(&mut self) -> Result<(), Fault> {
         self.mark().map_or(Ok(()), |mark| self.mark.advance(mark))
     }
 
-    /// Goes on in a new segment.
+    /// Starts a new segment.
     fn roll(&mut self, first: u64) -> Result<(), Fault> {
         let header = Header { cluster: self.cluster, first, before: self.last, beginning: false };
         let segment = create_segment(&*self.disk, &header)?;
         lock(&self.memory).segments.push(segment);
-        // From here on the segment cannot vanish unnoticed.
+        // Once marked, a missing segment counts as damage.
         self.set_mark()
     }
 
-    /// Removes the entries from an index on; `last` is the one before.
+    /// Removes the entries from an index on; `last` is the entry before.
     pub(crate) fn truncate(&mut self, since: u64, last: Option<LogId>) -> Result<(), Fault> {
         self.last = last;
         let (cut, file, offset, later, first) = {
@@ -181,7 +181,7 @@ impl Files {
         self.mark.set(Mark { first, segment: cut, offset })?;
         for first in later.into_iter().rev() {
             self.disk.remove(&segment::path(first)).at(Operation::Remove, || self.show(first))?;
-            // One at a time, for a segment that is gone while a later one is there would look like a loss.
+            // Sync after each removal: a missing segment before an existing one would count as damage.
             sync_folder(&*self.disk)?;
         }
         file.set_len(offset).at(Operation::Shorten, || self.show(cut))?;
@@ -199,7 +199,7 @@ impl Files {
         Ok(())
     }
 
-    /// Removes the segments that hold nothing after an index.
+    /// Removes the segments without entries after an index.
     pub(crate) fn purge(&mut self, upto: u64) -> Result<(), Fault> {
         let gone = {
             let mut memory = lock(&self.memory);
@@ -210,7 +210,7 @@ impl Files {
         if gone.is_empty() { Ok(()) } else { self.forget(gone) }
     }
 
-    /// Lets the log begin anew after an id, in a segment of its own.
+    /// Restarts the log after an id, in a new segment.
     pub(crate) fn begin(&mut self, first: u64, before: Option<LogId>) -> Result<(), Fault> {
         self.truncate(first, before)?;
         let header = Header { cluster: self.cluster, first, before, beginning: true };
@@ -219,8 +219,7 @@ impl Files {
         self.forget(old.into_iter().map(|segment| segment.first).filter(|&old| old != first).collect())
     }
 
-    /// Removes segments that are no part of the log any more. The mark says so first, so that those which are left
-    /// over are not taken for the log.
+    /// Removes segments that left the log. The mark moves first, so that leftovers are not read as part of the log.
     fn forget(&mut self, gone: Vec<u64>) -> Result<(), Fault> {
         self.set_mark()?;
         for first in gone {
@@ -230,12 +229,12 @@ impl Files {
         sync_folder(&*self.disk)
     }
 
-    /// Keeps a vote.
+    /// Stores a vote.
     pub(crate) fn save_vote(&mut self, vote: Vote) -> Result<(), Fault> {
         self.vote.save(vote)
     }
 
-    /// Brings the mark to the disk, so that whatever is wrong later is known for damage.
+    /// Syncs the mark, so that later damage is recognised.
     pub(crate) fn close(&mut self) -> Result<(), Fault> {
         self.set_mark()
     }

@@ -1,5 +1,5 @@
-//! How far the log is known to be on disk. What is wrong before the mark is damage; what is wrong behind it may be
-//! a write that a power cut tore.
+//! The mark: how far the log is known to be synced. Bad bytes before the mark are damage; bad bytes after it may be a
+//! torn write.
 
 use bytes::Bytes;
 
@@ -10,14 +10,14 @@ use crate::slots::{Kind, Slots};
 
 const KIND: Kind = Kind { path: "log/mark", magic: *b"EMmk" };
 
-/// A place in the log.
+/// A position in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// The first index of the first segment that counts. Older ones are waiting to be removed.
+    /// First index of the first segment in use. Older segments wait for removal.
     pub(crate) first: u64,
-    /// The first index of the segment that was written to last.
+    /// First index of the last written segment.
     pub(crate) segment: u64,
-    /// That segment is on disk up to here.
+    /// Synced bytes of that segment.
     pub(crate) offset: u64,
 }
 
@@ -26,12 +26,12 @@ pub(crate) struct Mark {
 pub(crate) struct MarkFile(Slots);
 
 impl MarkFile {
-    /// Makes the file. The folder is not synced yet.
+    /// Creates the file. The caller syncs the folder.
     pub(crate) fn create(disk: &dyn Disk, cluster: u128, mark: Mark) -> Result<MarkFile, Fault> {
         Slots::create(disk, KIND, cluster, &encode(mark)).map(MarkFile)
     }
 
-    /// Reads the file and changes nothing.
+    /// Reads the file without writing.
     pub(crate) fn open(disk: &dyn Disk, cluster: u128) -> Result<(MarkFile, Mark), Fault> {
         let found = Slots::open(disk, KIND, cluster)?;
         match decode(found.body) {
@@ -40,12 +40,12 @@ impl MarkFile {
         }
     }
 
-    /// Moves the mark, for good.
+    /// Moves the mark durably.
     pub(crate) fn set(&mut self, mark: Mark) -> Result<(), Fault> {
         self.0.write_both(&encode(mark))
     }
 
-    /// Moves the mark forward. If that is lost the old one still tells the truth.
+    /// Moves the mark forward without a sync. If the write is lost, the old mark is still correct.
     pub(crate) fn advance(&mut self, mark: Mark) -> Result<(), Fault> {
         self.0.write_one(&encode(mark))
     }

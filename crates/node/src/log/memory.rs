@@ -1,5 +1,4 @@
-//! What is known of the log without reading it: where each entry lies on disk, who wrote it, and the newest entries
-//! themselves.
+//! In-memory index of the log: the disk position and leader of each entry, and the newest entries themselves.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,35 +11,35 @@ use crate::disk::DiskFile;
 use crate::entry::payload_bytes;
 use crate::types::{Entry, LogId, Types};
 
-/// What an entry costs in memory beside its payload.
+/// Memory per entry beside its payload, in bytes.
 const ENTRY_BYTES: usize = std::mem::size_of::<Entry>();
 
-/// A segment as the reader and the writer know it.
+/// A segment, shared by reader and writer.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     pub(crate) first: u64,
     pub(crate) seed: Seed,
     pub(crate) file: Arc<dyn DiskFile>,
-    /// Where the record of each entry begins.
+    /// Offset of each entry's record.
     pub(crate) positions: Vec<u64>,
-    /// Where the last record ends.
+    /// End of the last record.
     pub(crate) end: u64,
 }
 
 impl Segment {
-    /// The index of the entry that would come next.
+    /// Index of the next entry.
     pub(crate) fn next(&self) -> u64 {
         self.first.wrapping_add(self.positions.len() as u64)
     }
 
-    /// Where the record of an entry begins, or the end for the one that would come next.
+    /// Offset of an entry's record, or the end for the next entry.
     pub(crate) fn position(&self, index: u64) -> u64 {
         let at = usize::try_from(index.wrapping_sub(self.first)).unwrap_or(usize::MAX);
         self.positions.get(at).copied().unwrap_or(self.end)
     }
 }
 
-/// Entries of one segment that lie one after the other.
+/// Consecutive entries of one segment.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) segment: u64,
@@ -50,37 +49,37 @@ pub(crate) struct Piece {
     pub(crate) bytes: Range<u64>,
 }
 
-/// What a read gives: pieces that are to be read from disk, then entries from memory.
+/// Plan of a read: first pieces from disk, then entries from memory.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) pieces: Vec<Piece>,
     pub(crate) cached: Vec<Entry>,
-    /// What was the log's revision when this was planned.
+    /// Log revision at planning time.
     pub(crate) revision: u64,
 }
 
-/// The log in memory.
+/// The in-memory log.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) purged: Option<LogId>,
     pub(crate) last: Option<LogId>,
-    /// The leaders of the log, each with the index of its first entry.
+    /// Leaders, each with the index of its first entry.
     leaders: VecDeque<(u64, CommittedLeaderId<u64>)>,
-    /// What is on disk. Only the writer changes it.
+    /// Segments on disk. Only the writer changes them.
     pub(crate) segments: Vec<Segment>,
-    /// The newest entries, without a gap, up to the last.
+    /// The newest entries, contiguous up to the last.
     cache: VecDeque<Entry>,
     cache_bytes: usize,
     cache_bytes_max: usize,
-    /// Changes other than appends that the writer has not made yet. Until it has, an index in the segments may mean
-    /// another entry than here, so nothing is left to the disk alone.
+    /// Pending truncations and resets. Until the writer has made them, an index may mean another entry on disk than
+    /// in memory, so no entry is evicted.
     pub(crate) pending: usize,
-    /// Grows whenever entries are taken away.
+    /// Incremented when entries are removed.
     revision: u64,
 }
 
 impl Memory {
-    /// The log as it was found on disk.
+    /// The log as read from disk.
     pub(crate) fn new(
         before: Option<LogId>,
         segments: Vec<Segment>,
@@ -109,7 +108,7 @@ impl Memory {
         self.last = Some(id);
     }
 
-    /// The index that comes after the last entry.
+    /// Index after the last entry.
     pub(crate) fn next(&self) -> u64 {
         match self.last {
             Some(last) => last.index.wrapping_add(1),
@@ -117,7 +116,7 @@ impl Memory {
         }
     }
 
-    /// The index of the first entry that can be read.
+    /// Index of the first readable entry.
     pub(crate) fn start(&self) -> u64 {
         match self.purged {
             Some(purged) => purged.index.wrapping_add(1),
@@ -125,7 +124,7 @@ impl Memory {
         }
     }
 
-    /// The id of an entry that is there, or of the last that was purged.
+    /// Id of an existing entry, or of the last purged one.
     pub(crate) fn id(&self, index: u64) -> Option<LogId> {
         if self.purged.is_some_and(|purged| purged.index == index) {
             return self.purged;
@@ -142,14 +141,14 @@ impl Memory {
         LogState { last_purged_log_id: self.purged, last_log_id: self.last }
     }
 
-    /// Takes an entry, which comes after the last.
+    /// Adds the next entry.
     pub(crate) fn push(&mut self, entry: Entry) {
         self.note(entry.log_id);
         self.cache_bytes = self.cache_bytes.saturating_add(cost(&entry));
         self.cache.push_back(entry);
     }
 
-    /// Lets entries go that are on disk, so that memory keeps its bound.
+    /// Evicts entries that are on disk, to stay within the memory limit.
     pub(crate) fn evict(&mut self) {
         let flushed = self.segments.last().map_or(0, Segment::next);
         while self.cache_bytes > self.cache_bytes_max && self.pending == 0 {
@@ -166,7 +165,7 @@ impl Memory {
         }
     }
 
-    /// Forgets the entries from an index on.
+    /// Drops the entries from an index on.
     pub(crate) fn truncate(&mut self, since: u64) {
         while self.cache.back().is_some_and(|entry| entry.log_id.index >= since) {
             if let Some(entry) = self.cache.pop_back() {
@@ -180,7 +179,7 @@ impl Memory {
         self.revision = self.revision.wrapping_add(1);
     }
 
-    /// Forgets the entries up to an id that is in the log.
+    /// Drops the entries up to an existing id.
     pub(crate) fn purge(&mut self, upto: LogId) {
         self.purged = Some(upto);
         while self.cache.front().is_some_and(|entry| entry.log_id.index <= upto.index) {
@@ -191,7 +190,7 @@ impl Memory {
         }
     }
 
-    /// Forgets everything: the log goes on after an id that it does not have.
+    /// Drops everything: the log continues after an id that it does not have.
     pub(crate) fn reset(&mut self, before: Option<LogId>) {
         self.purged = before;
         self.last = before;
@@ -201,17 +200,17 @@ impl Memory {
         self.revision = self.revision.wrapping_add(1);
     }
 
-    /// Grows whenever entries are taken away.
+    /// Incremented when entries are removed.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// The part of a range that is there.
+    /// The existing part of a range.
     pub(crate) fn clip(&self, range: Range<u64>) -> Range<u64> {
         range.start.max(self.start())..range.end.min(self.next())
     }
 
-    /// The beginning of a range that is there: at most so many bytes, and at least one entry.
+    /// Start of a range with at most `bytes_max` bytes, but at least one entry.
     pub(crate) fn limit(&self, range: Range<u64>, bytes_max: u64) -> Range<u64> {
         let mut left = bytes_max;
         let fits = |&index: &u64| {
@@ -224,7 +223,7 @@ impl Memory {
         range.start..range.start.saturating_add(count)
     }
 
-    /// How many bytes an entry takes, on disk or here.
+    /// Size of an entry on disk or in memory.
     fn bytes(&self, index: u64) -> u64 {
         if let Some(entry) = self.cached(index) {
             return cost(entry) as u64;
@@ -244,8 +243,7 @@ impl Memory {
         self.next().saturating_sub(self.cache.len() as u64)
     }
 
-    /// How to read the entries of a range that is there. No read from disk takes more than so many bytes, but for
-    /// an entry that is longer.
+    /// Plans the read of an existing range. A disk read has at most `piece_bytes`, unless one entry is longer.
     pub(crate) fn plan(&self, range: Range<u64>, piece_bytes: u64) -> Plan {
         let mut pieces = Vec::new();
         let on_disk = range.start..range.end.min(self.cached_from());

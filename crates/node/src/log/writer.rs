@@ -1,5 +1,4 @@
-//! The one that writes. Everything that changes the disk goes through its queue, so that it happens in order and away
-//! from the threads that serve.
+//! The log writer. All disk changes go through its queue, in order and away from the async worker threads.
 
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -14,15 +13,15 @@ use crate::failure::Failure;
 use crate::fault::Fault;
 use crate::types::{Entry, LogId, Vote};
 
-/// How many pieces of work may wait.
+/// Maximum queued tasks.
 pub(crate) const QUEUE_MAX: usize = 64;
-/// Appends that wait are written together up to about so many bytes.
+/// Queued appends are merged up to about this many bytes per write.
 const MERGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Called once with what became of an append.
+/// Called once with the result of an append.
 pub type Flushed = Box<dyn FnOnce(io::Result<()>) + Send>;
 
-/// Something that is to be done to the disk.
+/// A change to the disk.
 pub(crate) enum Work {
     Append { entries: Vec<Entry>, done: Flushed },
     Truncate { since: u64, last: Option<LogId>, done: oneshot::Sender<io::Result<()>> },
@@ -33,7 +32,7 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// Up to where entries leave the disk for good, if they do.
+    /// Last index that this task removes from disk, if any.
     const fn lets_go(&self) -> Option<u64> {
         match self {
             Work::Purge { upto } => Some(*upto),
@@ -43,7 +42,7 @@ impl Work {
     }
 }
 
-/// Does what comes out of the queue, until it is told to close or nobody is left to ask.
+/// Runs queued tasks until it is closed or all senders are gone.
 pub(crate) async fn run(
     disk: Arc<dyn Disk>,
     files: Files,
@@ -59,7 +58,7 @@ pub(crate) async fn run(
         if let (Some(upto), Some(ground)) = (batch.lets_go(), ground.get()) {
             let mut covered = ground.covered.clone();
             tokio::select! {
-                // Nobody will make a snapshot any more if what makes them is gone; then it is better to keep all.
+                // No further snapshot will be made after the sender is gone, so everything is kept.
                 found = covered.wait_for(|covered| *covered >= Some(upto)) => if found.is_err() { return },
                 _ = failure.wait() => {}
             }
@@ -80,7 +79,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Appends that wait, as one; and what waits behind them.
+/// Merges queued appends; also returns the task that ended the merge.
 fn gather(work: Work, queue: &mut mpsc::Receiver<Work>) -> (Work, Option<Work>) {
     let Work::Append { mut entries, done } = work else { return (work, None) };
     let mut waiting = vec![done];
@@ -124,7 +123,7 @@ fn perform(files: &mut Files, failure: &Failure, work: Work) {
             io::Error::other(fault.to_string())
         })
     };
-    // Whoever asked may have gone away; what was asked is done all the same.
+    // The caller may be gone; the change is made anyway.
     match work {
         Work::Append { entries, done } => {
             let result = attempt(&mut || files.append(&entries));

@@ -1,4 +1,4 @@
-//! Backups of a node that runs.
+//! Online backups.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,11 +14,11 @@ use crate::fault::Fault;
 use crate::machine::offload;
 
 impl Node {
-    /// Writes everything that was acknowledged so far into an empty folder, as that of a new cluster with one node.
-    /// Requests are served meanwhile; what they change is not in it.
+    /// Writes everything acknowledged so far into an empty folder, as a new one-node cluster. Requests continue;
+    /// their changes are not included.
     ///
     /// # Errors
-    /// When the folder is in use or cannot be written, or this node cannot know what was acknowledged.
+    /// If the folder is in use or cannot be written, or the acknowledged state cannot be confirmed.
     pub async fn backup(&self, target: Arc<dyn Disk>) -> Result<Backup, NodeError> {
         self.keeper.reads.fresh().await.map_err(NodeError::Invalid)?;
         Ok(self.write_backup(target).await?)
@@ -34,12 +34,12 @@ impl Node {
         written.await
     }
 
-    /// Writes a backup to where this node keeps them. One that fails leaves nothing, so that a disk that was too small
-    /// for it is as it was.
+    /// Writes a named backup into the configured folder. A failed backup is removed, so that it does not fill the
+    /// disk.
     pub(super) async fn back_up(&self, name: Option<BackupName>) -> Result<BackupMade, ClusterError> {
         let unavailable = |error: &dyn std::fmt::Display| ClusterError::Unavailable(error.to_string());
         let Some(backups) = self.backups.clone() else {
-            return Err(ClusterError::Refused("this node was not told where to keep backups".into()));
+            return Err(ClusterError::Refused("this node has no folder for backups".into()));
         };
         let Ok(_one_at_a_time) = self.backing_up.try_lock() else {
             return Err(ClusterError::Unavailable("this node is writing another backup".into()));
@@ -54,7 +54,7 @@ impl Node {
         });
         claimed.await.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
-                ClusterError::Refused(format!("{shown} is there already: choose another name"))
+                ClusterError::Refused(format!("{shown} exists already; choose another name"))
             }
             _ => unavailable(&format!("cannot make {shown}: {error}")),
         })?;
@@ -69,7 +69,7 @@ impl Node {
                 Ok(BackupMade { name, path: shown, bytes, index, journal_records, cluster })
             }
             Err(error) => {
-                // What cannot be removed is no data folder, and in the way of nothing but its name.
+                // A leftover is not a data folder and only blocks its name.
                 _ = blocking(move || fs::remove_dir_all(path)).await;
                 Err(error)
             }
@@ -81,7 +81,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
     tokio::task::spawn_blocking(work).await?
 }
 
-/// Makes a folder that was not there, and waits until its name is on disk.
+/// Creates a folder that did not exist, and syncs its parents.
 fn claim(backups: &Path, path: &Path) -> io::Result<()> {
     fs::create_dir_all(backups)?;
     fs::create_dir(path)?;
@@ -89,7 +89,7 @@ fn claim(backups: &Path, path: &Path) -> io::Result<()> {
     above.ancestors().take(2).try_for_each(|folder| File::open(folder)?.sync_all())
 }
 
-/// How large the files in a folder are together.
+/// Total size of the files below a folder.
 fn size(path: &Path) -> io::Result<u64> {
     let mut sum = 0_u64;
     for entry in fs::read_dir(path)? {

@@ -1,4 +1,4 @@
-//! The cluster, as those see it who look after it.
+//! Cluster administration: status, membership and backups.
 
 use earmark_admission::{Answer, BackupMade, BackupName, Cluster, ClusterError, ClusterStatus, MemberStatus};
 
@@ -39,15 +39,16 @@ impl Cluster for Node {
             let hello = self.proposer.peers.meet(&address, node).await;
             let hello = hello.map_err(|error| ClusterError::Unavailable(error.to_string()))?;
             if hello.cluster != self.identity.cluster.to_le_bytes().as_slice() {
-                let message = format!("the node at {address} belongs to another cluster");
+                let message =
+                    format!("the node at {address} belongs to another cluster; name a node of this cluster");
                 return Err(ClusterError::Refused(message));
             }
             if hello.node != node {
-                let message = format!("at {address} is node {}, and not node {node}", hello.node);
+                let message = format!("{address} is node {}, not node {node}", hello.node);
                 return Err(ClusterError::Refused(message));
             }
             let Some(incarnation) = hello.incarnation.first_chunk::<16>().copied() else {
-                return Err(ClusterError::Refused(format!("at {address} is no node of Earmark")));
+                return Err(ClusterError::Refused(format!("{address} is not an Earmark node")));
             };
             let member = Member { address, incarnation: u128::from_le_bytes(incarnation) };
             self.members.add(node, member).await.map_err(cluster_error)

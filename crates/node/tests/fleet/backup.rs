@@ -1,5 +1,4 @@
-//! A backup is a folder that a new cluster can begin with; it has everything that was acknowledged before it was asked
-//! for.
+//! A backup is the data folder of a new cluster. It holds everything acknowledged before the request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +12,7 @@ use crate::support::desk::{START_MS, Story, issue, namespace, open, write_reques
 use crate::support::disk::SimDisk;
 use crate::support::fleet::{Fleet, SMALL, Seat, Settings, TIMING};
 
-/// A cluster that begins with what is on a disk.
+/// A cluster that starts from a disk.
 async fn begun_with(disk: &SimDisk, settings: Settings) -> Fleet {
     let mut fleet = Fleet::empty(settings);
     disk.kill();
@@ -31,7 +30,7 @@ async fn a_backup_of_any_node_begins_a_cluster_that_has_everything() {
         let mut story = Story::tell(&fleet.desk(1)).await;
         fleet.node(1).snapshot().await.unwrap();
         story.reserve(&fleet.desk(2), &[("rpm", 2), ("usd", 3)]).await;
-        // Terms behind the first, which what comes next has to be behind in turn.
+        // Later terms; the backup has to continue after them.
         for _ in 0..2 {
             let leader = fleet.leader().await;
             fleet.kill(leader);
@@ -64,7 +63,7 @@ async fn a_backup_of_any_node_begins_a_cluster_that_has_everything() {
     }
 }
 
-/// Backups under load: each has all writes up to some number, whole, and at least those that were acknowledged before.
+/// Backups under load. Each holds a prefix of the writes, at least all that were acknowledged before it.
 #[tokio::test(start_paused = true)]
 async fn a_backup_under_load_has_all_that_was_acknowledged_before_it() {
     let fleet = Arc::new(Fleet::of(3, Settings { snapshot_bytes: 2_000, ..SMALL }).await);
@@ -105,7 +104,7 @@ async fn a_backup_that_was_cut_off_is_no_data_folder_or_a_whole_one() {
     let whole = SimDisk::new();
     fleet.node(1).backup(whole.mount()).await.unwrap();
     let mut begun = 0;
-    // The last changes are those that make it a data folder.
+    // The last changes complete the data folder.
     let all = whole.changes();
     for changes in (0..all).filter(|changes| changes % 3 == 0 || changes + 12 > all) {
         let disk = SimDisk::new();
@@ -115,7 +114,7 @@ async fn a_backup_that_was_cut_off_is_no_data_folder_or_a_whole_one() {
         let (folder, lock) = Folder::take(&*disk.mount(), Expected::default()).unwrap();
         drop(lock);
         match folder {
-            // It can be written anew.
+            // An incomplete backup can be repeated.
             Folder::New => _ = fleet.node(1).backup(disk.mount()).await.unwrap(),
             Folder::Made(_) => begun += 1,
         }
@@ -125,8 +124,7 @@ async fn a_backup_that_was_cut_off_is_no_data_folder_or_a_whole_one() {
     assert!(begun < 10, "{begun} were whole before they were done");
 }
 
-/// Two of three are lost for good. What the third one has in its log is all there is, whether or not it had heard that
-/// it was committed.
+/// Two of three nodes are lost. The log of the third is recovered, committed or not.
 #[tokio::test(start_paused = true)]
 async fn what_is_left_of_a_cluster_begins_a_new_one() {
     for seed in 0..8 {

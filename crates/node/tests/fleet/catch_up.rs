@@ -1,4 +1,4 @@
-//! A node that was away, or is new, ends up with what the others have.
+//! A lagging or new node catches up.
 
 use earmark_admission::{
     Backend as _, CompleteRequest, ManualClock, PutLimitRequest, ReserveAnswer, ReserveRequest,
@@ -20,7 +20,7 @@ async fn all_show_the_same(fleet: &Fleet, story: &Story) {
     }
 }
 
-/// Everybody makes a snapshot, and lets go of the log behind it.
+/// Every node makes a snapshot and purges its log.
 async fn forget_the_log(fleet: &Fleet) {
     for id in fleet.running() {
         fleet.node(id).snapshot().await.unwrap();
@@ -47,7 +47,7 @@ async fn a_node_that_was_away_for_a_short_time_catches_up_by_log() {
 async fn a_node_that_was_away_for_long_catches_up_by_snapshot_and_journal() {
     let mut fleet = Fleet::of(3, SMALL).await;
     let leader = fleet.leader().await;
-    // It has a part of the journal already, so that only the rest is sent.
+    // It has part of the journal already, so only the rest is sent.
     let mut story = Story::tell(&fleet.desk(leader)).await;
     let away = fleet.follower().await;
     fleet.stop(away).await;
@@ -63,15 +63,15 @@ async fn a_node_that_was_away_for_long_catches_up_by_snapshot_and_journal() {
     story.ask_again(&fleet.desk(away)).await;
     assert_eq!(fleet.status(away).snapshot_index, behind);
     all_show_the_same(&fleet, &story).await;
-    // What came by snapshot is there to stay.
+    // The installed snapshot survives a power cut.
     fleet.crash(away, 7);
     fleet.start(away).await;
     fleet.leader().await;
     all_show_the_same(&fleet, &story).await;
 }
 
-/// Only the beginning of a snapshot was looked at when it arrived. One that had been damaged on the disk of its sender
-/// stopped every node that it was sent to.
+/// Only the header of a received snapshot was checked. A snapshot damaged on the sender's disk stopped every node
+/// that received it.
 #[tokio::test(start_paused = true)]
 async fn a_damaged_snapshot_is_refused_and_the_next_one_is_taken() {
     let mut fleet = Fleet::of(1, SMALL).await;
@@ -91,7 +91,7 @@ async fn a_damaged_snapshot_is_refused_and_the_next_one_is_taken() {
     all_show_the_same(&fleet, &story).await;
 }
 
-/// The journal that came with a snapshot was kept twice: as it had arrived, and as the journal.
+/// The journal received with a snapshot was stored twice: as received, and as the journal.
 #[tokio::test(start_paused = true)]
 async fn what_arrived_with_a_snapshot_is_not_kept_besides() {
     let mut fleet = Fleet::of(1, SMALL).await;
@@ -121,9 +121,8 @@ async fn a_new_node_gets_the_snapshot_and_the_whole_journal() {
     all_show_the_same(&fleet, &story).await;
 }
 
-/// A follower put its answers together from its own Book, which may not have heard yet of what the leader's outcome
-/// speaks of: the denial of a node that had just come back named no limit, a refusal for want of credit was an error, and
-/// a namespace that was opened meanwhile was unknown.
+/// A follower built its answers from its own Book, which may lag behind the leader's outcome. A node that had just
+/// restarted denied without naming the limit, reported missing credit as an error, and did not know a new namespace.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_just_back_answers_like_one_that_was_never_away() {
     let mut fleet = Fleet::of(3, Settings::default()).await;
@@ -166,7 +165,7 @@ async fn a_node_that_is_just_back_answers_like_one_that_was_never_away() {
     fleet.agree().await;
 }
 
-/// Nobody asks for a snapshot; they come as the log grows.
+/// Snapshots are triggered by log growth alone.
 #[tokio::test(start_paused = true)]
 async fn the_log_stays_short_by_itself_and_late_nodes_still_catch_up() {
     let mut fleet = Fleet::of(3, Settings { snapshot_bytes: 3_000, ..SMALL }).await;
@@ -197,8 +196,8 @@ async fn the_log_stays_short_by_itself_and_late_nodes_still_catch_up() {
     all_show_the_same(&fleet, &story).await;
 }
 
-/// openraft asks the log to forget what a snapshot has while that snapshot is still being installed. The log did so at
-/// once, and a node whose power went in between had neither: it could not be started again.
+/// openraft purges the log while the snapshot that replaces it is still being installed. A power cut in between left
+/// neither, and the node could not start.
 #[tokio::test(start_paused = true)]
 async fn a_node_whose_power_goes_at_any_moment_of_an_installation_can_be_started_again() {
     let mut fleet = Fleet::of(3, SMALL).await;
@@ -213,7 +212,7 @@ async fn a_node_whose_power_goes_at_any_moment_of_an_installation_can_be_started
     let left = fleet.seats[&away].disk.copy();
     let mut installed = 0;
     for changes in 0..90 {
-        // Work on the disk takes its time, so that what is done beside it can overtake it.
+        // Disk work is slow, so concurrent work can overtake it.
         let disk: SimDisk = left.copy().with_latency(changes, TIMING.heartbeat / 4);
         fleet.seats.get_mut(&away).unwrap().disk = disk.clone();
         disk.cut_power_after(changes);
@@ -227,7 +226,7 @@ async fn a_node_whose_power_goes_at_any_moment_of_an_installation_can_be_started
         assert_eq!(story.picture(&desk).await, story.picture(&fleet.desk(leader)).await, "{changes}");
         installed += u64::from(fleet.status(away).snapshot_index.is_some());
         fleet.stop(away).await;
-        // A leader remembers how far a follower has come, and the next one comes with an older disk.
+        // A leader remembers a follower's progress, and the next round uses an older disk.
         for id in fleet.running() {
             fleet.stop(id).await;
         }

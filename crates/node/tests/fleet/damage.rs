@@ -1,5 +1,5 @@
-//! Every file of a stopped node, every byte: flipped, cut off from there on, or the file gone. The node starts with
-//! exactly what was there, or refuses and names the file.
+//! Every byte of every file of a stopped node, flipped or truncated, or the file removed. The node starts with
+//! exactly the old state, or refuses and names the file.
 
 use earmark_admission::{Cluster as _, ManualClock};
 use earmark_node::{Disk as _, LogOptions, Node, NodeOptions};
@@ -8,12 +8,12 @@ use crate::support::desk::{Desk, START_MS, Story, try_picture};
 use crate::support::disk::SimDisk;
 use crate::support::fleet::{Fleet, SMALL, Seat, TIMING};
 
-/// The two copies in `vote` and `log/mark`; what lies between them is never read.
+/// The two slots of `vote` and `log/mark`; the bytes between them are never read.
 const SLOTS: [std::ops::Range<usize>; 2] = [0..96, 4096..4192];
-/// The beginning of an index. The rest is places by account, nearly all of them empty, and checked by one sum.
+/// Header of an index. The rest is one page, nearly all of it zero and covered by one checksum.
 const INDEX_HEAD: std::ops::Range<usize> = 0..96;
 
-/// What is done to a file.
+/// Damage to a file.
 #[derive(Clone, Copy, Debug)]
 enum Harm {
     Flip { at: usize, xor: u8 },
@@ -41,7 +41,7 @@ fn harms(path: &str, len: usize) -> Vec<Harm> {
         _ => true,
     };
     let each = |at: usize| {
-        // A different bit in every place, and now and then all of them at once.
+        // A different bit at every offset, and sometimes all bits.
         let bit = 1_u8.rotate_left(u32::try_from(at % 8).unwrap());
         let all = at.is_multiple_of(3).then_some(Harm::Flip { at, xor: 0xff });
         [Harm::Flip { at, xor: bit }, Harm::Cut { at }].into_iter().chain(all)
@@ -49,13 +49,13 @@ fn harms(path: &str, len: usize) -> Vec<Harm> {
     (0..len).filter(is_worth).flat_map(each).chain([Harm::Remove]).collect()
 }
 
-/// A node that had a snapshot made, and went on.
+/// A node with a snapshot and later entries.
 async fn made() -> (Fleet, Story, Vec<String>) {
     let fleet = Fleet::of(1, SMALL).await;
     let desk = fleet.desk(1);
     let mut story = Story::tell(&desk).await;
     fleet.node(1).snapshot().await.unwrap();
-    // The log behind the snapshot goes in the background.
+    // The log is purged in the background.
     tokio::time::sleep(TIMING.election).await;
     story.reserve(&desk, &[("rpm", 2), ("usd", 3)]).await;
     story.reserve(&desk, &[("slots", 1)]).await;
@@ -63,7 +63,7 @@ async fn made() -> (Fleet, Story, Vec<String>) {
     (fleet, story, picture)
 }
 
-/// Opens what is on a disk as a node that has no peers. Gives what it shows, or why it refused.
+/// Opens a disk as a single node. Returns its visible state, or the reason of its refusal.
 async fn start(disk: &SimDisk, story: &Story) -> Result<Vec<String>, String> {
     let options = NodeOptions {
         timing: TIMING,
@@ -81,7 +81,7 @@ async fn start(disk: &SimDisk, story: &Story) -> Result<Vec<String>, String> {
         }
         tokio::time::sleep(TIMING.heartbeat).await;
     }
-    // What is damaged in a file that is not read at the start is found when it is.
+    // Damage in a file that the start does not read is found by a later read.
     let picture = tokio::spawn({
         let (desk, leases) = (desk.clone(), story.leases.clone());
         async move { try_picture(&desk, &leases).await }

@@ -1,4 +1,4 @@
-//! One write and one reserve, asked again at every moment there is: one effect, one answer.
+//! One write and one reserve, retried at every possible moment, have one effect and one answer.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::support::desk::{
 };
 use crate::support::fleet::{Fleet, SMALL, Settings, TIMING};
 
-/// An account with 1000, and limits on it.
+/// An account with 1,000 usd, and limits on it.
 async fn opened(settings: Settings) -> Fleet {
     let fleet = Fleet::of(3, settings).await;
     let desk = fleet.desk(1);
@@ -19,7 +19,7 @@ async fn opened(settings: Settings) -> Fleet {
     fleet
 }
 
-/// The write and the reserve of these tests. They must happen once.
+/// The write and the reserve under test.
 struct Asked {
     write: earmark_admission::WriteRequest,
     reserve: earmark_admission::ReserveRequest,
@@ -33,7 +33,7 @@ impl Asked {
         }
     }
 
-    /// Asks a node, which must answer.
+    /// Sends both to a node, which must answer.
     async fn of(&self, fleet: &Fleet, id: u64) -> (WriteAnswer, ReserveAnswer) {
         let desk = fleet.desk(id);
         let answers = (
@@ -45,7 +45,7 @@ impl Asked {
         answers
     }
 
-    /// Asks everybody once more, and counts what happened.
+    /// Repeats both on every node and checks that each had one effect.
     async fn happened_once(&self, fleet: &Fleet, first: &(WriteAnswer, ReserveAnswer)) {
         for id in fleet.running() {
             assert_eq!(self.of(fleet, id).await, *first, "node {id} answers otherwise");
@@ -82,8 +82,8 @@ async fn a_request_that_never_reached_the_log_is_carried_out_when_it_is_asked_ag
     asked.happened_once(&fleet, &first).await;
 }
 
-/// The leader appends and cannot commit. Another one is elected, which never saw the entries; what the old leader
-/// appended is taken back.
+/// The leader appends and cannot commit. A new leader without the entries is elected, and the old leader's entries
+/// are truncated.
 #[tokio::test(start_paused = true)]
 async fn what_was_appended_and_lost_with_its_leader_happens_once_when_it_is_asked_again() {
     let fleet = opened(Settings::default()).await;
@@ -103,8 +103,8 @@ async fn what_was_appended_and_lost_with_its_leader_happens_once_when_it_is_aske
     asked.happened_once(&fleet, &first).await;
 }
 
-/// The entries reach the followers, but the answers do not reach the leader: it cannot know that they are committed.
-/// The new leader has them in its log and commits them, and the retry is in the log a second time.
+/// The entries reach the followers, but the leader dies before their replies. The new leader commits them, and the
+/// retry is logged a second time.
 #[tokio::test(start_paused = true)]
 async fn what_is_in_the_log_twice_has_one_effect() {
     let mut fleet = opened(Settings::default()).await;
@@ -115,7 +115,7 @@ async fn what_is_in_the_log_twice_has_one_effect() {
         let (desk, write, reserve) = (fleet.desk(old), asked.write.clone(), asked.reserve.clone());
         tokio::spawn(async move { tokio::join!(desk.try_write(write), desk.ask(reserve)) })
     };
-    // Until the followers have it; then the leader is gone before it can answer.
+    // Wait until the followers have the entry; the leader dies before it can answer.
     let others: Vec<u64> = fleet.running().into_iter().filter(|id| *id != old).collect();
     let mut steps = 0;
     while others.iter().all(|id| fleet.status(*id).last_log_index <= index) {

@@ -1,4 +1,4 @@
-//! A disk that fails: the node stops and says why, acknowledges nothing after that, and has lost nothing.
+//! Disk failures: the node stops with a reason, acknowledges nothing afterwards, and loses nothing.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::support::desk::{START_MS, issue, open, write_request};
 use crate::support::disk::{Kind, SimDisk, Trouble};
 use crate::support::fleet::{Fleet, SMALL, Seat, Settings, TIMING};
 
-/// Writes until the node stops, and gives how many were acknowledged. Snapshots are made on the way.
+/// Writes until the node stops, with snapshots in between. Returns the number of acknowledged writes.
 async fn write_until_it_stops(fleet: &Fleet) -> u64 {
     let (node, desk) = (fleet.node(1), fleet.desk(1));
     let mut acknowledged = 1;
@@ -88,7 +88,7 @@ async fn a_name_that_cannot_be_made_stops_the_node_and_loses_nothing() {
     failures(Kind::SyncDir, 20).await;
 }
 
-/// The others go on without it.
+/// The other nodes continue.
 #[tokio::test(start_paused = true)]
 async fn a_disk_that_fails_under_the_leader_costs_one_node() {
     for kind in [Kind::Write, Kind::Sync] {
@@ -97,7 +97,7 @@ async fn a_disk_that_fails_under_the_leader_costs_one_node() {
         let leader = fleet.leader().await;
         fleet.seats[&leader].disk.fail(kind, 0, Trouble::Broken);
         let other = fleet.running().into_iter().find(|id| *id != leader).unwrap();
-        // Asked of another node, the write gets through within the deadline.
+        // A write through another node succeeds within the deadline.
         fleet.desk(other).write("load", 2, vec![issue("acme", 1)]).await;
         let failure = fleet.node(leader).failure().wait().await.to_owned();
         assert!(failure.contains("sim:/log/"), "{failure}");
@@ -110,8 +110,8 @@ async fn a_disk_that_fails_under_the_leader_costs_one_node() {
     }
 }
 
-/// A follower came back with an old copy of its folder. The leader's log noticed and panicked, and its node went on
-/// without it: ready, and refusing every request.
+/// A follower returned with an old copy of its folder. The leader's Raft task panicked, and the node stayed ready
+/// while it refused every request.
 #[tokio::test(start_paused = true)]
 async fn a_leader_whose_log_has_panicked_stops_as_after_any_other_failure() {
     let mut fleet = Fleet::of(3, Settings::default()).await;
@@ -134,8 +134,8 @@ async fn a_leader_whose_log_has_panicked_stops_as_after_any_other_failure() {
     assert_eq!(fleet.desk(leader).purse("acme").await, (1, 0));
 }
 
-/// The disk of a new node was full before the snapshot was there. The leader sent it again and again, and nobody said
-/// why the node did not catch up.
+/// The disk of a new node was full before the snapshot had arrived. The leader sent it forever, and nothing said why
+/// the node did not catch up.
 #[tokio::test(start_paused = true)]
 async fn a_node_whose_disk_has_no_room_for_a_snapshot_stops_and_says_so() {
     let mut told = 0;

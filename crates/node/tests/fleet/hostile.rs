@@ -1,5 +1,4 @@
-//! Messages that no node sends: from a program that is wrong, or by bytes that changed on the way. They are refused, and
-//! the node goes on.
+//! Invalid messages, from a faulty program or corrupted on the way, are refused without harm.
 
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ use crate::support::fleet::until;
 const BLANK: &[u8] = &[1];
 const LEADER: Ballot = Ballot { term: 5, node: 9, committed: true };
 
-/// A node alone, as one that pretends to be another member sees it.
+/// A single node, and a client that poses as another member.
 struct Victim {
     node: Node,
     client: PeerServiceClient<Channel>,
@@ -54,7 +53,7 @@ fn place(term: u64, index: u64) -> Place {
     Place { term, node: 9, index }
 }
 
-/// The log takes for granted that entries follow on each other. It panicked, or stopped for good, when they did not.
+/// openraft assumes contiguous entries. It panicked or stopped on anything else.
 #[tokio::test]
 async fn entries_that_do_not_follow_on_each_other_are_refused_and_stop_nobody() {
     let mut victim = Victim::on(&SimDisk::new()).await;
@@ -84,8 +83,8 @@ async fn entries_that_do_not_follow_on_each_other_are_refused_and_stop_nobody() 
     victim.leads_on().await;
 }
 
-/// Every process on the machine could say hello where nodes listen without certificates, and then have a key of an admin
-/// made, by the right of Earmark itself or of whichever key it named. So no keys are made there, by nobody.
+/// Without certificates, any local process could connect to the peer port and create an admin key in any name. So
+/// such a cluster creates no keys.
 #[tokio::test]
 async fn whoever_reaches_the_port_of_nodes_without_a_certificate_makes_no_keys() {
     let mut victim = Victim::on(&SimDisk::new()).await;
@@ -118,8 +117,7 @@ async fn whoever_reaches_the_port_of_nodes_without_a_certificate_makes_no_keys()
     victim.leads_on().await;
 }
 
-/// A term that nothing can come after was written down as a vote. From then on every election was a panic, on every
-/// node that had heard of it, after every start.
+/// The highest possible term was stored as a vote. Every later election panicked, on every node, after every start.
 #[tokio::test]
 async fn a_term_that_nothing_can_come_after_is_refused() {
     let mut victim = Victim::on(&SimDisk::new()).await;
@@ -132,8 +130,8 @@ async fn a_term_that_nothing_can_come_after_is_refused() {
     victim.leads_on().await;
 }
 
-/// Whoever asked for it was made a learner, with any id and any address. It never caught up, stayed a member until
-/// somebody removed it, and its id was used up.
+/// Any request made its sender a learner, with any id and address. It never caught up, stayed a member, and used up
+/// the id.
 #[tokio::test]
 async fn nobody_is_made_a_member_who_does_not_answer_where_it_says_it_is() {
     let mut victim = Victim::on(&SimDisk::new()).await;
@@ -149,8 +147,8 @@ async fn nobody_is_made_a_member_who_does_not_answer_where_it_says_it_is() {
     victim.leads_on().await;
 }
 
-/// A member with an address of a megabyte made the header of the next snapshot longer than any is read, after the log
-/// behind it was let go of: no node could start any more.
+/// A member with an address of one megabyte made the next snapshot header too long to read, after the log was purged.
+/// No node could start again.
 #[tokio::test]
 async fn an_address_that_is_too_long_is_refused_and_snapshots_can_be_read() {
     let disk = SimDisk::new();

@@ -1,4 +1,4 @@
-//! Keys that are revoked while a node does not listen.
+//! Keys that are revoked while a node is cut off.
 
 use earmark_admission::{Backend as _, BackendError, Keys as _, Token};
 use earmark_core::{By, CreateKey, RevokeKey, Role};
@@ -35,8 +35,8 @@ fn revoke(token: &Token) -> RevokeKey {
     RevokeKey { id: token.id().clone(), namespace: None, actor: "client:root".parse().unwrap() }
 }
 
-/// A follower that is cut off does not hear that a key is revoked. When it is back it still takes the key at its
-/// door for a moment, and passes what it is asked on to the leader.
+/// A follower that is cut off does not learn of a revocation. After the reconnect its local check still accepts the
+/// key for a moment, and it forwards the request to the leader.
 #[tokio::test(start_paused = true)]
 async fn a_revoked_key_replayed_on_a_follower_that_has_not_heard_of_it_is_refused() {
     let (fleet, token, by) = keyed().await;
@@ -48,7 +48,7 @@ async fn a_revoked_key_replayed_on_a_follower_that_has_not_heard_of_it_is_refuse
     fleet.isolate(follower);
     fleet.desk(leader).0.revoke(By::Itself, revoke(&token)).await.unwrap();
 
-    // Its own door knows no better.
+    // The follower's local check still accepts the key.
     assert!(behind.0.authenticate(token.id(), &token.hash()).is_some());
     let alone = behind.0.reserve_by(by.clone(), vec![reserve_request(lease(), &[("rpm", 1)])]).await;
     assert!(matches!(alone[0], Err(BackendError::Failed(_))), "{alone:?}");
@@ -68,8 +68,8 @@ async fn a_revoked_key_replayed_on_a_follower_that_has_not_heard_of_it_is_refuse
     fleet.agree().await;
 }
 
-/// A follower passed a reserve on, the leader carried it out and was gone before the follower heard of it. So the follower
-/// tried again; by then the key was revoked, and whoever had asked was told that nothing had happened.
+/// A follower forwarded a reserve; the leader executed it and died before its reply. The key was revoked before the
+/// follower's retry, and the caller was told that nothing had happened.
 #[tokio::test(start_paused = true)]
 async fn whoever_lost_their_key_before_the_outcome_was_known_is_not_told_that_nothing_happened() {
     let (mut fleet, token, by) = keyed().await;
@@ -90,7 +90,7 @@ async fn whoever_lost_their_key_before_the_outcome_was_known_is_not_told_that_no
         steps += 1;
         assert!(steps < 1_000_000, "the leader never got it");
     }
-    // The other node still hears the leader, so that the reserve is carried out and the key revoked.
+    // The third node still receives from the leader, so the reserve and the revocation commit.
     fleet.net.cut(&address(leader), &address(follower));
     fleet.desk(leader).0.revoke(By::Itself, revoke(&token)).await.unwrap();
     assert!(!asking.is_finished());
@@ -99,12 +99,12 @@ async fn whoever_lost_their_key_before_the_outcome_was_known_is_not_told_that_no
     let Err(BackendError::Failed(why)) = &answer else { panic!("{answer:?}") };
     assert!(why.contains("the outcome is unknown"), "{why}");
     assert_eq!(fleet.desk(other).0.usage(namespace(), key("rpm")).await.unwrap().unwrap().reserved, 1);
-    // Whoever asks anew is told that the key is no good, and that is all there is to it.
+    // A new request with the revoked key is simply refused.
     let anew = behind.0.reserve_by(by, vec![reserve_request(lease(), &[("rpm", 1)])]).await;
     assert_eq!(anew, [Err(BackendError::Unauthenticated)]);
 }
 
-/// Whether a node lets everybody in is decided by the log as well: the first key closes every door at once.
+/// Whether requests need a key is decided by the log: the first key applies to all nodes at once.
 #[tokio::test(start_paused = true)]
 async fn the_first_key_closes_the_doors_of_nodes_that_have_not_heard_of_it() {
     let fleet = Fleet::of(3, Settings::default()).await;

@@ -1,4 +1,4 @@
-//! Nodes in one process, on disks and a network that fail when they are told to.
+//! Cluster tests in one process, on simulated disks and networks.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test may")]
 

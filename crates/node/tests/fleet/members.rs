@@ -1,4 +1,4 @@
-//! Nodes come and go; ids do not come back.
+//! Membership changes; node ids are never reused.
 
 use earmark_admission::{Cluster as _, ClusterError, ManualClock};
 use earmark_node::{Node, NodeOptions};
@@ -30,7 +30,7 @@ async fn the_id_of_a_node_that_was_removed_is_never_used_again() {
     fleet.stop(gone).await;
     let leader = fleet.leader().await;
     assert!(fleet.status(leader).members.iter().all(|member| member.node != gone));
-    // With the folder that it had.
+    // With its old folder.
     fleet.start(gone).await;
     let failure = tokio::time::timeout(TIMING.deadline * 2, fleet.node(gone).failure().wait()).await;
     let is_told =
@@ -39,12 +39,12 @@ async fn the_id_of_a_node_that_was_removed_is_never_used_again() {
     let added = fleet.node(leader).add(gone, address(gone)).await;
     assert!(refusal(added).contains("never used again"));
     fleet.stop(gone).await;
-    // With a new one, to which nothing is written.
+    // With a new folder, which stays empty.
     fleet.seats.get_mut(&gone).unwrap().disk = SimDisk::new();
     let error = fleet.try_start(gone).await.unwrap_err().to_string();
     assert!(error.contains("never used again"), "{error}");
     assert!(fleet.seats[&gone].disk.paths().is_empty());
-    // Not after a change of leader and a restart either.
+    // Nor after a leader change and a restart.
     for id in fleet.running() {
         fleet.kill(id);
         fleet.start(id).await;
@@ -56,8 +56,8 @@ async fn the_id_of_a_node_that_was_removed_is_never_used_again() {
     fleet.agree().await;
 }
 
-/// A founder needs nobody's leave to start, so that it does not notice that it was removed while it was away. It wants
-/// to lead, and is not to disturb those who stay.
+/// A founder starts without asking anyone, so it does not notice that it was removed while it was down. Its elections
+/// must not disturb the cluster.
 #[tokio::test(start_paused = true)]
 async fn a_founder_that_was_removed_while_it_was_away_disturbs_nobody() {
     let mut fleet = opened(3).await;
@@ -74,8 +74,8 @@ async fn a_founder_that_was_removed_while_it_was_away_disturbs_nobody() {
     fleet.agree().await;
 }
 
-/// A founder asks nobody to be made a member, so that it was never told that it was removed while it led: it ran on,
-/// said that it led, and refused everything; and so it did when it was started again.
+/// A founder never asks for membership, so it was not told that it was removed while it led. It kept running as a
+/// leader and refused everything, also after a restart.
 #[tokio::test(start_paused = true)]
 async fn a_founder_that_is_removed_while_it_leads_is_told_so_and_stops() {
     let mut fleet = opened(3).await;
@@ -108,7 +108,7 @@ async fn a_leader_can_be_removed_and_so_on_down_to_one() {
     }
     let last = fleet.running()[0];
     assert!(refusal(fleet.node(last).remove(last).await).contains("only voter"));
-    assert!(refusal(fleet.node(last).remove(77).await).contains("no member"));
+    assert!(refusal(fleet.node(last).remove(77).await).contains("not a member"));
     fleet.add(4).await;
     fleet.add(5).await;
     assert_eq!(fleet.desk(5).purse("acme").await, (9, 0));
@@ -124,7 +124,7 @@ async fn a_dead_node_is_replaced_by_one_with_a_new_id() {
     fleet.node(leader).remove(dead).await.unwrap();
     fleet.add(4).await;
     assert_eq!(fleet.status(leader).members.iter().filter(|member| member.is_voter).count(), 3);
-    // Now another one may be away.
+    // Now another node may fail.
     let other = fleet.running().into_iter().find(|id| *id != 4 && *id != leader).unwrap();
     fleet.kill(other);
     fleet.leader().await;
@@ -134,15 +134,14 @@ async fn a_dead_node_is_replaced_by_one_with_a_new_id() {
     fleet.agree().await;
 }
 
-/// A third node became a voter while the second could not be reached. The leader had written down that the voters were
-/// about to change when it gave up, and nobody ever wrote that they had: three voters were shown, and each decision took
-/// both of the former two, so that the loss of one was the end.
+/// A third node became a voter while the second was unreachable. The leader logged the joint membership and timed
+/// out, and nobody logged the final one. Every decision then needed both original voters.
 #[tokio::test(start_paused = true)]
 async fn a_change_of_the_voters_that_was_cut_off_is_completed() {
     let mut fleet = opened(2).await;
     let leader = fleet.leader().await;
     let other = 3 - leader;
-    // The new node joins by way of the other one, and cannot catch up at first.
+    // The new node joins through the other node, and cannot catch up at first.
     fleet.net.cut(&address(leader), &address(3));
     let clock = ManualClock::at(START_MS);
     fleet.seats.insert(3, Seat { disk: SimDisk::new(), clock, node: None });
@@ -166,9 +165,8 @@ async fn a_change_of_the_voters_that_was_cut_off_is_completed() {
     fleet.agree().await;
 }
 
-/// A node lost its disk and was started with a new one under its old id, where the others know it to be. They talked to
-/// it before it was refused as a member, and counted on promises that it no longer knew of: it could vote twice in one
-/// term, and a majority that had an entry could be without it.
+/// A node lost its disk and restarted with a new one under its old id. The others talked to it before its join was
+/// refused, and relied on votes and entries that it no longer had.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_lost_its_folder_is_not_taken_for_the_one_that_had_it() {
     let mut fleet = opened(3).await;
@@ -179,7 +177,7 @@ async fn a_node_that_lost_its_folder_is_not_taken_for_the_one_that_had_it() {
     let error = fleet.try_start(lost).await.unwrap_err().to_string();
     assert!(error.contains("another data folder"), "{error}");
     assert!(fleet.seats[&lost].disk.paths().is_empty());
-    // Without a majority nobody can tell it so. It is not one of two that are needed either.
+    // Without a majority nobody can refuse it, and it does not count towards one.
     let other = fleet.running().into_iter().find(|id| *id != leader).unwrap();
     fleet.kill(other);
     fleet.start(lost).await;
@@ -194,14 +192,14 @@ async fn a_node_that_lost_its_folder_is_not_taken_for_the_one_that_had_it() {
     fleet.agree().await;
 }
 
-/// A node that is not the leader and is started at another address was never found again by a busy leader.
+/// A busy leader never found a follower that had moved to another address.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_moved_is_found_at_its_new_address() {
     let mut fleet = opened(3).await;
     let moved = fleet.follower().await;
     fleet.stop(moved).await;
     let leader = fleet.leader().await;
-    // It cannot be elected: it does not have this.
+    // It cannot be elected without this entry.
     fleet.desk(leader).admit(&[("rpm", 1)]).await;
     let options = NodeOptions {
         peer_listen: Some("elsewhere:1".into()),
@@ -217,8 +215,8 @@ async fn a_node_that_moved_is_found_at_its_new_address() {
     fleet.agree().await;
 }
 
-/// All nodes were started at other addresses. They looked for each other where they had been: nobody could be elected who
-/// would have written down where they are, although each had been told by `--join`.
+/// All nodes moved. They looked for each other at the old addresses, so no leader could be elected to store the new
+/// ones, although `--join` named them.
 #[tokio::test(start_paused = true)]
 async fn nodes_that_have_all_moved_find_each_other_by_the_addresses_they_are_told() {
     let mut fleet = opened(3).await;
@@ -247,7 +245,7 @@ async fn a_node_that_is_dropped_takes_part_no_longer_and_leaves_its_folder() {
     let mut fleet = opened(3).await;
     for _ in 0..3 {
         let old = fleet.leader().await;
-        // Somebody still has its backend, and with it a way to its log.
+        // A caller still holds its backend, and thereby its log.
         let _kept = fleet.desk(old);
         drop(fleet.seats.get_mut(&old).unwrap().node.take());
         fleet.leader().await;
@@ -258,7 +256,7 @@ async fn a_node_that_is_dropped_takes_part_no_longer_and_leaves_its_folder() {
     fleet.agree().await;
 }
 
-/// The log is watched for its end, and an orderly one is no failure.
+/// The node watches its log for a failure; a clean shutdown is not one.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_shut_down_has_not_failed() {
     let mut fleet = Fleet::of(1, Settings::default()).await;

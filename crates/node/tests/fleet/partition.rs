@@ -1,4 +1,4 @@
-//! Links that are cut: nothing is acknowledged that a majority does not have, and nothing is read that may be old.
+//! Network partitions: no acknowledgement without a quorum, and no stale reads.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::desk::{
 };
 use crate::support::fleet::{Fleet, Settings, TIMING, until};
 
-/// A little more than a caller ever waits.
+/// Slightly more than a caller's deadline.
 const SOON: Duration = Duration::from_millis(3_100);
 
 async fn opened(count: u64) -> Fleet {
@@ -21,7 +21,7 @@ async fn opened(count: u64) -> Fleet {
     fleet
 }
 
-/// Neither writes nor reserves nor reads get an answer, and all of them say so in time.
+/// Writes, reserves and reads all fail within the deadline.
 async fn answers_nothing(desk: &Desk) {
     let started = Instant::now();
     let reserve = desk.ask(reserve_request(lease(), &[("rpm", 1)]));
@@ -34,7 +34,7 @@ async fn answers_nothing(desk: &Desk) {
         let is_clear = ["majority", "leads", "answer", "reached"].iter().any(|word| message.contains(word));
         assert!(is_clear, "{message}");
     }
-    // The reserve waits for the write before it, since both go through one queue.
+    // The reserve waits for the write before it in the same queue.
     assert!(started.elapsed() <= SOON * 2, "{:?}", started.elapsed());
 }
 
@@ -43,7 +43,7 @@ async fn a_leader_that_is_cut_off_acknowledges_and_reads_nothing_and_follows_whe
     let fleet = opened(3).await;
     let old = fleet.leader().await;
     fleet.isolate(old);
-    // It does not know yet that it is alone.
+    // It does not know yet that it is cut off.
     answers_nothing(&fleet.desk(old)).await;
     let others: Vec<u64> = fleet.running().into_iter().filter(|id| *id != old).collect();
     fleet.leader_of(&others).await;
@@ -58,8 +58,8 @@ async fn a_leader_that_is_cut_off_acknowledges_and_reads_nothing_and_follows_whe
     fleet.agree().await;
 }
 
-/// Each batch of the queue waited for a majority on its own, one after the other: the last of a long queue was told
-/// after many times the deadline, and a node that was to stop took as long.
+/// Each queued batch waited for a quorum on its own. The last request of a long queue failed after many deadlines,
+/// and a shutdown took as long.
 #[tokio::test(start_paused = true)]
 async fn without_a_majority_the_last_of_a_long_queue_is_told_in_time_too() {
     let mut fleet = opened(3).await;
@@ -87,18 +87,18 @@ async fn without_a_majority_every_request_fails_in_time_and_nothing_happens() {
     let others: Vec<u64> = fleet.running().into_iter().filter(|id| *id != leader).collect();
     others.iter().for_each(|id| fleet.kill(*id));
     answers_nothing(&fleet.desk(leader)).await;
-    // Still nobody there, long after.
+    // Still without a quorum much later.
     tokio::time::sleep(TIMING.election * 10).await;
     answers_nothing(&fleet.desk(leader)).await;
     let why = fleet.desk(leader).0.ready().unwrap_err();
-    assert!(why.starts_with("no majority of the nodes has answered this one"), "{why}");
+    assert!(why.starts_with("no majority of the nodes has answered this leader"), "{why}");
     for id in others {
         fleet.start(id).await;
     }
     fleet.leader().await;
-    // They know who leads before that one has their answers.
+    // They know the leader before the leader has their replies.
     until("it is ready", || fleet.desk(leader).0.ready().is_ok()).await;
-    // The outcome was unknown. It may have happened once, and asked again it has.
+    // The outcome was unknown: the write happened at most once, and after the retry exactly once.
     let desk = fleet.desk(leader);
     desk.write("billing", 2, vec![issue("acme", 1)]).await;
     assert_eq!(desk.purse("acme").await, (101, 0));
@@ -116,13 +116,13 @@ async fn a_follower_that_is_cut_off_fails_in_time_and_the_others_go_on() {
     fleet.desk(leader).admit(&[("rpm", 2)]).await;
     fleet.net.heal();
     fleet.leader().await;
-    // What the follower tried to pass on may still arrive: its outcome was unknown.
+    // A request that the follower forwarded may still arrive.
     let reserved = fleet.desk(cut_off).usage("rpm").await.reserved;
     assert!((2..=3).contains(&reserved), "{reserved}");
     fleet.agree().await;
 }
 
-/// What waited behind a batch that found no majority waited as long again, and what came behind that too.
+/// A request behind a batch without a quorum waited a full deadline again.
 #[tokio::test(start_paused = true)]
 async fn requests_that_waited_for_others_in_vain_are_given_up_soon_after_them() {
     let fleet = opened(3).await;
@@ -144,8 +144,8 @@ async fn requests_that_waited_for_others_in_vain_are_given_up_soon_after_them() 
     fleet.agree().await;
 }
 
-/// A follower that had passed a request on waited for the answer of its leader until the deadline, and all its other
-/// requests behind that one, although a new leader had been elected long before.
+/// A follower waited for its forwarded request until the deadline, and all later requests behind it, although a new
+/// leader had been elected.
 #[tokio::test(start_paused = true)]
 async fn what_was_passed_on_to_a_leader_that_is_gone_is_passed_on_to_the_next_one() {
     for _ in 0..3 {
@@ -164,7 +164,7 @@ async fn what_was_passed_on_to_a_leader_that_is_gone_is_passed_on_to_the_next_on
     }
 }
 
-/// Two of five may be away.
+/// Two of five nodes may fail.
 #[tokio::test(start_paused = true)]
 async fn a_minority_may_be_away() {
     let mut fleet = opened(5).await;

@@ -1,4 +1,4 @@
-//! Everything that was acknowledged is there after a restart, however the node ended.
+//! Everything acknowledged survives a restart, however the node ended.
 
 use crate::support::desk::Story;
 use crate::support::fleet::{Fleet, SMALL, Settings};

@@ -1,4 +1,4 @@
-//! What things take on disk, as `docs/operating.md` tells it: `cargo test -p earmark-node --test fleet sizes -- --nocapture`.
+//! Disk usage as documented in `docs/operating.md`.
 
 use earmark_admission::{Backend as _, ReserveAnswer};
 use earmark_core::Kind;
@@ -11,13 +11,13 @@ const FOUR: [(&str, u64); 4] =
     [("gpt-4o:rpm", 1), ("gpt-4o:tpm", 900), ("gpt-4o:now", 1), ("tenant:tpd", 900)];
 const EACH: u64 = 200;
 
-/// What the files in a folder of a disk take.
+/// Bytes of the files in a folder.
 fn taken(disk: &SimDisk, folder: &str) -> u64 {
     let paths = disk.paths().into_iter().filter(|path| path.starts_with(folder));
     paths.map(|path| disk.bytes(&path).len() as u64).sum()
 }
 
-/// What a folder of a backup takes, made now.
+/// Bytes of a folder in a new backup.
 async fn backed_up(fleet: &Fleet, folder: &str) -> u64 {
     let disk = SimDisk::new();
     fleet.node(1).backup(disk.mount()).await.unwrap();
@@ -31,7 +31,7 @@ async fn admit(desk: &Desk, parts: &[(&str, u64)]) {
     }
 }
 
-/// Measures how much a folder grows, and compares it with what operators are told.
+/// Compares measured growth with the documented sizes.
 struct Sizes(Vec<String>);
 
 impl Sizes {

@@ -1,4 +1,4 @@
-//! A link that takes only so many bytes in a second.
+//! Links with limited bandwidth.
 
 use std::io;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use crate::support::disk::SimDisk;
 use crate::support::fleet::{Fleet, Seat, Settings, address, until};
 use crate::support::net::SimNet;
 
-/// Timers are no finer than this.
+/// Timer resolution.
 const TIMER: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
@@ -25,12 +25,12 @@ struct SlowNet {
     bytes_per_ms: u64,
 }
 
-/// What is written here takes its time.
+/// A connection with limited write bandwidth.
 struct Slow {
     inner: Connection,
     sleep: Pin<Box<Sleep>>,
     bytes_per_ms: u64,
-    /// When all that was written so far has arrived.
+    /// When all bytes written so far have arrived.
     arrived: Instant,
 }
 
@@ -85,12 +85,12 @@ impl AsyncWrite for Slow {
     }
 }
 
-/// What was sent at once took longer than a heartbeat, after which it was given up and sent again from the beginning: a
-/// new node on a slow link received hundreds of megabytes, and not one entry of a log of four.
+/// One message took longer than a heartbeat, and was then sent again from the start. A new node on a slow link
+/// received hundreds of megabytes but no entry of a four-megabyte log.
 #[tokio::test(start_paused = true)]
 async fn a_new_node_catches_up_over_a_slow_link() {
     let mut fleet = Fleet::empty(Settings::default());
-    // A hundred megabits a second.
+    // 100 Mbit/s.
     start(&mut fleet, 1, 12_500).await;
     load(&fleet, 400).await;
     start(&mut fleet, 2, 12_500).await;
@@ -98,7 +98,7 @@ async fn a_new_node_catches_up_over_a_slow_link() {
     fleet.agree().await;
 }
 
-/// Starts a node whose messages to others take their time.
+/// Starts a node with limited bandwidth to its peers.
 async fn start(fleet: &mut Fleet, id: u64, bytes_per_ms: u64) {
     let clock = ManualClock::at(START_MS);
     fleet.seats.insert(id, Seat { disk: SimDisk::new(), clock, node: None });
@@ -107,7 +107,7 @@ async fn start(fleet: &mut Fleet, id: u64, bytes_per_ms: u64) {
     fleet.seats.get_mut(&id).unwrap().node = Some(node);
 }
 
-/// Makes the log and the journal of the first node long.
+/// Makes the log and the journal of node 1 long.
 async fn load(fleet: &Fleet, writes: u64) {
     fleet.leader().await;
     fleet.desk(1).write("load", 1, vec![open("acme")]).await;
@@ -116,8 +116,8 @@ async fn load(fleet: &Fleet, writes: u64) {
     }
 }
 
-/// A snapshot with all of its journal had ten minutes, and then was sent again from the beginning: a node whose link
-/// takes longer for a history of years could never join.
+/// A snapshot with its journal had ten minutes, and was then sent again from the start. A node with a slower link
+/// could never join.
 #[tokio::test(start_paused = true)]
 async fn a_journal_may_take_as_long_to_arrive_as_it_needs() {
     let mut fleet = Fleet::empty(Settings { keep_entries: 0, segment_bytes: 100_000, ..Settings::default() });

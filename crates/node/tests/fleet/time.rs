@@ -1,4 +1,4 @@
-//! Time passes: without requests, and on clocks that nobody agrees on.
+//! Expiry without requests, and wall clocks that disagree.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn what_falls_due_on_an_idle_cluster_happens_within_two_seconds_and_is_not
     desk.put(definition("down", MINUTE, 5)).await;
     assert_eq!(desk.purse("acme").await, (70, 30));
     fleet.advance_ms(61_000);
-    // The records are still there, and no read counts them.
+    // The records still exist, but no read counts them.
     for id in fleet.running() {
         assert_eq!(fleet.desk(id).purse("acme").await, (100, 0), "node {id}");
         assert_eq!(fleet.desk(id).usage("down").await.reserved, 0, "node {id}");
@@ -52,8 +52,7 @@ async fn what_falls_due_on_an_idle_cluster_happens_within_two_seconds_and_is_not
 
 const HOUR_MS: u64 = 3_600_000;
 
-/// The wall clocks are hours apart, and are set while everything runs; leaders change; log time goes on as if nothing
-/// were.
+/// The wall clocks are hours apart and are changed while the leader changes; log time continues steadily.
 #[tokio::test(start_paused = true)]
 async fn log_time_neither_runs_back_nor_leaps_whatever_the_wall_clocks_say() {
     let mut fleet = Fleet::of(3, Settings::default()).await;
@@ -78,7 +77,7 @@ async fn log_time_neither_runs_back_nor_leaps_whatever_the_wall_clocks_say() {
         let leader = fleet.leader().await;
         let shift = if round % 2 == 0 { 5 * HOUR_MS } else { 0 };
         fleet.seats[&leader].clock.set_wall(wall - HOUR_MS + shift);
-        // The one that is back hears from the others before it may lead.
+        // A restarted node learns log time from the others before it may lead.
         fleet.kill(leader);
         fleet.leader().await;
         fleet.start(leader).await;
@@ -92,8 +91,8 @@ fn wall(fleet: &Fleet, id: u64) -> u64 {
     earmark_admission::TimeSource::wall_us(&*fleet.seats[&id].clock) / 1_000
 }
 
-/// A leader that was started again took its wall clock for the time, although its followers knew better: with a clock
-/// that was hours ahead, everything that was held ended at once.
+/// A restarted leader used its wall clock as log time, although its followers knew better. With a clock hours ahead,
+/// all holds expired at once.
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_is_started_again_with_a_wrong_clock_learns_the_time_from_its_followers() {
     let mut fleet = Fleet::of(3, Settings::default()).await;
@@ -108,7 +107,7 @@ async fn a_leader_that_is_started_again_with_a_wrong_clock_learns_the_time_from_
         fleet.kill(leader);
         fleet.start(leader).await;
         fleet.advance_ms(1_000);
-        // Whoever looks at it, or asks it for something that it cannot do yet, does not set its clock.
+        // Neither a read of its stats nor a failed request sets its clock.
         let desk = fleet.desk(leader);
         desk.0.stats();
         assert_eq!(desk.usage("calls").await.reserved, 8);
@@ -119,8 +118,7 @@ async fn a_leader_that_is_started_again_with_a_wrong_clock_learns_the_time_from_
     fleet.agree().await;
 }
 
-/// Two of three lose power together, and come back with clocks that are wrong. They are a majority, but the third one
-/// knows the time.
+/// Two of three nodes lose power and return with wrong clocks. They are a majority, but the third knows log time.
 #[tokio::test(start_paused = true)]
 async fn the_one_node_that_was_not_started_again_is_asked_for_the_time() {
     let mut fleet = Fleet::of(3, Settings::default()).await;
@@ -139,8 +137,7 @@ async fn the_one_node_that_was_not_started_again_is_asked_for_the_time() {
     fleet.agree().await;
 }
 
-/// When nobody knows the time, because everybody was started again, a wall clock has to do; also if one of the nodes
-/// does not come back.
+/// If all nodes restart, nobody knows log time and the wall clock is used, even if one node stays down.
 #[tokio::test(start_paused = true)]
 async fn nodes_that_were_all_started_again_go_on_with_the_time_on_the_wall() {
     let mut fleet = Fleet::of(3, Settings::default()).await;

@@ -1,4 +1,4 @@
-//! Flipped and missing bytes in every place of every file.
+//! Flipped and missing bytes at every offset of every file.
 
 use std::collections::BTreeMap;
 
@@ -32,8 +32,8 @@ impl Whole {
         Journal::open(MemoryDisk::of(files), SMALL, Some(self.position))
     }
 
-    /// Opens damaged files and reads all that is in them: it has to be right, or refused by the name of a file.
-    /// Says whether all was right.
+    /// Opens damaged files and reads everything. The result must be right, or an error must name the file. Returns
+    /// whether all was right.
     fn check(&self, files: &Files, name: &str, what: &str) -> bool {
         let journal = match self.open(files) {
             Ok(journal) => journal,
@@ -76,7 +76,7 @@ fn a_flipped_bit_anywhere_is_harmless_or_found_by_name() {
             let bit = 1_u8 << (place % 8);
             files.get_mut(name).unwrap()[place] ^= bit;
             let is_right = whole.check(&files, name, &format!("byte {place} of {name}"));
-            // An index is made again; whatever is damaged in a segment is told.
+            // An index is rebuilt; damage in a segment is reported.
             assert_eq!(is_right, name.ends_with(".index"), "byte {place} of {name}");
             files.get_mut(name).unwrap()[place] ^= bit;
             found += u32::from(!is_right);
@@ -142,7 +142,7 @@ fn a_longer_segment_before_the_last_is_refused() {
     }
 }
 
-/// Every record of such a journal is sound; only the chain of checksums tells that it is another.
+/// All records of such a journal are valid; only the checksum chain differs.
 #[test]
 fn another_history_of_the_same_length_is_refused() {
     let whole = whole();

@@ -1,4 +1,4 @@
-//! A disk that refuses.
+//! Disk failures.
 
 use earmark_node::{Journal, JournalError, JournalOptions};
 use rand::SeedableRng;

@@ -1,4 +1,4 @@
-//! What a new replica receives.
+//! Import of a journal by a new replica.
 
 use bytes::Bytes;
 use earmark_node::{Journal, JournalError, JournalOptions, JournalPosition};
@@ -20,7 +20,7 @@ async fn a_replica_that_receives_the_journal_has_the_same_files() {
         let count = random.gen_range(1..80);
         let records = records(&mut random, count);
         let (disk, journal, to) = filled(&records);
-        // What comes after the position is no part of what is sent.
+        // Records after the position are not sent.
         journal.append(1_000, &records).unwrap();
         let had = random.gen_range(0..=count / 3) * 3;
         let (own_disk, replica, has) = filled(&records[..had]);
@@ -70,7 +70,7 @@ fn a_chunk_with_any_damage_is_refused_as_a_whole() {
         let error = replica.import(&damaged).unwrap_err();
         assert!(matches!(error, JournalError::Refused { .. }), "byte {place}: {error}");
         let error = replica.import(&chunk[..chunk.len() - 1 - place % 20]).unwrap_err();
-        assert!(error.to_string().contains("cut short"), "{error}");
+        assert!(error.to_string().contains("truncated"), "{error}");
     }
     assert_eq!(replica.position(), JournalPosition::START);
     assert_eq!(replica.failure(), None);
@@ -84,10 +84,10 @@ fn records_that_do_not_follow_are_refused() {
     let replica = open(&MemoryDisk::new(), None);
     let gap = stream(&journal, 2, to).concat();
     let error = replica.import(&gap).unwrap_err().to_string();
-    assert!(error.starts_with("record 1 of the journal that another node sent: record 2 came"), "{error}");
+    assert!(error.starts_with("record 1 of the journal that another node sent: found record 2"), "{error}");
     replica.append(99, &records(&mut StdRng::seed_from_u64(4), 1)).unwrap();
     let error = replica.import(&gap).unwrap_err().to_string();
-    assert!(error.contains("it belongs before those of earlier numbers"), "{error}");
+    assert!(error.contains("its log index is lower"), "{error}");
 }
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn a_replica_with_another_history_stops() {
         replica.import(&chunk).unwrap();
     }
     let error = replica.finish_import(to).unwrap_err().to_string();
-    assert!(error.contains("with it the journal should be at"), "{error}");
+    assert!(error.contains("the journal should end at"), "{error}");
     assert!(matches!(replica.append(1_000, &[]), Err(JournalError::Stopped(_))));
     assert!(replica.failure().unwrap().contains("add it to the cluster again"));
 }

@@ -1,4 +1,4 @@
-//! The journal from outside: against a list in memory, through crashes, damage and refusals of the disk.
+//! Journal tests: against a model, and through crashes, damage and disk failures.
 //!
 //! `EARMARK_SEED=7` replays one seed.
 
@@ -29,7 +29,7 @@ fn open(disk: &Arc<MemoryDisk>, position: Option<JournalPosition>) -> Journal {
     Journal::open(disk.clone(), SMALL, position).unwrap()
 }
 
-/// A journal of these records, three to an entry of the log, on disk.
+/// A synced journal of these records, three per log entry.
 fn filled(records: &[JournalRecord]) -> (Arc<MemoryDisk>, Journal, JournalPosition) {
     let disk = MemoryDisk::new();
     let journal = open(&disk, None);

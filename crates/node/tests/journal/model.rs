@@ -1,4 +1,4 @@
-//! Random appends, flushes, reads, restarts and crashes, beside a list.
+//! Random appends, flushes, reads, restarts and crashes against a list as the model.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ struct Run {
     journal: Journal,
     model: Vec<JournalEntry>,
     log_index: u64,
-    /// What a snapshot relies on.
+    /// Journal position of the last snapshot.
     position: Option<JournalPosition>,
     crashes: u32,
     what: String,
@@ -49,7 +49,7 @@ impl Run {
         }
     }
 
-    /// As a snapshot does it: its position is of an earlier moment than its flush.
+    /// Like a snapshot: its position is taken before the flush.
     fn flush(&mut self) {
         let position = self.journal.position();
         if self.random.r#gen() {
@@ -113,7 +113,7 @@ fn the_journal_is_a_list_that_survives_crashes() {
     assert!(crashes > 100 || seeds(150).len() == 1, "only {crashes} crashes");
 }
 
-/// The files of a journal of these entries that nothing ever happened to.
+/// Files of an uninterrupted journal with these entries.
 fn write_at_once(entries: &[JournalEntry]) -> std::collections::BTreeMap<String, Vec<u8>> {
     let disk = MemoryDisk::new();
     let journal = open(&disk, None);

@@ -1,4 +1,4 @@
-//! What reads cost, and that they go on beside appends.
+//! Cost of reads, and reads beside appends.
 
 use std::sync::Arc;
 
@@ -9,8 +9,7 @@ use crate::memory_disk::MemoryDisk;
 use crate::records::hold_of;
 use crate::{CLUSTER, SMALL, all};
 
-/// A journal of 20,000 holds in about 30 segments, of which account 7 has every thousandth, and an account that
-/// is new has the last.
+/// A journal of 20,000 holds in about 30 segments. Account 7 has every thousandth hold, account 500 only the last.
 fn large() -> (Arc<MemoryDisk>, Journal) {
     let disk = MemoryDisk::new();
     let options = JournalOptions { segment_bytes: 50_000, ..SMALL };
@@ -37,12 +36,12 @@ fn the_records_of_an_account_are_found_without_reading_the_journal() {
     };
     let (found, has_more, bytes) = read(7, 0, 4);
     assert_eq!((found, has_more), (vec![1_000, 2_000, 3_000, 4_000], true));
-    // Pages of indexes are among them: the index of a complete segment leaves memory.
+    // The bytes include index pages: a complete segment has no index in memory.
     assert!((4 * 4_096..60_000).contains(&bytes), "{bytes} bytes were read");
     let (found, has_more, bytes) = read(7, 16_500, 100);
     assert_eq!((found, has_more), (vec![17_000, 18_000, 19_000], false));
     assert!(bytes < 60_000, "{bytes} bytes were read");
-    // No segment but the last has accounts with such high numbers.
+    // Only the last segment has such a high account number.
     let (found, has_more, bytes) = read(500, 0, 100);
     assert_eq!((found, has_more), (vec![20_000], false));
     assert!(bytes < 6_000, "{bytes} bytes were read");
@@ -87,7 +86,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A segment and its index never change their form, or a node could not read its own journal after an upgrade.
+/// The file formats are permanent: a node has to read its own journal after an upgrade.
 #[test]
 fn the_bytes_of_the_files_never_change() {
     let disk = MemoryDisk::new();
@@ -109,8 +108,8 @@ fn the_bytes_of_the_files_never_change() {
     assert!(rest[..rest.len() - 4].iter().all(|byte| *byte == 0));
 }
 
-/// A read took what the growing segment had of an account. Then that segment got more, became complete, and
-/// another one began; the read went on with the new one and so left a gap, which no later page would fill.
+/// A lookup read an account from the growing segment. Meanwhile that segment grew, was completed, and a new one
+/// started. The lookup continued with the new segment and left a gap that no later page filled.
 #[test]
 fn a_page_leaves_out_nothing_that_is_appended_while_it_is_read() {
     let disk = MemoryDisk::new();

@@ -1,4 +1,4 @@
-//! Random records, about a few accounts.
+//! Random records about a few accounts.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ fn hold(random: &mut StdRng) -> HoldEntry {
 
 fn transaction(random: &mut StdRng) -> Transaction {
     let (account, asset) = (AccountName::new("acme").unwrap(), AssetName::new("usd").unwrap());
-    // Some are larger than what is read for one record at first.
+    // Some records exceed the first read of a lookup.
     let memo = "m".repeat(if random.gen_bool(0.1) { 256 } else { 3 });
     let issue = Operation::Issue { account, asset, amount: random.r#gen(), memo };
     let changes = (0..ACCOUNTS).filter(|_| random.gen_bool(0.3)).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! Callers: each asks one thing at a time, of any node, and asks again elsewhere when it got no answer.
+//! Simulated callers. Each sends one request at a time to any node, and retries elsewhere without an answer.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -22,13 +22,13 @@ use crate::host::{Machine, TIMING};
 use crate::oracle::{FLEX, Limit, MONEY, Oracle, RATE, SLOTS, right_ms};
 use crate::support::random::Random;
 
-/// So many that write, each into an account of its own.
+/// Number of writers, each with its own account.
 pub const WRITERS: usize = 2;
-/// What the account that leases are paid from has at first.
+/// Initial balance of the account that pays for leases.
 pub const PURSE: u128 = 20_000;
-/// Whoever got no answer tries so often elsewhere, unless it must know.
+/// Attempts without an answer, unless the caller has to know the outcome.
 const TRIES: usize = 6;
-/// A node that lives answers within its deadline, behind one other request that waits as long, and a bit.
+/// Longest time to an answer of a live node: its deadline, behind another request, with a margin.
 const ANSWER: Duration = TIMING.deadline.saturating_mul(5);
 
 pub fn namespace() -> NamespaceName {
@@ -51,13 +51,13 @@ fn usd() -> AssetName {
     AssetName::new("usd").unwrap()
 }
 
-/// Where callers meet.
+/// State shared by all callers.
 #[derive(Clone)]
 pub struct Hall {
     pub machines: Rc<Vec<Machine>>,
     pub oracle: Rc<RefCell<Oracle>>,
     pub steps_max: u64,
-    /// The random part of the next lease.
+    /// Random part of the next lease id.
     pub leases: Rc<Cell<u64>>,
 }
 
@@ -79,7 +79,7 @@ impl Caller {
         Duration::from_millis(self.random.between(low, high))
     }
 
-    /// A node, and not one that is known to be down if there is another at hand.
+    /// A random node, preferably a running one.
     fn any(&mut self) -> usize {
         let machines = &self.hall.machines;
         let mut node = self.random.index(machines.len());
@@ -96,7 +96,7 @@ impl Caller {
         format!("{} asks n{}: {what}", self.name, self.hall.machines[node].id)
     }
 
-    /// Asks a node. None if it has died, or if the caller hung up.
+    /// Sends a request. `None` if the node died or the caller gave up.
     async fn ask<T: Send + 'static, F: Future<Output = T> + Send>(
         &mut self,
         node: usize,
@@ -177,7 +177,7 @@ impl Caller {
         if parts.is_empty() { vec![(SLOTS.key, 1)] } else { parts }
     }
 
-    /// What was really used: less, as much, or more, or nothing is said.
+    /// Actual usage: less, equal or more, or unreported.
     fn some_actuals(&mut self, parts: &[(&'static str, u64)]) -> Vec<(&'static str, u64)> {
         let mut actuals = Vec::new();
         for (key, amount) in parts {
@@ -188,7 +188,7 @@ impl Caller {
         actuals
     }
 
-    /// Reserves and completes, and asks again about leases of before.
+    /// Reserves and completes leases, and repeats requests for old ones.
     pub async fn hold_leases(mut self) {
         let mut held: Vec<LeaseId> = Vec::new();
         let mut all: Vec<LeaseId> = Vec::new();
@@ -258,7 +258,7 @@ impl Caller {
         }
     }
 
-    /// Puts credit into an account of its own and takes it out again, number by number.
+    /// Issues and transfers credit in its own account, sequence by sequence.
     pub async fn write_on(mut self, writer: usize) {
         while !self.hall.is_over() {
             let committed = self.hall.oracle.borrow().writers[writer].committed();
@@ -278,7 +278,7 @@ impl Caller {
         }
     }
 
-    /// Operations, and what the account has after them; none if that would be below zero.
+    /// Random operations and the balance after them; `None` if it would be negative.
     fn some_operations(&mut self, writer: usize) -> (Vec<Operation>, Option<i128>) {
         let mut has = *self.hall.oracle.borrow().writers[writer].balances.last().unwrap();
         let mut operations = Vec::new();
@@ -288,7 +288,7 @@ impl Caller {
             operations.push(credit_operation(writer, put, amount));
             has += if put { i128::from(amount) } else { -i128::from(amount) };
         }
-        // All credit operations of a transaction are one entry: only what is left in the end counts.
+        // All operations of a transaction are applied together, so only the final balance counts.
         (operations, (has >= 0).then_some(has))
     }
 
@@ -327,7 +327,7 @@ impl Caller {
         }
     }
 
-    /// Sends a write of before again, with what is known of it.
+    /// Repeats an earlier write.
     pub async fn write_again(&mut self, writer: usize, sequence: u64) -> bool {
         let node = self.any();
         self.write_again_at(node, writer, sequence).await
@@ -359,7 +359,7 @@ impl Caller {
 
     async fn leave_a_gap(&mut self, writer: usize, committed: u64) {
         let node = self.any();
-        // So far ahead that it stays too early, however late a copy of it arrives.
+        // So far ahead that it stays too early, however late a copy arrives.
         let sequence = committed + 1_000_000;
         let text = self.say(node, &format!("write {sequence} too early"));
         self.hall.oracle.borrow_mut().ask(&text);
@@ -372,7 +372,7 @@ impl Caller {
         }
     }
 
-    /// Changes a limit, and reads it.
+    /// Changes a limit and reads it.
     pub async fn change_limits(mut self) {
         while !self.hall.is_over() {
             let node = self.any();
@@ -382,7 +382,7 @@ impl Caller {
                 let text = self.say(node, &format!("flex to {capacity}"));
                 let asked = self.hall.oracle.borrow_mut().ask(&text);
                 let mut request = put_request(&FLEX, capacity);
-                // A change that changes nothing would get no revision of its own.
+                // A change without a difference gets no revision.
                 request.definition.description = asked.at.to_string();
                 let answer = self.ask(node, async move |backend| backend.put_limit(request).await).await;
                 self.check_flex(asked, answer);
@@ -413,7 +413,7 @@ impl Caller {
         }
     }
 
-    /// Reads what others do.
+    /// Reads what others wrote.
     pub async fn read_on(mut self) {
         while !self.hall.is_over() {
             let node = self.any();
@@ -437,7 +437,7 @@ impl Caller {
         }
     }
 
-    /// One of the latest leases of all.
+    /// One of the newest leases.
     fn some_lease(&mut self) -> Option<LeaseId> {
         let oracle = self.hall.oracle.borrow();
         let back = self.random.index(30);
@@ -493,7 +493,7 @@ impl Caller {
         }
     }
 
-    /// Asks until there is an answer.
+    /// Retries until there is an answer.
     pub async fn insist<T: Send + 'static, F: Future<Output = Result<T, E>> + Send, E: Send + 'static>(
         &mut self,
         node: usize,
@@ -507,7 +507,7 @@ impl Caller {
         }
     }
 
-    /// The limits and accounts that everything is about.
+    /// Creates the limits and accounts of the simulation.
     pub async fn set_up(&mut self) {
         for limit in [SLOTS, RATE, FLEX, MONEY] {
             let request = put_request(&limit, limit.capacity);

@@ -1,4 +1,4 @@
-//! What goes wrong, and when: all of it drawn from the seed.
+//! Random faults, all drawn from the seed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -11,21 +11,21 @@ use crate::host::{Machine, name};
 use crate::support::disk::{Kind, Trouble};
 use crate::support::random::Random;
 
-/// How long messages take, at most, on a link that is well.
+/// Maximum latency of a healthy link.
 pub const LATENCY: Duration = Duration::from_millis(8);
 
-/// What may go wrong in one simulation.
+/// Kinds of faults in one simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile {
-    /// Processes and machines die.
+    /// Processes and hosts die.
     pub crashes: bool,
-    /// Links are cut, one way or both, and slow.
+    /// Links are cut, in one or both directions, or slow.
     pub cuts: bool,
-    /// Wall clocks are set by up to so much, in milliseconds.
+    /// Maximum change of wall clocks, in milliseconds.
     pub jump_ms: u64,
     /// Disks fail.
     pub disks: bool,
-    /// Milliseconds from one fault to the next, at most.
+    /// Maximum milliseconds between two faults.
     pub pause_ms: u64,
 }
 
@@ -43,40 +43,40 @@ impl Profile {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// The power of one machine goes.
+    /// Power cut of one host.
     Power,
-    /// The power of all machines goes.
+    /// Power cut of all hosts.
     Blackout,
     /// A process is killed.
     Kill,
-    /// The power of one machine goes in the middle of its writes.
+    /// Power cut of one host between two writes.
     MidWrite,
-    /// One call of a disk fails.
+    /// One disk call fails.
     Disk,
-    /// One machine reaches no other.
+    /// One host is cut off.
     Isolate,
-    /// The machines fall into two parts.
+    /// The hosts are split into two parts.
     Split,
-    /// Messages from one to another are lost.
+    /// Messages in one direction are lost.
     OneWay,
-    /// Messages between two are lost.
+    /// Messages in both directions are lost.
     Cut,
-    /// Messages between two take long.
+    /// Messages between two hosts are slow.
     Slow,
-    /// Somebody sets a clock.
+    /// A wall clock is changed.
     Clock,
 }
 
-/// Makes things go wrong, and well again.
+/// Injects and repairs faults.
 pub struct Faults {
     pub profile: Profile,
     random: Random,
     next: Duration,
-    /// Machines without a process, and when they get one.
+    /// Hosts without a process, and when they restart.
     down: BTreeMap<usize, Duration>,
-    /// Machines whose power goes soon.
+    /// Hosts that lose power soon.
     doomed: BTreeMap<usize, Duration>,
-    /// Links that are not well, and when they will be.
+    /// Faulty links, and when they are repaired.
     links: BTreeMap<(usize, usize), Duration>,
 }
 
@@ -90,7 +90,7 @@ impl Faults {
         Duration::from_millis(self.random.between(low, high))
     }
 
-    /// What happens in this step, in words.
+    /// Runs one step and describes it.
     pub fn step(&mut self, sim: &mut Sim<'_>, machines: &[Machine]) -> Vec<String> {
         let now = sim.elapsed();
         let mut said = Vec::new();
@@ -105,7 +105,7 @@ impl Faults {
         said
     }
 
-    /// Ends what is to end by now.
+    /// Repairs what is due.
     fn mend(&mut self, sim: &mut Sim<'_>, machines: &[Machine], now: Duration, said: &mut Vec<String>) {
         for machine in due(&mut self.doomed, now) {
             self.power_off(machine, sim, machines, said);
@@ -150,7 +150,7 @@ impl Faults {
         self.random.pick(&choices)
     }
 
-    /// A machine; often the one that leads.
+    /// A random host, often the leader.
     fn victim(&mut self, machines: &[Machine]) -> usize {
         let leads =
             |machine: &Machine| machine.node().is_some_and(|node| node.status().leader == Some(machine.id));
@@ -212,7 +212,7 @@ impl Faults {
         }
     }
 
-    /// Stops a link; what was sent is lost, or comes when it is well again, as it does when TCP sends it anew.
+    /// Cuts a link. Data is lost, or delivered after the repair as with TCP retransmission.
     fn cut(&mut self, sim: &mut Sim<'_>, one: usize, other: usize, until: Duration) {
         let (a, b) = names(one, other);
         match self.random.chance(80) {
@@ -253,7 +253,7 @@ impl Faults {
         self.down.insert(machine, back);
     }
 
-    /// Lets everything be well: all processes run, all links work, all clocks are right.
+    /// Repairs everything: processes, links and clocks.
     pub fn end(&mut self, sim: &mut Sim<'_>, machines: &[Machine]) -> Vec<String> {
         let mut said = vec!["everything is well again".into()];
         for (place, machine) in machines.iter().enumerate() {

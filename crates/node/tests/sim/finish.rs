@@ -1,4 +1,4 @@
-//! When nothing is wrong any more: every node must know everything that was acknowledged, and the same.
+//! Final comparison after all faults are repaired: every node has everything acknowledged, and all nodes agree.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,16 +13,15 @@ use crate::caller::{Caller, PURSE, WRITERS, account, namespace, vault};
 use crate::host::Machine;
 use crate::oracle::{RATE, SLOTS};
 
-/// A connection that lost something is given up after 10 s, and the log takes a moment more.
+/// Time to recover: a lossy connection is closed after 10 s, then the log catches up.
 const HEALED: Duration = Duration::from_secs(60);
-/// Nodes that agreed for so long have nothing left of their troubles: holds fall due within the longest.
+/// How long nodes must agree: longer than the longest hold.
 const AGREED: Duration = Duration::from_secs(8);
-/// Ticks go on in a long run, for what is remembered of its beginning ends at last. Snapshots of the same place are
-/// found between two of them.
+/// Attempts to get snapshots of the same index. In a long run expiry ticks continue in between.
 const SNAPSHOT_TRIES: usize = 20;
-/// So many of the latest leases are looked at.
+/// Number of newest leases to check.
 const LEASES: usize = 200;
-/// So many of the latest writes are sent again to every node.
+/// Number of newest writes to repeat on every node.
 const WRITES: u64 = 10;
 
 pub async fn compare(caller: &mut Caller) {
@@ -55,13 +54,13 @@ async fn until_true(mut happens: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// How far a node has come, if it runs.
+/// Leader, last index and applied index of a running node.
 fn place(machine: &Machine) -> Option<(u64, u64, u64)> {
     let status = machine.node()?.status();
     Some((status.leader?, status.last_log_index?, status.applied_index?))
 }
 
-/// Waits until all nodes have applied the same, again and again.
+/// Waits until all nodes have applied the same log for a while.
 async fn settle_down(caller: &mut Caller) {
     let machines = caller.hall.machines.clone();
     let step = Duration::from_millis(50);
@@ -100,7 +99,7 @@ async fn history(caller: &mut Caller, node: usize, name: &str) -> Vec<EntryView>
     }
 }
 
-/// Every node has the same history, with every acknowledged write in it once, and it adds up.
+/// Checks that all nodes have the same history, with every acknowledged write once, and a balanced audit.
 async fn compare_journals(caller: &mut Caller) {
     let nodes = caller.hall.machines.len();
     let own = (0..WRITERS).map(|writer| format!("w{writer}"));
@@ -149,7 +148,7 @@ fn check_history(caller: &Caller, writer: usize, history: &[EntryView]) {
         }
     }
     let facts = oracle.writers[writer].clone();
-    // What changes nothing of the account is no part of its history.
+    // A write without effect on the account is not in its history.
     for (receipt, around) in facts.receipts.iter().zip(facts.balances.windows(2)) {
         let held = found.get(&receipt.sequence);
         let holds = held.map_or(around[0] == around[1], |held| held == receipt);
@@ -157,7 +156,7 @@ fn check_history(caller: &Caller, writer: usize, history: &[EntryView]) {
     }
 }
 
-/// Where a snapshot was made, and its file.
+/// Index and file of a snapshot.
 type Snapshot = (Option<u64>, Option<Vec<u8>>);
 
 async fn snapshots(caller: &mut Caller) -> Vec<Snapshot> {
@@ -172,7 +171,7 @@ async fn snapshots(caller: &mut Caller) -> Vec<Snapshot> {
     snapshots
 }
 
-/// The same log gives the same snapshot, to the byte.
+/// Checks that all nodes have byte-identical snapshots.
 async fn compare_snapshots(caller: &mut Caller) {
     let mut snapshots_of_all = snapshots(caller).await;
     for _ in 0..SNAPSHOT_TRIES {

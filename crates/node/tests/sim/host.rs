@@ -1,4 +1,4 @@
-//! One node of the simulation: a real node on a simulated disk, network and clock.
+//! One simulated host: a real node on a simulated disk, network and clock.
 
 use std::future::Future;
 use std::io;
@@ -15,22 +15,22 @@ use tokio::time::Instant;
 
 use crate::support::disk::SimDisk;
 
-/// When every simulation begins, in microseconds since 1970.
+/// Start of every simulation, in microseconds since 1970.
 pub const BEGIN_US: u64 = 1_700_000_000_000_000;
 const PORT: u16 = 7000;
 const MESSAGE_BYTES: usize = 1 << 20;
 
-/// Quick nodes, so that much happens in little simulated time.
+/// Short timeouts, so that much happens in little simulated time.
 pub const TIMING: Timing = Timing {
     heartbeat: Duration::from_millis(60),
     election: Duration::from_millis(300),
     deadline: Duration::from_secs(2),
 };
 
-/// Something to do with a node, in its process.
+/// Work for a node, run in its process.
 pub type Job = Box<dyn FnOnce(Arc<Node>) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
 
-/// How nodes of one simulation are set up.
+/// Sizes of one simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     pub segment_bytes: u64,
@@ -39,13 +39,13 @@ pub struct Size {
     pub keep_entries: u64,
 }
 
-/// A machine. It stays when its process dies.
+/// A host. It survives its process.
 #[derive(Clone)]
 pub struct Machine {
     pub id: u64,
     pub disk: SimDisk,
     pub size: Size,
-    /// By how much its wall clock is wrong, in microseconds.
+    /// Error of its wall clock, in microseconds.
     pub wall_off_us: Arc<AtomicI64>,
     process: Arc<Mutex<Option<Process>>>,
 }
@@ -65,7 +65,7 @@ impl Machine {
         Machine { id, disk, size, wall_off_us: Arc::default(), process: Arc::default() }
     }
 
-    /// Starts a process on this machine, and serves jobs until it is killed.
+    /// Runs a node process that executes jobs until it is killed.
     pub async fn run(self) -> turmoil::Result {
         let time = SimTime { start: Instant::now(), wall_off_us: Arc::clone(&self.wall_off_us) };
         let options = NodeOptions {
@@ -82,7 +82,7 @@ impl Machine {
         };
         let node = match Node::open(options).await {
             Ok(node) => Arc::new(node),
-            // Power that was cut on purpose is gone for an opening process too; it is restored from outside.
+            // A power cut that is still pending also hits a starting process.
             Err(error) if self.disk.is_troubled() => {
                 tracing::info!("{}: {error}", name(self.id));
                 return std::future::pending().await;
@@ -97,23 +97,23 @@ impl Machine {
         Ok(())
     }
 
-    /// The node that runs here, if one does.
+    /// The running node, if any.
     pub fn node(&self) -> Option<Arc<Node>> {
         self.process.lock().unwrap().as_ref().map(|process| Arc::clone(&process.node))
     }
 
-    /// Hands a job to the node, if one runs here.
+    /// Sends a job to the running node, if any.
     pub fn hand_over(&self, job: Job) -> bool {
         self.process.lock().unwrap().as_ref().is_some_and(|process| process.desk.send(job).is_ok())
     }
 
-    /// Forgets the process, which is dead.
+    /// Forgets the dead process.
     pub fn bury(&self) {
         *self.process.lock().unwrap() = None;
     }
 }
 
-/// Steady time is the simulation's; the wall clock is what somebody set.
+/// Steady time is simulated time; the wall clock has an error.
 struct SimTime {
     start: Instant,
     wall_off_us: Arc<AtomicI64>,
@@ -147,8 +147,8 @@ impl Net for SimNet {
     }
 }
 
-/// A connection that sends what is flushed together as one message. Responses carry the real date, whose length
-/// varies when it is compressed; how much fits into one write, and with that the number of messages, would vary too.
+/// Sends everything flushed together as one message. Responses contain the real date, whose compressed length varies;
+/// with it the number of messages would vary.
 fn whole(stream: turmoil::net::TcpStream) -> Connection {
     Connection::new(BufWriter::with_capacity(MESSAGE_BYTES, stream))
 }

@@ -1,7 +1,7 @@
-//! Whole clusters in one thread: real nodes on simulated disks, links and clocks, all driven by one seed.
+//! Deterministic simulation of whole clusters: real nodes on simulated disks, links and clocks, driven by one seed.
 //!
-//! A step is one thing that a caller asks of a node. `EARMARK_SEED` replays a seed, `EARMARK_SIM_STEPS` makes it as
-//! long as wanted, and `EARMARK_SIM_TRACE` prints everything that is asked, answered and broken.
+//! A step is one request. `EARMARK_SEED` replays a seed, `EARMARK_SIM_STEPS` sets its length, and `EARMARK_SIM_TRACE`
+//! prints all requests, answers and faults.
 
 #![allow(unreachable_pub, reason = "all of it is one binary")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
@@ -50,8 +50,8 @@ fn a_seed_runs_twice_alike() {
     }
 }
 
-/// Runs a seed: here if it is the one that was asked for, and in a process of its own if it is one of many. What runs
-/// before it in a process may change it, and it must be the same when it is run again alone.
+/// Runs a seed: in this process if `EARMARK_SEED` names it, else in a process of its own. Earlier runs in the same
+/// process may influence a seed, and a replay must be identical.
 fn one(seed: u64, test: (&str, u64)) -> String {
     if number("EARMARK_SEED").is_none() {
         return apart(seed, test);
@@ -72,7 +72,7 @@ fn apart(seed: u64, (name, _): (&str, u64)) -> String {
     let digest = said.lines().find(|line| line.starts_with("digest "));
     match digest.filter(|_| output.status.success()) {
         Some(digest) => digest.to_owned(),
-        // A process that aborts has not said it.
+        // An aborted process prints no replay command.
         None => panic!(
             "{said}\nagain: EARMARK_SEED={seed} EARMARK_SIM_STEPS={} cargo test -p earmark-node --test sim {name}",
             steps()
@@ -80,9 +80,8 @@ fn apart(seed: u64, (name, _): (&str, u64)) -> String {
     }
 }
 
-/// openraft lets a leader that starts again within its own term lead on at once, and then takes the first entry of that
-/// term for as far as a read must have come. The leader had acknowledged more before it stopped, and for a moment its
-/// reads knew nothing of it: an account that had just been opened was not there.
+/// A leader that restarts within its term leads at once, and openraft takes the first entry of that term as the read
+/// index. Entries acknowledged before the restart were missing from its reads for a moment.
 #[test]
 fn a_leader_that_starts_again_answers_no_read_before_it_has_committed_what_it_had() {
     (0..20).for_each(start_leader_again);

@@ -1,4 +1,4 @@
-//! What was asked and what was answered, and what must therefore be so.
+//! The oracle: requests and answers, and what follows from them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use earmark_core::{LeaseId, LeaseState, Operation, Receipt, TxId};
 
 use crate::host::BEGIN_US;
 
-/// The limits that leases are about: what they hold and for how long.
+/// Limits of the simulation, with capacity and hold time.
 pub const SLOTS: Limit = Limit { key: "slots", capacity: 6, hold_ms: 4_000 };
 pub const RATE: Limit = Limit { key: "rate", capacity: 60, hold_ms: 6_000 };
 pub const MONEY: Limit = Limit { key: "money", capacity: 0, hold_ms: 5_000 };
 pub const FLEX: Limit = Limit { key: "flex", capacity: 8, hold_ms: 2_000 };
-/// What a log time may be beyond what it should be, in milliseconds: half a simulated step, rounded up, and a bit.
+/// Tolerance of log time in milliseconds: half a simulated step, rounded up, and a margin.
 const SLACK_MS: u64 = 5;
-/// So many lines of the history are shown when something is wrong.
+/// History lines printed on failure.
 const RECENT: usize = 60;
 
 pub struct Limit {
@@ -24,20 +24,20 @@ pub struct Limit {
     pub hold_ms: u64,
 }
 
-/// One thing that was asked.
+/// One request.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    /// Its place among everything that was asked and answered.
+    /// Its position in the history.
     pub at: u64,
-    /// The highest log time that was in an answer before.
+    /// Highest log time in an earlier answer.
     floor_ms: u64,
-    /// The highest place in the log that was in an answer before.
+    /// Highest log index in an earlier answer.
     index: u64,
-    /// The highest revision of the limit `flex` that was in an answer before.
+    /// Highest revision of limit `flex` in an earlier answer.
     revision: u64,
 }
 
-/// What is known of one lease, and since when.
+/// Known facts about one lease, each with the time of the answer.
 #[derive(Clone, Debug, Default)]
 pub struct Lease {
     pub parts: Vec<(&'static str, u64)>,
@@ -45,20 +45,20 @@ pub struct Lease {
     allowed: Option<(u64, u64)>,
     denied: Option<u64>,
     expired: Option<u64>,
-    /// The first complete: the log time that it had at least, and what it said.
+    /// The first complete: its minimum log time and its actuals.
     completing: Option<(u64, Vec<(&'static str, u64)>)>,
     completed: Option<u64>,
 }
 
-/// What is known of one writer.
+/// Known facts about one writer.
 #[derive(Clone, Debug)]
 pub struct Writer {
-    /// What its account has after each of its writes.
+    /// Balance after each of its writes.
     pub balances: Vec<i128>,
     pub receipts: Vec<Arc<Receipt>>,
-    /// The operations of each of its writes.
+    /// Operations of each of its writes.
     pub sent: Vec<Vec<Operation>>,
-    /// The last number that was asked for and can be committed.
+    /// Last requested sequence that can commit.
     pub asked: u64,
 }
 
@@ -73,9 +73,9 @@ pub struct Oracle {
     pub wrong: Vec<String>,
     pub leases: BTreeMap<LeaseId, Lease>,
     pub writers: Vec<Writer>,
-    /// By how much log time may be ahead of the right time, since a majority knew no better than a clock that was.
+    /// Maximum lead of log time over real time, after a majority had to use a fast wall clock.
     pub ahead_ms: u64,
-    /// Whether any clock is ever wrong.
+    /// Whether any wall clock is ever wrong.
     pub is_clock_wrong: bool,
     at: u64,
     floor_ms: u64,
@@ -110,7 +110,7 @@ impl Oracle {
         }
     }
 
-    /// Writes something into the history.
+    /// Adds a line to the history.
     pub fn note(&mut self, text: &str) {
         self.at += 1;
         let line = format!("{:>6} {:>7} ms {text}", self.at, right_ms() - BEGIN_US / 1_000);
@@ -124,7 +124,7 @@ impl Oracle {
         }
     }
 
-    /// The history as one number.
+    /// Hash of the history.
     pub fn digest(&self) -> u64 {
         self.digest
     }
@@ -147,7 +147,7 @@ impl Oracle {
         }
     }
 
-    /// A log time that was in an answer, of something that was decided after `asked` unless it was before.
+    /// Checks a log time from an answer; it is at least `floor_ms`.
     fn log_time(&mut self, ms: u64, floor_ms: u64) {
         let right = right_ms();
         let drift = (right - BEGIN_US / 1_000) / 500 + SLACK_MS;
@@ -211,7 +211,7 @@ impl Oracle {
         self.leases.insert(lease, next);
     }
 
-    /// Nothing that was reserved at this log time and is not completed ends before its time.
+    /// Checks that an uncompleted lease did not expire early.
     fn may_have_ended(&mut self, lease: LeaseId, reserved_ms: u64, facts: &Lease) {
         let held = facts.parts.iter().map(|(key, _)| hold_ms(key)).min().unwrap_or(0);
         let right = right_ms();
@@ -259,7 +259,7 @@ impl Oracle {
         }
     }
 
-    /// The writer's next number is committed, or an earlier one was asked for again.
+    /// A committed write: the next sequence, or a repeat of an earlier one.
     pub fn committed(&mut self, writer: usize, asked: Asked, sequence: u64, receipt: &Arc<Receipt>) {
         self.note(&format!("w{writer} {receipt:?}"));
         self.must(receipt.sequence == sequence, || format!("{sequence} was answered for {receipt:?}"));
@@ -271,7 +271,7 @@ impl Oracle {
         }
         let expected = self.writers[writer].committed() + 1;
         self.must(sequence == expected, || format!("w{writer}: {sequence} committed before {expected}"));
-        // What is asked for again may have been committed since it was first asked for, but not before the last one.
+        // A repeated request may have committed since it was first sent, but not before the previous one.
         let last = self.writers[writer].receipts.last().cloned();
         let (floor_ms, index) = last.map_or((0, 0), |last| (last.committed_at.get(), last.log_index));
         self.log_time(receipt.committed_at.get(), floor_ms);
@@ -283,7 +283,7 @@ impl Oracle {
         let _ = asked;
     }
 
-    /// A write that was asked for once, and answered at once, is behind everything that was answered before.
+    /// A write that was sent once and answered at once is later than all earlier answers.
     pub fn in_order(&mut self, asked: Asked, receipt: &Receipt) {
         self.must(receipt.committed_at.get() >= asked.floor_ms, || {
             format!("log time ran backwards: {receipt:?} after {}", asked.floor_ms)
@@ -331,7 +331,7 @@ impl Oracle {
         self.must(reserved <= limit.capacity, || format!("{} holds {reserved}", limit.key));
     }
 
-    /// At no log time do the leases that must have been live hold more than there is.
+    /// Checks that at no log time the leases held more than the capacity.
     pub fn check_capacity(&mut self, limit: &Limit) {
         let mut changes: Vec<(u64, i64)> = Vec::new();
         for lease in self.leases.values() {
@@ -354,7 +354,7 @@ impl Oracle {
             changes.push((start, amount));
             changes.push((end, -kept));
         }
-        // What ends at a time is free at that time.
+        // Capacity that expires at a time is free at that time.
         changes.sort_unstable();
         let mut held = 0;
         for (ms, change) in changes {
@@ -369,7 +369,7 @@ fn hold_ms(key: &str) -> u64 {
     [SLOTS, RATE, MONEY, FLEX].iter().find(|limit| limit.key == key).unwrap().hold_ms
 }
 
-/// The time that a clock that is right shows.
+/// Real time.
 pub fn right_ms() -> u64 {
     let elapsed = turmoil::sim_elapsed().map_or(0, |elapsed| elapsed.as_micros());
     (BEGIN_US + u64::try_from(elapsed).unwrap()) / 1_000

@@ -1,4 +1,4 @@
-//! One simulation, from its seed to what is left of it.
+//! One simulation, from its seed to its digest.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,27 +18,27 @@ use crate::support::disk::SimDisk;
 use crate::support::random::Random;
 
 const TICK: Duration = Duration::from_millis(2);
-/// Nothing takes longer, so that what hangs is found.
+/// Maximum simulated time, to detect hangs.
 const LONGEST: Duration = Duration::from_secs(1_200);
 const LEASE_CALLERS: usize = 6;
 const READERS: usize = 3;
 
-/// What is left of a simulation: if two of them are equal in this, they were equal.
+/// Hash of a simulation. Equal digests mean equal runs.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Digest {
-    /// Everything that was asked and answered, and when.
+    /// Hash of all requests, answers and their times.
     pub history: u64,
-    /// Every byte of every file of every node.
+    /// Hash of all files of each node.
     pub disks: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Faults happen while callers ask.
+    /// Callers send requests and faults happen.
     Run,
     /// The callers are done.
     Over,
-    /// Nothing is wrong any more, and everything is compared.
+    /// All faults are repaired and the nodes are compared.
     Finish,
 }
 
@@ -48,7 +48,7 @@ struct World<'a> {
     machines: Rc<Vec<Machine>>,
     oracle: Rc<RefCell<Oracle>>,
     steps: u64,
-    /// When each machine last had no process, or one that did not know the time.
+    /// When each host last had no process, or one without log time.
     unknowing: Vec<Duration>,
 }
 
@@ -70,8 +70,8 @@ pub fn simulate(seed: u64, nodes: u64, steps: u64) -> Digest {
     world.digest()
 }
 
-/// Kills the node that leads as soon as something was acknowledged, starts it at once, and reads by way of the others,
-/// which have not heard yet that it was committed.
+/// Kills the leader right after an acknowledgement, restarts it, and reads through followers that do not know the
+/// commit yet.
 pub fn start_leader_again(seed: u64) {
     let mut random = Random::new(seed);
     let size =
@@ -112,7 +112,7 @@ pub fn start_leader_again(seed: u64) {
     world.look();
 }
 
-/// A node that panics does so in the middle of a step, so what replays it is said on the way out.
+/// A node panics in the middle of a step, so the replay command is printed on unwind.
 impl Drop for World<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -164,7 +164,7 @@ impl World<'_> {
         );
     }
 
-    /// Starts the nodes one by one, until all of them vote.
+    /// Starts the nodes one by one until all vote.
     fn begin(&mut self) {
         for place in 0..self.machines.len() {
             let machine = self.machines[place].clone();
@@ -190,7 +190,7 @@ impl World<'_> {
         }
     }
 
-    /// One tick of the simulation; gives whether the callers are gone.
+    /// One tick of the simulation. Returns whether the callers are done.
     fn step(&mut self) -> bool {
         match self.sim.step() {
             Ok(is_over) => is_over,
@@ -226,8 +226,8 @@ impl World<'_> {
         }
     }
 
-    /// A node that has heard nothing of the time since its start may take log time with its clock, and only while a
-    /// majority is like that. A leader may act for a moment on what a follower did not know that knows it since.
+    /// A node without log time may use its wall clock, but only while a majority has none. A leader may briefly act
+    /// on an outdated reply of a follower.
     fn heed_clocks(&mut self) {
         let now = self.sim.elapsed();
         for (machine, unknowing) in self.machines.iter().zip(&mut self.unknowing) {
@@ -246,7 +246,7 @@ impl World<'_> {
         }
     }
 
-    /// Prints where the nodes stand, each time that changes.
+    /// Prints the position of all nodes when it changes.
     fn trace(&self, last: &mut String) {
         if self.oracle.borrow().is_loud {
             let place = |machine: &Machine| {
@@ -264,7 +264,7 @@ impl World<'_> {
         }
     }
 
-    /// Stops when something is wrong.
+    /// Fails the test if something is wrong.
     fn look(&self) {
         if let Some(why) = self.oracle.borrow().wrong.first() {
             self.fail(why);
@@ -286,7 +286,7 @@ impl World<'_> {
     }
 }
 
-/// Everything that callers do, from the first limit to the last comparison.
+/// All caller activity, from setup to the final comparison.
 async fn call(hall: Hall, mut random: Random, phase: Rc<Cell<Option<Phase>>>) -> turmoil::Result {
     let mut caller = |name: String| Caller { hall: hall.clone(), name, random: Random::new(random.next()) };
     let mut first = caller("founder".into());

@@ -1,5 +1,5 @@
-//! The power goes at any moment, again and again. What was acknowledged is there, in its order and without a hole;
-//! what was not may be there or not, from the front.
+//! Repeated power cuts at any moment. Acknowledged entries survive, in order and without gaps; a prefix of the
+//! unacknowledged ones may survive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,13 +18,13 @@ use crate::support::soak::each_seed;
 const SEEDS: u64 = 2_000;
 const LIVES: u64 = 6;
 
-/// What may be found after the power comes back.
+/// States that may be found after a power cut.
 struct Oracle {
-    /// The logs that may be there; the first is what was acknowledged last.
+    /// Possible logs; the first is the last acknowledged one.
     logs: Vec<Log>,
     votes: Vec<Option<Vote>>,
     term: u64,
-    /// Every entry that was ever handed to the log.
+    /// Every entry ever appended.
     ever: Ever,
 }
 
@@ -34,7 +34,7 @@ impl Oracle {
         self.logs.last().unwrap()
     }
 
-    /// Everything that was asked for is on disk.
+    /// All requested changes are on disk.
     fn settled(&mut self) {
         self.logs.drain(..self.logs.len() - 1);
     }
@@ -47,7 +47,7 @@ impl Oracle {
         self.votes = vec![vote];
     }
 
-    /// New entries after the last, of the same term or a later one.
+    /// New entries after the last, in the same or a later term.
     fn entries(&mut self, random: &mut Random) -> Vec<Entry> {
         self.term += u64::from(random.chance(20));
         let first = self.now().next();
@@ -58,7 +58,7 @@ impl Oracle {
         entries
     }
 
-    /// Each of them may have reached the disk, those before it provided.
+    /// Any prefix of these entries may reach the disk.
     fn may_have(&mut self, entries: &[Entry]) {
         for entry in entries {
             let mut log = self.now().clone();
@@ -68,7 +68,7 @@ impl Oracle {
     }
 }
 
-/// One random step. False if the store has failed, which it may only do once the power is gone.
+/// One random step. Returns false if the store has failed, which requires a power cut.
 async fn step(store: &mut LogStore, oracle: &mut Oracle, random: &mut Random) -> bool {
     match random.below(100) {
         0..50 => {
@@ -116,7 +116,7 @@ async fn step(store: &mut LogStore, oracle: &mut Oracle, random: &mut Random) ->
             store.purge(purge).await.is_ok()
         }
         85..88 => {
-            // A snapshot that is ahead of this log.
+            // A snapshot ahead of this log.
             oracle.term += 1;
             let purge = id(oracle.term, oracle.now().next() + random.below(5));
             oracle.logs.push(Log { entries: Vec::new(), purged: Some(purge) });
@@ -134,7 +134,7 @@ async fn step(store: &mut LogStore, oracle: &mut Oracle, random: &mut Random) ->
     }
 }
 
-/// Work is done in order, so what came before is done too.
+/// Tasks run in order, so all earlier ones are done too.
 fn acknowledged(oracle: &mut Oracle) -> bool {
     oracle.settled();
     true
@@ -151,7 +151,7 @@ async fn run(seed: u64) {
     let mut oracle = Oracle { logs: vec![Log::default()], votes: vec![None], term: 1, ever: Ever::new() };
     for life in 0..LIVES {
         let what = format!("EARMARK_SEED={seed}, life {life}");
-        // Sometimes the power goes while the log is being opened.
+        // Sometimes the power is cut while the log is opened.
         let steps_max = random.pick(&[8, 60, 400]);
         disk.cut_power_after(random.below(steps_max));
         match open(&disk, options).await {

@@ -1,5 +1,5 @@
-//! Every file of a stopped node, every byte: flipped, and cut off from there on. It opens with exactly what was there,
-//! or refuses and names the file.
+//! Every byte of every file of a stopped node, flipped or truncated. The node opens with exactly the old contents, or
+//! refuses and names the file.
 
 use earmark_node::{Expected, Fault, Folder, Identity, LogOptions, LogStore, Vote};
 use openraft::storage::RaftLogStorage;
@@ -10,15 +10,15 @@ use crate::support::random::Random;
 
 const OPTIONS: LogOptions = LogOptions { segment_bytes: 300, cache_bytes: 1_000 };
 const IDENTITY: Identity = Identity { cluster: CLUSTER, node: 3, incarnation: 99, is_founder: true };
-/// The two copies in `vote` and `log/mark`; what lies between them is never read.
+/// The two slots of `vote` and `log/mark`; the bytes between them are never read.
 const SLOTS: [std::ops::Range<usize>; 2] = [0..128, 4096..4224];
 
-/// A node's folder with several segments, after a truncation, a purge and some votes.
+/// A data folder with several segments, after a truncation, a purge and some votes.
 async fn made(seed: u64) -> (SimDisk, LogStore) {
     let mut random = Random::new(seed);
     let disk = SimDisk::new();
     IDENTITY.format(&disk, |disk| LogStore::create(disk, CLUSTER)).unwrap();
-    // The file of the lock is there from the first start on.
+    // The lock file exists after the first start.
     Folder::take(&disk, Expected::default()).unwrap();
     let mut store = open(&disk, OPTIONS).await.unwrap();
     let mut next = 0;
@@ -54,14 +54,14 @@ async fn find(disk: &SimDisk) -> Result<Found, Fault> {
     Ok(Found { log, vote: store.read_vote().await.unwrap() })
 }
 
-/// The places of a file that are worth trying.
+/// Offsets of a file to damage.
 fn places(path: &str, len: usize) -> Vec<usize> {
     let slotted = path == "vote" || path == "log/mark";
     let worth = |at: &usize| !slotted || at.is_multiple_of(97) || SLOTS.iter().any(|slot| slot.contains(at));
     (0..len).filter(worth).collect()
 }
 
-/// Damages each file in each place. `may_lose` says which shorter log is in order for a damaged file.
+/// Damages each file at each offset. `may_lose` decides whether a shorter log is acceptable.
 async fn damage_everywhere(disk: &SimDisk, expected: &Found, may_lose: impl Fn(&str, usize, &Found) -> bool) {
     let (mut opened, mut refused) = (0, 0);
     for path in disk.paths() {
@@ -99,7 +99,7 @@ fn a_node_that_was_closed_opens_right_or_refuses_whatever_byte_is_damaged() {
         let expected = Found { log: read(&mut store).await, vote: store.read_vote().await.unwrap() };
         store.close().await.unwrap();
         disk.kill();
-        // What is purged within a segment is there again, since files go as a whole.
+        // Purging removes whole files, so purged entries within a segment reappear.
         let shown = find(&disk.copy()).await.unwrap();
         assert_eq!((shown.log.last(), shown.vote), (expected.log.last(), expected.vote));
         damage_everywhere(&disk, &shown, |_, _, _| false).await;
@@ -118,8 +118,8 @@ fn a_node_that_was_killed_opens_right_or_refuses_whatever_byte_is_damaged() {
     });
 }
 
-/// A power cut may take the mark's last step back, and then nothing tells a damaged last write from a torn one.
-/// That is all that can be lost, and it is lost from the end.
+/// A power cut may lose the last advance of the mark. Then a damaged last write looks like a torn one. Only that
+/// write may be lost.
 #[test]
 fn after_a_power_cut_only_the_last_write_can_be_taken_for_torn() {
     block_on(async {
@@ -165,7 +165,7 @@ fn damage_that_later_writes_prove_is_no_torn_tail_even_without_a_mark() {
         let bytes = disk.bytes(&path);
         let found = find(&disk.copy()).await.unwrap();
         disk.kill();
-        // The mark is set back to before the last three writes, as a power cut may do.
+        // Restores the mark from before the last three writes, as a power cut may do.
         disk.put("log/mark", &mark);
         assert_eq!(find(&disk.copy()).await.unwrap().log, found.log);
         let records = bytes.windows(4).enumerate().filter(|(_, window)| window == b"EMrc").map(|(at, _)| at);
@@ -181,7 +181,7 @@ fn damage_that_later_writes_prove_is_no_torn_tail_even_without_a_mark() {
                 "{fault}"
             );
         }
-        // The last write alone can be torn.
+        // Only the last write can be torn.
         disk.corrupt(&path, third, 0x10);
         assert_eq!(find(&disk).await.unwrap().log, found.log.until(next + 2));
     });

@@ -1,5 +1,5 @@
-//! The disk is full, a write or a sync fails: nothing after that is acknowledged, the file is named, and the next
-//! start finds all that was acknowledged before.
+//! Full disks and failed writes and syncs. Nothing is acknowledged afterwards, the error names the file, and the next
+//! start finds everything acknowledged before.
 
 use earmark_node::{LogOptions, LogStore};
 use openraft::storage::RaftLogStorage;
@@ -10,7 +10,7 @@ use crate::support::random::Random;
 
 const OPTIONS: LogOptions = LogOptions { segment_bytes: 400, cache_bytes: 500 };
 
-/// What a script acknowledged, and the store that it ran on.
+/// What was acknowledged, and the store.
 struct Ran {
     disk: SimDisk,
     store: LogStore,
@@ -18,7 +18,7 @@ struct Ran {
     failed: bool,
 }
 
-/// Appends, truncates, purges and votes until something fails, and then tries to go on.
+/// Appends, truncates, purges and votes until something fails, then continues.
 async fn run(kind: Kind, after: u64, trouble: Trouble) -> Ran {
     let mut random = Random::new(5);
     let disk = SimDisk::new();
@@ -38,7 +38,7 @@ async fn run(kind: Kind, after: u64, trouble: Trouble) -> Ran {
             let since = ran.acknowledged.next() - 3;
             let cut = ran.store.truncate(id(0, since)).await.is_ok();
             ran.note(cut, |_| ());
-            // Even one that failed may have got that far.
+            // A failed truncation may have taken effect.
             ran.acknowledged = ran.acknowledged.until(since);
         }
         if term == 5 {
@@ -56,7 +56,7 @@ async fn run(kind: Kind, after: u64, trouble: Trouble) -> Ran {
 }
 
 impl Ran {
-    /// Writes down what was acknowledged. Once something has failed, nothing is.
+    /// Records an acknowledgement. After a failure there must be none.
     fn note(&mut self, acknowledged: bool, change: impl FnOnce(&mut Log)) {
         assert!(!(self.failed && acknowledged), "acknowledged after {:?}", self.store.failure().get());
         match acknowledged {
@@ -66,7 +66,8 @@ impl Ran {
     }
 }
 
-/// The log holds what was acknowledged, and perhaps more: what was under way, and what only a whole file takes along.
+/// Whether the log holds everything acknowledged. It may hold more: pending writes, and purged entries of whole
+/// files.
 fn holds(found: &Log, acknowledged: &Log) -> bool {
     let from = acknowledged.entries.first().map_or(u64::MAX, |entry| entry.log_id.index);
     let found = found.entries.iter().filter(|entry| entry.log_id.index >= from).cloned().collect::<Vec<_>>();
@@ -97,7 +98,8 @@ fn whatever_fails_and_whenever_nothing_more_is_acknowledged_and_nothing_is_lost(
                     assert!(ran.store.save_vote(&earmark_node::Vote::new(90, 1)).await.is_err(), "{what}");
                     assert!(ran.store.close().await.is_err(), "{what}");
 
-                    // Started again with no power cut, it may see what never reached the disk. From then on that stays.
+                    // A restart without a power cut may see writes that never reached the disk. Once seen, they must
+                    // survive a power cut.
                     ran.disk.kill();
                     let mut store =
                         open(&ran.disk, OPTIONS).await.unwrap_or_else(|fault| panic!("{what}: {fault}"));

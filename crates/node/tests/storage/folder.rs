@@ -1,4 +1,4 @@
-//! Whose folder it is: each refusal by its name, and nothing written.
+//! Identity of the data folder: every refusal has its own error and writes nothing.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn made() -> SimDisk {
     disk
 }
 
-/// Refuses to take a folder, and writes nothing.
+/// Expects a refusal without any write.
 fn refuse(disk: &SimDisk, expected: Expected) -> Fault {
     let changes = disk.changes();
     let fault = Folder::take(disk, expected).unwrap_err();
@@ -82,7 +82,7 @@ fn a_strangers_folder_is_left_alone() {
         let disk = SimDisk::new();
         disk.put(name, b"the work of a lifetime");
         let fault = refuse(&disk, EXPECTED);
-        let text = format!("sim:/ is not empty, and was not made by Earmark: it holds {name}.");
+        let text = format!("sim:/ is not an Earmark data folder: it contains {name}.");
         assert!(fault.to_string().starts_with(&text), "{fault}");
     }
     let disk = SimDisk::new();

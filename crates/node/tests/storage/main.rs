@@ -1,4 +1,4 @@
-//! What is on disk: the log, the vote and the folder they lie in.
+//! Storage tests: Raft log, vote and data folder.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 

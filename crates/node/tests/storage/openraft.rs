@@ -1,4 +1,4 @@
-//! openraft's own tests of a store, on real files, with the Book as the state machine.
+//! openraft's storage suite on real files, with the Book as state machine.
 
 use std::sync::Arc;
 

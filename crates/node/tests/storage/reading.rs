@@ -1,4 +1,4 @@
-//! Reads: from memory and from disk, bounded, and beside truncations.
+//! Log reads: from memory and disk, bounded, and beside truncations.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Nodes in one process, on real files and real sockets.
+//! Nodes in one process, on real files and sockets.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use earmark_admission::{Cluster as _, ManualClock, TimeSource};
 use earmark_node::{Node, NodeOptions, RealDisk, Timing};
 use tempfile::TempDir;
 
-/// Quick enough for tests, and slow enough for a busy machine.
+/// Fast enough for tests, slow enough for a busy machine.
 pub const TIMING: Timing = Timing {
     heartbeat: Duration::from_millis(100),
     election: Duration::from_millis(500),
@@ -33,14 +33,14 @@ pub fn options(folder: &Folder, time: Arc<dyn TimeSource>) -> NodeOptions {
     NodeOptions { time, timing: TIMING, ..NodeOptions::new(disk) }
 }
 
-/// A node that is a cluster of its own.
+/// A one-node cluster.
 pub async fn one(folder: &Folder, clock: &Arc<ManualClock>) -> Node {
     let node = Node::open(options(folder, Arc::clone(clock) as _)).await.unwrap();
     until(|| node.status().leader.is_some()).await;
     node
 }
 
-/// Nodes 1 to `count`, of which the first began the cluster.
+/// Nodes 1 to `count`; node 1 starts the cluster.
 pub async fn several(count: u64, clock: &Arc<ManualClock>) -> (Vec<Folder>, Vec<Node>) {
     let mut folders = Vec::new();
     let mut nodes: Vec<Node> = Vec::new();
@@ -68,9 +68,9 @@ pub async fn several(count: u64, clock: &Arc<ManualClock>) -> (Vec<Folder>, Vec<
     (folders, nodes)
 }
 
-/// The same log has led to the same state everywhere: snapshots and journals are equal to the byte.
+/// Checks that all nodes have byte-identical snapshots and journals.
 pub async fn agree(nodes: &[Node], folders: &[Folder]) {
-    // What is due may still be done in between, once the cluster is idle.
+    // An idle cluster may still expire items between two comparisons.
     for _ in 0..20 {
         let last = || nodes.iter().map(|node| node.status().last_log_index).max().flatten();
         until(|| nodes.iter().all(|node| node.status().applied_index == last())).await;
@@ -86,7 +86,7 @@ pub async fn agree(nodes: &[Node], folders: &[Folder]) {
     panic!("the nodes were never at the same entry");
 }
 
-/// The snapshot and the journal of a node.
+/// Snapshot and journal files of a node.
 fn state_files(folder: &Folder) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     for inner in ["snapshot", "journal"] {
@@ -99,7 +99,7 @@ fn state_files(folder: &Folder) -> BTreeMap<String, Vec<u8>> {
     files
 }
 
-/// Waits for something that must happen soon.
+/// Waits up to 20 seconds for a condition.
 pub async fn until(mut happened: impl FnMut() -> bool) {
     for _ in 0..2_000 {
         if happened() {
@@ -107,5 +107,5 @@ pub async fn until(mut happened: impl FnMut() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("it did not happen within 20 seconds");
+    panic!("condition not met within 20 seconds");
 }

@@ -1,4 +1,4 @@
-//! Short words for what is asked of a node.
+//! Short helpers for requests to a node.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,12 +15,12 @@ use earmark_node::NodeBackend;
 
 pub const MINUTE: Kind = Kind::Rolling { window_seconds: 60 };
 pub const SLOTS: Kind = Kind::Concurrency { timeout_seconds: 60 };
-/// When the clocks of the tests begin.
+/// Start time of the test clocks.
 pub const START_MS: u64 = 1_700_000_000_000;
 
 static LEASES: AtomicU64 = AtomicU64::new(1);
 
-/// A new lease, as of a time.
+/// A new lease with a creation time.
 pub fn lease_at(ms: u64) -> LeaseId {
     LeaseId::from_parts(UnixMs::new(ms), u128::from(LEASES.fetch_add(1, Ordering::Relaxed)))
 }
@@ -68,7 +68,7 @@ pub fn definition(name: &str, kind: Kind, capacity: u64) -> Definition {
     Definition { key: key(name), kind, capacity, unit, description, overage: Overage::Debt }
 }
 
-/// A limit on the usd of an account.
+/// A credit limit on an account's usd.
 pub fn credit(name: &str, payer: &str, timeout_seconds: u32) -> Definition {
     let terms = CreditTerms {
         timeout_seconds,
@@ -99,7 +99,7 @@ pub fn write_request(client: &str, sequence: u64, operations: Vec<Operation>) ->
     }
 }
 
-/// One node, asked.
+/// Client of one node.
 #[derive(Clone)]
 pub struct Desk(pub Arc<NodeBackend>);
 
@@ -113,7 +113,7 @@ impl Desk {
         self.0.reserve(vec![request]).await.pop().unwrap()
     }
 
-    /// Reserves with a new lease, which must be allowed.
+    /// Reserves with a new lease; must be allowed.
     pub async fn admit(&self, parts: &[(&str, u64)]) -> ReserveRequest {
         let request = reserve_request(lease(), parts);
         let answer = self.ask(request.clone()).await.unwrap();
@@ -142,19 +142,19 @@ impl Desk {
         self.0.usage(namespace(), key(name)).await.unwrap().unwrap()
     }
 
-    /// What can be spent of an account, and what is held of it.
+    /// Available and held balance of an account.
     pub async fn purse(&self, name: &str) -> (i128, i128) {
         let balances = self.0.balances(path(name)).await.unwrap();
         balances.first().map_or((0, 0), |balance| (balance.available, balance.held))
     }
 }
 
-/// Everything that can be seen from outside, in lines: limits, usage, balances, histories, audit, sequences, leases.
+/// All externally visible state as lines: limits, usage, balances, histories, audit, sequences, leases.
 pub async fn picture(desk: &Desk, leases: &[LeaseId]) -> Vec<String> {
     try_picture(desk, leases).await.unwrap()
 }
 
-/// The same, or what a node says that cannot tell.
+/// Like [`picture`], or the node's error.
 pub async fn try_picture(desk: &Desk, leases: &[LeaseId]) -> Result<Vec<String>, String> {
     fn failed(error: impl std::fmt::Display) -> String {
         error.to_string()
@@ -190,7 +190,7 @@ pub async fn try_picture(desk: &Desk, leases: &[LeaseId]) -> Result<Vec<String>,
     Ok(lines)
 }
 
-/// What was asked, and what was answered.
+/// Requests of a scenario, with their answers.
 #[derive(Default)]
 pub struct Story {
     pub leases: Vec<LeaseId>,
@@ -199,7 +199,7 @@ pub struct Story {
 }
 
 impl Story {
-    /// Some of everything: rates, slots, credit, debt, a limit on its way down, holds, denials, writes.
+    /// A scenario with rate limits, slots, credit, debt, a decreasing limit, holds, denials and writes.
     pub async fn tell(desk: &Desk) -> Story {
         let mut story = Story::default();
         let mut sequence = 0;
@@ -220,7 +220,7 @@ impl Story {
         desk.put(credit("usd", "acme", 60)).await;
         story.reserve(desk, &[("rpm", 1), ("slots", 1), ("usd", 30)]).await;
         story.reserve(desk, &[("down", 8)]).await;
-        // Denied, for good.
+        // These exceed the capacity or the balance.
         story.reserve(desk, &[("tokens", 11)]).await;
         story.reserve(desk, &[("usd", 5_000)]).await;
         desk.put(definition("down", MINUTE, 5)).await;
@@ -243,7 +243,7 @@ impl Story {
         self.reserves.push((request, answer));
     }
 
-    /// Asks everything again: the answers are those of the first time.
+    /// Repeats all requests and expects the first answers.
     pub async fn ask_again(&self, desk: &Desk) {
         for (request, answer) in &self.writes {
             assert_eq!(desk.try_write(request.clone()).await.unwrap(), *answer);
@@ -252,7 +252,7 @@ impl Story {
             let again = desk.ask(request.clone()).await.unwrap();
             match answer {
                 ReserveAnswer::Allowed { .. } => assert_eq!(again, *answer),
-                // When to come back changes, as time and others do.
+                // The retry hint depends on the time and on other leases.
                 _ => assert_eq!(std::mem::discriminant(&again), std::mem::discriminant(answer), "{again:?}"),
             }
         }

@@ -1,9 +1,8 @@
-//! A disk in memory that loses what a real one may lose.
+//! Simulated disk that loses what a real disk may lose.
 //!
-//! A write is in the file at once, as it is on a real system, and on the platter only after a sync. A power cut drops,
-//! keeps or tears every write since the last sync, sector by sector, and does the same to names that were made, changed
-//! or removed since their folder was synced. A sync that fails loses what it was to write, although it can be read
-//! until the power goes: that is how Linux does it.
+//! A write is visible at once and durable only after a sync. A power cut drops, keeps or tears every unsynced write,
+//! sector by sector. It does the same to file names that were created, renamed or removed since the last sync of
+//! their folder. A failed sync loses its writes, although they stay visible until the power cut, as on Linux.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +18,7 @@ use super::random::Random;
 
 const SECTOR: usize = 512;
 
-/// What can be made to fail.
+/// Operations that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Write,
@@ -29,10 +28,10 @@ pub enum Kind {
     SyncDir,
 }
 
-/// How it fails.
+/// Error to return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// ENOSPC; a write leaves half of its bytes.
+    /// ENOSPC; a write keeps half of its bytes.
     Full,
     /// EIO.
     Broken,
@@ -46,11 +45,11 @@ enum Change {
 
 #[derive(Clone, Debug, Default)]
 struct Content {
-    /// What programs see.
+    /// Contents as programs see them.
     seen: Vec<u8>,
-    /// What is on the platter for sure.
+    /// Contents that are durable.
     synced: Vec<u8>,
-    /// How `synced` becomes `seen`.
+    /// Changes that lead from `synced` to `seen`.
     pending: Vec<Change>,
 }
 
@@ -70,23 +69,23 @@ struct State {
     folders: BTreeSet<String>,
     locks: BTreeSet<String>,
     next_file: u64,
-    /// Handles from before the last crash are dead.
+    /// Incremented by a crash or kill; older handles fail.
     life: u64,
-    /// How many more changes there are until the power goes.
+    /// Changes left until the power cut.
     power: Option<u64>,
-    /// The kind of call, how many of them to let pass, and what then happens.
+    /// Kind of call to fail, how many to let pass first, and the error.
     trouble: Option<(Kind, u64, Trouble)>,
-    /// Something was made to fail since the last crash or kill.
+    /// Whether a fault was injected since the last crash or kill.
     troubled: bool,
     changes: u64,
     latency: Option<(Random, u64)>,
 }
 
-/// The disk; clones are the same disk.
+/// The disk. Clones share it.
 #[derive(Clone, Debug)]
 pub struct SimDisk {
     state: Arc<Mutex<State>>,
-    /// The life that this one is good for, if not for all.
+    /// The process life that this handle belongs to; `None` for all.
     life: Option<u64>,
 }
 
@@ -117,7 +116,7 @@ impl SimDisk {
         SimDisk { state: Arc::new(Mutex::new(state)), life: None }
     }
 
-    /// Work that is handed over takes up to so long, by tokio's clock; how long is drawn from the seed.
+    /// Offloaded work takes a random time up to `up_to`, by tokio's clock.
     pub fn with_latency(self, seed: u64, up_to: Duration) -> SimDisk {
         let micros = u64::try_from(up_to.as_micros()).unwrap();
         self.state().latency = Some((Random::new(seed), micros + 1));
@@ -128,7 +127,7 @@ impl SimDisk {
         self.state.lock().unwrap()
     }
 
-    /// The state for a program that may have been dead for a while.
+    /// The state, or an error if this handle's process is dead.
     fn alive(&self) -> io::Result<MutexGuard<'_, State>> {
         let state = self.state();
         match self.life {
@@ -137,41 +136,41 @@ impl SimDisk {
         }
     }
 
-    /// Another disk with the same bytes on it, synced or not.
+    /// Independent copy of the disk, including unsynced writes.
     pub fn copy(&self) -> SimDisk {
         SimDisk { state: Arc::new(Mutex::new(self.state().clone())), life: None }
     }
 
-    /// The disk for a process that is started now, until it is killed or the power goes.
+    /// Handle for a new process, valid until it is killed or loses power.
     pub fn mount(&self) -> Arc<dyn Disk> {
         Arc::new(SimDisk { life: Some(self.state().life), ..self.clone() })
     }
 
-    /// How many changes there were so far.
+    /// Number of changes so far.
     pub fn changes(&self) -> u64 {
         self.state().changes
     }
 
-    /// Lets so many more changes happen; then nothing does until a crash or a kill.
+    /// Allows a number of further changes; all later ones fail until a crash or kill.
     pub fn cut_power_after(&self, changes: u64) {
         let mut state = self.state();
         state.power = Some(changes);
         state.troubled = true;
     }
 
-    /// Makes one call fail, after so many of its kind that do not.
+    /// Fails one call of a kind, after letting `after` of them pass.
     pub fn fail(&self, kind: Kind, after: u64, trouble: Trouble) {
         let mut state = self.state();
         state.trouble = Some((kind, after, trouble));
         state.troubled = true;
     }
 
-    /// Whether the power is cut, or something is to fail, or did.
+    /// Whether a fault is pending or has happened.
     pub fn is_troubled(&self) -> bool {
         self.state().troubled
     }
 
-    /// The process is killed: what it wrote is seen by the next one, synced or not.
+    /// Kills the process. The next one sees its writes, synced or not.
     pub fn kill(&self) {
         let mut state = self.state();
         state.life += 1;
@@ -181,14 +180,14 @@ impl SimDisk {
         state.locks.clear();
     }
 
-    /// The power goes, and comes back.
+    /// Cuts the power and restores it.
     pub fn crash(&self, seed: u64) {
         self.kill();
         let mut random = Random::new(seed);
         let mut state = self.state();
         let state = &mut *state;
         let mut names = std::mem::take(&mut state.synced_names);
-        // Most file systems keep changes of names in order; nobody promises it.
+        // Most file systems keep name changes in order, but none promises it.
         let in_order = random.chance(50);
         let pending = std::mem::take(&mut state.pending_names);
         let kept = random.index(pending.len() + 1);
@@ -205,7 +204,7 @@ impl SimDisk {
         state.synced_names = names;
     }
 
-    /// The files there are, by name.
+    /// Paths of all files.
     pub fn paths(&self) -> Vec<String> {
         self.state().names.keys().cloned().collect()
     }
@@ -215,17 +214,17 @@ impl SimDisk {
         state.files[&state.names[path]].seen.clone()
     }
 
-    /// Damages a byte, on the platter too.
+    /// Flips bits of a byte, durably.
     pub fn corrupt(&self, path: &str, offset: usize, xor: u8) {
         self.damage(path, |bytes| bytes[offset] ^= xor);
     }
 
-    /// Cuts a file, on the platter too.
+    /// Truncates a file, durably.
     pub fn truncate(&self, path: &str, len: usize) {
         self.damage(path, |bytes| bytes.truncate(len));
     }
 
-    /// Puts a file there, or other bytes into it.
+    /// Creates or replaces a file, durably.
     pub fn put(&self, path: &str, bytes: &[u8]) {
         let file = self.open(path, true).unwrap();
         file.set_len(0).unwrap();
@@ -245,7 +244,7 @@ impl SimDisk {
 }
 
 impl State {
-    /// Counts a change, or says that the power is gone or that this is the call that fails.
+    /// Counts a change. Returns the fault to inject, or an error after the power cut.
     fn change(&mut self, kind: Kind) -> io::Result<Option<Trouble>> {
         if self.power == Some(0) {
             return Err(io::Error::other("the power is gone"));
@@ -322,7 +321,7 @@ impl Content {
                 (_, 0) => {}
                 (Change::SetLen(len), _) => self.synced.resize(len, 0),
                 (Change::Write { offset, bytes }, 1) => write(&mut self.synced, offset, &bytes),
-                // The file has its new length, and its bytes never came.
+                // The length reached the disk, the bytes did not.
                 (Change::Write { offset, bytes }, 2) if random.chance(30) => {
                     let len = self.synced.len().max(offset + bytes.len());
                     self.synced.resize(len, 0);
@@ -373,7 +372,7 @@ impl Disk for SimDisk {
     }
 
     fn create_dir(&self, path: &str) -> io::Result<()> {
-        // Folders are made once and always lead somewhere, so losing one would show nothing new.
+        // Folders are created once, so losing one would test nothing new.
         self.alive()?.folders.insert(path.to_owned());
         Ok(())
     }
@@ -410,7 +409,7 @@ impl Disk for SimDisk {
         let mut state = self.alive()?;
         let state = &mut *state;
         if let Some(trouble) = state.change(Kind::SyncDir)? {
-            // Names are in the journal of the file system, which does not forget them as it forgets pages.
+            // Names are in the file system's journal, so a failed sync does not lose them.
             return Err(trouble.error());
         }
         for change in state.pending_names.iter().filter(|change| change.is_in(path)) {

@@ -1,5 +1,5 @@
-//! Nodes in one process, on disks and a network in memory, each with its own clock. Meant for tokio's paused time: a
-//! test that waits for an election takes no longer than one that does not.
+//! Nodes in one process, on simulated disks and a simulated network, each with its own clock. Runs under tokio's
+//! paused time, so waiting for an election costs no real time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub const TIMING: Timing = Timing {
     deadline: Duration::from_secs(3),
 };
 
-/// What a test may want smaller than usual.
+/// Sizes that tests override.
 #[derive(Clone, Copy)]
 pub struct Settings {
     pub snapshot_bytes: u64,
@@ -38,18 +38,18 @@ impl Default for Settings {
     }
 }
 
-/// Files so small that everything happens: many segments, and nothing behind a snapshot is kept.
+/// Tiny files: many segments, and no log entries behind a snapshot.
 pub const SMALL: Settings =
     Settings { snapshot_bytes: u64::MAX, keep_entries: 0, segment_bytes: 300, journal_segment_bytes: 400 };
 
-/// The place of one node.
+/// Disk, clock and process of one node.
 pub struct Seat {
     pub disk: SimDisk,
     pub clock: Arc<ManualClock>,
     pub node: Option<Node>,
 }
 
-/// Several nodes.
+/// A simulated cluster.
 pub struct Fleet {
     pub net: SimNet,
     pub seats: BTreeMap<u64, Seat>,
@@ -65,7 +65,7 @@ impl Fleet {
         Fleet { net: SimNet::new(), seats: BTreeMap::new(), settings }
     }
 
-    /// Nodes 1 to `count`, all of them voters.
+    /// A cluster of nodes 1 to `count`, all of them voters.
     pub async fn of(count: u64, settings: Settings) -> Fleet {
         let mut fleet = Fleet::empty(settings);
         for id in 1..=count {
@@ -75,7 +75,7 @@ impl Fleet {
         fleet
     }
 
-    /// A new node, which joins if there are others; waits until it is a voter.
+    /// Adds a node and waits until it is a voter.
     pub async fn add(&mut self, id: u64) {
         let clock = ManualClock::at(START_MS);
         self.seats.insert(id, Seat { disk: SimDisk::new(), clock, node: None });
@@ -116,7 +116,7 @@ impl Fleet {
         self.try_start(id).await.unwrap();
     }
 
-    /// Shuts a node down in order.
+    /// Shuts a node down cleanly.
     pub async fn stop(&mut self, id: u64) {
         let node = self.seats.get_mut(&id).unwrap().node.take().unwrap();
         node.shut_down().await;
@@ -124,14 +124,14 @@ impl Fleet {
         self.seats[&id].disk.kill();
     }
 
-    /// As `kill -9` does.
+    /// Kills a node, like `kill -9`.
     pub fn kill(&mut self, id: u64) {
         let seat = self.seats.get_mut(&id).unwrap();
         seat.disk.kill();
         drop(seat.node.take());
     }
 
-    /// The power of a node goes and comes back.
+    /// Cuts and restores the power of a node.
     pub fn crash(&mut self, id: u64, seed: u64) {
         let seat = self.seats.get_mut(&id).unwrap();
         seat.disk.crash(seed);
@@ -154,7 +154,7 @@ impl Fleet {
         self.seats.iter().filter(|(_, seat)| seat.node.is_some()).map(|(id, _)| *id).collect()
     }
 
-    /// Waits until all who run follow the same leader, and says who it is.
+    /// Waits until all running nodes follow the same leader, and returns it.
     pub async fn leader(&self) -> u64 {
         self.leader_of(&self.running()).await
     }
@@ -178,19 +178,19 @@ impl Fleet {
         self.running().into_iter().find(|id| *id != leader).unwrap()
     }
 
-    /// Cuts a node off from all others.
+    /// Cuts all links of a node.
     pub fn isolate(&self, id: u64) {
         for other in self.seats.keys().filter(|other| **other != id) {
             self.net.cut(&address(id), &address(*other));
         }
     }
 
-    /// Lets time pass on all clocks.
+    /// Advances all clocks.
     pub fn advance_ms(&self, ms: u64) {
         self.seats.values().for_each(|seat| seat.clock.advance_ms(ms));
     }
 
-    /// The same log has led to the same state everywhere: snapshots and journals are equal to the byte.
+    /// Checks that all nodes have byte-identical snapshots and journals.
     pub async fn agree(&self) {
         let ids = self.running();
         let last = || ids.iter().map(|id| self.status(*id).last_log_index).max().flatten();
@@ -216,7 +216,7 @@ impl Fleet {
     }
 }
 
-/// Waits for something that must happen soon.
+/// Waits up to a minute for a condition.
 pub async fn until(what: &str, mut happened: impl FnMut() -> bool) {
     for _ in 0..6_000 {
         if happened() {
@@ -224,5 +224,5 @@ pub async fn until(what: &str, mut happened: impl FnMut() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("it did not happen within a minute: {what}");
+    panic!("not met within a minute: {what}");
 }

@@ -1,4 +1,4 @@
-//! A log that is driven by a test, with everything that was acknowledged written down beside it.
+//! Drives a log store and records what was acknowledged.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,15 +15,15 @@ use super::random::Random;
 
 pub const CLUSTER: u128 = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
 
-/// Entries by their ids.
+/// All entries ever appended, by id.
 pub type Ever = BTreeMap<LogId, Entry>;
 
-/// What a log is, seen from outside.
+/// Contents of a log, seen from outside.
 #[derive(Clone, Default, PartialEq)]
 pub struct Log {
-    /// The entries that can be read.
+    /// The readable entries.
     pub entries: Vec<Entry>,
-    /// The last entry that is gone at the front.
+    /// Id of the last purged entry.
     pub purged: Option<LogId>,
 }
 
@@ -44,22 +44,22 @@ impl Log {
         self.last().map_or(0, |last| last.index + 1)
     }
 
-    /// The same without the entries from an index on.
+    /// This log without the entries from an index on.
     pub fn until(&self, index: u64) -> Log {
         let mut log = self.clone();
         log.entries.retain(|entry| entry.log_id.index < index);
         log
     }
 
-    /// The same without the entries up to an id.
+    /// This log without the entries up to an id.
     pub fn after(&self, id: LogId) -> Log {
         let mut log = Log { purged: Some(id), ..self.clone() };
         log.entries.retain(|entry| entry.log_id.index > id.index);
         log
     }
 
-    /// Whether a log that was read may stand for this one: purging takes whole files, so it may reach further back,
-    /// with entries that were once there.
+    /// Whether `shown` is a valid view of this log. Purging removes whole files, so `shown` may reach further back,
+    /// with entries that existed.
     pub fn is_shown_by(&self, shown: &Log, ever: &Ever) -> bool {
         let back = shown
             .entries
@@ -73,7 +73,7 @@ impl Log {
     }
 }
 
-/// Runs a test on one thread, by a clock that jumps whenever everybody waits.
+/// Runs a test on one thread, under paused time.
 pub fn block_on<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -88,7 +88,7 @@ pub async fn open(disk: &SimDisk, options: LogOptions) -> Result<LogStore, Fault
     LogStore::open(disk.mount(), CLUSTER, options, Failure::default()).await
 }
 
-/// Reads everything there is, once in one piece and once in limited ones.
+/// Reads the whole log, once in one piece and once in limited pieces.
 pub async fn read(store: &mut LogStore) -> Log {
     let state = store.get_log_state().await.unwrap();
     let entries = store.try_get_log_entries(..).await.unwrap();
@@ -111,7 +111,7 @@ pub fn id(term: u64, index: u64) -> LogId {
     LogId::new(CommittedLeaderId::new(term, term % 3), index)
 }
 
-/// An entry whose bytes tell it from every other.
+/// An entry with random bytes.
 pub fn entry(random: &mut Random, id: LogId, bytes_max: u64) -> Entry {
     let len = usize::try_from(random.below(bytes_max)).unwrap();
     Entry { log_id: id, payload: EntryPayload::Normal(Batch(Bytes::from(random.bytes(len)))) }
@@ -123,7 +123,7 @@ pub fn vote(random: &mut Random) -> Vote {
     vote
 }
 
-/// Appends and waits; true if it was acknowledged.
+/// Appends and waits; true if acknowledged.
 pub async fn append(store: &mut LogStore, entries: Vec<Entry>) -> bool {
     let (told, answer) = tokio::sync::oneshot::channel();
     let done = Box::new(move |result: std::io::Result<()>| {
@@ -132,7 +132,7 @@ pub async fn append(store: &mut LogStore, entries: Vec<Entry>) -> bool {
     store.append_entries(entries, done).await.is_ok() && answer.await.unwrap_or(false)
 }
 
-/// Appends without waiting; the flag is set once it is acknowledged.
+/// Appends without waiting; the flag is set on acknowledgement.
 pub async fn append_later(store: &mut LogStore, entries: Vec<Entry>) -> Option<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&flag);

@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! Shared test support.
 
 #![allow(dead_code, unreachable_pub, reason = "every test binary compiles all of this and uses a part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]

@@ -1,5 +1,5 @@
-//! A network in memory whose links can be cut. What is sent on a cut link is neither lost nor refused: it waits, as
-//! packets do that are sent again and again, until the link is whole.
+//! Simulated network whose links can be cut. Data sent on a cut link waits until the link is restored, like
+//! retransmitted packets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,11 +18,11 @@ struct State {
     listeners: BTreeMap<String, mpsc::UnboundedSender<Connection>>,
     cut: BTreeSet<(String, String)>,
     waiting: Vec<Waker>,
-    /// How many bytes were sent, by link.
+    /// Bytes sent per link.
     sent: BTreeMap<(String, String), u64>,
 }
 
-/// The network, as one node is on it.
+/// The network, seen by one node.
 #[derive(Clone, Debug)]
 pub struct SimNet {
     me: String,
@@ -34,7 +34,7 @@ impl SimNet {
         SimNet { me: String::new(), state: Arc::default() }
     }
 
-    /// The same network for the node at an address.
+    /// The same network, seen by the node at an address.
     pub fn at(&self, address: &str) -> SimNet {
         SimNet { me: address.to_owned(), state: Arc::clone(&self.state) }
     }
@@ -43,14 +43,14 @@ impl SimNet {
         self.state.lock().unwrap()
     }
 
-    /// From now on neither hears the other.
+    /// Cuts a link in both directions.
     pub fn cut(&self, a: &str, b: &str) {
         let mut state = self.state();
         state.cut.insert((a.to_owned(), b.to_owned()));
         state.cut.insert((b.to_owned(), a.to_owned()));
     }
 
-    /// These two hear each other again, and what was sent meanwhile.
+    /// Restores a link and delivers waiting data.
     pub fn mend(&self, a: &str, b: &str) {
         let mut state = self.state();
         state.cut.remove(&(a.to_owned(), b.to_owned()));
@@ -58,14 +58,14 @@ impl SimNet {
         state.waiting.drain(..).for_each(Waker::wake);
     }
 
-    /// Everybody hears everybody again, and what was sent meanwhile.
+    /// Restores all links and delivers waiting data.
     pub fn heal(&self) {
         let mut state = self.state();
         state.cut.clear();
         state.waiting.drain(..).for_each(Waker::wake);
     }
 
-    /// Bytes that one sent to the other so far.
+    /// Bytes sent from one address to another.
     pub fn sent(&self, from: &str, to: &str) -> u64 {
         self.state().sent.get(&(from.to_owned(), to.to_owned())).copied().unwrap_or(0)
     }
@@ -80,7 +80,7 @@ struct End {
 }
 
 impl End {
-    /// Whether the link is whole; if not, whoever asks is woken when it is.
+    /// Whether the link works; otherwise registers the waker.
     fn is_whole(&self, cx: &Context<'_>) -> bool {
         let mut state = self.net.state();
         let is_cut = state.cut.contains(&(self.from.clone(), self.to.clone()));
