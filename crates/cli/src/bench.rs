@@ -18,12 +18,11 @@ use std::time::Duration;
 
 use clap::Args;
 use earmark_admission::{BATCH_MAX, LimitDocument};
+use earmark_client::http::Method;
 use earmark_core::{Definition, REQUIREMENTS_MAX};
-use hyper::Method;
 use serde_json::Value;
 
 use crate::client::{self, Client, ServerUrl};
-use crate::credentials::Credentials;
 use crate::failure::{Done, Failure};
 use crate::output::{self, thousands};
 use durable::Scratch;
@@ -133,7 +132,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
     let ledger = args.ledger.as_deref().map(ledger::parse).transpose().map_err(Failure::Usage)?;
     let mut report = match (&args.http, args.in_process) {
         (Some(url), _) => {
-            let url = url.clone().in_clear(args.insecure_plaintext);
+            let url = url.clone().allow_plaintext(args.insecure_plaintext);
             over_http(args, setting, &url, &parts, &definitions, true)?
         }
         (None, true) => {
@@ -183,7 +182,6 @@ fn over_http(
     let progress = Progress::choose(args.json);
     client::block_on(put_limits(url, definitions, progress))?;
     let key = url.credentials()?;
-    let api_key = key.as_ref().map(Credentials::api_key).transpose()?;
     let key = key.map(|key| format!("authorization: {}\r\n", key.header())).unwrap_or_default();
     let load = http::Load {
         url: url.clone(),
@@ -196,10 +194,7 @@ fn over_http(
     let run = match args.client {
         true => {
             let (tasks, shares) = (setting.connections, setting.batch > 1);
-            through_client::run(
-                &through_client::Load { url, key: api_key, parts, tasks, shares },
-                &args.bounds(),
-            )
+            through_client::run(&through_client::Load { url, parts, tasks, shares }, &args.bounds())
         }
         false => http::run(&load, &args.bounds()),
     };
@@ -213,7 +208,7 @@ fn over_http(
 }
 
 async fn put_limits(url: &ServerUrl, definitions: &[Definition], progress: Progress) -> Result<(), Failure> {
-    let mut client = Client::connect(url).await?;
+    let client = Client::new(url)?;
     let mut steps = Steps::new(progress, "making limits", definitions.len());
     for definition in definitions {
         let document = LimitDocument::of(definition);
@@ -228,7 +223,7 @@ async fn delete_limits(
     definitions: &[Definition],
     progress: Progress,
 ) -> Result<(), Failure> {
-    let mut client = Client::connect(url).await?;
+    let client = Client::new(url)?;
     let mut steps = Steps::new(progress, "deleting limits", definitions.len());
     for definition in definitions {
         let path = format!("/v1/admin/limits/{}", definition.key);

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use clap::{Args, Subcommand};
-use hyper::Method;
+use earmark_client::http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -156,7 +156,7 @@ impl ClusterCommand {
 pub(crate) fn run(command: &ClusterCommand) -> Result<Done, Failure> {
     let args = command.client();
     let text = client::block_on(async {
-        let mut client = Client::connect(&args.url()).await?;
+        let client = Client::new(&args.url())?;
         match command {
             ClusterCommand::Status(_) => {
                 let status: Status = client.call(Method::GET, PATH, None).await?;

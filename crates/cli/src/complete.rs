@@ -66,7 +66,7 @@ pub(crate) fn run(args: &CompleteArgs) -> Result<Done, Failure> {
         actuals: &args.actuals,
     };
     let exchange = async {
-        let mut client = Client::connect(&args.client.url()).await?;
+        let client = Client::new(&args.client.url())?;
         client.post("/v1/complete", &body).await
     };
     let answer: Answer = client::block_on(exchange).map_err(|failure| failure.of_lease(args.lease))?;

@@ -2,8 +2,8 @@
 
 use clap::Args;
 use earmark_admission::ChangeCursor;
+use earmark_client::http::Method;
 use earmark_core::{AccountName, VaultName};
-use hyper::Method;
 use serde::{Deserialize, Serialize};
 
 use crate::changes;
@@ -124,7 +124,7 @@ pub(crate) fn audit(args: &AuditArgs) -> Result<Done, Failure> {
 }
 
 pub(crate) fn get<A: serde::de::DeserializeOwned>(args: &ClientArgs, path: &str) -> Result<A, Failure> {
-    client::block_on(async { Client::connect(&args.url()).await?.call(Method::GET, path, None).await })
+    client::block_on(async { Client::new(&args.url())?.call(Method::GET, path, None).await })
 }
 
 impl Audit {

@@ -40,12 +40,12 @@ pub(crate) enum Failure {
     #[error("--limits: {0}")]
     LimitsFile(#[from] LimitsFileError),
     /// Nobody answers at the address of the server.
-    #[error("cannot reach {url}: {source}{hint}")]
+    #[error("cannot reach {url}: {why}{hint}")]
     Unreachable {
         /// The server.
         url: String,
-        /// What the system said.
-        source: io::Error,
+        /// The error message of the system.
+        why: String,
         /// What to do about it, where that is known.
         hint: String,
     },

@@ -2,8 +2,8 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 use earmark_admission::{Token, utc};
+use earmark_client::http::Method;
 use earmark_core::{ClientId, KeyId, KeyName, NamespaceName, Role, UnixMs};
-use hyper::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -13,8 +13,8 @@ use crate::output::{self, table};
 
 pub(crate) const HELP: &str = "\
 A key is shown once, when it is made; the server keeps a hash of it. Commands send the key that is in the
-environment variable EARMARK_KEY, or in the file that EARMARK_KEY_FILE names; for https:// the file of
-EARMARK_CA_FILE has the certificate of the server's authority.
+environment variable EARMARK_KEY, or in the file that EARMARK_KEY_FILE names.
+For https:// they trust the root certificates of the system, or instead those of the PEM file in EARMARK_CA_FILE.
 
 Examples:
   earmark key create --name billing --role writer --namespace default
@@ -170,7 +170,7 @@ impl KeyCommand {
 pub(crate) fn run(command: &KeyCommand) -> Result<Done, Failure> {
     let args = command.client();
     let (answer, text) = client::block_on(async {
-        let mut client = Client::connect(&args.url()).await?;
+        let client = Client::new(&args.url())?;
         match command {
             KeyCommand::Create(create) => {
                 let answer: Value = client.post(PATH, &create.body()).await?;

@@ -4,8 +4,8 @@ mod put;
 mod show;
 
 use clap::{Args, Subcommand};
+use earmark_client::http::Method;
 use earmark_core::LimitKey;
-use hyper::Method;
 use serde::{Deserialize, Serialize};
 
 use crate::client::{self, Client, ClientArgs};
@@ -99,7 +99,7 @@ pub(crate) fn run(command: &LimitsCommand) -> Result<Done, Failure> {
 fn put(args: &PutArgs) -> Result<(), Failure> {
     let document = args.document()?;
     let changed: Changed = client::block_on(async {
-        let mut client = Client::connect(&args.client.url()).await?;
+        let client = Client::new(&args.client.url())?;
         client.send(Method::PUT, PATH, &document).await
     })?;
     if args.client.json {
@@ -120,7 +120,7 @@ fn get(args: &KeyArgs) -> Result<(), Failure> {
     }
     let document = client::block_on(async {
         let path = format!("{PATH}/{}", args.key);
-        let mut client = Client::connect(&args.client.url()).await?;
+        let client = Client::new(&args.client.url())?;
         let answer: Answer = client.call(Method::GET, &path, None).await?;
         let usage = client.call(Method::GET, &format!("{path}/usage"), None).await?;
         Ok(Document { limit: answer.limit, usage })
@@ -137,7 +137,7 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
         limits: Vec<Limit>,
     }
     let document: Document = client::block_on(async {
-        let mut client = Client::connect(&args.client.url()).await?;
+        let client = Client::new(&args.client.url())?;
         client.call(Method::GET, PATH, None).await
     })?;
     if args.client.json {
@@ -148,7 +148,7 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
 
 fn delete(args: &KeyArgs) -> Result<(), Failure> {
     let changed: Changed = client::block_on(async {
-        let mut client = Client::connect(&args.client.url()).await?;
+        let client = Client::new(&args.client.url())?;
         client.call(Method::DELETE, &format!("{PATH}/{}", args.key), None).await
     })?;
     if args.client.json {

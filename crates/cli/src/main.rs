@@ -19,7 +19,6 @@ mod logs;
 mod output;
 mod recover;
 mod reserve;
-mod secure;
 mod serve;
 mod write;
 
@@ -31,8 +30,8 @@ use failure::{Done, Failure};
 
 const HELP: &str = "\
 Commands talk to the server that --server or EARMARK_SERVER names, by default http://127.0.0.1:7878. They send the
-key in EARMARK_KEY, or in the file that EARMARK_KEY_FILE names. For https:// the file that EARMARK_CA_FILE names has
-the certificate of the server's authority.
+key in EARMARK_KEY, or in the file that EARMARK_KEY_FILE names. For https:// they trust the root certificates
+of the system, or instead those of the PEM file that EARMARK_CA_FILE names.
 
 Exit codes:
   0  it worked; for reserve: allowed

@@ -79,7 +79,7 @@ pub(crate) fn run(args: &ReserveArgs) -> Result<Done, Failure> {
         requirements: &args.keys,
     };
     let exchange = async {
-        let mut client = Client::connect(&args.client.url()).await?;
+        let client = Client::new(&args.client.url())?;
         client.post("/v1/reserve", &body).await
     };
     let answer: Answer = client::block_on(exchange).map_err(|failure| failure.of_lease(lease))?;

@@ -99,7 +99,7 @@ pub(crate) fn run(args: &WriteArgs) -> Result<Done, Failure> {
         operations: args.operations()?,
     };
     let document: Value = client::block_on(async {
-        let mut client = Client::connect(&args.connection.url()).await?;
+        let client = Client::new(&args.connection.url())?;
         client.post_any("/v1/write", &body).await
     })
     .inspect_err(|failure| {

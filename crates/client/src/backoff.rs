@@ -88,7 +88,11 @@ mod tests {
 
     #[test]
     fn the_next_server_is_asked_at_once_until_all_have_failed() {
-        let failure = Failure::Unreachable { server: "a".into(), why: "refused".into() };
+        let failure = Failure::Unreachable {
+            server: "a".into(),
+            why: "refused".into(),
+            kind: std::io::ErrorKind::ConnectionRefused,
+        };
         assert_eq!(waits(0, 3, &failure), [0, 0, 50, 0, 0]);
         assert_eq!(waits(0, 3, &Failure::Busy { waiting_max: 1 }), [50, 100, 150, 150, 150]);
     }

@@ -1,22 +1,21 @@
 //! The servers of one cluster, and whom to ask next.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use earmark_core::{AccountName, BalanceInfo, ClientId, Definition, LimitKey, LimitStatus, Usage, VaultName};
 
 use crate::ask::{Answer, Ask, LimitView, Receipt, Scope, WriteItem, WriteRefusal};
 use crate::backoff::{Backoff, BackoffOptions};
+use crate::connect::{Preferred, connectors};
 use crate::deadline::Deadline;
 use crate::failure::{Certainty, Failure};
+use crate::http::ConnectionPool;
 #[cfg(feature = "local")]
 use crate::local::{Local, LocalOptions};
 use crate::options::{ClientOptions, OptionsError, Protocol};
 use crate::surroundings::Around;
-#[cfg(feature = "tls")]
-use crate::tls::Tls;
-use crate::wire::{Connector, Grpc, Http, Wire};
+use crate::wire::{Grpc, Http, Wire};
 
 /// The servers of one cluster, or a Book in this process. Cheap to clone; all clones share their connections.
 ///
@@ -27,8 +26,7 @@ pub struct Client(Arc<Inner>);
 
 struct Inner {
     servers: Vec<Wire>,
-    /// Where the server is that answered last, or the one after it if it failed.
-    preferred: AtomicUsize,
+    preferred: Preferred,
     attempt_timeout: Duration,
     backoff: BackoffOptions,
     around: Around,
@@ -46,33 +44,23 @@ impl Client {
     /// # Errors
     /// When there are no servers, or the options do not go together; over gRPC, outside of a tokio runtime.
     pub fn new(options: ClientOptions) -> Result<Client, OptionsError> {
-        if options.servers.is_empty() {
-            return Err(OptionsError::NoServers);
-        }
         if options.protocol == Protocol::Http && !options.namespace.is_default() {
             return Err(OptionsError::NamespaceOverHttp { found: options.namespace });
-        }
-        if options.key.is_some()
-            && !options.is_plaintext_allowed
-            && let Some(exposed) = options.servers.iter().find(|server| server.is_exposed())
-        {
-            return Err(OptionsError::Plaintext { found: exposed.clone() });
         }
         // A channel of gRPC has a task of its own from the start.
         if options.protocol == Protocol::Grpc && tokio::runtime::Handle::try_current().is_err() {
             return Err(OptionsError::NoRuntime);
         }
-        let connectors = connectors(&options)?;
-        let key = options.key.as_ref();
+        let connectors = connectors(&options, options.protocol)?;
         let servers = connectors.into_iter().map(|connector| match options.protocol {
-            Protocol::Http => Ok(Wire::Http(Http::new(connector, key, options.connections_max))),
-            Protocol::Grpc => Grpc::new(connector, key, &options.namespace)
+            Protocol::Http => Ok(Wire::Http(Http(ConnectionPool::new(connector, &options)))),
+            Protocol::Grpc => Grpc::new(connector, &options)
                 .map(|grpc| Wire::Grpc(Box::new(grpc)))
                 .map_err(|error| OptionsError::Roots { why: error.to_string() }),
         });
         Ok(Client(Arc::new(Inner {
             servers: servers.collect::<Result<_, _>>()?,
-            preferred: AtomicUsize::new(0),
+            preferred: Preferred::default(),
             attempt_timeout: options.attempt_timeout,
             backoff: options.backoff,
             around: options.around,
@@ -99,7 +87,7 @@ impl Client {
     ) -> Result<Client, OptionsError> {
         Ok(Client(Arc::new(Inner {
             servers: vec![Wire::Local(Local::new(options)?)],
-            preferred: AtomicUsize::new(0),
+            preferred: Preferred::default(),
             attempt_timeout: Duration::from_secs(1),
             backoff: BackoffOptions::default(),
             around: Around::new(surroundings),
@@ -130,20 +118,15 @@ impl Client {
     /// Asks one server once. If that fails by its fault, or any part of it, the next request goes to the next one.
     pub(crate) async fn ask_once(&self, ask: &Ask, deadline: Deadline) -> Result<Answer, Failure> {
         let Inner { servers, preferred, attempt_timeout, .. } = &*self.0;
-        let place = preferred.load(Ordering::Relaxed);
-        let by = match servers.get(place) {
+        let (index, server) = preferred.of(servers)?;
+        let by = match server {
             #[cfg(feature = "local")]
-            Some(Wire::Local(_)) => deadline,
+            Wire::Local(_) => deadline,
             _ => deadline.or_after(*attempt_timeout),
-        };
-        let Some(server) = servers.get(place) else {
-            return Err(Failure::Invalid { message: "a bug of this client: there is no such server".into() });
         };
         let answer = server.ask(ask, by).await;
         if answer.as_ref().map_or_else(Failure::blames_server, Answer::blames_server) {
-            let next = (place + 1) % servers.len();
-            // Whoever failed first has moved on for all.
-            _ = preferred.compare_exchange(place, next, Ordering::Relaxed, Ordering::Relaxed);
+            preferred.advance(index, servers.len());
         }
         answer
     }
@@ -287,24 +270,4 @@ impl From<WriteItem> for Ask {
 
 pub(crate) fn mixed_up() -> Failure {
     Failure::Invalid { message: "a bug of this client: the answer is to something else".into() }
-}
-
-#[cfg(feature = "tls")]
-fn connectors(options: &ClientOptions) -> Result<Vec<Connector>, OptionsError> {
-    let needs_tls = options.servers.iter().any(crate::ServerAddress::is_tls);
-    let tls = if needs_tls { Some(Tls::new(&options.roots, options.protocol)?) } else { None };
-    let connector = |address: &crate::ServerAddress| {
-        let tls = tls.clone().filter(|_| address.is_tls());
-        Connector::new(address.clone(), options.connect_timeout, tls)
-    };
-    Ok(options.servers.iter().map(connector).collect())
-}
-
-#[cfg(not(feature = "tls"))]
-fn connectors(options: &ClientOptions) -> Result<Vec<Connector>, OptionsError> {
-    let connector = |address: &crate::ServerAddress| match address.is_tls() {
-        true => Err(OptionsError::NoTls { found: address.clone() }),
-        false => Ok(Connector::new(address.clone(), options.connect_timeout)),
-    };
-    options.servers.iter().map(connector).collect()
 }

@@ -1,6 +1,7 @@
 //! Why a call came to nothing.
 
 use std::fmt;
+use std::io;
 
 /// Why a call has no answer, or a bad one.
 ///
@@ -14,8 +15,10 @@ pub enum Failure {
     Unreachable {
         /// The server.
         server: String,
-        /// What the system said.
+        /// The error message of the system.
         why: String,
+        /// The kind of error: refused, timed out, a certificate that is not trusted (`InvalidData`).
+        kind: io::ErrorKind,
     },
     /// Too much waits in this process already; nothing was sent.
     #[error("too much waits to be sent already, at most {waiting_max} may")]

@@ -57,6 +57,8 @@ pub struct ClientOptions {
     pub backoff: BackoffOptions,
     /// The most connections to one server over HTTP.
     pub connections_max: usize,
+    /// The most bytes of one answer. The default of 64 MiB holds a list of about 200,000 limits.
+    pub answer_bytes_max: usize,
     /// Where wall time and randomness come from.
     pub(crate) around: Around,
 }
@@ -126,6 +128,7 @@ impl ClientOptions {
             attempt_timeout: Duration::from_secs(8),
             backoff: BackoffOptions::default(),
             connections_max: 256,
+            answer_bytes_max: 64 << 20,
             around: Around::default(),
         })
     }

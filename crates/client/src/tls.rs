@@ -31,27 +31,32 @@ impl Roots {
         let found = match self {
             Roots::System => {
                 let loaded = rustls_native_certs::load_native_certs();
-                match loaded.errors.first() {
-                    Some(error) if loaded.certs.is_empty() => return Err(refuse(error.to_string())),
-                    _ => loaded.certs,
+                if loaded.certs.is_empty() {
+                    let why = loaded.errors.first().map(|error| format!(": {error}")).unwrap_or_default();
+                    return Err(refuse(format!(
+                        "this system has no root certificates{why}; name a PEM file"
+                    )));
                 }
+                loaded.certs
             }
             Roots::PemFile(path) => pem(path).map_err(refuse)?,
         };
         let mut roots = RootCertStore::empty();
-        // Machines carry certificates that nobody can read any more; what counts is that one is left.
+        // Systems carry certificates that cannot be parsed any more; one that can is enough.
         roots.add_parsable_certificates(found);
         if roots.is_empty() {
-            return Err(refuse(format!("{self:?} has no certificate")));
+            return Err(refuse(match self {
+                Roots::System => "no root certificate of this system can be parsed; name a PEM file".into(),
+                Roots::PemFile(path) => format!("{} has no certificate", path.display()),
+            }));
         }
         Ok(roots)
     }
 }
 
 fn pem(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let name = path.display();
-    let certificates = CertificateDer::pem_file_iter(path).map_err(|error| format!("{name}: {error}"))?;
-    certificates.collect::<Result<_, _>>().map_err(|error| format!("{name}: {error}"))
+    let certificates = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    certificates.map_err(|error| format!("cannot read {}: {error}", path.display()))
 }
 
 /// Makes TLS of TCP.

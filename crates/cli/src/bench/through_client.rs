@@ -4,10 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use earmark_client::core::LimitKey;
-use earmark_client::{
-    Actuals, ApiKey, BatchOptions, Client, ClientOptions, Deadline, Job, Limiter, LimiterOptions,
-    OptionsError,
-};
+use earmark_client::{Actuals, BatchOptions, Client, Deadline, Job, Limiter, LimiterOptions, OptionsError};
 use tokio::task::JoinSet;
 
 use super::job::{Call, Calls, Owner, Part};
@@ -19,8 +16,6 @@ use crate::serve::runtime;
 /// What is to be asked for, and where.
 pub(super) struct Load<'a> {
     pub(super) url: &'a ServerUrl,
-    /// Who is calling.
-    pub(super) key: Option<ApiKey>,
     pub(super) parts: &'a [Part],
     pub(super) tasks: usize,
     /// Whether tasks share requests.
@@ -35,7 +30,7 @@ pub(super) fn run(load: &Load<'_>, bounds: &Bounds) -> Result<(Tally, Duration, 
     let keys = load.parts.iter().map(Keys::of).collect::<Result<Vec<Keys>, _>>();
     let keys = Arc::new(keys.map_err(|error| Failure::Bench(error.to_string()))?);
     let inside = runtime.enter();
-    let limiter = limiter(load).map_err(|error| Failure::Bench(error.to_string()))?;
+    let limiter = limiter(load)?;
     let mut workers = JoinSet::new();
     for _ in 0..load.tasks {
         let worker = Worker {
@@ -59,15 +54,14 @@ pub(super) fn run(load: &Load<'_>, bounds: &Bounds) -> Result<(Tally, Duration, 
     Ok((tally, measured, end))
 }
 
-fn limiter(load: &Load<'_>) -> Result<Limiter, OptionsError> {
-    let mut options = ClientOptions::of(&[load.url.to_string()])?;
+fn limiter(load: &Load<'_>) -> Result<Limiter, Failure> {
+    let mut options = load.url.options()?;
     // A task that shares nothing has a connection of its own.
     options.connections_max = load.tasks;
-    options.key = load.key.clone();
-    // Whether it may be sent there was seen to before.
-    options.is_plaintext_allowed = true;
     let batching = load.shares.then(BatchOptions::default);
-    Limiter::new(&Client::new(options)?, LimiterOptions { batching, ..LimiterOptions::default() })
+    let failed = |error: OptionsError| Failure::Bench(error.to_string());
+    let client = Client::new(options).map_err(failed)?;
+    Limiter::new(&client, LimiterOptions { batching, ..LimiterOptions::default() }).map_err(failed)
 }
 
 /// The keys of one requirement, for all its owners.

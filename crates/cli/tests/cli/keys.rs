@@ -128,6 +128,31 @@ fn private_keys_are_in_no_log_and_in_no_data_folder() {
     }
 }
 
+#[test]
+fn a_command_trusts_the_roots_of_the_system_unless_the_environment_names_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let pair = |name: &str| {
+        let pair = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+        let [cert, key] = ["cert", "key"].map(|part| folder.path().join(format!("{name}-{part}.pem")));
+        std::fs::write(&cert, pair.cert.pem()).unwrap();
+        std::fs::write(&key, pair.signing_key.serialize_pem()).unwrap();
+        [cert, key].map(|path| path.to_str().unwrap().to_owned())
+    };
+    let ([cert, private], [other, _]) = (pair("server"), pair("other"));
+    let server = Server::start(&["--tls-cert", &cert, "--tls-key", &private]);
+    // SSL_CERT_FILE stands for the root certificates of the system.
+    let list = |system: &str, file: &str| {
+        let mut list = command(&["limits", "list", "--server", &server.url()]);
+        let list = list.env("SSL_CERT_FILE", system).env("EARMARK_CA_FILE", file);
+        crate::support::Ran::of(list.output().unwrap())
+    };
+    list(&cert, "").ends(0);
+    list(&other, &cert).ends(0);
+    list(&cert, &other).ends(1);
+    let refused = list(&other, "").ends(1);
+    assert!(refused.stderr.contains("EARMARK_CA_FILE names a PEM file"), "{refused:?}");
+}
+
 /// Whoever reaches the port of nodes without a certificate can do everything, so that keys and such a port do not go
 /// together unless somebody says so.
 #[test]

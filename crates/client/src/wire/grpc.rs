@@ -2,7 +2,6 @@
 
 use std::error::Error;
 
-use earmark_core::NamespaceName;
 use earmark_proto::convert;
 use earmark_proto::v1;
 use earmark_proto::v1::ledger_service_client::LedgerServiceClient;
@@ -12,13 +11,12 @@ use tonic::metadata::errors::InvalidMetadataValueBytes;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
-use super::ANSWER_BYTES_MAX;
-use super::connect::{Connector, NotConnected};
 use super::read::Reader;
 use crate::ask::{Answer, Ask, CompleteItem, ReserveItem, Scope, WriteItem};
+use crate::connect::{Connector, NotConnected};
 use crate::deadline::Deadline;
 use crate::failure::Failure;
-use crate::key::ApiKey;
+use crate::options::ClientOptions;
 
 /// How the codec begins what it says of bytes that are no message, on either side.
 const UNREADABLE: &str = "body: found no message";
@@ -36,18 +34,15 @@ pub(crate) struct Grpc {
 }
 
 impl Grpc {
-    pub(crate) fn new(
-        connector: Connector,
-        key: Option<&ApiKey>,
-        namespace: &NamespaceName,
-    ) -> Result<Grpc, Failure> {
+    pub(crate) fn new(connector: Connector, options: &ClientOptions) -> Result<Grpc, Failure> {
+        let ClientOptions { key, namespace, answer_bytes_max, .. } = options;
         let name = connector.address().to_string();
         let invalid = |error: &dyn Error| Failure::Invalid { message: format!("{name}: {error}") };
         // The connector knows whether there is TLS; the channel must not try by itself.
         let endpoint = Endpoint::from_shared(format!("http://{}", connector.address().authority()))
             .map_err(|error| invalid(&error))?;
         let channel = endpoint.connect_with_connector_lazy(connector);
-        let key = key.map(|key| MetadataValue::try_from(key.header().as_bytes())).transpose();
+        let key = key.as_ref().map(|key| MetadataValue::try_from(key.header().as_bytes())).transpose();
         let mut key = key.map_err(|error: InvalidMetadataValueBytes| invalid(&error))?;
         if let Some(key) = &mut key {
             key.set_sensitive(true);
@@ -55,14 +50,10 @@ impl Grpc {
         Ok(Grpc {
             namespace: (!namespace.is_default()).then(|| namespace.to_string()),
             key,
-            limits: LimitsServiceClient::new(channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX),
-            ledger: LedgerServiceClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX),
+            limits: LimitsServiceClient::new(channel.clone()).max_decoding_message_size(*answer_bytes_max),
+            ledger: LedgerServiceClient::new(channel).max_decoding_message_size(*answer_bytes_max),
             name,
         })
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.name
     }
 
     fn request<T>(&self, message: T, by: Deadline) -> Request<T> {
@@ -83,7 +74,7 @@ impl Grpc {
         let mut source = status.source();
         while let Some(error) = source {
             if let Some(why) = error.downcast_ref::<NotConnected>() {
-                return Failure::Unreachable { server, why: why.to_string() };
+                return why.failure(&server);
             }
             source = error.source();
         }
@@ -102,7 +93,13 @@ impl Grpc {
         }
     }
 
-    pub(crate) async fn ask(&self, ask: &Ask, by: Deadline) -> Result<Answer, Failure> {
+    /// Asks once, or fails at the deadline.
+    pub(crate) async fn ask_by(&self, ask: &Ask, by: Deadline) -> Result<Answer, Failure> {
+        let why = || Failure::NoAnswer { server: self.name.clone(), why: "no response in time".into() };
+        by.bound(self.ask(ask, by)).await.unwrap_or_else(|| Err(why()))
+    }
+
+    async fn ask(&self, ask: &Ask, by: Deadline) -> Result<Answer, Failure> {
         let reader = Reader(&self.name);
         let namespace = self.namespace.clone();
         let mut limits = self.limits.clone();

@@ -4,4 +4,4 @@ mod reply;
 mod request;
 
 pub(super) use reply::answer;
-pub(super) use request::call;
+pub(super) use request::request;

@@ -1,20 +1,16 @@
 //! Answers: status and body.
 
 use earmark_proto::v1;
-use hyper::StatusCode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::super::http::Reply;
 use super::super::read::Reader;
 use crate::ask::{Answer, Ask};
 use crate::failure::Failure;
-
-/// How much of an answer that makes no sense is shown.
-const EXCERPT_CHARS: usize = 200;
+use crate::http::{HttpResponse, StatusCode, excerpt};
 
 /// What came back for what was asked.
-pub(crate) fn answer(reader: Reader<'_>, ask: &Ask, reply: &Reply) -> Result<Answer, Failure> {
+pub(crate) fn answer(reader: Reader<'_>, ask: &Ask, reply: &HttpResponse) -> Result<Answer, Failure> {
     if let Ask::Write(_) = ask
         && let Ok(answer) = serde_json::from_slice::<Written>(&reply.body)
     {
@@ -60,12 +56,16 @@ pub(crate) fn answer(reader: Reader<'_>, ask: &Ask, reply: &Reply) -> Result<Ans
     }
 }
 
-fn parse<T: DeserializeOwned>(reader: Reader<'_>, reply: &Reply) -> Result<T, Failure> {
+fn parse<T: DeserializeOwned>(reader: Reader<'_>, reply: &HttpResponse) -> Result<T, Failure> {
     serde_json::from_slice(&reply.body).map_err(|error| strange(reader, reply, error))
 }
 
 /// The answers to one request, or to a batch.
-fn results<T: DeserializeOwned>(reader: Reader<'_>, reply: &Reply, count: usize) -> Result<Vec<T>, Failure> {
+fn results<T: DeserializeOwned>(
+    reader: Reader<'_>,
+    reply: &HttpResponse,
+    count: usize,
+) -> Result<Vec<T>, Failure> {
     #[derive(Deserialize)]
     struct Results<T> {
         results: Vec<T>,
@@ -76,15 +76,12 @@ fn results<T: DeserializeOwned>(reader: Reader<'_>, reply: &Reply, count: usize)
     }
 }
 
-fn strange(reader: Reader<'_>, reply: &Reply, what: impl std::fmt::Display) -> Failure {
-    let shown = String::from_utf8_lossy(&reply.body);
-    let excerpt: String =
-        shown.chars().map(|c| if c.is_control() { ' ' } else { c }).take(EXCERPT_CHARS).collect();
-    reader.strange(format!("{what}; status {}: {excerpt}", reply.status.as_u16()))
+fn strange(reader: Reader<'_>, reply: &HttpResponse, what: impl std::fmt::Display) -> Failure {
+    reader.strange(format!("{what}; status {}: {}", reply.status.as_u16(), excerpt(&reply.body)))
 }
 
 /// What an answer that is no success means.
-fn refusal(reader: Reader<'_>, reply: &Reply) -> Failure {
+fn refusal(reader: Reader<'_>, reply: &HttpResponse) -> Failure {
     #[derive(Deserialize)]
     struct Problem {
         error: String,

@@ -3,19 +3,17 @@
 use std::fmt::Display;
 
 use earmark_core::{CreditTerms, Definition, Kind, LeaseId, LimitKey, Operation, Overage, Overdraft};
-use hyper::Method;
 use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::super::http::Call;
 use crate::ask::{Ask, CompleteItem, ReserveItem, Scope, WriteItem};
+use crate::http::{HttpRequest, Method};
 
-/// The request for what is asked. Names hold no character that a path would have to escape.
-pub(crate) fn call(ask: &Ask) -> serde_json::Result<Call> {
-    let get = |path: String| Ok(Call { method: Method::GET, path, body: None });
-    let post =
-        |path: &str, body: String| Ok(Call { method: Method::POST, path: path.into(), body: Some(body) });
+/// The HTTP request of `ask`. Names contain no character that must be escaped in a path.
+pub(crate) fn request(ask: &Ask) -> serde_json::Result<HttpRequest> {
+    let get = |path: String| Ok(HttpRequest::new(Method::GET, path));
+    let post = |path: &str, body: String| Ok(HttpRequest::new(Method::POST, path).json(body));
     match ask {
         Ask::Reserve(items) => match items.as_slice() {
             [item] => post("/v1/reserve", serde_json::to_string(&ReserveBody::of(item))?),
@@ -32,12 +30,9 @@ pub(crate) fn call(ask: &Ask) -> serde_json::Result<Call> {
             }
         },
         Ask::PutLimit(limit) => {
-            let body = Some(definition(limit).to_string());
-            Ok(Call { method: Method::PUT, path: "/v1/admin/limits".into(), body })
+            Ok(HttpRequest::new(Method::PUT, "/v1/admin/limits").json(definition(limit).to_string()))
         }
-        Ask::DeleteLimit(key) => {
-            Ok(Call { method: Method::DELETE, path: format!("/v1/admin/limits/{key}"), body: None })
-        }
+        Ask::DeleteLimit(key) => Ok(HttpRequest::new(Method::DELETE, format!("/v1/admin/limits/{key}"))),
         Ask::Limit(key) => get(format!("/v1/admin/limits/{key}")),
         Ask::Limits => get("/v1/admin/limits".into()),
         Ask::Usage(key) => get(format!("/v1/admin/limits/{key}/usage")),

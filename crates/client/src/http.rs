@@ -1,0 +1,147 @@
+//! Plain HTTP requests to an Earmark server, for callers that need a path which [`Client`](crate::Client) does not
+//! cover, such as the command line.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use earmark_client::http::{HttpClient, HttpRequest, Method};
+//! use earmark_client::{ApiKey, ClientOptions, Deadline};
+//!
+//! # async fn list() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut options = ClientOptions::of(&["https://earmark.example:7878"])?;
+//! options.key = Some(ApiKey::new("emk_...")?);
+//! let http = HttpClient::new(&options)?;
+//! let request = HttpRequest::new(Method::GET, "/v1/admin/limits");
+//! let response = http.send(&request, Deadline::after(Duration::from_secs(10))).await?;
+//! println!("{}: {}", response.status, String::from_utf8_lossy(&response.body));
+//! # Ok(())
+//! # }
+//! ```
+
+mod pool;
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+pub use hyper::header::HeaderMap;
+pub use hyper::{Method, StatusCode};
+
+pub(crate) use pool::ConnectionPool;
+
+use crate::connect::{Preferred, connectors};
+use crate::deadline::Deadline;
+use crate::failure::Failure;
+use crate::options::{ClientOptions, OptionsError, Protocol};
+
+/// The number of characters of an unexpected body that an error message shows.
+const EXCERPT_CHARS: usize = 200;
+
+/// One HTTP request.
+#[derive(Clone, Debug)]
+pub struct HttpRequest {
+    /// The method.
+    pub method: Method,
+    /// The path with its query, percent-encoded: `/v1/clients/billing?namespace=default`.
+    pub path: String,
+    /// The JSON body.
+    pub body: Option<Bytes>,
+}
+
+impl HttpRequest {
+    /// A request without a body.
+    #[must_use]
+    pub fn new(method: Method, path: impl Into<String>) -> HttpRequest {
+        HttpRequest { method, path: path.into(), body: None }
+    }
+
+    /// The same request with a JSON body.
+    #[must_use]
+    pub fn json(self, body: impl Into<Bytes>) -> HttpRequest {
+        HttpRequest { body: Some(body.into()), ..self }
+    }
+}
+
+/// The response of a server, whatever its status.
+#[derive(Clone, Debug)]
+pub struct HttpResponse {
+    /// The status.
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The body, at most [`ClientOptions::answer_bytes_max`] bytes.
+    pub body: Bytes,
+}
+
+/// The beginning of a body on one line, for an error message.
+#[must_use]
+pub fn excerpt(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body);
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(EXCERPT_CHARS).collect()
+}
+
+/// Sends HTTP requests to the servers of one cluster, with their key, TLS and timeouts. Connections are kept open.
+pub struct HttpClient {
+    servers: Vec<ConnectionPool>,
+    preferred: Preferred,
+    attempt_timeout: Duration,
+}
+
+impl fmt::Debug for HttpClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpClient").field("servers", &self.servers.len()).finish_non_exhaustive()
+    }
+}
+
+impl HttpClient {
+    /// A client with these options, of which `protocol`, `namespace` and `backoff` are not used. It connects with the
+    /// first request.
+    ///
+    /// # Errors
+    /// When there is no server, the root certificates cannot be read, or the key would be sent in plaintext to another
+    /// machine.
+    pub fn new(options: &ClientOptions) -> Result<HttpClient, OptionsError> {
+        let connectors = connectors(options, Protocol::Http)?.into_iter();
+        Ok(HttpClient {
+            servers: connectors.map(|connector| ConnectionPool::new(connector, options)).collect(),
+            preferred: Preferred::default(),
+            attempt_timeout: options.attempt_timeout,
+        })
+    }
+
+    /// Sends one request and returns the response. The request is sent at most once: only when no connection could be
+    /// made does the next server get it.
+    ///
+    /// # Errors
+    /// When no server could be reached, or no response came within [`ClientOptions::attempt_timeout`] and the deadline.
+    /// [`Failure::certainty`] tells whether the server may have executed the request.
+    pub async fn send(&self, request: &HttpRequest, deadline: Deadline) -> Result<HttpResponse, Failure> {
+        let mut unreachable = 0;
+        loop {
+            let (index, server) = self.preferred.of(&self.servers)?;
+            let by = deadline.or_after(self.attempt_timeout);
+            let response = server.send_by(request, by).await;
+            let is_server_at_fault = match &response {
+                Ok(response) => response.status.is_server_error(),
+                Err(failure) => failure.blames_server(),
+            };
+            if is_server_at_fault {
+                self.preferred.advance(index, self.servers.len());
+            }
+            match response {
+                Err(Failure::Unreachable { .. }) if unreachable + 1 < self.servers.len() => unreachable += 1,
+                other => return other,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_excerpt_is_short_and_on_one_line() {
+        assert_eq!(excerpt(b"a\x1b[2J\nb"), "a [2J b");
+        assert_eq!(excerpt(&[b'x'; 1_000]).len(), EXCERPT_CHARS);
+    }
+}
