@@ -147,7 +147,7 @@ fn a_server_that_is_none_is_told_apart_and_the_lease_is_not_lost() {
         ("HTTP/1.1 502 Bad Gateway\r\ncontent-length: 5\r\n\r\nhello", "status 502: hello"),
         ("", "gave no answer"),
         // What a server that speaks TLS says to one who does not.
-        ("\u{15}\u{3}\u{3}\0\u{2}\u{2}F", "where TLS is spoken, its URL begins with https://"),
+        ("\u{15}\u{3}\u{3}\0\u{2}\u{2}F", "a server with TLS needs a URL with https://"),
         ("HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\nhello", "gave no answer"),
     ] {
         let ran = run(&["reserve", "--key", "a=1", "--json", "--server", &answer(text)]).ends(1);
