@@ -16,10 +16,10 @@ use crate::failure::Failure;
 use crate::fault::Fault;
 use crate::identity::{Expected, Folder, Identity};
 use crate::journal::{Journal, JournalOptions, JournalPosition};
-use crate::log::{LogStore, Options as LogOptions};
-use crate::machine::{Machine, Shelf};
+use crate::raft_log::{LogStore, Options as LogOptions};
 use crate::runtime::random_id;
 use crate::snapshot::{Header, Snapshots};
+use crate::state_machine::{AppliedState, BookStateMachine};
 use crate::types::Member;
 use crate::vote::VoteFile;
 
@@ -41,7 +41,7 @@ pub struct Backup {
 
 /// Writes the data folder. The folder becomes valid with its last write, so an interrupted backup can be repeated.
 pub(crate) fn write_out(
-    shelf: &Shelf,
+    applied_state: &AppliedState,
     (header, frozen): (Header, Frozen),
     target: &Arc<dyn Disk>,
     journal_segment_bytes: u64,
@@ -66,7 +66,7 @@ pub(crate) fn write_out(
         VoteFile::open(disk, cluster)?.0.save(Vote::new(term, NODE))?;
         let options = JournalOptions { segment_bytes: journal_segment_bytes, ..JournalOptions::new(cluster) };
         let copy = Journal::open(Arc::clone(target), options, None)?;
-        for chunk in shelf.journal.read_stream(1, journal) {
+        for chunk in applied_state.journal.read_stream(1, journal) {
             copy.import(&chunk?)?;
         }
         copy.finish_import(journal)?;
@@ -90,13 +90,13 @@ pub async fn recover(source: Arc<dyn Disk>, target: Arc<dyn Disk>) -> Result<Bac
     let mut log =
         LogStore::open(Arc::clone(&source), cluster, LogOptions::default(), failure.clone()).await?;
     let options = JournalOptions::new(cluster);
-    let shelf = Arc::new(Shelf::open(source, options, log.purged(), failure.clone())?);
-    let mut machine = Machine::new(Arc::clone(&shelf));
+    let applied_state = Arc::new(AppliedState::open(source, options, log.purged(), failure.clone())?);
+    let mut machine = BookStateMachine::new(Arc::clone(&applied_state));
     let stopped = |error: &dyn std::fmt::Display| Fault::Stopped {
         why: failure.get().map_or_else(|| error.to_string(), str::to_owned),
     };
     loop {
-        let next = shelf.lock().applied.map_or(0, |id| id.index.saturating_add(1));
+        let next = applied_state.lock().applied.map_or(0, |id| id.index.saturating_add(1));
         let entries = log.try_get_log_entries(next..next.saturating_add(ENTRIES)).await;
         let entries = entries.map_err(|error| stopped(&error))?;
         if entries.is_empty() {
@@ -104,6 +104,6 @@ pub async fn recover(source: Arc<dyn Disk>, target: Arc<dyn Disk>) -> Result<Bac
         }
         machine.apply(entries).await.map_err(|error| stopped(&error))?;
     }
-    let frozen = shelf.freeze();
-    write_out(&shelf, frozen, &target, options.segment_bytes)
+    let frozen = applied_state.freeze();
+    write_out(&applied_state, frozen, &target, options.segment_bytes)
 }

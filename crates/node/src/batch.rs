@@ -35,18 +35,18 @@ pub(crate) enum BatchError {
 }
 
 /// Encodes a batch.
-pub(crate) struct Builder {
+pub(crate) struct BatchBuilder {
     bytes: Vec<u8>,
     count: u32,
     format: u8,
 }
 
-impl Builder {
+impl BatchBuilder {
     /// An empty batch with capacity for `bytes`.
-    pub(crate) fn new(bytes: usize) -> Builder {
+    pub(crate) fn new(bytes: usize) -> BatchBuilder {
         let mut buffer = Vec::with_capacity(bytes.saturating_add(HEADER_BYTES));
         buffer.resize(HEADER_BYTES, 0);
-        Builder { bytes: buffer, count: 0, format: FORMAT_ALL_HERE }
+        BatchBuilder { bytes: buffer, count: 0, format: FORMAT_ALL_HERE }
     }
 
     pub(crate) fn push(&mut self, command: &Command<'_>) {
@@ -78,13 +78,13 @@ impl Builder {
 }
 
 /// A decoded batch header with the encoded commands.
-struct Open<'a> {
+struct BatchHeader<'a> {
     now: UnixMs,
     count: usize,
     commands: &'a [u8],
 }
 
-fn open(batch: &Batch) -> Result<Open<'_>, BatchError> {
+fn open(batch: &Batch) -> Result<BatchHeader<'_>, BatchError> {
     let (header, commands) = batch.0.split_first_chunk::<HEADER_BYTES>().ok_or(BatchError::Short)?;
     let [format, rest @ ..] = header;
     let (now, count) = rest.split_first_chunk::<8>().ok_or(BatchError::Short)?;
@@ -97,7 +97,7 @@ fn open(batch: &Batch) -> Result<Open<'_>, BatchError> {
     if count > COMMANDS_MAX {
         return Err(BatchError::Count { found });
     }
-    Ok(Open { now: UnixMs::new(u64::from_le_bytes(*now)), count, commands })
+    Ok(BatchHeader { now: UnixMs::new(u64::from_le_bytes(*now)), count, commands })
 }
 
 /// Decodes the right of the next command.
@@ -109,11 +109,11 @@ fn right(rest: &mut &[u8]) -> Result<By, CodecError> {
 
 /// Decodes batches. Reuses its buffers, so it allocates only at first.
 #[derive(Default)]
-pub(crate) struct Reader {
+pub(crate) struct BatchReader {
     buffers: Vec<CommandBuffer>,
 }
 
-impl Reader {
+impl BatchReader {
     /// Applies a batch. Returns the outcomes by position.
     pub(crate) fn apply(
         &mut self,
@@ -121,7 +121,7 @@ impl Reader {
         log_index: u64,
         batch: &Batch,
     ) -> Result<Vec<Outcome>, BatchError> {
-        let Open { now, count, commands: mut rest } = open(batch)?;
+        let BatchHeader { now, count, commands: mut rest } = open(batch)?;
         let mut outcomes = Vec::with_capacity(count);
         while outcomes.len() < count {
             let group = count.saturating_sub(outcomes.len()).min(GROUP);
@@ -149,7 +149,7 @@ impl Reader {
         batch: &Batch,
         mut take: impl FnMut(&By, &Command<'_>),
     ) -> Result<usize, BatchError> {
-        let Open { count, commands: mut rest, .. } = open(batch)?;
+        let BatchHeader { count, commands: mut rest, .. } = open(batch)?;
         if self.buffers.is_empty() {
             self.buffers.push(CommandBuffer::default());
         }
@@ -183,21 +183,24 @@ mod tests {
             (&[(&own, keep), (&by_key, Command::Tick), (&own, Command::Tick)], 3),
             (&[(&named, Command::Tick)], 3),
         ] {
-            let mut builder = Builder::new(0);
+            let mut builder = BatchBuilder::new(0);
             commands.iter().for_each(|(by, command)| builder.push_by(by, command));
             let batch = builder.finish(UnixMs::new(7));
             assert_eq!(batch.0[0], format);
             let mut rights = Vec::new();
-            assert_eq!(Reader::default().each(&batch, |by, _| rights.push(by.clone())), Ok(commands.len()));
+            assert_eq!(
+                BatchReader::default().each(&batch, |by, _| rights.push(by.clone())),
+                Ok(commands.len())
+            );
             assert!(rights.iter().eq(commands.iter().map(|(by, _)| *by)));
         }
     }
 
     #[test]
     fn a_format_to_come_is_refused_by_its_number() {
-        let mut bytes = Builder::new(0).finish(UnixMs::new(7)).0.to_vec();
+        let mut bytes = BatchBuilder::new(0).finish(UnixMs::new(7)).0.to_vec();
         bytes[0] = 4;
-        let refused = Reader::default().each(&Batch(bytes.into()), |_, _| ());
+        let refused = BatchReader::default().each(&Batch(bytes.into()), |_, _| ());
         assert_eq!(refused, Err(BatchError::Format { found: 4 }));
     }
 }

@@ -22,16 +22,16 @@ pub(crate) struct NodeClock {
 struct State {
     /// `None` until log time is learned or taken from the wall clock.
     log: Option<LogTime>,
-    asked: Asked,
+    poll: TimePoll,
 }
 
 /// Replies to a leader's question for log time.
 #[derive(Default)]
-struct Asked {
+struct TimePoll {
     term: u64,
     since: Option<Instant>,
     /// Voters without log time, and when they were asked last.
-    unknowing: BTreeMap<u64, Instant>,
+    without_time: BTreeMap<u64, Instant>,
 }
 
 /// Term, voters and lease of a leader.
@@ -87,17 +87,17 @@ impl NodeClock {
     }
 
     /// Handles a follower's reply to the leader of a term: its log time, or `None` if it has none.
-    pub(crate) fn told(&self, term: u64, by: u64, asked: Instant, now: Option<UnixMs>) {
+    pub(crate) fn record_reply(&self, term: u64, by: u64, asked: Instant, now: Option<UnixMs>) {
         let mut state = self.lock();
         match now {
             _ if state.log.is_some() => {}
             Some(now) => state.log = Some(self.starting_at(now.get().saturating_mul(1_000))),
             None => {
-                if state.asked.term != term {
-                    state.asked = Asked { term, ..Asked::default() };
+                if state.poll.term != term {
+                    state.poll = TimePoll { term, ..TimePoll::default() };
                 }
-                state.asked.since.get_or_insert_with(Instant::now);
-                state.asked.unknowing.insert(by, asked);
+                state.poll.since.get_or_insert_with(Instant::now);
+                state.poll.without_time.insert(by, asked);
             }
         }
     }
@@ -106,7 +106,7 @@ impl NodeClock {
     /// time, or that a majority does and the others stayed silent for half a lease.
     pub(crate) fn begin(&self, last: UnixMs, lead: &Lead) -> Option<Moment> {
         let mut state = self.lock();
-        if state.log.is_none() && state.asked.nobody_knows(lead) {
+        if state.log.is_none() && state.poll.nobody_knows(lead) {
             let wall_us = self.source.wall_us();
             state.log = Some(self.starting_at(wall_us.max(last.get().saturating_mul(1_000))));
         }
@@ -115,18 +115,18 @@ impl NodeClock {
     }
 }
 
-impl Asked {
+impl TimePoll {
     /// Whether no voter knows log time. Replies older than a lease do not count, because the voter may have learned
     /// it since.
     fn nobody_knows(&self, lead: &Lead) -> bool {
-        let is_unknowing = |voter: &&u64| {
-            let said = || self.unknowing.get(*voter).is_some_and(|asked| asked.elapsed() < lead.lease);
+        let is_without_time = |voter: &&u64| {
+            let said = || self.without_time.get(*voter).is_some_and(|asked| asked.elapsed() < lead.lease);
             **voter == lead.id || self.term == lead.term && said()
         };
         let has_waited = self.since.is_some_and(|since| since.elapsed() >= lead.lease / 2);
         lead.voters.iter().all(|voters| {
-            let unknowing = voters.iter().filter(is_unknowing).count();
-            unknowing == voters.len() || has_waited && unknowing > voters.len() / 2
+            let without_time = voters.iter().filter(is_without_time).count();
+            without_time == voters.len() || has_waited && without_time > voters.len() / 2
         })
     }
 }
@@ -176,20 +176,20 @@ mod tests {
     async fn a_leader_takes_its_wall_clock_only_if_no_voter_knows_better() {
         let clock = NodeClock::new(ManualClock::at(5 * HOUR_MS));
         assert_eq!(begin(&clock, 1, 0), None);
-        clock.told(1, 2, Instant::now(), None);
+        clock.record_reply(1, 2, Instant::now(), None);
         assert_eq!(begin(&clock, 1, 0), None, "node 3 may know");
-        clock.told(1, 3, Instant::now(), Some(UnixMs::new(HOUR_MS)));
+        clock.record_reply(1, 3, Instant::now(), Some(UnixMs::new(HOUR_MS)));
         assert_eq!(begin(&clock, 1, 0), Some(HOUR_MS));
         let clock = NodeClock::new(ManualClock::at(5 * HOUR_MS));
-        clock.told(1, 2, Instant::now(), None);
-        clock.told(1, 3, Instant::now(), None);
+        clock.record_reply(1, 2, Instant::now(), None);
+        clock.record_reply(1, 3, Instant::now(), None);
         assert_eq!(begin(&clock, 1, 0), Some(5 * HOUR_MS));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_leader_does_not_wait_for_ever_for_a_voter_that_is_gone() {
         let clock = NodeClock::new(ManualClock::at(5 * HOUR_MS));
-        clock.told(1, 2, Instant::now(), None);
+        clock.record_reply(1, 2, Instant::now(), None);
         tokio::time::sleep(LEASE / 2).await;
         assert_eq!(begin(&clock, 1, 0), Some(5 * HOUR_MS));
     }
@@ -197,8 +197,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_a_voter_did_not_know_long_ago_or_in_another_term_says_nothing() {
         let clock = NodeClock::new(ManualClock::at(5 * HOUR_MS));
-        clock.told(1, 2, Instant::now(), None);
-        clock.told(1, 3, Instant::now(), None);
+        clock.record_reply(1, 2, Instant::now(), None);
+        clock.record_reply(1, 3, Instant::now(), None);
         assert_eq!(begin(&clock, 2, 0), None);
         tokio::time::sleep(LEASE).await;
         assert_eq!(begin(&clock, 1, 0), None);

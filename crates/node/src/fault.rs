@@ -166,12 +166,12 @@ fn advice(error: &io::Error) -> &'static str {
 }
 
 /// Adds the operation and the path to an I/O error.
-pub(crate) trait At<T> {
+pub(crate) trait IoContext<T> {
     /// Adds the context.
     fn at(self, operation: Operation, path: impl FnOnce() -> String) -> Result<T, Fault>;
 }
 
-impl<T> At<T> for io::Result<T> {
+impl<T> IoContext<T> for io::Result<T> {
     fn at(self, operation: Operation, path: impl FnOnce() -> String) -> Result<T, Fault> {
         self.map_err(|source| Fault::Io { operation, path: path(), source })
     }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::disk::Disk;
 use crate::entry::{CodecError, Input};
-use crate::fault::{At, Fault, Operation};
+use crate::fault::{Fault, IoContext, Operation};
 
 const IDENTITY: &str = "identity";
 const UNFINISHED: &str = "identity.unfinished";

@@ -9,7 +9,7 @@ use earmark_proto::peer::JoinRequest;
 use openraft::ChangeMembers;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::ledger::Proposer;
+use crate::proposer::Proposer;
 use crate::types::Member;
 
 /// A learner at most this many entries behind becomes a voter.
@@ -38,7 +38,7 @@ pub(crate) struct Members {
 }
 
 /// Relation of a node id to the current membership.
-enum Standing {
+enum JoinState {
     New,
     Member { known: Member, is_voter: bool },
 }
@@ -66,13 +66,13 @@ impl Members {
 
     /// Verifies that a joining or moved node answers at its address. Otherwise an id and address without a node
     /// behind them would stay in the membership, and the id would be used up.
-    pub(crate) async fn meet(&self, id: u64, member: &Member) -> Result<(), MembersError> {
+    pub(crate) async fn verify_member(&self, id: u64, member: &Member) -> Result<(), MembersError> {
         check_address(member)?;
         let metrics = self.proposer.raft.metrics().borrow().clone();
         if metrics.membership_config.membership().get_node(&id) == Some(member) {
             return Ok(());
         }
-        let hello = self.proposer.peers.meet(&member.address, id).await.map_err(unavailable)?;
+        let hello = self.proposer.peers.hello_from(&member.address, id).await.map_err(unavailable)?;
         let is_it = hello.node == id
             && hello.cluster == self.cluster.to_le_bytes().as_slice()
             && hello.incarnation == member.incarnation.to_le_bytes().as_slice();
@@ -83,8 +83,8 @@ impl Members {
     async fn add_here(&self, id: u64, member: Member) -> Result<(), MembersError> {
         let raft = &self.proposer.raft;
         self.settled().await?;
-        match self.standing(id, &member)? {
-            Standing::Member { known, is_voter } => {
+        match self.join_state(id, &member)? {
+            JoinState::Member { known, is_voter } => {
                 if known.address != member.address {
                     self.relocate(id, member).await?;
                 }
@@ -92,7 +92,7 @@ impl Members {
                     return Ok(());
                 }
             }
-            Standing::New => {
+            JoinState::New => {
                 tracing::info!(node = id, address = member.address, "node joins as a learner");
                 raft.add_learner(id, member, false).await.map_err(unavailable)?;
             }
@@ -121,25 +121,25 @@ impl Members {
     /// Why a node without a data folder cannot use an id, as far as this node knows.
     pub(crate) fn refusal(&self, id: u64) -> Option<String> {
         let stranger = Member { address: String::new(), incarnation: 0 };
-        self.standing(id, &stranger).err().map(|error| error.to_string())
+        self.join_state(id, &stranger).err().map(|error| error.to_string())
     }
 
-    fn standing(&self, id: u64, member: &Member) -> Result<Standing, MembersError> {
+    fn join_state(&self, id: u64, member: &Member) -> Result<JoinState, MembersError> {
         let metrics = self.proposer.raft.metrics().borrow().clone();
         let membership = metrics.membership_config.membership();
         match membership.get_node(&id) {
             Some(known) if known.incarnation == member.incarnation => {
                 let is_voter = membership.voter_ids().any(|voter| voter == id);
-                Ok(Standing::Member { known: known.clone(), is_voter })
+                Ok(JoinState::Member { known: known.clone(), is_voter })
             }
             Some(_) => Err(MembersError::Refused(format!(
                 "node {id} is a member with another data folder. If that folder is lost, remove node {id} and start \
                  the new node with an id that was never used"
             ))),
-            None if self.proposer.shelf.lock().ids.contains(&id) => Err(MembersError::Refused(format!(
-                "node id {id} was used before, and ids are never used again; choose another"
-            ))),
-            None => Ok(Standing::New),
+            None if self.proposer.applied_state.lock().ids.contains(&id) => Err(MembersError::Refused(
+                format!("node id {id} was used before, and ids are never used again; choose another"),
+            )),
+            None => Ok(JoinState::New),
         }
     }
 

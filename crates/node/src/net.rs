@@ -11,38 +11,38 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 
 /// A boxed future.
-pub type Eventually<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A network.
 pub trait Net: Debug + Send + Sync + 'static {
     /// Connects to an address, `host:port`.
-    fn connect(&self, address: String) -> Eventually<io::Result<Connection>>;
+    fn connect(&self, address: String) -> BoxFuture<io::Result<Connection>>;
 
     /// Listens at an address.
-    fn listen(&self, address: String) -> Eventually<io::Result<Box<dyn Listener>>>;
+    fn listen(&self, address: String) -> BoxFuture<io::Result<Box<dyn Listener>>>;
 
     /// Identity that this node's certificate proves to its peers.
-    fn shows(&self) -> Shown {
-        Shown::AnyNode
+    fn local_identity(&self) -> PeerIdentity {
+        PeerIdentity::AnyNode
     }
 }
 
 /// Nodes that a peer's certificate allows it to act as.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Shown {
+pub enum PeerIdentity {
     /// Any node: there is no certificate, or it names no node.
     AnyNode,
     /// The named nodes.
     Nodes(Arc<[u64]>),
 }
 
-impl Shown {
+impl PeerIdentity {
     /// Whether the peer may act as a node.
     #[must_use]
-    pub fn is_good_for(&self, node: u64) -> bool {
+    pub fn may_act_as(&self, node: u64) -> bool {
         match self {
-            Shown::AnyNode => true,
-            Shown::Nodes(nodes) => nodes.contains(&node),
+            PeerIdentity::AnyNode => true,
+            PeerIdentity::Nodes(nodes) => nodes.contains(&node),
         }
     }
 }
@@ -65,32 +65,32 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 pub struct Connection {
     stream: Box<dyn Stream>,
     /// Identity of the remote end.
-    shown: Shown,
+    peer_identity: PeerIdentity,
 }
 
 impl Connection {
     /// A connection whose remote end proved nothing.
     pub fn new(stream: impl Stream + 'static) -> Connection {
-        Connection::with(stream, Shown::AnyNode)
+        Connection::with(stream, PeerIdentity::AnyNode)
     }
 
     /// A connection with a verified remote identity.
-    pub fn with(stream: impl Stream + 'static, shown: Shown) -> Connection {
-        Connection { stream: Box::new(stream), shown }
+    pub fn with(stream: impl Stream + 'static, peer_identity: PeerIdentity) -> Connection {
+        Connection { stream: Box::new(stream), peer_identity }
     }
 
     /// Identity of the remote end.
     #[must_use]
-    pub fn shown(&self) -> &Shown {
-        &self.shown
+    pub fn peer_identity(&self) -> &PeerIdentity {
+        &self.peer_identity
     }
 }
 
 impl tonic::transport::server::Connected for Connection {
-    type ConnectInfo = Shown;
+    type ConnectInfo = PeerIdentity;
 
-    fn connect_info(&self) -> Shown {
-        self.shown.clone()
+    fn connect_info(&self) -> PeerIdentity {
+        self.peer_identity.clone()
     }
 }
 
@@ -123,7 +123,7 @@ impl AsyncWrite for Connection {
 pub struct RealNet;
 
 impl Net for RealNet {
-    fn connect(&self, address: String) -> Eventually<io::Result<Connection>> {
+    fn connect(&self, address: String) -> BoxFuture<io::Result<Connection>> {
         Box::pin(async move {
             let stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
@@ -131,7 +131,7 @@ impl Net for RealNet {
         })
     }
 
-    fn listen(&self, address: String) -> Eventually<io::Result<Box<dyn Listener>>> {
+    fn listen(&self, address: String) -> BoxFuture<io::Result<Box<dyn Listener>>> {
         Box::pin(async move { Ok(Box::new(TcpListener::bind(address).await?) as Box<dyn Listener>) })
     }
 }

@@ -24,10 +24,10 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::clock::NodeClock;
 use crate::entry::put_payload;
-use crate::fault::{At, Fault, Operation};
-use crate::machine::{Shelf, offload};
+use crate::fault::{Fault, IoContext, Operation};
 use crate::peers::{CallError, Peers, Target, answered};
 use crate::snapshot::SnapshotData;
+use crate::state_machine::{AppliedState, offload};
 use crate::types::{LogId, Member, Types, Vote};
 
 /// Snapshot part size in bytes.
@@ -50,7 +50,7 @@ pub(crate) struct Network {
     pub(crate) id: u64,
     pub(crate) peers: Peers,
     pub(crate) clock: Arc<NodeClock>,
-    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) applied_state: Arc<AppliedState>,
 }
 
 impl RaftNetworkFactory<Types> for Network {
@@ -62,7 +62,7 @@ impl RaftNetworkFactory<Types> for Network {
             target: Target { id: target, address: member.address.clone(), incarnation: member.incarnation },
             peers: self.peers.clone(),
             clock: Arc::clone(&self.clock),
-            shelf: Arc::clone(&self.shelf),
+            applied_state: Arc::clone(&self.applied_state),
         }
     }
 }
@@ -73,7 +73,7 @@ pub(crate) struct Link {
     target: Target,
     peers: Peers,
     clock: Arc<NodeClock>,
-    shelf: Arc<Shelf>,
+    applied_state: Arc<AppliedState>,
 }
 
 impl Link {
@@ -81,7 +81,7 @@ impl Link {
         match error {
             CallError::Failed { .. } => RPCError::Unreachable(Unreachable::new(&error)),
             CallError::Removed { .. } => {
-                self.shelf.failure().set(&error);
+                self.applied_state.failure().set(&error);
                 RPCError::Unreachable(Unreachable::new(&error))
             }
             CallError::Late { deadline, .. } => {
@@ -111,7 +111,8 @@ impl Link {
         let saved = &snapshot.snapshot.saved;
         let bytes = saved.len.saturating_add(saved.header.journal.bytes);
         let deadline = option.hard_ttl() + Duration::from_secs(bytes / INSTALL_BYTES_PER_SECOND);
-        let reading = tokio::spawn(read_out(Arc::clone(&self.shelf), *snapshot.snapshot, has, start, sender));
+        let reading =
+            tokio::spawn(read_out(Arc::clone(&self.applied_state), *snapshot.snapshot, has, start, sender));
         let late = async {
             match reading.await {
                 Err(error) => failed(error.to_string()),
@@ -134,7 +135,7 @@ impl Link {
 
 /// Reads a snapshot and the rest of its journal part by part. Stops when the receiver is gone.
 async fn read_out(
-    shelf: Arc<Shelf>,
+    applied_state: Arc<AppliedState>,
     data: SnapshotData,
     has: u64,
     start: SnapshotStart,
@@ -153,7 +154,7 @@ async fn read_out(
     while offset < saved.len {
         let len = usize::try_from(saved.len - offset).unwrap_or(PART_BYTES).min(PART_BYTES);
         let (file, path) = (Arc::clone(&saved.file), saved.path.clone());
-        let part = offload(&*shelf.disk, move || {
+        let part = offload(&*applied_state.disk, move || {
             let mut part = vec![0; len];
             file.read_at(&mut part, offset).at(Operation::Read, || path)?;
             Ok(Bytes::from(part))
@@ -163,9 +164,9 @@ async fn read_out(
         }
         offset += len as u64;
     }
-    let mut stream = shelf.journal.read_stream(has.saturating_add(1), saved.header.journal);
+    let mut stream = applied_state.journal.read_stream(has.saturating_add(1), saved.header.journal);
     loop {
-        let (rest, chunk) = offload(&*shelf.disk, move || {
+        let (rest, chunk) = offload(&*applied_state.disk, move || {
             let chunk = stream.next().transpose()?;
             Ok((stream, chunk))
         })
@@ -190,7 +191,7 @@ impl RaftNetwork<Types> for Link {
             put_payload(&entry.payload, &mut payload);
             WireEntry { place: Some(place(entry.log_id)), payload: Bytes::from(payload) }
         });
-        let last = self.shelf.lock().book.time();
+        let last = self.applied_state.lock().book.time();
         let request = AppendRequest {
             route: Some(self.peers.route(&self.target)),
             vote: Some(ballot(rpc.vote)),
@@ -207,7 +208,7 @@ impl RaftNetwork<Types> for Link {
         // A peer that knows a newer leader has not answered the question for log time.
         if is_asking && !matches!(reply.result, None | Some(append_reply::Result::HigherVote(_))) {
             let time = reply.log_time_unix_ms.map(UnixMs::new);
-            self.clock.told(rpc.vote.leader_id.term, self.target.id, asked, time);
+            self.clock.record_reply(rpc.vote.leader_id.term, self.target.id, asked, time);
         }
         match reply.result {
             Some(append_reply::Result::Success(_)) => Ok(AppendEntriesResponse::Success),

@@ -19,31 +19,31 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::book_host::NodeBookHost;
+use crate::bootstrap::Bootstrap;
 use crate::clock::NodeClock;
 use crate::disk::Disk;
 use crate::failure::Failure;
 use crate::fault::Fault;
-use crate::ground::Ground;
 use crate::identity::Identity;
 use crate::journal::{JournalOptions, SEGMENT_BYTES};
-use crate::keeper::NodeKeeper;
-use crate::ledger::{NodeLedger, Proposer};
-use crate::log::{LogStore, Options as LogOptions};
-use crate::machine::{Machine, Shelf, offload};
 use crate::members::{Members, MembersError};
 use crate::net::{Connection, Listener, Net, RealNet};
 use crate::network::Network;
 use crate::peers::{MESSAGE_BYTES_MAX, Peers};
-use crate::reads::{Led, Reads};
+use crate::proposer::{Proposer, RaftBatchTarget};
+use crate::raft_log::{LogStore, Options as LogOptions};
+use crate::reads::{LastLeadership, Reads};
 use crate::service::Service;
+use crate::state_machine::{AppliedState, BookStateMachine, offload};
 use crate::types::{Member, Raft};
 
 /// Interval of background checks: snapshots, metrics and the node's address.
-const HOUSEKEEPING: Duration = Duration::from_millis(500);
+const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(500);
 /// Idle time after which a connection is probed.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// Pause between attempts to join the cluster.
-const JOIN_AGAIN: Duration = Duration::from_millis(500);
+const JOIN_RETRY: Duration = Duration::from_millis(500);
 
 /// Raft timing.
 #[derive(Clone, Copy, Debug)]
@@ -164,14 +164,14 @@ pub enum NodeError {
 }
 
 /// Backend on a replicated Book.
-pub type NodeBackend = BookBackend<NodeKeeper>;
+pub type NodeBackend = BookBackend<NodeBookHost>;
 
 /// A running node.
 pub struct Node {
     identity: Identity,
     proposer: Proposer,
     members: Members,
-    keeper: Arc<NodeKeeper>,
+    host: Arc<NodeBookHost>,
     backend: Arc<NodeBackend>,
     log: LogStore,
     address: Option<String>,
@@ -189,23 +189,29 @@ impl Node {
     /// # Errors
     /// If the folder cannot be used or the cluster cannot be reached; nothing is written then.
     pub async fn open(options: NodeOptions) -> Result<Node, NodeError> {
-        let Ground { identity, lock, listener, peers } = Ground::prepare(&options).await?;
+        let Bootstrap { identity, lock, listener, peers } = Bootstrap::prepare(&options).await?;
         let Identity { cluster, node: id, incarnation, is_founder } = identity;
         let failure = Failure::default();
         let disk = Arc::clone(&options.disk);
         let log = LogStore::open(Arc::clone(&disk), cluster, options.log, failure.clone()).await?;
-        let (its_disk, purged) = (Arc::clone(&disk), log.purged());
+        let (disk_handle, purged) = (Arc::clone(&disk), log.purged());
         let journal =
             JournalOptions { segment_bytes: options.journal_segment_bytes, ..JournalOptions::new(cluster) };
-        let shelf = offload(&*disk, move || Shelf::open(its_disk, journal, purged, failure)).await?;
-        let shelf = Arc::new(shelf);
-        log.attach(shelf.snapshots.covered(), lock);
-        let led = led(id, log.clone()).await.map_err(|error| NodeError::Raft(error.to_string()))?;
+        let applied_state =
+            offload(&*disk, move || AppliedState::open(disk_handle, journal, purged, failure)).await?;
+        let applied_state = Arc::new(applied_state);
+        log.attach(applied_state.snapshots.covered(), lock);
+        let last_leadership =
+            last_leadership(id, log.clone()).await.map_err(|error| NodeError::Raft(error.to_string()))?;
         let clock = Arc::new(NodeClock::new(Arc::clone(&options.time)));
-        let network =
-            Network { id, peers: peers.clone(), clock: Arc::clone(&clock), shelf: Arc::clone(&shelf) };
+        let network = Network {
+            id,
+            peers: peers.clone(),
+            clock: Arc::clone(&clock),
+            applied_state: Arc::clone(&applied_state),
+        };
         let config = Arc::new(config(&options)?);
-        let machine = Machine::new(Arc::clone(&shelf));
+        let machine = BookStateMachine::new(Arc::clone(&applied_state));
         let raft = Raft::new(id, config, network, log.clone(), machine).await;
         let raft = raft.map_err(|error| NodeError::Raft(error.to_string()))?;
         if listener.is_none()
@@ -217,7 +223,7 @@ impl Node {
         let Timing { deadline, .. } = options.timing;
         let lease = options.timing.lease();
         let takes_keys = options.trusts_peers || options.peer_listen.is_none();
-        let proposer = Proposer { id, raft, shelf, clock, peers, deadline, lease, takes_keys };
+        let proposer = Proposer { id, raft, applied_state, clock, peers, deadline, lease, takes_keys };
         let address = listener.as_ref().map(|listener| listener.address());
         let address = address.map(|address| options.peer_advertise.clone().unwrap_or(address));
         let member = Member { address: address.clone().unwrap_or_default(), incarnation };
@@ -228,15 +234,15 @@ impl Node {
             let begun = proposer.raft.initialize(members).await;
             begun.map_err(|error| NodeError::Raft(error.to_string()))?;
         }
-        let node = Node::assemble((identity, led), proposer, log, address, &options);
+        let node = Node::assemble((identity, last_leadership), proposer, log, address, &options);
         node.serve(listener);
-        node.keep_house(options.snapshot_bytes);
+        node.run_maintenance(options.snapshot_bytes);
         node.join(options.join, member);
         Ok(node)
     }
 
     fn assemble(
-        (identity, led): (Identity, Option<Led>),
+        (identity, last_leadership): (Identity, Option<LastLeadership>),
         proposer: Proposer,
         log: LogStore,
         address: Option<String>,
@@ -244,20 +250,20 @@ impl Node {
     ) -> Node {
         let changing = Arc::default();
         let members = Members { proposer: proposer.clone(), cluster: identity.cluster, changing };
-        let keeper = Arc::new(NodeKeeper {
+        let host = Arc::new(NodeBookHost {
             proposer: proposer.clone(),
-            reads: Reads::start(proposer.clone(), led),
-            submitter: Submitter::start(NodeLedger::new(proposer.clone()), options.queue_max),
+            reads: Reads::start(proposer.clone(), last_leadership),
+            submitter: Submitter::start(RaftBatchTarget::new(proposer.clone()), options.queue_max),
             is_stopped: AtomicBool::new(false),
         });
-        let backend = Arc::new(BookBackend::new(Arc::clone(&keeper)));
+        let backend = Arc::new(BookBackend::new(Arc::clone(&host)));
         let (stop, _) = watch::channel(false);
         let (tasks, journal_segment_bytes) = (Mutex::default(), options.journal_segment_bytes);
         Node {
             identity,
             proposer,
             members,
-            keeper,
+            host,
             backend,
             log,
             address,
@@ -297,7 +303,7 @@ impl Node {
     /// The failure that stopped the node, if any.
     #[must_use]
     pub fn failure(&self) -> &Failure {
-        self.proposer.shelf.failure()
+        self.proposer.applied_state.failure()
     }
 
     /// Writes a snapshot now and returns its last log index.
@@ -339,11 +345,11 @@ impl Node {
             cluster: self.identity.cluster,
             incarnation: self.identity.incarnation,
             proposer: self.proposer.clone(),
-            reads: self.keeper.reads.clone(),
+            reads: self.host.reads.clone(),
             members: self.members.clone(),
             receiving: Arc::default(),
             timing: self.timing,
-            heard: Arc::new(Mutex::new(Instant::now())),
+            last_leader_contact: Arc::new(Mutex::new(Instant::now())),
         };
         let (sender, incoming) = tokio::sync::mpsc::channel::<std::io::Result<Connection>>(16);
         self.spawn(async move {
@@ -423,25 +429,28 @@ impl Node {
                             tracing::info!("not a member yet: {message}")
                         }
                         Err(MembersError::Refused(message)) => {
-                            proposer.shelf.failure().set(&format!("cannot join the cluster: {message}"));
+                            proposer
+                                .applied_state
+                                .failure()
+                                .set(&format!("cannot join the cluster: {message}"));
                             return;
                         }
                     }
                 }
-                tokio::time::sleep(JOIN_AGAIN).await;
+                tokio::time::sleep(JOIN_RETRY).await;
             }
         });
     }
 
     /// Periodic background work.
-    fn keep_house(&self, snapshot_bytes: u64) {
+    fn run_maintenance(&self, snapshot_bytes: u64) {
         let (proposer, members) = (self.proposer.clone(), self.members.clone());
         let address = self.address.clone().unwrap_or_default();
         self.spawn(async move {
             loop {
-                tokio::time::sleep(HOUSEKEEPING).await;
-                let last = proposer.shelf.snapshots.current().map_or(0, |saved| saved.len);
-                if proposer.shelf.since_snapshot() > snapshot_bytes.max(last / 2) {
+                tokio::time::sleep(MAINTENANCE_INTERVAL).await;
+                let last = proposer.applied_state.snapshots.current().map_or(0, |saved| saved.len);
+                if proposer.applied_state.since_snapshot() > snapshot_bytes.max(last / 2) {
                     // A failed attempt loses nothing: the log is still there, and the next attempt is soon.
                     _ = proposer.raft.trigger().snapshot().await;
                 }
@@ -457,7 +466,7 @@ impl Node {
                 }
             }
         });
-        let (raft, failure) = (self.proposer.raft.clone(), self.proposer.shelf.failure().clone());
+        let (raft, failure) = (self.proposer.raft.clone(), self.proposer.applied_state.failure().clone());
         self.spawn(async move {
             let mut metrics = raft.metrics();
             loop {
@@ -479,7 +488,7 @@ impl Node {
 
     /// Finishes pending work and closes the data folder cleanly.
     pub async fn shut_down(&self) {
-        earmark_admission::BookHost::shut_down(&self.keeper).await;
+        earmark_admission::BookHost::shut_down(&self.host).await;
         // Raft's own tasks learn from the metrics that the stop is intended.
         self.stop.send_replace(true);
         _ = self.proposer.raft.shutdown().await;
@@ -487,7 +496,7 @@ impl Node {
         for task in tasks {
             _ = task.await;
         }
-        _ = self.proposer.shelf.journal.flush().await;
+        _ = self.proposer.applied_state.journal.flush().await;
         match tokio::time::timeout(self.proposer.deadline, self.log.close()).await {
             Ok(Ok(())) => {}
             // The log repeats the failure that stopped the node.
@@ -516,11 +525,11 @@ pub async fn stores(
     disk: Arc<dyn Disk>,
     cluster: u128,
     log: LogOptions,
-) -> Result<(LogStore, Machine), Fault> {
+) -> Result<(LogStore, BookStateMachine), Fault> {
     let failure = Failure::default();
     let log = LogStore::open(Arc::clone(&disk), cluster, log, failure.clone()).await?;
-    let shelf = Shelf::open(disk, JournalOptions::new(cluster), log.purged(), failure)?;
-    Ok((log, Machine::new(Arc::new(shelf))))
+    let applied_state = AppliedState::open(disk, JournalOptions::new(cluster), log.purged(), failure)?;
+    Ok((log, BookStateMachine::new(Arc::new(applied_state))))
 }
 
 fn config(options: &NodeOptions) -> Result<Config, NodeError> {
@@ -544,10 +553,10 @@ fn config(options: &NodeOptions) -> Result<Config, NodeError> {
 }
 
 /// The leadership that this node held when it stopped, if any.
-async fn led(id: u64, mut log: LogStore) -> Result<Option<Led>, StorageError<u64>> {
+async fn last_leadership(id: u64, mut log: LogStore) -> Result<Option<LastLeadership>, StorageError<u64>> {
     let vote = log.read_vote().await?.filter(|vote| vote.committed && vote.leader_id.node_id == id);
     let last = log.get_log_state().await?.last_log_id;
-    Ok(vote.zip(last).map(|(vote, last)| Led { vote, last: last.index }))
+    Ok(vote.zip(last).map(|(vote, last)| LastLeadership { vote, last: last.index }))
 }
 
 /// Finds members at the addresses of `--join`. If a majority has moved, no leader can be elected to update the
@@ -592,6 +601,6 @@ async fn measure(proposer: &Proposer) {
     }
     gauge("earmark_node_applied_index", metrics.last_applied.map_or(0, |id| id.index) as f64);
     gauge("earmark_node_snapshot_index", metrics.snapshot.map_or(0, |id| id.index) as f64);
-    let snapshot = proposer.shelf.snapshots.current().map_or(0, |saved| saved.len);
+    let snapshot = proposer.applied_state.snapshots.current().map_or(0, |saved| saved.len);
     gauge("earmark_node_snapshot_bytes", snapshot as f64);
 }

@@ -25,9 +25,9 @@ use crate::types::Batch;
 pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// Status code sent to a node that was removed from the cluster.
 pub(crate) const REMOVED: tonic::Code = tonic::Code::PermissionDenied;
-const CONNECT: Duration = Duration::from_secs(1);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Retention of reset HTTP/2 streams: longer than any call takes.
-const GIVEN_UP: Duration = Duration::from_secs(24 * 60 * 60);
+const RESET_STREAM_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Client of one node.
 pub(crate) type Client = PeerServiceClient<Channel>;
@@ -178,7 +178,7 @@ impl Peers {
     }
 
     /// Asks a node for its cluster. Its certificate has to name `node`.
-    pub(crate) async fn meet(&self, address: &str, node: u64) -> Result<HelloReply, CallError> {
+    pub(crate) async fn hello_from(&self, address: &str, node: u64) -> Result<HelloReply, CallError> {
         let mut client = self.client_at(address, Some(node));
         self.call(address, self.0.deadline, client.hello(HelloRequest { wanted: 0 })).await
     }
@@ -229,12 +229,12 @@ fn channel(peers: &Inner, address: &str, node: Option<u64>) -> Channel {
     let connector = Connector { net, moved, address: address.to_owned(), node };
     // The connector chooses the real address; this one only has to be well-formed.
     Endpoint::from_static("http://peer")
-        .connect_timeout(CONNECT)
+        .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(Duration::from_secs(5))
         .keep_alive_timeout(Duration::from_secs(5))
         // hyper remembers reset streams until late replies arrive. Their number is bounded, so time need not be. A
         // timeout would use the system clock and make simulations irreproducible.
-        .http2_reset_stream_duration(GIVEN_UP)
+        .http2_reset_stream_duration(RESET_STREAM_RETENTION)
         .initial_stream_window_size(4 << 20)
         .initial_connection_window_size(8 << 20)
         .connect_with_connector_lazy(connector)
@@ -264,7 +264,7 @@ impl tower_service::Service<Uri> for Connector {
         let node = self.node;
         Box::pin(async move {
             let connection = connecting.await?;
-            match node.filter(|node| !connection.shown().is_good_for(*node)) {
+            match node.filter(|node| !connection.peer_identity().may_act_as(*node)) {
                 None => Ok(TokioIo::new(connection)),
                 Some(node) => {
                     let message = format!("its certificate does not name node {node}");

@@ -7,7 +7,7 @@ use openraft::error::{CheckIsLeaderError, RaftError};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::ledger::Proposer;
+use crate::proposer::Proposer;
 use crate::types::Vote;
 
 const RETRY: Duration = Duration::from_millis(20);
@@ -18,7 +18,7 @@ type Confirmed = Result<(Option<u64>, UnixMs), String>;
 /// Leadership that this node held when it stopped. A leader that restarts within its term leads at once but has lost
 /// its commit index, so every entry of its log may have been acknowledged.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Led {
+pub(crate) struct LastLeadership {
     pub(crate) vote: Vote,
     /// Last index of its log.
     pub(crate) last: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Reads {
 }
 
 impl Reads {
-    pub(crate) fn start(proposer: Proposer, led: Option<Led>) -> Reads {
+    pub(crate) fn start(proposer: Proposer, last_leadership: Option<LastLeadership>) -> Reads {
         let (waiting, mut receiver) = mpsc::unbounded_channel::<oneshot::Sender<Confirmed>>();
         let asked = proposer.clone();
         tokio::spawn(async move {
@@ -43,7 +43,7 @@ impl Reads {
                 while let Ok(next) = receiver.try_recv() {
                     all.push(next);
                 }
-                let confirmed = confirm(&asked, led).await;
+                let confirmed = confirm(&asked, last_leadership).await;
                 for one in all {
                     _ = one.send(confirmed.clone());
                 }
@@ -70,7 +70,7 @@ impl Reads {
                     Some(leader) if leader.id == node.id => self.confirm().await,
                     Some(leader) => tokio::select! {
                         read = node.peers.read_index(&leader) => read,
-                        () = node.led_by_another(leader.id) => Err("the leader changed".into()),
+                        () = node.leader_changed(leader.id) => Err("the leader changed".into()),
                     },
                     None => Err("no leader is known".into()),
                 }
@@ -82,7 +82,7 @@ impl Reads {
                 Ok((index, now)) => {
                     let applied = async {
                         if let Some(index) = index {
-                            node.shelf.applied(index).await;
+                            node.applied_state.applied(index).await;
                         }
                     };
                     return match timeout_at(deadline, applied).await {
@@ -98,14 +98,16 @@ impl Reads {
     }
 }
 
-async fn confirm(node: &Proposer, led: Option<Led>) -> Confirmed {
+async fn confirm(node: &Proposer, last_leadership: Option<LastLeadership>) -> Confirmed {
     let vote = node.raft.metrics().borrow().vote;
-    let led = led.filter(|led| led.vote == vote).map(|led| led.last);
+    let last_leadership = last_leadership
+        .filter(|last_leadership| last_leadership.vote == vote)
+        .map(|last_leadership| last_leadership.last);
     match timeout(node.deadline, node.raft.get_read_log_id()).await {
         Ok(Ok((read, _))) => {
-            let index = read.map(|id| id.index).max(led);
+            let index = read.map(|id| id.index).max(last_leadership);
             if let Some(index) = index {
-                let applied = timeout(node.deadline, node.shelf.applied(index)).await;
+                let applied = timeout(node.deadline, node.applied_state.applied(index)).await;
                 applied.map_err(|_| "committed entries were not applied in time".to_owned())?;
             }
             node.now().map(|now| (index, now.log)).map_err(|error| error.to_string())

@@ -18,16 +18,16 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::disk::DiskFile;
 use crate::entry::take_payload;
-use crate::fault::{At, Fault, Operation};
-use crate::ledger::{ProposeError, Proposer};
-use crate::machine::offload;
+use crate::fault::{Fault, IoContext, Operation};
 use crate::members::{Members, MembersError};
-use crate::net::Shown;
+use crate::net::PeerIdentity;
 use crate::network::{ballot, log_id, place, vote_of};
 use crate::node::Timing;
 use crate::peers::{REMOVED, encode_outcomes};
+use crate::proposer::{ProposeError, Proposer};
 use crate::reads::Reads;
 use crate::snapshot::{INCOMING, INCOMING_JOURNAL, SnapshotData};
+use crate::state_machine::offload;
 use crate::types::{Batch, Entry, LogId, Member, Vote};
 use earmark_core::UnixMs;
 
@@ -35,9 +35,9 @@ use earmark_core::UnixMs;
 const PART_DEADLINE: Duration = Duration::from_secs(30);
 
 /// How long to look for a reason to refuse a node id.
-const REFUSE: Duration = Duration::from_secs(1);
+const ID_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Election attempts of a node whose log is ahead of a candidate's.
-const STANDS: usize = 2;
+const ELECTION_ATTEMPTS: usize = 2;
 
 /// Peer service of one node.
 #[derive(Clone)]
@@ -51,22 +51,23 @@ pub(crate) struct Service {
     pub(crate) receiving: Arc<tokio::sync::Mutex<()>>,
     pub(crate) timing: Timing,
     /// When the last valid leader message arrived.
-    pub(crate) heard: Arc<Mutex<Instant>>,
+    pub(crate) last_leader_contact: Arc<Mutex<Instant>>,
 }
 
 impl Service {
     /// Whether the leader's lease has expired, so that another node may lead.
-    fn is_unled(&self) -> bool {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed() > self.timing.lease()
+    fn is_lease_expired(&self) -> bool {
+        self.last_leader_contact.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+            > self.timing.lease()
     }
 
     /// Starts an election at once. A candidate with a shorter log gets no votes and waits long before its next
     /// attempt; this node would wait for its own timeout too.
-    fn stand(&self) {
+    fn start_election(&self) {
         let (raft, pause) = (self.proposer.raft.clone(), self.timing.heartbeat);
         tokio::spawn(async move {
             // The first attempt may be in the term in which the candidate voted for itself.
-            for _ in 0..STANDS {
+            for _ in 0..ELECTION_ATTEMPTS {
                 if raft.trigger().elect().await.is_err() {
                     return;
                 }
@@ -80,7 +81,7 @@ impl Service {
 
     /// Validates the sender and receiver of a message and returns the sender. Refuses messages for another node or
     /// cluster, with a foreign certificate, or from a removed node.
-    fn check(&self, shown: &Shown, route: Option<Route>) -> Result<u64, Status> {
+    fn check(&self, identity: &PeerIdentity, route: Option<Route>) -> Result<u64, Status> {
         let route = route.ok_or_else(|| Status::invalid_argument("route is missing"))?;
         if route.cluster != self.cluster.to_le_bytes().as_slice() {
             return Err(Status::failed_precondition("this node belongs to another cluster"));
@@ -93,8 +94,8 @@ impl Service {
             let message = "this node runs on another data folder";
             return Err(Status::failed_precondition(message));
         }
-        if !shown.is_good_for(route.from) {
-            return Err(not_its(route.from));
+        if !identity.may_act_as(route.from) {
+            return Err(wrong_certificate(route.from));
         }
         // The metrics hold the membership too, without the contended state lock.
         let is_member = {
@@ -113,7 +114,7 @@ impl Service {
     /// Refuses a removed node. It may not know of its removal and would disturb the cluster with elections. Ids are
     /// never reused, so a removal is permanent.
     fn check_voter(&self, id: u64) -> Result<(), Status> {
-        let state = self.proposer.shelf.lock();
+        let state = self.proposer.applied_state.lock();
         if state.ids.contains(&id) && state.membership.membership().get_node(&id).is_none() {
             let message = format!(
                 "node {id} was removed from the cluster: shut it down. To add it again, start it with a new data folder \
@@ -126,22 +127,22 @@ impl Service {
 
     /// Why a new node cannot use an id, as far as this node can tell quickly. Asked before the node creates its
     /// folder; a join is checked again.
-    async fn refused(&self, wanted: u64) -> Option<String> {
-        tokio::time::timeout(REFUSE, self.reads.fresh()).await.ok()?.ok()?;
+    async fn id_refusal(&self, wanted: u64) -> Option<String> {
+        tokio::time::timeout(ID_CHECK_TIMEOUT, self.reads.fresh()).await.ok()?.ok()?;
         self.members.refusal(wanted)
     }
 
     async fn receive(
         &self,
-        shown: &Shown,
+        identity: &PeerIdentity,
         parts: &mut Streaming<SnapshotPart>,
     ) -> Result<(Vote, SnapshotData), Status> {
         let cut = || Status::aborted("the snapshot stream ended early");
         let Some(snapshot_part::Part::Start(start)) = next(parts).await?.ok_or_else(cut)?.part else {
             return Err(Status::invalid_argument("the first part of a snapshot must be its start"));
         };
-        let from = self.check(shown, start.route)?;
-        let vote = vote_by(from, start.vote)?;
+        let from = self.check(identity, start.route)?;
+        let vote = own_vote(from, start.vote)?;
         let mut snapshot = self.incoming(INCOMING).await?;
         let mut journal = self.incoming(INCOMING_JOURNAL).await?;
         loop {
@@ -158,38 +159,38 @@ impl Service {
                 }
             }
         }
-        let shelf = Arc::clone(&self.proposer.shelf);
-        let checked = offload(&*self.proposer.shelf.disk, move || {
-            let saved = shelf.snapshots.read_header(INCOMING)?;
+        let applied_state = Arc::clone(&self.proposer.applied_state);
+        let checked = offload(&*self.proposer.applied_state.disk, move || {
+            let saved = applied_state.snapshots.read_header(INCOMING)?;
             let data = SnapshotData { journal: Some(journal.file), ..SnapshotData::of(saved) };
-            shelf.check(&data)?;
+            applied_state.check(&data)?;
             Ok(data)
         });
         let data = checked.await.map_err(|fault| match fault {
-            Fault::Io { .. } => self.stops(fault),
+            Fault::Io { .. } => self.stop_node(fault),
             Fault::Damaged { offset, found, .. } => {
                 Status::data_loss(format!("the received snapshot is damaged at byte {offset}: {found}"))
             }
-            other => refused(other),
+            other => internal(other),
         })?;
         Ok((vote, data))
     }
 
     /// Stops this node after a failed write of a snapshot. Otherwise the leader would send the snapshot forever and
     /// nobody would learn why this node never catches up.
-    fn stops(&self, fault: Fault) -> Status {
-        self.proposer.shelf.failure().set(&fault);
-        refused(fault)
+    fn stop_node(&self, fault: Fault) -> Status {
+        self.proposer.applied_state.failure().set(&fault);
+        internal(fault)
     }
 
     async fn incoming(&self, path: &'static str) -> Result<Incoming, Status> {
-        let disk = Arc::clone(&self.proposer.shelf.disk);
-        let made = offload(&*self.proposer.shelf.disk, move || {
+        let disk = Arc::clone(&self.proposer.applied_state.disk);
+        let made = offload(&*self.proposer.applied_state.disk, move || {
             let file = disk.open(path, true).at(Operation::Create, || disk.show(path))?;
             file.set_len(0).at(Operation::Shorten, || disk.show(path))?;
             Ok(file)
         });
-        let file = made.await.map_err(|fault| self.stops(fault))?;
+        let file = made.await.map_err(|fault| self.stop_node(fault))?;
         Ok(Incoming { file, path, len: 0 })
     }
 }
@@ -205,11 +206,11 @@ impl Incoming {
     async fn write(&mut self, service: &Service, bytes: Bytes) -> Result<(), Status> {
         let (file, offset, path) = (Arc::clone(&self.file), self.len, self.path);
         self.len = self.len.saturating_add(bytes.len() as u64);
-        let disk = Arc::clone(&service.proposer.shelf.disk);
-        let written = offload(&*service.proposer.shelf.disk, move || {
+        let disk = Arc::clone(&service.proposer.applied_state.disk);
+        let written = offload(&*service.proposer.applied_state.disk, move || {
             file.write_at(&bytes, offset).at(Operation::Write, || disk.show(path))
         });
-        written.await.map_err(|fault| service.stops(fault))
+        written.await.map_err(|fault| service.stop_node(fault))
     }
 }
 
@@ -220,24 +221,24 @@ async fn next(parts: &mut Streaming<SnapshotPart>) -> Result<Option<SnapshotPart
 }
 
 /// Splits a request into the sender's certificate identity and the message.
-fn opened<T>(request: Request<T>) -> Result<(Shown, T), Status> {
-    let shown = request.extensions().get().cloned();
-    let shown = shown.ok_or_else(|| Status::internal("the call has no connection information"))?;
-    Ok((shown, request.into_inner()))
+fn split_request<T>(request: Request<T>) -> Result<(PeerIdentity, T), Status> {
+    let identity = request.extensions().get().cloned();
+    let identity = identity.ok_or_else(|| Status::internal("the call has no connection information"))?;
+    Ok((identity, request.into_inner()))
 }
 
-fn not_its(node: u64) -> Status {
+fn wrong_certificate(node: u64) -> Status {
     tracing::warn!(node, "message refused: the sender's certificate does not name this node");
     Status::unauthenticated(format!("the certificate does not name node {node}"))
 }
 
-fn vote_in(ballot: Option<Ballot>) -> Result<Vote, Status> {
+fn parse_vote(ballot: Option<Ballot>) -> Result<Vote, Status> {
     ballot.and_then(vote_of).ok_or_else(|| Status::invalid_argument("vote is missing or invalid"))
 }
 
 /// The vote of a candidate or leader, which has to be the sender's own.
-fn vote_by(from: u64, ballot: Option<Ballot>) -> Result<Vote, Status> {
-    let vote = vote_in(ballot)?;
+fn own_vote(from: u64, ballot: Option<Ballot>) -> Result<Vote, Status> {
+    let vote = parse_vote(ballot)?;
     if vote.leader_id.node_id != from {
         let message = format!("node {from} sent the vote of node {}", vote.leader_id.node_id);
         return Err(Status::invalid_argument(message));
@@ -266,16 +267,16 @@ fn check_entries(vote: Vote, before: Option<LogId>, entries: &[Entry]) -> Result
     Ok(())
 }
 
-fn refused(fault: Fault) -> Status {
+fn internal(fault: Fault) -> Status {
     Status::internal(fault.to_string())
 }
 
 #[tonic::async_trait]
 impl PeerService for Service {
     async fn append(&self, request: Request<AppendRequest>) -> Result<Response<AppendReply>, Status> {
-        let (shown, request) = opened(request)?;
-        let from = self.check(&shown, request.route)?;
-        let vote = vote_by(from, request.vote)?;
+        let (identity, request) = split_request(request)?;
+        let from = self.check(&identity, request.route)?;
+        let vote = own_vote(from, request.vote)?;
         let mut entries = Vec::with_capacity(request.entries.len());
         for entry in request.entries {
             let place = entry.place.ok_or_else(|| Status::invalid_argument("an entry has no log id"))?;
@@ -300,7 +301,7 @@ impl PeerService for Service {
         let mut log_time_unix_ms = None;
         // A sender that may append leads: it sends log time, or asks for it.
         if !matches!(result, append_reply::Result::HigherVote(_)) {
-            *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+            *self.last_leader_contact.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             match request.log_time_unix_ms {
                 Some(now) => clock.learn(UnixMs::new(now)),
                 None => log_time_unix_ms = clock.now(UnixMs::new(0)).map(|now| now.log.get()),
@@ -310,20 +311,20 @@ impl PeerService for Service {
     }
 
     async fn vote(&self, request: Request<VoteRequest>) -> Result<Response<VoteReply>, Status> {
-        let (shown, request) = opened(request)?;
+        let (identity, request) = split_request(request)?;
         let from = request.route.as_ref().map_or(0, |route| route.from);
-        if !shown.is_good_for(from) {
-            return Err(not_its(from));
+        if !identity.may_act_as(from) {
+            return Err(wrong_certificate(from));
         }
         self.check_voter(from)?;
-        self.check(&shown, request.route)?;
-        let vote = vote_by(from, request.vote)?;
+        self.check(&identity, request.route)?;
+        let vote = own_vote(from, request.vote)?;
         let last = request.last.map(log_id);
         let rpc = openraft::raft::VoteRequest { vote, last_log_id: last };
         let voted = self.proposer.raft.vote(rpc).await;
         let reply = voted.map_err(|error| Status::unavailable(error.to_string()))?;
-        if !reply.vote_granted && last < reply.last_log_id && self.is_unled() {
-            self.stand();
+        if !reply.vote_granted && last < reply.last_log_id && self.is_lease_expired() {
+            self.start_election();
         }
         Ok(Response::new(VoteReply {
             vote: Some(ballot(reply.vote)),
@@ -336,9 +337,9 @@ impl PeerService for Service {
         &self,
         request: Request<JournalStateRequest>,
     ) -> Result<Response<JournalStateReply>, Status> {
-        let (shown, request) = opened(request)?;
-        self.check(&shown, request.route)?;
-        let records = self.proposer.shelf.journal.position().records;
+        let (identity, request) = split_request(request)?;
+        self.check(&identity, request.route)?;
+        let records = self.proposer.applied_state.journal.position().records;
         Ok(Response::new(JournalStateReply { records }))
     }
 
@@ -347,8 +348,8 @@ impl PeerService for Service {
         request: Request<Streaming<SnapshotPart>>,
     ) -> Result<Response<SnapshotReply>, Status> {
         let one_at_a_time = Arc::clone(&self.receiving).lock_owned().await;
-        let (shown, mut parts) = opened(request)?;
-        let (vote, data) = self.receive(&shown, &mut parts).await?;
+        let (identity, mut parts) = split_request(request)?;
+        let (vote, data) = self.receive(&identity, &mut parts).await?;
         let snapshot = Snapshot { meta: data.saved.header.meta(), snapshot: Box::new(data) };
         let raft = self.proposer.raft.clone();
         // The file is in use until the installation ends, even if the sender gives up.
@@ -362,8 +363,8 @@ impl PeerService for Service {
     }
 
     async fn submit(&self, request: Request<SubmitRequest>) -> Result<Response<SubmitReply>, Status> {
-        let (shown, request) = opened(request)?;
-        self.check(&shown, request.route)?;
+        let (identity, request) = split_request(request)?;
+        self.check(&identity, request.route)?;
         let (index, result) = match self.proposer.propose_for_peer(&Batch(request.batch)).await {
             Ok((index, outcomes)) => (index, submit_reply::Result::Outcomes(encode_outcomes(&outcomes))),
             Err(ProposeError::NotTaken(message)) => (0, submit_reply::Result::NotTaken(message)),
@@ -376,8 +377,8 @@ impl PeerService for Service {
         &self,
         request: Request<ReadIndexRequest>,
     ) -> Result<Response<ReadIndexReply>, Status> {
-        let (shown, request) = opened(request)?;
-        self.check(&shown, request.route)?;
+        let (identity, request) = split_request(request)?;
+        self.check(&identity, request.route)?;
         let result = match self.reads.confirm().await {
             Ok((index, now)) => {
                 read_index_reply::Result::Read(ReadIndex { index, log_time_unix_ms: now.get() })
@@ -389,7 +390,7 @@ impl PeerService for Service {
 
     async fn hello(&self, request: Request<HelloRequest>) -> Result<Response<HelloReply>, Status> {
         let wanted = request.into_inner().wanted;
-        let refused = if wanted == 0 { None } else { self.refused(wanted).await };
+        let refused = if wanted == 0 { None } else { self.id_refusal(wanted).await };
         let bytes = |number: u128| Bytes::copy_from_slice(&number.to_le_bytes());
         Ok(Response::new(HelloReply {
             cluster: bytes(self.cluster),
@@ -400,7 +401,7 @@ impl PeerService for Service {
     }
 
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<MembersReply>, Status> {
-        let (shown, request) = opened(request)?;
+        let (identity, request) = split_request(request)?;
         let JoinRequest { cluster, node, address, incarnation, is_met } = request;
         let incarnation = incarnation.first_chunk::<16>().copied().map(u128::from_le_bytes);
         let joined = match incarnation {
@@ -408,13 +409,13 @@ impl PeerService for Service {
                 Err(MembersError::Refused("this node belongs to another cluster".into()))
             }
             // A member that forwards a join request has verified the joining node itself.
-            _ if !is_met && !shown.is_good_for(node) => {
-                Err(MembersError::Refused(not_its(node).message().to_owned()))
+            _ if !is_met && !identity.may_act_as(node) => {
+                Err(MembersError::Refused(wrong_certificate(node).message().to_owned()))
             }
             None => Err(MembersError::Refused("incarnation is missing".into())),
             Some(incarnation) => {
                 let member = Member { address, incarnation };
-                let met = if is_met { Ok(()) } else { self.members.meet(node, &member).await };
+                let met = if is_met { Ok(()) } else { self.members.verify_member(node, &member).await };
                 match met {
                     Ok(()) => self.members.add(node, member).await,
                     Err(error) => Err(error),
@@ -425,8 +426,8 @@ impl PeerService for Service {
     }
 
     async fn remove(&self, request: Request<RemoveRequest>) -> Result<Response<MembersReply>, Status> {
-        let (shown, RemoveRequest { route, node }) = opened(request)?;
-        self.check(&shown, route)?;
+        let (identity, RemoveRequest { route, node }) = split_request(request)?;
+        self.check(&identity, route)?;
         Ok(Response::new(members_reply(self.members.remove(node).await)))
     }
 }

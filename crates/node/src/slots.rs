@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::disk::{Disk, DiskFile};
 use crate::entry::Input;
-use crate::fault::{At, Fault, Operation};
+use crate::fault::{Fault, IoContext, Operation};
 
 /// Distance of the slots in bytes. They lie in different device blocks, because a power cut may lose a whole block.
 const STRIDE: u64 = 4096;
@@ -36,7 +36,7 @@ pub(crate) struct Slots {
 
 /// Contents of a slot file.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct OpenSlots {
     pub(crate) slots: Slots,
     /// The latest value.
     pub(crate) body: Bytes,
@@ -55,7 +55,7 @@ impl Slots {
     }
 
     /// Reads the file without writing.
-    pub(crate) fn open(disk: &dyn Disk, kind: Kind, cluster: u128) -> Result<Found, Fault> {
+    pub(crate) fn open(disk: &dyn Disk, kind: Kind, cluster: u128) -> Result<OpenSlots, Fault> {
         let path = disk.show(kind.path);
         let file = match disk.open(kind.path, false) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -81,7 +81,7 @@ impl Slots {
             (Err(found), Err(_)) => return Err(slots.damaged(found)),
         };
         slots.generation = generation;
-        Ok(Found { slots, body, settled })
+        Ok(OpenSlots { slots, body, settled })
     }
 
     /// Writes the value durably.

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::disk::{Disk, DiskFile};
 use crate::entry::{CodecError, Input, put_log_id, put_membership, take_log_id, take_membership};
-use crate::fault::{At, Fault, Operation};
+use crate::fault::{Fault, IoContext, Operation};
 use crate::journal::JournalPosition;
 use crate::types::{LogId, Member};
 
@@ -104,7 +104,7 @@ fn take_place(input: &mut Input) -> Result<Option<LogId>, CodecError> {
 
 /// A complete snapshot on disk. Its file stays readable after a newer snapshot replaced it.
 #[derive(Clone, Debug)]
-pub(crate) struct Saved {
+pub(crate) struct SnapshotFile {
     pub(crate) header: Header,
     pub(crate) file: Arc<dyn DiskFile>,
     pub(crate) path: String,
@@ -114,24 +114,24 @@ pub(crate) struct Saved {
 /// A snapshot as openraft passes it around: written here or received.
 #[derive(Clone, Debug)]
 pub struct SnapshotData {
-    pub(crate) saved: Saved,
+    pub(crate) saved: SnapshotFile,
     /// Received journal records; `None` for a local snapshot.
     pub(crate) journal: Option<Arc<dyn DiskFile>>,
-    pub(crate) checked: Checked,
+    pub(crate) checked: CheckedBook,
 }
 
 impl SnapshotData {
     /// A local snapshot.
-    pub(crate) fn of(saved: Saved) -> SnapshotData {
-        SnapshotData { saved, journal: None, checked: Checked::default() }
+    pub(crate) fn of(saved: SnapshotFile) -> SnapshotData {
+        SnapshotData { saved, journal: None, checked: CheckedBook::default() }
     }
 }
 
 /// Book of a received snapshot, kept from its check, because decoding it twice takes too long.
 #[derive(Clone, Default)]
-pub(crate) struct Checked(Arc<Mutex<Option<Book>>>);
+pub(crate) struct CheckedBook(Arc<Mutex<Option<Book>>>);
 
-impl Checked {
+impl CheckedBook {
     pub(crate) fn put(&self, book: Book) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(book);
     }
@@ -141,9 +141,9 @@ impl Checked {
     }
 }
 
-impl std::fmt::Debug for Checked {
+impl std::fmt::Debug for CheckedBook {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Checked")
+        f.write_str("CheckedBook")
     }
 }
 
@@ -152,7 +152,7 @@ impl std::fmt::Debug for Checked {
 pub(crate) struct Snapshots {
     disk: Arc<dyn Disk>,
     cluster: u128,
-    current: Mutex<Option<Saved>>,
+    current: Mutex<Option<SnapshotFile>>,
     /// Last index of the newest snapshot, for the log's purge.
     covered: watch::Sender<Option<u64>>,
 }
@@ -190,12 +190,12 @@ impl Snapshots {
         Ok((snapshots, found))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Saved>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<SnapshotFile>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The newest snapshot.
-    pub(crate) fn current(&self) -> Option<Saved> {
+    pub(crate) fn current(&self) -> Option<SnapshotFile> {
         self.lock().clone()
     }
 
@@ -210,7 +210,7 @@ impl Snapshots {
     }
 
     /// Reads and checks the header of a file.
-    pub(crate) fn read_header(&self, path: &str) -> Result<Saved, Fault> {
+    pub(crate) fn read_header(&self, path: &str) -> Result<SnapshotFile, Fault> {
         let shown = || self.disk.show(path);
         let file = self.disk.open(path, false).at(Operation::Open, shown)?;
         let len = file.len().at(Operation::Read, shown)?;
@@ -250,11 +250,11 @@ impl Snapshots {
         if !is_named {
             return Err(damaged(0, format!("this snapshot belongs under the name {}", name(&header))));
         }
-        Ok(Saved { header, file, path: path.to_owned(), len })
+        Ok(SnapshotFile { header, file, path: path.to_owned(), len })
     }
 
     /// Decodes the Book of a snapshot.
-    pub(crate) fn restore(&self, saved: &Saved, table_seed: u64) -> Result<Book, Fault> {
+    pub(crate) fn restore(&self, saved: &SnapshotFile, table_seed: u64) -> Result<Book, Fault> {
         let shown = || self.disk.show(&saved.path);
         let mut offset = saved.header.encode(self.cluster).len() as u64;
         let mut restore = Restore::new(table_seed);
@@ -275,7 +275,7 @@ impl Snapshots {
     }
 
     /// Writes a snapshot and makes it the newest. The journal must be synced up to the snapshot's position.
-    pub(crate) fn write(&self, header: Header, frozen: &Frozen) -> Result<Saved, Fault> {
+    pub(crate) fn write(&self, header: Header, frozen: &Frozen) -> Result<SnapshotFile, Fault> {
         let started = Instant::now();
         let shown = || self.disk.show(WRITING);
         let mut buffer = header.encode(self.cluster);
@@ -304,26 +304,26 @@ impl Snapshots {
         }
         file.write_at(&buffer, len).at(Operation::Write, shown)?;
         len += buffer.len() as u64;
-        let saved = self.publish(Saved { header, file, path: WRITING.into(), len })?;
+        let saved = self.publish(SnapshotFile { header, file, path: WRITING.into(), len })?;
         metrics::gauge!("earmark_node_snapshot_bytes").set(len as f64);
         metrics::histogram!("earmark_node_snapshot_seconds").record(started.elapsed().as_secs_f64());
         Ok(saved)
     }
 
     /// Creates an empty file for a snapshot to receive.
-    pub(crate) fn receive(&self) -> Result<Saved, Fault> {
+    pub(crate) fn receive(&self) -> Result<SnapshotFile, Fault> {
         let shown = || self.disk.show(INCOMING);
         let file = self.disk.open(INCOMING, true).at(Operation::Create, shown)?;
         file.set_len(0).at(Operation::Shorten, shown)?;
-        Ok(Saved { header: Header::default(), file, path: INCOMING.into(), len: 0 })
+        Ok(SnapshotFile { header: Header::default(), file, path: INCOMING.into(), len: 0 })
     }
 
     /// Returns a received snapshot, or copies a local one into this folder.
-    pub(crate) fn adopt(&self, from: &Saved) -> Result<Saved, Fault> {
+    pub(crate) fn adopt(&self, from: &SnapshotFile) -> Result<SnapshotFile, Fault> {
         if from.path == INCOMING {
             return Ok(from.clone());
         }
-        let saved = Saved { header: from.header.clone(), len: from.len, ..self.receive()? };
+        let saved = SnapshotFile { header: from.header.clone(), len: from.len, ..self.receive()? };
         let mut chunk = vec![0; CHUNK_BYTES];
         let mut offset = 0;
         while offset < from.len {
@@ -338,7 +338,7 @@ impl Snapshots {
 
     /// Renames a complete snapshot and removes the previous one. An older snapshot is dropped instead: a newer one
     /// may have arrived meanwhile, and the log holds nothing before it.
-    pub(crate) fn publish(&self, mut saved: Saved) -> Result<Saved, Fault> {
+    pub(crate) fn publish(&self, mut saved: SnapshotFile) -> Result<SnapshotFile, Fault> {
         let to = name(&saved.header);
         saved.file.sync().at(Operation::Sync, || self.disk.show(&saved.path))?;
         let mut current = self.lock();

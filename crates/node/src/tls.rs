@@ -22,16 +22,16 @@ use tokio::task::AbortHandle;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use webpki::EndEntityCert;
 
-use crate::net::{Connection, Eventually, Listener, Net, Shown};
+use crate::net::{BoxFuture, Connection, Listener, Net, PeerIdentity};
 
 /// Time limit of a TLS handshake.
-const HANDSHAKE: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Concurrent TLS handshakes. Beyond this the oldest is dropped, so that silent clients cannot lock nodes out.
 const HANDSHAKES_MAX: usize = 64;
 /// Prefix of the URI that names a node in a certificate.
-const NODE: &str = "earmark://node/";
+const NODE_URI: &str = "earmark://node/";
 /// How often the certificate files are checked for changes.
-const LOOK: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Why the certificates of a node cannot be used. Messages never contain key material.
 #[derive(Debug, thiserror::Error)]
@@ -66,15 +66,15 @@ pub struct PeerFiles {
 struct Configs {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
-    shown: Shown,
+    identity: PeerIdentity,
 }
 
-type Seen = [Option<(SystemTime, u64)>; 3];
+type FileStamps = [Option<(SystemTime, u64)>; 3];
 
 struct Shared {
     files: PeerFiles,
     current: RwLock<Configs>,
-    seen: Mutex<Seen>,
+    stamps: Mutex<FileStamps>,
 }
 
 /// TCP with mutual TLS. Changed certificate files are loaded again.
@@ -93,13 +93,13 @@ impl TlsNet {
     /// # Errors
     /// If the files cannot be used.
     pub fn open(files: PeerFiles) -> Result<TlsNet, PeerTlsError> {
-        let seen = Mutex::new(look(&files));
+        let stamps = Mutex::new(file_stamps(&files));
         let current = RwLock::new(load(&files)?);
-        let shared = Arc::new(Shared { files, current, seen });
+        let shared = Arc::new(Shared { files, current, stamps });
         let watched = Arc::downgrade(&shared);
         tokio::spawn(async move {
             loop {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(CHECK_INTERVAL).await;
                 let Some(shared) = watched.upgrade() else { return };
                 TlsNet(shared).refresh();
             }
@@ -112,10 +112,10 @@ impl TlsNet {
     /// # Errors
     /// If the files cannot be used.
     pub fn reload(&self) -> Result<(), PeerTlsError> {
-        *self.0.seen.lock().unwrap_or_else(PoisonError::into_inner) = look(&self.0.files);
+        *self.0.stamps.lock().unwrap_or_else(PoisonError::into_inner) = file_stamps(&self.0.files);
         let configs = load(&self.0.files)?;
-        let before = self.shows();
-        if before != Shown::AnyNode && configs.shown != before {
+        let before = self.local_identity();
+        if before != PeerIdentity::AnyNode && configs.identity != before {
             let message = "the new certificate does not name the same node as the one in use";
             return Err(PeerTlsError::Unusable(message.into()));
         }
@@ -124,7 +124,7 @@ impl TlsNet {
     }
 
     fn refresh(&self) {
-        if look(&self.0.files) == *self.0.seen.lock().unwrap_or_else(PoisonError::into_inner) {
+        if file_stamps(&self.0.files) == *self.0.stamps.lock().unwrap_or_else(PoisonError::into_inner) {
             return;
         }
         match self.reload() {
@@ -146,7 +146,7 @@ impl TlsNet {
     }
 }
 
-fn look(files: &PeerFiles) -> Seen {
+fn file_stamps(files: &PeerFiles) -> FileStamps {
     [&files.cert, &files.key, &files.ca].map(|path| {
         let metadata = std::fs::metadata(path).ok()?;
         Some((metadata.modified().ok()?, metadata.len()))
@@ -171,7 +171,7 @@ fn load(files: &PeerFiles) -> Result<Configs, PeerTlsError> {
     if chain.is_empty() || roots.is_empty() {
         return Err(PeerTlsError::Unusable("a file has no certificate".into()));
     }
-    let shown = shown(Some(&chain)).map_err(|error| unusable(&error))?;
+    let identity = identity(Some(&chain)).map_err(|error| unusable(&error))?;
     let roots = Arc::new(roots);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
@@ -188,23 +188,23 @@ fn load(files: &PeerFiles) -> Result<Configs, PeerTlsError> {
         .with_root_certificates(roots)
         .with_client_auth_cert(chain, key)
         .map_err(|error| unusable(&error))?;
-    Ok(Configs { client: Arc::new(client), server: Arc::new(server), shown })
+    Ok(Configs { client: Arc::new(client), server: Arc::new(server), identity })
 }
 
 /// Nodes that a certificate chain names.
-fn shown(chain: Option<&[CertificateDer<'_>]>) -> Result<Shown, webpki::Error> {
-    let Some(first) = chain.and_then(<[_]>::first) else { return Ok(Shown::AnyNode) };
+fn identity(chain: Option<&[CertificateDer<'_>]>) -> Result<PeerIdentity, webpki::Error> {
+    let Some(first) = chain.and_then(<[_]>::first) else { return Ok(PeerIdentity::AnyNode) };
     let certificate = EndEntityCert::try_from(first)?;
-    let mut names = certificate.valid_uri_names().filter_map(|name| name.strip_prefix(NODE)).peekable();
+    let mut names = certificate.valid_uri_names().filter_map(|name| name.strip_prefix(NODE_URI)).peekable();
     if names.peek().is_none() {
-        return Ok(Shown::AnyNode);
+        return Ok(PeerIdentity::AnyNode);
     }
     // A malformed node id matches no node.
-    Ok(Shown::Nodes(names.filter_map(|name| name.parse().ok()).collect()))
+    Ok(PeerIdentity::Nodes(names.filter_map(|name| name.parse().ok()).collect()))
 }
 
 impl Net for TlsNet {
-    fn connect(&self, address: String) -> Eventually<io::Result<Connection>> {
+    fn connect(&self, address: String) -> BoxFuture<io::Result<Connection>> {
         let connector = self.connector();
         Box::pin(async move {
             let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
@@ -213,30 +213,30 @@ impl Net for TlsNet {
             let stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
             let stream = connector.connect(name, stream).await?;
-            let shown = shown(stream.get_ref().1.peer_certificates()).map_err(io::Error::other)?;
-            Ok(Connection::with(stream, shown))
+            let identity = identity(stream.get_ref().1.peer_certificates()).map_err(io::Error::other)?;
+            Ok(Connection::with(stream, identity))
         })
     }
 
-    fn shows(&self) -> Shown {
-        self.0.current.read().unwrap_or_else(PoisonError::into_inner).shown.clone()
+    fn local_identity(&self) -> PeerIdentity {
+        self.0.current.read().unwrap_or_else(PoisonError::into_inner).identity.clone()
     }
 
-    fn listen(&self, address: String) -> Eventually<io::Result<Box<dyn Listener>>> {
+    fn listen(&self, address: String) -> BoxFuture<io::Result<Box<dyn Listener>>> {
         let net = self.clone();
         Box::pin(async move {
             let listener = TcpListener::bind(address).await?;
             let address = listener.local_addr()?.to_string();
-            let (sender, proven) = mpsc::channel(HANDSHAKES_MAX);
+            let (sender, ready) = mpsc::channel(HANDSHAKES_MAX);
             let accepting = tokio::spawn(accept(net, listener, sender));
-            Ok(Box::new(Door { address, proven, accepting }) as Box<dyn Listener>)
+            Ok(Box::new(TlsListener { address, ready, accepting }) as Box<dyn Listener>)
         })
     }
 }
 
 /// Accepts connections. Each handshake runs in its own task, so a silent client blocks nobody.
-async fn accept(net: TlsNet, listener: TcpListener, proven: mpsc::Sender<Connection>) {
-    let mut shaking: VecDeque<AbortHandle> = VecDeque::with_capacity(HANDSHAKES_MAX);
+async fn accept(net: TlsNet, listener: TcpListener, ready: mpsc::Sender<Connection>) {
+    let mut handshakes: VecDeque<AbortHandle> = VecDeque::with_capacity(HANDSHAKES_MAX);
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -247,49 +247,49 @@ async fn accept(net: TlsNet, listener: TcpListener, proven: mpsc::Sender<Connect
             }
         };
         // A node completes its handshake quickly, so the oldest one belongs to a silent client.
-        shaking.retain(|handshake| !handshake.is_finished());
-        if shaking.len() >= HANDSHAKES_MAX
-            && let Some(longest) = shaking.pop_front()
+        handshakes.retain(|handshake| !handshake.is_finished());
+        if handshakes.len() >= HANDSHAKES_MAX
+            && let Some(longest) = handshakes.pop_front()
         {
             longest.abort();
         }
-        let (acceptor, proven) = (net.acceptor(), proven.clone());
+        let (acceptor, ready) = (net.acceptor(), ready.clone());
         let handshake = tokio::spawn(async move {
-            let shaken = async {
+            let secured = async {
                 stream.set_nodelay(true)?;
                 let stream = acceptor.accept(stream).await?;
-                let shown = shown(stream.get_ref().1.peer_certificates()).map_err(io::Error::other)?;
-                Ok::<_, io::Error>(Connection::with(stream, shown))
+                let identity = identity(stream.get_ref().1.peer_certificates()).map_err(io::Error::other)?;
+                Ok::<_, io::Error>(Connection::with(stream, identity))
             };
-            match tokio::time::timeout(HANDSHAKE, shaken).await {
-                Ok(Ok(connection)) => _ = proven.send(connection).await,
+            match tokio::time::timeout(HANDSHAKE_TIMEOUT, secured).await {
+                Ok(Ok(connection)) => _ = ready.send(connection).await,
                 Ok(Err(error)) => tracing::warn!(%from, %error, "peer connection refused"),
                 Err(_) => {
                     tracing::warn!(%from, "peer connection refused: the TLS handshake timed out")
                 }
             }
         });
-        shaking.push_back(handshake.abort_handle());
+        handshakes.push_back(handshake.abort_handle());
     }
 }
 
 /// Listener for connections with a completed handshake.
-struct Door {
+struct TlsListener {
     address: String,
-    proven: mpsc::Receiver<Connection>,
+    ready: mpsc::Receiver<Connection>,
     accepting: tokio::task::JoinHandle<()>,
 }
 
-impl Drop for Door {
+impl Drop for TlsListener {
     fn drop(&mut self) {
         self.accepting.abort();
     }
 }
 
-impl Listener for Door {
+impl Listener for TlsListener {
     fn accept(&mut self) -> Pin<Box<dyn Future<Output = io::Result<Connection>> + Send + '_>> {
         Box::pin(async {
-            match self.proven.recv().await {
+            match self.ready.recv().await {
                 Some(connection) => Ok(connection),
                 None => std::future::pending().await,
             }

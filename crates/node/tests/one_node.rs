@@ -11,7 +11,7 @@ use earmark_admission::conformance::Harness;
 use earmark_admission::{Answer, Backend, Clock, Keys as _, ManualClock, Token};
 use earmark_core::{By, CreateKey, Role};
 use earmark_node::{Node, NodeBackend};
-use support::cluster::{Folder, folder, one};
+use support::real_cluster::{Folder, folder, one};
 
 struct OneNode {
     backend: Arc<NodeBackend>,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use earmark_admission::conformance::Harness;
 use earmark_admission::{Answer, Backend, Clock, Cluster, ManualClock};
 use earmark_node::{Node, NodeBackend};
-use support::cluster::{Folder, agree, several};
+use support::real_cluster::{Folder, agree, several};
 
 struct ThreeNodes {
     backend: Arc<NodeBackend>,

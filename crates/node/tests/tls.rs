@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use earmark_admission::{Cluster as _, ManualClock, TimeSource};
-use earmark_node::{Connection, Eventually, Listener, Net, Node, NodeOptions, PeerFiles, RealNet, TlsNet};
+use earmark_node::{BoxFuture, Connection, Listener, Net, Node, NodeOptions, PeerFiles, RealNet, TlsNet};
 use earmark_proto::peer::peer_service_client::PeerServiceClient;
 use earmark_proto::peer::{
     AppendRequest, Ballot, HelloRequest, JoinRequest, JournalStateRequest, ReadIndexRequest, RemoveRequest,
@@ -25,8 +25,8 @@ use tonic::Code;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower_service::Service;
 
-use support::cluster::{Folder, TIMING, folder, options, until};
-use support::desk::{Desk, MINUTE, START_MS, definition};
+use support::client::{MINUTE, START_MS, TestClient, definition};
+use support::real_cluster::{Folder, TIMING, folder, options, until};
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 
@@ -91,7 +91,7 @@ async fn nodes_of_one_authority_form_a_cluster_and_strangers_are_turned_away() {
     let address = first.peer_address().unwrap().to_owned();
     let second = node(2, &second_folder, &clock, net("second", &ours, &ours), Some(&address)).await;
     until(|| first.status().members.iter().filter(|member| member.is_voter).count() == 2).await;
-    Desk(second.backend()).put(definition("rpm", MINUTE, 10)).await;
+    TestClient(second.backend()).put(definition("rpm", MINUTE, 10)).await;
 
     // Plain TCP, a certificate of another authority, and one that also trusts the other authority.
     let strangers: [Arc<dyn Net>; 3] =
@@ -112,7 +112,7 @@ async fn nodes_of_one_authority_form_a_cluster_and_strangers_are_turned_away() {
             node.shut_down().await;
         }
     }
-    Desk(second.backend()).admit(&[("rpm", 1)]).await;
+    TestClient(second.backend()).admit(&[("rpm", 1)]).await;
     first.shut_down().await;
     second.shut_down().await;
 }
@@ -160,11 +160,11 @@ async fn a_new_certificate_is_taken_while_the_node_runs_and_a_bad_one_is_not() {
 struct Thief(TlsNet);
 
 impl Net for Thief {
-    fn connect(&self, address: String) -> Eventually<io::Result<Connection>> {
+    fn connect(&self, address: String) -> BoxFuture<io::Result<Connection>> {
         self.0.connect(address)
     }
 
-    fn listen(&self, address: String) -> Eventually<io::Result<Box<dyn Listener>>> {
+    fn listen(&self, address: String) -> BoxFuture<io::Result<Box<dyn Listener>>> {
         self.0.listen(address)
     }
 }
@@ -280,7 +280,7 @@ async fn whoever_has_the_certificate_of_one_node_speaks_as_no_other() {
     assert!(client.read_index(ReadIndexRequest { route }).await.is_ok(), "as itself it is heard");
     assert_eq!(named.nodes[0].status().term, term, "nobody was elected");
     assert_eq!(named.nodes[0].status().members.len(), 3);
-    Desk(named.nodes[2].backend()).put(definition("rpm", MINUTE, 10)).await;
+    TestClient(named.nodes[2].backend()).put(definition("rpm", MINUTE, 10)).await;
 }
 
 fn start(route: Option<Route>, vote: Option<Ballot>) -> SnapshotPart {
@@ -306,7 +306,7 @@ async fn a_node_with_the_certificate_of_another_does_not_start_and_is_not_spoken
     assert!(error.contains("names another node") && error.contains("earmark://node/3"), "{error}");
 
     // A node that starts anyway, at the address of node 3, receives nothing from its peers.
-    Desk(named.nodes[1].backend()).put(definition("rpm", MINUTE, 10)).await;
+    TestClient(named.nodes[1].backend()).put(definition("rpm", MINUTE, 10)).await;
     let term = named.nodes[0].status().term;
     let thief = Node::open(again(Arc::new(Thief(named.net(2))))).await.unwrap();
     until(|| thief.status().last_log_index.is_some()).await;
@@ -361,8 +361,8 @@ async fn a_certificate_is_good_for_the_nodes_it_names_and_for_any_if_it_names_no
     let ours = authority();
     let pems = TempDir::new().unwrap();
     let shows = |uris: &[&str]| {
-        let net = TlsNet::open(named(pems.path(), "one", uris, &ours, &ours)).unwrap().shows();
-        (1..=3).filter(|id| net.is_good_for(*id)).collect::<Vec<u64>>()
+        let net = TlsNet::open(named(pems.path(), "one", uris, &ours, &ours)).unwrap().local_identity();
+        (1..=3).filter(|id| net.may_act_as(*id)).collect::<Vec<u64>>()
     };
     assert_eq!(shows(&[]), [1, 2, 3]);
     assert_eq!(shows(&["https://example.com/node/2"]), [1, 2, 3]);

@@ -10,7 +10,7 @@ use earmark_admission::{
     read_limits,
 };
 use earmark_core::{Actor, By, Definition, LimitStatus, NamespaceName};
-use earmark_node::{Node, NodeKeeper, NodeOptions, RealDisk, Timing};
+use earmark_node::{Node, NodeBookHost, NodeOptions, RealDisk, Timing};
 use earmark_server::Address;
 use tokio::time::{sleep, timeout};
 
@@ -189,7 +189,7 @@ impl ServeArgs {
 /// Makes sure that the folder is for what is kept where, and puts every limit that is not there or differs, as soon as
 /// somebody can take it; says how many.
 async fn prepare(
-    service: &Service<NodeKeeper>,
+    service: &Service<NodeBookHost>,
     path: &Path,
     wanted: &[Definition],
 ) -> Result<usize, Failure> {

@@ -20,7 +20,7 @@ const FENCE_BYTES: usize = 8;
 
 /// Location of a record in its segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct RecordLocation {
     /// Record number minus the segment's start, so 1 for the first record.
     pub(super) relative: u32,
     /// File offset.
@@ -39,18 +39,18 @@ pub(super) type Accounts = Option<(AccountId, AccountId)>;
 
 /// Index in memory.
 #[derive(Debug, Default)]
-pub(super) struct MemoryIndex(HashMap<AccountId, Vec<Place>>);
+pub(super) struct MemoryIndex(HashMap<AccountId, Vec<RecordLocation>>);
 
 impl MemoryIndex {
-    pub(super) fn add(&mut self, account: AccountId, place: Place) {
-        self.0.entry(account).or_default().push(place);
+    pub(super) fn add(&mut self, account: AccountId, location: RecordLocation) {
+        self.0.entry(account).or_default().push(location);
     }
 
     /// Locations of an account after a relative number, at most `most`.
-    pub(super) fn after(&self, account: AccountId, after: u32, most: usize) -> Vec<Place> {
-        let Some(places) = self.0.get(&account) else { return Vec::new() };
-        let first = places.partition_point(|place| place.relative <= after);
-        places[first..].iter().take(most).copied().collect()
+    pub(super) fn after(&self, account: AccountId, after: u32, most: usize) -> Vec<RecordLocation> {
+        let Some(locations) = self.0.get(&account) else { return Vec::new() };
+        let first = locations.partition_point(|location| location.relative <= after);
+        locations[first..].iter().take(most).copied().collect()
     }
 
     pub(super) fn accounts(&self) -> Accounts {
@@ -59,9 +59,12 @@ impl MemoryIndex {
 
     /// Encodes the index file.
     pub(super) fn encode(&self, cluster: u128, span: Span) -> Vec<u8> {
-        let each = |(account, places): (&AccountId, &Vec<Place>)| {
+        let each = |(account, locations): (&AccountId, &Vec<RecordLocation>)| {
             let account = account.0;
-            places.iter().map(move |place| (account, place.relative, place.offset)).collect::<Vec<_>>()
+            locations
+                .iter()
+                .map(move |location| (account, location.relative, location.offset))
+                .collect::<Vec<_>>()
         };
         let mut entries: Vec<(u32, u32, u32)> = self.0.iter().flat_map(each).collect();
         entries.sort_unstable();
@@ -185,7 +188,7 @@ impl IndexFile {
         account: AccountId,
         after: u32,
         most: usize,
-    ) -> Result<Vec<Place>, IndexFault> {
+    ) -> Result<Vec<RecordLocation>, IndexFault> {
         let mut found = Vec::new();
         if most == 0 || self.head.entries == 0 {
             return Ok(found);
@@ -194,13 +197,13 @@ impl IndexFile {
         // The page before the first larger fence may still end with matching entries.
         let first = self.fences()?.partition_point(|fence| *fence <= wanted).saturating_sub(1);
         for page in first..self.head.pages() {
-            for (owner, place) in self.page(page)? {
-                let key = (owner, place.relative);
+            for (owner, location) in self.page(page)? {
+                let key = (owner, location.relative);
                 if owner > account.0 || found.len() == most {
                     return Ok(found);
                 }
                 if key > wanted {
-                    found.push(place);
+                    found.push(location);
                 }
             }
         }
@@ -217,7 +220,7 @@ impl IndexFile {
         Ok(fences.collect())
     }
 
-    fn page(&self, page: usize) -> Result<Vec<(u32, Place)>, IndexFault> {
+    fn page(&self, page: usize) -> Result<Vec<(u32, RecordLocation)>, IndexFault> {
         let mut bytes = vec![0; PAGE_BYTES];
         self.file.read_at(&mut bytes, self.head.body() + (page * PAGE_BYTES) as u64)?;
         let count = (self.head.entries as usize).saturating_sub(page * PAGE_ENTRIES).min(PAGE_ENTRIES);
@@ -225,7 +228,7 @@ impl IndexFile {
             let mut input = Input(bytes);
             let account = u32::from_le_bytes(input.take());
             let (relative, offset) = (u32::from_le_bytes(input.take()), u32::from_le_bytes(input.take()));
-            (account, Place { relative, offset })
+            (account, RecordLocation { relative, offset })
         });
         Ok(entries.collect())
     }

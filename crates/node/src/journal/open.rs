@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::error::JournalError;
 use super::format::{self, HEADER_BYTES, HeaderFault, JournalPosition};
-use super::index::{IndexFault, IndexFile, MemoryIndex, Place, Span};
+use super::index::{IndexFault, IndexFile, MemoryIndex, RecordLocation, Span};
 use super::state::{Sealed, State, Tail, relative};
 use super::walk::Walk;
 use super::{FOLDER, index_path, segment_path};
@@ -128,8 +128,8 @@ impl Opening<'_> {
             let file = self.disk.show(&segment_path(0));
             return Err(JournalError::Short { file, found: 0, needed: self.to.records });
         }
-        for (place, start) in starts.iter().enumerate() {
-            let end = starts.get(place + 1).copied().unwrap_or(self.to);
+        for (at, start) in starts.iter().enumerate() {
+            let end = starts.get(at + 1).copied().unwrap_or(self.to);
             if end.records <= start.records || end.bytes <= start.bytes {
                 let path = segment_path(start.records);
                 return Err(self.damaged(&path, 0, "it starts behind what should follow it"));
@@ -168,9 +168,10 @@ impl Opening<'_> {
                 let (file, found) = (self.disk.show(&path), walk.at.records);
                 return Err(JournalError::Short { file, found, needed: span.end.records });
             };
-            let place = Place { relative: relative(span.start, step.number), offset: step.offset as u32 };
+            let location =
+                RecordLocation { relative: relative(span.start, step.number), offset: step.offset as u32 };
             for account in walk.record(&step)?.accounts() {
-                index.add(account, place);
+                index.add(account, location);
             }
         }
         walk.expect(span.end)?;

@@ -7,9 +7,9 @@ use earmark_core::{AccountId, JournalRecord};
 
 use super::error::JournalError;
 use super::format::{self, FrameFault, HEADER_BYTES, HeaderFault, JournalPosition};
-use super::index::{IndexFault, IndexFile, MemoryIndex, Place, Span};
+use super::index::{IndexFault, IndexFile, MemoryIndex, RecordLocation, Span};
 use super::open::write_index;
-use super::state::{Places, Source, relative};
+use super::state::{Locations, Source, relative};
 use super::walk::{Step, Walk};
 use super::{JournalEntry, Shared, index_path, segment_path};
 use crate::disk::DiskFile;
@@ -66,8 +66,13 @@ impl SegmentBytes {
     }
 
     /// Reads one record.
-    fn record(&mut self, shared: &Shared, number: u64, place: Place) -> Result<JournalEntry, JournalError> {
-        let (start, offset) = (self.start, u64::from(place.offset));
+    fn record(
+        &mut self,
+        shared: &Shared,
+        number: u64,
+        location: RecordLocation,
+    ) -> Result<JournalEntry, JournalError> {
+        let (start, offset) = (self.start, u64::from(location.offset));
         let damaged = |what: String| shared.damaged(&segment_path(start), offset, what);
         let mut most = RECORD_READ_BYTES;
         let bytes = loop {
@@ -107,25 +112,25 @@ impl Shared {
         for segment in first.. {
             let most = (limit - found.len()).saturating_add(1);
             let Some(looked) = self.state().look_up(segment, account, after, most) else { break };
-            let places = match looked.places {
-                Places::Known(places) => places,
-                Places::OnDisk(span) => {
+            let locations = match looked.locations {
+                Locations::Known(locations) => locations,
+                Locations::OnDisk(span) => {
                     self.look_up_on_disk(span, account, relative(span.start, after), most)?
                 }
             };
             let mut bytes = SegmentBytes::new(looked.start.records);
-            for place in places {
-                let number = looked.start.records + u64::from(place.relative);
+            for location in locations {
+                let number = looked.start.records + u64::from(location.relative);
                 if number > end {
                     return Ok((found, false));
                 }
                 if found.len() == limit {
                     return Ok((found, true));
                 }
-                let entry = bytes.record(self, number, place)?;
+                let entry = bytes.record(self, number, location)?;
                 if !entry.record.accounts().contains(&account) {
                     let what = format!("record {number} does not concern the account that the index names");
-                    return Err(self.damaged(&segment_path(bytes.start), place.offset.into(), what));
+                    return Err(self.damaged(&segment_path(bytes.start), location.offset.into(), what));
                 }
                 found.push(entry);
             }
@@ -139,12 +144,12 @@ impl Shared {
         account: AccountId,
         after: u32,
         most: usize,
-    ) -> Result<Vec<Place>, JournalError> {
+    ) -> Result<Vec<RecordLocation>, JournalError> {
         let path = index_path(span.start.records);
-        let places = IndexFile::open(&*self.disk, &path, self.cluster, span)
+        let locations = IndexFile::open(&*self.disk, &path, self.cluster, span)
             .and_then(|index| index.after(account, after, most));
-        match places {
-            Ok(places) => Ok(places),
+        match locations {
+            Ok(locations) => Ok(locations),
             Err(IndexFault::Io(error)) => Err(self.io(&path, "a read", error)),
             Err(IndexFault::Useless) => Ok(self.rebuild_index(span)?.after(account, after, most)),
         }
@@ -160,9 +165,10 @@ impl Shared {
         let mut walk = Walk::new(file, span.start, 0);
         let mut index = MemoryIndex::default();
         while let Some(step) = walk.next(|offset, most| bytes.read(self, offset, most))? {
-            let place = Place { relative: relative(span.start, step.number), offset: step.offset as u32 };
+            let location =
+                RecordLocation { relative: relative(span.start, step.number), offset: step.offset as u32 };
             for account in walk.record(&step)?.accounts() {
-                index.add(account, place);
+                index.add(account, location);
             }
         }
         walk.expect(span.end)?;

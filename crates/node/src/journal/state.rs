@@ -8,7 +8,7 @@ use earmark_core::{AccountId, JournalRecord};
 
 use super::error::JournalError;
 use super::format::{self, HEADER_BYTES, JournalPosition};
-use super::index::{Accounts, MemoryIndex, Place, Span};
+use super::index::{Accounts, MemoryIndex, RecordLocation, Span};
 
 /// A complete segment. Completion depends only on its bytes, so replicas agree.
 #[derive(Debug)]
@@ -68,12 +68,12 @@ pub(super) enum Source {
 /// Result of an account lookup in one segment.
 pub(super) struct Segment {
     pub(super) start: JournalPosition,
-    pub(super) places: Places,
+    pub(super) locations: Locations,
 }
 
 /// Locations of an account's records.
-pub(super) enum Places {
-    Known(Vec<Place>),
+pub(super) enum Locations {
+    Known(Vec<RecordLocation>),
     /// In the index file of the segment.
     OnDisk(Span),
 }
@@ -149,12 +149,12 @@ impl State {
         self.end = self.end.after(&tail.open[before..]);
         self.last_log_index = log_index;
         // Fits: segments are bounded to 1 GiB.
-        let place = Place {
+        let location = RecordLocation {
             relative: (self.end.records - tail.start.records) as u32,
             offset: (tail.open_offset + before as u64) as u32,
         };
         for account in record.accounts() {
-            tail.index.add(account, place);
+            tail.index.add(account, location);
         }
         self.unwritten += tail.open.len() - before;
         if self.end.bytes - tail.start.bytes >= self.segment_bytes {
@@ -204,8 +204,8 @@ impl State {
     }
 
     pub(super) fn sealed_mut(&mut self, start: u64) -> Option<&mut Sealed> {
-        let place = self.sealed.binary_search_by_key(&start, |sealed| sealed.span.start.records).ok()?;
-        self.sealed.get_mut(place)
+        let at = self.sealed.binary_search_by_key(&start, |sealed| sealed.span.start.records).ok()?;
+        self.sealed.get_mut(at)
     }
 
     /// Where the bytes of a segment from an offset on are, at most `most`; `None` after its end.
@@ -214,9 +214,8 @@ impl State {
         let written = match tail {
             Some(tail) => tail.written,
             None => {
-                let place =
-                    self.sealed.binary_search_by_key(&start, |sealed| sealed.span.start.records).ok()?;
-                self.sealed[place].written
+                let at = self.sealed.binary_search_by_key(&start, |sealed| sealed.span.start.records).ok()?;
+                self.sealed[at].written
             }
         };
         if offset < written {
@@ -261,15 +260,15 @@ impl State {
     ) -> Option<Segment> {
         let start = self.start_of(segment)?;
         let relative = relative(start, after);
-        let places = match self.sealed.get(segment) {
-            None => Places::Known(self.tail.as_ref()?.index.after(account, relative, most)),
+        let locations = match self.sealed.get(segment) {
+            None => Locations::Known(self.tail.as_ref()?.index.after(account, relative, most)),
             Some(sealed) if sealed.accounts.is_none_or(|(low, high)| account < low || high < account) => {
-                Places::Known(Vec::new())
+                Locations::Known(Vec::new())
             }
-            Some(Sealed { index: Some(index), .. }) => Places::Known(index.after(account, relative, most)),
-            Some(sealed) => Places::OnDisk(sealed.span),
+            Some(Sealed { index: Some(index), .. }) => Locations::Known(index.after(account, relative, most)),
+            Some(sealed) => Locations::OnDisk(sealed.span),
         };
-        Some(Segment { start, places })
+        Some(Segment { start, locations })
     }
 }
 

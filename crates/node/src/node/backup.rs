@@ -11,7 +11,7 @@ use super::{Node, NodeError};
 use crate::backup::{Backup, write_out};
 use crate::disk::{Disk, RealDisk};
 use crate::fault::Fault;
-use crate::machine::offload;
+use crate::state_machine::offload;
 
 impl Node {
     /// Writes everything acknowledged so far into an empty folder, as a new one-node cluster. Requests continue;
@@ -20,16 +20,17 @@ impl Node {
     /// # Errors
     /// If the folder is in use or cannot be written, or the acknowledged state cannot be confirmed.
     pub async fn backup(&self, target: Arc<dyn Disk>) -> Result<Backup, NodeError> {
-        self.keeper.reads.fresh().await.map_err(NodeError::Invalid)?;
+        self.host.reads.fresh().await.map_err(NodeError::Invalid)?;
         Ok(self.write_backup(target).await?)
     }
 
     async fn write_backup(&self, target: Arc<dyn Disk>) -> Result<Backup, Fault> {
-        let (shelf, segment_bytes) = (Arc::clone(&self.proposer.shelf), self.journal_segment_bytes);
+        let (applied_state, segment_bytes) =
+            (Arc::clone(&self.proposer.applied_state), self.journal_segment_bytes);
         let its_target = Arc::clone(&target);
         let written = offload(&*target, move || {
-            let frozen = shelf.freeze();
-            write_out(&shelf, frozen, &its_target, segment_bytes)
+            let frozen = applied_state.freeze();
+            write_out(&applied_state, frozen, &its_target, segment_bytes)
         });
         written.await
     }
@@ -44,7 +45,7 @@ impl Node {
         let Ok(_one_at_a_time) = self.backing_up.try_lock() else {
             return Err(ClusterError::Unavailable("this node is writing another backup".into()));
         };
-        self.keeper.reads.fresh().await.map_err(ClusterError::Unavailable)?;
+        self.host.reads.fresh().await.map_err(ClusterError::Unavailable)?;
         let name = name.unwrap_or_else(|| BackupName::of_time(self.proposer.clock.wall()));
         let path = backups.join(name.as_str());
         let shown = path.display().to_string();

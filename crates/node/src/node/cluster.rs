@@ -36,7 +36,7 @@ impl Cluster for Node {
 
     fn add(&self, node: u64, address: String) -> Answer<'_, Result<(), ClusterError>> {
         Box::pin(async move {
-            let hello = self.proposer.peers.meet(&address, node).await;
+            let hello = self.proposer.peers.hello_from(&address, node).await;
             let hello = hello.map_err(|error| ClusterError::Unavailable(error.to_string()))?;
             if hello.cluster != self.identity.cluster.to_le_bytes().as_slice() {
                 let message =

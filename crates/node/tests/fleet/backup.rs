@@ -8,72 +8,72 @@ use earmark_admission::{Backend as _, ManualClock};
 use earmark_core::{ClientId, VaultName};
 use earmark_node::{Disk, Expected, Folder, recover};
 
-use crate::support::desk::{START_MS, Story, issue, namespace, open, write_request};
+use crate::support::client::{START_MS, Scenario, issue, namespace, open, write_request};
 use crate::support::disk::SimDisk;
-use crate::support::fleet::{Fleet, SMALL, Seat, Settings, TIMING};
+use crate::support::sim_cluster::{SMALL, Settings, SimCluster, SimHost, TIMING};
 
 /// A cluster that starts from a disk.
-async fn begun_with(disk: &SimDisk, settings: Settings) -> Fleet {
-    let mut fleet = Fleet::empty(settings);
+async fn begun_with(disk: &SimDisk, settings: Settings) -> SimCluster {
+    let mut cluster = SimCluster::empty(settings);
     disk.kill();
-    let seat = Seat { disk: disk.clone(), clock: ManualClock::at(START_MS), node: None };
-    fleet.seats.insert(1, seat);
-    fleet.start(1).await;
-    fleet.leader().await;
-    fleet
+    let host = SimHost { disk: disk.clone(), clock: ManualClock::at(START_MS), node: None };
+    cluster.hosts.insert(1, host);
+    cluster.start(1).await;
+    cluster.leader().await;
+    cluster
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_backup_of_any_node_begins_a_cluster_that_has_everything() {
     for settings in [Settings::default(), SMALL] {
-        let mut fleet = Fleet::of(3, settings).await;
-        let mut story = Story::tell(&fleet.desk(1)).await;
-        fleet.node(1).snapshot().await.unwrap();
-        story.reserve(&fleet.desk(2), &[("rpm", 2), ("usd", 3)]).await;
+        let mut cluster = SimCluster::of(3, settings).await;
+        let mut scenario = Scenario::run(&cluster.client(1)).await;
+        cluster.node(1).snapshot().await.unwrap();
+        scenario.reserve(&cluster.client(2), &[("rpm", 2), ("usd", 3)]).await;
         // Later terms; the backup has to continue after them.
         for _ in 0..2 {
-            let leader = fleet.leader().await;
-            fleet.kill(leader);
-            fleet.leader().await;
-            fleet.start(leader).await;
-            fleet.leader().await;
+            let leader = cluster.leader().await;
+            cluster.kill(leader);
+            cluster.leader().await;
+            cluster.start(leader).await;
+            cluster.leader().await;
         }
-        let expected = story.picture(&fleet.desk(1)).await;
+        let expected = scenario.visible_state(&cluster.client(1)).await;
         for id in 1..=3 {
             let disk = SimDisk::new();
-            let backup = fleet.node(id).backup(disk.mount()).await.unwrap();
-            assert!(backup.index.is_some() && backup.identity.cluster != fleet.node(id).identity().cluster);
-            let again = fleet.node(id).backup(disk.mount()).await.unwrap_err().to_string();
+            let backup = cluster.node(id).backup(disk.mount()).await.unwrap();
+            assert!(backup.index.is_some() && backup.identity.cluster != cluster.node(id).identity().cluster);
+            let again = cluster.node(id).backup(disk.mount()).await.unwrap_err().to_string();
             assert!(again.contains("sim:/"), "{again}");
             let mut other = begun_with(&disk, settings).await;
-            assert_eq!(story.picture(&other.desk(1)).await, expected, "from node {id}");
-            story.ask_again(&other.desk(1)).await;
-            story.write(&other.desk(1), write_request("load", 1, vec![issue("acme", 1)])).await;
+            assert_eq!(scenario.visible_state(&other.client(1)).await, expected, "from node {id}");
+            scenario.repeat_all(&other.client(1)).await;
+            scenario.write(&other.client(1), write_request("load", 1, vec![issue("acme", 1)])).await;
             other.add(2).await;
             other.add(3).await;
             other.kill(1);
             other.leader().await;
-            story.ask_again(&other.desk(2)).await;
+            scenario.repeat_all(&other.client(2)).await;
             other.start(1).await;
             other.leader().await;
             other.agree().await;
-            story.writes.pop();
+            scenario.writes.pop();
         }
-        fleet.agree().await;
+        cluster.agree().await;
     }
 }
 
 /// Backups under load. Each holds a prefix of the writes, at least all that were acknowledged before it.
 #[tokio::test(start_paused = true)]
 async fn a_backup_under_load_has_all_that_was_acknowledged_before_it() {
-    let fleet = Arc::new(Fleet::of(3, Settings { snapshot_bytes: 2_000, ..SMALL }).await);
-    fleet.desk(1).write("load", 1, vec![open("acme"), issue("acme", 1)]).await;
+    let cluster = Arc::new(SimCluster::of(3, Settings { snapshot_bytes: 2_000, ..SMALL }).await);
+    cluster.client(1).write("load", 1, vec![open("acme"), issue("acme", 1)]).await;
     let acknowledged = Arc::new(AtomicU64::new(1));
     let load = tokio::spawn({
-        let (fleet, acknowledged) = (Arc::clone(&fleet), Arc::clone(&acknowledged));
+        let (cluster, acknowledged) = (Arc::clone(&cluster), Arc::clone(&acknowledged));
         async move {
             for sequence in 2.. {
-                fleet.desk(1 + sequence % 3).write("load", sequence, vec![issue("acme", 1)]).await;
+                cluster.client(1 + sequence % 3).write("load", sequence, vec![issue("acme", 1)]).await;
                 acknowledged.store(sequence, Ordering::SeqCst);
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -83,14 +83,14 @@ async fn a_backup_under_load_has_all_that_was_acknowledged_before_it() {
         tokio::time::sleep(Duration::from_millis(13 * round)).await;
         let disk = SimDisk::new().with_latency(round, Duration::from_millis(20));
         let before = acknowledged.load(Ordering::SeqCst);
-        fleet.node(1 + round % 3).backup(disk.mount()).await.unwrap();
+        cluster.node(1 + round % 3).backup(disk.mount()).await.unwrap();
         let other = begun_with(&disk, Settings::default()).await;
         let main = VaultName::new(VaultName::MAIN).unwrap();
         let client = ClientId::new("load").unwrap();
-        let has = other.desk(1).0.client_state(namespace(), Some(main.clone()), client).await.unwrap();
+        let has = other.client(1).0.client_state(namespace(), Some(main.clone()), client).await.unwrap();
         assert!(has >= before, "{before} were acknowledged, {has} are there");
-        assert_eq!(other.desk(1).purse("acme").await, (i128::from(has), 0));
-        assert!(other.desk(1).0.audit(namespace(), main).await.unwrap().balanced);
+        assert_eq!(other.client(1).balance_of("acme").await, (i128::from(has), 0));
+        assert!(other.client(1).0.audit(namespace(), main).await.unwrap().balanced);
     }
     load.abort();
     assert!(acknowledged.load(Ordering::SeqCst) > 50);
@@ -98,28 +98,28 @@ async fn a_backup_under_load_has_all_that_was_acknowledged_before_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_backup_that_was_cut_off_is_no_data_folder_or_a_whole_one() {
-    let fleet = Fleet::of(1, SMALL).await;
-    let story = Story::tell(&fleet.desk(1)).await;
-    let expected = story.picture(&fleet.desk(1)).await;
+    let cluster = SimCluster::of(1, SMALL).await;
+    let scenario = Scenario::run(&cluster.client(1)).await;
+    let expected = scenario.visible_state(&cluster.client(1)).await;
     let whole = SimDisk::new();
-    fleet.node(1).backup(whole.mount()).await.unwrap();
+    cluster.node(1).backup(whole.mount()).await.unwrap();
     let mut begun = 0;
     // The last changes complete the data folder.
     let all = whole.changes();
     for changes in (0..all).filter(|changes| changes % 3 == 0 || changes + 12 > all) {
         let disk = SimDisk::new();
         disk.cut_power_after(changes);
-        fleet.node(1).backup(disk.mount()).await.unwrap_err();
+        cluster.node(1).backup(disk.mount()).await.unwrap_err();
         disk.crash(changes);
         let (folder, lock) = Folder::take(&*disk.mount(), Expected::default()).unwrap();
         drop(lock);
         match folder {
             // An incomplete backup can be repeated.
-            Folder::New => _ = fleet.node(1).backup(disk.mount()).await.unwrap(),
+            Folder::New => _ = cluster.node(1).backup(disk.mount()).await.unwrap(),
             Folder::Made(_) => begun += 1,
         }
         let other = begun_with(&disk, SMALL).await;
-        assert_eq!(story.picture(&other.desk(1)).await, expected, "after {changes} changes");
+        assert_eq!(scenario.visible_state(&other.client(1)).await, expected, "after {changes} changes");
     }
     assert!(begun < 10, "{begun} were whole before they were done");
 }
@@ -128,27 +128,27 @@ async fn a_backup_that_was_cut_off_is_no_data_folder_or_a_whole_one() {
 #[tokio::test(start_paused = true)]
 async fn what_is_left_of_a_cluster_begins_a_new_one() {
     for seed in 0..8 {
-        let mut fleet = Fleet::of(3, SMALL).await;
-        let mut story = Story::tell(&fleet.desk(1)).await;
-        let left = if seed % 2 == 0 { fleet.leader().await } else { fleet.follower().await };
+        let mut cluster = SimCluster::of(3, SMALL).await;
+        let mut scenario = Scenario::run(&cluster.client(1)).await;
+        let left = if seed % 2 == 0 { cluster.leader().await } else { cluster.follower().await };
         if seed % 4 < 2 {
-            fleet.node(left).snapshot().await.unwrap();
+            cluster.node(left).snapshot().await.unwrap();
             tokio::time::sleep(TIMING.election).await;
-            story.reserve(&fleet.desk(1), &[("rpm", 2), ("usd", 3)]).await;
+            scenario.reserve(&cluster.client(1), &[("rpm", 2), ("usd", 3)]).await;
         }
-        let expected = story.picture(&fleet.desk(left)).await;
-        for id in fleet.running() {
-            fleet.crash(id, seed);
+        let expected = scenario.visible_state(&cluster.client(left)).await;
+        for id in cluster.running() {
+            cluster.crash(id, seed);
         }
         let target = SimDisk::new();
-        let source = fleet.seats[&left].disk.clone();
+        let source = cluster.hosts[&left].disk.clone();
         recover(source.mount(), target.mount()).await.unwrap();
         let again = recover(source.mount(), target.mount()).await.unwrap_err().to_string();
         assert!(again.contains("data folder of a node already"), "{again}");
         let usual = Settings::default().journal_segment_bytes;
         let mut other = begun_with(&target, Settings { journal_segment_bytes: usual, ..SMALL }).await;
-        assert_eq!(story.picture(&other.desk(1)).await, expected);
-        story.ask_again(&other.desk(1)).await;
+        assert_eq!(scenario.visible_state(&other.client(1)).await, expected);
+        scenario.repeat_all(&other.client(1)).await;
         other.add(2).await;
         other.agree().await;
     }

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use earmark_admission::{ManualClock, WriteAnswer};
 
-use crate::support::desk::{START_MS, issue, open, write_request};
-use crate::support::disk::{Kind, SimDisk, Trouble};
-use crate::support::fleet::{Fleet, SMALL, Seat, Settings, TIMING};
+use crate::support::client::{START_MS, issue, open, write_request};
+use crate::support::disk::{DiskError, Kind, SimDisk};
+use crate::support::sim_cluster::{SMALL, Settings, SimCluster, SimHost, TIMING};
 
 /// Writes until the node stops, with snapshots in between. Returns the number of acknowledged writes.
-async fn write_until_it_stops(fleet: &Fleet) -> u64 {
-    let (node, desk) = (fleet.node(1), fleet.desk(1));
+async fn write_until_it_stops(cluster: &SimCluster) -> u64 {
+    let (node, client) = (cluster.node(1), cluster.client(1));
     let mut acknowledged = 1;
     for sequence in 2..60 {
-        let answer = desk.try_write(write_request("load", sequence, vec![issue("acme", 1)])).await;
+        let answer = client.try_write(write_request("load", sequence, vec![issue("acme", 1)])).await;
         match answer {
             Ok(WriteAnswer::Committed(_)) => {
                 assert_eq!(sequence, acknowledged + 1, "something was acknowledged after a failure");
@@ -29,44 +29,46 @@ async fn write_until_it_stops(fleet: &Fleet) -> u64 {
     acknowledged
 }
 
-async fn one_failure(kind: Kind, after: u64, trouble: Trouble) -> bool {
-    let what = format!("{kind:?} {after} {trouble:?}");
-    let mut fleet = Fleet::of(1, Settings { snapshot_bytes: 1_000, ..SMALL }).await;
-    fleet.desk(1).write("load", 1, vec![open("acme"), issue("acme", 1)]).await;
-    fleet.seats[&1].disk.fail(kind, after, trouble);
-    let acknowledged = write_until_it_stops(&fleet).await;
-    let failure = tokio::time::timeout(Duration::from_secs(1), fleet.node(1).failure().wait()).await;
+async fn one_failure(kind: Kind, after: u64, disk_error: DiskError) -> bool {
+    let what = format!("{kind:?} {after} {disk_error:?}");
+    let mut cluster = SimCluster::of(1, Settings { snapshot_bytes: 1_000, ..SMALL }).await;
+    cluster.client(1).write("load", 1, vec![open("acme"), issue("acme", 1)]).await;
+    cluster.hosts[&1].disk.fail(kind, after, disk_error);
+    let acknowledged = write_until_it_stops(&cluster).await;
+    let failure = tokio::time::timeout(Duration::from_secs(1), cluster.node(1).failure().wait()).await;
     let failed = failure.is_ok();
     if let Ok(message) = failure {
         assert!(message.contains("sim:/"), "{what}: {message} names no file");
         let is_advice =
             ["start this node again", "start the node again"].iter().any(|word| message.contains(word));
         assert!(is_advice, "{what}: {message} gives no advice");
-        if trouble == Trouble::Full {
+        if disk_error == DiskError::Full {
             assert!(message.contains("full") || message.contains("space"), "{what}: {message}");
         }
-        let late =
-            fleet.desk(1).try_write(write_request("load", acknowledged + 1, vec![issue("acme", 1)])).await;
+        let late = cluster
+            .client(1)
+            .try_write(write_request("load", acknowledged + 1, vec![issue("acme", 1)]))
+            .await;
         assert!(late.is_err(), "{what}: {late:?} after a failure");
     }
-    fleet.crash(1, after);
-    fleet.start(1).await;
-    fleet.leader().await;
-    let desk = fleet.desk(1);
-    let (has, _) = desk.purse("acme").await;
+    cluster.crash(1, after);
+    cluster.start(1).await;
+    cluster.leader().await;
+    let client = cluster.client(1);
+    let (has, _) = client.balance_of("acme").await;
     let expected = i128::from(acknowledged);
     assert!(has == expected || has == expected + 1, "{what}: {acknowledged} acknowledged, {has} there");
-    desk.write("load", acknowledged + 1, vec![issue("acme", 1)]).await;
-    assert_eq!(desk.purse("acme").await.0, expected + 1, "{what}");
-    fleet.agree().await;
+    client.write("load", acknowledged + 1, vec![issue("acme", 1)]).await;
+    assert_eq!(client.balance_of("acme").await.0, expected + 1, "{what}");
+    cluster.agree().await;
     failed
 }
 
 async fn failures(kind: Kind, tries: u64) {
     let mut failed = 0;
     for after in 0..tries {
-        for trouble in [Trouble::Full, Trouble::Broken] {
-            failed += u64::from(one_failure(kind, after, trouble).await);
+        for disk_error in [DiskError::Full, DiskError::Broken] {
+            failed += u64::from(one_failure(kind, after, disk_error).await);
         }
     }
     assert!(failed > tries, "{failed} failures prove little");
@@ -92,21 +94,21 @@ async fn a_name_that_cannot_be_made_stops_the_node_and_loses_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_disk_that_fails_under_the_leader_costs_one_node() {
     for kind in [Kind::Write, Kind::Sync] {
-        let mut fleet = Fleet::of(3, Settings::default()).await;
-        fleet.desk(1).write("load", 1, vec![open("acme"), issue("acme", 1)]).await;
-        let leader = fleet.leader().await;
-        fleet.seats[&leader].disk.fail(kind, 0, Trouble::Broken);
-        let other = fleet.running().into_iter().find(|id| *id != leader).unwrap();
+        let mut cluster = SimCluster::of(3, Settings::default()).await;
+        cluster.client(1).write("load", 1, vec![open("acme"), issue("acme", 1)]).await;
+        let leader = cluster.leader().await;
+        cluster.hosts[&leader].disk.fail(kind, 0, DiskError::Broken);
+        let other = cluster.running().into_iter().find(|id| *id != leader).unwrap();
         // A write through another node succeeds within the deadline.
-        fleet.desk(other).write("load", 2, vec![issue("acme", 1)]).await;
-        let failure = fleet.node(leader).failure().wait().await.to_owned();
+        cluster.client(other).write("load", 2, vec![issue("acme", 1)]).await;
+        let failure = cluster.node(leader).failure().wait().await.to_owned();
         assert!(failure.contains("sim:/log/"), "{failure}");
-        fleet.crash(leader, 1);
-        fleet.leader().await;
-        fleet.start(leader).await;
-        fleet.leader().await;
-        assert_eq!(fleet.desk(leader).purse("acme").await, (2, 0));
-        fleet.agree().await;
+        cluster.crash(leader, 1);
+        cluster.leader().await;
+        cluster.start(leader).await;
+        cluster.leader().await;
+        assert_eq!(cluster.client(leader).balance_of("acme").await, (2, 0));
+        cluster.agree().await;
     }
 }
 
@@ -114,24 +116,24 @@ async fn a_disk_that_fails_under_the_leader_costs_one_node() {
 /// while it refused every request.
 #[tokio::test(start_paused = true)]
 async fn a_leader_whose_log_has_panicked_stops_as_after_any_other_failure() {
-    let mut fleet = Fleet::of(3, Settings::default()).await;
-    let follower = fleet.follower().await;
-    let leader = fleet.leader().await;
-    fleet.stop(follower).await;
-    let old = fleet.seats[&follower].disk.copy();
-    fleet.start(follower).await;
-    fleet.leader().await;
-    fleet.desk(leader).write("load", 1, vec![open("acme"), issue("acme", 1)]).await;
-    fleet.agree().await;
-    fleet.kill(follower);
-    fleet.seats.get_mut(&follower).unwrap().disk = old;
-    fleet.start(follower).await;
-    let failure = tokio::time::timeout(Duration::from_secs(60), fleet.node(leader).failure().wait()).await;
+    let mut cluster = SimCluster::of(3, Settings::default()).await;
+    let follower = cluster.follower().await;
+    let leader = cluster.leader().await;
+    cluster.stop(follower).await;
+    let old = cluster.hosts[&follower].disk.copy();
+    cluster.start(follower).await;
+    cluster.leader().await;
+    cluster.client(leader).write("load", 1, vec![open("acme"), issue("acme", 1)]).await;
+    cluster.agree().await;
+    cluster.kill(follower);
+    cluster.hosts.get_mut(&follower).unwrap().disk = old;
+    cluster.start(follower).await;
+    let failure = tokio::time::timeout(Duration::from_secs(60), cluster.node(leader).failure().wait()).await;
     assert!(failure.as_ref().unwrap().contains("the log has stopped"), "{failure:?}");
-    fleet.kill(leader);
-    fleet.start(leader).await;
-    fleet.leader().await;
-    assert_eq!(fleet.desk(leader).purse("acme").await, (1, 0));
+    cluster.kill(leader);
+    cluster.start(leader).await;
+    cluster.leader().await;
+    assert_eq!(cluster.client(leader).balance_of("acme").await, (1, 0));
 }
 
 /// The disk of a new node was full before the snapshot had arrived. The leader sent it forever, and nothing said why
@@ -140,15 +142,15 @@ async fn a_leader_whose_log_has_panicked_stops_as_after_any_other_failure() {
 async fn a_node_whose_disk_has_no_room_for_a_snapshot_stops_and_says_so() {
     let mut told = 0;
     for after in 0..6 {
-        let mut fleet = Fleet::of(1, SMALL).await;
-        fleet.desk(1).write("load", 1, vec![open("acme"), issue("acme", 1)]).await;
-        fleet.node(1).snapshot().await.unwrap();
+        let mut cluster = SimCluster::of(1, SMALL).await;
+        cluster.client(1).write("load", 1, vec![open("acme"), issue("acme", 1)]).await;
+        cluster.node(1).snapshot().await.unwrap();
         tokio::time::sleep(TIMING.election).await;
         let clock = ManualClock::at(START_MS);
-        fleet.seats.insert(2, Seat { disk: SimDisk::new(), clock, node: None });
-        fleet.start(2).await;
-        fleet.seats[&2].disk.fail(Kind::Write, after, Trouble::Full);
-        let failure = tokio::time::timeout(Duration::from_secs(60), fleet.node(2).failure().wait()).await;
+        cluster.hosts.insert(2, SimHost { disk: SimDisk::new(), clock, node: None });
+        cluster.start(2).await;
+        cluster.hosts[&2].disk.fail(Kind::Write, after, DiskError::Full);
+        let failure = tokio::time::timeout(Duration::from_secs(60), cluster.node(2).failure().wait()).await;
         let message = failure.unwrap_or_else(|_| panic!("after {after} writes nothing was said"));
         assert!(message.contains("space"), "{message}");
         told += u32::from(message.contains("incoming"));

@@ -1,4 +1,4 @@
-//! Invalid messages, from a faulty program or corrupted on the way, are refused without harm.
+//! Invalid messages, from a faulty program or corrupted on the way, are refused without damage.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use earmark_proto::peer::{
 use tonic::transport::Channel;
 
 use crate::support::disk::SimDisk;
-use crate::support::fleet::until;
+use crate::support::sim_cluster::until;
 
 const BLANK: &[u8] = &[1];
 const LEADER: Ballot = Ballot { term: 5, node: 9, committed: true };

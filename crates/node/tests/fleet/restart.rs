@@ -1,7 +1,7 @@
 //! Everything acknowledged survives a restart, however the node ended.
 
-use crate::support::desk::Story;
-use crate::support::fleet::{Fleet, SMALL, Settings};
+use crate::support::client::Scenario;
+use crate::support::sim_cluster::{SMALL, Settings, SimCluster};
 
 /// How a node ends.
 #[derive(Clone, Copy, Debug)]
@@ -12,11 +12,11 @@ enum End {
 }
 
 impl End {
-    async fn of(self, fleet: &mut Fleet, id: u64) {
+    async fn of(self, cluster: &mut SimCluster, id: u64) {
         match self {
-            End::Stop => fleet.stop(id).await,
-            End::Kill => fleet.kill(id),
-            End::PowerCut(seed) => fleet.crash(id, seed),
+            End::Stop => cluster.stop(id).await,
+            End::Kill => cluster.kill(id),
+            End::PowerCut(seed) => cluster.crash(id, seed),
         }
     }
 }
@@ -27,21 +27,21 @@ fn ends() -> Vec<End> {
 }
 
 async fn everything_is_there(end: End, settings: Settings, with_snapshot: bool) {
-    let mut fleet = Fleet::of(1, settings).await;
-    let mut story = Story::tell(&fleet.desk(1)).await;
+    let mut cluster = SimCluster::of(1, settings).await;
+    let mut scenario = Scenario::run(&cluster.client(1)).await;
     if with_snapshot {
-        fleet.node(1).snapshot().await.unwrap();
-        story.reserve(&fleet.desk(1), &[("rpm", 2), ("usd", 3)]).await;
+        cluster.node(1).snapshot().await.unwrap();
+        scenario.reserve(&cluster.client(1), &[("rpm", 2), ("usd", 3)]).await;
     }
-    let before = story.picture(&fleet.desk(1)).await;
-    end.of(&mut fleet, 1).await;
-    fleet.start(1).await;
-    fleet.leader().await;
-    let desk = fleet.desk(1);
-    assert_eq!(story.picture(&desk).await, before, "{end:?}");
-    story.ask_again(&desk).await;
-    assert_eq!(story.picture(&desk).await, before, "{end:?}: asking again changed something");
-    fleet.agree().await;
+    let before = scenario.visible_state(&cluster.client(1)).await;
+    end.of(&mut cluster, 1).await;
+    cluster.start(1).await;
+    cluster.leader().await;
+    let client = cluster.client(1);
+    assert_eq!(scenario.visible_state(&client).await, before, "{end:?}");
+    scenario.repeat_all(&client).await;
+    assert_eq!(scenario.visible_state(&client).await, before, "{end:?}: asking again changed something");
+    cluster.agree().await;
 }
 
 #[tokio::test(start_paused = true)]

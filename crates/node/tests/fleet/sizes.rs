@@ -3,9 +3,9 @@
 use earmark_admission::{Backend as _, ReserveAnswer};
 use earmark_core::Kind;
 
-use crate::support::desk::{Desk, credit, definition, issue, lease, open, reserve_request, transfer};
+use crate::support::client::{TestClient, credit, definition, issue, lease, open, reserve_request, transfer};
 use crate::support::disk::SimDisk;
-use crate::support::fleet::{Fleet, Settings};
+use crate::support::sim_cluster::{Settings, SimCluster};
 
 const FOUR: [(&str, u64); 4] =
     [("gpt-4o:rpm", 1), ("gpt-4o:tpm", 900), ("gpt-4o:now", 1), ("tenant:tpd", 900)];
@@ -18,15 +18,15 @@ fn taken(disk: &SimDisk, folder: &str) -> u64 {
 }
 
 /// Bytes of a folder in a new backup.
-async fn backed_up(fleet: &Fleet, folder: &str) -> u64 {
+async fn backed_up(cluster: &SimCluster, folder: &str) -> u64 {
     let disk = SimDisk::new();
-    fleet.node(1).backup(disk.mount()).await.unwrap();
+    cluster.node(1).backup(disk.mount()).await.unwrap();
     taken(&disk, folder)
 }
 
-async fn admit(desk: &Desk, parts: &[(&str, u64)]) {
+async fn admit(client: &TestClient, parts: &[(&str, u64)]) {
     let requests = (0..EACH).map(|_| reserve_request(lease(), parts)).collect();
-    for answer in desk.0.reserve(requests).await {
+    for answer in client.0.reserve(requests).await {
         assert!(matches!(answer, Ok(ReserveAnswer::Allowed { .. })), "{answer:?}");
     }
 }
@@ -46,49 +46,49 @@ impl Sizes {
 
 #[tokio::test(start_paused = true)]
 async fn the_sizes_that_operators_are_told_are_right() {
-    let fleet = Fleet::of(1, Settings::default()).await;
-    let desk = fleet.desk(1);
+    let cluster = SimCluster::of(1, Settings::default()).await;
+    let client = cluster.client(1);
     for (name, _) in FOUR {
         let kind = Kind::Rolling { window_seconds: 86_400 };
-        desk.put(definition(name, kind, 1 << 40)).await;
+        client.put(definition(name, kind, 1 << 40)).await;
     }
-    desk.write("setup", 1, vec![open("acme"), open("other"), issue("acme", 1 << 60)]).await;
-    desk.put(credit("acme:usd", "acme", 3_600)).await;
-    let disk = &fleet.seats[&1].disk;
+    client.write("setup", 1, vec![open("acme"), open("other"), issue("acme", 1 << 60)]).await;
+    client.put(credit("acme:usd", "acme", 3_600)).await;
+    let disk = &cluster.hosts[&1].disk;
     let mut sizes = Sizes(Vec::new());
 
-    let (log, snapshot) = (taken(disk, "log/"), backed_up(&fleet, "snapshot/").await);
+    let (log, snapshot) = (taken(disk, "log/"), backed_up(&cluster, "snapshot/").await);
     for _ in 0..EACH {
-        desk.admit(&FOUR[..1]).await;
+        client.admit(&FOUR[..1]).await;
     }
     sizes.compare("a reserve of one limit, alone in its entry", taken(disk, "log/") - log, 106);
-    sizes.compare("a live lease of one limit", backed_up(&fleet, "snapshot/").await - snapshot, 44);
+    sizes.compare("a live lease of one limit", backed_up(&cluster, "snapshot/").await - snapshot, 44);
 
-    let (log, snapshot) = (taken(disk, "log/"), backed_up(&fleet, "snapshot/").await);
-    admit(&desk, &FOUR).await;
+    let (log, snapshot) = (taken(disk, "log/"), backed_up(&cluster, "snapshot/").await);
+    admit(&client, &FOUR).await;
     sizes.compare("a reserve of four limits, many in an entry", taken(disk, "log/") - log, 83);
-    sizes.compare("a live lease of four limits", backed_up(&fleet, "snapshot/").await - snapshot, 95);
+    sizes.compare("a live lease of four limits", backed_up(&cluster, "snapshot/").await - snapshot, 95);
 
-    let (log, snapshot) = (taken(disk, "log/"), backed_up(&fleet, "snapshot/").await);
-    let journal = backed_up(&fleet, "journal/").await;
+    let (log, snapshot) = (taken(disk, "log/"), backed_up(&cluster, "snapshot/").await);
+    let journal = backed_up(&cluster, "journal/").await;
     for sequence in 1..=EACH {
-        desk.write("billing", sequence, vec![transfer("acme", "other", 1)]).await;
+        client.write("billing", sequence, vec![transfer("acme", "other", 1)]).await;
     }
     sizes.compare("a transfer, alone in its entry", taken(disk, "log/") - log, 181);
-    sizes.compare("a kept result of a write", backed_up(&fleet, "snapshot/").await - snapshot, 79);
-    sizes.compare("a transfer in the journal", backed_up(&fleet, "journal/").await - journal, 205);
+    sizes.compare("a kept result of a write", backed_up(&cluster, "snapshot/").await - snapshot, 79);
+    sizes.compare("a transfer in the journal", backed_up(&cluster, "journal/").await - journal, 205);
 
-    let (journal, snapshot) = (backed_up(&fleet, "journal/").await, backed_up(&fleet, "snapshot/").await);
+    let (journal, snapshot) = (backed_up(&cluster, "journal/").await, backed_up(&cluster, "snapshot/").await);
     let mut leases = Vec::new();
     for _ in 0..EACH {
-        leases.push(desk.admit(&[("acme:usd", 100)]).await.lease);
+        leases.push(client.admit(&[("acme:usd", 100)]).await.lease);
     }
-    sizes.compare("a live lease with a hold", backed_up(&fleet, "snapshot/").await - snapshot, 78);
-    sizes.compare("a hold in the journal", backed_up(&fleet, "journal/").await - journal, 74);
-    let journal = backed_up(&fleet, "journal/").await;
+    sizes.compare("a live lease with a hold", backed_up(&cluster, "snapshot/").await - snapshot, 78);
+    sizes.compare("a hold in the journal", backed_up(&cluster, "journal/").await - journal, 74);
+    let journal = backed_up(&cluster, "journal/").await;
     for lease in leases {
-        desk.complete(lease, &[("acme:usd", 40)]).await;
+        client.complete(lease, &[("acme:usd", 40)]).await;
     }
-    sizes.compare("a settlement in the journal", backed_up(&fleet, "journal/").await - journal, 110);
+    sizes.compare("a settlement in the journal", backed_up(&cluster, "journal/").await - journal, 110);
     assert!(sizes.0.is_empty(), "{:#?}", sizes.0);
 }

@@ -7,14 +7,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use earmark_admission::ManualClock;
-use earmark_node::{Connection, Eventually, Listener, Net, Node, NodeOptions};
+use earmark_node::{BoxFuture, Connection, Listener, Net, Node, NodeOptions};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::support::desk::{START_MS, issue, open};
+use crate::support::client::{START_MS, issue, open};
 use crate::support::disk::SimDisk;
-use crate::support::fleet::{Fleet, Seat, Settings, address, until};
 use crate::support::net::SimNet;
+use crate::support::sim_cluster::{Settings, SimCluster, SimHost, address, until};
 
 /// Timer resolution.
 const TIMER: Duration = Duration::from_millis(1);
@@ -35,7 +35,7 @@ struct Slow {
 }
 
 impl Net for SlowNet {
-    fn connect(&self, address: String) -> Eventually<io::Result<Connection>> {
+    fn connect(&self, address: String) -> BoxFuture<io::Result<Connection>> {
         let (connecting, bytes_per_ms) = (self.inner.connect(address), self.bytes_per_ms);
         Box::pin(async move {
             let (inner, sleep) = (connecting.await?, Box::pin(sleep(Duration::ZERO)));
@@ -43,7 +43,7 @@ impl Net for SlowNet {
         })
     }
 
-    fn listen(&self, address: String) -> Eventually<io::Result<Box<dyn Listener>>> {
+    fn listen(&self, address: String) -> BoxFuture<io::Result<Box<dyn Listener>>> {
         self.inner.listen(address)
     }
 }
@@ -89,30 +89,30 @@ impl AsyncWrite for Slow {
 /// received hundreds of megabytes but no entry of a four-megabyte log.
 #[tokio::test(start_paused = true)]
 async fn a_new_node_catches_up_over_a_slow_link() {
-    let mut fleet = Fleet::empty(Settings::default());
+    let mut cluster = SimCluster::empty(Settings::default());
     // 100 Mbit/s.
-    start(&mut fleet, 1, 12_500).await;
-    load(&fleet, 400).await;
-    start(&mut fleet, 2, 12_500).await;
-    until("node 2 is a voter", || fleet.is_voter(2)).await;
-    fleet.agree().await;
+    start(&mut cluster, 1, 12_500).await;
+    load(&cluster, 400).await;
+    start(&mut cluster, 2, 12_500).await;
+    until("node 2 is a voter", || cluster.is_voter(2)).await;
+    cluster.agree().await;
 }
 
 /// Starts a node with limited bandwidth to its peers.
-async fn start(fleet: &mut Fleet, id: u64, bytes_per_ms: u64) {
+async fn start(cluster: &mut SimCluster, id: u64, bytes_per_ms: u64) {
     let clock = ManualClock::at(START_MS);
-    fleet.seats.insert(id, Seat { disk: SimDisk::new(), clock, node: None });
-    let net = Arc::new(SlowNet { inner: fleet.net.at(&address(id)), bytes_per_ms });
-    let node = Node::open(NodeOptions { net, ..fleet.options(id) }).await.unwrap();
-    fleet.seats.get_mut(&id).unwrap().node = Some(node);
+    cluster.hosts.insert(id, SimHost { disk: SimDisk::new(), clock, node: None });
+    let net = Arc::new(SlowNet { inner: cluster.net.at(&address(id)), bytes_per_ms });
+    let node = Node::open(NodeOptions { net, ..cluster.options(id) }).await.unwrap();
+    cluster.hosts.get_mut(&id).unwrap().node = Some(node);
 }
 
 /// Makes the log and the journal of node 1 long.
-async fn load(fleet: &Fleet, writes: u64) {
-    fleet.leader().await;
-    fleet.desk(1).write("load", 1, vec![open("acme")]).await;
+async fn load(cluster: &SimCluster, writes: u64) {
+    cluster.leader().await;
+    cluster.client(1).write("load", 1, vec![open("acme")]).await;
     for sequence in 2..writes {
-        fleet.desk(1).write("load", sequence, vec![issue("acme", 1); 256]).await;
+        cluster.client(1).write("load", sequence, vec![issue("acme", 1); 256]).await;
     }
 }
 
@@ -120,18 +120,19 @@ async fn load(fleet: &Fleet, writes: u64) {
 /// could never join.
 #[tokio::test(start_paused = true)]
 async fn a_journal_may_take_as_long_to_arrive_as_it_needs() {
-    let mut fleet = Fleet::empty(Settings { keep_entries: 0, segment_bytes: 100_000, ..Settings::default() });
+    let mut cluster =
+        SimCluster::empty(Settings { keep_entries: 0, segment_bytes: 100_000, ..Settings::default() });
     let bytes_per_ms = 12;
-    start(&mut fleet, 1, bytes_per_ms).await;
-    load(&fleet, 800).await;
-    fleet.node(1).snapshot().await.unwrap();
-    let disk = &fleet.seats[&1].disk;
+    start(&mut cluster, 1, bytes_per_ms).await;
+    load(&cluster, 800).await;
+    cluster.node(1).snapshot().await.unwrap();
+    let disk = &cluster.hosts[&1].disk;
     let journal = disk.paths().into_iter().filter(|path| path.ends_with(".journal"));
     let bytes: usize = journal.map(|path| disk.bytes(&path).len()).sum();
     let takes = Duration::from_millis(bytes as u64 / bytes_per_ms);
     assert!(takes > Duration::from_secs(700), "{takes:?} proves little");
-    start(&mut fleet, 2, bytes_per_ms).await;
+    start(&mut cluster, 2, bytes_per_ms).await;
     tokio::time::sleep(takes).await;
-    until("node 2 is a voter", || fleet.is_voter(2)).await;
-    fleet.agree().await;
+    until("node 2 is a voter", || cluster.is_voter(2)).await;
+    cluster.agree().await;
 }

@@ -18,7 +18,7 @@ use earmark_node::{Node, NodeBackend};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use crate::host::{Machine, TIMING};
+use crate::host::{Host, TIMING};
 use crate::oracle::{FLEX, Limit, MONEY, Oracle, RATE, SLOTS, right_ms};
 use crate::support::random::Random;
 
@@ -53,15 +53,15 @@ fn usd() -> AssetName {
 
 /// State shared by all callers.
 #[derive(Clone)]
-pub struct Hall {
-    pub machines: Rc<Vec<Machine>>,
+pub struct CallerContext {
+    pub hosts: Rc<Vec<Host>>,
     pub oracle: Rc<RefCell<Oracle>>,
     pub steps_max: u64,
     /// Random part of the next lease id.
     pub leases: Rc<Cell<u64>>,
 }
 
-impl Hall {
+impl CallerContext {
     pub fn is_over(&self) -> bool {
         self.oracle.borrow().steps >= self.steps_max
     }
@@ -69,7 +69,7 @@ impl Hall {
 
 /// One caller.
 pub struct Caller {
-    pub hall: Hall,
+    pub context: CallerContext,
     pub name: String,
     pub random: Random,
 }
@@ -81,19 +81,19 @@ impl Caller {
 
     /// A random node, preferably a running one.
     fn any(&mut self) -> usize {
-        let machines = &self.hall.machines;
-        let mut node = self.random.index(machines.len());
+        let hosts = &self.context.hosts;
+        let mut node = self.random.index(hosts.len());
         for _ in 0..3 {
-            if machines[node].node().is_some() {
+            if hosts[node].node().is_some() {
                 break;
             }
-            node = self.random.index(machines.len());
+            node = self.random.index(hosts.len());
         }
         node
     }
 
     fn say(&self, node: usize, what: &str) -> String {
-        format!("{} asks n{}: {what}", self.name, self.hall.machines[node].id)
+        format!("{} asks n{}: {what}", self.name, self.context.hosts[node].id)
     }
 
     /// Sends a request. `None` if the node died or the caller gave up.
@@ -112,7 +112,7 @@ impl Caller {
     ) -> Option<T> {
         let (sender, receiver) = oneshot::channel();
         let job = |node| Box::pin(async { _ = sender.send(ask(node).await) }) as _;
-        if !self.hall.machines[node].hand_over(Box::new(job)) {
+        if !self.context.hosts[node].hand_over(Box::new(job)) {
             let wait = self.ms(1, 30);
             sleep(wait).await;
             return None;
@@ -122,7 +122,7 @@ impl Caller {
         match timeout(patience, receiver).await {
             Ok(answer) => answer.ok(),
             Err(_) => {
-                let mut oracle = self.hall.oracle.borrow_mut();
+                let mut oracle = self.context.oracle.borrow_mut();
                 oracle.must(!is_patient, || format!("n{} never answers {}", node + 1, self.name));
                 None
             }
@@ -131,37 +131,37 @@ impl Caller {
 
     pub async fn reserve(&mut self, node: usize, lease: LeaseId, parts: &[(&'static str, u64)]) -> bool {
         let text = self.say(node, &format!("reserve {lease} {parts:?}"));
-        let asked = self.hall.oracle.borrow_mut().ask(&text);
-        self.hall.oracle.borrow_mut().reserving(lease, parts, asked);
+        let asked = self.context.oracle.borrow_mut().ask(&text);
+        self.context.oracle.borrow_mut().reserving(lease, parts, asked);
         let requirements = amounts(parts);
         let request = ReserveRequest { namespace: namespace(), lease, job: None, requirements };
         let answer =
             self.ask(node, async move |backend| backend.reserve(vec![request]).await.remove(0)).await;
         if let Some(Ok(answer)) = &answer {
-            self.hall.oracle.borrow_mut().reserved(lease, asked, answer);
+            self.context.oracle.borrow_mut().reserved(lease, asked, answer);
         }
         matches!(answer, Some(Ok(_)))
     }
 
     pub async fn complete(&mut self, node: usize, lease: LeaseId, parts: &[(&'static str, u64)]) -> bool {
         let text = self.say(node, &format!("complete {lease} {parts:?}"));
-        let asked = self.hall.oracle.borrow_mut().ask(&text);
-        self.hall.oracle.borrow_mut().completing(lease, parts, asked);
+        let asked = self.context.oracle.borrow_mut().ask(&text);
+        self.context.oracle.borrow_mut().completing(lease, parts, asked);
         let request = CompleteRequest { namespace: namespace(), lease, job: None, actuals: amounts(parts) };
         let answer =
             self.ask(node, async move |backend| backend.complete(vec![request]).await.remove(0)).await;
         if let Some(Ok(answer)) = &answer {
-            self.hall.oracle.borrow_mut().completed(lease, asked, answer);
+            self.context.oracle.borrow_mut().completed(lease, asked, answer);
         }
         matches!(answer, Some(Ok(_)))
     }
 
     pub async fn look_at(&mut self, node: usize, lease: LeaseId) -> bool {
         let text = self.say(node, &format!("lease {lease}"));
-        let asked = self.hall.oracle.borrow_mut().ask(&text);
+        let asked = self.context.oracle.borrow_mut().ask(&text);
         let answer = self.ask(node, async move |backend| backend.lease(namespace(), lease).await).await;
         if let Some(Ok(view)) = &answer {
-            self.hall.oracle.borrow_mut().looked_at(lease, asked, view.as_ref());
+            self.context.oracle.borrow_mut().looked_at(lease, asked, view.as_ref());
         }
         matches!(answer, Some(Ok(_)))
     }
@@ -192,7 +192,7 @@ impl Caller {
     pub async fn hold_leases(mut self) {
         let mut held: Vec<LeaseId> = Vec::new();
         let mut all: Vec<LeaseId> = Vec::new();
-        while !self.hall.is_over() {
+        while !self.context.is_over() {
             let what = self.random.below(100);
             let old = match all.len() {
                 0 => None,
@@ -212,7 +212,7 @@ impl Caller {
                     self.settle(lease).await;
                 }
                 (_, Some(lease)) if what < 92 => {
-                    let parts = self.hall.oracle.borrow().leases[&lease].parts.clone();
+                    let parts = self.context.oracle.borrow().leases[&lease].parts.clone();
                     let node = self.any();
                     self.reserve(node, lease, &parts).await;
                 }
@@ -228,8 +228,8 @@ impl Caller {
     }
 
     fn new_lease(&mut self) -> LeaseId {
-        let number = self.hall.leases.get();
-        self.hall.leases.set(number + 1);
+        let number = self.context.leases.get();
+        self.context.leases.set(number + 1);
         let bits = (u128::from(number) << 40) | u128::from(self.random.below(1 << 40));
         LeaseId::from_parts(UnixMs::new(right_ms()), bits)
     }
@@ -246,7 +246,7 @@ impl Caller {
     }
 
     async fn settle(&mut self, lease: LeaseId) {
-        let parts = self.hall.oracle.borrow().leases[&lease].parts.clone();
+        let parts = self.context.oracle.borrow().leases[&lease].parts.clone();
         let actuals = self.some_actuals(&parts);
         for _ in 0..TRIES {
             let node = self.any();
@@ -260,8 +260,8 @@ impl Caller {
 
     /// Issues and transfers credit in its own account, sequence by sequence.
     pub async fn write_on(mut self, writer: usize) {
-        while !self.hall.is_over() {
-            let committed = self.hall.oracle.borrow().writers[writer].committed();
+        while !self.context.is_over() {
+            let committed = self.context.oracle.borrow().writers[writer].committed();
             match self.random.below(100) {
                 0..10 if committed > 0 => {
                     let sequence = self.random.between(committed.saturating_sub(30).max(1), committed);
@@ -280,7 +280,7 @@ impl Caller {
 
     /// Random operations and the balance after them; `None` if it would be negative.
     fn some_operations(&mut self, writer: usize) -> (Vec<Operation>, Option<i128>) {
-        let mut has = *self.hall.oracle.borrow().writers[writer].balances.last().unwrap();
+        let mut has = *self.context.oracle.borrow().writers[writer].balances.last().unwrap();
         let mut operations = Vec::new();
         for _ in 0..self.random.below(3) {
             let amount = self.random.between(1, 50);
@@ -293,9 +293,9 @@ impl Caller {
     }
 
     async fn write_next(&mut self, writer: usize, operations: Vec<Operation>, has: Option<i128>) {
-        let sequence = self.hall.oracle.borrow().writers[writer].committed() + 1;
+        let sequence = self.context.oracle.borrow().writers[writer].committed() + 1;
         if let Some(has) = has {
-            let mut oracle = self.hall.oracle.borrow_mut();
+            let mut oracle = self.context.oracle.borrow_mut();
             oracle.writers[writer].asked = sequence;
             oracle.writers[writer].balances.push(has);
             oracle.writers[writer].sent.push(operations.clone());
@@ -304,10 +304,10 @@ impl Caller {
         loop {
             let node = self.any();
             let text = self.say(node, &format!("write {sequence} {}", operations.len()));
-            let asked = self.hall.oracle.borrow_mut().ask(&text);
+            let asked = self.context.oracle.borrow_mut().ask(&text);
             let request = write_request(&format!("w{writer}"), sequence, operations.clone());
             let answer = self.ask(node, async move |backend| backend.write(request).await).await;
-            let mut oracle = self.hall.oracle.borrow_mut();
+            let mut oracle = self.context.oracle.borrow_mut();
             match (answer, has) {
                 (Some(Ok(WriteAnswer::Committed(receipt))), Some(_)) => {
                     if is_first {
@@ -335,12 +335,12 @@ impl Caller {
 
     pub async fn write_again_at(&mut self, node: usize, writer: usize, sequence: u64) -> bool {
         let text = self.say(node, &format!("write {sequence} again"));
-        let asked = self.hall.oracle.borrow_mut().ask(&text);
-        let first = self.hall.oracle.borrow().writers[writer].receipts[sequence as usize - 1].clone();
-        let operations = self.hall.oracle.borrow().writers[writer].sent[sequence as usize - 1].clone();
+        let asked = self.context.oracle.borrow_mut().ask(&text);
+        let first = self.context.oracle.borrow().writers[writer].receipts[sequence as usize - 1].clone();
+        let operations = self.context.oracle.borrow().writers[writer].sent[sequence as usize - 1].clone();
         let request = write_request(&format!("w{writer}"), sequence, operations);
         let answer = self.ask(node, async move |backend| backend.write(request).await).await;
-        let mut oracle = self.hall.oracle.borrow_mut();
+        let mut oracle = self.context.oracle.borrow_mut();
         match answer {
             Some(Ok(WriteAnswer::Committed(receipt))) => {
                 oracle.committed(writer, asked, sequence, &receipt);
@@ -362,25 +362,25 @@ impl Caller {
         // So far ahead that it stays too early, however late a copy arrives.
         let sequence = committed + 1_000_000;
         let text = self.say(node, &format!("write {sequence} too early"));
-        self.hall.oracle.borrow_mut().ask(&text);
+        self.context.oracle.borrow_mut().ask(&text);
         let request = write_request(&format!("w{writer}"), sequence, Vec::new());
         let answer = self.ask(node, async move |backend| backend.write(request).await).await;
         if let Some(Ok(answer)) = answer {
             let gap = WriteError::SequenceGap { last_committed_sequence: committed };
-            let mut oracle = self.hall.oracle.borrow_mut();
+            let mut oracle = self.context.oracle.borrow_mut();
             oracle.must(answer == WriteAnswer::Refused(gap), || format!("w{writer} {sequence}: {answer:?}"));
         }
     }
 
     /// Changes a limit and reads it.
     pub async fn change_limits(mut self) {
-        while !self.hall.is_over() {
+        while !self.context.is_over() {
             let node = self.any();
             let key = LimitKey::new(FLEX.key).unwrap();
             if self.random.chance(50) {
                 let capacity = self.random.between(1, 12);
                 let text = self.say(node, &format!("flex to {capacity}"));
-                let asked = self.hall.oracle.borrow_mut().ask(&text);
+                let asked = self.context.oracle.borrow_mut().ask(&text);
                 let mut request = put_request(&FLEX, capacity);
                 // A change without a difference gets no revision.
                 request.definition.description = asked.at.to_string();
@@ -388,11 +388,11 @@ impl Caller {
                 self.check_flex(asked, answer);
             } else {
                 let text = self.say(node, "flex");
-                let asked = self.hall.oracle.borrow_mut().ask(&text);
+                let asked = self.context.oracle.borrow_mut().ask(&text);
                 let answer = self.ask(node, async move |backend| backend.limit(namespace(), key).await).await;
                 if let Some(Ok(found)) = answer {
                     let revision = found.map_or(0, |found| found.revision);
-                    self.hall.oracle.borrow_mut().saw_flex(asked, revision);
+                    self.context.oracle.borrow_mut().saw_flex(asked, revision);
                 }
             }
             let pause = self.ms(0, 150);
@@ -402,10 +402,10 @@ impl Caller {
 
     fn check_flex(
         &self,
-        asked: crate::oracle::Asked,
+        asked: crate::oracle::RequestMark,
         answer: Option<Result<earmark_admission::LimitChange, LimitError>>,
     ) {
-        let mut oracle = self.hall.oracle.borrow_mut();
+        let mut oracle = self.context.oracle.borrow_mut();
         match answer {
             Some(Ok(change)) => oracle.changed_flex(asked, change.revision),
             Some(Err(LimitError::Backend(_))) | None => {}
@@ -415,7 +415,7 @@ impl Caller {
 
     /// Reads what others wrote.
     pub async fn read_on(mut self) {
-        while !self.hall.is_over() {
+        while !self.context.is_over() {
             let node = self.any();
             let writer = self.random.index(WRITERS);
             match self.random.below(4) {
@@ -439,22 +439,22 @@ impl Caller {
 
     /// One of the newest leases.
     fn some_lease(&mut self) -> Option<LeaseId> {
-        let oracle = self.hall.oracle.borrow();
+        let oracle = self.context.oracle.borrow();
         let back = self.random.index(30);
         oracle.leases.keys().nth_back(back).copied()
     }
 
     pub async fn read_client(&mut self, node: usize, writer: usize) -> bool {
         let text = self.say(node, &format!("client w{writer}"));
-        self.hall.oracle.borrow_mut().ask(&text);
-        let from = self.hall.oracle.borrow().writers[writer].committed();
+        self.context.oracle.borrow_mut().ask(&text);
+        let from = self.context.oracle.borrow().writers[writer].committed();
         let client = ClientId::new(&format!("w{writer}")).unwrap();
         let ask = async move |backend: Arc<NodeBackend>| {
             backend.client_state(namespace(), Some(vault()), client).await
         };
         let answer = self.ask(node, ask).await;
         match &answer {
-            Some(Ok(last)) => self.hall.oracle.borrow_mut().counted(writer, from, *last),
+            Some(Ok(last)) => self.context.oracle.borrow_mut().counted(writer, from, *last),
             other => self.must_be_backend(other),
         }
         matches!(answer, Some(Ok(_)))
@@ -462,14 +462,14 @@ impl Caller {
 
     pub async fn read_balance(&mut self, node: usize, writer: usize) -> bool {
         let text = self.say(node, &format!("balance w{writer}"));
-        self.hall.oracle.borrow_mut().ask(&text);
-        let from = self.hall.oracle.borrow().writers[writer].committed();
+        self.context.oracle.borrow_mut().ask(&text);
+        let from = self.context.oracle.borrow().writers[writer].committed();
         let path = account(&format!("w{writer}"));
         let answer = self.ask(node, async move |backend| backend.balances(path).await).await;
         match &answer {
             Some(Ok(balances)) => {
                 let has = balances.first().map_or(0, |balance| balance.available);
-                self.hall.oracle.borrow_mut().balance(writer, from, has);
+                self.context.oracle.borrow_mut().balance(writer, from, has);
             }
             other => self.must_be_backend(other),
         }
@@ -479,17 +479,17 @@ impl Caller {
     fn must_be_backend<T>(&self, answer: &Option<Result<T, CreditReadError>>) {
         if let Some(Err(error)) = answer {
             let is_backend = matches!(error, CreditReadError::Backend(_));
-            self.hall.oracle.borrow_mut().must(is_backend, || format!("{}: {error}", self.name));
+            self.context.oracle.borrow_mut().must(is_backend, || format!("{}: {error}", self.name));
         }
     }
 
     async fn read_usage(&mut self, node: usize, limit: &Limit) {
         let text = self.say(node, &format!("usage {}", limit.key));
-        self.hall.oracle.borrow_mut().ask(&text);
+        self.context.oracle.borrow_mut().ask(&text);
         let key = LimitKey::new(limit.key).unwrap();
         let answer = self.ask(node, async move |backend| backend.usage(namespace(), key).await).await;
         if let Some(Ok(Some(usage))) = answer {
-            self.hall.oracle.borrow_mut().saw_usage(limit, usage.reserved);
+            self.context.oracle.borrow_mut().saw_usage(limit, usage.reserved);
         }
     }
 

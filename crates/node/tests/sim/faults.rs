@@ -7,8 +7,8 @@ use std::time::Duration;
 use earmark_admission::Cluster;
 use turmoil::Sim;
 
-use crate::host::{Machine, name};
-use crate::support::disk::{Kind, Trouble};
+use crate::host::{Host, name};
+use crate::support::disk::{DiskError, Kind};
 use crate::support::random::Random;
 
 /// Maximum latency of a healthy link.
@@ -91,36 +91,36 @@ impl Faults {
     }
 
     /// Runs one step and describes it.
-    pub fn step(&mut self, sim: &mut Sim<'_>, machines: &[Machine]) -> Vec<String> {
+    pub fn step(&mut self, sim: &mut Sim<'_>, hosts: &[Host]) -> Vec<String> {
         let now = sim.elapsed();
         let mut said = Vec::new();
-        self.mend(sim, machines, now, &mut said);
+        self.mend(sim, hosts, now, &mut said);
         if now < self.next {
             return said;
         }
         let pause = self.profile.pause_ms;
         self.next = now + self.ms(pause / 10, pause);
         let fault = self.choose();
-        self.cause(fault, sim, machines, now, &mut said);
+        self.cause(fault, sim, hosts, now, &mut said);
         said
     }
 
     /// Repairs what is due.
-    fn mend(&mut self, sim: &mut Sim<'_>, machines: &[Machine], now: Duration, said: &mut Vec<String>) {
-        for machine in due(&mut self.doomed, now) {
-            self.power_off(machine, sim, machines, said);
+    fn mend(&mut self, sim: &mut Sim<'_>, hosts: &[Host], now: Duration, said: &mut Vec<String>) {
+        for host in due(&mut self.doomed, now) {
+            self.power_off(host, sim, hosts, said);
         }
-        for machine in due(&mut self.down, now) {
-            said.push(format!("n{} starts", machine + 1));
-            sim.bounce(name(machines[machine].id));
+        for host in due(&mut self.down, now) {
+            said.push(format!("n{} starts", host + 1));
+            sim.bounce(name(hosts[host].id));
         }
         for (from, to) in due(&mut self.links, now) {
             said.push(format!("n{} - n{} is well", from + 1, to + 1));
             well(sim, from, to);
         }
-        for (place, machine) in machines.iter().enumerate() {
-            let failed = machine.disk.is_troubled()
-                && machine.node().is_some_and(|node| node.failure().get().is_some());
+        for (place, host) in hosts.iter().enumerate() {
+            let failed =
+                host.disk.is_faulty() && host.node().is_some_and(|node| node.failure().get().is_some());
             if failed && !self.doomed.contains_key(&place) {
                 let soon = now + self.ms(1, 300);
                 self.doomed.insert(place, soon);
@@ -151,12 +151,11 @@ impl Faults {
     }
 
     /// A random host, often the leader.
-    fn victim(&mut self, machines: &[Machine]) -> usize {
-        let leads =
-            |machine: &Machine| machine.node().is_some_and(|node| node.status().leader == Some(machine.id));
-        match machines.iter().position(leads) {
+    fn victim(&mut self, hosts: &[Host]) -> usize {
+        let leads = |host: &Host| host.node().is_some_and(|node| node.status().leader == Some(host.id));
+        match hosts.iter().position(leads) {
             Some(leader) if self.random.chance(60) => leader,
-            _ => self.random.index(machines.len()),
+            _ => self.random.index(hosts.len()),
         }
     }
 
@@ -164,51 +163,51 @@ impl Faults {
         &mut self,
         fault: Fault,
         sim: &mut Sim<'_>,
-        machines: &[Machine],
+        hosts: &[Host],
         now: Duration,
         said: &mut Vec<String>,
     ) {
-        let victim = self.victim(machines);
+        let victim = self.victim(hosts);
         let until = now + self.ms(100, self.profile.pause_ms + 300);
         said.push(format!("{fault:?}, n{} or so, until {} ms", victim + 1, until.as_millis()));
         match fault {
-            Fault::Power => self.power_off(victim, sim, machines, said),
+            Fault::Power => self.power_off(victim, sim, hosts, said),
             Fault::Blackout => {
-                (0..machines.len()).for_each(|machine| self.power_off(machine, sim, machines, said));
+                (0..hosts.len()).for_each(|host| self.power_off(host, sim, hosts, said));
             }
             Fault::Kill => {
-                machines[victim].disk.kill();
-                self.die(victim, sim, machines);
+                hosts[victim].disk.kill();
+                self.die(victim, sim, hosts);
             }
             Fault::MidWrite => {
-                machines[victim].disk.cut_power_after(self.random.below(30));
+                hosts[victim].disk.cut_power_after(self.random.below(30));
                 let soon = now + self.ms(1, 200);
                 self.doomed.insert(victim, soon);
             }
             Fault::Disk => {
                 let kind =
                     self.random.pick(&[Kind::Write, Kind::Sync, Kind::SetLen, Kind::Name, Kind::SyncDir]);
-                let trouble = self.random.pick(&[Trouble::Full, Trouble::Broken]);
-                machines[victim].disk.fail(kind, self.random.below(20), trouble);
+                let disk_error = self.random.pick(&[DiskError::Full, DiskError::Broken]);
+                hosts[victim].disk.fail(kind, self.random.below(20), disk_error);
             }
             Fault::Isolate => {
-                for other in (0..machines.len()).filter(|other| *other != victim) {
+                for other in (0..hosts.len()).filter(|other| *other != victim) {
                     self.cut(sim, victim, other, until);
                 }
             }
             Fault::Split => {
-                let side: Vec<bool> = machines.iter().map(|_| self.random.chance(50)).collect();
-                for (one, other) in pairs(machines.len()).filter(|(one, other)| side[*one] != side[*other]) {
+                let side: Vec<bool> = hosts.iter().map(|_| self.random.chance(50)).collect();
+                for (one, other) in pairs(hosts.len()).filter(|(one, other)| side[*one] != side[*other]) {
                     self.cut(sim, one, other, until);
                 }
             }
             Fault::OneWay | Fault::Cut | Fault::Slow => {
-                let other = self.random.index(machines.len());
+                let other = self.random.index(hosts.len());
                 if other != victim {
                     self.one_link(fault, sim, (victim, other), until);
                 }
             }
-            Fault::Clock => self.set_clock(&machines[victim], said),
+            Fault::Clock => self.set_clock(&hosts[victim], said),
         }
     }
 
@@ -232,38 +231,38 @@ impl Faults {
         self.links.insert((one.min(other), one.max(other)), until);
     }
 
-    fn set_clock(&mut self, machine: &Machine, said: &mut Vec<String>) {
+    fn set_clock(&mut self, host: &Host, said: &mut Vec<String>) {
         let jump = self.profile.jump_ms;
         let off_ms = i64::try_from(self.random.below(2 * jump + 1)).unwrap() - i64::try_from(jump).unwrap();
-        said.push(format!("the clock of n{} is {off_ms} ms ahead", machine.id));
-        machine.wall_off_us.store(off_ms * 1_000, Ordering::Relaxed);
+        said.push(format!("the clock of n{} is {off_ms} ms ahead", host.id));
+        host.wall_off_us.store(off_ms * 1_000, Ordering::Relaxed);
     }
 
-    fn power_off(&mut self, machine: usize, sim: &mut Sim<'_>, machines: &[Machine], said: &mut Vec<String>) {
-        said.push(format!("n{} loses power", machine + 1));
-        machines[machine].disk.crash(self.random.next());
-        self.die(machine, sim, machines);
+    fn power_off(&mut self, host: usize, sim: &mut Sim<'_>, hosts: &[Host], said: &mut Vec<String>) {
+        said.push(format!("n{} loses power", host + 1));
+        hosts[host].disk.crash(self.random.next());
+        self.die(host, sim, hosts);
     }
 
-    fn die(&mut self, machine: usize, sim: &mut Sim<'_>, machines: &[Machine]) {
-        sim.crash(name(machines[machine].id));
-        machines[machine].bury();
-        self.doomed.remove(&machine);
+    fn die(&mut self, host: usize, sim: &mut Sim<'_>, hosts: &[Host]) {
+        sim.crash(name(hosts[host].id));
+        hosts[host].bury();
+        self.doomed.remove(&host);
         let back = sim.elapsed() + self.ms(5, self.profile.pause_ms);
-        self.down.insert(machine, back);
+        self.down.insert(host, back);
     }
 
     /// Repairs everything: processes, links and clocks.
-    pub fn end(&mut self, sim: &mut Sim<'_>, machines: &[Machine]) -> Vec<String> {
+    pub fn end(&mut self, sim: &mut Sim<'_>, hosts: &[Host]) -> Vec<String> {
         let mut said = vec!["everything is well again".into()];
-        for (place, machine) in machines.iter().enumerate() {
-            if machine.disk.is_troubled() {
-                self.power_off(place, sim, machines, &mut said);
+        for (place, host) in hosts.iter().enumerate() {
+            if host.disk.is_faulty() {
+                self.power_off(place, sim, hosts, &mut said);
             }
         }
-        pairs(machines.len()).for_each(|(one, other)| well(sim, one, other));
-        for machine in std::mem::take(&mut self.down).into_keys() {
-            sim.bounce(name(machines[machine].id));
+        pairs(hosts.len()).for_each(|(one, other)| well(sim, one, other));
+        for host in std::mem::take(&mut self.down).into_keys() {
+            sim.bounce(name(hosts[host].id));
         }
         self.doomed.clear();
         self.links.clear();

@@ -10,7 +10,7 @@ use earmark_node::Node;
 use tokio::time::sleep;
 
 use crate::caller::{Caller, PURSE, WRITERS, account, namespace, vault};
-use crate::host::Machine;
+use crate::host::Host;
 use crate::oracle::{RATE, SLOTS};
 
 /// Time to recover: a lossy connection is closed after 10 s, then the log catches up.
@@ -26,24 +26,24 @@ const WRITES: u64 = 10;
 
 pub async fn compare(caller: &mut Caller) {
     settle_down(caller).await;
-    let nodes = caller.hall.machines.len();
+    let nodes = caller.context.hosts.len();
     for node in 0..nodes {
         for writer in 0..WRITERS {
             until_true(async || caller.read_client(node, writer).await).await;
             until_true(async || caller.read_balance(node, writer).await).await;
-            let last = caller.hall.oracle.borrow().writers[writer].committed();
+            let last = caller.context.oracle.borrow().writers[writer].committed();
             for sequence in last.saturating_sub(WRITES) + 1..=last {
                 until_true(async || caller.write_again_at(node, writer, sequence).await).await;
             }
         }
     }
-    let leases: Vec<_> = caller.hall.oracle.borrow().leases.keys().rev().take(LEASES).copied().collect();
+    let leases: Vec<_> = caller.context.oracle.borrow().leases.keys().rev().take(LEASES).copied().collect();
     for (place, lease) in leases.into_iter().enumerate() {
         until_true(async || caller.look_at(place % nodes, lease).await).await;
     }
     compare_journals(caller).await;
     compare_snapshots(caller).await;
-    let mut oracle = caller.hall.oracle.borrow_mut();
+    let mut oracle = caller.context.oracle.borrow_mut();
     oracle.check_capacity(&SLOTS);
     oracle.check_capacity(&RATE);
 }
@@ -55,28 +55,28 @@ async fn until_true(mut happens: impl AsyncFnMut() -> bool) {
 }
 
 /// Leader, last index and applied index of a running node.
-fn place(machine: &Machine) -> Option<(u64, u64, u64)> {
-    let status = machine.node()?.status();
+fn place(host: &Host) -> Option<(u64, u64, u64)> {
+    let status = host.node()?.status();
     Some((status.leader?, status.last_log_index?, status.applied_index?))
 }
 
 /// Waits until all nodes have applied the same log for a while.
 async fn settle_down(caller: &mut Caller) {
-    let machines = caller.hall.machines.clone();
+    let hosts = caller.context.hosts.clone();
     let step = Duration::from_millis(50);
     let (mut waited, mut agreed) = (Duration::ZERO, Duration::ZERO);
     while agreed < AGREED {
-        let first = place(&machines[0]);
+        let first = place(&hosts[0]);
         let agree = first.is_some_and(|(_, end, applied)| end == applied);
-        if agree && machines.iter().all(|machine| place(machine) == first) {
+        if agree && hosts.iter().all(|host| place(host) == first) {
             agreed += step;
         }
         sleep(step).await;
         waited += step;
         if waited > HEALED {
-            let places: Vec<_> = machines.iter().map(place).collect();
+            let places: Vec<_> = hosts.iter().map(place).collect();
             let why = || format!("the nodes do not come together: {places:?}");
-            return caller.hall.oracle.borrow_mut().must(false, why);
+            return caller.context.oracle.borrow_mut().must(false, why);
         }
     }
 }
@@ -101,13 +101,13 @@ async fn history(caller: &mut Caller, node: usize, name: &str) -> Vec<EntryView>
 
 /// Checks that all nodes have the same history, with every acknowledged write once, and a balanced audit.
 async fn compare_journals(caller: &mut Caller) {
-    let nodes = caller.hall.machines.len();
+    let nodes = caller.context.hosts.len();
     let own = (0..WRITERS).map(|writer| format!("w{writer}"));
     for name in own.chain(["pool".into(), "purse".into(), AccountName::REVENUE.into()]) {
         let first = history(caller, 0, &name).await;
         for node in 1..nodes {
             let other = history(caller, node, &name).await;
-            let mut oracle = caller.hall.oracle.borrow_mut();
+            let mut oracle = caller.context.oracle.borrow_mut();
             oracle.must(first == other, || format!("n1 and n{} have another history of {name}", node + 1));
         }
         if let Some(writer) = name.strip_prefix('w').and_then(|writer| writer.parse::<usize>().ok()) {
@@ -118,7 +118,7 @@ async fn compare_journals(caller: &mut Caller) {
         let audit = caller
             .insist(node, async |node: Arc<Node>| node.backend().audit(namespace(), vault()).await)
             .await;
-        let mut oracle = caller.hall.oracle.borrow_mut();
+        let mut oracle = caller.context.oracle.borrow_mut();
         let issued: u128 =
             oracle.writers.iter().flat_map(|writer| writer.sent.iter().flatten()).map(issues).sum();
         let found = audit.assets.first().map(|asset| asset.issued);
@@ -137,7 +137,7 @@ fn issues(operation: &Operation) -> u128 {
 }
 
 fn check_history(caller: &Caller, writer: usize, history: &[EntryView]) {
-    let mut oracle = caller.hall.oracle.borrow_mut();
+    let mut oracle = caller.context.oracle.borrow_mut();
     let mut found = BTreeMap::new();
     for entry in history {
         if let EntryKind::Transaction { client, receipt, .. } = &entry.what
@@ -161,9 +161,9 @@ type Snapshot = (Option<u64>, Option<Vec<u8>>);
 
 async fn snapshots(caller: &mut Caller) -> Vec<Snapshot> {
     let mut snapshots = Vec::new();
-    for node in 0..caller.hall.machines.len() {
+    for node in 0..caller.context.hosts.len() {
         let made = caller.insist(node, async |node: Arc<Node>| node.snapshot().await).await;
-        let disk = &caller.hall.machines[node].disk;
+        let disk = &caller.context.hosts[node].disk;
         let index = |path: &String| path.strip_prefix("snapshot/")?.split_once('-')?.0.parse::<u64>().ok();
         let path = disk.paths().into_iter().find(|path| index(path) == made);
         snapshots.push((made, path.map(|path| disk.bytes(&path))));
@@ -182,7 +182,7 @@ async fn compare_snapshots(caller: &mut Caller) {
         snapshots_of_all = snapshots(caller).await;
     }
     let snapshots = snapshots_of_all;
-    let mut oracle = caller.hall.oracle.borrow_mut();
+    let mut oracle = caller.context.oracle.borrow_mut();
     for (node, (made, bytes)) in snapshots.iter().enumerate() {
         oracle.must(bytes.is_some(), || format!("n{} has no snapshot of {made:?}", node + 1));
         let is_same = *made == snapshots[0].0 && *bytes == snapshots[0].1;

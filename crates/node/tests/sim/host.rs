@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use earmark_admission::TimeSource;
-use earmark_node::{Connection, Eventually, Listener, LogOptions, Net, Node, NodeOptions, Timing};
+use earmark_node::{BoxFuture, Connection, Listener, LogOptions, Net, Node, NodeOptions, Timing};
 use tokio::io::BufWriter;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -41,7 +41,7 @@ pub struct Size {
 
 /// A host. It survives its process.
 #[derive(Clone)]
-pub struct Machine {
+pub struct Host {
     pub id: u64,
     pub disk: SimDisk,
     pub size: Size,
@@ -53,16 +53,16 @@ pub struct Machine {
 #[derive(Clone)]
 struct Process {
     node: Arc<Node>,
-    desk: mpsc::UnboundedSender<Job>,
+    jobs: mpsc::UnboundedSender<Job>,
 }
 
 pub fn name(id: u64) -> String {
     format!("n{id}")
 }
 
-impl Machine {
-    pub fn new(id: u64, disk: SimDisk, size: Size) -> Machine {
-        Machine { id, disk, size, wall_off_us: Arc::default(), process: Arc::default() }
+impl Host {
+    pub fn new(id: u64, disk: SimDisk, size: Size) -> Host {
+        Host { id, disk, size, wall_off_us: Arc::default(), process: Arc::default() }
     }
 
     /// Runs a node process that executes jobs until it is killed.
@@ -83,14 +83,14 @@ impl Machine {
         let node = match Node::open(options).await {
             Ok(node) => Arc::new(node),
             // A power cut that is still pending also hits a starting process.
-            Err(error) if self.disk.is_troubled() => {
+            Err(error) if self.disk.is_faulty() => {
                 tracing::info!("{}: {error}", name(self.id));
                 return std::future::pending().await;
             }
             Err(error) => return Err(format!("node {} cannot start: {error}", self.id).into()),
         };
-        let (desk, mut jobs) = mpsc::unbounded_channel::<Job>();
-        *self.process.lock().unwrap() = Some(Process { node: Arc::clone(&node), desk });
+        let (sender, mut jobs) = mpsc::unbounded_channel::<Job>();
+        *self.process.lock().unwrap() = Some(Process { node: Arc::clone(&node), jobs: sender });
         while let Some(job) = jobs.recv().await {
             tokio::spawn(job(Arc::clone(&node)));
         }
@@ -104,7 +104,7 @@ impl Machine {
 
     /// Sends a job to the running node, if any.
     pub fn hand_over(&self, job: Job) -> bool {
-        self.process.lock().unwrap().as_ref().is_some_and(|process| process.desk.send(job).is_ok())
+        self.process.lock().unwrap().as_ref().is_some_and(|process| process.jobs.send(job).is_ok())
     }
 
     /// Forgets the dead process.
@@ -135,11 +135,11 @@ impl TimeSource for SimTime {
 struct SimNet;
 
 impl Net for SimNet {
-    fn connect(&self, address: String) -> Eventually<io::Result<Connection>> {
+    fn connect(&self, address: String) -> BoxFuture<io::Result<Connection>> {
         Box::pin(async move { Ok(whole(turmoil::net::TcpStream::connect(address).await?)) })
     }
 
-    fn listen(&self, address: String) -> Eventually<io::Result<Box<dyn Listener>>> {
+    fn listen(&self, address: String) -> BoxFuture<io::Result<Box<dyn Listener>>> {
         Box::pin(async move {
             let listener = turmoil::net::TcpListener::bind(("0.0.0.0", PORT)).await?;
             Ok(Box::new(SimListener { listener, address }) as Box<dyn Listener>)

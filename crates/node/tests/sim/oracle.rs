@@ -26,7 +26,7 @@ pub struct Limit {
 
 /// One request.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct RequestMark {
     /// Its position in the history.
     pub at: u64,
     /// Highest log time in an earlier answer.
@@ -133,10 +133,10 @@ impl Oracle {
         self.recent.iter().map(|line| format!("{line}\n")).collect()
     }
 
-    pub fn ask(&mut self, text: &str) -> Asked {
+    pub fn ask(&mut self, text: &str) -> RequestMark {
         self.steps += 1;
         self.note(text);
-        Asked { at: self.at, floor_ms: self.floor_ms, index: self.index, revision: self.revision }
+        RequestMark { at: self.at, floor_ms: self.floor_ms, index: self.index, revision: self.revision }
     }
 
     pub fn must(&mut self, holds: bool, why: impl FnOnce() -> String) {
@@ -157,7 +157,7 @@ impl Oracle {
         self.floor_ms = self.floor_ms.max(ms);
     }
 
-    pub fn reserving(&mut self, lease: LeaseId, parts: &[(&'static str, u64)], asked: Asked) {
+    pub fn reserving(&mut self, lease: LeaseId, parts: &[(&'static str, u64)], asked: RequestMark) {
         self.leases.entry(lease).or_insert_with(|| Lease {
             parts: parts.to_vec(),
             floor_ms: asked.floor_ms,
@@ -165,7 +165,7 @@ impl Oracle {
         });
     }
 
-    pub fn reserved(&mut self, lease: LeaseId, asked: Asked, answer: &ReserveAnswer) {
+    pub fn reserved(&mut self, lease: LeaseId, asked: RequestMark, answer: &ReserveAnswer) {
         self.note(&format!("{lease} {answer:?}"));
         let now = self.at;
         let facts = self.leases[&lease].clone();
@@ -219,12 +219,12 @@ impl Oracle {
         self.must(reserved_ms + held <= top, || format!("{lease} ended before its time: {facts:?}"));
     }
 
-    pub fn completing(&mut self, lease: LeaseId, actuals: &[(&'static str, u64)], asked: Asked) {
+    pub fn completing(&mut self, lease: LeaseId, actuals: &[(&'static str, u64)], asked: RequestMark) {
         let facts = self.leases.get_mut(&lease).unwrap();
         facts.completing.get_or_insert_with(|| (asked.floor_ms, actuals.to_vec()));
     }
 
-    pub fn completed(&mut self, lease: LeaseId, asked: Asked, answer: &CompleteAnswer) {
+    pub fn completed(&mut self, lease: LeaseId, asked: RequestMark, answer: &CompleteAnswer) {
         self.note(&format!("{lease} {answer:?}"));
         let now = self.at;
         let facts = self.leases[&lease].clone();
@@ -237,7 +237,7 @@ impl Oracle {
         }
     }
 
-    pub fn looked_at(&mut self, lease: LeaseId, asked: Asked, view: Option<&LeaseView>) {
+    pub fn looked_at(&mut self, lease: LeaseId, asked: RequestMark, view: Option<&LeaseView>) {
         self.note(&format!("{lease} is {view:?}"));
         let facts = self.leases[&lease].clone();
         let before = |at: Option<u64>| at.is_some_and(|at| at < asked.at);
@@ -260,7 +260,7 @@ impl Oracle {
     }
 
     /// A committed write: the next sequence, or a repeat of an earlier one.
-    pub fn committed(&mut self, writer: usize, asked: Asked, sequence: u64, receipt: &Arc<Receipt>) {
+    pub fn committed(&mut self, writer: usize, asked: RequestMark, sequence: u64, receipt: &Arc<Receipt>) {
         self.note(&format!("w{writer} {receipt:?}"));
         self.must(receipt.sequence == sequence, || format!("{sequence} was answered for {receipt:?}"));
         let known = self.writers[writer].receipts.get(sequence as usize - 1).cloned();
@@ -284,7 +284,7 @@ impl Oracle {
     }
 
     /// A write that was sent once and answered at once is later than all earlier answers.
-    pub fn in_order(&mut self, asked: Asked, receipt: &Receipt) {
+    pub fn in_order(&mut self, asked: RequestMark, receipt: &Receipt) {
         self.must(receipt.committed_at.get() >= asked.floor_ms, || {
             format!("log time ran backwards: {receipt:?} after {}", asked.floor_ms)
         });
@@ -309,7 +309,7 @@ impl Oracle {
         self.must(holds, || allowed);
     }
 
-    pub fn changed_flex(&mut self, asked: Asked, revision: u64) {
+    pub fn changed_flex(&mut self, asked: RequestMark, revision: u64) {
         self.note(&format!("flex has revision {revision}"));
         let is_new = self.revisions.insert(revision);
         self.must(is_new && revision > asked.revision, || {
@@ -318,7 +318,7 @@ impl Oracle {
         self.revision = self.revision.max(revision);
     }
 
-    pub fn saw_flex(&mut self, asked: Asked, revision: u64) {
+    pub fn saw_flex(&mut self, asked: RequestMark, revision: u64) {
         self.note(&format!("flex is at revision {revision}"));
         self.must(revision >= asked.revision, || {
             format!("a read found revision {revision} of flex, and {} was told before", asked.revision)

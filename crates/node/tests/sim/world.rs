@@ -9,10 +9,10 @@ use earmark_admission::Cluster;
 use earmark_node::seed_randomness;
 use turmoil::{Builder, Sim};
 
-use crate::caller::{Caller, Hall, WRITERS};
+use crate::caller::{Caller, CallerContext, WRITERS};
 use crate::faults::{Faults, LATENCY, Profile};
 use crate::finish;
-use crate::host::{BEGIN_US, Machine, Size, TIMING, name};
+use crate::host::{BEGIN_US, Host, Size, TIMING, name};
 use crate::oracle::{Oracle, fold};
 use crate::support::disk::SimDisk;
 use crate::support::random::Random;
@@ -45,7 +45,7 @@ pub enum Phase {
 struct World<'a> {
     seed: u64,
     sim: Sim<'a>,
-    machines: Rc<Vec<Machine>>,
+    hosts: Rc<Vec<Host>>,
     oracle: Rc<RefCell<Oracle>>,
     steps: u64,
     /// When each host last had no process, or one without log time.
@@ -78,10 +78,10 @@ pub fn start_leader_again(seed: u64) {
         Size { segment_bytes: 1 << 20, cache_bytes: 1 << 20, snapshot_bytes: 1 << 30, keep_entries: 100 };
     let mut world = World::new(seed, 5, 1, size, &mut random);
     world.begin();
-    let hall = world.hall();
+    let context = world.context();
     let phase = Rc::new(Cell::new(None));
     let its_phase = Rc::clone(&phase);
-    let caller = move |name: String| Caller { hall: hall.clone(), name, random: random.clone() };
+    let caller = move |name: String| Caller { context: context.clone(), name, random: random.clone() };
     world.sim.client("callers", async move {
         caller("founder".into()).set_up().await;
         its_phase.set(Some(Phase::Over));
@@ -102,9 +102,9 @@ pub fn start_leader_again(seed: u64) {
     while phase.get().is_none() {
         world.step();
     }
-    world.machines[0].disk.kill();
+    world.hosts[0].disk.kill();
     world.sim.crash(name(1));
-    world.machines[0].bury();
+    world.hosts[0].bury();
     world.sim.bounce(name(1));
     while !world.step() {
         world.look();
@@ -117,7 +117,7 @@ impl Drop for World<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let World { seed, steps, .. } = self;
-            let count = if self.machines.len() == 3 { "three" } else { "five" };
+            let count = if self.hosts.len() == 3 { "three" } else { "five" };
             eprintln!(
                 "again: EARMARK_SEED={seed} EARMARK_SIM_STEPS={steps} cargo test -p earmark-node --test sim \
                  {count}_nodes"
@@ -130,7 +130,7 @@ impl World<'_> {
     fn new(seed: u64, nodes: u64, steps: u64, size: Size, random: &mut Random) -> Self {
         seed_randomness(seed);
         let disk = |random: &mut Random| SimDisk::new().with_latency(random.next(), Duration::from_millis(4));
-        let machines: Vec<_> = (1..=nodes).map(|id| Machine::new(id, disk(random), size)).collect();
+        let hosts: Vec<_> = (1..=nodes).map(|id| Host::new(id, disk(random), size)).collect();
         let sim = Builder::new()
             .rng_seed(random.next())
             .epoch(UNIX_EPOCH + Duration::from_micros(BEGIN_US))
@@ -142,13 +142,13 @@ impl World<'_> {
             .enable_random_order()
             .build();
         let oracle = Rc::new(RefCell::new(Oracle::new(WRITERS)));
-        let unknowing = vec![Duration::ZERO; machines.len()];
-        World { seed, sim, machines: Rc::new(machines), oracle, steps, unknowing }
+        let unknowing = vec![Duration::ZERO; hosts.len()];
+        World { seed, sim, hosts: Rc::new(hosts), oracle, steps, unknowing }
     }
 
-    fn hall(&self) -> Hall {
-        Hall {
-            machines: Rc::clone(&self.machines),
+    fn context(&self) -> CallerContext {
+        CallerContext {
+            hosts: Rc::clone(&self.hosts),
             oracle: Rc::clone(&self.oracle),
             steps_max: self.steps,
             leases: Rc::default(),
@@ -156,22 +156,17 @@ impl World<'_> {
     }
 
     fn fail(&self, why: &str) -> ! {
-        panic!(
-            "{}\nseed {} of {} nodes: {why}",
-            self.oracle.borrow().recent(),
-            self.seed,
-            self.machines.len()
-        );
+        panic!("{}\nseed {} of {} nodes: {why}", self.oracle.borrow().recent(), self.seed, self.hosts.len());
     }
 
     /// Starts the nodes one by one until all vote.
     fn begin(&mut self) {
-        for place in 0..self.machines.len() {
-            let machine = self.machines[place].clone();
-            self.sim.host(name(machine.id), move || machine.clone().run());
-            let machine = self.machines[place].clone();
+        for place in 0..self.hosts.len() {
+            let host = self.hosts[place].clone();
+            self.sim.host(name(host.id), move || host.clone().run());
+            let host = self.hosts[place].clone();
             self.until(|| {
-                machine.node().is_some_and(|node| {
+                host.node().is_some_and(|node| {
                     let status = node.status();
                     let voters = status.members.iter().filter(|member| member.is_voter).count();
                     status.leader.is_some() && voters == place + 1
@@ -200,16 +195,16 @@ impl World<'_> {
 
     fn run(&mut self, mut faults: Faults, random: &mut Random) {
         let phase = Rc::new(Cell::new(None));
-        let hall = self.hall();
+        let context = self.context();
         let seed = random.next();
-        self.sim.client("callers", call(hall, Random::new(seed), Rc::clone(&phase)));
+        self.sim.client("callers", call(context, Random::new(seed), Rc::clone(&phase)));
         let mut last = String::new();
         loop {
             let said = match phase.get() {
-                Some(Phase::Run) => faults.step(&mut self.sim, &self.machines),
+                Some(Phase::Run) => faults.step(&mut self.sim, &self.hosts),
                 Some(Phase::Over) => {
                     phase.set(Some(Phase::Finish));
-                    faults.end(&mut self.sim, &self.machines)
+                    faults.end(&mut self.sim, &self.hosts)
                 }
                 Some(Phase::Finish) | None => Vec::new(),
             };
@@ -230,16 +225,16 @@ impl World<'_> {
     /// on an outdated reply of a follower.
     fn heed_clocks(&mut self) {
         let now = self.sim.elapsed();
-        for (machine, unknowing) in self.machines.iter().zip(&mut self.unknowing) {
-            if !machine.node().is_some_and(|node| node.knows_time()) {
+        for (host, unknowing) in self.hosts.iter().zip(&mut self.unknowing) {
+            if !host.node().is_some_and(|node| node.knows_time()) {
                 *unknowing = now;
             }
         }
         let is_recent = |unknowing: &Duration| now - *unknowing <= TIMING.election * 2;
-        let recent = self.machines.iter().zip(&self.unknowing).filter(|(_, unknowing)| is_recent(unknowing));
-        let off_ms = recent.map(|(machine, _)| machine.wall_off_us.load(Ordering::Relaxed) / 1_000);
+        let recent = self.hosts.iter().zip(&self.unknowing).filter(|(_, unknowing)| is_recent(unknowing));
+        let off_ms = recent.map(|(host, _)| host.wall_off_us.load(Ordering::Relaxed) / 1_000);
         let off_ms: Vec<i64> = off_ms.collect();
-        if off_ms.len() * 2 > self.machines.len() {
+        if off_ms.len() * 2 > self.hosts.len() {
             let most = off_ms.into_iter().max().unwrap_or(0);
             let mut oracle = self.oracle.borrow_mut();
             oracle.ahead_ms = oracle.ahead_ms.max(u64::try_from(most).unwrap_or(0));
@@ -249,14 +244,14 @@ impl World<'_> {
     /// Prints the position of all nodes when it changes.
     fn trace(&self, last: &mut String) {
         if self.oracle.borrow().is_loud {
-            let place = |machine: &Machine| {
-                machine.node().map(|node| {
+            let place = |host: &Host| {
+                host.node().map(|node| {
                     let status = node.status();
                     let (end, applied) = (status.last_log_index, status.applied_index);
                     (status.term, status.leader, end, applied, status.snapshot_index)
                 })
             };
-            let now = format!("{:?}", self.machines.iter().map(place).collect::<Vec<_>>());
+            let now = format!("{:?}", self.hosts.iter().map(place).collect::<Vec<_>>());
             if now != *last {
                 println!("{:>14} ms {now}", self.sim.elapsed().as_millis());
                 *last = now;
@@ -269,26 +264,27 @@ impl World<'_> {
         if let Some(why) = self.oracle.borrow().wrong.first() {
             self.fail(why);
         }
-        for machine in self.machines.iter().filter(|machine| !machine.disk.is_troubled()) {
-            if let Some(why) = machine.node().and_then(|node| node.failure().get().map(str::to_owned)) {
-                self.fail(&format!("n{} has stopped: {why}", machine.id));
+        for host in self.hosts.iter().filter(|host| !host.disk.is_faulty()) {
+            if let Some(why) = host.node().and_then(|node| node.failure().get().map(str::to_owned)) {
+                self.fail(&format!("n{} has stopped: {why}", host.id));
             }
         }
     }
 
     fn digest(&self) -> Digest {
-        let of = |machine: &Machine| {
-            let disk = &machine.disk;
+        let of = |host: &Host| {
+            let disk = &host.disk;
             let fold_file = |digest, path: String| fold(fold(digest, path.as_bytes()), &disk.bytes(&path));
             disk.paths().into_iter().fold(0, fold_file)
         };
-        Digest { history: self.oracle.borrow().digest(), disks: self.machines.iter().map(of).collect() }
+        Digest { history: self.oracle.borrow().digest(), disks: self.hosts.iter().map(of).collect() }
     }
 }
 
 /// All caller activity, from setup to the final comparison.
-async fn call(hall: Hall, mut random: Random, phase: Rc<Cell<Option<Phase>>>) -> turmoil::Result {
-    let mut caller = |name: String| Caller { hall: hall.clone(), name, random: Random::new(random.next()) };
+async fn call(context: CallerContext, mut random: Random, phase: Rc<Cell<Option<Phase>>>) -> turmoil::Result {
+    let mut caller =
+        |name: String| Caller { context: context.clone(), name, random: Random::new(random.next()) };
     let mut first = caller("founder".into());
     first.set_up().await;
     phase.set(Some(Phase::Run));

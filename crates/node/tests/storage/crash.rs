@@ -9,7 +9,7 @@ use earmark_node::{Entry, LogOptions, LogStore, Vote};
 use openraft::storage::RaftLogStorage;
 
 use crate::support::disk::SimDisk;
-use crate::support::history::{
+use crate::support::log_driver::{
     CLUSTER, Ever, Log, append, append_later, block_on, entry, id, open, read, vote,
 };
 use crate::support::random::Random;

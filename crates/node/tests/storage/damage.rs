@@ -5,7 +5,7 @@ use earmark_node::{Expected, Fault, Folder, Identity, LogOptions, LogStore, Vote
 use openraft::storage::RaftLogStorage;
 
 use crate::support::disk::SimDisk;
-use crate::support::history::{CLUSTER, Log, append, block_on, entry, id, open, read, vote};
+use crate::support::log_driver::{CLUSTER, Log, append, block_on, entry, id, open, read, vote};
 use crate::support::random::Random;
 
 const OPTIONS: LogOptions = LogOptions { segment_bytes: 300, cache_bytes: 1_000 };

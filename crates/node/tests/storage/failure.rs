@@ -4,14 +4,14 @@
 use earmark_node::{LogOptions, LogStore};
 use openraft::storage::RaftLogStorage;
 
-use crate::support::disk::{Kind, SimDisk, Trouble};
-use crate::support::history::{CLUSTER, Log, append, block_on, entry, id, open, read};
+use crate::support::disk::{DiskError, Kind, SimDisk};
+use crate::support::log_driver::{CLUSTER, Log, append, block_on, entry, id, open, read};
 use crate::support::random::Random;
 
 const OPTIONS: LogOptions = LogOptions { segment_bytes: 400, cache_bytes: 500 };
 
 /// What was acknowledged, and the store.
-struct Ran {
+struct ScriptRun {
     disk: SimDisk,
     store: LogStore,
     acknowledged: Log,
@@ -19,13 +19,13 @@ struct Ran {
 }
 
 /// Appends, truncates, purges and votes until something fails, then continues.
-async fn run(kind: Kind, after: u64, trouble: Trouble) -> Ran {
+async fn run(kind: Kind, after: u64, disk_error: DiskError) -> ScriptRun {
     let mut random = Random::new(5);
     let disk = SimDisk::new();
     LogStore::create(&disk, CLUSTER).unwrap();
     let store = open(&disk, OPTIONS).await.unwrap();
-    disk.fail(kind, after, trouble);
-    let mut ran = Ran { disk, store, acknowledged: Log::default(), failed: false };
+    disk.fail(kind, after, disk_error);
+    let mut ran = ScriptRun { disk, store, acknowledged: Log::default(), failed: false };
     for term in 1..7 {
         for _ in 0..2 {
             let first = ran.acknowledged.next();
@@ -55,7 +55,7 @@ async fn run(kind: Kind, after: u64, trouble: Trouble) -> Ran {
     ran
 }
 
-impl Ran {
+impl ScriptRun {
     /// Records an acknowledgement. After a failure there must be none.
     fn note(&mut self, acknowledged: bool, change: impl FnOnce(&mut Log)) {
         assert!(!(self.failed && acknowledged), "acknowledged after {:?}", self.store.failure().get());
@@ -79,19 +79,19 @@ fn whatever_fails_and_whenever_nothing_more_is_acknowledged_and_nothing_is_lost(
     block_on(async {
         let mut failures = 0;
         for kind in [Kind::Write, Kind::Sync, Kind::SetLen, Kind::Name, Kind::SyncDir] {
-            for trouble in [Trouble::Full, Trouble::Broken] {
+            for disk_error in [DiskError::Full, DiskError::Broken] {
                 for after in 0.. {
-                    let mut ran = run(kind, after, trouble).await;
+                    let mut ran = run(kind, after, disk_error).await;
                     let failure = ran.store.failure();
                     let Some(text) = failure.get() else {
                         assert!(!ran.failed);
                         break;
                     };
                     failures += 1;
-                    let what = format!("{kind:?} {after}, {trouble:?}: {text}");
+                    let what = format!("{kind:?} {after}, {disk_error:?}: {text}");
                     assert!(text.contains("sim:/log") || text.contains("sim:/vote"), "{what}");
                     let full = text.contains("The disk is full: free some space");
-                    assert_eq!(full, trouble == Trouble::Full, "{what}");
+                    assert_eq!(full, disk_error == DiskError::Full, "{what}");
 
                     let entries = vec![entry(&mut Random::new(1), id(50, ran.acknowledged.next()), 9)];
                     assert!(!append(&mut ran.store, entries).await, "{what}");
@@ -123,7 +123,7 @@ fn a_power_cut_right_after_a_failure_loses_nothing_that_was_acknowledged() {
     block_on(async {
         for (kind, seed) in [(Kind::Write, 1), (Kind::Sync, 2), (Kind::Sync, 3)] {
             for after in 0..60 {
-                let ran = run(kind, after, Trouble::Broken).await;
+                let ran = run(kind, after, DiskError::Broken).await;
                 ran.disk.crash(seed);
                 let what = format!("{kind:?} {after}");
                 let mut store =

@@ -6,7 +6,7 @@ use earmark_node::{Disk, Expected, Failure, Fault, Folder, Identity, LogOptions,
 use tempfile::TempDir;
 
 use crate::support::disk::SimDisk;
-use crate::support::history::{CLUSTER, block_on, open};
+use crate::support::log_driver::{CLUSTER, block_on, open};
 
 const IDENTITY: Identity = Identity { cluster: CLUSTER, node: 3, incarnation: 77, is_founder: true };
 const EXPECTED: Expected = Expected { cluster: Some(CLUSTER), node: Some(3) };
@@ -145,7 +145,7 @@ fn a_folder_whose_making_was_cut_off_is_new_or_whole() {
 
 #[test]
 fn a_log_on_real_files_is_there_after_it_was_closed_and_opened() {
-    use crate::support::history::{append, entry, id, read};
+    use crate::support::log_driver::{append, entry, id, read};
     use crate::support::random::Random;
 
     let folder = TempDir::new().unwrap();

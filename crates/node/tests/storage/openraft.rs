@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use earmark_node::{Disk, LogOptions, LogStore, Machine, RealDisk, Types, stores};
+use earmark_node::{BookStateMachine, Disk, LogOptions, LogStore, RealDisk, Types, stores};
 use openraft::StorageError;
 use openraft::testing::{StoreBuilder, Suite};
 use tempfile::TempDir;
 
 struct Builder(LogOptions);
 
-impl StoreBuilder<Types, LogStore, Machine, TempDir> for Builder {
-    async fn build(&self) -> Result<(TempDir, LogStore, Machine), StorageError<u64>> {
+impl StoreBuilder<Types, LogStore, BookStateMachine, TempDir> for Builder {
+    async fn build(&self) -> Result<(TempDir, LogStore, BookStateMachine), StorageError<u64>> {
         let folder = TempDir::new().unwrap();
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder.path()).unwrap());
         LogStore::create(&*disk, 7).unwrap();

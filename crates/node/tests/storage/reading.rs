@@ -7,7 +7,7 @@ use openraft::RaftLogReader;
 use openraft::storage::RaftLogStorage;
 
 use crate::support::disk::SimDisk;
-use crate::support::history::{CLUSTER, append, append_later, block_on, entry, id, open, read};
+use crate::support::log_driver::{CLUSTER, append, append_later, block_on, entry, id, open, read};
 use crate::support::random::Random;
 
 fn entries(range: std::ops::Range<u64>, term: u64, bytes: u64) -> Vec<Entry> {

@@ -30,7 +30,7 @@ pub enum Kind {
 
 /// Error to return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum DiskError {
     /// ENOSPC; a write keeps half of its bytes.
     Full,
     /// EIO.
@@ -74,9 +74,9 @@ struct State {
     /// Changes left until the power cut.
     power: Option<u64>,
     /// Kind of call to fail, how many to let pass first, and the error.
-    trouble: Option<(Kind, u64, Trouble)>,
+    disk_error: Option<(Kind, u64, DiskError)>,
     /// Whether a fault was injected since the last crash or kill.
-    troubled: bool,
+    is_faulty: bool,
     changes: u64,
     latency: Option<(Random, u64)>,
 }
@@ -108,8 +108,8 @@ impl SimDisk {
             next_file: 0,
             life: 0,
             power: None,
-            trouble: None,
-            troubled: false,
+            disk_error: None,
+            is_faulty: false,
             changes: 0,
             latency: None,
         };
@@ -155,19 +155,19 @@ impl SimDisk {
     pub fn cut_power_after(&self, changes: u64) {
         let mut state = self.state();
         state.power = Some(changes);
-        state.troubled = true;
+        state.is_faulty = true;
     }
 
     /// Fails one call of a kind, after letting `after` of them pass.
-    pub fn fail(&self, kind: Kind, after: u64, trouble: Trouble) {
+    pub fn fail(&self, kind: Kind, after: u64, disk_error: DiskError) {
         let mut state = self.state();
-        state.trouble = Some((kind, after, trouble));
-        state.troubled = true;
+        state.disk_error = Some((kind, after, disk_error));
+        state.is_faulty = true;
     }
 
     /// Whether a fault is pending or has happened.
-    pub fn is_troubled(&self) -> bool {
-        self.state().troubled
+    pub fn is_faulty(&self) -> bool {
+        self.state().is_faulty
     }
 
     /// Kills the process. The next one sees its writes, synced or not.
@@ -175,8 +175,8 @@ impl SimDisk {
         let mut state = self.state();
         state.life += 1;
         state.power = None;
-        state.trouble = None;
-        state.troubled = false;
+        state.disk_error = None;
+        state.is_faulty = false;
         state.locks.clear();
     }
 
@@ -245,17 +245,17 @@ impl SimDisk {
 
 impl State {
     /// Counts a change. Returns the fault to inject, or an error after the power cut.
-    fn change(&mut self, kind: Kind) -> io::Result<Option<Trouble>> {
+    fn change(&mut self, kind: Kind) -> io::Result<Option<DiskError>> {
         if self.power == Some(0) {
             return Err(io::Error::other("the power is gone"));
         }
         self.power = self.power.map(|left| left - 1);
         self.changes += 1;
-        match &mut self.trouble {
-            Some((of, 0, trouble)) if *of == kind => {
-                let trouble = *trouble;
-                self.trouble = None;
-                Ok(Some(trouble))
+        match &mut self.disk_error {
+            Some((of, 0, disk_error)) if *of == kind => {
+                let disk_error = *disk_error;
+                self.disk_error = None;
+                Ok(Some(disk_error))
             }
             Some((of, left, _)) if *of == kind => {
                 *left -= 1;
@@ -266,8 +266,8 @@ impl State {
     }
 
     fn change_name(&mut self, change: NameChange) -> io::Result<()> {
-        if let Some(trouble) = self.change(Kind::Name)? {
-            return Err(trouble.error());
+        if let Some(disk_error) = self.change(Kind::Name)? {
+            return Err(disk_error.error());
         }
         change.apply(&mut self.names);
         self.pending_names.push(change);
@@ -275,11 +275,11 @@ impl State {
     }
 }
 
-impl Trouble {
+impl DiskError {
     fn error(self) -> io::Error {
         io::Error::from_raw_os_error(match self {
-            Trouble::Full => 28,
-            Trouble::Broken => 5,
+            DiskError::Full => 28,
+            DiskError::Broken => 5,
         })
     }
 }
@@ -408,9 +408,9 @@ impl Disk for SimDisk {
     fn sync_dir(&self, path: &str) -> io::Result<()> {
         let mut state = self.alive()?;
         let state = &mut *state;
-        if let Some(trouble) = state.change(Kind::SyncDir)? {
+        if let Some(disk_error) = state.change(Kind::SyncDir)? {
             // Names are in the file system's journal, so a failed sync does not lose them.
-            return Err(trouble.error());
+            return Err(disk_error.error());
         }
         for change in state.pending_names.iter().filter(|change| change.is_in(path)) {
             change.apply(&mut state.synced_names);
@@ -480,25 +480,25 @@ impl DiskFile for SimFile {
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.with(|state, file| {
-            let trouble = state.change(Kind::Write)?;
-            let bytes = if trouble == Some(Trouble::Full) { &bytes[..bytes.len() / 2] } else { bytes };
+            let disk_error = state.change(Kind::Write)?;
+            let bytes = if disk_error == Some(DiskError::Full) { &bytes[..bytes.len() / 2] } else { bytes };
             let content = state.files.get_mut(&file).unwrap();
             let offset = usize::try_from(offset).unwrap();
-            if trouble != Some(Trouble::Broken) {
+            if disk_error != Some(DiskError::Broken) {
                 write(&mut content.seen, offset, bytes);
                 content.pending.push(Change::Write { offset, bytes: bytes.to_vec() });
             }
-            trouble.map_or(Ok(()), |trouble| Err(trouble.error()))
+            disk_error.map_or(Ok(()), |disk_error| Err(disk_error.error()))
         })
     }
 
     fn sync(&self) -> io::Result<()> {
         self.with(|state, file| {
-            let trouble = state.change(Kind::Sync)?;
+            let disk_error = state.change(Kind::Sync)?;
             let content = state.files.get_mut(&file).unwrap();
             let pending = std::mem::take(&mut content.pending);
-            if let Some(trouble) = trouble {
-                return Err(trouble.error());
+            if let Some(disk_error) = disk_error {
+                return Err(disk_error.error());
             }
             for change in pending {
                 match change {
@@ -512,8 +512,8 @@ impl DiskFile for SimFile {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.with(|state, file| {
-            if let Some(trouble) = state.change(Kind::SetLen)? {
-                return Err(trouble.error());
+            if let Some(disk_error) = state.change(Kind::SetLen)? {
+                return Err(disk_error.error());
             }
             let len = usize::try_from(len).unwrap();
             let content = state.files.get_mut(&file).unwrap();

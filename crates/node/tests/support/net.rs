@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-use earmark_node::{Connection, Eventually, Listener, Net};
+use earmark_node::{BoxFuture, Connection, Listener, Net};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::mpsc;
 
@@ -127,7 +127,7 @@ impl AsyncWrite for End {
 }
 
 impl Net for SimNet {
-    fn connect(&self, address: String) -> Eventually<io::Result<Connection>> {
+    fn connect(&self, address: String) -> BoxFuture<io::Result<Connection>> {
         let net = self.clone();
         Box::pin(async move {
             std::future::poll_fn(|cx| {
@@ -151,19 +151,19 @@ impl Net for SimNet {
         })
     }
 
-    fn listen(&self, address: String) -> Eventually<io::Result<Box<dyn Listener>>> {
+    fn listen(&self, address: String) -> BoxFuture<io::Result<Box<dyn Listener>>> {
         let (sender, receiver) = mpsc::unbounded_channel();
         self.state().listeners.insert(address.clone(), sender);
-        Box::pin(async move { Ok(Box::new(Ear { address, receiver }) as Box<dyn Listener>) })
+        Box::pin(async move { Ok(Box::new(SimListener { address, receiver }) as Box<dyn Listener>) })
     }
 }
 
-struct Ear {
+struct SimListener {
     address: String,
     receiver: mpsc::UnboundedReceiver<Connection>,
 }
 
-impl Listener for Ear {
+impl Listener for SimListener {
     fn accept(&mut self) -> Pin<Box<dyn Future<Output = io::Result<Connection>> + Send + '_>> {
         Box::pin(async {
             match self.receiver.recv().await {

@@ -11,18 +11,18 @@ use super::mark::{Mark, MarkFile};
 use super::memory::{Memory, Segment};
 use super::segment::{self, Defect, FORMAT, HEADER_BYTES, Header, Scan};
 use crate::disk::{Disk, DiskFile};
-use crate::fault::{At, Fault, Operation};
+use crate::fault::{Fault, IoContext, Operation};
 use crate::types::{LogId, Vote};
 use crate::vote::VoteFile;
 
 /// A segment, before its records are read.
-struct Candidate {
+struct SegmentFile {
     header: Header,
     file: Arc<dyn DiskFile>,
 }
 
 /// The log as it was found.
-struct Found {
+struct ScannedLog {
     segments: Vec<Segment>,
     ids: Vec<LogId>,
     before: Option<LogId>,
@@ -63,7 +63,7 @@ pub(crate) fn open(
     Ok((files, vote))
 }
 
-fn look(disk: &dyn Disk, cluster: u128, mark: Mark) -> Result<Found, Fault> {
+fn look(disk: &dyn Disk, cluster: u128, mark: Mark) -> Result<ScannedLog, Fault> {
     let names = disk.list(FOLDER).at(Operation::List, || disk.show(FOLDER))?;
     let firsts = names.iter().filter_map(|name| segment::first_of(name)).collect::<Vec<_>>();
     let (chain, start) = chain(disk, cluster, mark, &firsts)?;
@@ -71,29 +71,30 @@ fn look(disk: &dyn Disk, cluster: u128, mark: Mark) -> Result<Found, Fault> {
     // A log that began anew after the mark was written owes nothing to it.
     let mark =
         if mark.segment < start { Mark { first: start, segment: start, offset: HEADER_BYTES } } else { mark };
-    if !chain.iter().any(|candidate| candidate.header.first == mark.segment) {
+    if !chain.iter().any(|segment_file| segment_file.header.first == mark.segment) {
         return Err(Fault::Missing { path: disk.show(&segment::path(mark.segment)) });
     }
 
-    let before = chain.first().and_then(|candidate| candidate.header.before);
-    let mut found = Found { segments: Vec::new(), ids: Vec::new(), before, unsure: Bytes::new(), leftovers };
-    for (at, candidate) in chain.iter().enumerate() {
-        let first = candidate.header.first;
-        let bytes = read(disk, candidate)?;
-        let scan = segment::scan(&candidate.header, &bytes);
+    let before = chain.first().and_then(|segment_file| segment_file.header.before);
+    let mut found =
+        ScannedLog { segments: Vec::new(), ids: Vec::new(), before, unsure: Bytes::new(), leftovers };
+    for (at, segment_file) in chain.iter().enumerate() {
+        let first = segment_file.header.first;
+        let bytes = read(disk, segment_file)?;
+        let scan = segment::scan(&segment_file.header, &bytes);
         match chain.get(at.wrapping_add(1)) {
-            Some(next) => check_sealed(disk, candidate, &scan, next)?,
+            Some(next) => check_sealed(disk, segment_file, &scan, next)?,
             None => {
                 let marked = if first == mark.segment { mark.offset } else { HEADER_BYTES };
-                check_tail(disk, candidate, &scan, &bytes, marked)?;
+                check_tail(disk, segment_file, &scan, &bytes, marked)?;
                 found.unsure = part(&bytes, marked, scan.end);
             }
         }
         found.ids.extend(scan.ids);
         found.segments.push(Segment {
             first,
-            seed: candidate.header.seed(),
-            file: Arc::clone(&candidate.file),
+            seed: segment_file.header.seed(),
+            file: Arc::clone(&segment_file.file),
             positions: scan.positions,
             end: scan.end,
         });
@@ -102,7 +103,12 @@ fn look(disk: &dyn Disk, cluster: u128, mark: Mark) -> Result<Found, Fault> {
 }
 
 /// The segments that are the log, oldest first, and the index that the first of them begins with.
-fn chain(disk: &dyn Disk, cluster: u128, mark: Mark, firsts: &[u64]) -> Result<(Vec<Candidate>, u64), Fault> {
+fn chain(
+    disk: &dyn Disk,
+    cluster: u128,
+    mark: Mark,
+    firsts: &[u64],
+) -> Result<(Vec<SegmentFile>, u64), Fault> {
     let mut chain = Vec::new();
     for &first in firsts.iter().rev().filter(|&&first| first >= mark.first) {
         let path = segment::path(first);
@@ -112,7 +118,7 @@ fn chain(disk: &dyn Disk, cluster: u128, mark: Mark, firsts: &[u64]) -> Result<(
         file.read_at(&mut bytes, 0).at(Operation::Read, || disk.show(&path))?;
         let header = Header::decode(&bytes, cluster, first)
             .map_err(|defect| fault(disk, first, 0, defect, cluster))?;
-        chain.push(Candidate { header, file });
+        chain.push(SegmentFile { header, file });
         if header.beginning {
             break;
         }
@@ -127,21 +133,26 @@ fn chain(disk: &dyn Disk, cluster: u128, mark: Mark, firsts: &[u64]) -> Result<(
     }
 }
 
-fn read(disk: &dyn Disk, candidate: &Candidate) -> Result<Bytes, Fault> {
-    let show = || disk.show(&segment::path(candidate.header.first));
-    let len = candidate.file.len().at(Operation::Read, show)?;
+fn read(disk: &dyn Disk, segment_file: &SegmentFile) -> Result<Bytes, Fault> {
+    let show = || disk.show(&segment::path(segment_file.header.first));
+    let len = segment_file.file.len().at(Operation::Read, show)?;
     let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
-    candidate.file.read_at(&mut bytes, 0).at(Operation::Read, show)?;
+    segment_file.file.read_at(&mut bytes, 0).at(Operation::Read, show)?;
     Ok(bytes.into())
 }
 
 /// A segment that another follows was on disk before that one was made.
-fn check_sealed(disk: &dyn Disk, candidate: &Candidate, scan: &Scan, next: &Candidate) -> Result<(), Fault> {
-    let first = candidate.header.first;
+fn check_sealed(
+    disk: &dyn Disk,
+    segment_file: &SegmentFile,
+    scan: &Scan,
+    next: &SegmentFile,
+) -> Result<(), Fault> {
+    let first = segment_file.header.first;
     if let Some(defect) = &scan.defect {
-        return Err(fault(disk, first, scan.end, defect.clone(), candidate.header.cluster));
+        return Err(fault(disk, first, scan.end, defect.clone(), segment_file.header.cluster));
     }
-    let last = scan.ids.last().copied().or(candidate.header.before);
+    let last = scan.ids.last().copied().or(segment_file.header.before);
     let end = first.wrapping_add(scan.ids.len() as u64);
     if last == next.header.before && end == next.header.first {
         return Ok(());
@@ -160,7 +171,7 @@ fn check_sealed(disk: &dyn Disk, candidate: &Candidate, scan: &Scan, next: &Cand
 /// At the end of the last segment the last write may be torn, if it was not acknowledged.
 fn check_tail(
     disk: &dyn Disk,
-    last: &Candidate,
+    last: &SegmentFile,
     scan: &Scan,
     bytes: &Bytes,
     marked: u64,
@@ -206,7 +217,7 @@ fn part(bytes: &Bytes, from: u64, to: u64) -> Bytes {
 
 /// Cuts off what was torn, and brings to the disk what will now be relied upon: the length, and what stands behind the
 /// mark. Both are written anew, because after a failed sync the system may show what it will not try to write again.
-fn settle(disk: &dyn Disk, found: &Found) -> Result<(), Fault> {
+fn settle(disk: &dyn Disk, found: &ScannedLog) -> Result<(), Fault> {
     let Some(segment) = found.segments.last() else { return Ok(()) };
     let show = || disk.show(&segment::path(segment.first));
     segment.file.set_len(segment.end).at(Operation::Shorten, show)?;

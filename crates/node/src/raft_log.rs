@@ -27,14 +27,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::disk::Disk;
 use crate::failure::Failure;
-use crate::fault::{At, Fault, Operation};
+use crate::fault::{Fault, IoContext, Operation};
 use crate::identity::FolderLock;
 use crate::types::{Entry, LogId, Types, Vote};
 
 use files::lock;
 use memory::{Memory, Piece};
 pub use writer::Flushed;
-use writer::{QUEUE_MAX, Work};
+use writer::{QUEUE_MAX, WriteTask};
 
 /// Maximum bytes per disk read. A single longer entry is still read whole.
 const PIECE_BYTES_MAX: u64 = 8 * 1024 * 1024;
@@ -69,14 +69,14 @@ pub struct LogReader {
 #[derive(Clone, Debug)]
 pub struct LogStore {
     reader: LogReader,
-    queue: mpsc::Sender<Work>,
+    queue: mpsc::Sender<WriteTask>,
     vote: Arc<Mutex<Option<Vote>>>,
-    ground: Arc<OnceLock<Ground>>,
+    context: Arc<OnceLock<NodeContext>>,
 }
 
 /// What the log needs from its node.
 #[derive(Debug)]
-struct Ground {
+struct NodeContext {
     /// Last index of the newest snapshot.
     covered: watch::Receiver<Option<u64>>,
     /// Keeps the folder locked while writes may still happen.
@@ -102,8 +102,8 @@ impl LogStore {
         options: Options,
         failure: Failure,
     ) -> Result<LogStore, Fault> {
-        let its_disk = Arc::clone(&disk);
-        let opened = offload(&*disk, move || open::open(its_disk, cluster, options)).await;
+        let disk_handle = Arc::clone(&disk);
+        let opened = offload(&*disk, move || open::open(disk_handle, cluster, options)).await;
         let (files, vote) = opened.at(Operation::Open, || disk.show(files::FOLDER))??;
         let reader = LogReader {
             disk: Arc::clone(&disk),
@@ -111,9 +111,9 @@ impl LogStore {
             failure: failure.clone(),
         };
         let (queue, work) = mpsc::channel(QUEUE_MAX);
-        let ground = Arc::default();
-        tokio::spawn(writer::run(disk, files, failure, Arc::clone(&ground), work));
-        Ok(LogStore { reader, queue, vote: Arc::new(Mutex::new(vote)), ground })
+        let context = Arc::default();
+        tokio::spawn(writer::run(disk, files, failure, Arc::clone(&context), work));
+        Ok(LogStore { reader, queue, vote: Arc::new(Mutex::new(vote)), context })
     }
 
     /// Id of the last purged entry.
@@ -125,7 +125,7 @@ impl LogStore {
     /// snapshot that replaces them is still being installed.
     pub(crate) fn attach(&self, covered: watch::Receiver<Option<u64>>, lock: FolderLock) {
         // Only the first call counts: a log has one state machine in one folder.
-        let _ = self.ground.set(Ground { covered, _lock: lock });
+        let _ = self.context.set(NodeContext { covered, _lock: lock });
     }
 
     /// The failure that stopped the log, if any.
@@ -149,7 +149,7 @@ impl LogStore {
         check_order(&memory, &entries)?;
         entries.iter().for_each(|entry| memory.push(entry.clone()));
         drop(memory);
-        permit.send(Work::Append { entries, done });
+        permit.send(WriteTask::Append { entries, done });
         Ok(())
     }
 
@@ -158,11 +158,11 @@ impl LogStore {
     /// # Errors
     /// If the log has failed.
     pub async fn close(&self) -> io::Result<()> {
-        self.ask(|done| Work::Close { done }).await
+        self.ask(|done| WriteTask::Close { done }).await
     }
 
     /// Sends a task to the writer and waits for its result.
-    async fn ask(&self, work: impl FnOnce(oneshot::Sender<io::Result<()>>) -> Work) -> io::Result<()> {
+    async fn ask(&self, work: impl FnOnce(oneshot::Sender<io::Result<()>>) -> WriteTask) -> io::Result<()> {
         self.reader.failure.check()?;
         let (done, answer) = oneshot::channel();
         self.queue.send(work(done)).await.map_err(|_| closed())?;
@@ -183,7 +183,7 @@ impl LogStore {
             }
             memory.truncate(since);
             memory.pending = memory.pending.saturating_add(1);
-            permit.send(Work::Truncate { since, last: memory.last, done });
+            permit.send(WriteTask::Truncate { since, last: memory.last, done });
         }
         answer.await.map_err(|_| closed())?
     }
@@ -199,12 +199,12 @@ impl LogStore {
         let unknown = memory.purged.is_none() && upto.index.checked_add(1) == Some(memory.start());
         if memory.id(upto.index) == Some(upto) || unknown && Some(upto) < memory.id(memory.start()) {
             memory.purge(upto);
-            permit.send(Work::Purge { upto: upto.index });
+            permit.send(WriteTask::Purge { upto: upto.index });
         } else if memory.last < Some(upto) {
             // An installed snapshot is ahead of this log, so none of its entries are needed.
             memory.reset(Some(upto));
             memory.pending = memory.pending.saturating_add(1);
-            permit.send(Work::Begin { before: upto });
+            permit.send(WriteTask::Begin { before: upto });
         } else {
             return Err(io::Error::other(format!("cannot purge {upto}: it is not in the log")));
         }
@@ -358,7 +358,7 @@ impl RaftLogStorage<Types> for LogStore {
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), StorageError<u64>> {
         let vote = *vote;
-        self.ask(|done| Work::Vote { vote, done })
+        self.ask(|done| WriteTask::Vote { vote, done })
             .await
             .map_err(|error| StorageIOError::write_vote(&error))?;
         *self.vote.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(vote);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::Ground;
+use super::NodeContext;
 use super::files::{Files, lock};
 use crate::disk::Disk;
 use crate::entry::payload_bytes;
@@ -22,7 +22,7 @@ const MERGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub type Flushed = Box<dyn FnOnce(io::Result<()>) + Send>;
 
 /// A change to the disk.
-pub(crate) enum Work {
+pub(crate) enum WriteTask {
     Append { entries: Vec<Entry>, done: Flushed },
     Truncate { since: u64, last: Option<LogId>, done: oneshot::Sender<io::Result<()>> },
     Purge { upto: u64 },
@@ -31,13 +31,16 @@ pub(crate) enum Work {
     Close { done: oneshot::Sender<io::Result<()>> },
 }
 
-impl Work {
+impl WriteTask {
     /// Last index that this task removes from disk, if any.
     const fn lets_go(&self) -> Option<u64> {
         match self {
-            Work::Purge { upto } => Some(*upto),
-            Work::Begin { before } => Some(before.index),
-            Work::Append { .. } | Work::Truncate { .. } | Work::Vote { .. } | Work::Close { .. } => None,
+            WriteTask::Purge { upto } => Some(*upto),
+            WriteTask::Begin { before } => Some(before.index),
+            WriteTask::Append { .. }
+            | WriteTask::Truncate { .. }
+            | WriteTask::Vote { .. }
+            | WriteTask::Close { .. } => None,
         }
     }
 }
@@ -47,16 +50,16 @@ pub(crate) async fn run(
     disk: Arc<dyn Disk>,
     files: Files,
     failure: Failure,
-    ground: Arc<OnceLock<Ground>>,
-    mut queue: mpsc::Receiver<Work>,
+    context: Arc<OnceLock<NodeContext>>,
+    mut queue: mpsc::Receiver<WriteTask>,
 ) {
     let files = Arc::new(Mutex::new(files));
     let mut next = queue.recv().await;
     while let Some(work) = next.take() {
-        let closing = matches!(work, Work::Close { .. });
+        let closing = matches!(work, WriteTask::Close { .. });
         let (batch, after) = gather(work, &mut queue);
-        if let (Some(upto), Some(ground)) = (batch.lets_go(), ground.get()) {
-            let mut covered = ground.covered.clone();
+        if let (Some(upto), Some(context)) = (batch.lets_go(), context.get()) {
+            let mut covered = context.covered.clone();
             tokio::select! {
                 // No further snapshot will be made after the sender is gone, so everything is kept.
                 found = covered.wait_for(|covered| *covered >= Some(upto)) => if found.is_err() { return },
@@ -80,14 +83,14 @@ pub(crate) async fn run(
 }
 
 /// Merges queued appends; also returns the task that ended the merge.
-fn gather(work: Work, queue: &mut mpsc::Receiver<Work>) -> (Work, Option<Work>) {
-    let Work::Append { mut entries, done } = work else { return (work, None) };
+fn gather(work: WriteTask, queue: &mut mpsc::Receiver<WriteTask>) -> (WriteTask, Option<WriteTask>) {
+    let WriteTask::Append { mut entries, done } = work else { return (work, None) };
     let mut waiting = vec![done];
     let mut after = None;
     let mut bytes = size(&entries);
     while bytes < MERGE_BYTES_MAX {
         match queue.try_recv() {
-            Ok(Work::Append { entries: more, done }) => {
+            Ok(WriteTask::Append { entries: more, done }) => {
                 bytes = bytes.saturating_add(size(&more));
                 entries.extend(more);
                 waiting.push(done);
@@ -108,14 +111,14 @@ fn gather(work: Work, queue: &mut mpsc::Receiver<Work>) -> (Work, Option<Work>) 
             );
         }
     };
-    (Work::Append { entries, done: Box::new(done) }, after)
+    (WriteTask::Append { entries, done: Box::new(done) }, after)
 }
 
 fn size(entries: &[Entry]) -> usize {
     entries.iter().map(|entry| payload_bytes(&entry.payload)).fold(0, usize::saturating_add)
 }
 
-fn perform(files: &mut Files, failure: &Failure, work: Work) {
+fn perform(files: &mut Files, failure: &Failure, work: WriteTask) {
     let attempt = |change: &mut dyn FnMut() -> Result<(), Fault>| {
         failure.check()?;
         change().map_err(|fault| {
@@ -125,7 +128,7 @@ fn perform(files: &mut Files, failure: &Failure, work: Work) {
     };
     // The caller may be gone; the change is made anyway.
     match work {
-        Work::Append { entries, done } => {
+        WriteTask::Append { entries, done } => {
             let result = attempt(&mut || files.append(&entries));
             let written = result.is_ok();
             done(result);
@@ -133,21 +136,21 @@ fn perform(files: &mut Files, failure: &Failure, work: Work) {
                 let _ = attempt(&mut || files.advance_mark());
             }
         }
-        Work::Truncate { since, last, done } => {
+        WriteTask::Truncate { since, last, done } => {
             let _ = done.send(attempt(&mut || files.truncate(since, last)));
             settled(files);
         }
-        Work::Purge { upto } => {
+        WriteTask::Purge { upto } => {
             let _ = attempt(&mut || files.purge(upto));
         }
-        Work::Begin { before } => {
+        WriteTask::Begin { before } => {
             let _ = attempt(&mut || files.begin(before.index.wrapping_add(1), Some(before)));
             settled(files);
         }
-        Work::Vote { vote, done } => {
+        WriteTask::Vote { vote, done } => {
             let _ = done.send(attempt(&mut || files.save_vote(vote)));
         }
-        Work::Close { done } => {
+        WriteTask::Close { done } => {
             let _ = done.send(attempt(&mut || files.close()));
         }
     }

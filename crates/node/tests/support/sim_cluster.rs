@@ -8,7 +8,7 @@ use std::time::Duration;
 use earmark_admission::{Cluster as _, ClusterStatus, ManualClock};
 use earmark_node::{LogOptions, Node, NodeError, NodeOptions, Timing};
 
-use super::desk::{Desk, START_MS};
+use super::client::{START_MS, TestClient};
 use super::disk::SimDisk;
 use super::net::SimNet;
 
@@ -43,16 +43,16 @@ pub const SMALL: Settings =
     Settings { snapshot_bytes: u64::MAX, keep_entries: 0, segment_bytes: 300, journal_segment_bytes: 400 };
 
 /// Disk, clock and process of one node.
-pub struct Seat {
+pub struct SimHost {
     pub disk: SimDisk,
     pub clock: Arc<ManualClock>,
     pub node: Option<Node>,
 }
 
 /// A simulated cluster.
-pub struct Fleet {
+pub struct SimCluster {
     pub net: SimNet,
-    pub seats: BTreeMap<u64, Seat>,
+    pub hosts: BTreeMap<u64, SimHost>,
     pub settings: Settings,
 }
 
@@ -60,25 +60,25 @@ pub fn address(id: u64) -> String {
     format!("node-{id}:1")
 }
 
-impl Fleet {
-    pub fn empty(settings: Settings) -> Fleet {
-        Fleet { net: SimNet::new(), seats: BTreeMap::new(), settings }
+impl SimCluster {
+    pub fn empty(settings: Settings) -> SimCluster {
+        SimCluster { net: SimNet::new(), hosts: BTreeMap::new(), settings }
     }
 
     /// A cluster of nodes 1 to `count`, all of them voters.
-    pub async fn of(count: u64, settings: Settings) -> Fleet {
-        let mut fleet = Fleet::empty(settings);
+    pub async fn of(count: u64, settings: Settings) -> SimCluster {
+        let mut cluster = SimCluster::empty(settings);
         for id in 1..=count {
-            fleet.add(id).await;
+            cluster.add(id).await;
         }
-        fleet.leader().await;
-        fleet
+        cluster.leader().await;
+        cluster
     }
 
     /// Adds a node and waits until it is a voter.
     pub async fn add(&mut self, id: u64) {
         let clock = ManualClock::at(START_MS);
-        self.seats.insert(id, Seat { disk: SimDisk::new(), clock, node: None });
+        self.hosts.insert(id, SimHost { disk: SimDisk::new(), clock, node: None });
         self.start(id).await;
         until(&format!("node {id} is a voter"), || self.is_voter(id)).await;
     }
@@ -88,27 +88,27 @@ impl Fleet {
     }
 
     pub fn options(&self, id: u64) -> NodeOptions {
-        let seat = &self.seats[&id];
-        let others = self.seats.iter().filter(|(other, seat)| **other != id && seat.node.is_some());
+        let host = &self.hosts[&id];
+        let others = self.hosts.iter().filter(|(other, host)| **other != id && host.node.is_some());
         NodeOptions {
             id: Some(id),
             peer_listen: Some(address(id)),
             join: others.map(|(other, _)| address(*other)).collect(),
             timing: TIMING,
-            time: Arc::clone(&seat.clock) as _,
+            time: Arc::clone(&host.clock) as _,
             net: Arc::new(self.net.at(&address(id))),
             log: LogOptions { segment_bytes: self.settings.segment_bytes, cache_bytes: 10_000 },
             snapshot_bytes: self.settings.snapshot_bytes,
             keep_entries: self.settings.keep_entries,
             journal_segment_bytes: self.settings.journal_segment_bytes,
             trusts_peers: true,
-            ..NodeOptions::new(seat.disk.mount())
+            ..NodeOptions::new(host.disk.mount())
         }
     }
 
     pub async fn try_start(&mut self, id: u64) -> Result<(), NodeError> {
         let node = Node::open(self.options(id)).await?;
-        self.seats.get_mut(&id).unwrap().node = Some(node);
+        self.hosts.get_mut(&id).unwrap().node = Some(node);
         Ok(())
     }
 
@@ -118,32 +118,32 @@ impl Fleet {
 
     /// Shuts a node down cleanly.
     pub async fn stop(&mut self, id: u64) {
-        let node = self.seats.get_mut(&id).unwrap().node.take().unwrap();
+        let node = self.hosts.get_mut(&id).unwrap().node.take().unwrap();
         node.shut_down().await;
         drop(node);
-        self.seats[&id].disk.kill();
+        self.hosts[&id].disk.kill();
     }
 
     /// Kills a node, like `kill -9`.
     pub fn kill(&mut self, id: u64) {
-        let seat = self.seats.get_mut(&id).unwrap();
-        seat.disk.kill();
-        drop(seat.node.take());
+        let host = self.hosts.get_mut(&id).unwrap();
+        host.disk.kill();
+        drop(host.node.take());
     }
 
     /// Cuts and restores the power of a node.
     pub fn crash(&mut self, id: u64, seed: u64) {
-        let seat = self.seats.get_mut(&id).unwrap();
-        seat.disk.crash(seed);
-        drop(seat.node.take());
+        let host = self.hosts.get_mut(&id).unwrap();
+        host.disk.crash(seed);
+        drop(host.node.take());
     }
 
     pub fn node(&self, id: u64) -> &Node {
-        self.seats[&id].node.as_ref().unwrap()
+        self.hosts[&id].node.as_ref().unwrap()
     }
 
-    pub fn desk(&self, id: u64) -> Desk {
-        Desk(self.node(id).backend())
+    pub fn client(&self, id: u64) -> TestClient {
+        TestClient(self.node(id).backend())
     }
 
     pub fn status(&self, id: u64) -> ClusterStatus {
@@ -151,7 +151,7 @@ impl Fleet {
     }
 
     pub fn running(&self) -> Vec<u64> {
-        self.seats.iter().filter(|(_, seat)| seat.node.is_some()).map(|(id, _)| *id).collect()
+        self.hosts.iter().filter(|(_, host)| host.node.is_some()).map(|(id, _)| *id).collect()
     }
 
     /// Waits until all running nodes follow the same leader, and returns it.
@@ -180,14 +180,14 @@ impl Fleet {
 
     /// Cuts all links of a node.
     pub fn isolate(&self, id: u64) {
-        for other in self.seats.keys().filter(|other| **other != id) {
+        for other in self.hosts.keys().filter(|other| **other != id) {
             self.net.cut(&address(id), &address(*other));
         }
     }
 
     /// Advances all clocks.
     pub fn advance_ms(&self, ms: u64) {
-        self.seats.values().for_each(|seat| seat.clock.advance_ms(ms));
+        self.hosts.values().for_each(|host| host.clock.advance_ms(ms));
     }
 
     /// Checks that all nodes have byte-identical snapshots and journals.
@@ -200,7 +200,7 @@ impl Fleet {
         let mut first = None;
         for id in &ids {
             assert_eq!(self.node(*id).snapshot().await.unwrap(), at, "node {id}");
-            let disk = &self.seats[id].disk;
+            let disk = &self.hosts[id].disk;
             let is_state = |path: &String| path.starts_with("journal/") || path.ends_with(".snapshot");
             let files: BTreeMap<String, Vec<u8>> = disk
                 .paths()

@@ -11,9 +11,9 @@ use earmark_core::{AccountId, AccountName, Book, LimitRef, NamespaceName, Part, 
 use tokio::time::Instant;
 
 use crate::fault::Fault;
-use crate::ledger::{NO_KEYS, NodeLedger, Proposer, Waiting};
-use crate::machine::offload;
+use crate::proposer::{NO_KEYS, Proposer, QueuedRequests, RaftBatchTarget};
 use crate::reads::Reads;
+use crate::state_machine::offload;
 
 /// Events charged per operation of a write. An operation takes about as many bytes as eight commands.
 const OPERATION_EVENTS: usize = 8;
@@ -24,10 +24,10 @@ const EVENT_BYTES: usize = 512;
 const RECORDS_LEFT: u64 = 1_000;
 
 /// Book host on a Raft log.
-pub struct NodeKeeper {
+pub struct NodeBookHost {
     pub(crate) proposer: Proposer,
     pub(crate) reads: Reads,
-    pub(crate) submitter: Submitter<NodeLedger>,
+    pub(crate) submitter: Submitter<RaftBatchTarget>,
     pub(crate) is_stopped: AtomicBool,
 }
 
@@ -35,8 +35,8 @@ fn failed(fault: Fault) -> BackendError {
     BackendError::Failed(fault.to_string())
 }
 
-fn events(asked: &Asked) -> usize {
-    match &asked.work {
+fn events(request: &Asked) -> usize {
+    match &request.work {
         Work::Write(write) => write.operations.len().saturating_mul(OPERATION_EVENTS).saturating_add(1),
         Work::Reserve { parts, .. } | Work::Complete { parts, .. } => {
             let named = |part: &Part| match &part.limit {
@@ -55,14 +55,14 @@ fn events(asked: &Asked) -> usize {
     }
 }
 
-impl BookHost for NodeKeeper {
+impl BookHost for NodeBookHost {
     async fn submit(&self, work: Vec<Asked>, direction: Direction) -> Result<Vec<Done>, BackendError> {
-        let is_about_keys = |asked: &Asked| matches!(asked.work, Work::CreateKey(_) | Work::RevokeKey(_));
+        let is_about_keys = |request: &Asked| matches!(request.work, Work::CreateKey(_) | Work::RevokeKey(_));
         if !self.proposer.takes_keys && work.iter().any(is_about_keys) {
             return Err(BackendError::Failed(NO_KEYS.into()));
         }
         let events = work.iter().map(events).sum();
-        let waiting = Waiting { work, since: Instant::now() };
+        let waiting = QueuedRequests { work, since: Instant::now() };
         self.submitter.submit(waiting, events, direction).await?
     }
 
@@ -71,12 +71,12 @@ impl BookHost for NodeKeeper {
     }
 
     fn now(&self) -> UnixMs {
-        let last = self.proposer.shelf.lock().book.time();
+        let last = self.proposer.applied_state.lock().book.time();
         self.proposer.clock.now(last).map_or(last, |now| now.log)
     }
 
     fn look<T>(&self, look: impl FnOnce(&Book) -> T) -> T {
-        look(&self.proposer.shelf.lock().book)
+        look(&self.proposer.applied_state.lock().book)
     }
 
     async fn entries(
@@ -85,10 +85,10 @@ impl BookHost for NodeKeeper {
         after: u64,
         page_size: usize,
     ) -> Result<EntryPage, BackendError> {
-        let shelf = Arc::clone(&self.proposer.shelf);
-        let read = offload(&*self.proposer.shelf.disk, move || {
-            let (records, has_more) = shelf.journal.records_of(id, after, page_size)?;
-            let state = shelf.lock();
+        let applied_state = Arc::clone(&self.proposer.applied_state);
+        let read = offload(&*self.proposer.applied_state.disk, move || {
+            let (records, has_more) = applied_state.journal.records_of(id, after, page_size)?;
+            let state = applied_state.lock();
             let view = |entry: &crate::journal::JournalEntry| {
                 entry_view(&state.book, entry.number, &entry.record, (id, &name))
             };
@@ -98,20 +98,20 @@ impl BookHost for NodeKeeper {
     }
 
     async fn audit(&self, vault: VaultId, at: UnixMs) -> Result<Audit, BackendError> {
-        let shelf = Arc::clone(&self.proposer.shelf);
-        let counted = offload(&*self.proposer.shelf.disk, move || {
+        let applied_state = Arc::clone(&self.proposer.applied_state);
+        let counted = offload(&*self.proposer.applied_state.disk, move || {
             let mut sums = Sums::default();
             let mut next = 1;
             loop {
-                let end = shelf.lock().journal;
+                let end = applied_state.lock().journal;
                 if end.records.saturating_sub(next) <= RECORDS_LEFT {
                     break;
                 }
-                shelf.journal.scan(next, end, &mut |entry| sums.add(&entry.record))?;
+                applied_state.journal.scan(next, end, &mut |entry| sums.add(&entry.record))?;
                 next = end.records.saturating_add(1);
             }
-            let state = shelf.lock();
-            shelf.journal.scan(next, state.journal, &mut |entry| sums.add(&entry.record))?;
+            let state = applied_state.lock();
+            applied_state.journal.scan(next, state.journal, &mut |entry| sums.add(&entry.record))?;
             Ok(sums.audit(&state.book, vault, at))
         });
         counted.await.map_err(failed)
@@ -123,12 +123,12 @@ impl BookHost for NodeKeeper {
         after: u64,
         page_size: usize,
     ) -> Result<ChangePage, BackendError> {
-        let shelf = Arc::clone(&self.proposer.shelf);
-        let read = offload(&*self.proposer.shelf.disk, move || {
+        let applied_state = Arc::clone(&self.proposer.applied_state);
+        let read = offload(&*self.proposer.applied_state.disk, move || {
             let mut pager = ChangePager::new(namespace, page_size);
-            let end = shelf.journal.position();
-            shelf.journal.scan_while(after.saturating_add(1), end, &mut |entry| {
-                pager.take(&shelf.lock().book, entry.number, &entry.record)
+            let end = applied_state.journal.position();
+            applied_state.journal.scan_while(after.saturating_add(1), end, &mut |entry| {
+                pager.take(&applied_state.lock().book, entry.number, &entry.record)
             })?;
             Ok(pager.finish())
         });
@@ -140,7 +140,7 @@ impl BookHost for NodeKeeper {
     }
 
     fn limits_version(&self) -> u64 {
-        self.proposer.shelf.limits_version()
+        self.proposer.applied_state.limits_version()
     }
 
     fn is_in_charge(&self) -> bool {
@@ -148,7 +148,7 @@ impl BookHost for NodeKeeper {
     }
 
     fn stats(&self) -> Stats {
-        let state = self.proposer.shelf.lock();
+        let state = self.proposer.applied_state.lock();
         let last = state.book.time();
         let now = self.proposer.clock.now(last).map_or(last, |now| now.log);
         Stats::of(&state.book, now, self.submitter.depth())
@@ -158,10 +158,10 @@ impl BookHost for NodeKeeper {
         if self.is_stopped.load(Ordering::Relaxed) {
             return Err("this node is shutting down".into());
         }
-        if let Some(failure) = self.proposer.shelf.failure().get() {
+        if let Some(failure) = self.proposer.applied_state.failure().get() {
             return Err(failure.to_owned());
         }
-        if let Some(silence) = self.proposer.without_majority() {
+        if let Some(silence) = self.proposer.time_without_quorum() {
             return Err(format!(
                 "no majority of the nodes has answered this leader for {:.1} s",
                 silence.as_secs_f64()
@@ -195,7 +195,7 @@ mod tests {
             let work = Asked::own(Work::Reserve { namespace, lease, parts, requirements: Vec::new() });
             let mut bytes = Vec::new();
             work.command(UnixMs::new(0)).encode(&mut bytes);
-            let entry = bytes.len() * (NodeLedger::BATCH_EVENTS_MAX / events(&work));
+            let entry = bytes.len() * (RaftBatchTarget::BATCH_EVENTS_MAX / events(&work));
             assert!(entry < 5 << 18, "{entry} bytes");
         }
         Ok(())

@@ -9,11 +9,11 @@ use openraft::ServerState;
 use openraft::error::{ClientWriteError, RaftError};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::batch::{Builder, Reader};
+use crate::batch::{BatchBuilder, BatchReader};
 use crate::clock::{Lead, NodeClock};
-use crate::machine::Shelf;
 use crate::peers::{Peers, SubmitError, Target};
 use crate::runtime::random;
+use crate::state_machine::AppliedState;
 use crate::types::{Batch, Raft};
 
 /// Pause between attempts that had no effect. A leader change ends the wait early.
@@ -29,7 +29,7 @@ const TICKS: usize = 64;
 pub(crate) struct Proposer {
     pub(crate) id: u64,
     pub(crate) raft: Raft,
-    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) applied_state: Arc<AppliedState>,
     pub(crate) clock: Arc<NodeClock>,
     pub(crate) peers: Peers,
     pub(crate) deadline: Duration,
@@ -58,7 +58,7 @@ pub(crate) enum ProposeError {
 impl Proposer {
     /// The leader's time. A leader that has just started asks its followers first.
     pub(crate) fn now(&self) -> Result<Moment, ProposeError> {
-        let last = self.shelf.lock().book.time();
+        let last = self.applied_state.lock().book.time();
         let unknown = || ProposeError::NotTaken("this leader has not learned the log time yet".into());
         self.clock.now(last).or_else(|| self.clock.begin(last, &self.lead()?)).ok_or_else(unknown)
     }
@@ -80,7 +80,7 @@ impl Proposer {
     }
 
     /// Time since the last quorum reply, if this node leads and its lease has expired.
-    pub(crate) fn without_majority(&self) -> Option<Duration> {
+    pub(crate) fn time_without_quorum(&self) -> Option<Duration> {
         let silence = self.raft.metrics().borrow().millis_since_quorum_ack.map(Duration::from_millis)?;
         (silence > self.lease).then_some(silence)
     }
@@ -95,7 +95,7 @@ impl Proposer {
     }
 
     /// Waits until another node leads. A leader that cannot be reached may never reply.
-    pub(crate) async fn led_by_another(&self, leader: u64) {
+    pub(crate) async fn leader_changed(&self, leader: u64) {
         let is_another = |now: Option<u64>| now.is_some_and(|now| now != leader);
         // A stopped node sees no further leader, which also ends the wait.
         _ = self.raft.metrics().wait_for(|metrics| is_another(metrics.current_leader)).await;
@@ -131,9 +131,9 @@ impl Proposer {
             return Err(ProposeError::NotTaken("this node is not the leader".into()));
         }
         let now = self.now()?.log;
-        let mut builder = Builder::new(batch.0.len());
+        let mut builder = BatchBuilder::new(batch.0.len());
         let mut is_about_keys = false;
-        let read = Reader::default().each(batch, |by, command| match command {
+        let read = BatchReader::default().each(batch, |by, command| match command {
             Command::CreateKey(_) | Command::RevokeKey(_) if !self.takes_keys => is_about_keys = true,
             Command::Write(write) => {
                 let write = Write { tx_id: self.tx_id(now), ..(*write).clone() };
@@ -156,7 +156,7 @@ impl Proposer {
 }
 
 /// Result of an executed batch.
-struct CarriedOut {
+struct Executed {
     outcomes: Vec<Outcome>,
     /// Wall clock time of the successful attempt.
     wall: UnixMs,
@@ -165,26 +165,26 @@ struct CarriedOut {
 }
 
 /// Requests of one caller, and when they were queued.
-pub(crate) struct Waiting {
+pub(crate) struct QueuedRequests {
     pub(crate) work: Vec<Asked>,
     pub(crate) since: Instant,
 }
 
 /// Takes batches from the submitter, one at a time.
-pub(crate) struct NodeLedger {
+pub(crate) struct RaftBatchTarget {
     node: Proposer,
     /// Whether the previous batch failed.
     is_stalled: bool,
 }
 
-impl NodeLedger {
-    pub(crate) const fn new(node: Proposer) -> NodeLedger {
-        NodeLedger { node, is_stalled: false }
+impl RaftBatchTarget {
+    pub(crate) const fn new(node: Proposer) -> RaftBatchTarget {
+        RaftBatchTarget { node, is_stalled: false }
     }
 
     /// Deadline of a batch. After a failed batch the queue time counts too. Otherwise the last request of a long
     /// queue would wait many deadlines.
-    fn deadline(&self, batch: &[Waiting]) -> Instant {
+    fn deadline(&self, batch: &[QueuedRequests]) -> Instant {
         let now = Instant::now();
         let oldest = batch.iter().map(|waiting| waiting.since).min().unwrap_or(now);
         match self.is_stalled {
@@ -202,7 +202,7 @@ impl NodeLedger {
             // The leader uses its own time.
             false => Moment { log: node.clock.wall(), wall: node.clock.wall() },
         };
-        let mut builder = Builder::new(work.len().saturating_mul(COMMAND_BYTES));
+        let mut builder = BatchBuilder::new(work.len().saturating_mul(COMMAND_BYTES));
         for item in work.iter_mut() {
             if let Work::Write(write) = &mut item.work {
                 write.tx_id = node.tx_id(moment.log);
@@ -215,7 +215,7 @@ impl NodeLedger {
             false => {
                 let submitted = tokio::select! {
                     submitted = node.peers.submit(&leader, batch) => submitted,
-                    () = node.led_by_another(leader.id) => {
+                    () = node.leader_changed(leader.id) => {
                         return Err(ProposeError::Unknown("the leader changed".into()));
                     }
                 };
@@ -225,7 +225,7 @@ impl NodeLedger {
                 });
                 let (index, outcomes) = submitted?;
                 // The reply is built from this node's Book, so the entry has to be applied here.
-                node.shelf.applied(index).await;
+                node.applied_state.applied(index).await;
                 outcomes
             }
         };
@@ -237,14 +237,14 @@ impl NodeLedger {
 
     /// Retries until a reply arrives or the deadline passes. Leases and sequences make a retry safe. A limit change
     /// has neither, so it is retried only if it was not taken.
-    async fn carry_out(&self, work: &mut [Asked], deadline: Instant) -> Result<CarriedOut, String> {
+    async fn execute(&self, work: &mut [Asked], deadline: Instant) -> Result<Executed, String> {
         let is_repeatable = !work.iter().any(|item| matches!(item.work, Work::Change { .. }));
         let mut metrics = self.node.raft.metrics();
         let mut why = "no leader is known".to_owned();
         let mut is_repeated = false;
         loop {
             match timeout_at(deadline, self.attempt(work)).await {
-                Ok(Ok((outcomes, wall))) => return Ok(CarriedOut { outcomes, wall, is_repeated }),
+                Ok(Ok((outcomes, wall))) => return Ok(Executed { outcomes, wall, is_repeated }),
                 Ok(Err(ProposeError::NotTaken(message))) => why = message,
                 Ok(Err(ProposeError::Unknown(message))) if is_repeatable => {
                     is_repeated = true;
@@ -268,22 +268,22 @@ impl NodeLedger {
     }
 }
 
-impl BatchTarget for NodeLedger {
-    type Item = Waiting;
+impl BatchTarget for RaftBatchTarget {
+    type Item = QueuedRequests;
     type Outcome = Result<Vec<Done>, BackendError>;
 
     /// Commands per log entry.
     const BATCH_EVENTS_MAX: usize = 2_048;
 
-    async fn submit(&mut self, batch: Vec<Waiting>) -> Vec<Result<Vec<Done>, BackendError>> {
+    async fn submit(&mut self, batch: Vec<QueuedRequests>) -> Vec<Result<Vec<Done>, BackendError>> {
         let deadline = self.deadline(&batch);
         let lens: Vec<usize> = batch.iter().map(|waiting| waiting.work.len()).collect();
         let mut work: Vec<Asked> = batch.into_iter().flat_map(|waiting| waiting.work).collect();
-        let done = self.carry_out(&mut work, deadline).await;
+        let done = self.execute(&mut work, deadline).await;
         self.is_stalled = done.is_err();
         match done {
-            Ok(CarriedOut { outcomes, wall, is_repeated }) => {
-                let state = self.node.shelf.lock();
+            Ok(Executed { outcomes, wall, is_repeated }) => {
+                let state = self.node.applied_state.lock();
                 let answers = work.iter().zip(outcomes);
                 let mut done = answers.map(|(item, outcome)| {
                     let done = item.answer(&state.book, wall, outcome);
@@ -305,10 +305,10 @@ impl BatchTarget for NodeLedger {
             return;
         }
         let Ok(Moment { log: now, .. }) = self.node.now() else { return };
-        if !self.node.shelf.lock().book.is_due(now) {
+        if !self.node.applied_state.lock().book.is_due(now) {
             return;
         }
-        let mut builder = Builder::new(TICKS);
+        let mut builder = BatchBuilder::new(TICKS);
         (0..TICKS).for_each(|_| builder.push(&Command::Tick));
         let tick = self.node.propose(builder.finish(now));
         _ = tokio::time::timeout(self.node.deadline, tick).await;

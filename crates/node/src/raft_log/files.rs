@@ -8,7 +8,7 @@ use super::mark::{Mark, MarkFile};
 use super::memory::{Memory, Segment};
 use super::segment::{self, HEADER_BYTES, Header};
 use crate::disk::{Disk, DiskFile};
-use crate::fault::{At, Fault, Operation};
+use crate::fault::{Fault, IoContext, Operation};
 use crate::types::{Entry, LogId, Vote};
 use crate::vote::VoteFile;
 

@@ -101,9 +101,9 @@ pub fn write_request(client: &str, sequence: u64, operations: Vec<Operation>) ->
 
 /// Client of one node.
 #[derive(Clone)]
-pub struct Desk(pub Arc<NodeBackend>);
+pub struct TestClient(pub Arc<NodeBackend>);
 
-impl Desk {
+impl TestClient {
     pub async fn put(&self, definition: Definition) {
         let request = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
         self.0.put_limit(request).await.unwrap();
@@ -143,23 +143,23 @@ impl Desk {
     }
 
     /// Available and held balance of an account.
-    pub async fn purse(&self, name: &str) -> (i128, i128) {
+    pub async fn balance_of(&self, name: &str) -> (i128, i128) {
         let balances = self.0.balances(path(name)).await.unwrap();
         balances.first().map_or((0, 0), |balance| (balance.available, balance.held))
     }
 }
 
 /// All externally visible state as lines: limits, usage, balances, histories, audit, sequences, leases.
-pub async fn picture(desk: &Desk, leases: &[LeaseId]) -> Vec<String> {
-    try_picture(desk, leases).await.unwrap()
+pub async fn visible_state(client: &TestClient, leases: &[LeaseId]) -> Vec<String> {
+    try_visible_state(client, leases).await.unwrap()
 }
 
-/// Like [`picture`], or the node's error.
-pub async fn try_picture(desk: &Desk, leases: &[LeaseId]) -> Result<Vec<String>, String> {
+/// Like [`visible_state`], or the node's error.
+pub async fn try_visible_state(client: &TestClient, leases: &[LeaseId]) -> Result<Vec<String>, String> {
     fn failed(error: impl std::fmt::Display) -> String {
         error.to_string()
     }
-    let Desk(backend) = desk;
+    let TestClient(backend) = client;
     let mut lines = Vec::new();
     for limit in backend.limits(namespace()).await.map_err(failed)? {
         let usage = backend.usage(namespace(), limit.definition.key.clone()).await.map_err(failed)?;
@@ -192,16 +192,16 @@ pub async fn try_picture(desk: &Desk, leases: &[LeaseId]) -> Result<Vec<String>,
 
 /// Requests of a scenario, with their answers.
 #[derive(Default)]
-pub struct Story {
+pub struct Scenario {
     pub leases: Vec<LeaseId>,
     pub writes: Vec<(WriteRequest, WriteAnswer)>,
     pub reserves: Vec<(ReserveRequest, ReserveAnswer)>,
 }
 
-impl Story {
+impl Scenario {
     /// A scenario with rate limits, slots, credit, debt, a decreasing limit, holds, denials and writes.
-    pub async fn tell(desk: &Desk) -> Story {
-        let mut story = Story::default();
+    pub async fn run(client: &TestClient) -> Scenario {
+        let mut scenario = Scenario::default();
         let mut sequence = 0;
         let mut scripts = vec![
             vec![open("acme"), open("other"), issue("acme", 1_000)],
@@ -211,45 +211,45 @@ impl Story {
         scripts.extend((1..6).map(|amount| vec![transfer("other", "acme", amount)]));
         for operations in scripts {
             sequence += 1;
-            story.write(desk, write_request("billing", sequence, operations)).await;
+            scenario.write(client, write_request("billing", sequence, operations)).await;
         }
-        desk.put(definition("rpm", MINUTE, 100)).await;
-        desk.put(definition("tokens", MINUTE, 10)).await;
-        desk.put(definition("slots", SLOTS, 3)).await;
-        desk.put(definition("down", MINUTE, 10)).await;
-        desk.put(credit("usd", "acme", 60)).await;
-        story.reserve(desk, &[("rpm", 1), ("slots", 1), ("usd", 30)]).await;
-        story.reserve(desk, &[("down", 8)]).await;
+        client.put(definition("rpm", MINUTE, 100)).await;
+        client.put(definition("tokens", MINUTE, 10)).await;
+        client.put(definition("slots", SLOTS, 3)).await;
+        client.put(definition("down", MINUTE, 10)).await;
+        client.put(credit("usd", "acme", 60)).await;
+        scenario.reserve(client, &[("rpm", 1), ("slots", 1), ("usd", 30)]).await;
+        scenario.reserve(client, &[("down", 8)]).await;
         // These exceed the capacity or the balance.
-        story.reserve(desk, &[("tokens", 11)]).await;
-        story.reserve(desk, &[("usd", 5_000)]).await;
-        desk.put(definition("down", MINUTE, 5)).await;
-        let over = desk.admit(&[("tokens", 10), ("usd", 40)]).await.lease;
-        desk.complete(over, &[("tokens", 15), ("usd", 25)]).await;
-        story.leases.push(over);
-        story
+        scenario.reserve(client, &[("tokens", 11)]).await;
+        scenario.reserve(client, &[("usd", 5_000)]).await;
+        client.put(definition("down", MINUTE, 5)).await;
+        let over = client.admit(&[("tokens", 10), ("usd", 40)]).await.lease;
+        client.complete(over, &[("tokens", 15), ("usd", 25)]).await;
+        scenario.leases.push(over);
+        scenario
     }
 
-    pub async fn write(&mut self, desk: &Desk, request: WriteRequest) {
-        let answer = desk.try_write(request.clone()).await.unwrap();
+    pub async fn write(&mut self, client: &TestClient, request: WriteRequest) {
+        let answer = client.try_write(request.clone()).await.unwrap();
         assert!(matches!(answer, WriteAnswer::Committed(_)), "{answer:?}");
         self.writes.push((request, answer));
     }
 
-    pub async fn reserve(&mut self, desk: &Desk, parts: &[(&str, u64)]) {
+    pub async fn reserve(&mut self, client: &TestClient, parts: &[(&str, u64)]) {
         let request = reserve_request(lease(), parts);
-        let answer = desk.ask(request.clone()).await.unwrap();
+        let answer = client.ask(request.clone()).await.unwrap();
         self.leases.push(request.lease);
         self.reserves.push((request, answer));
     }
 
     /// Repeats all requests and expects the first answers.
-    pub async fn ask_again(&self, desk: &Desk) {
+    pub async fn repeat_all(&self, client: &TestClient) {
         for (request, answer) in &self.writes {
-            assert_eq!(desk.try_write(request.clone()).await.unwrap(), *answer);
+            assert_eq!(client.try_write(request.clone()).await.unwrap(), *answer);
         }
         for (request, answer) in &self.reserves {
-            let again = desk.ask(request.clone()).await.unwrap();
+            let again = client.ask(request.clone()).await.unwrap();
             match answer {
                 ReserveAnswer::Allowed { .. } => assert_eq!(again, *answer),
                 // The retry hint depends on the time and on other leases.
@@ -258,7 +258,7 @@ impl Story {
         }
     }
 
-    pub async fn picture(&self, desk: &Desk) -> Vec<String> {
-        picture(desk, &self.leases).await
+    pub async fn visible_state(&self, client: &TestClient) -> Vec<String> {
+        visible_state(client, &self.leases).await
     }
 }

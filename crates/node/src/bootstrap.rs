@@ -5,33 +5,33 @@ use std::time::Duration;
 
 use crate::fault::Fault;
 use crate::identity::{Expected, Folder, FolderLock, Identity};
-use crate::log::LogStore;
-use crate::machine::offload;
 use crate::net::Listener;
 use crate::node::{NodeError, NodeOptions};
 use crate::peers::Peers;
+use crate::raft_log::LogStore;
 use crate::runtime::random_id;
+use crate::state_machine::offload;
 
 /// How long a restarted node looks for the cluster named by `--join`. It starts without an answer, since all other
 /// nodes may be down.
-const LOOK_FOR_CLUSTER: Duration = Duration::from_secs(1);
+const CLUSTER_LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Everything a node needs before Raft starts.
-pub(crate) struct Ground {
+pub(crate) struct Bootstrap {
     pub(crate) identity: Identity,
     pub(crate) lock: FolderLock,
     pub(crate) listener: Option<Box<dyn Listener>>,
     pub(crate) peers: Peers,
 }
 
-impl Ground {
+impl Bootstrap {
     /// Reads the identity of the folder, or creates the folder. Nothing is written before all other checks have
     /// passed.
-    pub(crate) async fn prepare(options: &NodeOptions) -> Result<Ground, NodeError> {
+    pub(crate) async fn prepare(options: &NodeOptions) -> Result<Bootstrap, NodeError> {
         let disk = Arc::clone(&options.disk);
         let expected = Expected { cluster: None, node: options.id };
-        let its_disk = Arc::clone(&disk);
-        let found = offload(&*disk, move || Folder::look(&*its_disk, expected)).await?;
+        let disk_handle = Arc::clone(&disk);
+        let found = offload(&*disk, move || Folder::look(&*disk_handle, expected)).await?;
         if options.peer_listen.is_none() && !options.join.is_empty() {
             let message = "--join needs --peer-listen, so that the other nodes can reach this one";
             return Err(NodeError::Invalid(message.into()));
@@ -39,20 +39,21 @@ impl Ground {
         let planned = plan(options, found).await?;
         check_certificate(options, planned.node)?;
         let listener = listen(options).await?;
-        let its_disk = Arc::clone(&disk);
-        let taken = offload(&*disk, move || Folder::take(&*its_disk, expected)).await;
+        let disk_handle = Arc::clone(&disk);
+        let taken = offload(&*disk, move || Folder::take(&*disk_handle, expected)).await;
         let (folder, lock) = taken?;
         let identity = match folder {
             Folder::Made(identity) => identity,
             Folder::New => {
-                let its_disk = Arc::clone(&disk);
-                let make = move || planned.format(&*its_disk, |disk| LogStore::create(disk, planned.cluster));
+                let disk_handle = Arc::clone(&disk);
+                let make =
+                    move || planned.format(&*disk_handle, |disk| LogStore::create(disk, planned.cluster));
                 offload(&*disk, make).await?;
                 planned
             }
         };
         let peers = peers(options, identity.cluster, identity.node);
-        Ok(Ground { identity, lock, listener, peers })
+        Ok(Bootstrap { identity, lock, listener, peers })
     }
 }
 
@@ -67,7 +68,8 @@ async fn plan(options: &NodeOptions, found: Folder) -> Result<Identity, NodeErro
         Folder::Made(identity) if is_founder => Ok(identity),
         Folder::Made(identity) => {
             let peers = peers(options, identity.cluster, identity.node);
-            let asked = tokio::time::timeout(LOOK_FOR_CLUSTER, cluster_of(&peers, &options.join, None)).await;
+            let asked =
+                tokio::time::timeout(CLUSTER_LOOKUP_TIMEOUT, cluster_of(&peers, &options.join, None)).await;
             match asked {
                 Ok(Ok(expected)) if expected != identity.cluster => {
                     let path = options.disk.show("");
@@ -96,7 +98,7 @@ async fn plan(options: &NodeOptions, found: Folder) -> Result<Identity, NodeErro
 
 /// Refuses a certificate that names another node. Peers would reject every message of such a node.
 fn check_certificate(options: &NodeOptions, node: u64) -> Result<(), NodeError> {
-    if options.net.shows().is_good_for(node) {
+    if options.net.local_identity().may_act_as(node) {
         return Ok(());
     }
     let message = format!(

@@ -14,16 +14,16 @@ use openraft::{
 };
 use tokio::sync::watch;
 
-use crate::batch::Reader;
+use crate::batch::BatchReader;
 use crate::disk::{Disk, DiskFile};
 use crate::failure::Failure;
-use crate::fault::{At, Fault, Operation};
+use crate::fault::{Fault, IoContext, Operation};
 use crate::journal::{Journal, JournalError, JournalOptions, JournalPosition};
 use crate::snapshot::{Header, INCOMING_JOURNAL, SnapshotData, Snapshots};
 use crate::types::{Applied, Entry, LogId, Member, Types};
 
-/// State that results from the applied log entries.
-pub(crate) struct State {
+/// ReplicatedState that results from the applied log entries.
+pub(crate) struct ReplicatedState {
     pub(crate) book: Book,
     pub(crate) applied: Option<LogId>,
     pub(crate) membership: StoredMembership<u64, Member>,
@@ -35,8 +35,8 @@ pub(crate) struct State {
 }
 
 /// The applied state with its journal and its snapshots.
-pub(crate) struct Shelf {
-    state: Mutex<State>,
+pub(crate) struct AppliedState {
+    state: Mutex<ReplicatedState>,
     pub(crate) journal: Journal,
     pub(crate) snapshots: Snapshots,
     pub(crate) disk: Arc<dyn Disk>,
@@ -49,7 +49,7 @@ pub(crate) struct Shelf {
     limits_version: AtomicU64,
 }
 
-impl Shelf {
+impl AppliedState {
     /// Restores the newest snapshot and opens the journal at its position. `purged` is the last entry that the log
     /// has dropped. Without a snapshot that covers it nothing is changed; otherwise the journal would be truncated.
     pub(crate) fn open(
@@ -57,7 +57,7 @@ impl Shelf {
         options: JournalOptions,
         purged: Option<LogId>,
         failure: Failure,
-    ) -> Result<Shelf, Fault> {
+    ) -> Result<AppliedState, Fault> {
         let table_seed = table_seed();
         let (snapshots, found) = Snapshots::open(Arc::clone(&disk), options.cluster, table_seed)?;
         let (header, book) =
@@ -70,8 +70,8 @@ impl Shelf {
         let Header { applied, membership, ids, journal: told } = header;
         let (sender, _) = watch::channel(applied.map(|id| id.index));
         let limits_version = AtomicU64::new(book.limits_version());
-        Ok(Shelf {
-            state: Mutex::new(State { book, applied, membership, ids, journal: told }),
+        Ok(AppliedState {
+            state: Mutex::new(ReplicatedState { book, applied, membership, ids, journal: told }),
             journal,
             snapshots,
             disk,
@@ -82,7 +82,7 @@ impl Shelf {
         })
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ReplicatedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -170,7 +170,8 @@ impl Shelf {
         let saved = self.snapshots.publish(arrived)?;
         let Header { applied, membership, ids, journal } = saved.header;
         let version = book.limits_version();
-        let before = std::mem::replace(&mut *self.lock(), State { book, applied, membership, ids, journal });
+        let before =
+            std::mem::replace(&mut *self.lock(), ReplicatedState { book, applied, membership, ids, journal });
         self.limits_version.store(version, Ordering::Release);
         // Dropping a large Book takes time, so it happens outside the lock.
         drop(before);
@@ -190,24 +191,24 @@ fn table_seed() -> u64 {
 }
 
 /// Applies log entries to the Book.
-pub struct Machine {
-    shelf: Arc<Shelf>,
-    reader: Reader,
+pub struct BookStateMachine {
+    applied_state: Arc<AppliedState>,
+    reader: BatchReader,
 }
 
-impl Machine {
-    pub(crate) fn new(shelf: Arc<Shelf>) -> Machine {
-        Machine { shelf, reader: Reader::default() }
+impl BookStateMachine {
+    pub(crate) fn new(applied_state: Arc<AppliedState>) -> BookStateMachine {
+        BookStateMachine { applied_state, reader: BatchReader::default() }
     }
 
     fn apply_entry(&mut self, entry: Entry) -> Result<Applied, String> {
-        let mut state = self.shelf.lock();
+        let mut state = self.applied_state.lock();
         let index = entry.log_id.index;
         let outcomes = match entry.payload {
             EntryPayload::Blank => Vec::new(),
             EntryPayload::Normal(batch) => {
                 let bytes = batch.0.len() as u64;
-                self.shelf.since_snapshot.fetch_add(bytes, Ordering::Relaxed);
+                self.applied_state.since_snapshot.fetch_add(bytes, Ordering::Relaxed);
                 let applied = self.reader.apply(&mut state.book, index, &batch);
                 applied.map_err(|error| format!("entry {index} of the log cannot be applied: {error}"))?
             }
@@ -217,24 +218,24 @@ impl Machine {
                 Vec::new()
             }
         };
-        self.shelf.limits_version.store(state.book.limits_version(), Ordering::Release);
+        self.applied_state.limits_version.store(state.book.limits_version(), Ordering::Release);
         let records = state.book.drain_journal();
         if !records.is_empty() {
-            self.shelf.journal.append(index, &records).map_err(|fault| fault.to_string())?;
-            state.journal = self.shelf.journal.position();
+            self.applied_state.journal.append(index, &records).map_err(|fault| fault.to_string())?;
+            state.journal = self.applied_state.journal.position();
         }
         state.applied = Some(entry.log_id);
         Ok(Applied(outcomes))
     }
 }
 
-impl RaftStateMachine<Types> for Machine {
-    type SnapshotBuilder = Builder;
+impl RaftStateMachine<Types> for BookStateMachine {
+    type SnapshotBuilder = SnapshotBuilder;
 
     async fn applied_state(
         &mut self,
     ) -> Result<(Option<LogId>, StoredMembership<u64, Member>), StorageError<u64>> {
-        let state = self.shelf.lock();
+        let state = self.applied_state.lock();
         Ok((state.applied, state.membership.clone()))
     }
 
@@ -249,28 +250,28 @@ impl RaftStateMachine<Types> for Machine {
         for entry in entries {
             let log_id = entry.log_id;
             let applied = self.apply_entry(entry).map_err(|message| {
-                self.shelf.failure.set(&message);
+                self.applied_state.failure.set(&message);
                 StorageError::IO { source: StorageIOError::apply(log_id, openraft::AnyError::error(message)) }
             })?;
             results.push(applied);
             last = Some(log_id.index);
         }
         if last.is_some() {
-            self.shelf.applied.send_replace(last);
+            self.applied_state.applied.send_replace(last);
         }
         metrics::histogram!("earmark_node_apply_seconds").record(started.elapsed().as_secs_f64());
         Ok(results)
     }
 
-    async fn get_snapshot_builder(&mut self) -> Builder {
-        let (header, frozen) = self.shelf.freeze();
-        self.shelf.since_snapshot.store(0, Ordering::Relaxed);
-        Builder { shelf: Arc::clone(&self.shelf), frozen: Some((header, frozen)) }
+    async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
+        let (header, frozen) = self.applied_state.freeze();
+        self.applied_state.since_snapshot.store(0, Ordering::Relaxed);
+        SnapshotBuilder { applied_state: Arc::clone(&self.applied_state), frozen: Some((header, frozen)) }
     }
 
     async fn begin_receiving_snapshot(&mut self) -> Result<Box<SnapshotData>, StorageError<u64>> {
-        let shelf = Arc::clone(&self.shelf);
-        let begun = offload(&*self.shelf.disk, move || shelf.snapshots.receive()).await;
+        let applied_state = Arc::clone(&self.applied_state);
+        let begun = offload(&*self.applied_state.disk, move || applied_state.snapshots.receive()).await;
         let saved = begun.map_err(|fault| {
             let error = openraft::AnyError::error(fault);
             StorageError::IO { source: StorageIOError::write_snapshot(None, error) }
@@ -283,20 +284,20 @@ impl RaftStateMachine<Types> for Machine {
         meta: &SnapshotMeta<u64, Member>,
         snapshot: Box<SnapshotData>,
     ) -> Result<(), StorageError<u64>> {
-        let shelf = Arc::clone(&self.shelf);
+        let applied_state = Arc::clone(&self.applied_state);
         let failed = |fault: Fault| {
-            self.shelf.failure.set(&fault);
+            self.applied_state.failure.set(&fault);
             let signature = Some(meta.signature());
             StorageError::IO {
                 source: StorageIOError::write_snapshot(signature, openraft::AnyError::error(fault)),
             }
         };
-        offload(&*self.shelf.disk, move || shelf.install(&snapshot)).await.map_err(failed)
+        offload(&*self.applied_state.disk, move || applied_state.install(&snapshot)).await.map_err(failed)
     }
 
     async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot<Types>>, StorageError<u64>> {
         Ok(self
-            .shelf
+            .applied_state
             .snapshots
             .current()
             .map(|saved| Snapshot { meta: saved.header.meta(), snapshot: Box::new(SnapshotData::of(saved)) }))
@@ -304,26 +305,28 @@ impl RaftStateMachine<Types> for Machine {
 }
 
 /// Writes one snapshot while commands continue.
-pub struct Builder {
-    shelf: Arc<Shelf>,
+pub struct SnapshotBuilder {
+    applied_state: Arc<AppliedState>,
     frozen: Option<(Header, Frozen)>,
 }
 
-impl Builder {
+impl SnapshotBuilder {
     async fn build(&mut self) -> Result<Snapshot<Types>, Fault> {
-        let (header, frozen) = self.frozen.take().unwrap_or_else(|| self.shelf.freeze());
-        self.shelf.journal.flush().await?;
-        let shelf = Arc::clone(&self.shelf);
-        let saved = offload(&*self.shelf.disk, move || shelf.snapshots.write(header, &frozen)).await?;
+        let (header, frozen) = self.frozen.take().unwrap_or_else(|| self.applied_state.freeze());
+        self.applied_state.journal.flush().await?;
+        let applied_state = Arc::clone(&self.applied_state);
+        let saved =
+            offload(&*self.applied_state.disk, move || applied_state.snapshots.write(header, &frozen))
+                .await?;
         let meta = saved.header.meta();
         Ok(Snapshot { meta, snapshot: Box::new(SnapshotData::of(saved)) })
     }
 }
 
-impl RaftSnapshotBuilder<Types> for Builder {
+impl RaftSnapshotBuilder<Types> for SnapshotBuilder {
     async fn build_snapshot(&mut self) -> Result<Snapshot<Types>, StorageError<u64>> {
         self.build().await.map_err(|fault| {
-            self.shelf.failure.set(&fault);
+            self.applied_state.failure.set(&fault);
             let error = openraft::AnyError::error(fault);
             StorageError::IO { source: StorageIOError::write_snapshot(None, error) }
         })
@@ -347,11 +350,11 @@ mod tests {
     use crate::snapshot::INCOMING;
     use earmark_core::{AccountId, AssetId, HoldEntry, JournalRecord, LeaseId, LimitId, NamespaceId, UnixMs};
 
-    fn shelf() -> Result<(tempfile::TempDir, Shelf), Box<dyn std::error::Error>> {
+    fn applied_state() -> Result<(tempfile::TempDir, AppliedState), Box<dyn std::error::Error>> {
         let folder = tempfile::TempDir::new()?;
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder.path())?);
-        let shelf = Shelf::open(disk, JournalOptions::new(7), None, Failure::default())?;
-        Ok((folder, shelf))
+        let applied_state = AppliedState::open(disk, JournalOptions::new(7), None, Failure::default())?;
+        Ok((folder, applied_state))
     }
 
     fn record(lease: u128) -> JournalRecord {
@@ -372,23 +375,23 @@ mod tests {
     #[test]
     fn what_is_frozen_has_no_more_of_the_journal_than_its_state_tells_of()
     -> Result<(), Box<dyn std::error::Error>> {
-        let (_folder, shelf) = shelf()?;
-        shelf.journal.append(1, &[record(1)])?;
-        assert_eq!(shelf.freeze().0.journal, JournalPosition::START);
+        let (_folder, applied_state) = applied_state()?;
+        applied_state.journal.append(1, &[record(1)])?;
+        assert_eq!(applied_state.freeze().0.journal, JournalPosition::START);
         Ok(())
     }
 
     /// Writes a snapshot where received snapshots are stored.
-    fn arrived(shelf: &Shelf, snapshot: &[u8], journal: &[u8]) -> Result<SnapshotData, Fault> {
+    fn arrived(applied_state: &AppliedState, snapshot: &[u8], journal: &[u8]) -> Result<SnapshotData, Fault> {
         let put = |path: &str, bytes: &[u8]| {
-            let file = shelf.disk.open(path, true).at(Operation::Create, || path.into())?;
+            let file = applied_state.disk.open(path, true).at(Operation::Create, || path.into())?;
             file.set_len(0).at(Operation::Shorten, || path.into())?;
             file.write_at(bytes, 0).at(Operation::Write, || path.into())?;
             Ok::<_, Fault>(file)
         };
         put(INCOMING, snapshot)?;
         let journal = Some(put(INCOMING_JOURNAL, journal)?);
-        Ok(SnapshotData { journal, ..SnapshotData::of(shelf.snapshots.read_header(INCOMING)?) })
+        Ok(SnapshotData { journal, ..SnapshotData::of(applied_state.snapshots.read_header(INCOMING)?) })
     }
 
     /// Only the header of a received snapshot was checked before its installation. Damage elsewhere was found during
@@ -396,7 +399,7 @@ mod tests {
     #[test]
     fn a_snapshot_with_any_damage_is_refused_and_nothing_of_it_is_taken()
     -> Result<(), Box<dyn std::error::Error>> {
-        let (_folder, sender) = shelf()?;
+        let (_folder, sender) = applied_state()?;
         sender.journal.append(1, &[record(1), record(2)])?;
         sender.journal.append(2, &[record(3)])?;
         let journal = sender.journal.flush_blocking()?;
@@ -409,13 +412,13 @@ mod tests {
         let in_chunks =
             |chunk: &[u8]| [&u32::try_from(chunk.len()).unwrap_or(0).to_le_bytes(), chunk].concat();
 
-        let (_folder, shelf) = shelf()?;
+        let (_folder, applied_state) = applied_state()?;
         let is_refused = |snapshot: &[u8], chunk: &[u8]| {
-            let checked = match arrived(&shelf, snapshot, &in_chunks(chunk)) {
-                Ok(data) => shelf.check(&data),
+            let checked = match arrived(&applied_state, snapshot, &in_chunks(chunk)) {
+                Ok(data) => applied_state.check(&data),
                 Err(fault) => Err(fault),
             };
-            checked.is_err() && shelf.journal.position() == JournalPosition::START
+            checked.is_err() && applied_state.journal.position() == JournalPosition::START
         };
         for place in 0..snapshot.len() {
             let mut damaged = snapshot.clone();
@@ -428,11 +431,11 @@ mod tests {
             assert!(is_refused(&snapshot, &damaged), "byte {place} of the journal");
         }
         assert!(is_refused(&snapshot, &[]), "without a journal");
-        assert_eq!(shelf.failure().get(), None);
-        let whole = arrived(&shelf, &snapshot, &in_chunks(&chunk))?;
-        shelf.check(&whole)?;
-        shelf.install(&whole)?;
-        assert_eq!(shelf.freeze().0.journal, journal);
+        assert_eq!(applied_state.failure().get(), None);
+        let whole = arrived(&applied_state, &snapshot, &in_chunks(&chunk))?;
+        applied_state.check(&whole)?;
+        applied_state.install(&whole)?;
+        assert_eq!(applied_state.freeze().0.journal, journal);
         Ok(())
     }
 }
