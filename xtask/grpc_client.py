@@ -1,9 +1,8 @@
-"""A client of another language against a running server: what `cargo xtask grpc` runs.
+"""A Python gRPC client that checks a running server. `cargo xtask grpc` runs it.
 
     python grpc_client.py ADDRESS PROTO_FOLDER
 
-The stubs are made from the protobuf files as any client would make them. The first thing that is not as it should
-be ends this with a failure.
+The stubs are generated from the protobuf files, as any client would do. The first mismatch ends the script.
 """
 
 import importlib
@@ -23,7 +22,7 @@ CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
 def stubs(proto_folder):
-    """The modules that protoc makes of the files."""
+    """Generate and import the stubs."""
     made = tempfile.TemporaryDirectory()
     files = sorted(str(path.relative_to(proto_folder)) for path in Path(proto_folder).rglob("*.proto"))
     outcome = protoc.main(
@@ -38,13 +37,13 @@ def stubs(proto_folder):
 
 
 def same(found, expected, what):
-    """Unlike `assert`, this is not left out by any flag."""
+    """Like `assert`, but not removed by -O."""
     if found != expected:
         sys.exit(f"grpc_client: {what}: found {found!r}, expected {expected!r}")
 
 
 def refused(call, code, words):
-    """The call must end in this status, with these words somewhere in its message."""
+    """Check that the call fails with this status and these words in its message."""
     try:
         answer = call()
     except grpc.RpcError as error:
@@ -55,13 +54,13 @@ def refused(call, code, words):
 
 
 def lease():
-    """A ULID."""
+    """A new ULID."""
     bits = (int(time.time() * 1000) << 80) | secrets.randbits(80)
     return "".join(CROCKFORD[(bits >> shift) & 31] for shift in range(125, -1, -5))
 
 
 def check_ledger(channel, ledger_pb2, ledger_pb2_grpc):
-    """Open, issue, transfer; retry, gap, reuse; balances, history, audit. Returns an account that has credit."""
+    """Check writes, retries, gaps, balances, history and audit. Return an account with credit."""
     ledger = ledger_pb2_grpc.LedgerServiceStub(channel)
     client = f"python-{secrets.token_hex(4)}"
     operation, credit = ledger_pb2.Operation, ledger_pb2.CreditOperation
@@ -123,7 +122,7 @@ def check_ledger(channel, ledger_pb2, ledger_pb2_grpc):
 
 
 def check_credit(channel, account, limit_pb2, limits_pb2, limits_pb2_grpc, ledger_pb2, ledger_pb2_grpc):
-    """Hold credit of an account, pay some of it, see both in its history; hold some that nobody has."""
+    """Check a hold, its payment and their history entries, and a hold that exceeds the credit."""
     limits, ledger = limits_pb2_grpc.LimitsServiceStub(channel), ledger_pb2_grpc.LedgerServiceStub(channel)
 
     def put(key, payer):
@@ -153,7 +152,7 @@ def check_credit(channel, account, limit_pb2, limits_pb2, limits_pb2_grpc, ledge
 
 
 def check_limits(channel, limit_pb2, limits_pb2, limits_pb2_grpc):
-    """Put, reserve, be denied, complete, see the rest return, delete."""
+    """Check put, reserve, denial, complete, usage and delete."""
     limits = limits_pb2_grpc.LimitsServiceStub(channel)
     key = f"python:{secrets.token_hex(4)}"
     definition = limit_pb2.LimitDefinition(
@@ -186,7 +185,7 @@ def check_limits(channel, limit_pb2, limits_pb2, limits_pb2_grpc):
 
 
 def check_standard(channel):
-    """Health and reflection, by the packages that know nothing of this server."""
+    """Check health and reflection with the standard packages."""
     health = health_pb2_grpc.HealthStub(channel)
     for service in ["", "earmark.v1.LedgerService", "earmark.v1.LimitsService"]:
         status = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=SECONDS_MAX).status
@@ -199,7 +198,7 @@ def check_standard(channel):
 
 
 def main():
-    """Everything, in order."""
+    """Run all checks."""
     address, proto_folder = sys.argv[1:]
     limit_pb2, limits_pb2, limits_pb2_grpc, ledger_pb2, ledger_pb2_grpc = stubs(proto_folder)
     options = [("grpc.enable_http_proxy", 0)]
@@ -208,7 +207,7 @@ def main():
         account = check_ledger(channel, ledger_pb2, ledger_pb2_grpc)
         check_credit(channel, account, limit_pb2, limits_pb2, limits_pb2_grpc, ledger_pb2, ledger_pb2_grpc)
         check_limits(channel, limit_pb2, limits_pb2, limits_pb2_grpc)
-    print("grpc_client: ledger, credit, limits, health and reflection are as they should be")
+    print("grpc_client: ledger, credit, limits, health and reflection passed")
 
 
 if __name__ == "__main__":

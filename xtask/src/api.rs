@@ -1,5 +1,5 @@
-//! The running server against its own `/openapi.json`, by Schemathesis: requests that the document allows,
-//! and many that it does not. Each answer must be one that is documented.
+//! `cargo xtask api`: Schemathesis checks a running server against its `/openapi.json` with valid and invalid requests.
+//! Every answer must be documented.
 
 use std::fs;
 use std::process::Command;
@@ -9,25 +9,25 @@ use crate::python;
 use crate::run::{self, Failure};
 use crate::served::{Callers, Server, run_for};
 
-/// How long Schemathesis may go on asking.
+/// Seconds for which Schemathesis sends requests.
 const SECONDS: u64 = 40;
-/// It is ended after so long, should it not end by itself.
+/// Seconds after which Schemathesis is killed.
 const SECONDS_MAX: u64 = 120;
 
-/// The same requests in every run; a failure names the seed and the request.
+/// Fixed seed, so that every run sends the same requests.
 const SEED: u64 = 1;
 
-/// Not asked for: that everything the document allows is accepted. It cannot say that no key may come twice,
-/// how many bytes a text has, or that 1.0 is no integer here.
+/// Excluded check: that every documented request is accepted. OpenAPI cannot express unique keys, lengths in bytes, or
+/// that 1.0 is not an integer.
 const EXCLUDED: &str = "positive_data_acceptance";
 
-/// Starts the server and checks it.
+/// Starts a server and checks it.
 pub(crate) fn check() -> Result<(), Failure> {
     let mut server = Server::build(Callers::WithKey)?;
     let folder = std::env::temp_dir().join(format!("earmark-verify-{}", std::process::id()));
     fs::create_dir_all(&folder).map_err(|source| Failure::Write { path: folder.clone(), source })?;
     let mut schemathesis = schemathesis(&server);
-    // It leaves notes wherever it runs.
+    // Schemathesis writes files to its working directory.
     let checked = run_for(schemathesis.current_dir(&folder), Duration::from_secs(SECONDS_MAX));
     _ = fs::remove_dir_all(&folder);
     let checked = checked?;

@@ -1,4 +1,4 @@
-//! The running server asked by a client of another language: Python's, with stubs made from the protobuf files.
+//! `cargo xtask grpc`: a Python client checks a running server, with stubs generated from the protobuf files.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use crate::python;
 use crate::run::{self, Failure};
 use crate::served::{Callers, Server, run_for};
 
-/// The client, and where the protobuf files are, from the root of the repository.
+/// Paths of the client and of the protobuf files, from the repository root.
 const CLIENT: &str = "xtask/grpc_client.py";
 const PROTO: &str = "crates/proto/proto";
-/// It is ended after so long, should it not end by itself.
+/// Seconds after which the client is killed.
 const SECONDS_MAX: u64 = 120;
 
-/// Starts the server and checks it.
+/// Starts a server and checks it.
 pub(crate) fn check() -> Result<(), Failure> {
     let mut server = Server::build(Callers::Anyone)?;
     let address = server.url.strip_prefix("http://").unwrap_or(&server.url).to_owned();
     let mut client = python::program("python");
-    // Nothing is to be left beside the script.
+    // -B: write no bytecode into the repository.
     client.args(["-B", CLIENT, &address, PROTO]).current_dir(run::root());
     let checked = run_for(&mut client, Duration::from_secs(SECONDS_MAX))?;
     server.must_be_running()?;

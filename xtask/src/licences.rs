@@ -1,11 +1,10 @@
-//! `cargo xtask licences`: every dependency has a licence that this project can live with, and no known advisory against it
-//! as far as that can be told without a network.
+//! `cargo xtask licences`: checks the licences of all dependencies, and advisories where `cargo audit` is installed.
 
 use std::path::PathBuf;
 
 use crate::run::{self, Failure};
 
-/// Licences that let anyone use the code, and ask for no more than to be named.
+/// Allowed licences: permissive ones that require attribution at most.
 const ALLOWED: [&str; 10] = [
     "Apache-2.0",
     "BSD-2-Clause",
@@ -32,28 +31,28 @@ pub(crate) fn check() -> Result<(), Failure> {
     advisories()
 }
 
-/// Known advisories, where there is something that knows them. It is not taken from the network here, so that what
-/// `verify` says depends on the tree alone.
+/// Checks advisories against a local copy of the database. It is not fetched here, so that `verify` depends on the tree
+/// alone.
 fn advisories() -> Result<(), Failure> {
     if run::output(&mut run::command("cargo", "audit --version")).is_none() {
-        println!("advisories were not checked: there is no `cargo audit` on this machine");
+        println!("advisories not checked: `cargo audit` is not installed");
         return Ok(());
     }
     if !database().is_some_and(|folder| folder.is_dir()) {
-        println!("advisories were not checked: `cargo audit` has no copy of its database yet; run it once");
+        println!("advisories not checked: no advisory database; run `cargo audit` once");
         return Ok(());
     }
     run::run(&mut run::command("cargo", "audit --no-fetch --stale"))
 }
 
-/// Where `cargo audit` keeps what it fetched.
+/// The advisory database of `cargo audit`.
 fn database() -> Option<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
     home.map(|home| home.join("advisory-db"))
 }
 
-/// What has another licence, or none, each once.
+/// The packages without an allowed licence, without duplicates.
 fn refused(listed: &str) -> Vec<String> {
     let mut refused: Vec<String> = Vec::new();
     for line in listed.lines().map(|line| line.trim_end_matches(" (*)")) {
@@ -66,7 +65,7 @@ fn refused(listed: &str) -> Vec<String> {
     refused
 }
 
-/// Whether an expression of SPDX can be met by what is allowed. A slash is an old way to write `OR`.
+/// Whether the allowed licences satisfy an SPDX expression. A slash is an old form of `OR`.
 fn is_allowed(expression: &str) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
@@ -104,7 +103,7 @@ fn one<'a>(words: &'a [&'a str]) -> (bool, &'a [&'a str]) {
             (is_met, [")", rest @ ..]) => (is_met, rest),
             (_, rest) => (false, rest),
         },
-        // An exception only allows more.
+        // An exception only adds permissions.
         [name, with, _, rest @ ..] if *with == "WITH" => (ALLOWED.contains(name), rest),
         [name, rest @ ..] => (ALLOWED.contains(name), rest),
         [] => (false, &[]),
@@ -116,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_expression_is_met_by_what_is_allowed_or_not() {
+    fn an_expression_is_allowed_or_not() {
         for (expression, is_met) in [
             ("MIT", true),
             ("MIT OR GPL-3.0", true),
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_named_once() {
+    fn a_refused_package_is_named_once() {
         let listed = "a v1.0.0|MIT\nb v2.0.0|GPL-3.0\nb v2.0.0|GPL-3.0 (*)\nc v1.0.0|\n";
         let refused = refused(listed);
         assert_eq!(refused.len(), 2);

@@ -1,7 +1,6 @@
-//! The chores of this repository, as `cargo xtask <chore>`.
+//! The tasks of this repository: `cargo xtask <task>`.
 //!
-//! No dependencies: `cargo xtask verify` is the first thing that runs on a fresh machine, and what it
-//! needs must build there.
+//! This crate has no dependencies, so that `cargo xtask verify` builds on a fresh machine.
 
 mod api;
 mod grpc;
@@ -22,16 +21,16 @@ use plant::Plant;
 use run::Failure;
 
 const HELP: &str = "\
-The chores of this repository.
+The tasks of this repository.
 
-  cargo xtask verify              everything that must hold before a change goes in; reads only
-  cargo xtask tidy                only the checks of verify that cargo and clippy do not know
-  cargo xtask api                 only the server against its own OpenAPI document
-  cargo xtask grpc                only the server asked over gRPC by a client in Python
-  cargo xtask licences            only the licences of the dependencies
-  cargo xtask soak [--minutes N]  the long versions of the random tests, 10 minutes by default
-  cargo xtask plant [BUG] [--search]  bugs put into a copy of the tree, which the simulation must find
-  cargo xtask help                this text
+  cargo xtask verify              run every check that CI runs; changes no file
+  cargo xtask tidy                check only the rules that cargo and clippy do not know
+  cargo xtask api                 check only the server against its OpenAPI document
+  cargo xtask grpc                check only the server with a Python gRPC client
+  cargo xtask licences            check only the licences of the dependencies
+  cargo xtask soak [--minutes N]  run the random tests for longer, 10 minutes by default
+  cargo xtask plant [BUG] [--search]  plant bugs in a copy of the tree and check that the simulation finds them
+  cargo xtask help                show this text
 
 Examples:
 
@@ -45,7 +44,7 @@ Examples:
 ";
 
 #[derive(Debug, PartialEq, Eq)]
-enum Chore {
+enum Task {
     Verify,
     Tidy,
     Api,
@@ -56,28 +55,28 @@ enum Chore {
     Help,
 }
 
-fn parse(args: &[&str]) -> Result<Chore, Failure> {
+fn parse(args: &[&str]) -> Result<Task, Failure> {
     match args {
-        ["verify"] => Ok(Chore::Verify),
-        ["tidy"] => Ok(Chore::Tidy),
-        ["api"] => Ok(Chore::Api),
-        ["grpc"] => Ok(Chore::Grpc),
-        ["licences"] => Ok(Chore::Licences),
-        ["soak"] => Ok(Chore::Soak { minutes: soak::MINUTES_DEFAULT }),
+        ["verify"] => Ok(Task::Verify),
+        ["tidy"] => Ok(Task::Tidy),
+        ["api"] => Ok(Task::Api),
+        ["grpc"] => Ok(Task::Grpc),
+        ["licences"] => Ok(Task::Licences),
+        ["soak"] => Ok(Task::Soak { minutes: soak::MINUTES_DEFAULT }),
         ["soak", "--minutes", minutes] => match minutes.parse() {
-            Ok(minutes) if (1..=soak::MINUTES_MAX).contains(&minutes) => Ok(Chore::Soak { minutes }),
+            Ok(minutes) if (1..=soak::MINUTES_MAX).contains(&minutes) => Ok(Task::Soak { minutes }),
             _ => Err(Failure::Usage(format!(
                 "--minutes: found {minutes:?}, allowed are 1 to {}",
                 soak::MINUTES_MAX
             ))),
         },
-        ["plant"] => Ok(Chore::Plant(Plant { only: None, search: false })),
-        ["plant", "--search"] => Ok(Chore::Plant(Plant { only: None, search: true })),
+        ["plant"] => Ok(Task::Plant(Plant { only: None, search: false })),
+        ["plant", "--search"] => Ok(Task::Plant(Plant { only: None, search: true })),
         ["plant", bug] if !bug.starts_with('-') => {
-            Ok(Chore::Plant(Plant { only: Some((*bug).into()), search: false }))
+            Ok(Task::Plant(Plant { only: Some((*bug).into()), search: false }))
         }
-        ["plant", bug, "--search"] => Ok(Chore::Plant(Plant { only: Some((*bug).into()), search: true })),
-        [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Chore::Help),
+        ["plant", bug, "--search"] => Ok(Task::Plant(Plant { only: Some((*bug).into()), search: true })),
+        [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Task::Help),
         _ => Err(Failure::Usage(format!(
             "found {:?}, allowed are verify, tidy, api, grpc, licences, soak [--minutes N], plant [BUG] and help",
             args.join(" ")
@@ -88,15 +87,15 @@ fn parse(args: &[&str]) -> Result<Chore, Failure> {
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into()).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let done = parse(&args).and_then(|chore| match chore {
-        Chore::Verify => verify::verify(),
-        Chore::Tidy => tidy::tidy(),
-        Chore::Api => python::prepare().and_then(|()| api::check()),
-        Chore::Grpc => python::prepare().and_then(|()| grpc::check()),
-        Chore::Licences => licences::check(),
-        Chore::Soak { minutes } => soak::soak(minutes),
-        Chore::Plant(what) => plant::plant(&what),
-        Chore::Help => {
+    let done = parse(&args).and_then(|task| match task {
+        Task::Verify => verify::verify(),
+        Task::Tidy => tidy::tidy(),
+        Task::Api => python::prepare().and_then(|()| api::check()),
+        Task::Grpc => python::prepare().and_then(|()| grpc::check()),
+        Task::Licences => licences::check(),
+        Task::Soak { minutes } => soak::soak(minutes),
+        Task::Plant(what) => plant::plant(&what),
+        Task::Help => {
             print!("{HELP}");
             Ok(())
         }
@@ -115,27 +114,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_chore_is_known_by_its_name() {
-        for (args, chore) in [
-            (&["verify"][..], Chore::Verify),
-            (&["tidy"], Chore::Tidy),
-            (&["api"], Chore::Api),
-            (&["grpc"], Chore::Grpc),
-            (&["licences"], Chore::Licences),
-            (&["soak"], Chore::Soak { minutes: 10 }),
-            (&["soak", "--minutes", "1"], Chore::Soak { minutes: 1 }),
-            (&["plant"], Chore::Plant(Plant { only: None, search: false })),
-            (&["plant", "x", "--search"], Chore::Plant(Plant { only: Some("x".into()), search: true })),
-            (&["soak", "--help"], Chore::Help),
-            (&["help"], Chore::Help),
-            (&[], Chore::Help),
+    fn every_task_is_parsed() {
+        for (args, task) in [
+            (&["verify"][..], Task::Verify),
+            (&["tidy"], Task::Tidy),
+            (&["api"], Task::Api),
+            (&["grpc"], Task::Grpc),
+            (&["licences"], Task::Licences),
+            (&["soak"], Task::Soak { minutes: 10 }),
+            (&["soak", "--minutes", "1"], Task::Soak { minutes: 1 }),
+            (&["plant"], Task::Plant(Plant { only: None, search: false })),
+            (&["plant", "x", "--search"], Task::Plant(Plant { only: Some("x".into()), search: true })),
+            (&["soak", "--help"], Task::Help),
+            (&["help"], Task::Help),
+            (&[], Task::Help),
         ] {
-            assert_eq!(parse(args).unwrap(), chore, "{args:?}");
+            assert_eq!(parse(args).unwrap(), task, "{args:?}");
         }
     }
 
     #[test]
-    fn other_words_are_refused_with_what_is_allowed() {
+    fn unknown_arguments_are_refused_with_the_allowed_ones() {
         for (args, message) in [
             (
                 &["verfy"][..],

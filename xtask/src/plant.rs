@@ -1,4 +1,4 @@
-//! `cargo xtask plant`: puts bugs into a copy of the tree, and sees that the simulation finds them.
+//! `cargo xtask plant`: plants bugs in a copy of the tree and checks that the simulation finds them.
 
 mod bugs;
 
@@ -10,15 +10,15 @@ use bugs::{BUGS, Bug};
 
 use crate::run::{self, Failure};
 
-/// The folders and files that the simulation is built from.
+/// The files and folders needed to build the simulation.
 const PARTS: [&str; 7] =
     [".cargo", "Cargo.lock", "Cargo.toml", "clippy.toml", "crates", "rustfmt.toml", "xtask"];
-/// A search for a seed takes so long at most, per bug.
+/// Seconds per bug to search for a seed.
 const SEARCH_SECONDS: u64 = 600;
-/// As long as the seeds below were found with.
+/// Steps per simulation. The seeds of the bugs were found with this number.
 const STEPS: u64 = 1_500;
 
-/// Which bugs, and whether their seeds are known.
+/// The bugs to plant, and whether to search for new seeds.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Plant {
     pub(crate) only: Option<String>,
@@ -30,25 +30,29 @@ pub(crate) fn plant(plant: &Plant) -> Result<(), Failure> {
         BUGS.iter().filter(|bug| plant.only.as_ref().is_none_or(|only| only == bug.name)).collect();
     if chosen.is_empty() {
         let names: Vec<&str> = BUGS.iter().map(|bug| bug.name).collect();
-        return Err(Failure::Usage(format!("no such bug, allowed are {}", names.join(", "))));
+        return Err(Failure::Usage(format!("unknown bug, allowed are {}", names.join(", "))));
     }
-    let garden = std::env::temp_dir().join("earmark-plant");
+    let copy_root = std::env::temp_dir().join("earmark-plant");
     let mut missed = Vec::new();
     for bug in chosen {
         println!("\n{}: {}", bug.name, bug.what);
-        copy_all(&garden)?;
-        sow(bug, &garden)?;
-        let mut simulation = simulation(bug, &garden, plant.search);
+        copy_all(&copy_root)?;
+        apply(bug, &copy_root)?;
+        let mut simulation = simulation(bug, &copy_root, plant.search);
         println!("{}", run::line(&simulation));
         let output = simulation.output().map_err(|source| start(&simulation, source))?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let heard = String::from_utf8_lossy(&output.stdout).into_owned();
-        match found(&format!("{said}\n{heard}")) {
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+        match found(&format!("{stderr}\n{stdout}")) {
             Some(how) if !output.status.success() => println!("found: {how}"),
             _ => {
                 println!(
                     "{}",
-                    said.lines().chain(heard.lines()).map(|line| format!("  {line}\n")).collect::<String>()
+                    stderr
+                        .lines()
+                        .chain(stdout.lines())
+                        .map(|line| format!("  {line}\n"))
+                        .collect::<String>()
                 );
                 missed.push(bug.name.to_owned());
             }
@@ -61,18 +65,18 @@ fn start(command: &Command, source: std::io::Error) -> Failure {
     Failure::Start { line: run::line(command), source }
 }
 
-/// What the simulation says when something is wrong; a bug that keeps it from being built is not found.
-fn found(said: &str) -> Option<String> {
-    let why = said.lines().find(|line| line.starts_with("seed ") || line.contains(" panicked at "))?;
-    let again = said.lines().find(|line| line.starts_with("again: ")).unwrap_or("");
+/// The finding in the output of the simulation; `None` if it did not build.
+fn found(stderr: &str) -> Option<String> {
+    let why = stderr.lines().find(|line| line.starts_with("seed ") || line.contains(" panicked at "))?;
+    let again = stderr.lines().find(|line| line.starts_with("again: ")).unwrap_or("");
     Some(format!("{why}\n{again}"))
 }
 
-fn simulation(bug: &Bug, garden: &Path, search: bool) -> Command {
+fn simulation(bug: &Bug, copy_root: &Path, search: bool) -> Command {
     let mut command = run::command("cargo", "test --locked -p earmark-node --test sim");
-    command.arg(bug.test).args(["--", "--nocapture"]).current_dir(garden);
-    // Cargo tells two copies of a tree apart by the times of their files alone, so they must not share a folder.
-    command.env("CARGO_TARGET_DIR", garden.join("target")).env("EARMARK_SIM_STEPS", STEPS.to_string());
+    command.arg(bug.test).args(["--", "--nocapture"]).current_dir(copy_root);
+    // Cargo compares only modification times, so two copies of a tree must not share a target folder.
+    command.env("CARGO_TARGET_DIR", copy_root.join("target")).env("EARMARK_SIM_STEPS", STEPS.to_string());
     if search {
         command.env("EARMARK_SOAK_SECONDS", SEARCH_SECONDS.to_string()).env("EARMARK_START_SEED", "1");
     } else {
@@ -81,9 +85,9 @@ fn simulation(bug: &Bug, garden: &Path, search: bool) -> Command {
     command
 }
 
-/// Makes the copy equal to the tree. A file that is so already keeps its time, so that it is not built again.
-fn copy_all(garden: &Path) -> Result<(), Failure> {
-    PARTS.iter().try_for_each(|part| copy(&run::root().join(part), &garden.join(part)))
+/// Copies the tree. Unchanged files keep their modification time, so that cargo does not rebuild them.
+fn copy_all(copy_root: &Path) -> Result<(), Failure> {
+    PARTS.iter().try_for_each(|part| copy(&run::root().join(part), &copy_root.join(part)))
 }
 
 fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
@@ -102,9 +106,9 @@ fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
     fs::write(to, bytes).map_err(|source| Failure::Write { path: to.to_owned(), source })
 }
 
-fn sow(bug: &Bug, garden: &Path) -> Result<(), Failure> {
+fn apply(bug: &Bug, copy_root: &Path) -> Result<(), Failure> {
     for edit in bug.edits {
-        let path: PathBuf = garden.join(edit.path);
+        let path: PathBuf = copy_root.join(edit.path);
         let text =
             fs::read_to_string(&path).map_err(|source| Failure::Read { path: path.clone(), source })?;
         let changed = text.replacen(edit.from, edit.to, 1);
@@ -117,9 +121,9 @@ fn sow(bug: &Bug, garden: &Path) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    /// A bug whose place is gone would be planted nowhere, and look as if it had been missed.
+    /// A bug whose source text is gone would not be planted, and look like one that the simulation missed.
     #[test]
-    fn every_bug_has_its_place_in_the_source() {
+    fn every_bug_matches_the_source_once() {
         for bug in &BUGS {
             for edit in bug.edits {
                 let text = fs::read_to_string(run::root().join(edit.path)).unwrap();
@@ -129,9 +133,9 @@ mod tests {
     }
 
     #[test]
-    fn what_the_simulation_found_is_told_from_what_did_not_compile() {
-        let said = "1 ms c0 asks\nseed 7 of 3 nodes: lost\nagain: EARMARK_SEED=7";
-        assert_eq!(found(said).as_deref(), Some("seed 7 of 3 nodes: lost\nagain: EARMARK_SEED=7"));
+    fn a_finding_is_distinguished_from_a_build_failure() {
+        let stderr = "1 ms c0 asks\nseed 7 of 3 nodes: lost\nagain: EARMARK_SEED=7";
+        assert_eq!(found(stderr).as_deref(), Some("seed 7 of 3 nodes: lost\nagain: EARMARK_SEED=7"));
         assert_eq!(found("error: could not compile"), None);
     }
 }

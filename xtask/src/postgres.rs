@@ -1,4 +1,4 @@
-//! The PostgreSQL server that the tests of credit run on.
+//! The PostgreSQL server for the tests of credit.
 
 #[path = "../../crates/credits/src/conformance/server.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the tests of credit use all of it")]
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::run::{self, Failure};
 
-/// Makes sure that there is one to start. Where the system has a package for it and this is its administrator, it is installed.
+/// Checks that PostgreSQL is installed. As root on Debian, installs it.
 pub(crate) fn prepare() -> Result<(), Failure> {
     if server::programs().is_none() {
         install();
@@ -19,7 +19,7 @@ pub(crate) fn prepare() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs a command that finds a server of its own by [`server::URL_VARIABLE`]. The server ends with it.
+/// Runs a command with a private server, whose URL is in [`server::URL_VARIABLE`].
 pub(crate) fn with_server(command: &mut Command) -> Result<(), Failure> {
     let server = server::Server::start_hasty()
         .map_err(|source| Failure::Start { line: "a private PostgreSQL".to_owned(), source })?;
@@ -30,7 +30,7 @@ fn install() {
     let is_root = run::output(&mut run::command("id", "-u")).is_some_and(|id| id.trim() == "0");
     if is_root && run::output(&mut run::command("apt-get", "--version")).is_some() {
         println!("apt-get install -y postgresql");
-        // A machine may never have heard of its packages. If this fails, what is missing is said next.
+        // A new machine has no package list. A failure here shows up as missing PostgreSQL next.
         _ = run::output(&mut run::command("apt-get", "update -q"));
         let mut install = run::command("apt-get", "install -y -q postgresql");
         _ = run::output(install.env("DEBIAN_FRONTEND", "noninteractive"));
@@ -38,7 +38,7 @@ fn install() {
 }
 
 fn missing() -> Failure {
-    Failure::Missing(vec![format!("PostgreSQL, which the tests of credit run on: {}", server::HOW_TO_GET)])
+    Failure::Missing(vec![format!("PostgreSQL, for the tests of credit: {}", server::HOW_TO_GET)])
 }
 
 #[cfg(test)]
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_said_with_how_to_get_it() {
+    fn the_message_says_how_to_install_postgresql() {
         let words = missing().to_string();
         for part in ["PostgreSQL", "initdb", "apt-get install postgresql"] {
             assert!(words.contains(part), "{words}");

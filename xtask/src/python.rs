@@ -1,4 +1,4 @@
-//! An environment of Python in the user's cache, with what checks the server from outside.
+//! A Python environment in the user's cache, with the tools that check the server.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,12 @@ use std::process::Command;
 
 use crate::run::{self, Failure};
 
-/// Every package and its version, as pip freezes them.
+/// All packages with their versions, in the format of `pip freeze`.
 const REQUIREMENTS: &str = include_str!("../requirements.txt");
-/// What the environment was made for; written last, so that half an environment is made again.
+/// Records the requirements of the environment. Written last, so that a partial environment is rebuilt.
 const STAMP: &str = "earmark-requirements.txt";
 
-/// Makes the environment if it is not there, or was made for other versions.
+/// Creates the environment if it is missing or was created for other requirements.
 pub(crate) fn prepare() -> Result<(), Failure> {
     let environment =
         environment(|name| std::env::var(name).ok()).ok_or_else(|| missing("a cache folder"))?;
@@ -20,7 +20,7 @@ pub(crate) fn prepare() -> Result<(), Failure> {
         println!("python: {}", environment.display());
         return Ok(());
     }
-    println!("python: being installed in {}", environment.display());
+    println!("python: installing in {}", environment.display());
     if run::run(&mut venv(&environment)).is_err() {
         install_venv();
         run::run(&mut venv(&environment)).map_err(|_| missing("python3 with venv and pip"))?;
@@ -37,7 +37,7 @@ pub(crate) fn prepare() -> Result<(), Failure> {
     fs::rename(&wanted, &stamp).map_err(failed(&stamp))
 }
 
-/// A program of the environment.
+/// A program of the environment, such as `python`.
 pub(crate) fn program(name: &str) -> Command {
     let environment = environment(|name| std::env::var(name).ok()).unwrap_or_default();
     let mut command = Command::new(environment.join("bin").join(name));
@@ -45,7 +45,7 @@ pub(crate) fn program(name: &str) -> Command {
     command
 }
 
-/// Where the environment is kept, by the variables that say so.
+/// The path of the environment, from XDG_CACHE_HOME or HOME.
 fn environment(variable: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let cache = variable("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let home = || variable("HOME").map(|home| Path::new(&home).join(".cache"));
@@ -58,12 +58,12 @@ fn venv(environment: &Path) -> Command {
     venv
 }
 
-/// Where the system has a package for it and this is its administrator, it is installed.
+/// As root on Debian, installs the package.
 fn install_venv() {
     let is_root = run::output(&mut run::command("id", "-u")).is_some_and(|id| id.trim() == "0");
     if is_root && run::output(&mut run::command("apt-get", "--version")).is_some() {
         println!("apt-get install -y python3-venv");
-        // A machine may never have heard of its packages. If this fails, the next step says what is missing.
+        // A new machine has no package list. A failure here shows up in the next step.
         _ = run::output(&mut run::command("apt-get", "update -q"));
         _ = run::output(&mut run::command("apt-get", "install -y -q python3-venv"));
     }
@@ -72,7 +72,7 @@ fn install_venv() {
 fn missing(what: &str) -> Failure {
     let how = "on Debian and Ubuntu `apt-get install python3-venv` as root, elsewhere https://www.python.org, \
                and pip must reach a package index";
-    Failure::Missing(vec![format!("{what}, to install what checks the server: {how}")])
+    Failure::Missing(vec![format!("{what}, for the tools that check the server: {how}")])
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Running commands, and the ways in which a chore can fail.
+//! Runs commands, and the errors of a task.
 
 use std::fmt;
 use std::io;
@@ -6,28 +6,28 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// Why a chore did not come to a good end.
+/// Why a task failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The command line is none of those in the help.
+    /// The command line is invalid.
     Usage(String),
     /// A command could not be started.
     Start { line: String, source: io::Error },
-    /// A command ran and found something wrong.
+    /// A command failed.
     Ended { line: String, status: ExitStatus },
     /// A file of the work tree could not be read.
     Read { path: PathBuf, source: io::Error },
     /// A file outside the work tree could not be written.
     Write { path: PathBuf, source: io::Error },
-    /// The server that is checked did not do as it should.
+    /// The checked server misbehaved.
     Server(String),
-    /// Things that must be on this machine are not.
+    /// Required programs are not installed.
     Missing(Vec<String>),
-    /// The tree breaks this many of its own rules; each was printed.
+    /// The tree breaks rules; each violation was printed.
     Untidy { violations: usize },
-    /// These lines of `git status` came or went while `verify` ran.
+    /// `verify` changed these lines of `git status`.
     WorkTreeChanged(Vec<String>),
-    /// The simulation did not find these bugs, which were planted.
+    /// The simulation missed these planted bugs.
     NotFound(Vec<String>),
     /// A step of `verify` failed.
     Step { name: &'static str, source: Box<Failure> },
@@ -41,13 +41,13 @@ impl fmt::Display for Failure {
             Failure::Ended { line, status } => write!(f, "`{line}` failed ({status})"),
             Failure::Read { path, source } => write!(f, "{}: cannot be read: {source}", path.display()),
             Failure::Write { path, source } => write!(f, "{}: cannot be written: {source}", path.display()),
-            Failure::Server(what) => write!(f, "the server that was checked {what}"),
-            Failure::Missing(names) => write!(f, "missing on this machine: {}", names.join(", ")),
+            Failure::Server(what) => write!(f, "the checked server {what}"),
+            Failure::Missing(names) => write!(f, "not installed: {}", names.join(", ")),
             Failure::Untidy { violations } => write!(f, "violations, listed above: {violations}"),
             Failure::WorkTreeChanged(lines) => {
-                write!(f, "the work tree changed, though verify only reads: {}", lines.join(", "))
+                write!(f, "verify changed the work tree, but must only read: {}", lines.join(", "))
             }
-            Failure::NotFound(names) => write!(f, "planted and not found: {}", names.join(", ")),
+            Failure::NotFound(names) => write!(f, "planted bugs not found: {}", names.join(", ")),
             Failure::Step { name, source } => write!(f, "verify failed at {name}: {source}"),
         }
     }
@@ -59,14 +59,14 @@ pub(crate) fn root() -> &'static Path {
     xtask.parent().unwrap_or(xtask)
 }
 
-/// `program` with `args`, separated by spaces, to be run at the root of the repository.
+/// `program` with space-separated `args`, in the repository root.
 pub(crate) fn command(program: &str, args: &str) -> Command {
     let mut command = Command::new(program);
     command.args(args.split_whitespace()).current_dir(root());
     command
 }
 
-/// Runs `command` with its output shown as it comes.
+/// Runs `command` and shows its output.
 pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
@@ -75,13 +75,13 @@ pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
     }
 }
 
-/// What `command` prints, or nothing if it cannot be started or fails.
+/// The standard output of `command`; `None` if it fails.
 pub(crate) fn output(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// `command` as a person would type it at the root of the repository.
+/// `command` as one would type it in the repository root.
 pub(crate) fn line(command: &Command) -> String {
     let mut line = String::new();
     for (name, value) in command.get_envs() {
@@ -96,7 +96,7 @@ pub(crate) fn line(command: &Command) -> String {
     line
 }
 
-/// `duration` for people: tenths of a second, and minutes from the first one on.
+/// Formats `duration` in tenths of a second, or in minutes from one minute on.
 pub(crate) fn time(duration: Duration) -> String {
     match duration.as_secs() {
         0..60 => format!("{:.1} s", duration.as_secs_f64()),

@@ -1,4 +1,4 @@
-//! A server to check, and what ends whatever it starts.
+//! Starts a server to check, and runs commands with a timeout.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use crate::run::{self, Failure};
 
-/// How long the server may take to say where it listens.
+/// Timeout for the server to print its address.
 const START_MAX: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Runs a command, but not for ever.
+/// Runs a command with a timeout.
 pub(crate) fn run_for(command: &mut Command, time_max: Duration) -> Result<ExitStatus, Failure> {
     let failed = |command: &Command, source| Failure::Start { line: run::line(command), source };
     let mut child = Guard(command.spawn().map_err(|source| failed(command, source))?);
@@ -21,14 +21,17 @@ pub(crate) fn run_for(command: &mut Command, time_max: Duration) -> Result<ExitS
             Ok(Some(status)) => return Ok(status),
             Ok(None) if start.elapsed() < time_max => std::thread::sleep(LOOK),
             Ok(None) => {
-                return Err(Failure::Server(format!("was still asked after {}", run::time(time_max))));
+                return Err(Failure::Server(format!(
+                    "was still being checked after {}",
+                    run::time(time_max)
+                )));
             }
             Err(source) => return Err(failed(command, source)),
         }
     }
 }
 
-/// A process that ends with us, whatever happens.
+/// A child process, killed on drop.
 struct Guard(Child);
 
 impl Drop for Guard {
@@ -41,13 +44,13 @@ impl Drop for Guard {
 /// A server on a free port.
 pub(crate) struct Server {
     process: Guard,
-    /// `http://` and its address.
+    /// The URL of the server.
     pub(crate) url: String,
-    /// The key that it asks for; none if it is open.
+    /// The key, if the server requires one.
     pub(crate) key: Option<String>,
 }
 
-/// Whether a server lets in everyone on its machine.
+/// Whether a server requires a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Callers {
     Anyone,
@@ -55,7 +58,7 @@ pub(crate) enum Callers {
 }
 
 impl Server {
-    /// Builds the binary and starts it.
+    /// Builds and starts the server.
     pub(crate) fn build(callers: Callers) -> Result<Server, Failure> {
         run::run(&mut run::command("cargo", "build --package earmark --locked"))?;
         let binary = std::env::current_exe().map(|xtask| xtask.with_file_name("earmark")).unwrap_or_default();
@@ -73,7 +76,7 @@ impl Server {
         let mut process = Guard(spawned.map_err(|source| Failure::Start { line, source })?);
         let (sender, receiver) = std::sync::mpsc::channel();
         let lines = process.0.stdout.take().map(|stdout| BufReader::new(stdout).lines());
-        // What it prints is read to the end, or it would have to wait for a reader.
+        // Drains standard output, because the process would block on a full pipe.
         std::thread::spawn(move || {
             for line in lines.into_iter().flatten().map_while(Result::ok) {
                 if let Some(said) = url(&line).or_else(|| key(&line)) {
@@ -81,7 +84,7 @@ impl Server {
                 }
             }
         });
-        // A key is printed before the address.
+        // The server prints its key before its address.
         let key = match callers {
             Callers::Anyone => None,
             Callers::WithKey => {
@@ -90,15 +93,15 @@ impl Server {
             }
         };
         let url = receiver.recv_timeout(START_MAX);
-        let url = url.map_err(|_| Failure::Server("did not say where it listens".into()))?;
+        let url = url.map_err(|_| Failure::Server("did not print its address".into()))?;
         Ok(Server { process, url, key })
     }
 
     pub(crate) fn must_be_running(&mut self) -> Result<(), Failure> {
         match self.process.0.try_wait() {
             Ok(None) => Ok(()),
-            Ok(Some(status)) => Err(Failure::Server(format!("ended while it was checked ({status})"))),
-            Err(error) => Err(Failure::Server(format!("cannot be looked at: {error}"))),
+            Ok(Some(status)) => Err(Failure::Server(format!("exited during the check ({status})"))),
+            Err(error) => Err(Failure::Server(format!("cannot be waited for: {error}"))),
         }
     }
 }
@@ -119,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_address_is_found_in_what_the_server_says() {
+    fn the_address_and_key_are_found_in_the_output() {
         assert_eq!(url("Earmark 0.1.0 listens on http://127.0.0.1:7878"), Some("http://127.0.0.1:7878"));
         assert_eq!(url("try: curl http://127.0.0.1:7878/healthz"), None);
         assert_eq!(url("Earmark listens on nothing"), None);
@@ -128,17 +131,17 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_too_long_is_ended() {
+    fn a_command_that_runs_too_long_is_killed() {
         let status = run_for(&mut run::command("true", ""), Duration::from_secs(20)).unwrap();
         assert!(status.success());
         let failure = run_for(&mut run::command("sleep", "60"), Duration::from_millis(100)).unwrap_err();
-        assert_eq!(failure.to_string(), "the server that was checked was still asked after 0.1 s");
+        assert_eq!(failure.to_string(), "the checked server was still being checked after 0.1 s");
     }
 
     #[test]
-    fn a_server_that_says_nothing_or_does_not_exist_is_a_failure() {
+    fn a_server_that_prints_nothing_or_does_not_exist_is_a_failure() {
         let silent = Server::start(Path::new("true"), Callers::Anyone).err().unwrap();
-        assert_eq!(silent.to_string(), "the server that was checked did not say where it listens");
+        assert_eq!(silent.to_string(), "the checked server did not print its address");
         let absent = Server::start(Path::new("no-such-program"), Callers::Anyone).err().unwrap().to_string();
         assert!(absent.starts_with("`no-such-program serve "), "{absent}");
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: the random tests, for much longer than `verify` can afford.
+//! `cargo xtask soak`: runs the random tests for longer than `verify` can.
 
 use std::process::Command;
 use std::time::Instant;
@@ -6,13 +6,13 @@ use std::time::Instant;
 use crate::run::{self, Failure};
 use crate::tigerbeetle;
 
-/// How long a soak takes unless told otherwise.
+/// Default duration in minutes.
 pub(crate) const MINUTES_DEFAULT: u64 = 10;
-/// The longest soak: a week.
+/// Longest duration in minutes: one week.
 pub(crate) const MINUTES_MAX: u64 = 7 * 24 * 60;
 
-/// The tests that read `EARMARK_SOAK_SECONDS` and print their seeds and counts: their name, the file they are in, and
-/// how many of them are there. They run one after the other, so they share the time.
+/// Test binaries that read `EARMARK_SOAK_SECONDS` and print their seeds and counts: name, file, and number of tests. The
+/// tests run one after another and share the time.
 const TESTS: [(&str, &str, u64); 6] = [
     ("model", "core/tests/model.rs", 2),
     ("determinism", "core/tests/determinism.rs", 4),
@@ -22,7 +22,7 @@ const TESTS: [(&str, &str, u64); 6] = [
     ("sdk", "cli/tests/sdk/main.rs", 2),
 ];
 
-/// So often a process is killed on each database, however long the rest takes.
+/// Process kills per database, for every duration.
 const KILLS: u32 = 50;
 
 pub(crate) fn soak(minutes: u64) -> Result<(), Failure> {
@@ -31,10 +31,10 @@ pub(crate) fn soak(minutes: u64) -> Result<(), Failure> {
     let start = Instant::now();
     run::run(&mut tests)?;
     let mut kills = kills();
-    println!("and {KILLS} kills of processes on each database: {}", run::line(&kills));
+    println!("{KILLS} process kills per database: {}", run::line(&kills));
     run::run(&mut kills)?;
     tigerbeetle::report();
-    println!("soak passed in {}; its seeds and counts belong in docs/testing.md", run::time(start.elapsed()));
+    println!("soak passed in {}; record its seeds and counts in docs/testing.md", run::time(start.elapsed()));
     Ok(())
 }
 
@@ -61,7 +61,7 @@ fn kills() -> Command {
 mod tests {
     use super::*;
 
-    /// A test that is added to a file must be added to the count, or the soak takes longer than it says.
+    /// A test missing from the count would make the soak take longer than requested.
     #[test]
     fn every_test_that_soaks_is_counted() {
         for (_, file, count) in TESTS {

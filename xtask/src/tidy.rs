@@ -1,6 +1,6 @@
-//! `cargo xtask tidy`: the rules of this tree that neither cargo nor clippy knows.
+//! `cargo xtask tidy`: rules that neither cargo nor clippy checks.
 //!
-//! Every check is a function of the [`Tree`], so the tests show each of them a tree that breaks its rule.
+//! Every check is a function of the [`Tree`], so each test gives it a tree that breaks its rule.
 
 mod adr;
 mod crates;
@@ -16,7 +16,7 @@ use std::fmt;
 use crate::run::{self, Failure};
 use tree::Tree;
 
-/// A rule that is broken, where, and what would be allowed.
+/// A broken rule with its location.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Violation {
     path: String,

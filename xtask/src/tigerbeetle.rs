@@ -1,15 +1,15 @@
-//! Whether the tests on a real TigerBeetle ran.
+//! Reports whether the tests on a real TigerBeetle ran.
 
 use std::env;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Says it in one line. A test that was skipped passes, and nobody should take it for one that ran.
+/// Prints one line. A skipped test passes, so the line shows that it did not run.
 pub(crate) fn report() {
     println!("{}", line(find(env::var_os("TB_BIN").as_deref(), env::var_os("PATH").as_deref()).as_deref()));
 }
 
-/// The binary that the tests use: the one that `TB_BIN` names, else one on the `PATH`.
+/// The binary that the tests use: `TB_BIN`, else `tigerbeetle` on the `PATH`.
 fn find(tb_bin: Option<&OsStr>, path: Option<&OsStr>) -> Option<PathBuf> {
     match tb_bin {
         Some(binary) => Some(PathBuf::from(binary)),
@@ -20,9 +20,11 @@ fn find(tb_bin: Option<&OsStr>, path: Option<&OsStr>) -> Option<PathBuf> {
 fn line(binary: Option<&Path>) -> String {
     match binary {
         Some(binary) => format!("the tests on TigerBeetle ran with {}", binary.display()),
-        None => "skipped: the tests on TigerBeetle, for there is no tigerbeetle binary; put one of 0.17.9 \
+        None => {
+            "skipped: the tests on TigerBeetle, because there is no tigerbeetle binary; put version 0.17.9 \
                  (https://github.com/tigerbeetle/tigerbeetle/releases) on the PATH or name it in TB_BIN"
-            .to_owned(),
+                .to_owned()
+        }
     }
 }
 
@@ -31,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_binary_is_the_one_that_is_named_or_one_on_the_path() {
+    fn the_binary_is_tb_bin_or_on_the_path() {
         let named = find(Some(OsStr::new("/opt/tigerbeetle")), None);
         assert_eq!(named.as_deref(), Some(Path::new("/opt/tigerbeetle")));
         assert_eq!(find(None, None), None);

@@ -1,11 +1,11 @@
-//! `KEY=AMOUNT`, as requirements and actuals are written on the command line.
+//! Parses `KEY=AMOUNT`, the syntax of requirements and actuals on the command line.
 
 use earmark_core::{LimitKey, REQUIREMENTS_MAX};
 use serde::{Serialize, Serializer};
 
 use crate::failure::Failure;
 
-/// One part of a reserve: at least 1.
+/// One requirement of a reserve. The amount is at least 1.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Requirement {
     #[serde(serialize_with = "as_text")]
@@ -13,7 +13,7 @@ pub(crate) struct Requirement {
     pub(crate) amount: u64,
 }
 
-/// What was really used of one limit: 0 is allowed.
+/// The actual usage of one limit. The amount may be 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Actual {
     #[serde(serialize_with = "as_text")]
@@ -25,13 +25,13 @@ fn as_text<S: Serializer>(key: &LimitKey, serializer: S) -> Result<S::Ok, S::Err
     serializer.serialize_str(key.as_str())
 }
 
-/// Reads a requirement, for clap.
+/// Parses a requirement, as a clap value parser.
 pub(crate) fn requirement(text: &str) -> Result<Requirement, String> {
     let (key, amount) = parse(text, 1)?;
     Ok(Requirement { key, amount })
 }
 
-/// Reads an actual, for clap.
+/// Parses an actual, as a clap value parser.
 pub(crate) fn actual(text: &str) -> Result<Actual, String> {
     let (key, actual_amount) = parse(text, 0)?;
     Ok(Actual { key, actual_amount })
@@ -42,7 +42,7 @@ fn parse(text: &str, least: u64) -> Result<(LimitKey, u64), String> {
         return Err(format!("found {text:?}, allowed is KEY=AMOUNT, such as gpt-4o:tpm=1500"));
     };
     let key = LimitKey::new(key).map_err(|error| error.to_string())?;
-    // A plus sign would be read too, and JSON has none.
+    // `u64::from_str` also accepts a leading plus sign, which JSON does not.
     let is_plain = amount.bytes().all(|byte| byte.is_ascii_digit());
     match amount.parse::<u64>() {
         Ok(amount) if is_plain && amount >= least => Ok((key, amount)),
@@ -50,7 +50,7 @@ fn parse(text: &str, least: u64) -> Result<(LimitKey, u64), String> {
     }
 }
 
-/// Makes sure that there are not too many keys and that no key comes twice, before anything is sent.
+/// Rejects too many keys and duplicate keys before a request is sent.
 pub(crate) fn check_keys<'a>(
     flag: &str,
     keys: impl ExactSizeIterator<Item = &'a LimitKey>,
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_what_was_found_and_what_is_allowed() {
+    fn a_wrong_argument_is_named_with_the_allowed_values() {
         for (text, message) in [
             ("rpm", "found \"rpm\", allowed is KEY=AMOUNT, such as gpt-4o:tpm=1500"),
             ("=1", "limit key: found 0 bytes, allowed are 1 to 256 bytes of letters, digits and :._@+-"),

@@ -1,17 +1,17 @@
-//! `earmark bench`: how many calls a second can be admitted.
+//! `earmark bench`: measures reserves per second.
 
 mod durable;
 mod histogram;
 mod http;
 mod in_process;
 mod job;
-mod ledger;
 mod measure;
 mod own_server;
 mod reply;
 mod report;
 mod request;
 mod through_client;
+mod tigerbeetle;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,21 +32,19 @@ use own_server::OwnServer;
 use report::{Mode, Report, Setting};
 
 pub(crate) const HELP: &str = "\
-The job: admit one call against several limits at once. With 4 limits these are requests, tokens and
-concurrency of one of 20 models, and tokens of one of 1,000 tenants. One second of warm-up is not counted.
-An op is one reserve; with a batch its latency is that of the whole batch.
+Each op is one reserve against several limits. With 4 limits these are requests, tokens and concurrency of one of 20
+models, and tokens of one of 1,000 tenants. One second of warm-up is not counted. With a batch, the latency of an op is
+that of its batch.
 
-The limits are made with keys that start with bench: and with capacities far above what is used. On the
-server of --http they are deleted after the run; what the run has taken of them is free after a minute.
+The limits have keys that start with bench: and capacities far above the usage. On the server of --http they are deleted
+after the run; their usage ends after one minute.
 
-With --data a node is measured, which keeps everything on disk: in a new folder in there, which is removed
-after the run. What one flush of that disk takes is measured too.
+--data measures a node on disk, in a new subfolder that is removed after the run, and the time of one fsync.
 
-With --ledger the limits are enforced on a cluster of TigerBeetle, and a bare client that sends full batches of the
-same transfers to it is measured too, half of the time before and half after. Use a cluster of its own: the
-accounts of the limits stay.
+--ledger measures limits on a TigerBeetle cluster. It also measures a bare client that sends full batches of the same
+transfers, half of the time before and half after. Use a separate cluster, because the accounts of the limits stay.
 
-Exit code 1 if there were errors.
+The exit code is 1 if an op failed.
 
 Examples:
   earmark bench
@@ -59,60 +57,60 @@ Examples:
 
 const CONNECTIONS_MAX: i64 = 10_000;
 const SECONDS_MAX: i64 = 3_600;
-/// A lease that is not completed takes up to 256 bytes: these are 5 GB.
+/// Default for `--ops-max`: an open lease takes up to 256 bytes, so 20 million take 5 GB.
 const OPS_MAX_DEFAULT: u64 = 20_000_000;
 const IN_PROCESS_BATCH: u32 = 256;
-/// The most that a request of the client carries.
+/// Most reserves in one request of the Rust client.
 const SHARED_BATCH: u32 = 256;
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchArgs {
-    /// Measure the server at this address [default: one in this process, in memory, on a free loopback port]
+    /// URL of the server to measure [default: a server in this process, in memory, on a free loopback port]
     #[arg(long, value_name = "URL", conflicts_with = "in_process")]
     http: Option<ServerUrl>,
-    /// Send the key to another machine by http://; only where something in between encrypts, such as a tunnel
+    /// Allow sending the key over http:// to another machine; only safe inside an encrypted tunnel
     #[arg(long, requires = "http")]
     insecure_plaintext: bool,
-    /// Measure without HTTP: tasks in this process send batches to a Book in memory, or to a node
+    /// Measure without HTTP: tasks in this process send batches to the backend
     #[arg(long)]
     in_process: bool,
-    /// Measure a node that keeps everything on disk, in a new folder inside this one, instead of a Book in memory
+    /// Measure a node on disk, in a new subfolder of this folder, instead of a server in memory
     #[arg(long, value_name = "DIR", conflicts_with = "http")]
     data: Option<PathBuf>,
-    /// Measure limits on a cluster of TigerBeetle, tigerbeetle://IP:PORT,...?cluster=N
+    /// Measure limits on a TigerBeetle cluster, tigerbeetle://IP:PORT,...?cluster=N
     #[arg(long, value_name = "URL", requires = "in_process", conflicts_with = "data")]
     ledger: Option<String>,
-    /// Measure through the Rust client, as many tasks as connections: each call is admitted and completed, and tasks
-    /// share requests unless --batch is 1
+    /// Measure the Rust client with as many tasks as connections. Each call is completed, and tasks share requests unless
+    /// --batch is 1
     #[arg(long, conflicts_with = "in_process")]
     client: bool,
-    /// How many limits a call must pass
+    /// Limits per call
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=REQUIREMENTS_MAX as i64))]
     limits: u32,
-    /// How many connections, or tasks, each with one request in flight
+    /// Connections or tasks, each with one request in flight
     #[arg(long, value_name = "N", default_value_t = 64)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=CONNECTIONS_MAX))]
     connections: u32,
-    /// How many reserves a request carries [default: 1, with --in-process or --client 256]
+    /// Reserves per request [default: 1, or 256 with --in-process or --client]
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=BATCH_MAX as i64))]
     batch: Option<u32>,
-    /// How many seconds to measure, after one second of warm-up
+    /// Seconds to measure, after one second of warm-up
     #[arg(long, value_name = "N", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=SECONDS_MAX))]
     seconds: u32,
-    /// Stop after so many reserves, warm-up included, even if there is time left
+    /// Stop after this number of reserves, including warm-up
     #[arg(long, value_name = "N", default_value_t = OPS_MAX_DEFAULT)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     ops_max: u64,
-    /// Have the server in this process ask for a key, and send it with every request
+    /// Make the server in this process require a key, and send it with every request
     #[arg(long, conflicts_with_all = ["http", "in_process"])]
     key: bool,
-    /// Complete every call right after it was admitted; the complete is not counted as an op
+    /// Complete every call right after it is allowed; a complete is not counted as an op
     #[arg(long)]
     complete: bool,
-    /// Print all figures as one JSON object
+    /// Print the result as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -120,7 +118,7 @@ pub(crate) struct BenchArgs {
 pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
     if args.http.as_ref().is_some_and(|url| url.address().is_tls()) {
         return Err(Failure::Usage(
-            "--http: found https://, and this measures without TLS; allowed is http://".into(),
+            "--http: found https://, but bench measures without TLS; allowed is http://".into(),
         ));
     }
     let parts = job::parts(args.limits as usize);
@@ -129,7 +127,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
     args.announce(&setting, definitions.len());
     let scratch = args.data.as_deref().map(Scratch::make).transpose()?;
     let fsync_p50 = scratch.as_ref().map(Scratch::fsync_p50).transpose()?;
-    let ledger = args.ledger.as_deref().map(ledger::parse).transpose().map_err(Failure::Usage)?;
+    let ledger = args.ledger.as_deref().map(tigerbeetle::parse).transpose().map_err(Failure::Usage)?;
     let mut report = match (&args.http, args.in_process) {
         (Some(url), _) => {
             let url = url.clone().allow_plaintext(args.insecure_plaintext);
@@ -170,7 +168,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
     Ok(if report.errors > 0 { Done::Failed } else { Done::Ok })
 }
 
-/// Makes the limits, measures, and deletes the limits if others use the server too.
+/// Creates the limits, measures, and deletes the limits again on a shared server.
 fn over_http(
     args: &BenchArgs,
     setting: Setting,
@@ -202,14 +200,14 @@ fn over_http(
         if is_shared { client::block_on(delete_limits(url, definitions, progress)) } else { Ok(()) };
     let (mut tally, measured, end) = run?;
     if let Err(failure) = deleted {
-        tally.add_error(format!("the limits named bench:... are still there: {failure}"));
+        tally.add_error(format!("cannot delete the limits named bench:...: {failure}"));
     }
     Ok(Report::new(setting, tally, measured, end))
 }
 
 async fn put_limits(url: &ServerUrl, definitions: &[Definition], progress: Progress) -> Result<(), Failure> {
     let client = Client::new(url)?;
-    let mut steps = Steps::new(progress, "making limits", definitions.len());
+    let mut steps = Steps::new(progress, "creating limits", definitions.len());
     for definition in definitions {
         let document = LimitDocument::of(definition);
         let _: Value = client.send(Method::PUT, "/v1/admin/limits", &document).await?;
@@ -263,7 +261,7 @@ impl BenchArgs {
         }
     }
 
-    /// Says what is about to happen, to people.
+    /// Prints the settings of the run, unless `--json` was given.
     fn announce(&self, setting: &Setting, limits: usize) {
         if self.json {
             return;
@@ -279,8 +277,8 @@ impl BenchArgs {
             (None, None) => to,
         };
         eprintln!(
-            "measuring {to}: {} at a time, {} a request, {} limits each, {} s after 1 s of warm-up\n\
-             making {} limits named bench:..., with room for everything{}",
+            "measuring {to}: {} connections, {} reserves per request, {} limits each, {} s after 1 s of warm-up\n\
+             creating {} limits named bench:... with ample capacity{}",
             setting.connections,
             setting.batch,
             setting.limits,

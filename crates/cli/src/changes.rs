@@ -1,4 +1,4 @@
-//! `earmark audit --changes`: what was changed, and by whom.
+//! `earmark audit --changes`: the change log.
 
 use earmark_admission::{ChangeCursor, utc};
 use earmark_core::UnixMs;
@@ -27,7 +27,7 @@ struct Entry {
     rest: serde_json::Map<String, serde_json::Value>,
 }
 
-/// Shows a page of changes after a place.
+/// Prints one page of the change log, starting after `after`.
 pub(crate) fn show(args: &ClientArgs, after: ChangeCursor, page_size: u16) -> Result<Done, Failure> {
     let page: Page = get(args, &format!("/v1/audit?after={after}&page_size={page_size}"))?;
     if args.json {
@@ -56,9 +56,9 @@ impl Page {
         match &self.next {
             Some(next) => {
                 let next = output::visible(next);
-                text += &format!("there is more: earmark audit --changes --after {next}\n");
+                text += &format!("next page: earmark audit --changes --after {next}\n");
             }
-            None if self.entries.is_empty() => text += "nothing was changed\n",
+            None if self.entries.is_empty() => text += "no changes\n",
             None => {}
         }
         text
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_says_who_did_what_and_where_there_is_more() {
+    fn a_page_shows_actor_and_change_and_how_to_get_the_next_page() {
         let entry = Entry {
             place: "7-345.2".into(),
             at_unix_ms: 1_700_000_000_000,
@@ -83,7 +83,7 @@ mod tests {
         let text = Page { entries: vec![entry], next: Some("7-345.2".into()) }.text();
         assert!(text.contains("2023-11-14T22:13:20Z  client:billing"), "{text}");
         assert!(text.contains("default/main"), "{text}");
-        assert!(text.ends_with("there is more: earmark audit --changes --after 7-345.2\n"), "{text}");
-        assert_eq!(Page { entries: vec![], next: None }.text(), "nothing was changed\n");
+        assert!(text.ends_with("next page: earmark audit --changes --after 7-345.2\n"), "{text}");
+        assert_eq!(Page { entries: vec![], next: None }.text(), "no changes\n");
     }
 }

@@ -1,4 +1,4 @@
-//! `earmark cluster`: the nodes, for those who look after them.
+//! `earmark cluster`: status, membership and backups.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use crate::failure::{Done, Failure};
 use crate::output::{self, table, thousands};
 
 pub(crate) const HELP: &str = "\
-Any node of a cluster can be asked.
+Any node of the cluster can serve these commands.
 
 Examples:
   earmark cluster status
@@ -21,30 +21,30 @@ Examples:
   earmark cluster backup";
 
 const STATUS_HELP: &str = "\
-Only the leader knows how far the others are behind: name it with --server to see LAG.
+Only the leader knows how far the other nodes lag behind. Point --server at the leader to see LAG.
 
 Examples:
   earmark cluster status
   earmark cluster status --server http://127.0.0.1:7879 --json | jq .leader_id";
 
 const ADD_HELP: &str = "\
-The node must run, and have been told to join: earmark serve --node-id 4 --peer-listen 127.0.0.1:7104 --join ...
-It asks to be made a member by itself. This is for an operator who wants to see it done, or refused.
+The node must already run with --join: earmark serve --node-id 4 --peer-listen 127.0.0.1:7104 --join ...
+Such a node asks to join by itself. This command makes the same request and shows the answer.
 
 Examples:
   earmark cluster add --node-id 4 --address 127.0.0.1:7104
   earmark cluster add --node-id 4 --address 127.0.0.1:7104 --json";
 
 const REMOVE_HELP: &str = "\
-For a node that is lost, or no longer wanted. Its id is never used again: what takes its place gets a new one.
+Removes a lost or unwanted node. Its id cannot be used again: start a replacement with a new id.
 
 Examples:
   earmark cluster remove --node-id 2
   earmark cluster remove --node-id 2 --server http://127.0.0.1:7879 --json";
 
 const BACKUP_HELP: &str = "\
-The node that is asked writes it beside its own data, into backups/NAME, while it serves. It has all that was
-acknowledged before, and begins a new cluster: earmark recover --from DIR/backups/NAME --to NEW.
+The node writes the backup to backups/NAME in its data folder and keeps serving. The backup contains every write that
+was acknowledged before the command. To restore it: earmark recover --from DIR/backups/NAME --to NEW.
 
 Examples:
   earmark cluster backup
@@ -54,16 +54,16 @@ const PATH: &str = "/v1/admin/cluster";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClusterCommand {
-    /// Show the nodes, which one leads, and how far the others are behind
+    /// Show the nodes, the leader, and the replication lag of each follower
     #[command(after_help = STATUS_HELP)]
     Status(StatusArgs),
-    /// Make a node a member: a learner until it has caught up, then a voter
+    /// Add a node: it is a learner until it has caught up, then a voter
     #[command(after_help = ADD_HELP)]
     Add(AddArgs),
-    /// Take a node out of the cluster
+    /// Remove a node from the cluster
     #[command(after_help = REMOVE_HELP)]
     Remove(RemoveArgs),
-    /// Write a backup of everything that was acknowledged so far, while the node serves
+    /// Write a backup while the node serves
     #[command(after_help = BACKUP_HELP)]
     Backup(BackupArgs),
 }
@@ -76,10 +76,10 @@ pub(crate) struct StatusArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct AddArgs {
-    /// The id that the node was started with, its --node-id
+    /// Id of the node, its --node-id
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     node_id: u64,
-    /// The address at which the other nodes reach it, its --peer-listen, IP:PORT
+    /// Peer address of the node, its --peer-listen, IP:PORT
     #[arg(long, value_name = "ADDR")]
     address: SocketAddr,
     #[command(flatten)]
@@ -88,7 +88,7 @@ pub(crate) struct AddArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct RemoveArgs {
-    /// The id of the node to remove
+    /// Id of the node to remove
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     node_id: u64,
     #[command(flatten)]
@@ -97,7 +97,7 @@ pub(crate) struct RemoveArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct BackupArgs {
-    /// The name of the backup, a folder in backups/ of the data folder [default: the time in UTC]
+    /// Name of the backup, a folder in backups/ of the data folder [default: the time in UTC]
     #[arg(value_name = "NAME")]
     name: Option<String>,
     #[command(flatten)]
@@ -142,7 +142,7 @@ struct NewMember {
 }
 
 impl ClusterCommand {
-    /// Which server is asked, and for whom.
+    /// The connection flags.
     pub(crate) fn client(&self) -> &ClientArgs {
         match self {
             ClusterCommand::Status(args) => &args.client,
@@ -173,7 +173,7 @@ pub(crate) fn run(command: &ClusterCommand) -> Result<Done, Failure> {
             ClusterCommand::Remove(RemoveArgs { node_id, .. }) => {
                 let path = format!("{PATH}/members/{node_id}");
                 let done: Value = client.call(Method::DELETE, &path, None).await?;
-                finished(args, &done, format!("node {node_id} is no member any more\n"))
+                finished(args, &done, format!("node {node_id} is removed\n"))
             }
             ClusterCommand::Backup(BackupArgs { name, .. }) => {
                 let wanted = name.as_ref().map_or_else(|| json!({}), |name| json!({ "name": name }));
@@ -189,7 +189,7 @@ pub(crate) fn run(command: &ClusterCommand) -> Result<Done, Failure> {
     Ok(Done::Ok)
 }
 
-/// Prints the answer for programs, or leaves the words for people to be printed.
+/// Prints `done` with `--json`; otherwise returns `text` for the caller to print.
 fn finished(args: &ClientArgs, done: &Value, text: String) -> Result<Option<String>, Failure> {
     if args.json { output::print_json(done).map(|()| None) } else { Ok(Some(text)) }
 }
@@ -197,7 +197,7 @@ fn finished(args: &ClientArgs, done: &Value, text: String) -> Result<Option<Stri
 impl Backup {
     fn text(&self) -> String {
         format!(
-            "{} has all that was acknowledged up to entry {} of the log: {} bytes, {} records of history\n",
+            "{} contains the log up to entry {}: {} bytes, {} journal records\n",
             output::visible(&self.path),
             thousands(self.last_log_index.unwrap_or(0).into()),
             thousands(self.bytes.into()),
@@ -209,20 +209,20 @@ impl Backup {
 impl Status {
     fn text(&self) -> String {
         let leader = match self.leader_id {
-            Some(leader) => format!("node {leader} leads"),
-            None => "no node leads, as far as this one knows".to_owned(),
+            Some(leader) => format!("leader is node {leader}"),
+            None => "no leader known".to_owned(),
         };
         let mut rows = vec![["ID", "ADDRESS", "ROLE", "LAG"].map(str::to_owned)];
         rows.extend(self.members.iter().map(|member| {
             let address = if member.address.is_empty() { "-".to_owned() } else { member.address.clone() };
-            // The leader has what it has.
+            // The leader reports no lag for itself.
             let lag = if self.leader_id == Some(member.node_id) { Some(0) } else { member.lag };
             let lag = lag.map_or_else(|| "-".to_owned(), |lag| thousands(lag.into()));
             [member.node_id.to_string(), address, member.role.clone(), lag]
         }));
         let applied = thousands(self.applied_index.unwrap_or(0).into());
         format!(
-            "cluster {}, asked node {}: {leader}, term {}, {applied} entries applied\n{}",
+            "cluster {}, seen from node {}: {leader}, term {}, {applied} entries applied\n{}",
             output::visible(&self.cluster_id),
             self.node_id,
             self.term,
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(
             status.text(),
             format!(
-                "cluster {}, asked node 1: node 1 leads, term 3, 1,500 entries applied\n\
+                "cluster {}, seen from node 1: leader is node 1, term 3, 1,500 entries applied\n\
                  ID  ADDRESS         ROLE     LAG\n\
                  1   127.0.0.1:7101  leader   0\n\
                  2   127.0.0.1:7102  voter    1,200\n\
@@ -270,6 +270,6 @@ mod tests {
             )
         );
         status.leader_id = None;
-        assert!(status.text().contains("no node leads"), "{}", status.text());
+        assert!(status.text().contains("no leader known"), "{}", status.text());
     }
 }

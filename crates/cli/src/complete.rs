@@ -1,4 +1,4 @@
-//! `earmark complete`: say what a lease really used.
+//! `earmark complete`: report the actual usage of a lease.
 
 use clap::Args;
 use earmark_core::{JobId, LeaseId};
@@ -10,8 +10,9 @@ use crate::failure::{Done, Failure};
 use crate::output;
 
 pub(crate) const HELP: &str = "\
-What was reserved and not used is free at once. A key without an actual stays as it was reserved, except
-that concurrency is always freed and of credit all that is held is charged. Completing twice changes nothing.
+The unused part of the reservation is released at once. A key without --actual counts as fully used: a rolling limit
+keeps the reserved amount, and a credit limit charges the whole hold. Concurrency is always released. Completing a
+lease twice changes nothing.
 
 Examples:
   earmark complete --lease 01ARZ3NDEKTSV4RRFFQ69G5FAV --actual gpt-4o:tpm=1234
@@ -19,13 +20,13 @@ Examples:
 
 #[derive(Args, Debug)]
 pub(crate) struct CompleteArgs {
-    /// The id of the lease, as reserve printed it
+    /// Id of the lease, as printed by reserve
     #[arg(long, value_name = "ULID")]
     lease: LeaseId,
-    /// A limit and how much of it was really used, which may be 0; repeat it, or leave it out
+    /// A limit and the amount that the call used, which may be 0; may be repeated
     #[arg(long = "actual", value_name = "KEY=AMOUNT", value_parser = amount::actual)]
     actuals: Vec<Actual>,
-    /// An id of your own for the work behind the call, for logs
+    /// Your own id for the work behind the call, for logs
     #[arg(long, value_name = "ID")]
     job: Option<JobId>,
     #[command(flatten)]
@@ -75,7 +76,7 @@ pub(crate) fn run(args: &CompleteArgs) -> Result<Done, Failure> {
     } else if answer.ok {
         output::print(&answer.text(args.lease))?;
     } else {
-        let message = answer.message.as_deref().unwrap_or("it gave no reason");
+        let message = answer.message.as_deref().unwrap_or("no reason given");
         eprintln!("earmark: the server refused ({}): {message}", answer.error);
     }
     Ok(if answer.ok { Done::Ok } else { Done::Failed })

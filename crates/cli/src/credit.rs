@@ -1,4 +1,4 @@
-//! `earmark balance` and `earmark audit`: what there is, and whether it adds up.
+//! `earmark balance` and `earmark audit`.
 
 use clap::Args;
 use earmark_admission::ChangeCursor;
@@ -12,17 +12,16 @@ use crate::failure::{Done, Failure};
 use crate::output;
 
 pub(crate) const BALANCE_HELP: &str = "\
-Amounts are in minor units, whatever these are for the asset: cents, or millionths of a dollar. HELD is what leases of
-running calls hold.
+Amounts are in minor units of the asset, such as cents or millionths of a dollar. HELD is reserved by open leases.
 
 Examples:
   earmark balance --vault main --account acme
   earmark balance --vault main --account acme --json | jq -r '.balances[].available'";
 
 pub(crate) const AUDIT_HELP: &str = "\
-Adds up all accounts of the vault, and compares the sums with what was issued and retired, and with the history. The
-exit code is 1 if something differs. With --changes it lists transactions, limits that were put or deleted, and keys
-that were made or revoked, with who did it; only admins may see that.
+Adds up all accounts of the vault and compares the totals with the issued and retired amounts and with the history. The
+exit code is 1 if they differ. With --changes it lists the change log instead: transactions, limit changes and key
+changes, each with its actor. The change log needs role admin.
 
 Examples:
   earmark audit --vault main
@@ -30,15 +29,15 @@ Examples:
   earmark audit --changes --after 120-345.2 --json | jq '.entries[].actor'
   earmark audit --vault main --json | jq .balanced";
 
-/// So many changes are on a page at most.
+/// Most changes on one page, as accepted by the server.
 const PAGE_MAX: i64 = earmark_admission::PAGE_MAX as i64;
 
 #[derive(Args, Debug)]
 pub(crate) struct BalanceArgs {
-    /// The vault in which the account is
+    /// Vault of the account
     #[arg(long, default_value = VaultName::MAIN)]
     vault: VaultName,
-    /// The account to show
+    /// Account to show
     #[arg(long)]
     account: AccountName,
     #[command(flatten)]
@@ -47,16 +46,16 @@ pub(crate) struct BalanceArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct AuditArgs {
-    /// The vault to check
+    /// Vault to check
     #[arg(long, default_value = VaultName::MAIN, conflicts_with = "changes")]
     vault: VaultName,
-    /// List what was changed and by whom, oldest first, instead of checking a vault
+    /// List the change log, oldest first, instead of checking a vault
     #[arg(long)]
     changes: bool,
-    /// Begin after this place of the list: the last one that an earlier page showed
-    #[arg(long, value_name = "PLACE", default_value_t = ChangeCursor::default(), requires = "changes")]
+    /// Start after this position, the last one of the previous page
+    #[arg(long, value_name = "POSITION", default_value_t = ChangeCursor::default(), requires = "changes")]
     after: ChangeCursor,
-    /// How many changes to show at most
+    /// Changes per page
     #[arg(long, value_name = "N", default_value_t = 100, requires = "changes")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=PAGE_MAX))]
     page_size: u16,
@@ -99,7 +98,7 @@ pub(crate) fn balance(args: &BalanceArgs) -> Result<Done, Failure> {
     if args.client.json {
         output::print_json(&found)?;
     } else if found.balances.is_empty() {
-        output::print(&format!("{} has nothing\n", args.account))?;
+        output::print(&format!("{} has no credit\n", args.account))?;
     } else {
         let mut rows = vec![["ASSET", "AVAILABLE", "HELD"].map(str::to_owned)];
         rows.extend(found.balances.iter().map(|balance| {
@@ -147,7 +146,7 @@ impl Audit {
     }
 }
 
-/// An amount with its thousands apart; as it came if it is none.
+/// Formats an amount with thousands separators; returns other text unchanged.
 fn grouped(amount: &str) -> String {
     match amount.parse::<i128>() {
         Ok(number) => {

@@ -1,4 +1,4 @@
-//! How a command ends, and how it says so.
+//! Exit codes and error messages of commands.
 
 use std::io;
 use std::process::ExitCode;
@@ -9,14 +9,14 @@ use earmark_node::NodeError;
 use earmark_server::ServerError;
 use serde::Serialize;
 
-/// How a command ended that has said all there is to say.
+/// The result of a command that has already printed its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
-    /// All is well.
+    /// Success.
     Ok,
-    /// It failed, and has shown why.
+    /// Failure; the command has printed the reason.
     Failed,
-    /// The reserve was denied: an answer, not a failure.
+    /// The reserve was denied.
     Denied,
 }
 
@@ -30,31 +30,31 @@ impl From<Done> for ExitCode {
     }
 }
 
-/// Why a command did not do what it was asked.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// The command line, or a file it names, asks for something that cannot be.
+    /// The command line, or a file that it names, is invalid.
     #[error("{0}")]
     Usage(String),
-    /// The limits file cannot be used. It is left as it is.
+    /// The limits file is invalid. The file is not changed.
     #[error("--limits: {0}")]
     LimitsFile(#[from] LimitsFileError),
-    /// Nobody answers at the address of the server.
+    /// No TCP connection to the server.
     #[error("cannot reach {url}: {why}{hint}")]
     Unreachable {
         /// The server.
         url: String,
-        /// The error message of the system.
+        /// The transport error.
         why: String,
-        /// What to do about it, where that is known.
+        /// Advice for the user; empty if there is none.
         hint: String,
     },
-    /// The connection broke, or no answer came in time.
-    #[error("{url} gave no answer: {what}")]
+    /// The connection broke, or the answer timed out.
+    #[error("no answer from {url}: {what}")]
     NoAnswer {
         /// The server.
         url: String,
-        /// What happened.
+        /// The transport error.
         what: String,
     },
     /// The server answered with a failure.
@@ -62,50 +62,50 @@ pub(crate) enum Failure {
     Refused {
         /// The HTTP status.
         status: u16,
-        /// The word for machines.
+        /// The error code.
         error: String,
-        /// The sentence for people.
+        /// The error message.
         message: String,
     },
-    /// Something answered that is no Earmark server, or one of another version.
-    #[error("{url} gave an answer that this version does not understand: {what}")]
+    /// The answer is not one of an Earmark server of this version.
+    #[error("unexpected answer from {url}: {what}")]
     StrangeAnswer {
         /// The server.
         url: String,
-        /// What is strange.
+        /// Why the answer was rejected.
         what: String,
     },
-    /// Whether the lease was reserved or completed is not known.
-    #[error("{source}; the outcome is unknown, to repeat it: --lease {lease}")]
+    /// The server may or may not have applied the request.
+    #[error("{source}; the outcome is unknown, repeat the command with --lease {lease}")]
     OutcomeUnknown {
-        /// What to repeat it with.
+        /// The lease of the request.
         lease: LeaseId,
-        /// Why it is not known.
+        /// The failure that left the outcome unknown.
         source: Box<Failure>,
     },
-    /// The server could not start, or broke.
+    /// The server could not start, or failed.
     #[error("{0}")]
     Server(#[from] ServerError),
     /// The node could not start.
     #[error("{0}")]
     Node(#[from] NodeError),
-    /// The node had to stop: it can no longer keep what it acknowledges.
-    #[error("this node has stopped: {0}")]
+    /// The node stopped because it can no longer write to its disk.
+    #[error("node stopped: {0}")]
     NodeStopped(String),
     /// The benchmark could not run.
     #[error("bench: {0}")]
     Bench(String),
-    /// The operating system refused something that everything needs.
+    /// A system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
-/// A failure for programs, in the words of the server's answers.
+/// A failure as JSON, with the same fields as an error answer of the server.
 #[derive(Debug, Serialize)]
 pub(crate) struct FailureDocument<'a> {
     error: &'a str,
@@ -115,7 +115,7 @@ pub(crate) struct FailureDocument<'a> {
 }
 
 impl Failure {
-    /// What the process ends with: 2 if another command line would help, else 1.
+    /// The exit code: 2 if the command line must be changed, else 1.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Failure::Usage(_)
@@ -135,8 +135,7 @@ impl Failure {
         })
     }
 
-    /// The failure of a request that names a lease. Where the server may have carried it out, the lease is
-    /// what the request can be repeated with.
+    /// Adds the lease to a failure after which the outcome is unknown, so that the user can repeat the request.
     pub(crate) fn of_lease(self, lease: LeaseId) -> Failure {
         let is_unknown = match &self {
             Failure::NoAnswer { .. } | Failure::StrangeAnswer { .. } => true,
@@ -146,7 +145,7 @@ impl Failure {
         if is_unknown { Failure::OutcomeUnknown { lease, source: Box::new(self) } } else { self }
     }
 
-    /// The failure for programs.
+    /// The failure as JSON.
     pub(crate) fn document(&self) -> FailureDocument<'_> {
         let lease_id = match self {
             Failure::OutcomeUnknown { lease, .. } => Some(lease.to_string()),
@@ -189,13 +188,15 @@ mod tests {
         let lease = LeaseId::from_u128(1);
         let message = refused(503).of_lease(lease).to_string();
         assert!(
-            message.ends_with("the outcome is unknown, to repeat it: --lease 00000000000000000000000001")
+            message.ends_with(
+                "the outcome is unknown, repeat the command with --lease 00000000000000000000000001"
+            )
         );
         assert!(matches!(refused(400).of_lease(lease), Failure::Refused { status: 400, .. }));
     }
 
     #[test]
-    fn a_failure_for_programs_has_the_word_of_the_server() {
+    fn a_json_failure_has_the_error_code_of_the_server() {
         let json = |failure: Failure| serde_json::to_string(&failure.document()).unwrap();
         assert_eq!(json(refused(400)), r#"{"error":"overloaded","message":"too much"}"#);
         let unknown = json(refused(503).of_lease(LeaseId::from_u128(1)));

@@ -1,4 +1,4 @@
-//! `earmark key`: who may call a server.
+//! `earmark key`: create, list and revoke API keys.
 
 use clap::{Args, Subcommand, ValueEnum};
 use earmark_admission::{Token, utc};
@@ -12,9 +12,8 @@ use crate::failure::{Done, Failure};
 use crate::output::{self, table};
 
 pub(crate) const HELP: &str = "\
-A key is shown once, when it is made; the server keeps a hash of it. Commands send the key that is in the
-environment variable EARMARK_KEY, or in the file that EARMARK_KEY_FILE names.
-For https:// they trust the root certificates of the system, or instead those of the PEM file in EARMARK_CA_FILE.
+A key is shown once, when it is created; the server stores only a hash of it. Commands read their own key from the
+environment variable EARMARK_KEY, or from the file named by EARMARK_KEY_FILE.
 
 Examples:
   earmark key create --name billing --role writer --namespace default
@@ -23,13 +22,13 @@ Examples:
 
 const CREATE_HELP: &str = "\
 Roles:
-  admin   everything in its namespace, keys included; an admin of the namespace default looks after the cluster too
+  admin   everything in its namespace, including keys; in namespace default also the cluster
   writer  writes credit, changes limits, and reads
   caller  reserves and completes, and nothing else
   reader  reads
 
-The first key closes a server that was open to all on its machine: it must be one of an admin
-of the namespace default that does not expire.
+A server without keys accepts every caller on its own machine. The first key ends that, so it must have role admin, be
+in namespace default and not expire.
 
 Examples:
   earmark key create --name root --role admin
@@ -42,7 +41,7 @@ Examples:
   earmark key list --json | jq '.keys[].name'";
 
 const REVOKE_HELP: &str = "\
-Once this is done no node takes the key. The last key that can look after the server is not revoked.
+From then on no node accepts the key. The server refuses to revoke its last usable admin key.
 
 Examples:
   earmark key revoke 4m8qk2v7d1xz
@@ -53,18 +52,18 @@ const SECONDS_A_DAY: u32 = 24 * 60 * 60;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeyCommand {
-    /// Make a key and show it, once
+    /// Create a key and show it once
     #[command(after_help = CREATE_HELP)]
     Create(CreateArgs),
-    /// Show the keys, without their secrets
+    /// List the keys, without their secrets
     #[command(after_help = LIST_HELP)]
     List(ListArgs),
-    /// End a key, for good and everywhere
+    /// Revoke a key permanently, on all nodes
     #[command(after_help = REVOKE_HELP)]
     Revoke(RevokeArgs),
 }
 
-/// What a key may do.
+/// The role of a key.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum RoleArg {
     Admin,
@@ -86,19 +85,19 @@ impl RoleArg {
 
 #[derive(Args, Debug)]
 pub(crate) struct CreateArgs {
-    /// A name for the key, to show to people
+    /// Display name of the key
     #[arg(long)]
     name: KeyName,
-    /// What the key allows, see below
+    /// Role of the key, see below
     #[arg(long, value_enum)]
     role: RoleArg,
-    /// The namespace in which it is good, and in no other [default: the namespace of the key that asks]
+    /// The only namespace in which the key is valid [default: the namespace of your own key]
     #[arg(long, value_name = "NAME")]
     namespace: Option<NamespaceName>,
-    /// The one name (earmark write --client) under which it may write [default: any]
+    /// The only client id (earmark write --client) with which the key may write [default: any]
     #[arg(long, value_name = "CLIENT")]
     client_id: Option<ClientId>,
-    /// After how many days the key ends [default: never]
+    /// Days after which the key expires [default: never]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=3_660))]
     expires_in_days: Option<u32>,
     #[command(flatten)]
@@ -113,15 +112,14 @@ pub(crate) struct ListArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct RevokeArgs {
-    /// The id of the key, as key list shows it; it is the part between emk_ and the second _. Of a whole key only the id
-    /// is sent
+    /// Id of the key, as shown by key list. A whole key is accepted too; only its id is sent
     #[arg(value_name = "KEY_ID", value_parser = key_id)]
     key_id: KeyId,
     #[command(flatten)]
     client: ClientArgs,
 }
 
-/// The id of a key, or that in a whole one: whoever finds a key has all of it.
+/// Parses a key id, or takes it from a whole key, because a leaked key is found as a whole.
 fn key_id(text: &str) -> Result<KeyId, String> {
     match Token::parse(text) {
         Some(token) => Ok(token.id().clone()),
@@ -157,7 +155,7 @@ struct Key {
 }
 
 impl KeyCommand {
-    /// Which server is asked, and for whom.
+    /// The connection flags.
     pub(crate) fn client(&self) -> &ClientArgs {
         match self {
             KeyCommand::Create(args) => &args.client,
@@ -197,7 +195,7 @@ fn created(answer: &Value) -> String {
     let text = |value: &Value| output::visible(value.as_str().unwrap_or_default());
     let info = &answer["info"];
     format!(
-        "{}\nkey {} ({}, {} of namespace {}) is shown this once; keep it where secrets are kept\n",
+        "{}\nkey {} ({}, role {}, namespace {}) is not shown again; store it with your secrets\n",
         text(&answer["key"]),
         text(&info["key_id"]),
         text(&info["name"]),
@@ -221,7 +219,7 @@ impl CreateArgs {
 impl Keys {
     fn text(&self) -> String {
         if self.keys.is_empty() {
-            return "there are no keys: everyone on the server's machine may do everything\n".into();
+            return "no keys: the server accepts every caller on its own machine\n".into();
         }
         let mut rows = vec![["ID", "NAME", "ROLE", "NAMESPACE", "CLIENT", "BY", "STATE"].map(str::to_owned)];
         rows.extend(self.keys.iter().map(|key| {

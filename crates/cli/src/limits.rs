@@ -30,7 +30,7 @@ Examples:
   earmark limits list --json | jq -r '.limits[].definition.key'";
 
 const DELETE_HELP: &str = "\
-A limit of which something is still taken goes down to nothing first, and takes no more reserves.
+A limit with open reservations accepts no more reserves, and is deleted once they have ended.
 
 Examples:
   earmark limits delete gpt-4o:rpm
@@ -40,23 +40,23 @@ const PATH: &str = "/v1/admin/limits";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LimitsCommand {
-    /// Create a limit or change its definition
+    /// Create or change a limit
     #[command(after_help = put::HELP)]
     Put(PutArgs),
-    /// Show one limit and how much of it is reserved
+    /// Show a limit and its usage
     #[command(after_help = GET_HELP)]
     Get(KeyArgs),
-    /// Show all limits
+    /// List all limits
     #[command(after_help = LIST_HELP)]
     List(ListArgs),
-    /// Delete a limit, once nothing of it is held any more
+    /// Delete a limit once it has no open reservations
     #[command(after_help = DELETE_HELP)]
     Delete(KeyArgs),
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct KeyArgs {
-    /// The key of the limit, such as gpt-4o:rpm
+    /// Key of the limit, such as gpt-4o:rpm
     key: LimitKey,
     #[command(flatten)]
     client: ClientArgs,
@@ -76,7 +76,7 @@ struct Changed {
 }
 
 impl LimitsCommand {
-    /// Whether the answer is for a program.
+    /// Whether `--json` was given.
     pub(crate) fn is_json(&self) -> bool {
         match self {
             LimitsCommand::Put(args) => args.client.json,
@@ -156,7 +156,10 @@ fn delete(args: &KeyArgs) -> Result<(), Failure> {
     }
     output::print(&match changed.status.as_str() {
         "deleted" => format!("{} is deleted\n", args.key),
-        "decreasing" => format!("{} takes no more reserves, and is deleted once nothing is held\n", args.key),
+        "decreasing" => format!(
+            "{} accepts no more reserves, and is deleted once its open reservations have ended\n",
+            args.key
+        ),
         status => format!("{} is {status}\n", args.key),
     })
 }

@@ -1,8 +1,7 @@
 //! `earmark`: the server, its clients and a benchmark, in one binary.
 //!
-//! `serve` puts a Book behind the HTTP server: that of a node, which keeps it on disk, or one in memory. `recover` makes
-//! a folder from that of a lost node. The other commands are clients of the server and know nothing but the contract.
-//! `bench` measures the same job in process and over HTTP.
+//! `serve` runs a node, or a server in memory. `recover` writes a new data folder from a backup or a stopped node.
+//! `bench` measures reserves per second. The other commands are HTTP clients, which know only the public API.
 
 mod amount;
 mod bench;
@@ -15,7 +14,7 @@ mod credit;
 mod failure;
 mod key;
 mod limits;
-mod logs;
+mod logging;
 mod output;
 mod recover;
 mod reserve;
@@ -29,13 +28,15 @@ use clap::{Parser, Subcommand};
 use failure::{Done, Failure};
 
 const HELP: &str = "\
-Commands talk to the server that --server or EARMARK_SERVER names, by default http://127.0.0.1:7878. They send the
-key in EARMARK_KEY, or in the file that EARMARK_KEY_FILE names. For https:// they trust the root certificates
-of the system, or instead those of the PEM file that EARMARK_CA_FILE names.
+Environment:
+  EARMARK_SERVER    URL of the server, if --server is not given [default: http://127.0.0.1:7878]
+  EARMARK_KEY       API key or session token
+  EARMARK_KEY_FILE  file that holds the key, if EARMARK_KEY is not set
+  EARMARK_CA_FILE   PEM file with trusted CA certificates for https://, instead of those of the system
 
 Exit codes:
-  0  it worked; for reserve: allowed
-  1  failure
+  0  success; for reserve: allowed
+  1  failure, such as no answer from the server
   2  wrong command line, or a file that it names cannot be used
   3  reserve: denied
 
@@ -48,7 +49,7 @@ Examples:
   earmark key create --name billing --role writer
   earmark bench --seconds 5";
 
-/// Admission control and a credit ledger for LLM traffic: requests, tokens, concurrent calls and money, all or nothing.
+/// Admission control and a credit ledger for LLM traffic: reserve requests, tokens, concurrent calls and money, all or nothing.
 #[derive(Debug, Parser)]
 #[command(name = "earmark", version, after_help = HELP)]
 struct Cli {
@@ -64,31 +65,31 @@ enum Command {
     /// Put, get, list and delete limits
     #[command(subcommand, after_help = limits::HELP)]
     Limits(limits::LimitsCommand),
-    /// Reserve the most that a call may need: all of the limits named, or none of them
+    /// Reserve the most that a call may need, from all named limits or from none
     #[command(after_help = reserve::HELP)]
     Reserve(reserve::ReserveArgs),
-    /// Say what a call really used, and give the rest back
+    /// Report what a call used and release the rest of its reservation
     #[command(after_help = complete::HELP)]
     Complete(complete::CompleteArgs),
-    /// Change accounts, credit and limits in one transaction, exactly once
+    /// Apply one transaction to accounts, credit or limits, exactly once
     #[command(after_help = write::HELP)]
     Write(write::WriteArgs),
-    /// Show the credit of an account: what it can spend, and what leases hold
+    /// Show the available and held credit of an account
     #[command(after_help = credit::BALANCE_HELP)]
     Balance(credit::BalanceArgs),
-    /// Check that the credit of a vault adds up, or list who changed what
+    /// Check that the credit of a vault adds up, or list the change log
     #[command(after_help = credit::AUDIT_HELP)]
     Audit(credit::AuditArgs),
-    /// Show the nodes of a cluster, add and remove nodes, and make backups
+    /// Show, add and remove the nodes of a cluster, and write backups
     #[command(subcommand, after_help = cluster::HELP)]
     Cluster(cluster::ClusterCommand),
-    /// Make, list and revoke the keys of callers
+    /// Create, list and revoke API keys
     #[command(subcommand, after_help = key::HELP)]
     Key(key::KeyCommand),
-    /// Make the data folder of a new cluster from a backup, or from the folder of a stopped node
+    /// Create the data folder of a new cluster from a backup or a stopped node
     #[command(after_help = recover::HELP)]
     Recover(recover::RecoverArgs),
-    /// Measure how many reserves a second a server, a node or a Book in memory can do
+    /// Measure reserves per second of a server or a node
     #[command(after_help = bench::HELP)]
     Bench(bench::BenchArgs),
 }
@@ -110,7 +111,7 @@ impl Command {
         }
     }
 
-    /// Whether the standard output is for a program.
+    /// Whether `--json` was given.
     fn is_json(&self) -> bool {
         match self {
             Command::Serve(_) => false,
@@ -135,7 +136,7 @@ fn main() -> ExitCode {
         Err(failure) => {
             eprintln!("earmark: {failure}");
             if command.is_json() {
-                // The sentence above is all there is to say if this fails too.
+                // The message is already on standard error, so a failure to print JSON is ignored.
                 _ = output::print_json(&failure.document());
             }
             failure.exit_code()

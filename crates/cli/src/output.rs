@@ -1,4 +1,4 @@
-//! What people and programs read on the standard output.
+//! Standard output: text and tables for people, JSON for programs.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// Prints `text`. A reader that went away, such as `head`, is no failure.
+/// Prints `text`. A closed pipe, such as that of `head`, is not a failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     let printed = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
@@ -24,7 +24,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(&(text + "\n"))
 }
 
-/// `text` on one line, without anything that moves a terminal's cursor: it may come from anywhere.
+/// Replaces control characters with spaces, because text from a server could move the terminal's cursor.
 pub(crate) fn visible(text: &str) -> String {
     text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
 }
@@ -42,7 +42,7 @@ pub(crate) fn thousands(number: u128) -> String {
     text
 }
 
-/// `duration` rounded to about three digits, with its unit.
+/// Formats `duration` with about three digits and a unit.
 pub(crate) fn time(duration: Duration) -> String {
     let us = duration.as_secs_f64() * 1e6;
     match us {
@@ -54,7 +54,7 @@ pub(crate) fn time(duration: Duration) -> String {
     }
 }
 
-/// `seconds` in the largest unit that divides it: `90 s`, `5 min`, `1 h`, `1 d`.
+/// Formats `seconds` in the largest unit that divides it: `90 s`, `5 min`, `1 h`, `1 d`.
 pub(crate) fn seconds(seconds: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(86_400, "d"), (3_600, "h"), (60, "min")];
     for (size, unit) in UNITS {
@@ -65,7 +65,7 @@ pub(crate) fn seconds(seconds: u64) -> String {
     format!("{} s", thousands(seconds.into()))
 }
 
-/// `rows` with their columns aligned, the first row being the header.
+/// Formats `rows` with aligned columns. The first row is the header.
 pub(crate) fn table<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; COLUMNS] = std::array::from_fn(width);

@@ -1,4 +1,4 @@
-//! `earmark recover`: the data folder of a new cluster, from that of a node which does not run.
+//! `earmark recover`: writes the data folder of a new cluster from a backup or a stopped node.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::output;
 use crate::serve::runtime;
 
 pub(crate) const HELP: &str = "\
-The folder it reads is left as it is but for what a start would do to it too. What it writes begins a cluster of
-its own with one node, to which others can be added; the page docs/operating.md says when to do this.
+The result is a new cluster with one node, to which you can add others. The source folder is changed only as a normal
+start would change it. See docs/operating.md for when to use this.
 
 Examples:
   earmark recover --from ./n2 --to ./new
@@ -21,20 +21,20 @@ Examples:
 
 #[derive(Args, Debug)]
 pub(crate) struct RecoverArgs {
-    /// The folder to read: a backup, or the data folder of a node that does not run, or a copy of one
+    /// Folder to read: a backup, or the data folder of a stopped node
     #[arg(long, value_name = "DIR")]
     from: PathBuf,
-    /// The new data folder to write; it must be empty, or not exist yet
+    /// New data folder to write; it must be empty or not exist
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
-    /// Print the whole answer as one JSON object
+    /// Print the result as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 pub(crate) fn run(args: &RecoverArgs) -> Result<Done, Failure> {
     if !args.from.is_dir() {
-        return Err(Failure::Usage(format!("--from: {} is no folder", args.from.display())));
+        return Err(Failure::Usage(format!("--from: {} is not a folder", args.from.display())));
     }
     let disk = |path: &Path| {
         let disk = RealDisk::new(path);
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &RecoverArgs) -> Result<Done, Failure> {
         }))?;
     } else {
         output::print(&format!(
-            "{} is node {node} of the new cluster {cluster}, with {} records of history\n\
+            "{} is node {node} of the new cluster {cluster}, with {} journal records\n\
              start it: earmark serve --data {}\n",
             args.to.display(),
             made.journal.records,

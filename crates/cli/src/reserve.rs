@@ -1,4 +1,4 @@
-//! `earmark reserve`: take all of several limits, or none of them.
+//! `earmark reserve`: reserve from all named limits or from none.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::output;
 pub(crate) const HELP: &str = "\
 Exit codes:
   0  allowed
-  1  failure: no answer, or one that another try will not change (an unknown key, say)
+  1  failure, such as no answer or an unknown key
   2  wrong command line
-  3  denied: come back later, with a new lease
+  3  denied: try again later, with a new lease
 
 Examples:
   earmark reserve --key gpt-4o:rpm=1 --key gpt-4o:tpm=4000 --key gpt-4o:concurrency=1
@@ -24,13 +24,13 @@ Examples:
 
 #[derive(Args, Debug)]
 pub(crate) struct ReserveArgs {
-    /// A limit and how much of it to reserve; repeat it for up to 32 limits, all of which are taken, or none
+    /// A limit and the amount to reserve; may be repeated for up to 32 limits
     #[arg(long = "key", value_name = "KEY=AMOUNT", required = true, value_parser = amount::requirement)]
     keys: Vec<Requirement>,
-    /// The id of the lease; name it to repeat a reserve whose answer was lost [default: a new one]
+    /// Id of the lease; give it to repeat a reserve whose answer was lost [default: a new id]
     #[arg(long, value_name = "ULID")]
     lease: Option<LeaseId>,
-    /// An id of your own for the work behind the call, for logs
+    /// Your own id for the work behind the call, for logs
     #[arg(long, value_name = "ID")]
     job: Option<JobId>,
     #[command(flatten)]
@@ -62,7 +62,7 @@ struct Answer {
     never: Option<bool>,
 }
 
-/// The answer, and the lease it is about, which may be new.
+/// The answer with its lease id, which may be newly generated.
 #[derive(Serialize)]
 struct Document<'a> {
     lease_id: String,
@@ -104,19 +104,19 @@ impl Answer {
         }
     }
 
-    /// What the error means, in the server's words where it has some.
+    /// The server's message, or an explanation of the error code.
     fn explanation(&self) -> &str {
         if let Some(message) = &self.message {
             return message;
         }
         match self.error.split(':').next().unwrap_or_default() {
-            "unknown_limit_key" => "no limit has this key; see: earmark limits list",
+            "unknown_limit_key" => "no limit has this key; list them with: earmark limits list",
             "limit_decreasing" => {
-                "the capacity of this limit is going down, and too much of it is still taken"
+                "the capacity of this limit is being decreased, and open reservations still exceed it"
             }
-            "insufficient_credit" => "there is not enough credit",
-            "lease_expired" => "this lease was completed or ran out; take a new one",
-            _ => "it gave no reason",
+            "insufficient_credit" => "the account has too little credit",
+            "lease_expired" => "this lease was completed or has expired; use a new one",
+            _ => "no reason given",
         }
     }
 
@@ -133,7 +133,7 @@ impl Answer {
             text += &format!("limited by: {}\n", limited_by.join(", "));
         }
         if self.never == Some(true) {
-            text += "try again:  never with this amount, it exceeds the capacity\n";
+            text += "try again:  never with this amount; it exceeds the capacity\n";
         } else if let Some(ms) = self.retry_after_ms.filter(|ms| *ms > 0) {
             text +=
                 &format!("try again:  in {}, with a new lease\n", output::time(Duration::from_millis(ms)));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_says_what_was_in_the_way_and_when_to_come_back() {
+    fn a_denial_names_the_limits_and_when_to_try_again() {
         let lease = LeaseId::from_u128(1);
         let answer = Answer {
             retry_after_ms: Some(1_500),
@@ -176,7 +176,7 @@ mod tests {
              try again:  in 1.5 s, with a new lease\n"
         );
         let never = Answer { never: Some(true), ..denied("") };
-        assert!(never.text(lease, &[]).ends_with("never with this amount, it exceeds the capacity\n"));
+        assert!(never.text(lease, &[]).ends_with("never with this amount; it exceeds the capacity\n"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `earmark write`: a transaction, applied exactly once.
+//! `earmark write`: one transaction, applied exactly once.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use crate::failure::{Done, Failure};
 use crate::output;
 
 pub(crate) const HELP: &str = "\
-All operations are applied, or none. A client counts its writes in every vault from 1; the same command again
-is answered as the first time and changes nothing. A write that failed leaves its number free.
+Applies all operations or none. Each client numbers its writes in each vault from 1. Repeating a command returns the
+first answer and changes nothing. A failed write does not use up its number.
 
-Operations of a vault:
+Operations with --vault:
   open_account, freeze_account, unfreeze_account, close_account, issue, transfer, retire
 Operations without --vault:
   put_limit, delete_limit, open_vault
@@ -29,32 +29,32 @@ Examples:
   earmark write --client billing --sequence 2 --vault main --file operations.json
   earmark write --client ops --sequence 1 --op '{\"open_vault\":{\"vault\":\"eu\"}}'";
 
-/// As much as a server reads.
+/// Largest operations file, in bytes: the server's limit for a request body.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The one code of an answer that does not say whether something was written.
+/// The only error code after which the outcome of a write is unknown.
 const UNAVAILABLE: &str = "UNAVAILABLE";
 const OUTCOME_UNKNOWN: &str =
-    "earmark: the outcome is unknown; run the same command again, it is applied once";
+    "earmark: the outcome is unknown; run the same command again, the server applies it at most once";
 
 #[derive(Args, Debug)]
 pub(crate) struct WriteArgs {
-    /// The name of the writer, which counts its writes from 1; no two programs may share one
+    /// Id of the client that writes; two programs must not share one
     #[arg(long, value_name = "ID")]
     client: ClientId,
-    /// The number of this write among those of the client in this vault, or in the namespace; one more than the last
+    /// Number of this write: one more than the client's last write in the same vault, or without --vault in the namespace
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     sequence: u64,
-    /// The namespace of the write
+    /// Namespace of the write
     #[arg(long, default_value = NamespaceName::DEFAULT)]
     namespace: NamespaceName,
-    /// The vault that the operations are about; without it, the namespace
+    /// Vault of the operations; leave it out for operations on limits and vaults
     #[arg(long)]
     vault: Option<VaultName>,
-    /// An operation as JSON; repeat it for a transaction of several. Without any, only the number is used up
+    /// An operation as JSON; may be repeated. A write without operations only uses up its number
     #[arg(long = "op", value_name = "JSON", conflicts_with = "file")]
     operations: Vec<String>,
-    /// A file with a list of operations as JSON, instead of --op; - is the standard input
+    /// JSON file with a list of operations, instead of --op; - reads standard input
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
@@ -120,7 +120,7 @@ pub(crate) fn run(args: &WriteArgs) -> Result<Done, Failure> {
         Answer { error: Some(Refusal { code, message }), .. } => {
             let message = output::visible(&message);
             if code == UNAVAILABLE {
-                eprintln!("{OUTCOME_UNKNOWN}\nearmark: the server has no answer ({code}): {message}");
+                eprintln!("{OUTCOME_UNKNOWN}\nearmark: no result from the server ({code}): {message}");
             } else {
                 eprintln!("earmark: nothing was written ({code}): {message}");
             }
@@ -138,12 +138,12 @@ impl WriteArgs {
                 Failure::Usage(format!("--file: cannot read {}: {error}", path.display()))
             })?;
             return serde_json::from_str(&text).map_err(|error| {
-                Failure::Usage(format!("--file: found no list of operations as JSON ({error})"))
+                Failure::Usage(format!("--file: expected a JSON list of operations: {error}"))
             });
         }
         let parse = |text: &String| {
             serde_json::from_str(text)
-                .map_err(|error| Failure::Usage(format!("--op: found {text:?}, allowed is JSON ({error})")))
+                .map_err(|error| Failure::Usage(format!("--op: {text:?} is not valid JSON: {error}")))
         };
         self.operations.iter().map(parse).collect()
     }

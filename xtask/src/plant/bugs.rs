@@ -1,9 +1,9 @@
-//! Bugs that the simulation must find, as changes of the source.
+//! Bugs that the simulation must find, as edits of the source.
 
 /// One bug.
 pub(crate) struct Bug {
     pub(crate) name: &'static str,
-    /// What it does wrong.
+    /// A description of the bug.
     pub(crate) what: &'static str,
     pub(crate) edits: &'static [Edit],
     /// The test that finds it, and its seed.
@@ -11,38 +11,38 @@ pub(crate) struct Bug {
     pub(crate) seed: u64,
 }
 
-/// One change of one file. The text is there exactly once.
+/// One replacement in one file. `from` occurs exactly once.
 pub(crate) struct Edit {
     pub(crate) path: &'static str,
     pub(crate) from: &'static str,
     pub(crate) to: &'static str,
 }
 
-/// The Book can be told not to look for copies.
+/// Adds a switch that turns off duplicate detection.
 const LET_CORE: Edit = Edit {
     path: "crates/core/src/lib.rs",
     from: "pub use book::*;",
     to: "thread_local! { pub static DEDUPE: std::cell::Cell<bool> = const { std::cell::Cell::new(true) }; }\npub use book::*;",
 };
-/// Then it takes a copy of a write for the next one.
+/// Applies a duplicate write as a new one while the switch is off.
 const LET_SEQUENCE: Edit = Edit {
     path: "crates/core/src/sequence.rs",
     from: "            Some(kept) if kept.content == content => Verdict::Committed(&kept.result),",
     to: "            Some(kept) if kept.content == content && crate::DEDUPE.get() => Verdict::Committed(&kept.result),\n            Some(kept) if kept.content == content => Verdict::Next(Turn { hash, stream }),",
 };
-/// The state machine knows whose it is, and whether it has applied anything.
+/// Adds the node id and a flag for the first entry to the state machine.
 const LET_STRUCT: Edit = Edit {
     path: "crates/node/src/machine.rs",
     from: "pub struct Machine {\n",
     to: "pub struct Machine {\n    pub(crate) id: u64,\n    is_first: bool,\n",
 };
-/// It does not, at first.
+/// Initialises the added fields.
 const LET_NEW: Edit = Edit {
     path: "crates/node/src/machine.rs",
     from: "        Machine { shelf, reader: Reader::default() }",
     to: "        Machine { id: 0, is_first: true, shelf, reader: Reader::default() }",
 };
-/// A node tells it.
+/// Sets the node id.
 const LET_NODE: Edit = Edit {
     path: "crates/node/src/node.rs",
     from: "        let machine = Machine::new(Arc::clone(&shelf));",

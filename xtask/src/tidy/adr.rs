@@ -1,4 +1,4 @@
-//! The index of decisions matches its folder.
+//! The index of docs/adr matches its files.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ const INDEX: &str = "README.md";
 pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     let index_path = format!("{FOLDER}/{INDEX}");
     let Some(index) = tree.text(&index_path) else {
-        return vec![Violation::new(&index_path, 1, "missing, it must list the decisions")];
+        return vec![Violation::new(&index_path, 1, "missing; it must list the decisions")];
     };
     let files: BTreeMap<&str, &str> =
         tree.inside(FOLDER).filter(|(name, _)| name.ends_with(".md") && *name != INDEX).collect();
 
     let mut violations = numbers(files.keys().copied());
     violations.extend(files.iter().flat_map(|(name, text)| shape(name, text)));
-    // Other links are none of the index's entries.
+    // Links to other files are not entries.
     let listed: Vec<Link<'_>> =
         links(index).into_iter().filter(|link| number(link.target).is_some()).collect();
     for (place, link) in listed.iter().enumerate() {
@@ -42,7 +42,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     violations
 }
 
-/// Every file is numbered, and the numbers count from 1 without a gap.
+/// Checks that the files are numbered from 1 without a gap.
 fn numbers<'a>(names: impl Iterator<Item = &'a str>) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut last = 0;
@@ -83,7 +83,7 @@ fn shape(name: &str, text: &str) -> Vec<Violation> {
     let has_status =
         text.lines().filter_map(|line| line.strip_prefix("Status:")).any(|status| !status.trim().is_empty());
     if !has_status {
-        violations.push(Violation::new(&path, 1, "has no line `Status: accepted` or the like"));
+        violations.push(Violation::new(&path, 1, "has no status line, such as `Status: accepted`"));
     }
     violations
 }

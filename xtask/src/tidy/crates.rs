@@ -1,4 +1,4 @@
-//! The crates depend on each other as the table in ARCHITECTURE.md says, no more and no less.
+//! The crates depend on each other exactly as the table in ARCHITECTURE.md says.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     violations
 }
 
-/// Where the row and the manifest of one crate differ.
+/// Compares the row and the manifest of a crate.
 fn compare(row: &Row<'_>, one: &Crate<'_>, folders: &BTreeMap<&str, &str>) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut used = Vec::new();
@@ -97,18 +97,18 @@ fn crates<'a>(tree: &'a Tree, violations: &mut Vec<Violation>) -> Vec<Crate<'a>>
     for (name, manifest_path) in in_crates.chain([("xtask", "xtask/Cargo.toml".to_owned())]) {
         match tree.text(&manifest_path) {
             Some(manifest) => crates.push(Crate { name, manifest_path, manifest }),
-            None => violations.push(Violation::new(&manifest_path, 1, "missing, every crate has one")),
+            None => violations.push(Violation::new(&manifest_path, 1, "missing; every crate needs one")),
         }
     }
     crates
 }
 
-/// The rows of the table, or nothing if there is no table.
+/// The rows of the table; `None` if there is no table.
 fn table<'a>(architecture: &'a str, violations: &mut Vec<Violation>) -> Option<Vec<Row<'a>>> {
     let mut lines = (1..).zip(architecture.lines());
     lines.find(|(_, line)| cells(line) == HEADER)?;
     let mut rows = Vec::new();
-    // The line after the header only draws.
+    // Skip the separator line after the header.
     for (line, text) in lines.skip(1).take_while(|(_, line)| line.starts_with('|')) {
         match *cells(text).as_slice() {
             [first, _, last]
@@ -142,8 +142,8 @@ fn package(manifest: &str) -> Option<&str> {
     Some(entry.value.trim_matches('"'))
 }
 
-/// The packages that a manifest names as normal dependencies, and where. All the ways to write one are
-/// read, since a rule that only sees one of them is easily broken by accident.
+/// The normal dependencies of a manifest with their lines. Reads every TOML form of a dependency, so that none evades the
+/// rule.
 fn dependencies(manifest: &str) -> Vec<(usize, &str)> {
     let mut dependencies: Vec<(usize, &str)> = Vec::new();
     for entry in entries(manifest) {

@@ -1,4 +1,4 @@
-//! No file is too long to be read in one sitting.
+//! Limits the length of files.
 
 use super::{Tree, Violation};
 

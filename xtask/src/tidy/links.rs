@@ -1,4 +1,4 @@
-//! Relative links in the documents lead somewhere.
+//! Relative links in documents lead to existing files.
 
 use super::markdown::links;
 use super::{Tree, Violation};
@@ -13,7 +13,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
             }
             if !resolve(path, target).is_some_and(|file| tree.has(&file)) {
                 let what =
-                    format!("the link to {target} leads nowhere, allowed are files and folders of this tree");
+                    format!("the link to {target} is broken; allowed are files and folders of this tree");
                 violations.push(Violation::new(path, link.line, what));
             }
         }
@@ -21,15 +21,15 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     violations
 }
 
-/// Whether this is an address such as `https://` or `mailto:`.
+/// Whether this is a URL such as `https://` or `mailto:`.
 fn has_scheme(target: &str) -> bool {
     target.split_once(':').is_some_and(|(scheme, _)| scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()))
 }
 
-/// What `target` means in the file at `path`, from the root; nothing if it leads out of the tree.
+/// Resolves `target` in the file at `path` to a path from the root; `None` if it leaves the tree.
 fn resolve(path: &str, target: &str) -> Option<String> {
     let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-    // A target that starts with a slash counts from the root.
+    // A leading slash means the root.
     let folder = if target.starts_with('/') { "" } else { folder };
     let mut parts: Vec<&str> = Vec::new();
     for part in folder.split('/').chain(target.split('/')) {

@@ -1,4 +1,4 @@
-//! Clippy counts the lines of functions; here it is made sure that every crate lets it.
+//! Every crate lets clippy limit the lines of functions.
 
 use super::toml::entries;
 use super::{Tree, Violation};
@@ -10,9 +10,9 @@ const LINT: &str = "too_many_lines";
 pub(super) fn check(tree: &Tree) -> Vec<Violation> {
     let mut violations: Vec<Violation> =
         tree.named("clippy.toml").filter_map(|(path, text)| threshold(path, text)).collect();
-    // Crates without a clippy.toml of their own fall back to this one.
+    // Crates without their own clippy.toml use this one.
     if tree.text("clippy.toml").is_none() {
-        violations.push(Violation::new("clippy.toml", 1, format!("missing, it must set {THRESHOLD}")));
+        violations.push(Violation::new("clippy.toml", 1, format!("missing; it must set {THRESHOLD}")));
     }
     for (path, text) in tree.named("Cargo.toml") {
         let is_root = path == "Cargo.toml";

@@ -1,4 +1,4 @@
-//! As much of Markdown as the checks need: links, outside of code.
+//! A minimal Markdown parser: links outside of code.
 
 /// `[text](target)`, or `[text]: target` at the start of a line.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ fn links_in(line: usize, content: &str) -> Vec<Link<'_>> {
     links
 }
 
-/// `content` with code spans blanked out, byte for byte, so that places in it are places in `content`.
+/// Blanks out code spans byte for byte, so that offsets stay valid.
 fn mask_code(content: &str) -> String {
     let parts: Vec<&str> = content.split('`').collect();
     let last = parts.len() - 1;
@@ -55,7 +55,7 @@ fn mask_code(content: &str) -> String {
     parts.iter().enumerate().map(mask).collect::<Vec<_>>().join("`")
 }
 
-/// The place after the `[` that a `]` right after `before` closes.
+/// The offset after the `[` that matches a `]` right after `before`.
 fn opening(before: &str) -> Option<usize> {
     let mut depth = 0_usize;
     for (at, character) in before.char_indices().rev() {
@@ -69,7 +69,7 @@ fn opening(before: &str) -> Option<usize> {
     None
 }
 
-/// A target without the title that may follow it.
+/// A link target without its optional title.
 fn path(target: &str) -> &str {
     target.split_whitespace().next().unwrap_or("").trim_start_matches('<').trim_end_matches('>')
 }

@@ -1,4 +1,4 @@
-//! A tree that keeps all rules, and for each rule trees that break it.
+//! A tree that follows all rules, and for each rule trees that break it.
 
 use super::{Tree, check};
 
@@ -42,7 +42,7 @@ const GOOD: [(&str, &str); 10] = [
     ("xtask/Cargo.toml", "[package]\nname = \"xtask\"\n[lints]\nworkspace = true\n"),
 ];
 
-/// Checks the good tree with `changes` made to it; a file that becomes empty is gone.
+/// Checks the good tree with `changes`. An empty text removes the file.
 fn broken(changes: &[(&str, &str)], expected: &[&str]) {
     let kept = GOOD.iter().filter(|(path, _)| !changes.iter().any(|(changed, _)| changed == path));
     let files: Vec<_> = kept.chain(changes.iter().filter(|(_, text)| !text.is_empty())).copied().collect();
@@ -80,7 +80,7 @@ fn a_crate_that_escapes_the_count_of_lines_is_found() {
         &[("crates/core/clippy.toml", "a = 1\n")],
         &["crates/core/clippy.toml:1: too-many-lines-threshold: found nothing, allowed is 70"],
     );
-    broken(&[("clippy.toml", "")], &["clippy.toml:1: missing, it must set too-many-lines-threshold"]);
+    broken(&[("clippy.toml", "")], &["clippy.toml:1: missing; it must set too-many-lines-threshold"]);
     for manifest in ["[workspace]\n", "[workspace.lints.clippy]\ntoo_many_lines = \"warn\"\n"] {
         broken(
             &[("Cargo.toml", manifest)],
@@ -113,7 +113,7 @@ fn an_index_of_decisions_that_differs_from_its_folder_is_found() {
             "- [One](0001-one.md)\n- [Two and `more`](0002-two.md)\n- [Three](0003-three.md)\n",
             &[
                 "docs/adr/README.md:3: 0003-three.md is listed and does not exist",
-                "docs/adr/README.md:3: the link to 0003-three.md leads nowhere, \
+                "docs/adr/README.md:3: the link to 0003-three.md is broken; \
                  allowed are files and folders of this tree",
             ],
         ),
@@ -125,7 +125,7 @@ fn an_index_of_decisions_that_differs_from_its_folder_is_found() {
             ("ARCHITECTURE.md", &ARCHITECTURE.replace("docs/adr/README.md", "docs")),
             ("docs/adr/README.md", ""),
         ],
-        &["docs/adr/README.md:1: missing, it must list the decisions"],
+        &["docs/adr/README.md:1: missing; it must list the decisions"],
     );
 }
 
@@ -155,7 +155,7 @@ fn a_decision_without_its_number_title_or_status_is_found() {
     for text in ["# One\n", "# One\n\nStatus:\n", "# One\n\nThe Status: none\n"] {
         broken(
             &[("docs/adr/0001-one.md", text)],
-            &["docs/adr/0001-one.md:1: has no line `Status: accepted` or the like"],
+            &["docs/adr/0001-one.md:1: has no status line, such as `Status: accepted`"],
         );
     }
     broken(
@@ -236,7 +236,7 @@ fn a_table_of_crates_that_says_more_or_less_than_the_tree_is_found() {
     }
     broken(
         &[("crates/node/src/lib.rs", "//! Node.\n")],
-        &["crates/node/Cargo.toml:1: missing, every crate has one"],
+        &["crates/node/Cargo.toml:1: missing; every crate needs one"],
     );
 }
 
@@ -262,7 +262,7 @@ fn a_link_that_leads_nowhere_is_found() {
         broken(
             &[("docs/testing.md", bad)],
             &[&format!(
-                "docs/testing.md:2: the link to {target} leads nowhere, allowed are files and folders of this tree"
+                "docs/testing.md:2: the link to {target} is broken; allowed are files and folders of this tree"
             )],
         );
     }

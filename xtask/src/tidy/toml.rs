@@ -1,10 +1,10 @@
-//! As much of TOML as the checks need: sections, and keys with what stands behind the `=`.
+//! A minimal TOML parser: sections, keys and values of one line.
 
 /// One `key = value` line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Entry<'a> {
     pub(super) line: usize,
-    /// The header it stands under, without brackets; empty at the top.
+    /// The section header without brackets; empty at the top.
     pub(super) section: &'a str,
     pub(super) key: &'a str,
     pub(super) value: &'a str,

@@ -1,4 +1,4 @@
-//! The files of the work tree, as the checks see them.
+//! The files of the work tree.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,19 +7,19 @@ use std::path::Path;
 
 use crate::run::{self, Failure};
 
-/// What the checks read; other files are only known to exist.
+/// File types that the checks read; for other files only the path is known.
 const READ: [&str; 3] = [".md", ".rs", ".toml"];
-/// Folders that hold nothing of the tree, for when there is no git to say so.
+/// Folders that are skipped without git.
 const SKIPPED: [&str; 2] = [".git", "target"];
 
-/// Paths from the root, with `/`, and their text.
+/// Paths from the root, with `/`, and the text of each file.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     files: BTreeMap<String, String>,
 }
 
 impl Tree {
-    /// Everything under `root` that is or could be committed.
+    /// Reads every file under `root` that git does not ignore.
     pub(super) fn read(root: &Path) -> Result<Tree, Failure> {
         let listing = "ls-files -z --cached --others --exclude-standard";
         let paths = match run::output(run::command("git", listing).current_dir(root)) {
@@ -29,7 +29,7 @@ impl Tree {
         let mut tree = Tree::default();
         for path in paths {
             let file = root.join(&path);
-            // Git still lists what was deleted and not committed.
+            // Git lists deleted files until the deletion is committed.
             if file.symlink_metadata().is_err() {
                 continue;
             }
@@ -49,7 +49,7 @@ impl Tree {
         Tree { files: files.iter().map(|&(path, text)| (path.to_owned(), text.to_owned())).collect() }
     }
 
-    /// How many files there are.
+    /// The number of files.
     pub(super) fn len(&self) -> usize {
         self.files.len()
     }
@@ -59,7 +59,7 @@ impl Tree {
         self.files.get(path).map(String::as_str)
     }
 
-    /// All files with this name, or with a name that ends like this if `name` starts with a dot.
+    /// All files with this name, or with this extension if `name` starts with a dot.
     pub(super) fn named(&self, name: &str) -> impl Iterator<Item = (&str, &str)> {
         self.files.iter().map(|(path, text)| (path.as_str(), text.as_str())).filter(move |(path, _)| {
             let last = path.rsplit('/').next().unwrap_or(path);
@@ -67,7 +67,7 @@ impl Tree {
         })
     }
 
-    /// The files right inside `folder`, by their names there.
+    /// The files directly in `folder`, by name.
     pub(super) fn inside(&self, folder: &str) -> impl Iterator<Item = (&str, &str)> {
         self.files.iter().filter_map(move |(path, text)| {
             let name = path.strip_prefix(folder)?.strip_prefix('/')?;
@@ -75,7 +75,7 @@ impl Tree {
         })
     }
 
-    /// The names of the folders right inside `folder`, each once.
+    /// The names of the subfolders of `folder`.
     pub(super) fn folders(&self, folder: &str) -> Vec<&str> {
         let mut names: Vec<&str> = self
             .files
@@ -86,14 +86,14 @@ impl Tree {
         names
     }
 
-    /// Whether there is a file or folder at `path`; the root is the empty path.
+    /// Whether a file or folder exists at `path`; the root is the empty path.
     pub(super) fn has(&self, path: &str) -> bool {
         let is_inside = |file: &String| file.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'));
         path.is_empty() || self.files.contains_key(path) || self.files.keys().any(is_inside)
     }
 }
 
-/// All files under `root`, for a tree that is no git checkout.
+/// All files under `root`, for a tree without git.
 fn walk(root: &Path) -> Result<Vec<String>, Failure> {
     let mut paths = Vec::new();
     let mut folders = vec![root.to_path_buf()];
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_and_folders_are_found_by_place_and_by_name() {
+    fn files_and_folders_are_found_by_path_and_by_name() {
         let tree = Tree::of(&[("a/b/c.rs", "1"), ("a/b/d.md", "2"), ("a/c.rs", "3"), ("ab.rs", "4")]);
         assert_eq!(tree.text("a/c.rs"), Some("3"));
         assert_eq!(tree.text("a"), None);

@@ -1,4 +1,4 @@
-//! A node for the length of a run, in a folder of its own, and what its disk takes for one flush.
+//! The backend under test, its temporary folder, and the fsync time of its disk.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -11,26 +11,26 @@ use earmark_node::{Node, NodeOptions, RealDisk};
 
 use crate::failure::Failure;
 
-/// So many flushes tell what one takes.
+/// Number of fsyncs of which the median is reported.
 const FLUSHES: usize = 500;
-/// A slow disk is not kept busy for longer than this.
+/// Time limit for the fsync measurement on a slow disk.
 const FLUSHES_TIME: Duration = Duration::from_secs(2);
-/// About what an entry with a few reserves takes.
+/// Bytes per fsync, about the size of a log entry with a few reserves.
 const FLUSHED_BYTES: [u8; 512] = [0x5a; 512];
 
-/// A folder that is gone with this.
+/// A temporary folder, removed on drop.
 pub(super) struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes a new one in `folder`, which is made too if it is not there.
+    /// Creates a new subfolder of `folder`, which is created too if it is missing.
     pub(super) fn make(folder: &Path) -> Result<Scratch, Failure> {
         let path = folder.join(format!("earmark-bench-{}", ulid::Ulid::generate()));
         let made = fs::create_dir_all(&path);
-        made.map_err(|error| Failure::Usage(format!("--data: cannot make {}: {error}", path.display())))?;
+        made.map_err(|error| Failure::Usage(format!("--data: cannot create {}: {error}", path.display())))?;
         Ok(Scratch(path))
     }
 
-    /// What one flush of a few bytes takes here: the median of many.
+    /// The median time of one fsync.
     pub(super) fn fsync_p50(&self) -> Result<Duration, Failure> {
         let measured = self.flushes();
         let mut taken = measured.map_err(|source| Failure::System { what: "flushing a file", source })?;
@@ -55,25 +55,25 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
-            eprintln!("earmark: {} is still there: {error}", self.0.display());
+            eprintln!("earmark: cannot remove {}: {error}", self.0.display());
         }
     }
 }
 
-/// What is measured: a Book in memory, or a node.
-pub(super) struct Subject {
+/// The backend under test: a Book in memory, a node, or TigerBeetle.
+pub(super) struct Target {
     pub(super) backend: Arc<dyn Backend>,
     node: Option<Node>,
 }
 
-impl Subject {
-    /// Opens one with room for so many reserves at once: a node if there is a folder for it.
-    pub(super) async fn open(scratch: Option<&Scratch>, reserves: usize) -> Result<Subject, Failure> {
+impl Target {
+    /// Opens a node if there is a folder for it, else a Book in memory. The queue has room for `reserves`.
+    pub(super) async fn open(scratch: Option<&Scratch>, reserves: usize) -> Result<Target, Failure> {
         let Some(Scratch(path)) = scratch else {
             let defaults = LocalOptions::default();
             let queue_max = defaults.queue_max.max(reserves);
             let book = LocalBook::open(LocalOptions { queue_max, ..defaults }).await?;
-            return Ok(Subject { backend: Arc::new(book), node: None });
+            return Ok(Target { backend: Arc::new(book), node: None });
         };
         let data = path.join("data");
         let disk =
@@ -81,15 +81,15 @@ impl Subject {
         let mut options = NodeOptions::new(Arc::new(disk));
         options.queue_max = options.queue_max.max(reserves);
         let node = Node::open(options).await?;
-        Ok(Subject { backend: node.backend(), node: Some(node) })
+        Ok(Target { backend: node.backend(), node: Some(node) })
     }
 
-    /// Something that is not a node.
-    pub(super) fn of(backend: Arc<dyn Backend>) -> Subject {
-        Subject { backend, node: None }
+    /// A target that is not a node.
+    pub(super) fn of(backend: Arc<dyn Backend>) -> Target {
+        Target { backend, node: None }
     }
 
-    /// Finishes what is under way. What stopped a node is an error.
+    /// Finishes open requests. Fails if the node has stopped with an error.
     pub(super) async fn shut_down(&self) -> Result<(), Failure> {
         let Some(node) = &self.node else {
             self.backend.shut_down().await;
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scratch_folder_tells_what_a_flush_takes_and_is_gone_afterwards() {
+    fn a_scratch_folder_measures_fsync_and_is_removed_afterwards() {
         let folder = tempfile::tempdir().unwrap();
         let scratch = Scratch::make(&folder.path().join("new")).unwrap();
         assert!(scratch.fsync_p50().unwrap() > Duration::ZERO);

@@ -1,10 +1,10 @@
-//! Latencies in a fixed amount of memory.
+//! A latency histogram of fixed size.
 
 use std::time::Duration;
 
-/// Each power of two is cut into so many parts, as a power of two: values are off by 3 % at most.
+/// Bits of the number of buckets per power of two: 32 buckets, so values are off by at most 3 %.
 const PART_BITS: u32 = 5;
-/// Longer ones count as this one: 18 minutes.
+/// Longest recorded duration, 18 minutes. Longer ones count as this.
 const NANOS_MAX: u64 = (1 << 40) - 1;
 const BUCKETS: usize = bucket(NANOS_MAX) + 1;
 
@@ -25,7 +25,7 @@ const fn bucket(nanos: u64) -> usize {
     ((shift as usize) << PART_BITS) + (nanos >> shift) as usize
 }
 
-/// The largest value that falls into `bucket`.
+/// The largest value of `bucket`.
 const fn largest(bucket: usize) -> u64 {
     if bucket < 2 << PART_BITS {
         return bucket as u64;
@@ -42,7 +42,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts `duration` so many times.
+    /// Adds `duration` to the histogram `times` times.
     pub(super) fn record(&mut self, duration: Duration, times: u64) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).min(NANOS_MAX);
         self.counts[bucket(nanos)] += times;
@@ -51,7 +51,7 @@ impl Histogram {
         self.max_nanos = self.max_nanos.max(nanos);
     }
 
-    /// Counts all that `other` has counted.
+    /// Adds the counts of `other`.
     pub(super) fn merge(&mut self, other: &Histogram) {
         for (count, more) in self.counts.iter_mut().zip(other.counts.iter()) {
             *count += more;
@@ -61,7 +61,7 @@ impl Histogram {
         self.max_nanos = self.max_nanos.max(other.max_nanos);
     }
 
-    /// So many percent are not longer than this. Zero if nothing was counted.
+    /// The percentile of the durations; zero if the histogram is empty.
     pub(super) fn percentile(&self, percent: f64) -> Duration {
         let rank = ((self.count as f64 * percent / 100.0).ceil() as u64).max(1);
         let mut seen = 0;
@@ -74,12 +74,12 @@ impl Histogram {
         self.max()
     }
 
-    /// The longest.
+    /// The longest duration.
     pub(super) fn max(&self) -> Duration {
         Duration::from_nanos(self.max_nanos)
     }
 
-    /// The mean. Zero if nothing was counted.
+    /// The mean; zero if the histogram is empty.
     pub(super) fn mean(&self) -> Duration {
         let mean = self.sum_nanos / u128::from(self.count.max(1));
         Duration::from_nanos(u64::try_from(mean).unwrap_or(u64::MAX))

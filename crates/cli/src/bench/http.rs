@@ -1,4 +1,4 @@
-//! Load over HTTP: keep-alive connections with one request in flight on each.
+//! HTTP load: keep-alive connections with one request in flight on each.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -10,23 +10,23 @@ use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 
 use super::job::{Call, Calls, Part};
-use super::measure::{Bounds, Counts, End, GRACE, Shared, Tally, conduct};
+use super::measure::{Bounds, Counts, End, GRACE, Shared, Tally, run_stages};
 use super::reply::{self, Reply};
 use super::request::{Action, Request};
 use crate::client::{self, ServerUrl};
 use crate::failure::Failure;
 use crate::serve::cores;
 
-/// How often a worker connects again after its connection broke, and how long it waits before.
+/// Reconnects per worker before it gives up, and the pause before each.
 const RECONNECTS_MAX: u32 = 100;
 const RECONNECT_AFTER: Duration = Duration::from_millis(10);
 const REPLY_BYTES: usize = 4_096;
 
-/// What is to be sent, and where.
+/// The load and its server.
 #[derive(Clone)]
 pub(super) struct Load {
     pub(super) url: ServerUrl,
-    /// What every request says of itself.
+    /// The headers of every request.
     pub(super) headers: String,
     pub(super) parts: Vec<Part>,
     pub(super) connections: usize,
@@ -34,7 +34,7 @@ pub(super) struct Load {
     pub(super) complete: bool,
 }
 
-/// Runs the load, on half of the cores: the other half is for the server, which may be on this machine.
+/// Runs the load on half of the cores, because the server may need the other half.
 pub(super) fn run(load: &Load, bounds: &Bounds) -> Result<(Tally, Duration, End), Failure> {
     let threads = (cores() / 2).clamp(1, load.connections);
     let shared = Arc::new(Shared::new());
@@ -58,7 +58,7 @@ pub(super) fn run(load: &Load, bounds: &Bounds) -> Result<(Tally, Duration, End)
     for start in starts {
         start.send(deadline).map_err(|_| Failure::Bench("a thread of the load ended early".into()))?;
     }
-    let (measured, end) = conduct(&shared, bounds);
+    let (measured, end) = run_stages(&shared, bounds);
     let mut tally = Tally::default();
     for generator in generators {
         let one = generator.join().map_err(|_| Failure::Bench("a thread of the load broke".into()))?;
@@ -67,7 +67,7 @@ pub(super) fn run(load: &Load, bounds: &Bounds) -> Result<(Tally, Duration, End)
     Ok((tally, measured, end))
 }
 
-/// One thread of the load: connects, waits for the start, and sends until the end.
+/// One load thread: connects, waits for the start, and sends until the run ends.
 fn generate(
     load: &Load,
     connections: usize,
@@ -94,7 +94,7 @@ fn generate(
         }
     };
     _ = ready.send(Ok(()));
-    // Without a start another thread could not connect, and there is nothing to do.
+    // The sender is dropped without a start if another thread could not connect.
     let Ok(deadline) = started.recv() else { return Ok(Tally::default()) };
     runtime.block_on(async {
         let mut workers = JoinSet::new();
@@ -117,7 +117,7 @@ struct Worker {
     shared: Arc<Shared>,
     stream: TcpStream,
     calls: Calls,
-    /// The calls of the request at hand.
+    /// The calls of the current request.
     current: Vec<Call>,
     reserve: Request,
     complete: Option<Request>,
@@ -141,11 +141,11 @@ impl Worker {
         }
     }
 
-    /// Sends until the end. One timer serves the whole run: one for each request would cost as much as the
+    /// Sends until the run ends. One timer serves the whole run, because a timer per request would cost as much as the
     /// request.
     async fn run(mut self, deadline: tokio::time::Instant) -> Tally {
         if timeout_at(deadline, self.repeat()).await.is_err() {
-            let what = || format!("no answer came within {} s of the end", GRACE.as_secs());
+            let what = || format!("no answer within {} s after the end of the run", GRACE.as_secs());
             self.tally.note_errors(&self.shared, self.current.len() as u64, what);
         }
         self.tally
@@ -171,8 +171,8 @@ impl Worker {
         }
     }
 
-    /// Reserves the calls at hand, and completes them if that is asked for. What is said by an answer is
-    /// counted; an error here is one of the connection.
+    /// Reserves the current calls and, with `complete`, completes them. Error answers are counted; an `Err` is a broken
+    /// connection.
     async fn admit(&mut self) -> Result<(), String> {
         let calls = self.current.len() as u64;
         self.reserve.fill(self.current.iter().copied());

@@ -1,4 +1,4 @@
-//! Load without a network: tasks that call the backend themselves.
+//! In-process load: tasks that call the backend directly.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,17 +8,17 @@ use earmark_core::{Definition, LimitKey, NameError, NamespaceName};
 use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 
-use super::durable::{Scratch, Subject};
+use super::durable::{Scratch, Target};
 use super::job::{Call, Calls, Owner, Part};
-use super::ledger::{self, LedgerUrl};
-use super::measure::{Bounds, Counts, End, GRACE, Shared, Tally, conduct};
+use super::measure::{Bounds, Counts, End, GRACE, Shared, Tally, run_stages};
+use super::tigerbeetle::{self, LedgerUrl};
 use crate::failure::Failure;
 use crate::serve::runtime;
 
-/// The most copies of the names.
+/// Most copies of the names, see [`Names`].
 const NAMES_MAX: usize = 64;
 
-/// What is to be asked for.
+/// The load and its backend.
 #[derive(Clone, Copy)]
 pub(super) struct Load<'a> {
     pub(super) parts: &'a [Part],
@@ -26,18 +26,18 @@ pub(super) struct Load<'a> {
     pub(super) tasks: usize,
     pub(super) batch: usize,
     pub(super) complete: bool,
-    /// Where a node keeps everything that is to be measured.
+    /// The folder of the node; `None` for a Book in memory.
     pub(super) scratch: Option<&'a Scratch>,
-    /// Where limits are enforced instead.
+    /// The TigerBeetle cluster, instead of a node or Book.
     pub(super) ledger: Option<&'a LedgerUrl>,
 }
 
-/// What came of it.
+/// The result.
 pub(super) struct Run {
     pub(super) tally: Tally,
     pub(super) measured: Duration,
     pub(super) end: End,
-    /// What a bare client of the same ledger did.
+    /// Ops per second of a bare TigerBeetle client.
     pub(super) bare_ops_per_s: Option<f64>,
 }
 
@@ -45,20 +45,20 @@ pub(super) struct Run {
 pub(super) fn run(load: Load<'_>, bounds: &Bounds) -> Result<Run, Failure> {
     let runtime = runtime()?;
     let shared = Arc::new(Shared::new());
-    let subject = runtime.block_on(open(load))?;
+    let target = runtime.block_on(open(load))?;
     let bare = || match load.ledger {
-        Some(url) => runtime.block_on(ledger::bare(url, load.parts, bounds.duration / 2)).map(Some),
+        Some(url) => runtime.block_on(tigerbeetle::bare(url, load.parts, bounds.duration / 2)).map(Some),
         None => Ok(None),
     };
     let before = bare()?;
     let mut workers = JoinSet::new();
-    let patience = load.ledger.map_or(Duration::ZERO, |_| ledger::PATIENCE);
-    let deadline = (bounds.deadline() + patience).into();
+    let extra = load.ledger.map_or(Duration::ZERO, |_| tigerbeetle::RESERVE_TIMEOUT);
+    let deadline = (bounds.deadline() + extra).into();
     let names = (0..load.tasks.min(NAMES_MAX)).map(|_| Names::new(load.parts).map(Arc::new));
     let names: Vec<Arc<Names>> = names.collect::<Result<_, _>>().map_err(misnamed)?;
     for names in names.iter().cycle().take(load.tasks) {
         let worker = Worker {
-            backend: Arc::clone(&subject.backend),
+            backend: Arc::clone(&target.backend),
             shared: Arc::clone(&shared),
             names: Arc::clone(names),
             calls: Calls::new(),
@@ -69,7 +69,7 @@ pub(super) fn run(load: Load<'_>, bounds: &Bounds) -> Result<Run, Failure> {
         };
         workers.spawn_on(worker.run(deadline), runtime.handle());
     }
-    let (measured, end) = conduct(&shared, bounds);
+    let (measured, end) = run_stages(&shared, bounds);
     let tally = runtime.block_on(async {
         let mut tally = Tally::default();
         while let Some(worker) = workers.join_next().await {
@@ -77,11 +77,11 @@ pub(super) fn run(load: Load<'_>, bounds: &Bounds) -> Result<Run, Failure> {
         }
         Ok::<Tally, Failure>(tally)
     })?;
-    // Not before the last answers are there, or those who wait for them would wait for the bare client's as well.
+    // After the last answers, which the bare client would delay.
     let after = bare()?;
-    runtime.block_on(subject.shut_down())?;
-    // Millions of leases take a while to free, and the process ends anyway.
-    std::mem::forget(subject);
+    runtime.block_on(target.shut_down())?;
+    // Freeing millions of leases takes seconds, and the process ends anyway.
+    std::mem::forget(target);
     let bare_ops_per_s = before.zip(after).map(|(before, after)| (before + after) / 2.0);
     Ok(Run { tally, measured, end, bare_ops_per_s })
 }
@@ -90,12 +90,12 @@ fn misnamed(error: NameError) -> Failure {
     Failure::Bench(error.to_string())
 }
 
-async fn open(load: Load<'_>) -> Result<Subject, Failure> {
-    // All tasks wait at once; that is not overload.
+async fn open(load: Load<'_>) -> Result<Target, Failure> {
+    // All tasks may wait at the same time, which is not overload.
     let reserves = load.tasks * load.batch * 2;
-    let subject = match load.ledger {
-        Some(url) => Subject::of(ledger::open(url, reserves * (load.parts.len() + 1)).await?),
-        None => Subject::open(load.scratch, reserves).await?,
+    let target = match load.ledger {
+        Some(url) => Target::of(tigerbeetle::open(url, reserves * (load.parts.len() + 1)).await?),
+        None => Target::open(load.scratch, reserves).await?,
     };
     let namespace = NamespaceName::new(NamespaceName::DEFAULT).map_err(misnamed)?;
     for definition in load.definitions {
@@ -104,13 +104,13 @@ async fn open(load: Load<'_>) -> Result<Subject, Failure> {
             definition: definition.clone(),
             expected_revision: None,
         };
-        let put = subject.backend.put_limit(request).await;
+        let put = target.backend.put_limit(request).await;
         put.map_err(|error| Failure::Bench(format!("{}: {error}", definition.key)))?;
     }
-    Ok(subject)
+    Ok(target)
 }
 
-/// The keys of one requirement, for all its owners.
+/// The limit keys of one requirement, for all models or tenants.
 struct Keys {
     owner: Owner,
     keys: Vec<LimitKey>,
@@ -128,8 +128,8 @@ impl Keys {
     }
 }
 
-/// All names that requests hold. A name counts the references to it, and a count that all cores write to is
-/// slow, as it would not be if the requests came from different places. So there are several copies.
+/// The names in requests. A name is reference-counted, and a counter shared by all cores is slow, so tasks use several
+/// copies. Requests from different processes would not share counters either.
 struct Names {
     namespace: NamespaceName,
     keys: Vec<Keys>,
@@ -172,7 +172,7 @@ struct Worker {
     shared: Arc<Shared>,
     names: Arc<Names>,
     calls: Calls,
-    /// The calls of the batch at hand.
+    /// The calls of the current batch.
     current: Vec<Call>,
     batch: usize,
     complete: bool,
@@ -187,7 +187,7 @@ impl Worker {
             }
         });
         if repeated.await.is_err() {
-            let what = || format!("no answer came within {} s of the end", GRACE.as_secs());
+            let what = || format!("no answer within {} s after the end of the run", GRACE.as_secs());
             self.tally.note_errors(&self.shared, self.batch as u64, what);
         }
         self.tally

@@ -1,4 +1,4 @@
-//! The job that is measured: admit one call against several limits at once.
+//! The measured workload: reserve one call against several limits.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -6,30 +6,29 @@ use earmark_core::{Definition, Kind, LeaseId, LimitKey, NameError, Overage, Unix
 
 pub(super) const MODELS: usize = 20;
 pub(super) const TENANTS: usize = 1_000;
-/// Digits of the number of a model or a tenant in a key. They are fixed, so that a key can be changed in
-/// place.
+/// Digits of a model or tenant number in a key. The width is fixed, so that a key can be changed in place.
 pub(super) const MODEL_DIGITS: usize = 2;
 pub(super) const TENANT_DIGITS: usize = 4;
 const TOKENS: u64 = 1_500;
-/// A call uses a third of the tokens that it reserves.
+/// A call uses one third of its reserved tokens.
 const USED_PART: u64 = 3;
-/// Whatever a run leaves behind is free again after a minute.
+/// Window and timeout of the limits, in seconds: the usage of a run ends after one minute.
 const HOLD_SECONDS: u32 = 60;
-/// So much that nothing is ever denied.
+/// Capacity of the limits: high enough that no reserve is denied.
 const CAPACITY: u64 = 1 << 60;
 
-/// Whose limit it is.
+/// Whether a limit belongs to a model or a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     Model,
     Tenant,
 }
 
-/// One requirement of the job.
+/// One requirement of a call.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub(super) owner: Owner,
-    /// What stands before and behind the owner's number in the key.
+    /// The key's text before and after the number of its owner.
     pub(super) before: &'static str,
     pub(super) behind: String,
     pub(super) amount: u64,
@@ -37,7 +36,7 @@ pub(super) struct Part {
     unit: &'static str,
 }
 
-/// One call: which model, for which tenant.
+/// One call of a model for a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) lease: LeaseId,
@@ -45,8 +44,8 @@ pub(super) struct Call {
     pub(super) tenant: usize,
 }
 
-/// The requirements of a call against so many limits: requests, tokens and concurrency of a model, tokens of
-/// a tenant, then more requests of the model.
+/// The requirements of a call: requests, tokens and concurrency of a model, tokens of a tenant, then further request
+/// limits of the model up to `limits`.
 pub(super) fn parts(limits: usize) -> Vec<Part> {
     let rolling = Kind::Rolling { window_seconds: HOLD_SECONDS };
     let slots = Kind::Concurrency { timeout_seconds: HOLD_SECONDS };
@@ -78,12 +77,12 @@ pub(super) fn parts(limits: usize) -> Vec<Part> {
 }
 
 impl Part {
-    /// How much of it a call uses that was admitted; nothing for what needs no actual.
+    /// The actual usage of a call; `None` for a limit without an actual.
     pub(super) fn actual_amount(&self) -> Option<u64> {
         (self.amount == TOKENS).then_some(TOKENS / USED_PART)
     }
 
-    /// The key for this model or tenant.
+    /// The key for the model or tenant `number`.
     pub(super) fn key(&self, number: usize) -> String {
         let digits = match self.owner {
             Owner::Model => MODEL_DIGITS,
@@ -102,7 +101,7 @@ impl Part {
     }
 }
 
-/// All limits that the job needs.
+/// The definitions of all limits.
 pub(super) fn definitions(parts: &[Part]) -> Result<Vec<Definition>, NameError> {
     let mut definitions = Vec::new();
     for part in parts {
@@ -111,28 +110,28 @@ pub(super) fn definitions(parts: &[Part]) -> Result<Vec<Definition>, NameError> 
             kind: part.kind.clone(),
             capacity: CAPACITY,
             unit: part.unit.to_owned(),
-            description: "made by earmark bench".to_owned(),
+            description: "created by earmark bench".to_owned(),
             overage: Overage::Debt,
         }));
     }
     Ok(definitions)
 }
 
-/// A stream of calls, each with a lease that no other has.
+/// A random stream of calls with unique leases.
 pub(super) struct Calls {
     state: u64,
     now: UnixMs,
 }
 
 impl Calls {
-    /// The stream of one worker, unlike those of all others and of other runs.
+    /// A stream with its own random seed.
     pub(super) fn new() -> Calls {
         let mut calls = Calls { state: ulid::Ulid::generate().0 as u64, now: UnixMs::default() };
         calls.tick();
         calls
     }
 
-    /// Lets the leases that follow have the time of now.
+    /// Updates the timestamp of the following leases.
     pub(super) fn tick(&mut self) {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.now = UnixMs::new(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX));
@@ -145,7 +144,7 @@ impl Calls {
         Call { lease, model: (more >> 16) as usize % MODELS, tenant: (more >> 32) as usize % TENANTS }
     }
 
-    /// SplitMix64: every number comes once before one comes twice.
+    /// SplitMix64, which repeats no number within its period.
     fn random(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! What the workers share, what each of them counts, and the clock that drives them.
+//! Shared state of the workers, their counters, and the stages of a run.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use super::histogram::Histogram;
 use crate::output::thousands;
 
-/// What comes before is not counted: connections, caches and the branch predictor are cold.
+/// Warm-up that is not counted, while connections, caches and the branch predictor are cold.
 pub(super) const WARM_UP: Duration = Duration::from_secs(1);
-/// How long workers may take to notice the end, and to get the answers they wait for.
+/// How long workers may wait for their last answers after the end of the run.
 pub(super) const GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(10);
 const SECOND: Duration = Duration::from_secs(1);
@@ -18,10 +18,10 @@ const WARMING_UP: u8 = 0;
 const MEASURING: u8 = 1;
 const STOPPING: u8 = 2;
 
-/// What all workers look at and add to.
+/// State shared by all workers.
 pub(super) struct Shared {
     stage: AtomicU8,
-    /// All reserves, those of the warm-up too.
+    /// All reserves, including warm-up.
     ops: AtomicU64,
     errors: AtomicU64,
     is_over: AtomicBool,
@@ -37,18 +37,18 @@ impl Shared {
         }
     }
 
-    /// Whether workers should go on.
+    /// Whether workers should continue.
     pub(super) fn goes_on(&self) -> bool {
         self.stage.load(Ordering::Relaxed) != STOPPING
     }
 
-    /// All workers are gone, so there is nothing to wait for.
+    /// Ends the run early, because all workers have ended.
     pub(super) fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
 }
 
-/// What came of one request.
+/// The results of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) allowed: u64,
@@ -56,20 +56,20 @@ pub(super) struct Counts {
     pub(super) errors: u64,
 }
 
-/// What one worker has counted, or all of them.
+/// The counters of one worker, or the sum of all.
 #[derive(Default)]
 pub(super) struct Tally {
     pub(super) latency: Histogram,
     pub(super) allowed: u64,
     pub(super) denied: u64,
     pub(super) completed: u64,
-    /// Those of the warm-up too: an error there is as bad.
+    /// Errors, including those of the warm-up.
     pub(super) errors: u64,
     pub(super) first_error: Option<String>,
 }
 
 impl Tally {
-    /// Counts a request that was answered after `latency`.
+    /// Counts the answers of one request.
     pub(super) fn note(&mut self, shared: &Shared, latency: Duration, counts: &Counts) {
         let ops = counts.allowed + counts.denied;
         shared.ops.fetch_add(ops, Ordering::Relaxed);
@@ -80,14 +80,14 @@ impl Tally {
         }
     }
 
-    /// Counts so many leases that were completed.
+    /// Counts completed leases.
     pub(super) fn note_completed(&mut self, shared: &Shared, completed: u64) {
         if shared.stage.load(Ordering::Relaxed) == MEASURING {
             self.completed += completed;
         }
     }
 
-    /// Counts so many errors.
+    /// Counts errors and keeps the message of the first.
     pub(super) fn note_errors(&mut self, shared: &Shared, errors: u64, what: impl FnOnce() -> String) {
         if errors > 0 {
             shared.errors.fetch_add(errors, Ordering::Relaxed);
@@ -96,13 +96,13 @@ impl Tally {
         }
     }
 
-    /// Counts an error that is none of a worker.
+    /// Counts an error outside of the workers.
     pub(super) fn add_error(&mut self, what: String) {
         self.errors += 1;
         self.first_error.get_or_insert(what);
     }
 
-    /// Counts all that `other` has counted.
+    /// Adds the counters of `other`.
     pub(super) fn merge(&mut self, other: Tally) {
         self.latency.merge(&other.latency);
         self.allowed += other.allowed;
@@ -113,7 +113,7 @@ impl Tally {
     }
 }
 
-/// How long a run may take, by time and by count.
+/// The end of a run by time and by count.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) duration: Duration,
@@ -122,24 +122,24 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// When workers give up even if they still wait for an answer.
+    /// When workers stop waiting for answers.
     pub(super) fn deadline(&self) -> Instant {
         Instant::now() + WARM_UP + self.duration + GRACE
     }
 }
 
-/// How the progress is shown.
+/// How progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     None,
-    /// A line every second.
+    /// A new line every second.
     Lines,
-    /// One line that changes every second.
+    /// One line, updated every second.
     OneLine,
 }
 
 impl Progress {
-    /// On a terminal always; elsewhere unless the caller is a program.
+    /// Always shows progress on a terminal; elsewhere unless `--json` was given.
     pub(super) fn choose(is_json: bool) -> Progress {
         match (io::stderr().is_terminal(), is_json) {
             (true, _) => Progress::OneLine,
@@ -150,7 +150,7 @@ impl Progress {
 
     fn show(self, text: &str) {
         let mut stderr = io::stderr().lock();
-        // Nobody is told if nobody can be.
+        // Progress is optional, so a failed write is ignored.
         _ = match self {
             Progress::None => Ok(()),
             Progress::Lines => writeln!(stderr, "{text}"),
@@ -165,7 +165,7 @@ impl Progress {
     }
 }
 
-/// Shows how far something has come that takes many steps, every second.
+/// Shows the progress of a loop once per second.
 pub(super) struct Steps {
     progress: Progress,
     what: &'static str,
@@ -179,7 +179,7 @@ impl Steps {
         Steps { progress, what, total, done: 0, shown: Instant::now() }
     }
 
-    /// One more is done.
+    /// Counts one finished step.
     pub(super) fn step(&mut self) {
         self.done += 1;
         if self.shown.elapsed() >= SECOND {
@@ -193,17 +193,17 @@ impl Steps {
     }
 }
 
-/// What ended a run.
+/// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Time,
     Ops,
-    /// All workers gave up.
+    /// All workers ended early.
     Workers,
 }
 
-/// Takes the workers through warm-up, measurement and stop. Says how long was measured, and what ended it.
-pub(super) fn conduct(shared: &Shared, bounds: &Bounds) -> (Duration, End) {
+/// Leads the workers through warm-up, measurement and stop. Returns the measured time and why the run ended.
+pub(super) fn run_stages(shared: &Shared, bounds: &Bounds) -> (Duration, End) {
     let start = Instant::now();
     let (mut seconds, mut ops_before) = (0, 0);
     let mut measuring_since = None;
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_comes_while_measuring_counts_except_errors() {
+    fn only_answers_while_measuring_count_but_all_errors_do() {
         let shared = Shared::new();
         let mut tally = Tally::default();
         let counts = Counts { allowed: 2, denied: 1, errors: 0 };
@@ -259,14 +259,14 @@ mod tests {
     }
 
     #[test]
-    fn a_run_ends_by_count_or_when_all_workers_are_gone() {
+    fn a_run_ends_by_count_or_when_all_workers_have_ended() {
         let bounds = Bounds { duration: SECOND * 60, ops_max: 3, progress: Progress::None };
         let shared = Shared::new();
         shared.ops.store(3, Ordering::Relaxed);
-        assert_eq!(conduct(&shared, &bounds), (Duration::ZERO, End::Ops));
+        assert_eq!(run_stages(&shared, &bounds), (Duration::ZERO, End::Ops));
         assert!(!shared.goes_on());
         let shared = Shared::new();
         shared.end();
-        assert_eq!(conduct(&shared, &bounds), (Duration::ZERO, End::Workers));
+        assert_eq!(run_stages(&shared, &bounds), (Duration::ZERO, End::Workers));
     }
 }

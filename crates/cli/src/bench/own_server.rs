@@ -1,4 +1,4 @@
-//! A server in this process, for the length of a run.
+//! A server in this process for the duration of a run.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
@@ -10,14 +10,14 @@ use earmark_core::{Actor, By, CreateKey, KeyName, NamespaceName, Role};
 use earmark_server::{Server, ServerOptions, install_metrics};
 use tokio::sync::oneshot;
 
-use super::durable::{Scratch, Subject};
+use super::durable::{Scratch, Target};
 use crate::credentials::Credentials;
 use crate::failure::Failure;
 use crate::serve::runtime;
 
 const CONNECTIONS_SPARE: usize = 16;
 
-/// A server with a runtime of its own, on a free port of the loopback interface.
+/// A server with its own runtime, on a free loopback port.
 pub(super) struct OwnServer {
     address: SocketAddr,
     credentials: Option<Credentials>,
@@ -26,14 +26,14 @@ pub(super) struct OwnServer {
 }
 
 impl OwnServer {
-    /// Starts it, with room for so many connections and reserves at once; on disk if there is a folder for it.
+    /// Starts a server with room for `connections` and `reserves`; on disk if there is a folder.
     pub(super) fn start(
         connections: usize,
         reserves: usize,
         scratch: Option<Scratch>,
-        asks_for_key: bool,
+        requires_key: bool,
     ) -> Result<OwnServer, Failure> {
-        let token = asks_for_key.then(Token::random).transpose();
+        let token = requires_key.then(Token::random).transpose();
         let token = token.map_err(|error| Failure::Bench(error.to_string()))?;
         let credentials = token.as_ref().map(|token| Credentials::new(&token.reveal())).transpose()?;
         let (stop, stopped) = oneshot::channel();
@@ -44,33 +44,33 @@ impl OwnServer {
         let thread = thread.map_err(|source| Failure::System { what: "starting a thread", source })?;
         match is_bound.recv() {
             Ok(address) => Ok(OwnServer { address, credentials, stop, thread }),
-            // It ended without an address, so it has an error to tell.
+            // The thread ended without sending an address, so it has an error.
             Err(_) => {
                 Err(join(thread).err().unwrap_or_else(|| Failure::Bench("the server ended early".into())))
             }
         }
     }
 
-    /// Where it listens.
+    /// The address of the server.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What it asks for, if it does.
+    /// The key that the server requires, if any.
     pub(super) fn credentials(&self) -> Option<Credentials> {
         self.credentials.clone()
     }
 
-    /// Stops it.
+    /// Stops the server.
     pub(super) fn stop(self) -> Result<(), Failure> {
-        // It may have ended by itself, which joining it shows.
+        // The send fails if the server has already ended; `join` returns its error.
         _ = self.stop.send(());
         join(self.thread)
     }
 }
 
 fn join(thread: JoinHandle<Result<(), Failure>>) -> Result<(), Failure> {
-    thread.join().map_err(|_| Failure::Bench("the server broke".into()))?
+    thread.join().map_err(|_| Failure::Bench("the server thread panicked".into()))?
 }
 
 async fn serve(
@@ -82,14 +82,14 @@ async fn serve(
     token: Option<Token>,
 ) -> Result<(), Failure> {
     install_metrics();
-    let subject = Subject::open(scratch.as_ref(), reserves).await?;
+    let target = Target::open(scratch.as_ref(), reserves).await?;
     if let Some(token) = token {
-        make_key(&*subject.backend, &token).await?;
+        make_key(&*target.backend, &token).await?;
     }
-    // A few more for those that make the limits.
+    // Spare connections for the client that creates the limits.
     let connections_max = connections + CONNECTIONS_SPARE;
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    // Requests are counted as for any other caller, and there is no end to them.
+    // The rate limits are active, as on any server, but never reached.
     let options = ServerOptions {
         listen,
         connections_max,
@@ -97,18 +97,18 @@ async fn serve(
         requests_at_once: Some(NonZeroU32::MAX),
         ..ServerOptions::default()
     };
-    let server = Server::bind(options, subject.backend.clone()).await?;
+    let server = Server::bind(options, target.backend.clone()).await?;
     _ = bound.send(server.local_addr());
-    // Whether it is asked to stop or whoever could ask is gone comes to the same.
+    // A dropped sender stops the server too.
     server.run(async { _ = stopped.await }).await?;
-    subject.shut_down().await
+    target.shut_down().await
 }
 
-/// Makes the one key of the run, as soon as there is somebody to make it.
+/// Creates the key of the run.
 async fn make_key(backend: &dyn Backend, token: &Token) -> Result<(), Failure> {
-    let failed = |why: String| Failure::Bench(format!("the key cannot be made: {why}"));
+    let failed = |why: String| Failure::Bench(format!("cannot create the key: {why}"));
     let named = |error: earmark_core::NameError| failed(error.to_string());
-    let keys = backend.keys().ok_or_else(|| failed("the server keeps none".into()))?;
+    let keys = backend.keys().ok_or_else(|| failed("the server stores no keys".into()))?;
     let command = CreateKey {
         id: token.id().clone(),
         secret: token.hash(),

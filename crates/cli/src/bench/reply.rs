@@ -1,25 +1,25 @@
-//! As much of an HTTP answer as the load generator needs to know.
+//! A minimal HTTP response parser for the load generator.
 
 use std::ops::Range;
 
 use super::measure::Counts;
 
-/// More than any answer to a batch.
+/// Largest response, in bytes: larger than any batch answer.
 pub(super) const REPLY_BYTES_MAX: usize = 1 << 20;
 
-/// An answer that has arrived as a whole.
+/// A complete response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Reply {
     pub(super) status: u16,
-    /// Where in the bytes its body is.
+    /// The range of the body in the received bytes.
     pub(super) body: Range<usize>,
 }
 
-/// Looks for a whole answer in `bytes`; `None` if more must come.
+/// Parses a response; `None` if `bytes` is incomplete.
 pub(super) fn parse(bytes: &[u8]) -> Result<Option<Reply>, String> {
     let Some(head_end) = find(bytes, b"\r\n\r\n") else {
         return if bytes.len() > REPLY_BYTES_MAX {
-            Err("the head of an answer never ends".into())
+            Err("the header of a response is too long".into())
         } else {
             Ok(None)
         };
@@ -28,15 +28,15 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<Reply>, String> {
     let status = head
         .strip_prefix(b"HTTP/1.1 ")
         .and_then(|rest| std::str::from_utf8(rest.get(..3)?).ok()?.parse().ok())
-        .ok_or("an answer does not start with HTTP/1.1 and a status")?;
-    let length = content_length(head).ok_or("an answer has no content-length")?;
+        .ok_or("a response does not start with HTTP/1.1 and a status")?;
+    let length = content_length(head).ok_or("a response has no content-length")?;
     if length > REPLY_BYTES_MAX {
-        return Err(format!("an answer has {length} bytes, more than {REPLY_BYTES_MAX}"));
+        return Err(format!("a response has {length} bytes, more than {REPLY_BYTES_MAX}"));
     }
     let body = head_end + 4..head_end + 4 + length;
     match bytes.len() {
         len if len < body.end => Ok(None),
-        len if len > body.end => Err("more came than was asked for".into()),
+        len if len > body.end => Err("more bytes arrived than one response".into()),
         _ => Ok(Some(Reply { status, body })),
     }
 }
@@ -55,24 +55,23 @@ fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
     bytes.windows(wanted.len()).position(|window| window == wanted)
 }
 
-/// What a reserve of `calls` calls came to, by its body. An answer with an error is neither allowed nor
-/// denied.
+/// Counts the results of a reserve of `calls` calls by its body. A result with an error is neither allowed nor denied.
 pub(super) fn reserve_counts(body: &[u8], calls: u64) -> Counts {
     let allowed = count(body, b"\"allowed\":true").min(calls);
     let without_error = count(body, b"\"error\":\"\"").clamp(allowed, calls);
     Counts { allowed, denied: without_error - allowed, errors: calls - without_error }
 }
 
-/// How many leases a complete settled.
+/// Counts the leases that a complete settled.
 pub(super) fn settled(body: &[u8]) -> u64 {
     count(body, b"\"reconciled\":true")
 }
 
-/// How often `wanted`, which starts with a quote, is in `bytes`.
+/// Counts the occurrences of `wanted`, which starts with a quote.
 fn count(bytes: &[u8], wanted: &[u8]) -> u64 {
     let mut found = 0;
     let mut rest = bytes;
-    // Looking for one byte is much faster than comparing at every place.
+    // Searching for one byte is much faster than comparing at every offset.
     while let Some(at) = rest.iter().position(|byte| *byte == b'"') {
         rest = &rest[at..];
         if rest.starts_with(wanted) {
@@ -88,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_whole_once_its_body_is() {
+    fn a_response_is_complete_once_its_body_is() {
         let text = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nx: y\r\n\r\nhello";
         for len in 0..text.len() {
             assert_eq!(parse(&text[..len]), Ok(None), "{len}");
@@ -100,14 +99,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_an_error() {
+    fn an_invalid_response_is_an_error() {
         for (text, message) in [
             ("HTTP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n", "does not start with"),
             ("HTTP/1.1 2x0 OK\r\ncontent-length: 0\r\n\r\n", "does not start with"),
             ("HTTP/1.1 200 OK\r\n\r\n", "no content-length"),
             ("HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n", "no content-length"),
             ("HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\n", "more than 1048576"),
-            ("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nab", "more came"),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nab", "more bytes arrived"),
         ] {
             let error = parse(text.as_bytes()).unwrap_err();
             assert!(error.contains(message), "{text}: {error}");

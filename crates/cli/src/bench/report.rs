@@ -1,4 +1,4 @@
-//! What a run came to.
+//! The result of a run.
 
 use std::time::Duration;
 
@@ -7,31 +7,31 @@ use serde::Serialize;
 use super::measure::{End, Tally};
 use crate::output::{table, thousands};
 
-/// How it was measured.
+/// The measured path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Mode {
-    /// Over HTTP, to a server somewhere.
+    /// Over HTTP to an external server.
     Http,
-    /// Over HTTP, to a server in this process.
+    /// Over HTTP to a server in this process.
     HttpOwnServer,
-    /// Over HTTP, to a server in this process that keeps everything on disk.
+    /// Over HTTP to a durable server in this process.
     HttpOwnServerDurable,
-    /// By the Rust client, to a server somewhere.
+    /// Through the Rust client to an external server.
     Client,
-    /// By the Rust client, to a server in this process.
+    /// Through the Rust client to a server in this process.
     ClientOwnServer,
-    /// By the Rust client, to a server in this process that keeps everything on disk.
+    /// Through the Rust client to a durable server in this process.
     ClientOwnServerDurable,
-    /// Without a network.
+    /// Directly to a Book in memory.
     InProcess,
-    /// Without a network, to a node that keeps everything on disk.
+    /// Directly to a durable node.
     InProcessDurable,
-    /// Without a server of Earmark, to limits on a cluster of TigerBeetle.
+    /// Directly to limits on a TigerBeetle cluster.
     InProcessLedger,
 }
 
-/// The run, before anything was measured.
+/// The settings of a run.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Setting {
     pub(super) mode: Mode,
@@ -41,7 +41,7 @@ pub(super) struct Setting {
     pub(super) complete: bool,
 }
 
-/// All numbers.
+/// All measured values.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     #[serde(flatten)]
@@ -61,10 +61,10 @@ pub(super) struct Report {
     pub(super) errors: u64,
     first_error: Option<String>,
     ended_early: bool,
-    /// What one flush of the disk takes that was measured.
+    /// Median fsync time of the measured disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) fsync_p50_us: Option<f64>,
-    /// What a bare client of the same ledger did in the same run.
+    /// Ops per second of a bare TigerBeetle client in the same run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) bare_ops_per_s: Option<f64>,
 }
@@ -97,7 +97,7 @@ impl Report {
         }
     }
 
-    /// The numbers that a person wants to see.
+    /// The report as a table.
     pub(super) fn text(&self) -> String {
         let count = |number: u64| thousands(number.into());
         let rate = |number: f64| thousands(number.round() as u128);
@@ -121,7 +121,10 @@ impl Report {
         }
         if let Some(bare) = self.bare_ops_per_s {
             let part = if bare > 0.0 { 100.0 * self.ops_per_s / bare } else { 0.0 };
-            rows.push(["bare client".to_owned(), format!("{} ops/s; this was {part:.0}% of it", rate(bare))]);
+            rows.push([
+                "bare client".to_owned(),
+                format!("{} ops/s; this run reached {part:.0}% of it", rate(bare)),
+            ]);
         }
         if let Some(error) = &self.first_error {
             rows.push(["first error".to_owned(), error.clone()]);
@@ -133,7 +136,7 @@ impl Report {
     }
 }
 
-/// `duration` in microseconds, to the tenth.
+/// Microseconds, rounded to tenths.
 pub(super) fn us(duration: Duration) -> f64 {
     tenths(duration.as_secs_f64() * 1e6)
 }
@@ -157,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_get_all_numbers_in_one_object() {
+    fn json_has_all_numbers_in_one_object() {
         let json = serde_json::to_value(report(End::Time, Duration::from_millis(2_000))).unwrap();
         for (field, value) in [
             ("ops_per_s", Value::from(500.0)),
@@ -178,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn people_get_rounded_numbers_with_units() {
+    fn the_table_has_rounded_numbers_with_units() {
         let text = report(End::Ops, Duration::from_millis(1_500)).text();
         assert!(
             text.starts_with("ops/s        667\ntransfers/s  2,667 (ops x limits)\np50          1,234 us\n")

@@ -1,5 +1,5 @@
-//! Requests that are built once. For each call only the lease and the numbers in the keys are changed, in
-//! place, since the load and the server share the machine.
+//! Prebuilt HTTP requests. Each call changes only the lease and the numbers in the keys, in place, because the load
+//! generator and the server share the machine.
 
 use earmark_core::LeaseId;
 
@@ -8,9 +8,9 @@ use super::job::{Call, MODEL_DIGITS, Owner, Part, TENANT_DIGITS};
 const LEASE_BYTES: usize = 26;
 const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
-/// Where in the bytes the parts of one call are.
+/// Byte offsets of the variable parts of one call.
 #[derive(Debug, Default)]
-struct Places {
+struct Offsets {
     lease: usize,
     models: Vec<usize>,
     tenants: Vec<usize>,
@@ -20,10 +20,10 @@ struct Places {
 #[derive(Debug)]
 pub(super) struct Request {
     bytes: Vec<u8>,
-    places: Vec<Places>,
+    offsets: Vec<Offsets>,
 }
 
-/// What is asked of the calls.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Reserve,
@@ -31,7 +31,7 @@ pub(super) enum Action {
 }
 
 impl Request {
-    /// A request for `calls` calls, with these headers: the plain endpoint for one, the batch endpoint for more.
+    /// Builds a request for `calls` calls. One call uses the plain endpoint, more use the batch endpoint.
     pub(super) fn new(action: Action, headers: &str, parts: &[Part], calls: usize) -> Request {
         let (path, list, amount) = match action {
             Action::Reserve => ("/v1/reserve", "requirements", "amount"),
@@ -45,14 +45,14 @@ impl Request {
             })
             .collect();
         let mut body = String::new();
-        let mut places = Vec::with_capacity(calls);
+        let mut offsets = Vec::with_capacity(calls);
         for call in 0..calls {
-            let mut found = Places::default();
+            let mut found = Offsets::default();
             body += if call == 0 { "{\"lease_id\":\"" } else { ",{\"lease_id\":\"" };
             found.lease = body.len();
             body += &format!("{:0<LEASE_BYTES$}\",\"{list}\":[", "");
-            for (place, (part, value)) in wanted.iter().enumerate() {
-                body += if place == 0 { "{\"key\":\"" } else { ",{\"key\":\"" };
+            for (index, (part, value)) in wanted.iter().enumerate() {
+                body += if index == 0 { "{\"key\":\"" } else { ",{\"key\":\"" };
                 let number_at = body.len() + part.before.len();
                 match part.owner {
                     Owner::Model => found.models.push(number_at),
@@ -61,7 +61,7 @@ impl Request {
                 body += &format!("{}\",\"{amount}\":{value}}}", part.key(0));
             }
             body += "]}";
-            places.push(found);
+            offsets.push(found);
         }
         let (path, start, end) = if calls == 1 {
             (path.to_owned(), "", "")
@@ -73,17 +73,17 @@ impl Request {
              content-length: {}\r\n\r\n{start}",
             start.len() + body.len() + end.len()
         );
-        for found in &mut places {
+        for found in &mut offsets {
             found.lease += head.len();
             let numbers = found.models.iter_mut().chain(&mut found.tenants);
             numbers.for_each(|number| *number += head.len());
         }
-        Request { bytes: (head + &body + end).into_bytes(), places }
+        Request { bytes: (head + &body + end).into_bytes(), offsets }
     }
 
-    /// Makes it a request for these calls, as many as it was built for.
+    /// Writes these calls into the request. Their number is that of `new`.
     pub(super) fn fill(&mut self, calls: impl IntoIterator<Item = Call>) {
-        for (found, call) in self.places.iter().zip(calls) {
+        for (found, call) in self.offsets.iter().zip(calls) {
             write_lease(&mut self.bytes[found.lease..][..LEASE_BYTES], call.lease);
             for &at in &found.models {
                 write_number(&mut self.bytes[at..][..MODEL_DIGITS], call.model);
@@ -94,12 +94,12 @@ impl Request {
         }
     }
 
-    /// How many calls it is for.
+    /// The number of calls in the request.
     pub(super) fn calls(&self) -> usize {
-        self.places.len()
+        self.offsets.len()
     }
 
-    /// As it goes over the wire.
+    /// The bytes to send.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -130,7 +130,7 @@ mod tests {
 
     fn filled(action: Action, limits: usize, calls: &[Call]) -> (String, Value) {
         let mut request = Request::new(action, "host: a:1\r\n", &parts(limits), calls.len());
-        // What an earlier call left behind must not show.
+        // The values of an earlier call must be overwritten.
         let other = Call { lease: LeaseId::from_u128(u128::MAX), model: 19, tenant: 999 };
         request.fill(calls.iter().map(|_| other));
         request.fill(calls.iter().copied());

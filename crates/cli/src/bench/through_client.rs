@@ -1,4 +1,4 @@
-//! Load through the Rust client: tasks that have each call admitted, and complete it.
+//! Load through the Rust client: each task reserves and completes calls.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ use earmark_client::{Actuals, BatchOptions, Client, Deadline, Job, Limiter, Limi
 use tokio::task::JoinSet;
 
 use super::job::{Call, Calls, Owner, Part};
-use super::measure::{Bounds, Counts, End, Shared, Tally, conduct};
+use super::measure::{Bounds, Counts, End, Shared, Tally, run_stages};
 use crate::client::ServerUrl;
 use crate::failure::Failure;
 use crate::serve::runtime;
 
-/// What is to be asked for, and where.
+/// The load and its server.
 pub(super) struct Load<'a> {
     pub(super) url: &'a ServerUrl,
     pub(super) parts: &'a [Part],
@@ -43,7 +43,7 @@ pub(super) fn run(load: &Load<'_>, bounds: &Bounds) -> Result<(Tally, Duration, 
         workers.spawn(worker.run(deadline));
     }
     drop(inside);
-    let (measured, end) = conduct(&shared, bounds);
+    let (measured, end) = run_stages(&shared, bounds);
     let tally = runtime.block_on(async {
         let mut tally = Tally::default();
         while let Some(worker) = workers.join_next().await {
@@ -56,7 +56,7 @@ pub(super) fn run(load: &Load<'_>, bounds: &Bounds) -> Result<(Tally, Duration, 
 
 fn limiter(load: &Load<'_>) -> Result<Limiter, Failure> {
     let mut options = load.url.options()?;
-    // A task that shares nothing has a connection of its own.
+    // Without batching each task uses its own connection.
     options.connections_max = load.tasks;
     let batching = load.shares.then(BatchOptions::default);
     let failed = |error: OptionsError| Failure::Bench(error.to_string());
@@ -64,7 +64,7 @@ fn limiter(load: &Load<'_>) -> Result<Limiter, Failure> {
     Limiter::new(&client, LimiterOptions { batching, ..LimiterOptions::default() }).map_err(failed)
 }
 
-/// The keys of one requirement, for all its owners.
+/// The limit keys of one requirement, for all models or tenants.
 struct Keys {
     owner: Owner,
     keys: Vec<LimitKey>,
@@ -101,7 +101,7 @@ impl Worker {
             let call = self.calls.next();
             if let Err(what) = self.admit(&call, deadline).await {
                 self.tally.note_errors(&self.shared, 1, || what);
-                // A server that is gone would be asked as fast as this goes.
+                // A server that is down fails every call at once.
                 if deadline.has_passed() {
                     break;
                 }

@@ -1,4 +1,4 @@
-//! A limit from flags, or from a file.
+//! `earmark limits put`: a limit definition from flags or from a file.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -23,51 +23,50 @@ Examples:
   echo '{\"key\":\"acme:tpd\",\"kind\":\"rolling\",\"capacity\":2000000,\"window_seconds\":86400}' \\
     | earmark limits put --file -";
 
-/// More than any definition needs.
+/// Largest definition file, in bytes. A valid definition is far smaller.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Args, Debug)]
 pub(crate) struct PutArgs {
-    /// The key of the limit, by which callers name it: letters, digits and :._@+-
+    /// Key of the limit, which callers name in reserve: letters, digits and :._@+-
     #[arg(long, required_unless_present = "file")]
     key: Option<LimitKey>,
-    /// When what was reserved becomes free again. rolling: one window later; concurrency: when the call is completed;
-    /// credit: when the call is completed, and what it cost is paid
+    /// Kind of limit. rolling: usage per time window; concurrency: calls at the same time; credit: prepaid credit of an
+    /// account
     #[arg(long, value_enum, required_unless_present = "file")]
     kind: Option<KindArg>,
-    /// How much may be reserved at a time, in any one window for a rolling limit; a credit limit has no capacity
+    /// Largest amount reserved at the same time, or in any one window of a rolling limit; not for credit limits
     #[arg(long, value_name = "AMOUNT", value_parser = clap::value_parser!(u64).range(1..))]
     capacity: Option<u64>,
-    /// The window of a rolling limit, in seconds; needed for that kind
+    /// Window of a rolling limit, in seconds
     #[arg(long, value_name = "SECONDS", value_parser = hold_seconds())]
     window: Option<u32>,
-    /// How long a call that never completes holds a concurrency or credit limit, in seconds; needed for these kinds
+    /// How long a call that is never completed holds a concurrency or credit limit, in seconds
     #[arg(long, value_name = "SECONDS", value_parser = hold_seconds())]
     timeout: Option<u32>,
-    /// The vault in which the account of a credit limit is [default: main]
+    /// Vault of a credit limit's account [default: main]
     #[arg(long)]
     vault: Option<VaultName>,
-    /// The account that a credit limit takes from
+    /// Account that pays, for a credit limit
     #[arg(long)]
     account: Option<AccountName>,
-    /// The asset that a credit limit takes, such as usd
+    /// Asset that is paid, for a credit limit, such as usd
     #[arg(long)]
     asset: Option<AssetName>,
-    /// The account that is paid what calls cost, for a credit limit [default: revenue]
+    /// Account that receives the payments of a credit limit [default: revenue]
     #[arg(long, value_name = "ACCOUNT")]
     revenue: Option<AccountName>,
-    /// What is counted, to show to people: requests, tokens
+    /// Display name of the counted unit, such as requests or tokens
     #[arg(long, value_name = "TEXT")]
     unit: Option<String>,
-    /// What the limit is for, to show to people
+    /// Free text that describes the limit
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
-    /// What becomes of usage beyond what was reserved that no longer fits: recorded as debt, or only counted in the
-    /// metrics
-    /// [default: debt]
+    /// How to treat usage above the reservation that exceeds the capacity. debt: record it as debt; deny: only count it in
+    /// the metrics [default: debt]
     #[arg(long, value_enum)]
     overage: Option<OverageArg>,
-    /// A file with one definition as JSON, instead of the flags; - is the standard input
+    /// JSON file with one definition, instead of the flags; - reads standard input
     #[arg(long, value_name = "FILE")]
     #[arg(conflicts_with_all = ["key", "kind", "capacity", "window", "timeout", "vault", "account", "asset"])]
     #[arg(conflicts_with_all = ["revenue", "unit", "description", "overage"])]
@@ -94,16 +93,16 @@ enum OverageArg {
 }
 
 impl PutArgs {
-    /// The limit, checked.
+    /// The validated definition.
     pub(super) fn document(&self) -> Result<LimitDocument, Failure> {
         match (&self.file, &self.key, self.kind) {
             (Some(path), ..) => read(path),
             (None, Some(key), Some(kind)) => self.with_flags(key, kind),
-            (None, ..) => Err(Failure::Usage("--key and --kind are needed, or --file".into())),
+            (None, ..) => Err(Failure::Usage("give --key and --kind, or --file".into())),
         }
     }
 
-    /// The kind of limit, with the flags that it needs and without those that others have.
+    /// The kind with its terms. Fails if a required flag is missing or a flag of another kind is given.
     fn kind(&self, kind: KindArg) -> Result<Kind, Failure> {
         let of_credit = [
             ("--vault", self.vault.is_some()),
@@ -162,17 +161,17 @@ impl PutArgs {
     }
 }
 
-/// The value of a flag that a kind of limit needs; `example` starts with the flag.
+/// The value of a required flag; `example` starts with the flag.
 fn needed<T>(kind: &str, example: &str, value: Option<T>) -> Result<T, Failure> {
     let flag = example.split(' ').next().unwrap_or_default();
     value.ok_or_else(|| {
-        Failure::Usage(format!("{flag}: found none, a {kind} limit needs it, such as {example}"))
+        Failure::Usage(format!("{flag} is required for a {kind} limit, for example {example}"))
     })
 }
 
 fn absent<'a>(kind: &str, flags: impl IntoIterator<Item = (&'a str, bool)>) -> Result<(), Failure> {
     match flags.into_iter().find(|(_, is_given)| *is_given) {
-        Some((flag, _)) => Err(Failure::Usage(format!("{flag}: a {kind} limit has none"))),
+        Some((flag, _)) => Err(Failure::Usage(format!("{flag} is not allowed for a {kind} limit"))),
         None => Ok(()),
     }
 }
@@ -207,7 +206,7 @@ fn parse(name: &str, text: &str) -> Result<LimitDocument, Failure> {
     serde_json::from_str(text).map_err(|error| Failure::Usage(format!("--file: {name}: {error}")))
 }
 
-/// What was put, in a sentence.
+/// Describes the limit in one sentence.
 pub(super) fn text(definition: &Definition, status: &str) -> String {
     let unit = if definition.unit.is_empty() { String::new() } else { format!(" {}", definition.unit) };
     let capacity = thousands(definition.capacity.into());
@@ -277,27 +276,30 @@ mod tests {
     #[test]
     fn wrong_flags_are_refused_with_what_is_allowed() {
         for (line, message) in [
-            ("--key a --kind rolling --capacity 1", "--window: found none"),
+            (
+                "--key a --kind rolling --capacity 1",
+                "--window is required for a rolling limit, for example --window",
+            ),
             (
                 "--key a --kind rolling --capacity 1 --window 1 --timeout 1",
-                "--timeout: a rolling limit has none",
+                "--timeout is not allowed for a rolling limit",
             ),
-            ("--key a --kind concurrency --capacity 1", "--timeout: found none"),
+            ("--key a --kind concurrency --capacity 1", "--timeout is required for a concurrency limit"),
             (
                 "--key a --kind concurrency --capacity 1 --window 1 --timeout 1",
-                "--window: a concurrency limit has none",
+                "--window is not allowed for a concurrency limit",
             ),
             ("--key a --kind rolling --capacity 1 --window 0", "0 is not in 1..=31622400"),
             ("--key a --kind rolling --capacity 1 --window 31622401", "31622401 is not in 1..=31622400"),
             ("--key a --kind rolling --capacity 0 --window 1", "0 is not in 1..18446744073709551615"),
             ("--key a/b --kind rolling --capacity 1 --window 1", "limit key: found '/' at byte 1"),
             ("--key a --kind leaky --capacity 1", "[possible values: rolling, concurrency, credit]"),
-            ("--key a --kind rolling --window 1", "--capacity: found none, a rolling limit needs it"),
-            ("--key a --kind rolling --window 1 --asset usd", "--asset: a rolling limit has none"),
-            ("--key a --kind credit --timeout 1 --asset usd", "--account: found none, a credit limit"),
-            ("--key a --kind credit --timeout 1 --account b", "--asset: found none, a credit limit"),
-            ("--key a --kind credit --account b --asset usd", "--timeout: found none, a credit limit"),
-            ("--key a --kind credit --capacity 1", "--capacity: a credit limit has none"),
+            ("--key a --kind rolling --window 1", "--capacity is required for a rolling limit"),
+            ("--key a --kind rolling --window 1 --asset usd", "--asset is not allowed for a rolling limit"),
+            ("--key a --kind credit --timeout 1 --asset usd", "--account is required for a credit limit"),
+            ("--key a --kind credit --timeout 1 --account b", "--asset is required for a credit limit"),
+            ("--key a --kind credit --account b --asset usd", "--timeout is required for a credit limit"),
+            ("--key a --kind credit --capacity 1", "--capacity is not allowed for a credit limit"),
             ("--key a --kind credit --asset USD", "asset: found 'U' at byte 0"),
             ("--key a", "--kind <KIND>"),
             ("--file a.json --key a", "cannot be used with"),

@@ -1,11 +1,11 @@
-//! Limits as the server gives them, and as people read them.
+//! Formats limits and their usage for `limits get` and `limits list`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::output::{seconds, table, thousands};
 
-/// What a limit is and where it stands. Fields that are not known here are passed on to programs.
+/// A limit as the server returns it. `--json` passes unknown fields on.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Limit {
     definition: Definition,
@@ -42,7 +42,7 @@ struct Definition {
     rest: Map<String, Value>,
 }
 
-/// What is taken of a limit.
+/// The usage of a limit.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Usage {
     capacity: u64,
@@ -58,17 +58,17 @@ impl Definition {
         format!("{} {}", thousands(amount), self.unit).trim_end().to_owned()
     }
 
-    /// How much there can be, or whose credit it is.
+    /// The capacity; for a credit limit the paying account.
     fn capacity(&self) -> String {
-        match (self.capacity, self.purse()) {
+        match (self.capacity, self.payer()) {
             (Some(capacity), _) => self.amount(capacity.into()),
-            (None, Some(purse)) => purse,
+            (None, Some(payer)) => payer,
             (None, None) => "-".to_owned(),
         }
     }
 
-    /// Whose credit it is, of a credit limit.
-    fn purse(&self) -> Option<String> {
+    /// The asset, account and vault of a credit limit.
+    fn payer(&self) -> Option<String> {
         let (asset, account, vault) = (self.asset.as_ref()?, self.account.as_ref()?, self.vault.as_ref()?);
         Some(format!("{asset} of {account} in {vault}"))
     }
@@ -91,7 +91,7 @@ impl Limit {
 /// A table of limits.
 pub(super) fn list(limits: &[Limit]) -> String {
     if limits.is_empty() {
-        return "there are no limits; put one with: earmark limits put (--help shows how)\n".to_owned();
+        return "no limits; create one with: earmark limits put (see --help)\n".to_owned();
     }
     let header = ["KEY", "KIND", "CAPACITY", "HELD FOR", "OVERAGE", "STATUS"].map(str::to_owned);
     let rows = limits.iter().map(|limit| {
@@ -108,7 +108,7 @@ pub(super) fn list(limits: &[Limit]) -> String {
     table(&std::iter::once(header).chain(rows).collect::<Vec<_>>())
 }
 
-/// One limit and what is taken of it.
+/// One limit and its usage.
 pub(super) fn one(limit: &Limit, usage: &Usage) -> String {
     let definition = &limit.definition;
     let held_for = match definition.kind.as_str() {
@@ -126,8 +126,8 @@ pub(super) fn one(limit: &Limit, usage: &Usage) -> String {
         ["held for:".to_owned(), held_for],
         ["overage:".to_owned(), definition.overage.clone()],
     ];
-    if let Some(purse) = definition.purse() {
-        rows.push(["credit:".to_owned(), purse]);
+    if let Some(payer) = definition.payer() {
+        rows.push(["credit:".to_owned(), payer]);
     }
     if let Some(revenue) = &definition.revenue {
         rows.push(["paid to:".to_owned(), revenue.clone()]);
@@ -166,11 +166,11 @@ mod tests {
              a:slots  concurrency  8                    10 min    deny     decreasing to 4\n\
              a:usd    credit       usd of acme in main  1 min     debt     active\n"
         );
-        assert!(list(&[]).starts_with("there are no limits"));
+        assert!(list(&[]).starts_with("no limits"));
     }
 
     #[test]
-    fn one_limit_shows_what_is_taken_of_it() {
+    fn one_limit_shows_its_usage() {
         let usage = r#"{"capacity":8,"reserved":5,"available":3,"debt":340282366920938463463374607431768211455,
             "status":"decreasing","pending_decrease_to":4}"#;
         let usage: Usage = serde_json::from_str(usage).unwrap();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_get_every_field_even_those_not_known_here() {
+    fn json_output_keeps_unknown_fields() {
         for text in [RPM, SLOTS, USD] {
             let given: Value = serde_json::from_str(text).unwrap();
             assert_eq!(serde_json::to_value(limit(text)).unwrap(), given);

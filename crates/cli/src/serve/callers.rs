@@ -1,4 +1,4 @@
-//! Who may call a server that is about to start.
+//! Authentication and TLS of a server that starts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::output;
 
 impl ServeArgs {
-    /// What is known to be wrong before anything is made.
+    /// Rejects an unsafe combination of flags before the first side effect.
     pub(super) fn check_callers(&self) -> Result<(), Failure> {
         let is_loopback = self.listen.ip().is_loopback();
         let is_new = self.in_memory || !self.data.exists() && self.join.is_empty();
@@ -25,13 +25,14 @@ impl ServeArgs {
             return Err(ServerError::Plaintext { found: self.listen }.into());
         }
         if self.bootstrap_key && !self.join.is_empty() {
-            let message = "--bootstrap-key: a node that joins a cluster has the cluster's keys; leave it out";
+            let message =
+                "--bootstrap-key: a node that joins a cluster uses the cluster's keys; remove this flag";
             return Err(Failure::Usage(message.into()));
         }
         Ok(())
     }
 
-    /// What clients connect by, read again when its files change and on SIGHUP.
+    /// TLS for clients. The files are reloaded on change and on SIGHUP.
     pub(super) fn tls(&self) -> Result<Option<Arc<Tls>>, Failure> {
         let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
         let tls = Tls::open(cert, key).map_err(|error| Failure::Usage(format!("--tls-cert: {error}")))?;
@@ -41,7 +42,7 @@ impl ServeArgs {
         Ok(Some(tls))
     }
 
-    /// What the other nodes are reached by.
+    /// The transport between nodes.
     pub(super) fn peer_net(&self) -> Result<Arc<dyn Net>, Failure> {
         let (Some(cert), Some(key), Some(ca)) = (&self.peer_cert, &self.peer_key, &self.peer_ca) else {
             return Ok(Arc::new(RealNet));
@@ -53,7 +54,7 @@ impl ServeArgs {
         Ok(Arc::new(net))
     }
 
-    /// Whose session tokens are taken, by keys that are read again when their file changes and on SIGHUP.
+    /// The issuer of session tokens. Its key file is reloaded on change and on SIGHUP.
     pub(super) fn issuer(&self) -> Result<Option<Arc<Issuer>>, Failure> {
         let (Some(issuer), Some(path), Some(audience)) = (&self.issuer, &self.issuer_keys, &self.audience)
         else {
@@ -75,10 +76,10 @@ impl ServeArgs {
     }
 }
 
-/// Makes the first key and prints it, before anything else can go wrong: this is the only time that it is shown.
+/// Creates the first key and prints it at once, because the key cannot be shown again.
 pub(super) async fn bootstrap(backend: &dyn Backend) -> Result<(), Failure> {
     let system = |what: String| Failure::Usage(format!("--bootstrap-key: {what}"));
-    let keys = backend.keys().ok_or_else(|| system("this server keeps no keys".into()))?;
+    let keys = backend.keys().ok_or_else(|| system("this server stores no keys".into()))?;
     let token = Token::random().map_err(|error| system(error.to_string()))?;
     let named = |error: earmark_core::NameError| system(error.to_string());
     let command = CreateKey {
@@ -93,27 +94,27 @@ pub(super) async fn bootstrap(backend: &dyn Backend) -> Result<(), Failure> {
         actor: Actor::new("system:bootstrap").map_err(named)?,
     };
     match keys.create(By::Itself, command).await {
-        Ok(_) => {
-            output::print(&format!("key:    {}\n        of an admin, shown this once: keep it\n", token.reveal()))
-        }
+        Ok(_) => output::print(&format!(
+            "key:    {}\n        role admin; it is not shown again, so store it\n",
+            token.reveal()
+        )),
         Err(KeyError::NotTheFirst) => Err(system(
-            "there are keys already, and the first was shown when it was made. Start without it, and make more with \
-             `earmark key create`"
+            "this server already has keys; start without this flag and create more with `earmark key create`"
                 .into(),
         )),
         Err(error) => Err(system(error.to_string())),
     }
 }
 
-/// Reads certificates or keys again whenever the process is sent SIGHUP.
+/// Runs `reload` on every SIGHUP.
 fn on_hangup(reload: impl Fn() -> Result<(), String> + Send + 'static) -> Result<(), Failure> {
     let failed = |source| Failure::System { what: "listening for signals", source };
     let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
             match reload() {
-                Ok(()) => tracing::info!("SIGHUP: the file was read again"),
-                Err(error) => tracing::error!(%error, "SIGHUP: what is in use stays"),
+                Ok(()) => tracing::info!("SIGHUP: file reloaded"),
+                Err(error) => tracing::error!(%error, "SIGHUP: reload failed, keeping the previous file"),
             }
         }
     });

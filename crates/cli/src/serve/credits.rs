@@ -1,4 +1,4 @@
-//! Credit in a database.
+//! `--credits`: opens the credit database.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,12 +15,12 @@ use crate::failure::Failure;
 
 const ALLOWED: &str = "allowed are sqlite:PATH and postgres://USER:PASSWORD@HOST/DATABASE";
 
-/// Where a database is. Whoever prints it sees no password.
+/// The URL of a credit database. `Display` and `Debug` hide the password.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum CreditsUrl {
-    /// In a file of this machine.
+    /// The path of an SQLite file.
     Sqlite(PathBuf),
-    /// On a server, by its whole URL.
+    /// The full PostgreSQL URL.
     Postgres(String),
 }
 
@@ -32,15 +32,15 @@ impl FromStr for CreditsUrl {
             return Ok(CreditsUrl::Postgres(text.to_owned()));
         }
         let Some(path) = text.strip_prefix("sqlite:") else {
-            // It may be a database that is none of these, with a password all the same.
+            // The URL of an unsupported database may contain a password too.
             let shown =
                 text.split_once("://").map_or_else(|| text.to_owned(), |(kind, _)| format!("{kind}://..."));
             return Err(format!("--credits: found {shown:?}, {ALLOWED}"));
         };
-        // Both forms are about: sqlite:file and sqlite:///folder/file.
+        // Both forms are in use: sqlite:file and sqlite:///folder/file.
         let path = path.strip_prefix("//").unwrap_or(path);
         if path.is_empty() || path.starts_with(':') {
-            return Err(format!("--credits: found {path:?} as a path, allowed is that of a file"));
+            return Err(format!("--credits: found {path:?} as a path, allowed is the path of a file"));
         }
         Ok(CreditsUrl::Sqlite(PathBuf::from(path)))
     }
@@ -56,11 +56,11 @@ impl fmt::Display for CreditsUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CreditsUrl::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
-            // Neither a password nor a parameter, which may be one, is for the eyes of others.
+            // A query parameter may hold a password too.
             CreditsUrl::Postgres(url) => {
-                let (_, place) = url.split_once("://").unwrap_or_default();
-                let (place, _) = place.split_once('?').unwrap_or((place, ""));
-                let (user, host) = place.rsplit_once('@').unwrap_or(("", place));
+                let (_, target) = url.split_once("://").unwrap_or_default();
+                let (target, _) = target.split_once('?').unwrap_or((target, ""));
+                let (user, host) = target.rsplit_once('@').unwrap_or(("", target));
                 let (user, _) = user.split_once(':').unwrap_or((user, ""));
                 let at = if user.is_empty() { "" } else { "@" };
                 write!(f, "postgres://{user}{at}{host}")
@@ -69,8 +69,8 @@ impl fmt::Display for CreditsUrl {
     }
 }
 
-/// Opens the database and finishes what an earlier process left in it. One that is down is waited for in the background; one
-/// that says no, or that a later version has written, ends the start.
+/// Opens the database and finishes the sagas of an earlier process. Waits in the background for a database that is
+/// down. Fails if the database refuses the connection or has a newer format.
 pub(super) async fn open(url: &CreditsUrl) -> Result<Arc<dyn Credits>, Failure> {
     let clock = Arc::new(SystemClock::new());
     let open: OpenStore = Box::new({
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_database_is_named_by_its_kind_and_its_place() {
+    fn a_database_is_named_by_its_kind_and_its_path() {
         for (text, path) in [
             ("sqlite:credit.db", "credit.db"),
             ("sqlite:/var/lib/credit.db", "/var/lib/credit.db"),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_in_no_greeting_and_no_message() {
+    fn a_password_is_in_no_banner_and_no_message() {
         for (text, shown) in [
             (
                 "postgres://earmark:secret@db.internal:5432/money?sslmode=require",
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_database_is_refused_with_what_is_allowed() {
+    fn an_invalid_url_is_refused_with_the_allowed_forms() {
         for (text, part) in [
             ("credit.db", "found \"credit.db\", allowed are sqlite:PATH and postgres://"),
             ("mysql://localhost", "allowed are sqlite:PATH"),

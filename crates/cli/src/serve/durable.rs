@@ -1,4 +1,4 @@
-//! A node behind the HTTP server.
+//! `earmark serve --data`: a durable node behind the HTTP server.
 
 use std::path::Path;
 use std::pin::pin;
@@ -15,36 +15,35 @@ use earmark_server::Address;
 use tokio::time::{sleep, timeout};
 
 use super::callers::bootstrap;
-use super::parts::{Places, Service};
-use super::{ServeArgs, Signals, credit, framed};
+use super::storage::{Service, Storage};
+use super::{ServeArgs, Signals, banner, credit_line};
 use crate::failure::Failure;
 use crate::output;
 
-/// So long the greeting waits for a leader. Without one, health and metrics are served all the same.
-const GREETING_PATIENCE: Duration = Duration::from_secs(10);
-/// How often a node looks whether it has got keys that its peers could pass by.
-const LOOK: Duration = Duration::from_millis(250);
-const OPEN_PEERS: &str = "everyone on this machine who can connect there passes for a node, so that credentials protect \
-     nothing. Let nodes prove who they are, with --peer-cert, --peer-key and --peer-ca, or say with --insecure-peers that \
-     nobody else can connect";
+/// How long the startup message waits for a leader. Health and metrics are served meanwhile.
+const BANNER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Poll interval for keys that unauthenticated peers could bypass.
+const KEYS_POLL: Duration = Duration::from_millis(250);
+const OPEN_PEERS: &str = "any process on this machine can connect there as a node, so keys protect nothing. Give nodes \
+     certificates with --peer-cert, --peer-key and --peer-ca, or confirm with --insecure-peers that only nodes can connect";
 const POLL: Duration = Duration::from_millis(10);
-/// How long to wait before limits are put again that nobody could take.
-const PUT_AGAIN: Duration = Duration::from_millis(500);
+/// Pause before limits are put again after the backend was unavailable.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
-pub(super) async fn serve(args: &ServeArgs, places: &Places, signals: Signals) -> Result<(), Failure> {
-    let wanted = args.limits.as_deref().map(read_limits).transpose()?;
-    // Before anything is written: a start that fails leaves no trace.
+pub(super) async fn serve(args: &ServeArgs, storage: &Storage, signals: Signals) -> Result<(), Failure> {
+    let definitions = args.limits.as_deref().map(read_limits).transpose()?;
+    // Before the first write to disk: a failed start leaves no trace.
     let options = args.node_options()?;
     let address = Address::take(args.server_options()?)?;
     let node = Arc::new(Node::open(options).await?);
     let served = tokio::select! {
-        served = run(args, places, (address, &node), wanted.unwrap_or_default(), signals) => served,
+        served = run(args, storage, (address, &node), definitions.unwrap_or_default(), signals) => served,
         () = keys_behind_open_peers(args, &node) => {
-            Err(Failure::Usage(format!("--peer-listen: there are keys, and {OPEN_PEERS}")))
+            Err(Failure::Usage(format!("--peer-listen: this server has keys, but {OPEN_PEERS}")))
         }
     };
     node.shut_down().await;
-    // What follows from a failure of the disk is not worth a word beside it.
+    // A disk failure hides the errors that follow from it.
     if let Some(message) = node.failure().get() {
         return Err(Failure::NodeStopped(message.to_owned()));
     }
@@ -54,27 +53,27 @@ pub(super) async fn serve(args: &ServeArgs, places: &Places, signals: Signals) -
 
 async fn run(
     args: &ServeArgs,
-    places: &Places,
+    storage: &Storage,
     (address, node): (Address, &Arc<Node>),
-    wanted: Vec<Definition>,
+    definitions: Vec<Definition>,
     signals: Signals,
 ) -> Result<(), Failure> {
     if !callers(args, node).await? {
         return Ok(());
     }
-    let service = places.open(&node.backend(), args.bounds()).await?;
+    let service = storage.open(&node.backend(), args.engine_config()).await?;
     let server = address.serve(service.backend())?;
     let address = server.local_addr();
     let server = server.with_cluster(Arc::clone(node) as Arc<dyn Cluster>);
     let path = args.limits.as_deref().unwrap_or(Path::new(""));
-    let mut putting = pin!(prepare(&service, path, &wanted));
+    let mut putting = pin!(prepare(&service, path, &definitions));
     let mut stop = pin!(async {
         tokio::select! {
             () = signals.first() => {}
             _ = node.failure().wait() => {}
         }
     });
-    let start = timeout(GREETING_PATIENCE, async {
+    let start = timeout(BANNER_TIMEOUT, async {
         while node.status().leader.is_none() {
             sleep(POLL).await;
         }
@@ -84,15 +83,16 @@ async fn run(
         put = start => put.ok().transpose()?,
         () = &mut stop => return Ok(()),
     };
-    output::print(&framed(&args.front(address, node.backend().has_keys()), &about(args, places, node, put)))?;
+    let endpoint = args.endpoint(address, node.backend().has_keys());
+    output::print(&banner(&endpoint, &banner_lines(args, storage, node, put)))?;
     tracing::info!(%address, node = node.identity().node, "listening");
     let mut refused = Ok(());
-    let late = async {
+    let put_later = async {
         match put {
             Some(_) => std::future::pending().await,
             None => match putting.await {
                 Ok(put) => {
-                    tracing::info!(put, "there is a leader, and the limits of the file are in force");
+                    tracing::info!(put, "the limits of the file are in force");
                     std::future::pending().await
                 }
                 Err(error) => refused = Err(error),
@@ -103,15 +103,15 @@ async fn run(
         .run(async {
             tokio::select! {
                 () = stop => {}
-                () = late => {}
+                () = put_later => {}
             }
         })
         .await?;
     refused
 }
 
-/// Makes sure of the callers before anyone can connect: makes the first key, or waits until it is known whether there are
-/// any. Says no if the node failed meanwhile.
+/// Creates the first key, or waits until the node knows whether keys exist, before clients can connect. Returns false if
+/// the node failed meanwhile.
 async fn callers(args: &ServeArgs, node: &Arc<Node>) -> Result<bool, Failure> {
     let backend = node.backend();
     let is_known = args.listen.ip().is_loopback() || args.issuer.is_some() || backend.has_keys();
@@ -130,19 +130,19 @@ async fn callers(args: &ServeArgs, node: &Arc<Node>) -> Result<bool, Failure> {
     }
 }
 
-/// Waits until there are keys where they protect nothing.
+/// Waits until keys exist that unauthenticated peers could bypass.
 async fn keys_behind_open_peers(args: &ServeArgs, node: &Arc<Node>) {
     if !args.has_open_peers() {
         return std::future::pending().await;
     }
     let backend = node.backend();
     while !backend.has_keys() {
-        sleep(LOOK).await;
+        sleep(KEYS_POLL).await;
     }
 }
 
 impl ServeArgs {
-    /// Whether every process on this machine could pass for a node.
+    /// Whether any process on this machine can connect as a node.
     fn has_open_peers(&self) -> bool {
         self.peer_listen.is_some() && self.peer_cert.is_none() && !self.insecure_peers
     }
@@ -152,16 +152,15 @@ impl ServeArgs {
             && self.peer_cert.is_none()
         {
             return Err(Failure::Usage(format!(
-                "--peer-listen: found {found}, allowed are loopback addresses such as 127.0.0.1:7101, since \
-                 everyone who can connect could change everything. For others let nodes prove who they are, with \
-                 --peer-cert, --peer-key and --peer-ca"
+                "--peer-listen: found {found}, allowed are loopback addresses such as 127.0.0.1:7101. Other \
+                 addresses need certificates: --peer-cert, --peer-key and --peer-ca"
             )));
         }
         for (flag, found) in [("--peer-listen", self.peer_listen), ("--peer-advertise", self.peer_advertise)]
         {
             if let Some(found) = found.filter(|found| found.port() == 0) {
                 return Err(Failure::Usage(format!(
-                    "{flag}: found {found}, allowed is a port from 1 on, since the other nodes keep the address"
+                    "{flag}: found {found}, allowed are ports from 1, because the other nodes store the address"
                 )));
             }
         }
@@ -186,40 +185,42 @@ impl ServeArgs {
     }
 }
 
-/// Makes sure that the folder is for what is kept where, and puts every limit that is not there or differs, as soon as
-/// somebody can take it; says how many.
+/// Checks that the data folder matches `--ledger` and `--credits`, then puts every limit of the file that is missing or
+/// differs. Retries until the backend is available. Returns the number of limits put.
 async fn prepare(
     service: &Service<NodeBookHost>,
     path: &Path,
-    wanted: &[Definition],
+    definitions: &[Definition],
 ) -> Result<usize, Failure> {
     loop {
         match service.start().await {
             Ok(()) => break,
-            Err(KeepError::Backend(why)) => tracing::debug!(%why, "nobody can say what is kept where yet"),
+            Err(KeepError::Backend(why)) => {
+                tracing::debug!(%why, "cannot check the storage settings of the data folder yet")
+            }
             Err(error) => return Err(Failure::Usage(format!("--data: {error}"))),
         }
-        sleep(PUT_AGAIN).await;
+        sleep(RETRY_PAUSE).await;
     }
     let backend = service.backend();
     let mut put = 0;
     loop {
-        match put_missing(&*backend, path, wanted, &mut put).await? {
+        match put_missing(&*backend, path, definitions, &mut put).await? {
             Ok(()) => return Ok(put),
-            Err(why) => tracing::warn!(%why, "the limits of the file are not in force yet"),
+            Err(why) => tracing::warn!(%why, "cannot put the limits of the file yet"),
         }
-        sleep(PUT_AGAIN).await;
+        sleep(RETRY_PAUSE).await;
     }
 }
 
-/// One try. What the backend cannot say now may come later, and is the inner error.
+/// One attempt. The inner error is temporary.
 async fn put_missing(
     backend: &dyn Backend,
     path: &Path,
-    wanted: &[Definition],
+    definitions: &[Definition],
     put: &mut usize,
 ) -> Result<Result<(), String>, LimitsFileError> {
-    if wanted.is_empty() {
+    if definitions.is_empty() {
         return Ok(Ok(()));
     }
     let namespace = match NamespaceName::new(NamespaceName::DEFAULT) {
@@ -234,7 +235,7 @@ async fn put_missing(
         Ok(known) => known,
         Err(error) => return Ok(Err(error.to_string())),
     };
-    for definition in wanted {
+    for definition in definitions {
         let is_there = known.iter().any(|limit| {
             let is_going = matches!(limit.status, LimitStatus::Deleted | LimitStatus::Decreasing { to: 0 });
             limit.definition == *definition && !is_going
@@ -254,21 +255,21 @@ async fn put_missing(
     Ok(Ok(()))
 }
 
-/// Whose data is where, who leads, and what became of the limits file.
-fn about(args: &ServeArgs, places: &Places, node: &Node, put: Option<usize>) -> String {
+/// The lines of the startup message: data folder, node, peers, limits and storage.
+fn banner_lines(args: &ServeArgs, storage: &Storage, node: &Node, put: Option<usize>) -> String {
     let status = node.status();
     let limits = match (&args.limits, put) {
         (None, _) => "with the data".to_owned(),
         (Some(path), Some(put)) => format!("with the data; {put} put from {}", path.display()),
         (Some(path), None) => {
-            format!("with the data; those of {} are put once there is a leader", path.display())
+            format!("with the data; those of {} follow once there is a leader", path.display())
         }
     };
     let peers = match node.peer_address() {
-        Some(address) => format!("other nodes reach it at {address}"),
-        None => "alone; for more nodes start it with --peer-listen".to_owned(),
+        Some(address) => format!("other nodes connect to {address}"),
+        None => "none; for a cluster start with --peer-listen".to_owned(),
     };
-    let leases = places.limits().map(|ledger| format!("leases: on {ledger}, which enforces the limits\n"));
+    let leases = storage.limits().map(|ledger| format!("leases: on {ledger}, which enforces the limits\n"));
     let leases = leases.unwrap_or_default();
     format!(
         "data:   {}\nnode:   {} of cluster {:032x}, {}\npeers:  {peers}\nlimits: {limits}\n{leases}{}",
@@ -276,7 +277,7 @@ fn about(args: &ServeArgs, places: &Places, node: &Node, put: Option<usize>) -> 
         status.node,
         status.cluster,
         role(&status),
-        credit(places)
+        credit_line(storage)
     )
 }
 
@@ -286,7 +287,7 @@ fn role(status: &ClusterStatus) -> String {
         Some(leader) if leader == status.node => "leader".to_owned(),
         Some(leader) if is_voter => format!("follower of node {leader}"),
         Some(leader) => format!("learner of node {leader}"),
-        None => "no leader yet: nothing is served until a majority of the nodes runs".to_owned(),
+        None => "no leader yet: requests fail until a majority of the nodes runs".to_owned(),
     }
 }
 
@@ -297,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_role_of_a_node_is_told_in_words() {
+    fn the_role_of_a_node_is_shown_in_words() {
         let member = |node, is_voter| MemberStatus { node, is_voter, ..MemberStatus::default() };
         let members = vec![member(1, true), member(2, true), member(3, false)];
         let status =

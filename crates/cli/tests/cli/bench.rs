@@ -1,4 +1,4 @@
-//! `earmark bench`, one second at a time.
+//! `earmark bench`, in runs of one second.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ fn check(ran: &Ran, mode: &str) -> Value {
     assert_eq!((json["denied"].as_u64(), json["errors"].as_u64()), (Some(0), Some(0)), "{json}");
     let per_op = json["transfers_per_s"].as_f64().unwrap() / json["ops_per_s"].as_f64().unwrap();
     assert_eq!(per_op.round() as u64, json["limits"].as_u64().unwrap());
-    assert_eq!(ran.stderr, "", "a program gets no progress");
+    assert_eq!(ran.stderr, "", "--json prints no progress");
     json
 }
 
@@ -44,14 +44,14 @@ fn it_runs_through_the_rust_client_with_shared_requests_and_without() {
 }
 
 #[test]
-fn it_measures_what_it_costs_to_be_asked_for_a_key() {
+fn it_measures_a_server_that_requires_a_key() {
     let words = ["bench", "--seconds", "1", "--json", "--connections", "4", "--key"];
     check(&run(&words).ends(0), "http-own-server");
     check(&run(&[&words[..], &["--client"]].concat()).ends(0), "client-own-server");
 }
 
 #[test]
-fn it_measures_a_node_and_the_disk_under_it_and_leaves_nothing_there() {
+fn it_measures_a_node_and_its_disk_and_removes_its_files() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().to_str().unwrap();
     let words = ["bench", "--seconds", "1", "--json", "--data", data, "--connections", "8"];
@@ -63,7 +63,7 @@ fn it_measures_a_node_and_the_disk_under_it_and_leaves_nothing_there() {
 }
 
 #[test]
-fn it_runs_against_a_server_and_takes_its_limits_away_again() {
+fn it_runs_against_a_server_and_deletes_its_limits_afterwards() {
     let server = Server::start(&[]);
     let words =
         ["bench", "--seconds", "1", "--connections", "2", "--batch", "3", "--http", &server.url(), "--json"];
@@ -75,9 +75,9 @@ fn it_runs_against_a_server_and_takes_its_limits_away_again() {
 }
 
 #[test]
-fn people_see_what_is_made_how_it_goes_and_a_table() {
+fn it_shows_the_settings_the_progress_and_a_table() {
     let ran = run(&["bench", "--seconds", "1", "--connections", "1"]).ends(0);
-    assert!(ran.stderr.contains("making 1,060 limits named bench:"), "{ran:?}");
+    assert!(ran.stderr.contains("creating 1,060 limits named bench:"), "{ran:?}");
     assert!(ran.stderr.contains("   1 s: warm-up, "), "{ran:?}");
     for line in ["ops/s  ", "transfers/s  ", "p50  ", "p99  ", "allowed  ", "errors       0"] {
         assert!(ran.stdout.lines().any(|found| found.starts_with(line)), "{line}: {ran:?}");
@@ -99,7 +99,7 @@ fn it_fails_when_the_server_goes_away() {
     });
     std::thread::sleep(std::time::Duration::from_millis(2_500));
     drop(server);
-    // Whether it was still making the limits or already measuring, it says what went wrong.
+    // It reports the error, whether it was still creating limits or already measuring.
     let json = bench.join().unwrap().ends(1).json();
     assert!(json["errors"].as_u64().is_some_and(|errors| errors > 0) || json["error"].is_string(), "{json}");
 }

@@ -1,4 +1,4 @@
-//! Three nodes, as an operator sees them.
+//! A cluster of three nodes, by the command line.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::{PATIENCE, Server};
+use crate::support::{Server, TIMEOUT};
 
 pub(crate) fn free() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
@@ -23,7 +23,7 @@ fn node(folder: &Path, id: u64, address: &str, join: &[&str]) -> Server {
     Server::on(&folder.join(format!("n{id}")), &words)
 }
 
-/// Waits until a node says what it should.
+/// Waits until the status of a node satisfies `wanted`.
 fn until(server: &Server, wanted: impl Fn(&Value) -> bool) -> Value {
     let start = Instant::now();
     loop {
@@ -31,7 +31,7 @@ fn until(server: &Server, wanted: impl Fn(&Value) -> bool) -> Value {
         if wanted(&status) {
             return status;
         }
-        assert!(start.elapsed() < PATIENCE, "{status}");
+        assert!(start.elapsed() < TIMEOUT, "{status}");
         sleep(Duration::from_millis(50));
     }
 }
@@ -46,12 +46,12 @@ fn nodes_join_are_shown_and_leave() {
     let addresses = [free(), free(), free()];
     let first = node(folder.path(), 1, &addresses[0], &[]);
     assert!(
-        first.greeting.contains(&format!("peers:  other nodes reach it at {}\n", addresses[0])),
+        first.banner.contains(&format!("peers:  other nodes connect to {}\n", addresses[0])),
         "{}",
-        first.greeting
+        first.banner
     );
     let second = node(folder.path(), 2, &addresses[1], &[&addresses[0]]);
-    assert!(second.greeting.contains("er of node 1\n"), "{}", second.greeting);
+    assert!(second.banner.contains("er of node 1\n"), "{}", second.banner);
     let third = node(folder.path(), 3, &addresses[2], &[&addresses[0], &addresses[1]]);
     let status = until(&first, |status| voters(status) == 3);
     assert_eq!((&status["node_id"], &status["leader_id"]), (&1.into(), &1.into()));
@@ -59,19 +59,19 @@ fn nodes_join_are_shown_and_leave() {
     until(&third, |status| voters(status) == 3 && status["leader_id"] == 1);
 
     let text = first.line("cluster status").ends(0).stdout;
-    assert!(text.contains("asked node 1: node 1 leads, term 1, "), "{text}");
+    assert!(text.contains("seen from node 1: leader is node 1, term 1, "), "{text}");
     let rows: Vec<Vec<&str>> = text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0], ["ID", "ADDRESS", "ROLE", "LAG"]);
     assert_eq!(rows[1], ["1", &addresses[0], "leader", "0"]);
     assert_eq!(rows[2][..3], ["2", &addresses[1], "voter"]);
     let asked = third.line("cluster status").ends(0).stdout;
-    assert!(asked.contains("asked node 3: node 1 leads"), "{asked}");
+    assert!(asked.contains("seen from node 3: leader is node 1"), "{asked}");
     assert!(asked.lines().nth(3).unwrap().ends_with("voter   -"), "{asked}");
 
-    // What one node takes, all have.
+    // A limit that one node accepts is visible on all.
     second.line("limits put --key a --kind rolling --capacity 7 --window 60").ends(0);
     third.line("limits get a").ends(0);
-    // It is one already.
+    // Adding a member again succeeds.
     third.earmark(&["cluster", "add", "--node-id", "2", "--address", &addresses[1]]).ends(0);
     let nobody = free();
     let unreachable =
@@ -81,19 +81,19 @@ fn nodes_join_are_shown_and_leave() {
     assert!(wrong.stderr.contains("(409 conflict)"), "{wrong:?}");
     assert!(wrong.stderr.contains("is node 2, and not node 4"), "{wrong:?}");
 
-    assert_eq!(second.line("cluster remove --node-id 3").ends(0).stdout, "node 3 is no member any more\n");
+    assert_eq!(second.line("cluster remove --node-id 3").ends(0).stdout, "node 3 is removed\n");
     until(&first, |status| voters(status) == 2);
     let again = second.line("cluster remove --node-id 3 --json").ends(1);
     assert_eq!(again.json()["error"], "conflict");
     drop(third);
 
-    // Its id is spent, whatever folder asks for it.
+    // The id cannot be used again, even with a new data folder.
     let words = ["serve", "--listen", "127.0.0.1:0", "--node-id", "3", "--peer-listen", &addresses[2]];
     let fresh = folder.path().join("fresh");
     let joins = ["--data", fresh.to_str().unwrap(), "--join", &addresses[0]];
     let refused = crate::support::run(&[&words[..], &joins[..]].concat()).ends(2);
     assert!(refused.stderr.contains("node id 3 was used before"), "{refused:?}");
-    assert!(!fresh.exists(), "a folder was made for a node that cannot be");
+    assert!(!fresh.exists(), "a refused start created a folder");
 }
 
 #[test]
@@ -120,14 +120,14 @@ fn without_a_majority_nothing_is_answered_that_could_be_wrong() {
     until(&first, |status| voters(status) == 2);
     first.line("limits put --key a --kind rolling --capacity 7 --window 60").ends(0);
     second.kill();
-    // Each waits as long as a node waits for a majority, so they wait together.
+    // Each request waits for the quorum timeout, so they run in parallel.
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let reserve = first.line("reserve --key a=1 --json").ends(1);
             assert!(reserve.stderr.contains("(500 backend_error)"), "{reserve:?}");
             assert!(reserve.json()["lease_id"].is_string(), "{reserve:?}");
         });
-        // Whoever changes a limit has neither a lease nor a number to ask again with, and was told to use them.
+        // The message once told a caller who changes a limit to repeat a lease, which such a request does not have.
         scope.spawn(|| {
             let put = first.line("limits put --key a --kind rolling --capacity 8 --window 60").ends(1);
             assert!(put.stderr.trim_end().ends_with("; the request may still be executed"), "{put:?}");
@@ -136,7 +136,7 @@ fn without_a_majority_nothing_is_answered_that_could_be_wrong() {
             let write = first.line("write --client c --sequence 1 --json").ends(1);
             assert_eq!(write.json()["error"]["code"], "UNAVAILABLE");
         });
-        // It was answered with 500 once, which no description of the API has for changes of the cluster.
+        // The answer was once 500, which the API does not document for membership changes.
         scope.spawn(|| {
             let remove = first.line("cluster remove --node-id 2").ends(1);
             assert!(remove.stderr.contains("(503 unavailable): no majority"), "{remove:?}");
@@ -149,23 +149,20 @@ fn without_a_majority_nothing_is_answered_that_could_be_wrong() {
             });
         }
     });
-    // A leader that has lost its majority does not know it yet; the others would.
+    // The old leader may not know yet that it lost its majority, so ask the other node.
     let second = node(folder.path(), 2, &addresses[1], &[&addresses[0]]);
     until(&second, |status| status["leader_id"].is_u64());
     first.line("limits get a").ends(0);
 }
 
 #[test]
-fn a_backup_has_the_name_that_was_asked_for_or_the_time() {
+fn a_backup_has_the_given_name_or_the_time() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::on(folder.path(), &[]);
     server.line("limits put --key a --kind rolling --capacity 7 --window 60").ends(0);
     let text = server.line("cluster backup first").ends(0).stdout;
     let path = folder.path().join("backups/first");
-    assert!(
-        text.starts_with(&format!("{} has all that was acknowledged up to entry ", path.display())),
-        "{text}"
-    );
+    assert!(text.starts_with(&format!("{} contains the log up to entry ", path.display())), "{text}");
     assert!(path.join("identity").is_file());
     let again = server.line("cluster backup first").ends(1);
     assert!(
@@ -180,7 +177,7 @@ fn a_backup_has_the_name_that_was_asked_for_or_the_time() {
     let name = made["name"].as_str().unwrap();
     assert!(name.starts_with("20") && name.ends_with('Z') && name.len() == 16, "{name}");
     assert_eq!(std::fs::read_dir(folder.path().join("backups")).unwrap().count(), 2);
-    // It does not mind them when it starts again.
+    // A restart ignores the backups in the data folder.
     server.kill();
     let server = Server::on(folder.path(), &[]);
     server.line("limits get a").ends(0);

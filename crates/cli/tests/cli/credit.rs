@@ -1,4 +1,4 @@
-//! Credit by the command line: written once, seen, and counted.
+//! Credit by the command line: writes, balances and audits.
 
 use serde_json::json;
 
@@ -22,7 +22,7 @@ fn a_write_is_committed_once_and_shows_in_the_balance_and_the_audit() {
         json,
         json!({"balances": [{"asset": "usd", "available": "5000000", "held": "0", "pending": "0"}]})
     );
-    assert_eq!(server.line("balance --account revenue").ends(0).stdout, "revenue has nothing\n");
+    assert_eq!(server.line("balance --account revenue").ends(0).stdout, "revenue has no credit\n");
     let audit = server.line("audit").ends(0);
     assert!(audit.stdout.starts_with("main is balanced\nASSET  ISSUED     RETIRED  LIVE\n"), "{audit:?}");
     let json = server.line("audit --vault main --json").ends(0).json();
@@ -49,7 +49,9 @@ fn a_call_holds_credit_beside_a_limit_and_pays_what_it_cost() {
     assert_eq!(balance.stdout, "ASSET  AVAILABLE  HELD\nusd    3,000,000  2,000,000\n");
     let short = server.line("reserve --key rpm=1 --key acme:usd=3000001").ends(3);
     assert!(
-        short.stdout.contains("because:    there is not enough credit (insufficient_credit:acme:usd)\n"),
+        short
+            .stdout
+            .contains("because:    the account has too little credit (insufficient_credit:acme:usd)\n"),
         "{short:?}"
     );
     assert!(short.stdout.contains("limited by: acme:usd\ntry again:  in 10"), "{short:?}");
@@ -93,7 +95,7 @@ fn a_refused_write_ends_with_1_and_says_why() {
 #[test]
 fn a_wrong_write_is_refused_before_it_is_sent() {
     for (words, message) in [
-        (vec!["--sequence", "1", "--op", "x"], "--op: found \"x\", allowed is JSON"),
+        (vec!["--sequence", "1", "--op", "x"], "--op: \"x\" is not valid JSON"),
         (vec!["--sequence", "0"], "0 is not in 1.."),
         (vec!["--sequence", "1", "--file", "/no/such/file"], "--file: cannot read /no/such/file"),
     ] {

@@ -1,4 +1,4 @@
-//! Credit in a database, beside limits that are kept as ever.
+//! Credit in a database, with limits in the Book.
 
 #[path = "../../../credits/src/conformance/server.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the tests of credit use all of it")]
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::durable::get;
 use crate::keys::namespaces_are_apart;
-use crate::support::{PATIENCE, Ran, Server, run};
+use crate::support::{Ran, Server, TIMEOUT, run};
 
 const SLOTS: &str = "limits put --key slots --kind concurrency --capacity 3 --timeout 3600";
 const USD: &str = "limits put --key usd --kind credit --account acme --asset usd --timeout 600";
@@ -27,7 +27,7 @@ fn balance(server: &Server) -> (String, String) {
     (of("available"), of("held"))
 }
 
-fn purse(available: &str, held: &str) -> (String, String) {
+fn credit(available: &str, held: &str) -> (String, String) {
     (available.to_owned(), held.to_owned())
 }
 
@@ -44,22 +44,22 @@ fn credit_in_a_file_outlives_a_server_that_keeps_everything_else_in_memory() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("credit.db").display());
     let server = Server::start(&["--credits", &url]);
-    assert!(server.greeting.contains(&format!("credit: in {url}\n")), "{}", server.greeting);
+    assert!(server.banner.contains(&format!("credit: in {url}\n")), "{}", server.banner);
     assert_eq!(get(&server, "/readyz"), r#"{"status":"ready"}"#);
     let first = fill(&server).stdout;
     server.line(SLOTS).ends(0);
     server.line(USD).ends(0);
     let lease = server.line("reserve --key slots=1 --key usd=60 --json").ends(0).json()["lease_id"].clone();
-    assert_eq!((balance(&server), reserved(&server)), (purse("40", "60"), 1));
+    assert_eq!((balance(&server), reserved(&server)), (credit("40", "60"), 1));
     let short = server.line("reserve --key slots=1 --key usd=41").ends(3);
     assert!(short.stdout.contains("insufficient_credit:usd"), "{short:?}");
-    assert_eq!((balance(&server), reserved(&server)), (purse("40", "60"), 1));
+    assert_eq!((balance(&server), reserved(&server)), (credit("40", "60"), 1));
     server.line(&format!("complete --lease {} --actual usd=25", lease.as_str().unwrap())).ends(0);
-    assert_eq!((balance(&server), reserved(&server)), (purse("75", "0"), 0));
+    assert_eq!((balance(&server), reserved(&server)), (credit("75", "0"), 0));
     server.kill();
 
     let server = Server::start(&["--credits", &url]);
-    assert_eq!(balance(&server), purse("75", "0"));
+    assert_eq!(balance(&server), credit("75", "0"));
     assert_eq!(fill(&server).stdout, first);
     assert!(server.line("audit").ends(0).stdout.starts_with("main is balanced\n"));
 }
@@ -78,12 +78,12 @@ fn a_node_whose_credit_is_in_a_file_goes_on_with_both_after_it_was_killed() {
     server.kill();
 
     let server = Server::on(&data, &["--credits", &url]);
-    assert_eq!((balance(&server), reserved(&server)), (purse("40", "60"), 1));
+    assert_eq!((balance(&server), reserved(&server)), (credit("40", "60"), 1));
     server.line(&format!("reserve --lease {lease} --key slots=1 --key usd=60")).ends(0);
     let other = server.line(&format!("reserve --lease {lease} --key slots=1 --key usd=61"));
     assert_ne!(other.code, Some(0), "{other:?}");
     server.line(&format!("complete --lease {lease} --actual usd=25")).ends(0);
-    assert_eq!((balance(&server), reserved(&server)), (purse("75", "0"), 0));
+    assert_eq!((balance(&server), reserved(&server)), (credit("75", "0"), 0));
 }
 
 #[test]
@@ -108,9 +108,9 @@ fn a_folder_is_served_with_the_credit_that_it_belongs_to_and_with_no_other() {
     stop(server);
     let ran = serve(&together, &["--credits", &url]).ends(2);
     assert!(ran.stderr.contains("this server already has credit"), "{ran:?}");
-    // Neither start has changed anything.
-    assert_eq!(balance(&Server::on(&together, &[])), purse("100", "0"));
-    assert_eq!(balance(&Server::on(&apart, &["--credits", &url])), purse("100", "0"));
+    // The refused starts changed nothing.
+    assert_eq!(balance(&Server::on(&together, &[])), credit("100", "0"));
+    assert_eq!(balance(&Server::on(&apart, &["--credits", &url])), credit("100", "0"));
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_database_that_cannot_be_used_is_named() {
     std::fs::write(&file, "x".repeat(9_000)).unwrap();
     for (url, message) in [
         ("mysql://a:hunter2@localhost".to_owned(), "--credits: found \"mysql://...\", allowed"),
-        ("sqlite:".to_owned(), "as a path, allowed is that of a file"),
+        ("sqlite:".to_owned(), "as a path, allowed is the path of a file"),
         (format!("sqlite:{}", file.display()), "--credits: cannot use sqlite:"),
         ("sqlite:/nowhere/at/all.db".to_owned(), "--credits: cannot use sqlite:/nowhere/at/all.db"),
     ] {
@@ -131,7 +131,7 @@ fn a_database_that_cannot_be_used_is_named() {
     }
 }
 
-/// Every change that is listed, one on a page, and who made it.
+/// The change log with its actors, read in pages of one entry.
 fn changes(server: &Server) -> Vec<String> {
     let (mut changes, mut after) = (Vec::new(), "0".to_owned());
     loop {
@@ -147,9 +147,9 @@ fn changes(server: &Server) -> Vec<String> {
     }
 }
 
-/// Transactions of vaults were not among what was changed where credit is in a database.
+/// With credit in a database, the change log once lacked the transactions of vaults.
 #[test]
-fn what_was_changed_is_one_list_wherever_it_is_kept() {
+fn the_change_log_is_one_list_wherever_credit_is_stored() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("credit.db").display());
     let data = folder.path().join("data");
@@ -157,7 +157,7 @@ fn what_was_changed_is_one_list_wherever_it_is_kept() {
     server.line(SLOTS).ends(0);
     fill(&server);
     server.line(USD).ends(0);
-    // What a lease holds and pays is no change of anybody's.
+    // Holds and payments of leases are not in the change log.
     let lease = server.line("reserve --key usd=60 --json").ends(0).json()["lease_id"].clone();
     server.line(&format!("complete --lease {} --actual usd=25", lease.as_str().unwrap())).ends(0);
     let words = ["write", "--client", "b", "--sequence", "2", "--vault", "main", "--op", ISSUE];
@@ -178,16 +178,16 @@ fn what_was_changed_is_one_list_wherever_it_is_kept() {
     assert!(wrong.stderr.contains("yesterday"), "{wrong:?}");
 }
 
-/// Half a list would be taken for all of it.
+/// A partial change log would look complete.
 #[test]
-fn what_was_changed_is_not_told_by_halves_while_the_database_is_down() {
+fn the_change_log_fails_while_the_database_is_down() {
     let database = postgres::Server::start_hasty().unwrap();
     let server = Server::start(&["--credits", &database.url()]);
     server.line(SLOTS).ends(0);
     fill(&server);
     let start = Instant::now();
     while changes(&server).len() < 2 {
-        assert!(start.elapsed() < PATIENCE, "{:?}", changes(&server));
+        assert!(start.elapsed() < TIMEOUT, "{:?}", changes(&server));
         std::thread::sleep(Duration::from_millis(50));
     }
     database.stop().unwrap();
@@ -196,7 +196,7 @@ fn what_was_changed_is_not_told_by_halves_while_the_database_is_down() {
     database.again().unwrap();
     let start = Instant::now();
     while server.line("audit --changes").code != Some(0) {
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(changes(&server).len(), 2);
@@ -208,7 +208,7 @@ fn namespaces_are_apart_where_credit_is_in_postgresql() {
     namespaces_are_apart(&Server::start(&["--bootstrap-key", "--credits", &database.url()]));
 }
 
-/// The rows of other runs may be there, so this one has a vault of its own.
+/// The database may hold rows of other runs, so this test uses its own vault.
 #[test]
 fn two_servers_spend_from_one_database_of_postgresql() {
     let Some(url) = std::env::var_os("EARMARK_POSTGRES_URL") else {
@@ -222,7 +222,7 @@ fn two_servers_spend_from_one_database_of_postgresql() {
     let usd = format!("{USD} --vault {vault}");
     let open = format!(r#"{{"open_vault":{{"vault":"{vault}"}}}}"#);
     for server in &servers {
-        assert!(server.greeting.contains("credit: in postgres://"), "{}", server.greeting);
+        assert!(server.banner.contains("credit: in postgres://"), "{}", server.banner);
         server.earmark(&["write", "--client", "ops", "--sequence", "1", "--op", &open]).ends(0);
         server.line(&usd).ends(0);
     }
@@ -237,8 +237,7 @@ fn two_servers_spend_from_one_database_of_postgresql() {
     assert!(audit.stdout.contains("is balanced\n"), "{audit:?}");
 }
 
-/// A server whose database was down when it started ended with exit code 2, so that whoever started both at once had to start
-/// one of them again.
+/// A server once exited with code 2 if its database was down, so starting both at the same time failed.
 #[test]
 fn a_database_that_is_down_at_the_start_is_waited_for() {
     let database = postgres::Server::start_hasty().unwrap();
@@ -247,7 +246,7 @@ fn a_database_that_is_down_at_the_start_is_waited_for() {
     let why = get(&server, "/readyz");
     assert!(why.contains("credit: the store has not answered since the start"), "{why}");
     assert!(why.contains("cannot be reached"), "{why}");
-    // Limits are served meanwhile, and who needs credit is told why there is none.
+    // Limits work meanwhile, and a write to credit fails with the reason.
     server.line(SLOTS).ends(0);
     server.line("reserve --key slots=1").ends(0);
     let words = ["write", "--client", "b", "--sequence", "1", "--vault", "main", "--op", OPEN, "--op", ISSUE];
@@ -256,13 +255,13 @@ fn a_database_that_is_down_at_the_start_is_waited_for() {
     database.again().unwrap();
     let start = Instant::now();
     while get(&server, "/readyz") != r#"{"status":"ready"}"# {
-        assert!(start.elapsed() < PATIENCE, "{}", get(&server, "/readyz"));
+        assert!(start.elapsed() < TIMEOUT, "{}", get(&server, "/readyz"));
         std::thread::sleep(Duration::from_millis(50));
     }
     fill(&server);
     server.line(USD).ends(0);
     server.line("reserve --key slots=1 --key usd=60").ends(0);
-    assert_eq!((balance(&server), reserved(&server)), (purse("40", "60"), 2));
+    assert_eq!((balance(&server), reserved(&server)), (credit("40", "60"), 2));
 }
 
 #[test]
@@ -275,7 +274,7 @@ fn a_server_that_waits_for_its_database_can_be_stopped() {
 }
 
 #[test]
-fn a_database_that_answers_and_says_no_is_not_waited_for() {
+fn a_database_that_refuses_the_connection_is_not_waited_for() {
     let database = postgres::Server::start_hasty().unwrap();
     let nowhere = database.url().replace("localhost/postgres", "localhost/nowhere");
     let nobody = database.url().replace("postgres@", "nobody@");

@@ -1,4 +1,4 @@
-//! A node on its folder: what survives, what stops it, and what leaves the folder as it was.
+//! A node on its data folder: restarts, refused starts and disk failures.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,11 +8,11 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::support::{PATIENCE, Ran, Server, run};
+use crate::support::{Ran, Server, TIMEOUT, run};
 
 const PUT: &str = "limits put --key a --kind rolling --capacity 7 --window 3600";
 
-/// Every file in a folder with what is in it; nothing if there is no such folder.
+/// The content of every file in a folder; `None` if the folder does not exist.
 fn content(folder: &Path) -> Option<BTreeMap<String, Vec<u8>>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).ok()? {
@@ -25,13 +25,13 @@ fn content(folder: &Path) -> Option<BTreeMap<String, Vec<u8>>> {
     Some(found)
 }
 
-/// An address that nobody listens at.
+/// A free address.
 fn free() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
 #[test]
-fn what_is_left_of_a_lost_cluster_begins_a_new_one() {
+fn the_data_of_a_lost_cluster_starts_a_new_one() {
     let folder = tempfile::tempdir().unwrap();
     let (old, new) = (folder.path().join("old"), folder.path().join("new"));
     let server = Server::on(&old, &[]);
@@ -49,7 +49,7 @@ fn what_is_left_of_a_lost_cluster_begins_a_new_one() {
     let server = Server::on(&new, &[]);
     assert_eq!(server.line("limits get a --json").ends(0).json()["usage"]["reserved"], 5);
     let missing = run(&["recover", "--from", "nowhere", "--to", "anywhere"]).ends(2);
-    assert!(missing.stderr.contains("--from: nowhere is no folder"), "{}", missing.stderr);
+    assert!(missing.stderr.contains("--from: nowhere is not a folder"), "{}", missing.stderr);
 }
 
 #[test]
@@ -58,11 +58,11 @@ fn what_was_acknowledged_survives_a_stop_and_a_kill() {
     let data = folder.path().join("new/data");
     let server = Server::on(&data, &[]);
     for part in
-        [&format!("data:   {}\n", data.display()), "node:   1 of cluster ", ", leader\n", "peers:  alone"]
+        [&format!("data:   {}\n", data.display()), "node:   1 of cluster ", ", leader\n", "peers:  none"]
     {
-        assert!(server.greeting.contains(part), "{part}: {}", server.greeting);
+        assert!(server.banner.contains(part), "{part}: {}", server.banner);
     }
-    let identity = server.greeting.lines().find(|line| line.starts_with("node:")).unwrap().to_owned();
+    let identity = server.banner.lines().find(|line| line.starts_with("node:")).unwrap().to_owned();
     server.line(PUT).ends(0);
     server.line("reserve --key a=2").ends(0);
     server.signal("TERM");
@@ -72,7 +72,7 @@ fn what_was_acknowledged_survives_a_stop_and_a_kill() {
         server.line("limits get a --json").ends(0).json()["usage"]["reserved"].as_u64().unwrap()
     };
     let server = Server::on(&data, &[]);
-    assert!(server.greeting.contains(&identity), "{}", server.greeting);
+    assert!(server.banner.contains(&identity), "{}", server.banner);
     assert_eq!(reserved(&server), 2);
     server.line("reserve --key a=3").ends(0);
     server.kill();
@@ -83,7 +83,7 @@ fn what_was_acknowledged_survives_a_stop_and_a_kill() {
 }
 
 #[test]
-fn a_start_that_cannot_be_leaves_no_trace() {
+fn a_refused_start_leaves_no_trace() {
     let folder = tempfile::tempdir().unwrap();
     let (file, strange) = (folder.path().join("file"), folder.path().join("strange"));
     fs::write(&file, "x").unwrap();
@@ -95,7 +95,7 @@ fn a_start_that_cannot_be_leaves_no_trace() {
     fs::create_dir(&newer).unwrap();
     fs::write(newer.join("identity"), later_format(&fs::read(made.join("identity")).unwrap())).unwrap();
     let other = Server::on(&folder.path().join("other"), &["--node-id", "9", "--peer-listen", &free()]);
-    let others = other.greeting.split("reach it at ").nth(1).unwrap().lines().next().unwrap().to_owned();
+    let others = other.banner.split("connect to ").nth(1).unwrap().lines().next().unwrap().to_owned();
     let (mine, nobody) = (free(), free());
     let joins = |to: &str| format!("--node-id 7 --peer-listen {mine} --join {to}");
 
@@ -107,14 +107,14 @@ fn a_start_that_cannot_be_leaves_no_trace() {
             &*format!("{} cannot be listened on", other.address),
         ),
         ("absent", &*joins(&nobody), 1, &*format!("cannot join a cluster: {nobody} cannot be reached")),
-        ("absent", "--peer-listen 192.0.2.1:7", 2, "let nodes prove who they are"),
+        ("absent", "--peer-listen 192.0.2.1:7", 2, "Other addresses need certificates"),
         (
             "absent",
             "--peer-listen 127.0.0.1:7101 --peer-advertise 192.0.2.1:0",
             2,
             "--peer-advertise: found 192.0.2.1:0",
         ),
-        ("absent", "--peer-listen 127.0.0.1:7101 --bootstrap-key", 2, "credentials protect nothing"),
+        ("absent", "--peer-listen 127.0.0.1:7101 --bootstrap-key", 2, "keys protect nothing"),
         ("absent", "--tls-cert no-such-file --tls-key no-such-key", 2, "no certificate can be read"),
         ("absent", "--limits no-such-file", 2, "cannot read the limits file no-such-file"),
         ("absent", &format!("--peer-listen {others}"), 1, "cannot listen for other nodes at"),
@@ -135,12 +135,12 @@ fn a_start_that_cannot_be_leaves_no_trace() {
         let ran = run(&all).ends(code);
         assert!(ran.stderr.contains(message), "{data} {words}: {ran:?}");
         assert_eq!(ran.stdout, "", "{data} {words}");
-        assert!(content(&data_path) == before, "{data} {words}: the folder is another");
+        assert!(content(&data_path) == before, "{data} {words}: the folder changed");
     }
     assert!(!folder.path().join("absent").exists());
 }
 
-/// The identity of a folder that a later version made: its format, and the checksum that belongs to it.
+/// The identity file of a later version: a higher format number with a valid checksum.
 fn later_format(identity: &[u8]) -> Vec<u8> {
     let mut bytes = identity[..identity.len() - 4].to_vec();
     bytes[4..8].copy_from_slice(&99_u32.to_le_bytes());
@@ -178,14 +178,14 @@ fn the_limits_file_is_put_where_it_differs_and_is_not_written() {
     for put in [2, 0] {
         let server = Server::on(&data, &words);
         let told = format!("limits: with the data; {put} put from {}\n", file.display());
-        assert!(server.greeting.contains(&told), "{}", server.greeting);
+        assert!(server.banner.contains(&told), "{}", server.banner);
         server.line("limits put --key c --kind rolling --capacity 1 --window 60").ends(0);
     }
-    assert_eq!(fs::read_to_string(&file).unwrap(), text, "it is not written back");
+    assert_eq!(fs::read_to_string(&file).unwrap(), text, "the file was rewritten");
 
     fs::write(&file, format!(r#"{{"limits":[{}]}}"#, limit(8))).unwrap();
     let server = Server::on(&data, &words);
-    assert!(server.greeting.contains("; 1 put from "), "{}", server.greeting);
+    assert!(server.banner.contains("; 1 put from "), "{}", server.banner);
     let limits = server.line("limits list --json").ends(0).json();
     let capacities: Vec<_> = limits["limits"]
         .as_array()
@@ -193,7 +193,7 @@ fn the_limits_file_is_put_where_it_differs_and_is_not_written() {
         .iter()
         .map(|limit| limit["definition"]["capacity"].clone())
         .collect();
-    assert_eq!(capacities, [8, 9, 1], "what the file does not name stays");
+    assert_eq!(capacities, [8, 9, 1], "limits that the file does not name stay");
     server.kill();
 
     fs::write(&file, limit(8).replace("rolling", "concurrency").replace("window", "timeout")).unwrap();
@@ -206,10 +206,10 @@ fn the_limits_file_is_put_where_it_differs_and_is_not_written() {
 }
 
 #[test]
-fn a_disk_that_takes_no_more_stops_the_node_and_says_which_file() {
+fn a_full_disk_stops_the_node_and_names_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().to_str().unwrap();
-    // Ignored signals stay ignored by what a shell becomes, so that a write beyond the limit fails like on a full disk.
+    // `exec` keeps SIGXFSZ ignored, so a write beyond the limit fails as on a full disk.
     let script = "trap '' XFSZ; ulimit -f 16; exec \"$0\" serve --listen 127.0.0.1:0 --data \"$1\"";
     let mut command = Command::new("bash");
     command
@@ -225,10 +225,10 @@ fn a_disk_that_takes_no_more_stops_the_node_and_says_which_file() {
     };
     while put(acknowledged + 1) == Some(0) {
         acknowledged += 1;
-        assert!(start.elapsed() < PATIENCE, "it never fails");
+        assert!(start.elapsed() < TIMEOUT, "no write fails");
     }
     let ran = server.wait().ends(1);
-    assert!(ran.stderr.contains("earmark: this node has stopped: cannot write to "), "{ran:?}");
+    assert!(ran.stderr.contains("earmark: node stopped: cannot write to "), "{ran:?}");
     assert!(ran.stderr.contains(&format!("{data}/log/")), "{ran:?}");
     assert!(!ran.stdout.contains("stopped"), "{ran:?}");
 
@@ -239,7 +239,7 @@ fn a_disk_that_takes_no_more_stops_the_node_and_says_which_file() {
 }
 
 #[test]
-fn a_damaged_folder_is_refused_by_the_name_of_the_file() {
+fn a_damaged_folder_is_refused_with_the_name_of_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::on(folder.path(), &[]);
     (0..3).for_each(|_| _ = server.line(PUT).ends(0));
@@ -254,18 +254,18 @@ fn a_damaged_folder_is_refused_by_the_name_of_the_file() {
     assert!(ran.stderr.contains(&format!("{} is damaged at byte", log.display())), "{ran:?}");
 }
 
-/// Asks by hand, since only a few of these are commands.
+/// The body of a GET request. Most of these paths have no command.
 pub(crate) fn get(server: &Server, path: &str) -> String {
     let ran = Command::new("curl").args(["-s", &format!("{}{path}", server.url())]).output().unwrap();
     Ran::of(ran).stdout
 }
 
 #[test]
-fn a_node_tells_its_numbers() {
+fn a_node_reports_its_metrics() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::on(folder.path(), &[]);
     server.line(PUT).ends(0);
-    // They are told twice a second.
+    // Metrics are updated twice a second.
     sleep(Duration::from_millis(1_200));
     let text = get(&server, "/metrics");
     for (name, least) in [
@@ -285,7 +285,7 @@ fn a_node_tells_its_numbers() {
         let name = format!("earmark_node_{name}");
         let line = text.lines().find(|line| line.starts_with(&format!("{name} ")));
         let value: f64 =
-            line.unwrap_or_else(|| panic!("{name} is not there: {text}"))[name.len() + 1..].parse().unwrap();
+            line.unwrap_or_else(|| panic!("{name} is missing: {text}"))[name.len() + 1..].parse().unwrap();
         assert!(value >= least, "{name} is {value}");
         let described = name.trim_end_matches("_count");
         assert!(text.contains(&format!("# HELP {described} ")), "{described}: {text}");

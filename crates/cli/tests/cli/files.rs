@@ -1,4 +1,4 @@
-//! The limits file, definitions in files, and logs.
+//! The limits file, definition files, and the log.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -14,9 +14,9 @@ fn limits_are_written_to_their_file_and_read_at_the_next_start() {
     let path = path.to_str().unwrap();
     let server = Server::start(&["--limits", path]);
     assert!(
-        server.greeting.contains(&format!("limits: 0 read from {path}, written there when they change")),
+        server.banner.contains(&format!("limits: 0 read from {path}, which is updated on every change")),
         "{}",
-        server.greeting
+        server.banner
     );
     server.line("limits put --key a --kind rolling --capacity 7 --window 60").ends(0);
     server.signal("TERM");

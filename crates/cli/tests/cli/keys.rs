@@ -1,16 +1,16 @@
-//! Keys from the command line, and what must never be found of them.
+//! API keys by the command line, and that secrets never leak.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::support::{PATIENCE, Server, command, run};
+use crate::support::{Server, TIMEOUT, command, run};
 
-/// The key in a greeting.
+/// The key in the banner.
 pub(crate) fn key(server: &Server) -> String {
-    let line = server.greeting.lines().find_map(|line| line.strip_prefix("key:"));
-    line.unwrap_or_else(|| panic!("no key in {}", server.greeting)).trim().to_owned()
+    let line = server.banner.lines().find_map(|line| line.strip_prefix("key:"));
+    line.unwrap_or_else(|| panic!("no key in {}", server.banner)).trim().to_owned()
 }
 
 pub(crate) fn by(server: &Server, key: &str, line: &str) -> crate::support::Ran {
@@ -19,7 +19,7 @@ pub(crate) fn by(server: &Server, key: &str, line: &str) -> crate::support::Ran 
     crate::support::Ran::of(output.unwrap())
 }
 
-/// Whether a text stands in any file of a folder.
+/// Whether any file of a folder contains `text`.
 pub(crate) fn is_in(folder: &Path, text: &str) -> bool {
     std::fs::read_dir(folder).unwrap().any(|entry| {
         let path = entry.unwrap().path();
@@ -32,7 +32,7 @@ pub(crate) fn is_in(folder: &Path, text: &str) -> bool {
 }
 
 #[test]
-fn a_new_server_prints_its_first_key_once_and_asks_for_keys_from_then_on() {
+fn a_new_server_prints_its_first_key_once_and_requires_keys_from_then_on() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let server = Server::on(&data, &["--bootstrap-key", "--log-level", "trace,openraft=trace"]);
@@ -52,7 +52,7 @@ fn a_new_server_prints_its_first_key_once_and_asks_for_keys_from_then_on() {
     for word in ["bootstrap", "gateway", "billing", "caller", "valid"] {
         assert!(listed.stdout.contains(word), "{listed:?}");
     }
-    // Whoever finds a key has all of it, and what is sent of it is its id.
+    // A leaked key is found as a whole; only its id is sent.
     let revoked = by(&server, &root, &format!("key revoke {caller}")).ends(0);
     assert!(revoked.stdout.contains(id) && !revoked.stdout.contains(caller), "{revoked:?}");
     by(&server, &root, &format!("key revoke {id}")).ends(0);
@@ -60,7 +60,7 @@ fn a_new_server_prints_its_first_key_once_and_asks_for_keys_from_then_on() {
     let last = by(&server, &root, &format!("key revoke {}", root.split('_').nth(1).unwrap())).ends(1);
     assert!(last.stderr.contains("the last key"), "{last:?}");
 
-    // A backup has a snapshot of the state, so that the files have all there is.
+    // A backup writes a snapshot, so the files contain the whole state.
     by(&server, &root, "cluster backup all").ends(0);
     assert!(is_in(&data.join("backups"), id), "the backup has the keys");
     server.signal("TERM");
@@ -72,19 +72,18 @@ fn a_new_server_prints_its_first_key_once_and_asks_for_keys_from_then_on() {
         assert!(!stopped.stderr.contains(hidden), "a secret is in the log: {}", stopped.stderr);
         assert!(!listed.stdout.contains(hidden));
     }
-    assert!(is_in(&data, id), "the ids of keys are there, so that the search finds what there is");
+    assert!(is_in(&data, id), "the search must find the ids of keys");
 
     let again =
         run(&["serve", "--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0", "--bootstrap-key"]);
     assert_eq!(again.code, Some(2), "{again:?}");
-    assert!(again.stderr.contains("there are keys already"), "{again:?}");
+    assert!(again.stderr.contains("already has keys"), "{again:?}");
     let server = Server::on(&data, &[]);
     by(&server, &root, "limits list").ends(0);
     server.line("limits list").ends(1);
 }
 
-/// The private keys of TLS, for clients and for nodes, are in their files and nowhere else, also when they are read again
-/// and cannot be used.
+/// TLS private keys of clients and nodes must not leak, also when a reload fails.
 #[test]
 fn private_keys_are_in_no_log_and_in_no_data_folder() {
     let folder = tempfile::tempdir().unwrap();
@@ -107,7 +106,7 @@ fn private_keys_are_in_no_log_and_in_no_data_folder() {
         crate::support::Ran::of(list.env("EARMARK_CA_FILE", cert).output().unwrap())
     };
     let listed = list().ends(0);
-    // Half of a key, a key where a certificate belongs, and what is no key at all.
+    // Half of a key, a key in place of a certificate, and an empty key.
     for (path, text) in
         [(private, &pem[..pem.len() / 2]), (cert, pem.as_str()), (private, "-----BEGIN PRIVATE KEY-----")]
     {
@@ -119,7 +118,7 @@ fn private_keys_are_in_no_log_and_in_no_data_folder() {
     list().ends(0);
     server.signal("TERM");
     let stopped = server.wait();
-    assert!(stopped.stderr.contains("SIGHUP: what is in use stays"), "the files were not read again");
+    assert!(stopped.stderr.contains("SIGHUP: reload failed"), "the files were not reloaded");
     let secrets = pem.lines().filter(|line| !line.starts_with("-----"));
     for secret in secrets.chain([root.split('_').nth(2).unwrap()]) {
         assert!(!stopped.stderr.contains(secret), "a secret is in the log");
@@ -153,10 +152,9 @@ fn a_command_trusts_the_roots_of_the_system_unless_the_environment_names_a_file(
     assert!(refused.stderr.contains("EARMARK_CA_FILE names a PEM file"), "{refused:?}");
 }
 
-/// Whoever reaches the port of nodes without a certificate can do everything, so that keys and such a port do not go
-/// together unless somebody says so.
+/// An unauthenticated peer can do everything, so keys need authenticated peers or an explicit flag.
 #[test]
-fn a_server_with_keys_does_not_listen_for_nodes_that_prove_nothing_unless_it_is_told_to() {
+fn a_server_with_keys_needs_peer_certificates_or_insecure_peers() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let peers = crate::cluster::free();
@@ -173,7 +171,7 @@ fn a_server_with_keys_does_not_listen_for_nodes_that_prove_nothing_unless_it_is_
     let words = ["serve", "--listen", "127.0.0.1:0", "--peer-listen", &peers, "--data"];
     let again = run(&[&words[..], &[data.to_str().unwrap()]].concat());
     assert_eq!(again.code, Some(2), "{again:?}");
-    assert!(again.stderr.contains("there are keys, and everyone"), "{again:?}");
+    assert!(again.stderr.contains("this server has keys, but any process"), "{again:?}");
     let server = Server::on(&data, &["--peer-listen", &peers, "--insecure-peers"]);
     by(&server, &root, "limits list").ends(0);
 }
@@ -195,7 +193,7 @@ fn a_key_comes_from_a_file_and_nonsense_is_refused_before_it_is_sent() {
     assert!(!wrong.stderr.contains("two words"), "{wrong:?}");
 }
 
-/// Whoever forgot the `s` of `https` gave the key to everyone on the way.
+/// A URL with `http` in place of `https` would expose the key on the network.
 #[test]
 fn a_key_is_not_sent_in_clear_to_another_machine_unless_that_is_said() {
     let server = Server::start(&["--bootstrap-key"]);
@@ -206,7 +204,7 @@ fn a_key_is_not_sent_in_clear_to_another_machine_unless_that_is_said() {
         key.map(|key| command.env("EARMARK_KEY", key));
         crate::support::Ran::of(command.env("EARMARK_SERVER", url).output().unwrap())
     };
-    // Nobody is there, and nobody is asked.
+    // No server listens at this address, and no request is sent.
     for line in [
         "limits put --key a --kind rolling --capacity 9 --window 60",
         "limits get a",
@@ -231,7 +229,7 @@ fn a_key_is_not_sent_in_clear_to_another_machine_unless_that_is_said() {
         assert!(refused.stderr.contains("--insecure-plaintext"), "{line}: {refused:?}");
         assert!(!refused.stderr.contains(&root), "{line}");
     }
-    // An address that is not loopback by its looks, and this machine's all the same.
+    // 0.0.0.0 is not a loopback address, but reaches this machine.
     let url = server.url().replace("127.0.0.1", "0.0.0.0");
     at(&url, "limits list", Some(&root)).ends(2);
     at(&url, "limits list --insecure-plaintext", Some(&root)).ends(0);
@@ -239,7 +237,7 @@ fn a_key_is_not_sent_in_clear_to_another_machine_unless_that_is_said() {
     assert!(keyless.stderr.contains("401 unauthenticated"), "{keyless:?}");
 }
 
-/// The key of an admin of a namespace.
+/// Creates an admin key of a namespace.
 fn admin(server: &Server, root: &str, namespace: &str) -> String {
     let line = format!("key create --name ops --role admin --namespace {namespace} --json");
     by(server, root, &line).ends(0).json()["key"].as_str().unwrap().to_owned()
@@ -249,8 +247,8 @@ fn id(key: &str) -> &str {
     key.split('_').nth(1).unwrap()
 }
 
-/// Two namespaces in which everything has the same names: neither sees nor touches anything of the other, wherever
-/// limits and credit are kept, and what is written down of each names its own callers.
+/// Two namespaces use the same names for everything. Neither sees or changes data of the other, and each history names
+/// its own actors.
 pub(crate) fn namespaces_are_apart(server: &Server) {
     let root = key(server);
     let [ours, theirs] = ["ours", "theirs"].map(|name| (name, admin(server, &root, name)));
@@ -269,13 +267,13 @@ pub(crate) fn namespaces_are_apart(server: &Server) {
         by(server, key, "limits put --key usd --kind credit --account acme --asset usd --timeout 600")
             .ends(0);
     }
-    // Whoever sends a write again is told who made it, and does not become that.
+    // A repeated write returns the actor of the first one.
     let other = admin(server, &root, "ours");
     let again = by(server, &other, &format!("write --namespace ours {}", ops(3))).ends(0).json();
     assert!(again.to_string().contains(&format!("client:{}", id(&ours.1))), "{again}");
     assert!(!again.to_string().contains(id(&other)), "{again}");
 
-    // One lease, twice: with other requirements it would be refused if both were one.
+    // The same lease id in both: the second reserve would be refused if the namespaces shared leases.
     let lease = now() + &"0".repeat(16);
     let asks = |key: &str, amount: u32| {
         by(server, key, &format!("reserve --lease {lease} --key slots={amount} --key usd={amount}"))
@@ -303,7 +301,7 @@ pub(crate) fn namespaces_are_apart(server: &Server) {
     assert!(changes(&root).contains("theirs"), "{}", changes(&root));
 }
 
-/// What somebody reads with a key, and the status of the answer.
+/// Status and body of a GET request with a key.
 fn read(server: &Server, key: &str, path: &str) -> (u16, serde_json::Value) {
     let address = server.url().trim_start_matches("http://").to_owned();
     let mut stream = TcpStream::connect(address).unwrap();
@@ -316,10 +314,10 @@ fn read(server: &Server, key: &str, path: &str) -> (u16, serde_json::Value) {
     (status, serde_json::from_str(body).unwrap_or_else(|_| panic!("{answer}")))
 }
 
-/// Two admins whose accounts, clients, vaults and lease have the same names read what is theirs, and none of it is the other's.
+/// Two admins read accounts, clients, vaults and a lease of the same names, and each sees only its own.
 fn reads_are_apart(server: &Server, callers: [(&str, &str, u32); 2], lease: &str) {
     let entries = "/v1/vaults/main/accounts/acme/entries";
-    // A vault, an account and a client that only one of them has.
+    // A vault, an account and a client that exist in one namespace only.
     let [(ours, our_key, _), (theirs, their_key, _)] = callers;
     let write = |line: &str| by(server, their_key, &format!("write --namespace {theirs} {line}")).ends(0);
     write(r#"--client ops --sequence 2 --op {"open_vault":{"vault":"eu"}}"#);
@@ -359,11 +357,11 @@ fn reads_are_apart(server: &Server, callers: [(&str, &str, u32); 2], lease: &str
     }
     let (_, state) = read(server, our_key, &format!("/v1/clients/late?namespace={ours}&vault=main"));
     assert_eq!(state["last_committed_sequence"], 0, "{state}");
-    // What was just committed to a database may be told a moment later.
+    // A database lists a committed change with a short delay.
     let changes = |key: &str| by(server, key, "audit --changes").ends(0).stdout;
     let start = Instant::now();
     while !changes(their_key).contains("open_account hers") {
-        assert!(start.elapsed() < PATIENCE, "{}", changes(their_key));
+        assert!(start.elapsed() < TIMEOUT, "{}", changes(their_key));
         std::thread::sleep(Duration::from_millis(50));
     }
     for (key, own, other) in
@@ -375,7 +373,7 @@ fn reads_are_apart(server: &Server, callers: [(&str, &str, u32); 2], lease: &str
     assert!(!changes(our_key).contains("hers"), "{}", changes(our_key));
 }
 
-/// The first characters of a lease of about now.
+/// The time part of a new lease id.
 fn now() -> String {
     let ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
     let digits = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";

@@ -1,4 +1,4 @@
-//! The built binary, from outside: what it prints, what it writes, and what it ends with.
+//! The built binary from outside: its output, files and exit codes.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test that fails panics")]
 
@@ -9,11 +9,11 @@ mod database;
 mod durable;
 mod files;
 mod keys;
-#[cfg(feature = "tigerbeetle")]
-mod ledger;
 mod readme;
 mod refusals;
 mod sessions;
 mod signals;
 mod support;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle;
 mod walk;

@@ -1,4 +1,4 @@
-//! The quick start in README.md is what it says it is.
+//! Runs the examples of README.md and compares their output.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -9,13 +9,13 @@ use crate::support::{Ran, Server};
 const NODES: &str = "<!-- The test `readme` runs the next block and compares its output with the lines that start with `#: `. -->";
 const START: &str = "<!-- The test `readme` runs the next block and compares its output with the lines that start with `# {`. -->";
 
-/// The blocks behind a marker.
+/// The code blocks after `marker`.
 fn blocks<'a>(readme: &'a str, marker: &str) -> Vec<&'a str> {
     let behind = readme.split(marker).skip(1);
     behind.map(|text| text.split("```sh\n").nth(1).unwrap().split("```").next().unwrap()).collect()
 }
 
-/// `text` with every number that depends on the time replaced.
+/// Replaces every number that depends on the time.
 fn without_times(text: &str) -> String {
     let mut kept = String::new();
     let mut rest = text;
@@ -30,7 +30,7 @@ fn without_times(text: &str) -> String {
     kept + rest
 }
 
-/// Whether there is what a reader types into.
+/// Whether bash and curl are installed.
 fn has_shell() -> bool {
     let found = |program: &str| {
         let version = Command::new(program).arg("--version").stdout(Stdio::null()).status();
@@ -38,7 +38,7 @@ fn has_shell() -> bool {
     };
     let has_both = found("bash") && found("curl");
     if !has_both {
-        eprintln!("skipped: there is no bash or no curl on this machine");
+        eprintln!("skipped: bash or curl is not installed");
     }
     has_both
 }
@@ -49,7 +49,7 @@ fn readme() -> String {
 }
 
 #[test]
-fn three_nodes_go_on_without_the_one_that_dies() {
+fn three_nodes_continue_after_one_dies() {
     if !has_shell() {
         return;
     }
@@ -67,7 +67,7 @@ fn three_nodes_go_on_without_the_one_that_dies() {
     }
     let binary = Path::new(env!("CARGO_BIN_EXE_earmark")).parent().unwrap();
     let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
-    // Whatever happens, what it started ends with it.
+    // The trap kills the servers in every case.
     let script = format!(
         "trap 'kill -9 $(jobs -p)' EXIT\nexport EARMARK_SERVER=http://127.0.0.1:{}\n{script}",
         named[0].1
@@ -80,10 +80,10 @@ fn three_nodes_go_on_without_the_one_that_dies() {
         printed = printed.replace(other, port);
     }
     let shown: Vec<&str> = walk.lines().filter_map(|line| line.strip_prefix("#: ")).collect();
-    // A port of another length moves what stands behind it.
+    // Compare words, because a port of another length moves the columns.
     let words = |line: &str| {
         let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        // How far another node is behind is as it happens to be.
+        // The lag of a follower varies.
         words.pop_if(|last| line.contains(" voter ") && last.parse::<u64>().is_ok());
         words
     };
@@ -100,7 +100,7 @@ fn the_walks_of_the_readme_print_what_they_show() {
     let readme = readme();
     let blocks = blocks(&readme, START);
     assert_eq!(blocks.len(), 2, "README.md has a walk of limits and a walk of credit");
-    // A reader runs the second in the shell of the first.
+    // The second block uses variables of the first.
     let walk = blocks.concat();
     let folder = tempfile::tempdir().unwrap();
     let server = Server::on(folder.path(), &[]);

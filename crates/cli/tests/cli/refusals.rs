@@ -1,4 +1,4 @@
-//! What is refused, with which words and which exit code.
+//! Refusals: messages and exit codes.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -13,11 +13,11 @@ fn a_wrong_command_line_names_the_flag_what_was_found_and_what_is_allowed() {
         ("serve --data dir --in-memory", "'--data <DIR>' cannot be used with '--in-memory'"),
         ("serve --join 127.0.0.1:1 --node-id 2", "--peer-listen <ADDR>"),
         ("serve --join 127.0.0.1:1 --peer-listen 127.0.0.1:2", "--node-id <N>"),
-        ("serve --peer-listen 0.0.0.0:1", "let nodes prove who they are"),
-        ("serve --peer-listen 127.0.0.1:0", "allowed is a port from 1 on"),
+        ("serve --peer-listen 0.0.0.0:1", "Other addresses need certificates"),
+        ("serve --peer-listen 127.0.0.1:0", "allowed are ports from 1"),
         ("serve --data no-such-folder --listen 0.0.0.0:0", "--bootstrap-key"),
         ("serve --retention 5", "--in-memory"),
-        // These were once ignored in silence: of what another word rules out, clap does not say that it is missing.
+        // clap once ignored these, because it skips `requires` for a flag that another flag conflicts with.
         ("serve --data dir --retention 5", "'--data <DIR>' cannot be used with '--retention <SECONDS>'"),
         ("serve --data dir --leases-max 5", "'--data <DIR>' cannot be used with '--leases-max <N>'"),
         ("serve --in-memory --peer-advertise 127.0.0.1:1", "cannot be used with"),
@@ -41,7 +41,7 @@ fn a_wrong_command_line_names_the_flag_what_was_found_and_what_is_allowed() {
         ("bench --http https://a:1", "measures without TLS"),
         ("reserve --key a=1 --server a:1", "allowed is http://HOST:PORT"),
         ("complete --actual a=1", "--lease <ULID>"),
-        ("limits put --key a --kind rolling --capacity 1", "--window: found none"),
+        ("limits put --key a --kind rolling --capacity 1", "--window is required for a rolling limit"),
         ("limits put --file /no/such/file", "--file: cannot read /no/such/file"),
         ("limits get a/b", "limit key: found '/' at byte 1"),
         ("bench --seconds 0", "0 is not in 1..=3600"),
@@ -87,7 +87,7 @@ fn a_server_that_is_not_there_is_named_with_how_to_start_one() {
 }
 
 #[test]
-fn what_the_server_refuses_is_a_failure_with_its_words() {
+fn a_refusal_of_the_server_is_a_failure_with_its_message() {
     let server = Server::start(&[]);
     let unknown = server.line("reserve --key nowhere=1").ends(1);
     assert!(unknown.stderr.contains("unknown_limit_key:nowhere"), "{unknown:?}");
@@ -108,7 +108,7 @@ fn what_the_server_refuses_is_a_failure_with_its_words() {
     assert!(other_kind.stderr.contains("an existing limit keeps its kind"), "{other_kind:?}");
 }
 
-/// The address of a server that has one answer, whatever it is asked.
+/// The URL of a fake server that sends `text` to every request.
 fn answer(text: &str) -> String {
     let text = text.to_owned();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -121,10 +121,10 @@ fn answer(text: &str) -> String {
     url
 }
 
-// A node without a majority answers `UNAVAILABLE`, and what it was asked may still be committed. `earmark write` said
-// "nothing was written" all the same, so that whoever believed it would have used the number for something else.
+/// A node without a majority answers `UNAVAILABLE`, and the write may still be committed. `earmark write` once printed
+/// "nothing was written", so a user would have used the sequence number for another write.
 #[test]
-fn a_write_without_an_answer_is_not_said_to_have_written_nothing() {
+fn a_write_with_an_unknown_outcome_is_reported_as_unknown() {
     let body = r#"{"error":{"code":"UNAVAILABLE","message":"nobody leads now"}}"#;
     let text = format!("HTTP/1.1 503 Service Unavailable\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     for json in [&[][..], &["--json"]] {
@@ -138,23 +138,20 @@ fn a_write_without_an_answer_is_not_said_to_have_written_nothing() {
 }
 
 #[test]
-fn a_server_that_is_none_is_told_apart_and_the_lease_is_not_lost() {
+fn an_answer_of_another_server_is_an_error_that_names_the_lease() {
     for (text, message) in [
-        (
-            "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello",
-            "an answer that this version does not understand",
-        ),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello", "unexpected answer from"),
         ("HTTP/1.1 502 Bad Gateway\r\ncontent-length: 5\r\n\r\nhello", "status 502: hello"),
-        ("", "gave no answer"),
-        // What a server that speaks TLS says to one who does not.
+        ("", "no answer from"),
+        // The TLS alert that a TLS server sends to a plaintext client.
         ("\u{15}\u{3}\u{3}\0\u{2}\u{2}F", "a server with TLS needs a URL with https://"),
-        ("HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\nhello", "gave no answer"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\nhello", "no answer from"),
     ] {
         let ran = run(&["reserve", "--key", "a=1", "--json", "--server", &answer(text)]).ends(1);
         assert!(ran.stderr.contains(message), "{text}: {ran:?}");
         let lease = ran.json()["lease_id"].as_str().unwrap().to_owned();
         assert!(
-            ran.stderr.contains(&format!("the outcome is unknown, to repeat it: --lease {lease}")),
+            ran.stderr.contains(&format!("the outcome is unknown, repeat the command with --lease {lease}")),
             "{ran:?}"
         );
     }

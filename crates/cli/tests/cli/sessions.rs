@@ -1,4 +1,4 @@
-//! Session tokens, signed here as an issuer would, and taken or not by the binary.
+//! Session tokens: which ones a server accepts.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,7 +15,7 @@ use crate::support::{Server, run};
 
 const ISSUER: &str = "https://issuer.example";
 
-/// The key of RFC 7515, A.2, which everyone has.
+/// The public test key of RFC 7515, A.2.
 const N: &str = "ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1Pt0Bm4d4QlL-yRT-SFd2lZS-pCgNMsD1W_YpRPEwOWvG6b32690r2jZ47soMZo9wGzjb_7OMg0LOL-bSf63kpaSHSXndS5z5rexMdbBYUsLA9e-KXBdQOS-UTo7WTBEMa2R2CapHg665xsmtdVMTBQY4uDZlxvb3qCo5ZwKh9kG4LT6_I5IhlJH7aGhyxXFvUK-DWNmoudF8NAco9_h9iaGNj8q2ethFkMLs91kzk2PAcDTW9gb54h4FRWyuXpoQ";
 const D: &str = "Eq5xpGnNCivDflJsRQBXHx1hdR1k6Ulwe2JZD50LpXyWPEAeP88vLNO97IjlA7_GQ5sLKMgvfTeXZx9SE-7YwVol2NXOoAJe46sui395IW_GO-pWJ1O0BkTGoVEn2bKVRUCgu-GjBVaYLU6f3l9kJfFNS3E0QbVdxzubSu3Mkqzjkn439X0M_V51gfpRLI9JYanrC4D4qAdGcopV_0ZHHzQlBjudU2QvXt4ehNYTCBr6XCLQUShb1juUO1ZdiYoFaFQT5Tw8bGUl_x_jTj3ccPDVZFD9pIuhLhBOneufuBiB4cS98l2SR_RQyGWSeWjnczT0QU91p1DhOVRuOopznQ";
 const P: &str = "4BzEEOtIpmVdVEZNCqS7baC4crd0pqnRH_5IB3jw3bcxGn6QLvnEtfdUdiYrqBdss1l58BQ3KhooKeQTa9AB0Hw_Py5PJdTJNPY8cQn7ouZ2KKDcmnPGBY5t7yLc1QlQ5xHdwW1VhvKn-nXqhJTBgIPgtldC-KDV5z-y2XDwGUc";
@@ -41,7 +41,7 @@ fn rsa() -> RsaKeyPair {
     RsaKeyPair::from_components(&parts).unwrap()
 }
 
-/// The file that an issuer publishes.
+/// Writes the issuer's JSON Web Key Set.
 fn keys(folder: &Path) -> PathBuf {
     let x = URL_SAFE_NO_PAD.encode(ed25519().public_key().as_ref());
     let path = folder.join("issuer.json");
@@ -66,11 +66,11 @@ fn claims(changes: &[(&str, Value)]) -> Value {
     claims
 }
 
-/// How a token is signed.
+/// The signature algorithm of a token.
 enum By {
     EdDsa,
     Rs256,
-    /// As if what everyone knows were a shared secret.
+    /// HMAC with a public value as the secret.
     Hs256(Vec<u8>),
     Nothing,
 }
@@ -153,7 +153,7 @@ fn a_session_of_either_algorithm_is_its_user_and_a_token_that_is_wrong_is_nobody
 
     server.signal("TERM");
     let stopped = server.wait();
-    assert!(stopped.stderr.contains("user:ann@example.com"), "the log names who was let in");
+    assert!(stopped.stderr.contains("user:ann@example.com"), "the log must name the user");
     for session in used {
         let signature = session.rsplit('.').next().unwrap();
         let claims = session.split('.').nth(1).unwrap();

@@ -1,19 +1,19 @@
-//! Stopping: in order when asked once, at once when asked twice.
+//! Stopping by signal: gracefully on the first, at once on the second.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::support::{PATIENCE, Server, run};
+use crate::support::{Server, TIMEOUT, run};
 
 const HEAD: &str = "PUT /v1/admin/limits HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nexpect: 100-continue\r\ncontent-length: ";
 const GO_ON: &str = "HTTP/1.1 100 Continue\r\n\r\n";
 const BODY: &str = r#"{"key":"a","kind":"rolling","capacity":7,"window_seconds":60}"#;
 
-/// A request that the server is at, and of which the last byte has not been sent.
+/// A request in progress whose last byte is not sent yet.
 fn in_flight(server: &Server) -> TcpStream {
     let mut stream = TcpStream::connect(&server.address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(format!("{HEAD}{}\r\n\r\n", BODY.len()).as_bytes()).unwrap();
     let mut go_on = [0; GO_ON.len()];
     stream.read_exact(&mut go_on).unwrap();
@@ -22,13 +22,13 @@ fn in_flight(server: &Server) -> TcpStream {
     stream
 }
 
-/// Waits until the server says that it is going.
+/// Waits until the server reports that it is stopping.
 fn draining(server: &Server) {
     let start = Instant::now();
     loop {
-        assert!(start.elapsed() < PATIENCE, "it still says that it is ready");
+        assert!(start.elapsed() < TIMEOUT, "the server still reports ready");
         let mut stream = TcpStream::connect(&server.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();

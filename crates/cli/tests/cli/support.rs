@@ -1,4 +1,4 @@
-//! A server to talk to, and commands to talk with.
+//! Starts a server process and runs client commands.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// More than anything here takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// Test timeout, generous for a busy machine.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// `earmark` with these words, and nothing from the environment of the tests.
+/// `earmark` with these arguments and a clean environment.
 pub(crate) fn command(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_earmark"));
     command
@@ -29,9 +29,9 @@ pub(crate) fn run(words: &[&str]) -> Ran {
     let piped = command(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = piped.unwrap();
     let start = Instant::now();
-    // What should end and does not is ended, and seen by its exit code.
+    // A command that hangs is killed, and its exit code fails the test.
     while child.try_wait().unwrap().is_none() {
-        if start.elapsed() > PATIENCE * 2 {
+        if start.elapsed() > TIMEOUT * 2 {
             child.kill().unwrap();
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -39,7 +39,7 @@ pub(crate) fn run(words: &[&str]) -> Ran {
     Ran::of(child.wait_with_output().unwrap())
 }
 
-/// What a command printed and ended with.
+/// Output and exit code of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -53,7 +53,7 @@ impl Ran {
         Ran { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 
-    /// The standard output, which must be one JSON object on one line.
+    /// Standard output, which must be one JSON object on one line.
     pub(crate) fn json(&self) -> Value {
         assert_eq!(self.stdout.trim_end().lines().count(), 1, "{self:?}");
         let value: Value = serde_json::from_str(&self.stdout).unwrap();
@@ -61,38 +61,38 @@ impl Ran {
         value
     }
 
-    /// Fails unless it ended with `code`.
+    /// Asserts the exit code.
     pub(crate) fn ends(self, code: i32) -> Ran {
         assert_eq!(self.code, Some(code), "{self:?}");
         self
     }
 }
 
-/// `earmark serve`, ended when it goes out of scope.
+/// A process of `earmark serve`, killed on drop.
 pub(crate) struct Server {
     child: Child,
-    /// Reads what it logs, or a chatty one would wait for a reader.
+    /// Drains standard error, because the process would block on a full pipe.
     logged: Option<JoinHandle<String>>,
     stdout: BufReader<ChildStdout>,
-    pub(crate) greeting: String,
+    pub(crate) banner: String,
     pub(crate) address: String,
     url: String,
 }
 
 impl Server {
-    /// Starts it in memory on a free port, with more words if there are any.
+    /// Starts a server in memory on a free port.
     pub(crate) fn start(words: &[&str]) -> Server {
         let all = [&["serve", "--in-memory", "--listen", "127.0.0.1:0"], words].concat();
         Server::of(&mut command(&all))
     }
 
-    /// Starts it on a data folder and a free port, with more words if there are any.
+    /// Starts a server on a data folder and a free port.
     pub(crate) fn on(data: &Path, words: &[&str]) -> Server {
         let all = [&["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()], words].concat();
         Server::of(&mut command(&all))
     }
 
-    /// Starts it by a command that becomes `earmark serve`.
+    /// Starts a server with a command that runs `earmark serve`.
     pub(crate) fn of(command: &mut Command) -> Server {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = child.stderr.take().unwrap();
@@ -102,49 +102,49 @@ impl Server {
             text
         });
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut greeting = String::new();
-        while !greeting.contains("try: ") {
-            if stdout.read_line(&mut greeting).unwrap() == 0 {
+        let mut banner = String::new();
+        while !banner.contains("try: ") {
+            if stdout.read_line(&mut banner).unwrap() == 0 {
                 let ended = child.wait().unwrap();
-                panic!("no greeting, {ended}: {greeting}{}", logged.join().unwrap());
+                panic!("no banner, {ended}: {banner}{}", logged.join().unwrap());
             }
         }
-        let url = greeting.split("listens on ").nth(1).unwrap().lines().next().unwrap().to_owned();
+        let url = banner.split("listens on ").nth(1).unwrap().lines().next().unwrap().to_owned();
         let address = url.split("://").nth(1).unwrap().to_owned();
-        Server { child, logged: Some(logged), stdout, greeting, address, url }
+        Server { child, logged: Some(logged), stdout, banner, address, url }
     }
 
     pub(crate) fn url(&self) -> String {
         self.url.clone()
     }
 
-    /// Runs a client command against it.
+    /// Runs a client command against the server.
     pub(crate) fn earmark(&self, words: &[&str]) -> Ran {
         Ran::of(command(words).env("EARMARK_SERVER", self.url()).output().unwrap())
     }
 
-    /// A client command, from a line without quotes.
+    /// Runs a client command given as one line without quotes.
     pub(crate) fn line(&self, line: &str) -> Ran {
         self.earmark(&line.split_whitespace().collect::<Vec<_>>())
     }
 
-    /// Ends it as a power cut would.
+    /// Kills the process with SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Sends a signal by its name.
+    /// Sends a signal, such as TERM.
     pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status();
         assert!(sent.unwrap().success());
     }
 
-    /// Waits for its end and says what it printed since the greeting.
+    /// Waits for the process to exit and returns its output after the banner.
     pub(crate) fn wait(mut self) -> Ran {
         let start = Instant::now();
         while self.child.try_wait().unwrap().is_none() {
-            assert!(start.elapsed() < PATIENCE, "it does not end");
+            assert!(start.elapsed() < TIMEOUT, "the server does not exit");
             std::thread::sleep(Duration::from_millis(10));
         }
         let mut stdout = String::new();
@@ -156,7 +156,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended before.
+        // The process may have exited already.
         _ = self.child.kill();
         _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! The walk of a newcomer, by the command line alone.
+//! The quick start of README.md, by the command line.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use crate::support::{Ran, Server};
 const CALL: &str =
     "reserve --key gpt-4o:rpm=1 --key gpt-4o:tpm=6000 --key gpt-4o:concurrency=1 --key acme:tpd=6000";
 
-/// A server with requests, tokens and concurrency of a model, and a tenant's tokens of a day.
+/// A server with request, token and concurrency limits of a model, and a daily token limit of a tenant.
 fn server() -> Server {
     let server = Server::start(&[]);
     for line in [
@@ -50,7 +50,7 @@ fn limits_are_put_reserved_at_once_denied_completed_and_free_again() {
     assert_eq!(completed.stdout, format!("completed, lease {lease}\n"));
     assert_eq!(usage("gpt-4o:tpm")["available"], 8_800);
     assert_eq!(usage("gpt-4o:concurrency")["available"], 5);
-    // The denied one took nothing.
+    // The denied reserve took nothing.
     assert_eq!(usage("gpt-4o:rpm")["reserved"], 1);
     server.line(CALL).ends(0);
 
@@ -76,14 +76,14 @@ fn a_reserve_is_repeated_with_its_lease_and_refused_with_other_requirements() {
 fn an_amount_above_the_capacity_never_fits() {
     let server = server();
     let never = server.line("reserve --key gpt-4o:tpm=10001").ends(3);
-    assert!(never.stdout.contains("never with this amount, it exceeds the capacity"), "{never:?}");
+    assert!(never.stdout.contains("never with this amount; it exceeds the capacity"), "{never:?}");
     let json = server.line("reserve --key gpt-4o:tpm=10001 --json").ends(3).json();
     assert_eq!((&json["allowed"], &json["never"]), (&json!(false), &json!(true)));
     assert_eq!(json["limited_by"], json!(["gpt-4o:tpm"]));
 }
 
 #[test]
-fn programs_get_one_object_from_every_command() {
+fn every_command_prints_one_json_object() {
     let server = server();
     let json = |line: &str| server.line(&format!("{line} --json")).ends(0).json();
     assert_eq!(
@@ -135,7 +135,7 @@ fn limits_are_listed_in_a_table_and_deleted_once_nothing_is_held() {
     assert!(get.stdout.contains("reserved:   2\navailable:  3\n"), "{get:?}");
 
     let deleting = server.line("limits delete gpt-4o:concurrency").ends(0);
-    assert!(deleting.stdout.contains("deleted once nothing is held"), "{deleting:?}");
+    assert!(deleting.stdout.contains("deleted once its open reservations have ended"), "{deleting:?}");
     let refused = server.line("reserve --key gpt-4o:concurrency=1").ends(3);
     assert!(refused.stdout.contains("(limit_decreasing:gpt-4o:concurrency)"), "{refused:?}");
     server.line(&format!("complete --lease {}", lease(&reserved))).ends(0);

@@ -1,16 +1,16 @@
-//! One request on a connection of its own.
+//! One HTTP request on a new connection.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// An answer.
+/// A complete response.
 pub(crate) struct Answered {
     pub(crate) status: u16,
     pub(crate) body: String,
 }
 
-/// Asks, and waits so long for bytes. An error means that the outcome is unknown.
+/// Sends a request. An error means that the outcome is unknown. `patience` bounds each read.
 pub(crate) fn ask(
     address: &str,
     method: &str,
@@ -21,7 +21,7 @@ pub(crate) fn ask(
     ask_by(None, address, (method, path, body), patience)
 }
 
-/// The same with a key.
+/// Like [`ask`], with a key.
 pub(crate) fn ask_by(
     key: Option<&str>,
     address: &str,

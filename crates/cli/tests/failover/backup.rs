@@ -1,4 +1,4 @@
-//! Backups of nodes that serve, and what begins with them.
+//! Backups of running nodes, and restoring them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::load::{Load, amount, read};
 use crate::nodes::Nodes;
 
-/// The header of a segment of the journal, in which the id of the cluster is: magic, format, id, place, checksum.
+/// Header length of a journal segment: magic, format, cluster id, position, checksum.
 const JOURNAL_HEADER_BYTES: usize = 8 + 4 + 16 + 20 + 4;
 
 fn earmark(words: &[&str]) -> (Option<i32>, Value, String) {
@@ -30,7 +30,7 @@ fn back_up(url: &str, name: &str) -> Value {
     made
 }
 
-/// Makes a data folder out of a backup, and starts a node on it.
+/// Recovers a backup into a data folder and starts a node on it.
 fn restore(backup: &Value) -> Nodes {
     let folder = TempDir::new().unwrap();
     let to = folder.path().join("n0");
@@ -42,7 +42,7 @@ fn restore(backup: &Value) -> Nodes {
     Nodes::alone(folder)
 }
 
-/// What the state and the history of a folder are, to the byte: its snapshot and its journal without their headers.
+/// The bytes of the snapshot and the journal of a folder, without their headers.
 fn content(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for inner in ["snapshot", "journal"] {
@@ -50,7 +50,7 @@ fn content(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
             let path = entry.unwrap().path();
             let mut bytes = fs::read(&path).unwrap();
             let header = match path.extension().and_then(|name| name.to_str()) {
-                // Four bytes of magic, four of the format, four of how long the rest of the header is; its checksum.
+                // Magic, format and length of the remaining header, four bytes each; then its checksum.
                 Some("snapshot") => u32::from_le_bytes(bytes[8..12].try_into().unwrap()) as usize + 16,
                 _ => JOURNAL_HEADER_BYTES,
             };
@@ -62,7 +62,7 @@ fn content(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 #[test]
-fn a_backup_under_load_has_what_was_acknowledged_and_nothing_by_halves() {
+fn a_backup_under_load_has_all_acknowledged_writes_and_no_partial_ones() {
     let mut nodes = Nodes::start();
     let load = Arc::new(Load::new(nodes.urls()));
     load.prepare();
@@ -91,8 +91,8 @@ fn a_backup_under_load_has_what_was_acknowledged_and_nothing_by_halves() {
     for (worker, before) in acknowledged.into_iter().enumerate() {
         let client = read(url, &format!("/v1/clients/transferrer-{worker}?namespace=default&vault=main"));
         let sequence = client["last_committed_sequence"].as_u64().unwrap();
-        assert!(sequence >= before, "{before} were acknowledged, {sequence} are there");
-        assert!(sequence < counts.sequences[worker], "what came after it is in it");
+        assert!(sequence >= before, "{before} were acknowledged, the backup has {sequence}");
+        assert!(sequence < counts.sequences[worker], "the backup contains later writes");
         let balances = read(url, &format!("/v1/vaults/main/accounts/to-{worker}/balances"));
         let sum: u64 = (1..=sequence).map(amount).sum();
         assert_eq!(balances["balances"][0]["available"], sum.to_string(), "worker {worker}");
@@ -102,7 +102,7 @@ fn a_backup_under_load_has_what_was_acknowledged_and_nothing_by_halves() {
 }
 
 #[test]
-fn backups_of_all_nodes_at_rest_are_the_same_to_the_byte_and_so_is_what_is_made_of_them() {
+fn idle_nodes_have_identical_backups_and_so_do_restored_nodes() {
     let mut nodes = Nodes::start();
     let load = Arc::new(Load::new(nodes.urls()));
     load.prepare();
@@ -114,14 +114,14 @@ fn backups_of_all_nodes_at_rest_are_the_same_to_the_byte_and_so_is_what_is_made_
     let contents: Vec<_> =
         backups.iter().map(|backup| content(Path::new(backup["path"].as_str().unwrap()))).collect();
     assert!(contents[0].values().map(Vec::len).sum::<usize>() > 1_000);
-    assert!(contents.iter().all(|other| *other == contents[0]), "they differ");
+    assert!(contents.iter().all(|other| *other == contents[0]), "the backups differ");
 
     let folder = TempDir::new().unwrap();
     let to = folder.path().join("n0");
     let from = backups[0]["path"].as_str().unwrap();
     let (code, _, said) = earmark(&["recover", "--from", from, "--to", to.to_str().unwrap()]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(content(&to) == contents[0], "what was restored differs");
+    assert!(content(&to) == contents[0], "the restored folder differs");
     let restored = Nodes::alone(folder);
     Load::new(restored.urls()).check(&counts);
 }

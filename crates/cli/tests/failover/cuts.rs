@@ -1,4 +1,4 @@
-//! Links that are cut: the leader hears nothing, is not heard, or neither, and then nobody hears anybody.
+//! Network partitions: the leader is cut off in one or both directions, then all nodes from each other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,28 +12,28 @@ use crate::ask::ask;
 use crate::links::Links;
 use crate::load::Load;
 use crate::nodes::{COUNT, Nodes};
-use crate::{kills, told};
+use crate::{kills, summary};
 
-/// How long a leader is cut off: longer than an election takes.
+/// Duration of a partition, longer than an election.
 const CUT: Duration = Duration::from_secs(3);
 const PEACE: Duration = Duration::from_millis(400);
-/// What was on its way when a link was cut may still arrive.
+/// Delivery time of messages that were in flight when a link was cut.
 const ON_ITS_WAY: Duration = Duration::from_millis(100);
-/// A node gives up after 5 s, and soon after that on what came meanwhile; a busy machine takes a little longer to say so.
+/// Latest answer of a node without a majority: its timeout of 5 s, plus time for queued requests on a busy machine.
 const DEADLINE: Duration = Duration::from_millis(7_500);
 
-/// How a leader is cut off.
+/// The kind of partition.
 #[derive(Clone, Copy, Debug)]
 enum Cut {
-    /// Nothing passes. What was sent is delivered later.
+    /// No message passes; messages are delivered after the partition.
     Both,
-    /// Nothing passes, and all its connections are ended.
+    /// No message passes, and all connections are closed.
     Severed,
-    /// It is not heard.
+    /// Messages from the leader are held back.
     Mute,
-    /// It hears nothing.
+    /// Messages to the leader are held back.
     Deaf,
-    /// It is only slow: messages take longer than a leader waits for one.
+    /// Messages are delayed for longer than the leader's timeout.
     Slow,
 }
 
@@ -51,7 +51,7 @@ fn cut(links: &Links, how: Cut, leader: usize) {
     }
 }
 
-/// Asks one node over and over what nobody may answer who does not lead; gives what was answered all the same.
+/// Sends one node requests that only a leader may answer, and collects the answers.
 struct Probes {
     is_over: Arc<AtomicBool>,
     asking: Vec<JoinHandle<Vec<String>>>,
@@ -67,7 +67,7 @@ impl Probes {
                 while !is_over.load(Ordering::SeqCst) {
                     let (method, path, body) = question(kind);
                     let answered = ask(&url, method, &path, &body, Duration::from_millis(500));
-                    // What is answered once the link is whole again may be right.
+                    // An answer after the partition may be right.
                     if let Ok(answered) = answered
                         && answered.status == 200
                         && !is_over.load(Ordering::SeqCst)
@@ -83,7 +83,7 @@ impl Probes {
         Probes { is_over, asking }
     }
 
-    /// To be called before the link is whole again.
+    /// Call this before the partition ends.
     fn stop(&self) {
         self.is_over.store(true, Ordering::SeqCst);
     }
@@ -109,11 +109,11 @@ fn question(kind: usize) -> (&'static str, String, String) {
     }
 }
 
-/// A limit of the probes' own, so that what they take is not counted as the load's.
+/// A separate limit, so that probes do not change the counts of the load.
 const PROBED: &str = "probed";
 
 #[test]
-fn no_acknowledged_outcome_is_lost_or_doubled_however_often_the_links_of_the_leader_are_cut() {
+fn no_acknowledged_outcome_is_lost_or_doubled_when_the_leader_is_partitioned() {
     let mut nodes = Nodes::behind_proxies();
     let load = Arc::new(Load::new(nodes.urls()));
     load.prepare();
@@ -131,12 +131,12 @@ fn no_acknowledged_outcome_is_lost_or_doubled_however_often_the_links_of_the_lea
         let leader = nodes.leader();
         let since = Instant::now();
         match how {
-            // Others can lead at once.
+            // The others can elect a leader at once.
             Cut::Both | Cut::Severed | Cut::Mute => {
                 let begin = || cut(&links, how, leader);
                 outages.push(load.outage("a cut", begin));
             }
-            // The others hear a leader that can do nothing, or everything takes its time.
+            // The others still receive heartbeats, so there is no outage to wait for.
             Cut::Deaf | Cut::Slow => cut(&links, how, leader),
         }
         if matches!(how, Cut::Slow) {
@@ -145,18 +145,18 @@ fn no_acknowledged_outcome_is_lost_or_doubled_however_often_the_links_of_the_lea
             sleep(ON_ITS_WAY.saturating_sub(since.elapsed()));
             let probes = Probes::of(&nodes.urls()[leader]);
             sleep(CUT.saturating_sub(since.elapsed()));
-            // One that is not heard follows the next leader, as far as it can tell.
+            // A mute leader still receives the heartbeats of the next leader and follows it.
             if !matches!(how, Cut::Mute) {
                 unready(&nodes.urls()[leader]);
             }
             probes.stop();
             links.heal();
             let answers = probes.answers();
-            assert!(answers.is_empty(), "{how:?}: a leader that was cut off answered: {answers:?}");
+            assert!(answers.is_empty(), "{how:?}: a partitioned leader answered: {answers:?}");
         }
         links.heal();
     }
-    nobody_hears_anybody(&nodes, &links);
+    all_nodes_isolated(&nodes, &links);
     sleep(PEACE);
     let counts = load.finish(workers);
     nodes.leader();
@@ -169,14 +169,14 @@ fn no_acknowledged_outcome_is_lost_or_doubled_however_often_the_links_of_the_lea
         counts.calls,
         counts.denials,
         counts.unanswered,
-        told("cuts", outages),
+        summary("cuts", outages),
     );
     assert!(counts.transfers > 50 && counts.calls > 50, "hardly anything happened");
     load.check(&counts);
 }
 
-/// Every node alone: each says within its deadline that it cannot know, and after a while that it is not ready.
-fn nobody_hears_anybody(nodes: &Nodes, links: &Links) {
+/// Isolates every node. Each must fail requests within its timeout and then report that it is not ready.
+fn all_nodes_isolated(nodes: &Nodes, links: &Links) {
     nodes.leader();
     for (from, to) in (0..COUNT).flat_map(|from| (0..COUNT).map(move |to| (from, to))) {
         links.hold(from, to, true);
@@ -200,12 +200,12 @@ fn nobody_hears_anybody(nodes: &Nodes, links: &Links) {
             })
         })
         .collect();
-    asking.into_iter().for_each(|asking| asking.join().expect("a node alone answered"));
+    asking.into_iter().for_each(|asking| asking.join().expect("an isolated node answered"));
     nodes.urls().iter().for_each(|url| unready(url));
     links.heal();
 }
 
-/// A node that cannot serve says so to those who would send it requests.
+/// Asserts that a node reports that it is not ready, and why.
 fn unready(url: &str) {
     let answered = ask(url, "GET", "/readyz", "", DEADLINE).unwrap();
     assert_eq!(answered.status, 503, "{}", answered.body);

@@ -1,4 +1,4 @@
-//! Keys that are revoked while a node does not hear of it, replayed there over HTTP.
+//! Revoked keys, used on a node that has not received the revocation.
 
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::{Duration, Instant};
@@ -11,13 +11,13 @@ use crate::links::Links;
 use crate::nodes::{COUNT, Nodes};
 
 const PATIENCE: Duration = Duration::from_secs(15);
-/// So long takes everything that nodes say to each other: longer than it takes to send a request again.
+/// Delay of messages between nodes, longer than a client needs to repeat a request.
 const SLOW: Duration = Duration::from_millis(15);
-/// What was on its way when a link was cut may still arrive.
+/// Delivery time of messages that were in flight when a link was cut.
 const ON_ITS_WAY: Duration = Duration::from_millis(100);
 const REFUSED: &str = r#"{"error":"unauthenticated","message":"the credentials are missing or not valid"}"#;
 
-/// A key of each role, and a lease that one of them has.
+/// A key of each role, and the lease and client id that they use.
 struct Callers {
     caller: String,
     writer: String,
@@ -27,7 +27,7 @@ struct Callers {
     client: String,
 }
 
-/// A request: by whom, and what.
+/// A request: key, method, path and body.
 type Asked = (String, &'static str, String, String);
 
 impl Callers {
@@ -42,7 +42,7 @@ impl Callers {
         [&self.caller, &self.writer, &self.reader, &self.admin]
     }
 
-    /// What they may do while their keys are good. What changes something is another thing each time.
+    /// Requests that the valid keys may make. Every change is a new one for each `sequence`.
     fn asks(&self, lease: &str, sequence: u64) -> Vec<Asked> {
         let fresh = || reserve(&Ulid::generate().to_string()).to_string();
         let batch = format!(r#"{{"requests":[{}]}}"#, fresh());
@@ -60,7 +60,7 @@ impl Callers {
             (self.admin.clone(), "GET", "/v1/admin/keys".into(), String::new()),
             (self.admin.clone(), "GET", "/v1/audit".into(), String::new()),
         ];
-        // Once only, for a lease stays what it was completed as.
+        // Only in the second round, because a lease can be completed once.
         if sequence > 1 {
             let create = json!({"name": "more", "role": "admin"}).to_string();
             asks.push((self.caller.clone(), "POST", "/v1/complete".into(), complete.to_string()));
@@ -92,7 +92,7 @@ fn root(nodes: &Nodes, place: usize, method: &str, path: &str, body: &Value) -> 
     answered.body
 }
 
-/// Everything at once, each as soon as it can be.
+/// Starts all requests in parallel.
 fn start(url: &str, asks: Vec<Asked>) -> Vec<JoinHandle<(String, Answered)>> {
     let one = |(key, method, path, body): Asked| {
         let url = url.to_owned();
@@ -108,12 +108,12 @@ fn answers(started: Vec<JoinHandle<(String, Answered)>>) -> Vec<(String, Answere
     started.into_iter().map(|asked| asked.join().unwrap()).collect()
 }
 
-/// Whether it is the one answer that there is to a key which is not good.
+/// Whether this is the answer to an invalid key.
 fn is_refused(answered: &Answered) -> bool {
     answered.status == 401 && answered.body == REFUSED
 }
 
-/// Whether a node says that it cannot know. In a batch it says so of each.
+/// Whether the outcome is unknown; in a batch each item says so.
 fn is_unknown(answered: &Answered) -> bool {
     answered.status >= 500 || answered.body.contains(r#""error":"backend_error""#)
 }
@@ -130,8 +130,8 @@ fn revoke(nodes: &Nodes, leader: usize, key: &str) {
     root(nodes, leader, "DELETE", &path, &Value::Null);
 }
 
-/// What would not be the same if anything had been done.
-fn seen(nodes: &Nodes, leader: usize, callers: &Callers) -> Vec<String> {
+/// The state that any applied request would change.
+fn state(nodes: &Nodes, leader: usize, callers: &Callers) -> Vec<String> {
     let client = format!("/v1/clients/{}", callers.client);
     let lease = format!("/v1/leases/{}", callers.lease);
     ["/v1/admin/limits", "/v1/admin/limits/slots/usage", &client, &lease, "/v1/admin/keys", "/v1/audit"]
@@ -151,7 +151,7 @@ fn a_revoked_key_replayed_on_a_follower_is_refused_whatever_it_has_heard() {
     let (slow, cut) = (Callers::new(&nodes), Callers::new(&nodes));
     nodes.settled(follower);
     for callers in [&slow, &cut] {
-        // One after the other: what is read was made before.
+        // In order, because later requests read the results of earlier ones.
         for asked in callers.asks(&callers.lease, 1) {
             for (what, answered) in answers(start(url, vec![asked])) {
                 assert_eq!(answered.status, 200, "{what}: {}", answered.body);
@@ -159,7 +159,7 @@ fn a_revoked_key_replayed_on_a_follower_is_refused_whatever_it_has_heard() {
         }
     }
 
-    // The follower hears of it later than whoever revoked them.
+    // The follower receives the revocation with a delay.
     links.delay(SLOW);
     let mut replayed = Vec::new();
     for revoked in slow.all() {
@@ -173,11 +173,11 @@ fn a_revoked_key_replayed_on_a_follower_is_refused_whatever_it_has_heard() {
     }
     links.heal();
 
-    // It hears of nothing at all.
+    // The follower is isolated.
     isolate(&links, follower);
     sleep(ON_ITS_WAY);
     cut.all().into_iter().for_each(|key| revoke(&nodes, leader, key));
-    let before = seen(&nodes, leader, &cut);
+    let before = state(&nodes, leader, &cut);
     for (what, answered) in answers(start(url, cut.asks(&Ulid::generate().to_string(), 2))) {
         assert!(
             is_refused(&answered) || is_unknown(&answered),
@@ -186,7 +186,7 @@ fn a_revoked_key_replayed_on_a_follower_is_refused_whatever_it_has_heard() {
             answered.body
         );
     }
-    // And now of everything, in whatever order.
+    // The partition ends.
     links.heal();
     let mut asks = cut.asks(&Ulid::generate().to_string(), 2);
     let since = Instant::now();
@@ -201,13 +201,13 @@ fn a_revoked_key_replayed_on_a_follower_is_refused_whatever_it_has_heard() {
         assert!(since.elapsed() < PATIENCE * 2, "{asks:?}");
     }
     let leader = nodes.leader();
-    assert_eq!(seen(&nodes, leader, &cut), before, "nothing was done by keys that were revoked");
+    assert_eq!(state(&nodes, leader, &cut), before, "a revoked key changed something");
 }
 
-/// What a node tells of itself it tells alone, by what it knows of keys. It went by what its door had seen a moment
-/// before, even if it had heard since that the key was revoked.
+/// A node answers questions about itself from its own copy of the keys. It once used a cached check, even after it had
+/// received the revocation.
 #[test]
-fn a_key_that_a_node_knows_to_be_revoked_is_refused_also_where_it_answers_alone() {
+fn a_key_that_a_node_knows_to_be_revoked_is_refused_for_local_answers_too() {
     let nodes = Nodes::with_keys();
     let links = nodes.links();
     let leader = nodes.leader();
@@ -228,7 +228,7 @@ fn a_key_that_a_node_knows_to_be_revoked_is_refused_also_where_it_answers_alone(
         let answered = alone(key, path);
         assert!(is_refused(&answered), "{path}: {} {}", answered.status, answered.body);
     }
-    // Whoever looks after it is told how it is, and nothing that it would have to ask others for.
+    // An admin gets local answers, but none that need a quorum.
     let root = nodes.root.as_deref().unwrap();
     for path in ["/metrics", "/v1/admin/cluster"] {
         assert_eq!(alone(root, path).status, 200, "{path}");

@@ -1,4 +1,4 @@
-//! The links between nodes: a proxy before each, which can hold back what one node sends to another.
+//! Proxies between the nodes, which can delay, hold back or close their connections.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -11,23 +11,23 @@ use std::time::{Duration, Instant};
 use crate::nodes::COUNT;
 
 const POLL: Duration = Duration::from_millis(2);
-/// How long it may take until a connection is found in the tables of the system.
+/// Timeout for finding a connection in /proc/net/tcp.
 const IDENTIFY: Duration = Duration::from_secs(1);
 
-/// Everything that nodes say to each other goes through here.
+/// One proxy in front of each node.
 #[derive(Default)]
 pub(crate) struct Links {
     /// Whether bytes from one node to another are held back.
     held: [[AtomicBool; COUNT]; COUNT],
     delay_ms: AtomicU64,
     processes: [AtomicU64; COUNT],
-    /// Who dialled whom, with both ends.
+    /// Dialling node, dialled node, and the stream of each end.
     connections: Mutex<Vec<(usize, usize, TcpStream)>>,
     is_over: AtomicBool,
 }
 
 impl Links {
-    /// Listens before each node.
+    /// Starts a proxy for each node.
     pub(crate) fn open(fronts: &[String], nodes: &[String]) -> Arc<Links> {
         let links = Arc::new(Links::default());
         for (to, (front, node)) in fronts.iter().zip(nodes).enumerate() {
@@ -53,33 +53,33 @@ impl Links {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Says which process a node is.
+    /// Sets the process id of a node.
     pub(crate) fn is_process(&self, node: usize, id: u32) {
         self.processes[node].store(id.into(), Ordering::Relaxed);
     }
 
-    /// Holds back, or lets go, what one node sends to another.
+    /// Holds back or releases messages from one node to another.
     pub(crate) fn hold(&self, from: usize, to: usize, is_held: bool) {
         self.held[from][to].store(is_held, Ordering::SeqCst);
     }
 
-    /// Lets everything through again.
+    /// Ends all partitions and delays.
     pub(crate) fn heal(&self) {
         self.held.iter().flatten().for_each(|held| held.store(false, Ordering::SeqCst));
         self.delay_ms.store(0, Ordering::Relaxed);
     }
 
-    /// Everything takes so much longer.
+    /// Delays every message.
     pub(crate) fn delay(&self, by: Duration) {
         self.delay_ms.store(u64::try_from(by.as_millis()).unwrap(), Ordering::Relaxed);
     }
 
-    /// Ends every connection that a node has.
+    /// Closes all connections of a node.
     pub(crate) fn sever(&self, node: usize) {
         self.connections.lock().unwrap().retain(|(from, to, stream)| {
             let is_its = *from == node || *to == node;
             if is_its {
-                // It may have ended before.
+                // The stream may be closed already.
                 _ = stream.shutdown(Shutdown::Both);
             }
             !is_its
@@ -90,7 +90,7 @@ impl Links {
         self.held[from][to].load(Ordering::SeqCst)
     }
 
-    /// Takes a connection to where it was meant to go. Like any, it is made only once both ends hear each other.
+    /// Forwards a connection to its node. Like a TCP handshake, it waits until both directions are open.
     fn carry(self: &Arc<Links>, dialled: TcpStream, to: usize, node: &str) {
         let Some(from) = self.dialler(&dialled) else { return };
         while self.is_held(from, to) || self.is_held(to, from) {
@@ -133,12 +133,12 @@ impl Links {
                 break;
             }
         }
-        // Either end may have gone already.
+        // Either end may be closed already.
         _ = source.shutdown(Shutdown::Both);
         _ = sink.shutdown(Shutdown::Both);
     }
 
-    /// Which node dialled: the process that has the other end of a connection.
+    /// The node that opened a connection: the process that owns the socket.
     fn dialler(&self, dialled: &TcpStream) -> Option<usize> {
         let port = dialled.peer_addr().ok()?.port();
         let start = Instant::now();
@@ -161,7 +161,7 @@ impl Links {
     }
 }
 
-/// The socket that has a local port and is connected, as the system numbers it.
+/// The inode of the established socket with this local port.
 fn inode(port: u16) -> Option<String> {
     const ESTABLISHED: &str = "01";
     let table = fs::read_to_string("/proc/net/tcp").ok()?;
@@ -177,5 +177,5 @@ impl Drop for Stop {
     }
 }
 
-/// Ends the links with what has it.
+/// Stops the proxies on drop.
 pub(crate) struct Stop(pub(crate) Arc<Links>);

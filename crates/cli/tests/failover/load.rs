@@ -1,4 +1,4 @@
-//! Clients that never give up, and count what they were told.
+//! Clients that retry until they know the outcome, and count acknowledged results.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,37 +12,37 @@ use crate::ask::ask;
 
 const SLOTS: &str = "slots";
 const TOKENS: &str = "tokens";
-/// Fewer than there are callers, so that they are fought for.
+/// Fewer slots than callers, so that some reserves are denied.
 const SLOTS_CAPACITY: u64 = 3;
 const CALLERS: usize = 5;
 const TRANSFERRERS: usize = 3;
 const TOKENS_RESERVED: u64 = 10;
 const TOKENS_USED: u64 = 7;
-/// Some clients wait until a frozen leader wakes up and answers, some do not.
+/// Client timeouts: the longer one outlasts a frozen leader.
 const PATIENCES: [Duration; 2] = [Duration::from_millis(1_500), Duration::from_secs(7)];
 const RESERVE: &str = "/v1/reserve";
-/// What is sent before a signal has reached its process may still be answered by it.
+/// Time until a signal takes effect. Requests sent earlier may still be answered.
 const SPARED: Duration = Duration::from_millis(20);
-/// Between two tries, so that a node that is gone is not asked all the time.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Longer than any outage may last.
+/// Longest allowed outage.
 const OUTAGE_MAX: Duration = Duration::from_secs(30);
 
-/// What all clients share.
+/// State shared by all clients.
 pub(crate) struct Load {
     urls: Vec<String>,
     is_over: AtomicBool,
-    /// Slots that clients know to be theirs.
+    /// Slots held by clients.
     taken: AtomicU64,
     unanswered: AtomicU64,
     denials: AtomicU64,
-    /// The last number of each transferrer that was acknowledged.
+    /// Last acknowledged sequence number of each transferrer.
     acknowledged: [AtomicU64; TRANSFERRERS],
-    /// Since when an outage lasts, and when the first reserve that began in it was answered.
+    /// Start of the current outage, and the time until the first reserve sent since was answered.
     outage: Mutex<Option<(Instant, Option<Duration>)>>,
 }
 
-/// What came of it.
+/// Results of a run.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) transfers: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Counts {
     pub(crate) sequences: Vec<u64>,
 }
 
-/// What a transferrer transfers.
+/// The amount of a transfer.
 pub(crate) fn amount(sequence: u64) -> u64 {
     1 + sequence % 7
 }
@@ -77,7 +77,7 @@ impl Load {
         }
     }
 
-    /// Makes the limits and the accounts.
+    /// Creates the limits and accounts.
     pub(crate) fn prepare(&self) {
         for limit in [
             json!({"key": SLOTS, "kind": "concurrency", "capacity": SLOTS_CAPACITY, "timeout_seconds": 3_600}),
@@ -94,7 +94,7 @@ impl Load {
         self.write("setup", 1, &json!(operations));
     }
 
-    /// Asks a node of its own choice, again and again, until there is an answer that says what happened.
+    /// Repeats a request on random nodes until the outcome is known.
     fn insist(&self, method: &str, path: &str, body: &str) -> String {
         let start = Instant::now();
         loop {
@@ -115,7 +115,7 @@ impl Load {
                 Err(_) => {}
             }
             self.unanswered.fetch_add(1, Ordering::Relaxed);
-            assert!(start.elapsed() < OUTAGE_MAX * 2, "{path}: no answer for so long");
+            assert!(start.elapsed() < OUTAGE_MAX * 2, "{path}: no answer");
             sleep(PAUSE);
         }
     }
@@ -128,7 +128,7 @@ impl Load {
         }
     }
 
-    /// Makes an outage, waits until somebody gets an answer to a reserve that was sent since, and says how long it took.
+    /// Starts an outage and returns the time until a reserve that was sent during it is answered.
     pub(crate) fn outage(&self, what: &str, begin: impl FnOnce()) -> Duration {
         let start = Instant::now();
         begin();
@@ -137,7 +137,7 @@ impl Load {
             if let Some((_, Some(over))) = *self.outage.lock().unwrap() {
                 return over;
             }
-            assert!(start.elapsed() < OUTAGE_MAX, "nobody is answered after {what}");
+            assert!(start.elapsed() < OUTAGE_MAX, "no reserve is answered after {what}");
             sleep(Duration::from_millis(1));
         }
     }
@@ -153,7 +153,7 @@ impl Load {
         answer
     }
 
-    /// Transfers until it is over; gives the sum and the last number.
+    /// Transfers until the run ends. Returns the sum and the last sequence number.
     fn transfer(&self, worker: usize) -> (u64, u64) {
         let (client, to) = (format!("transferrer-{worker}"), format!("to-{worker}"));
         let (mut sum, mut sequence) = (0, 0);
@@ -166,13 +166,13 @@ impl Load {
             self.acknowledged[worker].store(sequence, Ordering::SeqCst);
             if sequence.is_multiple_of(5) {
                 let again = self.write(&client, sequence, &operations);
-                assert_eq!(again, answer, "a copy is answered like the first, by whichever node");
+                assert_eq!(again, answer, "a repeated write got another answer");
             }
         }
         (sum, sequence)
     }
 
-    /// Takes a slot and tokens, and gives the slot back; gives how often.
+    /// Reserves and completes until the run ends. Returns the number of calls.
     fn call(&self) -> u64 {
         let mut calls = 0;
         while !self.is_over.load(Ordering::Relaxed) {
@@ -195,13 +195,13 @@ impl Load {
             let body = json!({"lease_id": lease, "actuals": [{"key": TOKENS, "actual_amount": TOKENS_USED}]});
             let answer: Value =
                 serde_json::from_str(&self.insist("POST", "/v1/complete", &body.to_string())).unwrap();
-            assert_eq!(answer["reconciled"], true, "the lease that was allowed is not known: {answer}");
+            assert_eq!(answer["reconciled"], true, "an allowed lease is unknown: {answer}");
             calls += 1;
         }
         calls
     }
 
-    /// Lets the clients loose.
+    /// Starts the clients.
     pub(crate) fn start(load: &Arc<Load>) -> Workers {
         let transferrers = (0..TRANSFERRERS).map(|worker| {
             let load = Arc::clone(load);
@@ -214,18 +214,18 @@ impl Load {
         Workers { transferrers: transferrers.collect(), callers: callers.collect() }
     }
 
-    /// Lets every client find out what became of what it is at, and counts.
+    /// Stops the clients once their last outcome is known, and adds up their counts.
     pub(crate) fn finish(&self, workers: Workers) -> Counts {
         self.is_over.store(true, Ordering::Relaxed);
         let mut counts = Counts::default();
         for worker in workers.transferrers {
-            let (sum, sequence) = worker.join().expect("a transferrer found something wrong");
+            let (sum, sequence) = worker.join().expect("a transferrer failed");
             counts.transferred.push(sum);
             counts.sequences.push(sequence);
             counts.transfers += sequence;
         }
         for worker in workers.callers {
-            counts.calls += worker.join().expect("a caller found something wrong");
+            counts.calls += worker.join().expect("a caller failed");
         }
         counts.tokens = counts.calls * TOKENS_USED;
         counts.denials = self.denials.load(Ordering::Relaxed);
@@ -233,12 +233,12 @@ impl Load {
         counts
     }
 
-    /// The last number of each transferrer that was acknowledged so far.
+    /// The last acknowledged sequence number of each transferrer.
     pub(crate) fn acknowledged(&self) -> [u64; TRANSFERRERS] {
         self.acknowledged.each_ref().map(|sequence| sequence.load(Ordering::SeqCst))
     }
 
-    /// Every node must have exactly what clients were told.
+    /// Asserts that every node has exactly the acknowledged results.
     pub(crate) fn check(&self, counts: &Counts) {
         for url in &self.urls {
             for (worker, sum) in counts.transferred.iter().enumerate() {
@@ -260,7 +260,7 @@ impl Load {
     }
 }
 
-/// What a node answers.
+/// The JSON body of a GET request.
 pub(crate) fn read(url: &str, path: &str) -> Value {
     let answered = ask(url, "GET", path, "", PATIENCES[1]).unwrap();
     assert_eq!(answered.status, 200, "{path}: {}", answered.body);

@@ -1,7 +1,7 @@
-//! Three real processes under load, whose leader is killed and frozen again and again, and which are backed up.
+//! A cluster of three processes under load: the leader is killed, frozen and partitioned, and nodes are backed up.
 //!
-//! Nothing that was acknowledged may be lost, nothing may happen twice, and no limit may be exceeded at any moment.
-//! `EARMARK_KILLS=100` goes on for longer than the usual five.
+//! No acknowledged outcome may be lost or applied twice, and no limit may be exceeded.
+//! `EARMARK_KILLS=100` repeats each test 100 times instead of five.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test that fails panics")]
 
@@ -20,13 +20,13 @@ use std::time::{Duration, Instant};
 use load::Load;
 use nodes::Nodes;
 
-/// How often a leader is killed unless `EARMARK_KILLS` says otherwise.
+/// Default for `EARMARK_KILLS`.
 const KILLS: u64 = 5;
-/// After so many kills the leader is frozen once.
+/// Kills between two freezes of the leader.
 const KILLS_PER_FREEZE: u64 = 3;
-/// Longer than an election takes, and shorter than the most patient client waits.
+/// Duration of a freeze: longer than an election, shorter than the longest client timeout.
 const FREEZE: Duration = Duration::from_secs(4);
-/// How long the nodes are left alone in between.
+/// Pause between two faults.
 const PEACE: Duration = Duration::from_millis(400);
 
 #[test]
@@ -43,7 +43,7 @@ fn no_acknowledged_outcome_is_lost_or_doubled_however_often_the_leader_dies() {
         let leader = nodes.leader();
         killed.push(load.outage("a kill", || nodes.kill(leader)));
         nodes.restart(leader);
-        // The next leader dies while this one is behind, or when it is not.
+        // Half of the time the next leader dies before this node has caught up.
         if kill % 2 == 0 {
             nodes.settled(leader);
         }
@@ -68,15 +68,15 @@ fn no_acknowledged_outcome_is_lost_or_doubled_however_often_the_leader_dies() {
         counts.calls,
         counts.denials,
         counts.unanswered,
-        told("kills", killed),
-        told("freezes", frozen),
+        summary("kills", killed),
+        summary("freezes", frozen),
     );
     assert!(counts.transfers > 50 && counts.calls > 50, "hardly anything happened");
 
     load.check(&counts);
 }
 
-/// The steps of an upgrade, as the page for operators has them: the leader last, each once the one before has caught up.
+/// The upgrade steps of docs/operating.md: one node at a time, the leader last.
 #[test]
 fn nodes_are_restarted_one_by_one_under_load_and_nothing_is_lost() {
     let mut nodes = Nodes::start();
@@ -102,8 +102,8 @@ fn kills() -> u64 {
     std::env::var("EARMARK_KILLS").map_or(KILLS, |kills| kills.parse().unwrap())
 }
 
-/// Times in words.
-fn told(what: &str, mut times: Vec<Duration>) -> String {
+/// Count, median and longest of some times.
+fn summary(what: &str, mut times: Vec<Duration>) -> String {
     times.sort_unstable();
     let Some(longest) = times.last() else { return format!("no {what}") };
     format!("{} {what}, median {:.2?}, longest {longest:.2?}", times.len(), times[times.len() / 2])

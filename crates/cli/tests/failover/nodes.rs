@@ -1,4 +1,4 @@
-//! The processes.
+//! The processes of a cluster.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -18,22 +18,22 @@ pub(crate) const COUNT: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
 
-/// Three nodes, each with its folder. They end with this.
+/// Three nodes with their data folders, killed on drop.
 pub(crate) struct Nodes {
     folder: TempDir,
     urls: Vec<String>,
     peers: Vec<String>,
     children: Vec<Option<Child>>,
-    /// Where the others reach them, if not at their own addresses.
+    /// Proxy addresses of the nodes; empty without proxies.
     fronts: Vec<String>,
     links: Option<Stop>,
-    /// That of an admin, once there are keys.
+    /// An admin key, if the cluster has keys.
     pub(crate) root: Option<String>,
     flags: &'static [&'static str],
 }
 
-/// Addresses that are free, and that the system gives to nobody who connects: a node must find its own again. No two
-/// tests of one process get the same.
+/// Free addresses outside of the ephemeral port range, so that a restarted node finds its port free. Tests of one
+/// process never share an address.
 fn free(count: usize) -> Vec<String> {
     static GIVEN: AtomicU16 = AtomicU16::new(0);
     let first = 20_000 + u16::try_from(std::process::id() % 1_000).unwrap() * 10;
@@ -43,24 +43,24 @@ fn free(count: usize) -> Vec<String> {
 }
 
 impl Nodes {
-    /// Starts all, and waits until all vote.
+    /// Starts all nodes and waits until all are voters.
     pub(crate) fn start() -> Nodes {
         Nodes::new(TempDir::new().unwrap(), COUNT).started()
     }
 
-    /// The same, and everything that they say to each other can be held back.
+    /// Like [`Nodes::start`], with a proxy in front of each node.
     pub(crate) fn behind_proxies() -> Nodes {
         Nodes::with_flags(&[])
     }
 
-    /// The same, with keys: nobody is let in without one.
+    /// Like [`Nodes::behind_proxies`], on servers that require keys.
     pub(crate) fn with_keys() -> Nodes {
         let mut nodes = Nodes::with_flags(&["--insecure-peers"]);
         nodes.root = Some(nodes.key("admin"));
         nodes
     }
 
-    /// A new key.
+    /// Creates a key.
     pub(crate) fn key(&self, role: &str) -> String {
         let body = json!({"name": "test", "role": role}).to_string();
         let made = ("POST", "/v1/admin/keys", body.as_str());
@@ -119,12 +119,12 @@ impl Nodes {
         child
     }
 
-    /// The links between them.
+    /// The proxies between the nodes.
     pub(crate) fn links(&self) -> Arc<Links> {
         Arc::clone(&self.links.as_ref().unwrap().0)
     }
 
-    /// Starts one node on a folder, a cluster of its own.
+    /// Starts a cluster of one node on a folder.
     pub(crate) fn alone(folder: TempDir) -> Nodes {
         let mut node = Nodes::new(folder, 1);
         node.children.push(Some(node.spawn(0)));
@@ -132,12 +132,12 @@ impl Nodes {
         node
     }
 
-    /// The data folder of one.
+    /// The data folder of a node.
     pub(crate) fn data(&self, place: usize) -> PathBuf {
         self.folder.path().join(format!("n{place}"))
     }
 
-    /// Where they are asked.
+    /// The client addresses of the nodes.
     pub(crate) fn urls(&self) -> &[String] {
         &self.urls
     }
@@ -156,7 +156,7 @@ impl Nodes {
         }
     }
 
-    /// The place of the node that leads, which all must agree on.
+    /// The index of the leader, once all nodes agree on it.
     pub(crate) fn leader(&self) -> usize {
         let start = Instant::now();
         loop {
@@ -167,44 +167,44 @@ impl Nodes {
             {
                 return usize::try_from(leader).unwrap() - 1;
             }
-            assert!(start.elapsed() < PATIENCE, "nobody leads: {said:?}");
+            assert!(start.elapsed() < PATIENCE, "no leader: {said:?}");
             sleep(POLL);
         }
     }
 
-    /// Ends one as a power cut would.
+    /// Kills a node with SIGKILL.
     pub(crate) fn kill(&mut self, place: usize) {
         let mut child = self.children[place].take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
-    /// Asks one to stop, and waits until it has.
+    /// Stops a node with SIGTERM and waits for it to exit.
     pub(crate) fn stop(&mut self, place: usize) {
         self.signal(place, "TERM");
         let stopped = self.children[place].take().unwrap().wait().unwrap();
         assert!(stopped.success(), "{stopped}");
     }
 
-    /// Starts one again on its folder.
+    /// Restarts a node on its folder.
     pub(crate) fn restart(&mut self, place: usize) {
         self.children[place] = Some(self.spawn(place));
         self.until(place, |status| status["leader_id"].is_u64());
     }
 
-    /// Waits until one has what the leader has now.
+    /// Waits until a node has applied everything that the leader has applied now.
     pub(crate) fn settled(&self, place: usize) {
         let applied = self.status(self.leader()).and_then(|status| status["applied_index"].as_u64());
         self.until(place, |status| status["applied_index"].as_u64() >= applied);
     }
 
-    /// Sends a signal by its name.
+    /// Sends a signal, such as STOP.
     pub(crate) fn signal(&self, place: usize, name: &str) {
         let id = self.children[place].as_ref().unwrap().id().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
     }
 
-    /// Waits until all have applied the same, and nobody has gone.
+    /// Waits until all nodes have applied the same entries, and asserts that all still run.
     pub(crate) fn settle(&mut self) {
         let start = Instant::now();
         loop {
@@ -225,7 +225,7 @@ impl Nodes {
 impl Drop for Nodes {
     fn drop(&mut self) {
         for child in self.children.iter_mut().flatten() {
-            // It may have ended before.
+            // The process may have exited already.
             _ = child.kill();
             _ = child.wait();
         }

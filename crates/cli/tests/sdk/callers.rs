@@ -1,4 +1,4 @@
-//! Callers of admission, and what must be left when they are done.
+//! Callers that reserve and complete, and the expected usage afterwards.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,18 +11,18 @@ use crate::support::{concurrency, job, key, rolling, soon};
 
 const SLOTS: &str = "slots";
 const TOKENS: &str = "tokens";
-/// Fewer than there are callers, so that they are fought for.
+/// Fewer slots than callers, so that some reserves are denied.
 pub const CAPACITY: u64 = 4;
 const RESERVED: u64 = 10;
 
-/// What callers know for certain.
+/// Counters of all callers.
 #[derive(Default)]
 pub struct Known {
-    /// Slots that callers have now.
+    /// Slots held by callers.
     taken: AtomicU64,
-    /// What must be left of the tokens that they reserved.
+    /// Expected token usage.
     tokens: AtomicU64,
-    /// How many were admitted.
+    /// Admitted calls.
     pub admitted: AtomicU64,
 }
 
@@ -36,14 +36,14 @@ pub fn a_job() -> Job {
 }
 
 impl Known {
-    /// Takes note of a slot, which nobody else can have.
+    /// Counts a held slot and asserts that the capacity is not exceeded.
     pub fn took(&self) {
         let taken = self.taken.fetch_add(1, Ordering::SeqCst) + 1;
         assert!(taken <= CAPACITY, "{taken} slots of {CAPACITY} are taken at once");
         self.admitted.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Says what was used, or does not.
+    /// Completes, releases or drops the guard.
     pub async fn finish(&self, guard: Guard, random: &mut Random) {
         self.taken.fetch_sub(1, Ordering::SeqCst);
         let used = random.below(RESERVED * 2);
@@ -55,19 +55,19 @@ impl Known {
             1 => assert!(guard.release().await.unwrap().reconciled),
             _ => {
                 let actuals = Actuals::unknown().used(key(TOKENS), used);
-                assert!(guard.complete(actuals).await.unwrap().reconciled, "an admitted lease is not known");
+                assert!(guard.complete(actuals).await.unwrap().reconciled, "an admitted lease is unknown");
                 self.tokens.fetch_add(used, Ordering::SeqCst);
             }
         }
     }
 
-    /// Makes so many calls.
+    /// Makes `calls` calls.
     pub async fn call(self: Arc<Self>, limiter: Limiter, mut random: Random, calls: u64) {
         let what = a_job();
         for _ in 0..calls {
             let guard = match random.below(8) {
                 0 => {
-                    // Cancelled at any moment: no call is made, so nothing may be left of it.
+                    // Cancelled at a random moment: nothing may stay reserved.
                     let wait = Duration::from_micros(random.below(20_000));
                     match tokio::time::timeout(wait, limiter.acquire(&what, soon())).await {
                         Ok(admitted) => Some(admitted.unwrap()),
@@ -75,7 +75,7 @@ impl Known {
                     }
                 }
                 1 => {
-                    // Too short for some outcomes to be known.
+                    // Sometimes too short to learn the outcome.
                     let deadline = Deadline::after(Duration::from_millis(random.below(30)));
                     limiter.acquire(&what, deadline).await.ok()
                 }
@@ -95,10 +95,10 @@ impl Known {
         }
     }
 
-    /// Compares what is left with what must be, once nothing is under way any more.
+    /// Asserts the expected usage after all calls have ended.
     pub async fn check(&self, direct: &Client, limiters: &[Limiter]) {
         for limiter in limiters {
-            assert!(limiter.flush(soon()).await, "what was given up is still not given back");
+            assert!(limiter.flush(soon()).await, "an abandoned lease is not released yet");
             assert_eq!(limiter.abandoned(), 0);
         }
         let usage = |name: &'static str| async move {
@@ -107,6 +107,6 @@ impl Known {
         };
         assert_eq!(usage(SLOTS).await, (0, 0), "a slot has leaked");
         let tokens = self.tokens.load(Ordering::SeqCst);
-        assert_eq!(usage(TOKENS).await, (tokens, 0), "more or less was counted than was used");
+        assert_eq!(usage(TOKENS).await, (tokens, 0), "the server counted another usage");
     }
 }

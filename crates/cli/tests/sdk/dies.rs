@@ -1,4 +1,4 @@
-//! Three nodes under load, whose leader dies, stands still, or is cut off from the others.
+//! A cluster under load whose leader is killed, frozen or partitioned.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,19 +19,19 @@ use crate::support::soon;
 use crate::writers::{issue, scope};
 
 const CALLERS: u64 = 8;
-/// So many more calls must be admitted after the leader has died.
+/// Calls that must be admitted before and after the fault.
 const CALLS_AFTER: u64 = 100;
-/// What every caller allows for one call. Longer than an election takes.
+/// Deadline of one call, longer than an election.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What becomes of the leader.
+/// The fault of the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// Its process ends.
+    /// The process is killed.
     Dies,
-    /// Its process stands still, with its connections open.
+    /// The process is frozen, with its connections open.
     Freezes,
-    /// It lives and answers, and reaches no other node.
+    /// The leader answers clients, but reaches no other node.
     IsCutOff,
 }
 
@@ -63,11 +63,11 @@ pub fn run(protocol: Protocol, trouble: Trouble) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let inside = runtime.enter();
     let mut urls: Vec<String> = nodes.urls().iter().map(|address| format!("http://{address}")).collect();
-    // The leader is the one that is asked.
+    // The client starts with the leader.
     urls.rotate_left(nodes.leader());
     let mut options = ClientOptions::of(&urls).unwrap();
     options.protocol = protocol;
-    // The writer has a client of its own: whom callers have left, it must find out by itself.
+    // The writer uses a separate client, so it must find the new leader by itself.
     let (client, writes) = (Client::new(options.clone()).unwrap(), Client::new(options).unwrap());
     let known = Arc::new(Known::default());
     let longest_ms = Arc::new(AtomicU64::new(0));
@@ -100,7 +100,7 @@ pub fn run(protocol: Protocol, trouble: Trouble) {
         known.check(&client, &[limiter]).await;
         writer.await.unwrap()
     });
-    // Beside what is in the entries, the account was opened.
+    // One more write opened the account.
     history::check(&nodes.urls()[survivor], "ledger", &memos, 1);
     println!(
         "{protocol:?}, the leader {trouble:?}: {} calls and {} writes, the longest call took {} ms",
@@ -120,7 +120,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Calls until told to stop. An error is a failure of the test.
+/// Makes calls until the run stops. Every error fails the test.
 async fn call(
     limiter: Limiter,
     known: Arc<Known>,

@@ -1,4 +1,4 @@
-//! Callers and writers through a proxy that loses things.
+//! Callers and writers through a faulty proxy.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,13 +16,13 @@ use crate::writers::Scribe;
 
 const CALLERS: u64 = 8;
 const WRITERS: u64 = 3;
-/// Of four operations, so many are calls and the rest are writes.
+/// Calls per four operations; the rest are writes.
 const CALLS_OF_FOUR: u64 = 3;
-/// One request in so many goes wrong.
+/// One request in four gets a fault.
 const ONE_IN: u64 = 4;
-/// A connection that carries more than a few requests is cut.
+/// Bytes after which a connection is cut: a few requests.
 const BYTES_MAX: u64 = 6_000;
-/// Longer than anything that comes late.
+/// Longer than the proxy delays a request.
 const LATE: Duration = Duration::from_millis(300);
 
 pub fn run(seed: u64, operations: u64, protocol: Protocol) {
@@ -49,7 +49,7 @@ async fn faulty(seed: u64, operations: u64, protocol: Protocol) {
     };
     let mut random = Random::new(seed);
     let known = Arc::new(Known::default());
-    // Some callers share their requests, and some do not.
+    // One limiter batches requests, the other does not.
     let limiters: Vec<Limiter> = [Some(BatchOptions::default()), None]
         .into_iter()
         .map(|batching| {

@@ -1,4 +1,4 @@
-//! What a server says has happened to an account.
+//! Compares an account's history with the acknowledged writes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::ask::ask;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The transactions of an account: their number, and why.
+/// The transactions of an account: sequence number and memo.
 pub fn transactions(address: &str, account: &str) -> Vec<(u64, String)> {
     let (mut found, mut after) = (Vec::new(), 0);
     loop {
@@ -28,13 +28,13 @@ pub fn transactions(address: &str, account: &str) -> Vec<(u64, String)> {
     }
 }
 
-/// Fails unless exactly these happened, in this order, under numbers that go up; and every number of the client that
-/// has the name of the account is one of these, a fence, or one of so many other writes.
+/// Asserts that the account has exactly the transactions `memos`, in order, with rising sequence numbers. Every other
+/// number of the client with the account's name must be a fence, except for `others` writes.
 pub fn check(address: &str, account: &str, memos: &[String], others: usize) {
     let found = transactions(address, account);
     assert!(found.is_sorted_by(|a, b| a.0 < b.0), "numbers do not go up: {found:?}");
     let happened: Vec<&String> = found.iter().map(|(_, memo)| memo).collect();
-    assert_eq!(happened, memos.iter().collect::<Vec<_>>(), "what happened, and what writers were told");
+    assert_eq!(happened, memos.iter().collect::<Vec<_>>(), "history and acknowledged writes differ");
 
     let last = last_committed(address, account);
     assert!(found.last().is_none_or(|(number, _)| *number <= last), "{found:?}, the last is {last}");
@@ -57,7 +57,7 @@ fn last_committed(address: &str, client: &str) -> u64 {
     state["last_committed_sequence"].as_u64().unwrap()
 }
 
-/// Whether a committed number has no operations: then the same again is answered as it was the first time.
+/// Whether a committed number is a fence, a write without operations: repeating it then succeeds.
 fn is_fence(address: &str, client: &str, number: u64) -> bool {
     let body = format!(
         r#"{{"namespace":"default","vault":"main","client_id":"{client}","sequence":{number},"operations":[]}}"#

@@ -1,4 +1,4 @@
-//! A caller that is known by its key, and speaks TLS.
+//! A client with an API key over TLS.
 
 use earmark_client::{
     Actuals, ApiKey, Client, ClientOptions, Failure, Limiter, LimiterOptions, Protocol, Roots,
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::served::Server;
 use crate::support::{job, key, rolling, soon};
 
-/// A server that asks for keys, over TLS alone, and the certificate to know it by.
+/// A TLS server that requires keys, and its certificate.
 struct Secure {
     server: Server,
     folder: TempDir,
@@ -28,9 +28,9 @@ impl Secure {
         Secure { server, folder }
     }
 
-    /// The key that it printed.
+    /// The printed bootstrap key.
     fn root(&self) -> String {
-        let line = self.server.greeting.lines().find_map(|line| line.strip_prefix("key:"));
+        let line = self.server.banner.lines().find_map(|line| line.strip_prefix("key:"));
         line.unwrap().trim().to_owned()
     }
 

@@ -1,4 +1,4 @@
-//! A writer in a process of its own, which is killed between any two steps and goes on.
+//! A writer process that is killed between any two steps and continues.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::served::Server;
 use crate::support::soon;
 use crate::writers::{issue, scope};
 
-/// What tells this binary to be the writer: where, what, until which write, how, and where to stop.
+/// Environment variable that makes this binary the writer: URL, folder, last write, recovery and step to stop at.
 pub const CHILD: &str = "EARMARK_SDK_WRITER";
 
 const STEPS: [Step; 9] = [
@@ -30,12 +30,12 @@ const STEPS: [Step; 9] = [
     Step::AnsweredFence,
 ];
 const ACCOUNT: &str = "ledger";
-/// How many writes one life adds.
+/// Writes added by one round.
 const WRITES: u64 = 3;
-/// A step is stopped at when it comes for the second time: in the middle, and not at the start.
+/// The writer stops at the second occurrence of a step, in the middle of its writes.
 const OCCURRENCE: u64 = 2;
 
-/// What to do about a write that was unfinished.
+/// How the writer finishes an unfinished write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
     Repeats,
@@ -50,7 +50,7 @@ fn spawn(server: &Server, folder: &Path, until: u64, manner: Manner, stop: Optio
     command.env(CHILD, orders).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
-/// Runs a life until it says that it is at its step, and kills it; or until it is done. Says whether it was killed.
+/// Runs a writer process and kills it when it reaches its step. Returns whether it was killed.
 fn live(mut child: Child) -> bool {
     let stdout = BufReader::new(child.stdout.take().unwrap());
     let mut said = Vec::new();
@@ -76,15 +76,15 @@ pub fn parent() {
         for step in STEPS {
             until += WRITES;
             let mut kills_here = 0;
-            // Killed there, killed there again while it recovers, and left alone.
+            // Killed at the step, killed again during recovery, then run to the end.
             for stop in [Some((step, OCCURRENCE)), Some((step, 1)), None] {
                 let was_killed = live(spawn(&server, folder.path(), until, manner, stop));
                 kills_here += u64::from(was_killed);
                 if was_killed && stop.is_none() {
-                    panic!("it stopped without being told to");
+                    panic!("it stopped without an order");
                 }
             }
-            // A life sends at most one fence, for what the one before it left behind.
+            // A process sends at most one fence, for the unfinished write of the process before.
             let expected = match step {
                 Step::SendingFence | Step::AnsweredFence => 1..=2,
                 _ => 2..=2,
@@ -98,7 +98,7 @@ pub fn parent() {
     println!("{until} writes, {kills} kills");
 }
 
-/// The writer: writes what is missing up to a number, and keeps its own account of what it was told.
+/// The writer process: writes up to a number and records the acknowledged writes.
 pub fn child(orders: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(write(orders));
@@ -119,7 +119,7 @@ fn observer(stop: &str) -> Option<Arc<dyn Fn(Step) + Send + Sync>> {
     }))
 }
 
-/// What this process was told for certain, in a file of its own.
+/// The last acknowledged write, in a file.
 struct Progress<'a>(&'a Path);
 
 impl Progress<'_> {
@@ -153,7 +153,7 @@ async fn write(orders: &str) {
                 progress.set(next);
             }
         } else {
-            // It is the one that this process was told of last.
+            // The unfinished write is the last acknowledged one.
             assert_eq!(unfinished.content, ContentHash::of(&operations(progress.done())));
             assert_eq!(writer.settle(soon()).await.unwrap(), Some(Fate::Committed));
         }
@@ -169,7 +169,7 @@ fn operations(count: u64) -> Vec<Operation> {
     issue(ACCOUNT, &count.to_string())
 }
 
-/// Whether the unfinished write has happened.
+/// Returns whether the unfinished write was committed.
 async fn finish(writer: &mut Writer, manner: Manner, count: u64) -> bool {
     match manner {
         Manner::Repeats => match writer.repeat(operations(count), soon()).await {
@@ -181,7 +181,7 @@ async fn finish(writer: &mut Writer, manner: Manner, count: u64) -> bool {
     }
 }
 
-/// Opens the account, by a client of its own that is never killed.
+/// Opens the account with a separate writer that is never killed.
 async fn open_account(client: &Client, folder: &Path) {
     let options = WriterOptions::new(folder.join("setup"), scope(), "setup".parse().unwrap());
     if options.path.exists() {

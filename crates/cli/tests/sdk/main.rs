@@ -1,10 +1,10 @@
-//! The Rust client against real server processes: through a proxy that loses things, killed in the middle of a write,
-//! and with a cluster whose leader dies, stands still or is cut off.
+//! The Rust client against real server processes: with a faulty proxy, killed during a write, and with a cluster whose
+//! leader is killed, frozen or partitioned.
 //!
-//! `EARMARK_SEED=7` replays one seed of the random tests; `EARMARK_SOAK_SECONDS=600` runs fresh ones for that long,
-//! each with 10,000 operations; `EARMARK_SDK_OPERATIONS` says how many otherwise.
+//! `EARMARK_SEED=7` replays one seed of the random tests. `EARMARK_SOAK_SECONDS=600` runs new seeds for 600 s with 10,000
+//! operations each. `EARMARK_SDK_OPERATIONS` sets another number of operations.
 
-#![allow(unreachable_pub, dead_code, reason = "all of it is one binary, which shares code with others")]
+#![allow(unreachable_pub, dead_code, reason = "this binary shares modules with others")]
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test that fails panics")]
 
 #[path = "../failover/ask.rs"]
@@ -27,14 +27,14 @@ mod soak;
 mod support;
 mod writers;
 
-/// Where the seeds come from, and where this binary's other modules look for it.
+/// Shared modules expect `random` at the crate root.
 use support::random;
 
 use dies::Trouble;
 use earmark_client::Protocol;
 use soak::{each_seed, number};
 
-/// Long enough for some faults of each kind.
+/// Operations per seed, enough for some faults of each kind.
 const OPERATIONS_SHORT: u64 = 300;
 const OPERATIONS_LONG: u64 = 10_000;
 
@@ -86,8 +86,8 @@ fn callers_see_delay_and_no_errors_when_the_leader_stands_still() {
     dies::run(Protocol::Http, Trouble::Freezes);
 }
 
-/// A leader without a majority answers: a batch with a failure for each item, and a write with a refusal. That was no
-/// failure of the request, so a writer stayed with it until its deadline.
+/// A leader without a majority answers a batch with a failure per item, and a write with a refusal. The client once did
+/// not count that as a failed request, so a writer stayed with that node until its deadline.
 #[test]
 fn callers_see_delay_and_no_errors_when_the_leader_is_cut_off() {
     dies::run(Protocol::Http, Trouble::IsCutOff);

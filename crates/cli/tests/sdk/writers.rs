@@ -1,4 +1,4 @@
-//! Writers, each with a file and an account of its own.
+//! Writers, each with its own sequence file and account.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,19 +18,19 @@ pub fn issue(account: &str, memo: &str) -> Vec<Operation> {
     vec![Operation::Issue { account, asset, amount: 1, memo: memo.to_owned() }]
 }
 
-/// What cannot be paid, by an account that has at most one for each write.
+/// A retirement that exceeds the credit of the account.
 fn too_much(account: &str) -> Vec<Operation> {
     let (account, asset) = (account.parse().unwrap(), "usd".parse().unwrap());
     vec![Operation::Retire { account, asset, amount: 1 << 60, memo: "too much".into() }]
 }
 
-/// Writes, loses track of what it wrote, and finds out again.
+/// Writes, loses answers, and recovers the outcomes.
 pub struct Scribe {
     pub client: Client,
     pub account: String,
     pub path: PathBuf,
     pub random: Random,
-    /// What it was told has happened.
+    /// Memos of the acknowledged writes.
     pub done: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ impl Scribe {
                 Err(WriterError::NotSent(_)) => false,
                 Err(WriterError::OutcomeUnknown { .. }) => {
                     if self.random.once_in(2) {
-                        // As if the process had ended.
+                        // Simulates a restart.
                         drop(writer);
                         writer = self.open().await;
                     }
@@ -77,7 +77,7 @@ impl Scribe {
         self
     }
 
-    /// A write that is refused, and must stay so.
+    /// A write that must be refused.
     async fn refused(&mut self, writer: &mut Writer) {
         match writer.write(too_much(&self.account), soon()).await {
             Err(WriterError::Refused(refusal)) => assert_eq!(refusal.code, WriteCode::InsufficientCredit),

@@ -1,4 +1,4 @@
-//! Limits on a real cluster of TigerBeetle, where there is a binary of it.
+//! Limits on a real TigerBeetle cluster. Skipped without a tigerbeetle binary.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -10,21 +10,21 @@ use tempfile::TempDir;
 
 use crate::cluster::free;
 use crate::durable::get;
-use crate::support::{PATIENCE, Server, run};
+use crate::support::{Server, TIMEOUT, run};
 
 const PUT: &str = "limits put --key slots --kind concurrency --capacity 3 --timeout 3600";
 
-/// One replica on a file of its own.
-struct Ledger {
+/// A TigerBeetle cluster of one replica.
+struct Replica {
     binary: PathBuf,
     folder: TempDir,
     address: SocketAddr,
     child: Option<Child>,
 }
 
-impl Ledger {
-    /// One that is not running yet; none, and a word about it, where there is no binary.
-    fn make() -> Option<Ledger> {
+impl Replica {
+    /// Formats a replica without starting it. Prints why the test is skipped if there is no binary.
+    fn make() -> Option<Replica> {
         let on_path = || {
             let path = std::env::var_os("PATH")?;
             std::env::split_paths(&path).map(|folder| folder.join("tigerbeetle")).find(|file| file.is_file())
@@ -35,15 +35,15 @@ impl Ledger {
         };
         let folder = tempfile::tempdir().unwrap();
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let ledger = Ledger { binary, folder, address, child: None };
+        let ledger = Replica { binary, folder, address, child: None };
         let format = ["format", "--cluster=7", "--replica=0", "--replica-count=1", "--development"];
         let formatted = ledger.command(&format).status().unwrap();
         assert!(formatted.success());
         Some(ledger)
     }
 
-    fn started() -> Option<Ledger> {
-        Ledger::make().map(|mut ledger| {
+    fn started() -> Option<Replica> {
+        Replica::make().map(|mut ledger| {
             ledger.up();
             ledger
         })
@@ -60,7 +60,7 @@ impl Ledger {
         let addresses = format!("--addresses={}", self.address);
         let start = ["start", &addresses, "--development", "--cache-grid=64MiB"];
         self.child = Some(self.command(&start).spawn().unwrap());
-        wait("the ledger to listen", || TcpStream::connect(self.address).is_ok());
+        wait("TigerBeetle to listen", || TcpStream::connect(self.address).is_ok());
     }
 
     fn kill(&mut self) {
@@ -75,7 +75,7 @@ impl Ledger {
     }
 }
 
-impl Drop for Ledger {
+impl Drop for Replica {
     fn drop(&mut self) {
         self.kill();
     }
@@ -84,7 +84,7 @@ impl Drop for Ledger {
 fn wait(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < PATIENCE * 2, "waited in vain for {what}");
+        assert!(start.elapsed() < TIMEOUT * 2, "timeout waiting for {what}");
         sleep(Duration::from_millis(50));
     }
 }
@@ -100,13 +100,13 @@ fn reserved(server: &Server, key: &str) -> u64 {
 
 #[test]
 fn leases_are_on_the_ledger_and_survive_a_process_that_keeps_nothing() {
-    let Some(ledger) = Ledger::started() else { return };
+    let Some(ledger) = Replica::started() else { return };
     let folder = tempfile::tempdir().unwrap();
     let limits = folder.path().join("limits.json");
     let words = ["--ledger", &ledger.url(), "--limits", limits.to_str().unwrap()];
     let server = Server::start(&words);
     let line = format!("leases: on {}, which enforces the limits\n", ledger.url());
-    assert!(server.greeting.contains(&line), "{}", server.greeting);
+    assert!(server.banner.contains(&line), "{}", server.banner);
     server.line(PUT).ends(0);
     let lease = server.line("reserve --key slots=2 --json").ends(0).json()["lease_id"].clone();
     server.line("reserve --key slots=2").ends(3);
@@ -124,7 +124,7 @@ fn leases_are_on_the_ledger_and_survive_a_process_that_keeps_nothing() {
 
 #[test]
 fn a_node_defines_what_the_ledger_enforces_and_finishes_what_it_began_before_a_stop() {
-    let Some(ledger) = Ledger::started() else { return };
+    let Some(ledger) = Replica::started() else { return };
     let folder = tempfile::tempdir().unwrap();
     let words = ["--ledger", &ledger.url()];
     let server = Server::on(folder.path(), &words);
@@ -136,20 +136,20 @@ fn a_node_defines_what_the_ledger_enforces_and_finishes_what_it_began_before_a_s
     assert_eq!(server.wait().ends(0).stdout, "stopped\n");
 
     let server = Server::on(folder.path(), &words);
-    assert!(server.greeting.contains("leases: on tigerbeetle://"), "{}", server.greeting);
+    assert!(server.banner.contains("leases: on tigerbeetle://"), "{}", server.banner);
     wait("the ledger", || is_ready(&server));
     let limit = server.line("limits get slots --json").ends(0).json();
     assert_eq!(limit["limit"]["status"], "decreasing");
     server.line(&format!("complete --lease {}", lease.as_str().unwrap())).ends(0);
     wait("the limit to go", || server.line("limits get slots").code == Some(1));
-    // Of another kind it is another limit.
+    // A deleted key may be used for a limit of another kind.
     server.line("limits put --key slots --kind rolling --capacity 5 --window 60").ends(0);
     server.line("reserve --key slots=5").ends(0);
 }
 
 #[test]
 fn a_ledger_that_is_gone_is_named_and_is_used_again_when_it_is_back() {
-    let Some(mut ledger) = Ledger::make() else { return };
+    let Some(mut ledger) = Replica::make() else { return };
     let server = Server::start(&["--ledger", &ledger.url()]);
     let why = get(&server, "/readyz");
     assert!(why.contains("limits: ") && why.contains(&ledger.address.to_string()), "{why}");
@@ -169,7 +169,7 @@ fn a_ledger_that_is_gone_is_named_and_is_used_again_when_it_is_back() {
     assert_eq!(reserved(&server, "slots"), 1);
 }
 
-/// A lease made now, with the random part of another.
+/// A lease id with the current time and the random part of `lease`.
 fn fresh(lease: &str) -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
     let digits = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
@@ -179,7 +179,7 @@ fn fresh(lease: &str) -> String {
 
 #[test]
 fn credit_is_held_in_the_folder_beside_limits_on_the_ledger() {
-    let Some(ledger) = Ledger::started() else { return };
+    let Some(ledger) = Replica::started() else { return };
     let folder = tempfile::tempdir().unwrap();
     let server = Server::on(folder.path(), &["--ledger", &ledger.url()]);
     let open = r#"{"open_account":{"account":"acme","overdraft":"deny"}}"#;
@@ -200,7 +200,7 @@ fn credit_is_held_in_the_folder_beside_limits_on_the_ledger() {
     assert!(server.line("audit").ends(0).stdout.starts_with("main is balanced\n"));
 }
 
-/// What slots hold on the ledger, and what acme has in the database.
+/// The reserved slots on TigerBeetle, and the available and held credit of acme.
 fn held(server: &Server) -> (u64, String, String) {
     let json = server.line("balance --account acme --json").ends(0).json();
     let of = |name: &str| json["balances"][0][name].as_str().unwrap().to_owned();
@@ -213,15 +213,15 @@ fn holds(slots: u64, available: &str, held: &str) -> (u64, String, String) {
 
 #[test]
 fn limits_on_the_ledger_and_credit_in_a_database_are_held_and_given_back_together() {
-    let Some(ledger) = Ledger::started() else { return };
+    let Some(ledger) = Replica::started() else { return };
     let folder = tempfile::tempdir().unwrap();
     let (data, url) =
         (folder.path().join("data"), format!("sqlite:{}", folder.path().join("credit.db").display()));
     let ledger_url = ledger.url();
     let words = ["--ledger", &ledger_url, "--credits", &url];
     let server = Server::on(&data, &words);
-    assert!(server.greeting.contains(&format!("leases: on {ledger_url}")), "{}", server.greeting);
-    assert!(server.greeting.contains(&format!("credit: in {url}\n")), "{}", server.greeting);
+    assert!(server.banner.contains(&format!("leases: on {ledger_url}")), "{}", server.banner);
+    assert!(server.banner.contains(&format!("credit: in {url}\n")), "{}", server.banner);
     let open = r#"{"open_account":{"account":"acme","overdraft":"deny"}}"#;
     let issue = r#"{"issue":{"account":"acme","asset":"usd","amount":"100"}}"#;
     let write = ["write", "--client", "b", "--sequence", "1", "--vault", "main", "--op", open, "--op", issue];
@@ -233,7 +233,7 @@ fn limits_on_the_ledger_and_credit_in_a_database_are_held_and_given_back_togethe
     let lease = |ran: crate::support::Ran| ran.ends(0).json()["lease_id"].as_str().unwrap().to_owned();
     let paid = lease(server.line("reserve --key slots=1 --key usd=60 --json"));
     assert_eq!(held(&server), holds(1, "40", "60"));
-    // A hold that is refused gives back what the ledger took, and a limit in the way asks for no money.
+    // A refused hold releases the slot on TigerBeetle, and a denied slot holds no credit.
     let short = server.line("reserve --key slots=1 --key usd=41").ends(3);
     assert!(short.stdout.contains("insufficient_credit:usd"), "{short:?}");
     let full = server.line("reserve --key slots=3 --key usd=1").ends(3);
@@ -256,7 +256,7 @@ fn limits_on_the_ledger_and_credit_in_a_database_are_held_and_given_back_togethe
     }
     assert_eq!(server.earmark(&write).ends(0).stdout, receipt);
     assert!(server.line("audit").ends(0).stdout.starts_with("main is balanced\n"));
-    // Nobody here knows of all leases of the ledger, so how many there are is not told.
+    // The server does not know all leases on TigerBeetle, so it does not report their number.
     let metrics = get(&server, "/metrics");
     assert!(metrics.contains("earmark_remembered_leases "), "{metrics}");
     assert!(!metrics.contains("earmark_live_leases "), "{metrics}");
@@ -270,7 +270,7 @@ fn limits_on_the_ledger_and_credit_in_a_database_are_held_and_given_back_togethe
 
 #[test]
 fn a_folder_whose_limits_are_on_a_ledger_is_not_served_without_one() {
-    let Some(ledger) = Ledger::started() else { return };
+    let Some(ledger) = Replica::started() else { return };
     let folder = tempfile::tempdir().unwrap();
     let server = Server::on(folder.path(), &["--ledger", &ledger.url()]);
     server.line(PUT).ends(0);
@@ -289,8 +289,8 @@ fn serve(data: &Path, words: &[&str]) -> crate::support::Ran {
     run(&[&["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()], words].concat())
 }
 
-/// Two nodes started with different `--ledger` both served: one enforced the limits in the Book, the other on its ledger,
-/// and together they allowed twice as much. Nobody has to run on the ledger for that to be seen.
+/// Two nodes with different `--ledger` once both served. One enforced limits in the Book, the other on TigerBeetle, and
+/// together they allowed twice the capacity. The test needs no running TigerBeetle.
 #[test]
 fn nodes_that_were_started_with_other_ledgers_refuse_and_say_why() {
     let folder = tempfile::tempdir().unwrap();
@@ -303,7 +303,7 @@ fn nodes_that_were_started_with_other_ledgers_refuse_and_say_why() {
     let second =
         [&["--node-id", "2", "--peer-listen", &addresses[1], "--ledger", &ledger], &join[..]].concat();
     let second = Server::on(&folder.path().join("n2"), &second);
-    wait("the first to hear of it", || get(&first, "/readyz").contains("name it with --ledger"));
+    wait("the first node to refuse", || get(&first, "/readyz").contains("name it with --ledger"));
     let refused = first.line("reserve --key slots=1").ends(1);
     assert!(
         refused
@@ -312,7 +312,7 @@ fn nodes_that_were_started_with_other_ledgers_refuse_and_say_why() {
         "{refused:?}"
     );
     first.line("limits get slots").ends(1);
-    // Limits are still defined by whoever is asked.
+    // Every node still accepts limit definitions.
     first.line("limits put --key more --kind rolling --capacity 5 --window 60").ends(0);
 
     let other = format!("tigerbeetle://{}?cluster=8", free());
@@ -325,7 +325,7 @@ fn nodes_that_were_started_with_other_ledgers_refuse_and_say_why() {
 
 #[test]
 fn namespaces_are_apart_where_limits_are_on_a_ledger() {
-    let Some(ledger) = Ledger::started() else { return };
+    let Some(ledger) = Replica::started() else { return };
     let server = Server::start(&["--bootstrap-key", "--ledger", &ledger.url()]);
     crate::keys::namespaces_are_apart(&server);
 }

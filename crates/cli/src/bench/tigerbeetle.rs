@@ -1,10 +1,10 @@
-//! Limits on a cluster of TigerBeetle, and a bare client beside them, where this build has its client.
+//! Limits on a TigerBeetle cluster, and a bare client for comparison. Needs the feature `tigerbeetle`.
 
 use std::time::Duration;
 
-/// How long a reserve may take. All that is under way waits for the ledger at once, which is what is measured and no
-/// failure: 16,384 reserves on a ledger that does 3,000 a second take longer than a server would have its callers wait.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of a reserve. It is longer than that of a server, because the benchmark fills the queue on purpose: 16,384
+/// reserves at 3,000 a second take more than 5 s.
+pub(super) const RESERVE_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[cfg(feature = "tigerbeetle")]
 mod with {
@@ -16,18 +16,18 @@ mod with {
     pub(in super::super) use earmark_tigerbeetle::LedgerUrl;
     use earmark_tigerbeetle::{TigerBeetleLimits, TigerBeetleOptions, measure_bare_client};
 
-    use super::PATIENCE;
+    use super::RESERVE_TIMEOUT;
     use crate::bench::job::{Calls, Owner, Part};
     use crate::failure::Failure;
 
-    /// So many different calls are made in turns.
+    /// Distinct calls that the bare client cycles through.
     const CALLS: usize = 4_096;
 
     pub(in super::super) fn parse(text: &str) -> Result<LedgerUrl, String> {
         text.parse().map_err(|error: earmark_tigerbeetle::LedgerUrlError| error.to_string())
     }
 
-    /// Limits there, with room for so many transfers at once; the rest in memory.
+    /// Limits on TigerBeetle with a queue for `transfers`; everything else in memory.
     pub(in super::super) async fn open(
         url: &LedgerUrl,
         transfers: usize,
@@ -36,7 +36,7 @@ mod with {
         let book = LocalBook::open(LocalOptions::default()).await?;
         let defaults = TigerBeetleOptions::new(url.clone());
         let queue_max = defaults.queue_max.max(transfers.saturating_mul(2));
-        let options = TigerBeetleOptions { queue_max, deadline: PATIENCE, ..defaults };
+        let options = TigerBeetleOptions { queue_max, deadline: RESERVE_TIMEOUT, ..defaults };
         let limits = TigerBeetleLimits::open(options, Arc::new(book.clone())).await;
         let limits = Arc::new(limits.map_err(|error| failed(&error))?);
         let credits = Arc::new(BookCredits::new(book.clone()));
@@ -45,7 +45,7 @@ mod with {
         Ok(Arc::new(parts))
     }
 
-    /// What a bare client does with the same transfers, on as many sessions.
+    /// Ops per second of a bare client with the same transfers and number of sessions.
     pub(in super::super) async fn bare(
         url: &LedgerUrl,
         parts: &[Part],
@@ -82,11 +82,11 @@ mod without {
     use crate::bench::job::Part;
     use crate::failure::Failure;
 
-    /// There is none in a build without the client.
+    /// A build without the TigerBeetle client has no URL type.
     pub(in super::super) type LedgerUrl = Infallible;
 
     pub(in super::super) fn parse(_: &str) -> Result<LedgerUrl, String> {
-        Err("--ledger: this program was built without the feature `tigerbeetle`; use one that has it".into())
+        Err("--ledger: this build has no TigerBeetle client; build with the feature `tigerbeetle`".into())
     }
 
     pub(in super::super) async fn open(url: &LedgerUrl, _: usize) -> Result<Arc<dyn Backend>, Failure> {

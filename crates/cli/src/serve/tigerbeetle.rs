@@ -1,4 +1,4 @@
-//! Limits on a cluster of TigerBeetle, where this build has its client.
+//! `--ledger`: limits on a TigerBeetle cluster. Needs the feature `tigerbeetle`.
 
 #[cfg(feature = "tigerbeetle")]
 mod with {
@@ -9,7 +9,7 @@ mod with {
     use earmark_tigerbeetle::{TigerBeetleLimits, TigerBeetleOptions};
 
     use crate::failure::Failure;
-    use crate::serve::parts::Bounds;
+    use crate::serve::storage::EngineConfig;
 
     pub(in super::super) fn parse(text: &str) -> Result<LedgerUrl, String> {
         text.parse().map_err(|error: earmark_tigerbeetle::LedgerUrlError| error.to_string())
@@ -17,12 +17,12 @@ mod with {
 
     pub(in super::super) async fn open(
         url: &LedgerUrl,
-        bounds: Bounds,
+        engine: EngineConfig,
         registry: Arc<dyn Registry>,
     ) -> Result<Arc<dyn Limits>, Failure> {
         let options = TigerBeetleOptions {
-            config: bounds.config,
-            queue_max: bounds.queue_max,
+            config: engine.config,
+            queue_max: engine.queue_max,
             ..TigerBeetleOptions::new(url.clone())
         };
         let limits = TigerBeetleLimits::open(options, registry).await;
@@ -41,18 +41,18 @@ mod without {
     use earmark_admission::{Limits, Registry};
 
     use crate::failure::Failure;
-    use crate::serve::parts::Bounds;
+    use crate::serve::storage::EngineConfig;
 
-    /// There is none in a build without the client.
+    /// A build without the TigerBeetle client has no URL type.
     pub(in super::super) type LedgerUrl = Infallible;
 
     pub(in super::super) fn parse(_: &str) -> Result<LedgerUrl, String> {
-        Err("--ledger: this program was built without the feature `tigerbeetle`; use one that has it".into())
+        Err("--ledger: this build has no TigerBeetle client; build with the feature `tigerbeetle`".into())
     }
 
     pub(in super::super) async fn open(
         url: &LedgerUrl,
-        _: Bounds,
+        _: EngineConfig,
         _: Arc<dyn Registry>,
     ) -> Result<Arc<dyn Limits>, Failure> {
         match *url {}

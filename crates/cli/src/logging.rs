@@ -1,4 +1,4 @@
-//! What the server says about itself, on the standard error.
+//! The log of the server, on standard error.
 
 use std::io::{self, IsTerminal};
 use std::str::FromStr;
@@ -9,20 +9,20 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt, registry};
 
-/// The part that keeps the nodes together.
-const LOG_OF_NODES: &str = "openraft";
+/// Log target of the Raft library.
+const OPENRAFT: &str = "openraft";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// How a line of the log is written.
+/// The format of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// For people
+    /// Text
     Human,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
-/// What is logged: a level, or levels by part of the program.
+/// The log filter: a level, or levels by target.
 #[derive(Clone, Debug)]
 pub(crate) struct LogLevel(Targets);
 
@@ -30,9 +30,9 @@ impl FromStr for LogLevel {
     type Err = String;
 
     fn from_str(text: &str) -> Result<LogLevel, String> {
-        // Whoever sets the variable to nothing wants what there is without it.
+        // An empty RUST_LOG means the default.
         let text = if text.is_empty() { "info" } else { text };
-        // The filter would take a misspelt level for the name of a part, and log nothing.
+        // `Targets` would take a misspelt level for a target name and log nothing.
         for directive in text.split(',') {
             let (target, level) = directive.split_once('=').unwrap_or(("all", directive));
             if target.is_empty() || !LEVELS.contains(&level.to_ascii_lowercase().as_str()) {
@@ -44,15 +44,15 @@ impl FromStr for LogLevel {
         }
         let text = text.to_ascii_lowercase();
         let targets: Targets = text.parse().map_err(|error| format!("found {text:?}: {error}"))?;
-        // It says for every message that it cannot reach another node. Whoever wants that names it; what stops a node
-        // is said elsewhere.
-        let is_named = text.contains(LOG_OF_NODES);
-        let quieter = |targets: Targets| targets.with_target(LOG_OF_NODES, LevelFilter::OFF);
+        // openraft logs every message that it cannot deliver. It is off unless it is named; the node itself logs why it
+        // stops.
+        let is_named = text.contains(OPENRAFT);
+        let quieter = |targets: Targets| targets.with_target(OPENRAFT, LevelFilter::OFF);
         Ok(LogLevel(if is_named { targets } else { quieter(targets) }))
     }
 }
 
-/// Starts logging. Whatever was started before stays.
+/// Installs the global logger, unless one is installed.
 pub(crate) fn start(format: LogFormat, level: &LogLevel) {
     let writer = fmt::layer().with_writer(io::stderr);
     let layer = match format {
