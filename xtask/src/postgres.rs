@@ -21,7 +21,7 @@ pub(crate) fn prepare() -> Result<(), Failure> {
 
 /// Runs a command with a private server, whose URL is in [`server::URL_VARIABLE`].
 pub(crate) fn with_server(command: &mut Command) -> Result<(), Failure> {
-    let server = server::Server::start_hasty()
+    let server = server::Server::start_without_fsync()
         .map_err(|source| Failure::Start { line: "a private PostgreSQL".to_owned(), source })?;
     run::run(command.env(server::URL_VARIABLE, server.url()))
 }

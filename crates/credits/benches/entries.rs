@@ -1,9 +1,9 @@
-//! How many entries of credit a second each store commits.
+//! Entries of credit per second that each store commits.
 //!
-//! `cargo bench -p earmark-credits` measures every store; `-- memory sqlite` those that are named. Three figures each: sixteen
-//! callers with an account each, sixty-four callers of one account with one deposit, and sixteen callers who settle what another
-//! process held. With `EARMARK_BENCH_ENTRIES=1000000` so many entries are committed in between, and the first and the last are
-//! measured again.
+//! `cargo bench -p earmark-credits` measures every store, `-- memory sqlite` only those. Three figures each: sixteen
+//! callers with an account each, sixty-four callers of one account, and sixteen callers that settle the holds of
+//! another process. `EARMARK_BENCH_ENTRIES=1000000` commits that many entries in between and repeats the first and the
+//! last figure.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a bench may")]
 
@@ -23,13 +23,13 @@ use earmark_credits::{
     MemoryStore, Options, PostgresOptions, PostgresStore, SagaCredits, SqliteOptions, SqliteStore, Store,
 };
 
-/// Each figure is measured for so long.
+/// Duration of each measurement.
 const SPAN: Duration = Duration::from_secs(5);
 const CALLERS: usize = 16;
 const CROWD: usize = 64;
-/// So many leases of another process each of them settles.
+/// Leases of another process that each caller settles.
 const FOREIGN: usize = 64;
-/// Those who commit what is not measured.
+/// Callers that fill the store between measurements.
 const RUSH: usize = 256;
 
 fn main() {
@@ -47,7 +47,7 @@ fn main() {
         runtime.block_on(measure("sqlite", Arc::new(opened.expect("a store")), between));
     }
     if is_wanted("postgres") {
-        // A server of its own, on this disk, unless there is one to be measured.
+        // A private server on this disk, unless one is given.
         let given = std::env::var(server::URL_VARIABLE).ok();
         let own = given.is_none().then(|| server::Server::start().expect("a server"));
         let url = given.or(own.as_ref().map(server::Server::url)).expect("a server");
@@ -101,7 +101,7 @@ enum Until {
 
 struct Bench {
     credits: SagaCredits,
-    /// What another process would have: it shares the rows and remembers nothing of what the first did.
+    /// A second process: it shares the rows and has no memory of the first one's holds.
     other: SagaCredits,
     leases: AtomicU64,
 }
@@ -129,7 +129,7 @@ fn limit(account: &str) -> Arc<Definition> {
 }
 
 impl Bench {
-    /// Opens accounts, each with one deposit that lasts.
+    /// Opens accounts, each with one large deposit.
     async fn open(&self, names: &[String]) {
         for name in names {
             let account = AccountName::new(name).expect("a valid account");
@@ -150,7 +150,7 @@ impl Bench {
         }
     }
 
-    /// One call: what it may cost is held, and what it cost is paid. Two entries.
+    /// One call: hold, then settle. Two entries.
     async fn call(&self, limit: &Arc<Definition>) {
         let lease = self.hold(limit).await;
         settle(&self.credits, limit, lease).await;
@@ -165,7 +165,7 @@ impl Bench {
         lease
     }
 
-    /// Entries a second of callers who settle leases that another process made.
+    /// Entries per second of callers that settle another process's leases.
     async fn settle_foreign(self: &Arc<Bench>, accounts: &[String]) -> f64 {
         let mut callers = Vec::with_capacity(accounts.len());
         for limit in accounts.iter().map(|account| limit(account)) {
@@ -190,7 +190,7 @@ impl Bench {
         (accounts.len() * FOREIGN) as f64 / start.elapsed().as_secs_f64()
     }
 
-    /// Entries a second, and microseconds per entry of one caller.
+    /// Entries per second, and microseconds per entry of one caller.
     async fn run(self: &Arc<Bench>, accounts: &[String], callers: usize, until: Until) -> (f64, f64) {
         let (start, done) = (Instant::now(), Arc::new(AtomicU64::new(0)));
         let tasks: Vec<_> = (0..callers)

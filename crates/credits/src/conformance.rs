@@ -1,33 +1,34 @@
-//! What every store must do, whatever is behind it.
+//! The tests that every store must pass.
 //!
-//! A store's test file has a function that gives a [`Fresh`] one, and one line: `earmark_credits::conformance!(fresh)`.
+//! A store's test file has a function that returns a [`FreshStore`] and the line
+//! `earmark_credits::conformance!(fresh)`.
 
 mod accounts;
 mod backend;
-mod clerk;
 mod commit;
+mod concurrent;
+mod driver;
 mod gate;
-mod log;
 mod postings;
 mod reads;
 mod saga;
 mod sample;
 pub mod server;
 mod strict;
-mod together;
-mod whole;
+mod transactions;
+mod whole_plans;
 
 pub use accounts::*;
-pub use backend::Office;
+pub use backend::CreditsHarness;
 pub use commit::*;
+pub use concurrent::*;
 pub use gate::*;
-pub use log::*;
 pub use postings::*;
 pub use reads::*;
 pub use saga::*;
 pub use strict::*;
-pub use together::*;
-pub use whole::*;
+pub use transactions::*;
+pub use whole_plans::*;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -35,42 +36,43 @@ use std::sync::Arc;
 use crate::model::Plan;
 use crate::store::Store;
 
-/// A plan that has one of everything, as the cases write it and read it back.
+/// A plan with every field set, as the cases write it and read it back.
 #[must_use]
 pub fn sample_plan() -> Plan {
-    sample::full_plan(clerk::ticket())
+    sample::full_plan(driver::token())
 }
 
-/// A store without rows.
-pub struct Fresh {
+/// An empty store.
+pub struct FreshStore {
     /// The store.
     pub store: Arc<dyn Store>,
-    /// The same rows by another way, as a second process reaches them: with connections of its own, where there are any.
+    /// The same rows through a second store with its own connections, as another process has.
     pub other: Arc<dyn Store>,
-    /// What must live as long: a folder, a database.
-    pub ground: Box<dyn Any + Send + Sync>,
+    /// What must live as long as the store: a folder, a database.
+    pub keep_alive: Box<dyn Any + Send + Sync>,
 }
 
-impl Fresh {
-    /// A store that nobody can reach in another way, and that stands on nothing else.
-    pub fn new(store: impl Store) -> Fresh {
+impl FreshStore {
+    /// A store without a second access path.
+    pub fn new(store: impl Store) -> FreshStore {
         let store: Arc<dyn Store> = Arc::new(store);
-        Fresh { other: Arc::clone(&store), store, ground: Box::new(()) }
+        FreshStore { other: Arc::clone(&store), store, keep_alive: Box::new(()) }
     }
 
-    /// Two stores of the same rows, which stand on something that goes away when it is dropped.
-    pub fn on<S: Store>([store, other]: [S; 2], ground: impl Any + Send + Sync) -> Fresh {
-        Fresh { store: Arc::new(store), other: Arc::new(other), ground: Box::new(ground) }
+    /// Two stores on the same rows, and what they need to live.
+    pub fn on<S: Store>([store, other]: [S; 2], keep_alive: impl Any + Send + Sync) -> FreshStore {
+        FreshStore { store: Arc::new(store), other: Arc::new(other), keep_alive: Box::new(keep_alive) }
     }
 
-    /// Lets go of what both stores use.
+    /// Closes both stores.
     pub async fn close(&self) {
         self.other.close().await;
         self.store.close().await;
     }
 }
 
-/// Makes a test of every case. `$fresh` is an async function that gives a [`Fresh`](crate::conformance::Fresh) store.
+/// Generates a test per case. `$fresh` is an async function that returns a
+/// [`FreshStore`](crate::conformance::FreshStore).
 #[macro_export]
 macro_rules! conformance {
     ($fresh:path) => {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::PostingId;
 use crate::model::{
     AccountChange, AccountKey, AssetKey, Claim, ClaimKind, ClientKey, Entry, EntryBody, HoldTerms, Need,
-    Plan, Posting, PostingHold, Settlement, TotalsChange, Transaction, Turn, VaultKey,
+    Plan, Posting, PostingHold, SequenceClaim, Settlement, TotalsChange, Transaction, VaultKey,
 };
 use crate::store::StoreError;
 use operation::OperationDocument;
@@ -407,7 +407,7 @@ struct PlanDocument {
     claims: Vec<ClaimDocument>,
     totals: Vec<TotalsDocument>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    turn: Option<TurnDocument>,
+    sequence_claim: Option<SequenceClaimDocument>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -437,7 +437,7 @@ struct TotalsDocument {
 }
 
 #[derive(Serialize, Deserialize)]
-struct TurnDocument {
+struct SequenceClaimDocument {
     namespace: String,
     vault: String,
     client: String,
@@ -550,11 +550,11 @@ impl From<&Plan> for PlanDocument {
                     retired: digits(totals.retired),
                 })
                 .collect(),
-            turn: plan.turn.as_ref().map(|turn| TurnDocument {
-                namespace: turn.client.home.namespace.to_string(),
-                vault: turn.client.home.vault.to_string(),
-                client: turn.client.client.to_string(),
-                sequence: turn.sequence,
+            sequence_claim: plan.sequence_claim.as_ref().map(|sequence_claim| SequenceClaimDocument {
+                namespace: sequence_claim.client.home.namespace.to_string(),
+                vault: sequence_claim.client.home.vault.to_string(),
+                client: sequence_claim.client.client.to_string(),
+                sequence: sequence_claim.sequence,
             }),
         }
     }
@@ -570,11 +570,11 @@ impl PlanDocument {
             let (issued, retired) = (amount(&totals.issued)?, amount(&totals.retired)?);
             Some(TotalsChange { asset, issued, retired })
         });
-        let turn = match &self.turn {
-            Some(turn) => {
-                let home = home(&turn.namespace, &turn.vault)?;
-                let client = ClientKey { home, client: turn.client.parse().ok()? };
-                Some(Turn { client, sequence: turn.sequence })
+        let sequence_claim = match &self.sequence_claim {
+            Some(sequence_claim) => {
+                let home = home(&sequence_claim.namespace, &sequence_claim.vault)?;
+                let client = ClientKey { home, client: sequence_claim.client.parse().ok()? };
+                Some(SequenceClaim { client, sequence: sequence_claim.sequence })
             }
             None => None,
         };
@@ -585,7 +585,7 @@ impl PlanDocument {
             needs: needs.collect::<Option<_>>()?,
             claims: self.claims.iter().map(ClaimDocument::claim).collect::<Option<_>>()?,
             totals: totals.collect::<Option<_>>()?,
-            turn,
+            sequence_claim,
         })
     }
 }

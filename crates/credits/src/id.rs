@@ -1,11 +1,11 @@
-//! The ids that rows are known by.
+//! The ids of rows.
 
 use std::fmt;
 use std::str::FromStr;
 
 use earmark_core::{Id128, LeaseId};
 
-/// A text that is no id of its kind.
+/// A text that is not an id of its kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kind}: found {found:?}, allowed are {allowed}")]
 pub struct IdError {
@@ -38,24 +38,23 @@ macro_rules! ulids {
 }
 
 ulids! {
-    /// The token of one attempt of one saga, written as a ULID. Never used again.
+    /// One attempt of one saga, as a ULID. Never reused.
     ReservationId: "reservation id";
-    /// A running process, written as a ULID. A process that starts again is another one.
+    /// A running process, as a ULID. A restarted process is a new owner.
     OwnerId: "owner";
-    /// A posting, written as a ULID. Whoever plans it names it, so that creating it twice creates it once.
+    /// A posting, as a ULID. The plan assigns it, so creating it twice has one effect.
     PostingId: "posting";
 }
 
 impl ReservationId {
-    /// The posting that this attempt creates at a place of its plan. It sorts by the time of the attempt, and no other
-    /// attempt can name the same.
+    /// The id of the output at an index of the plan. It sorts by the time of the attempt, and no other attempt has it.
     #[must_use]
     pub const fn posting(self, place: u16) -> PostingId {
         PostingId(self.0.wrapping_add(1).wrapping_add(place as u128))
     }
 }
 
-/// What happens once: the hash of the label of an entry, or of a lease. Written as 32 hexadecimal digits.
+/// An idempotency key: the hash of the label of an entry or of a lease, as 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GateId(pub u128);
 

@@ -11,8 +11,8 @@ use earmark_admission::{
 use earmark_core::{Actor, BalanceInfo, ClientId, Definition, LeaseId, NamespaceName, Usage, VaultName};
 use tokio::task::JoinHandle;
 
-use crate::ledger::SagaCredits;
 use crate::saga::Options;
+use crate::saga_credits::SagaCredits;
 use crate::store::{Store, StoreError};
 
 /// The first pause before a store is tried again.

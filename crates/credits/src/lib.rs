@@ -1,23 +1,24 @@
-//! Credit on a plain store: accounts, postings and holds that live in memory, in SQLite or in PostgreSQL.
+//! Credit on a store: accounts, postings and holds in memory, in SQLite or in PostgreSQL.
 //!
-//! Nothing here takes a transaction around an entry. [`Store`] offers single conditional changes that say how many
-//! rows they changed and decide nothing; a saga strings them together so that whoever dies between any two of them
-//! leaves either nothing or everything, once somebody has looked after it. Start with [`Change`], which are the steps.
+//! A plan takes effect in one of two ways. [`Store::commit`] applies most plans in one transaction. A plan that opens,
+//! changes or closes an account is a saga of single conditional changes ([`Change`]), which another process can finish
+//! or undo after a crash.
 
+mod coin_selection;
 #[cfg(feature = "conformance")]
 #[allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
 pub mod conformance;
 pub mod document;
-mod gather;
 mod id;
-mod lanes;
 mod late;
-mod ledger;
+mod local_locks;
+mod maintenance;
 mod memory;
 mod model;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod saga;
+mod saga_credits;
 mod side_by_side;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod sql;
@@ -25,17 +26,16 @@ mod sql;
 mod sqlite;
 mod store;
 mod task;
-mod tend;
 mod time;
 
 pub use id::{GateId, IdError, OwnerId, PostingId, ReservationId};
 pub use late::{LateCredits, OpenStore};
-pub use ledger::SagaCredits;
 pub use memory::MemoryStore;
 pub use model::*;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresOptions, PostgresStore};
 pub use saga::Options;
+pub use saga_credits::SagaCredits;
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteOptions, SqliteStore};
 pub use store::*;

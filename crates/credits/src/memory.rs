@@ -1,4 +1,4 @@
-//! The rows in memory: the reference of what a store does, and what the tests of the saga run on.
+//! The rows in memory: the reference implementation, used by tests.
 
 mod change;
 mod rows;
@@ -11,19 +11,19 @@ use earmark_core::{AssetName, NamespaceName, UnixMs};
 use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
 use crate::store::{
-    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Gone, Reach, RecordPage, Records, Store,
-    StoreError, Survey, Surveyed, Transactions,
+    CHANGES_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, RecordPage, Records, Spendable,
+    StaleOwners, Store, StoreError, Survey, Surveyed, Transactions,
 };
 use rows::Rows;
 
-/// The rows in memory. Everything is gone with it.
+/// The rows in memory. They are lost when it is dropped.
 #[derive(Default)]
 pub struct MemoryStore {
     rows: Mutex<Rows>,
 }
 
 impl MemoryStore {
-    /// No rows.
+    /// An empty store.
     #[must_use]
     pub fn new() -> MemoryStore {
         MemoryStore::default()
@@ -70,15 +70,15 @@ impl Store for MemoryStore {
         self.answer(|rows| rows.records(&filter, &page))
     }
 
-    fn gone(&self, gone: Gone, max: usize) -> Answer<'_, Result<Vec<OwnerId>, StoreError>> {
-        self.answer(|rows| rows.gone(gone, max))
+    fn stale_owners(&self, gone: StaleOwners, max: usize) -> Answer<'_, Result<Vec<OwnerId>, StoreError>> {
+        self.answer(|rows| rows.stale_owners(gone, max))
     }
 
     fn orphans(&self, max: usize) -> Answer<'_, Result<Vec<ReservationId>, StoreError>> {
         self.answer(|rows| rows.orphans(max))
     }
 
-    fn due(&self, due: Due, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>> {
+    fn due(&self, due: DueQuery, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>> {
         self.answer(|rows| rows.due(&due, max))
     }
 
@@ -86,13 +86,13 @@ impl Store for MemoryStore {
         self.answer(|rows| rows.funds(&account, now))
     }
 
-    fn reach(
+    fn spendable(
         &self,
         account: AccountKey,
         asset: AssetName,
         now: UnixMs,
-    ) -> Answer<'_, Result<Reach, StoreError>> {
-        self.answer(|rows| rows.reach(&account, &asset, now))
+    ) -> Answer<'_, Result<Spendable, StoreError>> {
+        self.answer(|rows| rows.spendable(&account, &asset, now))
     }
 
     fn assets_of(&self, account: AccountKey) -> Answer<'_, Result<Vec<AssetName>, StoreError>> {
@@ -117,8 +117,8 @@ impl Store for MemoryStore {
         self.answer(|rows| rows.transactions(namespace.as_ref(), after, max))
     }
 
-    fn count(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>> {
-        self.answer(|rows| rows.count(&home))
+    fn census(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>> {
+        self.answer(|rows| rows.census(&home))
     }
 
     fn clients(&self) -> Answer<'_, Result<u64, StoreError>> {

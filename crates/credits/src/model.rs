@@ -1,4 +1,4 @@
-//! The rows: accounts, postings, entries, and the record of a saga with its plan.
+//! The rows of credit: accounts, postings, entries, and saga records with their plans.
 
 use std::sync::Arc;
 
@@ -9,37 +9,37 @@ use earmark_core::{
 
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
 
-/// Where credit lives.
+/// A vault of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VaultKey {
     /// The namespace.
     pub namespace: NamespaceName,
-    /// The vault of it.
+    /// The vault's name.
     pub vault: VaultName,
 }
 
-/// An account.
+/// An account of a vault.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AccountKey {
-    /// Where it is.
+    /// The vault.
     pub home: VaultKey,
     /// Its name.
     pub account: AccountName,
 }
 
-/// What is counted in a vault.
+/// An asset of a vault.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AssetKey {
-    /// Where it is counted.
+    /// The vault.
     pub home: VaultKey,
     /// Its name.
     pub asset: AssetName,
 }
 
-/// A client that counts its transactions in a vault.
+/// A client that numbers its transactions in a vault.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientKey {
-    /// Where it counts.
+    /// The vault.
     pub home: VaultKey,
     /// Its name.
     pub client: ClientId,
@@ -54,158 +54,157 @@ pub struct LeaseKey {
     pub lease: LeaseId,
 }
 
-/// An account, as it is stored.
+/// A stored account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// Where it stands. While it is claimed for opening it does not exist for anybody else.
+    /// Its standing. An account claimed for opening does not exist for other sagas.
     pub standing: Standing,
-    /// Whether it may go below zero.
+    /// Whether its balance may go below zero.
     pub overdraft: Overdraft,
-    /// The attempt that is about to change it, and how.
+    /// The saga attempt that is about to change it.
     pub claim: Option<(ReservationId, ClaimKind)>,
 }
 
-/// What a saga is about to do to an account that it claimed.
+/// The change that a saga is about to make to a claimed account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimKind {
-    /// It is being opened, and goes away again if that fails.
+    /// Opening it. The row is deleted if the saga fails.
     Opening,
-    /// It is being frozen or unfrozen. Until then it stands as it stood.
+    /// Freezing or unfreezing it. Until then its old standing applies.
     Changing,
-    /// It is being closed. New sagas do not touch it, and it is closed when no saga names it any more.
+    /// Closing it. New sagas cannot use it; it closes once no other saga names it.
     Closing,
 }
 
-/// An account operation of a plan.
+/// An account that a plan opens, changes or closes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The account.
     pub account: AccountKey,
-    /// What happens to it.
+    /// The change.
     pub kind: ClaimKind,
-    /// Where it must stand for the claim to be made; of an account that is opened, where it will stand at first.
+    /// The standing that the claim requires; for an account to open, its first standing.
     pub from: Standing,
-    /// Where it stands afterwards.
+    /// The standing after the commit.
     pub to: Standing,
-    /// Of an account that is opened; otherwise of no meaning.
+    /// Only used when the account is opened.
     pub overdraft: Overdraft,
 }
 
-/// What must be true of an account when a saga passes the point of no return. An account that the saga itself has
-/// claimed is as the saga wants it.
+/// An account that a plan uses. At the point of no return it must exist and be usable, unless the same saga claimed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
     /// The account.
     pub account: AccountKey,
-    /// Whether it must not even be frozen, for something goes out of it that is not the cost of a lease.
+    /// Whether the plan spends from it other than to settle a lease. Then it must not be frozen.
     pub spends: bool,
 }
 
 /// A signed amount of one asset. Only its state ever changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Posting {
-    /// Its name.
+    /// Its id.
     pub id: PostingId,
-    /// Whose it is. What a lease holds still belongs to the account it was taken from.
+    /// Its owner. A held posting still belongs to the account it was taken from.
     pub account: AccountKey,
-    /// What it is.
+    /// Its asset.
     pub asset: AssetName,
-    /// How much, never zero; below zero if it is owed.
+    /// Its amount; never zero, negative if owed.
     pub amount: i128,
-    /// The lease that holds it, if one does.
+    /// The lease that holds it, if any.
     pub hold: Option<PostingHold>,
 }
 
-/// What holds a posting, and until when.
+/// The hold on a posting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostingHold {
-    /// The lease. Its namespace is that of the account.
+    /// The lease, in the namespace of the account.
     pub lease: LeaseId,
     /// The limit of kind `credit`.
     pub limit: LimitKey,
-    /// When it goes back.
+    /// When the hold times out.
     pub ends_at: UnixMs,
 }
 
-/// Where a posting stands.
+/// The state of a posting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PostingState {
     /// It can be reserved.
     Active,
     /// A saga is about to consume it.
     Pending(ReservationId),
-    /// A saga has consumed it, for ever.
+    /// A saga has consumed it for good.
     Inactive(ReservationId),
 }
 
-/// A posting that was not consumed, and where it stands.
+/// An unconsumed posting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LivePosting {
-    /// Its name.
+    /// Its id.
     pub id: PostingId,
-    /// How much.
+    /// Its amount.
     pub amount: i128,
-    /// Who is about to consume it, if somebody is.
+    /// The attempt that reserved it, if any.
     pub reserved_by: Option<ReservationId>,
 }
 
-/// Something that happened, for ever.
+/// A line of the ledger. Entries are never changed or deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where.
+    /// Its vault.
     pub home: VaultKey,
-    /// When.
+    /// Its time.
     pub at: UnixMs,
-    /// What.
+    /// What happened.
     pub body: EntryBody,
-    /// What it did, to each account and asset once, in order of account and asset.
+    /// Its effects, one per account and asset, in that order.
     pub changes: Vec<AccountChange>,
 }
 
-/// What an entry did to one asset of one account of its vault.
+/// The effect of an entry on one asset of one account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountChange {
     /// The account.
     pub account: AccountName,
     /// The asset.
     pub asset: AssetName,
-    /// What it added to what can be spent, or took from it if below zero.
+    /// Change of the spendable amount.
     pub amount: i128,
-    /// What it added to what leases hold, or took from it if below zero.
+    /// Change of the held amount.
     pub held: i128,
 }
 
-/// What an entry is. Rows of versions that did not write actors down for leases have none.
+/// What an entry records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EntryBody {
     /// A sequenced write.
     Transaction(Transaction),
-    /// Credit was set aside for a lease.
+    /// Credit was reserved for a lease.
     Hold {
-        /// What it holds.
+        /// The terms of the hold.
         terms: HoldTerms,
-        /// Who had it set aside.
+        /// The caller.
         actor: Option<Actor>,
     },
-    /// A lease said what it cost.
+    /// A lease reported its cost.
     Settle(Settlement),
-    /// All that was held went back, for its time was over or it cost nothing.
+    /// The whole hold was returned: it timed out or cost nothing.
     Release {
-        /// What it held.
+        /// The terms of the hold.
         terms: HoldTerms,
-        /// Who said that it cost nothing, or Earmark itself if its time was over.
+        /// The caller, or Earmark itself after a timeout.
         actor: Option<Actor>,
     },
-    /// A lease asked for credit that was not there. It will not get any.
+    /// A lease asked for more credit than there was. The refusal is final.
     Refused {
         /// The lease.
         lease: LeaseId,
-        /// The limit on the account that has too little.
+        /// The limit on the account that was short.
         limit: LimitKey,
-        /// What is wrong with the account.
+        /// Why the account could not pay.
         why: CreditShortage,
     },
-    /// A lease has ended, and nothing of it was held or charged.
+    /// A lease ended without a hold or a charge.
     Ended {
         /// The lease.
         lease: LeaseId,
@@ -213,7 +212,7 @@ pub enum EntryBody {
 }
 
 impl EntryBody {
-    /// The lease it is about, if it is about one.
+    /// The lease that the entry is about, if any.
     #[must_use]
     pub fn lease(&self) -> Option<LeaseId> {
         match self {
@@ -225,158 +224,158 @@ impl EntryBody {
     }
 }
 
-/// A sequenced write that was committed.
+/// A committed sequenced write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transaction {
-    /// Its own id.
+    /// Its id.
     pub tx_id: TxId,
-    /// Whose it is.
+    /// The client.
     pub client: ClientId,
-    /// Its number among those of the client in the vault.
+    /// Its number among the client's transactions in the vault.
     pub sequence: u64,
-    /// Who was behind it.
+    /// The caller.
     pub actor: Actor,
-    /// What was asked.
+    /// The operations as requested.
     pub operations: Vec<Operation>,
 }
 
-/// A hold, with all that settling it needs, whatever becomes of its limit.
+/// The terms of a hold. Settling needs nothing else, even if the limit is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldTerms {
     /// The lease.
     pub lease: LeaseId,
     /// The limit of kind `credit`.
     pub limit: LimitKey,
-    /// Whose credit it is.
+    /// The account that pays.
     pub account: AccountName,
-    /// What.
+    /// The asset.
     pub asset: AssetName,
-    /// How much.
+    /// The amount held.
     pub amount: u64,
-    /// Who is paid.
+    /// The account that is paid.
     pub revenue: AccountName,
-    /// Whether the owner owes what it has not.
+    /// Whether the payer goes into debt for a cost beyond the hold.
     pub keeps_debt: bool,
-    /// When it goes back.
+    /// When the hold times out.
     pub ends_at: UnixMs,
 }
 
-/// What became of a hold whose lease was completed.
+/// The settlement of a hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settlement {
     /// The hold.
     pub hold: HoldTerms,
-    /// What was still held; 0 if its time was over.
+    /// The amount that was still held; 0 after a timeout.
     pub held: u64,
-    /// Who was paid.
+    /// The account that was paid.
     pub revenue: AccountName,
-    /// What was paid.
+    /// The amount paid.
     pub paid: u64,
-    /// How much of that the owner did not have, and owes.
+    /// The part of it that the payer did not have and now owes.
     pub debt: u64,
-    /// What it cost and nobody paid.
+    /// The part of the cost that nobody paid.
     pub uncollected: u64,
-    /// Who said what it cost.
+    /// The caller.
     pub actor: Option<Actor>,
 }
 
-/// An entry, with its place.
+/// An entry with its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredEntry {
-    /// Its number in its vault, counted from 1. Who has seen a number will never see a smaller one appear.
+    /// Its number in its vault, from 1. No smaller number appears after a larger one was visible.
     pub number: u64,
-    /// What made it happen once. The entries of one saga have the same.
+    /// The gate of its saga. All entries of one saga share it.
     pub gate: GateId,
     /// The entry.
     pub entry: Arc<Entry>,
 }
 
-/// A number of a client that a saga is about to commit.
+/// The sequence number of a client that a plan commits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct SequenceClaim {
     /// The client.
     pub client: ClientKey,
-    /// The number, one more than the last that was committed.
+    /// The number: the client's last sequence plus one.
     pub sequence: u64,
 }
 
-/// What a saga adds to what was ever issued and retired of an asset. Both may be 0: the asset is to be known.
+/// An addition to the issued and retired totals of an asset. Both may be 0, to register the asset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TotalsChange {
     /// The asset.
     pub asset: AssetKey,
-    /// What is issued.
+    /// Amount issued.
     pub issued: i128,
-    /// What is retired.
+    /// Amount retired.
     pub retired: i128,
 }
 
-/// All that a saga will do once it has passed the point of no return. It is part of the record, so that anybody can
-/// finish it.
+/// Everything that a saga does after the point of no return. The saga record contains it, so that any process can
+/// finish the saga.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The postings that it consumes, and how much each of them is.
+    /// The postings that it consumes.
     pub inputs: Vec<Posting>,
     /// The postings that it creates.
     pub outputs: Vec<Posting>,
-    /// What it writes down; at least one.
+    /// The entries that it writes; at least one.
     pub entries: Vec<Entry>,
-    /// What must be true of accounts, of each once.
+    /// The accounts that it uses, each once.
     pub needs: Vec<Need>,
-    /// What happens to accounts, to each once.
+    /// The accounts that it opens, changes or closes, each once.
     pub claims: Vec<Claim>,
-    /// What is issued and retired, of each asset once.
+    /// The totals that it changes, each asset once.
     pub totals: Vec<TotalsChange>,
-    /// The number that it takes, if it is a sequenced write.
-    pub turn: Option<Turn>,
+    /// The client sequence that it commits, for a sequenced write.
+    pub sequence_claim: Option<SequenceClaim>,
 }
 
-/// How far a saga is.
+/// The phase of a saga.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// It gathers what it needs. Anybody may give it up.
+    /// It reserves its inputs. Any process may abort it.
     Reserving,
-    /// It will happen. Anybody may finish it.
+    /// It will commit. Any process may finish it.
     Finalizing,
-    /// It will not happen. Anybody may clean up after it.
+    /// It is aborted. Any process may clean up.
     Releasing,
 }
 
-/// The record of a saga, as it is inserted in phase `reserving`.
+/// A saga record, as inserted in phase `reserving`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// What is to happen once, the token of this attempt, and who drives it.
-    pub ticket: Ticket,
-    /// The lease that it is about, if it is about one.
+    /// The saga's gate, attempt and owner.
+    pub token: SagaToken,
+    /// The lease that it is about, if any.
     pub lease: Option<LeaseKey>,
-    /// When it began.
+    /// Its start time.
     pub begun_at: UnixMs,
-    /// What it will do.
+    /// Its plan.
     pub plan: Arc<Plan>,
 }
 
-/// The right to take a step of a saga: the step changes nothing unless the record says the same.
+/// The fencing token of a saga step: the step changes nothing unless the record has the same token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticket {
-    /// What is to happen once.
+pub struct SagaToken {
+    /// The idempotency key of the saga.
     pub gate: GateId,
-    /// The token of the attempt.
+    /// The id of the attempt.
     pub rid: ReservationId,
-    /// Who drives it.
+    /// The process that drives the saga.
     pub owner: OwnerId,
 }
 
-/// A record, and how far it is.
+/// A saga record and its phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredRecord {
-    /// The record. Its owner is the latest.
+    /// The record, with its latest owner.
     pub record: Record,
-    /// How far it is.
+    /// The phase.
     pub phase: Phase,
 }
 
 impl Plan {
-    /// Every account that the plan touches, each once, in order.
+    /// Every account that the plan names, each once, in order.
     #[must_use]
     pub fn accounts(&self) -> Vec<&AccountKey> {
         let postings = self.inputs.iter().chain(&self.outputs).map(|posting| &posting.account);

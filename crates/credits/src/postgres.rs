@@ -27,12 +27,12 @@ use tokio::time::timeout;
 
 use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
-use crate::sql::pool::{Pool, Words};
+use crate::sql::pool::{Pool, SessionSql};
 use crate::sql::queue::{Queue, Writes};
 use crate::sql::surveys::{self, SURVEYORS, Surveys};
 use crate::store::{
-    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Gone, Reach, RecordPage, Records, Store,
-    StoreError, Survey, Surveyed, Transactions,
+    CHANGES_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, RecordPage, Records, Spendable,
+    StaleOwners, Store, StoreError, Survey, Surveyed, Transactions,
 };
 
 /// One that writes, and one that reads.
@@ -83,7 +83,7 @@ impl PostgresOptions {
     }
 
     /// What a connection is told first.
-    fn greeting(&self) -> String {
+    fn setup(&self) -> String {
         // Every statement has one good plan, by its index, and making it for every call would cost more than following it.
         // A site that turned synchronous commits off
         // still gets them for what Earmark promises, and one that chose another isolation gets the one that the
@@ -188,15 +188,15 @@ impl PostgresStore {
         let (writers, readers) = options.shares();
         // Of a table that is empty any index reads little, so that a plan may have the wrong one, and read all of the table
         // when that has grown. Nobody but the autovacuum would tell PostgreSQL to plan anew, and that takes its time.
-        let words = || Words {
-            greeting: Some(options.greeting()),
-            renewal: Some(("discard plans", options.plans_for)),
+        let words = || SessionSql {
+            setup: Some(options.setup()),
+            refresh: Some(("discard plans", options.plans_for)),
         };
         let share = |size| Pool::new(database.clone(), words(), size, options.connect_timeout);
         let (pool, writing) = (share(readers), share(writers));
-        let mut lent = writing.lend().await?;
-        migrate::migrate(&mut lent.connection, &options.schema, migrate::VERSIONS.len()).await?;
-        lent.done();
+        let mut pooled = writing.acquire().await?;
+        migrate::migrate(&mut pooled.connection, &options.schema, migrate::VERSIONS.len()).await?;
+        pooled.release();
         let (queue, waiting) = Queue::new();
         let inner = Arc::new(Inner { options, pool, writing });
         let write = |waiting: &Writes| tokio::spawn(writer::work(waiting.clone(), Arc::clone(&inner)));
@@ -229,16 +229,16 @@ impl Inner {
         pool: &Pool<Postgres>,
         query: sqlx::query::Query<'_, Postgres, sqlx::postgres::PgArguments>,
     ) -> Result<Vec<PgRow>, StoreError> {
-        let mut lent = pool.lend().await?;
-        match timeout(self.options.answer_timeout(), query.fetch_all(&mut lent.connection)).await {
+        let mut pooled = pool.acquire().await?;
+        match timeout(self.options.answer_timeout(), query.fetch_all(&mut pooled.connection)).await {
             Ok(Ok(rows)) => {
-                lent.done();
+                pooled.release();
                 Ok(rows)
             }
             Ok(Err(error)) => {
                 let failed = error::failed(&error);
                 if failed.is_whole {
-                    lent.done();
+                    pooled.release();
                 }
                 Err(failed.error)
             }
@@ -282,15 +282,15 @@ impl Store for PostgresStore {
         Box::pin(async move { self.inner.records(&filter, &page).await })
     }
 
-    fn gone(&self, gone: Gone, max: usize) -> Answer<'_, Result<Vec<OwnerId>, StoreError>> {
-        Box::pin(self.inner.gone(gone, max))
+    fn stale_owners(&self, gone: StaleOwners, max: usize) -> Answer<'_, Result<Vec<OwnerId>, StoreError>> {
+        Box::pin(self.inner.stale_owners(gone, max))
     }
 
     fn orphans(&self, max: usize) -> Answer<'_, Result<Vec<ReservationId>, StoreError>> {
         Box::pin(self.inner.orphans(max))
     }
 
-    fn due(&self, due: Due, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>> {
+    fn due(&self, due: DueQuery, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>> {
         Box::pin(async move { self.inner.due(&due, max).await })
     }
 
@@ -298,13 +298,13 @@ impl Store for PostgresStore {
         Box::pin(async move { self.inner.funds(&account, now).await })
     }
 
-    fn reach(
+    fn spendable(
         &self,
         account: AccountKey,
         asset: AssetName,
         now: UnixMs,
-    ) -> Answer<'_, Result<Reach, StoreError>> {
-        Box::pin(async move { self.inner.reach(&account, &asset, now).await })
+    ) -> Answer<'_, Result<Spendable, StoreError>> {
+        Box::pin(async move { self.inner.spendable(&account, &asset, now).await })
     }
 
     fn assets_of(&self, account: AccountKey) -> Answer<'_, Result<Vec<AssetName>, StoreError>> {
@@ -329,8 +329,8 @@ impl Store for PostgresStore {
         Box::pin(async move { self.inner.transactions(namespace.as_ref(), after, max).await })
     }
 
-    fn count(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>> {
-        Box::pin(async move { self.inner.count(&home).await })
+    fn census(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>> {
+        Box::pin(async move { self.inner.census(&home).await })
     }
 
     fn clients(&self) -> Answer<'_, Result<u64, StoreError>> {

@@ -1,18 +1,18 @@
-//! The commit saga: how an entry happens once, or not at all, out of single conditional changes.
+//! Commits: how a plan takes effect once or not at all.
 //!
-//! 1. Insert the record, which is the gate ([`Change::Begin`]). It has the plan and a new reservation id, and for a
-//!    sequenced write the claim on its number.
-//! 2. Claim accounts and reserve inputs ([`Change::Claim`], [`Change::Reserve`]). All: go on. Some: give up, and plan
-//!    again under another id. That the entry exists already is found out with the decision, and ends the same way.
-//! 3. Validate: sums before anything is written, an account that closes after it was claimed; the standing of the
-//!    others with the decision.
-//! 4. Decide ([`Change::Decide`]): the point of no return.
-//! 5. Finalize the inputs, create the outputs, change the accounts, write the entries with their sequence.
+//! A plan that opens, changes or closes no account goes to [`Store::commit`] as a whole. Every other plan is a saga of
+//! single conditional changes:
+//!
+//! 1. Insert the saga record ([`Change::Begin`]). It contains the plan and, for a sequenced write, claims the sequence.
+//! 2. Claim accounts and reserve inputs ([`Change::Claim`], [`Change::Reserve`]). If some are taken, abort and plan again.
+//! 3. Before closing an account, check that it is empty and that no other saga names it.
+//! 4. Decide ([`Change::Decide`]), the point of no return. It checks every condition again.
+//! 5. Consume the inputs, create the outputs, change the accounts, write the entries and the sequence.
 //! 6. Delete the record.
 //!
-//! All steps travel in one list, for each has what must have come before it as its condition; only where an account closes
-//! there is a look in between. What an error leaves behind is driven to one of its two ends by [`Engine::resolve`], here
-//! or by whoever finds the record.
+//! The steps travel in one list, because each has the steps before it as its condition. Only closing an account needs a
+//! check in between. After a failure [`Engine::resolve`], here or in another process, drives the saga to one of its two
+//! ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,40 +21,40 @@ use earmark_core::UnixMs;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
-use crate::gather::is_balanced;
+use crate::coin_selection::is_balanced;
 use crate::id::{GateId, OwnerId, ReservationId};
-use crate::lanes::{Gates, Lane, Lanes, RecentHolds, Running, Taken};
-use crate::ledger::ClientRoom;
-use crate::model::{ClaimKind, LeaseKey, Phase, Plan, Record, StoredRecord, Ticket, Turn};
+use crate::local_locks::{AccountSlots, GateLocks, RecentHolds, RunningSagas, SlotTable, TakenPostings};
+use crate::maintenance::{StuckSagas, SweepCursor};
+use crate::model::{ClaimKind, LeaseKey, Phase, Plan, Record, SagaToken, SequenceClaim, StoredRecord};
+use crate::saga_credits::ClientRoom;
 use crate::store::{CHANGES_MAX, Change, Filter, FindRecord, RecordPage, Store, StoreError};
-use crate::tend::{StuckSagas, SweptTo};
 use crate::time::SharedTime;
 
-/// The first pause after a lost race.
+/// First backoff after a lost race, in milliseconds.
 const PAUSE_MS: u64 = 1;
-/// The longest.
+/// Longest backoff, in milliseconds.
 const PAUSE_MS_MAX: u64 = 100;
-/// So often a saga that failed halfway is looked at before that is left to the tender.
+/// Attempts to drive a failed saga to its end before maintenance takes over.
 const RESOLVE_MAX: usize = 20;
-/// So often a saga that closes an account looks whether others still name it.
+/// Checks for other sagas that name an account before closing it fails.
 const CLOSE_LOOKS_MAX: u32 = 8;
-/// So many records that name an account are looked at.
+/// Saga records read per check for sagas that name an account.
 const NAMING_MAX: usize = 16;
 
-/// How credit on a store behaves.
+/// Settings of credit on a store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// So long a request tries, before it is answered that the store or others are in the way.
+    /// How long a request tries before it fails as overloaded.
     pub deadline: Duration,
-    /// So long one call of the store may take.
+    /// Timeout of one store call.
     pub call_timeout: Duration,
-    /// So often a process says that it lives, and looks after what others left.
-    pub beat: Duration,
-    /// A process that was not heard of for so long is taken for dead, in milliseconds.
-    pub silent_ms: u64,
-    /// The most clients of all vaults.
+    /// Interval of heartbeats and maintenance.
+    pub heartbeat: Duration,
+    /// A process without a heartbeat for this long counts as dead, in milliseconds.
+    pub owner_timeout_ms: u64,
+    /// Clients in all vaults.
     pub clients_max: u64,
-    /// The most requests under way.
+    /// Requests in progress.
     pub in_flight_max: usize,
 }
 
@@ -63,100 +63,100 @@ impl Default for Options {
         Options {
             deadline: Duration::from_secs(10),
             call_timeout: Duration::from_secs(5),
-            beat: Duration::from_secs(1),
-            silent_ms: 5_000,
+            heartbeat: Duration::from_secs(1),
+            owner_timeout_ms: 5_000,
             clients_max: 1 << 20,
             in_flight_max: 16_384,
         }
     }
 }
 
-/// Why there is no answer.
+/// Why a task has no answer.
 #[derive(Clone, Debug)]
-pub(crate) enum Trouble {
-    /// The store failed.
+pub(crate) enum TaskError {
+    /// A store call failed.
     Store(StoreError),
-    /// Others were in the way until the deadline. Nothing happened.
+    /// Other sagas held the rows until the deadline. Nothing happened.
     Busy,
 }
 
-impl From<StoreError> for Trouble {
-    fn from(error: StoreError) -> Trouble {
-        Trouble::Store(error)
+impl From<StoreError> for TaskError {
+    fn from(error: StoreError) -> TaskError {
+        TaskError::Store(error)
     }
 }
 
-/// What a task wants, after a look at the rows.
+/// What a task decides after reading the rows.
 pub(crate) enum Proposal<A> {
-    /// There is nothing to do.
+    /// Nothing needs to be written.
     Answer(A),
-    /// This is to happen.
+    /// This plan is to be committed.
     Commit(Box<Draft>),
-    /// Calls of this process are at work on what it needs, of which there is enough. It is the same attempt afterwards.
-    Busy(Arc<Lane>),
-    /// Somebody is at work on what it needs: another call of this process, or another process.
-    Wait(Option<Arc<Lane>>),
+    /// Calls of this process hold the postings it needs, and there are enough. Waiting does not count as an attempt.
+    Busy(Arc<AccountSlots>),
+    /// Another call or process holds the rows it needs.
+    Wait(Option<Arc<AccountSlots>>),
 }
 
-/// A plan, before it is begun.
+/// A plan that was not started yet.
 pub(crate) struct Draft {
     pub(crate) gate: GateId,
     pub(crate) rid: ReservationId,
     pub(crate) lease: Option<LeaseKey>,
     pub(crate) plan: Plan,
-    /// What it keeps other calls of this process from choosing.
-    pub(crate) taken: Vec<Taken>,
-    /// Its place among those who pay from the same accounts.
+    /// The postings that other calls of this process must not select.
+    pub(crate) taken: Vec<TakenPostings>,
+    /// Its payer slots on the accounts it spends from.
     pub(crate) permits: Vec<OwnedSemaphorePermit>,
 }
 
-/// Something that is to happen once.
+/// Work that must happen exactly once.
 pub(crate) trait Task: Send + Sync {
-    /// What its caller is told.
+    /// The answer to the caller.
     type Answer: Send;
 
-    /// Calls of this process about the same thing come one after the other.
+    /// Calls of this process with the same key run one after the other.
     fn key(&self) -> GateId;
 
-    /// Looks at the rows and says what to do. The first attempt may hope that nothing has happened yet.
+    /// Reads the rows and proposes a plan. The first attempt may skip the check for an earlier success.
     fn propose(
         &self,
         engine: &Engine,
         attempt: u32,
-    ) -> impl Future<Output = Result<Proposal<Self::Answer>, Trouble>> + Send;
+    ) -> impl Future<Output = Result<Proposal<Self::Answer>, TaskError>> + Send;
 
-    /// The answer, once the plan was carried out.
+    /// The answer after the plan was committed.
     fn done(
         &self,
         engine: &Engine,
         gate: GateId,
         plan: &Plan,
-    ) -> impl Future<Output = Result<Self::Answer, Trouble>> + Send;
+    ) -> impl Future<Output = Result<Self::Answer, TaskError>> + Send;
 }
 
 /// How an attempt ended.
-enum Ending {
-    /// All of it happened.
+enum AttemptOutcome {
+    /// The plan took effect.
     Committed(Arc<Plan>),
-    /// Nothing happened, or somebody else made it happen.
+    /// Nothing happened, or another process committed it.
     Lost,
-    /// Another saga is in the way: of the same gate, or of the same client.
-    Blocked(Option<Turn>),
+    /// Another saga of the same gate or client is in progress.
+    Blocked(Option<SequenceClaim>),
 }
 
-/// What sagas run on.
+/// Everything that tasks and sagas run on.
 pub(crate) struct Engine {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) owner: OwnerId,
     pub(crate) time: SharedTime,
     pub(crate) options: Options,
-    pub(crate) lanes: Lanes,
-    gates: Gates,
-    pub(crate) running: Running,
+    pub(crate) slot_table: SlotTable,
+    gates: GateLocks,
+    pub(crate) running: RunningSagas,
     pub(crate) recent_holds: RecentHolds,
     pub(crate) client_room: ClientRoom,
     pub(crate) stuck: StuckSagas,
-    pub(crate) swept: SweptTo,
+    pub(crate) swept: SweepCursor,
 }
 
 impl Engine {
@@ -167,13 +167,13 @@ impl Engine {
             owner,
             time,
             options,
-            lanes: Lanes::default(),
-            gates: Gates::default(),
-            running: Running::default(),
+            slot_table: SlotTable::default(),
+            gates: GateLocks::default(),
+            running: RunningSagas::default(),
             recent_holds: RecentHolds::default(),
             client_room: ClientRoom::default(),
             stuck: StuckSagas::default(),
-            swept: SweptTo::default(),
+            swept: SweepCursor::default(),
         }
     }
 
@@ -181,7 +181,7 @@ impl Engine {
         ReservationId(ulid::Ulid::generate().0)
     }
 
-    /// Waits for a call of the store, and not for ever.
+    /// Waits for a store call with a timeout.
     pub(crate) async fn call<T>(
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
@@ -204,62 +204,62 @@ impl Engine {
         Err(StoreError::Corrupt(format!("{asked} changes were answered by {} counts", counts.len())))
     }
 
-    /// Makes something happen once, and tells what became of it.
-    pub(crate) async fn carry_out<T: Task>(&self, task: &T) -> Result<T::Answer, Trouble> {
+    /// Executes a task exactly once and returns its answer.
+    pub(crate) async fn execute<T: Task>(&self, task: &T) -> Result<T::Answer, TaskError> {
         let key = task.key();
-        // Whoever waits for a call about the same has begun to wait.
+        // The deadline includes the wait for a call with the same key.
         let deadline = Instant::now().checked_add(self.options.deadline).unwrap_or_else(Instant::now);
         let Ok(_entered) = timeout_at(deadline, self.gates.enter(key)).await else {
-            return Err(Trouble::Busy);
+            return Err(TaskError::Busy);
         };
         self.attempts(task, deadline).await
     }
 
-    async fn attempts<T: Task>(&self, task: &T, deadline: Instant) -> Result<T::Answer, Trouble> {
+    async fn attempts<T: Task>(&self, task: &T, deadline: Instant) -> Result<T::Answer, TaskError> {
         let mut attempt = 1_u32;
         loop {
             match self.attempt(task, attempt, deadline).await {
                 Ok(Some(answer)) => return Ok(answer),
                 Ok(None) => {}
-                Err(Trouble::Store(StoreError::Busy(_))) if Instant::now() < deadline => {
+                Err(TaskError::Store(StoreError::Busy(_))) if Instant::now() < deadline => {
                     self.back_off(attempt).await;
                 }
                 Err(trouble) => return Err(trouble),
             }
             if Instant::now() >= deadline {
-                return Err(Trouble::Busy);
+                return Err(TaskError::Busy);
             }
             attempt = attempt.saturating_add(1);
         }
     }
 
-    /// One attempt; no answer if another one is needed.
+    /// Makes one attempt; `None` if another one is needed.
     async fn attempt<T: Task>(
         &self,
         task: &T,
         attempt: u32,
         deadline: Instant,
-    ) -> Result<Option<T::Answer>, Trouble> {
-        // It may queue behind others who pay from the same account. Nothing of its own is under way yet. The time of one call
-        // it has in any case, so that whoever is in a hurry gets one whole attempt.
+    ) -> Result<Option<T::Answer>, TaskError> {
+        // The task may queue for a payer slot. It always gets the time of one store call, so that a short deadline
+        // still allows one whole attempt.
         let whole = Instant::now().checked_add(self.options.call_timeout).unwrap_or(deadline);
         let mut rounds = 0;
         let draft = loop {
             let Ok(proposal) = timeout_at(deadline.max(whole), task.propose(self, attempt)).await else {
-                return Err(Trouble::Busy);
+                return Err(TaskError::Busy);
             };
             match proposal? {
                 Proposal::Answer(answer) => return Ok(Some(answer)),
-                Proposal::Busy(lane) => {
-                    lane.wait().await;
-                    // What it let go of itself is no news.
+                Proposal::Busy(slots) => {
+                    slots.wait().await;
+                    // The notice may come from this call's own postings.
                     if rounds > 0 {
                         self.back_off(1).await;
                     }
                     rounds += 1;
                 }
-                Proposal::Wait(Some(lane)) => {
-                    lane.wait().await;
+                Proposal::Wait(Some(slots)) => {
+                    slots.wait().await;
                     return Ok(None);
                 }
                 Proposal::Wait(None) => {
@@ -269,20 +269,20 @@ impl Engine {
                 Proposal::Commit(draft) => break draft,
             }
             if Instant::now() >= deadline {
-                return Err(Trouble::Busy);
+                return Err(TaskError::Busy);
             }
         };
         let gate = draft.gate;
         match self.commit(*draft).await? {
-            Ending::Committed(plan) => return task.done(self, gate, &plan).await.map(Some),
-            Ending::Lost => {}
-            Ending::Blocked(turn) => drop(self.unblock(gate, turn).await?),
+            AttemptOutcome::Committed(plan) => return task.done(self, gate, &plan).await.map(Some),
+            AttemptOutcome::Lost => {}
+            AttemptOutcome::Blocked(sequence_claim) => drop(self.unblock(gate, sequence_claim).await?),
         }
         self.back_off(attempt).await;
         Ok(None)
     }
 
-    /// A pause that grows, and that no two processes take alike.
+    /// Sleeps for a random, exponentially growing time.
     async fn back_off(&self, attempt: u32) {
         let longest_ms = PAUSE_MS.checked_shl(attempt.min(16)).unwrap_or(PAUSE_MS_MAX).min(PAUSE_MS_MAX);
         let random = ulid::Ulid::generate().0 as u64;
@@ -290,92 +290,93 @@ impl Engine {
         tokio::time::sleep(Duration::from_micros(pause_us)).await;
     }
 
-    /// Steps 1 to 6.
-    async fn commit(&self, draft: Draft) -> Result<Ending, Trouble> {
+    /// Commits a plan, as a whole or by saga.
+    async fn commit(&self, draft: Draft) -> Result<AttemptOutcome, TaskError> {
         let Draft { gate, rid, lease, plan, taken, permits } = draft;
         if !is_balanced(&plan) {
             return Err(StoreError::Corrupt(format!("the plan of {gate} does not add up: {plan:?}")).into());
         }
-        let (ticket, plan) = (Ticket { gate, rid, owner: self.owner }, Arc::new(plan));
-        let record = Record { ticket, lease, begun_at: self.time.now(), plan: Arc::clone(&plan) };
+        let (token, plan) = (SagaToken { gate, rid, owner: self.owner }, Arc::new(plan));
+        let record = Record { token, lease, begun_at: self.time.now(), plan: Arc::clone(&plan) };
         let running = self.running.begin(rid);
-        let mut steps = preparing(record);
+        let mut steps = prepare_steps(record);
         if plan.claims.iter().any(|claim| claim.kind == ClaimKind::Closing)
-            && let Some(ending) = self.prepare(ticket, &plan, std::mem::take(&mut steps)).await?
+            && let Some(ending) = self.prepare(token, &plan, std::mem::take(&mut steps)).await?
         {
             return Ok(ending);
         }
         let prepared = steps.len();
-        steps.push(Change::Decide(ticket, Arc::clone(&plan)));
-        steps.extend(finishing(ticket, &plan));
+        steps.push(Change::Decide(token, Arc::clone(&plan)));
+        steps.extend(finish_steps(token, &plan));
         let ending = match self.write(steps).await {
             Ok(counts) if counts.get(prepared) == Some(&1) => {
-                // Whoever took over since has done the rest, or will find it done.
-                if counts.get(prepared.saturating_add(1)..) != Some(&finishing_counts(&plan)[..]) {
-                    self.resolve(ticket).await?;
+                // A process that took over since has finished the rest, or will.
+                if counts.get(prepared.saturating_add(1)..) != Some(&finish_counts(&plan)[..]) {
+                    self.resolve(token).await?;
                 }
-                Ending::Committed(plan)
+                AttemptOutcome::Committed(plan)
             }
-            Ok(counts) if prepared > 0 && counts.first() != Some(&1) => Ending::Blocked(plan.turn.clone()),
+            Ok(counts) if prepared > 0 && counts.first() != Some(&1) => {
+                AttemptOutcome::Blocked(plan.sequence_claim.clone())
+            }
             Ok(_) => {
-                self.give_up(ticket).await?;
-                Ending::Lost
+                self.abort(token).await?;
+                AttemptOutcome::Lost
             }
-            // Nothing was done, and nothing is there to be looked after.
+            // Nothing was done, so there is nothing to clean up.
             Err(error @ (StoreError::Busy(_) | StoreError::Unreachable(_) | StoreError::Refused(_)))
                 if prepared > 0 =>
             {
                 return Err(error.into());
             }
-            Err(error) => match self.resolve(ticket).await {
-                Ok(true) => Ending::Committed(plan),
-                // What went wrong first says whether it may have happened; what was left is found by the tender.
+            Err(error) => match self.resolve(token).await {
+                Ok(true) => AttemptOutcome::Committed(plan),
+                // The first error says whether the plan may have taken effect. Maintenance cleans up.
                 Ok(false) | Err(_) => return Err(error.into()),
             },
         };
-        if matches!(ending, Ending::Committed(_)) {
-            taken.iter().for_each(Taken::spend);
+        if matches!(ending, AttemptOutcome::Committed(_)) {
+            taken.iter().for_each(TakenPostings::spend);
         }
-        // An account that nobody else works on then forgets what was consumed.
+        // An idle account then forgets its consumed postings.
         drop((running, permits, taken));
         Ok(ending)
     }
 
-    /// Steps 1 to 3 by themselves, for a plan that closes accounts: others must see its record and its claims before it
-    /// looks whether they are gone. An ending if it ends here.
+    /// Runs steps 1 to 3 separately, for a plan that closes accounts: other processes must see the claims before this
+    /// one checks that they are gone. Returns an outcome if the attempt ends here.
     async fn prepare(
         &self,
-        ticket: Ticket,
+        token: SagaToken,
         plan: &Arc<Plan>,
         steps: Vec<Change>,
-    ) -> Result<Option<Ending>, Trouble> {
+    ) -> Result<Option<AttemptOutcome>, TaskError> {
         let counts = match self.write(steps).await {
             Ok(counts) => counts,
             Err(error) => {
-                // Nobody knows how far it came, except that it was not decided. What cannot be given up now is
-                // given up by the tender.
-                let _ = self.give_up(ticket).await;
+                // The saga was not decided. If aborting fails now, maintenance does it.
+                let _ = self.abort(token).await;
                 return Err(error.into());
             }
         };
         if counts.first() != Some(&1) {
-            return Ok(Some(Ending::Blocked(plan.turn.clone())));
+            return Ok(Some(AttemptOutcome::Blocked(plan.sequence_claim.clone())));
         }
         let wanted = [plan.claims.len(), plan.inputs.len()].into_iter().filter(|size| *size > 0);
         let is_ours = counts.into_iter().skip(1).eq(wanted.map(|size| size as u64));
-        if !is_ours || !self.can_close(ticket, plan).await? {
-            self.give_up(ticket).await?;
-            return Ok(Some(Ending::Lost));
+        if !is_ours || !self.can_close(token, plan).await? {
+            self.abort(token).await?;
+            return Ok(Some(AttemptOutcome::Lost));
         }
         Ok(None)
     }
 
-    /// Whether the accounts that a plan closes, and has claimed, are empty but for what the plan itself takes, and
-    /// no other saga names them any more. Whoever begins after the claim cannot decide.
-    async fn can_close(&self, ticket: Ticket, plan: &Plan) -> Result<bool, Trouble> {
+    /// Whether the accounts to close hold nothing but the plan's own inputs, and no other saga names them. A saga that
+    /// begins after the claim cannot decide.
+    async fn can_close(&self, token: SagaToken, plan: &Plan) -> Result<bool, TaskError> {
         for claim in plan.claims.iter().filter(|claim| claim.kind == ClaimKind::Closing) {
             let mut looks = 0;
-            while self.is_named(ticket, &claim.account).await? {
+            while self.is_named(token, &claim.account).await? {
                 looks += 1;
                 if looks > CLOSE_LOOKS_MAX {
                     return Ok(false);
@@ -397,46 +398,50 @@ impl Engine {
         Ok(true)
     }
 
-    /// Whether another saga names an account. One that nobody drives is driven to its end.
-    async fn is_named(&self, ticket: Ticket, account: &crate::model::AccountKey) -> Result<bool, Trouble> {
+    /// Whether another saga names an account. An abandoned one is driven to its end.
+    async fn is_named(
+        &self,
+        token: SagaToken,
+        account: &crate::model::AccountKey,
+    ) -> Result<bool, TaskError> {
         let page = RecordPage::first(NAMING_MAX);
-        let naming = self.call(self.store.records(Filter::Naming(account.clone()), page)).await?;
-        // What it would do to the account nobody knows.
+        let naming = self.call(self.store.records(Filter::Touching(account.clone()), page)).await?;
+        // An unreadable saga may do anything to the account.
         if let Some(unread) = naming.unread.first() {
             return Err(unread.why.clone().into());
         }
-        let others = naming.found.iter().filter(|stored| stored.record.ticket.rid != ticket.rid);
+        let others = naming.found.iter().filter(|stored| stored.record.token.rid != token.rid);
         let mut is_named = false;
         for other in others {
             is_named = true;
-            self.look_after(other).await?;
+            self.recover_saga(other).await?;
         }
         Ok(is_named)
     }
 
-    /// Gives up an attempt that was not decided.
-    async fn give_up(&self, ticket: Ticket) -> Result<(), StoreError> {
-        let counts = self.write(giving_up(ticket)).await?;
+    /// Aborts an attempt that was not decided.
+    async fn abort(&self, token: SagaToken) -> Result<(), StoreError> {
+        let counts = self.write(abort_steps(token)).await?;
         if counts.first() == Some(&1) {
             return Ok(());
         }
-        self.resolve(ticket).await.map(drop)
+        self.resolve(token).await.map(drop)
     }
 
-    /// Drives an attempt of this process to its end; says whether it happened.
-    async fn resolve(&self, ticket: Ticket) -> Result<bool, StoreError> {
+    /// Drives a saga of this process to its end; returns whether it committed.
+    async fn resolve(&self, token: SagaToken) -> Result<bool, StoreError> {
         let mut happened = false;
         for look in 1..=RESOLVE_MAX {
-            let found = self.call(self.store.record(FindRecord::Gate(ticket.gate))).await?;
-            match found.filter(|stored| stored.record.ticket.rid == ticket.rid) {
-                Some(stored) if stored.record.ticket.owner == self.owner => {
+            let found = self.call(self.store.record(FindRecord::Gate(token.gate))).await?;
+            match found.filter(|stored| stored.record.token.rid == token.rid) {
+                Some(stored) if stored.record.token.owner == self.owner => {
                     happened = stored.phase == Phase::Finalizing;
                     self.drive(&stored).await?;
                 }
                 Some(_) => self.back_off(u32::try_from(look).unwrap_or(u32::MAX)).await,
                 None => {
-                    // The record is gone. Without one, nothing that is still reserved will be used.
-                    self.write(vec![Change::Release(ticket.rid), Change::Unclaim(ticket.rid)]).await?;
+                    // Without a record, nothing will use what is still reserved.
+                    self.write(vec![Change::Release(token.rid), Change::Unclaim(token.rid)]).await?;
                     return Ok(happened);
                 }
             }
@@ -444,98 +449,102 @@ impl Engine {
         Err(StoreError::Busy("a saga is driven by others"))
     }
 
-    /// Does what the phase of a record says. The record is this process's own.
+    /// Makes the steps that the phase of a record allows. This process owns the record.
     pub(crate) async fn drive(&self, stored: &StoredRecord) -> Result<(), StoreError> {
-        let ticket = stored.record.ticket;
+        let token = stored.record.token;
         let steps = match stored.phase {
-            Phase::Reserving => giving_up(ticket),
+            Phase::Reserving => abort_steps(token),
             Phase::Releasing => {
-                vec![Change::Release(ticket.rid), Change::Unclaim(ticket.rid), Change::End(ticket)]
+                vec![Change::Release(token.rid), Change::Unclaim(token.rid), Change::End(token)]
             }
-            Phase::Finalizing => finishing(ticket, &stored.record.plan),
+            Phase::Finalizing => finish_steps(token, &stored.record.plan),
         };
         self.write(steps).await.map(drop)
     }
 
-    /// Whether another saga is in the way, of the same gate or of the same client. Looks after it, if nobody else does.
-    pub(crate) async fn unblock(&self, gate: GateId, turn: Option<Turn>) -> Result<bool, StoreError> {
+    /// Whether another saga of the same gate or client is in progress. Recovers it if it is abandoned.
+    pub(crate) async fn unblock(
+        &self,
+        gate: GateId,
+        sequence_claim: Option<SequenceClaim>,
+    ) -> Result<bool, StoreError> {
         let mut found = self.call(self.store.record(FindRecord::Gate(gate))).await?;
-        if let (None, Some(turn)) = (&found, turn) {
-            found = self.call(self.store.record(FindRecord::Client(turn.client))).await?;
+        if let (None, Some(sequence_claim)) = (&found, sequence_claim) {
+            found = self.call(self.store.record(FindRecord::Client(sequence_claim.client))).await?;
         }
         match found {
-            Some(stored) => self.look_after(&stored).await.map(|()| true),
+            Some(stored) => self.recover_saga(&stored).await.map(|()| true),
             None => Ok(false),
         }
     }
 
-    /// Drives a record that no one drives: of this process, or of one that went silent.
-    pub(crate) async fn look_after(&self, stored: &StoredRecord) -> Result<(), StoreError> {
-        let ticket = stored.record.ticket;
-        if self.running.has(ticket.rid) {
+    /// Drives an abandoned saga to its end: one of this process, or of a dead process.
+    pub(crate) async fn recover_saga(&self, stored: &StoredRecord) -> Result<(), StoreError> {
+        let token = stored.record.token;
+        if self.running.has(token.rid) {
             return Ok(());
         }
-        if ticket.owner == self.owner {
+        if token.owner == self.owner {
             return self.drive(stored).await;
         }
-        let take = Change::TakeOver { ticket, to: self.owner, silent_since: self.silent_since() };
+        let take = Change::TakeOver { token, to: self.owner, expired_since: self.expired_since() };
         if self.write(vec![take]).await? != [1] {
             return Ok(());
         }
-        tracing::info!(gate = %ticket.gate, owner = %ticket.owner, "took over a saga of a silent process");
-        // Its phase may have changed before it was ours.
-        let found = self.call(self.store.record(FindRecord::Gate(ticket.gate))).await?;
-        let ours = Ticket { owner: self.owner, ..ticket };
-        match found.filter(|found| found.record.ticket == ours) {
+        tracing::info!(gate = %token.gate, owner = %token.owner, "took over a saga of a silent process");
+        // The phase may have changed before the takeover.
+        let found = self.call(self.store.record(FindRecord::Gate(token.gate))).await?;
+        let ours = SagaToken { owner: self.owner, ..token };
+        match found.filter(|found| found.record.token == ours) {
             Some(found) => self.drive(&found).await,
             None => Ok(()),
         }
     }
 
-    /// Who was not heard of since then is taken for dead.
-    pub(crate) fn silent_since(&self) -> UnixMs {
-        UnixMs::new(self.time.now().get().saturating_sub(self.options.silent_ms))
+    /// Owners without a heartbeat since this time count as dead.
+    pub(crate) fn expired_since(&self) -> UnixMs {
+        UnixMs::new(self.time.now().get().saturating_sub(self.options.owner_timeout_ms))
     }
 }
 
-fn giving_up(ticket: Ticket) -> Vec<Change> {
-    let Ticket { rid, .. } = ticket;
-    vec![Change::Abort(ticket), Change::Release(rid), Change::Unclaim(rid), Change::End(ticket)]
+fn abort_steps(token: SagaToken) -> Vec<Change> {
+    let SagaToken { rid, .. } = token;
+    vec![Change::Abort(token), Change::Release(rid), Change::Unclaim(rid), Change::End(token)]
 }
 
-/// Steps 1 and 2. Those that would change nothing are left out.
-fn preparing(record: Record) -> Vec<Change> {
-    let (ticket, plan) = (record.ticket, Arc::clone(&record.plan));
+/// Steps 1 and 2, without those that would change nothing.
+fn prepare_steps(record: Record) -> Vec<Change> {
+    let (token, plan) = (record.token, Arc::clone(&record.plan));
     let mut steps = Vec::with_capacity(CHANGES_MAX);
     steps.push(Change::Begin(Arc::new(record)));
     if !plan.claims.is_empty() {
-        steps.push(Change::Claim(ticket, Arc::clone(&plan)));
+        steps.push(Change::Claim(token, Arc::clone(&plan)));
     }
     if !plan.inputs.is_empty() {
-        steps.push(Change::Reserve(ticket, plan));
+        steps.push(Change::Reserve(token, plan));
     }
     steps
 }
 
-/// Steps 5 and 6. Those that would change nothing are left out.
-fn finishing(ticket: Ticket, plan: &Arc<Plan>) -> Vec<Change> {
+/// Steps 5 and 6, without those that would change nothing.
+fn finish_steps(token: SagaToken, plan: &Arc<Plan>) -> Vec<Change> {
     let mut steps = Vec::with_capacity(5);
     let plan_of = || Arc::clone(plan);
     if !plan.inputs.is_empty() {
-        steps.push(Change::Finalize(ticket, plan_of()));
+        steps.push(Change::Finalize(token, plan_of()));
     }
     if !plan.outputs.is_empty() {
-        steps.push(Change::Create(ticket, plan_of()));
+        steps.push(Change::Create(token, plan_of()));
     }
     if !plan.claims.is_empty() {
-        steps.push(Change::Apply(ticket, plan_of()));
+        steps.push(Change::Apply(token, plan_of()));
     }
-    steps.extend([Change::Record(ticket, plan_of()), Change::End(ticket)]);
+    steps.extend([Change::Record(token, plan_of()), Change::End(token)]);
     steps
 }
 
-/// How many rows each of these steps changes, if nobody else has taken it.
-fn finishing_counts(plan: &Plan) -> Vec<u64> {
+/// The rows that each of these steps changes unless another process made it.
+fn finish_counts(plan: &Plan) -> Vec<u64> {
     let rows = [plan.inputs.len(), plan.outputs.len(), plan.claims.len()];
     let steps = rows.into_iter().filter(|size| *size > 0).chain([plan.entries.len(), 1]);
     steps.map(|size| size as u64).collect()

@@ -14,9 +14,9 @@ use earmark_core::{AccountName, AssetName, LeaseId, NamespaceName, Overdraft, St
 use crate::id::ReservationId;
 use crate::model::{
     Account, AccountKey, ClaimKind, EntryBody, LeaseKey, Phase, Plan, Posting, PostingHold, PostingState,
-    Record, StoredRecord, Ticket, VaultKey,
+    Record, SagaToken, StoredRecord, VaultKey,
 };
-use crate::store::{PlacedTransaction, RecordPlace, Records, StoreError, Transactions, UnreadRecord};
+use crate::store::{LoggedTransaction, RecordCursor, Records, StoreError, Transactions, UnreadRecord};
 
 /// A column holds what Earmark never writes.
 pub(crate) fn corrupt(column: &str, found: &str) -> StoreError {
@@ -177,7 +177,7 @@ impl RecordRow {
             "releasing" => Phase::Releasing,
             other => return Err(corrupt("phase", other)),
         };
-        let ticket = Ticket {
+        let token = SagaToken {
             gate: parse("gate", &self.gate)?,
             rid: parse("reservation_id", &self.reservation_id)?,
             owner: parse("owner", &self.owner)?,
@@ -191,7 +191,7 @@ impl RecordRow {
         };
         let begun_at = time("begun_at", self.begun_at_ms)?;
         let plan: Plan = crate::document::plan_from_json(&self.plan)?;
-        Ok(StoredRecord { record: Record { ticket, lease, begun_at, plan: plan.into() }, phase })
+        Ok(StoredRecord { record: Record { token, lease, begun_at, plan: plan.into() }, phase })
     }
 }
 
@@ -207,14 +207,14 @@ pub(crate) struct PlacedRow {
 }
 
 impl PlacedRow {
-    fn transaction(&self) -> Result<Option<PlacedTransaction>, StoreError> {
+    fn transaction(&self) -> Result<Option<LoggedTransaction>, StoreError> {
         let Some(body) = &self.body else { return Ok(None) };
         let EntryBody::Transaction(transaction) = crate::document::body_from_json(body)? else {
             return Err(corrupt("body", body));
         };
         let home = home(&self.namespace, &self.vault)?;
         let at = time("at", self.at_ms)?;
-        Ok(Some(PlacedTransaction { place: self.place, home, number: self.number, at, transaction }))
+        Ok(Some(LoggedTransaction { place: self.place, home, number: self.number, at, transaction }))
     }
 }
 
@@ -231,7 +231,7 @@ pub(crate) fn records(rows: impl IntoIterator<Item = RecordRow>, max: usize) -> 
     let (mut count, mut last) = (0_usize, None);
     for row in rows {
         count = count.saturating_add(1);
-        last = Some(RecordPlace { begun_at_ms: row.begun_at_ms, rid: row.reservation_id.clone() });
+        last = Some(RecordCursor { begun_at_ms: row.begun_at_ms, rid: row.reservation_id.clone() });
         match row.record() {
             Ok(stored) => records.found.push(stored),
             Err(why) => records.unread.push(UnreadRecord { gate: row.gate, why }),

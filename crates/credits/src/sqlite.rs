@@ -30,12 +30,12 @@ use tokio::task::JoinHandle;
 
 use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
-use crate::sql::pool::{Pool, Words};
+use crate::sql::pool::{Pool, SessionSql};
 use crate::sql::queue::Queue;
 use crate::sql::surveys::{self, SURVEYORS, Surveys};
 use crate::store::{
-    CHANGES_MAX, Census, Change, Due, Filter, FindRecord, Funds, Gone, Reach, RecordPage, Records, Store,
-    StoreError, Survey, Surveyed, Transactions,
+    CHANGES_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, RecordPage, Records, Spendable,
+    StaleOwners, Store, StoreError, Survey, Surveyed, Transactions,
 };
 use error::refused;
 
@@ -77,7 +77,7 @@ impl SqliteStore {
         let mut connection = connect(path, &options).await?;
         migrate::migrate(&mut connection, migrate::VERSIONS.len()).await?;
         let reader = file(path, &options).read_only(true);
-        let readers = Pool::new(reader, Words::default(), options.readers, options.busy_timeout);
+        let readers = Pool::new(reader, SessionSql::default(), options.readers, options.busy_timeout);
         let readers = Arc::new(Readers(readers));
         let (queue, waiting) = Queue::new();
         let keeps_time = options.keeps_time;
@@ -104,9 +104,9 @@ impl Readers {
         &self,
         look: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let mut lent = self.0.lend().await?;
-        let found = look(&mut lent.connection).await?;
-        lent.done();
+        let mut pooled = self.0.acquire().await?;
+        let found = look(&mut pooled.connection).await?;
+        pooled.release();
         Ok(found)
     }
 }
@@ -167,15 +167,15 @@ impl Store for SqliteStore {
         Box::pin(self.readers.read(async move |reader| read::records(reader, &filter, &page).await))
     }
 
-    fn gone(&self, gone: Gone, max: usize) -> Answer<'_, Result<Vec<OwnerId>, StoreError>> {
-        Box::pin(self.readers.read(async move |reader| read::gone(reader, gone, max).await))
+    fn stale_owners(&self, gone: StaleOwners, max: usize) -> Answer<'_, Result<Vec<OwnerId>, StoreError>> {
+        Box::pin(self.readers.read(async move |reader| read::stale_owners(reader, gone, max).await))
     }
 
     fn orphans(&self, max: usize) -> Answer<'_, Result<Vec<ReservationId>, StoreError>> {
         Box::pin(self.readers.read(async move |reader| read::orphans(reader, max).await))
     }
 
-    fn due(&self, due: Due, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>> {
+    fn due(&self, due: DueQuery, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>> {
         Box::pin(self.readers.read(async move |reader| read::due(reader, &due, max).await))
     }
 
@@ -183,14 +183,14 @@ impl Store for SqliteStore {
         Box::pin(self.readers.read(async move |reader| survey::funds(reader, &account, now).await))
     }
 
-    fn reach(
+    fn spendable(
         &self,
         account: AccountKey,
         asset: AssetName,
         now: UnixMs,
-    ) -> Answer<'_, Result<Reach, StoreError>> {
+    ) -> Answer<'_, Result<Spendable, StoreError>> {
         let read =
-            async move |reader: &mut SqliteConnection| survey::reach(reader, &account, &asset, now).await;
+            async move |reader: &mut SqliteConnection| survey::spendable(reader, &account, &asset, now).await;
         Box::pin(self.readers.read(read))
     }
 
@@ -219,8 +219,8 @@ impl Store for SqliteStore {
         Box::pin(self.readers.read(read))
     }
 
-    fn count(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>> {
-        Box::pin(self.readers.read(async move |reader| survey::count(reader, &home).await))
+    fn census(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>> {
+        Box::pin(self.readers.read(async move |reader| survey::census(reader, &home).await))
     }
 
     fn clients(&self) -> Answer<'_, Result<u64, StoreError>> {

@@ -1,4 +1,4 @@
-//! What a saga asks of whatever keeps the rows: single conditional changes, and reads.
+//! The storage interface of a saga: conditional changes, whole commits and reads.
 
 use std::sync::Arc;
 
@@ -8,39 +8,39 @@ use earmark_core::{AccountName, AssetName, NamespaceName, UnixMs};
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
 use crate::model::{
     Account, AccountKey, AssetKey, ClientKey, LeaseKey, LivePosting, Plan, Posting, PostingState, Record,
-    StoredEntry, StoredRecord, Ticket, Transaction, VaultKey,
+    SagaToken, StoredEntry, StoredRecord, Transaction, VaultKey,
 };
 
-/// The most changes of one list.
+/// Changes per [`Store::write`] call.
 pub const CHANGES_MAX: usize = 16;
 
-/// So many changes at each end of the history of an account are looked at to find out which assets it has had. An account
-/// begins with its assets, and what it had last it had not long ago; a history may have millions of changes in between.
+/// Changes read at each end of an account's history to list the assets it has had. Reading the whole history would take
+/// too long: it may have millions of changes.
 pub const CHANGES_SEEN_MAX: usize = 256;
 
-/// Why a store gave no answer.
+/// Why a store call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Too much is waiting, and nothing was done.
+    /// The queue or a lock is full. Nothing was done; retry.
     #[error("the store is busy: {0}")]
     Busy(&'static str),
-    /// There is no way to it now: it is down, it is starting, the network is cut. Nothing was done.
+    /// The store is down, starting, or cut off by the network. Nothing was done.
     #[error("the store cannot be reached: {0}")]
     Unreachable(String),
-    /// The store said no: it is full, it is read-only, a right is missing. Nothing was done.
+    /// The store rejected the call: disk full, read-only, or a missing permission. Nothing was done.
     #[error("the store refuses: {0}")]
     Refused(String),
-    /// There was no answer in time, or the connection is gone. A change may have been made or not.
+    /// No answer in time, or the connection broke. The change may or may not have been made.
     #[error("the store does not answer: {0}")]
     Unavailable(String),
-    /// What is stored cannot be, or was written by a newer version.
+    /// A row is damaged, or a newer version wrote it.
     #[error("the store holds what it cannot: {0}")]
     Corrupt(String),
 }
 
 impl StoreError {
-    /// Whether it may go away by itself. What is refused, or cannot be read, stays so until somebody sees to it.
+    /// Whether a retry can succeed without an operator.
     #[must_use]
     pub const fn is_passing(&self) -> bool {
         match self {
@@ -50,134 +50,124 @@ impl StoreError {
     }
 }
 
-/// One conditional change: a step of a saga. Each is made as a whole or not at all, and says how many rows it changed.
-/// Whether that is as it should be is for the saga to judge.
+/// One conditional change, which is one step of a saga. It happens as a whole or not at all, and returns the number of
+/// rows it changed. The saga decides what that number means.
 ///
-/// A step with a [`Ticket`] changes nothing unless the record of that gate has that reservation id and that owner, and
-/// is in the phase that the step says. So a late step of an owner that was taken over changes nothing. A list that begins its
-/// own record is late only if nobody waits for it any more; it may still happen, once.
+/// A step with a [`SagaToken`] changes nothing unless the saga record has the same gate, reservation id and owner, and
+/// is in the phase that the step requires. So a delayed step of an owner that lost its saga changes nothing.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// Makes a vault and its account `revenue` known, unless they are. Rows: what was added.
+    /// Inserts a vault and its account `revenue` if they are missing. Rows: the rows inserted.
     OpenVault(VaultKey),
-    /// The gate. Inserts the record in phase `reserving`, unless there is one of the same gate, or one whose plan has a
-    /// turn of the same client. Rows: 1 or 0.
+    /// Inserts the saga record in phase `reserving`, unless a record of the same gate, or of the same client, exists.
+    /// Rows: 1 or 0.
     Begin(Arc<Record>),
-    /// Phase `reserving`. Claims the accounts that the plan opens, freezes, unfreezes or closes: inserts those that are
-    /// opened, unless they are there; marks the others, where nobody has claimed them and they stand where the
-    /// plan says. Rows: the accounts that were claimed.
-    Claim(Ticket, Arc<Plan>),
-    /// Phase `reserving`. The inputs of the plan that are active become pending, with this reservation id. Rows: those
-    /// that did.
-    Reserve(Ticket, Arc<Plan>),
-    /// The point of no return: phase `reserving` becomes `finalizing`, if all inputs and claims of the plan are this
-    /// reservation id's, no entry has this gate, every account is as the plan needs it, and the client of its turn has
-    /// committed the number before. Rows: 1 or 0.
+    /// Phase `reserving`. Claims the accounts that the plan opens, freezes, unfreezes or closes. An account to open is
+    /// inserted if it is missing. Any other is marked if it is unclaimed and has the standing that the plan expects.
+    /// Rows: the accounts claimed.
+    Claim(SagaToken, Arc<Plan>),
+    /// Phase `reserving`. Turns the plan's active inputs into pending ones of this reservation id. Rows: the inputs
+    /// reserved.
+    Reserve(SagaToken, Arc<Plan>),
+    /// The point of no return: turns phase `reserving` into `finalizing`. It requires that this reservation id holds
+    /// all inputs and claims of the plan, that no entry has this gate, that every account meets the plan's needs, and
+    /// that the client's last sequence is one less than the plan's. Rows: 1 or 0.
     ///
-    /// An account is as needed if the same reservation id has claimed it; or if it is there, is not claimed for opening
-    /// or closing, is not closed, and, where the plan spends from it, is not frozen.
-    Decide(Ticket, Arc<Plan>),
-    /// Phase `finalizing`. The inputs of the plan that are pending with this reservation id become inactive. Rows: those
-    /// that did.
-    Finalize(Ticket, Arc<Plan>),
-    /// Phase `finalizing`. Inserts the outputs of the plan that are not there, active. Rows: those that were not.
-    Create(Ticket, Arc<Plan>),
-    /// Phase `finalizing`. The accounts that this reservation id has claimed stand where the plan says, and are no longer
-    /// claimed. Rows: those that were.
-    Apply(Ticket, Arc<Plan>),
-    /// Phase `finalizing`. If no entry has this gate: inserts the entries of the plan, each under the next number of its
-    /// vault, counts what is issued and retired, and advances the client to the number of its turn; all of it or nothing.
-    /// Rows: the entries.
-    Record(Ticket, Arc<Plan>),
-    /// Phase `reserving` becomes `releasing`. Rows: 1 or 0.
-    Abort(Ticket),
-    /// Unless a record in phase `reserving` or `finalizing` has this reservation id: the postings that are pending with it
-    /// become active. Rows: those that did.
+    /// An account meets a need if this reservation id claimed it. Otherwise it must exist, not be claimed for opening
+    /// or closing, not be closed, and, if the plan spends from it, not be frozen.
+    Decide(SagaToken, Arc<Plan>),
+    /// Phase `finalizing`. Turns the plan's inputs that are pending with this reservation id into inactive ones. Rows:
+    /// the inputs consumed.
+    Finalize(SagaToken, Arc<Plan>),
+    /// Phase `finalizing`. Inserts the plan's outputs that are missing, as active postings. Rows: the outputs inserted.
+    Create(SagaToken, Arc<Plan>),
+    /// Phase `finalizing`. Gives the accounts that this reservation id claimed their new standing and removes the
+    /// claims. Rows: the accounts changed.
+    Apply(SagaToken, Arc<Plan>),
+    /// Phase `finalizing`. If no entry has this gate: inserts the plan's entries under the next numbers of their
+    /// vaults, adds to the issued and retired totals, and advances the client's sequence. Rows: the entries inserted.
+    Record(SagaToken, Arc<Plan>),
+    /// Turns phase `reserving` into `releasing`. Rows: 1 or 0.
+    Abort(SagaToken),
+    /// Turns the postings that are pending with this reservation id back into active ones, unless a record in phase
+    /// `reserving` or `finalizing` has this id. Rows: the postings released.
     Release(ReservationId),
-    /// Under the same condition: the accounts that are claimed with this reservation id are no longer; those that were
-    /// being opened are deleted. Rows: those that were claimed.
+    /// Removes the claims of this reservation id under the same condition, and deletes accounts that were being opened.
+    /// Rows: the accounts unclaimed.
     Unclaim(ReservationId),
-    /// Deletes the record, if it is in phase `releasing`, or in phase `finalizing` with an entry of its gate. Rows: 1 or
-    /// 0.
-    End(Ticket),
-    /// Gives the record to another owner, if its own was last heard of before a time, or never. Rows: 1 or 0.
+    /// Deletes the record if it is in phase `releasing`, or in phase `finalizing` with its entry written. Rows: 1 or 0.
+    End(SagaToken),
+    /// Gives the record to another owner if the heartbeat of its owner is older than a time, or missing. Rows: 1 or 0.
     TakeOver {
-        /// The record, with the owner that it has.
-        ticket: Ticket,
-        /// Who drives it from now on.
+        /// The record, with its current owner.
+        token: SagaToken,
+        /// The new owner.
         to: OwnerId,
-        /// The owner must not have been heard of at this time or later.
-        silent_since: UnixMs,
+        /// The owner must have no heartbeat at this time or later.
+        expired_since: UnixMs,
     },
-    /// An owner lives. Rows: 1.
-    Beat(OwnerId, UnixMs),
-    /// An owner is gone, and will not be heard of again. Rows: 1, or 0 if it was not known.
+    /// Records a heartbeat of an owner. Rows: 1.
+    Heartbeat(OwnerId, UnixMs),
+    /// Removes an owner that shuts down. Rows: 1, or 0 if it was unknown.
     Leave(OwnerId),
 }
 
 impl Change {
-    /// The gate of the saga that it is a step of.
+    /// The gate of the saga that this change is a step of.
     pub(crate) fn gate(&self) -> Option<GateId> {
         match self {
-            Change::Begin(record) => Some(record.ticket.gate),
-            Change::Claim(ticket, _)
-            | Change::Reserve(ticket, _)
-            | Change::Decide(ticket, _)
-            | Change::Finalize(ticket, _)
-            | Change::Create(ticket, _)
-            | Change::Apply(ticket, _)
-            | Change::Record(ticket, _)
-            | Change::Abort(ticket)
-            | Change::End(ticket)
-            | Change::TakeOver { ticket, .. } => Some(ticket.gate),
+            Change::Begin(record) => Some(record.token.gate),
+            Change::Claim(token, _)
+            | Change::Reserve(token, _)
+            | Change::Decide(token, _)
+            | Change::Finalize(token, _)
+            | Change::Create(token, _)
+            | Change::Apply(token, _)
+            | Change::Record(token, _)
+            | Change::Abort(token)
+            | Change::End(token)
+            | Change::TakeOver { token, .. } => Some(token.gate),
             Change::OpenVault(_)
             | Change::Release(_)
             | Change::Unclaim(_)
-            | Change::Beat(..)
+            | Change::Heartbeat(..)
             | Change::Leave(_) => None,
         }
     }
 }
 
-/// Whatever keeps the rows. It decides nothing.
+/// The rows of credit: accounts, postings, entries and saga records. The single changes decide nothing; only
+/// [`commit`](Store::commit) judges a whole plan.
 ///
-/// Everybody's next read sees what a finished [`write`](Store::write) has changed. If [`Change::Record`] or
-/// [`Change::OpenVault`] was among it, it is durable, with all that anybody was told to be finished before. Other changes may
-/// be lost in a crash of the store, for nobody was promised anything yet; but never one without all that came after it, since
-/// the order of the steps of a saga matters.
+/// Every read that starts after a finished write sees its changes. A commit, [`Change::Record`] and
+/// [`Change::OpenVault`] are durable when they return, with everything that finished before them. Other changes may be
+/// lost in a crash of the store, but only together with all later ones, because the order of saga steps matters.
 pub trait Store: Send + Sync + 'static {
-    /// Makes changes, one after the other, and says of each how many rows it changed. The changes are no transaction:
-    /// each sees the one before, and after an error any number of them, from the first on, may have been made. A
-    /// store may make them all at once; and where they are a saga from its first step to its last, it may make none if
-    /// the saga cannot happen, so that every count is 0 and there is no record to clean up.
+    /// Makes changes in order and returns the rows that each changed. The list is not a transaction: each change sees
+    /// the one before it, and after an error any prefix may have been made.
     ///
-    /// # Errors
-    /// When a change was not made, or nobody knows.
+    /// # Errors When a change was not made, or its outcome is unknown.
     fn write(&self, changes: Vec<Change>) -> Answer<'_, Result<Vec<u64>, StoreError>>;
 
-    /// All that a plan is made from, in one go. The parts need not be of the same moment: what was seen is only a
-    /// proposal, and the steps of the saga find out whether it still holds.
+    /// Reads everything that a plan is made from. The parts may be from different moments: the plan is a proposal, and
+    /// the commit checks it again.
     ///
-    /// # Errors
-    /// When the store does not answer.
+    /// # Errors When the store does not answer.
     fn survey(&self, survey: Survey) -> Answer<'_, Result<Surveyed, StoreError>>;
 
-    /// The entries of a gate, in the order of the plan; none if it never happened.
+    /// The entries of a gate in the order of the plan; empty if the saga never committed.
     ///
-    /// # Errors
-    /// When the store does not answer.
+    /// # Errors When the store does not answer.
     fn entries(&self, gate: GateId) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>>;
 
-    /// All entries about a lease, in no particular order.
+    /// All entries about a lease, unordered.
     ///
-    /// # Errors
-    /// When the store does not answer.
+    /// # Errors When the store does not answer.
     fn lease(&self, lease: LeaseKey) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>>;
 
-    /// The postings that a lease holds and that nobody has consumed, in no particular order.
+    /// The unconsumed postings that a lease holds, unordered.
     ///
-    /// # Errors
-    /// When the store does not answer.
+    /// # Errors When the store does not answer.
     fn held(&self, lease: LeaseKey) -> Answer<'_, Result<Vec<(Posting, PostingState)>, StoreError>>;
 
     /// The record of a saga.
@@ -186,58 +176,50 @@ pub trait Store: Send + Sync + 'static {
     /// When the store does not answer.
     fn record(&self, find: FindRecord) -> Answer<'_, Result<Option<StoredRecord>, StoreError>>;
 
-    /// Records, oldest first. One that cannot be read keeps nobody from the others.
+    /// Saga records, oldest first. A record that cannot be read does not hide the others.
     ///
-    /// # Errors
-    /// When the store does not answer.
+    /// # Errors When the store does not answer.
     fn records(&self, filter: Filter, page: RecordPage) -> Answer<'_, Result<Records, StoreError>>;
 
-    /// Processes whose row is of no use any more, so many at most.
+    /// Owners whose heartbeat row is no longer needed, at most `max`.
     ///
-    /// # Errors
-    /// When the store does not answer.
-    fn gone(&self, gone: Gone, max: usize) -> Answer<'_, Result<Vec<OwnerId>, StoreError>>;
+    /// # Errors When the store does not answer.
+    fn stale_owners(&self, gone: StaleOwners, max: usize) -> Answer<'_, Result<Vec<OwnerId>, StoreError>>;
 
-    /// Reservation ids of pending postings and of claimed accounts that no record has, so many at most.
+    /// Reservation ids of pending postings and claimed accounts that have no saga record, at most `max`.
     ///
-    /// # Errors
-    /// When the store does not answer.
+    /// # Errors When the store does not answer.
     fn orphans(&self, max: usize) -> Answer<'_, Result<Vec<ReservationId>, StoreError>>;
 
-    /// Active postings that leases hold and whose time is over, those that ended first first, so many at most.
+    /// Active postings of holds that have timed out, earliest end first, at most `max`.
     ///
-    /// # Errors
-    /// When the store does not answer.
-    fn due(&self, due: Due, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>>;
+    /// # Errors When the store does not answer.
+    fn due(&self, due: DueQuery, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>>;
 
-    /// What an account has, in order of asset. Assets of which it has no posting that was not consumed are left out.
+    /// The sums of an account's unconsumed postings, ordered by asset.
     ///
-    /// # Errors
-    /// When the store does not answer.
+    /// # Errors When the store does not answer.
     fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>>;
 
-    /// What of one asset can be spent of an account, now or soon. What leases hold whose time is not over is not looked at:
-    /// there may be any number of it, and whoever is refused asks this.
+    /// The amounts of one asset that an account can spend now or soon. It does not read holds that have not timed out:
+    /// there may be thousands, and every refused caller asks this.
     ///
-    /// # Errors
-    /// When the store does not answer.
-    fn reach(
+    /// # Errors When the store does not answer.
+    fn spendable(
         &self,
         account: AccountKey,
         asset: AssetName,
         now: UnixMs,
-    ) -> Answer<'_, Result<Reach, StoreError>>;
+    ) -> Answer<'_, Result<Spendable, StoreError>>;
 
-    /// The assets that an account has had, in order, as far as its first and its last [`CHANGES_SEEN_MAX`] changes tell.
+    /// The assets in the first and last [`CHANGES_SEEN_MAX`] changes of an account, in order.
     ///
-    /// # Errors
-    /// When the store does not answer.
+    /// # Errors When the store does not answer.
     fn assets_of(&self, account: AccountKey) -> Answer<'_, Result<Vec<AssetName>, StoreError>>;
 
-    /// The entries that changed an account after a number of its vault, in order of number, so many at most.
+    /// The entries of an account with a number above `after`, in order, at most `max`.
     ///
-    /// # Errors
-    /// When the store does not answer.
+    /// # Errors When the store does not answer.
     fn history(
         &self,
         account: AccountKey,
@@ -245,12 +227,11 @@ pub trait Store: Send + Sync + 'static {
         max: usize,
     ) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>>;
 
-    /// The transactions of a namespace, or of all, after a place. So many at most are looked at, those of other namespaces
-    /// included. They are in an order in which nothing ever appears before a place that was given out; a store on which many
-    /// commit at once tells of one only when nobody can come before it any more.
+    /// The transactions of one namespace, or of all, after a cursor. At most `max` are read, including those of other
+    /// namespaces. No transaction ever appears before a cursor that was returned; a store with concurrent commits
+    /// withholds a transaction until no earlier one can still commit.
     ///
-    /// # Errors
-    /// When the store does not answer.
+    /// # Errors When the store does not answer.
     fn transactions(
         &self,
         namespace: Option<NamespaceName>,
@@ -258,282 +239,279 @@ pub trait Store: Send + Sync + 'static {
         max: usize,
     ) -> Answer<'_, Result<Transactions, StoreError>>;
 
-    /// Everything of a vault, counted at one moment.
+    /// The sums of a vault at one moment, for the audit.
     ///
-    /// # Errors
-    /// When the store does not answer.
-    fn count(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>>;
+    /// # Errors When the store does not answer.
+    fn census(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>>;
 
-    /// How many clients there are, in all vaults.
+    /// The number of clients in all vaults.
     ///
-    /// # Errors
-    /// When the store does not answer.
+    /// # Errors When the store does not answer.
     fn clients(&self) -> Answer<'_, Result<u64, StoreError>>;
 
-    /// What time it is where the rows are, if those who share them must agree on that; else their own clock serves.
+    /// The store's clock, if processes that share the rows must use it; `None` if they use their own.
     ///
-    /// # Errors
-    /// When the store does not answer.
+    /// # Errors When the store does not answer.
     fn time(&self) -> Answer<'_, Result<Option<UnixMs>, StoreError>>;
 
-    /// Finishes what is under way and lets go of connections and files.
+    /// Finishes the calls in progress, then closes connections and files.
     fn close(&self) -> Answer<'_, ()>;
 }
 
-/// What to look at before planning.
+/// The rows to read before planning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
     /// Accounts.
     pub accounts: Vec<AccountKey>,
-    /// Postings of accounts.
-    pub purses: Vec<PurseQuery>,
-    /// How far a client has counted.
+    /// Spendable postings.
+    pub posting_sets: Vec<PostingQuery>,
+    /// The client whose last sequence is needed.
     pub client: Option<ClientKey>,
-    /// What was issued and retired of assets.
+    /// Assets whose issued and retired totals are needed.
     pub assets: Vec<AssetKey>,
 }
 
-/// Which postings of an account to look at.
+/// Which spendable postings of an account to read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct PurseQuery {
+pub struct PostingQuery {
     /// The account.
     pub account: AccountKey,
     /// The asset.
     pub asset: AssetName,
-    /// So many of the largest.
+    /// Number of largest postings.
     pub largest: usize,
-    /// So many of the smallest.
+    /// Number of smallest postings.
     pub smallest: usize,
-    /// Counts the others up to so many.
+    /// Count of active postings stops here.
     pub count_max: usize,
 }
 
-/// What was found, in the order of what was asked for.
+/// The rows found, in the order of the query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Surveyed {
-    /// Accounts; none where there is none.
+    /// Accounts; `None` if missing.
     pub accounts: Vec<Option<Account>>,
-    /// Postings of accounts, those that leases hold left out.
-    pub purses: Vec<Purse>,
-    /// The last number that the client committed; none if it never did.
+    /// Postings that no lease holds.
+    pub posting_sets: Vec<PostingSet>,
+    /// The last sequence that the client committed; `None` if it never did.
     pub last_sequence: Option<u64>,
-    /// What was issued and retired; none if the asset was never seen.
+    /// Issued and retired totals; `None` if the asset is unknown.
     pub assets: Vec<Option<AssetSums>>,
 }
 
 /// Postings of one account and asset that no lease holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Purse {
-    /// All that are below zero, pending ones too.
+pub struct PostingSet {
+    /// All negative postings, pending ones included.
     pub owed: Vec<LivePosting>,
-    /// The largest active ones above zero, largest first.
+    /// The largest active positive postings, largest first.
     pub large: Vec<LivePosting>,
-    /// The smallest active ones above zero, smallest first. They may be among the largest as well.
+    /// The smallest active positive postings, smallest first. They may also be among the largest.
     pub small: Vec<LivePosting>,
-    /// How many active ones above zero there are, counted up to the bound of the question.
+    /// The number of active positive postings, up to the bound of the query.
     pub active: usize,
 }
 
-/// What was ever issued and retired of an asset.
+/// The issued and retired totals of an asset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AssetSums {
-    /// What was issued.
+    /// Total ever issued.
     pub issued: i128,
-    /// What was retired.
+    /// Total ever retired.
     pub retired: i128,
 }
 
-/// Transactions as they were found.
+/// A page of transactions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transactions {
-    /// Those that were asked for, in order.
-    pub found: Vec<PlacedTransaction>,
-    /// The place of the last one that was looked at, if there may be more.
+    /// The matching transactions, in commit order.
+    pub found: Vec<LoggedTransaction>,
+    /// The cursor after the last transaction read, if there may be more.
     pub next: Option<CreditCursor>,
 }
 
-/// A transaction, where it is among all of them, and where it happened.
+/// A transaction with its position in the order of all commits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlacedTransaction {
-    /// Its place.
+pub struct LoggedTransaction {
+    /// Its cursor.
     pub place: CreditCursor,
-    /// Where it happened,
+    /// Its vault.
     pub home: VaultKey,
-    /// the number of its entry there,
+    /// The number of its entry in the vault.
     pub number: u64,
-    /// and when.
+    /// Its time.
     pub at: UnixMs,
-    /// What happened.
+    /// The transaction.
     pub transaction: Transaction,
 }
 
-/// How to find a record.
+/// How to find a saga record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FindRecord {
-    /// By what is to happen once.
+    /// By its gate.
     Gate(GateId),
-    /// By the client whose turn it takes.
+    /// By the client whose sequence it claims.
     Client(ClientKey),
 }
 
-/// Which records to list.
+/// Which saga records to list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Filter {
-    /// Of this owner.
-    Of(OwnerId),
-    /// Of owners, others than this one, that were not heard of at a time or later.
-    Silent {
-        /// Who asks.
-        but: OwnerId,
+    /// Records of this owner.
+    OwnedBy(OwnerId),
+    /// Records of other owners whose heartbeat is older than a time.
+    Expired {
+        /// The owner that asks.
+        except: OwnerId,
         /// The time.
         since: UnixMs,
     },
-    /// Whose plans touch an account, whoever owns them.
-    Naming(AccountKey),
+    /// Records whose plan names an account, of any owner.
+    Touching(AccountKey),
 }
 
-/// Which processes are gone: those that were not heard of for so long and have no record, and those whose last sign of life
-/// comes from a clock that was wrong, so that they would not fall silent.
+/// Owners whose heartbeat rows can be deleted: dead ones without a saga record, and those whose heartbeat lies in the
+/// future because their clock was wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gone {
-    /// Not heard of at this time or later.
-    pub silent_since: UnixMs,
-    /// Heard of after this time, which has not come yet.
+pub struct StaleOwners {
+    /// No heartbeat at this time or later.
+    pub expired_since: UnixMs,
+    /// A heartbeat after this time comes from a wrong clock.
     pub ahead_of: UnixMs,
 }
 
-/// Which records of a list to look at.
+/// One page of a list of saga records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordPage {
-    /// Those behind this place.
-    pub after: RecordPlace,
-    /// So many at most, those that cannot be read included.
+    /// The page starts after this cursor.
+    pub after: RecordCursor,
+    /// Records per page, unreadable ones included.
     pub max: usize,
 }
 
 impl RecordPage {
-    /// From the oldest on.
+    /// The page with the oldest records.
     #[must_use]
     pub fn first(max: usize) -> RecordPage {
-        RecordPage { after: RecordPlace::default(), max }
+        RecordPage { after: RecordCursor::default(), max }
     }
 }
 
-/// Where a record stands in a list: by when it was begun, then by its reservation id as it is stored.
+/// The position of a saga record in a list: start time, then reservation id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RecordPlace {
+pub struct RecordCursor {
     /// Milliseconds since 1970.
     pub begun_at_ms: i64,
     /// The reservation id.
     pub rid: String,
 }
 
-impl Default for RecordPlace {
-    /// Before all of them.
-    fn default() -> RecordPlace {
-        RecordPlace { begun_at_ms: -1, rid: String::new() }
+impl Default for RecordCursor {
+    /// Before the first record.
+    fn default() -> RecordCursor {
+        RecordCursor { begun_at_ms: -1, rid: String::new() }
     }
 }
 
-/// Records as they were found.
+/// A page of saga records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Records {
-    /// Those that can be read, oldest first.
+    /// The readable records, oldest first.
     pub found: Vec<StoredRecord>,
-    /// The others: damaged, or written by a later version.
+    /// Records that are damaged or that a newer version wrote.
     pub unread: Vec<UnreadRecord>,
-    /// The place of the last one, if there may be more.
-    pub next: Option<RecordPlace>,
+    /// The cursor after the last record, if there may be more.
+    pub next: Option<RecordCursor>,
 }
 
-/// A record that cannot be read.
+/// A saga record that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadRecord {
-    /// Its gate, as it is stored.
+    /// Its gate, as stored.
     pub gate: String,
-    /// What is wrong with it.
+    /// Why it cannot be read.
     pub why: StoreError,
 }
 
-/// Which holds to list.
+/// Which timed-out holds to list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Due {
-    /// Those that end at this time or earlier.
+pub struct DueQuery {
+    /// Holds that end at this time or earlier.
     pub now: UnixMs,
-    /// Of this account alone.
+    /// Only holds of this account.
     pub account: Option<AccountKey>,
-    /// Those behind this place.
-    pub after: DuePlace,
+    /// Only holds after this cursor.
+    pub after: DueCursor,
 }
 
-/// Where a hold stands among those that end: by when it does, then by its posting. The default is before all of them.
+/// The position of a hold in a list: end time, then posting id. The default is before the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct DuePlace {
-    /// When it ends.
+pub struct DueCursor {
+    /// End of the hold.
     pub ends_at: UnixMs,
     /// Its posting.
     pub id: PostingId,
 }
 
-/// What an account has of one asset: the sums of its postings.
+/// The sums of an account's postings of one asset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Funds {
     /// The asset.
     pub asset: AssetName,
-    /// Active, held by no lease.
+    /// Active postings that no lease holds.
     pub active: i128,
-    /// Pending, held by no lease.
+    /// Pending postings that no lease holds.
     pub pending: i128,
-    /// Held by leases whose time is not over, active or pending.
+    /// Postings in holds that have not timed out.
     pub held: i128,
-    /// Held by leases whose time is over, active or pending.
+    /// Postings in holds that have timed out.
     pub due: i128,
 }
 
-/// What can be spent of one asset of an account, now or soon: the sums of its postings.
+/// The amounts of one asset that an account can spend now or soon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reach {
-    /// Active, held by no lease.
+pub struct Spendable {
+    /// Active postings that no lease holds.
     pub active: i128,
-    /// Pending, held by no lease.
+    /// Pending postings that no lease holds.
     pub pending: i128,
-    /// Held by leases whose time is over, active or pending.
+    /// Postings in holds that have timed out.
     pub due: i128,
 }
 
-/// A vault, counted at one moment.
+/// The sums of a vault at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Census {
-    /// What was issued and retired, in order of asset, and what all postings that were not consumed add up to.
+    /// Totals and sums of each asset, in order.
     pub assets: Vec<AssetCensus>,
-    /// The first accounts whose entries do not add up to their postings.
+    /// The first accounts whose entries and postings differ.
     pub uneven: Vec<UnevenAccount>,
-    /// The sagas under way that touch the vault.
+    /// Sagas in progress that touch the vault.
     pub records: u64,
 }
 
-/// An asset, counted at one moment.
+/// The sums of an asset at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssetCensus {
     /// The asset.
     pub asset: AssetName,
-    /// What was issued and retired.
+    /// The issued and retired totals.
     pub sums: AssetSums,
-    /// What all postings that were not consumed add up to.
+    /// The sum of all unconsumed postings.
     pub live: i128,
-    /// What all entries added to all accounts, held amounts included.
+    /// The sum of all entries, held amounts included.
     pub entered: i128,
 }
 
-/// An account whose entries do not add up to its postings.
+/// An account whose entries and postings differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnevenAccount {
     /// The account.
     pub account: AccountName,
     /// The asset.
     pub asset: AssetName,
-    /// What its postings that were not consumed add up to.
+    /// The sum of its unconsumed postings.
     pub live: i128,
-    /// What its entries added, held amounts included.
+    /// The sum of its entries, held amounts included.
     pub entered: i128,
 }

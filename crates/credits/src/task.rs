@@ -1,4 +1,4 @@
-//! What can happen: transactions, holds, settlements, releases.
+//! The tasks: transactions, holds, settlements and releases.
 
 mod hold;
 mod lease;
@@ -7,7 +7,7 @@ mod settle;
 mod transaction;
 
 pub(crate) use hold::HoldTask;
-pub(crate) use lease::{LeaseStory, Part};
+pub(crate) use lease::{LeaseStatus, Part};
 pub(crate) use release::ReleaseTask;
 pub(crate) use settle::SettleTask;
 pub(crate) use transaction::{TransactionTask, receipt};
@@ -16,15 +16,15 @@ use earmark_core::{Actor, Label, NamespaceName, What};
 
 use crate::id::GateId;
 use crate::model::{Account, AccountKey, ClaimKind, HoldTerms, LeaseKey, VaultKey};
-use crate::saga::{Engine, Trouble};
+use crate::saga::{Engine, TaskError};
 use crate::store::{Change, Survey, Surveyed};
 
-/// What the holds of a lease share: whoever passes it first decides what the lease is.
+/// The gate that all holds of a lease share. The first saga to pass it decides what the lease is.
 pub(crate) fn lease_gate(lease: &LeaseKey) -> GateId {
     Label::Lease(&lease.namespace, lease.lease).id().into()
 }
 
-/// What a settlement passes: that of the first hold, in order of limit.
+/// The gate of a settlement: that of the lease's first hold, ordered by limit.
 fn settle_gate(home: &VaultKey, hold: &HoldTerms) -> GateId {
     entry_gate(home, What::Settle(hold.lease, &hold.limit))
 }
@@ -37,37 +37,36 @@ fn lease_key(namespace: &NamespaceName, lease: earmark_core::LeaseId) -> LeaseKe
     LeaseKey { namespace: namespace.clone(), lease }
 }
 
-/// What follows from time alone is done by Earmark itself, and says so: a row that names nobody is of a version that wrote
-/// no names down.
+/// Names Earmark itself as the actor of what follows from time alone.
 fn or_itself(actor: Option<Actor>) -> Option<Actor> {
     actor.or_else(|| Actor::new(Actor::ITSELF).ok())
 }
 
-/// An account as a plan may see it.
+/// An account as a plan may use it.
 #[derive(Clone, Copy, Debug)]
-enum Seen {
-    /// It was never opened, or is only being opened.
+enum AccountView {
+    /// It does not exist, or is only being opened.
     Missing,
-    /// It is being closed, and nobody knows yet whether it will be.
+    /// Another saga is closing it; the outcome is open.
     InDoubt,
-    /// It is there.
-    There(Account),
+    /// It exists.
+    Present(Account),
 }
 
-fn seen(account: Option<Account>) -> Seen {
+fn account_view(account: Option<Account>) -> AccountView {
     match account {
-        None => Seen::Missing,
+        None => AccountView::Missing,
         Some(account) => match account.claim {
-            Some((_, ClaimKind::Opening)) => Seen::Missing,
-            Some((_, ClaimKind::Closing)) => Seen::InDoubt,
-            Some((_, ClaimKind::Changing)) | None => Seen::There(account),
+            Some((_, ClaimKind::Opening)) => AccountView::Missing,
+            Some((_, ClaimKind::Closing)) => AccountView::InDoubt,
+            Some((_, ClaimKind::Changing)) | None => AccountView::Present(account),
         },
     }
 }
 
 impl Engine {
-    /// Looks at the rows. Every vault has an account `revenue`, also one that nobody has written to here yet.
-    async fn survey(&self, survey: Survey) -> Result<Surveyed, Trouble> {
+    /// Reads the rows for a plan. Inserts the account `revenue` of vaults that have none yet.
+    async fn survey(&self, survey: Survey) -> Result<Surveyed, TaskError> {
         let found = self.call(self.store.survey(survey.clone())).await?;
         let is_revenue = |key: &AccountKey| key.account.as_str() == earmark_core::AccountName::REVENUE;
         let accounts = survey.accounts.iter().zip(&found.accounts);

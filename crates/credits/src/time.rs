@@ -1,4 +1,4 @@
-//! What time it is for those who share the rows.
+//! The clock that processes on the same store share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use earmark_admission::Clock;
 use earmark_core::UnixMs;
 
-/// A clock that was this far ahead is waited for until it is right again, and one that was further ahead is not believed any
-/// more. Standing still for longer would end no hold and take nobody for dead.
+/// How far the store's clock may jump back while this process waits for it to catch up, in milliseconds. After a larger
+/// jump this process follows it: standing still for longer would stop timeouts and recovery.
 const STANDS_MS_MAX: u64 = 10_000;
 
-/// The time of this process, set by the time of the store where the store has one. It does not run backwards, unless the
-/// store's clock was far ahead and was set right.
+/// The time of this process, adjusted to the store's clock if it has one. It never runs backwards, except after the
+/// store's clock was far ahead and was corrected.
 pub(crate) struct SharedTime {
     clock: Arc<dyn Clock>,
-    /// How far the store is ahead of this process, in milliseconds.
+    /// Offset of the store's clock from this process's clock, in milliseconds.
     ahead_ms: AtomicI64,
     latest_ms: AtomicU64,
 }
@@ -31,19 +31,19 @@ impl SharedTime {
         if before_ms.saturating_sub(now_ms) <= STANDS_MS_MAX {
             return UnixMs::new(now_ms.max(before_ms));
         }
-        // Whoever said that it was so late has taken it back. If another call has gone on since, that is the time.
+        // The store corrected its clock. If another call advanced the time meanwhile, that time stays.
         let _ = self.latest_ms.compare_exchange(before_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed);
         UnixMs::new(now_ms)
     }
 
-    /// The store said what time it was, somewhen between two moments of this process.
-    pub(crate) fn learn(&self, asked_at: UnixMs, told: UnixMs, answered_at: UnixMs) {
+    /// Sets the offset from a store time that was read between two local times.
+    pub(crate) fn learn(&self, asked_at: UnixMs, store_time: UnixMs, answered_at: UnixMs) {
         let middle_ms = asked_at.get().midpoint(answered_at.get());
-        let ahead_ms = i128::from(told.get()) - i128::from(middle_ms);
+        let ahead_ms = i128::from(store_time.get()) - i128::from(middle_ms);
         self.ahead_ms.store(i64::try_from(ahead_ms).unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// What this process alone thinks.
+    /// The time of this process alone.
     pub(crate) fn own(&self) -> UnixMs {
         self.clock.now().log
     }
@@ -55,8 +55,8 @@ mod tests {
 
     use super::*;
 
-    /// A database whose clock was a year ahead for a moment, and was set right, left every process that had asked it just
-    /// then where it was: for a year no hold ended there, and nobody who died was found silent.
+    /// A database clock was a year ahead for a moment. Every process that read it then stayed a year ahead: no hold
+    /// timed out, and no dead process was detected.
     #[test]
     fn a_clock_that_was_far_ahead_and_was_set_right_is_followed_back() {
         let clock = ManualClock::at(1_000_000);
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(time.now(), UnixMs::new(1_000_500));
         clock.advance_ms(10);
         assert_eq!(time.now(), UnixMs::new(1_000_510));
-        // A few seconds are waited for.
+        // A jump of a few seconds is waited for.
         time.learn(UnixMs::new(1_000_010), UnixMs::new(999_000), UnixMs::new(1_000_010));
         assert_eq!(time.now(), UnixMs::new(1_000_510));
         clock.advance_ms(2_000);

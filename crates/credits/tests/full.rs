@@ -1,4 +1,4 @@
-//! A disk that is full, and has room again.
+//! A full disk that gets room again.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
 
@@ -11,16 +11,16 @@ use std::time::Duration;
 use earmark_admission::{Credits, WriteAnswer};
 use earmark_core::Operation;
 use earmark_credits::Options;
-use process::say;
+use process::report;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{Connection, Row};
 use support::{account, fill, namespace, usd, vault, write};
 
-/// No file may become larger than 1 MiB: the log of the database, which has a copy of every page that was changed, is that
-/// large after a few dozen writes. Without the signal the write fails as it does on a full disk.
+/// Limits every file to 1 MiB. The write-ahead log reaches that after a few dozen writes. Without the signal a write
+/// fails as on a full disk.
 const SMALL_DISK: &str = "trap '' XFSZ; ulimit -f 2048; exec \"$0\" \"$@\"";
 const WRITES_MAX: u64 = 10_000;
-/// So many in a row, and there is no room for a write of any size.
+/// Failures in a row after which no write of any size fits.
 const FAILURES: usize = 5;
 
 fn transfer() -> Vec<Operation> {
@@ -28,16 +28,16 @@ fn transfer() -> Vec<Operation> {
     vec![Operation::Transfer { from, to, asset: usd(), amount: 1, memo }]
 }
 
-/// Writes until there is no room, and again when it is told that there is.
+/// Writes until the disk is full, then again after the parent reports room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "the test below starts it"]
 async fn writer() {
-    let Some((store, _)) = process::told() else { return };
+    let Some((store, _)) = process::assignment() else { return };
     let options = Options { deadline: Duration::from_secs(2), ..Options::default() };
     let credits = process::start(&store, options).await;
     fill(&credits, 2).await;
     let (mut sequence, mut failures) = (1, Vec::new());
-    // What is left may be enough for a write that has a page less to change.
+    // A write that changes fewer pages may still fit.
     while failures.len() < FAILURES {
         assert!(sequence < WRITES_MAX, "a disk that becomes full");
         match credits.write(write("writer", sequence, transfer())).await {
@@ -49,7 +49,7 @@ async fn writer() {
             Err(error) => failures.push(error),
         }
     }
-    say(&format!("full {}", failures[0]));
+    report(&format!("full {}", failures[0]));
     stdin().lock().lines().next().expect("a word").expect("a word");
     let mut written = credits.write(write("writer", sequence, transfer())).await;
     for _ in 0..10 {
@@ -60,33 +60,33 @@ async fn writer() {
         written = credits.write(write("writer", sequence, transfer())).await;
     }
     assert!(matches!(written, Ok(WriteAnswer::Committed(_))), "{written:?}");
-    credits.tend().await.expect("a store that answers");
+    credits.maintain().await.expect("a store that answers");
     assert_eq!(credits.ready(), Ok(()));
     let audit = credits.audit(namespace(), vault()).await.expect("a store that answers");
     assert!(audit.balanced, "{audit:?}");
-    say(&format!("written {sequence}"));
+    report(&format!("written {sequence}"));
     credits.shut_down().await;
 }
 
-/// When a commit failed for want of room SQLite had ended the transaction by itself, and the driver, which had not, refused to
-/// begin another: all credit was refused until the process was started again, long after the disk had room.
+/// After a commit failed on a full disk, SQLite had ended the transaction but the driver had not. It refused to begin
+/// another, and all credit failed until a restart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_stops_credit_only_for_as_long_as_it_is_full() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("credits.db");
     let mut child = process::spawn_by(SMALL_DISK, "writer", &format!("sqlite:{}", path.display()));
-    let (mut ear, mouth) =
-        (process::hear(child.stdout.take().expect("an output")), child.stdin.take().expect("an ear"));
-    let full = ear.find(|line| line.starts_with("full ")).expect("a disk that becomes full");
+    let (mut output, input) =
+        (process::lines_of(child.stdout.take().expect("an output")), child.stdin.take().expect("an output"));
+    let full = output.find(|line| line.starts_with("full ")).expect("a disk that becomes full");
     println!("{full}");
-    // What is in the log goes into the file, which has room, and the log begins anew.
+    // The checkpoint moves the log into the database file and truncates it.
     let mut other = SqliteConnection::connect(&format!("sqlite:{}", path.display())).await.expect("a file");
     let checkpoint = sqlx::query("pragma wal_checkpoint(truncate)").fetch_one(&mut other).await;
     assert_eq!(checkpoint.expect("a checkpoint").get::<i64, _>(0), 0, "nobody was in the way");
     other.close().await.expect("a close");
-    let mut mouth = mouth;
-    mouth.write_all(b"room\n").expect("a process that listens");
-    let rest: Vec<String> = ear.collect();
+    let mut input = input;
+    input.write_all(b"room\n").expect("a process that listens");
+    let rest: Vec<String> = output.collect();
     assert!(rest.iter().any(|line| line.starts_with("written ")), "{rest:?}");
     assert!(child.wait().expect("a process that ends").success());
 }

@@ -1,7 +1,7 @@
-//! Real processes, killed with -9 under load: what was acknowledged is there, once, and everything adds up.
+//! Real processes killed with SIGKILL under load: acknowledged work exists once, and everything balances.
 //!
-//! The process that is killed is this very test program, which runs `worker` and nothing else. `EARMARK_KILLS` says how often
-//! it is killed; `cargo xtask soak` does it fifty times.
+//! The killed process is this test binary, running only `worker`. `EARMARK_KILLS` sets the number of kills; `cargo
+//! xtask soak` uses fifty.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
 
@@ -17,26 +17,26 @@ use earmark_admission::{AccountPath, Credits, EntryKind, HoldAnswer, HoldState, 
 use earmark_core::{ClientId, LeaseId, Operation};
 use earmark_credits::conformance::server::Server;
 use earmark_credits::{Options, SagaCredits};
-use process::say;
+use process::report;
 use support::{DEPOSIT, account, fill, hold, namespace, settle, usd, vault, write};
 
 const ACCOUNTS: usize = 8;
 const CALLERS: usize = 16;
 
-/// Owners fall silent soon, so that the test does not wait for long.
+/// Owners expire fast, to keep the test short.
 fn options() -> Options {
-    Options { silent_ms: 800, beat: Duration::from_millis(100), ..Options::default() }
+    Options { owner_timeout_ms: 800, heartbeat: Duration::from_millis(100), ..Options::default() }
 }
 
 async fn start(store: &str) -> SagaCredits {
     process::start(store, options()).await
 }
 
-/// What is killed: callers that spend, for as long as they are let.
+/// The process that is killed: callers that spend in a loop.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "the tests below start it"]
 async fn worker() {
-    let Some((store, worker)) = process::told() else { return };
+    let Some((store, worker)) = process::assignment() else { return };
     let credits = Arc::new(start(&store).await);
     let callers = (0..CALLERS).map(|caller| {
         let (credits, client) = (Arc::clone(&credits), format!("worker-{worker}-{caller}"));
@@ -50,16 +50,16 @@ async fn worker() {
                     memo: String::new(),
                 }];
                 match credits.write(write(&client, sequence, operations)).await {
-                    Ok(WriteAnswer::Committed(_)) => say(&format!("write {client} {sequence}")),
+                    Ok(WriteAnswer::Committed(_)) => report(&format!("write {client} {sequence}")),
                     other => panic!("{other:?}"),
                 }
                 let lease = LeaseId::from_u128(ulid::Ulid::generate().0);
                 match credits.hold(vec![hold(lease, caller % ACCOUNTS)]).await.remove(0) {
-                    Ok(HoldAnswer::Held) => say(&format!("hold {lease}")),
+                    Ok(HoldAnswer::Held) => report(&format!("hold {lease}")),
                     other => panic!("{other:?}"),
                 }
                 match credits.settle(vec![settle(lease)]).await.remove(0) {
-                    Ok(answer) if answer.is_known => say(&format!("settle {lease}")),
+                    Ok(answer) if answer.is_known => report(&format!("settle {lease}")),
                     other => panic!("{other:?}"),
                 }
             }
@@ -70,7 +70,7 @@ async fn worker() {
     }
 }
 
-/// What was acknowledged.
+/// The acknowledged requests.
 #[derive(Debug, Default)]
 struct Acknowledged {
     writes: BTreeMap<String, u64>,
@@ -95,46 +95,46 @@ impl Acknowledged {
     }
 }
 
-/// Lets workers run and kills them, so many at a time, until they were killed often enough.
+/// Starts workers and kills them, `at_once` at a time, `EARMARK_KILLS` times.
 fn kill(store: &str, at_once: usize) -> Acknowledged {
     let kills: usize = std::env::var("EARMARK_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(5);
     let mut heard = Acknowledged::default();
     for round in 0..kills {
         let mut workers: Vec<Child> = (0..at_once).map(|_| process::spawn("worker", store)).collect();
-        let ears: Vec<_> = workers
+        let outputs: Vec<_> = workers
             .iter_mut()
             .map(|worker| {
                 let out = worker.stdout.take().expect("an output");
-                std::thread::spawn(move || process::hear(out).collect::<Vec<String>>())
+                std::thread::spawn(move || process::lines_of(out).collect::<Vec<String>>())
             })
             .collect();
-        // Each time at another moment.
+        // At another moment each time.
         std::thread::sleep(Duration::from_millis(900 + 137 * (round as u64 % 7)));
         for worker in &mut workers {
             worker.kill().expect("a worker that runs");
             let status = worker.wait().expect("a worker that was killed");
             assert_eq!(status.code(), None, "it was killed and did not end by itself");
         }
-        for ear in ears {
-            let lines = ear.join().expect("a worker that was heard");
+        for output in outputs {
+            let lines = output.join().expect("a worker that was heard");
             lines.iter().for_each(|line| heard.hear(line));
         }
     }
     heard
 }
 
-async fn furnish(store: &str) {
+async fn open_accounts(store: &str) {
     let credits = start(store).await;
     fill(&credits, ACCOUNTS).await;
     credits.shut_down().await;
 }
 
-/// Looks after what the dead left, and at everything.
+/// Recovers, then checks everything.
 async fn check(store: &str, heard: &Acknowledged) {
     assert!(!heard.settled.is_empty(), "the workers had time to do something: {heard:?}");
     let credits = start(store).await;
     tokio::time::sleep(Duration::from_millis(900)).await;
-    credits.tend().await.expect("a store that answers");
+    credits.maintain().await.expect("a store that answers");
     let rows = process::open(store).await;
     assert_eq!(rows.orphans(9).await, Ok(vec![]), "nothing is reserved by nobody");
     for (client, acknowledged) in &heard.writes {
@@ -163,13 +163,13 @@ async fn check(store: &str, heard: &Acknowledged) {
     assert!(audit.balanced, "{audit:?}");
     assert_eq!(audit.assets[0].live, (DEPOSIT * ACCOUNTS as u128) as i128);
     sequences_are_there_once(&credits).await;
-    let census = rows.count(earmark_credits::VaultKey { namespace: namespace(), vault: vault() }).await;
+    let census = rows.census(earmark_credits::VaultKey { namespace: namespace(), vault: vault() }).await;
     assert_eq!(census.expect("a store that answers").records, 0, "no saga is under way");
     rows.close().await;
     credits.shut_down().await;
 }
 
-/// In the histories of all accounts, every client has every number once, up to its last.
+/// Every client has every sequence once in the histories of all accounts.
 async fn sequences_are_there_once(credits: &SagaCredits) {
     let mut found: BTreeMap<(ClientId, u64), u64> = BTreeMap::new();
     for number in 0..ACCOUNTS {
@@ -205,7 +205,7 @@ async fn sequences_are_there_once(credits: &SagaCredits) {
 }
 
 async fn survives(store: String, at_once: usize) {
-    furnish(&store).await;
+    open_accounts(&store).await;
     let heard = tokio::task::spawn_blocking({
         let store = store.clone();
         move || kill(&store, at_once)

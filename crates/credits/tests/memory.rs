@@ -1,16 +1,16 @@
 //! The rows in memory.
 
 use earmark_credits::MemoryStore;
-use earmark_credits::conformance::{Fresh, Office};
+use earmark_credits::conformance::{CreditsHarness, FreshStore};
 
-async fn fresh() -> Fresh {
-    Fresh::new(MemoryStore::new())
+async fn fresh() -> FreshStore {
+    FreshStore::new(MemoryStore::new())
 }
 
-async fn office() -> Office {
-    Office::on(fresh().await).await
+async fn harness() -> CreditsHarness {
+    CreditsHarness::on(fresh().await).await
 }
 
 earmark_credits::conformance!(fresh);
 earmark_credits::saga_conformance!(fresh);
-earmark_admission::conformance!(office);
+earmark_admission::conformance!(harness);

@@ -1,5 +1,5 @@
-//! A real PostgreSQL that goes away, cuts connections, and has few of them: callers are told, and the same request works
-//! later, once.
+//! A real PostgreSQL that goes away, cuts connections, or has few of them: callers get errors, and the same request
+//! works later, once.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
 
@@ -20,7 +20,7 @@ const ACCOUNTS: usize = 4;
 
 fn options() -> Options {
     let deadline = Duration::from_secs(3);
-    Options { deadline, silent_ms: 800, beat: Duration::from_millis(100), ..Options::default() }
+    Options { deadline, owner_timeout_ms: 800, heartbeat: Duration::from_millis(100), ..Options::default() }
 }
 
 async fn start(server: &Server, connections: u32) -> Arc<SagaCredits> {
@@ -46,7 +46,7 @@ fn transfer(caller: usize) -> Vec<Operation> {
 }
 
 /// Repeats a request until it is answered.
-async fn insist<T, F>(ask: impl Fn() -> F) -> T
+async fn retry<T, F>(ask: impl Fn() -> F) -> T
 where
     F: Future<Output = Result<T, BackendError>>,
 {
@@ -60,29 +60,29 @@ where
     }
 }
 
-/// One caller: writes, holds and settles, each until it is answered.
+/// One caller that writes, holds and settles, repeating each until it is answered.
 async fn call(credits: Arc<SagaCredits>, caller: usize, rounds: u64) {
     let client = format!("caller-{caller}");
     for sequence in 1..=rounds {
         let answer =
-            insist(|| async { credits.write(write(&client, sequence, transfer(caller))).await }).await;
+            retry(|| async { credits.write(write(&client, sequence, transfer(caller))).await }).await;
         assert!(
             matches!(&answer, WriteAnswer::Committed(receipt) if receipt.sequence == sequence),
             "{answer:?}"
         );
         let lease = LeaseId::from_u128(ulid::Ulid::generate().0);
         let held =
-            insist(|| async { credits.hold(vec![hold(lease, caller % ACCOUNTS)]).await.remove(0) }).await;
+            retry(|| async { credits.hold(vec![hold(lease, caller % ACCOUNTS)]).await.remove(0) }).await;
         assert_eq!(held, HoldAnswer::Held);
-        assert!(insist(|| async { credits.settle(vec![settle(lease)]).await.remove(0) }).await.is_known);
+        assert!(retry(|| async { credits.settle(vec![settle(lease)]).await.remove(0) }).await.is_known);
     }
 }
 
-/// Everything adds up, and was paid once.
+/// Everything balances, and each lease paid once.
 async fn check(credits: &SagaCredits, callers: usize, rounds: u64) {
-    // Whatever was given up on is looked after within a beat or two.
+    // Abandoned sagas are recovered within a heartbeat or two.
     tokio::time::sleep(Duration::from_millis(1_000)).await;
-    credits.tend().await.expect("a store that answers");
+    credits.maintain().await.expect("a store that answers");
     let audit = credits.audit(namespace(), vault()).await.expect("a store that answers");
     assert!(audit.balanced, "{audit:?}");
     assert_eq!(audit.assets[0].live, (DEPOSIT * ACCOUNTS as u128) as i128);
@@ -108,16 +108,16 @@ async fn a_database_that_was_gone_is_used_again_without_a_restart() {
     assert!(matches!(&failed, Err(BackendError::Failed(_) | BackendError::Overloaded(_))), "{failed:?}");
     assert!(credits.hold(vec![hold(lease, 0)]).await.remove(0).is_err());
     assert!(asked.elapsed() < Duration::from_secs(20), "callers are told in time: {:?}", asked.elapsed());
-    assert!(credits.tend().await.is_err());
+    assert!(credits.maintain().await.is_err());
     let why = credits.ready().expect_err("a database that is gone");
     assert!(why.contains("the store"), "{why}");
-    server.again().expect("a server that starts");
-    let answer = insist(|| async { credits.write(write("caller-0", 3, transfer(0))).await }).await;
+    server.restart().expect("a server that starts");
+    let answer = retry(|| async { credits.write(write("caller-0", 3, transfer(0))).await }).await;
     assert!(matches!(answer, WriteAnswer::Committed(_)), "{answer:?}");
-    let held = insist(|| async { credits.hold(vec![hold(lease, 0)]).await.remove(0) }).await;
+    let held = retry(|| async { credits.hold(vec![hold(lease, 0)]).await.remove(0) }).await;
     assert_eq!(held, HoldAnswer::Held);
-    assert!(insist(|| async { credits.settle(vec![settle(lease)]).await.remove(0) }).await.is_known);
-    credits.tend().await.expect("a store that answers");
+    assert!(retry(|| async { credits.settle(vec![settle(lease)]).await.remove(0) }).await.is_known);
+    credits.maintain().await.expect("a store that answers");
     assert_eq!(credits.ready(), Ok(()));
     check(&credits, 1, 3).await;
 }
@@ -134,7 +134,7 @@ async fn connections_that_are_cut_at_any_moment_lose_and_double_nothing() {
         async move {
             let mut connection = sqlx::PgConnection::connect(&url).await.expect("a connection");
             while !is_over.load(Ordering::Relaxed) {
-                // One that is at work, if there is one.
+                // A busy connection, if there is one.
                 let others = "select pg_terminate_backend(pid) from pg_stat_activity
                     where backend_type = 'client backend' and pid <> pg_backend_pid()
                     order by state = 'active' desc, random() limit 1";
@@ -157,7 +157,7 @@ async fn connections_that_are_cut_at_any_moment_lose_and_double_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_connection_serves_a_crowd() {
-    let server = Server::start_hasty().expect("a server");
+    let server = Server::start_without_fsync().expect("a server");
     let credits = start(&server, 2).await;
     fill(&credits, ACCOUNTS).await;
     let calls: Vec<_> = (0..64).map(|caller| tokio::spawn(call(Arc::clone(&credits), caller, 2))).collect();

@@ -2,22 +2,22 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
 
-use earmark_credits::conformance::{Fresh, Office, server};
+use earmark_credits::conformance::{CreditsHarness, FreshStore, server};
 use earmark_credits::{PostgresOptions, PostgresStore};
 
-async fn fresh() -> Fresh {
+async fn fresh() -> FreshStore {
     let url = server::shared().expect("a server");
     let schema = format!("t{}", ulid::Ulid::generate()).to_ascii_lowercase();
-    // The suites move the time themselves.
+    // The suites control the time.
     let options = PostgresOptions { schema, keeps_time: false, ..PostgresOptions::default() };
     let open = async || PostgresStore::open(&url, options.clone()).await.expect("a store");
-    Fresh::on([open().await, open().await], ())
+    FreshStore::on([open().await, open().await], ())
 }
 
-async fn office() -> Office {
-    Office::on(fresh().await).await
+async fn harness() -> CreditsHarness {
+    CreditsHarness::on(fresh().await).await
 }
 
 earmark_credits::conformance!(fresh);
 earmark_credits::saga_conformance!(fresh);
-earmark_admission::conformance!(office);
+earmark_admission::conformance!(harness);

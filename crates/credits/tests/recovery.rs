@@ -1,4 +1,4 @@
-//! What a dead process left is looked after, whatever else is there.
+//! Recovery of a dead process's sagas next to unreadable ones.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
 
@@ -11,7 +11,7 @@ use earmark_core::UnixMs;
 use earmark_credits::conformance::{sample_plan, server};
 use earmark_credits::{
     Change, Filter, GateId, Options, OwnerId, Plan, PostgresOptions, PostgresStore, Record, RecordPage,
-    Records, ReservationId, SagaCredits, SqliteOptions, SqliteStore, Store, Ticket,
+    Records, ReservationId, SagaCredits, SagaToken, SqliteOptions, SqliteStore, Store,
 };
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use sqlx::postgres::PgConnection;
@@ -19,24 +19,24 @@ use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Connection, Executor};
 use support::{fill, namespace, vault};
 
-/// More than are looked at in one go.
+/// More than one page of recovery.
 const UNREADABLE: u64 = 70;
 const READABLE: u64 = 70;
 const BEGUN_AT_MS: u64 = 1_700_000_000_000;
 
 fn record(number: u64) -> Record {
     let id = u128::from(number) + 1;
-    let ticket = Ticket { gate: GateId(id), rid: ReservationId(id << 20), owner: OwnerId(9) };
-    let plan = Arc::new(Plan { turn: None, claims: vec![], ..sample_plan() });
-    Record { ticket, lease: None, begun_at: UnixMs::new(BEGUN_AT_MS + number), plan }
+    let token = SagaToken { gate: GateId(id), rid: ReservationId(id << 20), owner: OwnerId(9) };
+    let plan = Arc::new(Plan { sequence_claim: None, claims: vec![], ..sample_plan() });
+    Record { token, lease: None, begun_at: UnixMs::new(BEGUN_AT_MS + number), plan }
 }
 
 async fn left(store: &dyn Store) -> Records {
-    let filter = Filter::Silent { but: OwnerId(1), since: UnixMs::new(BEGUN_AT_MS) };
+    let filter = Filter::Expired { except: OwnerId(1), since: UnixMs::new(BEGUN_AT_MS) };
     store.records(filter, RecordPage::first(1_000)).await.expect("a store that answers")
 }
 
-/// A dead process has left sagas, and the older ones cannot be read.
+/// A dead process left sagas, and the older ones are unreadable.
 async fn leave(store: &dyn Store) {
     for number in 0..UNREADABLE + READABLE {
         let begun = store.write(vec![Change::Begin(Arc::new(record(number)))]).await;
@@ -44,15 +44,14 @@ async fn leave(store: &dyn Store) {
     }
 }
 
-/// What is measured, by all tests of this process.
+/// The metrics recorder of this test process.
 fn measured() -> &'static PrometheusHandle {
     static MEASURED: OnceLock<PrometheusHandle> = OnceLock::new();
     MEASURED.get_or_init(|| PrometheusBuilder::new().install_recorder().expect("the only recorder"))
 }
 
-/// Recovery read records sixty-four at a time and stopped at the first that it could not read, such as one that a later
-/// version had begun before it was rolled back: nothing that dead processes had left was ever finished again, on any process,
-/// and none of them could start.
+/// Recovery stopped at the first record that it could not read, such as one that a newer version wrote before a
+/// rollback. No saga of a dead process was finished again, and no process could start.
 async fn looks_after_the_others(store: Arc<dyn Store>) {
     let measured = measured();
     let before = left(&*store).await;
@@ -63,8 +62,8 @@ async fn looks_after_the_others(store: Arc<dyn Store>) {
     let after = left(&*store).await;
     assert_eq!((after.unread.len() as u64, after.found), (UNREADABLE, vec![]));
     assert!(after.unread[0].why.to_string().contains("version 99"), "{:?}", after.unread[0]);
-    // And again, as it happens every second.
-    credits.tend().await.expect("a store that answers");
+    // Again, as it happens every second.
+    credits.maintain().await.expect("a store that answers");
     assert_eq!(credits.ready(), Ok(()));
     let text = measured.render();
     assert!(text.contains(&format!("\nearmark_credit_stuck_sagas {UNREADABLE}\n")), "{text}");

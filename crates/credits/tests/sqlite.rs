@@ -1,23 +1,23 @@
-//! The rows in a file of SQLite.
+//! The rows in a SQLite file.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
 
-use earmark_credits::conformance::{Fresh, Office};
+use earmark_credits::conformance::{CreditsHarness, FreshStore};
 use earmark_credits::{SqliteOptions, SqliteStore};
 
-async fn fresh() -> Fresh {
+async fn fresh() -> FreshStore {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("credits.db");
-    // The suites move the time themselves.
+    // The suites control the time.
     let options = SqliteOptions { keeps_time: false, ..SqliteOptions::default() };
     let open = async || SqliteStore::open(&path, options.clone()).await.expect("a store");
-    Fresh::on([open().await, open().await], folder)
+    FreshStore::on([open().await, open().await], folder)
 }
 
-async fn office() -> Office {
-    Office::on(fresh().await).await
+async fn harness() -> CreditsHarness {
+    CreditsHarness::on(fresh().await).await
 }
 
 earmark_credits::conformance!(fresh);
 earmark_credits::saga_conformance!(fresh);
-earmark_admission::conformance!(office);
+earmark_admission::conformance!(harness);

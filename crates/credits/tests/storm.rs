@@ -1,8 +1,8 @@
-//! Two real processes at once on one database: sixty-four callers, ten accounts, one total. Never below zero, never more
-//! spent than issued.
+//! Two real processes on one database: sixty-four callers, ten accounts. No balance below zero, and no more spent than
+//! issued.
 //!
-//! This was once tried with two owners on one store object, which share a queue, writers and connections, so that nothing of
-//! theirs ever met in the database itself.
+//! An earlier test used two owners on one store object. They shared a queue, writers and connections, so they never met
+//! in the database.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
 
@@ -18,37 +18,37 @@ use earmark_admission::{AccountPath, Credits, HoldAnswer, WriteAnswer};
 use earmark_core::{AccountName, LeaseId, Operation, Overdraft};
 use earmark_credits::conformance::server::Server;
 use earmark_credits::{Options, SagaCredits};
-use process::say;
+use process::report;
 use support::{account, hold, namespace, settle, usd, vault, write};
 
 const ACCOUNTS: usize = 10;
-/// Of each of the two processes.
+/// Callers per process.
 const CALLERS: usize = 32;
 const ROUNDS: usize = 8;
-/// What each account begins with: less than is asked for.
+/// Initial credit of each account: less than the callers ask for.
 const DEPOSIT: u64 = 600;
 
 fn options() -> Options {
     Options { deadline: Duration::from_secs(60), ..Options::default() }
 }
 
-/// Some numbers after each other that look like chance, and are the same each time.
-struct Dice(u64);
+/// A deterministic random number generator.
+struct Random(u64);
 
-impl Dice {
+impl Random {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
 }
 
-/// Spends at random, and sends things around; says what was paid.
-async fn spend(credits: Arc<SagaCredits>, client: String, mut dice: Dice) -> u64 {
+/// Spends and transfers randomly; returns the amount paid.
+async fn spend(credits: Arc<SagaCredits>, client: String, mut random: Random) -> u64 {
     let (mut sequence, mut paid) = (0, 0);
     for _ in 0..ROUNDS {
-        let (from, to) = (dice.below(10) as usize, dice.below(10) as usize);
-        let amount = 1 + dice.below(60);
-        if dice.below(3) == 0 && from != to {
+        let (from, to) = (random.below(10) as usize, random.below(10) as usize);
+        let amount = 1 + random.below(60);
+        if random.below(3) == 0 && from != to {
             let (from, to, memo) = (account(from), account(to), String::new());
             let transfer = Operation::Transfer { from, to, asset: usd(), amount: amount.into(), memo };
             match credits.write(write(&client, sequence + 1, vec![transfer])).await.expect("an answer") {
@@ -62,7 +62,7 @@ async fn spend(credits: Arc<SagaCredits>, client: String, mut dice: Dice) -> u64
         holding.holds[0].amount = amount;
         if credits.hold(vec![holding]).await.remove(0).expect("an answer") == HoldAnswer::Held {
             let mut settling = settle(lease);
-            settling.actuals[0].amount = dice.below(amount + 1);
+            settling.actuals[0].amount = random.below(amount + 1);
             let cost = settling.actuals[0].amount;
             let answer = credits.settle(vec![settling]).await.remove(0).expect("an answer");
             assert_eq!((answer.paid, answer.debt, answer.uncollected), (cost, 0, 0));
@@ -72,42 +72,44 @@ async fn spend(credits: Arc<SagaCredits>, client: String, mut dice: Dice) -> u64
     paid
 }
 
-/// One of the two processes. It begins when it is told that both are there.
+/// One of the two processes. It starts spending when the parent writes a line.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "the tests below start it"]
 async fn spender() {
-    let Some((store, number)) = process::told() else { return };
+    let Some((store, number)) = process::assignment() else { return };
     let credits = Arc::new(process::start(&store, options()).await);
-    say("ready");
+    report("ready");
     stdin().lock().lines().next().expect("a word").expect("a word");
     let calls = (0..CALLERS).map(|caller| {
         let client = format!("spender-{number}-{caller}");
         let seed = number.parse::<u64>().expect("a number") * 1_000 + caller as u64;
-        tokio::spawn(spend(Arc::clone(&credits), client, Dice(seed * 2_654_435_761 + 1)))
+        tokio::spawn(spend(Arc::clone(&credits), client, Random(seed * 2_654_435_761 + 1)))
     });
     let mut paid = 0;
     for call in calls.collect::<Vec<_>>() {
         paid += call.await.expect("a caller that is served");
     }
-    say(&format!("paid {paid}"));
+    report(&format!("paid {paid}"));
     credits.shut_down().await;
 }
 
-/// Lets both processes spend at once; what each says that it paid.
-fn let_loose(store: &str) -> Vec<u64> {
+/// Lets both processes spend at once; returns what each paid.
+fn run_both(store: &str) -> Vec<u64> {
     use std::io::Write;
     let mut spenders: Vec<Child> = (0..2).map(|_| process::spawn("spender", store)).collect();
-    let mut ears: Vec<_> =
-        spenders.iter_mut().map(|spender| process::hear(spender.stdout.take().expect("an output"))).collect();
-    for ear in &mut ears {
-        assert!(ear.any(|line| line == "ready"), "a process that starts");
+    let mut outputs: Vec<_> = spenders
+        .iter_mut()
+        .map(|spender| process::lines_of(spender.stdout.take().expect("an output")))
+        .collect();
+    for output in &mut outputs {
+        assert!(output.any(|line| line == "ready"), "a process that starts");
     }
     for spender in &mut spenders {
-        spender.stdin.take().expect("an ear").write_all(b"go\n").expect("a process that listens");
+        spender.stdin.take().expect("an output").write_all(b"go\n").expect("a process that listens");
     }
-    let paid = ears.into_iter().map(|ear| {
-        // To the end, or it could not say its last words.
-        let lines: Vec<String> = ear.collect();
+    let paid = outputs.into_iter().map(|output| {
+        // The pipe must be read to the end, or the process could not write its last line.
+        let lines: Vec<String> = output.collect();
         let paid = lines.iter().find_map(|line| line.strip_prefix("paid ")?.parse().ok());
         paid.expect("a process that was served")
     });
@@ -141,7 +143,7 @@ async fn storm(store: String) {
     assert!(matches!(opened, Ok(WriteAnswer::Committed(_))), "{opened:?}");
     let spending = tokio::task::spawn_blocking({
         let store = store.clone();
-        move || let_loose(&store)
+        move || run_both(&store)
     });
     let issued = i128::from(DEPOSIT) * ACCOUNTS as i128;
     while !spending.is_finished() {
@@ -155,7 +157,7 @@ async fn storm(store: String) {
     }
     let paid = spending.await.expect("processes that end");
     assert!(paid.iter().all(|paid| *paid > 0), "both had their share: {paid:?}");
-    credits.tend().await.expect("a store that answers");
+    credits.maintain().await.expect("a store that answers");
     let mut left = 0;
     for number in 0..ACCOUNTS {
         let (available, held, pending) = funds(&credits, account(number)).await;

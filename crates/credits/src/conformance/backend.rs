@@ -1,4 +1,4 @@
-//! Credit on a store as a part of a backend, for the suite of all backends.
+//! Credit on a store as part of a backend, for the conformance suite of backends.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use earmark_admission::{
 };
 use earmark_core::Elsewhere;
 
-use super::Fresh;
-use crate::ledger::SagaCredits;
+use super::FreshStore;
 use crate::saga::Options;
+use crate::saga_credits::SagaCredits;
 
 struct SharedClock(Arc<ManualClock>);
 
@@ -21,16 +21,16 @@ impl Clock for SharedClock {
 }
 
 /// Limits in a Book in memory, credit on a store.
-pub struct Office {
+pub struct CreditsHarness {
     backend: Composed<Local>,
     clock: Arc<ManualClock>,
     credits: Arc<SagaCredits>,
-    fresh: Fresh,
+    fresh: FreshStore,
 }
 
-impl Office {
-    /// With credit on this store.
-    pub async fn on(fresh: Fresh) -> Office {
+impl CreditsHarness {
+    /// A backend with credit on this store.
+    pub async fn on(fresh: FreshStore) -> CreditsHarness {
         let clock = ManualClock::at(1_700_000_000_000);
         let options = LocalOptions { clock: Arc::clone(&clock) as _, ..LocalOptions::default() };
         let registry = LocalBook::open(options).await.expect("a Book in memory");
@@ -40,11 +40,11 @@ impl Office {
         let limits = Arc::new(BookLimits::new(registry.clone()));
         let elsewhere = Elsewhere { limits: false, credit: true };
         let backend = Composed::new(registry, limits, Arc::clone(&credits) as _, elsewhere);
-        Office { backend, clock, credits, fresh }
+        CreditsHarness { backend, clock, credits, fresh }
     }
 }
 
-impl Harness for Office {
+impl Harness for CreditsHarness {
     fn backend(&self) -> &dyn Backend {
         &self.backend
     }
@@ -55,7 +55,7 @@ impl Harness for Office {
 
     fn advance_ms(&self, ms: u64) -> Answer<'_, ()> {
         self.clock.advance_ms(ms);
-        Box::pin(async { self.credits.tend().await.expect("a store that answers") })
+        Box::pin(async { self.credits.maintain().await.expect("a store that answers") })
     }
 
     fn keeps_results(&self) -> bool {

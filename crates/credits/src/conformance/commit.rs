@@ -1,37 +1,37 @@
-//! The point of no return, and what comes after it.
+//! The point of no return and the steps after it.
 
 use std::sync::Arc;
 
 use earmark_core::{ClientId, Standing};
 
-use super::clerk::{
-    Clerk, again, change, client, entry, home, moving, opening, posting, taking, ticket, usd_key, vault,
+use super::driver::{
+    StoreDriver, again, change, client, entry, home, moving, opening, posting, taking, token, usd_key, vault,
 };
 use super::sample::bodies;
-use crate::model::{ClaimKind, Entry, Need, Plan, TotalsChange, Turn};
+use crate::model::{ClaimKind, Entry, Need, Plan, SequenceClaim, TotalsChange};
 use crate::store::{AssetSums, Change, FindRecord, Store, Survey};
 
-/// One conditional change decides.
+/// A single conditional change decides.
 pub async fn deciding_happens_once_and_never_after_giving_up(store: &dyn Store) {
-    let clerk = Clerk(store);
-    let (first, plan) = clerk.ready(Plan::clone(&taking(&[]))).await;
-    assert_eq!(clerk.decide(again(first), &plan).await, 0);
-    assert_eq!(clerk.decide(first, &plan).await, 1);
-    assert_eq!((clerk.decide(first, &plan).await, clerk.one(Change::Abort(first)).await), (0, 0));
-    let (second, plan) = clerk.ready(Plan::clone(&taking(&[]))).await;
-    assert_eq!(clerk.one(Change::Abort(second)).await, 1);
-    assert_eq!((clerk.one(Change::Abort(second)).await, clerk.decide(second, &plan).await), (0, 0));
+    let driver = StoreDriver(store);
+    let (first, plan) = driver.prepare(Plan::clone(&taking(&[]))).await;
+    assert_eq!(driver.decide(again(first), &plan).await, 0);
+    assert_eq!(driver.decide(first, &plan).await, 1);
+    assert_eq!((driver.decide(first, &plan).await, driver.write_one(Change::Abort(first)).await), (0, 0));
+    let (second, plan) = driver.prepare(Plan::clone(&taking(&[]))).await;
+    assert_eq!(driver.write_one(Change::Abort(second)).await, 1);
+    assert_eq!((driver.write_one(Change::Abort(second)).await, driver.decide(second, &plan).await), (0, 0));
 }
 
-/// Frozen, closed, about to close, about to open, unknown; and claimed by the saga itself.
+/// Frozen, closed, closing, opening and unknown accounts, and accounts claimed by the same saga.
 pub async fn deciding_needs_the_accounts_as_the_plan_does(store: &dyn Store) {
-    let clerk = Clerk(store);
-    clerk.opens(&["open", "cold", "gone", "busy", "going"]).await;
+    let driver = StoreDriver(store);
+    driver.open_accounts(&["open", "cold", "gone", "busy", "going"]).await;
     let claim = |claims| Plan { claims, ..Plan::clone(&taking(&[])) };
     let freeze = |name| moving(name, ClaimKind::Changing, Standing::Open, Standing::Frozen);
     let close = |name| moving(name, ClaimKind::Closing, Standing::Open, Standing::Closed);
-    clerk.does(claim(vec![freeze("cold"), close("gone")])).await;
-    let (other, _) = clerk.ready(claim(vec![freeze("busy"), close("going"), opening("coming")])).await;
+    driver.execute(claim(vec![freeze("cold"), close("gone")])).await;
+    let (other, _) = driver.prepare(claim(vec![freeze("busy"), close("going"), opening("coming")])).await;
     for (name, pays, spends) in [
         ("open", 1, 1),
         ("cold", 1, 0),
@@ -42,86 +42,86 @@ pub async fn deciding_needs_the_accounts_as_the_plan_does(store: &dyn Store) {
         ("nobody", 0, 0),
     ] {
         for (is_spent, expected) in [(false, pays), (true, spends)] {
-            let need = Need { account: super::clerk::account(name), spends: is_spent };
-            let fine = Need { account: super::clerk::account("open"), spends: true };
+            let need = Need { account: super::driver::account(name), spends: is_spent };
+            let fine = Need { account: super::driver::account("open"), spends: true };
             let plan = Plan { needs: vec![fine, need], ..Plan::clone(&taking(&[])) };
-            let (saga, plan) = clerk.ready(plan).await;
-            assert_eq!(clerk.decide(saga, &plan).await, expected, "{name} {is_spent}");
+            let (saga, plan) = driver.prepare(plan).await;
+            assert_eq!(driver.decide(saga, &plan).await, expected, "{name} {is_spent}");
             if expected == 0 {
-                clerk.give_up(saga).await;
+                driver.abort(saga).await;
             }
         }
     }
-    clerk.give_up(other).await;
+    driver.abort(other).await;
     let claims = vec![close("open"), opening("coming"), freeze("busy")];
     let needs = claims.iter().map(|claim| Need { account: claim.account.clone(), spends: true }).collect();
-    clerk.does(Plan { needs, ..claim(claims) }).await;
+    driver.execute(Plan { needs, ..claim(claims) }).await;
 }
 
-/// Another process may have committed a number since this one was planned.
+/// Another process may have committed a sequence since the plan was made.
 pub async fn deciding_needs_the_turn_of_the_client(store: &dyn Store) {
-    let clerk = Clerk(store);
-    let turn = |sequence| {
-        let turn = Some(Turn { client: client("billing"), sequence });
-        Plan { turn, ..Plan::clone(&taking(&[])) }
+    let driver = StoreDriver(store);
+    let sequence_claim = |sequence| {
+        let sequence_claim = Some(SequenceClaim { client: client("billing"), sequence });
+        Plan { sequence_claim, ..Plan::clone(&taking(&[])) }
     };
     for (sequence, expected) in [(2, 0), (1, 1), (1, 0), (3, 0), (2, 1)] {
-        let (saga, plan) = clerk.ready(turn(sequence)).await;
-        assert_eq!(clerk.decide(saga, &plan).await, expected, "{sequence}");
+        let (saga, plan) = driver.prepare(sequence_claim(sequence)).await;
+        assert_eq!(driver.decide(saga, &plan).await, expected, "{sequence}");
         match expected {
-            0 => assert_eq!(clerk.give_up(saga).await, [1, 0, 0, 1]),
-            _ => assert_eq!(clerk.finish(saga, &plan).await, [0, 0, 0, 1, 1]),
+            0 => assert_eq!(driver.abort(saga).await, [1, 0, 0, 1]),
+            _ => assert_eq!(driver.finish(saga, &plan).await, [0, 0, 0, 1, 1]),
         }
     }
 }
 
-/// A retry whose first attempt came through in the meantime finds the gate free, and must not pass.
+/// A retry of a committed saga finds the gate free, and must not commit again.
 pub async fn what_happened_is_not_decided_again(store: &dyn Store) {
-    let clerk = Clerk(store);
-    let done = clerk.does(Plan::clone(&taking(&[]))).await;
+    let driver = StoreDriver(store);
+    let done = driver.execute(Plan::clone(&taking(&[]))).await;
     let (retry, plan) = (again(done), taking(&[]));
-    assert_eq!(clerk.begin(retry, &plan).await, 1);
-    assert_eq!(clerk.decide(retry, &plan).await, 0);
-    assert_eq!(clerk.give_up(retry).await, [1, 0, 0, 1]);
+    assert_eq!(driver.begin(retry, &plan).await, 1);
+    assert_eq!(driver.decide(retry, &plan).await, 0);
+    assert_eq!(driver.abort(retry).await, [1, 0, 0, 1]);
     assert_eq!(store.entries(done.gate).await.expect("a store that answers").len(), 1);
 }
 
 /// Steps 5 and 6 do nothing in any other phase.
 pub async fn nothing_is_finished_that_was_not_decided(store: &dyn Store) {
-    let clerk = Clerk(store);
-    clerk.opens(&["acme"]).await;
-    let inputs = clerk.issues("acme", &[5]).await;
+    let driver = StoreDriver(store);
+    driver.open_accounts(&["acme"]).await;
+    let inputs = driver.issue("acme", &[5]).await;
     let plan = Plan {
-        outputs: vec![posting(ticket(), 0, "acme", 5)],
+        outputs: vec![posting(token(), 0, "acme", 5)],
         claims: vec![opening("new")],
         ..Plan::clone(&taking(&inputs))
     };
-    let (saga, plan) = clerk.ready(plan).await;
-    assert_eq!(clerk.finish(saga, &plan).await, [0; 5]);
-    assert_eq!(clerk.one(Change::Abort(saga)).await, 1);
-    let steps = |change: fn(crate::model::Ticket, Arc<Plan>) -> Change| change(saga, Arc::clone(&plan));
+    let (saga, plan) = driver.prepare(plan).await;
+    assert_eq!(driver.finish(saga, &plan).await, [0; 5]);
+    assert_eq!(driver.write_one(Change::Abort(saga)).await, 1);
+    let steps = |change: fn(crate::model::SagaToken, Arc<Plan>) -> Change| change(saga, Arc::clone(&plan));
     for step in [Change::Finalize, Change::Create, Change::Apply, Change::Record].map(steps) {
-        assert_eq!(clerk.one(step).await, 0);
+        assert_eq!(driver.write_one(step).await, 0);
     }
     assert_eq!(store.entries(saga.gate).await, Ok(vec![]));
-    clerk.all(vec![Change::Release(saga.rid), Change::Unclaim(saga.rid), Change::End(saga)]).await;
-    assert_eq!(clerk.large("acme").await, [5]);
+    driver.write(vec![Change::Release(saga.rid), Change::Unclaim(saga.rid), Change::End(saga)]).await;
+    assert_eq!(driver.large("acme").await, [5]);
 }
 
-/// Recovery repeats all of it, whatever was done.
+/// Recovery repeats all steps, whichever were made.
 pub async fn finishing_again_changes_only_what_is_not_yet_changed(store: &dyn Store) {
-    let clerk = Clerk(store);
-    clerk.opens(&["acme"]).await;
-    let inputs = clerk.issues("acme", &[5, 6]).await;
-    let naming = ticket();
+    let driver = StoreDriver(store);
+    driver.open_accounts(&["acme"]).await;
+    let inputs = driver.issue("acme", &[5, 6]).await;
+    let naming = token();
     let plan = Plan {
         outputs: vec![posting(naming, 0, "acme", 4), posting(naming, 1, "new", 7)],
         claims: vec![opening("new")],
         entries: vec![entry(vec![change("acme", -7, 0), change("new", 7, 0)])],
         ..Plan::clone(&taking(&inputs))
     };
-    let (saga, plan) = clerk.ready(plan).await;
-    assert_eq!(clerk.decide(saga, &plan).await, 1);
+    let (saga, plan) = driver.prepare(plan).await;
+    assert_eq!(driver.decide(saga, &plan).await, 1);
     let rows = [2, 2, 1, 1, 1];
     let step = |place: usize| {
         let plan = Arc::clone(&plan);
@@ -136,76 +136,76 @@ pub async fn finishing_again_changes_only_what_is_not_yet_changed(store: &dyn St
     for last in 0..5 {
         for (place, count) in rows.iter().enumerate().take(last + 1) {
             let expected = if place == last { *count } else { 0 };
-            assert_eq!(clerk.one(step(place)).await, expected, "step {place} up to {last}");
+            assert_eq!(driver.write_one(step(place)).await, expected, "step {place} up to {last}");
         }
     }
-    assert_eq!(clerk.finish(saga, &plan).await, [0; 5]);
-    assert_eq!((clerk.large("acme").await, clerk.large("new").await), (vec![4], vec![7]));
+    assert_eq!(driver.finish(saga, &plan).await, [0; 5]);
+    assert_eq!((driver.large("acme").await, driver.large("new").await), (vec![4], vec![7]));
 }
 
-/// All steps may travel in one list, so nobody looks at what was reserved and claimed before it is decided.
+/// All steps may travel in one list, so the decision checks what was reserved and claimed.
 pub async fn deciding_needs_all_that_the_plan_takes(store: &dyn Store) {
-    let clerk = Clerk(store);
-    clerk.opens(&["acme", "bob"]).await;
-    let postings = clerk.issues("acme", &[1, 2]).await;
+    let driver = StoreDriver(store);
+    driver.open_accounts(&["acme", "bob"]).await;
+    let postings = driver.issue("acme", &[1, 2]).await;
     let freeze = |name| moving(name, ClaimKind::Changing, Standing::Open, Standing::Frozen);
     let claims = |claims| Plan { claims, ..Plan::clone(&taking(&[])) };
     let (other, _) =
-        clerk.ready(Plan { claims: vec![freeze("bob")], ..Plan::clone(&taking(&postings[..1])) }).await;
+        driver.prepare(Plan { claims: vec![freeze("bob")], ..Plan::clone(&taking(&postings[..1])) }).await;
     for plan in [Plan::clone(&taking(&postings)), claims(vec![freeze("acme"), freeze("bob")])] {
-        let (in_steps, in_a_list, plan) = (ticket(), ticket(), Arc::new(plan));
-        clerk.begin(in_steps, &plan).await;
-        assert_eq!(clerk.decide(in_steps, &plan).await, 0, "nothing was taken");
+        let (in_steps, in_a_list, plan) = (token(), token(), Arc::new(plan));
+        driver.begin(in_steps, &plan).await;
+        assert_eq!(driver.decide(in_steps, &plan).await, 0, "nothing was taken");
         let take =
             |saga| vec![Change::Claim(saga, Arc::clone(&plan)), Change::Reserve(saga, Arc::clone(&plan))];
-        assert_eq!(clerk.all(take(in_steps)).await.iter().sum::<u64>(), 1);
-        assert_eq!(clerk.decide(in_steps, &plan).await, 0, "a part was taken");
-        clerk.give_up(in_steps).await;
-        let begin = vec![Change::Begin(super::clerk::record(in_a_list, &plan))];
+        assert_eq!(driver.write(take(in_steps)).await.iter().sum::<u64>(), 1);
+        assert_eq!(driver.decide(in_steps, &plan).await, 0, "a part was taken");
+        driver.abort(in_steps).await;
+        let begin = vec![Change::Begin(super::driver::record(in_a_list, &plan))];
         let decide =
             vec![Change::Decide(in_a_list, Arc::clone(&plan)), Change::Record(in_a_list, Arc::clone(&plan))];
-        let counts = clerk.all([begin, take(in_a_list), decide].concat()).await;
+        let counts = driver.write([begin, take(in_a_list), decide].concat()).await;
         assert_eq!((counts[0], counts[1] + counts[2], &counts[3..]), (1, 1, &[0, 0][..]));
-        clerk.give_up(in_a_list).await;
+        driver.abort(in_a_list).await;
     }
-    clerk.give_up(other).await;
-    clerk.does(Plan { claims: vec![freeze("bob")], ..Plan::clone(&taking(&postings)) }).await;
+    driver.abort(other).await;
+    driver.execute(Plan { claims: vec![freeze("bob")], ..Plan::clone(&taking(&postings)) }).await;
 }
 
-/// The plan's ids and that reservation id.
+/// It needs both the plan's ids and the reservation id.
 pub async fn finishing_consumes_only_what_that_attempt_reserved(store: &dyn Store) {
-    let clerk = Clerk(store);
-    clerk.opens(&["acme"]).await;
-    let postings = clerk.issues("acme", &[1, 2, 3]).await;
-    let (other, _) = clerk.ready(Plan::clone(&taking(&postings[..1]))).await;
-    let (saga, plan) = clerk.ready(Plan::clone(&taking(&postings[1..2]))).await;
-    assert_eq!(clerk.decide(saga, &plan).await, 1);
-    assert_eq!(clerk.one(Change::Finalize(saga, taking(&postings))).await, 1);
-    assert_eq!(clerk.give_up(other).await, [1, 1, 0, 1]);
-    assert_eq!(clerk.large("acme").await, [3, 1]);
+    let driver = StoreDriver(store);
+    driver.open_accounts(&["acme"]).await;
+    let postings = driver.issue("acme", &[1, 2, 3]).await;
+    let (other, _) = driver.prepare(Plan::clone(&taking(&postings[..1]))).await;
+    let (saga, plan) = driver.prepare(Plan::clone(&taking(&postings[1..2]))).await;
+    assert_eq!(driver.decide(saga, &plan).await, 1);
+    assert_eq!(driver.write_one(Change::Finalize(saga, taking(&postings))).await, 1);
+    assert_eq!(driver.abort(other).await, [1, 1, 0, 1]);
+    assert_eq!(driver.large("acme").await, [3, 1]);
 }
 
-/// A record without which something could not be finished stays.
+/// The record stays while a step may still be needed.
 pub async fn a_record_goes_when_its_saga_is_over_and_not_before(store: &dyn Store) {
-    let clerk = Clerk(store);
-    let (saga, plan) = clerk.ready(Plan::clone(&taking(&[]))).await;
-    assert_eq!(clerk.one(Change::End(saga)).await, 0);
-    clerk.decide(saga, &plan).await;
-    assert_eq!(clerk.one(Change::End(saga)).await, 0);
-    clerk.one(Change::Record(saga, plan)).await;
-    assert_eq!(clerk.one(Change::End(again(saga))).await, 0);
-    assert_eq!(clerk.one(Change::End(saga)).await, 1);
+    let driver = StoreDriver(store);
+    let (saga, plan) = driver.prepare(Plan::clone(&taking(&[]))).await;
+    assert_eq!(driver.write_one(Change::End(saga)).await, 0);
+    driver.decide(saga, &plan).await;
+    assert_eq!(driver.write_one(Change::End(saga)).await, 0);
+    driver.write_one(Change::Record(saga, plan)).await;
+    assert_eq!(driver.write_one(Change::End(again(saga))).await, 0);
+    assert_eq!(driver.write_one(Change::End(saga)).await, 1);
     assert_eq!(store.record(FindRecord::Gate(saga.gate)).await, Ok(None));
 }
 
-/// Each vault counts by itself.
+/// Each vault has its own numbers.
 pub async fn entries_are_numbered_in_their_vault(store: &dyn Store) {
-    let clerk = Clerk(store);
+    let driver = StoreDriver(store);
     let elsewhere = Entry { home: vault("eu"), ..entry(vec![]) };
-    clerk.all(vec![Change::OpenVault(home()), Change::OpenVault(vault("eu"))]).await;
+    driver.write(vec![Change::OpenVault(home()), Change::OpenVault(vault("eu"))]).await;
     let entries = vec![entry(vec![]), elsewhere, entry(vec![])];
-    let first = clerk.does(Plan { entries, ..Plan::default() }).await;
-    let second = clerk.does(Plan::clone(&taking(&[]))).await;
+    let first = driver.execute(Plan { entries, ..Plan::default() }).await;
+    let second = driver.execute(Plan::clone(&taking(&[]))).await;
     let numbers = async |gate| {
         let entries = store.entries(gate).await.expect("a store that answers");
         assert!(entries.iter().all(|stored| stored.gate == gate));
@@ -215,9 +215,9 @@ pub async fn entries_are_numbered_in_their_vault(store: &dyn Store) {
     assert_eq!(numbers(second.gate).await, [(home(), 3)]);
 }
 
-/// Neither can be without the other.
+/// Neither is visible without the other.
 pub async fn totals_and_turns_are_counted_with_the_entry(store: &dyn Store) {
-    let clerk = Clerk(store);
+    let driver = StoreDriver(store);
     let look = async || {
         let survey = Survey { assets: vec![usd_key()], client: Some(client("billing")), ..Survey::default() };
         let found = store.survey(survey).await.expect("a store that answers");
@@ -225,30 +225,32 @@ pub async fn totals_and_turns_are_counted_with_the_entry(store: &dyn Store) {
     };
     for (sequence, issued, retired) in [(1, i128::MAX, 0), (2, 0, 7)] {
         let totals = vec![TotalsChange { asset: usd_key(), issued, retired }];
-        let turn = Some(Turn { client: client("billing"), sequence });
+        let sequence_claim = Some(SequenceClaim { client: client("billing"), sequence });
         let before = look().await;
-        let plan = Plan { totals, turn, ..Plan::clone(&taking(&[])) };
-        let (saga, plan) = clerk.ready(plan).await;
-        clerk.decide(saga, &plan).await;
+        let plan = Plan { totals, sequence_claim, ..Plan::clone(&taking(&[])) };
+        let (saga, plan) = driver.prepare(plan).await;
+        driver.decide(saga, &plan).await;
         assert_eq!(look().await, before);
-        clerk.finish(saga, &plan).await;
+        driver.finish(saga, &plan).await;
     }
     assert_eq!(look().await, (Some(AssetSums { issued: i128::MAX, retired: 7 }), Some(2)));
     assert_eq!(store.clients().await, Ok(1));
     let other = ClientId::new("other").expect("a valid client");
-    let turn =
-        Some(Turn { client: crate::model::ClientKey { home: vault("eu"), client: other }, sequence: 1 });
-    clerk.does(Plan { turn, ..Plan::clone(&taking(&[])) }).await;
+    let sequence_claim = Some(SequenceClaim {
+        client: crate::model::ClientKey { home: vault("eu"), client: other },
+        sequence: 1,
+    });
+    driver.execute(Plan { sequence_claim, ..Plan::clone(&taking(&[])) }).await;
     assert_eq!(store.clients().await, Ok(2));
 }
 
 /// Every kind of entry, with every field.
 pub async fn entries_are_read_back_as_they_were_written(store: &dyn Store) {
-    let clerk = Clerk(store);
+    let driver = StoreDriver(store);
     for body in bodies() {
         let lease = body.lease();
         let entries = vec![Entry { body, ..entry(vec![change("acme", i128::MIN, i128::MAX)]) }];
-        let saga = clerk.does(Plan { entries: entries.clone(), ..Plan::default() }).await;
+        let saga = driver.execute(Plan { entries: entries.clone(), ..Plan::default() }).await;
         let stored = store.entries(saga.gate).await.expect("a store that answers");
         assert_eq!(stored.iter().map(|stored| Entry::clone(&stored.entry)).collect::<Vec<_>>(), entries);
         if let Some(lease) = lease {
@@ -260,14 +262,14 @@ pub async fn entries_are_read_back_as_they_were_written(store: &dyn Store) {
 
 /// Each change sees the one before.
 pub async fn changes_of_a_list_are_made_in_order(store: &dyn Store) {
-    let clerk = Clerk(store);
-    clerk.opens(&["acme"]).await;
-    let inputs = clerk.issues("acme", &[5]).await;
-    let (saga, plan) = (ticket(), taking(&inputs));
+    let driver = StoreDriver(store);
+    driver.open_accounts(&["acme"]).await;
+    let inputs = driver.issue("acme", &[5]).await;
+    let (saga, plan) = (token(), taking(&inputs));
     let of = || Arc::clone(&plan);
-    let begin = || Change::Begin(super::clerk::record(saga, &plan));
-    let gather = vec![begin(), Change::Claim(saga, of()), Change::Reserve(saga, of())];
-    assert_eq!(clerk.all(gather).await, [1, 0, 1]);
+    let begin = || Change::Begin(super::driver::record(saga, &plan));
+    let prepare = vec![begin(), Change::Claim(saga, of()), Change::Reserve(saga, of())];
+    assert_eq!(driver.write(prepare).await, [1, 0, 1]);
     let commit = vec![
         Change::Decide(saga, of()),
         Change::Finalize(saga, of()),
@@ -276,17 +278,17 @@ pub async fn changes_of_a_list_are_made_in_order(store: &dyn Store) {
         Change::Record(saga, of()),
         Change::End(saga),
     ];
-    assert_eq!(clerk.all(commit).await, [1, 1, 0, 0, 1, 1]);
-    assert_eq!(clerk.all(vec![]).await, [0_u64; 0]);
+    assert_eq!(driver.write(commit).await, [1, 1, 0, 0, 1, 1]);
+    assert_eq!(driver.write(vec![]).await, [0_u64; 0]);
 }
 
-/// Where a list ends is of no meaning: every change sees the one before, in the same call or in an earlier one.
+/// The end of a list has no meaning: a change also sees the changes of earlier calls.
 pub async fn a_list_may_be_cut_anywhere(store: &dyn Store) {
-    let clerk = Clerk(store);
-    clerk.opens(&["acme"]).await;
+    let driver = StoreDriver(store);
+    driver.open_accounts(&["acme"]).await;
     for cut in 0..=9 {
-        let (inputs, name) = (clerk.issues("acme", &[5, 6]).await, format!("new-{cut}"));
-        let saga = ticket();
+        let (inputs, name) = (driver.issue("acme", &[5, 6]).await, format!("new-{cut}"));
+        let saga = token();
         let plan = Arc::new(Plan {
             outputs: vec![posting(saga, 0, &name, 11)],
             claims: vec![opening(&name)],
@@ -294,7 +296,7 @@ pub async fn a_list_may_be_cut_anywhere(store: &dyn Store) {
         });
         let of = || Arc::clone(&plan);
         let mut first = vec![
-            Change::Begin(super::clerk::record(saga, &plan)),
+            Change::Begin(super::driver::record(saga, &plan)),
             Change::Claim(saga, of()),
             Change::Reserve(saga, of()),
             Change::Decide(saga, of()),
@@ -305,8 +307,8 @@ pub async fn a_list_may_be_cut_anywhere(store: &dyn Store) {
             Change::End(saga),
         ];
         let second = first.split_off(cut);
-        let counts = [clerk.all(first).await, clerk.all(second).await].concat();
+        let counts = [driver.write(first).await, driver.write(second).await].concat();
         assert_eq!(counts, [1, 1, 2, 1, 2, 1, 1, 1, 1], "cut at {cut}");
-        assert_eq!((clerk.large("acme").await, clerk.large(&name).await), (vec![], vec![11]));
+        assert_eq!((driver.large("acme").await, driver.large(&name).await), (vec![], vec![11]));
     }
 }

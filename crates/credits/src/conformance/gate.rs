@@ -1,113 +1,113 @@
-//! Records: who may do what, and who drives it.
+//! Saga records: gates and owners.
 
 use std::sync::Arc;
 
-use super::clerk::{
-    Clerk, NOW, OWNER, account, again, client, home, posting, record, taking, ticket, usd_key,
+use super::driver::{
+    NOW, OWNER, StoreDriver, account, again, client, home, posting, record, taking, token, usd_key,
 };
 use super::sample::full_plan;
 use crate::id::OwnerId;
-use crate::model::{Phase, Plan, Record, Turn};
-use crate::store::{Change, Filter, FindRecord, Gone, RecordPage, Store, Survey};
+use crate::model::{Phase, Plan, Record, SequenceClaim};
+use crate::store::{Change, Filter, FindRecord, RecordPage, StaleOwners, Store, Survey};
 
-/// A vault has an account that is paid.
+/// Every vault has an account for revenue.
 pub async fn a_vault_is_opened_once_with_its_revenue(store: &dyn Store) {
-    let clerk = Clerk(store);
-    assert_eq!(clerk.one(Change::OpenVault(home())).await, 2);
-    assert_eq!(clerk.one(Change::OpenVault(home())).await, 0);
-    assert!(clerk.account("revenue").await.is_some());
+    let driver = StoreDriver(store);
+    assert_eq!(driver.write_one(Change::OpenVault(home())).await, 2);
+    assert_eq!(driver.write_one(Change::OpenVault(home())).await, 0);
+    assert!(driver.account("revenue").await.is_some());
     let survey = Survey { assets: vec![usd_key()], client: Some(client("billing")), ..Survey::default() };
     let found = store.survey(survey).await.expect("a store that answers");
     assert_eq!((found.assets, found.last_sequence), (vec![None], None));
 }
 
-/// Inserting the record is the gate.
+/// Inserting the record passes the gate.
 pub async fn a_gate_lets_one_saga_in_at_a_time(store: &dyn Store) {
-    let clerk = Clerk(store);
-    let (first, plan) = (ticket(), taking(&[]));
-    assert_eq!(clerk.begin(first, &plan).await, 1);
+    let driver = StoreDriver(store);
+    let (first, plan) = (token(), taking(&[]));
+    assert_eq!(driver.begin(first, &plan).await, 1);
     let second = again(first);
-    assert_eq!((clerk.begin(first, &plan).await, clerk.begin(second, &plan).await), (0, 0));
+    assert_eq!((driver.begin(first, &plan).await, driver.begin(second, &plan).await), (0, 0));
     let stored = store.record(FindRecord::Gate(first.gate)).await.expect("a store that answers");
     let stored = stored.expect("a record");
-    assert_eq!((stored.record.ticket, stored.phase), (first, Phase::Reserving));
-    assert_eq!(clerk.give_up(first).await, [1, 0, 0, 1]);
-    assert_eq!(clerk.begin(second, &plan).await, 1);
+    assert_eq!((stored.record.token, stored.phase), (first, Phase::Reserving));
+    assert_eq!(driver.abort(first).await, [1, 0, 0, 1]);
+    assert_eq!(driver.begin(second, &plan).await, 1);
 }
 
-/// The number of a client is claimed with the saga.
+/// The record claims the client's sequence.
 pub async fn a_client_has_one_saga_at_a_time(store: &dyn Store) {
-    let clerk = Clerk(store);
-    let turn = |name: &str, sequence| {
-        let turn = Some(Turn { client: client(name), sequence });
-        Arc::new(Plan { turn, ..Plan::clone(&taking(&[])) })
+    let driver = StoreDriver(store);
+    let sequence_claim = |name: &str, sequence| {
+        let sequence_claim = Some(SequenceClaim { client: client(name), sequence });
+        Arc::new(Plan { sequence_claim, ..Plan::clone(&taking(&[])) })
     };
-    let first = ticket();
-    assert_eq!(clerk.begin(first, &turn("billing", 1)).await, 1);
-    assert_eq!(clerk.begin(ticket(), &turn("billing", 2)).await, 0);
-    assert_eq!(clerk.begin(ticket(), &turn("other", 1)).await, 1);
+    let first = token();
+    assert_eq!(driver.begin(first, &sequence_claim("billing", 1)).await, 1);
+    assert_eq!(driver.begin(token(), &sequence_claim("billing", 2)).await, 0);
+    assert_eq!(driver.begin(token(), &sequence_claim("other", 1)).await, 1);
     let found = store.record(FindRecord::Client(client("billing"))).await.expect("a store that answers");
-    assert_eq!(found.expect("a record").record.ticket, first);
-    clerk.give_up(first).await;
+    assert_eq!(found.expect("a record").record.token, first);
+    driver.abort(first).await;
     assert_eq!(store.record(FindRecord::Client(client("billing"))).await, Ok(None));
-    assert_eq!(clerk.begin(ticket(), &turn("billing", 1)).await, 1);
+    assert_eq!(driver.begin(token(), &sequence_claim("billing", 1)).await, 1);
 }
 
-/// Whoever finishes a saga finds the whole plan in its record.
+/// A process that finishes a saga needs the whole plan.
 pub async fn a_record_is_read_back_as_it_was_written(store: &dyn Store) {
-    let clerk = Clerk(store);
-    let (ticket, lease) = (ticket(), super::clerk::lease());
-    let plan = Arc::new(full_plan(ticket));
-    let record = Arc::new(Record { lease: Some(lease), ..Record::clone(&record(ticket, &plan)) });
-    assert_eq!(clerk.one(Change::Begin(Arc::clone(&record))).await, 1);
-    let stored = store.record(FindRecord::Gate(ticket.gate)).await.expect("a store that answers");
+    let driver = StoreDriver(store);
+    let (token, lease) = (token(), super::driver::lease());
+    let plan = Arc::new(full_plan(token));
+    let record = Arc::new(Record { lease: Some(lease), ..Record::clone(&record(token, &plan)) });
+    assert_eq!(driver.write_one(Change::Begin(Arc::clone(&record))).await, 1);
+    let stored = store.record(FindRecord::Gate(token.gate)).await.expect("a store that answers");
     let stored = stored.expect("a record");
     assert_eq!((&stored.record, stored.phase), (&*record, Phase::Reserving));
 }
 
-/// Recovery, take-over and closing each ask for their records.
+/// Recovery, takeover and closing each list their records.
 pub async fn records_are_listed_by_who_drives_them_and_what_they_touch(store: &dyn Store) {
-    let clerk = Clerk(store);
-    let (ours, theirs) = (ticket(), crate::model::Ticket { owner: OwnerId(8), ..ticket() });
+    let driver = StoreDriver(store);
+    let (ours, theirs) = (token(), crate::model::SagaToken { owner: OwnerId(8), ..token() });
     let plan = Arc::new(Plan { outputs: vec![posting(ours, 0, "acme", 1)], ..Plan::clone(&taking(&[])) });
     let later = Record { begun_at: NOW.plus_ms(5), ..Record::clone(&record(ours, &plan)) };
-    clerk.one(Change::Begin(Arc::new(later))).await;
-    clerk.one(Change::Begin(record(theirs, &plan))).await;
+    driver.write_one(Change::Begin(Arc::new(later))).await;
+    driver.write_one(Change::Begin(record(theirs, &plan))).await;
     let list = async |filter, max| {
         let found = store.records(filter, RecordPage::first(max)).await.expect("a store that answers");
         assert_eq!(found.unread, []);
-        found.found.iter().map(|stored| stored.record.ticket.rid).collect::<Vec<_>>()
+        found.found.iter().map(|stored| stored.record.token.rid).collect::<Vec<_>>()
     };
-    assert_eq!(list(Filter::Of(OWNER), 9).await, [ours.rid]);
-    assert_eq!(list(Filter::Naming(account("acme")), 9).await, [theirs.rid, ours.rid]);
-    assert_eq!(list(Filter::Naming(account("acme")), 1).await, [theirs.rid]);
-    assert_eq!(list(Filter::Naming(account("acm")), 9).await, []);
-    let silent = |since| Filter::Silent { but: OWNER, since };
+    assert_eq!(list(Filter::OwnedBy(OWNER), 9).await, [ours.rid]);
+    assert_eq!(list(Filter::Touching(account("acme")), 9).await, [theirs.rid, ours.rid]);
+    assert_eq!(list(Filter::Touching(account("acme")), 1).await, [theirs.rid]);
+    assert_eq!(list(Filter::Touching(account("acm")), 9).await, []);
+    let silent = |since| Filter::Expired { except: OWNER, since };
     assert_eq!(list(silent(NOW), 9).await, [theirs.rid]);
-    clerk.one(Change::Beat(OwnerId(8), NOW)).await;
+    driver.write_one(Change::Heartbeat(OwnerId(8), NOW)).await;
     assert_eq!(list(silent(NOW), 9).await, []);
     assert_eq!(list(silent(NOW.plus_ms(1)), 9).await, [theirs.rid]);
 }
 
-/// Whoever goes through all of them meets each once, also where several were begun at the same moment.
+/// Paging returns each record once, also when several began at the same time.
 pub async fn a_list_of_records_comes_in_pages(store: &dyn Store) {
-    let clerk = Clerk(store);
+    let driver = StoreDriver(store);
     let mut begun = Vec::new();
     for delay_ms in [0, 0, 0, 1, 1, 7] {
-        let (ticket, plan) = (ticket(), taking(&[]));
+        let (token, plan) = (token(), taking(&[]));
         let begun_at = NOW.plus_ms(delay_ms);
-        clerk
-            .one(Change::Begin(Arc::new(Record { begun_at, ..Record::clone(&record(ticket, &plan)) })))
+        driver
+            .write_one(Change::Begin(Arc::new(Record { begun_at, ..Record::clone(&record(token, &plan)) })))
             .await;
-        begun.push(ticket.rid);
+        begun.push(token.rid);
     }
-    for filter in [Filter::Of(OWNER), Filter::Silent { but: OwnerId(8), since: NOW }] {
+    for filter in [Filter::OwnedBy(OWNER), Filter::Expired { except: OwnerId(8), since: NOW }] {
         for max in 1..=7 {
             let (mut found, mut page) = (Vec::new(), RecordPage::first(max));
             loop {
                 let records = store.records(filter.clone(), page).await.expect("a store that answers");
                 assert!(records.found.len() <= max, "{} of {max}", records.found.len());
-                found.extend(records.found.iter().map(|stored| stored.record.ticket.rid));
+                found.extend(records.found.iter().map(|stored| stored.record.token.rid));
                 let Some(after) = records.next else { break };
                 page = RecordPage { after, max };
             }
@@ -116,31 +116,31 @@ pub async fn a_list_of_records_comes_in_pages(store: &dyn Store) {
     }
 }
 
-/// Of a process that lives nothing is taken.
+/// A live owner keeps its sagas.
 pub async fn only_a_silent_owner_is_taken_over(store: &dyn Store) {
-    let clerk = Clerk(store);
-    let (ticket, to) = (ticket(), OwnerId(9));
-    clerk.begin(ticket, &taking(&[])).await;
-    clerk.one(Change::Beat(OWNER, NOW)).await;
-    let take = |ticket, silent_since| Change::TakeOver { ticket, to, silent_since };
-    assert_eq!(clerk.one(take(ticket, NOW)).await, 0);
-    assert_eq!(clerk.one(take(again(ticket), NOW.plus_ms(1))).await, 0);
-    assert_eq!(clerk.one(take(ticket, NOW.plus_ms(1))).await, 1);
-    assert_eq!(clerk.one(take(ticket, NOW.plus_ms(1))).await, 0);
-    let stored = store.record(FindRecord::Gate(ticket.gate)).await.expect("a store that answers");
-    assert_eq!(stored.expect("a record").record.ticket.owner, to);
+    let driver = StoreDriver(store);
+    let (token, to) = (token(), OwnerId(9));
+    driver.begin(token, &taking(&[])).await;
+    driver.write_one(Change::Heartbeat(OWNER, NOW)).await;
+    let take = |token, expired_since| Change::TakeOver { token, to, expired_since };
+    assert_eq!(driver.write_one(take(token, NOW)).await, 0);
+    assert_eq!(driver.write_one(take(again(token), NOW.plus_ms(1))).await, 0);
+    assert_eq!(driver.write_one(take(token, NOW.plus_ms(1))).await, 1);
+    assert_eq!(driver.write_one(take(token, NOW.plus_ms(1))).await, 0);
+    let stored = store.record(FindRecord::Gate(token.gate)).await.expect("a store that answers");
+    assert_eq!(stored.expect("a record").record.token.owner, to);
 }
 
-/// Processes come and go for years.
+/// Heartbeat rows must not accumulate for years.
 pub async fn processes_that_are_gone_are_listed(store: &dyn Store) {
-    let clerk = Clerk(store);
+    let driver = StoreDriver(store);
     let (dead, alive, ahead) = (OwnerId(1), OwnerId(2), OwnerId(3));
-    clerk.begin(ticket(), &taking(&[])).await;
+    driver.begin(token(), &taking(&[])).await;
     for (owner, at) in [(dead, NOW), (OWNER, NOW), (alive, NOW.plus_ms(10)), (ahead, NOW.plus_ms(1_000))] {
-        clerk.one(Change::Beat(owner, at)).await;
+        driver.write_one(Change::Heartbeat(owner, at)).await;
     }
-    let list = async |silent_since, ahead_of, max| {
-        let gone = store.gone(Gone { silent_since, ahead_of }, max).await;
+    let list = async |expired_since, ahead_of, max| {
+        let gone = store.stale_owners(StaleOwners { expired_since, ahead_of }, max).await;
         gone.expect("a store that answers")
     };
     let never = NOW.plus_ms(1_000);
@@ -148,39 +148,39 @@ pub async fn processes_that_are_gone_are_listed(store: &dyn Store) {
     assert_eq!(list(NOW.plus_ms(10), never, 9).await, [dead], "the other dead one has a record");
     assert_eq!(list(NOW.plus_ms(11), NOW.plus_ms(999), 9).await, [dead, alive, ahead]);
     assert_eq!(list(NOW.plus_ms(11), NOW.plus_ms(999), 2).await, [dead, alive]);
-    // One that drives a saga, but whose clock was wrong, would never fall silent.
+    // An owner with a wrong clock would never count as dead.
     assert_eq!(list(NOW, NOW.plus_ms(9), 9).await, [alive, ahead]);
 }
 
-/// It may have slept for an hour, and does not know.
+/// The owner may have been suspended for an hour.
 pub async fn a_late_step_of_an_owner_that_was_taken_over_changes_nothing(store: &dyn Store) {
-    let clerk = Clerk(store);
-    clerk.opens(&["acme"]).await;
-    let inputs = clerk.issues("acme", &[5]).await;
-    let (late, plan) = (ticket(), taking(&inputs));
-    clerk.begin(late, &plan).await;
-    let ticket = crate::model::Ticket { owner: OwnerId(9), ..late };
-    let take = |ticket, to| Change::TakeOver { ticket, to, silent_since: NOW };
-    assert_eq!(clerk.one(take(late, OwnerId(9))).await, 1);
+    let driver = StoreDriver(store);
+    driver.open_accounts(&["acme"]).await;
+    let inputs = driver.issue("acme", &[5]).await;
+    let (late, plan) = (token(), taking(&inputs));
+    driver.begin(late, &plan).await;
+    let token = crate::model::SagaToken { owner: OwnerId(9), ..late };
+    let take = |token, to| Change::TakeOver { token, to, expired_since: NOW };
+    assert_eq!(driver.write_one(take(late, OwnerId(9))).await, 1);
     let plan_of = || Arc::clone(&plan);
-    assert_eq!(clerk.one(Change::Reserve(late, plan_of())).await, 0);
-    assert_eq!(clerk.one(Change::Reserve(ticket, plan_of())).await, 1);
-    assert_eq!((clerk.decide(late, &plan).await, clerk.one(Change::Abort(late)).await), (0, 0));
-    assert_eq!(clerk.decide(ticket, &plan).await, 1);
-    assert_eq!(clerk.finish(late, &plan).await, [0; 5]);
-    assert_eq!(clerk.finish(ticket, &plan).await, [1, 0, 0, 1, 1]);
-    assert_eq!(clerk.finish(ticket, &plan).await, [0; 5]);
+    assert_eq!(driver.write_one(Change::Reserve(late, plan_of())).await, 0);
+    assert_eq!(driver.write_one(Change::Reserve(token, plan_of())).await, 1);
+    assert_eq!((driver.decide(late, &plan).await, driver.write_one(Change::Abort(late)).await), (0, 0));
+    assert_eq!(driver.decide(token, &plan).await, 1);
+    assert_eq!(driver.finish(late, &plan).await, [0; 5]);
+    assert_eq!(driver.finish(token, &plan).await, [1, 0, 0, 1, 1]);
+    assert_eq!(driver.finish(token, &plan).await, [0; 5]);
 }
 
-/// Whoever shuts down need not be waited for.
+/// An owner that shut down is recovered at once.
 pub async fn an_owner_that_left_is_silent(store: &dyn Store) {
-    let clerk = Clerk(store);
-    let ticket = ticket();
-    clerk.begin(ticket, &taking(&[])).await;
-    assert_eq!(clerk.one(Change::Beat(OWNER, NOW)).await, 1);
-    assert_eq!(clerk.one(Change::Beat(OWNER, NOW.plus_ms(1))).await, 1);
-    assert_eq!(clerk.one(Change::Leave(OWNER)).await, 1);
-    assert_eq!(clerk.one(Change::Leave(OWNER)).await, 0);
-    let take = Change::TakeOver { ticket, to: OwnerId(9), silent_since: NOW };
-    assert_eq!(clerk.one(take).await, 1);
+    let driver = StoreDriver(store);
+    let token = token();
+    driver.begin(token, &taking(&[])).await;
+    assert_eq!(driver.write_one(Change::Heartbeat(OWNER, NOW)).await, 1);
+    assert_eq!(driver.write_one(Change::Heartbeat(OWNER, NOW.plus_ms(1))).await, 1);
+    assert_eq!(driver.write_one(Change::Leave(OWNER)).await, 1);
+    assert_eq!(driver.write_one(Change::Leave(OWNER)).await, 0);
+    let take = Change::TakeOver { token, to: OwnerId(9), expired_since: NOW };
+    assert_eq!(driver.write_one(take).await, 1);
 }

@@ -2,69 +2,75 @@
 
 use earmark_core::UnixMs;
 
-use super::clerk::{
-    Clerk, NOW, account, amounts, change, entry, held, home, lease, posting, taking, ticket, usd, vault,
+use super::driver::{
+    NOW, StoreDriver, account, amounts, change, entry, held, home, lease, posting, taking, token, usd, vault,
 };
 use crate::model::{AccountKey, Plan, Posting, PostingState};
-use crate::store::{AssetSums, Census, Due, DuePlace, Funds, Reach, Store, UnevenAccount};
+use crate::store::{AssetSums, Census, DueCursor, DueQuery, Funds, Spendable, Store, UnevenAccount};
 
-impl Clerk<'_> {
-    /// Creates postings out of nothing, which the audit would find out.
-    async fn makes(&self, outputs: Vec<Posting>) {
+impl StoreDriver<'_> {
+    /// Creates postings without issuing them, which the audit reports.
+    async fn create_postings(&self, outputs: Vec<Posting>) {
         let entries = vec![entry(vec![])];
-        self.does(Plan { outputs, entries, ..Plan::default() }).await;
+        self.execute(Plan { outputs, entries, ..Plan::default() }).await;
     }
 }
 
-/// All that a choice needs, however many postings there are.
+/// A survey returns all that a selection needs, however many postings there are.
 pub async fn a_purse_shows_debts_and_the_ends_of_the_rest(store: &dyn Store) {
-    let clerk = Clerk(store);
-    clerk.opens(&["acme"]).await;
-    assert_eq!(clerk.purse("acme").await, crate::store::Purse::default());
-    clerk.issues("acme", &[5, 2, 8, 1, 9, 7, 3]).await;
-    let naming = ticket();
+    let driver = StoreDriver(store);
+    driver.open_accounts(&["acme"]).await;
+    assert_eq!(driver.posting_set("acme").await, crate::store::PostingSet::default());
+    driver.issue("acme", &[5, 2, 8, 1, 9, 7, 3]).await;
+    let naming = token();
     let debts = vec![posting(naming, 0, "acme", -4), posting(naming, 1, "acme", -6)];
-    clerk.makes(debts.clone()).await;
-    clerk.makes(vec![held(posting(ticket(), 0, "acme", 100), &lease(), NOW)]).await;
-    clerk.makes(vec![posting(ticket(), 0, "bob", 50)]).await;
-    let (saga, _) = clerk.ready(Plan::clone(&taking(&debts[1..]))).await;
-    let purse = clerk.purse("acme").await;
-    assert_eq!((amounts(&purse.large), amounts(&purse.small), purse.active), (vec![9, 8, 7], vec![1, 2], 7));
-    let mut owed: Vec<_> = purse.owed.iter().map(|each| (each.amount, each.reserved_by)).collect();
+    driver.create_postings(debts.clone()).await;
+    driver.create_postings(vec![held(posting(token(), 0, "acme", 100), &lease(), NOW)]).await;
+    driver.create_postings(vec![posting(token(), 0, "bob", 50)]).await;
+    let (saga, _) = driver.prepare(Plan::clone(&taking(&debts[1..]))).await;
+    let posting_set = driver.posting_set("acme").await;
+    assert_eq!(
+        (amounts(&posting_set.large), amounts(&posting_set.small), posting_set.active),
+        (vec![9, 8, 7], vec![1, 2], 7)
+    );
+    let mut owed: Vec<_> = posting_set.owed.iter().map(|each| (each.amount, each.reserved_by)).collect();
     owed.sort_unstable();
     assert_eq!(owed, [(-6, Some(saga.rid)), (-4, None)]);
-    clerk.give_up(saga).await;
-    clerk.issues("acme", &[10; 9]).await;
-    assert_eq!(clerk.purse("acme").await.active, 10);
+    driver.abort(saga).await;
+    driver.issue("acme", &[10; 9]).await;
+    assert_eq!(driver.posting_set("acme").await.active, 10);
 }
 
-/// Neither text nor a float would do.
+/// Neither text nor a float orders them correctly.
 pub async fn amounts_are_ordered_as_numbers_up_to_the_bounds_of_128_bits(store: &dyn Store) {
-    let clerk = Clerk(store);
+    let driver = StoreDriver(store);
     let most = i128::MAX;
-    let naming = ticket();
+    let naming = token();
     let all = [10, 9, most, i128::from(i64::MAX), i128::from(u64::MAX) + 1, i128::MIN, -1, most];
     let outputs = all.iter().zip(0_u16..).map(|(amount, place)| posting(naming, place, "acme", *amount));
-    clerk.makes(outputs.collect()).await;
-    let purse = clerk.purse("acme").await;
-    // Above 63 bits the order may be a rough one.
-    assert!(purse.large.iter().all(|each| each.amount > i128::from(i64::MAX)), "{purse:?}");
-    let mut large = amounts(&purse.large);
+    driver.create_postings(outputs.collect()).await;
+    let posting_set = driver.posting_set("acme").await;
+    // Above 63 bits the order may be approximate.
+    assert!(posting_set.large.iter().all(|each| each.amount > i128::from(i64::MAX)), "{posting_set:?}");
+    let mut large = amounts(&posting_set.large);
     large.sort_unstable();
-    assert_eq!((large, amounts(&purse.small)), (vec![i128::from(u64::MAX) + 1, most, most], vec![9, 10]));
-    let mut owed = amounts(&purse.owed);
+    assert_eq!(
+        (large, amounts(&posting_set.small)),
+        (vec![i128::from(u64::MAX) + 1, most, most], vec![9, 10])
+    );
+    let mut owed = amounts(&posting_set.owed);
     owed.sort_unstable();
     assert_eq!(owed, [i128::MIN, -1]);
 }
 
-/// What can be spent, what is on its way, what is held, and what only waits to be given back.
+/// Spendable, pending, held and timed out.
 pub async fn funds_are_sums_by_what_becomes_of_the_postings(store: &dyn Store) {
-    let clerk = Clerk(store);
-    clerk.opens(&["acme"]).await;
+    let driver = StoreDriver(store);
+    driver.open_accounts(&["acme"]).await;
     assert_eq!(store.funds(account("acme"), NOW).await, Ok(vec![]));
-    let postings = clerk.issues("acme", &[1, 2, 4]).await;
+    let postings = driver.issue("acme", &[1, 2, 4]).await;
     let eur = earmark_core::AssetName::new("eur").expect("a valid asset");
-    let naming = ticket();
+    let naming = token();
     let (first, second) = (lease(), lease());
     let holds = vec![
         held(posting(naming, 0, "acme", 8), &first, NOW),
@@ -72,32 +78,33 @@ pub async fn funds_are_sums_by_what_becomes_of_the_postings(store: &dyn Store) {
         posting(naming, 2, "acme", -32),
         Posting { asset: eur.clone(), ..posting(naming, 3, "acme", 64) },
     ];
-    clerk.makes(holds.clone()).await;
-    clerk.ready(Plan::clone(&taking(&[postings[2].clone(), holds[0].clone(), holds[1].clone()]))).await;
+    driver.create_postings(holds.clone()).await;
+    driver.prepare(Plan::clone(&taking(&[postings[2].clone(), holds[0].clone(), holds[1].clone()]))).await;
     let of = |asset, active, pending, held, due| Funds { asset, active, pending, held, due };
     let expected = vec![of(eur, 64, 0, 0, 0), of(usd(), -29, 4, 16, 8)];
     assert_eq!(store.funds(account("acme"), NOW).await, Ok(expected));
     let before =
         store.funds(account("acme"), UnixMs::new(NOW.get() - 1)).await.expect("a store that answers");
     assert_eq!((before[1].held, before[1].due), (24, 0));
-    let reach = async |now| store.reach(account("acme"), usd(), now).await.expect("a store that answers");
-    assert_eq!(reach(NOW).await, Reach { active: -29, pending: 4, due: 8 });
-    assert_eq!(reach(NOW.plus_ms(1)).await.due, 24);
-    assert_eq!(reach(UnixMs::new(NOW.get() - 1)).await.due, 0);
-    assert_eq!(store.reach(account("bob"), usd(), NOW).await, Ok(Reach::default()));
+    let spendable =
+        async |now| store.spendable(account("acme"), usd(), now).await.expect("a store that answers");
+    assert_eq!(spendable(NOW).await, Spendable { active: -29, pending: 4, due: 8 });
+    assert_eq!(spendable(NOW.plus_ms(1)).await.due, 24);
+    assert_eq!(spendable(UnixMs::new(NOW.get() - 1)).await.due, 0);
+    assert_eq!(store.spendable(account("bob"), usd(), NOW).await, Ok(Spendable::default()));
 }
 
-/// The sweeper takes the oldest first.
+/// The sweep takes the earliest first.
 pub async fn holds_that_ended_are_due_in_order(store: &dyn Store) {
-    let clerk = Clerk(store);
-    let naming = ticket();
+    let driver = StoreDriver(store);
+    let naming = token();
     let hold = |place, owner, after_ms| {
         held(posting(naming, place, owner, 1 + i128::from(place)), &lease(), NOW.plus_ms(after_ms))
     };
     let holds = vec![hold(0, "acme", 30), hold(1, "bob", 10), hold(2, "acme", 20), hold(3, "acme", 40)];
-    clerk.makes(holds.clone()).await;
+    driver.create_postings(holds.clone()).await;
     let due = async |after_ms, account: Option<AccountKey>, max| {
-        let due = Due { now: NOW.plus_ms(after_ms), account, after: DuePlace::default() };
+        let due = DueQuery { now: NOW.plus_ms(after_ms), account, after: DueCursor::default() };
         let found = store.due(due, max).await.expect("a store that answers");
         found.iter().map(|posting| posting.amount).collect::<Vec<_>>()
     };
@@ -105,44 +112,44 @@ pub async fn holds_that_ended_are_due_in_order(store: &dyn Store) {
     assert_eq!(due(30, None, 9).await, [2, 3, 1]);
     assert_eq!(due(30, None, 2).await, [2, 3]);
     assert_eq!(due(30, Some(account("acme")), 9).await, [3, 1]);
-    let (saga, plan) = clerk.ready(Plan::clone(&taking(&holds[2..3]))).await;
+    let (saga, plan) = driver.prepare(Plan::clone(&taking(&holds[2..3]))).await;
     assert_eq!(due(30, None, 9).await, [2, 1]);
-    clerk.give_up(saga).await;
+    driver.abort(saga).await;
     assert_eq!(due(30, None, 9).await, [2, 3, 1]);
-    let (saga, plan) = clerk.ready(Plan::clone(&plan)).await;
-    clerk.decide(saga, &plan).await;
-    clerk.finish(saga, &plan).await;
+    let (saga, plan) = driver.prepare(Plan::clone(&plan)).await;
+    driver.decide(saga, &plan).await;
+    driver.finish(saga, &plan).await;
     assert_eq!(due(30, None, 9).await, [2, 1]);
-    let mut due = Due { now: NOW.plus_ms(10), account: None, after: DuePlace::default() };
+    let mut due = DueQuery { now: NOW.plus_ms(10), account: None, after: DueCursor::default() };
     assert_eq!(store.due(due.clone(), 9).await, Ok(vec![holds[1].clone()]));
-    // Whoever goes on behind one finds the others, and of those that end at the same time too.
+    // A cursor also works among holds that end at the same time.
     let together = vec![hold(4, "acme", 10), hold(5, "bob", 10)];
-    clerk.makes(together.clone()).await;
+    driver.create_postings(together.clone()).await;
     due.now = NOW.plus_ms(30);
     let mut found = Vec::new();
     while let Some(next) = store.due(due.clone(), 1).await.expect("a store that answers").pop() {
-        due.after = DuePlace { ends_at: next.hold.as_ref().expect("a hold").ends_at, id: next.id };
+        due.after = DueCursor { ends_at: next.hold.as_ref().expect("a hold").ends_at, id: next.id };
         found.push(next.amount);
     }
     found[..3].sort_unstable();
     assert_eq!(found, [2, 5, 6, 1]);
-    due = Due { account: Some(account("acme")), after: DuePlace::default(), ..due };
+    due = DueQuery { account: Some(account("acme")), after: DueCursor::default(), ..due };
     let first = store.due(due.clone(), 1).await.expect("a store that answers").remove(0);
-    due.after = DuePlace { ends_at: NOW.plus_ms(10), id: first.id };
+    due.after = DueCursor { ends_at: NOW.plus_ms(10), id: first.id };
     assert_eq!((first.amount, store.due(due, 9).await), (5, Ok(vec![holds[0].clone()])));
 }
 
-/// Settling starts from what is held.
+/// Settling starts from the held postings.
 pub async fn the_holds_of_a_lease_are_found(store: &dyn Store) {
-    let clerk = Clerk(store);
+    let driver = StoreDriver(store);
     let (first, second) = (lease(), lease());
-    let naming = ticket();
+    let naming = token();
     let holds = vec![
         held(posting(naming, 0, "acme", 1), &first, NOW),
         held(posting(naming, 1, "bob", 2), &first, NOW.plus_ms(1)),
         held(posting(naming, 2, "acme", 3), &second, NOW),
     ];
-    clerk.makes(holds.clone()).await;
+    driver.create_postings(holds.clone()).await;
     let found = async |lease| {
         let mut found = store.held(lease).await.expect("a store that answers");
         found.sort_by_key(|(posting, _)| posting.id);
@@ -150,38 +157,38 @@ pub async fn the_holds_of_a_lease_are_found(store: &dyn Store) {
     };
     let active = |posting: &Posting| (posting.clone(), PostingState::Active);
     assert_eq!(found(first.clone()).await, [active(&holds[0]), active(&holds[1])]);
-    let (saga, plan) = clerk.ready(Plan::clone(&taking(&holds[..1]))).await;
+    let (saga, plan) = driver.prepare(Plan::clone(&taking(&holds[..1]))).await;
     let pending = (holds[0].clone(), PostingState::Pending(saga.rid));
     assert_eq!(found(first.clone()).await, [pending, active(&holds[1])]);
-    clerk.decide(saga, &plan).await;
-    clerk.finish(saga, &plan).await;
+    driver.decide(saga, &plan).await;
+    driver.finish(saga, &plan).await;
     assert_eq!(found(first).await, [active(&holds[1])]);
     assert_eq!(found(lease()).await, []);
 }
 
-/// An account that has spent everything still has had it.
+/// An asset that was spent completely is still listed.
 pub async fn the_assets_that_an_account_has_had_are_told(store: &dyn Store) {
-    let clerk = Clerk(store);
-    clerk.opens(&["acme", "bob"]).await;
+    let driver = StoreDriver(store);
+    driver.open_accounts(&["acme", "bob"]).await;
     assert_eq!(store.assets_of(account("acme")).await, Ok(vec![]));
-    let postings = clerk.issues("acme", &[5]).await;
+    let postings = driver.issue("acme", &[5]).await;
     let eur = earmark_core::AssetName::new("eur").expect("a valid asset");
     let changed = crate::model::AccountChange { asset: eur.clone(), ..change("acme", 1, 0) };
-    clerk.does(Plan { entries: vec![entry(vec![changed])], ..Plan::default() }).await;
+    driver.execute(Plan { entries: vec![entry(vec![changed])], ..Plan::default() }).await;
     let spent =
         Plan { inputs: postings, entries: vec![entry(vec![change("acme", -5, 0)])], ..Plan::default() };
-    clerk.does(spent).await;
+    driver.execute(spent).await;
     assert_eq!(store.assets_of(account("acme")).await, Ok(vec![eur, usd()]));
     assert_eq!(store.assets_of(account("bob")).await, Ok(vec![]));
 }
 
-/// Oldest first, and nothing twice.
+/// Oldest first, none twice.
 pub async fn the_history_of_an_account_comes_in_pages(store: &dyn Store) {
-    let clerk = Clerk(store);
-    clerk.opens(&["acme", "bob"]).await;
+    let driver = StoreDriver(store);
+    driver.open_accounts(&["acme", "bob"]).await;
     for amount in [1, 2, 3] {
-        clerk.issues("acme", &[amount]).await;
-        clerk.issues("bob", &[amount + 10]).await;
+        driver.issue("acme", &[amount]).await;
+        driver.issue("bob", &[amount + 10]).await;
     }
     let page = async |name, after, max| {
         let found = store.history(account(name), after, max).await.expect("a store that answers");
@@ -191,61 +198,61 @@ pub async fn the_history_of_an_account_comes_in_pages(store: &dyn Store) {
     assert_eq!(page("acme", 2, 1).await, [(4, 2)]);
     assert_eq!(page("bob", 5, 9).await, [(7, 13)]);
     assert_eq!((page("acme", 6, 9).await, page("nobody", 0, 9).await), (vec![], vec![]));
-    // An entry that names an account twice is in its history once.
+    // An entry that names an account twice appears once.
     let eur = crate::model::AccountChange {
         asset: earmark_core::AssetName::new("eur").expect("a valid asset"),
         ..change("acme", 1, 0)
     };
     let entries = vec![entry(vec![eur, change("acme", 5, 0)])];
-    clerk.does(Plan { entries: entries.clone(), ..Plan::default() }).await;
+    driver.execute(Plan { entries: entries.clone(), ..Plan::default() }).await;
     let found = store.history(account("acme"), 6, 9).await.expect("a store that answers");
     assert_eq!(found.len(), 1);
     assert_eq!(*found[0].entry, entries[0]);
 }
 
-/// The audit adds up what it finds, at one moment.
+/// The census is taken at one moment.
 pub async fn a_vault_is_counted(store: &dyn Store) {
-    let clerk = Clerk(store);
-    assert_eq!(store.count(home()).await, Ok(Census::default()));
-    clerk.opens(&["acme", "bob"]).await;
-    clerk.issues("acme", &[60, 40]).await;
-    let postings = clerk.issues("bob", &[i128::MAX - 100]).await;
-    let (saga, _) = clerk.ready(Plan::clone(&taking(&postings))).await;
-    let census = store.count(home()).await.expect("a store that answers");
+    let driver = StoreDriver(store);
+    assert_eq!(store.census(home()).await, Ok(Census::default()));
+    driver.open_accounts(&["acme", "bob"]).await;
+    driver.issue("acme", &[60, 40]).await;
+    let postings = driver.issue("bob", &[i128::MAX - 100]).await;
+    let (saga, _) = driver.prepare(Plan::clone(&taking(&postings))).await;
+    let census = store.census(home()).await.expect("a store that answers");
     assert_eq!((census.records, &census.uneven), (1, &vec![]));
     let of_usd = census.assets.first().expect("an asset");
     assert_eq!((&of_usd.asset, of_usd.sums), (&usd(), AssetSums { issued: i128::MAX, retired: 0 }));
     assert_eq!((of_usd.live, of_usd.entered, census.assets.len()), (i128::MAX, i128::MAX, 1));
-    clerk.give_up(saga).await;
-    assert_eq!(store.count(home()).await.expect("a store that answers").records, 0);
-    assert_eq!(store.count(vault("eu")).await, Ok(Census::default()));
+    driver.abort(saga).await;
+    assert_eq!(store.census(home()).await.expect("a store that answers").records, 0);
+    assert_eq!(store.census(vault("eu")).await, Ok(Census::default()));
 }
 
-/// Only assets with a row of totals were compared with what accounts have. Whoever added a posting of another one, and a change
-/// to go with it, had a vault that was balanced.
+/// The audit compared only assets with a totals row. Adding a posting of another asset and a matching change left the
+/// vault balanced.
 pub async fn what_nobody_has_issued_is_found_out(store: &dyn Store) {
-    let clerk = Clerk(store);
-    clerk.opens(&["acme"]).await;
-    clerk.issues("acme", &[5]).await;
+    let driver = StoreDriver(store);
+    driver.open_accounts(&["acme"]).await;
+    driver.issue("acme", &[5]).await;
     let eur = || earmark_core::AssetName::new("eur").expect("a valid asset");
-    let outputs = vec![Posting { asset: eur(), ..posting(ticket(), 0, "acme", 7) }];
+    let outputs = vec![Posting { asset: eur(), ..posting(token(), 0, "acme", 7) }];
     let change = crate::model::AccountChange { asset: eur(), ..change("acme", 7, 0) };
-    clerk.does(Plan { outputs, entries: vec![entry(vec![change])], ..Plan::default() }).await;
-    let census = store.count(home()).await.expect("a store that answers");
+    driver.execute(Plan { outputs, entries: vec![entry(vec![change])], ..Plan::default() }).await;
+    let census = store.census(home()).await.expect("a store that answers");
     assert_eq!(census.uneven, [], "the account is even");
     let of_eur = census.assets.iter().find(|found| found.asset == eur()).expect("an asset that is counted");
     assert_eq!((of_eur.sums, of_eur.live, of_eur.entered), (AssetSums::default(), 7, 7));
     assert_eq!(census.assets.len(), 2);
 }
 
-/// Whoever touches the rows by hand is found out.
+/// The audit reports rows that were changed by hand.
 pub async fn a_vault_that_does_not_add_up_is_found_out(store: &dyn Store) {
-    let clerk = Clerk(store);
-    clerk.opens(&["acme", "bob"]).await;
-    clerk.issues("acme", &[5]).await;
-    clerk.makes(vec![posting(ticket(), 0, "bob", 3)]).await;
-    clerk.makes(vec![held(posting(ticket(), 0, "bob", 4), &lease(), NOW)]).await;
-    let census = store.count(home()).await.expect("a store that answers");
+    let driver = StoreDriver(store);
+    driver.open_accounts(&["acme", "bob"]).await;
+    driver.issue("acme", &[5]).await;
+    driver.create_postings(vec![posting(token(), 0, "bob", 3)]).await;
+    driver.create_postings(vec![held(posting(token(), 0, "bob", 4), &lease(), NOW)]).await;
+    let census = store.census(home()).await.expect("a store that answers");
     let (account, asset) = (account("bob").account, usd());
     assert_eq!(census.uneven, [UnevenAccount { account, asset, live: 7, entered: 0 }]);
     assert_eq!((census.assets[0].live, census.assets[0].entered), (12, 5));

@@ -1,22 +1,23 @@
-//! What the saga must do on every store.
+//! The tests that tasks and sagas must pass on every store.
 //!
-//! A store's test file has, beside its other line: `earmark_credits::saga_conformance!(fresh)`.
+//! A store's test file also has the line `earmark_credits::saga_conformance!(fresh)`.
 
-mod bank;
+mod behavior;
 mod crash;
 mod faulty;
 mod many;
+mod process;
 mod scenario;
 mod storm;
-mod story;
 
+pub use behavior::*;
 pub use crash::*;
 pub use faulty::{Faulty, Mode, When};
 pub use many::*;
 pub use storm::*;
-pub use story::*;
 
-/// Makes a test of every case. `$fresh` is an async function that gives a [`Fresh`](crate::conformance::Fresh) store.
+/// Generates a test per case. `$fresh` is an async function that returns a
+/// [`FreshStore`](crate::conformance::FreshStore).
 #[macro_export]
 macro_rules! saga_conformance {
     ($fresh:path) => {

@@ -1,15 +1,15 @@
-//! One of everything.
+//! Sample rows with every field set.
 
 use earmark_core::{
     AccountName, Actor, ClientId, CreditShortage, LeaseId, Operation, Overdraft, Standing, TxId,
 };
 
-use super::clerk::{
+use super::driver::{
     NOW, account, change, client, entry, held, lease, limit, moving, opening, posting, usd, usd_key,
 };
 use crate::model::{
-    Claim, ClaimKind, Entry, EntryBody, HoldTerms, Need, Plan, Settlement, Ticket, TotalsChange, Transaction,
-    Turn,
+    Claim, ClaimKind, Entry, EntryBody, HoldTerms, Need, Plan, SagaToken, SequenceClaim, Settlement,
+    TotalsChange, Transaction,
 };
 
 fn name(text: &str) -> AccountName {
@@ -87,17 +87,17 @@ pub(super) fn bodies() -> Vec<EntryBody> {
     bodies
 }
 
-/// A plan that has one of everything.
-pub(super) fn full_plan(ticket: Ticket) -> Plan {
+/// A plan with every field set.
+pub(super) fn full_plan(token: SagaToken) -> Plan {
     let overdrawn = Claim { overdraft: Overdraft::Allow, ..opening("new") };
     let freeze = moving("bob", ClaimKind::Changing, Standing::Open, Standing::Frozen);
     let close = moving("carl", ClaimKind::Closing, Standing::Frozen, Standing::Closed);
-    let hold = held(posting(ticket, 2, "acme", 1), &lease(), NOW.plus_ms(60_000));
+    let hold = held(posting(token, 2, "acme", 1), &lease(), NOW.plus_ms(60_000));
     let changes = vec![change("acme", i128::MIN, 1), change("bob", i128::MAX, 0)];
     let entries = bodies().into_iter().map(|body| Entry { body, ..entry(changes.clone()) });
     Plan {
-        inputs: vec![posting(ticket, 0, "acme", i128::MIN), hold.clone()],
-        outputs: vec![posting(ticket, 1, "bob", i128::MAX), hold],
+        inputs: vec![posting(token, 0, "acme", i128::MIN), hold.clone()],
+        outputs: vec![posting(token, 1, "bob", i128::MAX), hold],
         entries: entries.collect(),
         needs: vec![
             Need { account: account("acme"), spends: true },
@@ -105,6 +105,6 @@ pub(super) fn full_plan(ticket: Ticket) -> Plan {
         ],
         claims: vec![overdrawn, freeze, close],
         totals: vec![TotalsChange { asset: usd_key(), issued: 1, retired: i128::MAX }],
-        turn: Some(Turn { client: client("billing"), sequence: u64::MAX - 1 }),
+        sequence_claim: Some(SequenceClaim { client: client("billing"), sequence: u64::MAX - 1 }),
     }
 }

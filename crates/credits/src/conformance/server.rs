@@ -1,7 +1,7 @@
-//! A PostgreSQL server of one's own, in a temporary folder.
+//! A private PostgreSQL server in a temporary folder.
 //!
-//! It is stopped and its folder removed when it is dropped, and also when this process dies in any other way. This file
-//! needs nothing but the standard library, so that `cargo xtask verify` can use it as well.
+//! It stops and its folder is removed when it is dropped, or when this process dies in any way. This file uses only the
+//! standard library, so that `cargo xtask verify` can include it.
 
 use std::fs;
 use std::io;
@@ -12,15 +12,15 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Where a server is that was started elsewhere, as a URL.
+/// Environment variable with the URL of a running server.
 pub const URL_VARIABLE: &str = "EARMARK_POSTGRES_URL";
 
-/// How to get PostgreSQL, for those who have none.
+/// How to install PostgreSQL.
 pub const HOW_TO_GET: &str = "install PostgreSQL 13 or later, such as `apt-get install postgresql` or `brew install postgresql`; its \
     initdb and pg_ctl are looked for on PATH and in /usr/lib/postgresql/*/bin";
 
-/// Settings of one that does not wait for its disk.
-const HASTY: &str = "fsync = off\nfull_page_writes = off\n";
+/// Settings without fsync, for speed.
+const NO_FSYNC: &str = "fsync = off\nfull_page_writes = off\n";
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -30,11 +30,11 @@ pub struct Server {
     programs: PathBuf,
     folder: PathBuf,
     user: Option<&'static str>,
-    /// Waits for this process to go away; then it stops the server and removes the folder.
+    /// A process that stops the server and removes the folder when this process ends.
     guard: Option<Child>,
 }
 
-/// Where `initdb` and `pg_ctl` are: on `PATH`, or where Debian has them, the newest first.
+/// The folder of `initdb` and `pg_ctl`: on `PATH`, or Debian's newest version.
 #[must_use]
 pub fn programs() -> Option<PathBuf> {
     let has_both = |folder: &Path| folder.join("initdb").is_file() && folder.join("pg_ctl").is_file();
@@ -49,28 +49,25 @@ pub fn programs() -> Option<PathBuf> {
 }
 
 impl Server {
-    /// Makes a cluster and starts it. What it answers is on disk.
+    /// Creates and starts a durable cluster.
     ///
-    /// # Errors
-    /// When there is no PostgreSQL, or it does not start.
+    /// # Errors When there is no PostgreSQL, or it does not start.
     pub fn start() -> io::Result<Server> {
         Server::start_with("", &[])
     }
 
-    /// Makes a cluster that does not wait for its disk, and starts it: whoever kills it may lose what it answered.
+    /// Creates and starts a cluster without fsync. A crash may lose acknowledged commits.
     ///
-    /// # Errors
-    /// When there is no PostgreSQL, or it does not start.
-    pub fn start_hasty() -> io::Result<Server> {
-        Server::start_with(HASTY, &[])
+    /// # Errors When there is no PostgreSQL, or it does not start.
+    pub fn start_without_fsync() -> io::Result<Server> {
+        Server::start_with(NO_FSYNC, &[])
     }
 
-    /// The same on a port of this machine, where it speaks TLS with a certificate, if there is one. Both are PEM.
+    /// Creates and starts a cluster without fsync on a local port, with TLS if a PEM certificate and key are given.
     ///
-    /// # Errors
-    /// When there is no PostgreSQL, or it does not start.
+    /// # Errors When there is no PostgreSQL, or it does not start.
     pub fn start_on_port(port: u16, certificate_and_key: Option<[&str; 2]>) -> io::Result<Server> {
-        let listen = format!("{HASTY}listen_addresses = '127.0.0.1'\nport = {port}\n");
+        let listen = format!("{NO_FSYNC}listen_addresses = '127.0.0.1'\nport = {port}\n");
         match certificate_and_key {
             None => Server::start_with(&listen, &[]),
             Some([certificate, key]) => {
@@ -86,7 +83,7 @@ impl Server {
         let folder = std::env::temp_dir().join(name);
         fs::create_dir(&folder)?;
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))?;
-        // Who made the folder is who we are. PostgreSQL refuses to run as root.
+        // The folder's owner is this user. PostgreSQL refuses to run as root.
         let is_root = fs::metadata(&folder)?.uid() == 0;
         let user = is_root.then(|| if has_user("postgres") { "postgres" } else { "nobody" });
         let mut server = Server { programs, folder, user, guard: None };
@@ -115,36 +112,34 @@ impl Server {
                 run(Command::new("chown").arg(user).arg(&path))?;
             }
         }
-        server.again()?;
+        server.restart()?;
         Ok(server)
     }
 
-    /// The URL of its first database.
+    /// The URL of its database.
     #[must_use]
     pub fn url(&self) -> String {
         let host: String = self.folder.display().to_string().replace('/', "%2F");
         format!("postgres://postgres@localhost/postgres?host={host}")
     }
 
-    /// The file of its socket.
+    /// The path of its socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.folder.join(".s.PGSQL.5432")
     }
 
-    /// Stops it as if the power had gone, and lets it be started again.
+    /// Stops it without a checkpoint, like a power failure.
     ///
-    /// # Errors
-    /// When it does not stop.
+    /// # Errors When it does not stop.
     pub fn stop(&self) -> io::Result<()> {
         run(self.command("pg_ctl").arg("-D").arg(self.data()).args(["-m", "immediate", "-w", "stop"]))
     }
 
-    /// Starts it after it was stopped.
+    /// Starts it after a stop.
     ///
-    /// # Errors
-    /// When it does not start.
-    pub fn again(&self) -> io::Result<()> {
+    /// # Errors When it does not start.
+    pub fn restart(&self) -> io::Result<()> {
         let log = self.folder.join("log");
         let mut start = self.command("pg_ctl");
         start.arg("-D").arg(self.data()).arg("-l").arg(&log).args(["-w", "-t", "60", "start"]);
@@ -158,7 +153,7 @@ impl Server {
         self.folder.join("data")
     }
 
-    /// A program of PostgreSQL, as a user that it accepts.
+    /// A PostgreSQL program, run as a user that PostgreSQL accepts.
     fn command(&self, program: &str) -> Command {
         let program = self.programs.join(program);
         let mut command = match self.user {
@@ -174,18 +169,18 @@ impl Server {
                 command
             }
         };
-        // That user may not be allowed to be where we are.
+        // That user may have no access to the current folder.
         command.current_dir(&self.folder);
         command
     }
 
-    /// A process that outlives this one by a moment. Its input ends when this process does, however it dies.
+    /// A process that outlives this one for a moment. Its input ends when this process ends.
     fn watch(&self) -> io::Result<Child> {
         let script = "cat >/dev/null; [ ! -f \"$1/data/postmaster.pid\" ] || kill -QUIT \"$(head -n 1 \"$1/data/postmaster.pid\")\"; \
             i=0; while [ -f \"$1/data/postmaster.pid\" ] && [ $i -lt 50 ]; do sleep 0.1; i=$((i + 1)); done; rm -rf \"$1\"";
         let mut watch = Command::new("sh");
         watch.args(["-c", script, "sh"]).arg(&self.folder);
-        // In a group of its own it is not killed along with this process.
+        // Its own process group keeps it from being killed along with this process.
         watch.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
     }
 }
@@ -199,22 +194,20 @@ impl Drop for Server {
     }
 }
 
-/// The server of this process, which does not wait for its disk, or the one that was started for it: see
-/// [`URL_VARIABLE`]. Its URL.
+/// The URL of the server in [`URL_VARIABLE`], or of a server without fsync that this process starts.
 ///
-/// # Errors
-/// When there is none and none can be started.
+/// # Errors When there is none and none can be started.
 pub fn shared() -> Result<String, String> {
     static SHARED: OnceLock<Result<Server, String>> = OnceLock::new();
     if let Ok(url) = std::env::var(URL_VARIABLE) {
         return Ok(url);
     }
-    let server = SHARED.get_or_init(|| Server::start_hasty().map_err(|error| error.to_string()));
+    let server = SHARED.get_or_init(|| Server::start_without_fsync().map_err(|error| error.to_string()));
     server.as_ref().map(Server::url).map_err(Clone::clone)
 }
 
 fn run(command: &mut Command) -> io::Result<()> {
-    // What it starts keeps running and would keep a pipe open, so its words go to a null device.
+    // The server inherits the pipes and would keep them open.
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
     if status.success() { Ok(()) } else { Err(io::Error::other(format!("{command:?} failed: {status}"))) }
 }
@@ -229,7 +222,7 @@ fn has_user(name: &str) -> bool {
     users.lines().any(|line| line.split(':').next() == Some(name))
 }
 
-/// The group of a user, which has another name where there is no group `nobody`.
+/// The group of a user. Some systems have `nogroup` instead of a group `nobody`.
 fn group(user: &'static str) -> &'static str {
     let groups = fs::read_to_string("/etc/group").unwrap_or_default();
     let has_own = groups.lines().any(|line| line.split(':').next() == Some(user));

@@ -1,66 +1,72 @@
-//! What a store gets wrong that was tried with a few small rows, one caller and good manners.
+//! Errors that appear only with many rows, odd text or concurrent callers.
 
 use std::sync::Arc;
 
 use earmark_core::{Actor, ClientId, Operation, Standing, TxId};
 
-use super::clerk::{
-    Clerk, account, again, change, entry, home, moving, opening, posting, record, taking, ticket, usd,
+use super::concurrent::concurrently;
+use super::driver::{
+    StoreDriver, account, again, change, entry, home, moving, opening, posting, record, taking, token, usd,
     usd_key,
 };
-use super::together::at_once;
 use crate::model::{ClaimKind, Entry, EntryBody, Need, Plan, TotalsChange, Transaction};
 use crate::store::{Change, FindRecord, Store};
 
-/// A thousand inputs, outputs and changes are one step each.
+/// One step changes a thousand inputs, outputs or effects.
 pub async fn a_thousand_rows_are_changed_by_one_step(store: &dyn Store) {
-    let clerk = Clerk(store);
-    clerk.opens(&["acme", "bob"]).await;
+    let driver = StoreDriver(store);
+    driver.open_accounts(&["acme", "bob"]).await;
     let many: Vec<i128> = (1..=1_000).collect();
-    let inputs = clerk.issues("acme", &many).await;
-    let naming = ticket();
+    let inputs = driver.issue("acme", &many).await;
+    let naming = token();
     let outputs = (0..1_000).map(|place| posting(naming, place, "bob", i128::from(place) + 1)).collect();
     let total = many.iter().sum::<i128>();
     let entries = vec![entry(vec![change("acme", -total, 0), change("bob", total, 0)])];
     let plan = Plan { inputs, outputs, entries, ..Plan::default() };
-    let (saga, plan) = clerk.ready(plan).await;
-    assert_eq!(clerk.decide(saga, &plan).await, 1);
-    assert_eq!(clerk.finish(saga, &plan).await, [1_000, 1_000, 0, 1, 1]);
-    assert_eq!((clerk.large("acme").await, clerk.large("bob").await), (vec![], vec![1_000, 999, 998]));
-    let funds = store.funds(account("bob"), super::clerk::NOW).await.expect("a store that answers");
+    let (saga, plan) = driver.prepare(plan).await;
+    assert_eq!(driver.decide(saga, &plan).await, 1);
+    assert_eq!(driver.finish(saga, &plan).await, [1_000, 1_000, 0, 1, 1]);
+    assert_eq!((driver.large("acme").await, driver.large("bob").await), (vec![], vec![1_000, 999, 998]));
+    let funds = store.funds(account("bob"), super::driver::NOW).await.expect("a store that answers");
     assert_eq!(funds[0].active, total);
 }
 
-/// Whoever was not answered sends the same list again, whether or not the first was made.
+/// A caller without an answer repeats its list, whether or not the first was made.
 pub async fn a_list_that_is_made_again_changes_nothing_more(store: &dyn Store) {
-    let clerk = Clerk(store);
-    clerk.opens(&["acme"]).await;
-    let inputs = clerk.issues("acme", &[5]).await;
-    let (saga, naming) = (ticket(), ticket());
+    let driver = StoreDriver(store);
+    driver.open_accounts(&["acme"]).await;
+    let inputs = driver.issue("acme", &[5]).await;
+    let (saga, naming) = (token(), token());
     let totals = vec![TotalsChange { asset: usd_key(), issued: 0, retired: 1 }];
     let entries = vec![entry(vec![change("acme", -1, 0)])];
     let outputs = vec![posting(naming, 0, "acme", 4)];
     let plan = Arc::new(Plan { inputs, outputs, entries, totals, ..Plan::default() });
     let of = || Arc::clone(&plan);
-    let gather = || vec![Change::Begin(record(saga, &plan)), Change::Reserve(saga, of())];
+    let prepare = || vec![Change::Begin(record(saga, &plan)), Change::Reserve(saga, of())];
     let commit = || {
         let steps = [Change::Finalize, Change::Create, Change::Record].map(|step| step(saga, of()));
         [vec![Change::Decide(saga, of())], steps.to_vec()].concat()
     };
-    assert_eq!((clerk.all(gather()).await, clerk.all(gather()).await), (vec![1, 1], vec![0, 0]));
-    assert_eq!((clerk.all(commit()).await, clerk.all(commit()).await), (vec![1, 1, 1, 1], vec![0, 0, 0, 0]));
-    assert_eq!((clerk.one(Change::End(saga)).await, clerk.one(Change::End(saga)).await), (1, 0));
-    let late = [gather(), commit(), vec![Change::Abort(saga), Change::Release(saga.rid), Change::End(saga)]];
-    // The gate is free, so a late copy passes it; it finds its input consumed, and must not decide.
-    assert_eq!(clerk.all(late.concat()).await, [1, 0, 0, 0, 0, 0, 1, 0, 1]);
-    let census = store.count(home()).await.expect("a store that answers");
+    assert_eq!((driver.write(prepare()).await, driver.write(prepare()).await), (vec![1, 1], vec![0, 0]));
+    assert_eq!(
+        (driver.write(commit()).await, driver.write(commit()).await),
+        (vec![1, 1, 1, 1], vec![0, 0, 0, 0])
+    );
+    assert_eq!(
+        (driver.write_one(Change::End(saga)).await, driver.write_one(Change::End(saga)).await),
+        (1, 0)
+    );
+    let late = [prepare(), commit(), vec![Change::Abort(saga), Change::Release(saga.rid), Change::End(saga)]];
+    // The gate is free, so a delayed copy passes it. Its input is consumed, so it must not decide.
+    assert_eq!(driver.write(late.concat()).await, [1, 0, 0, 0, 0, 0, 1, 0, 1]);
+    let census = store.census(home()).await.expect("a store that answers");
     assert_eq!((census.assets[0].sums.retired, census.assets[0].live, census.uneven), (1, 4, vec![]));
 }
 
-/// Text from outside is text, whatever it looks like.
+/// Any text is stored unchanged.
 pub async fn any_text_is_kept_as_it_is(store: &dyn Store) {
-    let clerk = Clerk(store);
-    clerk.opens(&["acme"]).await;
+    let driver = StoreDriver(store);
+    driver.open_accounts(&["acme"]).await;
     let long = "\u{1F4B0}".repeat(1_000);
     for memo in [
         "'; drop table postings; --",
@@ -87,32 +93,32 @@ pub async fn any_text_is_kept_as_it_is(store: &dyn Store) {
         };
         let entries = vec![Entry { body: EntryBody::Transaction(transaction), ..entry(vec![]) }];
         let plan = Arc::new(Plan { entries: entries.clone(), ..Plan::default() });
-        let saga = ticket();
-        assert_eq!(clerk.begin(saga, &plan).await, 1);
+        let saga = token();
+        assert_eq!(driver.begin(saga, &plan).await, 1);
         let stored = store.record(FindRecord::Gate(saga.gate)).await.expect("a store that answers");
         assert_eq!(stored.expect("a record").record.plan, plan);
-        assert_eq!(clerk.decide(saga, &plan).await, 1);
-        clerk.finish(saga, &plan).await;
+        assert_eq!(driver.decide(saga, &plan).await, 1);
+        driver.finish(saga, &plan).await;
         let stored = store.entries(saga.gate).await.expect("a store that answers");
         assert_eq!(*stored[0].entry, entries[0]);
     }
-    // Names are of few letters, and some of these mean something to a database.
-    clerk.opens(&["select", "null", "a-b", "a.b", "a_b", "a+b", "a@b", "x:y", "100"]).await;
-    assert!(clerk.account("a_b").await.is_some());
-    assert_eq!(clerk.account("axb").await, None);
+    // Some names have a meaning in SQL.
+    driver.open_accounts(&["select", "null", "a-b", "a.b", "a_b", "a+b", "a@b", "x:y", "100"]).await;
+    assert!(driver.account("a_b").await.is_some());
+    assert_eq!(driver.account("axb").await, None);
 }
 
-/// An account has one saga that changes it.
+/// One saga at a time changes an account.
 pub async fn of_many_at_once_one_claims_an_account(store: &dyn Store) {
-    let clerk = &Clerk(store);
-    clerk.opens(&["acme"]).await;
+    let driver = &StoreDriver(store);
+    driver.open_accounts(&["acme"]).await;
     for claim in [moving("acme", ClaimKind::Changing, Standing::Open, Standing::Frozen), opening("new")] {
         let claims = vec![claim];
         let plan = Arc::new(Plan { claims, ..Plan::clone(&taking(&[])) });
-        let counts = at_once(|_| async {
-            let saga = ticket();
+        let counts = concurrently(|_| async {
+            let saga = token();
             let steps = vec![Change::Begin(record(saga, &plan)), Change::Claim(saga, Arc::clone(&plan))];
-            clerk.all(steps).await
+            driver.write(steps).await
         })
         .await;
         assert!(counts.iter().all(|counts| counts[0] == 1));
@@ -120,19 +126,19 @@ pub async fn of_many_at_once_one_claims_an_account(store: &dyn Store) {
     }
 }
 
-/// Copies of the same step of the same saga: one of them makes it.
+/// Of concurrent copies of one step, one takes effect.
 pub async fn of_many_at_once_one_makes_each_step(store: &dyn Store) {
-    let clerk = &Clerk(store);
-    clerk.opens(&["acme"]).await;
-    let inputs = clerk.issues("acme", &[5, 6]).await;
-    let naming = ticket();
+    let driver = &StoreDriver(store);
+    driver.open_accounts(&["acme"]).await;
+    let inputs = driver.issue("acme", &[5, 6]).await;
+    let naming = token();
     let needs = vec![Need { account: account("acme"), spends: true }];
     let outputs = vec![posting(naming, 0, "acme", 11)];
     let totals = vec![TotalsChange { asset: usd_key(), issued: 3, retired: 3 }];
-    let (saga, plan) = (ticket(), Plan { needs, outputs, totals, ..Plan::clone(&taking(&inputs)) });
+    let (saga, plan) = (token(), Plan { needs, outputs, totals, ..Plan::clone(&taking(&inputs)) });
     let plan = Arc::new(plan);
     let of = || Arc::clone(&plan);
-    clerk.begin(saga, &plan).await;
+    driver.begin(saga, &plan).await;
     for (step, expected) in [
         (Change::Reserve(saga, of()), 2),
         (Change::Decide(saga, of()), 1),
@@ -141,26 +147,26 @@ pub async fn of_many_at_once_one_makes_each_step(store: &dyn Store) {
         (Change::Record(saga, of()), 1),
         (Change::End(saga), 1),
     ] {
-        let counts = at_once(|_| clerk.one(step.clone())).await;
+        let counts = concurrently(|_| driver.write_one(step.clone())).await;
         assert_eq!(counts.iter().sum::<u64>(), expected, "{step:?}");
     }
-    let census = store.count(home()).await.expect("a store that answers");
+    let census = store.census(home()).await.expect("a store that answers");
     assert_eq!((census.assets[0].sums.issued, census.assets[0].sums.retired), (14, 3));
     assert_eq!(store.entries(saga.gate).await.expect("a store that answers").len(), 1);
 }
 
-/// Deciding and giving up at the same moment: one of them, and the postings go one way.
+/// Of a concurrent decision and abort one takes effect, and the postings follow it.
 pub async fn of_deciding_and_giving_up_at_once_one_happens(store: &dyn Store) {
-    let clerk = &Clerk(store);
-    clerk.opens(&["acme"]).await;
+    let driver = &StoreDriver(store);
+    driver.open_accounts(&["acme"]).await;
     for _ in 0..8 {
-        let inputs = clerk.issues("acme", &[1]).await;
-        let (saga, plan) = clerk.ready(Plan::clone(&taking(&inputs))).await;
-        let counts = at_once(|place| {
+        let inputs = driver.issue("acme", &[1]).await;
+        let (saga, plan) = driver.prepare(Plan::clone(&taking(&inputs))).await;
+        let counts = concurrently(|place| {
             let decide =
                 vec![Change::Decide(saga, Arc::clone(&plan)), Change::Finalize(saga, Arc::clone(&plan))];
-            let give_up = vec![Change::Abort(saga), Change::Release(saga.rid)];
-            clerk.all(if place % 2 == 0 { decide } else { give_up })
+            let abort = vec![Change::Abort(saga), Change::Release(saga.rid)];
+            driver.write(if place % 2 == 0 { decide } else { abort })
         })
         .await;
         let sum = |of: usize, column: usize| {
@@ -172,12 +178,12 @@ pub async fn of_deciding_and_giving_up_at_once_one_happens(store: &dyn Store) {
     }
 }
 
-/// A retry that comes while the first is being carried out finds the gate shut, or the entry there.
+/// A concurrent retry finds the gate taken or the entry written.
 pub async fn of_many_attempts_at_once_one_entry_comes(store: &dyn Store) {
-    let clerk = &Clerk(store);
-    clerk.opens(&["acme"]).await;
-    let (gate, plan) = (ticket(), taking(&[]));
-    let counts = at_once(|_| async {
+    let driver = &StoreDriver(store);
+    driver.open_accounts(&["acme"]).await;
+    let (gate, plan) = (token(), taking(&[]));
+    let counts = concurrently(|_| async {
         let saga = again(gate);
         let of = || Arc::clone(&plan);
         let steps = vec![
@@ -188,7 +194,7 @@ pub async fn of_many_attempts_at_once_one_entry_comes(store: &dyn Store) {
             Change::Abort(saga),
             Change::End(saga),
         ];
-        clerk.all(steps).await
+        driver.write(steps).await
     })
     .await;
     assert_eq!(counts.iter().map(|counts| counts[2]).sum::<u64>(), 1, "{counts:?}");

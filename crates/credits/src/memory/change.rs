@@ -1,4 +1,4 @@
-//! The changes, each of which looks at its condition and at nothing else.
+//! The conditional changes. Each checks only its own condition.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,33 +9,33 @@ use super::rows::Rows;
 use crate::id::ReservationId;
 use crate::model::{
     Account, AccountKey, Claim, ClaimKind, EntryBody, LeaseKey, Need, Phase, Plan, PostingState, Record,
-    StoredEntry, StoredRecord, Ticket, VaultKey,
+    SagaToken, StoredEntry, StoredRecord, VaultKey,
 };
 use crate::store::Change;
 
 impl Rows {
-    /// Makes a change, and says how many rows it changed.
+    /// Makes a change and returns the number of rows it changed.
     pub(super) fn change(&mut self, change: &Change) -> u64 {
         let count = match change {
             Change::OpenVault(home) => self.open_vault(home),
             Change::Begin(record) => usize::from(self.begin(record)),
-            Change::Claim(ticket, plan) => self.claim(ticket, plan),
-            Change::Reserve(ticket, plan) => self.reserve(ticket, plan),
-            Change::Decide(ticket, plan) => usize::from(self.decide(ticket, plan)),
-            Change::Finalize(ticket, plan) => self.finalize(ticket, plan),
-            Change::Create(ticket, plan) => self.create(ticket, plan),
-            Change::Apply(ticket, plan) => self.apply(ticket, plan),
-            Change::Record(ticket, plan) => self.record_entries(ticket, plan),
-            Change::Abort(ticket) => usize::from(self.advance(ticket, Phase::Reserving, Phase::Releasing)),
+            Change::Claim(token, plan) => self.claim(token, plan),
+            Change::Reserve(token, plan) => self.reserve(token, plan),
+            Change::Decide(token, plan) => usize::from(self.decide(token, plan)),
+            Change::Finalize(token, plan) => self.finalize(token, plan),
+            Change::Create(token, plan) => self.create(token, plan),
+            Change::Apply(token, plan) => self.apply(token, plan),
+            Change::Record(token, plan) => self.record_entries(token, plan),
+            Change::Abort(token) => usize::from(self.advance(token, Phase::Reserving, Phase::Releasing)),
             Change::Release(rid) => self.release(*rid),
             Change::Unclaim(rid) => self.unclaim(*rid),
-            Change::End(ticket) => usize::from(self.end(ticket)),
-            Change::TakeOver { ticket, to, silent_since } => {
-                let is_free = self.is_silent(ticket.owner, *silent_since);
-                let found = self.record_mut(ticket).filter(|_| is_free);
-                usize::from(found.map(|stored| stored.record.ticket.owner = *to).is_some())
+            Change::End(token) => usize::from(self.end(token)),
+            Change::TakeOver { token, to, expired_since } => {
+                let is_free = self.is_expired(token.owner, *expired_since);
+                let found = self.record_mut(token).filter(|_| is_free);
+                usize::from(found.map(|stored| stored.record.token.owner = *to).is_some())
             }
-            Change::Beat(owner, at) => {
+            Change::Heartbeat(owner, at) => {
                 self.owners.insert(*owner, *at);
                 1
             }
@@ -58,8 +58,8 @@ impl Rows {
     }
 
     fn begin(&mut self, record: &Arc<Record>) -> bool {
-        let Ticket { gate, rid, .. } = record.ticket;
-        let client = record.plan.turn.as_ref().map(|turn| turn.client.clone());
+        let SagaToken { gate, rid, .. } = record.token;
+        let client = record.plan.sequence_claim.as_ref().map(|sequence_claim| sequence_claim.client.clone());
         let is_taken = client.as_ref().is_some_and(|client| self.by_client.contains_key(client));
         if is_taken || self.records.contains_key(&gate) {
             return false;
@@ -73,25 +73,25 @@ impl Rows {
         true
     }
 
-    fn record_mut(&mut self, ticket: &Ticket) -> Option<&mut StoredRecord> {
-        self.records.get_mut(&ticket.gate).filter(|stored| stored.record.ticket == *ticket)
+    fn record_mut(&mut self, token: &SagaToken) -> Option<&mut StoredRecord> {
+        self.records.get_mut(&token.gate).filter(|stored| stored.record.token == *token)
     }
 
-    fn is_in(&mut self, ticket: &Ticket, phase: Phase) -> bool {
-        self.record_mut(ticket).is_some_and(|stored| stored.phase == phase)
+    fn is_in(&mut self, token: &SagaToken, phase: Phase) -> bool {
+        self.record_mut(token).is_some_and(|stored| stored.phase == phase)
     }
 
-    fn advance(&mut self, ticket: &Ticket, from: Phase, to: Phase) -> bool {
-        let found = self.record_mut(ticket).filter(|stored| stored.phase == from);
+    fn advance(&mut self, token: &SagaToken, from: Phase, to: Phase) -> bool {
+        let found = self.record_mut(token).filter(|stored| stored.phase == from);
         found.map(|stored| stored.phase = to).is_some()
     }
 
-    fn claim(&mut self, ticket: &Ticket, plan: &Plan) -> usize {
-        if !self.is_in(ticket, Phase::Reserving) {
+    fn claim(&mut self, token: &SagaToken, plan: &Plan) -> usize {
+        if !self.is_in(token, Phase::Reserving) {
             return 0;
         }
         let claims = plan.claims.iter();
-        claims.filter(|claim| self.claim_account(ticket.rid, claim)).count()
+        claims.filter(|claim| self.claim_account(token.rid, claim)).count()
     }
 
     fn claim_account(&mut self, rid: ReservationId, claim: &Claim) -> bool {
@@ -116,18 +116,18 @@ impl Rows {
         is_claimed
     }
 
-    fn reserve(&mut self, ticket: &Ticket, plan: &Plan) -> usize {
-        if !self.is_in(ticket, Phase::Reserving) {
+    fn reserve(&mut self, token: &SagaToken, plan: &Plan) -> usize {
+        if !self.is_in(token, Phase::Reserving) {
             return 0;
         }
-        self.move_postings(plan, PostingState::Active, PostingState::Pending(ticket.rid))
+        self.move_postings(plan, PostingState::Active, PostingState::Pending(token.rid))
     }
 
-    fn finalize(&mut self, ticket: &Ticket, plan: &Plan) -> usize {
-        if !self.is_in(ticket, Phase::Finalizing) {
+    fn finalize(&mut self, token: &SagaToken, plan: &Plan) -> usize {
+        if !self.is_in(token, Phase::Finalizing) {
             return 0;
         }
-        let (pending, inactive) = (PostingState::Pending(ticket.rid), PostingState::Inactive(ticket.rid));
+        let (pending, inactive) = (PostingState::Pending(token.rid), PostingState::Inactive(token.rid));
         self.move_postings(plan, pending, inactive)
     }
 
@@ -143,16 +143,16 @@ impl Rows {
         moved
     }
 
-    fn decide(&mut self, ticket: &Ticket, plan: &Plan) -> bool {
-        let is_first = !self.entries.contains_key(&ticket.gate);
-        let is_turn = plan.turn.as_ref().is_none_or(|turn| {
-            let last = self.clients.get(&turn.client).copied().unwrap_or(0);
-            last.checked_add(1) == Some(turn.sequence)
+    fn decide(&mut self, token: &SagaToken, plan: &Plan) -> bool {
+        let is_first = !self.entries.contains_key(&token.gate);
+        let is_turn = plan.sequence_claim.as_ref().is_none_or(|sequence_claim| {
+            let last = self.clients.get(&sequence_claim.client).copied().unwrap_or(0);
+            last.checked_add(1) == Some(sequence_claim.sequence)
         });
-        let are_met = plan.needs.iter().all(|need| self.is_met(ticket.rid, need));
-        let is_ours = self.pending_of(ticket.rid).len() == plan.inputs.len()
-            && self.claimed.get(&ticket.rid).map_or(0, BTreeSet::len) == plan.claims.len();
-        is_ours && is_first && is_turn && are_met && self.advance(ticket, Phase::Reserving, Phase::Finalizing)
+        let are_met = plan.needs.iter().all(|need| self.is_met(token.rid, need));
+        let is_ours = self.pending_of(token.rid).len() == plan.inputs.len()
+            && self.claimed.get(&token.rid).map_or(0, BTreeSet::len) == plan.claims.len();
+        is_ours && is_first && is_turn && are_met && self.advance(token, Phase::Reserving, Phase::Finalizing)
     }
 
     fn is_met(&self, rid: ReservationId, need: &Need) -> bool {
@@ -170,8 +170,8 @@ impl Rows {
         is_free && stands
     }
 
-    fn create(&mut self, ticket: &Ticket, plan: &Plan) -> usize {
-        if !self.is_in(ticket, Phase::Finalizing) {
+    fn create(&mut self, token: &SagaToken, plan: &Plan) -> usize {
+        if !self.is_in(token, Phase::Finalizing) {
             return 0;
         }
         let mut created = 0_usize;
@@ -184,33 +184,33 @@ impl Rows {
         created
     }
 
-    fn apply(&mut self, ticket: &Ticket, plan: &Plan) -> usize {
-        if !self.is_in(ticket, Phase::Finalizing) {
+    fn apply(&mut self, token: &SagaToken, plan: &Plan) -> usize {
+        if !self.is_in(token, Phase::Finalizing) {
             return 0;
         }
         let mut applied = 0_usize;
         for claim in &plan.claims {
             let found = self.accounts.get_mut(&claim.account);
-            let ours = found.filter(|account| account.claim.is_some_and(|(rid, _)| rid == ticket.rid));
+            let ours = found.filter(|account| account.claim.is_some_and(|(rid, _)| rid == token.rid));
             if let Some(account) = ours {
                 account.standing = claim.to;
                 account.claim = None;
                 applied = applied.saturating_add(1);
             }
         }
-        self.claimed.remove(&ticket.rid);
+        self.claimed.remove(&token.rid);
         applied
     }
 
-    fn record_entries(&mut self, ticket: &Ticket, plan: &Plan) -> usize {
-        if !self.is_in(ticket, Phase::Finalizing) || self.entries.contains_key(&ticket.gate) {
+    fn record_entries(&mut self, token: &SagaToken, plan: &Plan) -> usize {
+        if !self.is_in(token, Phase::Finalizing) || self.entries.contains_key(&token.gate) {
             return 0;
         }
         let mut stored = Vec::with_capacity(plan.entries.len());
         for entry in &plan.entries {
             let last = self.vaults.entry(entry.home.clone()).or_default();
             *last = last.saturating_add(1);
-            let entry = StoredEntry { number: *last, gate: ticket.gate, entry: Arc::new(entry.clone()) };
+            let entry = StoredEntry { number: *last, gate: token.gate, entry: Arc::new(entry.clone()) };
             self.index_entry(&entry);
             stored.push(entry);
         }
@@ -219,11 +219,11 @@ impl Rows {
             sums.issued = sums.issued.saturating_add(change.issued);
             sums.retired = sums.retired.saturating_add(change.retired);
         }
-        if let Some(turn) = &plan.turn {
-            self.clients.insert(turn.client.clone(), turn.sequence);
+        if let Some(sequence_claim) = &plan.sequence_claim {
+            self.clients.insert(sequence_claim.client.clone(), sequence_claim.sequence);
         }
         let count = stored.len();
-        self.entries.insert(ticket.gate, stored);
+        self.entries.insert(token.gate, stored);
         count
     }
 
@@ -248,7 +248,7 @@ impl Rows {
         }
     }
 
-    /// Whether what a reservation id has taken may be given back.
+    /// Whether the rows that a reservation id took may be released.
     fn is_over(&self, rid: ReservationId) -> bool {
         let record = self.by_rid.get(&rid).and_then(|gate| self.records.get(gate));
         record.is_none_or(|stored| stored.phase == Phase::Releasing)
@@ -281,9 +281,9 @@ impl Rows {
         claimed.len()
     }
 
-    fn end(&mut self, ticket: &Ticket) -> bool {
-        let is_recorded = self.entries.contains_key(&ticket.gate);
-        let can_end = self.record_mut(ticket).is_some_and(|stored| match stored.phase {
+    fn end(&mut self, token: &SagaToken) -> bool {
+        let is_recorded = self.entries.contains_key(&token.gate);
+        let can_end = self.record_mut(token).is_some_and(|stored| match stored.phase {
             Phase::Reserving => false,
             Phase::Finalizing => is_recorded,
             Phase::Releasing => true,
@@ -291,10 +291,10 @@ impl Rows {
         if !can_end {
             return false;
         }
-        if let Some(stored) = self.records.remove(&ticket.gate) {
-            self.by_rid.remove(&ticket.rid);
-            if let Some(turn) = &stored.record.plan.turn {
-                self.by_client.remove(&turn.client);
+        if let Some(stored) = self.records.remove(&token.gate) {
+            self.by_rid.remove(&token.rid);
+            if let Some(sequence_claim) = &stored.record.plan.sequence_claim {
+                self.by_client.remove(&sequence_claim.client);
             }
         }
         true

@@ -1,4 +1,4 @@
-//! The rows, the tables that find them, and reads.
+//! The rows, their indexes, and reads.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
@@ -12,18 +12,18 @@ use crate::model::{
     StoredEntry, StoredRecord, VaultKey,
 };
 use crate::store::{
-    AssetCensus, AssetSums, CHANGES_SEEN_MAX, Census, Due, Filter, FindRecord, Funds, Gone,
-    PlacedTransaction, Purse, PurseQuery, Reach, RecordPage, RecordPlace, Records, Survey, Surveyed,
+    AssetCensus, AssetSums, CHANGES_SEEN_MAX, Census, DueQuery, Filter, FindRecord, Funds, LoggedTransaction,
+    PostingQuery, PostingSet, RecordCursor, RecordPage, Records, Spendable, StaleOwners, Survey, Surveyed,
     Transactions, UnevenAccount,
 };
 
 /// So many accounts that do not add up are named.
 const UNEVEN_MAX: usize = 10;
 
-/// Everything there is.
+/// All rows.
 #[derive(Default)]
 pub(super) struct Rows {
-    /// By vault, the last number of an entry.
+    /// The last entry number of each vault.
     pub(super) vaults: BTreeMap<VaultKey, u64>,
     pub(super) accounts: BTreeMap<AccountKey, Account>,
     pub(super) claimed: BTreeMap<ReservationId, BTreeSet<AccountKey>>,
@@ -32,7 +32,7 @@ pub(super) struct Rows {
     postings: HashMap<PostingId, (Posting, PostingState)>,
     live: BTreeMap<AccountKey, BTreeMap<AssetName, Live>>,
     pending: BTreeMap<ReservationId, BTreeSet<PostingId>>,
-    /// Active postings that leases hold, by when they end.
+    /// Active held postings by the end of their hold.
     ends: BTreeSet<(UnixMs, PostingId)>,
     held: HashMap<LeaseKey, BTreeSet<PostingId>>,
     pub(super) records: BTreeMap<GateId, StoredRecord>,
@@ -42,18 +42,18 @@ pub(super) struct Rows {
     pub(super) entries: HashMap<GateId, Vec<StoredEntry>>,
     pub(super) leases: HashMap<LeaseKey, Vec<GateId>>,
     pub(super) histories: BTreeMap<AccountKey, Vec<StoredEntry>>,
-    /// In the order in which they came.
+    /// Transactions in commit order.
     pub(super) transactions: Vec<StoredEntry>,
 }
 
-/// The postings of one account and asset that were not consumed.
+/// The unconsumed postings of one account and asset.
 #[derive(Default)]
 struct Live {
-    /// Active, held by no lease, in order of amount.
+    /// Active postings without a hold, by amount.
     free: BTreeSet<(i128, PostingId)>,
-    /// Pending, held by no lease.
+    /// Pending postings without a hold.
     pending: BTreeSet<PostingId>,
-    /// Held by leases, active or pending, in order of when that is over.
+    /// Held postings, active or pending, by the end of their hold.
     held: BTreeSet<(UnixMs, PostingId)>,
 }
 
@@ -81,7 +81,7 @@ impl Rows {
         self.postings.insert(id, (posting, PostingState::Active));
     }
 
-    /// Changes the state of a posting that is there.
+    /// Changes the state of an existing posting.
     pub(super) fn set_posting(&mut self, id: PostingId, state: PostingState) {
         let Some((posting, before)) = self.postings.get(&id).cloned() else { return };
         self.index(&posting, before, false);
@@ -98,7 +98,7 @@ impl Rows {
         self.postings.insert(id, (posting, state));
     }
 
-    /// Adds a posting to the tables of those that were not consumed, or takes it out of them.
+    /// Adds an unconsumed posting to the indexes, or removes it.
     fn index(&mut self, posting: &Posting, state: PostingState, is_added: bool) {
         fn put<T: Ord>(set: &mut BTreeSet<T>, item: T, is_added: bool) {
             let _ = if is_added { set.insert(item) } else { set.remove(&item) };
@@ -132,15 +132,15 @@ impl Rows {
     pub(super) fn survey(&self, survey: &Survey) -> Surveyed {
         Surveyed {
             accounts: survey.accounts.iter().map(|key| self.accounts.get(key).copied()).collect(),
-            purses: survey.purses.iter().map(|query| self.purse(query)).collect(),
+            posting_sets: survey.posting_sets.iter().map(|query| self.posting_set(query)).collect(),
             last_sequence: survey.client.as_ref().and_then(|key| self.clients.get(key).copied()),
             assets: survey.assets.iter().map(|key| self.assets.get(key).copied()).collect(),
         }
     }
 
-    fn purse(&self, query: &PurseQuery) -> Purse {
+    fn posting_set(&self, query: &PostingQuery) -> PostingSet {
         let live = self.live.get(&query.account).and_then(|assets| assets.get(&query.asset));
-        let Some(live) = live else { return Purse::default() };
+        let Some(live) = live else { return PostingSet::default() };
         let active = |&(amount, id): &(i128, PostingId)| LivePosting { id, amount, reserved_by: None };
         let pending = live.pending.iter().filter_map(|id| {
             let (posting, state) = self.postings.get(id)?;
@@ -150,7 +150,7 @@ impl Rows {
         let first_owned = (0, PostingId::default());
         let owed = live.free.range(..first_owned).map(active).chain(pending.filter(|each| each.amount < 0));
         let owned = || live.free.range(first_owned..);
-        Purse {
+        PostingSet {
             owed: owed.collect(),
             large: owned().rev().take(query.largest).map(active).collect(),
             small: owned().take(query.smallest).map(active).collect(),
@@ -182,16 +182,16 @@ impl Rows {
 
     pub(super) fn records(&self, filter: &Filter, page: &RecordPage) -> Records {
         let is_meant = |stored: &&StoredRecord| {
-            let owner = stored.record.ticket.owner;
+            let owner = stored.record.token.owner;
             match filter {
-                Filter::Of(meant) => owner == *meant,
-                Filter::Silent { but, since } => owner != *but && self.is_silent(owner, *since),
-                Filter::Naming(account) => stored.record.plan.accounts().contains(&account),
+                Filter::OwnedBy(meant) => owner == *meant,
+                Filter::Expired { except, since } => owner != *except && self.is_expired(owner, *since),
+                Filter::Touching(account) => stored.record.plan.accounts().contains(&account),
             }
         };
-        let place = |stored: &StoredRecord| RecordPlace {
+        let place = |stored: &StoredRecord| RecordCursor {
             begun_at_ms: i64::try_from(stored.record.begun_at.get()).unwrap_or(i64::MAX),
-            rid: stored.record.ticket.rid.to_string(),
+            rid: stored.record.token.rid.to_string(),
         };
         let behind = |stored: &&StoredRecord| place(stored) > page.after;
         let meant = self.records.values().filter(is_meant).filter(behind);
@@ -202,15 +202,15 @@ impl Rows {
         Records { found, unread: Vec::new(), next }
     }
 
-    pub(super) fn is_silent(&self, owner: OwnerId, since: UnixMs) -> bool {
+    pub(super) fn is_expired(&self, owner: OwnerId, since: UnixMs) -> bool {
         self.owners.get(&owner).is_none_or(|heard_at| *heard_at < since)
     }
 
-    pub(super) fn gone(&self, gone: Gone, max: usize) -> Vec<OwnerId> {
+    pub(super) fn stale_owners(&self, gone: StaleOwners, max: usize) -> Vec<OwnerId> {
         let has_record =
-            |owner: OwnerId| self.records.values().any(|stored| stored.record.ticket.owner == owner);
+            |owner: OwnerId| self.records.values().any(|stored| stored.record.token.owner == owner);
         let is_gone = |owner: OwnerId, heard_at: UnixMs| {
-            heard_at > gone.ahead_of || (heard_at < gone.silent_since && !has_record(owner))
+            heard_at > gone.ahead_of || (heard_at < gone.expired_since && !has_record(owner))
         };
         let owners = self.owners.iter().map(|(owner, heard_at)| (*owner, *heard_at));
         let mut found: Vec<OwnerId> =
@@ -225,7 +225,7 @@ impl Rows {
         rids.into_iter().filter(|rid| !self.by_rid.contains_key(rid)).take(max).collect()
     }
 
-    pub(super) fn due(&self, due: &Due, max: usize) -> Vec<Posting> {
+    pub(super) fn due(&self, due: &DueQuery, max: usize) -> Vec<Posting> {
         let behind = (Bound::Excluded((due.after.ends_at, due.after.id)), Bound::Unbounded);
         let ended = self.ends.range(behind).take_while(|(ends_at, _)| *ends_at <= due.now);
         let postings = ended.filter_map(|(_, id)| self.postings.get(id)).map(|(posting, _)| posting);
@@ -239,14 +239,14 @@ impl Rows {
         assets.map(|(asset, live)| self.fund(asset, live, now)).collect()
     }
 
-    pub(super) fn reach(&self, account: &AccountKey, asset: &AssetName, now: UnixMs) -> Reach {
+    pub(super) fn spendable(&self, account: &AccountKey, asset: &AssetName, now: UnixMs) -> Spendable {
         let live = self.live.get(account).and_then(|assets| assets.get(asset));
-        live.map(|live| self.reach_of(live, now)).unwrap_or_default()
+        live.map(|live| self.spendable_of(live, now)).unwrap_or_default()
     }
 
-    fn reach_of(&self, live: &Live, now: UnixMs) -> Reach {
+    fn spendable_of(&self, live: &Live, now: UnixMs) -> Spendable {
         let due = live.held.range(..=(now, PostingId(u128::MAX)));
-        Reach {
+        Spendable {
             active: live.free.iter().fold(0, |sum, (amount, _)| sum.saturating_add(*amount)),
             pending: self.sum(live.pending.iter()),
             due: self.sum(due.map(|(_, id)| id)),
@@ -259,7 +259,7 @@ impl Rows {
     }
 
     fn fund(&self, asset: &AssetName, live: &Live, now: UnixMs) -> Funds {
-        let Reach { active, pending, due } = self.reach_of(live, now);
+        let Spendable { active, pending, due } = self.spendable_of(live, now);
         let held = live.held.iter().filter(|(ends_at, _)| *ends_at > now);
         let held = self.sum(held.map(|(_, id)| id));
         Funds { asset: asset.clone(), active, pending, held, due }
@@ -286,7 +286,7 @@ impl Rows {
             let EntryBody::Transaction(transaction) = &stored.entry.body else { return None };
             let home = stored.entry.home.clone();
             let is_meant = namespace.is_none_or(|name| *name == home.namespace);
-            is_meant.then(|| PlacedTransaction {
+            is_meant.then(|| LoggedTransaction {
                 place: CreditCursor { commit, given: 1 },
                 home,
                 number: stored.number,
@@ -308,11 +308,12 @@ impl Rows {
         ours.map(|change| change.asset.clone()).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    pub(super) fn count(&self, home: &VaultKey) -> Census {
+    pub(super) fn census(&self, home: &VaultKey) -> Census {
         let mut accounts: BTreeMap<(&AssetName, &AccountName), (i128, i128)> = BTreeMap::new();
         let of_vault = self.live.iter().filter(|(account, _)| account.home == *home);
-        let purses = of_vault.flat_map(|(account, assets)| assets.iter().map(move |each| (account, each)));
-        for (account, (asset, live)) in purses {
+        let posting_sets =
+            of_vault.flat_map(|(account, assets)| assets.iter().map(move |each| (account, each)));
+        for (account, (asset, live)) in posting_sets {
             let funds = self.fund(asset, live, UnixMs::default());
             let sum = &mut accounts.entry((asset, &account.account)).or_default().0;
             *sum = [funds.active, funds.pending, funds.held, funds.due]

@@ -6,7 +6,7 @@ use earmark_core::AccountName;
 use serde_json::{Map, Value as Json, json};
 
 use crate::document;
-use crate::model::{AccountKey, Plan, Posting, Record, Ticket, VaultKey};
+use crate::model::{AccountKey, Plan, Posting, Record, SagaToken, VaultKey};
 use crate::sql::{claim_word, entries_behind, entries_by_vault, overdraft_word, signed, standing_word};
 use crate::store::Change;
 
@@ -61,26 +61,28 @@ impl Batch {
             Change::Claim(_, plan) | Change::Apply(_, plan) if plan.claims.is_empty() => nothing(),
             Change::Reserve(_, plan) | Change::Finalize(_, plan) if plan.inputs.is_empty() => nothing(),
             Change::Create(_, plan) if plan.outputs.is_empty() => nothing(),
-            Change::Claim(ticket, plan) => step("claim", ticket, [("claims", claims(plan))]),
-            Change::Reserve(ticket, plan) => step("reserve", ticket, [("ids", ids(&plan.inputs))]),
-            Change::Decide(ticket, plan) => decide(ticket, plan),
-            Change::Finalize(ticket, plan) => step("finalize", ticket, [("ids", ids(&plan.inputs))]),
-            Change::Create(ticket, plan) => {
+            Change::Claim(token, plan) => step("claim", token, [("claims", claims(plan))]),
+            Change::Reserve(token, plan) => step("reserve", token, [("ids", ids(&plan.inputs))]),
+            Change::Decide(token, plan) => decide(token, plan),
+            Change::Finalize(token, plan) => step("finalize", token, [("ids", ids(&plan.inputs))]),
+            Change::Create(token, plan) => {
                 let outputs = plan.outputs.iter().map(output).collect();
-                step("create", ticket, [("outputs", outputs)])
+                step("create", token, [("outputs", outputs)])
             }
-            Change::Apply(ticket, plan) => step("apply", ticket, [("claims", applied(plan))]),
-            Change::Record(ticket, plan) => self.record(ticket, plan),
-            Change::Abort(ticket) => step("abort", ticket, []),
+            Change::Apply(token, plan) => step("apply", token, [("claims", applied(plan))]),
+            Change::Record(token, plan) => self.record(token, plan),
+            Change::Abort(token) => step("abort", token, []),
             Change::Release(rid) => json!({"do": "release", "of": rid.to_string()}),
             Change::Unclaim(rid) => json!({"do": "unclaim", "of": rid.to_string()}),
-            Change::End(ticket) => step("end", ticket, []),
-            Change::TakeOver { ticket, to, silent_since } => step(
+            Change::End(token) => step("end", token, []),
+            Change::TakeOver { token, to, expired_since } => step(
                 "take_over",
-                ticket,
-                [("to", to.to_string().into()), ("silent_since", silent_since.get().into())],
+                token,
+                [("to", to.to_string().into()), ("expired_since", expired_since.get().into())],
             ),
-            Change::Beat(owner, at) => json!({"do": "beat", "of": owner.to_string(), "at": at.get()}),
+            Change::Heartbeat(owner, at) => {
+                json!({"do": "beat", "of": owner.to_string(), "at": at.get()})
+            }
             Change::Leave(owner) => json!({"do": "leave", "of": owner.to_string()}),
         }
     }
@@ -88,7 +90,7 @@ impl Batch {
     fn begin(&mut self, record: &Record) -> Json {
         let text = self.text(document::plan_to_json(&record.plan));
         let mut begun =
-            step_of("begin", &record.ticket, [("begun_at", record.begun_at.get().into()), ("text", text)]);
+            step_of("begin", &record.token, [("begun_at", record.begun_at.get().into()), ("text", text)]);
         if let Some(lease) = &record.lease {
             begun.insert("lease_namespace".to_owned(), lease.namespace.as_str().into());
             begun.insert("lease".to_owned(), lease.lease.to_string().into());
@@ -97,7 +99,7 @@ impl Batch {
         Json::Object(begun)
     }
 
-    fn record(&mut self, ticket: &Ticket, plan: &Plan) -> Json {
+    fn record(&mut self, token: &SagaToken, plan: &Plan) -> Json {
         self.is_promised = true;
         let (mut entries, mut changes) = (Vec::new(), Vec::new());
         for ((entry, behind), at) in plan.entries.iter().zip(entries_behind(plan)).zip(0_u64..) {
@@ -118,7 +120,7 @@ impl Batch {
             json!([namespace, vault, count])
         });
         let vaults = vaults.collect();
-        let mut recorded = step_of("record", ticket, [("vaults", vaults), ("entries", Json::Array(entries))]);
+        let mut recorded = step_of("record", token, [("vaults", vaults), ("entries", Json::Array(entries))]);
         if !changes.is_empty() {
             recorded.insert("changes".to_owned(), Json::Array(changes));
         }
@@ -130,8 +132,8 @@ impl Batch {
             recorded.insert("totals".to_owned(), totals.collect());
         }
         name_client(&mut recorded, plan);
-        if let Some(turn) = &plan.turn {
-            recorded.insert("sequence".to_owned(), signed(turn.sequence).into());
+        if let Some(sequence_claim) = &plan.sequence_claim {
+            recorded.insert("sequence".to_owned(), signed(sequence_claim.sequence).into());
         }
         Json::Object(recorded)
     }
@@ -144,20 +146,20 @@ fn nothing() -> Json {
 
 fn step_of<const N: usize>(
     word: &'static str,
-    ticket: &Ticket,
+    token: &SagaToken,
     parts: [(&str, Json); N],
 ) -> Map<String, Json> {
     let mut step = Map::new();
     step.insert("do".to_owned(), word.into());
-    step.insert("gate".to_owned(), ticket.gate.to_string().into());
-    step.insert("rid".to_owned(), ticket.rid.to_string().into());
-    step.insert("owner".to_owned(), ticket.owner.to_string().into());
+    step.insert("gate".to_owned(), token.gate.to_string().into());
+    step.insert("rid".to_owned(), token.rid.to_string().into());
+    step.insert("owner".to_owned(), token.owner.to_string().into());
     step.extend(parts.map(|(name, part)| (name.to_owned(), part)));
     step
 }
 
-fn step<const N: usize>(word: &'static str, ticket: &Ticket, parts: [(&str, Json); N]) -> Json {
-    Json::Object(step_of(word, ticket, parts))
+fn step<const N: usize>(word: &'static str, token: &SagaToken, parts: [(&str, Json); N]) -> Json {
+    Json::Object(step_of(word, token, parts))
 }
 
 fn place(home: &VaultKey) -> [Json; 2] {
@@ -206,28 +208,28 @@ fn applied(plan: &Plan) -> Json {
     claims.collect()
 }
 
-fn decide(ticket: &Ticket, plan: &Plan) -> Json {
+fn decide(token: &SagaToken, plan: &Plan) -> Json {
     let needs = plan.needs.iter().map(|need| {
         let [namespace, vault, account] = account(&need.account);
         json!([namespace, vault, account, need.spends])
     });
     let (inputs, claims) = (plan.inputs.len().into(), plan.claims.len().into());
     let parts = [("needs", needs.collect()), ("inputs", inputs), ("claims", claims)];
-    let mut decided = step_of("decide", ticket, parts);
+    let mut decided = step_of("decide", token, parts);
     name_client(&mut decided, plan);
-    if let Some(turn) = &plan.turn {
+    if let Some(sequence_claim) = &plan.sequence_claim {
         // A number that no column can hold is nobody's turn.
-        let before = turn.sequence.checked_sub(1).and_then(|last| i64::try_from(last).ok());
+        let before = sequence_claim.sequence.checked_sub(1).and_then(|last| i64::try_from(last).ok());
         decided.insert("last_sequence".to_owned(), before.unwrap_or(-1).into());
     }
     Json::Object(decided)
 }
 
 fn name_client(step: &mut Map<String, Json>, plan: &Plan) {
-    if let Some(turn) = &plan.turn {
-        let [namespace, vault] = place(&turn.client.home);
+    if let Some(sequence_claim) = &plan.sequence_claim {
+        let [namespace, vault] = place(&sequence_claim.client.home);
         step.insert("client_namespace".to_owned(), namespace);
         step.insert("client_vault".to_owned(), vault);
-        step.insert("client".to_owned(), turn.client.client.as_str().into());
+        step.insert("client".to_owned(), sequence_claim.client.client.as_str().into());
     }
 }

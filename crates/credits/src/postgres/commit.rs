@@ -31,7 +31,8 @@ impl<'a> Commit<'a> {
         let homes = homes.chain(plan.outputs.iter().map(|posting| &posting.account.home));
         let homes = homes.chain(plan.needs.iter().map(|need| &need.account.home));
         let homes = homes.chain(plan.totals.iter().map(|change| &change.asset.home));
-        let homes = homes.chain(plan.turn.as_ref().map(|turn| &turn.client.home));
+        let homes =
+            homes.chain(plan.sequence_claim.as_ref().map(|sequence_claim| &sequence_claim.client.home));
         self.homes.extend(homes.map(|home| (home, 0)));
         true
     }
@@ -168,7 +169,10 @@ impl<'a> Columns<'a> {
         // Every vault was noted when the saga was taken.
         let place = |home: &VaultKey| homes.get(home).copied().unwrap_or_default();
         let plan = &record.plan;
-        self.sagas.add(record, plan.turn.as_ref().map(|turn| place(&turn.client.home)));
+        self.sagas.add(
+            record,
+            plan.sequence_claim.as_ref().map(|sequence_claim| place(&sequence_claim.client.home)),
+        );
         for posting in &plan.outputs {
             self.outputs.add(saga, place(&posting.account.home), posting);
         }
@@ -216,15 +220,16 @@ impl<'a> Columns<'a> {
 
 impl<'a> Sagas<'a> {
     fn add(&mut self, record: &'a Record, home: Option<i32>) {
-        let (plan, turn) = (&record.plan, record.plan.turn.as_ref());
-        self.gate.push(record.ticket.gate.to_string());
-        self.rid.push(record.ticket.rid.to_string());
+        let (plan, sequence_claim) = (&record.plan, record.plan.sequence_claim.as_ref());
+        self.gate.push(record.token.gate.to_string());
+        self.rid.push(record.token.rid.to_string());
         self.inputs.push(small(plan.inputs.len()));
         self.needs.push(small(plan.needs.len()));
         self.home.push(home);
-        self.client.push(turn.map(|turn| turn.client.client.as_str()));
+        self.client.push(sequence_claim.map(|sequence_claim| sequence_claim.client.client.as_str()));
         // A number that no column can hold is nobody's turn.
-        self.sequence.push(turn.map(|turn| i64::try_from(turn.sequence).unwrap_or(-1)));
+        self.sequence
+            .push(sequence_claim.map(|sequence_claim| i64::try_from(sequence_claim.sequence).unwrap_or(-1)));
     }
 }
 

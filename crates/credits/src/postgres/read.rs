@@ -14,7 +14,9 @@ use crate::model::{
     AccountChange, AccountKey, Entry, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey,
 };
 use crate::sql::{PostingRow, RecordRow, count, home, limit, naming, parse, records, signed, time};
-use crate::store::{CHANGES_SEEN_MAX, Due, Filter, FindRecord, Gone, RecordPage, Records, StoreError};
+use crate::store::{
+    CHANGES_SEEN_MAX, DueQuery, Filter, FindRecord, RecordPage, Records, StaleOwners, StoreError,
+};
 
 /// What a column of a row holds.
 pub(super) fn get<T>(row: &PgRow, column: &'static str) -> Result<T, StoreError>
@@ -131,7 +133,7 @@ impl Inner {
         self.rows(query).await?.iter().map(posting).collect()
     }
 
-    pub(super) async fn due(&self, due: &Due, max: usize) -> Result<Vec<Posting>, StoreError> {
+    pub(super) async fn due(&self, due: &DueQuery, max: usize) -> Result<Vec<Posting>, StoreError> {
         let now = signed(due.now.get());
         let (ends_at, id) = (signed(due.after.ends_at.get()), due.after.id.to_string());
         let bound = |sql: &'static str| sqlx::query(sql).bind(now).bind(limit(max)).bind(ends_at).bind(id);
@@ -164,7 +166,7 @@ impl Inner {
     pub(super) async fn records(&self, filter: &Filter, page: &RecordPage) -> Result<Records, StoreError> {
         let RecordPage { after, max } = page;
         match filter {
-            Filter::Of(owner) => {
+            Filter::OwnedBy(owner) => {
                 let sql = record_sql!(
                     "where owner = $4 and (begun_at, reservation_id)
                          > ('epoch'::timestamptz + $1 * interval '1 millisecond', $2)
@@ -173,7 +175,7 @@ impl Inner {
                 let query = sqlx::query(sql).bind(after.begun_at_ms).bind(&after.rid).bind(limit(*max));
                 record_rows(&self.rows(query.bind(owner.to_string())).await?, *max)
             }
-            Filter::Silent { but, since } => {
+            Filter::Expired { except, since } => {
                 let sql = record_sql!(
                     "where owner <> $4 and not exists (
                          select from owners o where o.owner = sagas.owner
@@ -183,10 +185,10 @@ impl Inner {
                      order by begun_at, reservation_id limit $3"
                 );
                 let query = sqlx::query(sql).bind(after.begun_at_ms).bind(&after.rid).bind(limit(*max));
-                let query = query.bind(but.to_string()).bind(signed(since.get()));
+                let query = query.bind(except.to_string()).bind(signed(since.get()));
                 record_rows(&self.rows(query).await?, *max)
             }
-            Filter::Naming(account) => {
+            Filter::Touching(account) => {
                 // The name as it stands in the JSON finds all that touch it, and others that are left out then.
                 let sql = record_sql!("where strpos(plan::text, $1) > 0 order by begun_at, reservation_id");
                 let query = sqlx::query(sql).bind(format!("\"{}\"", account.account));
@@ -195,14 +197,18 @@ impl Inner {
         }
     }
 
-    pub(super) async fn gone(&self, gone: Gone, max: usize) -> Result<Vec<OwnerId>, StoreError> {
+    pub(super) async fn stale_owners(
+        &self,
+        gone: StaleOwners,
+        max: usize,
+    ) -> Result<Vec<OwnerId>, StoreError> {
         let sql = "select owner from owners o
             where o.heard_at > 'epoch'::timestamptz + $1 * interval '1 millisecond'
                 or (o.heard_at < 'epoch'::timestamptz + $2 * interval '1 millisecond'
                     and not exists (select from sagas s where s.owner = o.owner))
             order by owner limit $3";
-        let (ahead_of, silent_since) = (signed(gone.ahead_of.get()), signed(gone.silent_since.get()));
-        let found = self.rows(sqlx::query(sql).bind(ahead_of).bind(silent_since).bind(limit(max))).await?;
+        let (ahead_of, expired_since) = (signed(gone.ahead_of.get()), signed(gone.expired_since.get()));
+        let found = self.rows(sqlx::query(sql).bind(ahead_of).bind(expired_since).bind(limit(max))).await?;
         found.iter().map(|row| parse("owner", &get::<String>(row, "owner")?)).collect()
     }
 

@@ -12,7 +12,7 @@ use crate::document;
 use crate::model::{AccountKey, LivePosting, VaultKey};
 use crate::sql::census::Counted;
 use crate::sql::{AccountRow, limit, parse, signed};
-use crate::store::{AssetSums, Census, Funds, Purse, Reach, StoreError, Survey, Surveyed};
+use crate::store::{AssetSums, Census, Funds, PostingSet, Spendable, StoreError, Survey, Surveyed};
 
 const ACCOUNTS: &str =
     "select 'account' as part, k.place, a.standing as a, a.overdraft as b, a.claimed_by as c, a.claim as d
@@ -80,7 +80,7 @@ pub(super) fn question(survey: &Survey) -> String {
     let mut question = Question::default();
     // The first part names the columns, so it is always there.
     question.push(ACCOUNTS, 3);
-    if !survey.purses.is_empty() {
+    if !survey.posting_sets.is_empty() {
         question.push(PURSES, 7);
     }
     if survey.client.is_some() {
@@ -96,20 +96,20 @@ fn bound(survey: &Survey) -> Query<'_, Postgres, PgArguments> {
     fn texts<'a, T: 'a>(of: &'a [T], text: impl Fn(&'a T) -> &'a str) -> Vec<&'a str> {
         of.iter().map(text).collect()
     }
-    let (accounts, purses, assets) = (&survey.accounts, &survey.purses, &survey.assets);
+    let (accounts, posting_sets, assets) = (&survey.accounts, &survey.posting_sets, &survey.assets);
     let mut query = sqlx::query(AssertSqlSafe(question(survey)))
         .bind(texts(accounts, |key| key.home.namespace.as_str()))
         .bind(texts(accounts, |key| key.home.vault.as_str()))
         .bind(texts(accounts, |key| key.account.as_str()));
-    if !purses.is_empty() {
+    if !posting_sets.is_empty() {
         query = query
-            .bind(texts(purses, |purse| purse.account.home.namespace.as_str()))
-            .bind(texts(purses, |purse| purse.account.home.vault.as_str()))
-            .bind(texts(purses, |purse| purse.account.account.as_str()))
-            .bind(texts(purses, |purse| purse.asset.as_str()))
-            .bind(purses.iter().map(|purse| limit(purse.largest)).collect::<Vec<_>>())
-            .bind(purses.iter().map(|purse| limit(purse.smallest)).collect::<Vec<_>>())
-            .bind(purses.iter().map(|purse| limit(purse.count_max)).collect::<Vec<_>>());
+            .bind(texts(posting_sets, |posting_set| posting_set.account.home.namespace.as_str()))
+            .bind(texts(posting_sets, |posting_set| posting_set.account.home.vault.as_str()))
+            .bind(texts(posting_sets, |posting_set| posting_set.account.account.as_str()))
+            .bind(texts(posting_sets, |posting_set| posting_set.asset.as_str()))
+            .bind(posting_sets.iter().map(|posting_set| limit(posting_set.largest)).collect::<Vec<_>>())
+            .bind(posting_sets.iter().map(|posting_set| limit(posting_set.smallest)).collect::<Vec<_>>())
+            .bind(posting_sets.iter().map(|posting_set| limit(posting_set.count_max)).collect::<Vec<_>>());
     }
     if let Some(key) = &survey.client {
         query =
@@ -147,9 +147,9 @@ fn sort(found: &mut Surveyed, row: &PgRow) -> Result<(), StoreError> {
             }
         }
         which => {
-            let Some(purse) = found.purses.get_mut(place) else { return Ok(()) };
+            let Some(posting_set) = found.posting_sets.get_mut(place) else { return Ok(()) };
             if which == "active" {
-                purse.active = parse("active", &first)?;
+                posting_set.active = parse("active", &first)?;
                 return Ok(());
             }
             let rid: Option<String> = get(row, "c")?;
@@ -157,9 +157,9 @@ fn sort(found: &mut Surveyed, row: &PgRow) -> Result<(), StoreError> {
             let (id, amount) = (parse("id", &first)?, parse("amount", &second()?)?);
             let posting = LivePosting { id, amount, reserved_by };
             match which {
-                "large" => purse.large.push(posting),
-                "small" => purse.small.push(posting),
-                _ => purse.owed.push(posting),
+                "large" => posting_set.large.push(posting),
+                "small" => posting_set.small.push(posting),
+                _ => posting_set.owed.push(posting),
             }
         }
     }
@@ -184,7 +184,7 @@ pub(super) const FUNDS: &str = "
         where namespace = $1 and vault = $2 and account = $3 and lease is not null and state <> 'inactive') parts
     group by asset order by asset";
 
-pub(super) const REACH: &str = "
+pub(super) const SPENDABLE: &str = "
     select coalesce(sum(case when part = 'active' then amount end), 0)::text as active,
         coalesce(sum(case when part = 'pending' then amount end), 0)::text as pending,
         coalesce(sum(case when part = 'due' then amount end), 0)::text as due
@@ -206,7 +206,7 @@ impl Inner {
     pub(super) async fn survey(&self, survey: &Survey) -> Result<Surveyed, StoreError> {
         let mut found = Surveyed {
             accounts: vec![None; survey.accounts.len()],
-            purses: vec![Purse::default(); survey.purses.len()],
+            posting_sets: vec![PostingSet::default(); survey.posting_sets.len()],
             last_sequence: None,
             assets: vec![None; survey.assets.len()],
         };
@@ -232,29 +232,29 @@ impl Inner {
         funds.collect()
     }
 
-    pub(super) async fn reach(
+    pub(super) async fn spendable(
         &self,
         account: &AccountKey,
         asset: &AssetName,
         now: UnixMs,
-    ) -> Result<Reach, StoreError> {
-        let query = sqlx::query(REACH)
+    ) -> Result<Spendable, StoreError> {
+        let query = sqlx::query(SPENDABLE)
             .bind(account.home.namespace.as_str())
             .bind(account.home.vault.as_str())
             .bind(account.account.as_str())
             .bind(signed(now.get()))
             .bind(asset.as_str());
         let found = self.rows(query).await?;
-        let Some(row) = found.first() else { return Ok(Reach::default()) };
+        let Some(row) = found.first() else { return Ok(Spendable::default()) };
         let part = |column| get::<String>(row, column).map(|text| saturated(&text));
-        Ok(Reach { active: part("active")?, pending: part("pending")?, due: part("due")? })
+        Ok(Spendable { active: part("active")?, pending: part("pending")?, due: part("due")? })
     }
 
-    pub(super) async fn count(&self, home: &VaultKey) -> Result<Census, StoreError> {
-        let mut lent = self.pool.lend().await?;
+    pub(super) async fn census(&self, home: &VaultKey) -> Result<Census, StoreError> {
+        let mut pooled = self.pool.acquire().await?;
         // At this isolation all reads see the same moment.
         let begin = "begin isolation level repeatable read, read only";
-        let mut transaction = lent.connection.begin_with(begin).await.map_err(unread)?;
+        let mut transaction = pooled.connection.begin_with(begin).await.map_err(unread)?;
         // The audit reads whole tables, in their own order and for as long as that takes.
         let whole = "set local enable_seqscan to on; set local statement_timeout to 0";
         sqlx::raw_sql(whole).execute(&mut *transaction).await.map_err(unread)?;
@@ -267,7 +267,7 @@ impl Inner {
             }
         }
         transaction.rollback().await.map_err(unread)?;
-        lent.done();
+        pooled.release();
         Ok(counted.census())
     }
 }
@@ -276,7 +276,7 @@ impl Inner {
 enum Part {
     Assets,
     Live,
-    Entered,
+    GateGuard,
     Records,
 }
 
@@ -292,7 +292,7 @@ const CENSUS: [(Part, &str); 4] = [
          where namespace = $1 and vault = $2 and state <> 'inactive' group by asset, account",
     ),
     (
-        Part::Entered,
+        Part::GateGuard,
         "select asset, account, (sum(amount) + sum(held))::text as amount from changes
          where namespace = $1 and vault = $2 group by asset, account",
     ),

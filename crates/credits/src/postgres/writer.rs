@@ -129,20 +129,20 @@ async fn together(inner: &Inner, lists: &[&[Change]]) -> Result<Vec<Vec<u64>>, S
     let call = Call::of(lists);
     let mut tries = 0..CLASHES_MAX;
     loop {
-        let mut lent = inner.writing.lend().await?;
-        let made = timeout(inner.options.answer_timeout(), call.make(&mut lent.connection)).await;
+        let mut pooled = inner.writing.acquire().await?;
+        let made = timeout(inner.options.answer_timeout(), call.make(&mut pooled.connection)).await;
         let made = made.unwrap_or_else(|_| {
             let error = StoreError::Unavailable("the database did not answer in time".to_owned());
             Err(Failed { error, is_clash: false, is_whole: false })
         });
         match made {
             Ok(counts) => {
-                lent.done();
+                pooled.release();
                 return Ok(counts);
             }
             Err(Failed { error, is_clash, is_whole }) => {
                 if is_whole {
-                    lent.done();
+                    pooled.release();
                 }
                 if !is_clash || tries.next().is_none() {
                     return Err(error);

@@ -1,4 +1,4 @@
-//! The audit of a vault, from the sums that a database gives.
+//! The census of a vault, from the sums that a database returns.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use earmark_core::{AccountName, AssetName};
 
 use crate::store::{AssetCensus, AssetSums, Census, UnevenAccount};
 
-/// So many accounts that do not add up are named.
+/// Uneven accounts listed.
 const UNEVEN_MAX: usize = 10;
 
-/// What was counted at one moment.
+/// The sums of a vault at one moment.
 #[derive(Default)]
 pub(crate) struct Counted {
     pub(crate) assets: BTreeMap<AssetName, AssetSums>,
@@ -18,20 +18,20 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    /// Adds to what the postings of an account are.
+    /// Adds to the sum of an account's postings.
     pub(crate) fn add_live(&mut self, asset: AssetName, account: AccountName, amount: i128) {
         let sum = &mut self.accounts.entry((asset, account)).or_default().0;
         *sum = sum.wrapping_add(amount);
     }
 
-    /// Adds to what entries added to an account.
+    /// Adds to the sum of an account's entries.
     pub(crate) fn add_entered(&mut self, asset: AssetName, account: AccountName, amount: i128) {
         let sum = &mut self.accounts.entry((asset, account)).or_default().1;
         *sum = sum.wrapping_add(amount);
     }
 
     pub(crate) fn census(mut self) -> Census {
-        // Of what nobody has issued there is nothing, whatever postings and entries say.
+        // An asset without a totals row was never issued, whatever postings and entries say.
         for (asset, _) in self.accounts.keys() {
             self.assets.entry(asset.clone()).or_default();
         }

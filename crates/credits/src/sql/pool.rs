@@ -1,4 +1,4 @@
-//! Connections that wait to be used again.
+//! A connection pool.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,32 +9,32 @@ use tokio::time::timeout_at;
 
 use crate::store::StoreError;
 
-/// A connection that waited for longer is asked whether it is still there: a firewall may have cut it, or the database may
-/// have started again.
+/// An idle connection older than this is pinged before use: a firewall may have cut it, or the database may have
+/// restarted.
 const DOUBT_AFTER: Duration = Duration::from_secs(1);
 
 type Options<DB> = <<DB as Database>::Connection as Connection>::Options;
 
-/// SQL that a connection is told.
+/// SQL that prepares a connection.
 #[derive(Default)]
-pub(crate) struct Words {
-    /// First, if it needs settings.
-    pub(crate) greeting: Option<String>,
-    /// Again whenever so much time has passed, before it is used.
-    pub(crate) renewal: Option<(&'static str, Duration)>,
+pub(crate) struct SessionSql {
+    /// Run on a new connection.
+    pub(crate) setup: Option<String>,
+    /// Run before use when this much time has passed since the last run.
+    pub(crate) refresh: Option<(&'static str, Duration)>,
 }
 
-/// So many connections at most. One that failed, or whose caller went away, is dropped and never used again: nobody knows
-/// what it is in the middle of. That, and a round trip per use, is why this is not sqlx's own pool.
+/// A bounded set of connections. A connection that failed, or whose caller was cancelled, is dropped, because its state
+/// is unknown. That, and a round trip per use, is why this is not sqlx's own pool.
 pub(crate) struct Pool<DB: Database> {
     options: Options<DB>,
-    words: Words,
+    words: SessionSql,
     wait: Duration,
     free: Semaphore,
     idle: Mutex<Vec<Idle<DB>>>,
 }
 
-/// A connection that waits to be used.
+/// An idle connection.
 struct Idle<DB: Database> {
     connection: DB::Connection,
     since: Instant,
@@ -42,7 +42,7 @@ struct Idle<DB: Database> {
 }
 
 /// A connection in use.
-pub(crate) struct Lent<'a, DB: Database> {
+pub(crate) struct PooledConnection<'a, DB: Database> {
     pool: &'a Pool<DB>,
     pub(crate) connection: DB::Connection,
     renewed: Instant,
@@ -53,13 +53,13 @@ impl<DB: Database> Pool<DB>
 where
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
 {
-    pub(crate) fn new(options: Options<DB>, words: Words, size: u32, wait: Duration) -> Pool<DB> {
+    pub(crate) fn new(options: Options<DB>, words: SessionSql, size: u32, wait: Duration) -> Pool<DB> {
         let free = Semaphore::new(usize::try_from(size.max(1)).unwrap_or(1));
         Pool { options, words, wait, free, idle: Mutex::new(Vec::new()) }
     }
 
-    /// Waits for a connection. Whatever goes wrong here, nothing was done.
-    pub(crate) async fn lend(&self) -> Result<Lent<'_, DB>, StoreError> {
+    /// Waits for a connection. After an error nothing was done.
+    pub(crate) async fn acquire(&self) -> Result<PooledConnection<'_, DB>, StoreError> {
         let until = tokio::time::Instant::now().checked_add(self.wait);
         let until = until.unwrap_or_else(tokio::time::Instant::now);
         let permit = match timeout_at(until, self.free.acquire()).await {
@@ -68,25 +68,25 @@ where
             Err(_) => return Err(StoreError::Busy("no connection was free in time")),
         };
         while let Some(mut idle) = self.take() {
-            if matches!(timeout_at(until, self.rouse(&mut idle)).await, Ok(Ok(()))) {
+            if matches!(timeout_at(until, self.check(&mut idle)).await, Ok(Ok(()))) {
                 let Idle { connection, renewed, .. } = idle;
-                return Ok(Lent { pool: self, connection, renewed, _permit: permit });
+                return Ok(PooledConnection { pool: self, connection, renewed, _permit: permit });
             }
         }
         match timeout_at(until, self.connect()).await {
             Ok(Ok(connection)) => {
-                Ok(Lent { pool: self, connection, renewed: Instant::now(), _permit: permit })
+                Ok(PooledConnection { pool: self, connection, renewed: Instant::now(), _permit: permit })
             }
-            Ok(Err(error)) => Err(unconnected(&error)),
+            Ok(Err(error)) => Err(connect_error(&error)),
             Err(_) => Err(StoreError::Busy("no connection to it was made in time")),
         }
     }
 
-    /// Makes sure that a connection is fit to be used.
-    async fn rouse(&self, idle: &mut Idle<DB>) -> Result<(), sqlx::Error> {
-        match self.words.renewal {
-            Some((renewal, after)) if idle.renewed.elapsed() >= after => {
-                sqlx::raw_sql(renewal).execute(&mut idle.connection).await?;
+    /// Checks that an idle connection is usable.
+    async fn check(&self, idle: &mut Idle<DB>) -> Result<(), sqlx::Error> {
+        match self.words.refresh {
+            Some((refresh, after)) if idle.renewed.elapsed() >= after => {
+                sqlx::raw_sql(refresh).execute(&mut idle.connection).await?;
                 idle.renewed = Instant::now();
                 Ok(())
             }
@@ -97,8 +97,8 @@ where
 
     async fn connect(&self) -> Result<DB::Connection, sqlx::Error> {
         let mut connection = self.options.connect().await?;
-        if let Some(greeting) = &self.words.greeting {
-            sqlx::raw_sql(AssertSqlSafe(greeting.as_str())).execute(&mut connection).await?;
+        if let Some(setup) = &self.words.setup {
+            sqlx::raw_sql(AssertSqlSafe(setup.as_str())).execute(&mut connection).await?;
         }
         Ok(connection)
     }
@@ -107,7 +107,7 @@ where
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    /// Lends no more, and closes those that are not in use.
+    /// Refuses further calls and closes the idle connections.
     pub(crate) async fn close(&self) {
         self.free.close();
         while let Some(idle) = self.take() {
@@ -116,19 +116,19 @@ where
     }
 }
 
-/// Whether there is nobody at the other end, for now, or somebody who says no: to the user, the password, the name of the
-/// database, the certificate.
-fn unconnected(error: &sqlx::Error) -> StoreError {
+/// Tells a database that is away for now from one that refuses the user, the password, the database name or the
+/// certificate.
+fn connect_error(error: &sqlx::Error) -> StoreError {
     let why = match error {
-        // Without the line of the database's own source.
+        // The full error includes a line of the database's own source code.
         sqlx::Error::Database(database) => database.message().to_owned(),
         other => other.to_string(),
     };
     let message = format!("there is no connection to it: {why}");
     let is_away = match error {
-        // A certificate that is not trusted is invalid data.
+        // An untrusted certificate is reported as invalid data.
         sqlx::Error::Io(error) => error.kind() != std::io::ErrorKind::InvalidData,
-        // It starts, it stops, it has no connection left, the line broke.
+        // Shutdown or startup, too many connections, broken connection.
         sqlx::Error::Database(database) => database
             .code()
             .is_some_and(|code| ["57P", "53", "08"].iter().any(|class| code.starts_with(class))),
@@ -137,11 +137,11 @@ fn unconnected(error: &sqlx::Error) -> StoreError {
     if is_away { StoreError::Unreachable(message) } else { StoreError::Refused(message) }
 }
 
-impl<DB: Database> Lent<'_, DB> {
-    /// Gives the connection back, which is between two calls.
-    pub(crate) fn done(self) {
+impl<DB: Database> PooledConnection<'_, DB> {
+    /// Returns a connection that is between two calls.
+    pub(crate) fn release(self) {
         if !self.pool.free.is_closed() {
-            let Lent { connection, renewed, .. } = self;
+            let PooledConnection { connection, renewed, .. } = self;
             let mut idle = self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner);
             idle.push(Idle { connection, since: Instant::now(), renewed });
         }

@@ -1,4 +1,4 @@
-//! The queues before the writers and before those who survey: whoever is free takes all that waits and does it together.
+//! The queues in front of writers and surveys. A free worker takes everything that waits and handles it together.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,41 +7,41 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::store::{Change, StoreError, Survey};
 
-/// So many calls may wait.
+/// Calls that may wait.
 const WAITING_MAX: usize = 4096;
 
-/// So many that are urgent may wait besides, which is more than a process ever has.
+/// Additional urgent calls that may wait. A process never has that many heartbeats.
 const URGENT_MAX: usize = 64;
 
-/// So many calls at most are done together.
-pub(crate) const TOGETHER_MAX: usize = 128;
+/// Calls handled together.
+pub(crate) const BATCH_MAX: usize = 128;
 
 /// What a call that writes is answered.
 pub(crate) type Counts = Result<Vec<u64>, StoreError>;
 
 /// Lists of changes that wait for a writer.
-pub(crate) type Writes = Waiting<Vec<Change>, Vec<u64>>;
+pub(crate) type Writes = QueueReader<Vec<Change>, Vec<u64>>;
 
 /// What is asked for.
-pub(crate) trait Asked {
-    /// Whether it goes before all that is not.
+pub(crate) trait Priority {
+    /// Whether it is handled before all calls that are not urgent.
     fn is_urgent(&self) -> bool;
 }
 
-impl Asked for Vec<Change> {
-    /// A process is taken for dead unless its sign of life is made in time, however much else waits.
+impl Priority for Vec<Change> {
+    /// A process counts as dead unless its heartbeat is written in time, so heartbeats go first.
     fn is_urgent(&self) -> bool {
-        self.iter().all(|change| matches!(change, Change::Beat(..) | Change::Leave(_)))
+        self.iter().all(|change| matches!(change, Change::Heartbeat(..) | Change::Leave(_)))
     }
 }
 
-impl Asked for Survey {
+impl Priority for Survey {
     fn is_urgent(&self) -> bool {
         false
     }
 }
 
-/// A call that waits. Once it is taken up it is done, whether or not its caller still waits.
+/// A waiting call. Once a worker takes it, it is done even if its caller stops waiting.
 pub(crate) struct Job<Q, A> {
     pub(crate) asked: Q,
     answer: oneshot::Sender<Result<A, StoreError>>,
@@ -49,50 +49,50 @@ pub(crate) struct Job<Q, A> {
 
 impl<Q, A> Job<Q, A> {
     pub(crate) fn answer(self, answer: Result<A, StoreError>) {
-        // A caller that went away is not told, and will find out when it asks again.
+        // The caller may be gone; it reads the outcome when it asks again.
         let _ = self.answer.send(answer);
     }
 }
 
-/// Where callers wait.
-pub(crate) struct Queue<Q, A>(Arc<Line<Q, A>>);
+/// The side of the callers.
+pub(crate) struct Queue<Q, A>(Arc<QueueLine<Q, A>>);
 
-/// Where those who do the work find them. Several may share it.
-pub(crate) struct Waiting<Q, A>(Arc<Line<Q, A>>);
+/// The side of the workers. Several may share it.
+pub(crate) struct QueueReader<Q, A>(Arc<QueueLine<Q, A>>);
 
-impl<Q, A> Clone for Waiting<Q, A> {
-    fn clone(&self) -> Waiting<Q, A> {
-        Waiting(Arc::clone(&self.0))
+impl<Q, A> Clone for QueueReader<Q, A> {
+    fn clone(&self) -> QueueReader<Q, A> {
+        QueueReader(Arc::clone(&self.0))
     }
 }
 
-struct Line<Q, A> {
-    state: Mutex<LineState<Q, A>>,
-    /// There is something to do, or there will be nothing more.
+struct QueueLine<Q, A> {
+    state: Mutex<QueueState<Q, A>>,
+    /// Signals new work or the end.
     changed: Notify,
 }
 
-struct LineState<Q, A> {
+struct QueueState<Q, A> {
     urgent: VecDeque<Job<Q, A>>,
     usual: VecDeque<Job<Q, A>>,
     is_closed: bool,
 }
 
-impl<Q, A> Line<Q, A> {
-    fn state(&self) -> MutexGuard<'_, LineState<Q, A>> {
+impl<Q, A> QueueLine<Q, A> {
+    fn state(&self) -> MutexGuard<'_, QueueState<Q, A>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What waits, so much at most; an empty list if there will be nothing more, and none if there is nothing now.
+    /// The waiting calls, at most [`BATCH_MAX`]. `None` if nothing waits; an empty list at the end.
     fn take(&self) -> Option<Vec<Job<Q, A>>> {
         let mut state = self.state();
-        let LineState { urgent, usual, is_closed } = &mut *state;
-        let room = TOGETHER_MAX.saturating_sub(urgent.len()).min(usual.len());
+        let QueueState { urgent, usual, is_closed } = &mut *state;
+        let room = BATCH_MAX.saturating_sub(urgent.len()).min(usual.len());
         let jobs = urgent.drain(..).chain(usual.drain(..room));
-        // Whoever gave up waiting was told that nobody knows what became of it, and may have gone on otherwise.
+        // The caller was told that the outcome is unknown, and may have continued differently.
         let jobs: Vec<Job<Q, A>> = jobs.filter(|job| !job.answer.is_closed()).collect();
         if *is_closed || !usual.is_empty() {
-            // Another one takes the rest, or ends.
+            // Wakes another worker for the rest, or for the end.
             self.changed.notify_one();
         }
         (*is_closed || !jobs.is_empty()).then_some(jobs)
@@ -100,12 +100,12 @@ impl<Q, A> Line<Q, A> {
 
     fn close(&self) {
         self.state().is_closed = true;
-        // Who is not waiting now looks before it waits.
+        // A worker that is not waiting checks before it waits.
         self.changed.notify_one();
     }
 }
 
-impl<Q: Asked, A> Line<Q, A> {
+impl<Q: Priority, A> QueueLine<Q, A> {
     fn push(&self, job: Job<Q, A>) -> Result<(), StoreError> {
         let mut state = self.state();
         if state.is_closed {
@@ -125,14 +125,14 @@ impl<Q: Asked, A> Line<Q, A> {
     }
 }
 
-impl<Q: Asked, A> Queue<Q, A> {
-    pub(crate) fn new() -> (Queue<Q, A>, Waiting<Q, A>) {
-        let state = LineState { urgent: VecDeque::new(), usual: VecDeque::new(), is_closed: false };
-        let line = Arc::new(Line { state: Mutex::new(state), changed: Notify::new() });
-        (Queue(Arc::clone(&line)), Waiting(line))
+impl<Q: Priority, A> Queue<Q, A> {
+    pub(crate) fn new() -> (Queue<Q, A>, QueueReader<Q, A>) {
+        let state = QueueState { urgent: VecDeque::new(), usual: VecDeque::new(), is_closed: false };
+        let line = Arc::new(QueueLine { state: Mutex::new(state), changed: Notify::new() });
+        (Queue(Arc::clone(&line)), QueueReader(line))
     }
 
-    /// Waits until somebody has done it.
+    /// Waits until a worker has answered.
     pub(crate) async fn ask(&self, asked: Q) -> Result<A, StoreError> {
         let (answer, answered) = oneshot::channel();
         self.0.push(Job { asked, answer })?;
@@ -140,7 +140,7 @@ impl<Q: Asked, A> Queue<Q, A> {
         answered.await.unwrap_or_else(gone)
     }
 
-    /// Takes no more calls. Those who do the work end when they have done what waits.
+    /// Refuses further calls. The workers end after the waiting ones.
     pub(crate) fn close(&self) {
         self.0.close();
     }
@@ -152,8 +152,8 @@ impl<Q, A> Drop for Queue<Q, A> {
     }
 }
 
-impl<Q, A> Waiting<Q, A> {
-    /// All that waits; at least one, unless there will be no more.
+impl<Q, A> QueueReader<Q, A> {
+    /// All waiting calls; an empty list at the end.
     pub(crate) async fn next(&self) -> Vec<Job<Q, A>> {
         loop {
             if let Some(jobs) = self.0.take() {
@@ -179,8 +179,8 @@ mod tests {
         tokio::spawn(async move { queue.ask(vec![change]).await })
     }
 
-    /// Signs of life waited behind everything else, and were refused where four thousand calls waited already: a process
-    /// that had too much to do was taken for dead, and others took over what it was in the middle of.
+    /// Heartbeats waited behind everything else, and were refused when four thousand calls waited. A busy process was
+    /// taken for dead, and others took over its sagas.
     #[tokio::test]
     async fn a_sign_of_life_goes_before_a_full_queue() {
         let (queue, waiting) = Queue::new();
@@ -192,16 +192,16 @@ mod tests {
         }
         let refused = queue.ask(vec![usual()]).await;
         assert_eq!(refused, Err(StoreError::Busy("too many calls wait for it")));
-        let beat = wait_for(&queue, Change::Beat(OwnerId(7), UnixMs::new(1)));
+        let heartbeat = wait_for(&queue, Change::Heartbeat(OwnerId(7), UnixMs::new(1)));
         while queue.0.state().urgent.is_empty() {
             tokio::task::yield_now().await;
         }
         let jobs = waiting.next().await;
-        assert_eq!(jobs.len(), TOGETHER_MAX);
-        assert!(matches!(jobs[0].asked[..], [Change::Beat(..)]));
+        assert_eq!(jobs.len(), BATCH_MAX);
+        assert!(matches!(jobs[0].asked[..], [Change::Heartbeat(..)]));
         jobs.into_iter().for_each(|job| job.answer(Ok(vec![1])));
-        assert_eq!(beat.await.expect("no panic"), Ok(vec![1]));
-        let mut answered = TOGETHER_MAX - 1;
+        assert_eq!(heartbeat.await.expect("no panic"), Ok(vec![1]));
+        let mut answered = BATCH_MAX - 1;
         queue.close();
         loop {
             let jobs = waiting.next().await;
@@ -235,7 +235,7 @@ mod tests {
         assert!(waiting.next().await.is_empty());
     }
 
-    /// A call that had waited too long was still made, seconds after its caller had been told so and had gone on.
+    /// A call that had timed out in the queue was still made seconds later, after its caller had continued.
     #[tokio::test]
     async fn what_nobody_waits_for_any_more_is_not_begun() {
         let (queue, waiting) = Queue::new();

@@ -1,32 +1,34 @@
-//! Surveys of many callers as one: those who pay from one account at the same time ask the same, and all ask about the
-//! account that is paid.
+//! Combines the surveys of concurrent callers into one: calls that pay from one account ask the same, and all ask about
+//! the account that is paid.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use super::queue::{Queue, Waiting};
-use crate::store::{PurseQuery, StoreError, Survey, Surveyed};
+use super::queue::{Queue, QueueReader};
+use crate::store::{PostingQuery, StoreError, Survey, Surveyed};
 
-/// So many are under way at once; the next ones gather meanwhile.
+/// Concurrent combined surveys. Callers that arrive meanwhile join the next.
 pub(crate) const SURVEYORS: usize = 2;
 
-/// Callers that wait for a survey.
+/// The callers that wait for a survey.
 pub(crate) type Surveys = Queue<Survey, Surveyed>;
 
-/// A shared look asks about so many purses at most. The others have the next one.
+/// Posting queries per combined survey. The remaining callers join the next.
 const PURSES_MAX: usize = 64;
-/// Who wants to see more postings of a purse looks alone, so that the others need not wait for them.
+/// Postings per query up to which a survey is combined. Larger surveys run alone, so that others need not wait for
+/// them.
 const SEEN_MAX: usize = 64;
 
-/// Whether a survey is one to share: those about a client are few, and those that look far take long.
+/// Whether a survey is combined. Surveys of clients are few, and large ones take long.
 pub(crate) fn is_shared(survey: &Survey) -> bool {
-    let is_short = |purse: &PurseQuery| purse.largest <= SEEN_MAX && purse.smallest <= SEEN_MAX;
-    survey.client.is_none() && survey.purses.iter().all(is_short)
+    let is_short =
+        |posting_set: &PostingQuery| posting_set.largest <= SEEN_MAX && posting_set.smallest <= SEEN_MAX;
+    survey.client.is_none() && survey.posting_sets.iter().all(is_short)
 }
 
-/// Works until there will be no more calls. A survey begins after everybody who shares it has asked, so that nobody is told
-/// less than was there when it asked.
-pub(crate) async fn work<F>(waiting: Waiting<Survey, Surveyed>, look: impl Fn(Survey) -> F)
+/// Runs until the queue is closed. A combined survey starts after every caller in it has asked, so that none misses
+/// rows that existed when it asked.
+pub(crate) async fn work<F>(waiting: QueueReader<Survey, Surveyed>, look: impl Fn(Survey) -> F)
 where
     F: Future<Output = Result<Surveyed, StoreError>>,
 {
@@ -37,13 +39,13 @@ where
         }
         let mut jobs = jobs.into_iter().peekable();
         while jobs.peek().is_some() {
-            let (mut shared, mut group) = (Shared::default(), Vec::new());
-            while let Some(job) = jobs.next_if(|_| shared.purses.list.len() < PURSES_MAX) {
+            let (mut shared, mut group) = (CombinedSurvey::default(), Vec::new());
+            while let Some(job) = jobs.next_if(|_| shared.posting_sets.list.len() < PURSES_MAX) {
                 group.push((shared.add(&job.asked), job));
             }
             match look(shared.survey()).await {
                 Ok(found) => group.into_iter().for_each(|(places, job)| job.answer(Ok(places.of(&found)))),
-                // What one of them asks about may be damaged, and that is not the fault of the others.
+                // A damaged row must only fail the caller that asked about it.
                 Err(StoreError::Corrupt(_)) if group.len() > 1 => {
                     for (_, job) in group {
                         let found = look(job.asked.clone()).await;
@@ -56,64 +58,64 @@ where
     }
 }
 
-/// What is asked for, each once.
+/// The parts of a combined survey, each once.
 #[derive(Default)]
-struct Shared {
-    accounts: Once<crate::model::AccountKey>,
-    purses: Once<crate::store::PurseQuery>,
-    assets: Once<crate::model::AssetKey>,
+struct CombinedSurvey {
+    accounts: DedupList<crate::model::AccountKey>,
+    posting_sets: DedupList<crate::store::PostingQuery>,
+    assets: DedupList<crate::model::AssetKey>,
 }
 
-/// Where in the shared survey the parts of one are.
-struct Places {
+/// The indexes of one caller's parts in the combined survey.
+struct PartIndexes {
     accounts: Vec<usize>,
-    purses: Vec<usize>,
+    posting_sets: Vec<usize>,
     assets: Vec<usize>,
 }
 
-impl Shared {
-    fn add(&mut self, survey: &Survey) -> Places {
-        Places {
+impl CombinedSurvey {
+    fn add(&mut self, survey: &Survey) -> PartIndexes {
+        PartIndexes {
             accounts: self.accounts.add(&survey.accounts),
-            purses: self.purses.add(&survey.purses),
+            posting_sets: self.posting_sets.add(&survey.posting_sets),
             assets: self.assets.add(&survey.assets),
         }
     }
 
     fn survey(self) -> Survey {
-        let (accounts, purses, assets) = (self.accounts.list, self.purses.list, self.assets.list);
-        Survey { accounts, purses, assets, client: None }
+        let (accounts, posting_sets, assets) = (self.accounts.list, self.posting_sets.list, self.assets.list);
+        Survey { accounts, posting_sets, assets, client: None }
     }
 }
 
-impl Places {
+impl PartIndexes {
     fn of(&self, found: &Surveyed) -> Surveyed {
         fn pick<T: Clone + Default>(places: &[usize], from: &[T]) -> Vec<T> {
             places.iter().map(|place| from.get(*place).cloned().unwrap_or_default()).collect()
         }
         Surveyed {
             accounts: pick(&self.accounts, &found.accounts),
-            purses: pick(&self.purses, &found.purses),
+            posting_sets: pick(&self.posting_sets, &found.posting_sets),
             assets: pick(&self.assets, &found.assets),
             last_sequence: None,
         }
     }
 }
 
-/// A list in which nothing is twice.
-struct Once<T> {
+/// A list without duplicates.
+struct DedupList<T> {
     places: HashMap<T, usize>,
     list: Vec<T>,
 }
 
-impl<T> Default for Once<T> {
-    fn default() -> Once<T> {
-        Once { places: HashMap::new(), list: Vec::new() }
+impl<T> Default for DedupList<T> {
+    fn default() -> DedupList<T> {
+        DedupList { places: HashMap::new(), list: Vec::new() }
     }
 }
 
-impl<T: Clone + Eq + Hash> Once<T> {
-    /// Adds what is not there yet, and says where each is.
+impl<T: Clone + Eq + Hash> DedupList<T> {
+    /// Adds missing items and returns the index of each.
     fn add(&mut self, wanted: &[T]) -> Vec<usize> {
         let place = |each: &T| {
             if let Some(place) = self.places.get(each) {

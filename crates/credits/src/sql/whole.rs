@@ -4,19 +4,18 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::id::{GateId, PostingId};
-use crate::model::{ClientKey, Plan, Record, Ticket};
+use crate::model::{ClientKey, Plan, Record, SagaToken};
 use crate::store::Change;
 
 /// The saga that a list makes from its first step to its last, if it claims no account.
 fn whole(list: &[Change]) -> Option<&Record> {
     let [Change::Begin(record), steps @ .., Change::End(last)] = list else { return None };
-    let (Record { ticket, plan, .. }, mut steps) = (&**record, steps.iter());
-    let mut is_next = |is_it: fn(&Change) -> bool| {
-        steps.next().is_some_and(|step| is_it(step) && is_of(step, ticket, plan))
-    };
+    let (Record { token, plan, .. }, mut steps) = (&**record, steps.iter());
+    let mut is_next =
+        |is_it: fn(&Change) -> bool| steps.next().is_some_and(|step| is_it(step) && is_of(step, token, plan));
     let (takes, makes) = (!plan.inputs.is_empty(), !plan.outputs.is_empty());
     let is_whole = plan.claims.is_empty()
-        && last == ticket
+        && last == token
         && (!takes || is_next(|step| matches!(step, Change::Reserve(..))))
         && is_next(|step| matches!(step, Change::Decide(..)))
         && (!takes || is_next(|step| matches!(step, Change::Finalize(..))))
@@ -26,13 +25,13 @@ fn whole(list: &[Change]) -> Option<&Record> {
     is_whole.then_some(record)
 }
 
-fn is_of(step: &Change, ticket: &Ticket, plan: &Arc<Plan>) -> bool {
+fn is_of(step: &Change, token: &SagaToken, plan: &Arc<Plan>) -> bool {
     match step {
         Change::Reserve(of, planned)
         | Change::Decide(of, planned)
         | Change::Finalize(of, planned)
         | Change::Create(of, planned)
-        | Change::Record(of, planned) => of == ticket && Arc::ptr_eq(planned, plan),
+        | Change::Record(of, planned) => of == token && Arc::ptr_eq(planned, plan),
         _ => false,
     }
 }
@@ -62,8 +61,8 @@ impl<'a> WholeSagas<'a> {
     pub(crate) fn take(&mut self, list: &'a [Change]) -> Option<&'a Record> {
         let record = whole(list)?;
         let plan = &record.plan;
-        let client = plan.turn.as_ref().map(|turn| &turn.client);
-        let is_apart = !self.gates.contains(&record.ticket.gate)
+        let client = plan.sequence_claim.as_ref().map(|sequence_claim| &sequence_claim.client);
+        let is_apart = !self.gates.contains(&record.token.gate)
             && client.is_none_or(|client| !self.clients.contains(client))
             && plan.inputs.iter().all(|posting| !self.inputs.contains(&posting.id));
         if !is_apart {
@@ -74,7 +73,7 @@ impl<'a> WholeSagas<'a> {
             // What is there once would count twice. Change by change it does not.
             return None;
         }
-        self.gates.insert(record.ticket.gate);
+        self.gates.insert(record.token.gate);
         self.clients.extend(client);
         self.inputs.extend(inputs);
         self.records.push(record);

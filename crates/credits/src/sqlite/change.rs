@@ -9,7 +9,7 @@ use super::record::ids;
 use super::script::{Script, Value, values};
 use crate::document;
 use crate::id::ReservationId;
-use crate::model::{AssetKey, ClaimKind, Plan, Record, Ticket, VaultKey};
+use crate::model::{AssetKey, ClaimKind, Plan, Record, SagaToken, VaultKey};
 use crate::sql::{claim_word, entries_by_vault, overdraft_word, signed, standing_word};
 use crate::store::{AssetSums, Change};
 
@@ -19,8 +19,8 @@ pub(super) type Totals = Vec<(AssetKey, AssetSums)>;
 /// Where what a script finds belongs: how many rows were changed goes to the change of this place.
 const COUNT: &str = "select ?, changes()";
 
-fn of(ticket: &Ticket) -> [Value; 3] {
-    values![ticket.gate.to_string(), ticket.rid.to_string(), ticket.owner.to_string()]
+fn of(token: &SagaToken) -> [Value; 3] {
+    values![token.gate.to_string(), token.rid.to_string(), token.owner.to_string()]
 }
 
 impl Script {
@@ -34,37 +34,37 @@ impl Script {
         match change {
             Change::OpenVault(home) => self.open_vault(place, home),
             Change::Begin(record) => self.begin(place, record),
-            Change::Claim(ticket, plan) => self.claim(place, ticket, plan),
-            Change::Reserve(ticket, plan) => self.reserve(place, ticket, plan),
-            Change::Decide(ticket, plan) => self.decide(place, ticket, plan),
-            Change::Finalize(ticket, plan) => self.finalize(place, ticket, plan),
-            Change::Create(ticket, plan) => self.create(place, ticket, plan),
-            Change::Apply(ticket, plan) => self.apply(place, ticket, plan),
-            Change::Record(ticket, plan) => self.record(place, ticket, plan, totals),
-            Change::Abort(ticket) => self.counted(
+            Change::Claim(token, plan) => self.claim(place, token, plan),
+            Change::Reserve(token, plan) => self.reserve(place, token, plan),
+            Change::Decide(token, plan) => self.decide(place, token, plan),
+            Change::Finalize(token, plan) => self.finalize(place, token, plan),
+            Change::Create(token, plan) => self.create(place, token, plan),
+            Change::Apply(token, plan) => self.apply(place, token, plan),
+            Change::Record(token, plan) => self.record(place, token, plan, totals),
+            Change::Abort(token) => self.counted(
                 place,
                 "update sagas set phase = 'releasing'
                  where gate = ? and reservation_id = ? and owner = ? and phase = 'reserving'",
-                of(ticket),
+                of(token),
             ),
             Change::Release(rid) => self.release(place, *rid),
             Change::Unclaim(rid) => self.unclaim(place, *rid),
-            Change::End(ticket) => self.counted(
+            Change::End(token) => self.counted(
                 place,
                 "delete from sagas where gate = ? and reservation_id = ? and owner = ?
                  and (phase = 'releasing' or (phase = 'finalizing' and is_recorded))",
-                of(ticket),
+                of(token),
             ),
-            Change::TakeOver { ticket, to, silent_since } => {
-                let [gate, rid, owner] = of(ticket);
+            Change::TakeOver { token, to, expired_since } => {
+                let [gate, rid, owner] = of(token);
                 self.counted(
                     place,
                     "update sagas set owner = ? where gate = ? and reservation_id = ? and owner = ?
                      and not exists (select 1 from owners where owner = sagas.owner and heard_at_ms >= ?)",
-                    values![to.to_string(), gate, rid, owner, signed(silent_since.get())],
+                    values![to.to_string(), gate, rid, owner, signed(expired_since.get())],
                 );
             }
-            Change::Beat(owner, at) => self.counted(
+            Change::Heartbeat(owner, at) => self.counted(
                 place,
                 "insert into owners (owner, heard_at_ms) values (?, ?)
                  on conflict (owner) do update set heard_at_ms = excluded.heard_at_ms",
@@ -92,9 +92,9 @@ impl Script {
     }
 
     fn begin(&mut self, place: usize, record: &Record) {
-        let [gate, rid, owner] = of(&record.ticket);
+        let [gate, rid, owner] = of(&record.token);
         let lease = record.lease.as_ref();
-        let client = record.plan.turn.as_ref().map(|turn| &turn.client);
+        let client = record.plan.sequence_claim.as_ref().map(|sequence_claim| &sequence_claim.client);
         self.counted(
             place,
             "insert into sagas (gate, reservation_id, owner, phase, lease_namespace, lease, begun_at_ms,
@@ -115,7 +115,7 @@ impl Script {
         );
     }
 
-    fn claim(&mut self, place: usize, ticket: &Ticket, plan: &Plan) {
+    fn claim(&mut self, place: usize, token: &SagaToken, plan: &Plan) {
         let claims = |is_opened: bool| {
             let meant = plan.claims.iter().filter(|claim| (claim.kind == ClaimKind::Opening) == is_opened);
             let claims = meant.map(|claim| {
@@ -126,7 +126,7 @@ impl Script {
             });
             claims.collect::<Vec<Json>>()
         };
-        let [gate, rid, owner] = of(ticket);
+        let [gate, rid, owner] = of(token);
         let (opened, changed) = (claims(true), claims(false));
         if !opened.is_empty() {
             self.counted(
@@ -159,11 +159,11 @@ impl Script {
         }
     }
 
-    fn reserve(&mut self, place: usize, ticket: &Ticket, plan: &Plan) {
+    fn reserve(&mut self, place: usize, token: &SagaToken, plan: &Plan) {
         if plan.inputs.is_empty() {
             return;
         }
-        let [gate, rid, owner] = of(ticket);
+        let [gate, rid, owner] = of(token);
         self.counted(
             place,
             "update postings set state = 'pending', reservation_id = ?
@@ -174,16 +174,18 @@ impl Script {
         );
     }
 
-    fn decide(&mut self, place: usize, ticket: &Ticket, plan: &Plan) {
-        let [gate, rid, owner] = of(ticket);
+    fn decide(&mut self, place: usize, token: &SagaToken, plan: &Plan) {
+        let [gate, rid, owner] = of(token);
         let needs = plan.needs.iter().map(|need| {
             let (home, account) = (&need.account.home, need.account.account.as_str());
             json!([home.namespace.as_str(), home.vault.as_str(), account, i64::from(need.spends)])
         });
         let needs = Json::from(needs.collect::<Vec<_>>()).to_string();
-        let turn = plan.turn.as_ref();
+        let sequence_claim = plan.sequence_claim.as_ref();
         // A number that no column can hold is nobody's turn.
-        let before = turn.map(|turn| turn.sequence.checked_sub(1).and_then(|last| i64::try_from(last).ok()));
+        let before = sequence_claim.map(|sequence_claim| {
+            sequence_claim.sequence.checked_sub(1).and_then(|last| i64::try_from(last).ok())
+        });
         self.counted(
             place,
             "update sagas set phase = 'finalizing'
@@ -209,9 +211,9 @@ impl Script {
                 owner,
                 needs,
                 rid.clone(),
-                turn.map(|turn| turn.client.home.namespace.as_str()),
-                turn.map(|turn| turn.client.home.vault.as_str()),
-                turn.map(|turn| turn.client.client.as_str()),
+                sequence_claim.map(|sequence_claim| sequence_claim.client.home.namespace.as_str()),
+                sequence_claim.map(|sequence_claim| sequence_claim.client.home.vault.as_str()),
+                sequence_claim.map(|sequence_claim| sequence_claim.client.client.as_str()),
                 before.map_or(0, |before| before.unwrap_or(-1)),
                 rid.clone(),
                 signed(plan.inputs.len() as u64),
@@ -221,11 +223,11 @@ impl Script {
         );
     }
 
-    fn finalize(&mut self, place: usize, ticket: &Ticket, plan: &Plan) {
+    fn finalize(&mut self, place: usize, token: &SagaToken, plan: &Plan) {
         if plan.inputs.is_empty() {
             return;
         }
-        let [gate, rid, owner] = of(ticket);
+        let [gate, rid, owner] = of(token);
         self.counted(
             place,
             "update postings set state = 'inactive'
@@ -236,13 +238,13 @@ impl Script {
         );
     }
 
-    fn create(&mut self, place: usize, ticket: &Ticket, plan: &Plan) {
+    fn create(&mut self, place: usize, token: &SagaToken, plan: &Plan) {
         if plan.outputs.is_empty() {
             return;
         }
         let outputs = plan.outputs.iter().map(created);
         let outputs = Json::from(outputs.collect::<Vec<_>>()).to_string();
-        let [gate, rid, owner] = of(ticket);
+        let [gate, rid, owner] = of(token);
         self.counted(
             place,
             "insert into postings (id, namespace, vault, account, asset, amount, amount_order, lease, limit_key,
@@ -257,7 +259,7 @@ impl Script {
         );
     }
 
-    fn apply(&mut self, place: usize, ticket: &Ticket, plan: &Plan) {
+    fn apply(&mut self, place: usize, token: &SagaToken, plan: &Plan) {
         if plan.claims.is_empty() {
             return;
         }
@@ -266,7 +268,7 @@ impl Script {
             json!([home.namespace.as_str(), home.vault.as_str(), account, standing_word(claim.to)])
         });
         let claims = Json::from(claims.collect::<Vec<_>>()).to_string();
-        let [gate, rid, owner] = of(ticket);
+        let [gate, rid, owner] = of(token);
         self.counted(
             place,
             "update accounts set standing = c.value->>3, claimed_by = null, claim = null from json_each(?) c
@@ -304,8 +306,8 @@ impl Script {
     }
 
     /// Every statement has the same condition, that the record is not marked yet; the last one marks it.
-    fn record(&mut self, place: usize, ticket: &Ticket, plan: &Plan, totals: &Totals) {
-        let [gate, rid, owner] = of(ticket);
+    fn record(&mut self, place: usize, token: &SagaToken, plan: &Plan, totals: &Totals) {
+        let [gate, rid, owner] = of(token);
         let of = || values![gate.clone(), rid.clone(), owner.clone()];
         for (home, count) in entries_by_vault(plan) {
             let [gate, rid, owner] = of();
@@ -317,11 +319,11 @@ impl Script {
                 values![home.namespace.as_str(), home.vault.as_str(), signed(count), gate, rid, owner],
             );
         }
-        self.insert_entries(place, ticket, plan);
-        self.count_totals(ticket, plan, totals);
-        if let Some(turn) = &plan.turn {
+        self.insert_entries(place, token, plan);
+        self.count_totals(token, plan, totals);
+        if let Some(sequence_claim) = &plan.sequence_claim {
             let [gate, rid, owner] = of();
-            let home = &turn.client.home;
+            let home = &sequence_claim.client.home;
             self.push(
                 "insert into clients (namespace, vault, client, last_sequence) select ?, ?, ?, ?
                  where exists (select 1 from sagas where gate = ? and reservation_id = ? and owner = ?
@@ -330,8 +332,8 @@ impl Script {
                 values![
                     home.namespace.as_str(),
                     home.vault.as_str(),
-                    turn.client.client.as_str(),
-                    signed(turn.sequence),
+                    sequence_claim.client.client.as_str(),
+                    signed(sequence_claim.sequence),
                     gate,
                     rid,
                     owner,

@@ -140,16 +140,18 @@ fn saga(record: &Record) -> Json {
         json!([home.namespace.as_str(), home.vault.as_str(), account, i64::from(need.spends)])
     });
     let inputs: Vec<Json> = plan.inputs.iter().map(|posting| posting.id.to_string().into()).collect();
-    let turn = plan.turn.as_ref();
+    let sequence_claim = plan.sequence_claim.as_ref();
     // A number that no column can hold is nobody's turn.
-    let before = turn.map(|turn| turn.sequence.checked_sub(1).and_then(|last| i64::try_from(last).ok()));
+    let before = sequence_claim.map(|sequence_claim| {
+        sequence_claim.sequence.checked_sub(1).and_then(|last| i64::try_from(last).ok())
+    });
     json!({
-        "gate": record.ticket.gate.to_string(),
+        "gate": record.token.gate.to_string(),
         "inputs": inputs,
         "needs": needs.collect::<Vec<_>>(),
-        "namespace": turn.map(|turn| turn.client.home.namespace.as_str()),
-        "vault": turn.map(|turn| turn.client.home.vault.as_str()),
-        "client": turn.map(|turn| turn.client.client.as_str()),
+        "namespace": sequence_claim.map(|sequence_claim| sequence_claim.client.home.namespace.as_str()),
+        "vault": sequence_claim.map(|sequence_claim| sequence_claim.client.home.vault.as_str()),
+        "client": sequence_claim.map(|sequence_claim| sequence_claim.client.client.as_str()),
         "last_sequence": before.map(|before| before.unwrap_or(-1)),
     })
 }
@@ -169,7 +171,7 @@ struct Rows<'a> {
 
 impl<'a> Rows<'a> {
     fn add(&mut self, record: &'a Record, seen: &mut Seen<'_>) {
-        let (plan, rid): (&Plan, String) = (&record.plan, record.ticket.rid.to_string());
+        let (plan, rid): (&Plan, String) = (&record.plan, record.token.rid.to_string());
         self.consumed.extend(plan.inputs.iter().map(|posting| json!([posting.id.to_string(), rid])));
         self.created.extend(plan.outputs.iter().map(created));
         for (entry, place) in plan.entries.iter().zip(0_u64..) {
@@ -187,10 +189,10 @@ impl<'a> Rows<'a> {
             }
             self.assets.insert(&change.asset);
         }
-        self.clients.extend(plan.turn.as_ref().map(|turn| {
-            let home = &turn.client.home;
+        self.clients.extend(plan.sequence_claim.as_ref().map(|sequence_claim| {
+            let home = &sequence_claim.client.home;
             let (namespace, vault) = (home.namespace.as_str(), home.vault.as_str());
-            json!([namespace, vault, turn.client.client.as_str(), signed(turn.sequence)])
+            json!([namespace, vault, sequence_claim.client.client.as_str(), signed(sequence_claim.sequence)])
         }));
     }
 
@@ -200,7 +202,7 @@ impl<'a> Rows<'a> {
             namespace,
             vault,
             number,
-            record.ticket.gate.to_string(),
+            record.token.gate.to_string(),
             place,
             entry.at.get(),
             document::body_kind(&entry.body),

@@ -14,7 +14,9 @@ use crate::model::{
     AccountChange, AccountKey, Entry, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey,
 };
 use crate::sql::{PostingRow, RecordRow, count, home, limit, naming, parse, signed, time};
-use crate::store::{CHANGES_SEEN_MAX, Due, Filter, FindRecord, Gone, RecordPage, Records, StoreError};
+use crate::store::{
+    CHANGES_SEEN_MAX, DueQuery, Filter, FindRecord, RecordPage, Records, StaleOwners, StoreError,
+};
 
 const ENTRIES: &str =
     "select e.namespace, e.vault, e.number, e.gate, e.at_ms, e.body, c.account, c.asset, c.amount, c.held
@@ -174,7 +176,7 @@ pub(super) async fn held(
 
 pub(super) async fn due(
     connection: &mut SqliteConnection,
-    due: &Due,
+    due: &DueQuery,
     max: usize,
 ) -> Result<Vec<Posting>, StoreError> {
     let now = signed(due.now.get());
@@ -236,22 +238,22 @@ pub(super) async fn records(
 ) -> Result<Records, StoreError> {
     let RecordPage { after, max } = page;
     match filter {
-        Filter::Of(owner) => {
+        Filter::OwnedBy(owner) => {
             let sql = "select * from sagas where owner = ? and (begun_at_ms, reservation_id) > (?, ?)
                 order by begun_at_ms, reservation_id limit ?";
             let values = values![owner.to_string(), after.begun_at_ms, after.rid.clone(), limit(*max)];
             record_rows(&rows(connection, sql, values).await?, *max)
         }
-        Filter::Silent { but, since } => {
+        Filter::Expired { except, since } => {
             let sql = "select * from sagas where owner <> ? and not exists (
                     select 1 from owners where owners.owner = sagas.owner and heard_at_ms >= ?)
                 and (begun_at_ms, reservation_id) > (?, ?)
                 order by begun_at_ms, reservation_id limit ?";
-            let (but, since) = (but.to_string(), signed(since.get()));
-            let values = values![but, since, after.begun_at_ms, after.rid.clone(), limit(*max)];
+            let (except, since) = (except.to_string(), signed(since.get()));
+            let values = values![except, since, after.begun_at_ms, after.rid.clone(), limit(*max)];
             record_rows(&rows(connection, sql, values).await?, *max)
         }
-        Filter::Naming(account) => {
+        Filter::Touching(account) => {
             // The name as it stands in the JSON finds all that touch it, and others that are left out then.
             let sql = "select * from sagas where instr(plan, ?) order by begun_at_ms, reservation_id";
             let word = format!("\"{}\"", account.account);
@@ -261,16 +263,16 @@ pub(super) async fn records(
     }
 }
 
-pub(super) async fn gone(
+pub(super) async fn stale_owners(
     connection: &mut SqliteConnection,
-    gone: Gone,
+    gone: StaleOwners,
     max: usize,
 ) -> Result<Vec<OwnerId>, StoreError> {
     let sql = "select owner from owners where heard_at_ms > ?
             or (heard_at_ms < ? and not exists (select 1 from sagas where sagas.owner = owners.owner))
         order by owner limit ?";
-    let (ahead_of, silent_since) = (signed(gone.ahead_of.get()), signed(gone.silent_since.get()));
-    let found = rows(connection, sql, values![ahead_of, silent_since, limit(max)]).await?;
+    let (ahead_of, expired_since) = (signed(gone.ahead_of.get()), signed(gone.expired_since.get()));
+    let found = rows(connection, sql, values![ahead_of, expired_since, limit(max)]).await?;
     found.iter().map(|row| parse("owner", &get::<String>(row, "owner")?)).collect()
 }
 

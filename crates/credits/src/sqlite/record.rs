@@ -6,7 +6,7 @@ use super::change::Totals;
 use super::order::order;
 use super::script::{Script, values};
 use crate::document;
-use crate::model::{AccountChange, AssetKey, Plan, Posting, Ticket, VaultKey};
+use crate::model::{AccountChange, AssetKey, Plan, Posting, SagaToken, VaultKey};
 use crate::sql::{entries_behind, signed};
 use crate::store::AssetSums;
 
@@ -32,8 +32,8 @@ pub(super) fn changed(home: &VaultKey, number: u64, change: &AccountChange) -> J
 
 impl Script {
     /// The vaults have their new numbers already, so that an entry counts back from the last.
-    pub(super) fn insert_entries(&mut self, place: usize, ticket: &Ticket, plan: &Plan) {
-        let (gate, rid, owner) = (ticket.gate.to_string(), ticket.rid.to_string(), ticket.owner.to_string());
+    pub(super) fn insert_entries(&mut self, place: usize, token: &SagaToken, plan: &Plan) {
+        let (gate, rid, owner) = (token.gate.to_string(), token.rid.to_string(), token.owner.to_string());
         let (mut entries, mut changes) = (Vec::new(), Vec::new());
         for ((entry, behind), at) in plan.entries.iter().zip(entries_behind(plan)).zip(0_u64..) {
             let home = json!([entry.home.namespace.as_str(), entry.home.vault.as_str()]);
@@ -74,7 +74,7 @@ impl Script {
     }
 
     /// SQLite cannot add numbers of 128 bits, so the sums were read inside the same transaction.
-    pub(super) fn count_totals(&mut self, ticket: &Ticket, plan: &Plan, totals: &Totals) {
+    pub(super) fn count_totals(&mut self, token: &SagaToken, plan: &Plan, totals: &Totals) {
         for change in &plan.totals {
             let key: &AssetKey = &change.asset;
             let before = totals.iter().find(|(asset, _)| asset == key).map(|(_, sums)| *sums);
@@ -91,9 +91,9 @@ impl Script {
                     key.asset.as_str(),
                     issued.saturating_add(change.issued).to_string(),
                     retired.saturating_add(change.retired).to_string(),
-                    ticket.gate.to_string(),
-                    ticket.rid.to_string(),
-                    ticket.owner.to_string(),
+                    token.gate.to_string(),
+                    token.rid.to_string(),
+                    token.owner.to_string(),
                 ],
             );
         }

@@ -12,11 +12,11 @@ use crate::document;
 use crate::model::{AccountKey, LivePosting, VaultKey};
 use crate::sql::census::Counted;
 use crate::sql::{AccountRow, count as number, limit, parse, signed};
-use crate::store::{AssetSums, Census, Funds, PurseQuery, Reach, StoreError, Survey, Surveyed};
+use crate::store::{AssetSums, Census, Funds, PostingQuery, Spendable, StoreError, Survey, Surveyed};
 
 impl Script {
     /// Asks about one purse; about none that there is without a question.
-    fn purse(&mut self, place: i64, query: Option<&PurseQuery>) {
+    fn posting_set(&mut self, place: i64, query: Option<&PostingQuery>) {
         let home = query.map(|query| &query.account.home);
         let of = || {
             values![
@@ -27,7 +27,7 @@ impl Script {
                 query.map(|query| query.asset.as_str()),
             ]
         };
-        let ends = |max: fn(&PurseQuery) -> usize| {
+        let ends = |max: fn(&PostingQuery) -> usize| {
             let [place, namespace, vault, account, asset] = of();
             values![place, namespace, vault, account, asset, limit(query.map_or(0, max))]
         };
@@ -79,10 +79,11 @@ pub(super) fn script(survey: &Survey) -> Script {
         );
     }
     // Surveys are shared, so that there could be as many shapes as numbers of purses, and each would be prepared anew.
-    let shape = if survey.purses.is_empty() { 0 } else { survey.purses.len().next_power_of_two() };
-    let purses = survey.purses.iter().map(Some).chain(std::iter::repeat(None));
-    for (query, place) in purses.take(shape).zip(0_i64..) {
-        script.purse(place, query);
+    let shape =
+        if survey.posting_sets.is_empty() { 0 } else { survey.posting_sets.len().next_power_of_two() };
+    let posting_sets = survey.posting_sets.iter().map(Some).chain(std::iter::repeat(None));
+    for (query, place) in posting_sets.take(shape).zip(0_i64..) {
+        script.posting_set(place, query);
     }
     if let Some(key) = &survey.client {
         let home = &key.home;
@@ -109,7 +110,7 @@ pub(super) async fn survey(
 ) -> Result<Surveyed, StoreError> {
     let mut found = Surveyed {
         accounts: vec![None; survey.accounts.len()],
-        purses: vec![crate::store::Purse::default(); survey.purses.len()],
+        posting_sets: vec![crate::store::PostingSet::default(); survey.posting_sets.len()],
         last_sequence: None,
         assets: vec![None; survey.assets.len()],
     };
@@ -145,8 +146,8 @@ fn sort(found: &mut Surveyed, row: &SqliteRow) -> Result<(), StoreError> {
             }
         }
         "active" => {
-            if let Some(purse) = found.purses.get_mut(place) {
-                purse.active = usize::try_from(get::<i64>(row, "found")?).unwrap_or(0);
+            if let Some(posting_set) = found.posting_sets.get_mut(place) {
+                posting_set.active = usize::try_from(get::<i64>(row, "found")?).unwrap_or(0);
             }
         }
         which => {
@@ -155,11 +156,11 @@ fn sort(found: &mut Surveyed, row: &SqliteRow) -> Result<(), StoreError> {
             let reserved_by = rid.map(|rid| parse("reservation_id", &rid)).transpose()?;
             let posting =
                 LivePosting { id: parse("id", &id)?, amount: parse("amount", &amount)?, reserved_by };
-            if let Some(purse) = found.purses.get_mut(place) {
+            if let Some(posting_set) = found.posting_sets.get_mut(place) {
                 match which {
-                    "large" => purse.large.push(posting),
-                    "small" => purse.small.push(posting),
-                    _ => purse.owed.push(posting),
+                    "large" => posting_set.large.push(posting),
+                    "small" => posting_set.small.push(posting),
+                    _ => posting_set.owed.push(posting),
                 }
             }
         }
@@ -214,7 +215,7 @@ pub(super) async fn funds(
     Ok(sums.into_values().collect())
 }
 
-pub(super) fn reach_script(account: &AccountKey, asset: &AssetName, now: UnixMs) -> Script {
+pub(super) fn spendable_script(account: &AccountKey, asset: &AssetName, now: UnixMs) -> Script {
     let home = &account.home;
     let mut script = Script::default();
     let of =
@@ -239,23 +240,23 @@ pub(super) fn reach_script(account: &AccountKey, asset: &AssetName, now: UnixMs)
     script
 }
 
-pub(super) async fn reach(
+pub(super) async fn spendable(
     connection: &mut SqliteConnection,
     account: &AccountKey,
     asset: &AssetName,
     now: UnixMs,
-) -> Result<Reach, StoreError> {
-    let mut reach = Reach::default();
-    for row in reach_script(account, asset, now).run_at_once(connection).await.map_err(refused)? {
+) -> Result<Spendable, StoreError> {
+    let mut spendable = Spendable::default();
+    for row in spendable_script(account, asset, now).run_at_once(connection).await.map_err(refused)? {
         let amount: i128 = parse("amount", &get::<String>(&row, "amount")?)?;
         let sum = match get::<String>(&row, "part")?.as_str() {
-            "active" => &mut reach.active,
-            "pending" => &mut reach.pending,
-            _ => &mut reach.due,
+            "active" => &mut spendable.active,
+            "pending" => &mut spendable.pending,
+            _ => &mut spendable.due,
         };
         *sum = sum.saturating_add(amount);
     }
-    Ok(reach)
+    Ok(spendable)
 }
 
 /// Sums by halves of 32 bits, which a billion rows cannot overflow, and one by one the rows whose order is not their amount.
@@ -278,7 +279,7 @@ const ENTERED: &str = "
     select asset, account, null, null, exact from parts
     where abs(rough) >= 4611686018427387904";
 
-pub(super) async fn count(connection: &mut SqliteConnection, home: &VaultKey) -> Result<Census, StoreError> {
+pub(super) async fn census(connection: &mut SqliteConnection, home: &VaultKey) -> Result<Census, StoreError> {
     let of = || values![home.namespace.as_str(), home.vault.as_str()];
     let twice = || {
         let [namespace, vault] = of();

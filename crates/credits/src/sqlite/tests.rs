@@ -5,8 +5,8 @@ use super::change::Totals;
 use super::*;
 use crate::conformance::{a_list_that_is_made_again_changes_nothing_more, sample_plan};
 use crate::id::OwnerId;
-use crate::model::{AssetKey, ClientKey, Plan, Record, Ticket};
-use crate::store::PurseQuery;
+use crate::model::{AssetKey, ClientKey, Plan, Record, SagaToken};
+use crate::store::PostingQuery;
 use script::Script;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -46,10 +46,13 @@ async fn a_file_of_every_earlier_version_is_brought_up_to_date() {
 fn survey_of(plan: &crate::model::Plan) -> Survey {
     let account = plan.inputs[0].account.clone();
     let asset = plan.inputs[0].asset.clone();
-    let client = ClientKey { home: account.home.clone(), ..plan.turn.clone().expect("a turn").client };
+    let client = ClientKey {
+        home: account.home.clone(),
+        ..plan.sequence_claim.clone().expect("a sequence_claim").client
+    };
     let assets = vec![AssetKey { home: account.home.clone(), asset: asset.clone() }];
-    let purse = PurseQuery { account: account.clone(), asset, largest: 4, smallest: 4, count_max: 9 };
-    Survey { accounts: vec![account], purses: vec![purse], client: Some(client), assets }
+    let posting_set = PostingQuery { account: account.clone(), asset, largest: 4, smallest: 4, count_max: 9 };
+    Survey { accounts: vec![account], posting_sets: vec![posting_set], client: Some(client), assets }
 }
 
 /// Of a table that grows for ever nothing is looked for row by row, whatever a saga asks.
@@ -61,26 +64,26 @@ async fn nothing_that_a_saga_asks_reads_a_whole_table() {
     let mut connection = connect(&path, &SqliteOptions::default()).await.expect("a connection");
     let plan = std::sync::Arc::new(sample_plan());
     let (rid, owner) = (ReservationId(5), OwnerId(7));
-    let ticket = Ticket { gate: GateId(3), rid, owner };
-    let record = Record { ticket, lease: None, begun_at: UnixMs::new(1), plan: plan.clone() };
+    let token = SagaToken { gate: GateId(3), rid, owner };
+    let record = Record { token, lease: None, begun_at: UnixMs::new(1), plan: plan.clone() };
     let of = || std::sync::Arc::clone(&plan);
     let mut script = survey::script(&survey_of(&plan));
     let changes = [
         Change::OpenVault(plan.entries[0].home.clone()),
         Change::Begin(record.into()),
-        Change::Claim(ticket, of()),
-        Change::Reserve(ticket, of()),
-        Change::Decide(ticket, of()),
-        Change::Finalize(ticket, of()),
-        Change::Create(ticket, of()),
-        Change::Apply(ticket, of()),
-        Change::Record(ticket, of()),
-        Change::Abort(ticket),
+        Change::Claim(token, of()),
+        Change::Reserve(token, of()),
+        Change::Decide(token, of()),
+        Change::Finalize(token, of()),
+        Change::Create(token, of()),
+        Change::Apply(token, of()),
+        Change::Record(token, of()),
+        Change::Abort(token),
         Change::Release(rid),
         Change::Unclaim(rid),
-        Change::End(ticket),
-        Change::TakeOver { ticket, to: owner, silent_since: UnixMs::new(1) },
-        Change::Beat(owner, UnixMs::new(1)),
+        Change::End(token),
+        Change::TakeOver { token, to: owner, expired_since: UnixMs::new(1) },
+        Change::Heartbeat(owner, UnixMs::new(1)),
         Change::Leave(owner),
     ];
     for (place, change) in changes.iter().enumerate() {
@@ -88,7 +91,7 @@ async fn nothing_that_a_saga_asks_reads_a_whole_table() {
     }
     check(script, &mut connection, 40).await;
     let whole = Plan { claims: vec![], ..sample_plan() };
-    let record = Record { ticket, lease: None, begun_at: UnixMs::new(1), plan: whole.into() };
+    let record = Record { token, lease: None, begun_at: UnixMs::new(1), plan: whole.into() };
     for script in commit::scripts(&[&record]) {
         check(script, &mut connection, 6).await;
     }
@@ -159,7 +162,7 @@ async fn reads_of_leases_and_histories_use_their_indexes() {
     let mut connection = connect(&path, &SqliteOptions::default()).await.expect("a connection");
     let input = &sample_plan().inputs[0];
     let funds = || survey::funds_script(&input.account, UnixMs::new(1));
-    let reach = || survey::reach_script(&input.account, &input.asset, UnixMs::new(1));
+    let spendable = || survey::spendable_script(&input.account, &input.asset, UnixMs::new(1));
     // Nobody knows how many rows there are; then it is known that there are none.
     for knowledge in ["select 1", "analyze"] {
         connection.execute(knowledge).await.expect("statistics");
@@ -171,9 +174,9 @@ async fn reads_of_leases_and_histories_use_their_indexes() {
             }
         }
         check(funds(), &mut connection, 2).await;
-        check(reach(), &mut connection, 2).await;
+        check(spendable(), &mut connection, 2).await;
         // What is held for longer is not read.
-        let plans = reach().explain(&mut connection).await;
+        let plans = spendable().explain(&mut connection).await;
         assert!(plans.iter().any(|(_, plan)| plan.contains("ends_at_ms<?")), "{plans:?}");
     }
 }

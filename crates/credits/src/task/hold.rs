@@ -1,29 +1,29 @@
-//! Credit is set aside for a lease: all that it asks for, or nothing, for good.
+//! Holds credit for a lease: everything it asks for, or nothing. The answer is final.
 
 use earmark_admission::{HoldAnswer, HoldRequest};
 use earmark_core::{Actor, AssetName, CreditShortage, LimitKey, Overage, Overdraft, Standing};
 
-use super::{LeaseStory, Part, Seen, lease_gate, lease_key, or_itself, seen};
-use crate::gather::{Gathered, Move, Namer};
+use super::{AccountView, LeaseStatus, Part, account_view, lease_gate, lease_key, or_itself};
+use crate::coin_selection::{BalanceChange, PostingIds, SelectionOutcome};
 use crate::id::GateId;
 use crate::model::{
     AccountChange, AccountKey, Entry, EntryBody, HoldTerms, LeaseKey, Need, Plan, Posting, PostingHold,
     PostingState, VaultKey,
 };
-use crate::saga::{Draft, Engine, Proposal, Task, Trouble};
+use crate::saga::{Draft, Engine, Proposal, Task, TaskError};
 use crate::store::{Survey, Surveyed};
 
-/// Only where amounts are this large may the holds of one account come to more than 64 bits can count.
+/// Only amounts this large can bring the holds of one account above 64 bits.
 const LARGE: i128 = 1 << 62;
 
-/// Sets credit aside.
+/// Holds credit for a lease.
 pub(crate) struct HoldTask {
     lease: LeaseKey,
     wanted: Vec<Wanted>,
     actor: Option<Actor>,
 }
 
-/// One hold that a lease asks for.
+/// One hold that a lease requests.
 struct Wanted {
     limit: LimitKey,
     payer: AccountKey,
@@ -35,7 +35,7 @@ struct Wanted {
 }
 
 impl HoldTask {
-    /// None if a limit is not of kind `credit`.
+    /// `None` if a limit is not of kind `credit`.
     pub(crate) fn new(request: &HoldRequest, actor: Option<Actor>) -> Option<HoldTask> {
         let wanted = request.holds.iter().map(|part| {
             let terms = part.limit.kind.terms()?;
@@ -61,16 +61,16 @@ impl HoldTask {
         })
     }
 
-    /// What all holds together take from each account.
-    fn moves(&self, found: Option<&Surveyed>) -> Vec<Move> {
-        let mut moves: Vec<Move> = Vec::new();
+    /// The sum of all holds per account and asset.
+    fn moves(&self, found: Option<&Surveyed>) -> Vec<BalanceChange> {
+        let mut moves: Vec<BalanceChange> = Vec::new();
         for (place, part) in self.wanted.iter().enumerate() {
             let account = found.and_then(|found| found.accounts.get(place).copied().flatten());
             let overdraft = account.map_or(Overdraft::Deny, |account| account.overdraft);
             let amount = i128::from(part.amount);
             match moves.iter_mut().find(|each| each.account == part.payer && each.asset == part.asset) {
                 Some(each) => each.change = each.change.saturating_sub(amount),
-                None => moves.push(Move {
+                None => moves.push(BalanceChange {
                     account: part.payer.clone(),
                     asset: part.asset.clone(),
                     change: amount.saturating_neg(),
@@ -82,18 +82,21 @@ impl HoldTask {
         moves
     }
 
-    /// The first hold that an account cannot give, whatever it has; or that nobody knows yet.
+    /// The first hold whose account cannot pay, whatever its balance. `Err` if a saga that is closing the account is
+    /// still open.
     fn blame(&self, found: &Surveyed) -> Result<Option<(usize, CreditShortage)>, ()> {
         let revenues = found.accounts.iter().skip(self.wanted.len());
         for (place, (payer, revenue)) in found.accounts.iter().zip(revenues).enumerate() {
-            let why = match (seen(*payer), seen(*revenue)) {
-                (Seen::Missing, _) | (_, Seen::Missing) => CreditShortage::UnknownAccount,
-                (Seen::InDoubt, _) | (_, Seen::InDoubt) => return Err(()),
-                (Seen::There(payer), Seen::There(revenue)) => match (payer.standing, revenue.standing) {
-                    (Standing::Frozen, _) => CreditShortage::Frozen,
-                    (Standing::Closed, _) | (_, Standing::Closed) => CreditShortage::Closed,
-                    (Standing::Open, Standing::Open | Standing::Frozen) => continue,
-                },
+            let why = match (account_view(*payer), account_view(*revenue)) {
+                (AccountView::Missing, _) | (_, AccountView::Missing) => CreditShortage::UnknownAccount,
+                (AccountView::InDoubt, _) | (_, AccountView::InDoubt) => return Err(()),
+                (AccountView::Present(payer), AccountView::Present(revenue)) => {
+                    match (payer.standing, revenue.standing) {
+                        (Standing::Frozen, _) => CreditShortage::Frozen,
+                        (Standing::Closed, _) | (_, Standing::Closed) => CreditShortage::Closed,
+                        (Standing::Open, Standing::Open | Standing::Frozen) => continue,
+                    }
+                }
             };
             return Ok(Some((place, why)));
         }
@@ -118,13 +121,13 @@ impl HoldTask {
         }))
     }
 
-    /// Whether the holds of an account would come to more than can be counted.
+    /// The first change that would bring the holds of its account above 64 bits.
     async fn is_too_much(
         &self,
         engine: &Engine,
-        moves: &[Move],
+        moves: &[BalanceChange],
         inputs: &Plan,
-    ) -> Result<Option<usize>, Trouble> {
+    ) -> Result<Option<usize>, TaskError> {
         let is_large = inputs.inputs.iter().any(|input| input.amount >= LARGE);
         for (place, each) in moves.iter().enumerate() {
             if !is_large && each.change > -LARGE && each.overdraft == Overdraft::Deny {
@@ -139,15 +142,15 @@ impl HoldTask {
         Ok(None)
     }
 
-    /// What is set aside, besides what the moves come to.
-    fn fill(&self, engine: &Engine, namer: &mut Namer, plan: &mut Plan) {
+    /// Adds the held postings and the entries to a plan.
+    fn fill(&self, engine: &Engine, ids_of_attempt: &mut PostingIds, plan: &mut Plan) {
         let now = engine.time.now();
         for part in &self.wanted {
             let (lease, limit) = (self.lease.lease, part.limit.clone());
             let ends_at = now.plus_ms(part.timeout_ms);
             let amount = i128::from(part.amount);
             let hold = PostingHold { lease, limit: limit.clone(), ends_at };
-            plan.outputs.push(namer.posting((&part.payer, &part.asset), amount, Some(hold)));
+            plan.outputs.push(ids_of_attempt.posting((&part.payer, &part.asset), amount, Some(hold)));
             let terms = HoldTerms {
                 lease,
                 limit,
@@ -172,19 +175,19 @@ impl HoldTask {
         }
     }
 
-    async fn known(&self, engine: &Engine) -> Result<Option<HoldAnswer>, Trouble> {
-        let story = engine.story(&self.lease).await?;
-        Ok(match story {
-            LeaseStory::Unknown => None,
-            LeaseStory::Refused { limit, why } => Some(HoldAnswer::Refused { key: limit, why }),
-            LeaseStory::Marked | LeaseStory::Settled => Some(HoldAnswer::Ended),
-            LeaseStory::Holds(_) if story.is_live(engine.time.now()) => Some(HoldAnswer::Held),
-            LeaseStory::Holds(_) => Some(HoldAnswer::Ended),
+    async fn known(&self, engine: &Engine) -> Result<Option<HoldAnswer>, TaskError> {
+        let status = engine.lease_status(&self.lease).await?;
+        Ok(match status {
+            LeaseStatus::Unknown => None,
+            LeaseStatus::Refused { limit, why } => Some(HoldAnswer::Refused { key: limit, why }),
+            LeaseStatus::Marked | LeaseStatus::Settled => Some(HoldAnswer::Ended),
+            LeaseStatus::Holds(_) if status.is_live(engine.time.now()) => Some(HoldAnswer::Held),
+            LeaseStatus::Holds(_) => Some(HoldAnswer::Ended),
         })
     }
 }
 
-/// Adds what must be true of an account.
+/// Adds a need, or widens an existing one.
 pub(super) fn need(plan: &mut Plan, account: &AccountKey, spends: bool) {
     match plan.needs.iter_mut().find(|need| need.account == *account) {
         Some(need) => need.spends |= spends,
@@ -199,18 +202,18 @@ impl Task for HoldTask {
         lease_gate(&self.lease)
     }
 
-    async fn propose(&self, engine: &Engine, attempt: u32) -> Result<Proposal<HoldAnswer>, Trouble> {
+    async fn propose(&self, engine: &Engine, attempt: u32) -> Result<Proposal<HoldAnswer>, TaskError> {
         if attempt > 1
             && let Some(answer) = self.known(engine).await?
         {
             return Ok(Proposal::Answer(answer));
         }
-        let permits = engine.queue(&self.moves(None)).await;
+        let permits = engine.queue_payers(&self.moves(None)).await;
         let payers = self.wanted.iter().map(|part| part.payer.clone());
         let accounts = payers.chain(self.wanted.iter().map(|part| part.revenue.clone())).collect();
-        // It only takes, and so has no turn to gather what is small.
-        let (purses, _) = engine.questions(&self.moves(None), attempt > 1);
-        let found = engine.survey(Survey { accounts, purses, ..Survey::default() }).await?;
+        // A hold only spends, so it never merges postings.
+        let (posting_sets, _) = engine.posting_queries(&self.moves(None), attempt > 1);
+        let found = engine.survey(Survey { accounts, posting_sets, ..Survey::default() }).await?;
         match self.blame(&found) {
             Ok(None) => {}
             Ok(Some((place, why))) => return Ok(self.refuse(engine, place, why)),
@@ -218,7 +221,7 @@ impl Task for HoldTask {
         }
         let moves = self.moves(Some(&found));
         let rid = engine.new_rid();
-        let mut namer = Namer::new(rid);
+        let mut ids_of_attempt = PostingIds::new(rid);
         let first_of = |place: usize| {
             let short = moves.get(place);
             let is_meant = |part: &Wanted| {
@@ -226,25 +229,26 @@ impl Task for HoldTask {
             };
             self.wanted.iter().position(is_meant).unwrap_or(0)
         };
-        let gathering = match engine.gather(&mut namer, &moves, &found.purses).await? {
-            Gathered::Postings(gathering) => gathering,
-            Gathered::Busy(lane) => return Ok(Proposal::Busy(lane)),
-            Gathered::Wait(lane) => return Ok(Proposal::Wait(lane)),
-            Gathered::Short(place) | Gathered::OutOfRange(place) => {
+        let selection = match engine.select_postings(&mut ids_of_attempt, &moves, &found.posting_sets).await?
+        {
+            SelectionOutcome::Postings(selection) => selection,
+            SelectionOutcome::Busy(slots) => return Ok(Proposal::Busy(slots)),
+            SelectionOutcome::Wait(slots) => return Ok(Proposal::Wait(slots)),
+            SelectionOutcome::Short(place) | SelectionOutcome::OutOfRange(place) => {
                 return Ok(self.refuse(engine, first_of(place), CreditShortage::NotEnough));
             }
         };
-        let (inputs, outputs) = (gathering.inputs, gathering.outputs);
+        let (inputs, outputs) = (selection.inputs, selection.outputs);
         let mut plan = Plan { inputs, outputs, ..Plan::default() };
         if let Some(place) = self.is_too_much(engine, &moves, &plan).await? {
             return Ok(self.refuse(engine, first_of(place), CreditShortage::NotEnough));
         }
-        self.fill(engine, &mut namer, &mut plan);
+        self.fill(engine, &mut ids_of_attempt, &mut plan);
         let (gate, lease) = (lease_gate(&self.lease), Some(self.lease.clone()));
-        Ok(Proposal::Commit(Box::new(Draft { gate, rid, lease, plan, taken: gathering.taken, permits })))
+        Ok(Proposal::Commit(Box::new(Draft { gate, rid, lease, plan, taken: selection.taken, permits })))
     }
 
-    async fn done(&self, engine: &Engine, _: GateId, plan: &Plan) -> Result<HoldAnswer, Trouble> {
+    async fn done(&self, engine: &Engine, _: GateId, plan: &Plan) -> Result<HoldAnswer, TaskError> {
         if let Some(EntryBody::Refused { limit, why, .. }) = plan.entries.first().map(|entry| &entry.body) {
             return Ok(HoldAnswer::Refused { key: limit.clone(), why: *why });
         }
@@ -253,7 +257,7 @@ impl Task for HoldTask {
     }
 }
 
-/// What a plan holds, as it is once the plan was carried out.
+/// The holds of a committed plan.
 fn parts_of(plan: &Plan) -> Vec<Part> {
     let part = |entry: &Entry| {
         let EntryBody::Hold { terms, .. } = &entry.body else { return None };

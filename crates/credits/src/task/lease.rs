@@ -1,43 +1,43 @@
-//! What is known of a lease.
+//! The status of a lease.
 
 use earmark_core::{CreditShortage, LimitKey, UnixMs};
 
 use super::{lease_gate, settle_gate};
 use crate::id::GateId;
 use crate::model::{EntryBody, HoldTerms, LeaseKey, Posting, PostingState, StoredEntry, VaultKey};
-use crate::saga::{Engine, Trouble};
+use crate::saga::{Engine, TaskError};
 
-/// So often a lease is looked at whose rows were changed between two reads.
+/// Reads of a lease whose rows changed between two queries.
 const LOOKS_MAX: u32 = 3;
 
-/// What became of a lease so far.
+/// The status of a lease.
 #[derive(Debug)]
-pub(crate) enum LeaseStory {
-    /// Nothing is known of it.
+pub(crate) enum LeaseStatus {
+    /// Unknown.
     Unknown,
     /// It ended before it held anything.
     Marked,
     /// Its holds were refused.
     Refused {
-        /// The limit on the account that had too little.
+        /// The limit on the account that was short.
         limit: LimitKey,
-        /// What was wrong with the account.
+        /// Why the account could not pay.
         why: CreditShortage,
     },
     /// It was settled.
     Settled,
-    /// It holds, or held until its time was over.
+    /// It holds credit, or did until its timeout.
     Holds(Vec<Part>),
 }
 
-/// One hold of a lease that was not settled.
+/// One unsettled hold of a lease.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) home: VaultKey,
     pub(crate) terms: HoldTerms,
-    /// The posting, unless it went back.
+    /// The posting, unless it was returned.
     pub(crate) posting: Option<(Posting, PostingState)>,
-    /// Whether an entry says that it went back.
+    /// Whether an entry records its return.
     pub(crate) is_released: bool,
 }
 
@@ -47,47 +47,47 @@ impl Part {
     }
 }
 
-impl LeaseStory {
+impl LeaseStatus {
     /// Whether everything that it asked for is still held.
     pub(crate) fn is_live(&self, now: UnixMs) -> bool {
-        matches!(self, LeaseStory::Holds(parts) if parts.iter().all(|part| !part.is_over(now)))
+        matches!(self, LeaseStatus::Holds(parts) if parts.iter().all(|part| !part.is_over(now)))
     }
 }
 
 impl Engine {
-    /// Reads what is known of a lease.
-    pub(crate) async fn story(&self, lease: &LeaseKey) -> Result<LeaseStory, Trouble> {
+    /// Reads the status of a lease.
+    pub(crate) async fn lease_status(&self, lease: &LeaseKey) -> Result<LeaseStatus, TaskError> {
         let mut looks = 1;
         loop {
-            let story = self.look_at(lease).await?;
-            let is_torn = matches!(&story, LeaseStory::Holds(parts)
+            let status = self.look_at(lease).await?;
+            let is_torn = matches!(&status, LeaseStatus::Holds(parts)
                 if parts.iter().any(|part| part.posting.is_none() && !part.is_released));
-            // It was settled or went back between the two reads, and the entry that says so is there by now; or whoever
-            // is at it has not written it down yet.
+            // The hold was settled or returned between the two queries, and its entry exists by now or is about to be
+            // written.
             if !is_torn || looks == LOOKS_MAX {
-                return Ok(story);
+                return Ok(status);
             }
             looks += 1;
         }
     }
 
-    async fn look_at(&self, lease: &LeaseKey) -> Result<LeaseStory, Trouble> {
-        // Entries first: a posting that an entry tells of was created before.
+    async fn look_at(&self, lease: &LeaseKey) -> Result<LeaseStatus, TaskError> {
+        // Entries first: the posting of a visible entry exists.
         let entries = self.call(self.store.lease(lease.clone())).await?;
         let first = entries.iter().find(|stored| stored.gate == lease_gate(lease));
         match first.map(|stored| &stored.entry.body) {
-            None => return Ok(LeaseStory::Unknown),
+            None => return Ok(LeaseStatus::Unknown),
             Some(EntryBody::Refused { limit, why, .. }) => {
-                return Ok(LeaseStory::Refused { limit: limit.clone(), why: *why });
+                return Ok(LeaseStatus::Refused { limit: limit.clone(), why: *why });
             }
             Some(EntryBody::Hold { .. }) => {}
-            Some(_) => return Ok(LeaseStory::Marked),
+            Some(_) => return Ok(LeaseStatus::Marked),
         }
         let mut parts: Vec<Part> = entries.iter().filter_map(hold_of).collect();
         parts.sort_by(|a, b| a.terms.limit.cmp(&b.terms.limit));
         let gate: Option<GateId> = parts.first().map(|part| settle_gate(&part.home, &part.terms));
         if entries.iter().any(|stored| Some(stored.gate) == gate) {
-            return Ok(LeaseStory::Settled);
+            return Ok(LeaseStatus::Settled);
         }
         let mut held = self.call(self.store.held(lease.clone())).await?;
         for part in &mut parts {
@@ -102,7 +102,7 @@ impl Engine {
             part.is_released = entries.iter().any(is_release);
             part.posting = held.iter().position(is_meant).map(|place| held.swap_remove(place));
         }
-        Ok(LeaseStory::Holds(parts))
+        Ok(LeaseStatus::Holds(parts))
     }
 }
 

@@ -1,16 +1,16 @@
-//! What was held goes back, for its time is over.
+//! Returns a hold that timed out.
 
 use earmark_core::{Overdraft, What};
 
 use super::hold::need;
 use super::{entry_gate, lease_key, or_itself};
-use crate::gather::{Gathered, Move, Namer};
+use crate::coin_selection::{BalanceChange, PostingIds, SelectionOutcome};
 use crate::id::GateId;
 use crate::model::{AccountChange, Entry, EntryBody, LeaseKey, Plan, Posting, VaultKey};
-use crate::saga::{Draft, Engine, Proposal, Task, Trouble};
+use crate::saga::{Draft, Engine, Proposal, Task, TaskError};
 use crate::store::Survey;
 
-/// Gives a posting that a lease held back to its account.
+/// Returns a held posting to its account.
 pub(crate) struct ReleaseTask {
     posting: Posting,
     gate: GateId,
@@ -18,7 +18,7 @@ pub(crate) struct ReleaseTask {
 }
 
 impl ReleaseTask {
-    /// None if no lease holds the posting.
+    /// `None` if no lease holds the posting.
     pub(crate) fn new(posting: Posting) -> Option<ReleaseTask> {
         let hold = posting.hold.as_ref()?;
         let home: &VaultKey = &posting.account.home;
@@ -29,14 +29,14 @@ impl ReleaseTask {
 }
 
 impl Task for ReleaseTask {
-    /// Whether it was this that gave it back.
+    /// Whether this task returned it.
     type Answer = bool;
 
     fn key(&self) -> GateId {
         self.gate
     }
 
-    async fn propose(&self, engine: &Engine, attempt: u32) -> Result<Proposal<bool>, Trouble> {
+    async fn propose(&self, engine: &Engine, attempt: u32) -> Result<Proposal<bool>, TaskError> {
         if attempt > 1 {
             let held = engine.call(engine.store.held(self.lease.clone())).await?;
             if !held.iter().any(|(posting, _)| posting.id == self.posting.id) {
@@ -52,11 +52,11 @@ impl Task for ReleaseTask {
             }
             _ => None,
         });
-        // Without an entry nothing was held; the audit will tell of the posting.
+        // Without an entry nothing was held. The audit reports the posting.
         let Some(terms) = terms else { return Ok(Proposal::Answer(false)) };
         let (account, asset, amount) =
             (self.posting.account.clone(), self.posting.asset.clone(), self.posting.amount);
-        let change = Move {
+        let change = BalanceChange {
             account: account.clone(),
             asset: asset.clone(),
             change: amount,
@@ -64,15 +64,18 @@ impl Task for ReleaseTask {
             is_deposit: false,
         };
         let moves = [change];
-        let (purses, permits) = engine.questions(&moves, attempt > 1);
-        let found = engine.call(engine.store.survey(Survey { purses, ..Survey::default() })).await?;
+        let (posting_sets, permits) = engine.posting_queries(&moves, attempt > 1);
+        let found = engine.call(engine.store.survey(Survey { posting_sets, ..Survey::default() })).await?;
         let rid = engine.new_rid();
-        let gathering = match engine.gather(&mut Namer::new(rid), &moves, &found.purses).await? {
-            Gathered::Postings(gathering) => gathering,
-            Gathered::Busy(lane) => return Ok(Proposal::Busy(lane)),
-            Gathered::Wait(lane) => return Ok(Proposal::Wait(lane)),
-            Gathered::Short(_) | Gathered::OutOfRange(_) => return Ok(Proposal::Answer(false)),
-        };
+        let selection =
+            match engine.select_postings(&mut PostingIds::new(rid), &moves, &found.posting_sets).await? {
+                SelectionOutcome::Postings(selection) => selection,
+                SelectionOutcome::Busy(slots) => return Ok(Proposal::Busy(slots)),
+                SelectionOutcome::Wait(slots) => return Ok(Proposal::Wait(slots)),
+                SelectionOutcome::Short(_) | SelectionOutcome::OutOfRange(_) => {
+                    return Ok(Proposal::Answer(false));
+                }
+            };
         let change =
             AccountChange { account: account.account.clone(), asset, amount, held: amount.saturating_neg() };
         let entry = Entry {
@@ -82,17 +85,17 @@ impl Task for ReleaseTask {
             changes: vec![change],
         };
         let mut plan = Plan {
-            inputs: [vec![self.posting.clone()], gathering.inputs].concat(),
-            outputs: gathering.outputs,
+            inputs: [vec![self.posting.clone()], selection.inputs].concat(),
+            outputs: selection.outputs,
             entries: vec![entry],
             ..Plan::default()
         };
         need(&mut plan, &account, false);
         let (gate, lease) = (self.gate, Some(self.lease.clone()));
-        Ok(Proposal::Commit(Box::new(Draft { gate, rid, lease, plan, taken: gathering.taken, permits })))
+        Ok(Proposal::Commit(Box::new(Draft { gate, rid, lease, plan, taken: selection.taken, permits })))
     }
 
-    async fn done(&self, _: &Engine, _: GateId, _: &Plan) -> Result<bool, Trouble> {
+    async fn done(&self, _: &Engine, _: GateId, _: &Plan) -> Result<bool, TaskError> {
         Ok(true)
     }
 }

@@ -1,4 +1,4 @@
-//! A lease says what it cost: its holds pay, the rest goes back, and the owner pays what was not held.
+//! Settles a lease: its holds pay the cost, the rest is returned, and the owner pays what was not held.
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,17 @@ use earmark_admission::{Amount, SettleAnswer, SettleRequest};
 use earmark_core::{AccountName, Actor, AssetName, LimitKey, Overdraft, Standing, VaultName, What};
 
 use super::hold::need;
-use super::{LeaseStory, Part, Seen, entry_gate, lease_gate, lease_key, or_itself, seen, settle_gate};
-use crate::gather::{Gathered, Move, Namer};
+use super::{
+    AccountView, LeaseStatus, Part, account_view, entry_gate, lease_gate, lease_key, or_itself, settle_gate,
+};
+use crate::coin_selection::{BalanceChange, PostingIds, SelectionOutcome};
 use crate::id::GateId;
 use crate::model::{
     Account, AccountChange, AccountKey, Entry, EntryBody, LeaseKey, Plan, Posting, PostingState, Settlement,
     VaultKey,
 };
-use crate::saga::{Draft, Engine, Proposal, Task, Trouble};
-use crate::store::{Purse, Survey, Surveyed};
+use crate::saga::{Draft, Engine, Proposal, Task, TaskError};
+use crate::store::{PostingSet, Survey, Surveyed};
 
 /// Settles the holds of a lease.
 pub(crate) struct SettleTask {
@@ -24,7 +26,7 @@ pub(crate) struct SettleTask {
     actor: Option<Actor>,
 }
 
-/// What one hold costs, and who pays how much of it.
+/// The cost of one hold and who pays it.
 #[derive(Clone, Debug)]
 struct Charge {
     owner: AccountKey,
@@ -38,18 +40,18 @@ struct Charge {
 }
 
 impl Charge {
-    /// What the hold did not cover.
+    /// The part of the cost that the hold does not cover.
     fn missing(&self) -> u64 {
         self.cost.saturating_sub(self.held)
     }
 
-    /// What the owner gets back, or gives if below zero.
+    /// The amount returned to the owner; negative if the owner pays.
     fn returned(&self) -> i128 {
         i128::from(self.held).saturating_sub(self.paid.into())
     }
 }
 
-/// What a settlement can go on with.
+/// The charges, unless another saga must end first.
 enum Charged {
     Charges(Vec<Charge>),
     Wait,
@@ -77,7 +79,7 @@ impl SettleTask {
         keys.filter(|key| !held.contains(key)).cloned().collect()
     }
 
-    /// What every hold pays by itself. The owner has not paid anything yet.
+    /// The charges that the holds cover. The owner pays nothing yet.
     fn first_charges(&self, parts: &[Part]) -> Vec<Charge> {
         let charge = |part: &Part| {
             let account = |name: &AccountName| AccountKey { home: part.home.clone(), account: name.clone() };
@@ -97,19 +99,19 @@ impl SettleTask {
         parts.iter().map(charge).collect()
     }
 
-    /// Lets the owners pay what their holds did not cover, one hold after the other.
+    /// Charges the owners what their holds did not cover, one hold after the other.
     async fn charge_owners(
         &self,
         engine: &Engine,
         parts: &[Part],
         owners: &[Option<Account>],
         mut charges: Vec<Charge>,
-    ) -> Result<Charged, Trouble> {
-        // What each owner can spend, with what comes back from its holds.
-        let mut purses: BTreeMap<(AccountKey, AssetName), i128> = BTreeMap::new();
+    ) -> Result<Charged, TaskError> {
+        // The balance of each owner, including what its holds return.
+        let mut posting_sets: BTreeMap<(AccountKey, AssetName), i128> = BTreeMap::new();
         for charge in &charges {
-            let purse = purses.entry((charge.owner.clone(), charge.asset.clone())).or_default();
-            *purse = purse.saturating_add(charge.returned());
+            let posting_set = posting_sets.entry((charge.owner.clone(), charge.asset.clone())).or_default();
+            *posting_set = posting_set.saturating_add(charge.returned());
         }
         let mut wanted: BTreeMap<(AccountKey, AssetName), i128> = BTreeMap::new();
         for charge in charges.iter().filter(|charge| charge.missing() > 0) {
@@ -118,29 +120,33 @@ impl SettleTask {
         }
         for (key, missing) in wanted {
             let (account, asset) = key.clone();
-            let found = engine.call(engine.store.reach(account.clone(), asset, engine.time.now())).await?;
-            let purse = purses.entry(key).or_default();
-            *purse = purse.saturating_add(found.active);
-            if *purse < missing && found.due > 0 {
+            let found =
+                engine.call(engine.store.spendable(account.clone(), asset, engine.time.now())).await?;
+            let posting_set = posting_sets.entry(key).or_default();
+            *posting_set = posting_set.saturating_add(found.active);
+            if *posting_set < missing && found.due > 0 {
                 engine.sweep_account(account).await?;
                 return Ok(Charged::Wait);
             }
-            // What others are about to spend may still come back.
-            if *purse < missing && found.pending != 0 {
+            // Pending postings may still come back.
+            if *posting_set < missing && found.pending != 0 {
                 return Ok(Charged::Wait);
             }
         }
         for ((charge, part), owner) in charges.iter_mut().zip(parts).zip(owners) {
             let missing = charge.missing();
-            let Some(purse) = purses.get_mut(&(charge.owner.clone(), charge.asset.clone())) else { continue };
-            let has = missing.min(u64::try_from((*purse).max(0)).unwrap_or(u64::MAX));
+            let Some(posting_set) = posting_sets.get_mut(&(charge.owner.clone(), charge.asset.clone()))
+            else {
+                continue;
+            };
+            let has = missing.min(u64::try_from((*posting_set).max(0)).unwrap_or(u64::MAX));
             let taken = match owner {
                 None => 0,
                 Some(owner) if owner.standing == Standing::Closed => 0,
                 Some(owner) if part.terms.keeps_debt || owner.overdraft == Overdraft::Allow => missing,
                 Some(_) => has,
             };
-            *purse = purse.saturating_sub(taken.into());
+            *posting_set = posting_set.saturating_sub(taken.into());
             charge.paid = charge.paid.saturating_add(taken);
             charge.debt = taken.saturating_sub(has);
             charge.uncollected = missing.saturating_sub(taken);
@@ -148,15 +154,15 @@ impl SettleTask {
         Ok(Charged::Charges(charges))
     }
 
-    /// Settles what is held. If it was held here a moment ago, and covers what it cost, nobody need look first: an account that
-    /// cannot be paid any more is found out with the decision.
+    /// Settles the holds. Fresh holds of this process that cover the cost need no read: the commit detects an account
+    /// that can no longer be paid.
     async fn settle(
         &self,
         engine: &Engine,
         parts: &[Part],
         attempt: u32,
         is_fresh: bool,
-    ) -> Result<Proposal<SettleAnswer>, Trouble> {
+    ) -> Result<Proposal<SettleAnswer>, TaskError> {
         let mut charges = self.first_charges(parts);
         let hoped = moves(&charges, &[]);
         let own = |charge: &Charge| AccountKey {
@@ -167,27 +173,27 @@ impl SettleTask {
             .chain(charges.iter().map(|charge| charge.payee.clone()))
             .chain(charges.iter().map(own))
             .collect();
-        let (purses, mut turns) = engine.questions(&hoped, attempt > 1);
+        let (posting_sets, mut merge_permits) = engine.posting_queries(&hoped, attempt > 1);
         let needs_no_look = is_fresh
             && charges.iter().all(|charge| charge.missing() == 0)
-            && purses.iter().all(|purse| purse.smallest == 0 && purse.count_max == 0);
+            && posting_sets.iter().all(|posting_set| posting_set.smallest == 0 && posting_set.count_max == 0);
         let mut found = match needs_no_look {
-            true => as_usual(accounts.len(), purses.len()),
-            false => engine.survey(Survey { accounts, purses, ..Survey::default() }).await?,
+            true => as_usual(accounts.len(), posting_sets.len()),
+            false => engine.survey(Survey { accounts, posting_sets, ..Survey::default() }).await?,
         };
         let count = charges.len();
         let mut owners = Vec::with_capacity(count);
         for (place, charge) in charges.iter_mut().enumerate() {
-            let at = |place: usize| seen(found.accounts.get(place).copied().flatten());
+            let at = |place: usize| account_view(found.accounts.get(place).copied().flatten());
             match at(place) {
-                Seen::InDoubt => return Ok(Proposal::Wait(None)),
-                Seen::Missing => owners.push(None),
-                Seen::There(owner) => owners.push(Some(owner)),
+                AccountView::InDoubt => return Ok(Proposal::Wait(None)),
+                AccountView::Missing => owners.push(None),
+                AccountView::Present(owner) => owners.push(Some(owner)),
             }
             match at(place.saturating_add(count)) {
-                Seen::InDoubt => return Ok(Proposal::Wait(None)),
-                Seen::There(payee) if payee.standing != Standing::Closed => {}
-                Seen::There(_) | Seen::Missing => charge.payee = own(charge),
+                AccountView::InDoubt => return Ok(Proposal::Wait(None)),
+                AccountView::Present(payee) if payee.standing != Standing::Closed => {}
+                AccountView::Present(_) | AccountView::Missing => charge.payee = own(charge),
             }
         }
         let charges = match self.charge_owners(engine, parts, &owners, charges).await? {
@@ -195,28 +201,31 @@ impl SettleTask {
             Charged::Wait => return Ok(Proposal::Wait(None)),
         };
         let moves = moves(&charges, &owners);
-        let mut permits = engine.queue(&moves).await;
+        let mut permits = engine.queue_payers(&moves).await;
         let is_as_hoped = moves.len() == hoped.len()
             && moves.iter().zip(&hoped).all(|(a, b)| (&a.account, a.change) == (&b.account, b.change));
         if !is_as_hoped {
-            let (purses, again) = engine.questions(&moves, attempt > 1);
-            turns.extend(again);
-            found = engine.call(engine.store.survey(Survey { purses, ..Survey::default() })).await?;
+            let (posting_sets, again) = engine.posting_queries(&moves, attempt > 1);
+            merge_permits.extend(again);
+            found = engine.call(engine.store.survey(Survey { posting_sets, ..Survey::default() })).await?;
         }
-        permits.extend(turns);
+        permits.extend(merge_permits);
         let rid = engine.new_rid();
-        let gathering = match engine.gather(&mut Namer::new(rid), &moves, &found.purses).await? {
-            Gathered::Postings(gathering) => gathering,
-            Gathered::Busy(lane) => return Ok(Proposal::Busy(lane)),
-            Gathered::Wait(lane) => return Ok(Proposal::Wait(lane)),
-            // What an owner had is gone since, or what it has cannot be counted: look again.
-            Gathered::Short(_) | Gathered::OutOfRange(_) => return Ok(Proposal::Wait(None)),
+        let selection = match engine
+            .select_postings(&mut PostingIds::new(rid), &moves, &found.posting_sets)
+            .await?
+        {
+            SelectionOutcome::Postings(selection) => selection,
+            SelectionOutcome::Busy(slots) => return Ok(Proposal::Busy(slots)),
+            SelectionOutcome::Wait(slots) => return Ok(Proposal::Wait(slots)),
+            // The owner spent its balance meanwhile, or it left 128 bits. Read again.
+            SelectionOutcome::Short(_) | SelectionOutcome::OutOfRange(_) => return Ok(Proposal::Wait(None)),
         };
         let held = parts.iter().filter_map(|part| part.posting.as_ref());
         let held: Vec<Posting> = held.map(|(posting, _)| posting.clone()).collect();
         let mut plan = Plan {
-            inputs: [held, gathering.inputs].concat(),
-            outputs: gathering.outputs,
+            inputs: [held, selection.inputs].concat(),
+            outputs: selection.outputs,
             entries: entries(engine, self.actor.as_ref(), parts, &charges),
             ..Plan::default()
         };
@@ -225,10 +234,10 @@ impl SettleTask {
         }
         let Some(first) = parts.first() else { return Ok(Proposal::Answer(SettleAnswer::default())) };
         let (gate, lease) = (settle_gate(&first.home, &first.terms), Some(self.lease.clone()));
-        Ok(Proposal::Commit(Box::new(Draft { gate, rid, lease, plan, taken: gathering.taken, permits })))
+        Ok(Proposal::Commit(Box::new(Draft { gate, rid, lease, plan, taken: selection.taken, permits })))
     }
 
-    /// A lease that nobody knows has ended: a hold of it that comes later finds that.
+    /// Records that an unknown lease has ended, so that a later hold of it is refused.
     fn mark(&self, engine: &Engine) -> Proposal<SettleAnswer> {
         let Ok(vault) = VaultName::new(VaultName::MAIN) else {
             return Proposal::Answer(SettleAnswer::default());
@@ -247,18 +256,18 @@ impl SettleTask {
     }
 }
 
-/// What a look would find where nothing is unusual: accounts that are open, and that owe nothing.
-fn as_usual(accounts: usize, purses: usize) -> Surveyed {
+/// The usual result of a survey: open accounts without debt.
+fn as_usual(accounts: usize, posting_sets: usize) -> Surveyed {
     let open = Account { standing: Standing::Open, overdraft: Overdraft::Deny, claim: None };
     Surveyed {
         accounts: vec![Some(open); accounts],
-        purses: vec![Purse::default(); purses],
+        posting_sets: vec![PostingSet::default(); posting_sets],
         ..Surveyed::default()
     }
 }
 
-/// What all charges together change, by account and asset.
-fn moves(charges: &[Charge], owners: &[Option<Account>]) -> Vec<Move> {
+/// The balance changes of all charges, by account and asset.
+fn moves(charges: &[Charge], owners: &[Option<Account>]) -> Vec<BalanceChange> {
     let mut sums: BTreeMap<(&AccountKey, &AssetName), (i128, Overdraft)> = BTreeMap::new();
     for (place, charge) in charges.iter().enumerate() {
         let owner = sums.entry((&charge.owner, &charge.asset)).or_insert((0, Overdraft::Deny));
@@ -272,7 +281,7 @@ fn moves(charges: &[Charge], owners: &[Option<Account>]) -> Vec<Move> {
     }
     let changes = sums.into_iter().filter(|(_, (change, _))| *change != 0);
     changes
-        .map(|((account, asset), (change, overdraft))| Move {
+        .map(|((account, asset), (change, overdraft))| BalanceChange {
             account: account.clone(),
             asset: asset.clone(),
             change,
@@ -322,28 +331,28 @@ impl Task for SettleTask {
         lease_gate(&self.lease)
     }
 
-    async fn propose(&self, engine: &Engine, attempt: u32) -> Result<Proposal<SettleAnswer>, Trouble> {
+    async fn propose(&self, engine: &Engine, attempt: u32) -> Result<Proposal<SettleAnswer>, TaskError> {
         let ignored = || self.ignored([].into_iter());
         let now = engine.time.now();
         let recent = engine.recent_holds.take(&self.lease);
         if let Some(parts) = recent.filter(|parts| parts.iter().all(|part| !part.is_over(now))) {
             return self.settle(engine, &parts, attempt, true).await;
         }
-        let parts = match engine.story(&self.lease).await? {
-            LeaseStory::Unknown => return Ok(self.mark(engine)),
-            LeaseStory::Marked | LeaseStory::Refused { .. } => {
+        let parts = match engine.lease_status(&self.lease).await? {
+            LeaseStatus::Unknown => return Ok(self.mark(engine)),
+            LeaseStatus::Marked | LeaseStatus::Refused { .. } => {
                 return Ok(Proposal::Answer(SettleAnswer { ignored: ignored(), ..SettleAnswer::default() }));
             }
-            LeaseStory::Settled => {
+            LeaseStatus::Settled => {
                 return Ok(Proposal::Answer(SettleAnswer { is_known: true, ..SettleAnswer::default() }));
             }
-            LeaseStory::Holds(parts) => parts,
+            LeaseStatus::Holds(parts) => parts,
         };
         for part in &parts {
             match &part.posting {
                 None if part.is_released => {}
                 None => {
-                    // It is on its way back, and what its owner has is not all there yet.
+                    // The hold is being returned, and its owner's balance is not complete yet.
                     let gate = entry_gate(&part.home, What::Release(part.terms.lease, &part.terms.limit));
                     engine.unblock(gate, None).await?;
                     return Ok(Proposal::Wait(None));
@@ -361,7 +370,7 @@ impl Task for SettleTask {
         self.settle(engine, &parts, attempt, false).await
     }
 
-    async fn done(&self, _: &Engine, gate: GateId, plan: &Plan) -> Result<SettleAnswer, Trouble> {
+    async fn done(&self, _: &Engine, gate: GateId, plan: &Plan) -> Result<SettleAnswer, TaskError> {
         let mut answer = SettleAnswer { is_known: gate != self.key(), ..SettleAnswer::default() };
         let mut limits = Vec::new();
         for entry in &plan.entries {
@@ -376,7 +385,7 @@ impl Task for SettleTask {
                 _ => {}
             }
         }
-        // Debt is part of what the revenue account got, and no part of what the owner had.
+        // Debt is part of what the revenue account received, but the owner did not have it.
         answer.paid = answer.paid.saturating_sub(answer.debt);
         answer.ignored = self.ignored(limits.into_iter());
         Ok(answer)

@@ -1,6 +1,6 @@
-//! A sequenced write of a vault: each number of each client once, all of its operations or none.
+//! Commits a sequenced write: each sequence of a client once, all of its operations or none.
 
-mod draft;
+mod operations;
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use earmark_core::{
 
 use super::entry_gate;
 use super::hold::need;
-use crate::gather::{Gathered, Gathering, Move, Namer};
+use crate::coin_selection::{BalanceChange, PostingIds, Selection, SelectionOutcome};
 use crate::id::GateId;
 use crate::model::{
-    AccountKey, AssetKey, ClientKey, Entry, EntryBody, Plan, StoredEntry, TotalsChange, Transaction, Turn,
-    VaultKey,
+    AccountKey, AssetKey, ClientKey, Entry, EntryBody, Plan, SequenceClaim, StoredEntry, TotalsChange,
+    Transaction, VaultKey,
 };
-use crate::saga::{Draft, Engine, Proposal, Task, Trouble};
-use crate::store::{PurseQuery, StoreError, Survey, Surveyed};
-use draft::{Blame, Operations, Verdict};
+use crate::saga::{Draft, Engine, Proposal, Task, TaskError};
+use crate::store::{PostingQuery, StoreError, Survey, Surveyed};
+use operations::{Operations, Verdict, Violation};
 
-/// Only where amounts are this large can a balance leave the range of 128 bits.
+/// Only amounts this large can bring a balance out of 128 bits.
 const LARGE: i128 = 1 << 100;
 
 /// Commits a transaction.
@@ -43,8 +43,8 @@ impl TransactionTask {
         ClientKey { home: self.home.clone(), client: self.request.client.clone() }
     }
 
-    /// What is said of the number alone; nothing if it is the client's next.
-    async fn judge(&self, engine: &Engine, found: &Surveyed) -> Result<Option<WriteAnswer>, Trouble> {
+    /// The answer if the sequence alone decides it; `None` if it is the client's next.
+    async fn judge(&self, engine: &Engine, found: &Surveyed) -> Result<Option<WriteAnswer>, TaskError> {
         let sequence = self.request.sequence;
         if sequence == 0 || sequence == u64::MAX {
             return Ok(Some(refused(WriteError::Invalid(InvalidWrite::Sequence { found: sequence }))));
@@ -62,8 +62,8 @@ impl TransactionTask {
         Ok(None)
     }
 
-    /// The answer to a number that was committed. Entries are kept for ever, and so is what was answered.
-    async fn committed(&self, engine: &Engine, last: u64) -> Result<WriteAnswer, Trouble> {
+    /// The answer to a committed sequence. Entries, and so their answers, are kept for good.
+    async fn committed(&self, engine: &Engine, last: u64) -> Result<WriteAnswer, TaskError> {
         let entries = engine.call(engine.store.entries(self.gate)).await?;
         let Some(stored) = entries.first() else {
             return Ok(refused(WriteError::AlreadyCommitted { last_committed_sequence: last }));
@@ -78,26 +78,26 @@ impl TransactionTask {
         }
     }
 
-    fn survey(&self, operations: &Operations, purses: Vec<PurseQuery>) -> Survey {
+    fn survey(&self, operations: &Operations, posting_sets: Vec<PostingQuery>) -> Survey {
         let account =
             |name: &earmark_core::AccountName| AccountKey { home: self.home.clone(), account: name.clone() };
         let asset =
             |name: &earmark_core::AssetName| AssetKey { home: self.home.clone(), asset: name.clone() };
         Survey {
             accounts: operations.accounts().iter().map(|name| account(name)).collect(),
-            purses,
+            posting_sets,
             client: Some(self.client()),
             assets: operations.assets().iter().map(|name| asset(name)).collect(),
         }
     }
 
-    /// Whether every balance and every total can be counted afterwards.
+    /// The first balance or total that would leave 128 bits.
     async fn find_overflow(
         &self,
         engine: &Engine,
-        moves: &[Move],
+        moves: &[BalanceChange],
         totals: &[(TotalsChange, Option<crate::store::AssetSums>)],
-    ) -> Result<Option<Blame>, Trouble> {
+    ) -> Result<Option<Violation>, TaskError> {
         for each in moves {
             let sums = totals.iter().find(|(change, _)| change.asset.asset == each.asset);
             let issued = sums.and_then(|(_, sums)| *sums).map_or(0, |sums| sums.issued);
@@ -109,17 +109,17 @@ impl TransactionTask {
             let parts = funds.map_or([0; 4], |funds| [funds.active, funds.pending, funds.held, funds.due]);
             let after = parts.iter().try_fold(each.change, |sum, part| sum.checked_add(*part));
             if after.is_none() {
-                return Ok(Some(Blame::Balance(each.account.account.clone(), each.asset.clone())));
+                return Ok(Some(Violation::Balance(each.account.account.clone(), each.asset.clone())));
             }
         }
         for (change, sums) in totals {
             let sums = sums.unwrap_or_default();
             let asset = || change.asset.asset.clone();
             if sums.issued.checked_add(change.issued).is_none() {
-                return Ok(Some(Blame::Issued(asset())));
+                return Ok(Some(Violation::Issued(asset())));
             }
             if sums.retired.checked_add(change.retired).is_none() {
-                return Ok(Some(Blame::Retired(asset())));
+                return Ok(Some(Violation::Retired(asset())));
             }
         }
         Ok(None)
@@ -130,7 +130,7 @@ impl TransactionTask {
         engine: &Engine,
         operations: &Operations,
         verdict: &Verdict,
-        gathering: &Gathering,
+        selection: &Selection,
     ) -> Plan {
         let transaction = Transaction {
             tx_id: self.tx_id,
@@ -146,13 +146,13 @@ impl TransactionTask {
             changes: operations.changes(),
         };
         let mut plan = Plan {
-            inputs: gathering.inputs.clone(),
-            outputs: gathering.outputs.clone(),
+            inputs: selection.inputs.clone(),
+            outputs: selection.outputs.clone(),
             entries: vec![entry],
             needs: Vec::new(),
             claims: verdict.claims.clone(),
             totals: Vec::new(),
-            turn: Some(Turn { client: self.client(), sequence: self.request.sequence }),
+            sequence_claim: Some(SequenceClaim { client: self.client(), sequence: self.request.sequence }),
         };
         for (name, spends) in &verdict.moved {
             let account = AccountKey { home: self.home.clone(), account: name.clone() };
@@ -161,9 +161,9 @@ impl TransactionTask {
         plan
     }
 
-    /// The refusal of the operation that is to blame for what cannot be.
-    fn blame(&self, operations: &Operations, blame: &Blame, is_short: bool) -> Proposal<WriteAnswer> {
-        let operation = operations.to_blame(&self.request.operations, blame, is_short);
+    /// The refusal, with the operation that causes the violation.
+    fn blame(&self, operations: &Operations, blame: &Violation, is_short: bool) -> Proposal<WriteAnswer> {
+        let operation = operations.violating_operation(&self.request.operations, blame, is_short);
         let error = if is_short {
             WriteError::InsufficientCredit { operation }
         } else {
@@ -177,14 +177,14 @@ fn refused(error: WriteError) -> WriteAnswer {
     WriteAnswer::Refused(error)
 }
 
-/// What a transaction was answered, from its entry.
+/// The receipt of a transaction, from its entry.
 pub(crate) fn receipt(stored: &StoredEntry) -> Option<Arc<Receipt>> {
     let EntryBody::Transaction(transaction) = &stored.entry.body else { return None };
     let result = |operation: &Operation| match operation {
         Operation::Issue { .. } | Operation::Transfer { .. } | Operation::Retire { .. } => {
             OperationResult::Entry
         }
-        // Accounts have names here, and numbers in a Book alone.
+        // Only a Book numbers accounts.
         _ => OperationResult::Account(AccountId::default()),
     };
     Some(Arc::new(Receipt {
@@ -204,23 +204,23 @@ impl Task for TransactionTask {
         self.gate
     }
 
-    /// A refusal is judged by what was seen. If a copy of the same write is past the point of no return, or came through
-    /// between two looks, what was seen is partly its own doing, and this looks again.
-    async fn propose(&self, engine: &Engine, attempt: u32) -> Result<Proposal<WriteAnswer>, Trouble> {
+    /// A refusal is based on the rows that were read. If a copy of the same write has decided, or committed between two
+    /// reads, those rows may include its effects. Then this reads again.
+    async fn propose(&self, engine: &Engine, attempt: u32) -> Result<Proposal<WriteAnswer>, TaskError> {
         let proposal = self.look(engine, attempt).await?;
-        // That a number is not the next one is no matter of what a copy did.
+        // A wrong sequence does not depend on what a copy did.
         let is_refused = matches!(&proposal, Proposal::Answer(WriteAnswer::Refused(error))
             if error.last_committed_sequence().is_none());
-        let turn = Turn { client: self.client(), sequence: self.request.sequence };
+        let sequence_claim = SequenceClaim { client: self.client(), sequence: self.request.sequence };
         if !is_refused {
             return Ok(proposal);
         }
-        let is_under_way = engine.unblock(self.gate, Some(turn)).await?;
+        let is_under_way = engine.unblock(self.gate, Some(sequence_claim)).await?;
         let is_done = !engine.call(engine.store.entries(self.gate)).await?.is_empty();
         Ok(if is_under_way || is_done { Proposal::Wait(None) } else { proposal })
     }
 
-    async fn done(&self, engine: &Engine, _: GateId, _: &Plan) -> Result<WriteAnswer, Trouble> {
+    async fn done(&self, engine: &Engine, _: GateId, _: &Plan) -> Result<WriteAnswer, TaskError> {
         let entries = engine.call(engine.store.entries(self.gate)).await?;
         let found = entries.first().and_then(receipt);
         let missing = || StoreError::Corrupt(format!("the entry {} was written and is not there", self.gate));
@@ -229,12 +229,13 @@ impl Task for TransactionTask {
 }
 
 impl TransactionTask {
-    async fn look(&self, engine: &Engine, attempt: u32) -> Result<Proposal<WriteAnswer>, Trouble> {
+    async fn look(&self, engine: &Engine, attempt: u32) -> Result<Proposal<WriteAnswer>, TaskError> {
         let operations = Operations::new(&self.request.operations);
-        let mut permits = engine.queue(&operations.moves(&self.home)).await;
-        let (purses, turns) = engine.questions(&operations.moves(&self.home), attempt > 1);
-        permits.extend(turns);
-        let found = engine.survey(self.survey(&operations, purses)).await?;
+        let mut permits = engine.queue_payers(&operations.moves(&self.home)).await;
+        let (posting_sets, merge_permits) =
+            engine.posting_queries(&operations.moves(&self.home), attempt > 1);
+        permits.extend(merge_permits);
+        let found = engine.survey(self.survey(&operations, posting_sets)).await?;
         if let Some(answer) = self.judge(engine, &found).await? {
             return Ok(Proposal::Answer(answer));
         }
@@ -253,32 +254,35 @@ impl TransactionTask {
             return Ok(self.blame(&operations, &blame, false));
         }
         let rid = engine.new_rid();
-        let gathering = match engine.gather(&mut Namer::new(rid), &moves, &found.purses).await? {
-            Gathered::Postings(gathering) => gathering,
-            Gathered::Busy(lane) => return Ok(Proposal::Busy(lane)),
-            Gathered::Wait(lane) => return Ok(Proposal::Wait(lane)),
-            Gathered::Short(place) | Gathered::OutOfRange(place) if moves.get(place).is_none() => {
-                return Ok(Proposal::Wait(None));
-            }
-            Gathered::Short(place) => {
-                let each = &moves[place];
-                let blame = Blame::Balance(each.account.account.clone(), each.asset.clone());
-                return Ok(self.blame(&operations, &blame, true));
-            }
-            Gathered::OutOfRange(place) => {
-                let each = &moves[place];
-                let blame = Blame::Balance(each.account.account.clone(), each.asset.clone());
-                return Ok(self.blame(&operations, &blame, false));
-            }
-        };
-        let mut plan = self.plan(engine, &operations, &verdict, &gathering);
+        let selection =
+            match engine.select_postings(&mut PostingIds::new(rid), &moves, &found.posting_sets).await? {
+                SelectionOutcome::Postings(selection) => selection,
+                SelectionOutcome::Busy(slots) => return Ok(Proposal::Busy(slots)),
+                SelectionOutcome::Wait(slots) => return Ok(Proposal::Wait(slots)),
+                SelectionOutcome::Short(place) | SelectionOutcome::OutOfRange(place)
+                    if moves.get(place).is_none() =>
+                {
+                    return Ok(Proposal::Wait(None));
+                }
+                SelectionOutcome::Short(place) => {
+                    let each = &moves[place];
+                    let blame = Violation::Balance(each.account.account.clone(), each.asset.clone());
+                    return Ok(self.blame(&operations, &blame, true));
+                }
+                SelectionOutcome::OutOfRange(place) => {
+                    let each = &moves[place];
+                    let blame = Violation::Balance(each.account.account.clone(), each.asset.clone());
+                    return Ok(self.blame(&operations, &blame, false));
+                }
+            };
+        let mut plan = self.plan(engine, &operations, &verdict, &selection);
         plan.totals = totals.into_iter().map(|(change, _)| change).collect();
         Ok(Proposal::Commit(Box::new(Draft {
             gate: self.gate,
             rid,
             lease: None,
             plan,
-            taken: gathering.taken,
+            taken: selection.taken,
             permits,
         })))
     }

@@ -1,13 +1,13 @@
-//! The rights that are enough, as docs/operating.md has them.
+//! The database permissions in docs/operating.md suffice.
 
 use earmark_credits::conformance::{self, server};
 use earmark_credits::{PostgresOptions, PostgresStore, Store};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, Connection, Executor};
 
-use crate::till::{home, issue};
+use crate::helpers::{home, issue};
 
-/// The block of SQL in docs/operating.md, for another schema and role.
+/// The SQL block in docs/operating.md, for another schema and role.
 fn grants(schema: &str, role: &str) -> String {
     let page = include_str!("../../../../docs/operating.md");
     let start = page.find("grant usage on schema earmark").expect("the grants");
@@ -32,7 +32,7 @@ async fn a_role_with_the_rights_of_the_manual_serves_and_cannot_change_history()
 
     let as_role = url.parse::<PgConnectOptions>().expect("a URL").username(&name);
     let store = PostgresStore::connect(as_role.clone(), options).await.expect("a store that serves");
-    // Between them these make every kind of change and of read.
+    // Together these make every kind of change and read.
     conformance::an_account_that_is_not_opened_after_all_was_never_there(&store).await;
     conformance::only_a_silent_owner_is_taken_over(&store).await;
     conformance::an_owner_that_left_is_silent(&store).await;
@@ -41,7 +41,7 @@ async fn a_role_with_the_rights_of_the_manual_serves_and_cannot_change_history()
     store.orphans(9).await.expect("a look");
     conformance::the_holds_of_a_lease_are_found(&store).await;
     issue(&store, 2).await.expect("an entry");
-    store.count(home()).await.expect("an audit");
+    store.census(home()).await.expect("an audit");
     store.close().await;
 
     let mut role = PgConnection::connect_with(&as_role).await.expect("a connection");

@@ -1,10 +1,10 @@
-//! What databases do to a store: they go away, come back, refuse, lock, and forget to answer.
+//! Database faults: outages, refusals, locks and missing answers.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
 
 mod grants;
+mod helpers;
 mod postgres;
 mod proxy;
 mod sqlite;
-mod till;
 mod tls;

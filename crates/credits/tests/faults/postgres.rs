@@ -1,4 +1,4 @@
-//! A server that goes away, lines that are cut, locks that others hold.
+//! A server that goes away, connections that are cut, locks that others hold.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,8 +9,8 @@ use earmark_credits::{Change, FindRecord, OwnerId, PostgresOptions, PostgresStor
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, Executor};
 
+use crate::helpers::{begin, freezing, home, issue, issuing, steps, token, total};
 use crate::proxy::Proxy;
-use crate::till::{begin, freezing, home, issue, issuing, steps, ticket, total};
 
 fn options() -> PostgresOptions {
     let schema = format!("t{}", ulid::Ulid::generate()).to_ascii_lowercase();
@@ -25,7 +25,7 @@ async fn open(options: &PostgresOptions) -> PostgresStore {
     PostgresStore::open(&url(), options.clone()).await.expect("a store")
 }
 
-/// Somebody else, in the same schema.
+/// Another session on the same schema.
 async fn other(options: &PostgresOptions) -> PgConnection {
     let mut other = PgConnection::connect(&url()).await.expect("a connection");
     let look = format!("set search_path to {}", options.schema);
@@ -35,28 +35,28 @@ async fn other(options: &PostgresOptions) -> PgConnection {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_that_is_cut_before_the_answer_leaves_the_outcome_unknown() {
-    let server = Server::start_hasty().expect("a server");
+    let server = Server::start_without_fsync().expect("a server");
     let proxy = Proxy::to(server.socket()).await;
     let url = format!("postgres://postgres@127.0.0.1:{}/postgres?sslmode=disable", proxy.port);
     let store = PostgresStore::open(&url, options()).await.expect("a store");
     issue(&store, 1).await.expect("an entry");
-    let saga = ticket();
+    let saga = token();
     let plan = issuing(saga, 2);
     proxy.cut_answers();
     let cut = store.write(steps(saga, &plan)).await;
     assert!(matches!(cut, Err(StoreError::Unavailable(_))), "{cut:?}");
-    proxy.mend();
-    // It was made, and made again it changes nothing.
+    proxy.repair();
+    // It was committed, and a repeat changes nothing.
     assert_eq!(store.entries(saga.gate).await.map(|entries| entries.len()), Ok(1));
     assert_eq!(store.write(steps(saga, &plan)).await, Ok(vec![0; 5]));
     assert_eq!(total(&store).await, 3);
 
-    let saga = ticket();
+    let saga = token();
     let plan = issuing(saga, 4);
     proxy.cut_requests();
     let cut = store.write(steps(saga, &plan)).await;
     assert!(matches!(cut, Err(StoreError::Unavailable(_))), "{cut:?}");
-    proxy.mend();
+    proxy.repair();
     assert_eq!(store.entries(saga.gate).await, Ok(vec![]));
     assert_eq!(store.write(steps(saga, &plan)).await, Ok(vec![1; 5]));
     assert_eq!(total(&store).await, 7);
@@ -65,7 +65,7 @@ async fn a_line_that_is_cut_before_the_answer_leaves_the_outcome_unknown() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_went_away_and_came_back_has_all_that_was_acknowledged() {
-    // This one waits for its disk, and is stopped as if the power had gone.
+    // This server uses fsync and is stopped like a power failure.
     let server = Server::start().expect("a server");
     let options = PostgresOptions { connect_timeout: Duration::from_secs(1), ..options() };
     let store = Arc::new(PostgresStore::open(&server.url(), options).await.expect("a store"));
@@ -90,7 +90,7 @@ async fn a_server_that_went_away_and_came_back_has_all_that_was_acknowledged() {
             }
         }
         if round == 1 {
-            // Connections that were in use a moment ago are tried, and dropped; then there is none to be had.
+            // The pool first tries and drops the connections it has. Then it cannot connect.
             let mut down = issue(&*store, 1).await;
             for _ in 0..20 {
                 if !matches!(down, Err(StoreError::Unavailable(_))) {
@@ -99,8 +99,8 @@ async fn a_server_that_went_away_and_came_back_has_all_that_was_acknowledged() {
                 down = issue(&*store, 1).await;
             }
             assert!(matches!(down, Err(StoreError::Unreachable(_) | StoreError::Busy(_))), "{down:?}");
-            server.again().expect("a server that starts");
-            // Of the connections for reads none has noticed yet.
+            server.restart().expect("a server that starts");
+            // The read connections have not noticed the restart yet.
             while store.clients().await.is_err() {}
         }
         let found = total(&*store).await;
@@ -146,8 +146,8 @@ async fn when_all_connections_are_in_use_the_next_call_is_told_that_nothing_was_
     store.close().await;
 }
 
-/// Writers and readers shared all connections, and the time was asked for by one of them too: a few slow reads, such as the
-/// histories of busy accounts, held up every commit, and whoever could not say in time that it lived was taken for dead.
+/// Writers, readers and the clock query shared all connections. A few slow reads delayed every commit, and a process
+/// that could not write its heartbeat counted as dead.
 #[tokio::test(flavor = "multi_thread")]
 async fn reads_that_take_long_hold_up_neither_writers_nor_signs_of_life() {
     let connect_timeout = Duration::from_millis(500);
@@ -163,12 +163,12 @@ async fn reads_that_take_long_hold_up_neither_writers_nor_signs_of_life() {
         })
         .collect();
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let (saga, plan) = (ticket(), freezing(&[]));
+    let (saga, plan) = (token(), freezing(&[]));
     let steps = vec![begin(saga, &plan), Change::Abort(saga), Change::End(saga)];
     assert_eq!(store.write(steps).await, Ok(vec![1; 3]));
     assert!(store.time().await.expect("a time").is_some());
-    let beat = Change::Beat(OwnerId(7), UnixMs::new(1));
-    assert_eq!(store.write(vec![beat]).await, Ok(vec![1]));
+    let heartbeat = Change::Heartbeat(OwnerId(7), UnixMs::new(1));
+    assert_eq!(store.write(vec![heartbeat]).await, Ok(vec![1]));
     let waiting = "select count(*) from pg_locks where relation = 'clients'::regclass and not granted";
     let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(&mut other).await.expect("a count");
     assert_eq!(waiting, 2, "as many reads are under way as there are connections for them");
@@ -195,8 +195,8 @@ async fn a_statement_that_takes_too_long_is_given_up_and_undone() {
     store.close().await;
 }
 
-/// Whoever changed a row by hand and left the transaction open held up the one writer for as long as a statement may take, and
-/// all callers of it, whatever they asked for, had no answer in time.
+/// A transaction left open on one row blocked the only writer for the whole statement timeout, and with it every
+/// caller.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_somebody_holds_open_keeps_those_who_need_it_and_others_for_a_moment_only() {
     let lock_timeout = Duration::from_millis(400);
@@ -213,7 +213,7 @@ async fn a_row_that_somebody_holds_open_keeps_those_who_need_it_and_others_for_a
         .expect("a lock");
     let start = Instant::now();
     let claim = |store: Arc<PostgresStore>| async move {
-        let (saga, plan) = (ticket(), freezing(&["a"]));
+        let (saga, plan) = (token(), freezing(&["a"]));
         store.write(vec![begin(saga, &plan), Change::Claim(saga, plan), Change::Abort(saga)]).await
     };
     let stuck = tokio::spawn(claim(Arc::clone(&store)));
@@ -229,8 +229,8 @@ async fn a_row_that_somebody_holds_open_keeps_those_who_need_it_and_others_for_a
     store.close().await;
 }
 
-/// Whatever was refused together was tried again one by one, also if what went wrong was that it took too long: a hundred
-/// callers then waited for ten seconds each, one after the other, and nothing else was written meanwhile.
+/// A batch that timed out was retried one by one. A hundred callers then waited ten seconds each, and nothing else was
+/// written.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_took_too_long_together_is_not_tried_again_one_by_one() {
     let statement_timeout = Duration::from_millis(500);
@@ -263,7 +263,7 @@ async fn a_list_that_the_database_refuses_takes_no_other_down() {
     other.execute("begin; lock table entries in exclusive mode").await.expect("a lock");
     let calls = (0..20).map(|amount| {
         let store = Arc::clone(&store);
-        // No posting is zero.
+        // A posting of zero violates a check.
         tokio::spawn(async move { issue(&*store, amount).await })
     });
     let calls: Vec<_> = calls.collect();
@@ -288,16 +288,16 @@ async fn a_deadlock_is_tried_again() {
     let insert = "insert into accounts (namespace, vault, account, standing, overdraft)
         values ('default', 'main', 'a', 'open', 'deny'), ('default', 'main', 'b', 'open', 'deny')";
     other.execute(insert).await.expect("accounts");
-    // It is in no hurry to look for deadlocks, so that the store is the one that finds it and fails.
+    // A long deadlock timeout makes the store the session that detects the deadlock and fails.
     other.execute("set deadlock_timeout to '1min'").await.expect("a setting");
     other.execute("begin; select from accounts where account = 'b' for update").await.expect("a lock");
-    let (saga, plan) = (ticket(), freezing(&["a", "b"]));
+    let (saga, plan) = (token(), freezing(&["a", "b"]));
     let claim = tokio::spawn({
         let (store, steps) = (Arc::clone(&store), vec![begin(saga, &plan), Change::Claim(saga, plan)]);
         async move { store.write(steps).await }
     });
     tokio::time::sleep(Duration::from_millis(300)).await;
-    // Each waits for the other now.
+    // Each waits for the other.
     let crossing = other.execute("select from accounts where account = 'a' for update").await;
     crossing.expect("the store to be the one that fails");
     other.execute("commit").await.expect("no lock");

@@ -1,4 +1,4 @@
-//! A line to the server that can be cut, before a request gets through or before its answer comes back.
+//! A proxy to the server that can drop requests or answers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ const OPEN: u8 = 0;
 const CUT_REQUESTS: u8 = 1;
 const CUT_ANSWERS: u8 = 2;
 
-/// It listens on a port of its own.
+/// A proxy on a local port.
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     mode: Arc<AtomicU8>,
@@ -36,17 +36,17 @@ impl Proxy {
         Proxy { port, mode }
     }
 
-    /// The next request does not get through, and its line is dead.
+    /// Drops the next request and its connection.
     pub(crate) fn cut_requests(&self) {
         self.mode.store(CUT_REQUESTS, Ordering::SeqCst);
     }
 
-    /// The next request gets through, and its answer does not.
+    /// Forwards the next request and drops its answer.
     pub(crate) fn cut_answers(&self) {
         self.mode.store(CUT_ANSWERS, Ordering::SeqCst);
     }
 
-    pub(crate) fn mend(&self) {
+    pub(crate) fn repair(&self) {
         self.mode.store(OPEN, Ordering::SeqCst);
     }
 }

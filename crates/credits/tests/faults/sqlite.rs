@@ -1,4 +1,4 @@
-//! A file that others use too.
+//! A file that other processes use too.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use earmark_credits::{Change, Options, SagaCredits, SqliteOptions, SqliteStore, 
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{Connection, Executor};
 
-use crate::till::{home, issue, issuing, steps, ticket, total};
+use crate::helpers::{home, issue, issuing, steps, token, total};
 
 const AMOUNTS: i128 = 20;
 
@@ -26,7 +26,7 @@ async fn other(path: &Path) -> SqliteConnection {
 async fn two_stores_on_one_file_do_not_disturb_each_other() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("credits.db");
-    // Both make the tables, and one of them finds them made.
+    // Both create the tables; one of them finds them.
     let (first, second) =
         tokio::join!(open(&path, Duration::from_secs(30)), open(&path, Duration::from_secs(30)));
     let stores = [Arc::new(first), Arc::new(second)];
@@ -43,17 +43,17 @@ async fn two_stores_on_one_file_do_not_disturb_each_other() {
     }
 }
 
-/// Each process had a clock of its own, which begins with the wall clock and then follows it by a thousandth at most. Of two
-/// that were started before and after somebody had set the wall clock by more than a few seconds, each took the other for dead,
-/// and held credit ended early for one of them.
+/// Each process had its own clock, which starts at the wall clock and follows it slowly. After the wall clock was set
+/// by more than a few seconds, an older and a newer process took each other for dead, and holds ended early for one of
+/// them.
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_on_one_file_go_by_one_clock() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("credits.db");
     let store: Arc<dyn Store> = Arc::new(open(&path, Duration::from_secs(5)).await);
-    // One that was started when the wall clock was two days ahead.
+    // A process that started when the wall clock was two days ahead.
     let wrong = ManualClock::at(wall_ms() + 2 * 24 * 60 * 60 * 1_000);
-    let options = || Options { beat: Duration::from_secs(3_600), ..Options::default() };
+    let options = || Options { heartbeat: Duration::from_secs(3_600), ..Options::default() };
     let start = async |clock: Arc<dyn Clock>| {
         let started = SagaCredits::start(Arc::clone(&store), clock, options()).await;
         started.expect("a store that answers")
@@ -94,11 +94,11 @@ async fn a_list_that_the_file_refuses_takes_no_other_down() {
     let path = folder.path().join("credits.db");
     let store = Arc::new(open(&path, Duration::from_secs(5)).await);
     let mut other = other(&path).await;
-    // While the file is locked the calls gather behind it, so that they are committed together.
+    // The calls queue behind the lock, so they are committed together.
     other.execute("begin immediate").await.expect("a lock");
     let calls = (0..AMOUNTS).map(|amount| {
         let store = Arc::clone(&store);
-        // No posting is zero.
+        // A posting of zero violates a check.
         tokio::spawn(async move { issue(&*store, amount).await })
     });
     let calls: Vec<_> = calls.collect();
@@ -147,9 +147,9 @@ async fn a_closed_store_has_made_what_it_took_and_takes_no_more() {
     let path = folder.path().join("credits.db");
     let store = Arc::new(open(&path, Duration::from_secs(5)).await);
     let call = |amount| {
-        let ticket = ticket();
-        let (store, plan) = (Arc::clone(&store), issuing(ticket, amount));
-        async move { store.write(steps(ticket, &plan)).await }
+        let token = token();
+        let (store, plan) = (Arc::clone(&store), issuing(token, amount));
+        async move { store.write(steps(token, &plan)).await }
     };
     call(1).await.expect("an issue");
     let calls: Vec<_> = (2..=10).map(|amount| (amount, tokio::spawn(call(amount)))).collect();

@@ -1,4 +1,4 @@
-//! TLS to PostgreSQL: the right server is spoken to, and nobody else.
+//! TLS to PostgreSQL: only the right server is accepted.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -9,9 +9,9 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use sqlx::Connection;
 use sqlx::postgres::PgConnection;
 
-use crate::till::{issue, total};
+use crate::helpers::{issue, total};
 
-/// Who signs certificates.
+/// A certificate authority.
 fn authority() -> CertifiedIssuer<'static, KeyPair> {
     let mut params = CertificateParams::new([]).expect("a name");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -32,7 +32,7 @@ async fn open(url: &str) -> Result<PostgresStore, StoreError> {
     PostgresStore::open(url, PostgresOptions::default()).await
 }
 
-/// What was wrong, which waiting does not mend.
+/// The refusal, which must not be a retryable error.
 async fn refusal(url: &str) -> String {
     match open(url).await.err() {
         Some(StoreError::Refused(why)) => why,

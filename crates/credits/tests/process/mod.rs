@@ -1,4 +1,4 @@
-//! This very test program as a process of its own, which runs one test that is otherwise ignored and nothing else.
+//! This test binary as a child process that runs a single ignored test.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -12,15 +12,15 @@ use earmark_credits::{
     Options, PostgresOptions, PostgresStore, SagaCredits, SqliteOptions, SqliteStore, Store,
 };
 
-/// Where a process keeps its rows: `sqlite:<path>` or the URL of a database.
+/// Environment variable: `sqlite:<path>` or a database URL.
 const STORE: &str = "EARMARK_TEST_STORE";
-/// Which process it is.
+/// Environment variable: the number of the child process.
 const NUMBER: &str = "EARMARK_TEST_NUMBER";
 
 static PROCESSES: AtomicU64 = AtomicU64::new(1);
 
-/// What a process was told: its store and its number, which no other has. None if nobody started it.
-pub(crate) fn told() -> Option<(String, String)> {
+/// The store and the unique number of this child process; `None` if a user started it.
+pub(crate) fn assignment() -> Option<(String, String)> {
     Some((std::env::var(STORE).ok()?, std::env::var(NUMBER).ok()?))
 }
 
@@ -38,25 +38,25 @@ pub(crate) async fn start(store: &str, options: Options) -> SagaCredits {
     started.expect("a store that answers")
 }
 
-/// Says something to whoever started this process. A line that is cut off does not count.
-pub(crate) fn say(line: &str) {
+/// Writes a line to the parent. The final dot marks a complete line.
+pub(crate) fn report(line: &str) {
     let mut out = std::io::stdout().lock();
     out.write_all(format!("\n{line}.\n").as_bytes()).expect("somebody listens");
     out.flush().expect("somebody listens");
 }
 
-/// What a process says, line by line, until it ends.
-pub(crate) fn hear(out: ChildStdout) -> impl Iterator<Item = String> {
+/// The complete lines of a child process, until it ends.
+pub(crate) fn lines_of(out: ChildStdout) -> impl Iterator<Item = String> {
     let lines = BufReader::new(out).lines().map_while(Result::ok);
     lines.filter_map(|line| line.strip_suffix('.').map(ToOwned::to_owned))
 }
 
-/// Starts a process that runs one test.
+/// Starts a child process that runs one test.
 pub(crate) fn spawn(test: &str, store: &str) -> Child {
     run(Command::new(std::env::current_exe().expect("this program")), test, store)
 }
 
-/// The same, by a script that becomes it.
+/// Starts a child process through a shell script.
 pub(crate) fn spawn_by(script: &str, test: &str, store: &str) -> Child {
     let mut shell = Command::new("sh");
     shell.args(["-c", script]).arg(std::env::current_exe().expect("this program"));

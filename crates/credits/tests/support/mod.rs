@@ -1,4 +1,4 @@
-//! Short words for tests that ask for credit as a server does.
+//! Requests for credit, as a server makes them.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -11,7 +11,7 @@ use earmark_core::{
 };
 use earmark_credits::SagaCredits;
 
-/// What each account begins with.
+/// Initial credit of each account.
 pub(crate) const DEPOSIT: u128 = 1_000_000;
 
 pub(crate) fn namespace() -> NamespaceName {
@@ -69,7 +69,7 @@ pub(crate) fn settle(lease: LeaseId) -> SettleRequest {
     SettleRequest { namespace: namespace(), lease, actuals, is_release: false }
 }
 
-/// Opens so many accounts, each with a deposit.
+/// Opens accounts with a deposit each.
 pub(crate) async fn fill(credits: &SagaCredits, accounts: usize) {
     let open = |number| Operation::OpenAccount { account: account(number), overdraft: Overdraft::Deny };
     let issue = |number| {

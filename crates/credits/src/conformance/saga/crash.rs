@@ -1,187 +1,196 @@
-//! Every saga, hit at every call.
+//! A fault at every store call of every task.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bank::{Bank, Town, impatient, options, soon};
 use super::faulty::{Faulty, Mode, When};
-use super::scenario::{DEEDS, Deed, Scenario, Told, View};
+use super::process::{Fixture, TestProcess, options, retry_until_ok, short_deadline};
+use super::scenario::{Reply, Scenario, TASK_KINDS, TaskKind, View};
 use crate::store::Store;
 
-/// A process that is woken up ends what it was at.
+/// How long a woken process may take to finish.
 const SOON: Duration = Duration::from_secs(20);
 
-/// What a deed looks like before and after, and how many calls it takes.
-struct Course {
+/// The states and the number of calls of a task without a fault.
+struct Baseline {
     before: View,
-    /// Of a deed that is two sagas: what the first one leaves.
+    /// The state after the first of two commits.
     between: Option<View>,
     after: View,
     calls: u64,
 }
 
-/// Does a deed without a fault.
-async fn course(store: &Arc<dyn Store>, deed: Deed) -> Course {
-    let (town, scenario) = (Town::new(store), Scenario::new(deed));
-    let bank = town.bank().await;
-    scenario.prepare(&town, &bank).await;
-    let before = scenario.view(&town, &bank).await;
+/// Runs a task without a fault.
+async fn baseline(store: &Arc<dyn Store>, kind: TaskKind) -> Baseline {
+    let (fixture, scenario) = (Fixture::new(store), Scenario::new(kind));
+    let process = fixture.process().await;
+    scenario.prepare(&fixture, &process).await;
+    let before = scenario.view(&fixture, &process).await;
     let faulty = Faulty::new(Arc::clone(store));
-    let hit = town.bank_on(Arc::clone(&faulty) as Arc<dyn Store>, options()).await;
-    faulty.count();
-    let told = scenario.act(&hit).await.expect("a store that answers");
+    let fault = fixture.process_on(Arc::clone(&faulty) as Arc<dyn Store>, options()).await;
+    faulty.reset_calls();
+    let reply = scenario.act(&fault).await.expect("a store that answers");
     let calls = faulty.calls();
-    let after = scenario.view(&town, &bank).await;
-    let between = match deed {
-        Deed::SettlesLate | Deed::HoldsAndSettles => Some(half(store, deed).await),
+    let after = scenario.view(&fixture, &process).await;
+    let between = match kind {
+        TaskKind::SettlesLate | TaskKind::HoldsAndSettles => Some(half(store, kind).await),
         _ => None,
     };
-    assert_ne!(before, after, "{deed:?} is seen");
-    let again = scenario.act(&hit).await.expect("a store that answers");
-    assert!(scenario.is_told_again(&told, &again), "{deed:?}: {told:?}, then {again:?}");
-    assert_eq!(scenario.view(&town, &bank).await, after, "{deed:?} happens once");
-    is_tidy(&town, &bank).await;
-    Course { before, between, after, calls }
+    assert_ne!(before, after, "{kind:?} is seen");
+    let again = scenario.act(&fault).await.expect("a store that answers");
+    assert!(scenario.is_same_reply(&reply, &again), "{kind:?}: {reply:?}, then {again:?}");
+    assert_eq!(scenario.view(&fixture, &process).await, after, "{kind:?} happens once");
+    assert_clean(&fixture, &process).await;
+    Baseline { before, between, after, calls }
 }
 
-/// What the first of two sagas leaves.
-async fn half(store: &Arc<dyn Store>, deed: Deed) -> View {
-    let (town, scenario) = (Town::new(store), Scenario::new(deed));
-    let bank = town.bank().await;
-    scenario.prepare(&town, &bank).await;
-    scenario.half(&bank).await.expect("a store that answers");
-    scenario.view(&town, &bank).await
+/// The state after the first of two commits.
+async fn half(store: &Arc<dyn Store>, kind: TaskKind) -> View {
+    let (fixture, scenario) = (Fixture::new(store), Scenario::new(kind));
+    let process = fixture.process().await;
+    scenario.prepare(&fixture, &process).await;
+    scenario.half(&process).await.expect("a store that answers");
+    scenario.view(&fixture, &process).await
 }
 
-impl Course {
+impl Baseline {
     fn allows(&self, view: &View) -> bool {
         [Some(&self.before), self.between.as_ref(), Some(&self.after)].contains(&Some(view))
     }
 }
 
-/// Nothing is left behind, and everything adds up.
-async fn is_tidy(town: &Town, bank: &Bank) {
-    assert_eq!(town.store.orphans(9).await, Ok(vec![]));
-    let census = town.store.count(town.home()).await.expect("a store that answers");
+/// Asserts that no saga is left and every vault balances.
+async fn assert_clean(fixture: &Fixture, process: &TestProcess) {
+    assert_eq!(fixture.store.orphans(9).await, Ok(vec![]));
+    let census = fixture.store.census(fixture.home()).await.expect("a store that answers");
     assert_eq!(census.records, 0, "no saga is under way");
     for home in ["main", "eu"] {
-        bank.audits(home).await;
+        process.assert_balanced(home).await;
     }
 }
 
-/// One hit at one call of one deed.
+/// One fault at one call of one task.
 #[derive(Clone, Copy, Debug)]
-struct Hit {
-    deed: Deed,
+struct Fault {
+    kind: TaskKind,
     call: u64,
     when: When,
     mode: Mode,
 }
 
-/// Makes every hit there is, and counts them.
-async fn enumerate<F: Future<Output = ()>>(
+/// Runs every fault and counts them.
+async fn for_every_fault<F: Future<Output = ()>>(
     store: &Arc<dyn Store>,
     modes: &[Mode],
-    make: impl Fn(Hit, Arc<Course>) -> F,
+    make: impl Fn(Fault, Arc<Baseline>) -> F,
 ) -> u64 {
     let (mut made, mut expected) = (0_u64, 0_u64);
-    for deed in DEEDS {
-        let course = Arc::new(course(store, deed).await);
-        expected += course.calls * 2 * modes.len() as u64;
-        for call in 1..=course.calls {
+    for kind in TASK_KINDS {
+        let baseline = Arc::new(baseline(store, kind).await);
+        expected += baseline.calls * 2 * modes.len() as u64;
+        for call in 1..=baseline.calls {
             for when in [When::Before, When::After] {
                 for mode in modes {
-                    make(Hit { deed, call, when, mode: *mode }, Arc::clone(&course)).await;
+                    make(Fault { kind, call, when, mode: *mode }, Arc::clone(&baseline)).await;
                     made += 1;
                 }
             }
         }
     }
-    assert_eq!(made, expected, "every call is hit on both sides");
+    assert_eq!(made, expected, "every call is fault hold_of both sides");
     assert!(made >= 20 * 2 * 5, "a saga has more than a few calls: {made}");
     println!("{made} hits at {} calls", expected / 2 / modes.len() as u64);
     made
 }
 
-/// A process that is killed; another one starts later and finds what it left.
+/// A process is killed; another one starts later and recovers.
 pub async fn every_saga_stopped_at_every_call_ends_in_one_of_two_ways(store: Arc<dyn Store>) {
-    let make = async |hit: Hit, course: Arc<Course>| {
-        let (town, scenario) = (Town::new(&store), Scenario::new(hit.deed));
-        let first = town.bank().await;
-        scenario.prepare(&town, &first).await;
+    let make = async |fault: Fault, baseline: Arc<Baseline>| {
+        let (fixture, scenario) = (Fixture::new(&store), Scenario::new(fault.kind));
+        let first = fixture.process().await;
+        scenario.prepare(&fixture, &first).await;
         let faulty = Faulty::new(Arc::clone(&store));
-        let killed = Arc::new(town.bank_on(Arc::clone(&faulty) as Arc<dyn Store>, options()).await);
-        faulty.plan(hit.call, hit.when, hit.mode);
+        let killed = Arc::new(fixture.process_on(Arc::clone(&faulty) as Arc<dyn Store>, options()).await);
+        faulty.inject(fault.call, fault.when, fault.mode);
         let acting = Arc::clone(&killed);
         let act = tokio::spawn(async move { scenario.act(&acting).await });
-        tokio::time::timeout(SOON, faulty.stopped()).await.unwrap_or_else(|_| panic!("{hit:?} was not made"));
+        tokio::time::timeout(SOON, faulty.stopped())
+            .await
+            .unwrap_or_else(|_| panic!("{fault:?} was not made"));
         act.abort();
         killed.credits.abandon();
-        town.fall_silent();
-        let next = town.bank().await;
-        let view = scenario.view(&town, &next).await;
-        assert!(course.allows(&view), "{hit:?} ends in a third way: {view:#?}");
-        is_tidy(&town, &next).await;
+        fixture.expire_heartbeats();
+        let next = fixture.process().await;
+        let view = scenario.view(&fixture, &next).await;
+        assert!(baseline.allows(&view), "{fault:?} ends in a third way: {view:#?}");
+        assert_clean(&fixture, &next).await;
         scenario.act(&next).await.expect("a store that answers");
-        assert_eq!(scenario.view(&town, &next).await, course.after, "{hit:?} and a retry");
-        is_tidy(&town, &next).await;
+        assert_eq!(scenario.view(&fixture, &next).await, baseline.after, "{fault:?} and a retry");
+        assert_clean(&fixture, &next).await;
     };
-    enumerate(&store, &[Mode::Stop], make).await;
+    for_every_fault(&store, &[Mode::Stop], make).await;
 }
 
-/// A call that fails, with and without effect, alone or with all that follow; the process lives on.
+/// A call fails, with and without effect, alone or with all later calls. The process lives on.
 pub async fn every_saga_failed_at_every_call_ends_in_one_of_two_ways(store: Arc<dyn Store>) {
-    let make = async |hit: Hit, course: Arc<Course>| {
-        let (town, scenario) = (Town::new(&store), Scenario::new(hit.deed));
-        let first = town.bank().await;
-        scenario.prepare(&town, &first).await;
+    let make = async |fault: Fault, baseline: Arc<Baseline>| {
+        let (fixture, scenario) = (Fixture::new(&store), Scenario::new(fault.kind));
+        let first = fixture.process().await;
+        scenario.prepare(&fixture, &first).await;
         let faulty = Faulty::new(Arc::clone(&store));
-        let bank = town.bank_on(Arc::clone(&faulty) as Arc<dyn Store>, options()).await;
-        faulty.plan(hit.call, hit.when, hit.mode);
-        let told = scenario.act(&bank).await;
-        faulty.mend();
-        bank.tend().await;
-        let view = scenario.view(&town, &bank).await;
-        assert!(course.allows(&view), "{hit:?} ends in a third way: {view:#?}");
-        let retold = scenario.act(&bank).await.expect("a store that answers");
-        if let Ok(told) = &told {
-            assert_eq!(view, course.after, "{hit:?} was answered");
-            assert!(scenario.is_told_again(told, &retold), "{hit:?}: {told:?}, then {retold:?}");
+        let process = fixture.process_on(Arc::clone(&faulty) as Arc<dyn Store>, options()).await;
+        faulty.inject(fault.call, fault.when, fault.mode);
+        let reply = scenario.act(&process).await;
+        faulty.repair();
+        process.maintain().await;
+        let view = scenario.view(&fixture, &process).await;
+        assert!(baseline.allows(&view), "{fault:?} ends in a third way: {view:#?}");
+        let second_reply = scenario.act(&process).await.expect("a store that answers");
+        if let Ok(reply) = &reply {
+            assert_eq!(view, baseline.after, "{fault:?} was answered");
+            assert!(
+                scenario.is_same_reply(reply, &second_reply),
+                "{fault:?}: {reply:?}, then {second_reply:?}"
+            );
         }
-        assert_eq!(scenario.view(&town, &bank).await, course.after, "{hit:?} and a retry");
-        is_tidy(&town, &bank).await;
+        assert_eq!(scenario.view(&fixture, &process).await, baseline.after, "{fault:?} and a retry");
+        assert_clean(&fixture, &process).await;
     };
-    enumerate(&store, &[Mode::Fail, Mode::Outage], make).await;
+    for_every_fault(&store, &[Mode::Fail, Mode::Outage], make).await;
 }
 
-/// A process that stops, another that does the same, and the first wakes up too late.
+/// A process stops, another one does the same work, and the first wakes up too late.
 pub async fn every_saga_stopped_at_every_call_is_finished_by_another_process(store: Arc<dyn Store>) {
-    let make = async |hit: Hit, course: Arc<Course>| {
-        let (town, scenario) = (Town::new(&store), Scenario::new(hit.deed));
-        let other = town.bank_on(Arc::clone(&store), impatient()).await;
-        scenario.prepare(&town, &other).await;
+    let make = async |fault: Fault, baseline: Arc<Baseline>| {
+        let (fixture, scenario) = (Fixture::new(&store), Scenario::new(fault.kind));
+        let other = fixture.process_on(Arc::clone(&store), short_deadline()).await;
+        scenario.prepare(&fixture, &other).await;
         let faulty = Faulty::new(Arc::clone(&store));
-        let late = Arc::new(town.bank_on(Arc::clone(&faulty) as Arc<dyn Store>, options()).await);
-        faulty.plan(hit.call, hit.when, hit.mode);
+        let late = Arc::new(fixture.process_on(Arc::clone(&faulty) as Arc<dyn Store>, options()).await);
+        faulty.inject(fault.call, fault.when, fault.mode);
         let acting = Arc::clone(&late);
         let act = tokio::spawn(async move { scenario.act(&acting).await });
-        tokio::time::timeout(SOON, faulty.stopped()).await.unwrap_or_else(|_| panic!("{hit:?} was not made"));
-        // The other one may have to wait until nobody hears of the first any more.
-        let mut told: Option<Told> = scenario.act(&other).await.ok();
-        town.fall_silent();
-        other.tend().await;
-        if told.is_none() {
-            told = Some(soon(async || scenario.act(&other).await).await.expect("a process that took over"));
+        tokio::time::timeout(SOON, faulty.stopped())
+            .await
+            .unwrap_or_else(|_| panic!("{fault:?} was not made"));
+        // The other process may have to wait until the heartbeat of the first expires.
+        let mut reply: Option<Reply> = scenario.act(&other).await.ok();
+        fixture.expire_heartbeats();
+        other.maintain().await;
+        if reply.is_none() {
+            reply = Some(
+                retry_until_ok(async || scenario.act(&other).await).await.expect("a process that took over"),
+            );
         }
-        assert_eq!(scenario.view(&town, &other).await, course.after, "{hit:?} and another process");
-        faulty.mend();
-        let late_told = tokio::time::timeout(SOON, act).await.unwrap_or_else(|_| panic!("{hit:?} hangs"));
-        if let (Ok(Ok(late_told)), Some(told)) = (&late_told, &told) {
-            assert!(scenario.is_told_again(told, late_told), "{hit:?}: {told:?}, then {late_told:?}");
+        assert_eq!(scenario.view(&fixture, &other).await, baseline.after, "{fault:?} and another process");
+        faulty.repair();
+        let late_reply = tokio::time::timeout(SOON, act).await.unwrap_or_else(|_| panic!("{fault:?} hangs"));
+        if let (Ok(Ok(late_reply)), Some(reply)) = (&late_reply, &reply) {
+            assert!(scenario.is_same_reply(reply, late_reply), "{fault:?}: {reply:?}, then {late_reply:?}");
         }
-        late.tend().await;
-        assert_eq!(scenario.view(&town, &other).await, course.after, "{hit:?} and a late step");
-        is_tidy(&town, &other).await;
+        late.maintain().await;
+        assert_eq!(scenario.view(&fixture, &other).await, baseline.after, "{fault:?} and a late step");
+        assert_clean(&fixture, &other).await;
     };
-    enumerate(&store, &[Mode::Stop], make).await;
+    for_every_fault(&store, &[Mode::Stop], make).await;
 }

@@ -1,4 +1,4 @@
-//! A store that fails or stops at one call.
+//! A store with an injected fault.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,39 +10,39 @@ use tokio::sync::Notify;
 use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
 use crate::store::{
-    Census, Change, Due, Filter, FindRecord, Funds, Gone, Reach, RecordPage, Records, Store, StoreError,
-    Survey, Surveyed, Transactions,
+    Census, Change, DueQuery, Filter, FindRecord, Funds, RecordPage, Records, Spendable, StaleOwners, Store,
+    StoreError, Survey, Surveyed, Transactions,
 };
 
-/// On which side of its effect a call is hit.
+/// Whether a fault hits before or after the effect of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// It had none.
+    /// The call has no effect.
     Before,
-    /// It had it, and nobody hears of it.
+    /// The call takes effect, but its answer is lost.
     After,
 }
 
-/// What happens to a call.
+/// The kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// It fails, and the next one does not.
+    /// This call fails.
     Fail,
-    /// It fails, and so do all others, until the store is mended.
+    /// This call and all later ones fail until the store is repaired.
     Outage,
-    /// It never answers, and neither does any other, until the process is woken up.
+    /// This call and all later ones hang until the store is repaired.
     Stop,
 }
 
-/// A store that fails or stops at one call. Every change of a list is a call of its own.
+/// A store with a fault at one call. Each change of a list counts as a call.
 pub struct Faulty {
     inner: Arc<dyn Store>,
     fault: Mutex<Option<(u64, When, Mode)>>,
     calls: AtomicU64,
-    looks_at_all: AtomicU64,
-    is_crowd_seen: AtomicBool,
-    at_once: AtomicU64,
-    most_at_once: AtomicU64,
+    funds_reads: AtomicU64,
+    measures_concurrency: AtomicBool,
+    in_flight: AtomicU64,
+    max_concurrency: AtomicU64,
     is_down: AtomicBool,
     is_stopped: AtomicBool,
     woken: Notify,
@@ -55,17 +55,17 @@ enum Side {
 }
 
 impl Faulty {
-    /// A store that works, for now.
+    /// A store without a fault.
     #[must_use]
     pub fn new(inner: Arc<dyn Store>) -> Arc<Faulty> {
         Arc::new(Faulty {
             inner,
             fault: Mutex::new(None),
             calls: AtomicU64::new(0),
-            looks_at_all: AtomicU64::new(0),
-            is_crowd_seen: AtomicBool::new(false),
-            at_once: AtomicU64::new(0),
-            most_at_once: AtomicU64::new(0),
+            funds_reads: AtomicU64::new(0),
+            measures_concurrency: AtomicBool::new(false),
+            in_flight: AtomicU64::new(0),
+            max_concurrency: AtomicU64::new(0),
             is_down: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
             woken: Notify::new(),
@@ -73,54 +73,55 @@ impl Faulty {
         })
     }
 
-    /// Hits one call, counted from 1, from now on.
-    pub fn plan(&self, call: u64, when: When, mode: Mode) {
+    /// Injects a fault at a call, counted from 1 from now on.
+    pub fn inject(&self, call: u64, when: When, mode: Mode) {
         self.calls.store(0, Ordering::SeqCst);
         *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some((call, when, mode));
     }
 
-    /// Starts to count calls.
-    pub fn count(&self) {
+    /// Resets the call counter.
+    pub fn reset_calls(&self) {
         self.calls.store(0, Ordering::SeqCst);
     }
 
-    /// How many calls there were.
+    /// Calls since the last reset.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// How often somebody asked for all that an account has, with all that leases hold of it.
+    /// How often the sums of an account with all its holds were read.
     #[must_use]
-    pub fn looks_at_all(&self) -> u64 {
-        self.looks_at_all.load(Ordering::SeqCst)
+    pub fn funds_reads(&self) -> u64 {
+        self.funds_reads.load(Ordering::SeqCst)
     }
 
-    /// Starts to see how many calls are under way at once. Each lets others come, also where a store answers at once.
-    pub fn crowd(&self) {
-        self.is_crowd_seen.store(true, Ordering::SeqCst);
+    /// Starts to measure concurrency. Each call yields once, so that calls overlap even on a store that answers at
+    /// once.
+    pub fn measure_concurrency(&self) {
+        self.measures_concurrency.store(true, Ordering::SeqCst);
     }
 
-    /// The most that were.
+    /// The highest number of concurrent calls.
     #[must_use]
-    pub fn most_at_once(&self) -> u64 {
-        self.most_at_once.load(Ordering::SeqCst)
+    pub fn max_concurrency(&self) -> u64 {
+        self.max_concurrency.load(Ordering::SeqCst)
     }
 
-    /// The store works again, and the process goes on where it was stopped.
-    pub fn mend(&self) {
+    /// Removes the fault and wakes stopped calls.
+    pub fn repair(&self) {
         *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.is_down.store(false, Ordering::SeqCst);
         self.is_stopped.store(false, Ordering::SeqCst);
         self.woken.notify_waiters();
     }
 
-    /// Every call fails from now on.
-    pub fn break_down(&self) {
+    /// Makes every call fail from now on.
+    pub fn fail_all(&self) {
         self.is_down.store(true, Ordering::SeqCst);
     }
 
-    /// Waits until the process is stopped.
+    /// Waits until a call is stopped.
     pub async fn stopped(&self) {
         while !self.is_stopped.load(Ordering::SeqCst) {
             let hit = self.hit.notified();
@@ -157,17 +158,17 @@ impl Faulty {
         if self.is_down.load(Ordering::SeqCst) { down() } else { Ok(()) }
     }
 
-    /// The call is not made before it is let through: a store may answer at once.
+    /// The inner call starts only after the check, because a store may act at once.
     async fn through<T, F>(&self, call: impl FnOnce() -> F) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, StoreError>>,
     {
         let number = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
-        if self.is_crowd_seen.load(Ordering::SeqCst) {
-            let at_once = self.at_once.fetch_add(1, Ordering::SeqCst) + 1;
-            self.most_at_once.fetch_max(at_once, Ordering::SeqCst);
+        if self.measures_concurrency.load(Ordering::SeqCst) {
+            let in_flight = self.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
+            self.max_concurrency.fetch_max(in_flight, Ordering::SeqCst);
             tokio::task::yield_now().await;
-            self.at_once.fetch_sub(1, Ordering::SeqCst);
+            self.in_flight.fetch_sub(1, Ordering::SeqCst);
         }
         self.pass(number, Side::Before).await?;
         let answer = call().await?;
@@ -211,30 +212,30 @@ impl Store for Faulty {
         Box::pin(self.through(move || self.inner.records(filter, page)))
     }
 
-    fn gone(&self, gone: Gone, max: usize) -> Answer<'_, Result<Vec<OwnerId>, StoreError>> {
-        Box::pin(self.through(move || self.inner.gone(gone, max)))
+    fn stale_owners(&self, gone: StaleOwners, max: usize) -> Answer<'_, Result<Vec<OwnerId>, StoreError>> {
+        Box::pin(self.through(move || self.inner.stale_owners(gone, max)))
     }
 
     fn orphans(&self, max: usize) -> Answer<'_, Result<Vec<ReservationId>, StoreError>> {
         Box::pin(self.through(move || self.inner.orphans(max)))
     }
 
-    fn due(&self, due: Due, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>> {
+    fn due(&self, due: DueQuery, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>> {
         Box::pin(self.through(move || self.inner.due(due, max)))
     }
 
     fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>> {
-        self.looks_at_all.fetch_add(1, Ordering::SeqCst);
+        self.funds_reads.fetch_add(1, Ordering::SeqCst);
         Box::pin(self.through(move || self.inner.funds(account, now)))
     }
 
-    fn reach(
+    fn spendable(
         &self,
         account: AccountKey,
         asset: AssetName,
         now: UnixMs,
-    ) -> Answer<'_, Result<Reach, StoreError>> {
-        Box::pin(self.through(move || self.inner.reach(account, asset, now)))
+    ) -> Answer<'_, Result<Spendable, StoreError>> {
+        Box::pin(self.through(move || self.inner.spendable(account, asset, now)))
     }
 
     fn assets_of(&self, account: AccountKey) -> Answer<'_, Result<Vec<AssetName>, StoreError>> {
@@ -259,8 +260,8 @@ impl Store for Faulty {
         Box::pin(self.through(move || self.inner.transactions(namespace, after, max)))
     }
 
-    fn count(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>> {
-        Box::pin(self.through(move || self.inner.count(home)))
+    fn census(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>> {
+        Box::pin(self.through(move || self.inner.census(home)))
     }
 
     fn clients(&self) -> Answer<'_, Result<u64, StoreError>> {

@@ -4,7 +4,7 @@ use earmark_core::{AccountName, AssetName, NamespaceName, VaultName};
 
 use super::*;
 use crate::model::{Account, AccountKey, VaultKey};
-use crate::store::{Purse, PurseQuery};
+use crate::store::{PostingQuery, PostingSet};
 
 fn account(name: &str) -> AccountKey {
     let namespace = NamespaceName::new("default").expect("a valid name");
@@ -14,11 +14,15 @@ fn account(name: &str) -> AccountKey {
 
 fn survey(name: &str, largest: usize) -> Survey {
     let asset = AssetName::new("usd").expect("a valid asset");
-    let purse = PurseQuery { account: account(name), asset, largest, smallest: 0, count_max: 0 };
-    Survey { accounts: vec![account(name), account("revenue")], purses: vec![purse], ..Survey::default() }
+    let posting_set = PostingQuery { account: account(name), asset, largest, smallest: 0, count_max: 0 };
+    Survey {
+        accounts: vec![account(name), account("revenue")],
+        posting_sets: vec![posting_set],
+        ..Survey::default()
+    }
 }
 
-/// What names an account and a question, so that an answer shows what it is the answer to.
+/// An answer that identifies its question.
 fn answer(survey: &Survey) -> Surveyed {
     let standing = |key: &AccountKey| match key.account.as_str() {
         "revenue" => earmark_core::Standing::Frozen,
@@ -28,13 +32,13 @@ fn answer(survey: &Survey) -> Surveyed {
         let overdraft = earmark_core::Overdraft::Deny;
         Some(Account { standing: standing(key), overdraft, claim: None })
     };
-    let purse = |query: &PurseQuery| Purse {
+    let posting_set = |query: &PostingQuery| PostingSet {
         active: query.largest + 1_000 * query.account.account.as_str().len(),
-        ..Purse::default()
+        ..PostingSet::default()
     };
     Surveyed {
         accounts: survey.accounts.iter().map(found).collect(),
-        purses: survey.purses.iter().map(purse).collect(),
+        posting_sets: survey.posting_sets.iter().map(posting_set).collect(),
         ..Surveyed::default()
     }
 }
@@ -53,7 +57,7 @@ async fn callers_who_wait_share_one_survey_and_each_gets_its_own_part() {
     let looks = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&looks);
     let worker = tokio::spawn(work(waiting, move |shared: Survey| {
-        seen.lock().expect("no panic").push((shared.accounts.len(), shared.purses.len()));
+        seen.lock().expect("no panic").push((shared.accounts.len(), shared.posting_sets.len()));
         std::future::ready(Ok(answer(&shared)))
     }));
     for caller in callers {
@@ -76,7 +80,7 @@ async fn a_survey_that_fails_fails_for_all_who_share_it() {
     worker.await.expect("an end");
 }
 
-/// What one tenant's account has was damaged, and nobody else could pay either.
+/// The rows of one tenant's account were damaged, and no other tenant could pay.
 #[tokio::test]
 async fn what_cannot_be_read_fails_for_who_asks_about_it_alone() {
     let (queue, waiting) = Surveys::new();
@@ -108,7 +112,7 @@ async fn a_shared_look_is_bounded_and_the_rest_have_the_next() {
     let looks = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&looks);
     let worker = tokio::spawn(work(waiting, move |shared: Survey| {
-        seen.lock().expect("no panic").push(shared.purses.len());
+        seen.lock().expect("no panic").push(shared.posting_sets.len());
         std::future::ready(Ok(answer(&shared)))
     }));
     for caller in callers {

@@ -1,4 +1,4 @@
-//! Looking after what was left behind: sagas of dead processes, orphans, holds whose time is over.
+//! Maintenance: recovers sagas of dead processes, releases orphans and holds that timed out.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -7,31 +7,33 @@ use earmark_admission::Answer;
 use earmark_core::UnixMs;
 
 use crate::model::{AccountKey, Posting};
-use crate::saga::{Engine, Trouble};
+use crate::saga::{Engine, TaskError};
 use crate::side_by_side::side_by_side;
-use crate::store::{CHANGES_MAX, Change, Due, DuePlace, Filter, Gone, RecordPage, RecordPlace, StoreError};
+use crate::store::{
+    CHANGES_MAX, Change, DueCursor, DueQuery, Filter, RecordCursor, RecordPage, StaleOwners, StoreError,
+};
 use crate::task::ReleaseTask;
 
-/// So many records, orphans or holds are looked at in one go.
+/// Records or holds per read.
 const BATCH: usize = 64;
-/// So many batches of one kind in one round. The next round takes the rest.
+/// Reads per kind and round. The next round continues.
 const BATCHES_MAX: usize = 64;
-/// So many are seen to side by side: a store commits them together, and those who pay are still many more.
+/// Concurrent recoveries. The store commits them together, and payments still outnumber them.
 const SIDE_BY_SIDE: usize = 16;
-/// So many reservation ids without a record are listed at a time.
+/// Reservation ids without a saga record per read.
 const ORPHANS: usize = 1_024;
 
-/// So long a process that is silent and has left nothing is still listed, for people.
+/// How long the heartbeat row of a dead process is kept for operators, in milliseconds.
 const FORGOTTEN_MS: u64 = 60 * 60 * 1_000;
-/// A sign of life from further ahead was given by a clock that was wrong.
+/// A heartbeat further in the future comes from a wrong clock, in milliseconds.
 const AHEAD_MS_MAX: u64 = 60_000;
 
-/// The sagas that the last recovery had to leave as they are.
+/// The sagas that the last recovery could not finish.
 #[derive(Default)]
 pub(crate) struct StuckSagas(Mutex<BTreeMap<String, StoreError>>);
 
 impl StuckSagas {
-    /// Says what is stuck: once in the log, and in the metrics for as long as it is.
+    /// Logs each stuck saga once and sets the gauge.
     fn note(&self, stuck: BTreeMap<String, StoreError>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (gate, why) in &stuck {
@@ -44,40 +46,40 @@ impl StuckSagas {
     }
 }
 
-/// How far the sweeper has come among the holds that are over.
+/// Where the sweep of timed-out holds continues.
 #[derive(Default)]
-pub(crate) struct SweptTo(Mutex<DuePlace>);
+pub(crate) struct SweepCursor(Mutex<DueCursor>);
 
-impl SweptTo {
-    fn get(&self) -> DuePlace {
+impl SweepCursor {
+    fn get(&self) -> DueCursor {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, place: DuePlace) {
+    fn set(&self, place: DueCursor) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = place;
     }
 }
 
-/// Where a hold stands among those that end.
-fn place(posting: &Posting) -> Option<DuePlace> {
-    posting.hold.as_ref().map(|hold| DuePlace { ends_at: hold.ends_at, id: posting.id })
+/// The cursor of a held posting.
+fn place(posting: &Posting) -> Option<DueCursor> {
+    posting.hold.as_ref().map(|hold| DueCursor { ends_at: hold.ends_at, id: posting.id })
 }
 
 impl Engine {
-    /// Says that this process lives, and learns what time it is where the rows are.
-    pub(crate) async fn beat(&self) -> Result<(), StoreError> {
+    /// Records a heartbeat of this process and reads the store's clock.
+    pub(crate) async fn heartbeat(&self) -> Result<(), StoreError> {
         let asked_at = self.time.own();
-        if let Some(told) = self.call(self.store.time()).await? {
-            self.time.learn(asked_at, told, self.time.own());
+        if let Some(store_time) = self.call(self.store.time()).await? {
+            self.time.learn(asked_at, store_time, self.time.own());
         }
-        self.write(vec![Change::Beat(self.owner, self.time.now())]).await.map(drop)
+        self.write(vec![Change::Heartbeat(self.owner, self.time.now())]).await.map(drop)
     }
 
-    /// Drives every saga that nobody drives to its end, and gives back what nobody has reserved.
+    /// Drives every abandoned saga to its end and releases orphans.
     pub(crate) async fn recover(&self) -> Result<(), StoreError> {
         let mut stuck = BTreeMap::new();
-        let silent = Filter::Silent { but: self.owner, since: self.silent_since() };
-        for filter in [silent, Filter::Of(self.owner)] {
+        let silent = Filter::Expired { except: self.owner, since: self.expired_since() };
+        for filter in [silent, Filter::OwnedBy(self.owner)] {
             let mut page = RecordPage::first(BATCH);
             for _ in 0..BATCHES_MAX {
                 let Some(after) = self.recover_some(filter.clone(), page, &mut stuck).await? else { break };
@@ -110,45 +112,45 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes the rows of processes that will not be heard of again. Without one a process is silent, and one that lives
-    /// after all has another with its next sign of life.
-    pub(crate) async fn forget_the_gone(&self) -> Result<(), StoreError> {
+    /// Deletes the heartbeat rows of dead processes. A process without a row counts as dead, and one that is alive
+    /// inserts its row again.
+    pub(crate) async fn delete_stale_owners(&self) -> Result<(), StoreError> {
         let now = self.time.now();
-        let silent_since = UnixMs::new(now.get().saturating_sub(FORGOTTEN_MS));
-        let gone = Gone { silent_since, ahead_of: now.plus_ms(AHEAD_MS_MAX) };
-        let found = self.call(self.store.gone(gone, CHANGES_MAX)).await?;
+        let expired_since = UnixMs::new(now.get().saturating_sub(FORGOTTEN_MS));
+        let gone = StaleOwners { expired_since, ahead_of: now.plus_ms(AHEAD_MS_MAX) };
+        let found = self.call(self.store.stale_owners(gone, CHANGES_MAX)).await?;
         if !found.is_empty() {
             self.write(found.into_iter().map(Change::Leave).collect()).await?;
         }
         Ok(())
     }
 
-    /// Drives some sagas to their end, and says where the next ones are. One that cannot be read, or that the store
-    /// refuses to finish, is left to an operator and keeps nobody from the others.
+    /// Recovers one page of sagas and returns the cursor of the next. A saga that cannot be read or finished is left to
+    /// an operator and does not block the others.
     async fn recover_some(
         &self,
         filter: Filter,
         page: RecordPage,
         stuck: &mut BTreeMap<String, StoreError>,
-    ) -> Result<Option<RecordPlace>, StoreError> {
+    ) -> Result<Option<RecordCursor>, StoreError> {
         let records = self.call(self.store.records(filter, page)).await?;
         stuck.extend(records.unread.into_iter().map(|unread| (unread.gate, unread.why)));
         for some in records.found.chunks(SIDE_BY_SIDE) {
-            let results = side_by_side(some.iter().map(|stored| self.look_after(stored))).await;
+            let results = side_by_side(some.iter().map(|stored| self.recover_saga(stored))).await;
             for (stored, result) in some.iter().zip(results) {
                 match result {
                     Ok(()) => {}
                     Err(error) if error.is_passing() => return Err(error),
-                    Err(error) => drop(stuck.insert(stored.record.ticket.gate.to_string(), error)),
+                    Err(error) => drop(stuck.insert(stored.record.token.gate.to_string(), error)),
                 }
             }
         }
         Ok(records.next)
     }
 
-    /// Gives back what leases hold whose time is over. An account that somebody is at work on for too long, and a hold that cannot
-    /// be read, keep nobody from the others: the next round goes on behind where this one stopped.
-    pub(crate) async fn sweep(&self) -> Result<(), Trouble> {
+    /// Releases holds that timed out. Neither a busy account nor an unreadable hold blocks the others: the next round
+    /// continues after them.
+    pub(crate) async fn sweep(&self) -> Result<(), TaskError> {
         let (mut after, mut busy, mut trouble) = (self.swept.get(), HashSet::new(), None);
         for _ in 0..BATCHES_MAX {
             let found = self.due(None, after).await?;
@@ -158,8 +160,8 @@ impl Engine {
                 for (posting, result) in some.into_iter().zip(results) {
                     match result {
                         Ok(()) => {}
-                        Err(Trouble::Busy) => drop(busy.insert(posting.account.clone())),
-                        Err(Trouble::Store(error)) if error.is_passing() => return Err(error.into()),
+                        Err(TaskError::Busy) => drop(busy.insert(posting.account.clone())),
+                        Err(TaskError::Store(error)) if error.is_passing() => return Err(error.into()),
                         Err(error) => trouble = trouble.or(Some(error)),
                     }
                 }
@@ -174,10 +176,10 @@ impl Engine {
         trouble.map_or(Ok(()), Err)
     }
 
-    /// The same for some of what is over of one account.
-    pub(crate) fn sweep_account(&self, account: AccountKey) -> Answer<'_, Result<(), Trouble>> {
+    /// Releases some timed-out holds of one account.
+    pub(crate) fn sweep_account(&self, account: AccountKey) -> Answer<'_, Result<(), TaskError>> {
         Box::pin(async move {
-            let found = self.due(Some(account), DuePlace::default()).await?;
+            let found = self.due(Some(account), DueCursor::default()).await?;
             for some in found.chunks(SIDE_BY_SIDE) {
                 for result in side_by_side(some.iter().map(|posting| self.release(posting.clone()))).await {
                     result?;
@@ -187,16 +189,16 @@ impl Engine {
         })
     }
 
-    async fn due(&self, account: Option<AccountKey>, after: DuePlace) -> Result<Vec<Posting>, Trouble> {
-        let due = Due { now: self.time.now(), account, after };
+    async fn due(&self, account: Option<AccountKey>, after: DueCursor) -> Result<Vec<Posting>, TaskError> {
+        let due = DueQuery { now: self.time.now(), account, after };
         Ok(self.call(self.store.due(due, BATCH)).await?)
     }
 
-    /// Gives back what a lease holds.
-    pub(crate) fn release(&self, posting: Posting) -> Answer<'_, Result<(), Trouble>> {
+    /// Releases the hold on a posting.
+    pub(crate) fn release(&self, posting: Posting) -> Answer<'_, Result<(), TaskError>> {
         Box::pin(async move {
             if let Some(task) = ReleaseTask::new(posting) {
-                self.carry_out(&task).await?;
+                self.execute(&task).await?;
             }
             Ok(())
         })

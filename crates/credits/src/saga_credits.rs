@@ -1,6 +1,6 @@
-//! [`SagaCredits`]: credit on a store, as the rest of Earmark asks for it.
+//! [`SagaCredits`]: the `Credits` interface on a store.
 
-mod log;
+mod change_log;
 mod read;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,18 +20,19 @@ use tokio::task::JoinHandle;
 
 use crate::id::OwnerId;
 use crate::model::{LeaseKey, VaultKey};
-use crate::saga::{Engine, Options, Task, Trouble};
+use crate::saga::{Engine, Options, Task, TaskError};
 use crate::store::{Change, Store, StoreError};
-use crate::task::{HoldTask, LeaseStory, SettleTask, TransactionTask};
+use crate::task::{HoldTask, LeaseStatus, SettleTask, TransactionTask};
 use crate::time::SharedTime;
 
-/// How many new clients may come before they are counted again.
+/// New clients admitted before the clients are counted again.
 const CLIENTS_STEP: u64 = 1_000;
-/// So long there is taken to be room for none after there was none: clients stay for ever, but somebody may remove some by hand.
+/// How long to answer "too many clients" without counting again. Clients stay for good, but an operator may delete
+/// some.
 const FULL_FOR: Duration = Duration::from_secs(10);
 
-/// So many read for people at a time. A page of a history takes a connection for as long as many payments do, and whoever pays looks
-/// at the rows by the same ones.
+/// Concurrent reads of balances, histories and changes. A page of history occupies a connection as long as many
+/// payments do.
 const READS_MAX: usize = 2;
 
 /// Credit on a store.
@@ -39,17 +40,17 @@ pub struct SagaCredits {
     engine: Arc<Engine>,
     health: Arc<Health>,
     in_flight: Arc<Semaphore>,
-    /// Turns of those who read balances, histories and changes.
-    reading: Semaphore,
-    /// An audit has a connection for as long as it takes. Several at once could leave none for those who pay.
+    /// Slots for reads of balances, histories and changes.
+    read_slots: Semaphore,
+    /// An audit occupies a connection for a long time. Several at once could leave none for payments.
     audits: tokio::sync::Mutex<()>,
-    tender: Mutex<Option<JoinHandle<()>>>,
+    maintenance: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What was last heard of the store.
+/// The health of the store, as last seen.
 #[derive(Default)]
 struct Health {
-    /// Why it cannot serve, if it cannot.
+    /// Why the store cannot serve, if it cannot.
     trouble: Mutex<Option<String>>,
     is_closed: AtomicBool,
 }
@@ -67,64 +68,62 @@ impl Health {
 }
 
 impl SagaCredits {
-    /// Looks after what an earlier process left, and starts to serve. Whatever is silent but not for long enough yet is
-    /// looked after later.
+    /// Finishes the sagas of dead processes and starts to serve. Sagas of processes that are not dead yet are recovered
+    /// later.
     ///
-    /// # Errors
-    /// When the store does not answer.
+    /// # Errors When the store does not answer.
     pub async fn start(
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         options: Options,
     ) -> Result<SagaCredits, StoreError> {
         let in_flight = Arc::new(Semaphore::new(options.in_flight_max));
-        let beat = options.beat;
+        let heartbeat = options.heartbeat;
         let engine = Arc::new(Engine::new(store, SharedTime::new(clock), options));
-        engine.beat().await?;
-        alive(&engine, engine.recover()).await?;
+        engine.heartbeat().await?;
+        with_heartbeats(&engine, engine.recover()).await?;
         let health = Arc::new(Health::default());
         let (tended, watched) = (Arc::downgrade(&engine), Arc::clone(&health));
-        let tender = tokio::spawn(async move {
-            let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + beat, beat);
+        let maintenance = tokio::spawn(async move {
+            let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + heartbeat, heartbeat);
             ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             loop {
                 ticks.tick().await;
                 let Some(engine) = tended.upgrade() else { return };
-                watched.set(tend(&engine).await.err());
+                watched.set(maintain(&engine).await.err());
             }
         });
-        let (audits, tender) = (tokio::sync::Mutex::new(()), Mutex::new(Some(tender)));
-        let reading = Semaphore::new(READS_MAX);
-        Ok(SagaCredits { engine, health, in_flight, reading, audits, tender })
+        let (audits, maintenance) = (tokio::sync::Mutex::new(()), Mutex::new(Some(maintenance)));
+        let read_slots = Semaphore::new(READS_MAX);
+        Ok(SagaCredits { engine, health, in_flight, read_slots, audits, maintenance })
     }
 
-    /// One round of what is done in the background: a sign of life, recovery, and holds whose time is over.
+    /// Runs one round of maintenance: heartbeat, recovery, and release of holds that timed out.
     ///
-    /// # Errors
-    /// What is wrong with the store, for an operator.
-    pub async fn tend(&self) -> Result<(), String> {
-        let result = tend(&self.engine).await;
+    /// # Errors What is wrong with the store, for an operator.
+    pub async fn maintain(&self) -> Result<(), String> {
+        let result = maintain(&self.engine).await;
         self.health.set(result.clone().err());
         result
     }
 
-    /// By what other processes know this one.
+    /// The id by which other processes know this one.
     #[must_use]
     pub fn owner(&self) -> OwnerId {
         self.engine.owner
     }
 
-    /// Stops without a word, as a process does that is killed: what is under way is left to others.
+    /// Stops at once, like a killed process. Other processes recover its sagas.
     pub fn abandon(&self) {
         self.health.is_closed.store(true, Ordering::SeqCst);
-        let tender = self.tender.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(tender) = tender {
-            tender.abort();
+        let maintenance = self.maintenance.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(maintenance) = maintenance {
+            maintenance.abort();
         }
     }
 
-    /// Carries tasks out, each to its end, whether or not anybody still waits for the answer.
-    async fn each<T, R>(
+    /// Executes each task to its end, even if the caller stops waiting.
+    async fn execute_all<T, R>(
         &self,
         requests: Vec<R>,
         task: impl Fn(&R) -> Option<T>,
@@ -147,13 +146,13 @@ impl SagaCredits {
         answers
     }
 
-    /// Reads when it is its turn.
-    async fn in_turn<T, E: From<BackendError>>(
+    /// Waits for a read slot, then reads.
+    async fn with_read_slot<T, E: From<BackendError>>(
         &self,
         read: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
-        let turn = tokio::time::timeout(self.engine.options.deadline, self.reading.acquire());
-        let Ok(Ok(_turn)) = turn.await else {
+        let slot = tokio::time::timeout(self.engine.options.deadline, self.read_slots.acquire());
+        let Ok(Ok(_slot)) = slot.await else {
             return Err(BackendError::Overloaded("too many read the store of credit").into());
         };
         read.await
@@ -176,7 +175,7 @@ impl SagaCredits {
         let permit = Arc::clone(&self.in_flight).try_acquire_owned().map_err(full)?;
         let engine = Arc::clone(&self.engine);
         Ok(tokio::spawn(async move {
-            let answer = engine.carry_out(&task).await.map_err(describe);
+            let answer = engine.execute(&task).await.map_err(backend_error);
             drop(permit);
             answer
         }))
@@ -187,20 +186,20 @@ fn stopped() -> BackendError {
     BackendError::Failed("credit is shut down".into())
 }
 
-async fn tend(engine: &Engine) -> Result<(), String> {
-    engine.beat().await.map_err(|error| error.to_string())?;
-    alive(engine, tidy(engine)).await
+async fn maintain(engine: &Engine) -> Result<(), String> {
+    engine.heartbeat().await.map_err(|error| error.to_string())?;
+    with_heartbeats(engine, maintenance_round(engine)).await
 }
 
-/// Gives signs of life while it works.
-async fn alive<T>(engine: &Engine, work: impl Future<Output = T>) -> T {
+/// Sends heartbeats while some work runs.
+async fn with_heartbeats<T>(engine: &Engine, work: impl Future<Output = T>) -> T {
     let mut work = std::pin::pin!(work);
     loop {
-        match tokio::time::timeout(engine.options.beat, work.as_mut()).await {
+        match tokio::time::timeout(engine.options.heartbeat, work.as_mut()).await {
             Ok(done) => return done,
-            // It may take long, and whoever is not heard of meanwhile is taken for dead.
+            // The work may take long, and a process without heartbeats counts as dead.
             Err(_) => {
-                if let Err(error) = engine.beat().await {
+                if let Err(error) = engine.heartbeat().await {
                     tracing::warn!(%error, "the store was not told that this process lives");
                 }
             }
@@ -208,28 +207,28 @@ async fn alive<T>(engine: &Engine, work: impl Future<Output = T>) -> T {
     }
 }
 
-async fn tidy(engine: &Engine) -> Result<(), String> {
+async fn maintenance_round(engine: &Engine) -> Result<(), String> {
     engine.recover().await.map_err(|error| error.to_string())?;
-    engine.forget_the_gone().await.map_err(|error| error.to_string())?;
+    engine.delete_stale_owners().await.map_err(|error| error.to_string())?;
     match engine.sweep().await {
-        // Somebody is at work on an account whose hold is over. That is nothing wrong with the store, and has another turn.
-        Ok(()) | Err(Trouble::Busy) => Ok(()),
-        Err(trouble) => Err(describe(trouble).to_string()),
+        // Another saga uses the account of a timed-out hold. The store is fine; the next round tries again.
+        Ok(()) | Err(TaskError::Busy) => Ok(()),
+        Err(trouble) => Err(backend_error(trouble).to_string()),
     }
 }
 
-/// What a caller is told who gets no answer.
-pub(crate) fn describe(trouble: Trouble) -> BackendError {
+/// The error for a caller that gets no answer.
+pub(crate) fn backend_error(trouble: TaskError) -> BackendError {
     match trouble {
-        Trouble::Busy => BackendError::Overloaded("others are at work on the same accounts"),
-        Trouble::Store(StoreError::Busy(why)) => BackendError::Overloaded(why),
-        Trouble::Store(error) => BackendError::Failed(error.to_string()),
+        TaskError::Busy => BackendError::Overloaded("others are at work on the same accounts"),
+        TaskError::Store(StoreError::Busy(why)) => BackendError::Overloaded(why),
+        TaskError::Store(error) => BackendError::Failed(error.to_string()),
     }
 }
 
 impl Engine {
-    /// Whether one more client may come. One call at a time counts those that there are, which may be a million.
-    pub(crate) async fn has_room_for_client(&self) -> Result<bool, Trouble> {
+    /// Whether one more client is allowed. One call at a time counts the clients, which may be a million rows.
+    pub(crate) async fn has_room_for_client(&self) -> Result<bool, TaskError> {
         let ClientRoom { room, full_at } = &self.client_room;
         let takes = || {
             let one_less = |room: u64| room.checked_sub(1);
@@ -257,7 +256,7 @@ impl Engine {
 #[derive(Default)]
 pub(crate) struct ClientRoom {
     room: AtomicU64,
-    /// When there was found to be room for none.
+    /// When the limit was found to be reached.
     full_at: tokio::sync::Mutex<Option<Instant>>,
 }
 
@@ -267,7 +266,7 @@ impl Credits for SagaCredits {
         actor: Option<Actor>,
         requests: Vec<HoldRequest>,
     ) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
-        Box::pin(self.each(requests, move |request| HoldTask::new(request, actor.clone())))
+        Box::pin(self.execute_all(requests, move |request| HoldTask::new(request, actor.clone())))
     }
 
     fn settle_by(
@@ -275,18 +274,19 @@ impl Credits for SagaCredits {
         actor: Option<Actor>,
         requests: Vec<SettleRequest>,
     ) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
-        Box::pin(self.each(requests, move |request| Some(SettleTask::new(request, actor.clone()))))
+        Box::pin(self.execute_all(requests, move |request| Some(SettleTask::new(request, actor.clone()))))
     }
 
     fn holds(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<HoldState, BackendError>> {
         Box::pin(async move {
-            let story = self.engine.story(&LeaseKey { namespace, lease }).await.map_err(describe)?;
-            Ok(match story {
-                LeaseStory::Unknown => HoldState::Unknown,
-                LeaseStory::Refused { limit, why } => HoldState::Refused { key: limit, why },
-                LeaseStory::Marked | LeaseStory::Settled => HoldState::Ended,
-                LeaseStory::Holds(_) if story.is_live(self.engine.time.now()) => HoldState::Held,
-                LeaseStory::Holds(_) => HoldState::Ended,
+            let status =
+                self.engine.lease_status(&LeaseKey { namespace, lease }).await.map_err(backend_error)?;
+            Ok(match status {
+                LeaseStatus::Unknown => HoldState::Unknown,
+                LeaseStatus::Refused { limit, why } => HoldState::Refused { key: limit, why },
+                LeaseStatus::Marked | LeaseStatus::Settled => HoldState::Ended,
+                LeaseStatus::Holds(_) if status.is_live(self.engine.time.now()) => HoldState::Held,
+                LeaseStatus::Holds(_) => HoldState::Ended,
             })
         })
     }
@@ -317,7 +317,7 @@ impl Credits for SagaCredits {
     }
 
     fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {
-        Box::pin(self.in_turn(self.read_balances(account)))
+        Box::pin(self.with_read_slot(self.read_balances(account)))
     }
 
     fn usage(
@@ -325,7 +325,7 @@ impl Credits for SagaCredits {
         namespace: NamespaceName,
         limit: Arc<Definition>,
     ) -> Answer<'_, Result<Usage, BackendError>> {
-        Box::pin(self.in_turn(self.read_usage(namespace, limit)))
+        Box::pin(self.with_read_slot(self.read_usage(namespace, limit)))
     }
 
     fn entries(
@@ -334,7 +334,7 @@ impl Credits for SagaCredits {
         after: u64,
         page_size: usize,
     ) -> Answer<'_, Result<EntryPage, CreditReadError>> {
-        Box::pin(self.in_turn(self.read_entries(account, after, page_size)))
+        Box::pin(self.with_read_slot(self.read_entries(account, after, page_size)))
     }
 
     fn changes(
@@ -343,7 +343,7 @@ impl Credits for SagaCredits {
         after: CreditCursor,
         page_size: usize,
     ) -> Answer<'_, Result<ChangePage, BackendError>> {
-        Box::pin(self.in_turn(self.read_changes(namespace, after, page_size)))
+        Box::pin(self.with_read_slot(self.read_changes(namespace, after, page_size)))
     }
 
     fn audit(
@@ -366,7 +366,7 @@ impl Credits for SagaCredits {
         Box::pin(async move {
             self.abandon();
             let everything = u32::try_from(self.engine.options.in_flight_max).unwrap_or(u32::MAX);
-            // Every request has its deadline, so this ends.
+            // Every request has a deadline, so this ends.
             let _ = self.in_flight.acquire_many(everything).await;
             if let Err(error) = self.engine.write(vec![Change::Leave(self.engine.owner)]).await {
                 tracing::warn!(%error, "the store was not told that this process ends");

@@ -1,4 +1,4 @@
-//! Reads: balances, history, the audit.
+//! Reads: balances, history and the audit.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,18 +11,18 @@ use earmark_core::{
     Operation, Standing, Usage,
 };
 
-use super::{SagaCredits, describe};
+use super::{SagaCredits, backend_error};
 use crate::model::{Account, AccountKey, ClaimKind, ClientKey, EntryBody, HoldTerms, StoredEntry, VaultKey};
-use crate::saga::Trouble;
+use crate::saga::TaskError;
 use crate::store::{Census, FindRecord, Funds, StoreError, Survey};
 use crate::task::receipt;
 
-/// An audit that does not add up while sagas are under way is counted again, so many times.
+/// Retries of an audit that does not balance while sagas are in progress.
 const AUDITS_MAX: usize = 5;
 const PAUSE: Duration = Duration::from_millis(20);
 
 fn failed(error: StoreError) -> CreditReadError {
-    CreditReadError::Backend(describe(Trouble::Store(error)))
+    CreditReadError::Backend(backend_error(TaskError::Store(error)))
 }
 
 fn key_of(path: AccountPath) -> AccountKey {
@@ -31,7 +31,7 @@ fn key_of(path: AccountPath) -> AccountKey {
 }
 
 impl SagaCredits {
-    /// The last number of a client, after what it has under way has ended.
+    /// The last sequence of a client, after its saga in progress has ended.
     pub(super) async fn read_client(&self, home: VaultKey, client: ClientId) -> Result<u64, CreditReadError> {
         let key = ClientKey { home, client };
         let start = Instant::now();
@@ -39,9 +39,9 @@ impl SagaCredits {
             let find = FindRecord::Client(key.clone());
             let under_way = self.engine.call(self.engine.store.record(find)).await.map_err(failed)?;
             let Some(stored) = under_way else { break };
-            self.engine.look_after(&stored).await.map_err(failed)?;
+            self.engine.recover_saga(&stored).await.map_err(failed)?;
             if start.elapsed() > self.engine.options.deadline {
-                return Err(CreditReadError::Backend(describe(Trouble::Busy)));
+                return Err(CreditReadError::Backend(backend_error(TaskError::Busy)));
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -50,7 +50,7 @@ impl SagaCredits {
         Ok(found.last_sequence.unwrap_or(0))
     }
 
-    /// An account that is there. Every vault has its `revenue`.
+    /// Finds an account. A vault's `revenue` may have no row yet.
     async fn find_account(&self, key: &AccountKey) -> Result<Option<Account>, CreditReadError> {
         let survey = Survey { accounts: vec![key.clone()], ..Survey::default() };
         let found = self.engine.call(self.engine.store.survey(survey)).await.map_err(failed)?;
@@ -78,7 +78,7 @@ impl SagaCredits {
         };
         let had = self.engine.call(self.engine.store.assets_of(key.clone())).await.map_err(failed)?;
         let mut balances: Vec<BalanceInfo> = self.read_funds(key).await?.into_iter().map(balance).collect();
-        // What an account has had and has spent to the last is there, and is nothing.
+        // An asset that was spent completely is shown with balance 0.
         for asset in had {
             if !balances.iter().any(|balance| balance.asset == asset) {
                 balances.push(BalanceInfo { asset, available: 0, held: 0, pending: 0 });
@@ -139,11 +139,11 @@ impl SagaCredits {
         let _alone = self.audits.lock().await;
         let mut looks = 0_usize;
         loop {
-            // It reads the whole history, which takes as long as it takes.
-            let census = self.engine.store.count(home.clone()).await.map_err(failed)?;
+            // The census reads the whole history, so it has no timeout.
+            let census = self.engine.store.census(home.clone()).await.map_err(failed)?;
             let message = difference(&census);
             looks = looks.saturating_add(1);
-            // A saga between two of its steps has taken and not yet given.
+            // A saga between two steps has consumed postings and not yet created the new ones.
             if message.is_some() && census.records > 0 && looks < AUDITS_MAX {
                 self.engine.recover().await.map_err(failed)?;
                 tokio::time::sleep(PAUSE).await;
@@ -169,7 +169,7 @@ impl SagaCredits {
     }
 }
 
-/// Where the totals, the postings and the entries of a vault disagree, if they do.
+/// The first difference between totals, postings and entries of a vault.
 fn difference(census: &Census) -> Option<String> {
     for found in &census.assets {
         let expected = found.sums.issued.checked_sub(found.sums.retired);
@@ -186,7 +186,7 @@ fn difference(census: &Census) -> Option<String> {
     })
 }
 
-/// An entry as one account sees it; none if it is nothing that happened to the account.
+/// An entry as one account sees it; `None` if the account is not affected.
 fn view(stored: &StoredEntry, account: &AccountName) -> Option<EntryView> {
     let entry = &stored.entry;
     let hold = |terms: &HoldTerms, actor: &Option<Actor>| HoldView {
@@ -219,7 +219,7 @@ fn view(stored: &StoredEntry, account: &AccountName) -> Option<EntryView> {
     Some(EntryView { number: stored.number, at: entry.at, what, changes })
 }
 
-/// Why operations concern an account, as they say it.
+/// The memos of the operations that name an account.
 fn memos(operations: &[Operation], account: &AccountName) -> Vec<String> {
     let memo = |operation: &Operation| match operation {
         Operation::Issue { account: owner, memo, .. } | Operation::Retire { account: owner, memo, .. } => {

@@ -1,4 +1,4 @@
-//! Transactions of all vaults, one after the other.
+//! Transactions of all vaults in commit order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use earmark_admission::CreditCursor;
 use earmark_core::{Actor, ClientId, NamespaceName, TxId, VaultName};
 
-use super::clerk::{Clerk, NOW, entry, home, record, ticket};
-use super::together::{MANY, at_once};
+use super::concurrent::{MANY, concurrently};
+use super::driver::{NOW, StoreDriver, entry, home, record, token};
 use crate::model::{Entry, EntryBody, Plan, Transaction, VaultKey};
 use crate::store::{Change, Store};
 
-/// So often, and with this pause, a list is read that may be behind.
+/// Reads of a list that may lag behind, and the pause between them.
 const LOOKS_MAX: u32 = 400;
 const PAUSE: Duration = Duration::from_millis(25);
 
@@ -20,7 +20,7 @@ fn there(namespace: &str, vault: &str) -> VaultKey {
     VaultKey { namespace, vault: VaultName::new(vault).expect("a valid vault") }
 }
 
-/// An entry of the transaction of a number.
+/// An entry of the transaction with this sequence.
 fn transaction(home: &VaultKey, sequence: u64) -> Entry {
     let body = EntryBody::Transaction(Transaction {
         tx_id: TxId(sequence.into()),
@@ -32,7 +32,7 @@ fn transaction(home: &VaultKey, sequence: u64) -> Entry {
     Entry { home: home.clone(), at: NOW.plus_ms(sequence), body, changes: vec![] }
 }
 
-/// The numbers of all transactions, read so many at a time, and where each is.
+/// The sequences and cursors of all transactions, read `max` at a time.
 async fn listed(
     store: &dyn Store,
     namespace: Option<&str>,
@@ -60,7 +60,7 @@ async fn listed(
     }
 }
 
-/// The same from the start, once so many are there: a database tells of a commit when all that began before it have ended.
+/// Waits until `count` transactions are visible. A database withholds a commit until all earlier ones have ended.
 async fn listed_once(store: &dyn Store, count: usize) -> Vec<(u64, CreditCursor)> {
     let mut found = Vec::new();
     for _ in 0..LOOKS_MAX {
@@ -73,18 +73,18 @@ async fn listed_once(store: &dyn Store, count: usize) -> Vec<(u64, CreditCursor)
     found
 }
 
-/// Oldest first, nothing twice, and of one namespace where that is asked for.
+/// Oldest first, none twice, and filtered by namespace.
 pub async fn transactions_of_all_vaults_come_in_the_order_of_their_commits(store: &dyn Store) {
-    let clerk = Clerk(store);
+    let driver = StoreDriver(store);
     let homes = [home(), there("default", "eu"), there("a-team", "main")];
     for home in &homes {
-        clerk.one(Change::OpenVault(home.clone())).await;
+        driver.write_one(Change::OpenVault(home.clone())).await;
     }
     assert_eq!(listed(store, None, CreditCursor::default(), 9).await, []);
     for (sequence, home) in (1..=9).zip(homes.iter().cycle()) {
-        // What leases do is none of it.
+        // Entries of leases are not listed.
         let entries = vec![entry(vec![]), transaction(home, sequence)];
-        clerk.does(Plan { entries, ..Plan::default() }).await;
+        driver.execute(Plan { entries, ..Plan::default() }).await;
     }
     let all = listed_once(store, 9).await;
     let numbers = |found: &[(u64, CreditCursor)]| found.iter().map(|(number, _)| *number).collect::<Vec<_>>();
@@ -104,36 +104,36 @@ pub async fn transactions_of_all_vaults_come_in_the_order_of_their_commits(store
         assert_eq!(numbers(&of_default), [4, 5, 7, 8]);
         assert_eq!(listed(store, Some("nobody"), CreditCursor::default(), max).await, []);
     }
-    // What comes later comes behind every place that was given out.
-    clerk.does(Plan { entries: vec![transaction(&homes[2], 10)], ..Plan::default() }).await;
+    // A later transaction appears after every cursor.
+    driver.execute(Plan { entries: vec![transaction(&homes[2], 10)], ..Plan::default() }).await;
     let more = listed_once(store, 10).await;
     assert_eq!((&more[..9], more[9].0), (&all[..], 10));
     assert_eq!(listed(store, None, all[8].1, 1).await, more[9..]);
 }
 
-/// Many are committed together, and whoever reads a few at a time meanwhile has each of them once.
+/// A reader that pages during concurrent commits sees each transaction once.
 pub async fn transactions_that_come_together_are_told_once_each(store: &dyn Store) {
     const ROUNDS: u64 = 3;
-    let clerk = &Clerk(store);
+    let driver = &StoreDriver(store);
     let homes = [home(), there("a-team", "main")];
     for home in &homes {
-        clerk.one(Change::OpenVault(home.clone())).await;
+        driver.write_one(Change::OpenVault(home.clone())).await;
     }
     let write = async |sequence: u64| {
         let entries = vec![transaction(&homes[usize::from(sequence.is_multiple_of(3))], sequence)];
-        let (ticket, plan) = (ticket(), Arc::new(Plan { entries, ..Plan::default() }));
+        let (token, plan) = (token(), Arc::new(Plan { entries, ..Plan::default() }));
         let of = || Arc::clone(&plan);
         let steps = vec![
-            Change::Begin(record(ticket, &plan)),
-            Change::Decide(ticket, of()),
-            Change::Record(ticket, of()),
-            Change::End(ticket),
+            Change::Begin(record(token, &plan)),
+            Change::Decide(token, of()),
+            Change::Record(token, of()),
+            Change::End(token),
         ];
-        assert_eq!(clerk.all(steps).await, [1, 1, 1, 1]);
+        assert_eq!(driver.write(steps).await, [1, 1, 1, 1]);
     };
     let writing = async {
         for round in 0..ROUNDS {
-            at_once(|place| write(1 + round * MANY as u64 + place as u64)).await;
+            concurrently(|place| write(1 + round * MANY as u64 + place as u64)).await;
         }
     };
     let many = ROUNDS * MANY as u64;

@@ -1,17 +1,17 @@
-//! The log of changes: transactions of vaults, with who made them.
+//! The change log: transactions of vaults and their actors.
 
 use earmark_admission::{
     BackendError, ChangeCursor, ChangeEntry, ChangeKind, ChangePage, ChangePager, CreditCursor, summary,
 };
 use earmark_core::NamespaceName;
 
-use super::{SagaCredits, describe};
-use crate::saga::Trouble;
-use crate::store::PlacedTransaction;
+use super::{SagaCredits, backend_error};
+use crate::saga::TaskError;
+use crate::store::LoggedTransaction;
 
-/// So many transactions are asked for at a time. Each may have 256 operations with a memo.
+/// Transactions per read. Each may have 256 operations with a memo.
 const CHUNK: usize = 100;
-/// So often at most for one page: those of other namespaces have to be passed.
+/// Reads per page. Transactions of other namespaces have to be skipped.
 const CHUNKS_MAX: usize = 20;
 
 impl SagaCredits {
@@ -25,7 +25,8 @@ impl SagaCredits {
         let mut after = after;
         for _ in 0..CHUNKS_MAX {
             let read = self.engine.store.transactions(namespace.clone(), after, CHUNK);
-            let chunk = self.engine.call(read).await.map_err(|error| describe(Trouble::Store(error)))?;
+            let chunk =
+                self.engine.call(read).await.map_err(|error| backend_error(TaskError::Store(error)))?;
             for found in chunk.found {
                 if !pager.add(change(found)) {
                     return Ok(pager.finish());
@@ -42,8 +43,8 @@ impl SagaCredits {
     }
 }
 
-fn change(found: PlacedTransaction) -> ChangeEntry {
-    let PlacedTransaction { place, home, number, at, transaction } = found;
+fn change(found: LoggedTransaction) -> ChangeEntry {
+    let LoggedTransaction { place, home, number, at, transaction } = found;
     ChangeEntry {
         place: ChangeCursor::of_credit(place),
         at,

@@ -1,4 +1,4 @@
-//! Short words for the cases: processes that share a store, and what they are asked.
+//! Helpers: processes that share a store, and requests to them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,14 +13,14 @@ use earmark_core::{
     Operation, Overage, Overdraft, Receipt, UnixMs, VaultName, WriteError,
 };
 
-use crate::ledger::SagaCredits;
 use crate::model::{AccountKey, VaultKey};
 use crate::saga::Options;
-use crate::store::{PurseQuery, Store, Survey};
+use crate::saga_credits::SagaCredits;
+use crate::store::{PostingQuery, Store, Survey};
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// When all tests begin.
+/// Start time of every test.
 const START_MS: u64 = 1_700_000_000_000;
 
 /// A clock that all processes of a test share, though each keeps it for itself.
@@ -32,15 +32,15 @@ impl Clock for SharedClock {
     }
 }
 
-/// A store, a clock, and a namespace that nobody else uses.
-pub(super) struct Town {
+/// A store, a clock, and a namespace of its own.
+pub(super) struct Fixture {
     pub(super) store: Arc<dyn Store>,
     pub(super) clock: Arc<ManualClock>,
     pub(super) namespace: NamespaceName,
 }
 
-/// A process at work in a town.
-pub(super) struct Bank {
+/// A process that serves credit on the store of a fixture.
+pub(super) struct TestProcess {
     pub(super) credits: SagaCredits,
     namespace: NamespaceName,
 }
@@ -98,9 +98,9 @@ pub(super) fn transfer(from: &str, to: &str, amount: u128) -> Operation {
     Operation::Transfer { from, to, asset: usd(), amount, memo: String::new() }
 }
 
-/// A limit on the usd of an account, by the name of the account unless that is of another vault.
+/// A hold on the usd of an account, through a limit with the name of the account.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct On {
+pub(super) struct HoldSpec {
     pub(super) name: &'static str,
     pub(super) vault: &'static str,
     pub(super) payer: &'static str,
@@ -109,12 +109,12 @@ pub(super) struct On {
     pub(super) overage: Overage,
 }
 
-pub(super) const fn on(payer: &'static str, amount: u64) -> On {
+pub(super) const fn hold_of(payer: &'static str, amount: u64) -> HoldSpec {
     let (vault, overage) = (VaultName::MAIN, Overage::Debt);
-    On { name: payer, vault, payer, amount, timeout_seconds: 60, overage }
+    HoldSpec { name: payer, vault, payer, amount, timeout_seconds: 60, overage }
 }
 
-impl On {
+impl HoldSpec {
     fn part(self) -> HoldPart {
         let terms = CreditTerms {
             timeout_seconds: self.timeout_seconds,
@@ -135,50 +135,50 @@ impl On {
     }
 }
 
-/// Nothing runs by itself, and nobody waits for long.
+/// No background maintenance, and long deadlines.
 pub(super) fn options() -> Options {
-    Options { deadline: Duration::from_secs(30), beat: Duration::from_secs(3_600), ..Options::default() }
+    Options { deadline: Duration::from_secs(30), heartbeat: Duration::from_secs(3_600), ..Options::default() }
 }
 
-/// The same, for a process that is to give up soon.
-pub(super) fn impatient() -> Options {
+/// The same with a short deadline.
+pub(super) fn short_deadline() -> Options {
     Options { deadline: Duration::from_millis(40), ..options() }
 }
 
-/// Asks again until there is an answer: on a busy machine one write may take longer than an impatient process waits.
-pub(super) async fn soon<T, E>(ask: impl AsyncFn() -> Result<T, E>) -> Result<T, E> {
-    let mut told = ask().await;
+/// Retries until there is an answer: on a slow machine one write may exceed a short deadline.
+pub(super) async fn retry_until_ok<T, E>(ask: impl AsyncFn() -> Result<T, E>) -> Result<T, E> {
+    let mut reply = ask().await;
     for _ in 0..100 {
-        if told.is_ok() {
+        if reply.is_ok() {
             break;
         }
-        told = ask().await;
+        reply = ask().await;
     }
-    told
+    reply
 }
 
-impl Town {
-    pub(super) fn new(store: &Arc<dyn Store>) -> Town {
+impl Fixture {
+    pub(super) fn new(store: &Arc<dyn Store>) -> Fixture {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let namespace = NamespaceName::new(&format!("n{number}")).expect("a valid name");
-        Town { store: Arc::clone(store), clock: ManualClock::at(START_MS), namespace }
+        Fixture { store: Arc::clone(store), clock: ManualClock::at(START_MS), namespace }
     }
 
-    /// A process that keeps its rows in the store of the town.
-    pub(super) async fn bank(&self) -> Bank {
-        self.bank_on(Arc::clone(&self.store), options()).await
+    /// A process on the fixture's store.
+    pub(super) async fn process(&self) -> TestProcess {
+        self.process_on(Arc::clone(&self.store), options()).await
     }
 
-    /// A process that reaches the rows in another way.
-    pub(super) async fn bank_on(&self, store: Arc<dyn Store>, options: Options) -> Bank {
+    /// A process on another store with the same rows.
+    pub(super) async fn process_on(&self, store: Arc<dyn Store>, options: Options) -> TestProcess {
         let clock = Arc::new(SharedClock(Arc::clone(&self.clock)));
         let credits = SagaCredits::start(store, clock, options).await.expect("a store that answers");
-        Bank { credits, namespace: self.namespace.clone() }
+        TestProcess { credits, namespace: self.namespace.clone() }
     }
 
-    /// Lets everybody who has not been heard of since be taken for dead.
-    pub(super) fn fall_silent(&self) {
-        self.clock.advance_ms(options().silent_ms + 1);
+    /// Lets the heartbeats of all processes expire.
+    pub(super) fn expire_heartbeats(&self) {
+        self.clock.advance_ms(options().owner_timeout_ms + 1);
     }
 
     pub(super) fn account(&self, name: &str) -> AccountKey {
@@ -189,16 +189,16 @@ impl Town {
         VaultKey { namespace: self.namespace.clone(), vault: vault(VaultName::MAIN) }
     }
 
-    /// How many postings of usd an account has that could be spent.
+    /// The number of spendable usd postings of an account.
     pub(super) async fn postings(&self, name: &str) -> usize {
         let (account, asset) = (self.account(name), usd());
-        let query = PurseQuery { account, asset, largest: 0, smallest: 0, count_max: 100_000 };
-        let survey = Survey { purses: vec![query], ..Survey::default() };
-        self.store.survey(survey).await.expect("a store that answers").purses[0].active
+        let query = PostingQuery { account, asset, largest: 0, smallest: 0, count_max: 100_000 };
+        let survey = Survey { posting_sets: vec![query], ..Survey::default() };
+        self.store.survey(survey).await.expect("a store that answers").posting_sets[0].active
     }
 }
 
-impl Bank {
+impl TestProcess {
     pub(super) async fn try_write(
         &self,
         sequence: u64,
@@ -244,14 +244,14 @@ impl Bank {
         }
     }
 
-    /// Commits operations under the next number.
-    pub(super) async fn does(&self, operations: Vec<Operation>) -> Arc<Receipt> {
+    /// Commits operations under the next sequence.
+    pub(super) async fn write_next(&self, operations: Vec<Operation>) -> Arc<Receipt> {
         let last = self.last().await;
         self.commit(last + 1, operations).await
     }
 
-    /// Commits operations of another vault.
-    pub(super) async fn does_in(&self, home: &str, operations: Vec<Operation>) {
+    /// Commits operations in another vault.
+    pub(super) async fn write_in(&self, home: &str, operations: Vec<Operation>) {
         let request = WriteRequest {
             namespace: self.namespace.clone(),
             vault: Some(vault(home)),
@@ -264,19 +264,23 @@ impl Bank {
         assert!(matches!(answer, WriteAnswer::Committed(_)), "{answer:?}");
     }
 
-    pub(super) async fn try_hold(&self, lease: LeaseId, parts: &[On]) -> Result<HoldAnswer, BackendError> {
+    pub(super) async fn try_hold(
+        &self,
+        lease: LeaseId,
+        parts: &[HoldSpec],
+    ) -> Result<HoldAnswer, BackendError> {
         let mut holds: Vec<HoldPart> = parts.iter().map(|part| part.part()).collect();
         holds.sort_by(|a, b| a.limit.key.cmp(&b.limit.key));
         let request = HoldRequest { namespace: self.namespace.clone(), lease, holds };
         self.credits.hold(vec![request]).await.remove(0)
     }
 
-    pub(super) async fn hold(&self, lease: LeaseId, parts: &[On]) -> HoldAnswer {
+    pub(super) async fn hold(&self, lease: LeaseId, parts: &[HoldSpec]) -> HoldAnswer {
         self.try_hold(lease, parts).await.expect("a store that answers")
     }
 
     /// Holds for a new lease.
-    pub(super) async fn holds(&self, parts: &[On]) -> LeaseId {
+    pub(super) async fn holds(&self, parts: &[HoldSpec]) -> LeaseId {
         let lease = lease();
         assert_eq!(self.hold(lease, parts).await, HoldAnswer::Held);
         lease
@@ -302,17 +306,17 @@ impl Bank {
         AccountPath { namespace: self.namespace.clone(), vault: vault(home), account: account(name) }
     }
 
-    /// What can be spent of an account, what leases hold of it, and what is on its way; none if it is not there.
-    pub(super) async fn purse_in(&self, home: &str, name: &str) -> Option<(i128, i128, i128)> {
+    /// Available, held and pending usd of an account; `None` if it does not exist.
+    pub(super) async fn balance_in(&self, home: &str, name: &str) -> Option<(i128, i128, i128)> {
         let balances = self.credits.balances(self.path(home, name)).await.ok()?;
         let found = balances.iter().find(|balance| balance.asset == usd());
         Some(found.map_or((0, 0, 0), |found| (found.available, found.held, found.pending)))
     }
 
-    /// What can be spent of an account, and what leases hold of it.
-    pub(super) async fn purse(&self, name: &str) -> (i128, i128) {
+    /// Available and held usd of an account.
+    pub(super) async fn balance(&self, name: &str) -> (i128, i128) {
         let (available, held, pending) =
-            self.purse_in(VaultName::MAIN, name).await.expect("an account that is there");
+            self.balance_in(VaultName::MAIN, name).await.expect("an account that is there");
         assert_eq!(pending, 0, "nothing is under way");
         (available, held)
     }
@@ -322,14 +326,14 @@ impl Bank {
         page.map_or(0, |page| page.entries.len())
     }
 
-    /// Whether the vault adds up.
-    pub(super) async fn audits(&self, home: &str) {
+    /// Asserts that the vault balances.
+    pub(super) async fn assert_balanced(&self, home: &str) {
         let audit = self.credits.audit(self.namespace.clone(), vault(home)).await;
         let audit = audit.expect("a store that answers");
         assert!(audit.balanced, "{audit:?}");
     }
 
-    pub(super) async fn tend(&self) {
-        self.credits.tend().await.expect("a store that answers");
+    pub(super) async fn maintain(&self) {
+        self.credits.maintain().await.expect("a store that answers");
     }
 }

@@ -1,4 +1,4 @@
-//! The operations of one transaction, checked one after the other as the Book does.
+//! The operations of one transaction, checked in order like the Book does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,38 +7,38 @@ use earmark_core::{
     WriteError,
 };
 
-use crate::gather::Move;
+use crate::coin_selection::BalanceChange;
 use crate::model::{Account, AccountChange, AccountKey, AssetKey, Claim, ClaimKind, TotalsChange, VaultKey};
-use crate::saga::{Engine, Trouble};
+use crate::saga::{Engine, TaskError};
 use crate::store::{AssetSums, Surveyed};
-use crate::task::{Seen, seen};
+use crate::task::{AccountView, account_view};
 
-/// What cannot be as a transaction wants it.
+/// A balance or total that a transaction would violate.
 #[derive(Clone, Debug)]
-pub(super) enum Blame {
+pub(super) enum Violation {
     Balance(AccountName, AssetName),
     Issued(AssetName),
     Retired(AssetName),
 }
 
-/// What operations together do to balances and totals: sums that no order of theirs can alter. A sum that leaves
-/// the range saturates; [`Operations::check`] finds out where.
+/// The net effect of all operations on balances and totals, independent of their order. Sums saturate;
+/// [`Operations::check`] finds the operation that overflows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Operations {
     names: BTreeSet<AccountName>,
     net: BTreeMap<(AccountName, AssetName), i128>,
     issued: BTreeMap<AssetName, i128>,
     retired: BTreeMap<AssetName, i128>,
-    seen: BTreeSet<AssetName>,
+    asset_names: BTreeSet<AssetName>,
 }
 
-/// What becomes of the accounts.
+/// The effects on accounts.
 pub(super) struct Verdict {
-    /// Accounts that are opened, changed or closed.
+    /// Accounts to open, change or close.
     pub(super) claims: Vec<Claim>,
-    /// Accounts that credit goes to or, if true, comes from.
+    /// Accounts that receive credit or, if true, spend it.
     pub(super) moved: BTreeMap<AccountName, bool>,
-    /// Whether another saga is at work on one of them.
+    /// Whether another saga is changing one of them.
     pub(super) is_in_doubt: bool,
     overdrafts: BTreeMap<AccountName, Overdraft>,
 }
@@ -49,7 +49,7 @@ impl Verdict {
     }
 }
 
-/// An account as the operations so far have left it.
+/// An account after the operations so far.
 struct Drafted {
     row: Option<Account>,
     is_in_doubt: bool,
@@ -63,7 +63,7 @@ struct Drafted {
 enum Refusal {
     Error(fn(usize) -> WriteError),
     Invalid(InvalidOperation),
-    /// Nobody knows before another saga has ended.
+    /// Another saga must end first.
     InDoubt,
 }
 
@@ -76,7 +76,7 @@ impl Operations {
     pub(super) fn new(operations: &[Operation]) -> Operations {
         let mut all = Operations::default();
         for operation in operations {
-            // What is wrong with it is found when it is its turn.
+            // `check` reports errors in order.
             let _ = all.add(operation);
         }
         all
@@ -98,21 +98,21 @@ impl Operations {
             Operation::Issue { account, asset, amount, .. } => {
                 let amount = i128::try_from(*amount).unwrap_or(i128::MAX);
                 self.names.insert(account.clone());
-                self.seen.insert(asset.clone());
+                self.asset_names.insert(asset.clone());
                 sum(self.net.entry((account.clone(), asset.clone())).or_default(), amount);
                 sum(self.issued.entry(asset.clone()).or_default(), amount);
             }
             Operation::Transfer { from, to, asset, amount, .. } => {
                 let amount = i128::try_from(*amount).unwrap_or(i128::MAX);
                 self.names.extend([from.clone(), to.clone()]);
-                self.seen.insert(asset.clone());
+                self.asset_names.insert(asset.clone());
                 sum(self.net.entry((from.clone(), asset.clone())).or_default(), amount.saturating_neg());
                 sum(self.net.entry((to.clone(), asset.clone())).or_default(), amount);
             }
             Operation::Retire { account, asset, amount, .. } => {
                 let amount = i128::try_from(*amount).unwrap_or(i128::MAX);
                 self.names.insert(account.clone());
-                self.seen.insert(asset.clone());
+                self.asset_names.insert(asset.clone());
                 sum(self.net.entry((account.clone(), asset.clone())).or_default(), amount.saturating_neg());
                 sum(self.retired.entry(asset.clone()).or_default(), amount);
             }
@@ -121,21 +121,21 @@ impl Operations {
         if overflows { Err(Refusal::Invalid(InvalidOperation::OutOfRange)) } else { Ok(()) }
     }
 
-    /// Every account that is named, in order.
+    /// Every account named, in order.
     pub(super) fn accounts(&self) -> Vec<&AccountName> {
         self.names.iter().collect()
     }
 
-    /// Every asset that is named, in order.
+    /// Every asset named, in order.
     pub(super) fn assets(&self) -> Vec<&AssetName> {
-        self.seen.iter().collect()
+        self.asset_names.iter().collect()
     }
 
-    /// What changes, by account and asset.
-    pub(super) fn moves(&self, home: &VaultKey) -> Vec<Move> {
+    /// The balance changes by account and asset.
+    pub(super) fn moves(&self, home: &VaultKey) -> Vec<BalanceChange> {
         let changes = self.net.iter().filter(|(_, change)| **change != 0);
         changes
-            .map(|((account, asset), change)| Move {
+            .map(|((account, asset), change)| BalanceChange {
                 account: AccountKey { home: home.clone(), account: account.clone() },
                 asset: asset.clone(),
                 change: *change,
@@ -157,9 +157,9 @@ impl Operations {
             .collect()
     }
 
-    /// What is issued and retired, with what was so far. An asset that nobody has seen is made known.
+    /// The changes of totals, with the totals so far. An unknown asset is registered.
     pub(super) fn totals(&self, home: &VaultKey, found: &Surveyed) -> Vec<(TotalsChange, Option<AssetSums>)> {
-        let assets = self.seen.iter().zip(&found.assets);
+        let assets = self.asset_names.iter().zip(&found.assets);
         let change = |(asset, sums): (&AssetName, &Option<AssetSums>)| {
             let issued = self.issued.get(asset).copied().unwrap_or(0);
             let retired = self.retired.get(asset).copied().unwrap_or(0);
@@ -172,33 +172,38 @@ impl Operations {
         assets.map(change).filter(is_needed).collect()
     }
 
-    /// The operation that is to blame for what cannot be. Of what is not there, only who takes it is.
-    pub(super) fn to_blame(&self, operations: &[Operation], blame: &Blame, is_short: bool) -> usize {
+    /// The last operation that contributes to a violation. For a shortage only spending operations count.
+    pub(super) fn violating_operation(
+        &self,
+        operations: &[Operation],
+        blame: &Violation,
+        is_short: bool,
+    ) -> usize {
         let is_meant = |operation: &Operation| match (operation, blame) {
-            (Operation::Issue { account, asset, .. }, Blame::Balance(owner, what)) => {
+            (Operation::Issue { account, asset, .. }, Violation::Balance(owner, what)) => {
                 !is_short && account == owner && asset == what
             }
-            (Operation::Retire { account, asset, .. }, Blame::Balance(owner, what)) => {
+            (Operation::Retire { account, asset, .. }, Violation::Balance(owner, what)) => {
                 account == owner && asset == what
             }
-            (Operation::Transfer { from, to, asset, .. }, Blame::Balance(owner, what)) => {
+            (Operation::Transfer { from, to, asset, .. }, Violation::Balance(owner, what)) => {
                 (from == owner || (to == owner && !is_short)) && asset == what
             }
-            (Operation::Issue { asset, .. }, Blame::Issued(what))
-            | (Operation::Retire { asset, .. }, Blame::Retired(what)) => asset == what,
+            (Operation::Issue { asset, .. }, Violation::Issued(what))
+            | (Operation::Retire { asset, .. }, Violation::Retired(what)) => asset == what,
             _ => false,
         };
         operations.iter().rposition(is_meant).unwrap_or(0)
     }
 
-    /// Checks the operations one after the other. `self` is forgotten and counted anew on the way.
+    /// Checks the operations in order. `self` is reset and summed up again.
     pub(super) async fn check(
         &mut self,
         engine: &Engine,
         home: &VaultKey,
         operations: &[Operation],
         found: &Surveyed,
-    ) -> Result<Result<Verdict, WriteError>, Trouble> {
+    ) -> Result<Result<Verdict, WriteError>, TaskError> {
         if let Some(operation) = operations.iter().position(|operation| !operation.is_of_vault()) {
             return Ok(Err(WriteError::WrongScope { operation }));
         }
@@ -225,7 +230,7 @@ impl Operations {
         Ok(Ok(Verdict::of(home, accounts, moved)))
     }
 
-    /// Takes one operation on; that an account to close is empty is looked at elsewhere.
+    /// Applies one operation. The caller checks that an account to close is empty.
     fn take(
         &mut self,
         accounts: &mut BTreeMap<AccountName, Drafted>,
@@ -269,13 +274,13 @@ impl Operations {
         self.add(operation)
     }
 
-    /// Closes an account, if it has nothing and owes nothing with what was moved so far.
+    /// Closes an account if the operations so far leave it empty.
     async fn close(
         &self,
         engine: &Engine,
         accounts: &mut BTreeMap<AccountName, Drafted>,
         key: AccountKey,
-    ) -> Result<Result<(), Refusal>, Trouble> {
+    ) -> Result<Result<(), Refusal>, TaskError> {
         let now = engine.time.now();
         let mut net: BTreeMap<&AssetName, i128> = BTreeMap::new();
         for ((account, asset), change) in &self.net {
@@ -311,14 +316,14 @@ impl Operations {
 impl Drafted {
     fn new(row: Option<Account>) -> Drafted {
         let is_being_opened = row.is_some_and(|row| matches!(row.claim, Some((_, ClaimKind::Opening))));
-        let found = seen(row);
+        let found = account_view(row);
         let there = match found {
-            Seen::There(account) => Some(account),
-            Seen::Missing | Seen::InDoubt => None,
+            AccountView::Present(account) => Some(account),
+            AccountView::Missing | AccountView::InDoubt => None,
         };
         Drafted {
             row: there,
-            is_in_doubt: matches!(found, Seen::InDoubt),
+            is_in_doubt: matches!(found, AccountView::InDoubt),
             is_being_opened,
             is_claimed: row.is_some_and(|row| row.claim.is_some()),
             standing: there.map_or(Standing::Open, |account| account.standing),
@@ -342,7 +347,7 @@ impl Drafted {
         Ok(())
     }
 
-    /// Whether this transaction may change it.
+    /// Whether no other saga claims the account.
     fn claim(&self) -> Result<(), Refusal> {
         if self.is_claimed { Err(Refusal::InDoubt) } else { Ok(()) }
     }
@@ -352,7 +357,7 @@ impl Drafted {
     }
 }
 
-/// An account that takes deposits.
+/// Finds an account that accepts deposits.
 fn find<'a>(
     accounts: &'a mut BTreeMap<AccountName, Drafted>,
     name: &AccountName,
@@ -381,7 +386,7 @@ fn change(
     Ok(())
 }
 
-/// Whether an operation has an amount that can be moved, and a memo that can be kept.
+/// Checks the amount and the memo of an operation.
 fn checked(amount: u128, memo: &str) -> Result<(), Refusal> {
     if memo.len() > MEMO_BYTES_MAX {
         return Err(Refusal::Invalid(InvalidOperation::MemoTooLong { found: memo.len() }));

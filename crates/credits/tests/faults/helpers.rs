@@ -1,4 +1,4 @@
-//! The shortest way to an entry.
+//! Helpers that write an entry.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use earmark_core::{AccountName, AssetName, LeaseId, NamespaceName, Overdraft, Standing, UnixMs, VaultName};
 use earmark_credits::{
     AccountChange, AccountKey, AssetKey, Change, Claim, ClaimKind, Entry, EntryBody, GateId, OwnerId, Plan,
-    Posting, Record, ReservationId, Store, StoreError, Ticket, TotalsChange, VaultKey,
+    Posting, Record, ReservationId, SagaToken, Store, StoreError, TotalsChange, VaultKey,
 };
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -24,17 +24,17 @@ fn usd() -> AssetName {
     AssetName::new("usd").expect("a valid asset")
 }
 
-pub(crate) fn ticket() -> Ticket {
+pub(crate) fn token() -> SagaToken {
     let next = u128::from(NEXT.fetch_add(1, Ordering::Relaxed)) | (u128::from(std::process::id()) << 40);
-    Ticket { gate: GateId(next), rid: ReservationId((1 << 120) | (next << 20)), owner: OwnerId(1) }
+    SagaToken { gate: GateId(next), rid: ReservationId((1 << 120) | (next << 20)), owner: OwnerId(1) }
 }
 
-pub(crate) fn begin(ticket: Ticket, plan: &Arc<Plan>) -> Change {
+pub(crate) fn begin(token: SagaToken, plan: &Arc<Plan>) -> Change {
     let begun_at = UnixMs::new(1_700_000_000_000);
-    Change::Begin(Arc::new(Record { ticket, lease: None, begun_at, plan: Arc::clone(plan) }))
+    Change::Begin(Arc::new(Record { token, lease: None, begun_at, plan: Arc::clone(plan) }))
 }
 
-/// Claims accounts, to freeze them.
+/// A plan that freezes accounts.
 pub(crate) fn freezing(names: &[&str]) -> Arc<Plan> {
     let claim = |name: &&str| Claim {
         account: account(name),
@@ -43,14 +43,14 @@ pub(crate) fn freezing(names: &[&str]) -> Arc<Plan> {
         to: Standing::Frozen,
         overdraft: Overdraft::Deny,
     };
-    let entries = issuing(ticket(), 1).entries.clone();
+    let entries = issuing(token(), 1).entries.clone();
     Arc::new(Plan { claims: names.iter().map(claim).collect(), entries, ..Plan::default() })
 }
 
-/// Issues an amount to `revenue`.
-pub(crate) fn issuing(ticket: Ticket, amount: i128) -> Arc<Plan> {
+/// A plan that issues an amount to `revenue`.
+pub(crate) fn issuing(token: SagaToken, amount: i128) -> Arc<Plan> {
     let posting =
-        Posting { id: ticket.rid.posting(0), account: account("revenue"), asset: usd(), amount, hold: None };
+        Posting { id: token.rid.posting(0), account: account("revenue"), asset: usd(), amount, hold: None };
     let change = AccountChange { account: posting.account.account.clone(), asset: usd(), amount, held: 0 };
     let at = UnixMs::new(1_700_000_000_000);
     let entry = Entry {
@@ -68,27 +68,27 @@ pub(crate) fn issuing(ticket: Ticket, amount: i128) -> Arc<Plan> {
     })
 }
 
-/// All steps of it.
-pub(crate) fn steps(ticket: Ticket, plan: &Arc<Plan>) -> Vec<Change> {
+/// All steps of a plan.
+pub(crate) fn steps(token: SagaToken, plan: &Arc<Plan>) -> Vec<Change> {
     let of = || Arc::clone(plan);
     vec![
-        begin(ticket, plan),
-        Change::Decide(ticket, of()),
-        Change::Create(ticket, of()),
-        Change::Record(ticket, of()),
-        Change::End(ticket),
+        begin(token, plan),
+        Change::Decide(token, of()),
+        Change::Create(token, of()),
+        Change::Record(token, of()),
+        Change::End(token),
     ]
 }
 
-/// Issues an amount; says how it went.
+/// Issues an amount.
 pub(crate) async fn issue(store: &dyn Store, amount: i128) -> Result<Vec<u64>, StoreError> {
-    let ticket = ticket();
-    store.write(steps(ticket, &issuing(ticket, amount))).await
+    let token = token();
+    store.write(steps(token, &issuing(token, amount))).await
 }
 
-/// What all entries and all postings add up to; they must be the same.
+/// The sum of all postings, which must equal that of all entries.
 pub(crate) async fn total(store: &dyn Store) -> i128 {
-    let census = store.count(home()).await.expect("a store that answers");
+    let census = store.census(home()).await.expect("a store that answers");
     assert_eq!(census.uneven, []);
     let Some(usd) = census.assets.first() else { return 0 };
     assert_eq!((usd.live, usd.entered), (usd.sums.issued, usd.sums.issued));

@@ -1,6 +1,6 @@
-//! What this process itself is at work on, so that its own calls wait for each other instead of racing.
+//! Locks between the calls of this process, so that they wait for each other instead of racing.
 //!
-//! Nothing here is needed for safety: the rows decide who gets what. It saves attempts that are known to fail.
+//! They only avoid attempts that would fail. Safety comes from the rows.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,140 +12,141 @@ use crate::id::{GateId, PostingId, ReservationId};
 use crate::model::{AccountKey, LeaseKey};
 use crate::task::Part;
 
-/// So many calls work on what one account pays at a time; the others queue, first come first served.
+/// Concurrent payments from one account. More than that queue in order.
 const PAYERS_MAX: usize = 16;
-/// So many postings that were consumed a moment ago are remembered per account: a survey may have seen them before.
+/// Recently consumed postings remembered per account, because an older survey may still show them.
 const SPENT_MAX: usize = 512;
-/// A call that waits for a posting looks again after so long, for others may have freed one.
+/// How long a call waits for a free posting before it reads again; another process may have freed one.
 const WAIT: Duration = Duration::from_millis(20);
-/// Accounts that nobody works on are forgotten when there are so many.
-const LANES_MAX: usize = 10_000;
-/// So many small postings are gathered at a time, if there are no more,
+/// Accounts remembered before idle ones are dropped.
+const ACCOUNTS_MAX: usize = 10_000;
+/// Fewest small postings merged at a time.
 const MERGE_MIN: usize = 32;
-/// and so many at most.
+/// Most small postings merged at a time.
 const MERGE_MAX: usize = 4_096;
 
-/// The lanes of all accounts.
+/// The slots of all accounts.
 #[derive(Default)]
-pub(crate) struct Lanes {
-    known: Mutex<KnownLanes>,
+pub(crate) struct SlotTable {
+    known: Mutex<KnownAccounts>,
 }
 
 #[derive(Default)]
-struct KnownLanes {
-    lanes: HashMap<AccountKey, Arc<Lane>>,
-    /// How many somebody worked on when the others were forgotten.
+struct KnownAccounts {
+    slot_table: HashMap<AccountKey, Arc<AccountSlots>>,
+    /// Accounts that were in use at the last cleanup.
     in_use: usize,
 }
 
-/// What this process does with one account.
-pub(crate) struct Lane {
+/// The state that this process keeps of one account.
+pub(crate) struct AccountSlots {
     payers: Arc<Semaphore>,
-    /// One call at a time gathers small postings: several would want the same ones.
+    /// One call at a time merges small postings; several would select the same ones.
     merger: Arc<Semaphore>,
-    state: Mutex<LaneState>,
+    state: Mutex<AccountSlotsState>,
     freed: Notify,
 }
 
 #[derive(Default)]
-struct LaneState {
+struct AccountSlotsState {
     busy: HashSet<PostingId>,
     spent: HashSet<PostingId>,
     spent_order: VecDeque<PostingId>,
-    /// So many deposits pass before small postings are looked for. Who comes first looks, for nobody knows what others left.
+    /// Deposits until the next merge. The first deposit merges, because other processes may have left small postings.
     until_merge: u64,
-    /// How many postings were found beyond those that calls pay from, the last time.
+    /// Postings beyond the number that deposits are split into, as last counted.
     small: usize,
 }
 
-impl Lanes {
-    /// The lane of an account.
-    pub(crate) fn of(&self, account: &AccountKey) -> Arc<Lane> {
+impl SlotTable {
+    /// The slots of an account.
+    pub(crate) fn of(&self, account: &AccountKey) -> Arc<AccountSlots> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let KnownLanes { lanes, in_use } = &mut *known;
-        // Where more are in use than that, going through them is put off until there are twice as many.
-        if lanes.len() >= LANES_MAX.max(in_use.saturating_mul(2)) {
-            lanes.retain(|_, lane| Arc::strong_count(lane) > 1);
-            *in_use = lanes.len();
+        let KnownAccounts { slot_table, in_use } = &mut *known;
+        // With many accounts in use, the cleanup waits until the table has doubled.
+        if slot_table.len() >= ACCOUNTS_MAX.max(in_use.saturating_mul(2)) {
+            slot_table.retain(|_, slots| Arc::strong_count(slots) > 1);
+            *in_use = slot_table.len();
         }
-        if let Some(lane) = lanes.get(account) {
-            return Arc::clone(lane);
+        if let Some(slots) = slot_table.get(account) {
+            return Arc::clone(slots);
         }
-        let lane = Lane {
+        let slots = AccountSlots {
             payers: Arc::new(Semaphore::new(PAYERS_MAX)),
             merger: Arc::new(Semaphore::new(1)),
             state: Mutex::default(),
             freed: Notify::new(),
         };
-        Arc::clone(lanes.entry(account.clone()).or_insert(Arc::new(lane)))
+        Arc::clone(slot_table.entry(account.clone()).or_insert(Arc::new(slots)))
     }
 }
 
-impl Lane {
-    fn state(&self) -> std::sync::MutexGuard<'_, LaneState> {
+impl AccountSlots {
+    fn state(&self) -> std::sync::MutexGuard<'_, AccountSlotsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether no call of this process pays from this account, or gathers what is small.
+    /// Whether no call of this process pays from or merges this account.
     fn is_idle(&self) -> bool {
         self.payers.available_permits() == PAYERS_MAX && self.merger.available_permits() == 1
     }
 
-    /// Waits for a turn to pay from this account.
+    /// Waits for a payer slot.
     pub(crate) async fn pay(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.payers).acquire_owned().await.ok()
     }
 
-    /// Whether a call of this process uses a posting, or has consumed it.
+    /// Whether a call of this process uses or has consumed a posting.
     pub(crate) fn is_taken(&self, id: PostingId) -> bool {
         let state = self.state();
         state.busy.contains(&id) || state.spent.contains(&id)
     }
 
     /// Takes postings for a call of this process, all or none.
-    pub(crate) fn take(self: &Arc<Self>, ids: Vec<PostingId>) -> Option<Taken> {
+    pub(crate) fn take(self: &Arc<Self>, ids: Vec<PostingId>) -> Option<TakenPostings> {
         let mut state = self.state();
         if ids.iter().any(|id| state.busy.contains(id) || state.spent.contains(id)) {
             return None;
         }
         state.busy.extend(&ids);
-        Some(Taken { lane: Arc::clone(self), ids })
+        Some(TakenPostings { slots: Arc::clone(self), ids })
     }
 
-    /// Counts a deposit. If it is its turn to gather small postings, says how many, and keeps others from it.
-    pub(crate) fn turn_to_merge(&self, every: u64) -> Option<(OwnedSemaphorePermit, usize)> {
+    /// Counts a deposit. If a merge is due, returns its permit and the number of postings to merge.
+    pub(crate) fn merge_permit(&self, every: u64) -> Option<(OwnedSemaphorePermit, usize)> {
         let mut state = self.state();
         if state.until_merge > 0 {
             state.until_merge -= 1;
             return None;
         }
-        let turn = Arc::clone(&self.merger).try_acquire_owned().ok()?;
+        let permit = Arc::clone(&self.merger).try_acquire_owned().ok()?;
         state.until_merge = every.saturating_sub(1);
-        Some((turn, state.small.clamp(MERGE_MIN, MERGE_MAX)))
+        Some((permit, state.small.clamp(MERGE_MIN, MERGE_MAX)))
     }
 
-    /// Whoever had the turn found so many. The next one gathers as many: while it waits for its commit as many come again.
+    /// Records how many small postings were found. The next merge takes as many, because that many arrive during a
+    /// commit.
     pub(crate) fn found_small(&self, small: usize) {
         self.state().small = small;
     }
 
-    /// Waits until a call of this process lets go of something, or a little while.
+    /// Waits until a call of this process frees postings, at most for [`WAIT`].
     pub(crate) async fn wait(&self) {
-        // An elapsed wait is as good as a notice: either way it is time to look again.
+        // A timeout and a notice mean the same: read again.
         let _ = tokio::time::timeout(WAIT, self.freed.notified()).await;
     }
 }
 
 /// Postings that a call of this process uses.
-pub(crate) struct Taken {
-    lane: Arc<Lane>,
+pub(crate) struct TakenPostings {
+    slots: Arc<AccountSlots>,
     ids: Vec<PostingId>,
 }
 
-impl Taken {
-    /// They are consumed.
+impl TakenPostings {
+    /// Marks them as consumed.
     pub(crate) fn spend(&self) {
-        let mut state = self.lane.state();
+        let mut state = self.slots.state();
         for id in &self.ids {
             if state.spent.insert(*id) {
                 state.spent_order.push_back(*id);
@@ -159,33 +160,33 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for TakenPostings {
     fn drop(&mut self) {
-        let mut state = self.lane.state();
+        let mut state = self.slots.state();
         for id in &self.ids {
             state.busy.remove(id);
         }
-        // Nobody has looked at the account who could still choose what is consumed by now.
-        if self.lane.is_idle() {
+        // No call is left whose survey could still show the consumed postings.
+        if self.slots.is_idle() {
             (state.spent, state.spent_order) = Default::default();
         }
         drop(state);
-        self.lane.freed.notify_one();
+        self.slots.freed.notify_one();
     }
 }
 
-/// What happens once happens in one call of this process at a time.
+/// Locks by gate: one call of this process at a time works on a gate.
 #[derive(Default)]
-pub(crate) struct Gates {
+pub(crate) struct GateLocks {
     gates: Mutex<HashMap<GateId, Arc<tokio::sync::Mutex<()>>>>,
 }
 
-impl Gates {
-    /// Waits until no other call of this process works on the same.
-    pub(crate) async fn enter(&self, gate: GateId) -> Entered<'_> {
+impl GateLocks {
+    /// Waits until no other call of this process works on the gate.
+    pub(crate) async fn enter(&self, gate: GateId) -> GateGuard<'_> {
         let lock = Arc::clone(self.known().entry(gate).or_default());
-        // Whoever goes away while it waits is cleaned up after, too.
-        let mut entered = Entered { gates: self, gate, lock: Arc::clone(&lock), guard: None };
+        // The guard exists before the wait, so that a cancelled wait cleans up.
+        let mut entered = GateGuard { gates: self, gate, lock: Arc::clone(&lock), guard: None };
         entered.guard = Some(lock.lock_owned().await);
         entered
     }
@@ -195,31 +196,30 @@ impl Gates {
     }
 }
 
-/// A gate that a call of this process has, or waits for. It is forgotten with the last of them, also where a call was dropped
-/// because its time was over.
-pub(crate) struct Entered<'a> {
-    gates: &'a Gates,
+/// A gate that a call holds or waits for. The last guard removes the gate from the table, also when its call was
+/// cancelled.
+pub(crate) struct GateGuard<'a> {
+    gates: &'a GateLocks,
     gate: GateId,
     lock: Arc<tokio::sync::Mutex<()>>,
     guard: Option<OwnedMutexGuard<()>>,
 }
 
-impl Drop for Entered<'_> {
+impl Drop for GateGuard<'_> {
     fn drop(&mut self) {
         let mut known = self.gates.known();
         self.guard = None;
-        // One is in the map, and one here.
+        // One reference is in the table, one is here.
         if Arc::strong_count(&self.lock) <= 2 {
             known.remove(&self.gate);
         }
     }
 }
 
-/// So many leases that this process has held for are remembered.
+/// Leases remembered with their holds.
 const HOLDS_MAX: usize = 65_536;
 
-/// What this process has held for leases lately. Whoever settles one of them need not look first: if something has
-/// happened to it since, the saga finds out.
+/// The holds that this process made lately. Settling one of them needs no read: the commit detects any change since.
 #[derive(Default)]
 pub(crate) struct RecentHolds {
     state: Mutex<RecentState>,
@@ -228,7 +228,7 @@ pub(crate) struct RecentHolds {
 #[derive(Default)]
 struct RecentState {
     holds: HashMap<LeaseKey, Vec<Part>>,
-    /// Oldest first, those that were taken included.
+    /// Oldest first, including leases that were removed.
     order: VecDeque<LeaseKey>,
 }
 
@@ -246,20 +246,19 @@ impl RecentHolds {
         }
     }
 
-    /// What was held for a lease, once.
+    /// Removes and returns the holds of a lease.
     pub(crate) fn take(&self, lease: &LeaseKey) -> Option<Vec<Part>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).holds.remove(lease)
     }
 }
 
-/// The attempts that a call of this process drives right now. A record of this process that is not among them was
-/// given up on, and anybody here may look after it.
+/// The attempts that calls of this process drive. Any other record of this process is abandoned, and may be recovered.
 #[derive(Default)]
-pub(crate) struct Running {
+pub(crate) struct RunningSagas {
     rids: Mutex<HashSet<ReservationId>>,
 }
 
-impl Running {
+impl RunningSagas {
     fn rids(&self) -> std::sync::MutexGuard<'_, HashSet<ReservationId>> {
         self.rids.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -275,7 +274,7 @@ impl Running {
 }
 
 pub(crate) struct RunningGuard<'a> {
-    running: &'a Running,
+    running: &'a RunningSagas,
     rid: ReservationId,
 }
 
@@ -291,11 +290,11 @@ mod tests {
 
     use super::*;
 
-    /// A call whose time was over while it gave back the holds of an account left the gate of each in the map for ever, and so
-    /// did one that was handed a gate in the moment in which it gave up.
+    /// A call that timed out while it released holds left their gates in the table for good. So did a call that
+    /// received a gate at the moment it gave up.
     #[tokio::test]
     async fn a_gate_is_forgotten_with_the_last_call_about_it() {
-        let (gates, gate) = (Gates::default(), GateId(7));
+        let (gates, gate) = (GateLocks::default(), GateId(7));
         let first = gates.enter(gate).await;
         let is_waiting = |waiting: std::pin::Pin<&mut _>| {
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -317,7 +316,7 @@ mod tests {
         assert_eq!(gates.known().len(), 0);
     }
 
-    /// Up to ten thousand accounts kept the last five hundred that each had consumed, which came to 330 MB.
+    /// Ten thousand accounts each kept five hundred consumed postings, 330 MB in all.
     #[tokio::test]
     async fn an_account_that_nobody_works_on_remembers_nothing_that_was_consumed() {
         let home = crate::model::VaultKey {
@@ -325,24 +324,24 @@ mod tests {
             vault: earmark_core::VaultName::new("main").unwrap(),
         };
         let account = earmark_core::AccountName::new("acme").unwrap();
-        let lane = Lanes::default().of(&AccountKey { home, account });
+        let slots = SlotTable::default().of(&AccountKey { home, account });
         let spend = |id: u128| {
-            let taken = lane.take(vec![PostingId(id)]).unwrap();
+            let taken = slots.take(vec![PostingId(id)]).unwrap();
             taken.spend();
         };
-        let payer = lane.pay().await;
+        let payer = slots.pay().await;
         spend(1);
-        assert!(lane.is_taken(PostingId(1)), "whoever pays may have seen it before");
+        assert!(slots.is_taken(PostingId(1)), "whoever pays may have seen it before");
         drop(payer);
         spend(2);
-        let state = lane.state();
+        let state = slots.state();
         assert_eq!((state.spent.capacity(), state.spent_order.capacity()), (0, 0));
     }
 
-    /// With more accounts in use than are remembered, every look at one went through all of them.
+    /// With more accounts in use than the table keeps, every lookup scanned all of them.
     #[test]
     fn going_through_the_accounts_is_put_off_where_many_are_in_use() {
-        let lanes = Lanes::default();
+        let slot_table = SlotTable::default();
         let home = crate::model::VaultKey {
             namespace: earmark_core::NamespaceName::new("default").unwrap(),
             vault: earmark_core::VaultName::new("main").unwrap(),
@@ -351,18 +350,19 @@ mod tests {
             home: home.clone(),
             account: earmark_core::AccountName::new(&format!("a{number}")).unwrap(),
         };
-        let in_use: Vec<Arc<Lane>> = (0..LANES_MAX).map(|number| lanes.of(&account(number))).collect();
-        let known = || lanes.known.lock().unwrap().lanes.len();
-        for number in LANES_MAX..2 * LANES_MAX {
-            lanes.of(&account(number));
+        let in_use: Vec<Arc<AccountSlots>> =
+            (0..ACCOUNTS_MAX).map(|number| slot_table.of(&account(number))).collect();
+        let known = || slot_table.known.lock().unwrap().slot_table.len();
+        for number in ACCOUNTS_MAX..2 * ACCOUNTS_MAX {
+            slot_table.of(&account(number));
         }
-        assert_eq!(known(), 2 * LANES_MAX, "none was forgotten, for the look was put off");
-        lanes.of(&account(0));
-        assert_eq!(known(), LANES_MAX, "all in use");
+        assert_eq!(known(), 2 * ACCOUNTS_MAX, "none was forgotten, for the look was put off");
+        slot_table.of(&account(0));
+        assert_eq!(known(), ACCOUNTS_MAX, "all in use");
         drop(in_use);
-        for number in 0..=LANES_MAX {
-            lanes.of(&account(2 * LANES_MAX + number));
+        for number in 0..=ACCOUNTS_MAX {
+            slot_table.of(&account(2 * ACCOUNTS_MAX + number));
         }
-        assert!(known() < 2 * LANES_MAX, "{}", known());
+        assert!(known() < 2 * ACCOUNTS_MAX, "{}", known());
     }
 }

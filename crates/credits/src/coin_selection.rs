@@ -1,0 +1,305 @@
+//! Coin selection: which postings a plan consumes and which it creates.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use earmark_core::credits::plan::{self, PlanError, SWEEP_MAX};
+use earmark_core::{AssetName, Overdraft};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::id::{PostingId, ReservationId};
+use crate::local_locks::{AccountSlots, TakenPostings};
+use crate::model::{AccountKey, LivePosting, Plan, Posting, PostingHold, TotalsChange, VaultKey};
+use crate::saga::{Engine, TaskError};
+use crate::store::{PostingQuery, PostingSet};
+
+/// Postings that a deposit is split into, so that as many calls can pay from the account at once.
+pub(crate) const SPLIT: usize = 16;
+/// Smallest part of a split deposit.
+const PIECE_MIN: i128 = 64;
+/// Deposits of this process into an account between two merges.
+const MERGE_EVERY: u64 = 16;
+/// Postings from which a merge consolidates the smallest. It leaves those that calls pay from.
+const MERGE_AT: usize = 48;
+/// Largest postings read at first.
+const LOOK: usize = 2 * SPLIT;
+/// Largest postings read when those do not suffice, or when the account may go below zero.
+const LOOK_MAX: usize = 4_096;
+
+/// The change of one account's balance of one asset.
+#[derive(Clone, Debug)]
+pub(crate) struct BalanceChange {
+    pub(crate) account: AccountKey,
+    pub(crate) asset: AssetName,
+    /// Not zero.
+    pub(crate) change: i128,
+    /// Whether the account may go below zero.
+    pub(crate) overdraft: Overdraft,
+    /// Whether a positive change is split into several postings.
+    pub(crate) is_deposit: bool,
+}
+
+/// The outcome of a selection.
+pub(crate) enum SelectionOutcome {
+    /// The selected postings.
+    Postings(Selection),
+    /// There is enough, but calls of this process use it.
+    Busy(Arc<AccountSlots>),
+    /// Another call or process uses the postings.
+    Wait(Option<Arc<AccountSlots>>),
+    /// The account of this change is short.
+    Short(usize),
+    /// The balance of this change's account would leave 128 bits.
+    OutOfRange(usize),
+}
+
+/// Postings to consume and to create.
+#[derive(Default)]
+pub(crate) struct Selection {
+    pub(crate) inputs: Vec<Posting>,
+    pub(crate) outputs: Vec<Posting>,
+    pub(crate) taken: Vec<TakenPostings>,
+}
+
+/// Assigns the posting ids of one attempt.
+pub(crate) struct PostingIds {
+    rid: ReservationId,
+    next: u16,
+}
+
+impl PostingIds {
+    pub(crate) fn new(rid: ReservationId) -> PostingIds {
+        PostingIds { rid, next: 0 }
+    }
+
+    pub(crate) fn posting(
+        &mut self,
+        (account, asset): (&AccountKey, &AssetName),
+        amount: i128,
+        hold: Option<PostingHold>,
+    ) -> Posting {
+        let id = self.rid.posting(self.next);
+        self.next = self.next.saturating_add(1);
+        Posting { id, account: account.clone(), asset: asset.clone(), amount, hold }
+    }
+}
+
+impl Engine {
+    /// Waits for a payer slot on every account that the changes spend from.
+    pub(crate) async fn queue_payers(&self, moves: &[BalanceChange]) -> Vec<OwnedSemaphorePermit> {
+        let mut payers: Vec<&AccountKey> =
+            moves.iter().filter(|each| each.change < 0).map(|each| &each.account).collect();
+        // All calls queue in the same order, so that they cannot deadlock.
+        payers.sort_unstable();
+        payers.dedup();
+        let mut permits = Vec::with_capacity(payers.len());
+        for account in payers {
+            permits.extend(self.slot_table.of(account).pay().await);
+        }
+        permits
+    }
+
+    /// The queries for the postings behind some changes, and the merge permits, which last as long as the attempt.
+    pub(crate) fn posting_queries(
+        &self,
+        moves: &[BalanceChange],
+        is_again: bool,
+    ) -> (Vec<PostingQuery>, Vec<OwnedSemaphorePermit>) {
+        let mut permits = Vec::new();
+        let question = |each: &BalanceChange| {
+            let is_payer = each.change < 0;
+            let looks_far = is_again || each.overdraft == Overdraft::Allow;
+            let permit = match is_payer || is_again {
+                true => None,
+                false => self.slot_table.of(&each.account).merge_permit(MERGE_EVERY),
+            };
+            let (largest, smallest, count_max) = match permit {
+                // Counting twice as many shows how much faster postings arrive.
+                Some((permit, small)) => {
+                    permits.push(permit);
+                    (0, small, small.saturating_mul(2).saturating_add(SPLIT))
+                }
+                // Counting one more than are read shows whether there are more.
+                None if is_payer && looks_far => (LOOK_MAX, SWEEP_MAX, LOOK_MAX.saturating_add(1)),
+                None if is_payer => (LOOK, SWEEP_MAX, LOOK.saturating_add(1)),
+                None if each.is_deposit => (0, 0, SPLIT),
+                None => (0, 0, 0),
+            };
+            let (account, asset) = (each.account.clone(), each.asset.clone());
+            PostingQuery { account, asset, largest, smallest, count_max }
+        };
+        (moves.iter().map(question).collect(), permits)
+    }
+
+    /// Selects postings for all changes.
+    pub(crate) async fn select_postings(
+        &self,
+        ids_of_attempt: &mut PostingIds,
+        moves: &[BalanceChange],
+        posting_sets: &[PostingSet],
+    ) -> Result<SelectionOutcome, TaskError> {
+        let mut selection = Selection::default();
+        for (place, (each, posting_set)) in moves.iter().zip(posting_sets).enumerate() {
+            let slots = self.slot_table.of(&each.account);
+            let is_in_work = |debt: &LivePosting| debt.reserved_by.is_some() || slots.is_taken(debt.id);
+            if posting_set.owed.iter().any(is_in_work) {
+                return Ok(SelectionOutcome::Wait(Some(slots)));
+            }
+            let chosen = match choose(each, posting_set, &slots, ids_of_attempt.rid) {
+                Ok(chosen) => chosen,
+                Err(PlanError::OutOfRange) => return Ok(SelectionOutcome::OutOfRange(place)),
+                Err(PlanError::Insufficient { .. }) if has_enough(each, posting_set) => {
+                    return Ok(SelectionOutcome::Busy(slots));
+                }
+                Err(PlanError::Insufficient { .. }) => {
+                    return self.classify_shortage(place, each, slots).await;
+                }
+            };
+            let Chosen { inputs, output, pieces } = chosen;
+            let ids: Vec<PostingId> = inputs.iter().map(|input| input.id).collect();
+            if !ids.is_empty() {
+                match slots.take(ids) {
+                    Some(taken) => selection.taken.push(taken),
+                    None => return Ok(SelectionOutcome::Wait(None)),
+                }
+            }
+            let owner = (&each.account, &each.asset);
+            selection.inputs.extend(inputs.iter().map(|input| Posting {
+                id: input.id,
+                account: each.account.clone(),
+                asset: each.asset.clone(),
+                amount: input.amount,
+                hold: None,
+            }));
+            let parts = split(output, pieces).map(|amount| ids_of_attempt.posting(owner, amount, None));
+            selection.outputs.extend(parts);
+        }
+        Ok(SelectionOutcome::Postings(selection))
+    }
+
+    /// Finds out whether an account is short or busy.
+    async fn classify_shortage(
+        &self,
+        place: usize,
+        each: &BalanceChange,
+        slots: Arc<AccountSlots>,
+    ) -> Result<SelectionOutcome, TaskError> {
+        let spendable = self.store.spendable(each.account.clone(), each.asset.clone(), self.time.now());
+        let found = self.call(spendable).await?;
+        // Pending postings are consumed or come back. Only a deposit can raise the balance above this.
+        let most =
+            [found.pending, found.due].iter().fold(found.active, |sum, part| sum.saturating_add(*part));
+        if each.overdraft == Overdraft::Deny && most.saturating_add(each.change) < 0 {
+            return Ok(SelectionOutcome::Short(place));
+        }
+        if found.due > 0 {
+            self.sweep_account(each.account.clone()).await?;
+            return Ok(SelectionOutcome::Wait(None));
+        }
+        Ok(SelectionOutcome::Wait(Some(slots)))
+    }
+}
+
+/// Whether the postings read cover a change, if those of other calls are included. Only valid when all postings were
+/// read.
+fn has_enough(each: &BalanceChange, posting_set: &PostingSet) -> bool {
+    let seen = posting_set.owed.iter().chain(&posting_set.large);
+    let sum = seen.fold(each.change, |sum, posting| sum.saturating_add(posting.amount));
+    sum >= 0 && posting_set.large.len() >= posting_set.active
+}
+
+/// The postings selected for one change.
+struct Chosen {
+    inputs: Vec<LivePosting>,
+    output: i128,
+    pieces: usize,
+}
+
+fn choose(
+    each: &BalanceChange,
+    posting_set: &PostingSet,
+    slots: &AccountSlots,
+    rid: ReservationId,
+) -> Result<Chosen, PlanError> {
+    let free = |posting: &&LivePosting| !slots.is_taken(posting.id);
+    let mut candidates: Vec<&LivePosting> = posting_set.owed.iter().collect();
+    let mut output = each.change;
+    let owed = posting_set.owed.iter().try_fold(0_i128, |sum, debt| sum.checked_add(debt.amount));
+    let after = owed.and_then(|owed| owed.checked_add(each.change)).ok_or(PlanError::OutOfRange)?;
+    if each.change > 0 {
+        let gathers = posting_set.active >= MERGE_AT;
+        let beyond = posting_set.active.saturating_sub(SPLIT);
+        if !posting_set.small.is_empty() {
+            slots.found_small(beyond);
+        }
+        let mut inputs: Vec<LivePosting> = posting_set.owed.clone();
+        inputs.extend(posting_set.small.iter().take(if gathers { beyond } else { 0 }).filter(free).cloned());
+        for input in &inputs {
+            output = output.checked_add(input.amount).ok_or(PlanError::OutOfRange)?;
+        }
+        let is_split = each.is_deposit && !gathers;
+        let pieces = if is_split { SPLIT.saturating_sub(posting_set.active).max(1) } else { 1 };
+        return Ok(Chosen { inputs, output, pieces });
+    }
+    let large: Vec<&LivePosting> = posting_set.large.iter().filter(free).collect();
+    let enough: Vec<&&LivePosting> =
+        large.iter().filter(|posting| after.saturating_add(posting.amount) >= 0).collect();
+    if after < 0 && !enough.is_empty() {
+        // A random choice seldom meets that of another process.
+        let place = (rid.0 as usize) % enough.len();
+        candidates.push(enough[place]);
+        // The account must keep as many postings as deposits are split into.
+        let beyond = posting_set.active.saturating_sub(SPLIT);
+        let small =
+            posting_set.small.iter().take(beyond).filter(free).filter(|small| small.id != enough[place].id);
+        candidates.extend(small);
+    } else if after < 0 {
+        candidates.extend(&large);
+    }
+    let is_all = large.len() >= posting_set.active.min(LOOK_MAX);
+    let postings: Vec<plan::Posting<PostingId>> =
+        candidates.iter().map(|each| plan::Posting { id: each.id, amount: each.amount }).collect();
+    let choice = plan::choose(&postings, each.change, each.overdraft)?;
+    let output = choice.output.unwrap_or(0);
+    if output < 0 && !is_all {
+        return Err(PlanError::Insufficient { missing: output.unsigned_abs() });
+    }
+    let is_chosen = |posting: &&&LivePosting| choice.inputs.contains(&posting.id);
+    let inputs = candidates.iter().filter(is_chosen).map(|posting| (*posting).clone()).collect();
+    Ok(Chosen { inputs, output, pieces: 1 })
+}
+
+/// Splits an amount into at most `pieces` parts of at least [`PIECE_MIN`]; no part for zero.
+fn split(amount: i128, pieces: usize) -> impl Iterator<Item = i128> {
+    let most = i128::try_from(pieces).unwrap_or(1).max(1);
+    let count = (amount / PIECE_MIN).clamp(1, most);
+    let part = amount / count;
+    let first = amount - part * (count - 1);
+    let count = if amount == 0 { 0 } else { count };
+    (0..count).map(move |place| if place == 0 { first } else { part })
+}
+
+/// Whether the inputs and outputs of a plan balance for every asset, with what it issues and retires. The sums wrap, so
+/// that their order does not matter.
+pub(crate) fn is_balanced(plan: &Plan) -> bool {
+    let mut sums: BTreeMap<(&VaultKey, &AssetName), i128> = BTreeMap::new();
+    let mut add = |home, asset, amount: i128| {
+        let sum = sums.entry((home, asset)).or_default();
+        *sum = sum.wrapping_add(amount);
+    };
+    for posting in &plan.outputs {
+        add(&posting.account.home, &posting.asset, posting.amount);
+    }
+    for posting in &plan.inputs {
+        add(&posting.account.home, &posting.asset, posting.amount.wrapping_neg());
+    }
+    for totals in &plan.totals {
+        let TotalsChange { asset, issued, retired } = totals;
+        add(&asset.home, &asset.asset, retired.wrapping_sub(*issued));
+    }
+    let has_zero = plan.outputs.iter().any(|posting| posting.amount == 0);
+    !has_zero && sums.values().all(|sum| *sum == 0)
+}
+
+#[cfg(test)]
+mod tests;
