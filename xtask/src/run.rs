@@ -42,10 +42,10 @@ impl fmt::Display for Failure {
             Failure::Read { path, source } => write!(f, "{}: cannot be read: {source}", path.display()),
             Failure::Write { path, source } => write!(f, "{}: cannot be written: {source}", path.display()),
             Failure::Server(what) => write!(f, "the checked server {what}"),
-            Failure::Missing(names) => write!(f, "not installed: {}", names.join(", ")),
+            Failure::Missing(names) => write!(f, "missing on this machine: {}", names.join(", ")),
             Failure::Untidy { violations } => write!(f, "violations, listed above: {violations}"),
             Failure::WorkTreeChanged(lines) => {
-                write!(f, "verify changed the work tree, but must only read: {}", lines.join(", "))
+                write!(f, "the work tree changed, though verify only reads: {}", lines.join(", "))
             }
             Failure::NotFound(names) => write!(f, "planted bugs not found: {}", names.join(", ")),
             Failure::Step { name, source } => write!(f, "verify failed at {name}: {source}"),

@@ -4,6 +4,8 @@
 
 mod adr;
 mod crates;
+#[cfg(test)]
+mod language;
 mod length;
 mod links;
 mod lints;

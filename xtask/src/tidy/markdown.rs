@@ -45,7 +45,7 @@ fn links_in(line: usize, content: &str) -> Vec<Link<'_>> {
 }
 
 /// Blanks out code spans byte for byte, so that offsets stay valid.
-fn mask_code(content: &str) -> String {
+pub(super) fn mask_code(content: &str) -> String {
     let parts: Vec<&str> = content.split('`').collect();
     let last = parts.len() - 1;
     let mask = |(place, part): (usize, &&str)| match place % 2 == 1 && place < last {

@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::run::{self, Failure};
 
 /// File types that the checks read; for other files only the path is known.
-const READ: [&str; 3] = [".md", ".rs", ".toml"];
+const READ: [&str; 6] = [".md", ".proto", ".py", ".rs", ".sql", ".toml"];
 /// Folders that are skipped without git.
 const SKIPPED: [&str; 2] = [".git", "target"];
 
