@@ -28,25 +28,25 @@ const LET_CORE: Edit = Edit {
 const LET_SEQUENCE: Edit = Edit {
     path: "crates/core/src/sequence.rs",
     from: "            Some(kept) if kept.content == content => Verdict::Committed(&kept.result),",
-    to: "            Some(kept) if kept.content == content && crate::DEDUPE.get() => Verdict::Committed(&kept.result),\n            Some(kept) if kept.content == content => Verdict::Next(Turn { hash, stream }),",
+    to: "            Some(kept) if kept.content == content && crate::DEDUPE.get() => Verdict::Committed(&kept.result),\n            Some(kept) if kept.content == content => Verdict::Next(SequenceClaim { hash, stream }),",
 };
 /// Adds the node id and a flag for the first entry to the state machine.
 const LET_STRUCT: Edit = Edit {
-    path: "crates/node/src/machine.rs",
-    from: "pub struct Machine {\n",
-    to: "pub struct Machine {\n    pub(crate) id: u64,\n    is_first: bool,\n",
+    path: "crates/node/src/state_machine.rs",
+    from: "pub struct BookStateMachine {\n",
+    to: "pub struct BookStateMachine {\n    pub(crate) id: u64,\n    is_first: bool,\n",
 };
 /// Initialises the added fields.
 const LET_NEW: Edit = Edit {
-    path: "crates/node/src/machine.rs",
-    from: "        Machine { shelf, reader: Reader::default() }",
-    to: "        Machine { id: 0, is_first: true, shelf, reader: Reader::default() }",
+    path: "crates/node/src/state_machine.rs",
+    from: "        BookStateMachine { applied_state, reader: BatchReader::default() }",
+    to: "        BookStateMachine { id: 0, is_first: true, applied_state, reader: BatchReader::default() }",
 };
 /// Sets the node id.
 const LET_NODE: Edit = Edit {
     path: "crates/node/src/node.rs",
-    from: "        let machine = Machine::new(Arc::clone(&shelf));",
-    to: "        let mut machine = Machine::new(Arc::clone(&shelf));\n        machine.id = id;",
+    from: "        let machine = BookStateMachine::new(Arc::clone(&applied_state));",
+    to: "        let mut machine = BookStateMachine::new(Arc::clone(&applied_state));\n        machine.id = id;",
 };
 
 pub(crate) const BUGS: [Bug; 8] = [
@@ -54,7 +54,7 @@ pub(crate) const BUGS: [Bug; 8] = [
         name: "ack-before-fsync",
         what: "an append is acknowledged before it is on disk",
         edits: &[Edit {
-            path: "crates/node/src/log/files.rs",
+            path: "crates/node/src/raft_log/files.rs",
             from: "        sync_file(&*self.disk, &*tail.file, tail.first)?;",
             to: "",
         }],
@@ -71,7 +71,7 @@ pub(crate) const BUGS: [Bug; 8] = [
             LET_NEW,
             LET_NODE,
             Edit {
-                path: "crates/node/src/machine.rs",
+                path: "crates/node/src/state_machine.rs",
                 from: "        let index = entry.log_id.index;",
                 to: "        let index = entry.log_id.index;\n        earmark_core::DEDUPE.set(entry.log_id.leader_id.node_id == self.id);",
             },
@@ -83,9 +83,9 @@ pub(crate) const BUGS: [Bug; 8] = [
         name: "forget-vote",
         what: "a node that starts has forgotten whom it voted for",
         edits: &[Edit {
-            path: "crates/node/src/log.rs",
-            from: "        Ok(LogStore { reader, queue, vote: Arc::new(Mutex::new(vote)), ground })",
-            to: "        let _ = vote;\n        Ok(LogStore { reader, queue, vote: Arc::new(Mutex::new(None)), ground })",
+            path: "crates/node/src/raft_log.rs",
+            from: "        Ok(LogStore { reader, queue, vote: Arc::new(Mutex::new(vote)), context })",
+            to: "        let _ = vote;\n        Ok(LogStore { reader, queue, vote: Arc::new(Mutex::new(None)), context })",
         }],
         test: "three_nodes",
         seed: 17_911_839_290_282_890_590,
@@ -100,7 +100,7 @@ pub(crate) const BUGS: [Bug; 8] = [
             LET_NEW,
             LET_NODE,
             Edit {
-                path: "crates/node/src/machine.rs",
+                path: "crates/node/src/state_machine.rs",
                 from: "                let applied = self.reader.apply(&mut state.book, index, &batch);",
                 to: "                let applied = self.reader.apply(&mut state.book, index, &batch);\n                if std::mem::take(&mut self.is_first) {\n                    earmark_core::DEDUPE.set(false);\n                    let _ = self.reader.apply(&mut state.book, index, &batch);\n                    earmark_core::DEDUPE.set(true);\n                }",
             },
@@ -113,24 +113,24 @@ pub(crate) const BUGS: [Bug; 8] = [
         what: "entries are applied at the time of the node's own clock, and not at that of the entry",
         edits: &[
             Edit {
-                path: "crates/node/src/machine.rs",
-                from: "pub struct Machine {\n",
-                to: "pub struct Machine {\n    pub(crate) clock: Option<Arc<crate::clock::NodeClock>>,\n",
+                path: "crates/node/src/state_machine.rs",
+                from: "pub struct BookStateMachine {\n",
+                to: "pub struct BookStateMachine {\n    pub(crate) clock: Option<Arc<crate::clock::NodeClock>>,\n",
             },
             Edit {
-                path: "crates/node/src/machine.rs",
-                from: "        Machine { shelf, reader: Reader::default() }",
-                to: "        Machine { clock: None, shelf, reader: Reader::default() }",
+                path: "crates/node/src/state_machine.rs",
+                from: "        BookStateMachine { applied_state, reader: BatchReader::default() }",
+                to: "        BookStateMachine { clock: None, applied_state, reader: BatchReader::default() }",
             },
             Edit {
-                path: "crates/node/src/machine.rs",
+                path: "crates/node/src/state_machine.rs",
                 from: "                let applied = self.reader.apply(&mut state.book, index, &batch);",
                 to: "                let mut bytes = batch.0.to_vec();\n                if let Some(clock) = &self.clock {\n                    let wall = clock.wall();\n                    bytes[1..9].copy_from_slice(&wall.get().to_le_bytes());\n                }\n                let batch = crate::types::Batch(bytes.into());\n                let applied = self.reader.apply(&mut state.book, index, &batch);",
             },
             Edit {
                 path: "crates/node/src/node.rs",
-                from: "        let machine = Machine::new(Arc::clone(&shelf));",
-                to: "        let mut machine = Machine::new(Arc::clone(&shelf));\n        machine.clock = Some(Arc::clone(&clock));",
+                from: "        let machine = BookStateMachine::new(Arc::clone(&applied_state));",
+                to: "        let mut machine = BookStateMachine::new(Arc::clone(&applied_state));\n        machine.clock = Some(Arc::clone(&clock));",
             },
         ],
         test: "three_nodes",
@@ -152,8 +152,8 @@ pub(crate) const BUGS: [Bug; 8] = [
         what: "a leader that starts again in its own term answers reads before it has committed what it had",
         edits: &[Edit {
             path: "crates/node/src/reads.rs",
-            from: "let index = read.map(|id| id.index).max(led);",
-            to: "let index = read.map(|id| id.index).max(led.filter(|_| false));",
+            from: "let index = read.map(|id| id.index).max(last_leadership);",
+            to: "let index = read.map(|id| id.index).max(last_leadership.filter(|_| false));",
         }],
         test: "starts_again",
         seed: 0,
@@ -163,7 +163,7 @@ pub(crate) const BUGS: [Bug; 8] = [
         what: "a follower answers reads before it has applied what the leader told it to wait for",
         edits: &[Edit {
             path: "crates/node/src/reads.rs",
-            from: "                            node.shelf.applied(index).await;",
+            from: "                            node.applied_state.applied(index).await;",
             to: "                            let _ = index;",
         }],
         test: "three_nodes",
