@@ -60,7 +60,9 @@ pub(crate) enum Callers {
 impl Server {
     /// Builds and starts the server.
     pub(crate) fn build(callers: Callers) -> Result<Server, Failure> {
-        run::run(&mut run::command("cargo", "build --package earmark --locked"))?;
+        // The same packages and targets as the tests: another selection has other features, and builds every
+        // dependency again.
+        run::run(&mut run::command("cargo", "build --workspace --bins --tests --locked"))?;
         let binary = std::env::current_exe().map(|xtask| xtask.with_file_name("earmark")).unwrap_or_default();
         Server::start(&binary, callers)
     }
