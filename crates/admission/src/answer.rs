@@ -162,6 +162,12 @@ pub(crate) fn is_deleting(status: LimitStatus) -> bool {
     matches!(status, LimitStatus::Deleted | LimitStatus::Decreasing { to: 0 })
 }
 
+/// The answer to a complete in a namespace that does not exist.
+pub(crate) fn complete_in_unknown_namespace() -> CompleteAnswer {
+    let message = Some(describe(InvalidParts::UnknownNamespace, "actuals"));
+    CompleteAnswer { message, ..CompleteAnswer::default() }
+}
+
 /// The answer to a reserve in a namespace that does not exist.
 pub(crate) fn unknown_namespace(requirements: &[Amount]) -> ReserveAnswer {
     let first = requirements.iter().map(|part| &part.key).min();
@@ -173,7 +179,7 @@ pub(crate) fn unknown_namespace(requirements: &[Amount]) -> ReserveAnswer {
 
 fn describe(parts: InvalidParts, field: &str) -> String {
     match parts {
-        InvalidParts::UnknownNamespace => "namespace: no such namespace".into(),
+        InvalidParts::UnknownNamespace => "namespace: no namespace has this name".into(),
         InvalidParts::Empty => format!("{field}: found none, allowed are 1 to {REQUIREMENTS_MAX}"),
         InvalidParts::TooMany { found } => {
             format!("{field}: found {found}, allowed are up to {REQUIREMENTS_MAX}")

@@ -14,21 +14,25 @@ use crate::backend::{
     AccountPath, Amount, Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest,
     LeaseView, LimitChange, LimitError, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats,
 };
+use crate::book_request::{
+    Answered, BookComplete, BookRequest, BookReserve, ChangeLimit, LimitCommand, OpenNamespace,
+};
 use crate::callers::{ChangePage, Keys};
 use crate::names::Names;
 use crate::registry::{Copies, Duty};
 use crate::submitter::Direction;
-use crate::work::{Asked, Change, Done, Work, mixed_up};
+
 use crate::writes::{Audit, CreditReadError, EntryPage, PAGE_MAX, WriteAnswer, WriteRequest};
 
 /// Runs a Book: in memory, or as the state machine of a replicated log.
 pub trait BookHost: Send + Sync + 'static {
     /// Executes requests in one batch, even when the caller drops the future. Answers are in request order.
-    fn submit(
+    fn submit<R: BookRequest>(
         &self,
-        work: Vec<Asked>,
+        by: By,
+        requests: Vec<R>,
         direction: Direction,
-    ) -> impl Future<Output = Result<Vec<Done>, BackendError>> + Send;
+    ) -> impl Future<Output = Vec<Answered<R>>> + Send;
 
     /// A read barrier: waits until everything acknowledged so far can be read, and returns the time of the read.
     fn fresh(&self) -> impl Future<Output = Result<UnixMs, BackendError>> + Send;
@@ -122,20 +126,32 @@ impl<H: BookHost> BookBackend<H> {
         &self,
         by: By,
         namespace: NamespaceName,
-        change: Change,
-        expected_revision: Option<u64>,
+        change: LimitCommand,
     ) -> Result<LimitChange, LimitError> {
-        let task = tokio::spawn(Arc::clone(&self.0).change(by, namespace, change, expected_revision));
+        let task = tokio::spawn(Arc::clone(&self.0).change(by, namespace, change));
         task.await.map_err(|error| BackendError::Failed(error.to_string()))?
     }
 
-    /// Checks that this process may decide leases, and that the namespaces are known or do not exist.
-    async fn may_decide<'a>(
+    /// Submits requests about leases, if this process may decide them. A namespace that is unknown here is looked up.
+    async fn decide<Q: Send, R: BookRequest<Error = BackendError>>(
         &self,
-        namespaces: impl Iterator<Item = &'a NamespaceName>,
-    ) -> Result<(), BackendError> {
-        self.agree()?;
-        self.0.know(namespaces).await
+        by: By,
+        requests: Vec<Q>,
+        direction: Direction,
+        namespace: impl Fn(&Q) -> &NamespaceName + Send,
+        resolve: impl Fn(&Inner<H>, Q) -> R + Send,
+    ) -> Vec<Result<R::Answer, BackendError>> {
+        let may_decide = match self.agree() {
+            Ok(()) => self.0.know(requests.iter().map(namespace)).await,
+            Err(error) => Err(error.into()),
+        };
+        match may_decide {
+            Ok(()) => {
+                let requests = requests.into_iter().map(|request| resolve(&self.0, request)).collect();
+                self.0.host.submit(by, requests, direction).await
+            }
+            Err(error) => requests.iter().map(|_| Err(error.clone())).collect(),
+        }
     }
 
     /// Reads the Book after a read barrier.
@@ -202,34 +218,9 @@ impl<H: BookHost> Inner<H> {
         self.host.look(|book| keys.into_iter().for_each(|key| self.names.learn(book, namespace, key)));
     }
 
-    /// Submits a batch. If the batch as a whole fails, each answer is that error.
-    async fn submit<T>(
-        &self,
-        work: Vec<Asked>,
-        direction: Direction,
-        answer: impl Fn(Done) -> Result<T, BackendError>,
-    ) -> Vec<Result<T, BackendError>> {
-        let events = work.len();
-        match self.host.submit(work, direction).await {
-            Ok(done) => {
-                let answers = done.into_iter().map(|done| match done {
-                    Done::Unauthenticated => Err(BackendError::Unauthenticated),
-                    Done::Unsure => Err(unsure()),
-                    done => answer(done),
-                });
-                answers.collect()
-            }
-            Err(error) => std::iter::repeat_with(|| Err(error.clone())).take(events).collect(),
-        }
-    }
-
-    pub(crate) async fn submit_one(&self, by: By, work: Work) -> Result<Done, BackendError> {
-        let done = self.host.submit(vec![Asked { by, work }], Direction::GivesBack).await?;
-        match done.into_iter().next().ok_or_else(mixed_up)? {
-            Done::Unauthenticated => Err(BackendError::Unauthenticated),
-            Done::Unsure => Err(unsure()),
-            done => Ok(done),
-        }
+    pub(crate) async fn submit_one<R: BookRequest>(&self, by: By, request: R) -> Answered<R> {
+        let answer = self.host.submit(by, vec![request], Direction::GivesBack).await.pop();
+        answer.unwrap_or_else(|| Err(BackendError::Failed("the Book did not answer".into()).into()))
     }
 
     /// The id of a namespace, which is created if needed.
@@ -237,10 +228,7 @@ impl<H: BookHost> Inner<H> {
         if let Some(id) = self.namespace(name) {
             return Ok(id);
         }
-        match self.submit_one(by, Work::Open(name.clone())).await? {
-            Done::Namespace(id) => id.ok_or(LimitError::TooMany),
-            _ => Err(mixed_up().into()),
-        }
+        self.submit_one(by, OpenNamespace(name.clone())).await
     }
 
     /// The id of a write's namespace. The namespace is created before the write is applied, so a refused write may
@@ -266,20 +254,21 @@ impl<H: BookHost> Inner<H> {
         self: Arc<Self>,
         by: By,
         name: NamespaceName,
-        change: Change,
-        expected_revision: Option<u64>,
+        change: LimitCommand,
     ) -> Result<LimitChange, LimitError> {
         let _one_at_a_time = self.changing.lock().await;
         let namespace = match &change {
-            Change::Put(_) => self.open(by.clone(), &name).await?,
-            Change::Delete(_) => {
+            LimitCommand::Put(..) => self.open(by.clone(), &name).await?,
+            LimitCommand::Delete(..) | LimitCommand::Drop(..) => {
                 self.know([&name].into_iter()).await?;
                 self.namespace(&name).ok_or(LimitError::NotFound)?
             }
         };
         let key = change.key().clone();
-        let work = Work::Change { namespace, change, expected_revision };
-        let changed = self.submit_one(by, work).await?.into_limit();
+        let changed = self.submit_one(by, ChangeLimit { namespace, change }).await;
+        if let Err(LimitError::Backend(_)) = changed {
+            return changed;
+        }
         self.learn(&name, [&key]);
         self.host.limits_changed(&name, changed.is_ok()).await?;
         changed
@@ -297,7 +286,7 @@ impl<H: BookHost> Inner<H> {
             true => None,
             false => Some(self.changing.lock().await),
         };
-        let answer = self.submit_one(by, Work::Write(write)).await?.into_write()?;
+        let answer = self.submit_one(by, write).await?;
         // A retry reports them too, in case the first attempt failed before this line.
         if matches!(answer, WriteAnswer::Committed(_)) && !keys.is_empty() {
             self.learn(&name, &keys);
@@ -305,12 +294,6 @@ impl<H: BookHost> Inner<H> {
         }
         Ok(answer)
     }
-}
-
-/// The error for a request whose key became invalid after an attempt with unknown outcome.
-fn unsure() -> BackendError {
-    let why = "the API key became invalid after an attempt whose outcome is unknown";
-    BackendError::Failed(why.into())
 }
 
 pub(crate) fn vault(
@@ -354,20 +337,13 @@ impl<H: BookHost> Backend for BookBackend<H> {
         by: By,
         requests: Vec<ReserveRequest>,
     ) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
-        Box::pin(async move {
-            if let Err(error) = self.may_decide(requests.iter().map(|request| &request.namespace)).await {
-                return requests.iter().map(|_| Err(error.clone())).collect();
-            }
-            let work = requests.into_iter().map(|request| {
-                let namespace = self.0.namespace(&request.namespace);
-                let parts = self.0.parts(&request.namespace, &request.requirements);
-                let requirements = request.requirements;
-                let by = by.clone();
-                Asked { by, work: Work::Reserve { namespace, lease: request.lease, parts, requirements } }
-            });
-            let work = work.collect();
-            self.0.submit(work, Direction::Takes, Done::into_reserve).await
-        })
+        let resolve = |inner: &Inner<H>, request: ReserveRequest| BookReserve {
+            namespace: inner.namespace(&request.namespace),
+            lease: request.lease,
+            parts: inner.parts(&request.namespace, &request.requirements),
+            requirements: request.requirements,
+        };
+        Box::pin(self.decide(by, requests, Direction::Takes, |request| &request.namespace, resolve))
     }
 
     fn complete(
@@ -382,20 +358,13 @@ impl<H: BookHost> Backend for BookBackend<H> {
         by: By,
         requests: Vec<CompleteRequest>,
     ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
-        Box::pin(async move {
-            if let Err(error) = self.may_decide(requests.iter().map(|request| &request.namespace)).await {
-                return requests.iter().map(|_| Err(error.clone())).collect();
-            }
-            let work = requests.into_iter().map(|request| {
-                let namespace = self.0.namespace(&request.namespace);
-                let parts = self.0.parts(&request.namespace, &request.actuals);
-                let actuals = request.actuals;
-                let by = by.clone();
-                Asked { by, work: Work::Complete { namespace, lease: request.lease, parts, actuals } }
-            });
-            let work = work.collect();
-            self.0.submit(work, Direction::GivesBack, Done::into_complete).await
-        })
+        let resolve = |inner: &Inner<H>, request: CompleteRequest| BookComplete {
+            namespace: inner.namespace(&request.namespace),
+            lease: request.lease,
+            parts: Some(inner.parts(&request.namespace, &request.actuals)),
+            actuals: request.actuals,
+        };
+        Box::pin(self.decide(by, requests, Direction::GivesBack, |request| &request.namespace, resolve))
     }
 
     fn put_limit(&self, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
@@ -403,8 +372,8 @@ impl<H: BookHost> Backend for BookBackend<H> {
     }
 
     fn put_limit_by(&self, by: By, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
-        let change = Change::Put(request.definition);
-        Box::pin(self.change(by, request.namespace, change, request.expected_revision))
+        let change = LimitCommand::Put(request.definition, request.expected_revision);
+        Box::pin(self.change(by, request.namespace, change))
     }
 
     fn delete_limit(&self, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
@@ -416,8 +385,8 @@ impl<H: BookHost> Backend for BookBackend<H> {
         by: By,
         request: DeleteLimitRequest,
     ) -> Answer<'_, Result<LimitChange, LimitError>> {
-        let change = Change::Delete(request.key);
-        Box::pin(self.change(by, request.namespace, change, request.expected_revision))
+        let change = LimitCommand::Delete(request.key, request.expected_revision);
+        Box::pin(self.change(by, request.namespace, change))
     }
 
     fn limits(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<LimitInfo>, BackendError>> {

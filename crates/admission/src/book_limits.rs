@@ -9,8 +9,8 @@ use crate::backend::{
     Stats,
 };
 use crate::book_host::{BookBackend, BookHost};
+use crate::book_request::BookComplete;
 use crate::limits::{LimitStanding, Limits, LimitsComplete, LimitsReserve};
-use crate::work::Work;
 
 /// The limits of a Book that does not keep credit; see [`BookBackend::keep`].
 pub struct BookLimits<H>(BookBackend<H>);
@@ -119,6 +119,7 @@ impl<H: BookHost> BookBackend<H> {
     ) -> Result<CompleteAnswer, BackendError> {
         self.0.know([namespace].into_iter()).await?;
         let namespace = self.0.namespace(namespace);
-        self.0.submit_one(By::Itself, Work::Release { namespace, lease }).await?.into_complete()
+        let release = BookComplete { namespace, lease, parts: None, actuals: Vec::new() };
+        self.0.submit_one(By::Itself, release).await
     }
 }

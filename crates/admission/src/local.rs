@@ -14,12 +14,13 @@ use earmark_core::{
 use crate::answer;
 use crate::backend::{BackendError, Stats};
 use crate::book_host::{BookBackend, BookHost};
+use crate::book_request::{Answered, Applied, BookRequest, Submission};
 use crate::callers::ChangePage;
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::history::History;
 use crate::limits_file::{LimitsFile, LimitsFileError};
 use crate::submitter::{BatchTarget, Direction, Submitter};
-use crate::work::{Asked, Done, Work};
+
 use crate::writes::{Audit, EntryPage};
 
 /// Settings of a [`LocalBook`].
@@ -50,7 +51,7 @@ pub type LocalBook = BookBackend<Local>;
 
 /// Hosts a Book in memory.
 pub struct Local {
-    shelf: Arc<Mutex<Shelf>>,
+    state: Arc<Mutex<LocalState>>,
     clock: Arc<dyn Clock>,
     submitter: Submitter<BookTarget>,
     limits_file: Option<LimitsFile>,
@@ -60,13 +61,13 @@ pub struct Local {
 }
 
 /// The Book and its journal.
-struct Shelf {
+struct LocalState {
     book: Book,
     history: History,
 }
 
-fn lock(shelf: &Mutex<Shelf>) -> MutexGuard<'_, Shelf> {
-    shelf.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(state: &Mutex<LocalState>) -> MutexGuard<'_, LocalState> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl LocalBook {
@@ -93,15 +94,15 @@ impl LocalBook {
             }
         }
         let limits_version = Arc::new(AtomicU64::new(book.limits_version()));
-        let shelf = Arc::new(Mutex::new(Shelf { book, history: History::default() }));
+        let state = Arc::new(Mutex::new(LocalState { book, history: History::default() }));
         let ledger = BookTarget {
-            shelf: Arc::clone(&shelf),
+            state: Arc::clone(&state),
             clock: Arc::clone(&options.clock),
             log_index: 0,
             limits_version: Arc::clone(&limits_version),
         };
         Ok(BookBackend::new(Arc::new(Local {
-            shelf,
+            state,
             clock: options.clock,
             submitter: Submitter::start(ledger, options.queue_max),
             limits_file,
@@ -130,7 +131,7 @@ impl Local {
         };
         let written = tokio::task::spawn_blocking(move || {
             let now = self.clock.now().log;
-            let limits = lock(&self.shelf).book.limits(now, NamespaceId::DEFAULT);
+            let limits = lock(&self.state).book.limits(now, NamespaceId::DEFAULT);
             let wanted: Vec<Definition> = limits
                 .into_iter()
                 .filter(|limit| !answer::is_deleting(limit.status))
@@ -143,9 +144,14 @@ impl Local {
 }
 
 impl BookHost for Local {
-    async fn submit(&self, work: Vec<Asked>, direction: Direction) -> Result<Vec<Done>, BackendError> {
-        let events = work.len();
-        self.submitter.submit(work, events, direction).await
+    async fn submit<R: BookRequest>(
+        &self,
+        by: By,
+        requests: Vec<R>,
+        direction: Direction,
+    ) -> Vec<Answered<R>> {
+        let events = requests.len();
+        Submission::run(by, requests, |item| self.submitter.enqueue(item, events, direction)).await
     }
 
     async fn fresh(&self) -> Result<UnixMs, BackendError> {
@@ -157,7 +163,7 @@ impl BookHost for Local {
     }
 
     fn look<T>(&self, look: impl FnOnce(&Book) -> T) -> T {
-        look(&lock(&self.shelf).book)
+        look(&lock(&self.state).book)
     }
 
     async fn entries(
@@ -166,13 +172,13 @@ impl BookHost for Local {
         after: u64,
         page_size: usize,
     ) -> Result<EntryPage, BackendError> {
-        let shelf = lock(&self.shelf);
-        Ok(shelf.history.entries(&shelf.book, (id, &name), after, page_size))
+        let state = lock(&self.state);
+        Ok(state.history.entries(&state.book, (id, &name), after, page_size))
     }
 
     async fn audit(&self, vault: VaultId, at: UnixMs) -> Result<Audit, BackendError> {
-        let shelf = lock(&self.shelf);
-        Ok(shelf.history.audit(&shelf.book, vault, at))
+        let state = lock(&self.state);
+        Ok(state.history.audit(&state.book, vault, at))
     }
 
     async fn log(
@@ -181,8 +187,8 @@ impl BookHost for Local {
         after: u64,
         page_size: usize,
     ) -> Result<ChangePage, BackendError> {
-        let shelf = lock(&self.shelf);
-        Ok(shelf.history.log(&shelf.book, namespace.as_ref(), after, page_size))
+        let state = lock(&self.state);
+        Ok(state.history.log(&state.book, namespace.as_ref(), after, page_size))
     }
 
     async fn limits_changed(
@@ -202,7 +208,7 @@ impl BookHost for Local {
 
     fn stats(&self) -> Stats {
         let now = self.clock.now().log;
-        Stats::of(&lock(&self.shelf).book, now, self.submitter.depth())
+        Stats::of(&lock(&self.state).book, now, self.submitter.depth())
     }
 
     fn ready(&self) -> Result<(), String> {
@@ -228,7 +234,7 @@ impl BookHost for Local {
 
 /// Executes batches from the queue on the Book.
 struct BookTarget {
-    shelf: Arc<Mutex<Shelf>>,
+    state: Arc<Mutex<LocalState>>,
     clock: Arc<dyn Clock>,
     /// Committed writes so far, which is the log index of the latest.
     log_index: u64,
@@ -238,25 +244,37 @@ struct BookTarget {
 impl BookTarget {
     /// Executes requests in order. Retries and refused writes get no log index, and only the Book can tell. So each
     /// write ends a run, and the next run is numbered after it.
-    fn carry_out(&mut self, book: &mut Book, moment: Moment, work: &mut [Asked]) -> Vec<Done> {
-        let mut done = Vec::with_capacity(work.len());
-        for run in work.chunk_by_mut(|item, _| !matches!(item.work, Work::Write(_))) {
+    fn execute(&mut self, book: &mut Book, moment: Moment, batch: &mut [Submission]) {
+        let mut rest = batch;
+        while !rest.is_empty() {
             let log_index = self.log_index.saturating_add(1);
-            if let Some(Asked { work: Work::Write(write), .. }) = run.last_mut() {
-                write.log_index = log_index;
-                write.tx_id = tx_id(moment.log, log_index);
+            let mut count = 0_usize;
+            for submission in rest.iter_mut() {
+                count = count.saturating_add(1);
+                if let Some(write) = submission.write_mut() {
+                    write.log_index = log_index;
+                    write.tx_id = tx_id(moment.log, log_index);
+                    break;
+                }
             }
-            let commands: Vec<Command<'_>> = run.iter().map(|item| item.command(moment.wall)).collect();
+            let (run, after) = rest.split_at_mut(count);
+            rest = after;
+            let (mut rights, mut commands) = (Vec::new(), Vec::new());
+            for submission in run.iter() {
+                submission.each_command(moment.wall, &mut |by, command| {
+                    rights.push(by.clone());
+                    commands.push(command);
+                });
+            }
             let mut outcomes = Vec::with_capacity(commands.len());
-            let rights: Vec<By> = run.iter().map(|item| item.by.clone()).collect();
             book.apply_all_by(moment.log, &rights, &commands, &mut outcomes);
             if let Some(Outcome::Write(WriteOutcome::Committed(_))) = outcomes.last() {
                 self.log_index = log_index;
             }
-            let answers = run.iter().zip(outcomes);
-            done.extend(answers.map(|(item, outcome)| item.answer(book, moment.wall, outcome)));
+            let applied = Applied { book, wall: moment.wall, is_repeated: false };
+            let mut outcomes = outcomes.into_iter();
+            run.iter_mut().for_each(|submission| submission.answer(&applied, &mut outcomes));
         }
-        done
     }
 }
 
@@ -268,34 +286,29 @@ fn tx_id(now: UnixMs, log_index: u64) -> TxId {
 }
 
 impl BatchTarget for BookTarget {
-    /// The requests of one caller, which stay together.
-    type Item = Vec<Asked>;
-    type Outcome = Vec<Done>;
+    type Item = Submission;
 
     /// Most commands in one batch. This many hold the lock, which reads need, for less than a millisecond.
     const BATCH_EVENTS_MAX: usize = 2_048;
 
-    async fn submit(&mut self, batch: Vec<Vec<Asked>>) -> Vec<Vec<Done>> {
+    async fn submit(&mut self, mut batch: Vec<Submission>) {
         let moment = self.clock.now();
-        let lens: Vec<usize> = batch.iter().map(Vec::len).collect();
-        let mut work: Vec<Asked> = batch.into_iter().flatten().collect();
-        let shelf = Arc::clone(&self.shelf);
-        let mut done = {
-            let mut shelf = lock(&shelf);
-            let done = self.carry_out(&mut shelf.book, moment, &mut work);
-            self.limits_version.store(shelf.book.limits_version(), Ordering::Release);
-            let records = shelf.book.drain_journal();
-            shelf.history.extend(records);
-            done.into_iter()
-        };
-        lens.into_iter().map(|len| done.by_ref().take(len).collect()).collect()
+        let state = Arc::clone(&self.state);
+        {
+            let mut state = lock(&state);
+            self.execute(&mut state.book, moment, &mut batch);
+            self.limits_version.store(state.book.limits_version(), Ordering::Release);
+            let records = state.book.drain_journal();
+            state.history.extend(records);
+        }
+        batch.into_iter().for_each(Submission::send);
     }
 
     async fn idle(&mut self) {
         let now = self.clock.now().log;
-        let mut shelf = lock(&self.shelf);
-        shelf.book.apply(now, Command::Tick);
-        let records = shelf.book.drain_journal();
-        shelf.history.extend(records);
+        let mut state = lock(&self.state);
+        state.book.apply(now, Command::Tick);
+        let records = state.book.drain_journal();
+        state.history.extend(records);
     }
 }

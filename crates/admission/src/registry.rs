@@ -9,10 +9,11 @@ use earmark_core::{
     VaultName,
 };
 
-use crate::backend::{Answer, BackendError};
+use crate::backend::{Answer, BackendError, LimitError};
 use crate::book_host::{BookBackend, BookHost, vault};
+use crate::book_request::{ChangeLimit, LimitCommand};
 use crate::limits::Registry;
-use crate::work::{Done, Work, mixed_up};
+
 use crate::writes::CreditReadError;
 
 /// Why the Book and the `--ledger` and `--credits` options of a process contradict each other.
@@ -206,10 +207,7 @@ impl<H: BookHost> BookBackend<H> {
         if has_credit && keep.elsewhere.credit && !found.elsewhere.credit {
             return Err(KeepError::CreditHere);
         }
-        match self.0.submit_one(By::Itself, Work::Keep(keep)).await? {
-            Done::Kept => {}
-            _ => return Err(mixed_up().into()),
-        }
+        self.0.submit_one(By::Itself, keep).await?;
         // Another process may have recorded another cluster first.
         let found = self.read(|book, _| book.kept()).await?;
         Duty::contradiction(keep, found).map_or(Ok(()), Err)
@@ -222,9 +220,12 @@ impl<H: BookHost> BookBackend<H> {
         limit: &LimitInfo,
     ) -> Result<(), BackendError> {
         let Some(namespace) = self.0.namespace(namespace) else { return Ok(()) };
-        let (key, revision) = (limit.definition.key.clone(), limit.revision);
-        // A refusal means that another process was first, or that the limit was created again. Both are fine.
-        self.0.submit_one(By::Itself, Work::Drop { namespace, key, revision }).await.map(drop)
+        let change = LimitCommand::Drop(limit.definition.key.clone(), limit.revision);
+        match self.0.submit_one(By::Itself, ChangeLimit { namespace, change }).await {
+            Err(LimitError::Backend(error)) => Err(error),
+            // A refusal means that another process was first, or that the limit was created again. Both are fine.
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     /// Checks that a vault exists. Vaults are never deleted, so a local hit needs no read barrier.

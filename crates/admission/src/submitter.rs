@@ -20,16 +20,14 @@ const RETURNS_PART: usize = 4;
 
 /// Executes batches, one at a time.
 pub trait BatchTarget: Send + 'static {
-    /// The unit of submission; never split between batches.
+    /// The unit of submission, which carries the way to its caller. It is never split between batches.
     type Item: Send + 'static;
-    /// The result of one item.
-    type Outcome: Send + 'static;
 
     /// Most events in one batch.
     const BATCH_EVENTS_MAX: usize;
 
-    /// Executes a batch. Outcomes are in item order.
-    fn submit(&mut self, batch: Vec<Self::Item>) -> impl Future<Output = Vec<Self::Outcome>> + Send;
+    /// Executes a batch and answers each item.
+    fn submit(&mut self, batch: Vec<Self::Item>) -> impl Future<Output = ()> + Send;
 
     /// Called when nothing was submitted for a second.
     fn idle(&mut self) -> impl Future<Output = ()> + Send;
@@ -44,10 +42,23 @@ pub enum Direction {
     GivesBack,
 }
 
+/// An item and the channel for its outcome.
+pub struct PendingItem<I, O> {
+    /// The item.
+    pub item: I,
+    reply: oneshot::Sender<O>,
+}
+
+impl<I, O> PendingItem<I, O> {
+    /// Sends the outcome. This has no effect if the caller has disconnected.
+    pub fn reply(self, outcome: O) {
+        _ = self.reply.send(outcome);
+    }
+}
+
 struct QueuedItem<T: BatchTarget> {
     item: T::Item,
     events: usize,
-    reply: oneshot::Sender<T::Outcome>,
 }
 
 /// The callers' handle.
@@ -85,26 +96,11 @@ impl<T: BatchTarget> Submitter<T> {
         self.depth().saturating_add(self.under_way.load(Ordering::Relaxed))
     }
 
-    /// Queues an item that counts as `events`. It is executed even when the future is dropped.
-    pub fn submit(
-        &self,
-        item: T::Item,
-        events: usize,
-        direction: Direction,
-    ) -> impl Future<Output = Result<T::Outcome, BackendError>> + Send + use<T> {
-        let queued = self.enqueue(item, events, direction);
-        async move {
-            let lost = |_| BackendError::Failed("the server stopped before it answered".into());
-            queued?.await.map_err(lost)
-        }
-    }
-
-    fn enqueue(
-        &self,
-        item: T::Item,
-        events: usize,
-        direction: Direction,
-    ) -> Result<oneshot::Receiver<T::Outcome>, BackendError> {
+    /// Queues an item that counts as `events`.
+    ///
+    /// # Errors
+    /// When the queue is full or the submitter has stopped.
+    pub fn enqueue(&self, item: T::Item, events: usize, direction: Direction) -> Result<(), BackendError> {
         let room = match direction {
             Direction::Takes => self.queue_max,
             Direction::GivesBack => self.queue_max.saturating_add(self.queue_max / RETURNS_PART),
@@ -113,12 +109,11 @@ impl<T: BatchTarget> Submitter<T> {
         if self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit).is_err() {
             return Err(BackendError::Overloaded("the queue is full"));
         }
-        let (reply, answer) = oneshot::channel();
-        if self.sender.send(Some(QueuedItem { item, events, reply })).is_err() {
+        if self.sender.send(Some(QueuedItem { item, events })).is_err() {
             self.waiting.fetch_sub(events, Ordering::Relaxed);
             return Err(BackendError::Overloaded("the server is shutting down"));
         }
-        Ok(answer)
+        Ok(())
     }
 
     /// Executes queued items, then stops. Later items are refused.
@@ -127,6 +122,28 @@ impl<T: BatchTarget> Submitter<T> {
         _ = self.sender.send(None);
         if let Some(driver) = self.driver.lock().await.take() {
             _ = driver.await;
+        }
+    }
+}
+
+impl<I, O, T> Submitter<T>
+where
+    I: Send + 'static,
+    O: Send + 'static,
+    T: BatchTarget<Item = PendingItem<I, O>>,
+{
+    /// Queues an item that counts as `events`. It is executed even when the future is dropped.
+    pub fn submit(
+        &self,
+        item: I,
+        events: usize,
+        direction: Direction,
+    ) -> impl Future<Output = Result<O, BackendError>> + Send + use<I, O, T> {
+        let (reply, outcome) = oneshot::channel();
+        let queued = self.enqueue(PendingItem { item, reply }, events, direction);
+        async move {
+            queued?;
+            outcome.await.map_err(|_| BackendError::Failed("the server stopped before it answered".into()))
         }
     }
 }
@@ -151,7 +168,6 @@ impl<T: BatchTarget> Driver<T> {
             };
             let mut events = first.events;
             let mut items = vec![first.item];
-            let mut replies = vec![first.reply];
             while let Some(work) = self.ready() {
                 if events.saturating_add(work.events) > T::BATCH_EVENTS_MAX {
                     left_over = Some(work);
@@ -159,17 +175,12 @@ impl<T: BatchTarget> Driver<T> {
                 }
                 events = events.saturating_add(work.events);
                 items.push(work.item);
-                replies.push(work.reply);
             }
             self.under_way.store(events, Ordering::Relaxed);
             self.waiting.fetch_sub(events, Ordering::Relaxed);
             metrics::histogram!("earmark_batch_size").record(events as f64);
-            let outcomes = self.target.submit(items).await;
+            self.target.submit(items).await;
             self.under_way.store(0, Ordering::Relaxed);
-            for (reply, outcome) in replies.into_iter().zip(outcomes) {
-                // The send fails only if the caller has disconnected.
-                _ = reply.send(outcome);
-            }
         }
     }
 

@@ -106,7 +106,7 @@ async fn a_file_that_could_not_be_written_is_written_by_the_next_change_whatever
     let in_the_way = folder.path().join("limits.json.new");
     std::fs::create_dir(&in_the_way).expect("a writable folder");
     let error = book.delete_limit(delete()).await.expect_err("the file cannot be written").to_string();
-    assert!(error.contains("the change is in force, but would not survive a restart"), "{error}");
+    assert!(error.contains("the change is in force, but was not saved"), "{error}");
     let reason = book.ready().expect_err("the file is behind");
     assert!(reason.contains("limits.json"), "{reason}");
     std::fs::remove_dir(&in_the_way).expect("an empty folder");

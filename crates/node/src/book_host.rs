@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use earmark_admission::{
-    Asked, Audit, BackendError, BookHost, ChangePage, ChangePager, Direction, Done, EntryPage, Stats,
-    Submitter, Sums, Work, entry_view,
+    Answered, Audit, BackendError, BookHost, BookRequest, ChangePage, ChangePager, Direction, EntryPage,
+    Stats, Submission, Submitter, Sums, entry_view,
 };
-use earmark_core::{AccountId, AccountName, Book, LimitRef, NamespaceName, Part, UnixMs, VaultId};
+use earmark_core::{
+    AccountId, AccountName, Book, By, Command, LimitRef, NamespaceName, Part, UnixMs, VaultId,
+};
 use tokio::time::Instant;
 
 use crate::fault::Fault;
@@ -35,35 +37,49 @@ fn failed(fault: Fault) -> BackendError {
     BackendError::Failed(fault.to_string())
 }
 
-fn events(request: &Asked) -> usize {
-    match &request.work {
-        Work::Write(write) => write.operations.len().saturating_mul(OPERATION_EVENTS).saturating_add(1),
-        Work::Reserve { parts, .. } | Work::Complete { parts, .. } => {
-            let named = |part: &Part| match &part.limit {
-                LimitRef::Key(key) => key.as_str().len(),
-                LimitRef::Id(_) => 0,
-            };
-            (parts.iter().map(named).sum::<usize>() / EVENT_BYTES).saturating_add(1)
-        }
-        Work::Release { .. }
-        | Work::Open(_)
-        | Work::Change { .. }
-        | Work::Drop { .. }
-        | Work::Keep(_)
-        | Work::CreateKey(_)
-        | Work::RevokeKey(_) => 1,
+fn events(command: &Command<'_>) -> usize {
+    let named = |parts: &[Part]| {
+        let bytes = |part: &Part| match &part.limit {
+            LimitRef::Key(key) => key.as_str().len(),
+            LimitRef::Id(_) => 0,
+        };
+        (parts.iter().map(bytes).sum::<usize>() / EVENT_BYTES).saturating_add(1)
+    };
+    match command {
+        Command::Write(write) => write.operations.len().saturating_mul(OPERATION_EVENTS).saturating_add(1),
+        Command::Reserve(reserve) => named(reserve.requirements),
+        Command::Complete(complete) => named(complete.actuals),
+        Command::Release(_)
+        | Command::OpenNamespace(_)
+        | Command::PutLimit(_)
+        | Command::DeleteLimit(_)
+        | Command::DropLimit(_)
+        | Command::Keep(_)
+        | Command::CreateKey(_)
+        | Command::RevokeKey(_)
+        | Command::Tick => 1,
     }
 }
 
 impl BookHost for NodeBookHost {
-    async fn submit(&self, work: Vec<Asked>, direction: Direction) -> Result<Vec<Done>, BackendError> {
-        let is_about_keys = |request: &Asked| matches!(request.work, Work::CreateKey(_) | Work::RevokeKey(_));
-        if !self.proposer.takes_keys && work.iter().any(is_about_keys) {
-            return Err(BackendError::Failed(NO_KEYS.into()));
-        }
-        let events = work.iter().map(events).sum();
-        let waiting = QueuedRequests { work, since: Instant::now() };
-        self.submitter.submit(waiting, events, direction).await?
+    async fn submit<R: BookRequest>(
+        &self,
+        by: By,
+        requests: Vec<R>,
+        direction: Direction,
+    ) -> Vec<Answered<R>> {
+        Submission::run(by, requests, |submission| {
+            let (mut sum, mut is_about_keys) = (0_usize, false);
+            submission.each_command(UnixMs::default(), &mut |_, command| {
+                sum = sum.saturating_add(events(&command));
+                is_about_keys |= matches!(command, Command::CreateKey(_) | Command::RevokeKey(_));
+            });
+            if is_about_keys && !self.proposer.takes_keys {
+                return Err(BackendError::Failed(NO_KEYS.into()));
+            }
+            self.submitter.enqueue(QueuedRequests { submission, since: Instant::now() }, sum, direction)
+        })
+        .await
     }
 
     async fn fresh(&self) -> Result<UnixMs, BackendError> {
@@ -183,7 +199,7 @@ impl BookHost for NodeBookHost {
 mod tests {
     use super::*;
     use earmark_admission::BatchTarget as _;
-    use earmark_core::{LeaseId, LimitKey, NamespaceId};
+    use earmark_core::{LeaseId, LimitKey, NamespaceId, Reserve};
 
     /// A log entry took 2,048 reserves of any size. With 32 long names each it had 17 megabytes.
     #[test]
@@ -191,11 +207,11 @@ mod tests {
         let long = LimitKey::new(&"x".repeat(255))?;
         for limit in [LimitRef::Id(earmark_core::LimitId(7)), LimitRef::Key(long)] {
             let parts = vec![Part { limit, amount: 1 }; 32];
-            let (namespace, lease) = (Some(NamespaceId::DEFAULT), LeaseId::from_u128(1));
-            let work = Asked::own(Work::Reserve { namespace, lease, parts, requirements: Vec::new() });
+            let (namespace, lease, wall) = (NamespaceId::DEFAULT, LeaseId::from_u128(1), UnixMs::new(0));
+            let command = Command::Reserve(Reserve { namespace, lease, wall, requirements: &parts });
             let mut bytes = Vec::new();
-            work.command(UnixMs::new(0)).encode(&mut bytes);
-            let entry = bytes.len() * (RaftBatchTarget::BATCH_EVENTS_MAX / events(&work));
+            command.encode(&mut bytes);
+            let entry = bytes.len() * (RaftBatchTarget::BATCH_EVENTS_MAX / events(&command));
             assert!(entry < 5 << 18, "{entry} bytes");
         }
         Ok(())

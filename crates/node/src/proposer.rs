@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_admission::{Asked, BackendError, BatchTarget, Done, Moment, Work};
+use earmark_admission::{Applied, BackendError, BatchTarget, Moment, Submission};
 use earmark_core::{Command, LeaseId, Outcome, TxId, UnixMs, Write};
 use openraft::ServerState;
 use openraft::error::{ClientWriteError, RaftError};
@@ -166,7 +166,7 @@ struct Executed {
 
 /// Requests of one caller, and when they were queued.
 pub(crate) struct QueuedRequests {
-    pub(crate) work: Vec<Asked>,
+    pub(crate) submission: Submission,
     pub(crate) since: Instant,
 }
 
@@ -194,7 +194,7 @@ impl RaftBatchTarget {
     }
 
     /// One attempt, here or through the leader.
-    async fn attempt(&self, work: &mut [Asked]) -> Result<(Vec<Outcome>, UnixMs), ProposeError> {
+    async fn attempt(&self, batch: &mut [QueuedRequests]) -> Result<(Vec<Outcome>, UnixMs), ProposeError> {
         let node = &self.node;
         let leader = node.leader().ok_or_else(|| ProposeError::NotTaken("no leader is known".into()))?;
         let moment = match leader.id == node.id {
@@ -202,12 +202,16 @@ impl RaftBatchTarget {
             // The leader uses its own time.
             false => Moment { log: node.clock.wall(), wall: node.clock.wall() },
         };
-        let mut builder = BatchBuilder::new(work.len().saturating_mul(COMMAND_BYTES));
-        for item in work.iter_mut() {
-            if let Work::Write(write) = &mut item.work {
+        let mut commands = 0_usize;
+        let mut builder = BatchBuilder::new(batch.len().saturating_mul(COMMAND_BYTES));
+        for QueuedRequests { submission, .. } in batch.iter_mut() {
+            if let Some(write) = submission.write_mut() {
                 write.tx_id = node.tx_id(moment.log);
             }
-            builder.push_by(&item.by, &item.command(moment.wall));
+            submission.each_command(moment.wall, &mut |by, command| {
+                commands = commands.saturating_add(1);
+                builder.push_by(by, &command);
+            });
         }
         let batch = builder.finish(moment.log);
         let outcomes = match leader.id == node.id {
@@ -229,21 +233,26 @@ impl RaftBatchTarget {
                 outcomes
             }
         };
-        if outcomes.len() == work.len() {
+        if outcomes.len() == commands {
             return Ok((outcomes, moment.wall));
         }
-        Err(ProposeError::Unknown(format!("{} commands got {} outcomes", work.len(), outcomes.len())))
+        Err(ProposeError::Unknown(format!("{commands} commands got {} outcomes", outcomes.len())))
     }
 
     /// Retries until a reply arrives or the deadline passes. Leases and sequences make a retry safe. A limit change
     /// has neither, so it is retried only if it was not taken.
-    async fn execute(&self, work: &mut [Asked], deadline: Instant) -> Result<Executed, String> {
-        let is_repeatable = !work.iter().any(|item| matches!(item.work, Work::Change { .. }));
+    async fn execute(&self, batch: &mut [QueuedRequests], deadline: Instant) -> Result<Executed, String> {
+        let mut is_repeatable = true;
+        for waiting in batch.iter_mut() {
+            waiting.submission.each_command(UnixMs::default(), &mut |_, command| {
+                is_repeatable &= !matches!(command, Command::PutLimit(_) | Command::DeleteLimit(_));
+            });
+        }
         let mut metrics = self.node.raft.metrics();
         let mut why = "no leader is known".to_owned();
         let mut is_repeated = false;
         loop {
-            match timeout_at(deadline, self.attempt(work)).await {
+            match timeout_at(deadline, self.attempt(batch)).await {
                 Ok(Ok((outcomes, wall))) => return Ok(Executed { outcomes, wall, is_repeated }),
                 Ok(Err(ProposeError::NotTaken(message))) => why = message,
                 Ok(Err(ProposeError::Unknown(message))) if is_repeatable => {
@@ -270,31 +279,28 @@ impl RaftBatchTarget {
 
 impl BatchTarget for RaftBatchTarget {
     type Item = QueuedRequests;
-    type Outcome = Result<Vec<Done>, BackendError>;
 
     /// Commands per log entry.
     const BATCH_EVENTS_MAX: usize = 2_048;
 
-    async fn submit(&mut self, batch: Vec<QueuedRequests>) -> Vec<Result<Vec<Done>, BackendError>> {
+    async fn submit(&mut self, mut batch: Vec<QueuedRequests>) {
         let deadline = self.deadline(&batch);
-        let lens: Vec<usize> = batch.iter().map(|waiting| waiting.work.len()).collect();
-        let mut work: Vec<Asked> = batch.into_iter().flat_map(|waiting| waiting.work).collect();
-        let done = self.execute(&mut work, deadline).await;
+        let done = self.execute(&mut batch, deadline).await;
         self.is_stalled = done.is_err();
         match done {
             Ok(Executed { outcomes, wall, is_repeated }) => {
-                let state = self.node.applied_state.lock();
-                let answers = work.iter().zip(outcomes);
-                let mut done = answers.map(|(item, outcome)| {
-                    let done = item.answer(&state.book, wall, outcome);
-                    if is_repeated { done.after_unknown() } else { done }
-                });
-                lens.into_iter().map(|len| Ok(done.by_ref().take(len).collect())).collect()
+                let mut outcomes = outcomes.into_iter();
+                {
+                    let state = self.node.applied_state.lock();
+                    let applied = Applied { book: &state.book, wall, is_repeated };
+                    batch.iter_mut().for_each(|item| item.submission.answer(&applied, &mut outcomes));
+                }
+                batch.into_iter().for_each(|item| item.submission.send());
             }
             Err(message) => {
                 // How to retry depends on the operation, so the caller adds that advice.
                 let error = BackendError::Failed(format!("{message}; the request may still be executed"));
-                lens.into_iter().map(|_| Err(error.clone())).collect()
+                batch.into_iter().for_each(|item| item.submission.fail(&error));
             }
         }
     }

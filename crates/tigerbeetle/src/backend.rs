@@ -330,20 +330,20 @@ pub(crate) fn unexpected_reply() -> BackendError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use earmark_admission::PendingItem;
     use tokio::sync::Semaphore;
 
     /// Completes one batch per permit.
     struct Gated(Arc<Semaphore>);
 
     impl BatchTarget for Gated {
-        type Item = ();
-        type Outcome = ();
+        type Item = PendingItem<(), ()>;
 
         const BATCH_EVENTS_MAX: usize = 100;
 
-        async fn submit(&mut self, batch: Vec<()>) -> Vec<()> {
+        async fn submit(&mut self, batch: Vec<PendingItem<(), ()>>) {
             self.0.acquire().await.unwrap().forget();
-            batch
+            batch.into_iter().for_each(|pending| pending.reply(()));
         }
 
         async fn idle(&mut self) {}

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use earmark_admission::{BackendError, BatchTarget};
+use earmark_admission::{BackendError, BatchTarget, PendingItem};
 use tigerbeetle::{
     Account, AccountFilter, AccountFilterFlags, Client, Completion, CreateAccountResult,
     CreateTransferResult, CreateTransferStatus, Error, QueryFilter, Transfer,
@@ -101,25 +101,24 @@ fn split<'a>(
 }
 
 impl BatchTarget for Writes {
-    /// The chains of one caller.
-    type Item = Chains;
-    /// The results of each chain.
-    type Outcome = Vec<Created>;
+    /// The chains of one caller, and a result for each.
+    type Item = PendingItem<Chains, Vec<Created>>;
 
     const BATCH_EVENTS_MAX: usize = BATCH_EVENTS_MAX;
 
-    async fn submit(&mut self, batch: Vec<Chains>) -> Vec<Vec<Created>> {
-        let counts: Vec<usize> = batch.iter().map(|chains| chains.lens.len()).collect();
-        let mut created = match &batch[..] {
-            [one] => self.create(&one.transfers, &one.lens).await,
-            many => {
-                let transfers: Vec<Transfer> = many.iter().flat_map(|c| &c.transfers).copied().collect();
-                let lens: Vec<usize> = many.iter().flat_map(|c| &c.lens).copied().collect();
-                self.create(&transfers, &lens).await
-            }
+    async fn submit(&mut self, mut batch: Vec<PendingItem<Chains, Vec<Created>>>) {
+        let counts: Vec<usize> = batch.iter().map(|pending| pending.item.lens.len()).collect();
+        let (transfers, lens): (Vec<Transfer>, Vec<usize>) = match &mut batch[..] {
+            [one] => (std::mem::take(&mut one.item.transfers), std::mem::take(&mut one.item.lens)),
+            many => (
+                many.iter().flat_map(|pending| &pending.item.transfers).copied().collect(),
+                many.iter().flat_map(|pending| &pending.item.lens).copied().collect(),
+            ),
+        };
+        let mut created = self.create(&transfers, &lens).await.into_iter();
+        for (pending, count) in batch.into_iter().zip(counts) {
+            pending.reply(created.by_ref().take(count).collect());
         }
-        .into_iter();
-        counts.into_iter().map(|count| created.by_ref().take(count).collect()).collect()
     }
 
     async fn idle(&mut self) {}
@@ -211,15 +210,14 @@ fn last_change(account: u128) -> AccountFilter {
 }
 
 impl BatchTarget for Reads {
-    type Item = ReadRequest;
-    type Outcome = Result<ReadReply, BackendError>;
+    type Item = PendingItem<ReadRequest, Result<ReadReply, BackendError>>;
 
     const BATCH_EVENTS_MAX: usize = 64;
 
-    async fn submit(&mut self, batch: Vec<ReadRequest>) -> Vec<Result<ReadReply, BackendError>> {
+    async fn submit(&mut self, batch: Vec<PendingItem<ReadRequest, Result<ReadReply, BackendError>>>) {
         loop {
             let sent = self.session.request(|client| {
-                let sent: Vec<Awaited> = batch.iter().map(|ask| ask.send(client)).collect();
+                let sent: Vec<Awaited> = batch.iter().map(|pending| pending.item.send(client)).collect();
                 async {
                     let mut replies = Vec::with_capacity(sent.len());
                     for answer in sent {
@@ -231,7 +229,10 @@ impl BatchTarget for Reads {
             let error = match sent.await {
                 Ok(replies) => {
                     self.observe_time(&replies);
-                    return replies.into_iter().map(Ok).collect();
+                    return batch
+                        .into_iter()
+                        .zip(replies)
+                        .for_each(|(pending, reply)| pending.reply(Ok(reply)));
                 }
                 Err(SessionError::Session) => continue,
                 Err(SessionError::TooMuchData) => BackendError::Failed(
@@ -239,7 +240,7 @@ impl BatchTarget for Reads {
                 ),
                 Err(SessionError::Stopped(error)) => error,
             };
-            return batch.iter().map(|_| Err(error.clone())).collect();
+            return batch.into_iter().for_each(|pending| pending.reply(Err(error.clone())));
         }
     }
 

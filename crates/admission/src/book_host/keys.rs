@@ -6,15 +6,10 @@ use earmark_core::{By, CreateKey, KeyId, KeyInfo, NamespaceName, RevokeKey, Secr
 
 use super::{BookBackend, BookHost};
 use crate::backend::{Answer, BackendError};
+use crate::book_request::ChangeKey;
 use crate::callers::{ChangeCursor, ChangePage, KeyError, Keys};
-use crate::work::Work;
-use crate::writes::PAGE_MAX;
 
-impl<H: BookHost> BookBackend<H> {
-    async fn change_key(&self, by: By, work: Work) -> Result<Arc<KeyInfo>, KeyError> {
-        self.0.submit_one(by, work).await?.into_key()
-    }
-}
+use crate::writes::PAGE_MAX;
 
 impl<H: BookHost> Keys for BookBackend<H> {
     fn has_keys(&self) -> bool {
@@ -49,11 +44,11 @@ impl<H: BookHost> Keys for BookBackend<H> {
     }
 
     fn create(&self, by: By, command: CreateKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>> {
-        Box::pin(self.change_key(by, Work::CreateKey(command)))
+        Box::pin(self.0.submit_one(by, ChangeKey::Create(command)))
     }
 
     fn revoke(&self, by: By, command: RevokeKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>> {
-        Box::pin(self.change_key(by, Work::RevokeKey(command)))
+        Box::pin(self.0.submit_one(by, ChangeKey::Revoke(command)))
     }
 
     fn log(

@@ -13,14 +13,16 @@ struct Gate {
 }
 
 impl BatchTarget for Gate {
-    type Item = u32;
-    type Outcome = u32;
+    type Item = PendingItem<u32, u32>;
     const BATCH_EVENTS_MAX: usize = 10;
 
-    async fn submit(&mut self, batch: Vec<u32>) -> Vec<u32> {
-        self.batches.lock().unwrap().push(batch.clone());
+    async fn submit(&mut self, batch: Vec<PendingItem<u32, u32>>) {
+        self.batches.lock().unwrap().push(batch.iter().map(|pending| pending.item).collect());
         self.open.acquire().await.unwrap().forget();
-        batch.into_iter().map(|item| item * 2).collect()
+        for pending in batch {
+            let outcome = pending.item * 2;
+            pending.reply(outcome);
+        }
     }
 
     async fn idle(&mut self) {

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use earmark_admission::{
-    Amount, Asked, Audit, Backend, BackendError, BookBackend, BookHost, BookLimits, ChangePage, Clock,
-    CompleteRequest, Composed, Direction, Done, EntryPage, LocalBook, LocalOptions, PutLimitRequest,
-    ReserveAnswer, ReserveRequest, Stats, SystemClock,
+    Amount, Answered, Applied, Audit, Backend, BackendError, BookBackend, BookHost, BookLimits, BookRequest,
+    ChangePage, Clock, CompleteRequest, Composed, Direction, EntryPage, LocalBook, LocalOptions,
+    PutLimitRequest, ReserveAnswer, ReserveRequest, Stats, SystemClock,
 };
 use earmark_core::{
-    AccountId, AccountName, Book, Config, Definition, Elsewhere, Kind, LeaseId, NamespaceName, Overage,
+    AccountId, AccountName, Book, By, Config, Definition, Elsewhere, Kind, LeaseId, NamespaceName, Overage,
     UnixMs, VaultId,
 };
 
@@ -25,13 +25,13 @@ struct Follower {
 }
 
 impl BookHost for Follower {
-    async fn submit(&self, work: Vec<Asked>, _: Direction) -> Result<Vec<Done>, BackendError> {
+    async fn submit<R: BookRequest>(&self, by: By, requests: Vec<R>, _: Direction) -> Vec<Answered<R>> {
         let (mut book, now) = (self.leader.lock().unwrap(), self.clock.now());
-        let apply = |asked: Asked| {
-            let outcome = book.apply_by(now.log, &asked.by, asked.command(now.wall));
-            asked.answer(&book, now.wall, outcome)
+        let apply = |request: R| {
+            let outcome = book.apply_by(now.log, &by, request.command(now.wall));
+            Applied { book: &book, wall: now.wall, is_repeated: false }.answer(&request, outcome)
         };
-        Ok(work.into_iter().map(apply).collect())
+        requests.into_iter().map(apply).collect()
     }
 
     async fn fresh(&self) -> Result<UnixMs, BackendError> {

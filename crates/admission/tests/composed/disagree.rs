@@ -105,7 +105,10 @@ async fn who_names_another_ledger_than_the_first_is_refused_and_told_which_it_is
     assert_eq!(registry.keep(on(Some(8))).await, Err(error));
     let other = registry.leaving(on(Some(8)));
     for answer in asked(&other, lease(1)).await {
-        assert!(answer.contains("cluster 7, and --ledger names cluster 8"), "{answer}");
+        assert!(
+            answer.contains("cluster 7 enforces the limits of this server, but --ledger names cluster 8"),
+            "{answer}"
+        );
     }
     assert_eq!(registry.leaving(on(Some(7))).ready(), Ok(()));
 }

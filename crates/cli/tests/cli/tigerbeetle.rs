@@ -319,7 +319,12 @@ fn nodes_that_were_started_with_other_ledgers_refuse_and_say_why() {
     let data = folder.path().join("n3");
     let third = ["--node-id", "3", "--peer-listen", &addresses[2], "--ledger", &other];
     let ran = serve(&data, &[&third[..], &join].concat()).ends(2);
-    assert!(ran.stderr.contains("of cluster 7, and --ledger names cluster 8"), "{ran:?}");
+    assert!(
+        ran.stderr.contains(
+            "TigerBeetle cluster 7 enforces the limits of this server, but --ledger names cluster 8"
+        ),
+        "{ran:?}"
+    );
     assert!(get(&second, "/readyz").contains("limits: "));
 }
 

@@ -3,10 +3,11 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use earmark_admission::{
-    Asked, Audit, BackendError, BookHost, ChangePage, Clock, Direction, Done, EntryPage, Moment, Stats, Work,
+    Answered, Applied, Audit, BackendError, BookHost, BookRequest, ChangePage, Clock, Direction, EntryPage,
+    Moment, Stats,
 };
 use earmark_core::{
-    AccountId, AccountName, Book, Config, LeaseId, NamespaceName, Outcome, TxId, UnixMs, VaultId,
+    AccountId, AccountName, Book, By, Config, LeaseId, NamespaceName, Outcome, TxId, UnixMs, VaultId,
     WriteOutcome,
 };
 
@@ -22,18 +23,19 @@ struct Shelf {
 }
 
 impl Shelf {
-    fn carry_out(&mut self, moment: Moment, mut work: Vec<Asked>) -> Vec<Done> {
-        let done = work.iter_mut().map(|item| {
+    fn execute<R: BookRequest>(&mut self, moment: Moment, by: &By, mut requests: Vec<R>) -> Vec<Answered<R>> {
+        let done = requests.iter_mut().map(|request| {
             let log_index = self.log_index.saturating_add(1);
-            if let Work::Write(write) = &mut item.work {
+            if let Some(write) = request.write_mut() {
                 write.log_index = log_index;
                 write.tx_id = tx_id(moment.log);
             }
-            let outcome = self.book.apply_by(moment.log, &item.by, item.command(moment.wall));
+            let outcome = self.book.apply_by(moment.log, by, request.command(moment.wall));
             if let Outcome::Write(WriteOutcome::Committed(_)) = outcome {
                 self.log_index = log_index;
             }
-            item.answer(&self.book, moment.wall, outcome)
+            let applied = Applied { book: &self.book, wall: moment.wall, is_repeated: false };
+            applied.answer(request, outcome)
         });
         let done = done.collect();
         // Nobody reads the history of a Book that ends with its process.
@@ -62,10 +64,10 @@ fn no_history() -> BackendError {
 }
 
 impl BookHost for Direct {
-    async fn submit(&self, work: Vec<Asked>, _: Direction) -> Result<Vec<Done>, BackendError> {
+    async fn submit<R: BookRequest>(&self, by: By, requests: Vec<R>, _: Direction) -> Vec<Answered<R>> {
         let mut shelf = self.lock();
         // Under the lock, so that time goes on in the order of the commands.
-        Ok(shelf.carry_out(self.clock.now(), work))
+        shelf.execute(self.clock.now(), &by, requests)
     }
 
     async fn fresh(&self) -> Result<UnixMs, BackendError> {
