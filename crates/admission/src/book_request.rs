@@ -22,7 +22,7 @@ pub trait BookRequest: Send + 'static {
     type Error: From<BackendError> + Send + 'static;
 
     /// The command that the Book applies.
-    fn command(&self, wall: UnixMs) -> Command<'_>;
+    fn command(&self) -> Command<'_>;
 
     /// Translates the outcome of the command. `None` if it is the outcome of another command.
     fn answer(&self, applied: &Applied<'_>, outcome: Outcome) -> Option<Answered<Self>>;
@@ -69,7 +69,7 @@ impl Applied<'_> {
 pub struct Submission(Box<dyn Queued>);
 
 trait Queued: Send {
-    fn each_command<'a>(&'a self, wall: UnixMs, visit: &mut dyn FnMut(&'a By, Command<'a>));
+    fn each_command<'a>(&'a self, visit: &mut dyn FnMut(&'a By, Command<'a>));
     fn write_mut(&mut self) -> Option<&mut Write>;
     fn answer(&mut self, applied: &Applied<'_>, outcomes: &mut dyn Iterator<Item = Outcome>);
     fn send(self: Box<Self>, error: Option<&BackendError>);
@@ -83,8 +83,8 @@ struct Typed<R: BookRequest> {
 }
 
 impl<R: BookRequest> Queued for Typed<R> {
-    fn each_command<'a>(&'a self, wall: UnixMs, visit: &mut dyn FnMut(&'a By, Command<'a>)) {
-        self.requests.iter().for_each(|request| visit(&self.by, request.command(wall)));
+    fn each_command<'a>(&'a self, visit: &mut dyn FnMut(&'a By, Command<'a>)) {
+        self.requests.iter().for_each(|request| visit(&self.by, request.command()));
     }
 
     fn write_mut(&mut self) -> Option<&mut Write> {
@@ -125,8 +125,8 @@ impl Submission {
     }
 
     /// Calls `visit` with each command, in order.
-    pub fn each_command<'a>(&'a self, wall: UnixMs, visit: &mut dyn FnMut(&'a By, Command<'a>)) {
-        self.0.each_command(wall, visit);
+    pub fn each_command<'a>(&'a self, visit: &mut dyn FnMut(&'a By, Command<'a>)) {
+        self.0.each_command(visit);
     }
 
     /// The write, if this is one.
@@ -163,9 +163,9 @@ impl BookRequest for BookReserve {
     type Answer = ReserveAnswer;
     type Error = BackendError;
 
-    fn command(&self, wall: UnixMs) -> Command<'_> {
+    fn command(&self) -> Command<'_> {
         self.namespace.map_or(Command::Tick, |namespace| {
-            Command::Reserve(Reserve { namespace, lease: self.lease, wall, requirements: &self.parts })
+            Command::Reserve(Reserve { namespace, lease: self.lease, requirements: &self.parts })
         })
     }
 
@@ -193,13 +193,11 @@ impl BookRequest for BookComplete {
     type Answer = CompleteAnswer;
     type Error = BackendError;
 
-    fn command(&self, wall: UnixMs) -> Command<'_> {
+    fn command(&self) -> Command<'_> {
         let lease = self.lease;
         match (self.namespace, &self.parts) {
-            (Some(namespace), Some(actuals)) => {
-                Command::Complete(Complete { namespace, lease, wall, actuals })
-            }
-            (Some(namespace), None) => Command::Release(Release { namespace, lease, wall }),
+            (Some(namespace), Some(actuals)) => Command::Complete(Complete { namespace, lease, actuals }),
+            (Some(namespace), None) => Command::Release(Release { namespace, lease }),
             (None, _) => Command::Tick,
         }
     }
@@ -220,7 +218,7 @@ impl BookRequest for OpenNamespace {
     type Answer = NamespaceId;
     type Error = LimitError;
 
-    fn command(&self, _: UnixMs) -> Command<'_> {
+    fn command(&self) -> Command<'_> {
         Command::OpenNamespace(&self.0)
     }
 
@@ -259,7 +257,7 @@ impl BookRequest for ChangeLimit {
     type Answer = LimitChange;
     type Error = LimitError;
 
-    fn command(&self, _: UnixMs) -> Command<'_> {
+    fn command(&self) -> Command<'_> {
         let namespace = self.namespace;
         match &self.change {
             LimitCommand::Put(definition, expected_revision) => {
@@ -283,7 +281,7 @@ impl BookRequest for Keep {
     type Answer = ();
     type Error = BackendError;
 
-    fn command(&self, _: UnixMs) -> Command<'_> {
+    fn command(&self) -> Command<'_> {
         Command::Keep(*self)
     }
 
@@ -296,7 +294,7 @@ impl BookRequest for Write {
     type Answer = WriteAnswer;
     type Error = BackendError;
 
-    fn command(&self, _: UnixMs) -> Command<'_> {
+    fn command(&self) -> Command<'_> {
         Command::Write(self)
     }
 
@@ -325,7 +323,7 @@ impl BookRequest for ChangeKey {
     type Answer = Arc<KeyInfo>;
     type Error = KeyError;
 
-    fn command(&self, _: UnixMs) -> Command<'_> {
+    fn command(&self) -> Command<'_> {
         match self {
             ChangeKey::Create(create) => Command::CreateKey(create),
             ChangeKey::Revoke(revoke) => Command::RevokeKey(revoke),

@@ -4,16 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use earmark_core::UnixMs;
-
-/// Log time and wall time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
-    /// The time that ends windows and leases. It never goes back and never jumps.
-    pub log: UnixMs,
-    /// The system's wall time, which an operator may set. It decides whether a lease is too old.
-    pub wall: UnixMs,
-}
+use earmark_core::{Moment, UnixMs};
 
 /// A time in UTC for people: `2026-11-15T09:30:00Z`.
 #[must_use]

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use earmark_core::{
-    AccountId, AccountName, Book, By, Command, Config, Definition, LeaseId, NamespaceId, NamespaceName,
-    Outcome, PutLimit, TxId, UnixMs, VaultId, WriteOutcome,
+    AccountId, AccountName, Book, By, Command, Config, Definition, LeaseId, Moment, NamespaceId,
+    NamespaceName, Outcome, PutLimit, TxId, UnixMs, VaultId, WriteOutcome,
 };
 
 use crate::answer;
@@ -16,7 +16,7 @@ use crate::backend::{BackendError, Stats};
 use crate::book_host::{BookBackend, BookHost};
 use crate::book_request::{Answered, Applied, BookRequest, Submission};
 use crate::callers::ChangePage;
-use crate::clock::{Clock, Moment, SystemClock};
+use crate::clock::{Clock, SystemClock};
 use crate::history::History;
 use crate::limits_file::{LimitsFile, LimitsFileError};
 use crate::submitter::{BatchTarget, Direction, Submitter};
@@ -261,13 +261,13 @@ impl BookTarget {
             rest = after;
             let (mut rights, mut commands) = (Vec::new(), Vec::new());
             for submission in run.iter() {
-                submission.each_command(moment.wall, &mut |by, command| {
+                submission.each_command(&mut |by, command| {
                     rights.push(by.clone());
                     commands.push(command);
                 });
             }
             let mut outcomes = Vec::with_capacity(commands.len());
-            book.apply_all_by(moment.log, &rights, &commands, &mut outcomes);
+            book.apply_all_by(moment, &rights, &commands, &mut outcomes);
             if let Some(Outcome::Write(WriteOutcome::Committed(_))) = outcomes.last() {
                 self.log_index = log_index;
             }
@@ -305,7 +305,7 @@ impl BatchTarget for BookTarget {
     }
 
     async fn idle(&mut self) {
-        let now = self.clock.now().log;
+        let now = self.clock.now();
         let mut state = lock(&self.state);
         state.book.apply(now, Command::Tick);
         let records = state.book.drain_journal();

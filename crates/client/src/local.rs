@@ -236,7 +236,7 @@ fn committed(receipt: &Committed, item: &WriteItem) -> Receipt {
         tx_id: receipt.tx_id.to_string(),
         sequence: receipt.sequence,
         log_index: receipt.log_index,
-        committed_at: receipt.committed_at,
+        committed_at: receipt.committed_at.wall,
         actor: receipt.actor.to_string(),
         results: receipt.results.iter().zip(&item.operations).map(result).collect(),
     }

@@ -202,17 +202,18 @@ impl CreditWorkload {
                 )
             })
             .collect();
-        let (namespace, wall) = (NamespaceId::DEFAULT, self.now);
+        let namespace = NamespaceId::DEFAULT;
         let reserves = calls.iter().map(|(lease, parts)| {
             let requirements = &parts[3 - shared..];
-            Command::Reserve(Reserve { namespace, lease: *lease, wall, requirements })
+            Command::Reserve(Reserve { namespace, lease: *lease, requirements })
         });
         self.apply_all(&reserves.collect::<Vec<_>>());
         let actuals: Vec<[Part; 1]> =
             calls.iter().map(|(_, parts)| [Part { amount: 300, ..parts[3].clone() }]).collect();
-        let completes = calls.iter().zip(&actuals).map(|((lease, _), actuals)| {
-            Command::Complete(Complete { namespace, lease: *lease, wall, actuals })
-        });
+        let completes = calls
+            .iter()
+            .zip(&actuals)
+            .map(|((lease, _), actuals)| Command::Complete(Complete { namespace, lease: *lease, actuals }));
         self.apply_all(&completes.collect::<Vec<_>>());
     }
 

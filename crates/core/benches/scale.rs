@@ -160,7 +160,7 @@ fn crowd(count: u64, settle: bool) -> (Book, [Part; 4], UnixMs) {
         let lease = LeaseId::from_parts(now, u128::from(number));
         assert!(matches!(reserve(&mut book, now, lease, &parts), ReserveOutcome::Created { .. }));
         if settle {
-            let complete = Complete { namespace: NamespaceId::DEFAULT, lease, wall: now, actuals: &[] };
+            let complete = Complete { namespace: NamespaceId::DEFAULT, lease, actuals: &[] };
             book.apply(now, Command::Complete(complete));
         }
     }
@@ -174,7 +174,7 @@ fn crowd(count: u64, settle: bool) -> (Book, [Part; 4], UnixMs) {
 }
 
 fn reserve(book: &mut Book, now: UnixMs, lease: LeaseId, requirements: &[Part]) -> ReserveOutcome {
-    let reserve = Reserve { namespace: NamespaceId::DEFAULT, lease, wall: now, requirements };
+    let reserve = Reserve { namespace: NamespaceId::DEFAULT, lease, requirements };
     match book.apply(now, Command::Reserve(reserve)) {
         Outcome::Reserve(outcome) => outcome,
         other => panic!("{other:?}"),

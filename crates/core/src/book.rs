@@ -34,7 +34,7 @@ use crate::keys::{By, Keys};
 use crate::limits::{Config, LeaseInfo, LimitInfo, Limits, Totals, Usage};
 use crate::sequence::{Scope, Sequences};
 use crate::snapshot::Frozen;
-use crate::time::UnixMs;
+use crate::time::{Moment, UnixMs};
 
 /// Commands whose leases are looked up together, so that their cache misses overlap.
 const GROUP: usize = 16;
@@ -65,9 +65,15 @@ impl Book {
         Book { limits, credits: Credits::empty(table_seed), sequences, keys, scratch: Vec::new() }
     }
 
-    /// Applies one command. A `now` before the last command's time counts as that time.
-    pub fn apply(&mut self, now: UnixMs, command: Command<'_>) -> Outcome {
-        let now = self.limits.advance(now, &mut self.credits);
+    /// Applies one command. A log time before that of the last command counts as that time.
+    pub fn apply(&mut self, at: impl Into<Moment>, command: Command<'_>) -> Outcome {
+        self.apply_at(at.into(), command)
+    }
+
+    fn apply_at(&mut self, at: Moment, command: Command<'_>) -> Outcome {
+        self.credits.wall = at.wall;
+        let now = self.limits.advance(at.log, &mut self.credits);
+        let at = Moment { log: now, ..at };
         self.credits.advance(now);
         self.sequences.forget(now);
         match command {
@@ -75,55 +81,60 @@ impl Book {
             Command::PutLimit(command) => {
                 let (change, key) = (LimitEdit::Put, &command.definition.key);
                 let outcome = self.limits.put_limit(now, &command);
-                Outcome::Limit(self.changed_limit(now, (command.namespace, key), change, outcome))
+                Outcome::Limit(self.changed_limit(at, (command.namespace, key), change, outcome))
             }
             Command::DeleteLimit(command) => {
                 let (change, key) = (LimitEdit::Deleted, command.key);
                 let outcome = self.limits.delete_limit(now, &command);
-                Outcome::Limit(self.changed_limit(now, (command.namespace, key), change, outcome))
+                Outcome::Limit(self.changed_limit(at, (command.namespace, key), change, outcome))
             }
             Command::Reserve(command) => {
-                Outcome::Reserve(self.limits.reserve(now, &command, &mut self.credits))
+                Outcome::Reserve(self.limits.reserve(at, &command, &mut self.credits))
             }
             Command::Complete(command) => {
-                Outcome::Complete(self.limits.complete(now, &command, &mut self.credits))
+                Outcome::Complete(self.limits.complete(at, &command, &mut self.credits))
             }
             Command::Release(command) => {
-                Outcome::Complete(self.limits.release(now, &command, &mut self.credits))
+                Outcome::Complete(self.limits.release(at, &command, &mut self.credits))
             }
             Command::DropLimit(command) => Outcome::Limit(self.limits.drop_limit(now, &command)),
             Command::Keep(keep) => {
                 self.limits.keep(keep);
                 Outcome::Kept
             }
-            Command::Write(write) => Outcome::Write(self.write(now, write)),
-            Command::CreateKey(command) => Outcome::Key(self.create_key(now, command)),
-            Command::RevokeKey(command) => Outcome::Key(self.revoke_key(now, command)),
+            Command::Write(write) => Outcome::Write(self.write(at, write)),
+            Command::CreateKey(command) => Outcome::Key(self.create_key(at, command)),
+            Command::RevokeKey(command) => Outcome::Key(self.revoke_key(at, command)),
             Command::Tick => Outcome::Ticked,
         }
     }
 
     /// Applies commands in order, all at one time, and appends their outcomes. Faster than one by one when the Book
     /// is much larger than the processor's cache.
-    pub fn apply_all(&mut self, now: UnixMs, commands: &[Command<'_>], outcomes: &mut Vec<Outcome>) {
-        self.apply_all_by(now, &[], commands, outcomes);
+    pub fn apply_all(
+        &mut self,
+        at: impl Into<Moment>,
+        commands: &[Command<'_>],
+        outcomes: &mut Vec<Outcome>,
+    ) {
+        self.apply_all_by(at, &[], commands, outcomes);
     }
 
     /// Applies commands like [`Book::apply_all`], checking each against the right at the same index in `rights`. A
     /// command without a right runs as Earmark itself. A command whose right is not valid changes nothing.
     pub fn apply_all_by(
         &mut self,
-        now: UnixMs,
+        at: impl Into<Moment>,
         rights: &[By],
         commands: &[Command<'_>],
         outcomes: &mut Vec<Outcome>,
     ) {
-        let mut rights = rights.iter();
+        let (at, mut rights) = (at.into(), rights.iter());
         for group in commands.chunks(GROUP) {
             self.limits.prefetch(group);
             self.credits.prefetch(&self.limits, group);
             for command in group {
-                outcomes.push(self.apply_by(now, rights.next().unwrap_or(&By::Itself), *command));
+                outcomes.push(self.apply_by(at, rights.next().unwrap_or(&By::Itself), *command));
             }
         }
     }

@@ -31,6 +31,7 @@ use crate::limits::buckets::Buckets;
 use crate::limits::index::Index;
 use crate::limits::slab::Slab;
 use crate::limits::timeline::Nodes;
+use crate::time::{Moment, UnixMs};
 
 /// All vaults, with the tables that look up vaults and accounts by name.
 pub(crate) struct Credits {
@@ -42,6 +43,8 @@ pub(crate) struct Credits {
     pub(crate) journal: Vec<JournalRecord>,
     /// The actor of the command being applied; `None` for Earmark's own commands.
     pub(crate) actor: Option<Actor>,
+    /// The wall time of the command being applied.
+    pub(crate) wall: UnixMs,
 }
 
 /// The replicated state, in tables that a snapshot can share.
@@ -60,6 +63,11 @@ pub(crate) struct State {
 }
 
 impl Credits {
+    /// Log time `now` with the wall time of the command being applied, for journal records.
+    fn moment(&self, now: UnixMs) -> Moment {
+        Moment { log: now, wall: self.wall }
+    }
+
     /// An empty state with the vault `main`.
     pub(crate) fn new(table_seed: u64) -> Credits {
         let mut credits = Credits::empty(table_seed);
@@ -76,6 +84,7 @@ impl Credits {
             index: Index::new(table_seed),
             journal: Vec::new(),
             actor: None,
+            wall: UnixMs::default(),
         }
     }
 

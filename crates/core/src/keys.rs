@@ -11,7 +11,7 @@ pub use secret::SecretHash;
 
 use crate::book::{KeyChange, KeyEntry, KeyOutcome};
 use crate::id::{Actor, ClientId, KeyId, KeyName, NamespaceName};
-use crate::time::UnixMs;
+use crate::time::{Moment, UnixMs};
 
 /// The maximum number of keys. When it is reached, a new key replaces the key that expired or was revoked first.
 pub const KEYS_MAX: usize = 10_000;
@@ -341,7 +341,8 @@ impl Keys {
     }
 
     /// Creates a key that [`Keys::judge`] did not refuse.
-    pub(crate) fn create(&mut self, now: UnixMs, command: &CreateKey) -> (KeyNumber, KeyEntry) {
+    pub(crate) fn create(&mut self, at: Moment, command: &CreateKey) -> (KeyNumber, KeyEntry) {
+        let now = at.log;
         if let Room::After(ended) = self.room(now, &command.namespace)
             && let Some(gone) = self.all.remove(&ended)
         {
@@ -361,7 +362,7 @@ impl Keys {
             expires_at: lasts.map(|ms| now.plus_ms(ms)),
             revoked_at: None,
         };
-        let entry = KeyEntry::of(now, KeyChange::Created, &info, command.actor.clone());
+        let entry = KeyEntry::of(at, KeyChange::Created, &info, command.actor.clone());
         self.insert(Key::new(info, command.secret));
         self.created = self.created.saturating_add(1);
         (number, entry)
@@ -379,7 +380,8 @@ impl Keys {
     }
 
     /// Revokes a key. Revoking it again changes nothing.
-    pub(crate) fn revoke(&mut self, now: UnixMs, command: &RevokeKey) -> (KeyOutcome, Option<KeyEntry>) {
+    pub(crate) fn revoke(&mut self, at: Moment, command: &RevokeKey) -> (KeyOutcome, Option<KeyEntry>) {
+        let now = at.log;
         let is_meant = |key: &&Key| command.namespace.as_ref().is_none_or(|name| *name == key.info.namespace);
         let Some(info) = self.find(&command.id).filter(is_meant).map(|key| Arc::clone(&key.info)) else {
             return (KeyOutcome::NotFound, None);
@@ -390,7 +392,7 @@ impl Keys {
         if self.is_last_admin(now, &info) {
             return (KeyOutcome::LastAdmin, None);
         }
-        let entry = KeyEntry::of(now, KeyChange::Revoked, &info, command.actor.clone());
+        let entry = KeyEntry::of(at, KeyChange::Revoked, &info, command.actor.clone());
         if let Some(key) = self.all.get_mut(&info.number) {
             key.info = Arc::new(KeyInfo { revoked_at: Some(now), ..(*info).clone() });
         }

@@ -41,6 +41,22 @@ impl UnixMs {
     }
 }
 
+/// The time of a command, by both clocks of the leader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Moment {
+    /// Log time, which decides when something expires. It never runs backwards.
+    pub log: UnixMs,
+    /// Wall-clock time, which an operator may set. It judges the age of leases and is shown in records of money.
+    pub wall: UnixMs,
+}
+
+/// A moment at which both clocks agree, for tests and tools without a clock of their own.
+impl From<UnixMs> for Moment {
+    fn from(time: UnixMs) -> Moment {
+        Moment { log: time, wall: time }
+    }
+}
+
 impl fmt::Display for UnixMs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ms", self.0)

@@ -30,7 +30,7 @@ fn log(seed: u64) -> (Config, Vec<Timed>) {
 type Answer = (Outcome, Vec<JournalRecord>);
 
 fn answer(book: &mut Book, timed: &Timed) -> Answer {
-    (book.apply(timed.now, timed.step.command()), book.drain_journal())
+    (book.apply(timed.at(), timed.step.command()), book.drain_journal())
 }
 
 fn apply(book: &mut Book, steps: &[Timed]) -> Vec<Answer> {
@@ -255,8 +255,8 @@ fn reads_leave_no_byte_behind() {
     let mut random = Random::new(3);
     let (mut quiet, mut asked) = (Book::new(config, 1), Book::new(config, 1));
     for timed in &steps {
-        quiet.apply(timed.now, timed.step.command());
-        asked.apply(timed.now, timed.step.command());
+        quiet.apply(timed.at(), timed.step.command());
+        asked.apply(timed.at(), timed.step.command());
         for number in 0..8 {
             let at = timed.now.plus_ms(random.below(1 << 32));
             let _ = asked.usage(at, earmark_core::LimitId(number));

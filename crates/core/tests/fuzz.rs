@@ -8,7 +8,7 @@ mod support;
 
 use earmark_core::{
     AccountId, Book, Command, CommandBuffer, CompleteOutcome, Config, Elsewhere, Keep, LeaseId, LimitId,
-    LimitRef, LimitStatus, NamespaceId, Operation, Overage, Part, PutLimit, Reserve, UnixMs, VaultId,
+    LimitRef, LimitStatus, Moment, NamespaceId, Operation, Overage, Part, PutLimit, Reserve, UnixMs, VaultId,
 };
 
 use support::bank::{Bank, close, credit, freeze, issue, open, open_overdraft, transfer};
@@ -91,7 +91,7 @@ fn book_of(seed: u64, steps: usize) -> Book {
     let script = Script::new(seed);
     let mut book = Book::new(script.config(), seed);
     for timed in script.take(steps) {
-        book.apply(timed.now, timed.step.command());
+        book.apply(timed.at(), timed.step.command());
     }
     book
 }
@@ -379,7 +379,7 @@ fn random_and_mutated_commands_leave_the_book_sound() {
             let Ok((command, taken)) = buffer.decode(&bytes) else { continue };
             assert!(taken <= bytes.len());
             decoded += 1;
-            book.apply(timed.now, command);
+            book.apply(timed.at(), command);
         }
         assert!(decoded > 100, "EARMARK_SEED={seed}: only {decoded} decoded");
         assert_sound(&mut book, &format!("EARMARK_SEED={seed}"));
@@ -406,18 +406,16 @@ fn commands_from_the_ends_of_all_ranges_leave_the_book_sound() {
         let mut highest = 0;
         for timed in Script::new(seed).take(300) {
             let mut step = timed.step;
-            if let Step::Reserve { lease, wall, requirements: parts, .. }
-            | Step::Complete { lease, wall, actuals: parts, .. } = &mut step
+            if let Step::Reserve { lease, requirements: parts, .. }
+            | Step::Complete { lease, actuals: parts, .. } = &mut step
             {
                 *lease = LeaseId::from_parts(UnixMs::new(random.pick(&times)), lease.to_u128());
-                *wall = UnixMs::new(random.pick(&times));
                 for part in parts {
                     part.amount = random.pick(&extremes);
                 }
             }
-            if let Step::Release { lease, wall, .. } = &mut step {
+            if let Step::Release { lease, .. } = &mut step {
                 *lease = LeaseId::from_parts(UnixMs::new(random.pick(&times)), lease.to_u128());
-                *wall = UnixMs::new(random.pick(&times));
             }
             if let Step::Write(write) = &mut step {
                 for operation in &mut write.operations {
@@ -431,7 +429,9 @@ fn commands_from_the_ends_of_all_ranges_leave_the_book_sound() {
             }
             // Reach the end of time late, since nothing can follow it.
             highest = if random.chance(2) { (highest + 1).min(times.len() - 1) } else { highest };
-            book.apply(UnixMs::new(times[random.index(highest + 1)]), step.command());
+            let log = UnixMs::new(times[random.index(highest + 1)]);
+            let wall = UnixMs::new(random.pick(&times));
+            book.apply(Moment { log, wall }, step.command());
         }
         assert_sound(&mut book, &format!("EARMARK_SEED={seed}"));
     });
@@ -447,7 +447,7 @@ fn a_command_that_the_book_refuses_for_its_size_comes_back_from_its_bytes() {
     let put = Command::PutLimit(PutLimit { namespace, definition: &definition, expected_revision: None });
     let requirements = vec![Part { limit: LimitRef::Id(LimitId(0)), amount: 1 }; 300];
     let lease = LeaseId::from_parts(START, 1);
-    let reserve = Command::Reserve(Reserve { namespace, lease, wall: START, requirements: &requirements });
+    let reserve = Command::Reserve(Reserve { namespace, lease, requirements: &requirements });
     for command in [put, reserve] {
         let mut bytes = Vec::new();
         command.encode(&mut bytes);

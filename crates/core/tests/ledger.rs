@@ -108,12 +108,8 @@ impl Calls {
         let lease = LeaseId::from_parts(now, self.count << 16);
         let requirements: Vec<Part> =
             wanted.iter().map(|&(key, amount)| by_key(&limit(key), amount)).collect();
-        let command = Command::Reserve(Reserve {
-            namespace: NamespaceId::DEFAULT,
-            lease,
-            wall: now,
-            requirements: &requirements,
-        });
+        let command =
+            Command::Reserve(Reserve { namespace: NamespaceId::DEFAULT, lease, requirements: &requirements });
         let outcome = apply(book, &mut CommandBuffer::default(), now, command);
         assert_eq!(outcome, twin.apply(now, command));
         let is_held = matches!(outcome, Outcome::Reserve(ReserveOutcome::Created { .. }));
@@ -136,12 +132,8 @@ impl Calls {
             .collect();
         said.truncate(self.random.index(said.len() + 1));
         let actuals: Vec<Part> = said.iter().map(|&(key, amount)| by_key(&limit(key), amount)).collect();
-        let command = Command::Complete(Complete {
-            namespace: NamespaceId::DEFAULT,
-            lease,
-            wall: now,
-            actuals: &actuals,
-        });
+        let command =
+            Command::Complete(Complete { namespace: NamespaceId::DEFAULT, lease, actuals: &actuals });
         let outcome = apply(book, &mut CommandBuffer::default(), now, command);
         assert_eq!(outcome, twin.apply(now, command));
         match outcome {

@@ -78,7 +78,7 @@ fn the_scripts_meet_every_outcome() {
         let script = Script::new(seed);
         let mut model = Model::new(script.config());
         for timed in script.take(STEPS) {
-            tally.count(&model.apply(timed.now, timed.step.command()));
+            tally.count(&model.apply(timed.at(), timed.step.command()));
         }
     }
     assert_eq!(tally.missing(), Vec::<&str>::new(), "of\n{tally}");
@@ -94,7 +94,7 @@ fn the_scripts_meet_leases_of_every_size() {
         let mut model = Model::new(script.config());
         let mut held: BTreeMap<(NamespaceId, LeaseId), usize> = BTreeMap::new();
         for timed in script.take(STEPS) {
-            let outcome = model.apply(timed.now, timed.step.command());
+            let outcome = model.apply(timed.at(), timed.step.command());
             let (Some(lease), Step::Reserve { requirements, .. }) = (timed.step.lease(), &timed.step) else {
                 if let (Some(lease), Outcome::Complete(CompleteOutcome::Completed(_))) =
                     (timed.step.lease(), outcome)
@@ -184,13 +184,13 @@ fn steps(moves: Vec<Move>) -> Vec<Timed> {
             Move::Put(definition) => Step::Put { namespace, definition, expected_revision: None },
             Move::Delete(name) => Step::Delete { namespace, key: key(name), expected_revision: None },
             Move::Reserve(number, requirements) => {
-                Step::Reserve { namespace, lease: lease_of(number, now), wall: now, requirements }
+                Step::Reserve { namespace, lease: lease_of(number, now), requirements }
             }
             Move::Complete(number, actuals) => {
-                Step::Complete { namespace, lease: lease_of(number, now), wall: now, actuals }
+                Step::Complete { namespace, lease: lease_of(number, now), actuals }
             }
         };
-        steps.push(Timed { now, step });
+        steps.push(Timed { now, wall: now, step });
     }
     steps
 }

@@ -20,7 +20,7 @@ const STEPS: usize = 400;
 fn outcomes(seed: u64) -> Vec<Outcome> {
     let script = Script::new(seed);
     let mut book = Book::new(script.config(), seed);
-    script.take(STEPS).map(|timed| book.apply(timed.now, timed.step.command())).collect()
+    script.take(STEPS).map(|timed| book.apply(timed.at(), timed.step.command())).collect()
 }
 
 #[test]

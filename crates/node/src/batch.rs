@@ -1,19 +1,16 @@
 //! Encoding of the commands of one log entry, and their application to a Book.
 
 use bytes::Bytes;
-use earmark_core::{Book, By, CodecError, Command, CommandBuffer, Outcome, UnixMs, put_right, take_right};
+use earmark_core::{
+    Book, By, CodecError, Command, CommandBuffer, Moment, Outcome, UnixMs, put_right, take_right,
+};
 
 use crate::types::Batch;
 
-/// Newest format: commands carry their right, and keys are created and revoked. A batch uses the oldest format that
-/// can express it.
-const FORMAT: u8 = 3;
-/// Format without keys.
-const FORMAT_ELSEWHERE: u8 = 2;
-/// Format without external stores.
-const FORMAT_ALL_HERE: u8 = 1;
-/// Format, time and count.
-const HEADER_BYTES: usize = 13;
+/// The format of a batch.
+const FORMAT: u8 = 1;
+/// Format, log time, wall time and command count.
+const HEADER_BYTES: usize = 21;
 /// Commands decoded and applied together: enough for the Book to prefetch, few enough for the processor cache.
 const GROUP: usize = 64;
 /// Maximum commands per batch.
@@ -24,7 +21,7 @@ pub(crate) const COMMANDS_MAX: usize = 8_192;
 pub(crate) enum BatchError {
     #[error("the batch header is truncated")]
     Short,
-    #[error("batch format {found} is newer than {FORMAT}; use a newer version of Earmark")]
+    #[error("unknown batch format {found}; this version of Earmark reads format {FORMAT}")]
     Format { found: u8 },
     #[error("{found} commands exceed the maximum of {COMMANDS_MAX}")]
     Count { found: u32 },
@@ -38,7 +35,6 @@ pub(crate) enum BatchError {
 pub(crate) struct BatchBuilder {
     bytes: Vec<u8>,
     count: u32,
-    format: u8,
 }
 
 impl BatchBuilder {
@@ -46,7 +42,7 @@ impl BatchBuilder {
     pub(crate) fn new(bytes: usize) -> BatchBuilder {
         let mut buffer = Vec::with_capacity(bytes.saturating_add(HEADER_BYTES));
         buffer.resize(HEADER_BYTES, 0);
-        BatchBuilder { bytes: buffer, count: 0, format: FORMAT_ALL_HERE }
+        BatchBuilder { bytes: buffer, count: 0 }
     }
 
     pub(crate) fn push(&mut self, command: &Command<'_>) {
@@ -58,28 +54,21 @@ impl BatchBuilder {
         put_right(&mut self.bytes, by);
         command.encode(&mut self.bytes);
         self.count = self.count.saturating_add(1);
-        let format = if *by != By::Itself || command.is_about_keys() {
-            FORMAT
-        } else if command.is_about_elsewhere() {
-            FORMAT_ELSEWHERE
-        } else {
-            FORMAT_ALL_HERE
-        };
-        self.format = self.format.max(format);
     }
 
-    /// Completes the batch with the log time to apply it at.
-    pub(crate) fn finish(mut self, now: UnixMs) -> Batch {
-        self.bytes[0] = self.format;
-        self.bytes[1..9].copy_from_slice(&now.get().to_le_bytes());
-        self.bytes[9..13].copy_from_slice(&self.count.to_le_bytes());
+    /// Completes the batch with the leader's log and wall time.
+    pub(crate) fn finish(mut self, at: Moment) -> Batch {
+        self.bytes[0] = FORMAT;
+        self.bytes[1..9].copy_from_slice(&at.log.get().to_le_bytes());
+        self.bytes[9..17].copy_from_slice(&at.wall.get().to_le_bytes());
+        self.bytes[17..21].copy_from_slice(&self.count.to_le_bytes());
         Batch(Bytes::from(self.bytes))
     }
 }
 
 /// A decoded batch header with the encoded commands.
 struct BatchHeader<'a> {
-    now: UnixMs,
+    at: Moment,
     count: usize,
     commands: &'a [u8],
 }
@@ -87,9 +76,10 @@ struct BatchHeader<'a> {
 fn open(batch: &Batch) -> Result<BatchHeader<'_>, BatchError> {
     let (header, commands) = batch.0.split_first_chunk::<HEADER_BYTES>().ok_or(BatchError::Short)?;
     let [format, rest @ ..] = header;
-    let (now, count) = rest.split_first_chunk::<8>().ok_or(BatchError::Short)?;
+    let (log, rest) = rest.split_first_chunk::<8>().ok_or(BatchError::Short)?;
+    let (wall, count) = rest.split_first_chunk::<8>().ok_or(BatchError::Short)?;
     let count = count.first_chunk::<4>().ok_or(BatchError::Short)?;
-    if !matches!(*format, FORMAT_ALL_HERE..=FORMAT) {
+    if *format != FORMAT {
         return Err(BatchError::Format { found: *format });
     }
     let found = u32::from_le_bytes(*count);
@@ -97,7 +87,8 @@ fn open(batch: &Batch) -> Result<BatchHeader<'_>, BatchError> {
     if count > COMMANDS_MAX {
         return Err(BatchError::Count { found });
     }
-    Ok(BatchHeader { now: UnixMs::new(u64::from_le_bytes(*now)), count, commands })
+    let time = |bytes: &[u8; 8]| UnixMs::new(u64::from_le_bytes(*bytes));
+    Ok(BatchHeader { at: Moment { log: time(log), wall: time(wall) }, count, commands })
 }
 
 /// Decodes the right of the next command.
@@ -121,7 +112,7 @@ impl BatchReader {
         log_index: u64,
         batch: &Batch,
     ) -> Result<Vec<Outcome>, BatchError> {
-        let BatchHeader { now, count, commands: mut rest } = open(batch)?;
+        let BatchHeader { at, count, commands: mut rest } = open(batch)?;
         let mut outcomes = Vec::with_capacity(count);
         while outcomes.len() < count {
             let group = count.saturating_sub(outcomes.len()).min(GROUP);
@@ -138,7 +129,7 @@ impl BatchReader {
                 rest = rest.get(used..).unwrap_or_default();
                 commands.push(command);
             }
-            book.apply_all_by(now, &rights, &commands, &mut outcomes);
+            book.apply_all_by(at, &rights, &commands, &mut outcomes);
         }
         if rest.is_empty() { Ok(outcomes) } else { Err(BatchError::Long { left: rest.len() }) }
     }
@@ -167,40 +158,48 @@ impl BatchReader {
 
 #[cfg(test)]
 mod tests {
-    use earmark_core::{Elsewhere, KeyNumber, UnixMs};
+    use earmark_core::{Config, Definition, JournalRecord, KeyNumber, Kind, NamespaceId, Overage, PutLimit};
 
     use super::*;
 
+    const AT: Moment = Moment { log: UnixMs::new(7), wall: UnixMs::new(9) };
+
     #[test]
-    fn only_what_is_kept_elsewhere_and_rights_need_a_newer_format() {
-        let keep = Command::Keep(Elsewhere { limits: true, credit: false }.into());
-        let (own, by_key) = (By::Itself, By::Key(KeyNumber(7)));
+    fn a_batch_keeps_the_right_of_each_command() {
         let named = By::Named("user:7".parse().unwrap());
-        for (commands, format) in [
-            (&[(&own, Command::Tick)][..], 1),
-            (&[(&own, Command::Tick), (&own, keep), (&own, Command::Tick)], 2),
-            (&[(&By::Anyone, Command::Tick), (&own, keep)], 3),
-            (&[(&own, keep), (&by_key, Command::Tick), (&own, Command::Tick)], 3),
-            (&[(&named, Command::Tick)], 3),
-        ] {
-            let mut builder = BatchBuilder::new(0);
-            commands.iter().for_each(|(by, command)| builder.push_by(by, command));
-            let batch = builder.finish(UnixMs::new(7));
-            assert_eq!(batch.0[0], format);
-            let mut rights = Vec::new();
-            assert_eq!(
-                BatchReader::default().each(&batch, |by, _| rights.push(by.clone())),
-                Ok(commands.len())
-            );
-            assert!(rights.iter().eq(commands.iter().map(|(by, _)| *by)));
-        }
+        let rights = [By::Itself, By::Key(KeyNumber(7)), By::Anyone, named];
+        let mut builder = BatchBuilder::new(0);
+        rights.iter().for_each(|by| builder.push_by(by, &Command::Tick));
+        let mut found = Vec::new();
+        let read = BatchReader::default().each(&builder.finish(AT), |by, _| found.push(by.clone()));
+        assert_eq!((read, found), (Ok(4), rights.to_vec()));
     }
 
     #[test]
-    fn a_format_to_come_is_refused_by_its_number() {
-        let mut bytes = BatchBuilder::new(0).finish(UnixMs::new(7)).0.to_vec();
-        bytes[0] = 4;
+    fn commands_are_applied_at_the_log_and_wall_time_of_their_batch() {
+        let mut book = Book::new(Config::default(), 1);
+        let mut builder = BatchBuilder::new(0);
+        let definition = Definition {
+            key: "rpm".parse().unwrap(),
+            kind: Kind::Rolling { window_seconds: 60 },
+            capacity: 1,
+            unit: String::new(),
+            description: String::new(),
+            overage: Overage::Debt,
+        };
+        let namespace = NamespaceId::DEFAULT;
+        let put = PutLimit { namespace, definition: &definition, expected_revision: None };
+        builder.push_by(&By::Anyone, &Command::PutLimit(put));
+        BatchReader::default().apply(&mut book, 1, &builder.finish(AT)).unwrap();
+        let [JournalRecord::Limit(entry)] = &book.drain_journal()[..] else { panic!() };
+        assert_eq!(entry.at, AT);
+    }
+
+    #[test]
+    fn another_format_is_refused_by_its_number() {
+        let mut bytes = BatchBuilder::new(0).finish(AT).0.to_vec();
+        bytes[0] = 2;
         let refused = BatchReader::default().each(&Batch(bytes.into()), |_, _| ());
-        assert_eq!(refused, Err(BatchError::Format { found: 4 }));
+        assert_eq!(refused, Err(BatchError::Format { found: 2 }));
     }
 }

@@ -70,7 +70,7 @@ impl BookHost for NodeBookHost {
     ) -> Vec<Answered<R>> {
         Submission::run(by, requests, |submission| {
             let (mut sum, mut is_about_keys) = (0_usize, false);
-            submission.each_command(UnixMs::default(), &mut |_, command| {
+            submission.each_command(&mut |_, command| {
                 sum = sum.saturating_add(events(&command));
                 is_about_keys |= matches!(command, Command::CreateKey(_) | Command::RevokeKey(_));
             });

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use earmark_admission::{LogTime, Moment, TimeSource};
-use earmark_core::UnixMs;
+use earmark_admission::{LogTime, TimeSource};
+use earmark_core::{Moment, UnixMs};
 use tokio::time::Instant;
 
 /// Log time. A follower learns it from the leader; a leader counts it by its own steady clock. It follows the wall

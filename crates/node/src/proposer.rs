@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_admission::{Applied, BackendError, BatchTarget, Moment, Submission};
-use earmark_core::{Command, LeaseId, Outcome, TxId, UnixMs, Write};
+use earmark_admission::{Applied, BackendError, BatchTarget, Submission};
+use earmark_core::{Command, LeaseId, Moment, Outcome, TxId, UnixMs, Write};
 use openraft::ServerState;
 use openraft::error::{ClientWriteError, RaftError};
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -130,13 +130,13 @@ impl Proposer {
         if !self.is_leader() {
             return Err(ProposeError::NotTaken("this node is not the leader".into()));
         }
-        let now = self.now()?.log;
+        let now = self.now()?;
         let mut builder = BatchBuilder::new(batch.0.len());
         let mut is_about_keys = false;
         let read = BatchReader::default().each(batch, |by, command| match command {
             Command::CreateKey(_) | Command::RevokeKey(_) if !self.takes_keys => is_about_keys = true,
             Command::Write(write) => {
-                let write = Write { tx_id: self.tx_id(now), ..(*write).clone() };
+                let write = Write { tx_id: self.tx_id(now.log), ..(*write).clone() };
                 builder.push_by(by, &Command::Write(&write));
             }
             other => builder.push_by(by, other),
@@ -200,7 +200,7 @@ impl RaftBatchTarget {
         let moment = match leader.id == node.id {
             true => node.now()?,
             // The leader uses its own time.
-            false => Moment { log: node.clock.wall(), wall: node.clock.wall() },
+            false => node.clock.wall().into(),
         };
         let mut commands = 0_usize;
         let mut builder = BatchBuilder::new(batch.len().saturating_mul(COMMAND_BYTES));
@@ -208,12 +208,12 @@ impl RaftBatchTarget {
             if let Some(write) = submission.write_mut() {
                 write.tx_id = node.tx_id(moment.log);
             }
-            submission.each_command(moment.wall, &mut |by, command| {
+            submission.each_command(&mut |by, command| {
                 commands = commands.saturating_add(1);
                 builder.push_by(by, &command);
             });
         }
-        let batch = builder.finish(moment.log);
+        let batch = builder.finish(moment);
         let outcomes = match leader.id == node.id {
             true => node.propose(batch).await?.1,
             false => {
@@ -244,7 +244,7 @@ impl RaftBatchTarget {
     async fn execute(&self, batch: &mut [QueuedRequests], deadline: Instant) -> Result<Executed, String> {
         let mut is_repeatable = true;
         for waiting in batch.iter_mut() {
-            waiting.submission.each_command(UnixMs::default(), &mut |_, command| {
+            waiting.submission.each_command(&mut |_, command| {
                 is_repeatable &= !matches!(command, Command::PutLimit(_) | Command::DeleteLimit(_));
             });
         }
@@ -310,8 +310,8 @@ impl BatchTarget for RaftBatchTarget {
         if !self.node.is_leader() {
             return;
         }
-        let Ok(Moment { log: now, .. }) = self.node.now() else { return };
-        if !self.node.applied_state.lock().book.is_due(now) {
+        let Ok(now) = self.node.now() else { return };
+        if !self.node.applied_state.lock().book.is_due(now.log) {
             return;
         }
         let mut builder = BatchBuilder::new(TICKS);

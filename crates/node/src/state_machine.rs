@@ -359,7 +359,7 @@ mod tests {
 
     fn record(lease: u128) -> JournalRecord {
         JournalRecord::Hold(HoldEntry {
-            at: UnixMs::new(1),
+            at: UnixMs::new(1).into(),
             namespace: NamespaceId::DEFAULT,
             lease: LeaseId::from_u128(lease),
             limit: LimitId(1),

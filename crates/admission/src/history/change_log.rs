@@ -110,7 +110,7 @@ fn entry(book: &Book, number: u64, record: &JournalRecord) -> Option<ChangeEntry
         JournalRecord::Transaction(record) => transaction(book, number, record),
         JournalRecord::Key(key) => Some(ChangeEntry {
             place: ChangeCursor::of_book(number),
-            at: key.at,
+            at: key.at.wall,
             actor: key.actor.clone(),
             namespace: key.namespace.clone(),
             vault: None,
@@ -123,7 +123,7 @@ fn entry(book: &Book, number: u64, record: &JournalRecord) -> Option<ChangeEntry
         }),
         JournalRecord::Limit(limit) => Some(ChangeEntry {
             place: ChangeCursor::of_book(number),
-            at: limit.at,
+            at: limit.at.wall,
             actor: limit.actor.clone(),
             namespace: book.namespace_name(limit.namespace)?.clone(),
             vault: None,
@@ -141,7 +141,7 @@ fn transaction(book: &Book, number: u64, record: &Transaction) -> Option<ChangeE
     };
     Some(ChangeEntry {
         place: ChangeCursor::of_book(number),
-        at: receipt.committed_at,
+        at: receipt.committed_at.wall,
         actor: receipt.actor.clone(),
         namespace: book.namespace_name(record.namespace)?.clone(),
         vault,

@@ -87,8 +87,7 @@ impl Shop {
     fn hold(&mut self, number: u128, amount: u64) -> LeaseId {
         let lease = LeaseId::from_parts(NOW, number);
         let requirements = [Part { limit: LimitRef::Key(LimitKey::new("usd").unwrap()), amount }];
-        let reserve =
-            Reserve { namespace: NamespaceId::DEFAULT, lease, wall: NOW, requirements: &requirements };
+        let reserve = Reserve { namespace: NamespaceId::DEFAULT, lease, requirements: &requirements };
         let outcome = self.book.apply(NOW, Command::Reserve(reserve));
         assert_eq!(outcome, Outcome::Reserve(ReserveOutcome::Created { reserved_at: NOW }));
         self.history.extend(self.book.drain_journal());
@@ -97,7 +96,7 @@ impl Shop {
 
     fn settle(&mut self, lease: LeaseId, amount: u64) {
         let actuals = [Part { limit: LimitRef::Key(LimitKey::new("usd").unwrap()), amount }];
-        let complete = Complete { namespace: NamespaceId::DEFAULT, lease, wall: NOW, actuals: &actuals };
+        let complete = Complete { namespace: NamespaceId::DEFAULT, lease, actuals: &actuals };
         self.book.apply(NOW, Command::Complete(complete));
         self.history.extend(self.book.drain_journal());
     }

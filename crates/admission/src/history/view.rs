@@ -24,17 +24,17 @@ pub fn entry_view(
                 .filter_map(|found| change(book, (account, found.asset), found.amount, 0))
                 .collect();
             changes.sort_unstable_by(|a, b| a.asset.cmp(&b.asset));
-            (record.receipt.committed_at, transaction(record, name), changes)
+            (record.receipt.committed_at.wall, transaction(record, name), changes)
         }
         JournalRecord::Hold(entry) => {
             let amount = i128::from(entry.amount);
             let change = change(book, (account, entry.asset), amount.wrapping_neg(), amount)?;
-            (entry.at, EntryKind::Hold(hold(book, entry)?), vec![change])
+            (entry.at.wall, EntryKind::Hold(hold(book, entry)?), vec![change])
         }
         JournalRecord::Release(entry) => {
             let amount = i128::from(entry.amount);
             let change = change(book, (account, entry.asset), amount, amount.wrapping_neg())?;
-            (entry.at, EntryKind::Release(hold(book, entry)?), vec![change])
+            (entry.at.wall, EntryKind::Release(hold(book, entry)?), vec![change])
         }
         JournalRecord::Settle(entry) => settle(book, entry, account)?,
         JournalRecord::Key(_) | JournalRecord::Limit(_) => return None,
@@ -75,7 +75,7 @@ fn settle(
     }
     let change = change(book, (account, held_for.asset), amount, change_held)?;
     let what = EntryKind::Settle { hold: hold(book, held_for)?, paid, debt, uncollected };
-    Some((held_for.at, what, vec![change]))
+    Some((held_for.at.wall, what, vec![change]))
 }
 
 fn transaction(record: &Transaction, name: &AccountName) -> EntryKind {

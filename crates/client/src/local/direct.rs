@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use earmark_admission::{
     Answered, Applied, Audit, BackendError, BookHost, BookRequest, ChangePage, Clock, Direction, EntryPage,
-    Moment, Stats,
+    Stats,
 };
 use earmark_core::{
-    AccountId, AccountName, Book, By, Config, LeaseId, NamespaceName, Outcome, TxId, UnixMs, VaultId,
+    AccountId, AccountName, Book, By, Config, LeaseId, Moment, NamespaceName, Outcome, TxId, UnixMs, VaultId,
     WriteOutcome,
 };
 
@@ -30,7 +30,7 @@ impl Shelf {
                 write.log_index = log_index;
                 write.tx_id = tx_id(moment.log);
             }
-            let outcome = self.book.apply_by(moment.log, by, request.command(moment.wall));
+            let outcome = self.book.apply_by(moment, by, request.command());
             if let Outcome::Write(WriteOutcome::Committed(_)) = outcome {
                 self.log_index = log_index;
             }

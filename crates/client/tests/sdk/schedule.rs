@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use earmark_admission::{Clock, Moment};
-use earmark_client::core::UnixMs;
+use earmark_admission::Clock;
+use earmark_client::core::{Moment, UnixMs};
 use earmark_client::{
     AcquireError, Actuals, Client, Deadline, Guard, Lane, Limiter, LimiterOptions, LocalOptions, Priority,
     Scheduler, SchedulerOptions, SubmitError, Surroundings, Task, TaskError,

@@ -86,7 +86,6 @@ impl Workload {
             Command::Reserve(Reserve {
                 namespace: NamespaceId::DEFAULT,
                 lease: call.lease,
-                wall: self.now,
                 requirements: &self.parts,
             }),
         )
@@ -105,7 +104,7 @@ impl Workload {
             .zip(&parts)
             .map(|(call, requirements)| {
                 let namespace = NamespaceId::DEFAULT;
-                Command::Reserve(Reserve { namespace, lease: call.lease, wall: self.now, requirements })
+                Command::Reserve(Reserve { namespace, lease: call.lease, requirements })
             })
             .collect();
         self.book.apply_all(self.now, &commands, outcomes);
@@ -121,7 +120,6 @@ impl Workload {
             Command::Complete(Complete {
                 namespace: NamespaceId::DEFAULT,
                 lease: call.lease,
-                wall: self.now,
                 actuals: &actuals,
             }),
         )

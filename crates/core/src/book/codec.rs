@@ -20,7 +20,7 @@ use super::write::Write;
 use crate::id::{AccountName, AssetName, LeaseId, LimitKey, NameError, NamespaceName, VaultName};
 use crate::keys::{CreateKey, RevokeKey};
 use crate::limits::{CreditTerms, Definition, Kind, Overage};
-use crate::time::UnixMs;
+use crate::time::{Moment, UnixMs};
 use crate::wire::{Bytes, Malformed, Put};
 
 const OPEN_NAMESPACE: u8 = 1;
@@ -89,17 +89,17 @@ impl Command<'_> {
             }
             Command::Reserve(command) => {
                 out.put_u8(RESERVE);
-                put_lease(out, command.namespace, command.lease, command.wall);
+                put_lease(out, command.namespace, command.lease);
                 put_parts(out, command.requirements);
             }
             Command::Complete(command) => {
                 out.put_u8(COMPLETE);
-                put_lease(out, command.namespace, command.lease, command.wall);
+                put_lease(out, command.namespace, command.lease);
                 put_parts(out, command.actuals);
             }
             Command::Release(command) => {
                 out.put_u8(RELEASE);
-                put_lease(out, command.namespace, command.lease, command.wall);
+                put_lease(out, command.namespace, command.lease);
             }
             Command::DropLimit(command) => {
                 out.put_u8(DROP_LIMIT);
@@ -124,29 +124,6 @@ impl Command<'_> {
                 key::put_revoke(out, command);
             }
             Command::Tick => out.put_u8(TICK),
-        }
-    }
-
-    /// Whether only versions that know of keys can read it.
-    #[must_use]
-    pub const fn is_about_keys(&self) -> bool {
-        matches!(self, Command::CreateKey(_) | Command::RevokeKey(_))
-    }
-
-    /// Whether only versions that know of what is kept elsewhere can read it.
-    #[must_use]
-    pub const fn is_about_elsewhere(&self) -> bool {
-        match self {
-            Command::Release(_) | Command::DropLimit(_) | Command::Keep(_) => true,
-            Command::OpenNamespace(_)
-            | Command::PutLimit(_)
-            | Command::DeleteLimit(_)
-            | Command::Reserve(_)
-            | Command::Complete(_)
-            | Command::Write(_)
-            | Command::CreateKey(_)
-            | Command::RevokeKey(_)
-            | Command::Tick => false,
         }
     }
 }
@@ -207,18 +184,18 @@ impl CommandBuffer {
                 Command::DeleteLimit(DeleteLimit { namespace, key, expected_revision })
             }
             RESERVE => {
-                let (namespace, lease, wall) = lease(&mut input)?;
+                let (namespace, lease) = lease(&mut input)?;
                 let requirements = parts(&mut input, &mut self.parts)?;
-                Command::Reserve(Reserve { namespace, lease, wall, requirements })
+                Command::Reserve(Reserve { namespace, lease, requirements })
             }
             COMPLETE => {
-                let (namespace, lease, wall) = lease(&mut input)?;
+                let (namespace, lease) = lease(&mut input)?;
                 let actuals = parts(&mut input, &mut self.parts)?;
-                Command::Complete(Complete { namespace, lease, wall, actuals })
+                Command::Complete(Complete { namespace, lease, actuals })
             }
             RELEASE => {
-                let (namespace, lease, wall) = lease(&mut input)?;
-                Command::Release(Release { namespace, lease, wall })
+                let (namespace, lease) = lease(&mut input)?;
+                Command::Release(Release { namespace, lease })
             }
             DROP_LIMIT => {
                 let (namespace, revision) = (NamespaceId(input.u16()?), input.u64()?);
@@ -269,15 +246,13 @@ pub(crate) fn keep(input: &mut Bytes<'_>) -> Result<Keep, Malformed> {
     Ok(Keep { elsewhere: Elsewhere { limits: limits != LIMITS_HERE, credit }, ledger })
 }
 
-fn put_lease(out: &mut Vec<u8>, namespace: NamespaceId, lease: LeaseId, wall: UnixMs) {
+fn put_lease(out: &mut Vec<u8>, namespace: NamespaceId, lease: LeaseId) {
     out.put_u16(namespace.0);
     out.put_u128(lease.to_u128());
-    out.put_u64(wall.get());
 }
 
-fn lease(input: &mut Bytes<'_>) -> Result<(NamespaceId, LeaseId, UnixMs), CodecError> {
-    let namespace = NamespaceId(input.u16()?);
-    Ok((namespace, LeaseId::from_u128(input.u128()?), UnixMs::new(input.u64()?)))
+fn lease(input: &mut Bytes<'_>) -> Result<(NamespaceId, LeaseId), CodecError> {
+    Ok((NamespaceId(input.u16()?), LeaseId::from_u128(input.u128()?)))
 }
 
 /// A time. Rejects times beyond [`UnixMs::MAX`], which would be encoded differently again.
@@ -287,6 +262,15 @@ pub(crate) fn time(input: &mut Bytes<'_>) -> Result<UnixMs, CodecError> {
         return Err(CodecError::Malformed("a time is later than there are times"));
     }
     Ok(UnixMs::new(ms))
+}
+
+pub(crate) fn put_moment(out: &mut Vec<u8>, at: Moment) {
+    out.put_u64(at.log.get());
+    out.put_u64(at.wall.get());
+}
+
+pub(crate) fn moment(input: &mut Bytes<'_>) -> Result<Moment, CodecError> {
+    Ok(Moment { log: time(input)?, wall: time(input)? })
 }
 
 fn put_parts(out: &mut Vec<u8>, parts: &[Part]) {

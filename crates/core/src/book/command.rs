@@ -4,7 +4,6 @@ use super::write::Write;
 use crate::id::{LeaseId, LimitKey, NamespaceName};
 use crate::keys::{CreateKey, RevokeKey};
 use crate::limits::Definition;
-use crate::time::UnixMs;
 
 /// The maximum number of requirements of a reserve, and of actuals of a complete.
 pub const REQUIREMENTS_MAX: usize = 32;
@@ -146,8 +145,6 @@ pub struct Reserve<'a> {
     pub namespace: NamespaceId,
     /// The lease.
     pub lease: LeaseId,
-    /// The wall time when the command was made. A lease whose ULID time is too far ahead of it is refused.
-    pub wall: UnixMs,
     /// 1 to [`REQUIREMENTS_MAX`] amounts, each at least 1, no limit twice, in any order.
     pub requirements: &'a [Part],
 }
@@ -159,8 +156,6 @@ pub struct Complete<'a> {
     pub namespace: NamespaceId,
     /// The lease.
     pub lease: LeaseId,
-    /// The wall time when the command was made.
-    pub wall: UnixMs,
     /// Up to [`REQUIREMENTS_MAX`] amounts, no limit twice.
     pub actuals: &'a [Part],
 }
@@ -172,6 +167,4 @@ pub struct Release {
     pub namespace: NamespaceId,
     /// The lease.
     pub lease: LeaseId,
-    /// The wall time when the command was made.
-    pub wall: UnixMs,
 }

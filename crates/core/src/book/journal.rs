@@ -10,7 +10,7 @@ use super::write::Operation;
 use crate::credits::{AccountId, AssetId};
 use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, LimitKey, NamespaceName};
 use crate::keys::{KeyInfo, KeyNumber, Role};
-use crate::time::UnixMs;
+use crate::time::Moment;
 
 /// One journal record. The Book hands records out and keeps none; see
 /// [`Book::drain_journal`](super::Book::drain_journal).
@@ -80,7 +80,7 @@ pub struct Change {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldEntry {
     /// When it was recorded. An expired hold is spendable at once, and its release is recorded a little later.
-    pub at: UnixMs,
+    pub at: Moment,
     /// The namespace of the lease and the limit.
     pub namespace: NamespaceId,
     /// The lease.
@@ -129,7 +129,7 @@ pub enum KeyChange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyEntry {
     /// When.
-    pub at: UnixMs,
+    pub at: Moment,
     /// The change.
     pub change: KeyChange,
     /// The number of the key.
@@ -147,7 +147,7 @@ pub struct KeyEntry {
 }
 
 impl KeyEntry {
-    pub(crate) fn of(at: UnixMs, change: KeyChange, info: &KeyInfo, actor: Actor) -> KeyEntry {
+    pub(crate) fn of(at: Moment, change: KeyChange, info: &KeyInfo, actor: Actor) -> KeyEntry {
         KeyEntry {
             at,
             change,
@@ -175,7 +175,7 @@ pub enum LimitEdit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitEntry {
     /// When.
-    pub at: UnixMs,
+    pub at: Moment,
     /// The namespace.
     pub namespace: NamespaceId,
     /// The key.

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::id::{Actor, KeyId, LimitKey};
 use crate::keys::{By, CreateKey, KeyInfo, KeyNumber, RevokeKey, SecretHash};
-use crate::time::UnixMs;
+use crate::time::{Moment, UnixMs};
 
 /// The answer to `CreateKey` and `RevokeKey`, in order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +39,10 @@ pub enum KeyOutcome {
 }
 
 impl Book {
-    /// Applies one command if its right is valid at `now`.
-    pub fn apply_by(&mut self, now: UnixMs, by: &By, command: Command<'_>) -> Outcome {
-        if !self.permits(now, by) {
+    /// Applies one command if its right is valid at that log time.
+    pub fn apply_by(&mut self, at: impl Into<Moment>, by: &By, command: Command<'_>) -> Outcome {
+        let at = at.into();
+        if !self.permits(at.log, by) {
             // The first key ends anonymous access, so a retry of the command that created it is no longer permitted.
             // It still gets its answer.
             let created = match command {
@@ -52,7 +53,7 @@ impl Book {
                 .map_or(Outcome::Unauthenticated, |number| Outcome::Key(KeyOutcome::Exists(number)));
         }
         self.credits.actor = self.keys.actor(by);
-        let outcome = self.apply(now, command);
+        let outcome = self.apply(at, command);
         self.credits.actor = None;
         outcome
     }
@@ -60,33 +61,33 @@ impl Book {
     /// Records a change of a limit in the journal, if the command has an actor.
     pub(super) fn changed_limit(
         &mut self,
-        now: UnixMs,
+        at: Moment,
         (namespace, key): (NamespaceId, &LimitKey),
         change: LimitEdit,
         outcome: LimitOutcome,
     ) -> LimitOutcome {
         if let (LimitOutcome::Changed { revision, .. }, Some(actor)) = (&outcome, &self.credits.actor) {
             let (key, revision, actor) = (key.clone(), *revision, actor.clone());
-            let entry = LimitEntry { at: now, namespace, key, change, revision, actor };
+            let entry = LimitEntry { at, namespace, key, change, revision, actor };
             self.credits.journal.push(JournalRecord::Limit(entry));
         }
         outcome
     }
 
-    pub(super) fn create_key(&mut self, now: UnixMs, command: &CreateKey) -> KeyOutcome {
-        if let Some(outcome) = self.keys.judge(now, command) {
+    pub(super) fn create_key(&mut self, at: Moment, command: &CreateKey) -> KeyOutcome {
+        if let Some(outcome) = self.keys.judge(at.log, command) {
             return outcome;
         }
         if self.open_namespace(&command.namespace) == NamespaceOutcome::TooMany {
             return KeyOutcome::TooManyNamespaces;
         }
-        let (number, entry) = self.keys.create(now, command);
+        let (number, entry) = self.keys.create(at, command);
         self.credits.journal.push(JournalRecord::Key(entry));
         KeyOutcome::Created(number)
     }
 
-    pub(super) fn revoke_key(&mut self, now: UnixMs, command: &RevokeKey) -> KeyOutcome {
-        let (outcome, entry) = self.keys.revoke(now, command);
+    pub(super) fn revoke_key(&mut self, at: Moment, command: &RevokeKey) -> KeyOutcome {
+        let (outcome, entry) = self.keys.revoke(at, command);
         self.credits.journal.extend(entry.map(JournalRecord::Key));
         outcome
     }

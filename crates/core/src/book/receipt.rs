@@ -8,7 +8,7 @@ use super::write::TxId;
 use crate::credits::AccountId;
 use crate::id::Actor;
 use crate::limits::DefinitionError;
-use crate::time::UnixMs;
+use crate::time::Moment;
 
 /// The outcome of `Write`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +30,8 @@ pub struct Receipt {
     pub sequence: u64,
     /// Its index in the log.
     pub log_index: u64,
-    /// Log time of the commit.
-    pub committed_at: UnixMs,
+    /// The time of the commit.
+    pub committed_at: Moment,
     /// The actor.
     pub actor: Actor,
     /// The results of its operations, in order.

@@ -12,14 +12,15 @@ use super::{Book, DeleteLimit, LimitOutcome, PutLimit};
 use crate::credits::CreditRefusal;
 use crate::limits::UndoLimit;
 use crate::sequence::{ContentHash, Kept, Scope, Verdict};
-use crate::time::UnixMs;
+use crate::time::{Moment, UnixMs};
 
 impl Book {
-    pub(super) fn write(&mut self, now: UnixMs, write: &Write) -> WriteOutcome {
-        self.try_write(now, write).unwrap_or_else(WriteOutcome::Refused)
+    pub(super) fn write(&mut self, at: Moment, write: &Write) -> WriteOutcome {
+        self.try_write(at, write).unwrap_or_else(WriteOutcome::Refused)
     }
 
-    fn try_write(&mut self, now: UnixMs, write: &Write) -> Result<WriteOutcome, WriteError> {
+    fn try_write(&mut self, at: Moment, write: &Write) -> Result<WriteOutcome, WriteError> {
+        let now = at.log;
         let scope = self.scope(write)?;
         self.credits.prefetch_write(write);
         let content = self.content(&write.operations);
@@ -52,7 +53,7 @@ impl Book {
             tx_id: write.tx_id,
             sequence: write.sequence,
             log_index: write.log_index,
-            committed_at: now,
+            committed_at: at,
             actor: write.actor.clone(),
             results,
         });

@@ -13,7 +13,7 @@ use crate::limits::Payers;
 use crate::limits::buckets::Bucket;
 use crate::limits::slab::{NONE, Record};
 use crate::limits::timeline::{Nodes, Sums};
-use crate::time::UnixMs;
+use crate::time::{Moment, UnixMs};
 
 /// Expired holds released in the journal per command. A reserve creates at most 32.
 const CLEAN_HOLDS: usize = 64;
@@ -120,7 +120,7 @@ impl Credits {
     pub(crate) fn hold(&mut self, now: UnixMs, hold: Hold, last: Option<u32>) -> u32 {
         let account = AccountId(hold.account);
         self.journal.push(JournalRecord::Hold(HoldEntry {
-            at: now,
+            at: self.moment(now),
             namespace: hold.namespace,
             lease: hold.lease,
             limit: hold.limit,
@@ -217,7 +217,7 @@ impl Credits {
         nodes.count(1);
         balances.get_mut(hold.balance).held.expire(nodes, now);
         // Expiry has no actor, whichever command triggers the record.
-        self.journal.push(JournalRecord::Release(hold.entry(now, None)));
+        self.journal.push(JournalRecord::Release(hold.entry(self.moment(now), None)));
     }
 
     /// Removes the expired holds of a lease whose record is deleted.
@@ -333,10 +333,10 @@ impl Credits {
             }
         }
         if charge.cost == 0 && held > 0 {
-            self.journal.push(JournalRecord::Release(hold.entry(now, self.actor.clone())));
+            self.journal.push(JournalRecord::Release(hold.entry(self.moment(now), self.actor.clone())));
         } else if charge.cost > 0 {
             self.journal.push(JournalRecord::Settle(SettleEntry {
-                hold: hold.entry(now, self.actor.clone()),
+                hold: hold.entry(self.moment(now), self.actor.clone()),
                 held,
                 revenue: AccountId(revenue),
                 paid: charge.paid,
@@ -358,7 +358,7 @@ impl Credits {
 }
 
 impl Hold {
-    fn entry(&self, at: UnixMs, actor: Option<Actor>) -> HoldEntry {
+    fn entry(&self, at: Moment, actor: Option<Actor>) -> HoldEntry {
         HoldEntry {
             at,
             namespace: self.namespace,

@@ -9,7 +9,7 @@ use crate::book::{
 use crate::credits::Credits;
 use crate::id::LeaseId;
 use crate::limits::slab::NONE;
-use crate::time::UnixMs;
+use crate::time::{Moment, UnixMs};
 
 /// How long overage is held when its reservation has already expired: 1 second, as in the TigerBeetle backend, whose
 /// timeouts have that resolution.
@@ -18,18 +18,10 @@ const LATE_OVERAGE_MS: u64 = 1_000;
 /// traffic.
 const SLOTS: u64 = 4_096;
 
-/// The lease to end, and the wall time of the command.
-#[derive(Clone, Copy)]
-struct Ended {
-    namespace: NamespaceId,
-    lease: LeaseId,
-    wall: UnixMs,
-}
-
 impl Limits {
     pub(crate) fn complete(
         &mut self,
-        now: UnixMs,
+        at: Moment,
         command: &Complete<'_>,
         credits: &mut Credits,
     ) -> CompleteOutcome {
@@ -39,10 +31,7 @@ impl Limits {
             .and_then(|()| self.sort_parts(command.namespace, command.actuals, 0, &mut resolved));
         let outcome = match shape {
             Err(invalid) => CompleteOutcome::Invalid(invalid),
-            Ok(()) => {
-                let Complete { namespace, lease, wall, .. } = *command;
-                self.end_lease(now, Ended { namespace, lease, wall }, Some(&resolved), credits)
-            }
+            Ok(()) => self.end_lease(at, (command.namespace, command.lease), Some(&resolved), credits),
         };
         self.resolved = resolved;
         outcome
@@ -50,27 +39,27 @@ impl Limits {
 
     pub(crate) fn release(
         &mut self,
-        now: UnixMs,
+        at: Moment,
         command: &Release,
         credits: &mut Credits,
     ) -> CompleteOutcome {
-        let Release { namespace, lease, wall } = *command;
+        let Release { namespace, lease } = *command;
         self.state.was_composed = true;
         match self.check_namespace(namespace) {
             Err(invalid) => CompleteOutcome::Invalid(invalid),
-            Ok(()) => self.end_lease(now, Ended { namespace, lease, wall }, None, credits),
+            Ok(()) => self.end_lease(at, (namespace, lease), None, credits),
         }
     }
 
     /// Ends a lease with its actuals. `None` releases it: nothing was used.
     fn end_lease(
         &mut self,
-        now: UnixMs,
-        ended: Ended,
+        at: Moment,
+        (namespace, lease): (NamespaceId, LeaseId),
         actuals: Option<&[ResolvedPart]>,
         credits: &mut Credits,
     ) -> CompleteOutcome {
-        let Ended { namespace, lease, wall } = ended;
+        let now = at.log;
         let hash = self.index.hash(namespace, lease);
         match self.find(hash, namespace, lease) {
             Some((position, Found::Record(slot))) => {
@@ -115,7 +104,7 @@ impl Limits {
                 | Ending::AccountClosed
                 | Ending::Released => CompleteOutcome::HeldNothing,
             },
-            None if self.state.age(lease, wall).is_some() => CompleteOutcome::UnknownByAge,
+            None if self.state.age(lease, at.wall).is_some() => CompleteOutcome::UnknownByAge,
             None if self.state.remembered() >= self.state.config.leases_max as usize => {
                 CompleteOutcome::Overloaded
             }

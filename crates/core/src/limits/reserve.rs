@@ -8,7 +8,7 @@ use crate::book::{
 use crate::credits::Credits;
 use crate::hash::fold;
 use crate::id::LeaseId;
-use crate::time::UnixMs;
+use crate::time::{Moment, UnixMs};
 
 /// A resolved requirement or actual. Sorted by limit, so that equal commands compare equal whatever their order.
 #[derive(Clone, Copy, Debug)]
@@ -30,14 +30,14 @@ pub(super) enum Age {
 impl Limits {
     pub(crate) fn reserve(
         &mut self,
-        now: UnixMs,
+        at: Moment,
         command: &Reserve<'_>,
         credits: &mut Credits,
     ) -> ReserveOutcome {
         let mut resolved = std::mem::take(&mut self.resolved);
         let outcome = match self.resolve_parts(command.namespace, command.requirements, &mut resolved) {
             Err(invalid) => ReserveOutcome::Invalid(invalid),
-            Ok(()) => self.reserve_resolved(now, command, &resolved, credits),
+            Ok(()) => self.reserve_resolved(at, command, &resolved, credits),
         };
         self.resolved = resolved;
         outcome
@@ -99,7 +99,7 @@ impl Limits {
 
     fn reserve_resolved(
         &mut self,
-        now: UnixMs,
+        Moment { log: now, wall }: Moment,
         command: &Reserve<'_>,
         resolved: &[ResolvedPart],
         credits: &mut Credits,
@@ -109,13 +109,13 @@ impl Limits {
         if let Some((_, found)) = self.find(hash, namespace, lease) {
             return self.reserve_known(now, found, resolved);
         }
-        match self.state.age(lease, command.wall) {
+        match self.state.age(lease, wall) {
             Some(Age::TooOld) => {
                 let forgotten_before = self.state.forgotten_before;
                 return ReserveOutcome::LeaseTooOld { lease_time: lease.time(), forgotten_before };
             }
             Some(Age::InFuture) => {
-                return ReserveOutcome::LeaseInFuture { lease_time: lease.time(), wall: command.wall };
+                return ReserveOutcome::LeaseInFuture { lease_time: lease.time(), wall };
             }
             None => {}
         }

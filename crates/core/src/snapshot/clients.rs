@@ -7,7 +7,7 @@ use crate::book::codec::{put_result, read_result};
 use crate::book::{Book, NamespaceId, OPERATIONS_MAX, Receipt, TxId, VaultId};
 use crate::id::{Actor, ClientId};
 use crate::sequence::{ContentHash, Kept, Recent, Scope, Stream};
-use crate::time::UnixMs;
+use crate::time::{Moment, UnixMs};
 use crate::wire::{Bytes, Malformed, Put};
 
 type Result<T> = std::result::Result<T, Malformed>;
@@ -90,6 +90,7 @@ fn read_kept(book: &Book, sequence: u64, input: &mut Bytes<'_>) -> Result<KeptRe
 fn put_receipt(out: &mut Vec<u8>, receipt: &Receipt) {
     out.put_u128(receipt.tx_id.0);
     out.put_u64(receipt.log_index);
+    out.put_u64(receipt.committed_at.wall.get());
     out.put_text(receipt.actor.as_str());
     out.put_u16(receipt.results.len() as u16);
     for result in &receipt.results {
@@ -97,9 +98,10 @@ fn put_receipt(out: &mut Vec<u8>, receipt: &Receipt) {
     }
 }
 
-fn read_receipt(sequence: u64, committed_at: UnixMs, input: &mut Bytes<'_>) -> Result<Receipt> {
+fn read_receipt(sequence: u64, log: UnixMs, input: &mut Bytes<'_>) -> Result<Receipt> {
     let tx_id = TxId(input.u128()?);
     let log_index = input.u64()?;
+    let committed_at = Moment { log, wall: time(input)? };
     let actor = Actor::new(input.text()?).map_err(|_| Malformed("a result has no valid actor"))?;
     let count = usize::from(input.u16()?);
     if count > OPERATIONS_MAX {

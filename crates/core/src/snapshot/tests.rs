@@ -30,11 +30,11 @@ fn small_book() -> Book {
     for (number, amount) in [(1, 60), (2, 30), (3, 50)] {
         let lease = LeaseId::from_parts(now, number);
         let requirements = &[Part { limit: LimitRef::Id(LimitId(0)), amount }];
-        book.apply(now, Command::Reserve(Reserve { namespace, lease, wall: now, requirements }));
+        book.apply(now, Command::Reserve(Reserve { namespace, lease, requirements }));
     }
     let lease = LeaseId::from_parts(now, 1);
     let actuals = &[Part { limit: LimitRef::Id(LimitId(0)), amount: 20 }];
-    book.apply(now.plus_ms(5), Command::Complete(Complete { namespace, lease, wall: now, actuals }));
+    book.apply(now.plus_ms(5), Command::Complete(Complete { namespace, lease, actuals }));
     book
 }
 
@@ -77,13 +77,10 @@ fn a_small_book_with_credit_elsewhere_has_the_bytes_it_always_had() {
         let lease = LeaseId::from_parts(now, number);
         let requirements =
             [(0, 1), (1, 9)].map(|(id, amount)| Part { limit: LimitRef::Id(LimitId(id)), amount });
-        book.apply(
-            now,
-            Command::Reserve(Reserve { namespace, lease, wall: now, requirements: &requirements }),
-        );
+        book.apply(now, Command::Reserve(Reserve { namespace, lease, requirements: &requirements }));
     }
     book.apply(now, Command::Keep(Elsewhere { limits: true, credit: true }.into()));
-    book.apply(now, Command::Release(Release { namespace, lease: LeaseId::from_parts(now, 5), wall: now }));
+    book.apply(now, Command::Release(Release { namespace, lease: LeaseId::from_parts(now, 5) }));
     let key = "tpm".parse().unwrap();
     book.apply(now, Command::DeleteLimit(DeleteLimit { namespace, key: &key, expected_revision: None }));
     let bytes = whole(&mut book);

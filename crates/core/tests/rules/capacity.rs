@@ -224,7 +224,7 @@ fn a_lease_outlives_a_limit_that_was_deleted_under_it() {
     test.advance(60_000);
     assert_eq!(test.book.limit(test.now(), tpm), None);
     let settlement = test.settle(lease, &[("tpm", 9)]);
-    assert_eq!(settlement.ignored, []);
+    assert_eq!(settlement.ignored, Vec::<usize>::new());
     assert_eq!((settlement.overages[0].amount, settlement.overages[0].how), (4, OverageHow::Dropped));
     assert_eq!(test.reserved("slots"), 0, "the rest of the lease is settled as ever");
 }

@@ -1,8 +1,8 @@
 //! Credit holds: reserved together with limits, settled at the actual cost, returned on time.
 
 use earmark_core::{
-    Charge, CompleteOutcome, CreditShortage, Definition, JournalRecord, Kind, LeaseId, LimitStatus, Overage,
-    ReserveOutcome, Standing, TIME_MAX, VaultId,
+    Charge, CompleteOutcome, CreditShortage, Definition, JournalRecord, Kind, LeaseId, LimitStatus, Moment,
+    Overage, ReserveOutcome, Standing, TIME_MAX, VaultId, WriteOutcome,
 };
 
 use crate::support::bank::{
@@ -544,4 +544,33 @@ fn what_is_charged_beyond_a_hold_leaves_room_for_the_other_holds() {
     let charge = charged(&mut low, first, &[]);
     assert_eq!((charge.paid, charge.uncollected), (5, 0));
     assert_eq!((low.available("acme", "usd"), low.available("revenue", "usd")), (i128::MIN, 10));
+}
+
+/// Regression: receipts and entries carried log time only. A node that was started with a wrong clock stamped them
+/// wrongly for months, because log time follows the wall clock slowly.
+#[test]
+fn records_of_money_carry_the_wall_time_of_their_command_beside_log_time() {
+    let mut bank = bank(100, Overage::Debt);
+    drop(bank.test.book.drain_journal());
+    bank.test.wall_ahead_ms = 50_000;
+    let receipt = bank.commit(vec![issue("acme", "usd", 1)]);
+    let [paid, _lost] = [bank.test.take(&[("usd", 10)]), bank.test.take(&[("usd", 20)])];
+    bank.test.settle(paid, &[("usd", 3)]);
+    let before = Moment { log: bank.test.now(), wall: bank.test.now().plus_ms(50_000) };
+    bank.test.advance(62_000);
+    bank.test.wall_ahead_ms = 7;
+    bank.test.tick();
+    let after = Moment { log: bank.test.now(), wall: bank.test.now().plus_ms(7) };
+    let at = |record: &JournalRecord| match record {
+        JournalRecord::Transaction(transaction) => transaction.receipt.committed_at,
+        JournalRecord::Hold(hold) | JournalRecord::Release(hold) => hold.at,
+        JournalRecord::Settle(settle) => settle.hold.at,
+        other => panic!("{other:?}"),
+    };
+    let times: Vec<Moment> = bank.test.book.drain_journal().iter().map(at).collect();
+    assert_eq!(times, [before, before, before, before, after]);
+    let restored = restore(&snapshot(&mut bank.test.book), 64, 3).unwrap();
+    bank.test.book = restored;
+    let again = bank.writer.write_as(&mut bank.test, receipt.sequence, vec![issue("acme", "usd", 1)]);
+    assert_eq!(again, WriteOutcome::Exists(receipt));
 }

@@ -361,11 +361,11 @@ fn what_leases_hold_and_pay_is_written_down_with_who_had_it_done() {
     let [paid, lost] = [bank.test.lease(), bank.test.lease()];
     for (by, lease) in [(&root, paid), (&user, lost)] {
         let requirements = &[Part { limit: limit.clone(), amount: 10 }];
-        let reserve = Reserve { namespace, lease, wall: bank.test.now(), requirements };
+        let reserve = Reserve { namespace, lease, requirements };
         bank.test.book.apply_by(bank.test.now(), by, Command::Reserve(reserve));
     }
     let actuals = &[Part { limit, amount: 3 }];
-    let complete = Complete { namespace, lease: paid, wall: bank.test.now(), actuals };
+    let complete = Complete { namespace, lease: paid, actuals };
     bank.test.book.apply_by(bank.test.now(), &caller, Command::Complete(complete));
     // A command of another caller triggers the expiry, but the actor is the system.
     bank.test.advance(62_000);

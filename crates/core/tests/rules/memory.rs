@@ -1,7 +1,7 @@
 //! Resolved leases are remembered for the retention; forgetting them is harmless.
 
 use earmark_core::{
-    Command, Complete, CompleteOutcome, Config, LeaseId, LeaseState, Outcome, ReserveOutcome,
+    Command, Complete, CompleteOutcome, Config, LeaseId, LeaseState, Moment, Outcome, ReserveOutcome,
 };
 
 use crate::support::test_book::{START, TestBook, concurrency, rolling};
@@ -225,8 +225,8 @@ fn one_clock_that_is_a_year_ahead_does_not_fill_the_memory_of_all() {
     let namespace = test.namespace;
     for number in 0..5 {
         let lease = LeaseId::from_parts(a_year, number);
-        let command = Command::Complete(Complete { namespace, lease, wall: a_year, actuals: &[] });
-        let outcome = test.book.apply(START, command);
+        let command = Command::Complete(Complete { namespace, lease, actuals: &[] });
+        let outcome = test.book.apply(Moment { log: START, wall: a_year }, command);
         assert_eq!(outcome, Outcome::Complete(CompleteOutcome::Marked));
     }
     for _ in 0..1_000 {

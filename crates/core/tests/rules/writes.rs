@@ -55,7 +55,7 @@ fn a_transaction_puts_and_deletes_limits_and_opens_vaults_and_a_retry_is_told_th
         open_vault("eu"),
     ];
     let receipt = committed(writer.write(&mut test, operations.clone()));
-    assert_eq!((receipt.sequence, receipt.tx_id, receipt.committed_at), (1, TxId(1), test.now()));
+    assert_eq!((receipt.sequence, receipt.tx_id, receipt.committed_at), (1, TxId(1), test.now().into()));
     assert_eq!(receipt.actor.as_str(), "client:billing");
     let (limit, status) = (LimitId(0), LimitStatus::Active);
     assert_eq!(

@@ -55,7 +55,7 @@ impl DenseScript {
                 requirements.push(by_id(number, self.random.between(1, most)));
             }
         }
-        Step::Reserve { namespace: NamespaceId::DEFAULT, lease, wall: self.now, requirements }
+        Step::Reserve { namespace: NamespaceId::DEFAULT, lease, requirements }
     }
 
     fn complete(&mut self) -> Step {
@@ -65,7 +65,7 @@ impl DenseScript {
         let lease = self.open.swap_remove(self.random.index(self.open.len()));
         let amount = self.random.below(5);
         let actuals = vec![by_id(0, amount), by_id(2, 1)];
-        Step::Complete { namespace: NamespaceId::DEFAULT, lease, wall: self.now, actuals }
+        Step::Complete { namespace: NamespaceId::DEFAULT, lease, actuals }
     }
 
     fn pass_time(&mut self) {
@@ -99,6 +99,6 @@ impl Iterator for DenseScript {
                 _ => Step::Tick,
             }
         };
-        Some(Timed { now: self.now, step })
+        Some(Timed { now: self.now, wall: self.now, step })
     }
 }

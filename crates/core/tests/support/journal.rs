@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use earmark_core::{
-    AccountId, AssetId, Charge, HoldEntry, JournalRecord, LeaseId, LimitId, NamespaceId, SettleEntry, UnixMs,
+    AccountId, AssetId, Charge, HoldEntry, JournalRecord, LeaseId, LimitId, Moment, NamespaceId, SettleEntry,
 };
 
 #[derive(Default)]
@@ -65,7 +65,7 @@ impl Journal {
 
     fn close(&mut self, hold: &HoldEntry) -> Result<(), &'static str> {
         let opened = self.open.remove(&key(hold)).ok_or("no such hold")?;
-        if (HoldEntry { at: hold.at, ..opened }) != *hold || opened.at > hold.at {
+        if (HoldEntry { at: hold.at, ..opened }) != *hold || opened.at.log > hold.at.log {
             return Err("another hold than was made");
         }
         Ok(())
@@ -90,9 +90,9 @@ impl Journal {
     }
 
     /// Whether the settlements of the last step match the charges of the outcome. Zero costs are not recorded.
-    pub fn says(&self, now: UnixMs, charges: &[Charge]) -> bool {
+    pub fn says(&self, at: Moment, charges: &[Charge]) -> bool {
         let told = charges.iter().filter(|charge| charge.cost > 0);
-        let told = told.map(|c| (now, c.limit, c.paid, c.debt, c.uncollected));
+        let told = told.map(|c| (at, c.limit, c.paid, c.debt, c.uncollected));
         let said = self.settled.iter().map(|s| (s.hold.at, s.hold.limit, s.paid, s.debt, s.uncollected));
         said.eq(told)
     }

@@ -14,7 +14,7 @@ mod write;
 
 use earmark_core::{
     Command, Config, CreditDenial, Elsewhere, LeaseId, LeaseInfo, LeaseState, LimitId, LimitInfo, LimitKey,
-    NamespaceId, NamespaceName, Outcome, TIME_MAX, UnixMs, Usage, VaultName,
+    Moment, NamespaceId, NamespaceName, Outcome, TIME_MAX, UnixMs, Usage, VaultName,
 };
 
 pub use credit::{Account, Hold, Vault};
@@ -27,6 +27,8 @@ pub struct Model {
     config: Config,
     /// The latest time applied; `None` before the first command.
     time: Option<UnixMs>,
+    /// The wall time of the command being applied.
+    wall: UnixMs,
     forgotten_before: UnixMs,
     namespaces: Vec<NamespaceName>,
     limits: Vec<Limit>,
@@ -56,6 +58,7 @@ impl Model {
         let mut model = Model {
             config,
             time: None,
+            wall: UnixMs::default(),
             forgotten_before: UnixMs::new(0),
             namespaces: vec![NamespaceName::new(NamespaceName::DEFAULT).unwrap()],
             limits: Vec::new(),
@@ -71,8 +74,9 @@ impl Model {
         model
     }
 
-    pub fn apply(&mut self, now: UnixMs, command: Command<'_>) -> Outcome {
-        let now = now.min(TIME_MAX);
+    pub fn apply(&mut self, at: Moment, command: Command<'_>) -> Outcome {
+        self.wall = at.wall;
+        let now = at.log.min(TIME_MAX);
         if self.time.is_none() {
             self.forgotten_before = now.minus_ms(self.config.retention_ms);
         }

@@ -3,8 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use earmark_core::{
-    AccountId, AssetId, Book, CompleteOutcome, Config, LeaseId, LimitId, LimitStatus, NamespaceId, Outcome,
-    TIME_MAX, UnixMs, VaultId, WriteOutcome,
+    AccountId, AssetId, Book, CompleteOutcome, Config, LeaseId, LimitId, LimitStatus, Moment, NamespaceId,
+    Outcome, TIME_MAX, UnixMs, VaultId, WriteOutcome,
 };
 
 use super::journal::Journal;
@@ -42,15 +42,15 @@ impl Pair {
     /// Applies the step to both and compares everything that can be read.
     pub fn apply(&mut self, timed: &Timed) -> Result<Outcome, String> {
         let command = timed.step.command();
-        let of_model = self.model.apply(timed.now, command);
-        let of_book = self.book.apply(timed.now, command);
+        let of_model = self.model.apply(timed.at(), command);
+        let of_book = self.book.apply(timed.at(), command);
         same("outcome", &of_book, &of_model)?;
         if let Some(lease) = timed.step.lease()
             && !self.leases.contains(&lease)
         {
             self.leases.push(lease);
         }
-        self.compare_journal(&of_book)?;
+        self.compare_journal(timed.wall, &of_book)?;
         self.compare_reads(timed.now)?;
         Ok(of_book)
     }
@@ -90,13 +90,14 @@ impl Pair {
     }
 
     /// Checks that the journal records of this step match its outcome.
-    fn compare_journal(&mut self, outcome: &Outcome) -> Result<(), String> {
+    fn compare_journal(&mut self, wall: UnixMs, outcome: &Outcome) -> Result<(), String> {
         self.journal.add(self.book.drain_journal())?;
         let charges = match outcome {
             Outcome::Complete(CompleteOutcome::Completed(settlement)) => settlement.charges.as_slice(),
             _ => &[],
         };
-        if !self.journal.says(self.book.time(), charges) {
+        let at = Moment { log: self.book.time(), wall };
+        if !self.journal.says(at, charges) {
             return Err(format!("{charges:?} was written down as {:?}", self.journal.settled));
         }
         same("transactions written down", &self.journal.transactions, &self.model.committed.len())?;
@@ -165,7 +166,7 @@ impl Pair {
         }
         let ticks = self.journal.open() / 32 + 2;
         for _ in 0..ticks {
-            self.apply(&Timed { now: far, step: Step::Tick })?;
+            self.apply(&Timed { now: far, wall: far, step: Step::Tick })?;
         }
         same("holds without an end", &self.journal.open(), &0)
     }

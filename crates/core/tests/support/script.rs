@@ -155,7 +155,7 @@ impl Script {
                 let known = if self.random.chance(90) { self.used_lease() } else { None };
                 let known = known.map(|used| (used.namespace, used.lease));
                 let (namespace, lease) = known.unwrap_or_else(|| (self.namespace(), self.new_lease()));
-                Step::Release { namespace, lease, wall: self.wall() }
+                Step::Release { namespace, lease }
             }
         }
     }
@@ -267,7 +267,7 @@ impl Script {
         let lease = self.new_lease();
         let requirements = self.requirements(namespace);
         self.remember(namespace, lease, &requirements);
-        Step::Reserve { namespace, lease, wall: self.wall(), requirements }
+        Step::Reserve { namespace, lease, requirements }
     }
 
     /// The same requirements, in another order or by id; sometimes others, or another namespace.
@@ -289,7 +289,7 @@ impl Script {
             13..16 => namespace = self.namespace(),
             _ => {}
         }
-        Step::Reserve { namespace, lease: used.lease, wall: self.wall(), requirements }
+        Step::Reserve { namespace, lease: used.lease, requirements }
     }
 
     fn complete(&mut self) -> Step {
@@ -302,7 +302,7 @@ impl Script {
             Used { namespace, lease, requirements }
         });
         let actuals = self.actuals(namespace, requirements);
-        Step::Complete { namespace, lease, wall: self.wall(), actuals }
+        Step::Complete { namespace, lease, actuals }
     }
 
     fn put(&mut self) -> Step {
@@ -418,9 +418,10 @@ impl Iterator for Script {
                 (self.now(), self.any_step())
             }
         };
-        self.shadow.apply(now, step.command());
+        let timed = Timed { now, wall: self.wall(), step };
+        self.shadow.apply(timed.at(), timed.step.command());
         let _ = self.shadow.drain_journal();
-        Some(Timed { now, step })
+        Some(timed)
     }
 }
 

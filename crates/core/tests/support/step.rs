@@ -2,7 +2,7 @@
 
 use earmark_core::{
     Command, Complete, Definition, DeleteLimit, DropLimit, Keep, LeaseId, LimitId, LimitKey, LimitRef,
-    NamespaceId, NamespaceName, Part, PutLimit, Release, Reserve, UnixMs, Write,
+    Moment, NamespaceId, NamespaceName, Part, PutLimit, Release, Reserve, UnixMs, Write,
 };
 
 /// A [`Command`] that owns its data.
@@ -11,9 +11,9 @@ pub enum Step {
     OpenNamespace(NamespaceName),
     Put { namespace: NamespaceId, definition: Definition, expected_revision: Option<u64> },
     Delete { namespace: NamespaceId, key: LimitKey, expected_revision: Option<u64> },
-    Reserve { namespace: NamespaceId, lease: LeaseId, wall: UnixMs, requirements: Vec<Part> },
-    Complete { namespace: NamespaceId, lease: LeaseId, wall: UnixMs, actuals: Vec<Part> },
-    Release { namespace: NamespaceId, lease: LeaseId, wall: UnixMs },
+    Reserve { namespace: NamespaceId, lease: LeaseId, requirements: Vec<Part> },
+    Complete { namespace: NamespaceId, lease: LeaseId, actuals: Vec<Part> },
+    Release { namespace: NamespaceId, lease: LeaseId },
     Drop { namespace: NamespaceId, key: LimitKey, revision: u64 },
     Keep(Keep),
     Write(Box<Write>),
@@ -30,13 +30,13 @@ impl Step {
             Step::Delete { namespace, ref key, expected_revision } => {
                 Command::DeleteLimit(DeleteLimit { namespace, key, expected_revision })
             }
-            Step::Reserve { namespace, lease, wall, ref requirements } => {
-                Command::Reserve(Reserve { namespace, lease, wall, requirements })
+            Step::Reserve { namespace, lease, ref requirements } => {
+                Command::Reserve(Reserve { namespace, lease, requirements })
             }
-            Step::Complete { namespace, lease, wall, ref actuals } => {
-                Command::Complete(Complete { namespace, lease, wall, actuals })
+            Step::Complete { namespace, lease, ref actuals } => {
+                Command::Complete(Complete { namespace, lease, actuals })
             }
-            Step::Release { namespace, lease, wall } => Command::Release(Release { namespace, lease, wall }),
+            Step::Release { namespace, lease } => Command::Release(Release { namespace, lease }),
             Step::Drop { namespace, ref key, revision } => {
                 Command::DropLimit(DropLimit { namespace, key, revision })
             }
@@ -63,11 +63,18 @@ impl Step {
     }
 }
 
-/// A step and its time.
+/// A step, with its log and wall time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timed {
     pub now: UnixMs,
+    pub wall: UnixMs,
     pub step: Step,
+}
+
+impl Timed {
+    pub fn at(&self) -> Moment {
+        Moment { log: self.now, wall: self.wall }
+    }
 }
 
 pub fn key(name: &str) -> LimitKey {

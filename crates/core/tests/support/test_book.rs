@@ -2,7 +2,7 @@
 
 use earmark_core::{
     Book, CompleteOutcome, Config, Definition, Denial, Keep, Kind, LeaseId, LeaseInfo, LeaseState, LimitId,
-    LimitOutcome, LimitStatus, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Overage, Part,
+    LimitOutcome, LimitStatus, Moment, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Overage, Part,
     ReserveOutcome, Settlement, UnixMs, Usage,
 };
 
@@ -16,6 +16,8 @@ pub struct TestBook {
     pub namespace: NamespaceId,
     now: UnixMs,
     leases: u128,
+    /// Milliseconds by which the wall clock is ahead of log time.
+    pub wall_ahead_ms: u64,
 }
 
 pub fn rolling(name: &str, capacity: u64, window_seconds: u32) -> Definition {
@@ -45,7 +47,13 @@ impl TestBook {
     }
 
     pub fn with(config: Config) -> TestBook {
-        TestBook { book: Book::new(config, 1), namespace: NamespaceId::DEFAULT, now: START, leases: 0 }
+        TestBook {
+            book: Book::new(config, 1),
+            namespace: NamespaceId::DEFAULT,
+            now: START,
+            leases: 0,
+            wall_ahead_ms: 0,
+        }
     }
 
     pub fn now(&self) -> UnixMs {
@@ -63,7 +71,8 @@ impl TestBook {
     }
 
     pub fn apply(&mut self, step: &Step) -> Outcome {
-        self.book.apply(self.now, step.command())
+        let wall = self.now.plus_ms(self.wall_ahead_ms);
+        self.book.apply(Moment { log: self.now, wall }, step.command())
     }
 
     pub fn tick(&mut self) {
@@ -122,7 +131,7 @@ impl TestBook {
     }
 
     pub fn reserve_parts(&mut self, lease: LeaseId, requirements: Vec<Part>) -> ReserveOutcome {
-        let step = Step::Reserve { namespace: self.namespace, lease, wall: self.now, requirements };
+        let step = Step::Reserve { namespace: self.namespace, lease, requirements };
         match self.apply(&step) {
             Outcome::Reserve(outcome) => outcome,
             other => panic!("no answer to a reserve: {other:?}"),
@@ -155,7 +164,7 @@ impl TestBook {
     }
 
     pub fn complete_parts(&mut self, lease: LeaseId, actuals: Vec<Part>) -> CompleteOutcome {
-        let step = Step::Complete { namespace: self.namespace, lease, wall: self.now, actuals };
+        let step = Step::Complete { namespace: self.namespace, lease, actuals };
         match self.apply(&step) {
             Outcome::Complete(outcome) => outcome,
             other => panic!("no answer to a complete: {other:?}"),
@@ -163,7 +172,7 @@ impl TestBook {
     }
 
     pub fn release(&mut self, lease: LeaseId) -> CompleteOutcome {
-        match self.apply(&Step::Release { namespace: self.namespace, lease, wall: self.now }) {
+        match self.apply(&Step::Release { namespace: self.namespace, lease }) {
             Outcome::Complete(outcome) => outcome,
             other => panic!("no answer to a release: {other:?}"),
         }

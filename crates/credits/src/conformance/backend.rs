@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use earmark_admission::conformance::Harness;
 use earmark_admission::{
-    Answer, Backend, BookLimits, Clock, Composed, Local, LocalBook, LocalOptions, ManualClock, Moment,
+    Answer, Backend, BookLimits, Clock, Composed, Local, LocalBook, LocalOptions, ManualClock,
 };
-use earmark_core::Elsewhere;
+use earmark_core::{Elsewhere, Moment};
 
 use super::FreshStore;
 use crate::saga::Options;

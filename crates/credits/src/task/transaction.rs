@@ -191,7 +191,7 @@ pub(crate) fn receipt(stored: &StoredEntry) -> Option<Arc<Receipt>> {
         tx_id: transaction.tx_id,
         sequence: transaction.sequence,
         log_index: stored.number,
-        committed_at: stored.entry.at,
+        committed_at: stored.entry.at.into(),
         actor: transaction.actor.clone(),
         results: transaction.operations.iter().map(result).collect(),
     }))

@@ -33,7 +33,7 @@ pub fn records(random: &mut StdRng, count: usize) -> Vec<JournalRecord> {
 
 pub fn hold_of(account: u32, amount: u64) -> JournalRecord {
     JournalRecord::Hold(HoldEntry {
-        at: UnixMs::new(1_700_000_000_000),
+        at: UnixMs::new(1_700_000_000_000).into(),
         namespace: NamespaceId::DEFAULT,
         lease: LeaseId::from_u128(amount.into()),
         limit: LimitId(1),
@@ -46,7 +46,7 @@ pub fn hold_of(account: u32, amount: u64) -> JournalRecord {
 
 fn hold(random: &mut StdRng) -> HoldEntry {
     HoldEntry {
-        at: UnixMs::new(random.r#gen()),
+        at: UnixMs::new(random.r#gen()).into(),
         namespace: NamespaceId(random.r#gen()),
         lease: LeaseId::from_u128(random.r#gen()),
         limit: LimitId(random.r#gen()),
@@ -71,7 +71,7 @@ fn transaction(random: &mut StdRng) -> Transaction {
             tx_id: TxId(random.r#gen()),
             sequence: random.r#gen(),
             log_index: random.r#gen(),
-            committed_at: UnixMs::new(random.r#gen()),
+            committed_at: UnixMs::new(random.r#gen()).into(),
             actor: Actor::new("user:1").unwrap(),
             results: Vec::new(),
         }),

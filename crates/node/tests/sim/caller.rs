@@ -347,7 +347,7 @@ impl Caller {
                 true
             }
             Some(Ok(WriteAnswer::Refused(error))) => {
-                let passed = (right_ms() + oracle.ahead_ms).saturating_sub(first.committed_at.get());
+                let passed = (right_ms() + oracle.ahead_ms).saturating_sub(first.committed_at.log.get());
                 let may_be_gone =
                     matches!(error, WriteError::AlreadyCommitted { .. }) && passed + 1_000 >= RESULTS_MS;
                 oracle.must(may_be_gone, || format!("w{writer} {sequence} is refused: {error:?}"));

@@ -273,8 +273,8 @@ impl Oracle {
         self.must(sequence == expected, || format!("w{writer}: {sequence} committed before {expected}"));
         // A repeated request may have committed since it was first sent, but not before the previous one.
         let last = self.writers[writer].receipts.last().cloned();
-        let (floor_ms, index) = last.map_or((0, 0), |last| (last.committed_at.get(), last.log_index));
-        self.log_time(receipt.committed_at.get(), floor_ms);
+        let (floor_ms, index) = last.map_or((0, 0), |last| (last.committed_at.log.get(), last.log_index));
+        self.log_time(receipt.committed_at.log.get(), floor_ms);
         self.must(receipt.log_index > index, || format!("w{writer}: out of order in the log: {receipt:?}"));
         let is_new = self.transactions.insert(receipt.tx_id);
         self.must(is_new, || format!("two transactions have the id of {receipt:?}"));
@@ -285,7 +285,7 @@ impl Oracle {
 
     /// A write that was sent once and answered at once is later than all earlier answers.
     pub fn in_order(&mut self, asked: RequestMark, receipt: &Receipt) {
-        self.must(receipt.committed_at.get() >= asked.floor_ms, || {
+        self.must(receipt.committed_at.log.get() >= asked.floor_ms, || {
             format!("log time ran backwards: {receipt:?} after {}", asked.floor_ms)
         });
         self.must(receipt.log_index > asked.index, || {

@@ -26,7 +26,7 @@ pub fn success(receipt: &Receipt, subjects: &[String]) -> v1::WriteSuccess {
         tx_id: receipt.tx_id.to_string(),
         sequence: receipt.sequence,
         log_index: receipt.log_index,
-        committed_at_unix_ms: receipt.committed_at.get(),
+        committed_at_unix_ms: receipt.committed_at.wall.get(),
         actor: receipt.actor.to_string(),
         results: receipt.results.iter().zip(subjects).map(result).collect(),
     }

@@ -69,7 +69,6 @@ impl Fair {
         let reserve = Reserve {
             namespace: NamespaceId::DEFAULT,
             lease: LeaseId::from_parts(now, desk.leases),
-            wall: now,
             // A batch that is larger than a second allows takes all of one.
             requirements: &[Part { limit: LimitRef::Id(limit), amount: count.clamp(1, self.capacity()) }],
         };

@@ -146,7 +146,7 @@ impl<'a> Success<'a> {
             tx_id: receipt.tx_id.to_string(),
             sequence: receipt.sequence,
             log_index: receipt.log_index,
-            committed_at_unix_ms: receipt.committed_at.get(),
+            committed_at_unix_ms: receipt.committed_at.wall.get(),
             actor: receipt.actor.as_str(),
             results: receipt.results.iter().zip(subjects).map(result).collect(),
         }

@@ -1,6 +1,6 @@
 //! Receipts as bytes, for the journal and for outcomes.
 
-use super::{CodecError, put_result, read_result, time};
+use super::{CodecError, moment, put_moment, put_result, read_result};
 use crate::book::{OPERATIONS_MAX, Receipt, TxId};
 use crate::id::Actor;
 use crate::wire::{Bytes, Put};
@@ -9,7 +9,7 @@ pub(crate) fn put_receipt(out: &mut Vec<u8>, receipt: &Receipt) {
     out.put_u128(receipt.tx_id.0);
     out.put_u64(receipt.sequence);
     out.put_u64(receipt.log_index);
-    out.put_u64(receipt.committed_at.get());
+    put_moment(out, receipt.committed_at);
     out.put_text(receipt.actor.as_str());
     out.put_len(receipt.results.len());
     for result in &receipt.results {
@@ -19,7 +19,7 @@ pub(crate) fn put_receipt(out: &mut Vec<u8>, receipt: &Receipt) {
 
 pub(crate) fn receipt(input: &mut Bytes<'_>) -> Result<Receipt, CodecError> {
     let (tx_id, sequence, log_index) = (TxId(input.u128()?), input.u64()?, input.u64()?);
-    let committed_at = time(input)?;
+    let committed_at = moment(input)?;
     let actor = Actor::new(input.text()?)?;
     let count = input.u32()? as usize;
     if count > OPERATIONS_MAX {

@@ -4,7 +4,7 @@ use super::*;
 #[test]
 fn the_bytes_of_a_command_never_change() {
     let namespace = NamespaceId(0x0102);
-    let (lease, wall) = (LeaseId::from_parts(UnixMs::new(3), 4), UnixMs::new(5));
+    let lease = LeaseId::from_parts(UnixMs::new(3), 4);
     let name = NamespaceName::new("team").unwrap();
     let key = LimitKey::new("rpm").unwrap();
     let parts = [
@@ -12,7 +12,7 @@ fn the_bytes_of_a_command_never_change() {
         Part { limit: LimitRef::Key(key.clone()), amount: 8 },
     ];
     let elsewhere = Elsewhere { limits: true, credit: false };
-    let lease_bytes = "0201040000000000000000000300000000000500000000000000";
+    let lease_bytes = "020104000000000000000000030000000000";
     for (command, hex) in [
         (Command::OpenNamespace(&name), "01040000007465616d".to_owned()),
         (
@@ -20,18 +20,18 @@ fn the_bytes_of_a_command_never_change() {
             "0302010109000000000000000300000072706d".to_owned(),
         ),
         (
-            Command::Reserve(Reserve { namespace, lease, wall, requirements: &parts }),
+            Command::Reserve(Reserve { namespace, lease, requirements: &parts }),
             format!(
                 "04{lease_bytes}{}",
                 "0200000001060000000700000000000000020300000072706d0800000000000000"
             ),
         ),
         (
-            Command::Complete(Complete { namespace, lease, wall, actuals: &parts[..1] }),
+            Command::Complete(Complete { namespace, lease, actuals: &parts[..1] }),
             format!("05{lease_bytes}{}", "0100000001060000000700000000000000"),
         ),
         (Command::Tick, "06".to_owned()),
-        (Command::Release(Release { namespace, lease, wall }), format!("08{lease_bytes}")),
+        (Command::Release(Release { namespace, lease }), format!("08{lease_bytes}")),
         (
             Command::DropLimit(DropLimit { namespace, key: &key, revision: 9 }),
             "09020109000000000000000300000072706d".to_owned(),

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use super::{
     Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, SettleEntry, Transaction,
 };
-use crate::book::codec::{CodecError, operations, put_operations, put_receipt, receipt, role, time};
+use crate::book::codec::{
+    CodecError, moment, operations, put_moment, put_operations, put_receipt, receipt, role,
+};
 use crate::book::{LimitId, NamespaceId, OPERATIONS_MAX, VaultId};
 use crate::credits::{AccountId, AssetId};
 use crate::id::{Actor, ClientId, KeyId, KeyName, LeaseId, LimitKey, NamespaceName};
@@ -21,14 +23,10 @@ const HOLD: u8 = 2;
 const SETTLE: u8 = 3;
 const RELEASE: u8 = 4;
 const KEY: u8 = 5;
-/// The same with whoever had them written down.
-const HOLD_BY: u8 = 6;
-const SETTLE_BY: u8 = 7;
-const RELEASE_BY: u8 = 8;
-const LIMIT: u8 = 9;
+const LIMIT: u8 = 6;
 
 impl JournalRecord {
-    /// Appends the record to `out`: 46 bytes for a hold, plus its actor.
+    /// Appends the record to `out`: 55 bytes for a hold, plus its actor.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u8(VERSION);
         match self {
@@ -37,11 +35,11 @@ impl JournalRecord {
                 put_transaction(out, transaction);
             }
             JournalRecord::Hold(hold) => {
-                out.put_u8(if hold.actor.is_some() { HOLD_BY } else { HOLD });
+                out.put_u8(HOLD);
                 put_hold(out, hold);
             }
             JournalRecord::Settle(settle) => {
-                out.put_u8(if settle.hold.actor.is_some() { SETTLE_BY } else { SETTLE });
+                out.put_u8(SETTLE);
                 put_hold(out, &settle.hold);
                 out.put_u64(settle.held);
                 out.put_u32(settle.revenue.0);
@@ -50,7 +48,7 @@ impl JournalRecord {
                 out.put_u64(settle.uncollected);
             }
             JournalRecord::Release(hold) => {
-                out.put_u8(if hold.actor.is_some() { RELEASE_BY } else { RELEASE });
+                out.put_u8(RELEASE);
                 put_hold(out, hold);
             }
             JournalRecord::Key(key) => {
@@ -73,20 +71,18 @@ impl JournalRecord {
         if input.u8()? != VERSION {
             return Err(CodecError::Malformed("its version is unknown"));
         }
-        let tag = input.u8()?;
-        let has_actor = matches!(tag, HOLD_BY | SETTLE_BY | RELEASE_BY);
-        let record = match tag {
+        let record = match input.u8()? {
             TRANSACTION => JournalRecord::Transaction(transaction(&mut input)?),
-            HOLD | HOLD_BY => JournalRecord::Hold(hold(&mut input, has_actor)?),
-            SETTLE | SETTLE_BY => JournalRecord::Settle(SettleEntry {
-                hold: hold(&mut input, has_actor)?,
+            HOLD => JournalRecord::Hold(hold(&mut input)?),
+            SETTLE => JournalRecord::Settle(SettleEntry {
+                hold: hold(&mut input)?,
                 held: input.u64()?,
                 revenue: AccountId(input.u32()?),
                 paid: input.u64()?,
                 debt: input.u64()?,
                 uncollected: input.u64()?,
             }),
-            RELEASE | RELEASE_BY => JournalRecord::Release(hold(&mut input, has_actor)?),
+            RELEASE => JournalRecord::Release(hold(&mut input)?),
             KEY => JournalRecord::Key(key(&mut input)?),
             LIMIT => JournalRecord::Limit(limit(&mut input)?),
             _ => return Err(CodecError::Malformed("its tag is unknown")),
@@ -141,33 +137,34 @@ fn changes(input: &mut Bytes<'_>) -> Result<Vec<Change>> {
 }
 
 fn put_hold(out: &mut Vec<u8>, hold: &HoldEntry) {
-    out.put_u64(hold.at.get());
+    put_moment(out, hold.at);
     out.put_u16(hold.namespace.0);
     out.put_u128(hold.lease.to_u128());
     out.put_u32(hold.limit.0);
     out.put_u32(hold.account.0);
     out.put_u16(hold.asset.0);
     out.put_u64(hold.amount);
+    out.put_u8(hold.actor.is_some().into());
     if let Some(actor) = &hold.actor {
         out.put_text(actor.as_str());
     }
 }
 
-fn hold(input: &mut Bytes<'_>, has_actor: bool) -> Result<HoldEntry> {
+fn hold(input: &mut Bytes<'_>) -> Result<HoldEntry> {
     Ok(HoldEntry {
-        at: time(input)?,
+        at: moment(input)?,
         namespace: NamespaceId(input.u16()?),
         lease: LeaseId::from_u128(input.u128()?),
         limit: LimitId(input.u32()?),
         account: AccountId(input.u32()?),
         asset: AssetId(input.u16()?),
         amount: input.u64()?,
-        actor: if has_actor { Some(Actor::new(input.text()?)?) } else { None },
+        actor: if input.bool()? { Some(Actor::new(input.text()?)?) } else { None },
     })
 }
 
 fn put_limit(out: &mut Vec<u8>, limit: &LimitEntry) {
-    out.put_u64(limit.at.get());
+    put_moment(out, limit.at);
     out.put_u16(limit.namespace.0);
     out.put_text(limit.key.as_str());
     out.put_u8(limit.change as u8);
@@ -177,7 +174,7 @@ fn put_limit(out: &mut Vec<u8>, limit: &LimitEntry) {
 
 fn limit(input: &mut Bytes<'_>) -> Result<LimitEntry> {
     Ok(LimitEntry {
-        at: time(input)?,
+        at: moment(input)?,
         namespace: NamespaceId(input.u16()?),
         key: LimitKey::new(input.text()?)?,
         change: match input.u8()? {
@@ -191,7 +188,7 @@ fn limit(input: &mut Bytes<'_>) -> Result<LimitEntry> {
 }
 
 fn put_key(out: &mut Vec<u8>, key: &KeyEntry) {
-    out.put_u64(key.at.get());
+    put_moment(out, key.at);
     out.put_u8(key.change as u8);
     out.put_u32(key.number.0);
     out.put_text(key.id.as_str());
@@ -203,7 +200,7 @@ fn put_key(out: &mut Vec<u8>, key: &KeyEntry) {
 
 fn key(input: &mut Bytes<'_>) -> Result<KeyEntry> {
     Ok(KeyEntry {
-        at: time(input)?,
+        at: moment(input)?,
         change: match input.u8()? {
             1 => KeyChange::Created,
             2 => KeyChange::Revoked,

@@ -21,7 +21,7 @@ impl Model {
         };
         let resolved_at = self.time();
         let Some(place) = self.remembered(said.namespace, said.lease) else {
-            if said.lease.time() < self.forgotten_before || self.is_from_future(said.lease, said.wall) {
+            if said.lease.time() < self.forgotten_before || self.is_from_future(said.lease) {
                 return CompleteOutcome::UnknownByAge;
             }
             if self.leases.len() >= self.config.leases_max as usize {
@@ -59,12 +59,12 @@ impl Model {
 
     /// A complete with zero usage that leaves a different trace.
     pub fn release(&mut self, said: Release) -> CompleteOutcome {
-        let Release { namespace, lease, wall } = said;
+        let Release { namespace, lease } = said;
         let held = self.remembered(namespace, lease).map(|place| self.leases[place].clone());
         let held = held.filter(Lease::is_held).and_then(|lease| lease.requirements()).unwrap_or_default();
         let nothing = |&(limit, _): &_| Part { limit: LimitRef::Id(limit), amount: 0 };
         let actuals: Vec<Part> = held.iter().map(nothing).collect();
-        let outcome = self.complete(Complete { namespace, lease, wall, actuals: &actuals });
+        let outcome = self.complete(Complete { namespace, lease, actuals: &actuals });
         if matches!(outcome, CompleteOutcome::Completed(_)) {
             let place = self.remembered(namespace, lease).unwrap();
             self.leases[place].fate = Fate::Released { requirements: held, resolved_at: self.time() };

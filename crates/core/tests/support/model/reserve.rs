@@ -1,7 +1,7 @@
 //! Reserve, in the model.
 
 use earmark_core::{
-    CreditDenial, Denial, Kind, LeaseId, LimitId, NamespaceId, Part, Reserve, ReserveOutcome, UnixMs,
+    CreditDenial, Denial, Kind, LeaseId, LimitId, NamespaceId, Part, Reserve, ReserveOutcome,
 };
 
 use super::hints::{backoff_ms, jittered_ms};
@@ -23,8 +23,8 @@ impl Model {
         if lease_time < self.forgotten_before {
             return ReserveOutcome::LeaseTooOld { lease_time, forgotten_before: self.forgotten_before };
         }
-        if self.is_from_future(asked.lease, asked.wall) {
-            return ReserveOutcome::LeaseInFuture { lease_time, wall: asked.wall };
+        if self.is_from_future(asked.lease) {
+            return ReserveOutcome::LeaseInFuture { lease_time, wall: self.wall };
         }
         if let Some(refusal) = self.refuse_limits(asked.namespace, &names) {
             return refusal;
@@ -68,8 +68,8 @@ impl Model {
         self.terms(limit).is_none() && amount > self.available(limit)
     }
 
-    pub fn is_from_future(&self, lease: LeaseId, wall: UnixMs) -> bool {
-        lease.time().get() > wall.get().saturating_add(self.config.lease_ahead_ms)
+    pub fn is_from_future(&self, lease: LeaseId) -> bool {
+        lease.time().get() > self.wall.get().saturating_add(self.config.lease_ahead_ms)
     }
 
     fn reserve_again(&self, place: usize, names: &[Named], parts: &[Part]) -> ReserveOutcome {

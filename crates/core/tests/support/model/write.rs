@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    ClientId, DeleteLimit, InvalidOperation, InvalidWrite, LimitOutcome, NamespaceId, OPERATIONS_MAX,
+    ClientId, DeleteLimit, InvalidOperation, InvalidWrite, LimitOutcome, Moment, NamespaceId, OPERATIONS_MAX,
     Operation, OperationResult, PutLimit, RESULTS_MAX, RESULTS_MS, Receipt, VaultId, Write, WriteError,
     WriteOutcome,
 };
@@ -59,7 +59,7 @@ impl Model {
             tx_id: write.tx_id,
             sequence: write.sequence,
             log_index: write.log_index,
-            committed_at: self.time(),
+            committed_at: Moment { log: self.time(), wall: self.wall },
             actor: write.actor.clone(),
             results,
         });
@@ -102,7 +102,7 @@ impl Model {
         let place = self.committed.iter().position(is_it).unwrap();
         let found = &self.committed[place];
         let is_recent = self.committed.len() - place <= RESULTS_MAX
-            && self.time() < found.receipt.committed_at.plus_ms(RESULTS_MS);
+            && self.time() < found.receipt.committed_at.log.plus_ms(RESULTS_MS);
         if write.sequence < last && !is_recent {
             return Err(WriteError::AlreadyCommitted { last_committed_sequence: last });
         }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use earmark_admission::{
     AccountPath, Amount, BackendError, Clock, Credits, HoldAnswer, HoldPart, HoldRequest, ManualClock,
-    Moment, SettleAnswer, SettleRequest, WriteAnswer, WriteRequest,
+    SettleAnswer, SettleRequest, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
-    Operation, Overage, Overdraft, Receipt, UnixMs, VaultName, WriteError,
+    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, Moment,
+    NamespaceName, Operation, Overage, Overdraft, Receipt, UnixMs, VaultName, WriteError,
 };
 
 use crate::model::{AccountKey, VaultKey};

@@ -13,7 +13,7 @@ use crate::credits::AccountId;
 use crate::id::Actor;
 use crate::keys::KeyNumber;
 use crate::limits::{DefinitionError, HoldField};
-use crate::time::UnixMs;
+use crate::time::{Moment, UnixMs};
 
 /// Examples of each variant of an enum. A variant without an example does not compile.
 macro_rules! every {
@@ -271,7 +271,7 @@ fn receipt(n: &mut Numbers, results: Vec<OperationResult>) -> Arc<Receipt> {
         tx_id: TxId(u128::from(n.u64()) << 64 | u128::from(n.u64())),
         sequence: n.u64(),
         log_index: n.u64(),
-        committed_at: n.time(),
+        committed_at: Moment { log: n.time(), wall: n.time() },
         actor: n.one_of(&actors),
         results,
     })
