@@ -4,6 +4,7 @@ use earmark_core::{LimitKey, REQUIREMENTS_MAX};
 use serde::{Serialize, Serializer};
 
 use crate::failure::Failure;
+use crate::quantity;
 
 /// One requirement of a reserve. The amount is at least 1.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -42,12 +43,7 @@ fn parse(text: &str, least: u64) -> Result<(LimitKey, u64), String> {
         return Err(format!("found {text:?}, allowed is KEY=AMOUNT, such as gpt-4o:tpm=1500"));
     };
     let key = LimitKey::new(key).map_err(|error| error.to_string())?;
-    // `u64::from_str` also accepts a leading plus sign, which JSON does not.
-    let is_plain = amount.bytes().all(|byte| byte.is_ascii_digit());
-    match amount.parse::<u64>() {
-        Ok(amount) if is_plain && amount >= least => Ok((key, amount)),
-        _ => Err(format!("amount: found {amount:?}, allowed are integers from {least} to {}", u64::MAX)),
-    }
+    quantity::amount(amount, least).map(|amount| (key, amount)).map_err(|error| format!("amount: {error}"))
 }
 
 /// Rejects too many keys and duplicate keys before a request is sent.
@@ -79,6 +75,7 @@ mod tests {
         assert_eq!(requirement("openai:gpt-4o:tpm=1500"), Ok(Requirement { key: key.clone(), amount: 1500 }));
         let most = format!("openai:gpt-4o:tpm={}", u64::MAX);
         assert_eq!(actual(&most), Ok(Actual { key: key.clone(), actual_amount: u64::MAX }));
+        assert_eq!(requirement("openai:gpt-4o:tpm=6k").unwrap().amount, 6_000);
         assert_eq!(actual("openai:gpt-4o:tpm=0"), Ok(Actual { key, actual_amount: 0 }));
     }
 
@@ -91,15 +88,8 @@ mod tests {
                 "a b=1",
                 "limit key: found ' ' at byte 1, allowed are 1 to 256 bytes of letters, digits and :._@+-",
             ),
-            ("a=0", "amount: found \"0\", allowed are integers from 1 to 18446744073709551615"),
-            ("a=-1", "amount: found \"-1\", allowed are integers from 1 to 18446744073709551615"),
-            ("a=+1", "amount: found \"+1\", allowed are integers from 1 to 18446744073709551615"),
-            ("a=1.5", "amount: found \"1.5\", allowed are integers from 1 to 18446744073709551615"),
-            ("a=", "amount: found \"\", allowed are integers from 1 to 18446744073709551615"),
-            (
-                "a=18446744073709551616",
-                "amount: found \"18446744073709551616\", allowed are integers from 1 to 18446744073709551615",
-            ),
+            ("a=0", "amount: found \"0\", allowed are whole numbers from 1, such as 1500, 60k or 1.5m"),
+            ("a=-1", "amount: found \"-1\", allowed are whole numbers from 1, such as 1500, 60k or 1.5m"),
         ] {
             assert_eq!(requirement(text), Err(message.to_owned()), "{text}");
         }

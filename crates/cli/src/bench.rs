@@ -25,6 +25,7 @@ use serde_json::Value;
 use crate::client::{self, Client, ServerUrl};
 use crate::failure::{Done, Failure};
 use crate::output::{self, thousands};
+use crate::quantity;
 use durable::Scratch;
 use job::Part;
 use measure::{Bounds, Progress, Steps};
@@ -56,7 +57,7 @@ Examples:
   earmark bench --http http://127.0.0.1:7878 --connections 16 --batch 256 --json";
 
 const CONNECTIONS_MAX: i64 = 10_000;
-const SECONDS_MAX: i64 = 3_600;
+const SECONDS_MAX: u32 = 3_600;
 /// Default for `--ops-max`: an open lease takes up to 256 bytes, so 20 million take 5 GB.
 const OPS_MAX_DEFAULT: u64 = 20_000_000;
 const IN_PROCESS_BATCH: u32 = 256;
@@ -96,13 +97,12 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=BATCH_MAX as i64))]
     batch: Option<u32>,
-    /// Seconds to measure, after one second of warm-up
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=SECONDS_MAX))]
+    /// How long to measure, such as 10 or 1m, after one second of warm-up
+    #[arg(long, value_name = "DURATION", default_value = "10", value_parser = quantity::seconds(SECONDS_MAX))]
     seconds: u32,
     /// Stop after this number of reserves, including warm-up
-    #[arg(long, value_name = "N", default_value_t = OPS_MAX_DEFAULT)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "AMOUNT", default_value_t = OPS_MAX_DEFAULT)]
+    #[arg(value_parser = |text: &str| quantity::amount(text, 1))]
     ops_max: u64,
     /// Make the server in this process require a key, and send it with every request
     #[arg(long, conflicts_with_all = ["http", "in_process"])]

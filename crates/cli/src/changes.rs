@@ -1,7 +1,6 @@
 //! `earmark audit --changes`: the change log.
 
-use earmark_admission::{ChangeCursor, utc};
-use earmark_core::UnixMs;
+use earmark_admission::ChangeCursor;
 use serde::{Deserialize, Serialize};
 
 use crate::client::ClientArgs;
@@ -49,7 +48,7 @@ impl Page {
                     None => entry.namespace.clone(),
                 };
                 let [by, place, what] = [&entry.actor, &place, &entry.summary].map(|of| output::visible(of));
-                [output::visible(&entry.place), utc(UnixMs::new(entry.at_unix_ms)), by, place, what]
+                [output::visible(&entry.place), output::date(entry.at_unix_ms), by, place, what]
             }));
             text += &output::table(&rows);
         }
@@ -81,7 +80,7 @@ mod tests {
             rest: serde_json::Map::new(),
         };
         let text = Page { entries: vec![entry], next: Some("7-345.2".into()) }.text();
-        assert!(text.contains("2023-11-14T22:13:20Z  client:billing"), "{text}");
+        assert!(text.contains(" d ago)  client:billing"), "{text}");
         assert!(text.contains("default/main"), "{text}");
         assert!(text.ends_with("next page: earmark audit --changes --after 7-345.2\n"), "{text}");
         assert_eq!(Page { entries: vec![], next: None }.text(), "no changes\n");

@@ -14,6 +14,12 @@ The unused part of the reservation is released at once. A key without --actual c
 keeps the reserved amount, and a credit limit charges the whole hold. Concurrency is always released. Completing a
 lease twice changes nothing.
 
+Exit codes:
+  0  completed, now or before
+  1  failure, such as no answer
+  2  wrong command line
+  4  the server does not know the lease, so nothing was settled: it was never reserved, or ended long ago
+
 Examples:
   earmark complete --lease 01ARZ3NDEKTSV4RRFFQ69G5FAV --actual gpt-4o:tpm=1234
   earmark complete --lease 01ARZ3NDEKTSV4RRFFQ69G5FAV --json";
@@ -73,21 +79,28 @@ pub(crate) fn run(args: &CompleteArgs) -> Result<Done, Failure> {
     let answer: Answer = client::block_on(exchange).map_err(|failure| failure.of_lease(args.lease))?;
     if args.client.json {
         output::print_json(&Document { lease_id: args.lease.to_string(), answer: &answer })?;
-    } else if answer.ok {
-        output::print(&answer.text(args.lease))?;
+    } else if answer.done() == Done::Ok {
+        output::print(&format!("completed, lease {}\n", args.lease))?;
     } else {
-        let message = answer.message.as_deref().unwrap_or("no reason given");
-        eprintln!("earmark: the server refused ({}): {message}", answer.error);
+        eprintln!("earmark: {}", answer.failure(args.lease));
     }
-    Ok(if answer.ok { Done::Ok } else { Done::Failed })
+    Ok(answer.done())
 }
 
 impl Answer {
-    fn text(&self, lease: LeaseId) -> String {
-        let what = if self.reconciled { "completed" } else { "nothing to settle" };
-        match &self.message {
-            Some(message) => format!("{what}, lease {lease}: {message}\n"),
-            None => format!("{what}, lease {lease}\n"),
+    fn done(&self) -> Done {
+        match (self.ok, self.reconciled) {
+            (true, true) => Done::Ok,
+            (true, false) => Done::UnknownLease,
+            (false, _) => Done::Failed,
+        }
+    }
+
+    fn failure(&self, lease: LeaseId) -> String {
+        let message = output::visible(self.message.as_deref().unwrap_or("no reason given"));
+        match self.done() {
+            Done::UnknownLease => format!("nothing was settled, lease {lease} is unknown: {message}"),
+            _ => format!("the server refused ({}): {message}", self.error),
         }
     }
 }
@@ -97,14 +110,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_says_whether_anything_was_settled() {
-        let lease = LeaseId::from_u128(1);
+    fn an_unknown_lease_is_neither_a_success_nor_a_refusal() {
         let settled = Answer { ok: true, reconciled: true, ..Answer::default() };
-        assert_eq!(settled.text(lease), "completed, lease 00000000000000000000000001\n");
-        let unknown = Answer { ok: true, message: Some("it was not known".into()), ..Answer::default() };
+        assert_eq!(settled.done(), Done::Ok);
+        let unknown = Answer { ok: true, message: Some("no such lease".into()), ..Answer::default() };
+        assert_eq!(unknown.done(), Done::UnknownLease);
         assert_eq!(
-            unknown.text(lease),
-            "nothing to settle, lease 00000000000000000000000001: it was not known\n"
+            unknown.failure(LeaseId::from_u128(1)),
+            "nothing was settled, lease 00000000000000000000000001 is unknown: no such lease"
         );
+        assert_eq!(Answer::default().done(), Done::Failed);
     }
 }

@@ -18,6 +18,8 @@ pub(crate) enum Done {
     Failed,
     /// The reserve was denied.
     Denied,
+    /// The server does not know the lease, so nothing was settled.
+    UnknownLease,
 }
 
 impl From<Done> for ExitCode {
@@ -26,6 +28,7 @@ impl From<Done> for ExitCode {
             Done::Ok => 0,
             Done::Failed => 1,
             Done::Denied => 3,
+            Done::UnknownLease => 4,
         })
     }
 }

@@ -1,15 +1,16 @@
 //! `earmark key`: create, list and revoke API keys.
 
 use clap::{Args, Subcommand, ValueEnum};
-use earmark_admission::{Token, utc};
+use earmark_admission::Token;
 use earmark_client::http::Method;
-use earmark_core::{ClientId, KeyId, KeyName, NamespaceName, Role, UnixMs};
+use earmark_core::{ClientId, KeyId, KeyName, NamespaceName, Role};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::client::{self, Client, ClientArgs};
 use crate::failure::{Done, Failure};
 use crate::output::{self, table};
+use crate::quantity;
 
 pub(crate) const HELP: &str = "\
 A key is shown once, when it is created; the server stores only a hash of it. Commands read their own key from the
@@ -32,7 +33,7 @@ in namespace default and not expire.
 
 Examples:
   earmark key create --name root --role admin
-  earmark key create --name gateway --role caller --namespace team-a --expires-in-days 90
+  earmark key create --name gateway --role caller --namespace team-a --expires-in 90d
   export EARMARK_KEY=$(earmark key create --name billing --role writer --json | jq -r .key)";
 
 const LIST_HELP: &str = "\
@@ -48,7 +49,8 @@ Examples:
   earmark key revoke 4m8qk2v7d1xz --json";
 
 const PATH: &str = "/v1/admin/keys";
-const SECONDS_A_DAY: u32 = 24 * 60 * 60;
+/// Longest validity of a key: ten years.
+const EXPIRY_SECONDS_MAX: u32 = 3_660 * 24 * 60 * 60;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeyCommand {
@@ -97,9 +99,9 @@ pub(crate) struct CreateArgs {
     /// The only client id (earmark write --client) with which the key may write [default: any]
     #[arg(long, value_name = "CLIENT")]
     client_id: Option<ClientId>,
-    /// Days after which the key expires [default: never]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=3_660))]
-    expires_in_days: Option<u32>,
+    /// Time until the key expires, such as 12h or 90d [default: never]
+    #[arg(long, value_name = "DURATION", value_parser = quantity::seconds(EXPIRY_SECONDS_MAX))]
+    expires_in: Option<u32>,
     #[command(flatten)]
     client: ClientArgs,
 }
@@ -211,7 +213,7 @@ impl CreateArgs {
             role: self.role.role().as_str(),
             namespace: self.namespace.as_ref().map(NamespaceName::as_str),
             client_id: self.client_id.as_ref().map(ClientId::as_str),
-            expires_in_seconds: self.expires_in_days.map(|days| days.saturating_mul(SECONDS_A_DAY)),
+            expires_in_seconds: self.expires_in,
         }
     }
 }
@@ -225,7 +227,7 @@ impl Keys {
         rows.extend(self.keys.iter().map(|key| {
             let state = match (key.revoked_at_unix_ms, key.expires_at_unix_ms) {
                 (Some(_), _) => "revoked".to_owned(),
-                (None, Some(end)) => format!("until {}", utc(UnixMs::new(end))),
+                (None, Some(end)) => format!("until {}", output::date(end)),
                 (None, None) => "valid".to_owned(),
             };
             let client = key.client_id.clone().unwrap_or_else(|| "-".into());

@@ -16,7 +16,7 @@ use show::{Limit, Usage};
 
 pub(crate) const HELP: &str = "\
 Examples:
-  earmark limits put --key gpt-4o:rpm --kind rolling --capacity 60 --window 60 --unit requests
+  earmark limits put --key gpt-4o:tpm --kind rolling --capacity 60k --window 1m --unit tokens
   earmark limits list";
 
 const GET_HELP: &str = "\

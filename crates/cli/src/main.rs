@@ -16,6 +16,7 @@ mod key;
 mod limits;
 mod logging;
 mod output;
+mod quantity;
 mod recover;
 mod reserve;
 mod serve;
@@ -39,10 +40,11 @@ Exit codes:
   1  failure, such as no answer from the server
   2  wrong command line, or a file that it names cannot be used
   3  reserve: denied
+  4  complete: the server does not know the lease, so nothing was settled
 
 Examples:
   earmark serve
-  earmark limits put --key gpt-4o:rpm --kind rolling --capacity 60 --window 60 --unit requests
+  earmark limits put --key gpt-4o:tpm --kind rolling --capacity 60k --window 1m --unit tokens
   earmark reserve --key gpt-4o:rpm=1
   earmark balance --vault main --account acme
   earmark cluster status

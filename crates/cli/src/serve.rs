@@ -19,6 +19,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::failure::{Done, Failure};
 use crate::logging::{self, LogFormat, LogLevel};
 use crate::output;
+use crate::quantity;
 use storage::{EngineConfig, Storage, StorageArgs};
 
 pub(crate) const HELP: &str = "\
@@ -42,9 +43,9 @@ const LEASES_MAX: i64 = 1 << 30;
 /// Lowest `--queue-max`: one batch must fit into the queue.
 const QUEUE_MIN: i64 = earmark_admission::BATCH_MAX as i64;
 const QUEUE_MAX: i64 = 1 << 24;
-const RETENTION_SECONDS_MAX: i64 = 366 * 24 * 60 * 60;
+const RETENTION_SECONDS_MAX: u32 = 366 * 24 * 60 * 60;
 const CONNECTIONS_MAX: i64 = 1_000_000;
-const SESSION_SECONDS_MAX: i64 = 366 * 24 * 60 * 60;
+const SESSION_SECONDS_MAX: u32 = 366 * 24 * 60 * 60;
 const ELECTION_MS_MIN: i64 = 100;
 const ELECTION_MS_MAX: i64 = 60_000;
 
@@ -91,16 +92,16 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 65_536)]
     #[arg(value_parser = clap::value_parser!(u32).range(QUEUE_MIN..=QUEUE_MAX))]
     queue_max: u32,
-    /// How long a completed, denied or expired lease is remembered, in seconds; only with --in-memory
+    /// How long a completed, denied or expired lease is remembered, such as 900 or 15m; only with --in-memory
     // `requires` alone does not apply when `--data` conflicts with the required flag.
     #[arg(
         long,
-        value_name = "SECONDS",
-        default_value_t = 900,
+        value_name = "DURATION",
+        default_value = "15m",
         requires = "in_memory",
         conflicts_with = "data"
     )]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=RETENTION_SECONDS_MAX))]
+    #[arg(value_parser = quantity::seconds(RETENTION_SECONDS_MAX))]
     retention: u32,
     /// Remembered leases, including ended ones; more are refused as overloaded; only with --in-memory
     #[arg(long, value_name = "N", default_value_t = 1 << 26, requires = "in_memory", conflicts_with = "data")]
@@ -134,9 +135,9 @@ pub(crate) struct ServeArgs {
     /// Claim that holds the namespace of a session token
     #[arg(long, value_name = "CLAIM", default_value = "earmark_namespace", requires = "issuer")]
     namespace_claim: String,
-    /// Longest lifetime of a session token, in seconds, counted from the claim iat, or from now without that claim
-    #[arg(long, value_name = "SECONDS", default_value_t = 86_400, requires = "issuer")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=SESSION_SECONDS_MAX))]
+    /// Longest lifetime of a session token, such as 3600 or 1h, counted from the claim iat, or from now without that claim
+    #[arg(long, value_name = "DURATION", default_value = "1d", requires = "issuer")]
+    #[arg(value_parser = quantity::seconds(SESSION_SECONDS_MAX))]
     issuer_max_age: u32,
     /// Serve clients over TLS with this certificate chain, a PEM file; reloaded when it changes
     #[arg(long, value_name = "FILE", requires = "tls_key")]
@@ -386,7 +387,7 @@ mod tests {
     fn flags_are_checked_against_their_bounds() {
         for (line, message) in [
             ("--queue-max 255", "255 is not in 256..=16777216"),
-            ("--in-memory --retention 0", "0 is not in 1..=31622400"),
+            ("--in-memory --retention 0", "found \"0\", allowed are 1 s to 366 d"),
             ("--in-memory --leases-max 1073741825", "1073741825 is not in 1..=1073741824"),
             ("--connections-max 0", "0 is not in 1..=1000000"),
             ("--election-ms 99", "99 is not in 100..=60000"),

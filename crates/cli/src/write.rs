@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use crate::client::{self, Client, ClientArgs};
 use crate::failure::{Done, Failure};
 use crate::output;
+use crate::quantity;
 
 pub(crate) const HELP: &str = "\
 Applies all operations or none. Each client numbers its writes in each vault from 1. Repeating a command returns the
@@ -43,7 +44,7 @@ pub(crate) struct WriteArgs {
     #[arg(long, value_name = "ID")]
     client: ClientId,
     /// Number of this write: one more than the client's last write in the same vault, or without --vault in the namespace
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = quantity::positive)]
     sequence: u64,
     /// Namespace of the write
     #[arg(long, default_value = NamespaceName::DEFAULT)]

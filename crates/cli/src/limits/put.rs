@@ -3,7 +3,6 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
 use earmark_admission::LimitDocument;
 use earmark_core::{
@@ -14,12 +13,17 @@ use earmark_core::{
 use crate::client::ClientArgs;
 use crate::failure::Failure;
 use crate::output::{seconds, thousands};
+use crate::quantity;
 
 pub(super) const HELP: &str = "\
+Durations are seconds, or a number with s, m, h or d: 90, 60s, 1m, 2h, 7d. Amounts may end in k or m for thousands or
+millions: 60k, 1.5m.
+
 Examples:
-  earmark limits put --key gpt-4o:rpm --kind rolling --capacity 60 --window 60 --unit requests
-  earmark limits put --key gpt-4o:concurrency --kind concurrency --capacity 8 --timeout 600
-  earmark limits put --key acme:usd --kind credit --vault main --account acme --asset usd --timeout 600
+  earmark limits put --key gpt-4o:rpm --kind rolling --capacity 60 --window 1m --unit requests
+  earmark limits put --key gpt-4o:tpm --kind rolling --capacity 60k --window 1m --unit tokens
+  earmark limits put --key gpt-4o:concurrency --kind concurrency --capacity 8 --timeout 10m
+  earmark limits put --key acme:usd --kind credit --vault main --account acme --asset usd --timeout 10m
   echo '{\"key\":\"acme:tpd\",\"kind\":\"rolling\",\"capacity\":2000000,\"window_seconds\":86400}' \\
     | earmark limits put --file -";
 
@@ -36,13 +40,13 @@ pub(crate) struct PutArgs {
     #[arg(long, value_enum, required_unless_present = "file")]
     kind: Option<KindArg>,
     /// Largest amount reserved at the same time, or in any one window of a rolling limit; not for credit limits
-    #[arg(long, value_name = "AMOUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "AMOUNT", value_parser = |text: &str| quantity::amount(text, 1))]
     capacity: Option<u64>,
-    /// Window of a rolling limit, in seconds
-    #[arg(long, value_name = "SECONDS", value_parser = hold_seconds())]
+    /// Window of a rolling limit, such as 60, 1m or 1d
+    #[arg(long, value_name = "DURATION", value_parser = quantity::seconds(HOLD_SECONDS_MAX))]
     window: Option<u32>,
-    /// How long a call that is never completed holds a concurrency or credit limit, in seconds
-    #[arg(long, value_name = "SECONDS", value_parser = hold_seconds())]
+    /// How long a call that is never completed holds a concurrency or credit limit, such as 600 or 10m
+    #[arg(long, value_name = "DURATION", value_parser = quantity::seconds(HOLD_SECONDS_MAX))]
     timeout: Option<u32>,
     /// Vault of a credit limit's account [default: main]
     #[arg(long)]
@@ -73,10 +77,6 @@ pub(crate) struct PutArgs {
     file: Option<PathBuf>,
     #[command(flatten)]
     pub(super) client: ClientArgs,
-}
-
-fn hold_seconds() -> RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(1..=i64::from(HOLD_SECONDS_MAX))
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -115,12 +115,12 @@ impl PutArgs {
         match kind {
             KindArg::Rolling => {
                 absent("rolling", of_credit.into_iter().chain([timeout]))?;
-                let window_seconds = needed("rolling", "--window 60", self.window)?;
+                let window_seconds = needed("rolling", "--window 1m", self.window)?;
                 Ok(Kind::Rolling { window_seconds })
             }
             KindArg::Concurrency => {
                 absent("concurrency", of_credit.into_iter().chain([window]))?;
-                let timeout_seconds = needed("concurrency", "--timeout 600", self.timeout)?;
+                let timeout_seconds = needed("concurrency", "--timeout 10m", self.timeout)?;
                 Ok(Kind::Concurrency { timeout_seconds })
             }
             KindArg::Credit => {
@@ -128,7 +128,7 @@ impl PutArgs {
                 let vault = named(self.vault.as_ref(), VaultName::MAIN, VaultName::new)?;
                 let revenue = named(self.revenue.as_ref(), AccountName::REVENUE, AccountName::new)?;
                 Ok(Kind::Credit(CreditTerms {
-                    timeout_seconds: needed("credit", "--timeout 600", self.timeout)?,
+                    timeout_seconds: needed("credit", "--timeout 10m", self.timeout)?,
                     vault,
                     account: needed("credit", "--account acme", self.account.clone())?,
                     asset: needed("credit", "--asset usd", self.asset.clone())?,
@@ -246,12 +246,12 @@ mod tests {
 
     #[test]
     fn flags_make_a_definition() {
-        let rpm = "--key rpm --kind rolling --capacity 60 --window 60 --unit requests --overage deny";
+        let rpm = "--key rpm --kind rolling --capacity 60k --window 1m --unit requests --overage deny";
         let definition = document(rpm).unwrap().into_definition();
         assert_eq!(definition.kind, Kind::Rolling { window_seconds: 60 });
-        assert_eq!((definition.capacity, definition.unit.as_str()), (60, "requests"));
+        assert_eq!((definition.capacity, definition.unit.as_str()), (60_000, "requests"));
         assert_eq!(definition.overage, Overage::Deny);
-        assert_eq!(text(&definition, "active"), "rpm is active: 60 requests in any 1 min\n");
+        assert_eq!(text(&definition, "active"), "rpm is active: 60,000 requests in any 1 min\n");
 
         let slots = document("--key c --kind concurrency --capacity 8000 --timeout 90").unwrap();
         let definition = slots.into_definition();
@@ -289,9 +289,15 @@ mod tests {
                 "--key a --kind concurrency --capacity 1 --window 1 --timeout 1",
                 "--window is not allowed for a concurrency limit",
             ),
-            ("--key a --kind rolling --capacity 1 --window 0", "0 is not in 1..=31622400"),
-            ("--key a --kind rolling --capacity 1 --window 31622401", "31622401 is not in 1..=31622400"),
-            ("--key a --kind rolling --capacity 0 --window 1", "0 is not in 1..18446744073709551615"),
+            ("--key a --kind rolling --capacity 1 --window 0", "found \"0\", allowed are 1 s to 366 d"),
+            (
+                "--key a --kind rolling --capacity 1 --window 31622401",
+                "found \"31622401\", allowed are 1 s to 366 d",
+            ),
+            (
+                "--key a --kind rolling --capacity 0 --window 1",
+                "found \"0\", allowed are whole numbers from 1",
+            ),
             ("--key a/b --kind rolling --capacity 1 --window 1", "limit key: found '/' at byte 1"),
             ("--key a --kind leaky --capacity 1", "[possible values: rolling, concurrency, credit]"),
             ("--key a --kind rolling --window 1", "--capacity is required for a rolling limit"),

@@ -96,7 +96,7 @@ fn a_refused_write_ends_with_1_and_says_why() {
 fn a_wrong_write_is_refused_before_it_is_sent() {
     for (words, message) in [
         (vec!["--sequence", "1", "--op", "x"], "--op: \"x\" is not valid JSON"),
-        (vec!["--sequence", "0"], "0 is not in 1.."),
+        (vec!["--sequence", "0"], "found \"0\", allowed are whole numbers from 1"),
         (vec!["--sequence", "1", "--file", "/no/such/file"], "--file: cannot read /no/such/file"),
     ] {
         let ran = run(&[&["write", "--client", "b"], &words[..]].concat()).ends(2);

@@ -181,7 +181,7 @@ fn the_change_log_is_one_list_wherever_credit_is_stored() {
 /// A partial change log would look complete.
 #[test]
 fn the_change_log_fails_while_the_database_is_down() {
-    let database = postgres::Server::start_hasty().unwrap();
+    let database = postgres::Server::start_without_fsync().unwrap();
     let server = Server::start(&["--credits", &database.url()]);
     server.line(SLOTS).ends(0);
     fill(&server);
@@ -193,7 +193,7 @@ fn the_change_log_fails_while_the_database_is_down() {
     database.stop().unwrap();
     let half = server.line("audit --changes").ends(1);
     assert!(half.stdout.is_empty() && half.stderr.contains("backend_error): the store"), "{half:?}");
-    database.again().unwrap();
+    database.restart().unwrap();
     let start = Instant::now();
     while server.line("audit --changes").code != Some(0) {
         assert!(start.elapsed() < TIMEOUT);
@@ -204,7 +204,7 @@ fn the_change_log_fails_while_the_database_is_down() {
 
 #[test]
 fn namespaces_are_apart_where_credit_is_in_postgresql() {
-    let database = postgres::Server::start_hasty().unwrap();
+    let database = postgres::Server::start_without_fsync().unwrap();
     namespaces_are_apart(&Server::start(&["--bootstrap-key", "--credits", &database.url()]));
 }
 
@@ -240,7 +240,7 @@ fn two_servers_spend_from_one_database_of_postgresql() {
 /// A server once exited with code 2 if its database was down, so starting both at the same time failed.
 #[test]
 fn a_database_that_is_down_at_the_start_is_waited_for() {
-    let database = postgres::Server::start_hasty().unwrap();
+    let database = postgres::Server::start_without_fsync().unwrap();
     database.stop().unwrap();
     let server = Server::start(&["--credits", &database.url()]);
     let why = get(&server, "/readyz");
@@ -252,7 +252,7 @@ fn a_database_that_is_down_at_the_start_is_waited_for() {
     let words = ["write", "--client", "b", "--sequence", "1", "--vault", "main", "--op", OPEN, "--op", ISSUE];
     let early = server.earmark(&words);
     assert!(early.code != Some(0) && format!("{early:?}").contains("cannot be reached"), "{early:?}");
-    database.again().unwrap();
+    database.restart().unwrap();
     let start = Instant::now();
     while get(&server, "/readyz") != r#"{"status":"ready"}"# {
         assert!(start.elapsed() < TIMEOUT, "{}", get(&server, "/readyz"));
@@ -266,7 +266,7 @@ fn a_database_that_is_down_at_the_start_is_waited_for() {
 
 #[test]
 fn a_server_that_waits_for_its_database_can_be_stopped() {
-    let database = postgres::Server::start_hasty().unwrap();
+    let database = postgres::Server::start_without_fsync().unwrap();
     database.stop().unwrap();
     let server = Server::start(&["--credits", &database.url()]);
     server.signal("TERM");
@@ -275,7 +275,7 @@ fn a_server_that_waits_for_its_database_can_be_stopped() {
 
 #[test]
 fn a_database_that_refuses_the_connection_is_not_waited_for() {
-    let database = postgres::Server::start_hasty().unwrap();
+    let database = postgres::Server::start_without_fsync().unwrap();
     let nowhere = database.url().replace("localhost/postgres", "localhost/nowhere");
     let nobody = database.url().replace("postgres@", "nobody@");
     for (url, message) in [(nowhere, "database \"nowhere\" does not exist"), (nobody, "role \"nobody\"")] {

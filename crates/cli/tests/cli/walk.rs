@@ -12,9 +12,9 @@ fn server() -> Server {
     let server = Server::start(&[]);
     for line in [
         "--key gpt-4o:rpm --kind rolling --capacity 60 --window 60 --unit requests",
-        "--key gpt-4o:tpm --kind rolling --capacity 10000 --window 60 --unit tokens",
-        "--key gpt-4o:concurrency --kind concurrency --capacity 5 --timeout 600",
-        "--key acme:tpd --kind rolling --capacity 50000 --window 86400 --unit tokens --overage deny",
+        "--key gpt-4o:tpm --kind rolling --capacity 10k --window 1m --unit tokens",
+        "--key gpt-4o:concurrency --kind concurrency --capacity 5 --timeout 10m",
+        "--key acme:tpd --kind rolling --capacity 50k --window 1d --unit tokens --overage deny",
     ] {
         server.line(&format!("limits put {line}")).ends(0);
     }
