@@ -79,7 +79,7 @@ fn nodes_join_are_shown_and_leave() {
     assert_eq!(unreachable.json()["error"], "unavailable");
     let wrong = first.earmark(&["cluster", "add", "--node-id", "4", "--address", &addresses[1]]).ends(1);
     assert!(wrong.stderr.contains("(409 conflict)"), "{wrong:?}");
-    assert!(wrong.stderr.contains("is node 2, and not node 4"), "{wrong:?}");
+    assert!(wrong.stderr.contains("is node 2, not node 4"), "{wrong:?}");
 
     assert_eq!(second.line("cluster remove --node-id 3").ends(0).stdout, "node 3 is removed\n");
     until(&first, |status| voters(status) == 2);

@@ -58,7 +58,7 @@ fn a_new_server_prints_its_first_key_once_and_requires_keys_from_then_on() {
     by(&server, &root, &format!("key revoke {id}")).ends(0);
     assert!(by(&server, caller, "reserve --key a=1").ends(1).stderr.contains("401 unauthenticated"));
     let last = by(&server, &root, &format!("key revoke {}", root.split('_').nth(1).unwrap())).ends(1);
-    assert!(last.stderr.contains("the last key"), "{last:?}");
+    assert!(last.stderr.contains("the last admin key"), "{last:?}");
 
     // A backup writes a snapshot, so the files contain the whole state.
     by(&server, &root, "cluster backup all").ends(0);
