@@ -1,4 +1,4 @@
-//! What clients get for a reserve and a complete, whatever they speak.
+//! The answers to reserve and complete, for HTTP and gRPC alike.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,30 +10,30 @@ use serde::{Serialize, Serializer};
 
 use crate::metrics::{Completed, Reason, Reserved};
 
-/// When to retry with the same lease after `overloaded` or `backend_error`.
+/// Retry hint after `overloaded` or `backend_error`, with the same lease.
 const RETRY_SAME_LEASE_MS: u64 = 100;
 
-// The codes that stand alone in the field `error`.
+// Values of the field `error`.
 pub(crate) const INVALID_REQUEST: &str = "invalid_request";
 pub(crate) const LEASE_EXPIRED: &str = "lease_expired";
 pub(crate) const OVERLOADED: &str = "overloaded";
 pub(crate) const BACKEND_ERROR: &str = "backend_error";
 
-// Those that a key belongs to.
+// Values of the field `error` that are followed by a colon and a limit key.
 pub(crate) const UNKNOWN_LIMIT_KEY: &str = "unknown_limit_key";
 pub(crate) const LIMIT_DECREASING: &str = "limit_decreasing";
 pub(crate) const INSUFFICIENT_CREDIT: &str = "insufficient_credit";
 
-/// What is said where there is no room for an answer.
-pub(crate) const TOO_MANY_LARGE: &str =
-    "answer: too many large ones wait to be taken; what was asked was done, and may be asked again later";
+/// The message when the memory for large responses is used up.
+pub(crate) const RESPONSE_BUFFER_FULL: &str =
+    "response: too many large responses wait to be read; the request was executed, retry it later";
 
-/// The code of a write that has no answer.
+/// Write code: no answer in time.
 pub(crate) const UNAVAILABLE: &str = "UNAVAILABLE";
-/// The code of a write that is malformed.
+/// Write code: malformed.
 pub(crate) const INVALID: &str = "INVALID";
 
-/// The codes of writes that were not committed.
+/// The codes of uncommitted writes.
 pub(crate) const WRITE_CODES: [&str; 14] = [
     "SEQUENCE_GAP",
     "ALREADY_COMMITTED",
@@ -163,13 +163,16 @@ impl<'a> ReserveWire<'a> {
                 ..NOT_ALLOWED
             },
             Refusal::LeaseExpired => {
-                let message = Some("lease_id: it was completed, released or ran out; take a new one".into());
+                let message = Some(
+                    "lease_id: the lease was completed, released or timed out; reserve with a new lease id"
+                        .into(),
+                );
                 ReserveWire { error: Code::LeaseExpired, message, ..NOT_ALLOWED }
             }
         }
     }
 
-    /// A denial or a refusal is an answer like any other.
+    /// The HTTP status. Denials and refusals are 200.
     pub(crate) fn status(&self) -> StatusCode {
         match self.error {
             Code::None
@@ -197,7 +200,7 @@ impl<'a> ReserveWire<'a> {
         }
     }
 
-    /// What stood in the way, and why.
+    /// The limits that denied the request, and the reason.
     pub(crate) fn limited_by(&self) -> (&[LimitKey], Reason) {
         match self.error {
             Code::InsufficientCredit(_) => (self.limited_by, Reason::Credit),
@@ -258,7 +261,6 @@ impl<'a> CompleteWire<'a> {
     }
 }
 
-/// The code of a failure.
 fn code(error: &BackendError) -> Code<'static> {
     match error {
         BackendError::Overloaded(_) => Code::Overloaded,
@@ -266,7 +268,7 @@ fn code(error: &BackendError) -> Code<'static> {
     }
 }
 
-/// What became of it, and what to do: with the same lease, nothing can happen twice.
+/// A failure with advice. A retry with the same lease cannot take twice.
 fn retry(error: &BackendError) -> String {
     format!("{error}; retry with the same lease")
 }

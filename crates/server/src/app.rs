@@ -1,4 +1,4 @@
-//! What every request needs.
+//! State that all requests share.
 
 use std::future::Future;
 use std::sync::{Arc, OnceLock};
@@ -10,30 +10,30 @@ use earmark_core::NameError;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::auth::{Auth, AuthOptions};
 use crate::budget::Budget;
-use crate::door::{Door, DoorOptions};
 use crate::http::{RequestIds, document};
 use crate::metrics::Metrics;
 
-/// Why a server that drains is not ready.
+/// Readiness message of a server that drains.
 pub(crate) const SHUTTING_DOWN: &str = "shutting down";
 
-/// The most memory that large answers may take which are not yet taken, of all requests together.
-const ANSWERS_BYTES_MAX: usize = 256 << 20;
+/// Memory of all large responses that clients have not read yet, in bytes. Slow readers cannot exhaust memory.
+const RESPONSES_BYTES_MAX: usize = 256 << 20;
 
-/// What every request needs, shared by all of them.
 pub(crate) struct App {
     pub(crate) backend: Arc<dyn Backend>,
-    /// The nodes, where the backend is one of several or could be.
+    /// The cluster, if the backend is a node of one.
     pub(crate) cluster: OnceLock<Arc<dyn Cluster>>,
-    /// Who is let in.
-    pub(crate) door: Door,
+    pub(crate) auth: Auth,
     pub(crate) metrics: Metrics,
     pub(crate) request_ids: RequestIds,
     pub(crate) request_timeout: Duration,
     pub(crate) openapi: Bytes,
+    /// Memory for request bodies that arrive in pieces.
     pub(crate) bodies: Arc<Budget>,
-    pub(crate) answers: Arc<Budget>,
+    /// Memory for large responses.
+    pub(crate) responses: Arc<Budget>,
     is_draining: watch::Sender<bool>,
 }
 
@@ -42,38 +42,38 @@ impl App {
         backend: Arc<dyn Backend>,
         request_timeout: Duration,
         bodies_bytes_max: usize,
-        door: DoorOptions,
+        auth: AuthOptions,
     ) -> Result<App, NameError> {
         let metrics = Metrics::new();
         Ok(App {
             backend,
             cluster: OnceLock::new(),
-            door: Door::new(door, metrics.door())?,
+            auth: Auth::new(auth, metrics.auth())?,
             metrics,
             request_ids: RequestIds::new(),
             request_timeout,
             openapi: Bytes::from(document().to_string()),
-            bodies: Budget::of(bodies_bytes_max),
-            answers: Budget::of(ANSWERS_BYTES_MAX),
+            bodies: Budget::new(bodies_bytes_max),
+            responses: Budget::new(RESPONSES_BYTES_MAX),
             is_draining: watch::Sender::new(false),
         })
     }
 
-    /// From now on it is not ready.
+    /// Starts draining: the server reports that it is not ready.
     pub(crate) fn drain(&self) {
         self.is_draining.send_replace(true);
     }
 
-    /// Ends when it is to drain.
+    /// Completes when draining starts.
     pub(crate) fn draining(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut is_draining = self.is_draining.subscribe();
         async move {
-            // If whoever could say it is gone, everything ends as well.
+            // An error means that the app is gone; the server ends then too.
             _ = is_draining.wait_for(|is_draining| *is_draining).await;
         }
     }
 
-    /// Whether it can serve; if not, why not.
+    /// Whether the server can serve; the error says why not.
     pub(crate) fn ready(&self) -> Result<(), String> {
         if *self.is_draining.borrow() {
             return Err(SHUTTING_DOWN.into());
@@ -81,7 +81,7 @@ impl App {
         self.backend.ready()
     }
 
-    /// Waits for the backend up to the deadline. What was submitted is carried out all the same.
+    /// Waits for the backend until the deadline. A submitted request is executed even if its wait ends.
     pub(crate) async fn by<T>(
         &self,
         deadline: Instant,

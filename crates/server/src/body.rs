@@ -1,114 +1,113 @@
-//! Reading a request's body: in full, but not too much of it, and not for too long.
+//! Reads request bodies within limits of size, memory and time.
 
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::{Body, Bytes, HttpBody as _};
+use http_body_util::BodyExt as _;
 use tokio::time::Instant;
 
 use crate::budget::Budget;
 
-/// The largest body that is read.
+/// Largest request body, in bytes.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// So much of a body that is not wanted is read and thrown away. A client that sends it all before it reads
-/// the answer would otherwise see its connection reset, and never the answer.
+/// Bytes of a rejected body that are read and discarded. A client that sends its whole body before it reads the response
+/// would otherwise see a connection reset instead.
 const DISCARD_BYTES_MAX: u64 = 16 << 20;
 
-/// A body that was not read, or not to its end.
+/// A body that was not read to its end.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Unread {
-    pub(crate) why: Why,
-    /// What was left of it was thrown away, so that another request can follow on its connection.
+pub(crate) struct BodyError {
+    pub(crate) kind: BodyErrorKind,
+    /// The rest was read and discarded, so that another request can follow on the connection.
     pub(crate) is_drained: bool,
 }
 
-/// Why a body was not read.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum BodyErrorKind {
     TooLarge,
-    NoRoom,
+    NoMemory,
     TooSlow,
-    CutShort(String),
+    Incomplete(String),
 }
 
-impl Unread {
-    /// What is wrong, for a client.
+impl BodyError {
     pub(crate) fn message(&self) -> String {
-        match &self.why {
-            Why::TooLarge => {
+        match &self.kind {
+            BodyErrorKind::TooLarge => {
                 format!("body: found more than {BODY_BYTES_MAX} bytes, allowed are at most {BODY_BYTES_MAX}")
             }
-            Why::NoRoom => {
-                "body: too many large ones are being sent at once, and nothing happened; retry later".into()
+            BodyErrorKind::NoMemory => {
+                "body: the server receives too many large bodies at once; nothing happened, retry later"
+                    .into()
             }
-            Why::TooSlow => "body: found only a part of it in time, allowed is to send it at once".into(),
-            Why::CutShort(error) => format!("body: found it cut short ({error}), allowed is a whole one"),
+            BodyErrorKind::TooSlow => "body: it did not arrive in time; send it at once".into(),
+            BodyErrorKind::Incomplete(error) => format!("body: it ended early ({error}); send it whole"),
         }
     }
 }
 
-/// The whole body, or why not.
-pub(crate) async fn read(body: Body, deadline: Instant, budget: &Arc<Budget>) -> Result<Bytes, Unread> {
+/// Reads a whole body.
+pub(crate) async fn read(body: Body, deadline: Instant, budget: &Arc<Budget>) -> Result<Bytes, BodyError> {
     match tokio::time::timeout_at(deadline, collect(body, budget)).await {
         Ok(read) => read,
-        Err(_) => Err(Unread { why: Why::TooSlow, is_drained: false }),
+        Err(_) => Err(BodyError { kind: BodyErrorKind::TooSlow, is_drained: false }),
     }
 }
 
-/// Throws a body away that nobody asked for, unless it is too long or too slow. Whether it was all read.
+/// Discards a body that the route does not use. Returns whether all of it was read in time.
 pub(crate) async fn discard(body: Body, deadline: Instant) -> bool {
     body.is_end_stream() || tokio::time::timeout_at(deadline, drain(body)).await.unwrap_or(false)
 }
 
-async fn collect(mut body: Body, budget: &Arc<Budget>) -> Result<Bytes, Unread> {
+async fn collect(mut body: Body, budget: &Arc<Budget>) -> Result<Bytes, BodyError> {
     if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
-        return Err(refused(Why::TooLarge, body).await);
+        return Err(drained(BodyErrorKind::TooLarge, body).await);
     }
     let Some(first) = next(&mut body).await? else { return Ok(Bytes::new()) };
-    // Nearly every body comes in one piece, which then need not be copied. Nor is it waited for, so that
-    // the backend's own bound on what it takes on is one on these as well.
+    // Nearly every body arrives in one piece. It is not copied, and not charged: the backend's queue bounds it.
     if body.is_end_stream() && first.len() <= BODY_BYTES_MAX {
         return Ok(first);
     }
-    let mut held = budget.nothing();
+    let mut share = budget.empty_share();
     let mut whole = Vec::from(first);
     loop {
         if whole.len() > BODY_BYTES_MAX {
-            drop((whole, held));
-            return Err(refused(Why::TooLarge, body).await);
+            drop((whole, share));
+            return Err(drained(BodyErrorKind::TooLarge, body).await);
         }
-        if !held.grow_to(whole.capacity()) {
-            drop((whole, held));
-            return Err(refused(Why::NoRoom, body).await);
+        if !share.grow_to(whole.capacity()) {
+            drop((whole, share));
+            return Err(drained(BodyErrorKind::NoMemory, body).await);
         }
-        let Some(piece) = next(&mut body).await? else { return Ok(held.with(whole)) };
+        let Some(piece) = next(&mut body).await? else { return Ok(share.attach(whole)) };
         whole.extend_from_slice(&piece);
     }
 }
 
-/// The next piece of data; `None` at the end.
-async fn next(body: &mut Body) -> Result<Option<Bytes>, Unread> {
+/// The next piece of data; `None` at the end. Trailers are ignored.
+async fn next(body: &mut Body) -> Result<Option<Bytes>, BodyError> {
     loop {
-        match poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {
+        match body.frame().await {
             None => return Ok(None),
             Some(Ok(frame)) => {
-                // Trailers say nothing here.
                 if let Ok(data) = frame.into_data() {
                     return Ok(Some(data));
                 }
             }
             Some(Err(error)) => {
-                return Err(Unread { why: Why::CutShort(error.to_string()), is_drained: false });
+                return Err(BodyError {
+                    kind: BodyErrorKind::Incomplete(error.to_string()),
+                    is_drained: false,
+                });
             }
         }
     }
 }
 
-/// The refusal of a request, once its client has sent what is left of it and can hear.
-async fn refused(why: Why, body: Body) -> Unread {
-    Unread { why, is_drained: drain(body).await }
+/// Drains the body first, so that the client reads the error.
+async fn drained(kind: BodyErrorKind, body: Body) -> BodyError {
+    BodyError { kind, is_drained: drain(body).await }
 }
 
 async fn drain(mut body: Body) -> bool {
@@ -129,16 +128,18 @@ async fn drain(mut body: Body) -> bool {
 mod tests {
     use std::collections::VecDeque;
     use std::convert::Infallible;
+    use std::pin::Pin;
     use std::task::{Context, Poll};
     use std::time::Duration;
 
+    use axum::body::HttpBody;
     use hyper::body::Frame;
 
     use super::*;
 
     const PIECE: usize = 1 << 16;
 
-    /// A body in pieces, which never ends if it is to stall.
+    /// A body in pieces. It never ends if it stalls.
     struct Pieces {
         left: VecDeque<Bytes>,
         stalls: bool,
@@ -170,18 +171,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bodies_that_are_still_coming_share_one_budget_and_give_it_back() {
-        let budget = Budget::of(10 * PIECE);
+    async fn bodies_in_transit_share_one_budget_and_return_it() {
+        let budget = Budget::new(10 * PIECE);
         let stalled = tokio::spawn({
             let budget = Arc::clone(&budget);
             async move { read(body(6, true), soon(), &budget).await.map(|_| ()).is_ok() }
         });
         tokio::task::yield_now().await;
         let refused = read(body(6, false), soon(), &budget).await.err().unwrap();
-        assert_eq!(refused.why, Why::NoRoom);
+        assert_eq!(refused.kind, BodyErrorKind::NoMemory);
         assert!(refused.is_drained, "what was left of it was read");
-        // One in a single piece is not waited for, and finds room.
-        assert!(read(Body::from(vec![b' '; PIECE]), soon(), &Budget::of(0)).await.is_ok());
+        // A body in one piece is not charged.
+        assert!(read(Body::from(vec![b' '; PIECE]), soon(), &Budget::new(0)).await.is_ok());
 
         stalled.abort();
         assert!(stalled.await.unwrap_err().is_cancelled());

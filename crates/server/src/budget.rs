@@ -1,35 +1,34 @@
-//! Bytes that all requests together may hold.
+//! Memory budgets that all requests share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::body::Bytes;
 
-/// Answers from this size on count towards the budget. Hardly any answer to a single reserve or complete does,
-/// and of smaller ones only so many can wait as connections and their streams allow.
+/// Smallest response that is charged to the budget, in bytes. Answers to a single reserve or complete stay below it;
+/// the limits on connections and streams bound those.
 pub(crate) const LARGE_BYTES: usize = 4 << 10;
 
-/// So many bytes, and no more, are held at once.
+/// A number of bytes that may be in use at once.
 #[derive(Debug)]
 pub(crate) struct Budget {
     left: AtomicUsize,
 }
 
-/// Bytes of a budget, which go back to it when this is dropped.
+/// A share of a budget, returned on drop.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct BudgetShare {
     budget: Arc<Budget>,
     bytes: usize,
 }
 
 impl Budget {
-    pub(crate) fn of(bytes: usize) -> Arc<Budget> {
+    pub(crate) fn new(bytes: usize) -> Arc<Budget> {
         Arc::new(Budget { left: AtomicUsize::new(bytes) })
     }
 
-    /// Holds nothing yet.
-    pub(crate) fn nothing(self: &Arc<Budget>) -> Held {
-        Held { budget: Arc::clone(self), bytes: 0 }
+    pub(crate) fn empty_share(self: &Arc<Budget>) -> BudgetShare {
+        BudgetShare { budget: Arc::clone(self), bytes: 0 }
     }
 
     fn take(&self, bytes: usize) -> bool {
@@ -38,25 +37,25 @@ impl Budget {
     }
 }
 
-impl Held {
-    /// Holds so many in all from now on, unless there are too few left; then nothing changes.
+impl BudgetShare {
+    /// Grows the share to `bytes` in total. Returns false, and changes nothing, if the budget has too few left.
     #[must_use]
     pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
-        let is_held = self.budget.take(more);
-        if is_held {
+        let is_share = self.budget.take(more);
+        if is_share {
             self.bytes += more;
         }
-        is_held
+        is_share
     }
 
-    /// Ties the budget's bytes to those they stand for, wherever these end up.
-    pub(crate) fn with(self, bytes: impl AsRef<[u8]> + Send + 'static) -> Bytes {
-        Bytes::from_owner(Owner { bytes, _held: self })
+    /// Attaches the share to its bytes; dropping the last of them returns it.
+    pub(crate) fn attach(self, bytes: impl AsRef<[u8]> + Send + 'static) -> Bytes {
+        Bytes::from_owner(Owner { bytes, _share: self })
     }
 }
 
-impl Drop for Held {
+impl Drop for BudgetShare {
     fn drop(&mut self) {
         self.budget.left.fetch_add(self.bytes, Ordering::Relaxed);
     }
@@ -64,7 +63,7 @@ impl Drop for Held {
 
 struct Owner<T> {
     bytes: T,
-    _held: Held,
+    _share: BudgetShare,
 }
 
 impl<T: AsRef<[u8]>> AsRef<[u8]> for Owner<T> {
@@ -78,14 +77,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_is_missing_until_the_last_of_its_bytes_is_gone() {
-        let budget = Budget::of(10);
-        let (mut first, mut second) = (budget.nothing(), budget.nothing());
+    fn a_share_returns_to_the_budget_with_the_last_of_its_bytes() {
+        let budget = Budget::new(10);
+        let (mut first, mut second) = (budget.empty_share(), budget.empty_share());
         assert!(first.grow_to(6));
         assert!(first.grow_to(4), "it never shrinks");
         assert!(!second.grow_to(5));
         assert!(second.grow_to(4));
-        let bytes = first.with(vec![0; 6]);
+        let bytes = first.attach(vec![0; 6]);
         let part = bytes.slice(..1);
         drop(bytes);
         assert!(!second.grow_to(5));

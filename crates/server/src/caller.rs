@@ -1,31 +1,30 @@
-//! Who is calling, and what that lets them do.
+//! The authenticated caller, and what its role allows.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use earmark_core::{Actor, By, ClientId, KeyInfo, LimitKey, NamespaceName, Role};
 
-use crate::door::{Line, Patience, Place};
+use crate::auth::{CallerQueue, WaitBounds, WorkPermit};
 
-/// What an endpoint or a method asks of whoever calls it. Every route and every method has one in its table, so that a
-/// new one cannot be forgotten.
+/// The permission that a route or gRPC method needs. Every row of both tables names one, so none can be forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Nothing: whether the server lives, and what it offers.
+    /// No credentials: health checks and API descriptions.
     Public,
-    /// To reserve and to complete.
+    /// Reserve and complete.
     Call,
-    /// To write, and to change limits.
+    /// Sequenced writes and changes of limits.
     Write,
-    /// To read.
     Read,
-    /// To look after a namespace: its keys, and who changed what.
+    /// Administer one namespace: its keys and its change log.
     Manage,
-    /// To look after the server as a whole.
+    /// Administer the server and its cluster.
     Operate,
 }
 
 impl Access {
-    /// The table: which role may do what. An admin of the namespace `default` looks after the server.
+    /// Whether a role has this permission. Only an admin of the namespace `default` administers the server.
     pub(crate) fn allows(self, role: Role, is_of_default: bool) -> bool {
         match (self, role) {
             (Access::Public, _) => true,
@@ -40,70 +39,82 @@ impl Access {
             (Access::Manage | Access::Operate, Role::Writer | Role::Caller | Role::Reader) => false,
         }
     }
-}
 
-/// How many places of its caller a request takes while it is worked on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Takes {
-    One,
-    /// One for each of its items, which are counted once it was read.
-    Items,
-}
-
-/// Why somebody is not let in. The words are the same whatever it was that is wrong with credentials.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// The credentials are missing, malformed, unknown, over or revoked.
-    Unauthenticated,
-    /// The credentials are good, and not good for this.
-    Forbidden,
-    /// There are no keys, and this is not sent by a program on this machine, or not by a name that only such a one uses.
-    NotFromHere,
-    /// Too many requests.
-    TooMany {
-        /// When to come back.
-        retry_after_ms: u64,
-    },
-}
-
-impl Refused {
-    pub(crate) fn message(self) -> &'static str {
+    /// The roles that have this permission, for messages.
+    fn roles(self) -> &'static str {
         match self {
-            Refused::Unauthenticated => "the credentials are missing or not valid",
-            Refused::Forbidden => "the credentials do not allow this",
-            Refused::NotFromHere => {
-                "this server has no keys, so that it is for programs on its own machine that call it localhost or by a \
-                 loopback address, and not for web pages of others; make a key to call it by another name"
-            }
-            Refused::TooMany { .. } => "too many requests by these credentials; come back later",
+            Access::Public => "any",
+            Access::Call => "caller or admin",
+            Access::Write => "writer or admin",
+            Access::Read => "reader, writer or admin",
+            Access::Manage => "admin",
+            Access::Operate => "admin in namespace default",
         }
     }
 }
 
-/// Somebody who was let in.
+/// How many permits of its caller's queue a request takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QueueCost {
+    One,
+    /// By the number of items in the batch. The handler takes them once it has parsed the body.
+    PerItem,
+}
+
+/// Why a request is rejected before it is executed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AuthError {
+    /// The credentials are missing, malformed, unknown, expired or revoked. The message does not say which.
+    Unauthenticated,
+    /// The credentials are valid but lack a permission. Holds the message.
+    Forbidden(String),
+    /// The server has no keys, and the request does not come from a program on this machine.
+    NotLocal,
+    RateLimited {
+        retry_after_ms: u64,
+    },
+}
+
+impl AuthError {
+    pub(crate) fn message(&self) -> Cow<'static, str> {
+        match self {
+            AuthError::Unauthenticated => "the credentials are missing or not valid".into(),
+            AuthError::Forbidden(message) => message.clone().into(),
+            AuthError::NotLocal => {
+                "this server has no keys, so it serves only programs on its own machine that call it localhost or by a \
+                 loopback address, and no web pages; create a key to call it by another name"
+                    .into()
+            }
+            AuthError::RateLimited { .. } => {
+                "too many requests by this caller; retry later".into()
+            }
+        }
+    }
+}
+
+/// An authenticated caller.
 #[derive(Debug)]
 pub(crate) struct Caller {
-    /// As they are named in transactions and logs.
+    /// The name in transactions and logs.
     pub(crate) actor: Actor,
-    /// Where everything they do happens.
+    /// The only namespace it acts in, unless it is local.
     pub(crate) namespace: NamespaceName,
     pub(crate) role: Role,
-    /// The one client they may write as.
+    /// The only client id it may write as, if its key is bound to one.
     client: Option<ClientId>,
-    /// The right that goes with their commands.
+    /// The right that every command carries, so that the state machine checks it again.
     pub(crate) by: By,
-    /// Anyone on this machine, while there are no keys: may name any namespace.
+    /// Any program on this machine, while the server has no keys. It may name any namespace.
     is_local: bool,
-    /// What their requests are counted by: each key by itself, and each user in each namespace, so that nobody pays for
-    /// somebody of the same name elsewhere.
-    pub(crate) counted_as: Option<LimitKey>,
-    /// Where their requests wait for their turn; nowhere if there is no end of places.
-    pub(crate) line: Option<Arc<Line>>,
+    /// The key of its request rate and its queue: one per API key, and one per user and namespace.
+    pub(crate) rate_key: Option<LimitKey>,
+    /// Its queue, if concurrent requests per caller are limited.
+    pub(crate) queue: Option<Arc<CallerQueue>>,
 }
 
 impl Caller {
-    /// Whoever holds a key. One that is bound to a client is called by it.
-    pub(crate) fn of_key(info: &KeyInfo) -> Option<Caller> {
+    /// The holder of an API key.
+    pub(crate) fn from_key(info: &KeyInfo) -> Option<Caller> {
         Some(Caller {
             actor: info.actor()?,
             namespace: info.namespace.clone(),
@@ -111,30 +122,22 @@ impl Caller {
             client: info.client.clone(),
             by: By::Key(info.number),
             is_local: false,
-            counted_as: LimitKey::new(&format!("key:{}", info.number.0)).ok(),
-            line: None,
+            rate_key: LimitKey::new(&format!("key:{}", info.number.0)).ok(),
+            queue: None,
         })
     }
 
-    /// Whoever has a session.
-    pub(crate) fn of_user(actor: Actor, role: Role, namespace: NamespaceName) -> Caller {
+    /// The user of a session token.
+    pub(crate) fn from_session(actor: Actor, role: Role, namespace: NamespaceName) -> Caller {
         let by = By::Named(actor.clone());
-        // Together they may be too long for a key, and either is short enough.
-        let counted_as =
+        // Namespace and actor together may exceed the length of a key; the actor alone never does.
+        let rate_key =
             LimitKey::new(&format!("{namespace}:{actor}")).or_else(|_| LimitKey::new(actor.as_str()));
-        Caller {
-            actor,
-            namespace,
-            role,
-            client: None,
-            by,
-            is_local: false,
-            counted_as: counted_as.ok(),
-            line: None,
-        }
+        let rate_key = rate_key.ok();
+        Caller { actor, namespace, role, client: None, by, is_local: false, rate_key, queue: None }
     }
 
-    /// Anyone on this machine.
+    /// Any program on this machine.
     pub(crate) fn local(actor: Actor, namespace: NamespaceName) -> Caller {
         Caller {
             actor,
@@ -143,37 +146,92 @@ impl Caller {
             client: None,
             by: By::Anyone,
             is_local: true,
-            counted_as: None,
-            line: None,
+            rate_key: None,
+            queue: None,
         }
     }
 
-    /// Waits until it is the turn of a request of so many items, which keeps its place until its answer is made.
-    pub(crate) async fn turn(&self, items: usize, patience: Patience<'_>) -> Result<Place<'_>, Refused> {
-        let Some(line) = &self.line else { return Ok(Place::boundless()) };
-        let say = || tracing::warn!(actor = %self.actor, "requests wait, since others of the same caller are worked on");
-        line.enter(items, patience, say).await
+    /// Waits for permits for a request of `items` items. They are held until the response is built.
+    pub(crate) async fn acquire(
+        &self,
+        items: usize,
+        bounds: WaitBounds<'_>,
+    ) -> Result<WorkPermit<'_>, AuthError> {
+        let Some(queue) = &self.queue else { return Ok(WorkPermit::unlimited()) };
+        let log = || tracing::warn!(actor = %self.actor, "requests are queued: this caller is at its concurrency limit");
+        queue.acquire(items, bounds, log).await
     }
 
-    /// Whether they may do what is asked.
-    pub(crate) fn may(&self, access: Access) -> bool {
-        access.allows(self.role, self.namespace.is_default())
+    pub(crate) fn check_access(&self, access: Access) -> Result<(), AuthError> {
+        if access.allows(self.role, self.namespace.is_default()) {
+            return Ok(());
+        }
+        let needed = access.roles();
+        let place = match access {
+            Access::Operate => format!(" in namespace {}", self.namespace),
+            _ => String::new(),
+        };
+        let message = format!("needs role {needed}; this {} has role {}{place}", self.kind(), self.role);
+        Err(AuthError::Forbidden(message))
     }
 
-    /// Whether they look after the server, and so see all its namespaces.
-    pub(crate) fn operates(&self) -> bool {
-        self.may(Access::Operate)
+    /// Whether it administers the server, and so sees every namespace.
+    pub(crate) fn is_server_admin(&self) -> bool {
+        self.check_access(Access::Operate).is_ok()
     }
 
-    /// Whether what they ask happens where they belong. Whether there is such a namespace is not said.
-    pub(crate) fn check_namespace(&self, namespace: &NamespaceName) -> Result<(), Refused> {
-        let is_theirs = self.is_local || *namespace == self.namespace;
-        if is_theirs { Ok(()) } else { Err(Refused::Forbidden) }
+    /// Rejects a request for another namespace, whether or not that namespace exists.
+    pub(crate) fn check_namespace(&self, namespace: &NamespaceName) -> Result<(), AuthError> {
+        if self.is_local || *namespace == self.namespace {
+            return Ok(());
+        }
+        let (kind, own) = (self.kind(), &self.namespace);
+        Err(AuthError::Forbidden(format!(
+            "namespace: found {namespace}, this {kind} belongs to namespace {own}"
+        )))
     }
 
-    /// Whether they may write as a client, or read how far it has counted.
-    pub(crate) fn check_client(&self, client: &ClientId) -> Result<(), Refused> {
-        let is_theirs = self.client.as_ref().is_none_or(|bound| bound == client);
-        if is_theirs { Ok(()) } else { Err(Refused::Forbidden) }
+    /// Rejects a client id other than the one that its key is bound to.
+    pub(crate) fn check_client(&self, client: &ClientId) -> Result<(), AuthError> {
+        match &self.client {
+            Some(bound) if bound != client => Err(AuthError::Forbidden(format!(
+                "client_id: found {client}, this key is bound to client id {bound}"
+            ))),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// The kind of credentials, for messages.
+    fn kind(&self) -> &'static str {
+        match self.by {
+            By::Key(_) => "key",
+            _ => "session",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forbidden_request_names_the_role_that_is_needed_and_the_one_that_the_caller_has() {
+        let caller = |role, namespace: &str| {
+            Caller::from_session("user:1".parse().unwrap(), role, namespace.parse().unwrap())
+        };
+        for (role, namespace, access, message) in [
+            (Role::Caller, "team", Access::Manage, "needs role admin; this session has role caller"),
+            (Role::Reader, "team", Access::Call, "needs role caller or admin; this session has role reader"),
+            (
+                Role::Admin,
+                "team",
+                Access::Operate,
+                "needs role admin in namespace default; this session has role admin in namespace team",
+            ),
+        ] {
+            let error = caller(role, namespace).check_access(access).unwrap_err();
+            assert_eq!(error.message(), message);
+        }
+        assert!(caller(Role::Admin, "default").is_server_admin());
     }
 }

@@ -1,8 +1,7 @@
-//! The same API as gRPC, beside HTTP on one port: what its clients send and get.
+//! The gRPC API, beside HTTP on one port.
 //!
-//! A call is read, bounded, counted and logged as a request of HTTP is; tonic only frames and routes it. What is
-//! in a message becomes what the backend takes in `earmark_proto::convert`, and what is done with it is the same as
-//! for HTTP, in `carry_out`.
+//! Calls are read, limited, counted and logged like HTTP requests; tonic only frames and routes them.
+//! `earmark_proto::convert` converts messages, and `execute` executes them as for HTTP.
 
 mod answer;
 mod health;
@@ -29,21 +28,21 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_reflection::server::Builder;
 
 use crate::app::App;
+use crate::auth::{CloseAfterReply, Connection, Rejection, RequestHead};
 use crate::body::BODY_BYTES_MAX;
-use crate::carry_out::Ticket;
-use crate::door::{After, Head, Parting, TurnedAway};
+use crate::execute::RequestContext;
 use crate::http::REQUEST_ID;
-use answer::{Answer, Bounded};
+use answer::{Answer, BoundedStream};
 use health::Healthy;
 use method::{Form, Method, Services};
 
 pub(crate) use answer::Streaming;
 pub(crate) use method::METHODS;
 
-/// A service of tonic, whichever it is.
+/// Any tonic service.
 type Serve = Box<dyn Fn(Request<Body>) -> BoxFuture<Response<tonic::body::Body>, Infallible> + Send + Sync>;
 
-/// Everything that is served as gRPC.
+/// All gRPC services.
 #[derive(Clone)]
 pub(crate) struct Grpc {
     app: Arc<App>,
@@ -51,53 +50,54 @@ pub(crate) struct Grpc {
 }
 
 impl Grpc {
-    /// All services.
-    ///
     /// # Errors
-    /// A bug: the descriptors that were compiled in are none.
+    /// A bug: the compiled-in descriptors are invalid.
     pub(crate) fn new(app: &Arc<App>) -> Result<Grpc, tonic_reflection::server::Error> {
         let services = Services {
             limits: boxed(LimitsServiceServer::new(limits::Limits(Arc::clone(app)))),
             ledger: boxed(LedgerServiceServer::new(ledger::Ledger(Arc::clone(app)))),
             health: boxed(HealthServer::new(Healthy(Arc::clone(app)))),
-            reflection: boxed(described().build_v1()?.max_decoding_message_size(BODY_BYTES_MAX)),
-            reflection_alpha: boxed(described().build_v1alpha()?.max_decoding_message_size(BODY_BYTES_MAX)),
+            reflection: boxed(reflection().build_v1()?.max_decoding_message_size(BODY_BYTES_MAX)),
+            reflection_alpha: boxed(reflection().build_v1alpha()?.max_decoding_message_size(BODY_BYTES_MAX)),
         };
         Ok(Grpc { app: Arc::clone(app), services: Arc::new(services) })
     }
 
-    /// Answers a call.
+    /// Serves a call.
     pub(crate) async fn serve(&self, request: Request<Body>) -> Response<Body> {
         let start = Instant::now();
         let app = &self.app;
         let id = app.request_ids.of(request.headers());
         let path = Token::redact(request.uri().path()).into_owned();
-        let (mut actor, mut is_parting) = (None, false);
-        let (place, answer) = match method::find(&path) {
-            Some((place, method)) => {
-                let head =
-                    Head { uri: request.uri(), headers: request.headers(), extensions: request.extensions() };
-                let answer = match app.door.admit(&*app.backend, head, method.access).await {
+        let (mut actor, mut closes) = (None, false);
+        let (method_index, answer) = match method::find(&path) {
+            Some((index, method)) => {
+                let head = RequestHead {
+                    uri: request.uri(),
+                    headers: request.headers(),
+                    extensions: request.extensions(),
+                };
+                let answer = match app.auth.admit(&*app.backend, head, method.access).await {
                     Ok(caller) => {
                         actor = Some(caller.actor.clone());
-                        let ticket = Ticket {
+                        let context = RequestContext {
                             id: id.clone(),
                             deadline: start + app.request_timeout,
                             caller,
-                            presence: None,
+                            hangup: None,
                         };
-                        self.call(method, &ticket, start, request).await
+                        self.call(method, &context, start, request).await
                     }
-                    Err(TurnedAway { why, caller, after }) => {
-                        is_parting = after == After::Ends;
+                    Err(Rejection { error, caller, connection }) => {
+                        closes = connection == Connection::Closes;
                         actor = caller.map(|caller| caller.actor.clone());
-                        Answer::of(status::refused(why))
+                        Answer::of(status::rejected(error))
                     }
                 };
-                (place, answer)
+                (index, answer)
             }
             None => {
-                let message = format!("path: found {path}, which is no method; reflection lists them all");
+                let message = format!("method {path} not found; reflection lists all methods");
                 (METHODS.len(), Answer::of(Status::unimplemented(message)))
             }
         };
@@ -105,7 +105,7 @@ impl Grpc {
         let code = answer.code();
         let actor = actor.as_ref().map_or("-", |actor| actor.as_str());
         let request_id = id.to_str().unwrap_or_default();
-        app.metrics.called(place, code, took);
+        app.metrics.called(method_index, code, took);
         if matches!(code, Code::Internal | Code::Unavailable | Code::Unknown) {
             let answer = answer.message();
             tracing::warn!(request_id, actor, path, ?code, ?took, %answer, "answered");
@@ -114,42 +114,42 @@ impl Grpc {
         }
         let mut response = answer.into_response();
         response.headers_mut().insert(REQUEST_ID, id);
-        is_parting.then(|| response.extensions_mut().insert(Parting));
+        closes.then(|| response.extensions_mut().insert(CloseAfterReply));
         response
     }
 
     async fn call(
         &self,
         method: &Method,
-        ticket: &Ticket,
+        context: &RequestContext,
         start: Instant,
         mut request: Request<Body>,
     ) -> Answer {
-        let patience = match timeout::of(request.headers()) {
-            Ok(patience) => patience,
+        let client_timeout = match timeout::of(request.headers()) {
+            Ok(timeout) => timeout,
             Err(status) => return Answer::of(status),
         };
-        request.extensions_mut().insert(ticket.clone());
+        request.extensions_mut().insert(context.clone());
         let serve = method.service.of(&self.services);
         match method.form {
             Form::Unary => {
-                let answer = unary::call(&self.app, ticket, method.takes, serve, request);
-                // Beyond the server's own, a client's patience makes no difference.
-                match patience.filter(|patience| *patience < self.app.request_timeout) {
+                let answer = unary::call(&self.app, context, method.queue_cost, serve, request);
+                // A client timeout beyond the server's own has no effect.
+                match client_timeout.filter(|timeout| *timeout < self.app.request_timeout) {
                     None => answer.await,
-                    Some(patience) => {
-                        tokio::time::timeout_at(start + patience, answer).await.unwrap_or_else(|_| {
+                    Some(timeout) => {
+                        tokio::time::timeout_at(start + timeout, answer).await.unwrap_or_else(|_| {
                             let message =
-                                "grpc-timeout: no answer within it; the outcome is unknown, retry the same";
+                                "grpc-timeout: no answer in time; the outcome is unknown, retry the same request";
                             Answer::of(Status::deadline_exceeded(message))
                         })
                     }
                 }
             }
             Form::Stream { is_endless } => {
-                let deadline = (!is_endless).then_some(ticket.deadline);
+                let deadline = (!is_endless).then_some(context.deadline);
                 let request =
-                    request.map(|body| Body::new(Bounded::new(body, deadline, self.app.draining())));
+                    request.map(|body| Body::new(BoundedStream::new(body, deadline, self.app.draining())));
                 let Ok(response) = serve(request).await;
                 Answer::streaming(response)
             }
@@ -157,7 +157,7 @@ impl Grpc {
     }
 }
 
-/// Whether a request is a call. What only resembles one, such as gRPC for browsers, is answered as HTTP.
+/// Whether a request is a gRPC call. Others, gRPC-Web included, are served as HTTP.
 pub(crate) fn is_call<B>(request: &Request<B>) -> bool {
     let content_type = request.headers().get(CONTENT_TYPE).map(|value| value.as_bytes());
     let is_grpc = |value: &[u8]| matches!(value, b"application/grpc" | b"application/grpc+proto");
@@ -179,8 +179,8 @@ where
     Box::new(move |request| service.clone().call(request))
 }
 
-/// What both versions of reflection describe.
-fn described<'a>() -> Builder<'a> {
+/// The descriptors for both versions of reflection.
+fn reflection<'a>() -> Builder<'a> {
     Builder::configure()
         .include_reflection_service(false)
         .register_encoded_file_descriptor_set(earmark_proto::FILE_DESCRIPTOR_SET)

@@ -1,4 +1,4 @@
-//! The wire format: what clients send and get. Nothing outside this module knows any of it.
+//! The HTTP API. Its wire format is known only in this module.
 
 mod audit;
 mod cluster;

@@ -1,8 +1,8 @@
-//! Earmark over HTTP and gRPC on one port: the API, health, metrics, and a description of itself.
+//! The Earmark server: HTTP and gRPC on one port, with health checks, metrics and API descriptions.
 //!
-//! One table of routes drives both what is served and what `/openapi.json` says of it. A request is read
-//! and checked in full before the [`Backend`](earmark_admission::Backend) sees any of it; what is malformed
-//! is refused with the field, what was found and what is allowed, and changes nothing.
+//! One table of routes drives both the router and `/openapi.json`. A request is parsed and checked in full before the
+//! [`Backend`](earmark_admission::Backend) sees it. A malformed one changes nothing, and the response names the field, the
+//! value found and the values allowed.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,20 +22,20 @@
 
 mod answer;
 mod app;
+mod auth;
 mod body;
 mod budget;
 mod caller;
-mod carry_out;
-mod door;
+mod execute;
 mod grpc;
 mod http;
 mod metrics;
 mod server;
 mod tls;
 
-pub use door::{Issuer, IssuerError, IssuerOptions};
+pub use auth::{Issuer, IssuerError, IssuerOptions};
 pub use metrics::install_metrics;
-pub use server::{Address, REQUESTS_AT_ONCE, REQUESTS_WAITING_MAX, Server, ServerError, ServerOptions};
+pub use server::{BoundAddress, REQUESTS_AT_ONCE, REQUESTS_WAITING_MAX, Server, ServerError, ServerOptions};
 pub use tls::{Tls, TlsError};
 
 pub use body::BODY_BYTES_MAX;

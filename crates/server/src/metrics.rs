@@ -1,7 +1,7 @@
-//! What is counted. Every handle is made beforehand, so that counting costs no look-up and no memory.
+//! Prometheus metrics. Handles are created in advance, so that counting needs no lookup and no allocation.
 //!
-//! A server has its own recorder, so that several in one process do not mix. What other crates record
-//! through the `metrics` facade goes to one recorder of the process; `/metrics` shows both.
+//! Each server has its own recorder, so that several in one process stay apart. Other crates record through the
+//! `metrics` facade into one recorder of the process; `/metrics` shows both.
 
 mod calls;
 mod denials;
@@ -19,25 +19,25 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, 
 use tonic::Code;
 
 use crate::answer::WRITE_CODES;
-use crate::door::{DoorCounts, Waits};
+use crate::auth::{AuthMetrics, QueueMetrics};
 use crate::http::ROUTES;
 use calls::Calls;
 use denials::Denials;
 
 const METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
 
-/// Upper ends of the buckets for the time a request takes.
+/// Bucket bounds of request durations, in seconds.
 const SECONDS: [f64; 16] = [
     0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0,
 ];
-/// Upper ends of the buckets for the size of a batch.
+/// Bucket bounds of batch sizes, in events.
 const BATCH_SIZES: [f64; 14] =
     [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0];
 
-/// The statuses that are answered; others are counted as the last.
+/// The HTTP statuses of responses. Any other counts as the last one.
 const STATUSES: [u16; 13] = [200, 400, 401, 402, 403, 404, 405, 408, 409, 413, 429, 503, 500];
 
-/// How a reserve came out.
+/// The outcome of a reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserved {
     Allowed,
@@ -63,16 +63,16 @@ const RESERVED: [(Reserved, &str); 9] = [
     (Reserved::BackendError, "backend_error"),
 ];
 
-/// Why a limit stood in the way.
+/// The reason why a limit denied a reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// It is full.
+    /// The limit is full.
     Capacity,
-    /// Its account has not enough, or cannot pay.
+    /// Its account has too little credit or cannot pay.
     Credit,
 }
 
-/// How a complete came out.
+/// The outcome of a complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Completed {
     Reconciled,
@@ -96,48 +96,45 @@ const WAITED: &str = "earmark_requests_waited_total";
 
 const DESCRIPTIONS: [(&str, &str); 19] = [
     (FAILED_LOGINS, "Requests whose credentials were missing or not valid."),
-    (WAITING, "Requests that wait because as many of the same caller are worked on as may be."),
-    (WAITED, "Requests that ever waited for that."),
-    (
-        "earmark_reserves_total",
-        "Reserves, by how they came out. A batch that is malformed counts as one invalid_request.",
-    ),
+    (WAITING, "Requests that wait because their caller is at its concurrency limit."),
+    (WAITED, "Requests that have waited because their caller was at its concurrency limit."),
+    ("earmark_reserves_total", "Reserves by outcome. A malformed batch counts as one invalid_request."),
     (
         "earmark_denials_total",
         "Denials, once for each limit that stood in the way, by whether it was full or its account had too \
          little credit. The first 1000 keys of each reason are told apart until the server restarts; any \
          others are counted together as \"all others\".",
     ),
+    ("earmark_completes_total", "Completes by outcome. A malformed batch counts as one invalid_request."),
     (
-        "earmark_completes_total",
-        "Completes, by how they came out. A batch that is malformed counts as one invalid_request.",
+        "earmark_overage_total",
+        "Usage beyond the reservation, by treatment: reserved, recorded as debt, or dropped. Credit is not included.",
     ),
-    ("earmark_overage_total", "Usage beyond what was reserved, by what became of it; without credit."),
     (
         "earmark_credit_settled_total",
-        "Credit that leases said they cost, in minor units of whatever asset: paid, owed as debt, or collected \
-         from nobody, since the account had too little and keeps no debt, or is closed.",
+        "Credit that leases cost, in minor units of all assets: paid, owed as debt, or uncollected because the account \
+         had too little and allows no debt, or is closed.",
     ),
     (
         "earmark_writes_total",
-        "Sequenced writes, by the code of their answer; a retry counts again, and a malformed one is INVALID.",
+        "Sequenced writes by answer code. Retries count again; malformed writes are INVALID.",
     ),
     (
         "earmark_http_requests_total",
-        "HTTP requests, by route and status; without what is no HTTP or has too large a head.",
+        "HTTP requests by route and status. Malformed HTTP and oversized heads are not included.",
     ),
-    ("earmark_http_request_seconds", "The time from a request's head to its answer, by route."),
-    ("earmark_connections", "Connections that are open."),
-    ("earmark_connections_refused_total", "Connections beyond the allowed, which were closed."),
-    ("earmark_queue_depth", "Requests that wait to be submitted."),
-    ("earmark_live_leases", "Leases that hold something, or ran out without being completed."),
-    ("earmark_remembered_leases", "Leases that are remembered, resolved ones included."),
-    ("earmark_debt", "Usage that was never reserved, of all limits."),
-    ("earmark_limits", "Limits that are in force or going down."),
-    ("earmark_decreasing_limits", "Limits that are going down."),
+    ("earmark_http_request_seconds", "Time from the request head to the response, by route."),
+    ("earmark_connections", "Open connections."),
+    ("earmark_connections_refused_total", "Connections closed because too many were open."),
+    ("earmark_queue_depth", "Requests queued for the backend."),
+    ("earmark_live_leases", "Leases that hold capacity, or timed out without a complete."),
+    ("earmark_remembered_leases", "Leases in memory, completed ones included."),
+    ("earmark_debt", "Debt of all limits: usage that was never reserved."),
+    ("earmark_limits", "Limits, those that are decreasing included."),
+    ("earmark_decreasing_limits", "Limits that are decreasing."),
 ];
 
-/// What a server counts.
+/// The metrics of one server.
 pub(crate) struct Metrics {
     recorder: PrometheusRecorder,
     reserved: [Counter; RESERVED.len()],
@@ -152,7 +149,7 @@ pub(crate) struct Metrics {
     committed: Counter,
     denials: Denials,
     credit_denials: Denials,
-    /// One for each route, and one for what matches none.
+    /// One per route, and one for requests without a route.
     routes: Vec<Served>,
     calls: Calls,
     gauges: Gauges,
@@ -163,7 +160,7 @@ pub(crate) struct Metrics {
 struct Served {
     label: &'static str,
     seconds: Histogram,
-    /// Made at the first answer of its status, so that `/metrics` is not full of zeros.
+    /// Created with the first response of its status, so that `/metrics` has no zeros.
     statuses: [OnceLock<Counter>; STATUSES.len()],
 }
 
@@ -180,7 +177,7 @@ impl Metrics {
     pub(crate) fn new() -> Metrics {
         let recorder = recorder();
         for (name, about) in DESCRIPTIONS {
-            // The kind of metric does not matter to this recorder.
+            // This recorder ignores the kind of metric here.
             recorder.describe_counter(name.into(), None, about.into());
         }
         let counter = |name, label, value| counter(&recorder, name, label, value);
@@ -216,11 +213,11 @@ impl Metrics {
         }
     }
 
-    /// What is counted at the door.
-    pub(crate) fn door(&self) -> DoorCounts {
+    pub(crate) fn auth(&self) -> AuthMetrics {
         let counter = |name| self.recorder.register_counter(&Key::from_static_name(name), &METADATA);
-        let now = self.recorder.register_gauge(&Key::from_static_name(WAITING), &METADATA);
-        DoorCounts { failed: counter(FAILED_LOGINS), waits: Waits { now, ever: counter(WAITED) } }
+        let waiting = self.recorder.register_gauge(&Key::from_static_name(WAITING), &METADATA);
+        let queue = QueueMetrics { waiting, waited: counter(WAITED) };
+        AuthMetrics { failed_logins: counter(FAILED_LOGINS), queue }
     }
 
     pub(crate) fn reserved(&self, outcome: Reserved) {
@@ -246,13 +243,13 @@ impl Metrics {
         keys.iter().for_each(|key| denials.count(namespace, key, make));
     }
 
-    /// A write was answered: with a code, or with success.
+    /// Counts a write by its error code; `None` is success.
     pub(crate) fn written(&self, code: Option<&str>) {
         let counter = match code {
-            // A code that is not in the table would be a mistake here, and is counted as the last.
+            // A code missing in the table is a bug, and counts as the last one.
             Some(code) => {
-                let place = WRITE_CODES.iter().position(|known| *known == code);
-                &self.writes[place.unwrap_or(WRITE_CODES.len() - 1)]
+                let index = WRITE_CODES.iter().position(|known| *known == code);
+                &self.writes[index.unwrap_or(WRITE_CODES.len() - 1)]
             }
             None => &self.committed,
         };
@@ -265,7 +262,7 @@ impl Metrics {
         }
     }
 
-    /// What became of usage beyond what was reserved, and of what leases cost.
+    /// Counts overage, and the credit that a lease cost.
     pub(crate) fn settled(&self, answer: &CompleteAnswer) {
         for (counter, amount) in [
             (&self.overage_reserved, answer.overage_reserved),
@@ -281,9 +278,9 @@ impl Metrics {
         }
     }
 
-    /// An answer left. `place` is that of the route in the table.
-    pub(crate) fn served(&self, place: usize, status: StatusCode, took: Duration) {
-        let Some(served) = self.routes.get(place) else { return };
+    /// Counts a response of a route, by its index in the table.
+    pub(crate) fn served(&self, route_index: usize, status: StatusCode, took: Duration) {
+        let Some(served) = self.routes.get(route_index) else { return };
         served.seconds.record(took.as_secs_f64());
         let at = STATUSES.iter().position(|code| *code == status.as_u16()).unwrap_or(STATUSES.len() - 1);
         let make = || {
@@ -296,9 +293,9 @@ impl Metrics {
         served.statuses[at].get_or_init(make).increment(1);
     }
 
-    /// A call was answered. `place` is that of the method in the table.
-    pub(crate) fn called(&self, place: usize, code: Code, took: Duration) {
-        self.calls.count(&self.recorder, place, code, took);
+    /// Counts a gRPC call of a method, by its index in the table.
+    pub(crate) fn called(&self, method_index: usize, code: Code, took: Duration) {
+        self.calls.count(&self.recorder, method_index, code, took);
     }
 
     pub(crate) fn connection_opened(&self) {
@@ -313,7 +310,7 @@ impl Metrics {
         self.refused.increment(1);
     }
 
-    /// Everything, as Prometheus reads it.
+    /// All metrics in the Prometheus text format.
     pub(crate) fn render(&self, stats: &Stats, cluster: Option<&ClusterStatus>) -> String {
         let gauges = &self.gauges;
         gauges.connections.set(self.connections.load(Ordering::Relaxed) as f64);
@@ -334,7 +331,7 @@ impl Metrics {
         text
     }
 
-    /// Everything that a namespace may see: labels of others are none of its business.
+    /// The metrics without the labels of other namespaces.
     pub(crate) fn render_for(
         &self,
         stats: &Stats,
@@ -347,8 +344,7 @@ impl Metrics {
         text.lines().filter(is_shown).flat_map(|line| [line, "\n"]).collect()
     }
 
-    /// Sums up what was recorded since the last time. To be called every now and then, or what nobody
-    /// scrapes piles up.
+    /// Aggregates recorded samples. Without regular calls they accumulate until the next scrape.
     pub(crate) fn upkeep(&self) {
         self.recorder.handle().run_upkeep();
         if let Some(facade) = facade() {
@@ -374,7 +370,7 @@ fn recorder() -> PrometheusRecorder {
     let with_buckets = |builder: PrometheusBuilder, name: &str, buckets: &[f64]| {
         builder.set_buckets_for_metric(Matcher::Full(name.into()), buckets).ok()
     };
-    // Only an empty list of buckets is refused, and none is.
+    // Only an empty list of buckets is an error.
     let builder = with_buckets(PrometheusBuilder::new(), "earmark_http_request_seconds", &SECONDS)
         .and_then(|builder| with_buckets(builder, calls::SECONDS, &SECONDS))
         .and_then(|builder| with_buckets(builder, "earmark_batch_size", &BATCH_SIZES));
@@ -383,14 +379,13 @@ fn recorder() -> PrometheusRecorder {
     builder.unwrap_or_default().build_recorder()
 }
 
-const STUCK_SAGAS: &str =
-    "Sagas of credit in a database that cannot be read or finished; the log names them.";
+const STUCK_SAGAS: &str = "Credit sagas in a database that cannot be read or finished; the log names them.";
 
 static FACADE: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
 
-/// Lets `/metrics` show what other crates record through the `metrics` facade. To be called before
-/// a backend is opened, since handles that were made earlier record nothing; calling it again does nothing.
-/// Where the program has installed a recorder of its own, that one keeps what they record.
+/// Installs the recorder of the `metrics` facade, so that `/metrics` shows the metrics of other crates. Call it before
+/// opening a backend: handles created earlier record nothing. Further calls do nothing, and a recorder that the program
+/// has installed stays.
 pub fn install_metrics() {
     facade();
 }
@@ -412,12 +407,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_outcome_is_counted_under_its_own_name() {
-        for (place, (outcome, _)) in RESERVED.iter().enumerate() {
-            assert_eq!(*outcome as usize, place);
+    fn every_outcome_has_its_own_label() {
+        for (index, (outcome, _)) in RESERVED.iter().enumerate() {
+            assert_eq!(*outcome as usize, index);
         }
-        for (place, (outcome, _)) in COMPLETED.iter().enumerate() {
-            assert_eq!(*outcome as usize, place);
+        for (index, (outcome, _)) in COMPLETED.iter().enumerate() {
+            assert_eq!(*outcome as usize, index);
         }
         let metrics = Metrics::new();
         metrics.reserved(Reserved::LeaseExpired);
@@ -429,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn gauges_show_what_the_backend_says() {
+    fn gauges_show_the_stats_of_the_backend() {
         let stats = Stats {
             live_leases: Some(1),
             remembered_leases: 2,
@@ -452,15 +447,15 @@ mod tests {
         }
     }
 
-    /// With limits on a ledger elsewhere nobody here knows of all leases, and `earmark_live_leases 0` was shown.
+    /// With limits on TigerBeetle no node knows all leases, and `earmark_live_leases 0` was shown.
     #[test]
-    fn what_the_backend_does_not_know_is_left_out_and_not_0() {
+    fn a_gauge_that_the_backend_does_not_know_is_absent() {
         let text = Metrics::new().render(&Stats { live_leases: None, ..Stats::default() }, None);
         assert!(!text.contains("earmark_live_leases "), "{text}");
     }
 
     #[test]
-    fn a_status_nobody_thought_of_is_counted_as_the_worst() {
+    fn an_unknown_status_counts_as_500() {
         let metrics = Metrics::new();
         metrics.served(0, StatusCode::IM_A_TEAPOT, Duration::from_micros(70));
         let text = metrics.render(&Stats::default(), None);

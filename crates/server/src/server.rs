@@ -1,9 +1,9 @@
-//! The server: accepts connections, serves them, and ends in order.
+//! The accept loop: accepts connections, serves them, and shuts down in order.
 
+mod activity;
 mod connection;
 mod frames;
 mod io;
-mod pulse;
 mod streams;
 mod transport;
 
@@ -20,55 +20,55 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::app::App;
-use crate::door::{DoorOptions, Issuer, TurnTerms};
+use crate::auth::{AuthOptions, Issuer, QueueLimits};
 use crate::grpc::Grpc;
 use crate::http::router;
 use crate::metrics::install_metrics;
 use crate::tls::Tls;
-use connection::{Services, Stop, Terms, Unserved, refuse};
+use connection::{NotServed, Services, ShutdownSignal, Timeouts, refuse};
 
-/// How often what was recorded is summed up.
+/// Interval of housekeeping: metrics upkeep, and reloading certificates and issuer keys.
 const UPKEEP: Duration = Duration::from_secs(1);
-/// How long nothing is accepted after the system refused to: it is out of files or memory.
+/// Pause after a failed accept, which means that the system is out of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// So many connections wait to be accepted.
+/// Connections that the kernel queues before they are accepted.
 const BACKLOG: u32 = 1_024;
-/// So many connections beyond the allowed are told so at once; any more are closed without a word.
+/// Connections over the limit that get a 503 at once. Any more are closed without a response.
 const REFUSALS_MAX: usize = 64;
 
-/// So many requests of a caller wait for their turn, if nobody says how many.
+/// Default of [`ServerOptions::requests_waiting_max`].
 pub const REQUESTS_WAITING_MAX: usize = 4_096;
-/// So many requests of a caller are worked on at once where that is bounded, if nobody says how many.
+/// Recommended [`ServerOptions::requests_at_once`].
 pub const REQUESTS_AT_ONCE: u32 = 256;
 
-/// What an operator may set.
+/// Settings of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Where to listen. Port 0 takes any that is free.
+    /// Listen address. Port 0 takes any free port.
     pub listen: SocketAddr,
-    /// The most connections at once. More get 503 and are closed.
+    /// Concurrent connections. More get 503 and are closed.
     pub connections_max: usize,
-    /// The most memory that bodies may take which come in pieces, of all requests together. More get 503.
+    /// Memory of all request bodies that arrive in pieces, in bytes. Beyond it requests get 503.
     pub bodies_bytes_max: usize,
-    /// How long a request may take, its body included.
+    /// Timeout of a request, its body included.
     pub request_timeout: Duration,
-    /// How long the head of a request may take.
+    /// Timeout of a request head, and of a TLS handshake.
     pub header_timeout: Duration,
-    /// How long requests in flight may still take when it shuts down.
+    /// Time that requests in flight have to finish at shutdown.
     pub shutdown_timeout: Duration,
-    /// Whose session tokens are taken besides keys.
+    /// Issuer of session tokens, which are accepted besides keys.
     pub issuer: Option<Arc<Issuer>>,
-    /// How many requests each caller may make in a second; as many as they like if there is none.
+    /// Requests per second and caller; unlimited if absent.
     pub requests_per_second: Option<u64>,
-    /// How many requests of each caller are worked on at once, every eight items of a batch one; as many as come if there is none.
+    /// Concurrent requests per caller; every eight items of a batch count as one. Unlimited if absent.
     pub requests_at_once: Option<NonZeroU32>,
-    /// How many more requests of each caller may wait for those, a batch as one.
+    /// Waiting requests per caller, a batch as one.
     pub requests_waiting_max: usize,
-    /// How many whose logins fail again and again are slowed at once. The connections of more are closed.
+    /// Failed logins that are delayed at once. Beyond it their connections are closed.
     pub failed_logins_waiting_max: usize,
-    /// What clients connect by; in clear if there is none.
+    /// TLS for clients; plaintext if absent.
     pub tls: Option<Arc<Tls>>,
-    /// Credentials may be sent in clear to an address that is not loopback: something before this server encrypts.
+    /// Allows plaintext on an address that is not loopback, behind a proxy that terminates TLS.
     pub is_plaintext_allowed: bool,
 }
 
@@ -93,7 +93,7 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
-    /// Whether it is safe to listen where it is to.
+    /// Rejects a listen address that would expose the server or its credentials.
     fn check(&self, backend: &dyn Backend) -> Result<(), ServerError> {
         let found = self.listen;
         let has_callers = self.issuer.is_some() || backend.keys().is_some_and(|keys| keys.has_keys());
@@ -109,96 +109,96 @@ impl ServerOptions {
     }
 }
 
-/// Why there is no server.
+/// An error that keeps the server from starting.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// Anyone could call it.
+    /// The server has no keys and would listen on a network.
     #[error(
-        "listen: found {found}, and there are no keys, so that everyone who can connect could do everything. Allowed are \
-         loopback addresses such as 127.0.0.1:7878; or make the first key: start once with --bootstrap-key on a new \
-         data folder, which prints one, or on a loopback address and `earmark key create --name root --role admin`"
+        "listen: found {found}, but there are no keys, so anyone who can connect could do everything. Listen on a \
+         loopback address such as 127.0.0.1:7878, or create the first key: start once with --bootstrap-key on a new \
+         data folder, which prints one, or on a loopback address and run `earmark key create --name root --role admin`"
     )]
     NotLoopback {
-        /// The address.
+        /// The listen address.
         found: SocketAddr,
     },
-    /// Anyone on the way could read the credentials.
+    /// Credentials would cross a network unencrypted.
     #[error(
-        "listen: found {found}, where credentials would be sent in clear. Give a certificate with --tls-cert and \
-         --tls-key; or, if something before this server encrypts, say --insecure-plaintext"
+        "listen: found {found}, where credentials would cross the network unencrypted. Give a certificate with \
+         --tls-cert and --tls-key, or use --insecure-plaintext behind a proxy that terminates TLS"
     )]
     Plaintext {
-        /// The address.
+        /// The listen address.
         found: SocketAddr,
     },
-    /// The address cannot be listened on.
-    #[error("listen: {listen} cannot be listened on: {source}")]
+    /// The address is in use or not available.
+    #[error("listen: cannot listen on {listen}: {source}")]
     Listen {
-        /// The address.
+        /// The listen address.
         listen: SocketAddr,
-        /// What the system says.
+        /// The I/O error.
         source: std_io::Error,
     },
-    /// A bug: the namespace that always exists has no name.
+    /// A bug: a built-in name is invalid.
     #[error(transparent)]
     Namespace(#[from] earmark_core::NameError),
-    /// A bug: what the server says of its gRPC services cannot be read.
-    #[error("the description of the gRPC services cannot be read: {0}")]
+    /// A bug: the compiled-in gRPC descriptors are invalid.
+    #[error("cannot read the gRPC descriptors: {0}")]
     Description(#[from] tonic_reflection::server::Error),
 }
 
-/// An address that is taken for a server whose backend is not there yet. Whoever connects is refused until it is.
-pub struct Address {
+/// A bound address of a server whose backend is not open yet. Connections are refused until [`BoundAddress::serve`].
+pub struct BoundAddress {
     options: ServerOptions,
     socket: TcpSocket,
 }
 
-impl Address {
-    /// Takes the address.
+impl BoundAddress {
+    /// Binds the address.
     ///
     /// # Errors
-    /// When it is taken.
-    pub fn take(options: ServerOptions) -> Result<Address, ServerError> {
+    /// When it is in use or not available.
+    pub fn bind(options: ServerOptions) -> Result<BoundAddress, ServerError> {
         let listen = options.listen;
-        let taken = || {
+        let bind = || {
             let socket = if listen.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-            // Connections of a server that has just stopped linger, and are in nobody's way.
+            // Lingering connections of a server that has just stopped must not block the address.
             socket.set_reuseaddr(true)?;
             socket.bind(listen)?;
             Ok(socket)
         };
-        let socket = taken().map_err(|source| ServerError::Listen { listen, source })?;
-        Ok(Address { options, socket })
+        let socket = bind().map_err(|source| ServerError::Listen { listen, source })?;
+        Ok(BoundAddress { options, socket })
     }
 
-    /// Listens.
+    /// Starts to listen.
     ///
     /// # Errors
-    /// When another process has come first, anyone could call from elsewhere, or credentials would come in clear.
+    /// When another process listens there, or the address would expose the server or its credentials.
     pub fn serve(self, backend: Arc<dyn Backend>) -> Result<Server, ServerError> {
-        let Address { options, socket } = self;
+        let BoundAddress { options, socket } = self;
         options.check(&*backend)?;
         install_metrics();
         let failed = |source| ServerError::Listen { listen: options.listen, source };
         let listener = socket.listen(BACKLOG).map_err(failed)?;
         let local_addr = listener.local_addr().map_err(failed)?;
-        let door = DoorOptions {
+        let auth = AuthOptions {
             is_strict: !options.listen.ip().is_loopback(),
             issuer: options.issuer.clone(),
             failed_waiting_max: options.failed_logins_waiting_max,
             requests_per_second: options.requests_per_second,
-            turns: options
+            queue: options
                 .requests_at_once
-                .map(|at_once| TurnTerms { at_once, waiting_max: options.requests_waiting_max }),
+                .map(|concurrent| QueueLimits { concurrent, waiting_max: options.requests_waiting_max }),
         };
-        let app = Arc::new(App::new(backend, options.request_timeout, options.bodies_bytes_max, door)?);
+        let app = Arc::new(App::new(backend, options.request_timeout, options.bodies_bytes_max, auth)?);
         let services = Services { router: router(&app), grpc: Grpc::new(&app)? };
         Ok(Server { options, listener, local_addr, app, services })
     }
 }
 
-/// A server that listens. Nothing is accepted before [`Server::run`].
+/// A listening server. It accepts connections from [`Server::run`] on.
 pub struct Server {
     options: ServerOptions,
     listener: TcpListener,
@@ -208,31 +208,31 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens.
+    /// Binds the address and starts to listen.
     ///
     /// # Errors
-    /// When anyone could call from elsewhere, or the address cannot be listened on.
+    /// When the address is not available, or would expose the server or its credentials.
     pub async fn bind(options: ServerOptions, backend: Arc<dyn Backend>) -> Result<Server, ServerError> {
         options.check(&*backend)?;
-        Address::take(options)?.serve(backend)
+        BoundAddress::bind(options)?.serve(backend)
     }
 
-    /// Lets operators look after the cluster that the backend belongs to.
+    /// Adds the routes for cluster administration.
     #[must_use]
     pub fn with_cluster(self, cluster: Arc<dyn Cluster>) -> Server {
-        // There is one backend, so there is one cluster: the first.
+        // Only the first call counts: one backend has one cluster.
         _ = self.app.cluster.set(cluster);
         self
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 
-    /// Serves until `shutdown`. Then what is in flight is finished, or given up after the timeout, and the
-    /// backend is shut down. Until that is done, whoever still connects is told that it is shutting down.
+    /// Serves until `shutdown` completes. Then it finishes requests in flight, up to the shutdown timeout, and shuts the
+    /// backend down. Connections that arrive meanwhile get 503.
     ///
     /// # Errors
     /// None so far.
@@ -246,7 +246,7 @@ impl Server {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => connections.add(stream),
                     Err(error) => {
-                        tracing::warn!(%error, "could not accept a connection");
+                        tracing::warn!(%error, "cannot accept a connection");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
@@ -270,44 +270,44 @@ impl Server {
     }
 }
 
-/// The connections that are open.
+/// The open connections.
 struct Connections {
     app: Arc<App>,
     services: Services,
     tls: Option<Arc<Tls>>,
-    terms: Terms,
-    places: Arc<Semaphore>,
-    refusals: Arc<Semaphore>,
-    stop: (watch::Sender<bool>, Stop),
+    timeouts: Timeouts,
+    permits: Arc<Semaphore>,
+    refusal_permits: Arc<Semaphore>,
+    shutdown: (watch::Sender<bool>, ShutdownSignal),
     tasks: JoinSet<()>,
 }
 
 impl Connections {
     fn new(options: &ServerOptions, app: &Arc<App>, services: Services) -> Connections {
-        let (say, hear) = watch::channel(false);
+        let (sender, receiver) = watch::channel(false);
         Connections {
             app: Arc::clone(app),
             services,
             tls: options.tls.clone(),
-            terms: Terms::new(options.header_timeout, options.request_timeout),
-            places: Arc::new(Semaphore::new(options.connections_max.min(Semaphore::MAX_PERMITS))),
-            refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
-            stop: (say, Stop(hear)),
+            timeouts: Timeouts::new(options.header_timeout, options.request_timeout),
+            permits: Arc::new(Semaphore::new(options.connections_max.min(Semaphore::MAX_PERMITS))),
+            refusal_permits: Arc::new(Semaphore::new(REFUSALS_MAX)),
+            shutdown: (sender, ShutdownSignal(receiver)),
             tasks: JoinSet::new(),
         }
     }
 
     fn add(&mut self, stream: TcpStream) {
-        // An answer is one small packet; waiting for more to put into it only delays it.
+        // A response is one small packet, which Nagle's algorithm would only delay.
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "a connection was gone before it was served");
+            tracing::debug!(%error, "a connection closed before it was served");
             return;
         }
-        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
-            let open = Open::new(Arc::clone(&self.app), place);
+        if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
+            let open = OpenConnection::new(Arc::clone(&self.app), permit);
             let tls = self.tls.as_ref().map(|tls| tls.acceptor());
             let serving =
-                connection::serve(stream, tls, self.services.clone(), self.terms, self.stop.1.clone());
+                connection::serve(stream, tls, self.services.clone(), self.timeouts, self.shutdown.1.clone());
             self.tasks.spawn(async move {
                 serving.await;
                 drop(open);
@@ -315,31 +315,31 @@ impl Connections {
             return;
         }
         self.app.metrics.connection_refused();
-        // Before a handshake there is no way to say anything.
+        // Before a TLS handshake no response can be sent.
         if self.tls.is_some() {
             return;
         }
-        if let Ok(place) = Arc::clone(&self.refusals).try_acquire_owned() {
+        if let Ok(permit) = Arc::clone(&self.refusal_permits).try_acquire_owned() {
             self.tasks.spawn(async move {
-                refuse(stream, Unserved::TooMany).await;
-                drop(place);
+                refuse(stream, NotServed::TooManyConnections).await;
+                drop(permit);
             });
         }
     }
 
-    /// Lets every connection finish the request it is at, and serves no others.
+    /// Lets every connection finish its current request, and refuses new connections.
     async fn finish(mut self, listener: TcpListener, timeout: Duration) {
-        self.stop.0.send_replace(true);
-        // Apart from the others: they hold nothing up, and end when this is dropped.
-        let mut late = JoinSet::new();
+        self.shutdown.0.send_replace(true);
+        // Refusals are not waited for; they end when this set is dropped.
+        let mut refusals = JoinSet::new();
         let all = async {
             loop {
                 tokio::select! {
                     ended = self.tasks.join_next() => if ended.is_none() { break },
-                    Some(_) = late.join_next() => {}
+                    Some(_) = refusals.join_next() => {}
                     accepted = listener.accept() => match accepted {
-                        Ok((stream, _)) if late.len() < REFUSALS_MAX && self.tls.is_none() => {
-                            late.spawn(refuse(stream, Unserved::ShuttingDown));
+                        Ok((stream, _)) if refusals.len() < REFUSALS_MAX && self.tls.is_none() => {
+                            refusals.spawn(refuse(stream, NotServed::ShuttingDown));
                         }
                         Ok(_) => {}
                         Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
@@ -348,26 +348,30 @@ impl Connections {
             }
         };
         if tokio::time::timeout(timeout, all).await.is_err() {
-            tracing::warn!(connections = self.tasks.len(), ?timeout, "gave up on requests in flight");
+            tracing::warn!(
+                connections = self.tasks.len(),
+                ?timeout,
+                "shutdown timeout: requests in flight were aborted"
+            );
             self.tasks.shutdown().await;
         }
     }
 }
 
-/// Counts a connection for as long as it is open, however it ends.
-struct Open {
+/// Counts an open connection until it is dropped.
+struct OpenConnection {
     app: Arc<App>,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Open {
-    fn new(app: Arc<App>, place: OwnedSemaphorePermit) -> Open {
+impl OpenConnection {
+    fn new(app: Arc<App>, permit: OwnedSemaphorePermit) -> OpenConnection {
         app.metrics.connection_opened();
-        Open { app, _place: place }
+        OpenConnection { app, _permit: permit }
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.app.metrics.connection_closed();
     }

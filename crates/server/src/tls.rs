@@ -1,4 +1,4 @@
-//! TLS for clients: a certificate and its key, read again when their files change.
+//! TLS for clients: a certificate and its key, reloaded when their files change.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,45 +10,45 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
-/// What is spoken behind TLS, best first.
+/// ALPN protocols, preferred first.
 const PROTOCOLS: [&[u8]; 2] = [HTTP_2, b"http/1.1"];
 pub(crate) const HTTP_2: &[u8] = b"h2";
 
-/// Why there is no TLS. The key itself is in no message.
+/// A certificate or key that cannot be used. No message contains the key.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A file cannot be read, or has no such thing in it.
-    #[error("{}: no {what} can be read from it: {source}", path.display())]
+    /// A file cannot be read, or holds no PEM block of the expected kind.
+    #[error("{}: cannot read a {what} from it: {source}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// The expected content.
         what: &'static str,
-        /// What is wrong.
+        /// The PEM error.
         source: rustls::pki_types::pem::Error,
     },
-    /// The certificate and the key do not belong together, or are of a kind that is not known.
-    #[error("the certificate of {} and the key of {} cannot be used: {source}", cert.display(), key.display())]
+    /// The certificate and the key do not match, or their algorithm is not supported.
+    #[error("cannot use the certificate {} with the key {}: {source}", cert.display(), key.display())]
     Pair {
-        /// The file of the certificate.
+        /// The certificate file.
         cert: PathBuf,
-        /// The file of the key.
+        /// The key file.
         key: PathBuf,
-        /// What is wrong.
+        /// The rustls error.
         source: rustls::Error,
     },
 }
 
-/// When a file was last changed, and how long it was then.
-pub(crate) type Seen = Option<(SystemTime, u64)>;
+/// Modification time and length of a file, to detect changes. `None` if it cannot be read.
+pub(crate) type FileStamp = Option<(SystemTime, u64)>;
 
-/// A certificate and its key, as they were last found good.
+/// The last usable certificate and its key.
 pub struct Tls {
     cert: PathBuf,
     key: PathBuf,
     current: RwLock<Arc<ServerConfig>>,
-    seen: Mutex<[Seen; 2]>,
+    stamps: Mutex<[FileStamp; 2]>,
 }
 
 impl fmt::Debug for Tls {
@@ -58,36 +58,37 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Reads a chain of certificates and the key of the first, both PEM.
+    /// Loads a certificate chain and the private key of its first certificate, both PEM.
     ///
     /// # Errors
-    /// When either cannot be read, or they do not belong together.
+    /// When either file cannot be read, or they do not match.
     pub fn open(cert: &Path, key: &Path) -> Result<Tls, TlsError> {
-        let seen = Mutex::new([look(cert), look(key)]);
+        let stamps = Mutex::new([file_stamp(cert), file_stamp(key)]);
         let current = RwLock::new(Arc::new(load(cert, key)?));
-        Ok(Tls { cert: cert.to_owned(), key: key.to_owned(), current, seen })
+        Ok(Tls { cert: cert.to_owned(), key: key.to_owned(), current, stamps })
     }
 
-    /// Reads both files again. If they cannot be used, what was there before stays in use.
+    /// Reloads both files. The current certificate stays in use if they are not usable.
     ///
     /// # Errors
-    /// When either cannot be read, or they do not belong together.
+    /// When either file cannot be read, or they do not match.
     pub fn reload(&self) -> Result<(), TlsError> {
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = [look(&self.cert), look(&self.key)];
+        *self.stamps.lock().unwrap_or_else(PoisonError::into_inner) =
+            [file_stamp(&self.cert), file_stamp(&self.key)];
         let config = Arc::new(load(&self.cert, &self.key)?);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
         Ok(())
     }
 
-    /// Reads the files again if they have changed since, and logs what came of it.
+    /// Reloads the files if they have changed, and logs the result.
     pub(crate) fn refresh(&self) {
-        let now = [look(&self.cert), look(&self.key)];
-        if now == *self.seen.lock().unwrap_or_else(PoisonError::into_inner) {
+        let now = [file_stamp(&self.cert), file_stamp(&self.key)];
+        if now == *self.stamps.lock().unwrap_or_else(PoisonError::into_inner) {
             return;
         }
         match self.reload() {
-            Ok(()) => tracing::info!(cert = %self.cert.display(), "the certificate was read again"),
-            Err(error) => tracing::error!(%error, "the certificate in use stays, the new one cannot be used"),
+            Ok(()) => tracing::info!(cert = %self.cert.display(), "certificate reloaded"),
+            Err(error) => tracing::error!(%error, "cannot use the new certificate; keeping the current one"),
         }
     }
 
@@ -96,7 +97,7 @@ impl Tls {
     }
 }
 
-pub(crate) fn look(path: &Path) -> Seen {
+pub(crate) fn file_stamp(path: &Path) -> FileStamp {
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.modified().ok()?, metadata.len()))
 }

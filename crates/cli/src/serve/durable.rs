@@ -11,7 +11,7 @@ use earmark_admission::{
 };
 use earmark_core::{Actor, By, Definition, LimitStatus, NamespaceName};
 use earmark_node::{Node, NodeBookHost, NodeOptions, RealDisk, Timing};
-use earmark_server::Address;
+use earmark_server::BoundAddress;
 use tokio::time::{sleep, timeout};
 
 use super::callers::bootstrap;
@@ -34,7 +34,7 @@ pub(super) async fn serve(args: &ServeArgs, storage: &Storage, signals: Signals)
     let definitions = args.limits.as_deref().map(read_limits).transpose()?;
     // Before the first write to disk: a failed start leaves no trace.
     let options = args.node_options()?;
-    let address = Address::take(args.server_options()?)?;
+    let address = BoundAddress::bind(args.server_options()?)?;
     let node = Arc::new(Node::open(options).await?);
     let served = tokio::select! {
         served = run(args, storage, (address, &node), definitions.unwrap_or_default(), signals) => served,
@@ -54,7 +54,7 @@ pub(super) async fn serve(args: &ServeArgs, storage: &Storage, signals: Signals)
 async fn run(
     args: &ServeArgs,
     storage: &Storage,
-    (address, node): (Address, &Arc<Node>),
+    (address, node): (BoundAddress, &Arc<Node>),
     definitions: Vec<Definition>,
     signals: Signals,
 ) -> Result<(), Failure> {

@@ -196,6 +196,6 @@ fn a_server_in_memory_has_no_cluster() {
     ] {
         let ran = server.line(&format!("{line} --json")).ends(1);
         assert_eq!(ran.json()["error"], "not_found", "{line}");
-        assert!(ran.stderr.contains("keeps everything in memory and has no cluster"), "{ran:?}");
+        assert!(ran.stderr.contains("runs in memory and has no cluster"), "{ran:?}");
     }
 }

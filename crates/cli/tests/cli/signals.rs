@@ -72,5 +72,5 @@ fn a_second_signal_ends_it_at_once() {
 fn an_address_that_is_taken_is_a_failure_that_names_it() {
     let server = Server::start(&[]);
     let ran = run(&["serve", "--in-memory", "--listen", &server.address]).ends(1);
-    assert!(ran.stderr.contains(&format!("{} cannot be listened on", server.address)), "{ran:?}");
+    assert!(ran.stderr.contains(&format!("cannot listen on {}", server.address)), "{ran:?}");
 }

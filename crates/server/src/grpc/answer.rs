@@ -1,6 +1,6 @@
-//! What a call is answered, before it is an HTTP response.
+//! The response of a gRPC call, before it becomes an HTTP response.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -8,24 +8,24 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::response::Parts;
 use axum::http::{HeaderMap, Response};
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::Frame;
 use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Status};
 
-use crate::answer::TOO_MANY_LARGE;
+use crate::answer::RESPONSE_BUFFER_FULL;
 use crate::budget::{Budget, LARGE_BYTES};
 
-/// Marks a response that may go on for long, and not because its client does not take it.
+/// Response extension: a stream, which may last long although its client reads it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Streaming;
 
-/// What a call is answered.
 pub(super) enum Answer {
-    /// A status and no message.
+    /// A status without a message.
     Status(Status),
-    /// A message and, at the end, a status.
+    /// A message, and the status in its trailers.
     Whole { head: Parts, message: Bytes, trailers: HeaderMap },
-    /// Messages that are still to come.
+    /// A stream of messages.
     Streaming(Response<Body>),
 }
 
@@ -34,27 +34,29 @@ impl Answer {
         Answer::Status(status)
     }
 
-    /// An answer that is there already, if there is room for it until its client has taken it.
+    /// A unary response. It becomes `UNAVAILABLE` if the memory for large responses is used up.
     pub(super) async fn whole(response: Response<tonic::body::Body>, budget: &Arc<Budget>) -> Answer {
         let (head, body) = response.into_parts();
         if let Some(status) = Status::from_header_map(&head.headers) {
             return Answer::Status(status);
         }
-        let (message, trailers) = match collect(body).await {
+        let collected = match body.collect().await {
             Ok(collected) => collected,
             Err(status) => return Answer::Status(status),
         };
+        let trailers = collected.trailers().cloned().unwrap_or_default();
+        let message = collected.to_bytes();
         if message.len() < LARGE_BYTES {
-            return Answer::Whole { head, message: message.into(), trailers };
+            return Answer::Whole { head, message, trailers };
         }
-        let mut held = budget.nothing();
-        if held.grow_to(message.len()) {
-            return Answer::Whole { head, message: held.with(message), trailers };
+        let mut share = budget.empty_share();
+        if share.grow_to(message.len()) {
+            return Answer::Whole { head, message: share.attach(message), trailers };
         }
-        Answer::Status(Status::unavailable(TOO_MANY_LARGE))
+        Answer::Status(Status::unavailable(RESPONSE_BUFFER_FULL))
     }
 
-    /// An answer that goes on.
+    /// A streaming response.
     pub(super) fn streaming(response: Response<tonic::body::Body>) -> Answer {
         match Status::from_header_map(response.headers()) {
             Some(status) => Answer::Status(status),
@@ -62,7 +64,7 @@ impl Answer {
         }
     }
 
-    /// How it came out; of a stream, so far.
+    /// The status code; of a stream, so far.
     pub(super) fn code(&self) -> Code {
         match self {
             Answer::Status(status) => status.code(),
@@ -73,7 +75,7 @@ impl Answer {
         }
     }
 
-    /// What is wrong, for the logs.
+    /// The error message, for the log.
     pub(super) fn message(&self) -> &str {
         match self {
             Answer::Status(status) => status.message(),
@@ -85,7 +87,7 @@ impl Answer {
         match self {
             Answer::Status(status) => status.into_http(),
             Answer::Whole { head, message, trailers } => {
-                let body = Collected { message: Some(message), trailers: Some(trailers) };
+                let body = Full::new(message).with_trailers(std::future::ready(Some(Ok(trailers))));
                 Response::from_parts(head, Body::new(body))
             }
             Answer::Streaming(mut response) => {
@@ -96,52 +98,19 @@ impl Answer {
     }
 }
 
-/// All of a body that does not wait for anything.
-async fn collect(mut body: tonic::body::Body) -> Result<(Vec<u8>, HeaderMap), Status> {
-    let (mut message, mut trailers) = (Vec::new(), HeaderMap::new());
-    while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
-        match frame?.into_data() {
-            Ok(data) if message.is_empty() => message = Vec::from(data),
-            Ok(data) => message.extend_from_slice(&data),
-            Err(frame) => trailers.extend(frame.into_trailers().unwrap_or_default()),
-        }
-    }
-    Ok((message, trailers))
-}
-
-/// A message and what comes after it.
-struct Collected {
-    message: Option<Bytes>,
-    trailers: Option<HeaderMap>,
-}
-
-impl HttpBody for Collected {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let message = self.message.take().map(Frame::data);
-        let next = message.or_else(|| self.trailers.take().map(Frame::trailers));
-        Poll::Ready(next.map(Ok))
-    }
-}
-
-/// The messages of a client, up to the end of its time or of the server's.
-pub(super) struct Bounded {
+/// The request stream of a client. It ends at the deadline, or when the server drains.
+pub(super) struct BoundedStream {
     body: Body,
     end: Pin<Box<dyn Future<Output = ()> + Send>>,
     is_over: bool,
 }
 
-impl Bounded {
+impl BoundedStream {
     pub(super) fn new(
         body: Body,
         deadline: Option<Instant>,
         draining: impl Future<Output = ()> + Send + 'static,
-    ) -> Bounded {
+    ) -> BoundedStream {
         let end = async move {
             match deadline {
                 None => draining.await,
@@ -151,11 +120,11 @@ impl Bounded {
                 },
             }
         };
-        Bounded { body, end: Box::pin(end), is_over: false }
+        BoundedStream { body, end: Box::pin(end), is_over: false }
     }
 }
 
-impl HttpBody for Bounded {
+impl HttpBody for BoundedStream {
     type Data = Bytes;
     type Error = axum::Error;
 

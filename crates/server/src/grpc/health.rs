@@ -1,4 +1,4 @@
-//! `grpc.health.v1.Health`: what `/readyz` says, for those who ask this way.
+//! `grpc.health.v1.Health`: the readiness of `/readyz` over gRPC.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::app::App;
 
-/// How soon whoever watches hears of a change.
-const LOOK: Duration = Duration::from_millis(500);
+/// Poll interval of `Watch`, and so its longest delay.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The services that can be asked about; the one without a name is the server as a whole.
+/// The known services. The empty name is the server as a whole.
 const NAMES: [&str; 3] = ["", ledger_service_server::SERVICE_NAME, limits_service_server::SERVICE_NAME];
 
 pub(super) struct Healthy(pub(super) Arc<App>);
@@ -37,7 +37,7 @@ impl Health for Healthy {
         let service = &request.get_ref().service;
         if !NAMES.contains(&service.as_str()) {
             return Err(Status::not_found(format!(
-                "service: found {service:?}, which is none of this server's"
+                "service {service:?} not found; reflection lists all services"
             )));
         }
         Ok(Response::new(HealthCheckResponse { status: serving(&self.0).into() }))
@@ -50,31 +50,31 @@ impl Health for Healthy {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         let is_known = NAMES.contains(&request.get_ref().service.as_str());
-        let (say, hear) = mpsc::channel(1);
-        tokio::spawn(watch(Arc::clone(&self.0), is_known, say));
-        Ok(Response::new(ReceiverStream::new(hear)))
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::spawn(watch(Arc::clone(&self.0), is_known, sender));
+        Ok(Response::new(ReceiverStream::new(receiver)))
     }
 }
 
-/// Says how the server is and every change, until it stops or nobody listens.
-async fn watch(app: Arc<App>, is_known: bool, say: mpsc::Sender<Result<HealthCheckResponse, Status>>) {
+/// Sends the status and every change, until the server drains or the client leaves.
+async fn watch(app: Arc<App>, is_known: bool, sender: mpsc::Sender<Result<HealthCheckResponse, Status>>) {
     let draining = app.draining();
     tokio::pin!(draining);
-    let mut said = None;
-    let mut is_over = false;
-    while !is_over {
+    let mut sent = None;
+    let mut is_draining = false;
+    while !is_draining {
         tokio::select! {
             biased;
-            () = say.closed() => return,
-            () = &mut draining => is_over = true,
-            () = tokio::time::sleep(LOOK), if said.is_some() => {}
-            () = std::future::ready(()), if said.is_none() => {}
+            () = sender.closed() => return,
+            () = &mut draining => is_draining = true,
+            () = tokio::time::sleep(POLL_INTERVAL), if sent.is_some() => {}
+            () = std::future::ready(()), if sent.is_none() => {}
         }
-        // The protocol wants an answer for a service that may come to be.
+        // The protocol requires this status for an unknown service.
         let status = if is_known { serving(&app) } else { ServingStatus::ServiceUnknown };
-        if said != Some(status) {
-            said = Some(status);
-            if say.send(Ok(HealthCheckResponse { status: status.into() })).await.is_err() {
+        if sent != Some(status) {
+            sent = Some(status);
+            if sender.send(Ok(HealthCheckResponse { status: status.into() })).await.is_err() {
                 return;
             }
         }

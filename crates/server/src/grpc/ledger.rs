@@ -12,47 +12,47 @@ use earmark_proto::v1::ledger_service_server::LedgerService;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::limits::namespace_of;
-use super::status::{invalid, of_ledger, refused};
+use super::status::{invalid, of_ledger, rejected};
 use crate::app::App;
-use crate::caller::Refused;
-use crate::carry_out::{self, PAGE_USUAL, Ticket, Written};
+use crate::caller::AuthError;
+use crate::execute::{self, PAGE_SIZE_DEFAULT, RequestContext, Written};
 
 pub(super) struct Ledger(pub(super) Arc<App>);
 
-/// What a call was given when it came in.
-pub(super) fn ticket<T>(request: &Request<T>) -> Result<Ticket, Status> {
-    request.extensions().get().cloned().ok_or_else(|| Status::internal("the call has no ticket"))
+/// The context that [`Grpc`](super::Grpc) attached to the call.
+pub(super) fn context<T>(request: &Request<T>) -> Result<RequestContext, Status> {
+    request.extensions().get().cloned().ok_or_else(|| Status::internal("the call has no request context"))
 }
 
 #[async_trait]
 impl LedgerService for Ledger {
     async fn write(&self, request: Request<v1::WriteRequest>) -> Result<Response<v1::WriteResponse>, Status> {
-        let ticket = ticket(&request)?;
+        let context = context(&request)?;
         let parts = convert::write_parts(request.into_inner()).map_err(|error| self.no_write(&error))?;
-        self.apply(&ticket, parts).await.map(Response::new)
+        self.apply(&context, parts).await.map(Response::new)
     }
 
     async fn batch_write(
         &self,
         request: Request<v1::BatchWriteRequest>,
     ) -> Result<Response<v1::WriteResponse>, Status> {
-        let ticket = ticket(&request)?;
+        let context = context(&request)?;
         let parts = convert::batch_parts(request.into_inner()).map_err(|error| self.no_write(&error))?;
-        self.apply(&ticket, parts).await.map(Response::new)
+        self.apply(&context, parts).await.map(Response::new)
     }
 
     async fn get_client_state(
         &self,
         request: Request<v1::GetClientStateRequest>,
     ) -> Result<Response<v1::GetClientStateResponse>, Status> {
-        let ticket = ticket(&request)?;
+        let context = context(&request)?;
         let v1::GetClientStateRequest { namespace, vault, client_id } = request.into_inner();
         let client = convert::name("client_id", &client_id).map_err(|error| invalid(&error))?;
-        let namespace = namespace_of(&ticket, namespace.as_deref())?;
+        let namespace = namespace_of(&context, namespace.as_deref())?;
         let vault = convert::optional_name("vault", vault.as_deref()).map_err(|error| invalid(&error))?;
-        ticket.caller.check_client(&client).map_err(refused)?;
+        context.caller.check_client(&client).map_err(rejected)?;
         let state = self.0.backend.client_state(namespace, vault, client);
-        let state = carry_out::read(&self.0, &ticket, state).await.map_err(|error| of_ledger(&error))?;
+        let state = execute::read(&self.0, &context, state).await.map_err(|error| of_ledger(&error))?;
         Ok(Response::new(v1::GetClientStateResponse { last_committed_sequence: state }))
     }
 
@@ -60,10 +60,10 @@ impl LedgerService for Ledger {
         &self,
         request: Request<v1::GetBalancesRequest>,
     ) -> Result<Response<v1::GetBalancesResponse>, Status> {
-        let ticket = ticket(&request)?;
+        let context = context(&request)?;
         let v1::GetBalancesRequest { namespace, vault, account } = request.into_inner();
-        let account = path(&ticket, namespace.as_deref(), &vault, &account)?;
-        let balances = carry_out::read(&self.0, &ticket, self.0.backend.balances(account)).await;
+        let account = path(&context, namespace.as_deref(), &vault, &account)?;
+        let balances = execute::read(&self.0, &context, self.0.backend.balances(account)).await;
         let balances = balances.map_err(|error| of_ledger(&error))?;
         let balances = balances.iter().map(convert::balance).collect();
         Ok(Response::new(v1::GetBalancesResponse { balances }))
@@ -73,18 +73,18 @@ impl LedgerService for Ledger {
         &self,
         request: Request<v1::ListEntriesRequest>,
     ) -> Result<Response<v1::ListEntriesResponse>, Status> {
-        let ticket = ticket(&request)?;
+        let context = context(&request)?;
         let v1::ListEntriesRequest { namespace, vault, account, after, page_size } = request.into_inner();
-        let account = path(&ticket, namespace.as_deref(), &vault, &account)?;
+        let account = path(&context, namespace.as_deref(), &vault, &account)?;
         let page_size = match page_size {
-            None => PAGE_USUAL,
+            None => PAGE_SIZE_DEFAULT,
             Some(size) => {
                 let size = usize::try_from(size).unwrap_or(usize::MAX);
                 Invalid::unless_within("page_size", size, &(1..=PAGE_MAX)).map_err(|error| invalid(&error))?
             }
         };
         let page = self.0.backend.entries(account, after.unwrap_or(0), page_size);
-        let page = carry_out::read(&self.0, &ticket, page).await.map_err(|error| of_ledger(&error))?;
+        let page = execute::read(&self.0, &context, page).await.map_err(|error| of_ledger(&error))?;
         let entries = page.entries.iter().map(entry).collect();
         Ok(Response::new(v1::ListEntriesResponse { entries, next: page.next }))
     }
@@ -93,12 +93,12 @@ impl LedgerService for Ledger {
         &self,
         request: Request<v1::AuditVaultRequest>,
     ) -> Result<Response<v1::AuditVaultResponse>, Status> {
-        let ticket = ticket(&request)?;
+        let context = context(&request)?;
         let v1::AuditVaultRequest { namespace, vault } = request.into_inner();
-        let namespace = namespace_of(&ticket, namespace.as_deref())?;
+        let namespace = namespace_of(&context, namespace.as_deref())?;
         let vault = convert::name("vault", &vault).map_err(|error| invalid(&error))?;
-        self.0.door.charge_audit(&ticket.caller).map_err(refused)?;
-        let audit = carry_out::read(&self.0, &ticket, self.0.backend.audit(namespace, vault)).await;
+        self.0.auth.charge_audit(&context.caller).map_err(rejected)?;
+        let audit = execute::read(&self.0, &context, self.0.backend.audit(namespace, vault)).await;
         let audit = audit.map_err(|error| of_ledger(&error))?;
         let assets = audit.assets.iter().map(convert::totals).collect();
         let (balanced, message) = (audit.balanced, audit.message);
@@ -108,26 +108,26 @@ impl LedgerService for Ledger {
 
 impl Ledger {
     fn no_write(&self, error: &Invalid) -> Status {
-        carry_out::malformed_write(&self.0);
+        execute::malformed_write(&self.0);
         invalid(error)
     }
 
-    async fn apply(&self, ticket: &Ticket, parts: WriteParts) -> Result<v1::WriteResponse, Status> {
+    async fn apply(&self, context: &RequestContext, parts: WriteParts) -> Result<v1::WriteResponse, Status> {
         use v1::write_response::Result as Kind;
         let WriteParts { namespace, vault, client, sequence, operations } = parts;
-        let caller = &ticket.caller;
-        caller.check_namespace(&namespace).and_then(|()| caller.check_client(&client)).map_err(refused)?;
+        let caller = &context.caller;
+        caller.check_namespace(&namespace).and_then(|()| caller.check_client(&client)).map_err(rejected)?;
         let actor = caller.actor.clone();
         let request = WriteRequest { namespace, vault, client, sequence, operations, actor };
-        let Written { answer, subjects } = carry_out::write(&self.0, ticket, request).await;
+        let Written { answer, subjects } = execute::write(&self.0, context, request).await;
         let result = match answer {
             Ok(WriteAnswer::Committed(receipt)) => Kind::Success(convert::success(&receipt, &subjects)),
             Ok(WriteAnswer::Refused(error)) => {
                 Kind::Error(convert::write_error(&error, describe_write_error(&error)))
             }
-            Err(BackendError::Unauthenticated) => return Err(refused(Refused::Unauthenticated)),
+            Err(BackendError::Unauthenticated) => return Err(rejected(AuthError::Unauthenticated)),
             Err(error) => {
-                let message = carry_out::unavailable(&error);
+                let message = execute::unavailable(&error);
                 let code = v1::WriteErrorCode::Unavailable.into();
                 Kind::Error(v1::WriteError { code, message, ..v1::WriteError::default() })
             }
@@ -136,9 +136,14 @@ impl Ledger {
     }
 }
 
-fn path(ticket: &Ticket, namespace: Option<&str>, vault: &str, account: &str) -> Result<AccountPath, Status> {
+fn path(
+    context: &RequestContext,
+    namespace: Option<&str>,
+    vault: &str,
+    account: &str,
+) -> Result<AccountPath, Status> {
     Ok(AccountPath {
-        namespace: namespace_of(ticket, namespace)?,
+        namespace: namespace_of(context, namespace)?,
         vault: convert::name("vault", vault).map_err(|error| invalid(&error))?,
         account: convert::name("account", account).map_err(|error| invalid(&error))?,
     })

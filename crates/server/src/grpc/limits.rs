@@ -12,12 +12,12 @@ use earmark_proto::v1;
 use earmark_proto::v1::limits_service_server::LimitsService;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::ledger::ticket;
-use super::status::{failed, failed_with, invalid, of_limit, refused};
+use super::ledger::context;
+use super::status::{failed, failed_with, invalid, of_limit, rejected};
 use crate::answer::{CompleteWire, ReserveWire};
 use crate::app::App;
-use crate::caller::Refused;
-use crate::carry_out::{self, NO_SUCH_LEASE, NO_SUCH_LIMIT, Ticket};
+use crate::caller::AuthError;
+use crate::execute::{self, LEASE_NOT_FOUND, LIMIT_NOT_FOUND, RequestContext};
 use crate::metrics::{Completed, Reserved};
 
 const BATCH: std::ops::RangeInclusive<usize> = 1..=BATCH_MAX;
@@ -42,11 +42,11 @@ impl LimitsService for Limits {
         &self,
         request: Request<v1::ReserveRequest>,
     ) -> Result<Response<v1::ReserveResponse>, Status> {
-        let ticket = ticket(&request)?;
+        let context = context(&request)?;
         let asked =
-            reserve_request(&ticket, request.into_inner()).map_err(|error| self.no_reserve(&error))?;
-        check_namespaces(&ticket, [&asked.namespace])?;
-        let answers = carry_out::reserve(&self.0, &ticket, vec![asked]).await;
+            reserve_request(&context, request.into_inner()).map_err(|error| self.no_reserve(&error))?;
+        check_namespaces(&context, [&asked.namespace])?;
+        let answers = execute::reserve(&self.0, &context, vec![asked]).await;
         let response = answers.first().map(reserved);
         response.unwrap_or_else(|| Err(Status::internal("no answer"))).map(Response::new)
     }
@@ -55,11 +55,11 @@ impl LimitsService for Limits {
         &self,
         request: Request<v1::CompleteRequest>,
     ) -> Result<Response<v1::CompleteResponse>, Status> {
-        let ticket = ticket(&request)?;
+        let context = context(&request)?;
         let asked =
-            complete_request(&ticket, request.into_inner()).map_err(|error| self.no_complete(&error))?;
-        check_namespaces(&ticket, [&asked.namespace])?;
-        let answers = carry_out::complete(&self.0, &ticket, vec![asked]).await;
+            complete_request(&context, request.into_inner()).map_err(|error| self.no_complete(&error))?;
+        check_namespaces(&context, [&asked.namespace])?;
+        let answers = execute::complete(&self.0, &context, vec![asked]).await;
         let response = answers.first().map(completed);
         response.unwrap_or_else(|| Err(Status::internal("no answer"))).map(Response::new)
     }
@@ -68,15 +68,15 @@ impl LimitsService for Limits {
         &self,
         request: Request<v1::ReserveBatchRequest>,
     ) -> Result<Response<v1::ReserveBatchResponse>, Status> {
-        let ticket = ticket(&request)?;
-        let one = |request| reserve_request(&ticket, request);
+        let context = context(&request)?;
+        let one = |request| reserve_request(&context, request);
         let asked = convert::each("requests", request.into_inner().requests, &BATCH, one)
             .map_err(|error| self.no_reserve(&error))?;
-        check_namespaces(&ticket, asked.iter().map(|asked| &asked.namespace))?;
-        self.0.door.charge_batch(&ticket.caller, asked.len()).map_err(refused)?;
-        let _place = ticket.turn(asked.len()).await.map_err(refused)?;
-        let answers = carry_out::reserve(&self.0, &ticket, asked).await;
-        turned_away(&answers)?;
+        check_namespaces(&context, asked.iter().map(|asked| &asked.namespace))?;
+        self.0.auth.charge_batch(&context.caller, asked.len()).map_err(rejected)?;
+        let _permit = context.acquire(asked.len()).await.map_err(rejected)?;
+        let answers = execute::reserve(&self.0, &context, asked).await;
+        check_authenticated(&answers)?;
         let results = answers.iter().map(|answer| reserve_response(ReserveWire::of(answer))).collect();
         Ok(Response::new(v1::ReserveBatchResponse { results }))
     }
@@ -85,15 +85,15 @@ impl LimitsService for Limits {
         &self,
         request: Request<v1::CompleteBatchRequest>,
     ) -> Result<Response<v1::CompleteBatchResponse>, Status> {
-        let ticket = ticket(&request)?;
-        let one = |request| complete_request(&ticket, request);
+        let context = context(&request)?;
+        let one = |request| complete_request(&context, request);
         let asked = convert::each("requests", request.into_inner().requests, &BATCH, one)
             .map_err(|error| self.no_complete(&error))?;
-        check_namespaces(&ticket, asked.iter().map(|asked| &asked.namespace))?;
-        self.0.door.charge_batch(&ticket.caller, asked.len()).map_err(refused)?;
-        let _place = ticket.turn(asked.len()).await.map_err(refused)?;
-        let answers = carry_out::complete(&self.0, &ticket, asked).await;
-        turned_away(&answers)?;
+        check_namespaces(&context, asked.iter().map(|asked| &asked.namespace))?;
+        self.0.auth.charge_batch(&context.caller, asked.len()).map_err(rejected)?;
+        let _permit = context.acquire(asked.len()).await.map_err(rejected)?;
+        let answers = execute::complete(&self.0, &context, asked).await;
+        check_authenticated(&answers)?;
         let results = answers.iter().map(|answer| complete_response(CompleteWire::of(answer))).collect();
         Ok(Response::new(v1::CompleteBatchResponse { results }))
     }
@@ -102,14 +102,14 @@ impl LimitsService for Limits {
         &self,
         request: Request<v1::PutLimitRequest>,
     ) -> Result<Response<v1::PutLimitResponse>, Status> {
-        let ticket = ticket(&request)?;
+        let context = context(&request)?;
         let v1::PutLimitRequest { definition, namespace } = request.into_inner();
         let given = definition.ok_or_else(|| invalid(&Invalid::missing("definition")))?;
         let definition = convert::definition(given).map_err(|error| invalid(&error))?;
-        let namespace = namespace_of(&ticket, namespace.as_deref())?;
+        let namespace = namespace_of(&context, namespace.as_deref())?;
         let request = PutLimitRequest { namespace, definition, expected_revision: None };
         let change =
-            carry_out::put_limit(&self.0, &ticket, request).await.map_err(|error| of_limit(&error))?;
+            execute::put_limit(&self.0, &context, request).await.map_err(|error| of_limit(&error))?;
         let status = convert::status(change.status).into();
         Ok(Response::new(v1::PutLimitResponse { ok: true, status }))
     }
@@ -118,12 +118,12 @@ impl LimitsService for Limits {
         &self,
         request: Request<v1::GetLimitRequest>,
     ) -> Result<Response<v1::GetLimitResponse>, Status> {
-        let ticket = ticket(&request)?;
+        let context = context(&request)?;
         let v1::GetLimitRequest { key, namespace } = request.into_inner();
-        let (key, namespace) = (key_of(&key)?, namespace_of(&ticket, namespace.as_deref())?);
-        match carry_out::read(&self.0, &ticket, self.0.backend.limit(namespace, key)).await {
+        let (key, namespace) = (key_of(&key)?, namespace_of(&context, namespace.as_deref())?);
+        match execute::read(&self.0, &context, self.0.backend.limit(namespace, key)).await {
             Ok(Some(limit)) => Ok(Response::new(v1::GetLimitResponse { limit: Some(convert::info(&limit)) })),
-            Ok(None) => Err(Status::not_found(NO_SUCH_LIMIT)),
+            Ok(None) => Err(Status::not_found(LIMIT_NOT_FOUND)),
             Err(error) => Err(failed(&error)),
         }
     }
@@ -132,9 +132,9 @@ impl LimitsService for Limits {
         &self,
         request: Request<v1::ListLimitsRequest>,
     ) -> Result<Response<v1::ListLimitsResponse>, Status> {
-        let ticket = ticket(&request)?;
-        let namespace = namespace_of(&ticket, request.into_inner().namespace.as_deref())?;
-        match carry_out::read(&self.0, &ticket, self.0.backend.limits(namespace)).await {
+        let context = context(&request)?;
+        let namespace = namespace_of(&context, request.into_inner().namespace.as_deref())?;
+        match execute::read(&self.0, &context, self.0.backend.limits(namespace)).await {
             Ok(limits) => {
                 let limits = limits.iter().map(convert::info).collect();
                 Ok(Response::new(v1::ListLimitsResponse { limits }))
@@ -147,12 +147,12 @@ impl LimitsService for Limits {
         &self,
         request: Request<v1::DeleteLimitRequest>,
     ) -> Result<Response<v1::DeleteLimitResponse>, Status> {
-        let ticket = ticket(&request)?;
+        let context = context(&request)?;
         let v1::DeleteLimitRequest { key, namespace } = request.into_inner();
-        let (key, namespace) = (key_of(&key)?, namespace_of(&ticket, namespace.as_deref())?);
+        let (key, namespace) = (key_of(&key)?, namespace_of(&context, namespace.as_deref())?);
         let request = DeleteLimitRequest { namespace, key, expected_revision: None };
         let change =
-            carry_out::delete_limit(&self.0, &ticket, request).await.map_err(|error| of_limit(&error))?;
+            execute::delete_limit(&self.0, &context, request).await.map_err(|error| of_limit(&error))?;
         let status = convert::status(change.status).into();
         Ok(Response::new(v1::DeleteLimitResponse { ok: true, status }))
     }
@@ -161,12 +161,12 @@ impl LimitsService for Limits {
         &self,
         request: Request<v1::GetUsageRequest>,
     ) -> Result<Response<v1::GetUsageResponse>, Status> {
-        let ticket = ticket(&request)?;
+        let context = context(&request)?;
         let v1::GetUsageRequest { key, namespace } = request.into_inner();
-        let (key, namespace) = (key_of(&key)?, namespace_of(&ticket, namespace.as_deref())?);
-        match carry_out::read(&self.0, &ticket, self.0.backend.usage(namespace, key)).await {
+        let (key, namespace) = (key_of(&key)?, namespace_of(&context, namespace.as_deref())?);
+        match execute::read(&self.0, &context, self.0.backend.usage(namespace, key)).await {
             Ok(Some(usage)) => Ok(Response::new(convert::usage(&usage))),
-            Ok(None) => Err(Status::not_found(NO_SUCH_LIMIT)),
+            Ok(None) => Err(Status::not_found(LIMIT_NOT_FOUND)),
             Err(error) => Err(failed(&error)),
         }
     }
@@ -175,25 +175,25 @@ impl LimitsService for Limits {
         &self,
         request: Request<v1::GetLeaseRequest>,
     ) -> Result<Response<v1::GetLeaseResponse>, Status> {
-        let ticket = ticket(&request)?;
+        let context = context(&request)?;
         let v1::GetLeaseRequest { lease_id, namespace } = request.into_inner();
         let lease = convert::lease_id(&lease_id).map_err(|error| invalid(&error))?;
-        let namespace = namespace_of(&ticket, namespace.as_deref())?;
-        match carry_out::read(&self.0, &ticket, self.0.backend.lease(namespace, lease)).await {
+        let namespace = namespace_of(&context, namespace.as_deref())?;
+        match execute::read(&self.0, &context, self.0.backend.lease(namespace, lease)).await {
             Ok(Some(view)) => {
                 Ok(Response::new(v1::GetLeaseResponse { lease: Some(lease_view(lease, &view)) }))
             }
-            Ok(None) => Err(Status::not_found(NO_SUCH_LEASE)),
+            Ok(None) => Err(Status::not_found(LEASE_NOT_FOUND)),
             Err(error) => Err(failed(&error)),
         }
     }
 }
 
-/// The namespace that is meant: that of the caller, which may be named as well.
-pub(super) fn namespace_of(ticket: &Ticket, text: Option<&str>) -> Result<NamespaceName, Status> {
-    let Some(text) = text else { return Ok(ticket.caller.namespace.clone()) };
+/// The namespace of a request: the caller's, which the request may name.
+pub(super) fn namespace_of(context: &RequestContext, text: Option<&str>) -> Result<NamespaceName, Status> {
+    let Some(text) = text else { return Ok(context.caller.namespace.clone()) };
     let namespace = convert::name("namespace", text).map_err(|error| invalid(&error))?;
-    ticket.caller.check_namespace(&namespace).map_err(refused)?;
+    context.caller.check_namespace(&namespace).map_err(rejected)?;
     Ok(namespace)
 }
 
@@ -205,36 +205,42 @@ fn amounts(amounts: Vec<(LimitKey, u64)>) -> Vec<Amount> {
     amounts.into_iter().map(|(key, amount)| Amount { key, amount }).collect()
 }
 
-/// Whether all of a request happens where its caller belongs.
+/// Rejects requests for other namespaces than the caller's.
 fn check_namespaces<'a>(
-    ticket: &Ticket,
+    context: &RequestContext,
     namespaces: impl IntoIterator<Item = &'a NamespaceName>,
 ) -> Result<(), Status> {
-    let mut all = namespaces.into_iter().map(|namespace| ticket.caller.check_namespace(namespace));
-    all.try_for_each(|checked| checked).map_err(refused)
+    let mut all = namespaces.into_iter().map(|namespace| context.caller.check_namespace(namespace));
+    all.try_for_each(|checked| checked).map_err(rejected)
 }
 
-/// Whether a batch was turned away where it was decided.
-fn turned_away<T>(answers: &[Result<T, BackendError>]) -> Result<(), Status> {
-    match carry_out::is_turned_away(answers) {
-        true => Err(refused(Refused::Unauthenticated)),
+/// Rejects a batch whose key the state machine rejected.
+fn check_authenticated<T>(answers: &[Result<T, BackendError>]) -> Result<(), Status> {
+    match execute::is_unauthenticated(answers) {
+        true => Err(rejected(AuthError::Unauthenticated)),
         false => Ok(()),
     }
 }
 
-fn reserve_request(ticket: &Ticket, mut request: v1::ReserveRequest) -> Result<ReserveRequest, Invalid> {
-    request.namespace.get_or_insert_with(|| ticket.caller.namespace.to_string());
+fn reserve_request(
+    context: &RequestContext,
+    mut request: v1::ReserveRequest,
+) -> Result<ReserveRequest, Invalid> {
+    request.namespace.get_or_insert_with(|| context.caller.namespace.to_string());
     let Parts { namespace, lease, job, amounts: parts } = convert::reserve_parts(request)?;
     Ok(ReserveRequest { namespace, lease, job, requirements: amounts(parts) })
 }
 
-fn complete_request(ticket: &Ticket, mut request: v1::CompleteRequest) -> Result<CompleteRequest, Invalid> {
-    request.namespace.get_or_insert_with(|| ticket.caller.namespace.to_string());
+fn complete_request(
+    context: &RequestContext,
+    mut request: v1::CompleteRequest,
+) -> Result<CompleteRequest, Invalid> {
+    request.namespace.get_or_insert_with(|| context.caller.namespace.to_string());
     let Parts { namespace, lease, job, amounts: parts } = convert::complete_parts(request)?;
     Ok(CompleteRequest { namespace, lease, job, actuals: amounts(parts) })
 }
 
-/// The answer to a reserve by itself, whose failure is that of the call.
+/// The answer to a single reserve. A failure fails the call.
 fn reserved(answer: &Result<ReserveAnswer, BackendError>) -> Result<v1::ReserveResponse, Status> {
     let response = reserve_response(ReserveWire::of(answer));
     match answer {
@@ -255,7 +261,7 @@ fn reserve_response(wire: ReserveWire<'_>) -> v1::ReserveResponse {
     }
 }
 
-/// The answer to a complete by itself, whose failure is that of the call.
+/// The answer to a single complete. A failure fails the call.
 fn completed(answer: &Result<CompleteAnswer, BackendError>) -> Result<v1::CompleteResponse, Status> {
     let response = complete_response(CompleteWire::of(answer));
     match answer {

@@ -1,8 +1,8 @@
-//! The table of methods: what can be called, and how its answer comes.
+//! The table of gRPC methods.
 
-use crate::caller::{Access, Takes};
+use crate::caller::{Access, QueueCost};
 
-/// One of each service.
+/// One value per service.
 pub(super) struct Services<T> {
     pub(super) limits: T,
     pub(super) ledger: T,
@@ -33,44 +33,42 @@ impl Which {
     }
 }
 
-/// How a call goes.
+/// The form of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// One message there, one back.
+    /// One request message, one response message.
     Unary,
-    /// Messages come and go, for as long as a request may take, or until the server stops.
+    /// A stream. An endless one lasts until the server drains, others until the request timeout.
     Stream { is_endless: bool },
 }
 
 /// One method.
 #[derive(Debug)]
 pub(crate) struct Method {
-    /// As it is called, and as it is named in metrics.
+    /// The request path, and the label in metrics.
     pub(crate) path: &'static str,
     pub(super) service: Which,
     pub(super) form: Form,
-    /// What it asks of whoever calls it.
     pub(crate) access: Access,
-    /// How many places it takes while it is worked on.
-    pub(super) takes: Takes,
+    pub(super) queue_cost: QueueCost,
 }
 
 const fn unary(service: Which, access: Access, path: &'static str) -> Method {
-    Method { path, service, form: Form::Unary, access, takes: Takes::One }
+    Method { path, service, form: Form::Unary, access, queue_cost: QueueCost::One }
 }
 
 const fn batch(service: Which, access: Access, path: &'static str) -> Method {
-    Method { path, service, form: Form::Unary, access, takes: Takes::Items }
+    Method { path, service, form: Form::Unary, access, queue_cost: QueueCost::PerItem }
 }
 
 const fn stream(service: Which, access: Access, path: &'static str, is_endless: bool) -> Method {
-    Method { path, service, form: Form::Stream { is_endless }, access, takes: Takes::One }
+    Method { path, service, form: Form::Stream { is_endless }, access, queue_cost: QueueCost::One }
 }
 
-/// The methods that every server of gRPC has: health and reflection, which are no part of our own package.
+/// Methods of the standard services, health and reflection.
 const STANDARD: usize = 4;
 
-/// All methods. One of our package without a row does not compile.
+/// All methods. A method of our package without a row does not compile.
 pub(crate) static METHODS: [Method; earmark_proto::METHODS.len() + STANDARD] = [
     unary(Which::Limits, Access::Call, "/earmark.v1.LimitsService/Reserve"),
     unary(Which::Limits, Access::Call, "/earmark.v1.LimitsService/Complete"),
@@ -104,7 +102,7 @@ pub(crate) static METHODS: [Method; earmark_proto::METHODS.len() + STANDARD] = [
     ),
 ];
 
-/// A method and its place in the table.
+/// A method and its index in the table.
 pub(super) fn find(path: &str) -> Option<(usize, &'static Method)> {
     METHODS.iter().enumerate().find(|(_, method)| method.path == path)
 }
@@ -117,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// What reflection tells of the server, and so what clients call, is what has a row, with the form that it has.
+    /// Reflection describes exactly the methods that have a row, with the same form.
     #[test]
     fn every_described_method_has_a_row_and_every_row_a_method() {
         let sets = [

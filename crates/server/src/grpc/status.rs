@@ -1,20 +1,21 @@
-//! What is a status here and an HTTP status there.
+//! Errors as gRPC statuses.
 
 use earmark_admission::{BackendError, CreditReadError, LimitError, Token};
 use earmark_proto::convert::Invalid;
 use tonic::Status;
 
-use crate::body::{Unread, Why};
-use crate::caller::Refused;
-use crate::carry_out::NO_SUCH_LIMIT;
+use crate::body::{BodyError, BodyErrorKind};
+use crate::caller::AuthError;
+use crate::execute::LIMIT_NOT_FOUND;
 
-/// Whoever calls is not let in.
-pub(super) fn refused(refused: Refused) -> Status {
-    let message = refused.message();
-    match refused {
-        Refused::Unauthenticated => Status::unauthenticated(message),
-        Refused::Forbidden | Refused::NotFromHere => Status::permission_denied(message),
-        Refused::TooMany { retry_after_ms } => {
+/// A rejected request.
+pub(super) fn rejected(error: AuthError) -> Status {
+    // The message may quote a key that was sent in a wrong field.
+    let message = Token::redact(&error.message()).into_owned();
+    match error {
+        AuthError::Unauthenticated => Status::unauthenticated(message),
+        AuthError::Forbidden(_) | AuthError::NotLocal => Status::permission_denied(message),
+        AuthError::RateLimited { retry_after_ms } => {
             let mut status = Status::resource_exhausted(message);
             status.metadata_mut().insert("retry-after-ms", retry_after_ms.into());
             status
@@ -22,27 +23,27 @@ pub(super) fn refused(refused: Refused) -> Status {
     }
 }
 
-/// What is malformed; nothing was done.
+/// A malformed request; nothing was done.
 pub(super) fn invalid(error: &Invalid) -> Status {
-    // What was found in the wrong place may be a key.
+    // The message may quote a key that was sent in a wrong field.
     Status::invalid_argument(Token::redact(&error.to_string()))
 }
 
-/// The backend has no answer.
+/// A failed backend.
 pub(super) fn failed(error: &BackendError) -> Status {
     failed_with(error, error.to_string())
 }
 
-/// The backend has no answer, and these are the words for it.
+/// A failed backend, with this message.
 pub(super) fn failed_with(error: &BackendError, message: String) -> Status {
     match error {
-        BackendError::Unauthenticated => refused(Refused::Unauthenticated),
+        BackendError::Unauthenticated => rejected(AuthError::Unauthenticated),
         BackendError::Overloaded(_) => Status::unavailable(message),
         _ => Status::internal(message),
     }
 }
 
-/// There is nothing to read.
+/// A failed read of a vault.
 pub(super) fn of_ledger(error: &CreditReadError) -> Status {
     match error {
         CreditReadError::Backend(error) => failed(error),
@@ -50,23 +51,23 @@ pub(super) fn of_ledger(error: &CreditReadError) -> Status {
     }
 }
 
-/// A limit was not changed.
+/// A failed change of a limit.
 pub(super) fn of_limit(error: &LimitError) -> Status {
     match error {
-        LimitError::NotFound => Status::not_found(NO_SUCH_LIMIT),
+        LimitError::NotFound => Status::not_found(LIMIT_NOT_FOUND),
         LimitError::Backend(error) => failed(error),
         other => Status::invalid_argument(other.to_string()),
     }
 }
 
-/// A message was not read.
-pub(super) fn unread(unread: &Unread) -> Status {
-    let message = unread.message();
-    match unread.why {
-        // So do other servers of gRPC.
-        Why::TooLarge => Status::resource_exhausted(message),
-        Why::NoRoom => Status::unavailable(message),
-        Why::TooSlow => Status::deadline_exceeded(message),
-        Why::CutShort(_) => Status::invalid_argument(message),
+/// A request message that could not be read.
+pub(super) fn body_error(error: &BodyError) -> Status {
+    let message = error.message();
+    match error.kind {
+        // As other gRPC servers do.
+        BodyErrorKind::TooLarge => Status::resource_exhausted(message),
+        BodyErrorKind::NoMemory => Status::unavailable(message),
+        BodyErrorKind::TooSlow => Status::deadline_exceeded(message),
+        BodyErrorKind::Incomplete(_) => Status::invalid_argument(message),
     }
 }

@@ -1,4 +1,4 @@
-//! How long a client waits, as it says in its head.
+//! The client's timeout, from the header `grpc-timeout`.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tonic::Status;
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 const DIGITS_MAX: usize = 8;
 
-/// How long the client of a call waits; nothing if it does not say.
+/// The timeout of a call; `None` without the header.
 pub(super) fn of(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
     let Some(value) = headers.get(GRPC_TIMEOUT) else { return Ok(None) };
     let text = value.to_str().unwrap_or_default();

@@ -1,36 +1,36 @@
-//! Calls with one message there and one back: read in full before, answered in full after.
+//! Unary calls: the request is read whole, the response sent whole.
 
 use axum::body::Body;
 use axum::http::Request;
 
 use super::Serve;
 use super::answer::Answer;
-use super::status::{refused, unread};
+use super::status::{body_error, rejected};
 use crate::app::App;
 use crate::body;
-use crate::caller::Takes;
-use crate::carry_out::Ticket;
+use crate::caller::QueueCost;
+use crate::execute::RequestContext;
 
 pub(super) async fn call(
     app: &App,
-    ticket: &Ticket,
-    takes: Takes,
+    context: &RequestContext,
+    queue_cost: QueueCost,
     serve: &Serve,
     request: Request<Body>,
 ) -> Answer {
     let (parts, body) = request.into_parts();
-    let message = match body::read(body, ticket.deadline, &app.bodies).await {
+    let message = match body::read(body, context.deadline, &app.bodies).await {
         Ok(message) => message,
-        Err(why) => return Answer::of(unread(&why)),
+        Err(error) => return Answer::of(body_error(&error)),
     };
-    let _place = match takes {
-        Takes::One => match ticket.turn(1).await {
+    let _permit = match queue_cost {
+        QueueCost::One => match context.acquire(1).await {
             Ok(place) => Some(place),
-            Err(why) => return Answer::of(refused(why)),
+            Err(error) => return Answer::of(rejected(error)),
         },
-        // Whoever counts them takes their places.
-        Takes::Items => None,
+        // The batch handler takes its permits.
+        QueueCost::PerItem => None,
     };
     let Ok(response) = serve(Request::from_parts(parts, Body::from(message))).await;
-    Answer::whole(response, &app.answers).await
+    Answer::whole(response, &app.responses).await
 }

@@ -1,4 +1,4 @@
-//! `GET /v1/audit`: what was changed, and by whom.
+//! `GET /v1/audit`: the change log.
 
 use earmark_admission::{ChangeEntry, ChangeKind, ChangePage};
 use earmark_core::{KeyChange, LimitEdit, VaultName};
@@ -11,20 +11,20 @@ use super::schema::described;
 use super::serve::Call;
 use super::shape::Shape;
 use crate::app::App;
-use crate::carry_out::{self, PAGE_USUAL};
-use crate::door::PAGE_OF_CHANGES;
+use crate::auth::CHANGE_LOG_PAGE_COST;
+use crate::execute::{self, PAGE_SIZE_DEFAULT};
 
 pub(super) async fn get(app: &App, call: Call) -> Reply {
     let Some(keys) = app.backend.keys() else {
-        return Reply::not_found("this server keeps no log of changes");
+        return Reply::not_found("this server has no change log");
     };
-    if let Err(refused) = app.door.charge_batch(&call.ticket.caller, PAGE_OF_CHANGES) {
-        return Reply::refused(refused);
+    if let Err(error) = app.auth.charge_batch(&call.context.caller, CHANGE_LOG_PAGE_COST) {
+        return Reply::rejected(&error);
     }
     let after = call.query("after").and_then(|text| text.parse().ok()).unwrap_or_default();
-    let page_size = call.query("page_size").and_then(|text| text.parse().ok()).unwrap_or(PAGE_USUAL);
-    let namespace = (!call.ticket.caller.operates()).then(|| call.namespace());
-    match carry_out::read(app, &call.ticket, keys.log(namespace, after, page_size)).await {
+    let page_size = call.query("page_size").and_then(|text| text.parse().ok()).unwrap_or(PAGE_SIZE_DEFAULT);
+    let namespace = (!call.context.caller.is_server_admin()).then(|| call.namespace());
+    match execute::read(app, &call.context, keys.log(namespace, after, page_size)).await {
         Ok(page) => Reply::ok(&PageWire::of(&page)),
         Err(error) => limits::failed(&error),
     }

@@ -1,4 +1,4 @@
-//! `/v1/admin/cluster`: the nodes, for those who look after them.
+//! `/v1/admin/cluster`: cluster administration.
 
 use std::sync::Arc;
 
@@ -14,12 +14,11 @@ use super::reply::{CONFLICT, Reply, UNAVAILABLE};
 use super::serve::Call;
 use super::shape::{BACKUP, MEMBER, NODE_ID};
 use crate::app::App;
-use crate::caller::Refused;
-use crate::carry_out;
+use crate::execute;
 
 pub(super) async fn status(app: &App, call: Call) -> Reply {
-    if carry_out::is_over(app, &call.ticket).await {
-        return Reply::refused(Refused::Unauthenticated);
+    if execute::is_revoked(app, &call.context).await {
+        return Reply::unauthenticated();
     }
     match cluster(app) {
         Ok(cluster) => Reply::ok(&StatusWire::of(&cluster.status())),
@@ -52,12 +51,12 @@ pub(super) async fn remove(app: &App, call: Call) -> Reply {
 }
 
 fn cluster(app: &App) -> Result<Arc<dyn Cluster>, Reply> {
-    let none = || Reply::not_found("this server keeps everything in memory and has no cluster");
+    let none = || Reply::not_found("this server runs in memory and has no cluster");
     app.cluster.get().map(Arc::clone).ok_or_else(none)
 }
 
 pub(super) async fn backup(app: &App, call: Call) -> Reply {
-    let (cluster, wanted) = match (cluster(app), call.parse::<Wanted>(&BACKUP)) {
+    let (cluster, wanted) = match (cluster(app), call.parse::<BackupBody>(&BACKUP)) {
         (_, Err(reply)) | (Err(reply), _) => return reply,
         (Ok(cluster), Ok(wanted)) => (cluster, wanted),
     };
@@ -74,21 +73,22 @@ pub(super) async fn backup(app: &App, call: Call) -> Reply {
     if let Err(reply) = permitted(app, &call, &what).await {
         return reply;
     }
-    let late = "it is still being written, and is whole once its folder has a file named identity";
-    match done(app, &call, (&what, late), async move { cluster.backup(name).await }).await {
+    let on_timeout =
+        "the backup is still being written; it is complete once its folder has a file named identity";
+    match finish(app, &call, (&what, on_timeout), async move { cluster.backup(name).await }).await {
         Ok(made) => Reply::ok(&BackupWire::of(&made)),
         Err(reply) => reply,
     }
 }
 
-/// Whether whoever asks may still do it: what the cluster is told, it does without asking who says so.
+/// Checks the caller's key again, because the cluster does not: it executes any change it is given.
 async fn permitted(app: &App, call: &Call, what: &str) -> Result<(), Reply> {
-    carry_out::check(app, &call.ticket).await.map_err(|error| match error {
-        // Nothing was begun, and whoever looks after nodes asks just when no majority answers.
-        BackendError::Failed(why) => unavailable(&format!("{why}; ask again")),
+    execute::check_key(app, &call.context).await.map_err(|error| match error {
+        // Nothing has begun. Operators call this just when there is no quorum.
+        BackendError::Failed(why) => unavailable(&format!("{why}; retry")),
         error => limits::failed(&error),
     })?;
-    tracing::info!(request_id = call.ticket.id(), actor = %call.ticket.caller.actor, what, "change of the cluster");
+    tracing::info!(request_id = call.context.id(), actor = %call.context.caller.actor, what, "cluster change begins");
     Ok(())
 }
 
@@ -101,35 +101,35 @@ async fn changed(
     if let Err(reply) = permitted(app, call, &what).await {
         return reply;
     }
-    match done(app, call, (&what, "ask again"), change).await {
+    match finish(app, call, (&what, "retry"), change).await {
         Ok(()) => Reply::ok(&Changed { ok: true }),
         Err(reply) => reply,
     }
 }
 
-/// Waits for something to be done, and logs what came of it. It goes on by itself if nobody waits for it any longer, and
-/// `late` says so.
-async fn done<T: Send + 'static>(
+/// Waits for a cluster change, and logs its result. After the deadline it goes on in its task; the response then ends
+/// with `on_timeout`.
+async fn finish<T: Send + 'static>(
     app: &App,
     call: &Call,
-    (what, late): (&str, &str),
+    (what, on_timeout): (&str, &str),
     doing: impl Future<Output = Result<T, ClusterError>> + Send + 'static,
 ) -> Result<T, Reply> {
-    let done = app.by(call.ticket.deadline, tokio::spawn(doing)).await;
-    let came_to = match &done {
+    let done = app.by(call.context.deadline, tokio::spawn(doing)).await;
+    let result = match &done {
         Ok(Ok(Ok(_))) => "done".to_owned(),
         Ok(Ok(Err(error))) => error.to_string(),
         Ok(Err(error)) => error.to_string(),
         Err(error) => error.to_string(),
     };
-    let actor = &call.ticket.caller.actor;
-    tracing::info!(request_id = call.ticket.id(), %actor, what, came_to, "change of the cluster ended");
+    let actor = &call.context.caller.actor;
+    tracing::info!(request_id = call.context.id(), %actor, what, result, "cluster change ended");
     match done {
         Ok(Ok(Ok(done))) => Ok(done),
         Ok(Ok(Err(ClusterError::Refused(why)))) => Err(Reply::problem(StatusCode::CONFLICT, CONFLICT, &why)),
-        Ok(Ok(Err(error))) => Err(unavailable(&format!("{error}; ask again"))),
-        Ok(Err(error)) => Err(unavailable(&format!("{error}; ask again"))),
-        Err(error) => Err(unavailable(&format!("{error}; {late}"))),
+        Ok(Ok(Err(error))) => Err(unavailable(&format!("{error}; retry"))),
+        Ok(Err(error)) => Err(unavailable(&format!("{error}; retry"))),
+        Err(error) => Err(unavailable(&format!("{error}; {on_timeout}"))),
     }
 }
 
@@ -139,7 +139,7 @@ fn unavailable(message: &str) -> Reply {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wanted {
+struct BackupBody {
     name: Option<String>,
 }
 
@@ -235,28 +235,28 @@ pub(super) fn schemas() -> [(&'static str, Value); 3] {
     };
     let member = exactly(json!({
         "node_id": NODE_ID.schema(),
-        "address": {"type": "string", "description": "Where the other nodes reach it; empty if they cannot."},
+        "address": {"type": "string", "description": "Address for the other nodes; empty if it has none."},
         "role": {"enum": ["leader", "voter", "learner"]},
-        "lag": known("By how many entries it is behind; known to the leader only."),
+        "lag": known("Entries that it is behind; only the leader knows it."),
     }));
     let status = exactly(json!({
         "cluster_id": {"type": "string", "description": "32 hexadecimal digits."},
         "node_id": NODE_ID.schema(),
-        "leader_id": known("Who leads, as far as this node knows."),
-        "term": count("The term of the latest vote."),
-        "last_log_index": known("The last entry in the log of this node."),
-        "applied_index": known("The last entry that it has applied."),
-        "snapshot_index": known("The last entry in its newest snapshot."),
-        "quorum_ack_ms": known("How long ago a majority last answered; known to the leader only."),
+        "leader_id": known("The leader, as far as this node knows."),
+        "term": count("Raft term of the latest vote."),
+        "last_log_index": known("Index of the last entry in the Raft log of this node."),
+        "applied_index": known("Index of the last entry that it has applied."),
+        "snapshot_index": known("Index of the last entry in its newest snapshot."),
+        "quorum_ack_ms": known("Milliseconds since a quorum last answered; only the leader knows it."),
         "members": {"type": "array", "items": member},
     }));
     let backup = exactly(json!({
         "name": {"type": "string", "description": "Its name."},
-        "path": {"type": "string", "description": "Its folder, on the machine of the node that was asked."},
-        "bytes": count("How large its files are together."),
-        "last_log_index": known("The last entry of the log that is in it."),
-        "journal_records": count("How many records of history are in it."),
-        "cluster_id": {"type": "string", "description": "Of the cluster that begins with it; 32 hexadecimal digits."},
+        "path": {"type": "string", "description": "Its folder, on the machine of this node."},
+        "bytes": count("Total size of its files."),
+        "last_log_index": known("Index of the last log entry in it."),
+        "journal_records": count("Journal records in it."),
+        "cluster_id": {"type": "string", "description": "Id of the cluster that starts from it; 32 hexadecimal digits."},
     }));
     [("Cluster", status), ("Done", exactly(json!({"ok": {"const": true}}))), ("Backup", backup)]
 }

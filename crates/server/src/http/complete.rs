@@ -8,8 +8,7 @@ use super::serve::Call;
 use super::shape::{COMPLETE, COMPLETE_BATCH};
 use crate::answer::CompleteWire;
 use crate::app::App;
-use crate::caller::Refused;
-use crate::carry_out;
+use crate::execute;
 use crate::metrics::Completed;
 
 pub(super) async fn one(app: &App, call: Call) -> Reply {
@@ -21,9 +20,9 @@ pub(super) async fn one(app: &App, call: Call) -> Reply {
         }
     };
     let answers =
-        carry_out::complete(app, &call.ticket, vec![body.into_request(&call.ticket.caller.namespace)]).await;
-    if carry_out::is_turned_away(&answers) {
-        return Reply::refused(Refused::Unauthenticated);
+        execute::complete(app, &call.context, vec![body.into_request(&call.context.caller.namespace)]).await;
+    if execute::is_unauthenticated(&answers) {
+        return Reply::unauthenticated();
     }
     let wires = wires(&answers);
     match wires.first() {
@@ -41,17 +40,17 @@ pub(super) async fn batch(app: &App, call: Call) -> Reply {
         }
     };
     let requests: Vec<_> =
-        body.requests.0.into_iter().map(|body| body.into_request(&call.ticket.caller.namespace)).collect();
-    if let Err(refused) = app.door.charge_batch(&call.ticket.caller, requests.len()) {
-        return Reply::refused(refused);
+        body.requests.0.into_iter().map(|body| body.into_request(&call.context.caller.namespace)).collect();
+    if let Err(error) = app.auth.charge_batch(&call.context.caller, requests.len()) {
+        return Reply::rejected(&error);
     }
-    let _place = match call.ticket.turn(requests.len()).await {
-        Ok(place) => place,
-        Err(refused) => return Reply::refused(refused),
+    let _permit = match call.context.acquire(requests.len()).await {
+        Ok(permit) => permit,
+        Err(error) => return Reply::rejected(&error),
     };
-    let answers = carry_out::complete(app, &call.ticket, requests).await;
-    if carry_out::is_turned_away(&answers) {
-        return Reply::refused(Refused::Unauthenticated);
+    let answers = execute::complete(app, &call.context, requests).await;
+    if execute::is_unauthenticated(&answers) {
+        return Reply::unauthenticated();
     }
     Reply::ok(&Results { results: wires(&answers) })
 }

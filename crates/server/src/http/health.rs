@@ -1,4 +1,4 @@
-//! What operators and their tools ask: is it alive, is it ready, how is it doing, what does it offer.
+//! Health checks, metrics and the OpenAPI document.
 
 use axum::body::Bytes;
 use axum::http::StatusCode;
@@ -7,8 +7,7 @@ use serde::Serialize;
 use super::reply::{JSON, PROMETHEUS, Reply};
 use super::serve::Call;
 use crate::app::App;
-use crate::caller::Refused;
-use crate::carry_out;
+use crate::execute;
 
 #[derive(Serialize)]
 struct Health {
@@ -26,14 +25,14 @@ pub(super) fn readyz(app: &App) -> Reply {
     }
 }
 
-/// Labels of other namespaces are for those who look after the server.
+/// Only a server admin sees the labels of all namespaces.
 pub(super) async fn metrics(app: &App, call: &Call) -> Reply {
-    if carry_out::is_over(app, &call.ticket).await {
-        return Reply::refused(Refused::Unauthenticated);
+    if execute::is_revoked(app, &call.context).await {
+        return Reply::unauthenticated();
     }
-    let (stats, caller) = (app.backend.stats(), &call.ticket.caller);
+    let (stats, caller) = (app.backend.stats(), &call.context.caller);
     let cluster = app.cluster.get().map(|cluster| cluster.status());
-    let text = match caller.operates() {
+    let text = match caller.is_server_admin() {
         true => app.metrics.render(&stats, cluster.as_ref()),
         false => app.metrics.render_for(&stats, cluster.as_ref(), &caller.namespace),
     };

@@ -1,4 +1,4 @@
-//! `/v1/admin/keys`: who may call.
+//! `/v1/admin/keys`: API keys.
 
 use std::sync::Arc;
 
@@ -15,8 +15,7 @@ use super::serve::Call;
 use super::shape::{KEY, KEY_ID};
 use crate::answer::{BACKEND_ERROR, INVALID_REQUEST};
 use crate::app::App;
-use crate::caller::Refused;
-use crate::carry_out;
+use crate::execute;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -36,11 +35,12 @@ pub(super) async fn create(app: &App, call: Call) -> Reply {
         Ok(body) => body,
         Err(reply) => return reply,
     };
-    let caller = &call.ticket.caller;
+    let caller = &call.context.caller;
     let namespace = body.namespace.map_or_else(|| call.namespace(), |namespace| namespace.0);
-    // Whoever looks after one namespace gives nobody a key to another.
-    if !caller.operates() && caller.check_namespace(&namespace).is_err() {
-        return Reply::refused(Refused::Forbidden);
+    if !caller.is_server_admin()
+        && let Err(error) = caller.check_namespace(&namespace)
+    {
+        return Reply::rejected(&error);
     }
     let (keys, token) = match (keys(app), Token::random()) {
         (Err(reply), _) => return reply,
@@ -60,8 +60,8 @@ pub(super) async fn create(app: &App, call: Call) -> Reply {
         is_first: false,
         actor: caller.actor.clone(),
     };
-    tracing::info!(request_id = call.ticket.id(), actor = %caller.actor, key_id = %command.id, "create key");
-    match app.by(call.ticket.deadline, keys.create(caller.by.clone(), command)).await {
+    tracing::info!(request_id = call.context.id(), actor = %caller.actor, key_id = %command.id, "create key");
+    match app.by(call.context.deadline, keys.create(caller.by.clone(), command)).await {
         Ok(Ok(info)) => Reply::ok(&Created { key: token.reveal(), info: KeyWire::of(&info) }).secret(),
         Ok(Err(error)) => failed(&error),
         Err(error) => limits::failed(&error),
@@ -73,8 +73,8 @@ pub(super) async fn list(app: &App, call: Call) -> Reply {
         Ok(keys) => keys,
         Err(reply) => return reply,
     };
-    let namespace = (!call.ticket.caller.operates()).then(|| call.namespace());
-    match carry_out::read(app, &call.ticket, keys.list(namespace)).await {
+    let namespace = (!call.context.caller.is_server_admin()).then(|| call.namespace());
+    match execute::read(app, &call.context, keys.list(namespace)).await {
         Ok(all) => Reply::ok(&Listed { keys: all.iter().map(KeyWire::of).collect() }),
         Err(error) => limits::failed(&error),
     }
@@ -83,7 +83,7 @@ pub(super) async fn list(app: &App, call: Call) -> Reply {
 pub(super) async fn revoke(app: &App, call: Call) -> Reply {
     if Token::is_meant(call.name()) {
         return Reply::invalid(
-            "key_id: found a whole key, allowed is its id, the part between emk_ and the next _",
+            "key_id: found a whole key; give its id, the part between emk_ and the next _",
         );
     }
     let Ok(id) = KeyId::new(call.name()) else {
@@ -93,11 +93,11 @@ pub(super) async fn revoke(app: &App, call: Call) -> Reply {
         Ok(keys) => keys,
         Err(reply) => return reply,
     };
-    let caller = &call.ticket.caller;
-    let namespace = (!caller.operates()).then(|| call.namespace());
-    tracing::info!(request_id = call.ticket.id(), actor = %caller.actor, key_id = %id, "revoke key");
+    let caller = &call.context.caller;
+    let namespace = (!caller.is_server_admin()).then(|| call.namespace());
+    tracing::info!(request_id = call.context.id(), actor = %caller.actor, key_id = %id, "revoke key");
     let command = RevokeKey { id, namespace, actor: caller.actor.clone() };
-    match app.by(call.ticket.deadline, keys.revoke(caller.by.clone(), command)).await {
+    match app.by(call.context.deadline, keys.revoke(caller.by.clone(), command)).await {
         Ok(Ok(info)) => Reply::ok(&Revoked { key: KeyWire::of(&info) }),
         Ok(Err(error)) => failed(&error),
         Err(error) => limits::failed(&error),
@@ -105,7 +105,7 @@ pub(super) async fn revoke(app: &App, call: Call) -> Reply {
 }
 
 fn keys(app: &App) -> Result<&dyn Keys, Reply> {
-    app.backend.keys().ok_or_else(|| Reply::not_found("this server keeps no keys"))
+    app.backend.keys().ok_or_else(|| Reply::not_found("this server has no keys"))
 }
 
 fn failed(error: &KeyError) -> Reply {
@@ -120,7 +120,7 @@ fn failed(error: &KeyError) -> Reply {
     Reply::problem(status, code, &error.to_string())
 }
 
-/// The only time that a key is shown.
+/// The only response that shows a key.
 #[derive(Serialize)]
 struct Created<'a> {
     key: String,
@@ -175,18 +175,18 @@ pub(super) fn schemas() -> [(&'static str, Value); 4] {
         json!({"type": "object", "required": names, "properties": properties, "additionalProperties": false})
     };
     let info = exactly(json!({
-        "key_id": {"type": "string", "description": "Its public part."},
+        "key_id": {"type": "string", "description": "The public part of the key."},
         "name": {"type": "string"},
         "role": {"enum": Role::ALL.map(Role::as_str)},
         "namespace": {"type": "string"},
-        "client_id": {"type": ["string", "null"], "description": "The one client it may write as."},
+        "client_id": {"type": ["string", "null"], "description": "The only client id it may write as."},
         "created_at_unix_ms": time,
         "created_by": {"type": "string"},
-        "expires_at_unix_ms": maybe_time("From when on it is not valid."),
+        "expires_at_unix_ms": maybe_time("When it expires."),
         "revoked_at_unix_ms": maybe_time("When it was revoked."),
     }));
     let reference = json!({"$ref": "#/components/schemas/KeyInfo"});
-    let shown = json!({"type": "string", "description": "The key, which is shown this once."});
+    let shown = json!({"type": "string", "description": "The key. It is shown only once."});
     [
         ("KeyInfo", info),
         ("KeyCreated", exactly(json!({"key": shown, "info": reference}))),

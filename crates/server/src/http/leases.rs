@@ -8,16 +8,16 @@ use super::limits::failed;
 use super::reply::Reply;
 use super::serve::Call;
 use crate::app::App;
-use crate::carry_out::{self, NO_SUCH_LEASE};
+use crate::execute::{self, LEASE_NOT_FOUND};
 
 pub(super) async fn get(app: &App, call: Call) -> Reply {
     let lease: LeaseId = match call.name().parse() {
         Ok(lease) => lease,
         Err(error) => return Reply::invalid(&format!("{error}")),
     };
-    match carry_out::read(app, &call.ticket, app.backend.lease(call.namespace(), lease)).await {
+    match execute::read(app, &call.context, app.backend.lease(call.namespace(), lease)).await {
         Ok(Some(view)) => Reply::ok(&Lease { lease: LeaseWire::of(lease, &view) }),
-        Ok(None) => Reply::not_found(NO_SUCH_LEASE),
+        Ok(None) => Reply::not_found(LEASE_NOT_FOUND),
         Err(error) => failed(&error),
     }
 }

@@ -1,4 +1,4 @@
-//! `/v1/admin/limits`: what limits there are, and how full they are.
+//! `/v1/admin/limits`: definitions and usage of limits.
 
 use axum::http::StatusCode;
 use earmark_admission::{
@@ -12,17 +12,16 @@ use super::serve::{Call, bare};
 use super::shape::{DEFINITION, LIMIT_KEY};
 use crate::answer::{BACKEND_ERROR, OVERLOADED};
 use crate::app::App;
-use crate::caller::Refused;
-use crate::carry_out::{self, NO_SUCH_LIMIT};
+use crate::execute::{self, LIMIT_NOT_FOUND};
 
 pub(super) async fn put(app: &App, call: Call) -> Reply {
     let definition = match definition(&call) {
         Ok(document) => document.into_definition(),
         Err(reply) => return reply,
     };
-    let namespace = call.ticket.caller.namespace.clone();
+    let namespace = call.context.caller.namespace.clone();
     let request = PutLimitRequest { namespace, definition, expected_revision: None };
-    changed(carry_out::put_limit(app, &call.ticket, request).await)
+    changed(execute::put_limit(app, &call.context, request).await)
 }
 
 pub(super) async fn delete(app: &App, call: Call) -> Reply {
@@ -30,13 +29,13 @@ pub(super) async fn delete(app: &App, call: Call) -> Reply {
         Ok(key) => key,
         Err(reply) => return reply,
     };
-    let namespace = call.ticket.caller.namespace.clone();
+    let namespace = call.context.caller.namespace.clone();
     let request = DeleteLimitRequest { namespace, key, expected_revision: None };
-    changed(carry_out::delete_limit(app, &call.ticket, request).await)
+    changed(execute::delete_limit(app, &call.context, request).await)
 }
 
 pub(super) async fn list(app: &App, call: Call) -> Reply {
-    match carry_out::read(app, &call.ticket, app.backend.limits(call.namespace())).await {
+    match execute::read(app, &call.context, app.backend.limits(call.namespace())).await {
         Ok(limits) => Reply::ok(&Limits { limits: limits.iter().map(LimitWire::of).collect() }),
         Err(error) => failed(&error),
     }
@@ -47,9 +46,9 @@ pub(super) async fn get(app: &App, call: Call) -> Reply {
         Ok(key) => key,
         Err(reply) => return reply,
     };
-    match carry_out::read(app, &call.ticket, app.backend.limit(call.namespace(), key)).await {
+    match execute::read(app, &call.context, app.backend.limit(call.namespace(), key)).await {
         Ok(Some(limit)) => Reply::ok(&Limit { limit: LimitWire::of(&limit) }),
-        Ok(None) => no_such_limit(),
+        Ok(None) => limit_not_found(),
         Err(error) => failed(&error),
     }
 }
@@ -59,31 +58,31 @@ pub(super) async fn usage(app: &App, call: Call) -> Reply {
         Ok(key) => key,
         Err(reply) => return reply,
     };
-    match carry_out::read(app, &call.ticket, app.backend.usage(call.namespace(), key)).await {
+    match execute::read(app, &call.context, app.backend.usage(call.namespace(), key)).await {
         Ok(Some(usage)) => Reply::ok(&UsageWire::of(&usage)),
-        Ok(None) => no_such_limit(),
+        Ok(None) => limit_not_found(),
         Err(error) => failed(&error),
     }
 }
 
-/// What the backend says when it has no answer.
+/// The response to a failed backend.
 pub(super) fn failed(error: &BackendError) -> Reply {
     let (status, code) = match error {
-        BackendError::Unauthenticated => return Reply::refused(Refused::Unauthenticated),
+        BackendError::Unauthenticated => return Reply::unauthenticated(),
         BackendError::Overloaded(_) => (StatusCode::SERVICE_UNAVAILABLE, OVERLOADED),
         _ => (StatusCode::INTERNAL_SERVER_ERROR, BACKEND_ERROR),
     };
     Reply::problem(status, code, &error.to_string())
 }
 
-/// The key in the path.
+/// The limit key in the path.
 fn key(call: &Call) -> Result<LimitKey, Reply> {
     let wrong = |_| Reply::invalid(&LIMIT_KEY.explain(&"key", call.name()).unwrap_or_default());
     LimitKey::new(call.name()).map_err(wrong)
 }
 
 fn definition(call: &Call) -> Result<LimitDocument, Reply> {
-    // The shape comes first: it knows the fields one by one, and what was really written.
+    // The shape is checked first: its messages name the field and the value in the body.
     if let Some(wrong) = DEFINITION.explain(&call.body) {
         return Err(Reply::invalid(&wrong));
     }
@@ -93,14 +92,14 @@ fn definition(call: &Call) -> Result<LimitDocument, Reply> {
 fn changed(changed: Result<LimitChange, LimitError>) -> Reply {
     match changed {
         Ok(change) => Reply::ok(&Changed { ok: true, status: name(change.status) }),
-        Err(LimitError::NotFound) => no_such_limit(),
+        Err(LimitError::NotFound) => limit_not_found(),
         Err(LimitError::Backend(error)) => failed(&error),
         Err(error) => Reply::invalid(&error.to_string()),
     }
 }
 
-fn no_such_limit() -> Reply {
-    Reply::not_found(NO_SUCH_LIMIT)
+fn limit_not_found() -> Reply {
+    Reply::not_found(LIMIT_NOT_FOUND)
 }
 
 pub(super) fn name(status: LimitStatus) -> &'static str {

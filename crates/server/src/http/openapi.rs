@@ -1,4 +1,4 @@
-//! `/openapi.json`, made from the table of routes.
+//! Generates `/openapi.json` from the table of routes.
 
 use serde_json::{Map, Value, json};
 
@@ -9,7 +9,7 @@ use super::shape::{ACCOUNT, CLIENT, KEY_ID, LIMIT_KEY, NODE_ID, Shape, VAULT};
 use crate::body::BODY_BYTES_MAX;
 use crate::caller::Access;
 
-/// The whole document, OpenAPI 3.1.
+/// The OpenAPI 3.1 document.
 pub(crate) fn document() -> Value {
     let mut paths: Map<String, Value> = Map::new();
     for route in &ROUTES {
@@ -30,7 +30,7 @@ pub(crate) fn document() -> Value {
             "securitySchemes": {"bearer": {
                 "type": "http",
                 "scheme": "bearer",
-                "description": "An API key or a session token. Without keys, a server on a loopback address asks for none.",
+                "description": "An API key or a session token. A server on a loopback address without keys needs none.",
             }},
         },
     })
@@ -38,10 +38,10 @@ pub(crate) fn document() -> Value {
 
 fn about() -> String {
     format!(
-        "Admission control for LLM traffic: reserve the most a call may need, complete with what it used. \
-         Unknown fields are refused. Bodies of more than {BODY_BYTES_MAX} bytes are refused. A denial is an \
-         answer with status 200. Any route answers 404 for a path and 405 for a method that is not in here, and 503 \
-         `overloaded` in place of a large answer while too many of those wait for clients that do not take them."
+        "Admission control for LLM traffic: reserve the most a call may need, then complete with its actual usage. \
+         Unknown fields and bodies of more than {BODY_BYTES_MAX} bytes are rejected. A denial has status 200. Unknown \
+         paths get 404, unknown methods 405. A large response may be replaced by 503 `overloaded` while too many \
+         large responses wait for slow clients."
     )
 }
 
@@ -56,8 +56,8 @@ fn operation(route: &Route) -> Value {
         "in": "header",
         "required": false,
         "description": format!(
-            "A name for this request in the logs, which is given back. One that is not 1 to \
-             {REQUEST_ID_BYTES_MAX} visible ASCII characters is replaced."
+            "Request id for the logs; the response repeats it. An id other than 1 to {REQUEST_ID_BYTES_MAX} visible \
+             ASCII characters is replaced."
         ),
         "schema": {"type": "string"},
     })];
@@ -96,7 +96,7 @@ fn operation(route: &Route) -> Value {
 fn responses(route: &Route) -> Value {
     let shared = if route.body.is_some() { WITH_BODY.as_slice() } else { &[] };
     let guarded = if route.access == Access::Public { &[] } else { GUARDED.as_slice() };
-    // What a route says itself comes last and stands.
+    // The route's own responses come last and override the shared ones.
     let all = guarded.iter().chain(shared).chain(route.answers);
     Value::Object(all.map(|answer| (answer.status.to_string(), response(answer))).collect())
 }
@@ -113,7 +113,7 @@ fn response(answer: &Documented) -> Value {
     };
     json!({
         "description": answer.about,
-        "headers": {"x-request-id": {"description": "The name of the request.", "schema": {"type": "string"}}},
+        "headers": {"x-request-id": {"description": "The request id.", "schema": {"type": "string"}}},
         "content": content,
     })
 }

@@ -1,4 +1,4 @@
-//! What stands behind the path.
+//! Query parameters.
 
 use earmark_admission::ChangeCursor;
 use percent_encoding::percent_decode_str;
@@ -6,8 +6,7 @@ use percent_encoding::percent_decode_str;
 use super::reply::Reply;
 use super::shape::{Field, Shape};
 
-/// The parameters of a query, decoded and checked: each is known, and there once. A `+` is a `+`, since
-/// names may have one.
+/// Decodes and checks query parameters. Unknown and repeated ones are rejected. A `+` is literal, since names may have one.
 pub(super) fn read(query: Option<&str>, fields: &'static [Field]) -> Result<Vec<(String, String)>, Reply> {
     let mut found: Vec<(String, String)> = Vec::new();
     for part in query.unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
@@ -15,12 +14,14 @@ pub(super) fn read(query: Option<&str>, fields: &'static [Field]) -> Result<Vec<
         let (name, value) = (decode(name)?, decode(value)?);
         let Some(field) = fields.iter().find(|field| field.name == name) else {
             let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
-            let allowed =
-                if names.is_empty() { "is none".into() } else { format!("are {}", names.join(" and ")) };
-            return Err(Reply::invalid(&format!("query: found {name:?}, allowed {allowed}")));
+            let allowed = match names.is_empty() {
+                true => "this path has no query parameters".into(),
+                false => format!("allowed are {}", names.join(" and ")),
+            };
+            return Err(Reply::invalid(&format!("query: found {name:?}, {allowed}")));
         };
         if found.iter().any(|(earlier, _)| *earlier == name) {
-            return Err(Reply::invalid(&format!("{name}: found it twice, allowed is each parameter once")));
+            return Err(Reply::invalid(&format!("{name}: given twice; give each parameter once")));
         }
         check(field, &value)?;
         found.push((name, value));
@@ -48,7 +49,5 @@ fn check(field: &Field, value: &str) -> Result<(), Reply> {
 
 fn decode(text: &str) -> Result<String, Reply> {
     let decoded = percent_decode_str(text).decode_utf8();
-    decoded
-        .map(Into::into)
-        .map_err(|_| Reply::invalid("query: found percent-encoded bytes that are no UTF-8, allowed is UTF-8"))
+    decoded.map(Into::into).map_err(|_| Reply::invalid("query: percent-encoded bytes are not UTF-8"))
 }

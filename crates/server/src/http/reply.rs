@@ -1,4 +1,4 @@
-//! What a handler answers, before it is an HTTP response.
+//! The reply of a handler, before it becomes an HTTP response.
 
 use axum::body::Bytes;
 use axum::http::{HeaderValue, StatusCode};
@@ -6,41 +6,39 @@ use earmark_admission::Token;
 use serde::Serialize;
 
 use crate::answer::{BACKEND_ERROR, INVALID_REQUEST, OVERLOADED};
-use crate::body::{Unread, Why};
-use crate::caller::Refused;
+use crate::body::{BodyError, BodyErrorKind};
+use crate::caller::AuthError;
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// The text format of Prometheus.
+/// The Prometheus text format.
 pub(super) const PROMETHEUS: HeaderValue =
     HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
-/// Most answers are shorter.
-const BYTES_USUAL: usize = 128;
+/// Initial buffer for a JSON body, in bytes; most are shorter.
+const BODY_BYTES_INITIAL: usize = 128;
 
-/// What a handler answers.
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,
     pub(super) content_type: HeaderValue,
     pub(crate) body: Bytes,
-    /// What is left of the request was not read, so nothing can follow it on its connection.
+    /// The connection closes, because the rest of the request was not read.
     pub(super) closes: bool,
-    /// When to come back.
     pub(super) retry_after_seconds: Option<u64>,
-    /// It has a secret in it, which nobody on the way may keep.
+    /// The body has a secret, which caches must not store.
     pub(super) is_secret: bool,
 }
 
-/// What is wrong, in the form that every endpoint shares.
+/// The error body of every route.
 ///
-/// Two refusals do not have it, for hyper makes them before there is a request: 400 for what is no HTTP, and
-/// 431 for a head that is too large. Both have no body, close the connection, and are not counted.
+/// Two errors have none, because hyper sends them before there is a request: 400 for malformed HTTP, and 431 for an
+/// oversized head. Both close the connection and are not counted.
 #[derive(Serialize)]
 struct Problem<'a> {
     error: &'a str,
     message: &'a str,
 }
 
-/// A batch: each answer on its own.
+/// The answers to a batch, in order.
 #[derive(Serialize)]
 pub(super) struct Results<T> {
     pub(super) results: Vec<T>,
@@ -51,25 +49,29 @@ impl Reply {
         Reply { status, content_type, body, closes: false, retry_after_seconds: None, is_secret: false }
     }
 
-    /// Whoever asks is not let in.
-    pub(super) fn refused(refused: Refused) -> Reply {
-        let (status, code) = match refused {
-            Refused::Unauthenticated => (StatusCode::UNAUTHORIZED, UNAUTHENTICATED),
-            Refused::Forbidden | Refused::NotFromHere => (StatusCode::FORBIDDEN, FORBIDDEN),
-            Refused::TooMany { .. } => (StatusCode::TOO_MANY_REQUESTS, RATE_LIMITED),
+    /// The reply to a rejected request.
+    pub(super) fn rejected(error: &AuthError) -> Reply {
+        let (status, code) = match error {
+            AuthError::Unauthenticated => (StatusCode::UNAUTHORIZED, UNAUTHENTICATED),
+            AuthError::Forbidden(_) | AuthError::NotLocal => (StatusCode::FORBIDDEN, FORBIDDEN),
+            AuthError::RateLimited { .. } => (StatusCode::TOO_MANY_REQUESTS, RATE_LIMITED),
         };
-        let retry_after_seconds = match refused {
-            Refused::TooMany { retry_after_ms } => Some(retry_after_ms.div_ceil(1_000).max(1)),
-            Refused::Unauthenticated | Refused::Forbidden | Refused::NotFromHere => None,
+        let retry_after_seconds = match error {
+            AuthError::RateLimited { retry_after_ms } => Some(retry_after_ms.div_ceil(1_000).max(1)),
+            AuthError::Unauthenticated | AuthError::Forbidden(_) | AuthError::NotLocal => None,
         };
-        Reply { retry_after_seconds, ..Reply::problem(status, code, refused.message()) }
+        Reply { retry_after_seconds, ..Reply::problem(status, code, &error.message()) }
+    }
+
+    pub(super) fn unauthenticated() -> Reply {
+        Reply::rejected(&AuthError::Unauthenticated)
     }
 
     pub(super) fn json(status: StatusCode, answer: &impl Serialize) -> Reply {
-        let mut body = Vec::with_capacity(BYTES_USUAL);
+        let mut body = Vec::with_capacity(BODY_BYTES_INITIAL);
         match serde_json::to_writer(&mut body, answer) {
             Ok(()) => Reply::of(status, JSON, Bytes::from(body)),
-            // None of the answers can fail to be written; a client should still hear if one does.
+            // Serializing an answer does not fail; if it did, the client must still get a response.
             Err(error) => {
                 Reply::problem(StatusCode::INTERNAL_SERVER_ERROR, BACKEND_ERROR, &error.to_string())
             }
@@ -81,13 +83,13 @@ impl Reply {
     }
 
     pub(super) fn problem(status: StatusCode, error: &str, message: &str) -> Reply {
-        // What was found in the wrong place may be a key.
+        // The message may quote a key that was sent in a wrong field.
         let message = &*Token::redact(message);
         let body = serde_json::to_vec(&Problem { error, message }).unwrap_or_default();
         Reply::of(status, JSON, Bytes::from(body))
     }
 
-    /// A body or a path that is not what the contract says.
+    /// A malformed body, path or query.
     pub(super) fn invalid(message: &str) -> Reply {
         Reply::problem(StatusCode::BAD_REQUEST, INVALID_REQUEST, message)
     }
@@ -96,7 +98,7 @@ impl Reply {
         Reply::problem(StatusCode::NOT_FOUND, NOT_FOUND, message)
     }
 
-    /// What it wants did not come in time.
+    /// A request that did not arrive in time.
     pub(crate) fn too_slow(message: &str) -> Reply {
         Reply::problem(StatusCode::REQUEST_TIMEOUT, REQUEST_TIMEOUT, message)
     }
@@ -109,16 +111,18 @@ impl Reply {
         Reply::problem(StatusCode::SERVICE_UNAVAILABLE, NOT_READY, why)
     }
 
-    /// Why there is no body to answer to.
-    pub(super) fn unread(unread: &Unread) -> Reply {
-        let message = unread.message();
-        let reply = match unread.why {
-            Why::TooLarge => Reply::problem(StatusCode::PAYLOAD_TOO_LARGE, INVALID_REQUEST, &message),
-            Why::NoRoom => Reply::overloaded(&message),
-            Why::TooSlow => Reply::too_slow(&message),
-            Why::CutShort(_) => Reply::invalid(&message),
+    /// The reply to a body that could not be read.
+    pub(super) fn body_error(error: &BodyError) -> Reply {
+        let message = error.message();
+        let reply = match error.kind {
+            BodyErrorKind::TooLarge => {
+                Reply::problem(StatusCode::PAYLOAD_TOO_LARGE, INVALID_REQUEST, &message)
+            }
+            BodyErrorKind::NoMemory => Reply::overloaded(&message),
+            BodyErrorKind::TooSlow => Reply::too_slow(&message),
+            BodyErrorKind::Incomplete(_) => Reply::invalid(&message),
         };
-        if unread.is_drained { reply } else { reply.closing() }
+        if error.is_drained { reply } else { reply.closing() }
     }
 
     pub(super) fn secret(self) -> Reply {
@@ -130,7 +134,7 @@ impl Reply {
     }
 }
 
-// Further codes, besides those of reserves and completes, that stand alone in the field `error`.
+// Values of the field `error`, besides those of reserve and complete.
 pub(super) const NOT_FOUND: &str = "not_found";
 pub(super) const NOT_READY: &str = "not_ready";
 pub(super) const METHOD_NOT_ALLOWED: &str = "method_not_allowed";

@@ -1,4 +1,4 @@
-//! A name for every request, to find it in the logs.
+//! Request ids, to find a request in the logs.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// The longest id that is taken from a client.
+/// Longest id that is accepted from a client, in bytes.
 pub(crate) const REQUEST_ID_BYTES_MAX: usize = 128;
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 const PREFIX_BYTES: usize = 8;
 const NUMBER_BYTES: usize = 12;
 
-/// Makes ids: a random prefix of this process, and a number.
+/// Generates ids: a random prefix per process, and a number.
 pub(crate) struct RequestIds {
     prefix: u64,
     next: AtomicU64,
@@ -21,11 +21,11 @@ pub(crate) struct RequestIds {
 
 impl RequestIds {
     pub(crate) fn new() -> RequestIds {
-        // The keys of the standard hasher are the random bits that need no further dependency.
+        // The random state of the standard hasher saves a dependency on a random generator.
         RequestIds { prefix: RandomState::new().hash_one(0), next: AtomicU64::new(0) }
     }
 
-    /// The client's own id if it is fit to be logged, else a new one.
+    /// The client's own id if it is safe to log, else a new one.
     pub(crate) fn of(&self, headers: &HeaderMap) -> HeaderValue {
         match headers.get(REQUEST_ID) {
             Some(id) if is_fit(id.as_bytes()) => id.clone(),
@@ -45,10 +45,10 @@ fn is_fit(id: &[u8]) -> bool {
     (1..=REQUEST_ID_BYTES_MAX).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic)
 }
 
-/// The lower digits of `number`, as many as there are places.
-fn hex(places: &mut [u8], mut number: u64) {
-    for place in places.iter_mut().rev() {
-        *place = HEX[(number & 15) as usize];
+/// Writes the lower hexadecimal digits of `number`.
+fn hex(digits: &mut [u8], mut number: u64) {
+    for digit in digits.iter_mut().rev() {
+        *digit = HEX[(number & 15) as usize];
         number >>= 4;
     }
 }

@@ -1,5 +1,4 @@
-//! The table of routes. The router and `/openapi.json` are both made from it, so that there is no route
-//! without a description and no description without a route.
+//! The table of routes. It drives both the router and `/openapi.json`.
 
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -11,12 +10,12 @@ use super::serve::Call;
 use super::shape::{self, Field, Shape};
 use super::{audit, cluster, complete, health, keys, leases, limits, reserve, vaults, write};
 use crate::app::App;
-use crate::caller::{Access, Takes};
+use crate::caller::{Access, QueueCost};
 
-/// What an answer that is on its way looks like.
+/// The future of a handler.
 type Handled<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
 
-/// The methods that are served.
+/// The served HTTP methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Get,
@@ -35,7 +34,7 @@ impl Verb {
         }
     }
 
-    /// As an OpenAPI document writes it.
+    /// The name in OpenAPI.
     pub(super) fn name(self) -> &'static str {
         match self {
             Verb::Get => "get",
@@ -46,43 +45,41 @@ impl Verb {
     }
 }
 
-/// One route: what it does, and what is said of it.
+/// A route and its description.
 pub(crate) struct Route {
     pub(super) verb: Verb,
     pub(super) path: &'static str,
     pub(super) handler: for<'a> fn(&'a App, Call) -> Handled<'a>,
-    /// What its body must look like, if it has one.
+    /// The shape of the body, if the route takes one.
     pub(super) body: Option<&'static Shape>,
-    /// What may stand behind the path.
+    /// The query parameters.
     pub(super) query: &'static [Field],
-    /// What it asks of whoever calls it.
     pub(super) access: Access,
-    /// How many places it takes while it is worked on.
-    pub(super) takes: Takes,
-    /// A name for it, for generated clients.
+    pub(super) queue_cost: QueueCost,
+    /// The operation id for generated clients, and the label in metrics.
     pub(super) operation: &'static str,
     pub(super) about: &'static str,
-    /// What it answers besides what every route of its kind does.
+    /// Responses besides the shared ones.
     pub(super) answers: &'static [Documented],
 }
 
 impl Route {
-    /// As it is named in metrics.
+    /// The label in metrics.
     pub(crate) fn label(&self) -> &'static str {
         self.operation
     }
 
-    /// The parameters in the path, in their order.
+    /// The path parameters, in order.
     pub(super) fn parameters(&self) -> impl Iterator<Item = &'static str> {
         self.path.split('{').skip(1).filter_map(|rest| rest.split_once('}').map(|(name, _)| name))
     }
 }
 
-/// An answer, as it is described.
+/// A described response.
 pub(super) struct Documented {
     pub(super) status: u16,
     pub(super) about: &'static str,
-    /// Names of schemas, one of which fits; none if it is text.
+    /// Names of schemas, one of which matches; empty for plain text.
     pub(super) schemas: &'static [&'static str],
 }
 
@@ -96,38 +93,36 @@ const COMPLETE_ANSWER: &[&str] = &["CompleteAnswer"];
 
 const WRITE_ANSWER: &[&str] = &["WriteRefused"];
 const WRITE_ANSWERS: &[Documented] = &[
-    answer(200, &["WriteCommitted"], "It is committed, now or by an earlier copy of the same write."),
-    answer(400, &["Problem", "WriteRefused"], "It is not what it must be, or not of its scope."),
-    answer(402, WRITE_ANSWER, "`INSUFFICIENT_CREDIT`: an account has too little."),
+    answer(200, &["WriteCommitted"], "Committed, now or by an earlier copy of the same write."),
+    answer(400, &["Problem", "WriteRefused"], "Malformed, or an operation of another scope."),
+    answer(402, WRITE_ANSWER, "`INSUFFICIENT_CREDIT`: an account has too little credit."),
     answer(404, WRITE_ANSWER, "`ACCOUNT_NOT_FOUND` or `VAULT_NOT_FOUND`."),
-    answer(409, WRITE_ANSWER, "The sequence, a condition or the state of an account stands in the way."),
+    answer(409, WRITE_ANSWER, "A sequence, a condition or the state of an account prevents the write."),
     answer(
         503,
         &["WriteRefused", "Problem"],
         "`UNAVAILABLE`: the outcome is unknown. Retry the same write. `overloaded`: nothing happened.",
     ),
 ];
-const BAD_NAME: Documented = answer(400, PROBLEM, "A name in the path or the query is none.");
+const BAD_NAME: Documented = answer(400, PROBLEM, "A name in the path or query is malformed.");
 const NO_VAULT: Documented = answer(404, PROBLEM, "No such vault or account.");
 
-const BAD_QUERY: Documented = answer(400, PROBLEM, "There is a parameter that this path does not have.");
-const BAD_KEY: Documented = answer(400, PROBLEM, "The key in the path is none.");
+const BAD_QUERY: Documented = answer(400, PROBLEM, "Unknown query parameter.");
+const BAD_KEY: Documented = answer(400, PROBLEM, "The key in the path is malformed.");
 const NO_LIMIT: Documented = answer(404, PROBLEM, "No limit has this key.");
-const NO_CLUSTER: Documented =
-    answer(404, PROBLEM, "This server keeps everything in memory and has no cluster.");
+const NO_CLUSTER: Documented = answer(404, PROBLEM, "This server runs in memory and has no cluster.");
 const MEMBERS_STAY: Documented =
-    answer(409, PROBLEM, "`conflict`: the members stay as they are, and the message says why.");
+    answer(409, PROBLEM, "`conflict`: the members were not changed; the message says why.");
 const MEMBERS_LATER: Documented =
-    answer(503, PROBLEM, "`unavailable`: not now, or not yet. Ask the same again.");
+    answer(503, PROBLEM, "`unavailable`: not possible now, or not finished yet. Retry the same request.");
 
-const NO_KEYS: Documented = answer(404, PROBLEM, "No such key, or this server keeps none.");
+const NO_KEYS: Documented = answer(404, PROBLEM, "No such key, or this server has no keys.");
 
 const FAILED: Documented =
     answer(500, PROBLEM, "`backend_error`: the outcome is unknown, or nothing happened. Retry.");
-const OVERLOADED: Documented =
-    answer(503, PROBLEM, "`overloaded`: too much is waiting, and nothing happened. Retry later.");
+const OVERLOADED: Documented = answer(503, PROBLEM, "`overloaded`: nothing happened. Retry later.");
 
-/// The place of requests that match no route, in tables that have one for every route.
+/// The route index of requests without a route.
 pub(crate) const UNMATCHED: usize = ROUTES.len();
 
 /// All routes.
@@ -139,11 +134,15 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: Some(&shape::RESERVE),
         query: &[],
         access: Access::Call,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "reserve",
-        about: "Takes all requirements at once, or none of them.",
+        about: "Reserves all requirements, or none.",
         answers: &[
-            answer(200, RESERVE_ANSWER, "Allowed, denied, or refused by name, lease, age or credit."),
+            answer(
+                200,
+                RESERVE_ANSWER,
+                "Allowed, denied, or refused for an unknown limit, a used lease, its age, or missing credit.",
+            ),
             answer(
                 500,
                 RESERVE_ANSWER,
@@ -163,12 +162,12 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: Some(&shape::COMPLETE),
         query: &[],
         access: Access::Call,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "complete",
-        about: "Says what a lease really used; the rest is free again at once.",
+        about: "Reports the actual usage of a lease; the rest is freed at once.",
         answers: &[
-            answer(200, COMPLETE_ANSWER, "Done, now or before; or the lease is not known."),
-            answer(400, &["Problem", "CompleteAnswer"], "It is not what it must be; nothing was done."),
+            answer(200, COMPLETE_ANSWER, "Completed, now or before; or the lease is unknown."),
+            answer(400, &["Problem", "CompleteAnswer"], "Malformed; nothing was done."),
             answer(500, COMPLETE_ANSWER, "`backend_error`: the outcome is unknown. Complete again."),
             answer(503, &["CompleteAnswer", "Problem"], "`overloaded`: nothing happened. Complete again."),
         ],
@@ -180,9 +179,9 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: Some(&shape::RESERVE_BATCH),
         query: &[],
         access: Access::Call,
-        takes: Takes::Items,
+        queue_cost: QueueCost::PerItem,
         operation: "reserve_batch",
-        about: "Reserves, each on its own, with the results in the same order.",
+        about: "Executes up to 256 independent reserves; the results have the same order.",
         answers: &[answer(200, &["ReserveResults"], "A result for each, failures included.")],
     },
     Route {
@@ -192,9 +191,9 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: Some(&shape::COMPLETE_BATCH),
         query: &[],
         access: Access::Call,
-        takes: Takes::Items,
+        queue_cost: QueueCost::PerItem,
         operation: "complete_batch",
-        about: "Completes, each on its own, with the results in the same order.",
+        about: "Executes up to 256 independent completes; the results have the same order.",
         answers: &[answer(200, &["CompleteResults"], "A result for each, failures included.")],
     },
     Route {
@@ -204,11 +203,15 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: Some(&shape::DEFINITION),
         query: &[],
         access: Access::Write,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "put_limit",
         about: "Creates a limit or changes its definition. An existing limit keeps its kind.",
         answers: &[
-            answer(200, &["LimitChanged"], "In force, or waiting until the capacity can go down."),
+            answer(
+                200,
+                &["LimitChanged"],
+                "`active`, or `decreasing` until the lower capacity can take effect.",
+            ),
             FAILED,
             OVERLOADED,
         ],
@@ -220,9 +223,9 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Read,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "list_limits",
-        about: "All limits, in order of their keys.",
+        about: "Lists all limits by key.",
         answers: &[answer(200, &["Limits"], "The limits."), BAD_QUERY, FAILED, OVERLOADED],
     },
     Route {
@@ -232,9 +235,9 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Read,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "get_limit",
-        about: "One limit.",
+        about: "Gets a limit.",
         answers: &[answer(200, &["Limit"], "The limit."), BAD_KEY, NO_LIMIT, FAILED, OVERLOADED],
     },
     Route {
@@ -244,15 +247,15 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Write,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "delete_limit",
-        about: "Lets a limit run empty and then forgets it.",
+        about: "Deletes a limit once nothing is held.",
         answers: &[
             answer(
                 200,
                 &["LimitChanged"],
-                "`decreasing` while something is held, else `deleted`. A credit limit goes at once: what it holds \
-                 is the account's, and is settled as it was taken.",
+                "`decreasing` while leases hold capacity, else `deleted`. A credit limit is deleted at once; its open \
+                 leases still settle with the account.",
             ),
             BAD_KEY,
             NO_LIMIT,
@@ -267,9 +270,9 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Read,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "get_usage",
-        about: "What a limit holds now.",
+        about: "Gets the current usage of a limit.",
         answers: &[answer(200, &["Usage"], "The usage."), BAD_KEY, NO_LIMIT, FAILED, OVERLOADED],
     },
     Route {
@@ -279,13 +282,13 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Read,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "get_lease",
-        about: "What is known of a lease.",
+        about: "Gets a lease.",
         answers: &[
             answer(200, &["Lease"], "The lease."),
-            answer(400, PROBLEM, "The lease id in the path is no ULID."),
-            answer(404, PROBLEM, "No such lease is remembered."),
+            answer(400, PROBLEM, "The lease id in the path is not a ULID."),
+            answer(404, PROBLEM, "Lease not found, or forgotten since."),
             FAILED,
             OVERLOADED,
         ],
@@ -297,9 +300,9 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: Some(&shape::WRITE),
         query: &[],
         access: Access::Write,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "write",
-        about: "Applies a transaction exactly once: all its operations, or none of them.",
+        about: "Executes a transaction exactly once: all its operations, or none.",
         answers: WRITE_ANSWERS,
     },
     Route {
@@ -309,9 +312,9 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: Some(&shape::WRITE_BATCH),
         query: &[],
         access: Access::Write,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "write_batch",
-        about: "Applies several lists of operations as one transaction, with one number.",
+        about: "Executes several lists of operations as one transaction with one sequence.",
         answers: WRITE_ANSWERS,
     },
     Route {
@@ -321,10 +324,10 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: shape::CLIENT_QUERY,
         access: Access::Read,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "get_client_state",
-        about: "The last number that a client committed in a scope; 0 before the first.",
-        answers: &[answer(200, &["ClientState"], "The number."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
+        about: "Gets the last sequence that a client committed in a scope; 0 before the first.",
+        answers: &[answer(200, &["ClientState"], "The sequence."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
     },
     Route {
         verb: Verb::Get,
@@ -333,9 +336,9 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Read,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "get_balances",
-        about: "What an account has, in order of asset.",
+        about: "Lists the balances of an account by asset.",
         answers: &[answer(200, &["Balances"], "The balances."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
     },
     Route {
@@ -345,9 +348,9 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: shape::ENTRIES_QUERY,
         access: Access::Read,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "list_entries",
-        about: "The latest history of an account, oldest first, a page at a time.",
+        about: "Lists the recent entries of an account, oldest first, in pages.",
         answers: &[answer(200, &["Entries"], "A page."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
     },
     Route {
@@ -357,10 +360,10 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Read,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "audit_vault",
-        about: "Counts a vault anew and compares it with its history.",
-        answers: &[answer(200, &["Audit"], "What was found."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
+        about: "Recomputes a vault and compares it with its history.",
+        answers: &[answer(200, &["Audit"], "The audit."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
     },
     Route {
         verb: Verb::Get,
@@ -369,9 +372,9 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Operate,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "get_cluster",
-        about: "The nodes, who leads, and who is behind, as this node sees it.",
+        about: "Gets the members, the leader and the replication lag, as this node sees them.",
         answers: &[answer(200, &["Cluster"], "The cluster."), BAD_QUERY, NO_CLUSTER],
     },
     Route {
@@ -381,11 +384,11 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: Some(&shape::MEMBER),
         query: &[],
         access: Access::Operate,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "add_member",
-        about: "Makes a node that runs a member: a learner until it has caught up, then a voter.",
+        about: "Adds a running node as a member: a learner until it has caught up, then a voter.",
         answers: &[
-            answer(200, &["Done"], "It is a voter, now or before."),
+            answer(200, &["Done"], "The node is a voter, now or before."),
             NO_CLUSTER,
             MEMBERS_STAY,
             MEMBERS_LATER,
@@ -398,12 +401,12 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Operate,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "remove_member",
-        about: "Takes a node out of the cluster. Its id is never used again.",
+        about: "Removes a node. Its id is never used again.",
         answers: &[
-            answer(200, &["Done"], "It is no member any more."),
-            answer(400, PROBLEM, "The id in the path is none."),
+            answer(200, &["Done"], "The node is not a member."),
+            answer(400, PROBLEM, "The id in the path is malformed."),
             NO_CLUSTER,
             MEMBERS_STAY,
             MEMBERS_LATER,
@@ -416,18 +419,22 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: Some(&shape::BACKUP),
         query: &[],
         access: Access::Operate,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "make_backup",
-        about: "Writes all that was acknowledged so far into a folder of its own, on the machine of this node, from \
-                which a new cluster can begin.",
+        about: "Writes a backup of everything acknowledged so far into a new folder on this node's machine. A new \
+                cluster can start from it.",
         answers: &[
-            answer(200, &["Backup"], "It is whole, and on disk."),
+            answer(200, &["Backup"], "The backup is complete and on disk."),
             NO_CLUSTER,
-            answer(409, PROBLEM, "`conflict`: there is a backup of this name, or this node keeps none."),
+            answer(
+                409,
+                PROBLEM,
+                "`conflict`: a backup of this name exists, or this node has no backup folder.",
+            ),
             answer(
                 503,
                 PROBLEM,
-                "`unavailable`: not now, or not within the time of a request; the message says which.",
+                "`unavailable`: not possible now, or not finished within the request timeout; the message says which.",
             ),
         ],
     },
@@ -438,13 +445,13 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: Some(&shape::KEY),
         query: &[],
         access: Access::Manage,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "create_key",
-        about: "Makes a key. It is shown once, in this answer. The first key closes a server that was open to all.",
+        about: "Creates a key. Only this response shows it. After the first key every request needs credentials.",
         answers: &[
             answer(200, &["KeyCreated"], "The key."),
             NO_KEYS,
-            answer(409, PROBLEM, "`conflict`: there are as many keys as there may be."),
+            answer(409, PROBLEM, "`conflict`: the maximum number of keys is reached."),
             FAILED,
         ],
     },
@@ -455,9 +462,9 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Manage,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "list_keys",
-        about: "The keys, without their secrets: of all namespaces for an admin of `default`, else of one's own.",
+        about: "Lists keys without their secrets: of all namespaces for an admin of `default`, else of the own one.",
         answers: &[answer(200, &["Keys"], "The keys."), BAD_QUERY, NO_KEYS, FAILED, OVERLOADED],
     },
     Route {
@@ -467,14 +474,14 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Manage,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "revoke_key",
-        about: "Ends a key for good. Once this is answered, no node takes it.",
+        about: "Revokes a key for good. Once this has answered, no node accepts the key.",
         answers: &[
-            answer(200, &["KeyRevoked"], "It is revoked, now or before."),
-            answer(400, PROBLEM, "The id in the path is none."),
+            answer(200, &["KeyRevoked"], "Revoked, now or before."),
+            answer(400, PROBLEM, "The id in the path is malformed."),
             NO_KEYS,
-            answer(409, PROBLEM, "`conflict`: it is the last that can look after the server."),
+            answer(409, PROBLEM, "`conflict`: it is the last key of a server admin."),
             FAILED,
             OVERLOADED,
         ],
@@ -486,9 +493,9 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: shape::CHANGES_QUERY,
         access: Access::Manage,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "list_changes",
-        about: "Transactions and changes of limits and keys with who made them, oldest first, a page at a time.",
+        about: "Lists transactions and changes of limits and keys with their actors, oldest first, in pages.",
         answers: &[answer(200, &["AuditLog"], "A page."), BAD_QUERY, NO_KEYS, FAILED, OVERLOADED],
     },
     Route {
@@ -498,10 +505,10 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Public,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "healthz",
-        about: "Whether the process lives.",
-        answers: &[answer(200, &["Health"], "It does.")],
+        about: "Liveness.",
+        answers: &[answer(200, &["Health"], "Alive.")],
     },
     Route {
         verb: Verb::Get,
@@ -510,12 +517,12 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Public,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "readyz",
-        about: "Whether it can serve.",
+        about: "Readiness.",
         answers: &[
-            answer(200, &["Health"], "It can."),
-            answer(503, PROBLEM, "It cannot, or no longer; the message says why."),
+            answer(200, &["Health"], "Ready."),
+            answer(503, PROBLEM, "Not ready; the message says why."),
         ],
     },
     Route {
@@ -525,9 +532,9 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Read,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "metrics",
-        about: "Metrics in the text format of Prometheus.",
+        about: "Metrics in the Prometheus text format.",
         answers: &[answer(200, &[], "The metrics.")],
     },
     Route {
@@ -537,28 +544,32 @@ pub(crate) static ROUTES: [Route; 28] = [
         body: None,
         query: &[],
         access: Access::Public,
-        takes: Takes::One,
+        queue_cost: QueueCost::One,
         operation: "openapi",
         about: "This document.",
         answers: &[answer(200, &["OpenApi"], "The document.")],
     },
 ];
 
-/// What every route with a body answers besides.
+/// Responses of every route with a body.
 pub(super) static WITH_BODY: [Documented; 4] = [
-    answer(400, PROBLEM, "The body is not what it must be: which field, what was found, what is allowed."),
-    answer(408, PROBLEM, "The body did not come in time."),
+    answer(
+        400,
+        PROBLEM,
+        "Malformed body; the message names the field, the value found and the values allowed.",
+    ),
+    answer(408, PROBLEM, "The body did not arrive in time."),
     answer(413, PROBLEM, "The body is too large."),
     OVERLOADED,
 ];
 
-/// What every route answers that is not open to all.
+/// Responses of every route that needs credentials.
 pub(super) static GUARDED: [Documented; 3] = [
     answer(401, PROBLEM, "`unauthenticated`: the credentials are missing or not valid."),
-    answer(403, PROBLEM, "`forbidden`: the credentials do not allow this."),
+    answer(403, PROBLEM, "`forbidden`: the caller lacks a role; the message names it."),
     answer(
         429,
         PROBLEM,
-        "`rate_limited`: too many requests; the header `retry-after` says when to come back.",
+        "`rate_limited`: too many requests; retry after the seconds in the header `retry-after`.",
     ),
 ];

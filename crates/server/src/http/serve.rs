@@ -1,4 +1,4 @@
-//! From an HTTP request to an HTTP response, the same way for every route.
+//! Serves HTTP requests: authentication, body, handler and response, the same way for every route.
 
 use std::sync::Arc;
 
@@ -21,30 +21,30 @@ use super::reply::{METHOD_NOT_ALLOWED, Reply};
 use super::request_id::REQUEST_ID;
 use super::route::{ROUTES, Route, UNMATCHED};
 use super::shape::Shape;
-use crate::answer::TOO_MANY_LARGE;
+use crate::answer::RESPONSE_BUFFER_FULL;
 use crate::app::App;
+use crate::auth::{CloseAfterReply, Connection, Peer, Rejection, RequestHead};
 use crate::body;
 use crate::budget::{Budget, LARGE_BYTES};
-use crate::caller::{Caller, Takes};
-use crate::carry_out::Ticket;
-use crate::door::{After, Head, Parting, Peer, TurnedAway};
+use crate::caller::{Caller, QueueCost};
+use crate::execute::RequestContext;
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 const BEARER: HeaderValue = HeaderValue::from_static("Bearer");
 
-/// A request whose body and path were read.
+/// A request with its body, path and query.
 pub(super) struct Call {
-    pub(super) ticket: Ticket,
+    pub(super) context: RequestContext,
     pub(super) body: Bytes,
     names: Vec<String>,
     query: Vec<(String, String)>,
 }
 
 impl Call {
-    /// Where everything happens that its caller does.
+    /// The namespace of the caller.
     pub(super) fn namespace(&self) -> NamespaceName {
-        self.ticket.caller.namespace.clone()
+        self.context.caller.namespace.clone()
     }
 
     /// The first name or id in the path; empty where the route has none.
@@ -52,17 +52,17 @@ impl Call {
         self.nth_name(0)
     }
 
-    /// A name or id in the path, by its place; empty where the route has none.
-    pub(super) fn nth_name(&self, place: usize) -> &str {
-        self.names.get(place).map(String::as_str).unwrap_or_default()
+    /// The nth name or id in the path; empty where the route has none.
+    pub(super) fn nth_name(&self, index: usize) -> &str {
+        self.names.get(index).map(String::as_str).unwrap_or_default()
     }
 
-    /// A parameter of the query, if it is there.
+    /// A query parameter, if it is present.
     pub(super) fn query(&self, name: &str) -> Option<&str> {
         self.query.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// The body, or the answer that says what is wrong with it.
+    /// Parses the body. The error names the field, the value found and the values allowed.
     pub(super) fn parse<'a, T: Deserialize<'a>>(&'a self, shape: &Shape) -> Result<T, Reply> {
         match serde_json::from_slice::<Object<T>>(&self.body) {
             Ok(Object(parsed)) => Ok(parsed),
@@ -74,24 +74,24 @@ impl Call {
     }
 }
 
-/// What is wrong, without where: the line of a body tells nobody anything.
+/// The message of a JSON error without line and column, which do not help with a one-line body.
 pub(super) fn bare(error: &serde_json::Error) -> String {
     let message = error.to_string();
     let position = format!(" at line {} column {}", error.line(), error.column());
     message.strip_suffix(&position).unwrap_or(&message).to_owned()
 }
 
-/// An id as a text, which every id is that was found fit.
+/// A request id as text.
 fn text(id: &HeaderValue) -> &str {
     id.to_str().unwrap_or_default()
 }
 
-/// Everything in the table, and answers for everything else.
+/// The router for all routes of the table, with replies for unknown paths and methods.
 pub(crate) fn router(app: &Arc<App>) -> Router {
     let mut router = Router::new();
-    for (place, route) in ROUTES.iter().enumerate() {
+    for (index, route) in ROUTES.iter().enumerate() {
         let app = Arc::clone(app);
-        let handle = move |request: Request| serve(Arc::clone(&app), place, route, request);
+        let handle = move |request: Request| serve(Arc::clone(&app), index, route, request);
         router = router.route(route.path, on(route.verb.filter(), handle));
     }
     let (no_path, no_method) = (Arc::clone(app), Arc::clone(app));
@@ -102,65 +102,64 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         })
 }
 
-async fn serve(app: Arc<App>, place: usize, route: &'static Route, request: Request) -> Response {
+async fn serve(app: Arc<App>, index: usize, route: &'static Route, request: Request) -> Response {
     let start = Instant::now();
     let (mut parts, body) = request.into_parts();
     let id = app.request_ids.of(&parts.headers);
     let deadline = start + app.request_timeout;
-    let head = Head { uri: &parts.uri, headers: &parts.headers, extensions: &parts.extensions };
-    let caller = match app.door.admit(&*app.backend, head, route.access).await {
+    let head = RequestHead { uri: &parts.uri, headers: &parts.headers, extensions: &parts.extensions };
+    let caller = match app.auth.admit(&*app.backend, head, route.access).await {
         Ok(caller) => caller,
-        Err(TurnedAway { why, caller, after }) => {
+        Err(Rejection { error, caller, connection }) => {
             let is_read = body::discard(body, deadline).await;
-            let (reply, is_parting) = (Reply::refused(why), after == After::Ends);
-            let reply = if is_read && !is_parting { reply } else { reply.closing() };
-            let mut response = finish(&app, place, &parts, id, start, reply, caller.as_deref());
-            is_parting.then(|| response.extensions_mut().insert(Parting));
+            let (reply, closes) = (Reply::rejected(&error), connection == Connection::Closes);
+            let reply = if is_read && !closes { reply } else { reply.closing() };
+            let mut response = finish(&app, index, &parts, id, start, reply, caller.as_deref());
+            closes.then(|| response.extensions_mut().insert(CloseAfterReply));
             return response;
         }
     };
     let mut is_read = true;
     let read = if route.body.is_some() {
-        body::read(body, deadline, &app.bodies).await.map_err(|unread| Reply::unread(&unread))
+        body::read(body, deadline, &app.bodies).await.map_err(|error| Reply::body_error(&error))
     } else {
         is_read = body::discard(body, deadline).await;
         Ok(Bytes::new())
     };
-    let presence = parts.extensions.get().and_then(|peer: &Peer| peer.presence.clone());
-    let ticket = Ticket { id: id.clone(), deadline, caller: Arc::clone(&caller), presence };
-    let reply = match call(route, &mut parts, read, ticket).await {
-        Ok(call) => match route.takes {
-            Takes::One => match caller.turn(1, call.ticket.patience()).await {
-                Ok(_place) => (route.handler)(&app, call).await,
-                Err(refused) => Reply::refused(refused),
+    let hangup = parts.extensions.get().and_then(|peer: &Peer| peer.hangup.clone());
+    let context = RequestContext { id: id.clone(), deadline, caller: Arc::clone(&caller), hangup };
+    let reply = match call(route, &mut parts, read, context).await {
+        Ok(call) => match route.queue_cost {
+            QueueCost::One => match caller.acquire(1, call.context.wait_bounds()).await {
+                Ok(_permit) => (route.handler)(&app, call).await,
+                Err(error) => Reply::rejected(&error),
             },
-            Takes::Items => (route.handler)(&app, call).await,
+            QueueCost::PerItem => (route.handler)(&app, call).await,
         },
         Err(reply) => reply,
     };
     let reply = if is_read { reply } else { reply.closing() };
-    finish(&app, place, &parts, id, start, reply, Some(&caller))
+    finish(&app, index, &parts, id, start, reply, Some(&caller))
 }
 
 async fn call(
     route: &Route,
     parts: &mut Parts,
     body: Result<Bytes, Reply>,
-    ticket: Ticket,
+    context: RequestContext,
 ) -> Result<Call, Reply> {
     let names = if route.parameters().next().is_some() { names(parts).await? } else { Vec::new() };
-    // Whoever asks whether the server lives may add what keeps caches away; elsewhere a parameter that is ignored
-    // would be taken for one that was followed.
+    // Health probes may add a parameter to bypass caches. Elsewhere an ignored parameter would look like an obeyed one.
     let is_probe = !route.path.starts_with("/v1/");
     let query = if is_probe { Vec::new() } else { query::read(parts.uri.query(), route.query)? };
-    Ok(Call { ticket, body: body?, names, query })
+    Ok(Call { context, body: body?, names, query })
 }
 
-/// The parameters of the path, decoded.
+/// The decoded path parameters.
 async fn names(parts: &mut Parts) -> Result<Vec<String>, Reply> {
-    let parameters = RawPathParams::from_request_parts(parts, &()).await.map_err(|_| {
-        Reply::invalid("path: found percent-encoded bytes that are no UTF-8, allowed is UTF-8")
-    })?;
+    let parameters = RawPathParams::from_request_parts(parts, &())
+        .await
+        .map_err(|_| Reply::invalid("path: percent-encoded bytes are not UTF-8"))?;
     Ok(parameters.iter().map(|(_, value)| value.to_owned()).collect())
 }
 
@@ -171,30 +170,30 @@ async fn unmatched(app: Arc<App>, request: Request, status: StatusCode) -> Respo
     let id = app.request_ids.of(&parts.headers);
     let reply = match status {
         StatusCode::METHOD_NOT_ALLOWED => {
-            let message = format!("method: found {}, the header allow has those for this path", parts.method);
+            let message = format!("method {} not allowed; see the header allow", parts.method);
             Reply::problem(status, METHOD_NOT_ALLOWED, &message)
         }
-        _ => Reply::not_found("path: found none of this server's, /openapi.json has them all"),
+        _ => Reply::not_found("path not found; see /openapi.json"),
     };
     let reply = if is_read { reply } else { reply.closing() };
     finish(&app, UNMATCHED, &parts, id, start, reply, None)
 }
 
-/// The answer, if there is room for it until its client has taken it.
+/// Charges a large reply to the budget until its client has read it. Without budget left it becomes 503.
 fn within(budget: &Arc<Budget>, reply: Reply) -> Reply {
     if reply.body.len() < LARGE_BYTES {
         return reply;
     }
-    let mut held = budget.nothing();
-    if held.grow_to(reply.body.len()) {
-        return Reply { body: held.with(reply.body), ..reply };
+    let mut share = budget.empty_share();
+    if share.grow_to(reply.body.len()) {
+        return Reply { body: share.attach(reply.body), ..reply };
     }
-    Reply { closes: reply.closes, ..Reply::overloaded(TOO_MANY_LARGE) }
+    Reply { closes: reply.closes, ..Reply::overloaded(RESPONSE_BUFFER_FULL) }
 }
 
 fn finish(
     app: &App,
-    place: usize,
+    index: usize,
     parts: &Parts,
     id: HeaderValue,
     start: Instant,
@@ -203,9 +202,9 @@ fn finish(
 ) -> Response {
     let took = start.elapsed();
     let Reply { status, content_type, body, closes, retry_after_seconds, is_secret } =
-        within(&app.answers, reply);
+        within(&app.responses, reply);
     let actor = caller.map_or("-", |caller| caller.actor.as_str());
-    app.metrics.served(place, status, took);
+    app.metrics.served(index, status, took);
     let (method, path) = (&parts.method, parts.uri.path());
     let path = || Token::redact(path);
     if status.is_server_error() {
@@ -239,14 +238,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_answers_that_nobody_takes_share_one_budget() {
-        let budget = Budget::of(LARGE_BYTES);
+    fn large_unread_replies_share_one_budget() {
+        let budget = Budget::new(LARGE_BYTES);
         let large = || Reply { body: Bytes::from(vec![b' '; LARGE_BYTES]), ..Reply::not_found("") };
         let first = within(&budget, large());
         assert_eq!((first.status, first.body.len()), (StatusCode::NOT_FOUND, LARGE_BYTES));
         let second = within(&budget, large());
         assert_eq!(second.status, StatusCode::SERVICE_UNAVAILABLE);
-        assert!(second.body.starts_with(br#"{"error":"overloaded","message":"answer: "#));
+        assert!(second.body.starts_with(br#"{"error":"overloaded","message":"response: "#));
         assert_eq!(within(&budget, Reply::not_found("")).status, StatusCode::NOT_FOUND);
         drop(first);
         assert_eq!(within(&budget, large()).status, StatusCode::NOT_FOUND);

@@ -1,4 +1,4 @@
-//! `/v1/vaults`: what accounts have, how that came, and whether it adds up.
+//! `/v1/vaults`: balances, entries and audits.
 
 use earmark_admission::{
     AccountPath, Audit, CreditReadError, EntryChange, EntryKind, EntryPage, EntryView, HoldView,
@@ -11,14 +11,14 @@ use super::reply::Reply;
 use super::serve::Call;
 use super::shape::{ACCOUNT, VAULT};
 use crate::app::App;
-use crate::carry_out::{self, PAGE_USUAL};
+use crate::execute::{self, PAGE_SIZE_DEFAULT};
 
 pub(super) async fn balances(app: &App, call: Call) -> Reply {
     let account = match path(&call) {
         Ok(account) => account,
         Err(reply) => return reply,
     };
-    match carry_out::read(app, &call.ticket, app.backend.balances(account)).await {
+    match execute::read(app, &call.context, app.backend.balances(account)).await {
         Ok(balances) => Reply::ok(&Balances { balances: balances.iter().map(BalanceWire::of).collect() }),
         Err(error) => failed(&error),
     }
@@ -31,8 +31,9 @@ pub(super) async fn entries(app: &App, call: Call) -> Reply {
     };
     let number = |name: &str| call.query(name).and_then(|text| text.parse().ok());
     let after = number("after").unwrap_or(0);
-    let page_size = number("page_size").and_then(|size| usize::try_from(size).ok()).unwrap_or(PAGE_USUAL);
-    match carry_out::read(app, &call.ticket, app.backend.entries(account, after, page_size)).await {
+    let page_size =
+        number("page_size").and_then(|size| usize::try_from(size).ok()).unwrap_or(PAGE_SIZE_DEFAULT);
+    match execute::read(app, &call.context, app.backend.entries(account, after, page_size)).await {
         Ok(page) => Reply::ok(&Entries::of(&page)),
         Err(error) => failed(&error),
     }
@@ -43,10 +44,10 @@ pub(super) async fn audit(app: &App, call: Call) -> Reply {
         Ok(vault) => vault,
         Err(reply) => return reply,
     };
-    if let Err(refused) = app.door.charge_audit(&call.ticket.caller) {
-        return Reply::refused(refused);
+    if let Err(error) = app.auth.charge_audit(&call.context.caller) {
+        return Reply::rejected(&error);
     }
-    match carry_out::read(app, &call.ticket, app.backend.audit(call.namespace(), vault)).await {
+    match execute::read(app, &call.context, app.backend.audit(call.namespace(), vault)).await {
         Ok(audit) => Reply::ok(&AuditWire::of(&audit)),
         Err(error) => failed(&error),
     }
@@ -64,7 +65,7 @@ fn path(call: &Call) -> Result<AccountPath, Reply> {
     Ok(AccountPath { namespace: call.namespace(), vault, account })
 }
 
-/// What there is nothing to read for.
+/// The reply to a failed read.
 pub(super) fn failed(error: &CreditReadError) -> Reply {
     match error {
         CreditReadError::Backend(error) => limits::failed(error),
@@ -77,7 +78,7 @@ struct Balances<'a> {
     balances: Vec<BalanceWire<'a>>,
 }
 
-/// Amounts of credit are texts, so that no client rounds them.
+/// Credit amounts are strings, so that no client rounds them.
 #[derive(Serialize)]
 struct BalanceWire<'a> {
     asset: &'a str,

@@ -13,14 +13,13 @@ use super::shape::{CLIENT, WRITE, WRITE_BATCH};
 use super::vaults::failed;
 use crate::answer::UNAVAILABLE;
 use crate::app::App;
-
-use crate::carry_out::{self, Written};
+use crate::execute::{self, Written};
 
 pub(super) async fn one(app: &App, call: Call) -> Reply {
     match call.parse::<WriteBody>(&WRITE) {
-        Ok(body) => write(app, &call, body.into_request(&call.ticket.caller.actor)).await,
+        Ok(body) => write(app, &call, body.into_request(&call.context.caller.actor)).await,
         Err(reply) => {
-            carry_out::malformed_write(app);
+            execute::malformed_write(app);
             reply
         }
     }
@@ -28,9 +27,9 @@ pub(super) async fn one(app: &App, call: Call) -> Reply {
 
 pub(super) async fn batch(app: &App, call: Call) -> Reply {
     match call.parse::<WriteBatchBody>(&WRITE_BATCH) {
-        Ok(body) => write(app, &call, body.into_request(&call.ticket.caller.actor)).await,
+        Ok(body) => write(app, &call, body.into_request(&call.context.caller.actor)).await,
         Err(reply) => {
-            carry_out::malformed_write(app);
+            execute::malformed_write(app);
             reply
         }
     }
@@ -40,33 +39,33 @@ pub(super) async fn client(app: &App, call: Call) -> Reply {
     let Ok(client) = ClientId::new(call.name()) else {
         return Reply::invalid(&CLIENT.explain(&"client_id", call.name()).unwrap_or_default());
     };
-    // What is in the query was checked when it was read.
+    // The query is already validated.
     let namespace = call.query("namespace").and_then(|name| NamespaceName::new(name).ok());
     let namespace = namespace.unwrap_or_else(|| call.namespace());
-    let caller = &call.ticket.caller;
-    if let Err(refused) = caller.check_namespace(&namespace).and_then(|()| caller.check_client(&client)) {
-        return Reply::refused(refused);
+    let caller = &call.context.caller;
+    if let Err(error) = caller.check_namespace(&namespace).and_then(|()| caller.check_client(&client)) {
+        return Reply::rejected(&error);
     }
     let vault = call.query("vault").and_then(|name| VaultName::new(name).ok());
-    match carry_out::read(app, &call.ticket, app.backend.client_state(namespace, vault, client)).await {
+    match execute::read(app, &call.context, app.backend.client_state(namespace, vault, client)).await {
         Ok(last_committed_sequence) => Reply::ok(&ClientState { last_committed_sequence }),
         Err(error) => failed(&error),
     }
 }
 
 async fn write(app: &App, call: &Call, request: WriteRequest) -> Reply {
-    let caller = &call.ticket.caller;
+    let caller = &call.context.caller;
     let is_theirs = caller.check_namespace(&request.namespace);
-    if let Err(refused) = is_theirs.and_then(|()| caller.check_client(&request.client)) {
-        return Reply::refused(refused);
+    if let Err(error) = is_theirs.and_then(|()| caller.check_client(&request.client)) {
+        return Reply::rejected(&error);
     }
-    let Written { answer, subjects } = carry_out::write(app, &call.ticket, request).await;
+    let Written { answer, subjects } = execute::write(app, &call.context, request).await;
     match answer {
         Ok(WriteAnswer::Committed(receipt)) => {
             Reply::ok(&Committed { success: Success::of(&receipt, &subjects) })
         }
         Ok(WriteAnswer::Refused(error)) => refused(&error),
-        Err(BackendError::Unauthenticated) => Reply::refused(crate::caller::Refused::Unauthenticated),
+        Err(BackendError::Unauthenticated) => Reply::unauthenticated(),
         Err(error) => unavailable(&error),
     }
 }
@@ -78,13 +77,13 @@ fn refused(error: &WriteError) -> Reply {
         operation: error.operation(),
         last_committed_sequence: error.last_committed_sequence(),
     };
-    Reply::json(status(error), &Refused { error: wire })
+    Reply::json(status(error), &NotCommitted { error: wire })
 }
 
 fn unavailable(error: &BackendError) -> Reply {
-    let message = carry_out::unavailable(error);
+    let message = execute::unavailable(error);
     let wire = ErrorWire { code: UNAVAILABLE, message, operation: None, last_committed_sequence: None };
-    Reply::json(StatusCode::SERVICE_UNAVAILABLE, &Refused { error: wire })
+    Reply::json(StatusCode::SERVICE_UNAVAILABLE, &NotCommitted { error: wire })
 }
 
 fn status(error: &WriteError) -> StatusCode {
@@ -154,7 +153,7 @@ impl<'a> Success<'a> {
 }
 
 #[derive(Serialize)]
-struct Refused {
+struct NotCommitted {
     error: ErrorWire,
 }
 

@@ -1,4 +1,4 @@
-//! Calls of gRPC, by method and status.
+//! gRPC calls by method and status.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::grpc::METHODS;
 pub(super) const SECONDS: &str = "earmark_grpc_request_seconds";
 const TOTAL: &str = "earmark_grpc_requests_total";
 
-/// The codes there are, in the order of their numbers.
+/// The gRPC status codes, in order of their numbers.
 const CODES: [&str; 17] = [
     "OK",
     "CANCELLED",
@@ -34,21 +34,21 @@ const CODES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// One for each method, and one for what is none.
+/// One per method, and one for unknown methods.
 pub(super) struct Calls(Vec<Called>);
 
 struct Called {
     label: &'static str,
     seconds: Histogram,
-    /// Made at the first answer of its code, so that `/metrics` is not full of zeros.
+    /// Created with the first response of its code, so that `/metrics` has no zeros.
     codes: [OnceLock<Counter>; CODES.len()],
 }
 
 impl Calls {
     pub(super) fn new(recorder: &PrometheusRecorder) -> Calls {
         for (name, about) in [
-            (TOTAL, "Calls of gRPC, by method and status. A stream counts when it begins."),
-            (SECONDS, "The time from a call's head to its answer, by method."),
+            (TOTAL, "gRPC calls by method and status. A stream counts when it begins."),
+            (SECONDS, "Time from the request head to the response, by method."),
         ] {
             recorder.describe_counter(name.into(), None, about.into());
         }
@@ -61,8 +61,14 @@ impl Calls {
         Calls(labels.map(called).collect())
     }
 
-    pub(super) fn count(&self, recorder: &PrometheusRecorder, place: usize, code: Code, took: Duration) {
-        let Some(called) = self.0.get(place) else { return };
+    pub(super) fn count(
+        &self,
+        recorder: &PrometheusRecorder,
+        method_index: usize,
+        code: Code,
+        took: Duration,
+    ) {
+        let Some(called) = self.0.get(method_index) else { return };
         called.seconds.record(took.as_secs_f64());
         let at = code as usize;
         let (Some(counter), Some(name)) = (called.codes.get(at), CODES.get(at)) else { return };
@@ -82,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_stands_at_its_number() {
+    fn every_code_is_at_its_number() {
         for (number, name) in CODES.iter().enumerate() {
             let code = Code::from_i32(i32::try_from(number).unwrap());
             let name = name.replace('_', "").to_lowercase();

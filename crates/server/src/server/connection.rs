@@ -1,4 +1,4 @@
-//! One connection, from its first byte to its last.
+//! Serves one connection: protocol detection, HTTP/1 or HTTP/2, and timeouts.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,54 +21,54 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
+use super::activity::{Activity, ActivityStamp, Phase};
 use super::frames::Frames;
-use super::io::{First, Heard, Stream};
-use super::pulse::{Mark, Phase, Pulse};
-use super::streams::{Owed, Streams, Watch};
+use super::io::{Inbound, Preamble, Stream};
+use super::streams::{StreamTimer, Streams, TrackedBody};
 use super::transport::Transport;
 use crate::app::SHUTTING_DOWN;
-use crate::door::{Parting, Peer, Presence};
+use crate::auth::{CloseAfterReply, Hangup, Peer};
 use crate::grpc::{Grpc, Streaming, is_call};
 use crate::http::Reply;
 use crate::tls::HTTP_2;
 
-/// The largest head of a request. Of headers there may be 100, which is fixed in hyper.
+/// Largest request head, in bytes. hyper also allows at most 100 headers.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// The most that is buffered of what a client sends.
+/// Read buffer of a connection, in bytes.
 const BUFFER_BYTES_MAX: usize = 128 << 10;
-/// The most requests at once on one connection of HTTP/2. Clients take it to be 100 until they are told.
+/// Concurrent requests on one HTTP/2 connection. Many clients assume 100 until they receive the settings.
 const STREAMS_MAX: u32 = 128;
-/// The most that one request of HTTP/2 may send ahead, or have waiting to be sent.
+/// Flow-control window and send buffer of one HTTP/2 request, in bytes.
 const STREAM_BYTES_MAX: usize = 64 << 10;
-/// A connection on which nothing was asked for so long is closed; longer than clients keep one in store.
-const IDLE_MAX: Duration = Duration::from_secs(300);
-/// HTTP/2 is asked whether it is still there so often, and has so long to answer.
+/// A connection without requests is closed after this. It is longer than clients usually pool a connection.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
+/// Interval and timeout of HTTP/2 pings.
 const PING: Duration = Duration::from_secs(30);
-/// Within a timeout a connection is looked at so often.
-const LOOKS: u32 = 4;
-const LOOK_MIN: Duration = Duration::from_millis(5);
-/// A client that is refused may take so long to say what it wanted and to hear it.
-const REFUSAL_MAX: Duration = Duration::from_secs(1);
+/// Checks of a connection within its shortest timeout, so that a timeout is at most a quarter late.
+const CHECKS_PER_TIMEOUT: u32 = 4;
+const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(5);
+/// Time that a refused client has to send its request and to read the response.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What holds for every connection.
+/// The timeouts of every connection.
 #[derive(Clone, Copy)]
-pub(super) struct Terms {
+pub(super) struct Timeouts {
     header_timeout: Duration,
-    /// How long a client may refuse to take what is sent to it.
+    /// How long a client may leave a response unread.
     write_timeout: Duration,
-    look_every: Duration,
+    check_interval: Duration,
 }
 
-impl Terms {
-    pub(super) fn new(header_timeout: Duration, write_timeout: Duration) -> Terms {
-        let look_every = (header_timeout.min(write_timeout) / LOOKS).max(LOOK_MIN);
-        Terms { header_timeout, write_timeout, look_every }
+impl Timeouts {
+    pub(super) fn new(header_timeout: Duration, write_timeout: Duration) -> Timeouts {
+        let check_interval = (header_timeout.min(write_timeout) / CHECKS_PER_TIMEOUT).max(CHECK_INTERVAL_MIN);
+        Timeouts { header_timeout, write_timeout, check_interval }
     }
 
-    /// How long a connection may stay in a phase without moving.
+    /// How long a connection may stay in a phase without progress.
     fn max(&self, phase: Phase) -> Duration {
         match phase {
-            Phase::Idle => IDLE_MAX,
+            Phase::Idle => IDLE_TIMEOUT,
             Phase::Head => self.header_timeout,
             Phase::Handling => Duration::MAX,
             Phase::Writing => self.write_timeout,
@@ -76,87 +76,87 @@ impl Terms {
     }
 }
 
-/// What is served on every connection.
+/// The services of every connection.
 #[derive(Clone)]
 pub(super) struct Services {
     pub(super) router: Router,
-    /// Only over HTTP/2.
+    /// gRPC, only over HTTP/2.
     pub(super) grpc: Grpc,
 }
 
-/// The word that everything is to end.
+/// Tells connections to shut down.
 #[derive(Clone)]
-pub(super) struct Stop(pub(super) watch::Receiver<bool>);
+pub(super) struct ShutdownSignal(pub(super) watch::Receiver<bool>);
 
-impl Stop {
-    async fn said(&mut self) {
-        // If whoever could say it is gone, everything ends as well.
-        _ = self.0.wait_for(|is_said| *is_said).await;
+impl ShutdownSignal {
+    async fn requested(&mut self) {
+        // An error means that the sender is gone; the connection ends then too.
+        _ = self.0.wait_for(|is_requested| *is_requested).await;
     }
 }
 
-/// Serves one connection until its end.
+/// Serves one connection until it ends.
 pub(super) async fn serve(
     tcp: TcpStream,
     tls: Option<TlsAcceptor>,
     services: Services,
-    terms: Terms,
-    mut stop: Stop,
+    timeouts: Timeouts,
+    mut shutdown: ShutdownSignal,
 ) {
-    let peer = tcp.peer_addr().map(|address| Peer { address: address.ip(), presence: None }).ok();
-    let begun = async {
+    let peer = tcp.peer_addr().map(|address| Peer { address: address.ip(), hangup: None }).ok();
+    let negotiated = async {
         match tls {
-            Some(tls) => shake_hands(tcp, tls, terms).await,
-            None => begin(tcp, terms).await,
+            Some(tls) => tls_handshake(tcp, tls, timeouts).await,
+            None => detect_protocol(tcp, timeouts).await,
         }
     };
-    let begun = tokio::select! {
-        begun = begun => begun,
-        () = stop.said() => return,
+    let negotiated = tokio::select! {
+        negotiated = negotiated => negotiated,
+        () = shutdown.requested() => return,
     };
-    let Some(Begun { transport, first, is_http2 }) = begun else { return };
+    let Some(Negotiated { transport, first, is_http2 }) = negotiated else { return };
     if is_http2 {
-        let stream = |pulse| Stream::new(transport, first, pulse, Heard::Frames(Frames::new()));
-        http_2(stream, peer, services, terms, stop).await;
+        let stream = |activity| Stream::new(transport, first, activity, Inbound::Frames(Frames::new()));
+        http_2(stream, peer, services, timeouts, shutdown).await;
     } else {
-        let presence = Arc::new(Presence::default());
-        let peer = peer.map(|peer| Peer { presence: Some(Arc::clone(&presence)), ..peer });
-        let stream = |pulse| Stream::new(transport, first, pulse, Heard::Presence(presence));
-        http_1(stream, peer, services.router, terms, stop).await;
+        let hangup = Arc::new(Hangup::default());
+        let peer = peer.map(|peer| Peer { hangup: Some(Arc::clone(&hangup)), ..peer });
+        let stream = |activity| Stream::new(transport, first, activity, Inbound::Hangup(hangup));
+        http_1(stream, peer, services.router, timeouts, shutdown).await;
     }
 }
 
-/// A connection whose protocol is known.
-struct Begun {
+/// A connection with a known protocol.
+struct Negotiated {
     transport: Transport,
-    first: First,
+    first: Preamble,
     is_http2: bool,
 }
 
-/// In clear the first bytes tell what is spoken.
-async fn begin(tcp: TcpStream, terms: Terms) -> Option<Begun> {
-    let mut first = First::default();
-    match timeout(terms.header_timeout, first.read(&tcp)).await {
-        Ok(Ok(Some(is_http2))) => Some(Begun { transport: Transport::Plain(tcp), first, is_http2 }),
+/// Detects HTTP/1 or HTTP/2 on a plaintext connection by its first bytes.
+async fn detect_protocol(tcp: TcpStream, timeouts: Timeouts) -> Option<Negotiated> {
+    let mut first = Preamble::default();
+    match timeout(timeouts.header_timeout, first.read(&tcp)).await {
+        Ok(Ok(Some(is_http2))) => Some(Negotiated { transport: Transport::Plain(tcp), first, is_http2 }),
         Ok(Ok(None) | Err(_)) => None,
         Err(_) if first.is_empty() => None,
         Err(_) => {
-            say(tcp, &too_slow()).await;
+            write_reply(tcp, &too_slow()).await;
             None
         }
     }
 }
 
-/// Behind TLS both ends have agreed on it.
-async fn shake_hands(tcp: TcpStream, tls: TlsAcceptor, terms: Terms) -> Option<Begun> {
-    match timeout(terms.header_timeout, tls.accept(tcp)).await {
+/// Negotiates TLS, and the protocol by ALPN.
+async fn tls_handshake(tcp: TcpStream, tls: TlsAcceptor, timeouts: Timeouts) -> Option<Negotiated> {
+    match timeout(timeouts.header_timeout, tls.accept(tcp)).await {
         Ok(Ok(stream)) => {
             let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP_2);
             let transport = Transport::Tls(Box::new(stream));
-            Some(Begun { transport, first: First::default(), is_http2 })
+            Some(Negotiated { transport, first: Preamble::default(), is_http2 })
         }
         Ok(Err(error)) => {
-            tracing::debug!(%error, "a client did not agree on TLS");
+            tracing::debug!(%error, "TLS handshake failed");
             None
         }
         Err(_) => None,
@@ -164,41 +164,44 @@ async fn shake_hands(tcp: TcpStream, tls: TlsAcceptor, terms: Terms) -> Option<B
 }
 
 async fn http_1(
-    stream: impl FnOnce(Arc<Pulse>) -> Stream,
+    stream: impl FnOnce(Arc<Activity>) -> Stream,
     peer: Option<Peer>,
     router: Router,
-    terms: Terms,
-    stop: Stop,
+    timeouts: Timeouts,
+    shutdown: ShutdownSignal,
 ) {
-    let pulse = Arc::new(Pulse::default());
+    let activity = Arc::new(Activity::default());
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        // That timeout would also end connections that are only idle, and set a timer for every request.
+        // hyper's own timeout would also end idle connections, and would set a timer for every request.
         .header_read_timeout(None)
         .max_header_size(HEAD_BYTES_MAX)
         .max_buf_size(BUFFER_BYTES_MAX)
-        // A client may say that it is done asking and still wait for the answer.
+        // A client may close its sending side and still wait for the response.
         .half_close(true)
-        .serve_connection(TokioIo::new(stream(Arc::clone(&pulse))), marked(router, peer, Arc::clone(&pulse)));
+        .serve_connection(
+            TokioIo::new(stream(Arc::clone(&activity))),
+            http1_service(router, peer, Arc::clone(&activity)),
+        );
     let graceful = |connection: &mut http1::Connection<_, _>| Pin::new(connection).graceful_shutdown();
-    let mut seen = Seen { mark: pulse.look(), since: Instant::now() };
-    let look = |now| seen.again(pulse.look(), now, &terms);
-    match drive(&mut connection, graceful, look, terms, stop).await {
+    let mut timer = PhaseTimer { stamp: activity.stamp(), since: Instant::now() };
+    let look = |now| timer.check(activity.stamp(), now, &timeouts);
+    match drive(&mut connection, graceful, look, timeouts, shutdown).await {
         Ending::Done | Ending::Stuck(Phase::Idle | Phase::Handling | Phase::Writing) => {}
         Ending::Stuck(Phase::Head) => {
-            say(connection.into_parts().io.into_inner().into_transport(), &too_slow()).await;
+            write_reply(connection.into_parts().io.into_inner().into_transport(), &too_slow()).await;
         }
     }
 }
 
 async fn http_2(
-    stream: impl FnOnce(Arc<Pulse>) -> Stream,
+    stream: impl FnOnce(Arc<Activity>) -> Stream,
     peer: Option<Peer>,
     services: Services,
-    terms: Terms,
-    stop: Stop,
+    timeouts: Timeouts,
+    shutdown: ShutdownSignal,
 ) {
-    let (pulse, streams) = (Arc::new(Pulse::default()), Arc::new(Streams::default()));
+    let (activity, streams) = (Arc::new(Activity::default()), Arc::new(Streams::default()));
     let mut connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
@@ -209,29 +212,30 @@ async fn http_2(
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING)
         .serve_connection(
-            TokioIo::new(stream(Arc::clone(&pulse))),
-            counted(services, peer, Arc::clone(&streams)),
+            TokioIo::new(stream(Arc::clone(&activity))),
+            http2_service(services, peer, Arc::clone(&streams)),
         );
     let graceful = |connection: &mut http2::Connection<_, _, _>| Pin::new(connection).graceful_shutdown();
     let now = Instant::now();
-    let (mut seen, mut watch) = (Seen { mark: pulse.look(), since: now }, Watch::since(now));
-    let look = |now| match seen.again(pulse.look(), now, &terms) {
-        _ if streams.is_parting() => Some(Phase::Idle),
-        // That no bytes move, or only pings, says nothing of the requests.
-        None | Some(Phase::Idle) => watch.again(&streams, now, terms.write_timeout, IDLE_MAX),
+    let (mut timer, mut stream_timer) =
+        (PhaseTimer { stamp: activity.stamp(), since: now }, StreamTimer::new(now));
+    let look = |now| match timer.check(activity.stamp(), now, &timeouts) {
+        _ if streams.take_close_request() => Some(Phase::Idle),
+        // Byte progress, such as pings, says nothing about the requests.
+        None | Some(Phase::Idle) => stream_timer.check(&streams, now, timeouts.write_timeout, IDLE_TIMEOUT),
         stuck => stuck,
     };
-    drive(&mut connection, graceful, look, terms, stop).await;
+    drive(&mut connection, graceful, look, timeouts, shutdown).await;
 }
 
-/// The services, with their requests and what became of their answers counted.
-fn counted(
+/// The services of an HTTP/2 connection, which track requests and unread responses.
+fn http2_service(
     services: Services,
     peer: Option<Peer>,
     streams: Arc<Streams>,
 ) -> impl Service<
     Request<Incoming>,
-    Response = Response<Owed>,
+    Response = Response<TrackedBody>,
     Error = std::convert::Infallible,
     Future: Send + 'static,
 > + Unpin {
@@ -239,27 +243,29 @@ fn counted(
     let router = TowerToHyperService::new(router);
     service_fn(move |mut request: Request<Incoming>| {
         peer.clone().map(|peer| request.extensions_mut().insert(peer));
-        let (asked, router, grpc) = (streams.ask(), router.clone(), grpc.clone());
+        let (request_guard, router, grpc) = (streams.begin_request(), router.clone(), grpc.clone());
         async move {
             let response = if is_call(&request) {
                 grpc.serve(request.map(Body::new)).await
             } else {
                 router.call(request).await?
             };
-            if response.extensions().get::<Parting>().is_some() {
-                asked.part();
+            if response.extensions().get::<CloseAfterReply>().is_some() {
+                request_guard.close_connection();
             }
             let is_streaming = response.extensions().get::<Streaming>().is_some();
-            Ok(response.map(|body| if is_streaming { asked.stream(body) } else { asked.answer(body) }))
+            Ok(response.map(|body| {
+                if is_streaming { request_guard.stream(body) } else { request_guard.answer(body) }
+            }))
         }
     })
 }
 
-/// The router, with marks where a request begins and ends.
-fn marked(
+/// The router of an HTTP/1 connection, which records where a request begins and ends.
+fn http1_service(
     router: Router,
     peer: Option<Peer>,
-    pulse: Arc<Pulse>,
+    activity: Arc<Activity>,
 ) -> impl Service<
     Request<Incoming>,
     Response = Response<axum::body::Body>,
@@ -269,11 +275,11 @@ fn marked(
     let router = TowerToHyperService::new(router);
     service_fn(move |mut request: Request<Incoming>| {
         peer.clone().map(|peer| request.extensions_mut().insert(peer));
-        pulse.enter(Phase::Handling);
-        let (handling, pulse) = (router.call(request), Arc::clone(&pulse));
+        activity.enter(Phase::Handling);
+        let (handling, activity) = (router.call(request), Arc::clone(&activity));
         async move {
             let response = handling.await;
-            pulse.enter(Phase::Idle);
+            activity.enter(Phase::Idle);
             response
         }
     })
@@ -281,37 +287,37 @@ fn marked(
 
 enum Ending {
     Done,
-    /// It was in this phase for too long.
+    /// A phase timed out.
     Stuck(Phase),
 }
 
-/// Drives a connection to its end, and looks after it meanwhile.
+/// Drives a connection to its end, and checks its timeouts meanwhile.
 async fn drive<C: Future<Output = hyper::Result<()>> + Unpin>(
     connection: &mut C,
     graceful: impl Fn(&mut C),
     mut stuck: impl FnMut(Instant) -> Option<Phase>,
-    terms: Terms,
-    mut stop: Stop,
+    timeouts: Timeouts,
+    mut shutdown: ShutdownSignal,
 ) -> Ending {
-    let look = sleep(terms.look_every);
+    let look = sleep(timeouts.check_interval);
     tokio::pin!(look);
     let mut is_ending = false;
     loop {
         tokio::select! {
-            // Nearly always it is the connection that has something to do.
+            // The connection is nearly always the one that is ready.
             biased;
             ended = &mut *connection => {
                 if let Err(error) = ended {
-                    tracing::debug!(%error, "a connection broke");
+                    tracing::debug!(%error, "connection failed");
                 }
                 return Ending::Done;
             }
             () = &mut look => {
                 let now = Instant::now();
-                look.as_mut().reset(now + terms.look_every);
+                look.as_mut().reset(now + timeouts.check_interval);
                 match stuck(now) {
                     None => {}
-                    // One that is only idle may be told to end, and is given the time to.
+                    // An idle connection gets a graceful shutdown, and is dropped at the next check.
                     Some(Phase::Idle) if !is_ending => {
                         is_ending = true;
                         graceful(connection);
@@ -319,7 +325,7 @@ async fn drive<C: Future<Output = hyper::Result<()>> + Unpin>(
                     Some(phase) => return Ending::Stuck(phase),
                 }
             }
-            () = stop.said(), if !is_ending => {
+            () = shutdown.requested(), if !is_ending => {
                 is_ending = true;
                 graceful(connection);
             }
@@ -327,69 +333,72 @@ async fn drive<C: Future<Output = hyper::Result<()>> + Unpin>(
     }
 }
 
-/// What was seen, and since when it has not changed.
-struct Seen {
-    mark: Mark,
+/// The last activity stamp, and since when it has not changed.
+struct PhaseTimer {
+    stamp: ActivityStamp,
     since: Instant,
 }
 
-impl Seen {
-    /// The phase that has lasted too long, if it has.
-    fn again(&mut self, mark: Mark, now: Instant, terms: &Terms) -> Option<Phase> {
-        if mark != self.mark {
-            *self = Seen { mark, since: now };
+impl PhaseTimer {
+    /// The phase, if it has timed out.
+    fn check(&mut self, stamp: ActivityStamp, now: Instant, timeouts: &Timeouts) -> Option<Phase> {
+        if stamp != self.stamp {
+            *self = PhaseTimer { stamp, since: now };
         }
-        (now - self.since >= terms.max(mark.phase())).then_some(mark.phase())
+        (now - self.since >= timeouts.max(stamp.phase())).then_some(stamp.phase())
     }
 }
 
 fn too_slow() -> Reply {
-    Reply::too_slow("head: found only a part of it in time, allowed is to send it at once")
+    Reply::too_slow("head: it did not arrive in time; send it at once")
 }
 
-/// Why a connection is not served.
+/// The reason why a connection is not served.
 #[derive(Clone, Copy)]
-pub(super) enum Unserved {
-    TooMany,
+pub(super) enum NotServed {
+    TooManyConnections,
     ShuttingDown,
 }
 
-impl Unserved {
+impl NotServed {
     fn reply(self, head: &[u8]) -> Reply {
         match self {
-            Unserved::TooMany => {
-                Reply::overloaded("too many connections are open; close some, or come back later")
+            NotServed::TooManyConnections => {
+                Reply::overloaded("too many connections; close some, or retry later")
             }
-            Unserved::ShuttingDown if head.starts_with(b"GET /readyz ") => Reply::not_ready(SHUTTING_DOWN),
-            Unserved::ShuttingDown => Reply::overloaded("shutting down, and nothing happened; retry later"),
+            NotServed::ShuttingDown if head.starts_with(b"GET /readyz ") => Reply::not_ready(SHUTTING_DOWN),
+            NotServed::ShuttingDown => Reply::overloaded("shutting down; nothing happened, retry later"),
         }
     }
 }
 
-/// Tells a client that it is not served, once it has said what it wants.
-pub(super) async fn refuse(tcp: TcpStream, why: Unserved) {
+/// Reads the beginning of a request and answers that it is not served.
+pub(super) async fn refuse(tcp: TcpStream, why: NotServed) {
     let mut head = [0; HEAD_BYTES_MAX];
     let mut length = 0;
-    // A client that has not sent anything yet might not expect an answer.
-    if timeout(REFUSAL_MAX, tcp.readable()).await.is_ok() {
+    // A client that has sent nothing yet may not expect a response.
+    if timeout(REFUSAL_TIMEOUT, tcp.readable()).await.is_ok() {
         length = tcp.try_read(&mut head).unwrap_or_default();
     }
-    say(tcp, &why.reply(&head[..length])).await;
+    write_reply(tcp, &why.reply(&head[..length])).await;
 }
 
-/// Answers on a connection that is not served, and closes it.
-async fn say(mut stream: impl AsyncWrite + Unpin, reply: &Reply) {
+/// Writes a response by hand, and closes the connection.
+async fn write_reply(mut stream: impl AsyncWrite + Unpin, reply: &Reply) {
     let text = format!(
         "HTTP/1.1 {}\r\n{CONTENT_TYPE}: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
         reply.status,
         reply.body.len(),
     );
-    let saying = async {
+    let writing = async {
         stream.write_all(text.as_bytes()).await?;
         stream.write_all(&reply.body).await?;
         stream.shutdown().await
     };
-    if !matches!(timeout(REFUSAL_MAX, saying).await, Ok(Ok(()))) {
-        tracing::debug!(status = StatusCode::as_u16(&reply.status), "a client did not wait for its answer");
+    if !matches!(timeout(REFUSAL_TIMEOUT, writing).await, Ok(Ok(()))) {
+        tracing::debug!(
+            status = StatusCode::as_u16(&reply.status),
+            "a client closed before it read its response"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! The frames of HTTP/2 that a client sends, only so far as to tell whether the head of a request is half
-//! sent: hyper waits for the rest of one for ever, and until it has come nothing else is read.
+//! Follows the HTTP/2 frames of a client, only to detect a half-sent request head: hyper waits for the rest without a
+//! timeout, and reads nothing else meanwhile.
 
 use super::io::PREFACE;
 
@@ -9,26 +9,26 @@ const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 
-/// Where in its frames a client is.
+/// The position in the client's frames.
 pub(super) struct Frames {
     header: [u8; HEADER_BYTES],
-    /// So much of the header has come.
+    /// Bytes of the frame header that have arrived.
     length: usize,
-    /// So much of the payload has not.
+    /// Bytes of the payload that have not arrived.
     missing: usize,
     kind: u8,
-    /// A head was begun, and more frames of it are to follow.
+    /// A request head has begun, and more of its frames follow.
     is_head_open: bool,
 }
 
 impl Frames {
-    /// Before the preface, which is passed over.
+    /// The position before the connection preface.
     pub(super) fn new() -> Frames {
         let missing = PREFACE.len();
         Frames { header: [0; HEADER_BYTES], length: 0, missing, kind: DATA, is_head_open: false }
     }
 
-    /// Goes over what has come. Whether something became whole by it.
+    /// Follows the received bytes. Returns whether they completed a frame or a head.
     pub(super) fn follow(&mut self, mut bytes: &[u8]) -> bool {
         let mut is_whole = false;
         while !bytes.is_empty() {
@@ -58,7 +58,7 @@ impl Frames {
         }
     }
 
-    /// Whether something is half sent. Bodies have a timeout of their own.
+    /// Whether a head or another frame is half sent. Bodies have a timeout of their own.
     pub(super) fn is_in_head(&self) -> bool {
         self.is_head_open || self.length > 0 || (self.missing > 0 && self.kind != DATA)
     }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_body_is_not_waited_for_here() {
+    fn a_half_sent_body_is_not_a_half_sent_head() {
         let mut frames = Frames::new();
         frames.follow(PREFACE);
         frames.follow(&frame(DATA, 0, b"abc")[..10]);

@@ -1,4 +1,4 @@
-//! The stream of a connection, which leaves marks as bytes come and go.
+//! The byte stream of a connection, which records activity as bytes come and go.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,42 +8,41 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::activity::{Activity, Phase};
 use super::frames::Frames;
-use super::pulse::{Phase, Pulse};
 use super::transport::Transport;
-use crate::door::Presence;
+use crate::auth::Hangup;
 
-/// What a client that speaks HTTP/2 from the start sends first.
+/// The HTTP/2 connection preface.
 pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The stream of a connection.
 pub(super) struct Stream {
     transport: Transport,
-    /// What was read to tell the protocol, and is to be read again.
-    first: First,
-    pulse: Arc<Pulse>,
-    heard: Heard,
+    /// The bytes that protocol detection has read; they are read again.
+    preamble: Preamble,
+    activity: Arc<Activity>,
+    inbound: Inbound,
     is_blocked: bool,
 }
 
-/// What is made of the bytes that a client sends.
-pub(super) enum Heard {
-    /// HTTP/2: what is known of the frames.
+/// How the bytes of a client are observed.
+pub(super) enum Inbound {
+    /// HTTP/2: by following its frames.
     Frames(Frames),
-    /// HTTP/1: whether there is an end of them.
-    Presence(Arc<Presence>),
+    /// HTTP/1: for a hangup.
+    Hangup(Arc<Hangup>),
 }
 
-/// The first bytes of a connection.
+/// The preamble bytes of a connection.
 #[derive(Default)]
-pub(super) struct First {
+pub(super) struct Preamble {
     bytes: [u8; PREFACE.len()],
     length: usize,
-    taken: usize,
+    replayed: usize,
 }
 
-impl First {
-    /// Reads until it is certain whether the client speaks HTTP/2. `None` if it hangs up before.
+impl Preamble {
+    /// Reads until it is certain whether the client speaks HTTP/2. `None` if the client hangs up first.
     pub(super) async fn read(&mut self, tcp: &TcpStream) -> io::Result<Option<bool>> {
         loop {
             tcp.readable().await?;
@@ -69,51 +68,56 @@ impl First {
 }
 
 impl Stream {
-    pub(super) fn new(transport: Transport, first: First, pulse: Arc<Pulse>, heard: Heard) -> Stream {
-        Stream { transport, first, pulse, heard, is_blocked: false }
+    pub(super) fn new(
+        transport: Transport,
+        preamble: Preamble,
+        activity: Arc<Activity>,
+        inbound: Inbound,
+    ) -> Stream {
+        Stream { transport, preamble, activity, inbound, is_blocked: false }
     }
 
-    fn mark_read(&mut self, read: &[u8]) {
-        let before = self.pulse.look().phase();
-        let Heard::Frames(frames) = &mut self.heard else {
-            // Whatever comes while nothing is asked is the head of a request.
+    fn record_read(&mut self, read: &[u8]) {
+        let before = self.activity.stamp().phase();
+        let Inbound::Frames(frames) = &mut self.inbound else {
+            // Bytes on an idle connection belong to the head of a request.
             if before == Phase::Idle {
-                self.pulse.enter(Phase::Head);
+                self.activity.enter(Phase::Head);
             }
             return;
         };
         let is_whole = frames.follow(read);
         let phase = if frames.is_in_head() { Phase::Head } else { Phase::Idle };
-        // Reading does not excuse a client from taking what is sent to it.
+        // Incoming bytes do not reset the timeout of an unread response.
         if !self.is_blocked && (is_whole || phase != before) {
-            self.pulse.enter(phase);
+            self.activity.enter(phase);
         }
     }
 
-    /// A write that could not be done stays marked from its beginning; any progress ends that.
-    fn mark_write<T>(&mut self, written: Poll<T>) -> Poll<T> {
+    /// A blocked write keeps the phase `Writing` until it makes progress.
+    fn record_write<T>(&mut self, written: Poll<T>) -> Poll<T> {
         match (written.is_pending(), self.is_blocked) {
-            (true, false) => self.pulse.enter(Phase::Writing),
-            (false, true) => self.pulse.enter(Phase::Idle),
+            (true, false) => self.activity.enter(Phase::Writing),
+            (false, true) => self.activity.enter(Phase::Idle),
             (true, true) | (false, false) => {}
         }
         self.is_blocked = written.is_pending();
         written
     }
 
-    /// Sees whether the client has hung up, for a request that waits. Nothing else reads while a request is handled; but
-    /// every turn of its task comes by here.
-    fn look_for_client(&self, context: &mut Context<'_>) {
-        let Heard::Presence(presence) = &self.heard else { return };
-        if !presence.is_asked_for() {
+    /// Checks for a hangup while a request is queued. Nothing reads the connection meanwhile, but every poll of its task
+    /// flushes.
+    fn check_hangup(&self, context: &mut Context<'_>) {
+        let Inbound::Hangup(hangup) = &self.inbound else { return };
+        if !hangup.is_watched() {
             return;
         }
-        // Behind TLS, or a further request, the end is not seen until that was read.
+        // Behind TLS data or a pipelined request the end of input is not visible.
         let mut byte = [0];
         if let Poll::Ready(Ok(0) | Err(_)) =
             self.transport.tcp().poll_peek(context, &mut ReadBuf::new(&mut byte))
         {
-            presence.leave();
+            hangup.set();
             context.waker().wake_by_ref();
         }
     }
@@ -129,19 +133,19 @@ impl AsyncRead for Stream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let First { bytes, length, taken } = &mut self.first;
-        if taken < length {
-            let count = (*length - *taken).min(buffer.remaining());
-            buffer.put_slice(&bytes[*taken..*taken + count]);
-            *taken += count;
+        let Preamble { bytes, length, replayed } = &mut self.preamble;
+        if replayed < length {
+            let count = (*length - *replayed).min(buffer.remaining());
+            buffer.put_slice(&bytes[*replayed..*replayed + count]);
+            *replayed += count;
             let from = buffer.filled().len() - count;
-            self.mark_read(&buffer.filled()[from..]);
+            self.record_read(&buffer.filled()[from..]);
             return Poll::Ready(Ok(()));
         }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.transport).poll_read(context, buffer))?;
         if buffer.filled().len() > before {
-            self.mark_read(&buffer.filled()[before..]);
+            self.record_read(&buffer.filled()[before..]);
         }
         Poll::Ready(Ok(()))
     }
@@ -154,7 +158,7 @@ impl AsyncWrite for Stream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.transport).poll_write(context, bytes);
-        self.mark_write(written)
+        self.record_write(written)
     }
 
     fn poll_write_vectored(
@@ -163,7 +167,7 @@ impl AsyncWrite for Stream {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.transport).poll_write_vectored(context, slices);
-        self.mark_write(written)
+        self.record_write(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -171,7 +175,7 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.look_for_client(context);
+        self.check_hangup(context);
         Pin::new(&mut self.transport).poll_flush(context)
     }
 

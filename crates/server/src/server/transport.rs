@@ -1,4 +1,4 @@
-//! Bytes of a client, in clear or behind TLS.
+//! A plaintext or TLS connection.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,14 +8,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-/// What a connection is read from and written to.
 pub(super) enum Transport {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Transport {
-    /// What is below.
+    /// The underlying TCP connection.
     pub(super) fn tcp(&self) -> &TcpStream {
         match self {
             Transport::Plain(tcp) => tcp,

@@ -27,8 +27,11 @@ const NAMED_ACCOUNT: Field = needed("account", Shape::Name(&ACCOUNT), "Its name.
 const ONLY_ACCOUNT: Shape = Shape::Object(&[NAMED_ACCOUNT]);
 const OF_ASSET: Field = needed("asset", Shape::Name(&ASSET), "What.");
 const AMOUNT: Field = needed("amount", Shape::Credit, "How much, in minor units.");
-const MEMO: Field =
-    optional("memo", Shape::Text { bytes_max: MEMO_BYTES_MAX }, "Why, for people. In bytes of UTF-8.");
+const MEMO: Field = optional(
+    "memo",
+    Shape::Text { bytes_max: MEMO_BYTES_MAX },
+    "BodyErrorKind, for people. In bytes of UTF-8.",
+);
 
 static OPERATION: Shape = Shape::OneOf(&[
     needed(

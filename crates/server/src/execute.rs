@@ -1,0 +1,265 @@
+//! Executes parsed requests on the backend, for HTTP and gRPC alike.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::HeaderValue;
+use earmark_admission::{
+    BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LimitChange, LimitError,
+    PutLimitRequest, ReserveAnswer, ReserveRequest, WriteAnswer, WriteRequest,
+};
+use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName};
+use tokio::task::JoinError;
+use tokio::time::Instant;
+
+use crate::answer::{CompleteWire, INVALID, ReserveWire, UNAVAILABLE};
+use crate::app::App;
+use crate::auth::{Hangup, WaitBounds, WorkPermit};
+use crate::caller::{AuthError, Caller};
+
+pub(crate) const LIMIT_NOT_FOUND: &str = "key: no limit has this key";
+pub(crate) const LEASE_NOT_FOUND: &str = "lease_id: lease not found, or forgotten since";
+/// Entries on a page when the request gives no page size.
+pub(crate) const PAGE_SIZE_DEFAULT: usize = 100;
+
+/// How long to wait for a quorum to confirm that a key is still valid. Short, because node status must also be readable
+/// while there is no quorum.
+const QUORUM_CHECK_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// A request's id, deadline and caller.
+#[derive(Clone)]
+pub(crate) struct RequestContext {
+    /// The request id, as it is logged and sent back.
+    pub(crate) id: HeaderValue,
+    pub(crate) deadline: Instant,
+    pub(crate) caller: Arc<Caller>,
+    /// Reports a hangup on HTTP/1; HTTP/2 cancels the request itself.
+    pub(crate) hangup: Option<Arc<Hangup>>,
+}
+
+impl RequestContext {
+    /// Waits for the permits of `items` items. They are held until the response is built.
+    pub(crate) async fn acquire(&self, items: usize) -> Result<WorkPermit<'_>, AuthError> {
+        self.caller.acquire(items, self.wait_bounds()).await
+    }
+
+    pub(crate) fn wait_bounds(&self) -> WaitBounds<'_> {
+        WaitBounds { deadline: self.deadline, hangup: self.hangup.as_deref() }
+    }
+
+    /// The request id as text.
+    pub(crate) fn id(&self) -> &str {
+        self.id.to_str().unwrap_or_default()
+    }
+
+    /// Logs a reserve or complete before it is executed.
+    fn log_start(&self, operation: &str, lease: LeaseId, job: Option<&JobId>) {
+        let (actor, job_id) = (&self.caller.actor, job.map(tracing::field::display));
+        tracing::debug!(request_id = self.id(), %actor, %lease, job_id, "{operation}");
+    }
+
+    /// Logs a denial or failure at info if it has a job id, so that a job's owner can find it.
+    fn log_failure(&self, operation: &str, subject: &Subject, error: &str, limited_by: &[LimitKey]) {
+        let Some(job_id) = &subject.job else { return };
+        let (actor, lease) = (&self.caller.actor, subject.lease);
+        let limited_by = limited_by.iter().map(LimitKey::as_str).collect::<Vec<_>>().join(",");
+        tracing::info!(
+            request_id = self.id(), %actor, %lease, %job_id, error, limited_by, "{operation} denied or failed"
+        );
+    }
+}
+
+/// The parts of a reserve or complete that are logged and counted with its answer.
+struct Subject {
+    namespace: NamespaceName,
+    lease: LeaseId,
+    job: Option<JobId>,
+}
+
+/// Reserves, and records the outcomes in the metrics.
+pub(crate) async fn reserve(
+    app: &App,
+    context: &RequestContext,
+    requests: Vec<ReserveRequest>,
+) -> Vec<Result<ReserveAnswer, BackendError>> {
+    let subject = |request: &ReserveRequest| {
+        context.log_start("reserve", request.lease, request.job.as_ref());
+        Subject { namespace: request.namespace.clone(), lease: request.lease, job: request.job.clone() }
+    };
+    let subjects: Vec<Subject> = requests.iter().map(subject).collect();
+    let answers = app.backend.reserve_by(context.caller.by.clone(), requests);
+    let answers = one_per_request(app.by(context.deadline, answers).await, subjects.len());
+    if is_unauthenticated(&answers) {
+        app.auth.forget(&context.caller);
+        return answers;
+    }
+    for (wire, subject) in answers.iter().map(ReserveWire::of).zip(&subjects) {
+        app.metrics.reserved(wire.outcome());
+        let (keys, reason) = wire.limited_by();
+        app.metrics.denied_by(&subject.namespace, keys, reason);
+        if !wire.allowed && subject.job.is_some() {
+            context.log_failure("reserve", subject, &wire.error.to_string(), keys);
+        }
+    }
+    answers
+}
+
+/// Completes, and records the outcomes in the metrics.
+pub(crate) async fn complete(
+    app: &App,
+    context: &RequestContext,
+    requests: Vec<CompleteRequest>,
+) -> Vec<Result<CompleteAnswer, BackendError>> {
+    let subject = |request: &CompleteRequest| {
+        context.log_start("complete", request.lease, request.job.as_ref());
+        Subject { namespace: request.namespace.clone(), lease: request.lease, job: request.job.clone() }
+    };
+    let subjects: Vec<Subject> = requests.iter().map(subject).collect();
+    let answers = app.backend.complete_by(context.caller.by.clone(), requests);
+    let answers = one_per_request(app.by(context.deadline, answers).await, subjects.len());
+    if is_unauthenticated(&answers) {
+        app.auth.forget(&context.caller);
+        return answers;
+    }
+    for (answer, subject) in answers.iter().zip(&subjects) {
+        if let Ok(answer) = answer {
+            app.metrics.settled(answer);
+        }
+        let wire = CompleteWire::of(answer);
+        app.metrics.completed(wire.outcome());
+        if !wire.reconciled && subject.job.is_some() {
+            let error = if wire.ok { "lease not found".into() } else { wire.error.to_string() };
+            context.log_failure("complete", subject, &error, &[]);
+        }
+    }
+    answers
+}
+
+/// Creates or changes a limit.
+pub(crate) async fn put_limit(
+    app: &App,
+    context: &RequestContext,
+    request: PutLimitRequest,
+) -> Result<LimitChange, LimitError> {
+    let (backend, by) = (Arc::clone(&app.backend), context.caller.by.clone());
+    let (actor, key) = (&context.caller.actor, &request.definition.key);
+    tracing::info!(request_id = context.id(), %actor, %key, "put limit");
+    change(app, context, async move { backend.put_limit_by(by, request).await }).await
+}
+
+/// Deletes a limit, or drains it first while leases hold it.
+pub(crate) async fn delete_limit(
+    app: &App,
+    context: &RequestContext,
+    request: DeleteLimitRequest,
+) -> Result<LimitChange, LimitError> {
+    let (backend, by) = (Arc::clone(&app.backend), context.caller.by.clone());
+    tracing::info!(request_id = context.id(), actor = %context.caller.actor, key = %request.key, "delete limit");
+    change(app, context, async move { backend.delete_limit_by(by, request).await }).await
+}
+
+/// Executes a change of a limit in a task of its own: it has several steps, which must not stop half way when the
+/// client hangs up.
+async fn change(
+    app: &App,
+    context: &RequestContext,
+    change: impl Future<Output = Result<LimitChange, LimitError>> + Send + 'static,
+) -> Result<LimitChange, LimitError> {
+    let lost = |error: JoinError| Err(BackendError::Failed(error.to_string()).into());
+    app.by(context.deadline, tokio::spawn(change)).await?.unwrap_or_else(lost)
+}
+
+/// The outcome of a write.
+pub(crate) struct Written {
+    pub(crate) answer: Result<WriteAnswer, BackendError>,
+    /// The limit, vault or account name of each operation, in order.
+    pub(crate) subjects: Vec<String>,
+}
+
+/// Executes a sequenced write, and records its outcome in the metrics.
+pub(crate) async fn write(app: &App, context: &RequestContext, request: WriteRequest) -> Written {
+    let (client, sequence) = (&request.client, request.sequence);
+    tracing::debug!(request_id = context.id(), actor = %context.caller.actor, %client, sequence, "write");
+    let subjects = request.operations.iter().map(|operation| operation.subject().to_owned()).collect();
+    let write = app.backend.write_by(context.caller.by.clone(), request);
+    let answer = app.by(context.deadline, write).await.and_then(|answer| answer);
+    app.metrics.written(match &answer {
+        Ok(WriteAnswer::Committed(_)) => None,
+        Ok(WriteAnswer::Refused(error)) => Some(error.code()),
+        Err(_) => Some(UNAVAILABLE),
+    });
+    Written { answer, subjects }
+}
+
+/// Counts a malformed write.
+pub(crate) fn malformed_write(app: &App) {
+    app.metrics.written(Some(INVALID));
+}
+
+/// The message for a write without an answer.
+pub(crate) fn unavailable(error: &BackendError) -> String {
+    match error {
+        BackendError::Overloaded(why) => format!("{why}; retry the same write"),
+        BackendError::Failed(why) => format!("{why}; the outcome is unknown, retry the same write"),
+        other => other.to_string(),
+    }
+}
+
+/// Reads from the backend, and checks meanwhile that the caller's key is still valid.
+pub(crate) async fn read<T, E: From<BackendError>>(
+    app: &App,
+    context: &RequestContext,
+    answer: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let both = async { tokio::join!(app.backend.check_right(context.caller.by.clone()), answer) };
+    let (permitted, answer) = app.by(context.deadline, both).await?;
+    if permitted == Err(BackendError::Unauthenticated) {
+        app.auth.forget(&context.caller);
+    }
+    permitted?;
+    answer
+}
+
+/// Checks that the caller's key is still valid, for requests that do not read from the backend.
+pub(crate) async fn check_key(app: &App, context: &RequestContext) -> Result<(), BackendError> {
+    read(app, context, std::future::ready(Ok(()))).await
+}
+
+/// Whether the caller's key is known to be invalid. Without a quorum this node decides by its own state, because an
+/// operator reads the node's status just then.
+pub(crate) async fn is_revoked(app: &App, context: &RequestContext) -> bool {
+    let by = &context.caller.by;
+    let is_revoked =
+        match tokio::time::timeout(QUORUM_CHECK_TIMEOUT, app.backend.check_right(by.clone())).await {
+            Ok(Ok(())) => false,
+            Ok(Err(BackendError::Unauthenticated)) => true,
+            // The local state decides, not the credential cache.
+            Ok(Err(_)) | Err(_) => app.backend.keys().is_some_and(|keys| !keys.permits(by)),
+        };
+    if is_revoked {
+        app.auth.forget(&context.caller);
+    }
+    is_revoked
+}
+
+/// Whether the state machine rejected the key of a batch. All its items have one caller.
+pub(crate) fn is_unauthenticated<T>(answers: &[Result<T, BackendError>]) -> bool {
+    matches!(answers.first(), Some(Err(BackendError::Unauthenticated)))
+}
+
+/// One answer for each of `count` requests, also when the backend failed as a whole.
+fn one_per_request<T>(
+    answers: Result<Vec<Result<T, BackendError>>, BackendError>,
+    count: usize,
+) -> Vec<Result<T, BackendError>> {
+    let failed = |error: BackendError| (0..count).map(|_| Err(error.clone())).collect();
+    match answers {
+        Ok(answers) if answers.len() == count => answers,
+        Ok(answers) => failed(BackendError::Failed(format!(
+            "the backend gave {} answers to {count} requests",
+            answers.len()
+        ))),
+        Err(error) => failed(error),
+    }
+}

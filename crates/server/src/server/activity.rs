@@ -1,0 +1,70 @@
+//! The phase of a connection, and whether it makes progress.
+//!
+//! A timer for every request would be set and cancelled millions of times for each time it fires. Here every step only
+//! stores a stamp, and a periodic check compares stamps.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The phase of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Phase {
+    /// No request.
+    Idle = 0,
+    /// A request head has begun to arrive.
+    Head = 1,
+    /// A request is handled, or its body read, which has a timeout of its own.
+    Handling = 2,
+    /// The client does not read the response.
+    Writing = 3,
+}
+
+const PHASE_BITS: u32 = 2;
+
+/// A phase and a count of phase changes: equal stamps mean no progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ActivityStamp(u64);
+
+impl ActivityStamp {
+    pub(super) fn phase(self) -> Phase {
+        match self.0 & ((1 << PHASE_BITS) - 1) {
+            0 => Phase::Idle,
+            1 => Phase::Head,
+            2 => Phase::Handling,
+            _ => Phase::Writing,
+        }
+    }
+}
+
+/// The current activity stamp of a connection.
+#[derive(Debug, Default)]
+pub(super) struct Activity(AtomicU64);
+
+impl Activity {
+    pub(super) fn enter(&self, phase: Phase) {
+        // The steps of a connection are sequential, so no update is lost between load and store.
+        let entered = (self.0.load(Ordering::Relaxed) >> PHASE_BITS).wrapping_add(1);
+        self.0.store((entered << PHASE_BITS) | phase as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn stamp(&self) -> ActivityStamp {
+        ActivityStamp(self.0.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entering_a_phase_again_changes_the_stamp() {
+        let activity = Activity::default();
+        assert_eq!(activity.stamp().phase(), Phase::Idle);
+        for phase in [Phase::Head, Phase::Handling, Phase::Writing, Phase::Idle, Phase::Idle] {
+            let before = activity.stamp();
+            activity.enter(phase);
+            assert_eq!(activity.stamp().phase(), phase);
+            assert_ne!(activity.stamp(), before);
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Which role may call which gRPC method.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use earmark_core::Role;
+use earmark_proto::v1;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
+
+use crate::grpc::calls;
+use crate::support::KeyedServer;
+
+const UNAUTHENTICATED: &str = "the credentials are missing or not valid";
+/// The roles of the keys of a [`Row`], in order.
+const ROLES: [&str; 6] = ["", "reader", "caller", "writer", "admin", "admin"];
+
+/// Allowed for: no key, reader, caller, writer, admin of another namespace, admin of `default`.
+type Row = (&'static str, [bool; 6]);
+
+const ALL: [bool; 6] = [true; 6];
+const CALL: [bool; 6] = [false, false, true, false, true, true];
+const WRITE: [bool; 6] = [false, false, false, true, true, true];
+const READ: [bool; 6] = [false, true, false, true, true, true];
+
+/// One row per method. A method of our package without a row does not
+/// compile.
+const MATRIX: [Row; earmark_proto::METHODS.len() + 4] = [
+    ("/earmark.v1.LimitsService/Reserve", CALL),
+    ("/earmark.v1.LimitsService/Complete", CALL),
+    ("/earmark.v1.LimitsService/ReserveBatch", CALL),
+    ("/earmark.v1.LimitsService/CompleteBatch", CALL),
+    ("/earmark.v1.LimitsService/PutLimit", WRITE),
+    ("/earmark.v1.LimitsService/GetLimit", READ),
+    ("/earmark.v1.LimitsService/ListLimits", READ),
+    ("/earmark.v1.LimitsService/DeleteLimit", WRITE),
+    ("/earmark.v1.LimitsService/GetUsage", READ),
+    ("/earmark.v1.LimitsService/GetLease", READ),
+    ("/earmark.v1.LedgerService/Write", WRITE),
+    ("/earmark.v1.LedgerService/BatchWrite", WRITE),
+    ("/earmark.v1.LedgerService/GetClientState", READ),
+    ("/earmark.v1.LedgerService/GetBalances", READ),
+    ("/earmark.v1.LedgerService/ListEntries", READ),
+    ("/earmark.v1.LedgerService/AuditVault", READ),
+    ("/grpc.health.v1.Health/Check", ALL),
+    ("/grpc.health.v1.Health/Watch", ALL),
+    ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", ALL),
+    ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", ALL),
+];
+
+pub(crate) fn with<T>(key: Option<&str>, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    if let Some(key) = key {
+        let value = MetadataValue::try_from(format!("Bearer {key}")).unwrap();
+        request.metadata_mut().insert("authorization", value);
+    }
+    request
+}
+
+/// Calls a method with an empty message. Of a stream only the first response counts.
+async fn call(keyed: &KeyedServer, request: Request<()>, path: &'static str) -> Result<(), Status> {
+    let mut client = Grpc::new(calls::channel(&keyed.server).await);
+    client.ready().await.unwrap();
+    let codec: ProstCodec<(), ()> = ProstCodec::default();
+    let (metadata, extensions, message) = request.into_parts();
+    let request = Request::from_parts(metadata, extensions, tonic::codegen::tokio_stream::iter([message]));
+    let mut answers = client.streaming(request, PathAndQuery::from_static(path), codec).await?.into_inner();
+    answers.message().await.map(drop)
+}
+
+#[tokio::test]
+async fn every_method_lets_in_just_the_roles_of_its_row() {
+    let keyed = KeyedServer::open().await;
+    let callers = [
+        None,
+        Some(keyed.key(Role::Reader, "default").await),
+        Some(keyed.key(Role::Caller, "default").await),
+        Some(keyed.key(Role::Writer, "default").await),
+        Some(keyed.key(Role::Admin, "team").await),
+        Some(keyed.root.clone()),
+    ];
+    for (path, row) in MATRIX {
+        for (place, is_let_in) in row.into_iter().enumerate() {
+            let answer = call(&keyed, with(callers[place].as_deref(), ()), path).await;
+            let (code, message) = match &answer {
+                Ok(()) => (Code::Ok, ""),
+                Err(status) => (status.code(), status.message()),
+            };
+            let what = format!("{path} by {place}: {answer:?}");
+            let refusals = [Code::Unauthenticated, Code::PermissionDenied];
+            match (is_let_in, place) {
+                (true, _) => {
+                    assert!(!refusals.contains(&code), "{what}");
+                    assert!(!message.contains("not found; reflection"), "{what}");
+                }
+                (false, 0) => assert_eq!((code, message), (Code::Unauthenticated, UNAUTHENTICATED), "{what}"),
+                (false, _) => {
+                    let has = format!("; this key has role {}", ROLES[place]);
+                    assert_eq!(code, Code::PermissionDenied, "{what}");
+                    assert!(
+                        message.starts_with("needs role ") && message.contains(&has),
+                        "{what}: {message}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_method_has_a_row() {
+    use prost::Message as _;
+    let mut served = BTreeSet::new();
+    for set in [
+        earmark_proto::FILE_DESCRIPTOR_SET,
+        tonic_health::pb::FILE_DESCRIPTOR_SET,
+        tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+        tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+    ] {
+        for file in prost_types::FileDescriptorSet::decode(set).unwrap().file {
+            for service in &file.service {
+                let name = format!("{}.{}", file.package(), service.name());
+                served.extend(service.method.iter().map(|method| format!("/{name}/{}", method.name())));
+            }
+        }
+    }
+    let rows: BTreeSet<String> = MATRIX.iter().map(|(path, _)| (*path).to_owned()).collect();
+    assert_eq!(rows, served);
+}
+
+/// The bad credentials and the message are those of HTTP.
+#[tokio::test]
+async fn credentials_that_are_not_good_are_all_answered_alike() {
+    let keyed = Arc::new(KeyedServer::open().await);
+    let wrong = keyed.wrong().await;
+    let asked: Vec<_> = wrong
+        .iter()
+        .map(|headers| {
+            let mut request = Request::new(());
+            for (name, value) in headers {
+                request.metadata_mut().append(*name, MetadataValue::try_from(value).unwrap());
+            }
+            let keyed = Arc::clone(&keyed);
+            tokio::spawn(async move { call(&keyed, request, "/earmark.v1.LimitsService/ListLimits").await })
+        })
+        .collect();
+    let mut first = None;
+    for (asked, headers) in asked.into_iter().zip(&wrong) {
+        let status = asked.await.unwrap().unwrap_err();
+        assert_eq!(
+            (status.code(), status.message()),
+            (Code::Unauthenticated, UNAUTHENTICATED),
+            "{headers:?}"
+        );
+        let mut metadata = status.metadata().clone().into_headers();
+        // These two headers always differ.
+        metadata.remove("x-request-id");
+        metadata.remove("date");
+        let shown = (metadata, status.details().to_vec());
+        assert_eq!(*first.get_or_insert_with(|| shown.clone()), shown, "{headers:?}");
+    }
+    assert!(call(&keyed, with(Some(&keyed.root), ()), "/earmark.v1.LimitsService/ListLimits").await.is_ok());
+    let failed = format!("earmark_failed_logins_total {}\n", wrong.len());
+    let metrics = keyed.ask(Some(&keyed.root), "GET", "/metrics", "").await.text;
+    assert!(metrics.contains(&failed), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_key_that_is_bound_to_a_client_writes_as_that_client_only_and_is_called_by_it() {
+    let keyed = KeyedServer::open().await;
+    let bound = |key: &mut earmark_core::CreateKey| key.client = Some("billing-1".parse().unwrap());
+    let key = keyed.key_of(Role::Writer, "default", bound).await;
+    let mut ledger = calls::ledger(&keyed.server).await;
+    let write = |client: &str| v1::WriteRequest {
+        client_id: client.into(),
+        ..calls::write(None, 1, vec![calls::open_vault("eu")])
+    };
+    let batch = |client: &str| {
+        let v1::WriteRequest { namespace, vault, client_id, sequence, operations } = write(client);
+        let writes = vec![v1::WritePart { operations }];
+        v1::BatchWriteRequest { namespace, vault, client_id, sequence, writes }
+    };
+    let state = |client: &str| v1::GetClientStateRequest { client_id: client.into(), ..Default::default() };
+    let answers = [
+        ledger.write(with(Some(&key), write("billing-2"))).await.map(drop),
+        ledger.batch_write(with(Some(&key), batch("billing-2"))).await.map(drop),
+        ledger.get_client_state(with(Some(&key), state("billing-2"))).await.map(drop),
+    ];
+    for answer in answers {
+        let message = "client_id: found billing-2, this key is bound to client id billing-1";
+        assert_eq!(calls::refused(answer, Code::PermissionDenied), message);
+    }
+    let counted = ledger.get_client_state(with(Some(&keyed.root), state("billing-2"))).await.unwrap();
+    assert_eq!(counted.into_inner().last_committed_sequence, 0, "it has written nothing");
+    let audit = keyed.ask(Some(&keyed.root), "GET", "/v1/audit", "").await.text;
+    assert!(!audit.contains("open_vault"), "{audit}");
+
+    let done = ledger.write(with(Some(&key), write("billing-1"))).await.unwrap().into_inner();
+    assert_eq!(calls::success(done).actor, "client:billing-1");
+    let counted = ledger.get_client_state(with(Some(&key), state("billing-1"))).await.unwrap();
+    assert_eq!(counted.into_inner().last_committed_sequence, 1);
+}
+
+/// Calls every method of our package for a namespace.
+async fn each(keyed: &KeyedServer, key: &str, namespace: &str) -> Vec<(&'static str, Result<(), Status>)> {
+    let named = || Some(namespace.to_owned());
+    let (vault, account, limit) = ("main".to_owned(), "acme".to_owned(), "a".to_owned());
+    let reserve =
+        v1::ReserveRequest { namespace: named(), ..calls::reserve(&keyed.server.lease(), &[("a", 1)]) };
+    let own = v1::ReserveRequest { namespace: None, ..reserve.clone() };
+    let complete =
+        v1::CompleteRequest { namespace: named(), ..calls::complete(&keyed.server.lease(), &[("a", 1)]) };
+    let put = v1::PutLimitRequest { namespace: named(), ..calls::rolling("a", 77) };
+    let write = v1::WriteRequest {
+        namespace: namespace.into(),
+        ..calls::write(None, 1, vec![calls::open_vault("eu")])
+    };
+    let batch = v1::BatchWriteRequest {
+        namespace: namespace.into(),
+        vault: None,
+        client_id: write.client_id.clone(),
+        sequence: 1,
+        writes: vec![v1::WritePart { operations: write.operations.clone() }],
+    };
+    let mut limits = calls::limits(&keyed.server).await;
+    let mut ledger = calls::ledger(&keyed.server).await;
+    macro_rules! asked {
+        ($client:ident.$method:ident($message:expr)) => {
+            $client.$method(with(Some(key), $message)).await.map(drop)
+        };
+    }
+    let state = v1::GetClientStateRequest { namespace: named(), vault: None, client_id: "billing".into() };
+    let balances =
+        v1::GetBalancesRequest { namespace: named(), vault: vault.clone(), account: account.clone() };
+    let entries =
+        v1::ListEntriesRequest { namespace: named(), vault: vault.clone(), account, ..Default::default() };
+    // One item of another namespace rejects the whole batch.
+    let reserves = v1::ReserveBatchRequest { requests: vec![own, reserve.clone()] };
+    let completes = v1::CompleteBatchRequest { requests: vec![complete.clone()] };
+    let answers = [
+        asked!(limits.reserve(reserve)),
+        asked!(limits.complete(complete)),
+        asked!(limits.reserve_batch(reserves)),
+        asked!(limits.complete_batch(completes)),
+        asked!(limits.put_limit(put)),
+        asked!(limits.get_limit(v1::GetLimitRequest { key: limit.clone(), namespace: named() })),
+        asked!(limits.list_limits(v1::ListLimitsRequest { namespace: named() })),
+        asked!(limits.delete_limit(v1::DeleteLimitRequest { key: limit.clone(), namespace: named() })),
+        asked!(limits.get_usage(v1::GetUsageRequest { key: limit, namespace: named() })),
+        asked!(limits.get_lease(v1::GetLeaseRequest { lease_id: keyed.server.lease(), namespace: named() })),
+        asked!(ledger.write(write)),
+        asked!(ledger.batch_write(batch)),
+        asked!(ledger.get_client_state(state)),
+        asked!(ledger.get_balances(balances)),
+        asked!(ledger.list_entries(entries)),
+        asked!(ledger.audit_vault(v1::AuditVaultRequest { namespace: named(), vault })),
+    ];
+    let methods: [&str; 16] = earmark_proto::METHODS.try_into().expect("a method is missing here");
+    methods.into_iter().zip(answers).collect()
+}
+
+/// An admin of one namespace has no rights in another, existing or not.
+#[tokio::test]
+async fn an_admin_of_another_namespace_is_refused_by_every_method_alike() {
+    let keyed = KeyedServer::open().await;
+    let limits = &mut calls::limits(&keyed.server).await;
+    limits.put_limit(with(Some(&keyed.root), calls::rolling("a", 5))).await.unwrap();
+    let seen = async || {
+        let mut seen = Vec::new();
+        for path in ["/v1/admin/limits", "/v1/admin/limits/a/usage", "/v1/clients/billing"] {
+            seen.push(keyed.ask(Some(&keyed.root), "GET", path, "").await.text);
+        }
+        seen
+    };
+    let key = keyed.key(Role::Admin, "team").await;
+    let before = seen().await;
+    for namespace in ["default", "nowhere"] {
+        for (path, answer) in each(&keyed, &key, namespace).await {
+            let status = answer.expect_err(path);
+            let message = format!("namespace: found {namespace}, this key belongs to namespace team");
+            assert_eq!(
+                (status.code(), status.message()),
+                (Code::PermissionDenied, message.as_str()),
+                "{path}"
+            );
+        }
+    }
+    assert_eq!(seen().await, before);
+    for (path, answer) in each(&keyed, &key, "team").await {
+        let code = answer.map_or_else(|status| status.code(), |()| Code::Ok);
+        assert_ne!(code, Code::PermissionDenied, "{path} in its own namespace");
+    }
+}
+
+#[tokio::test]
+async fn a_key_of_one_namespace_names_no_other_and_a_revoked_one_is_refused_alike() {
+    let keyed = KeyedServer::open().await;
+    let key = keyed.key(Role::Admin, "team").await;
+    let mut client = calls::limits(&keyed.server).await;
+    client.put_limit(with(Some(&key), calls::rolling("a", 5))).await.unwrap();
+    let reserve = |namespace: Option<&str>| v1::ReserveRequest {
+        namespace: namespace.map(Into::into),
+        ..calls::reserve(&keyed.server.lease(), &[("a", 1)])
+    };
+    assert!(client.reserve(with(Some(&key), reserve(None))).await.unwrap().into_inner().allowed);
+    assert!(client.reserve(with(Some(&key), reserve(Some("team")))).await.unwrap().into_inner().allowed);
+    for namespace in ["default", "nowhere"] {
+        let answer = client.reserve(with(Some(&key), reserve(Some(namespace)))).await;
+        let message = format!("namespace: found {namespace}, this key belongs to namespace team");
+        assert_eq!(calls::refused(answer, Code::PermissionDenied), message);
+    }
+    let list = v1::ListLimitsRequest { namespace: Some("default".into()) };
+    assert_eq!(client.list_limits(with(Some(&key), list)).await.unwrap_err().code(), Code::PermissionDenied);
+    let mut ledger = calls::ledger(&keyed.server).await;
+    let write = calls::write(None, 1, Vec::new());
+    assert_eq!(ledger.write(with(Some(&key), write)).await.unwrap_err().code(), Code::PermissionDenied);
+    keyed.revoke(&key).await;
+    let answer = client.reserve(with(Some(&key), reserve(None))).await;
+    assert_eq!(calls::refused(answer, Code::Unauthenticated), UNAUTHENTICATED);
+}

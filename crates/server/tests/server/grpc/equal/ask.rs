@@ -1,0 +1,166 @@
+//! Requests that both APIs support.
+
+use earmark_proto::v1;
+use serde_json::{Value, json};
+use tonic::Response;
+
+use super::message::{
+    batch_write, complete, definition, of_audit, of_balances, of_complete, of_entries, of_info, of_lease,
+    of_reserve, of_status, of_usage, of_write, reserve, write,
+};
+use super::{Said, by_grpc, by_http, without_ids};
+use crate::grpc::calls;
+use crate::support::TestServer;
+
+/// A request, with its body in JSON.
+#[derive(Debug)]
+pub(super) enum Ask {
+    Put(Value),
+    Reserve(Value),
+    Complete(Value),
+    ReserveBatch(Vec<Value>),
+    CompleteBatch(Vec<Value>),
+    Get(&'static str),
+    List,
+    Usage(&'static str),
+    Delete(&'static str),
+    Lease(String),
+    Write(Value),
+    BatchWrite(Value),
+    /// Client, vault.
+    State(&'static str, Option<&'static str>),
+    /// Vault, account.
+    Balances(&'static str, &'static str),
+    /// Account of the vault `main`, `after`, page size.
+    Entries(&'static str, Option<u64>, Option<u32>),
+    Audit(&'static str),
+    /// Advances the clock by milliseconds.
+    Wait(u64),
+}
+
+impl Ask {
+    pub(super) async fn over_http(&self, server: &TestServer) -> Said {
+        let get = |path: String| ("GET", path, String::new());
+        let post = |path: &str, body: &Value| ("POST", path.to_owned(), body.to_string());
+        let (method, path, body) = match self {
+            Ask::Wait(_) => return Said::Ok(Value::Null),
+            Ask::Put(body) => ("PUT", "/v1/admin/limits".into(), body.to_string()),
+            Ask::Reserve(body) => post("/v1/reserve", body),
+            Ask::Complete(body) => post("/v1/complete", body),
+            Ask::ReserveBatch(requests) => post("/v1/reserve/batch", &json!({"requests": requests})),
+            Ask::CompleteBatch(requests) => post("/v1/complete/batch", &json!({"requests": requests})),
+            // A space in a path is percent-encoded.
+            Ask::Get(key) => get(format!("/v1/admin/limits/{}", key.replace(' ', "%20"))),
+            Ask::List => get("/v1/admin/limits".into()),
+            Ask::Usage(key) => get(format!("/v1/admin/limits/{key}/usage")),
+            Ask::Delete(key) => ("DELETE", format!("/v1/admin/limits/{key}"), String::new()),
+            Ask::Lease(lease) => get(format!("/v1/leases/{lease}")),
+            Ask::Write(body) => post("/v1/write", body),
+            Ask::BatchWrite(body) => post("/v1/write/batch", body),
+            Ask::State(client, None) => get(format!("/v1/clients/{client}")),
+            Ask::State(client, Some(vault)) => get(format!("/v1/clients/{client}?vault={vault}")),
+            Ask::Balances(vault, account) => get(format!("/v1/vaults/{vault}/accounts/{account}/balances")),
+            Ask::Entries(account, after, size) => {
+                let after = after.map(|after| format!("after={after}"));
+                let size = size.map(|size| format!("page_size={size}"));
+                let query = after.into_iter().chain(size).collect::<Vec<_>>().join("&");
+                get(format!("/v1/vaults/main/accounts/{account}/entries?{query}"))
+            }
+            Ask::Audit(vault) => get(format!("/v1/vaults/{vault}/audit")),
+        };
+        by_http(&server.ask(method, &path, &body).await).map(without_ids)
+    }
+
+    pub(super) async fn over_grpc(&self, server: &TestServer) -> Said {
+        let said = match self {
+            Ask::Wait(_) => Ok(Value::Null),
+            Ask::Write(_)
+            | Ask::BatchWrite(_)
+            | Ask::State(..)
+            | Ask::Balances(..)
+            | Ask::Entries(..)
+            | Ask::Audit(_) => self.of_ledger(server).await,
+            _ => self.of_limits(server).await,
+        };
+        by_grpc(said).map(without_ids)
+    }
+
+    async fn of_limits(&self, server: &TestServer) -> Result<Value, tonic::Status> {
+        let mut client = calls::limits(server).await;
+        let (namespace, key) = (None, |key: &&str| (*key).to_owned());
+        Ok(match self {
+            Ask::Put(body) => {
+                let request = v1::PutLimitRequest { definition: Some(definition(body)), namespace };
+                let changed = client.put_limit(request).await?.into_inner();
+                json!({"ok": changed.ok, "status": of_status(changed.status())})
+            }
+            Ask::Reserve(body) => of_reserve(client.reserve(reserve(body)).await?.into_inner()),
+            Ask::Complete(body) => of_complete(client.complete(complete(body)).await?.into_inner()),
+            Ask::ReserveBatch(requests) => {
+                let requests = requests.iter().map(reserve).collect();
+                let answer = client.reserve_batch(v1::ReserveBatchRequest { requests }).await?.into_inner();
+                json!({"results": answer.results.into_iter().map(of_reserve).collect::<Vec<_>>()})
+            }
+            Ask::CompleteBatch(requests) => {
+                let requests = requests.iter().map(complete).collect();
+                let answer = client.complete_batch(v1::CompleteBatchRequest { requests }).await?.into_inner();
+                json!({"results": answer.results.into_iter().map(of_complete).collect::<Vec<_>>()})
+            }
+            Ask::Get(name) => {
+                let request = v1::GetLimitRequest { key: key(name), namespace };
+                json!({"limit": of_info(&client.get_limit(request).await?.into_inner().limit.unwrap())})
+            }
+            Ask::List => {
+                let answer = client.list_limits(v1::ListLimitsRequest { namespace }).await?.into_inner();
+                json!({"limits": answer.limits.iter().map(of_info).collect::<Vec<_>>()})
+            }
+            Ask::Usage(name) => {
+                let request = v1::GetUsageRequest { key: key(name), namespace };
+                of_usage(&client.get_usage(request).await?.into_inner())
+            }
+            Ask::Delete(name) => {
+                let request = v1::DeleteLimitRequest { key: key(name), namespace };
+                let changed = client.delete_limit(request).await?.into_inner();
+                json!({"ok": changed.ok, "status": of_status(changed.status())})
+            }
+            Ask::Lease(lease) => {
+                let request = v1::GetLeaseRequest { lease_id: lease.clone(), namespace };
+                of_lease(&client.get_lease(request).await?.into_inner().lease.unwrap())
+            }
+            other => panic!("not of this service: {other:?}"),
+        })
+    }
+
+    async fn of_ledger(&self, server: &TestServer) -> Result<Value, tonic::Status> {
+        let mut client = calls::ledger(server).await;
+        let (namespace, owned) = (None, |name: &&str| (*name).to_owned());
+        match self {
+            Ask::Write(body) => client.write(write(body)).await.map(Response::into_inner).map(of_write),
+            Ask::BatchWrite(body) => {
+                client.batch_write(batch_write(body)).await.map(Response::into_inner).map(of_write)
+            }
+            Ask::State(id, vault) => {
+                let (client_id, vault) = (owned(id), vault.as_ref().map(owned));
+                let request = v1::GetClientStateRequest { namespace, vault, client_id };
+                let state = client.get_client_state(request).await?.into_inner();
+                Ok(json!({"last_committed_sequence": state.last_committed_sequence}))
+            }
+            Ask::Balances(vault, account) => {
+                let (vault, account) = (owned(vault), owned(account));
+                let request = v1::GetBalancesRequest { namespace, vault, account };
+                Ok(of_balances(&client.get_balances(request).await?.into_inner()))
+            }
+            Ask::Entries(account, after, page_size) => {
+                let (vault, account) = ("main".into(), owned(account));
+                let (after, page_size) = (*after, *page_size);
+                let request = v1::ListEntriesRequest { namespace, vault, account, after, page_size };
+                Ok(of_entries(client.list_entries(request).await?.into_inner()))
+            }
+            Ask::Audit(vault) => {
+                let request = v1::AuditVaultRequest { namespace, vault: owned(vault) };
+                Ok(of_audit(client.audit_vault(request).await?.into_inner()))
+            }
+            other => panic!("not of this service: {other:?}"),
+        }
+    }
+}

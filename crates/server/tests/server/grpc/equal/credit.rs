@@ -1,0 +1,215 @@
+//! Credit limits: holds, settlements, and what is read back.
+
+use serde_json::{Value, json};
+
+use super::{Ask, compare};
+use crate::support::{TestServer, complete, reserve};
+
+fn credit(key: &str, account: &str, rest: &Value) -> Value {
+    let mut json = json!({
+        "key": key, "kind": "credit", "timeout_seconds": 60, "vault": "main", "account": account, "asset": "usd",
+    });
+    for (name, value) in rest.as_object().unwrap() {
+        json[name] = value.clone();
+    }
+    json
+}
+
+fn body(vault: Option<&str>, sequence: u64, rest: &Value) -> Value {
+    let mut json = json!({"namespace": "default", "client_id": "billing", "sequence": sequence});
+    if let Some(vault) = vault {
+        json["vault"] = vault.into();
+    }
+    for (name, value) in rest.as_object().unwrap() {
+        json[name] = value.clone();
+    }
+    json
+}
+
+fn write(vault: Option<&str>, sequence: u64, operations: &Value) -> Ask {
+    Ask::Write(body(vault, sequence, &json!({"operations": operations})))
+}
+
+/// A batch: several lists of operations under one sequence.
+fn batch(vault: Option<&str>, sequence: u64, parts: &[Value]) -> Ask {
+    let writes: Vec<Value> = parts.iter().map(|operations| json!({"operations": operations})).collect();
+    Ask::BatchWrite(body(vault, sequence, &json!({"writes": writes})))
+}
+
+fn open(account: &str) -> Value {
+    json!({"open_account": {"account": account, "overdraft": "deny"}})
+}
+
+fn issue(account: &str, amount: &str) -> Value {
+    json!({"issue": {"account": account, "asset": "usd", "amount": amount, "memo": "top-up"}})
+}
+
+const MAIN: Option<&str> = Some("main");
+
+/// Accounts in every state, and limits on them.
+fn setup() -> Vec<Ask> {
+    let none = json!({});
+    let accounts = json!([open("acme"), open("bob"), open("cold"), open("gone"), issue("acme", "100")]);
+    let standings = json!([{"freeze_account": {"account": "cold"}}, {"close_account": {"account": "gone"}}]);
+    vec![
+        write(MAIN, 1, &accounts),
+        write(MAIN, 2, &standings),
+        Ask::Put(credit("usd", "acme", &json!({"unit": "cents", "description": "prepaid"}))),
+        Ask::Put(credit("strict", "acme", &json!({"overage": "deny", "revenue": "bob"}))),
+        Ask::Put(credit("cold", "cold", &none)),
+        Ask::Put(credit("gone", "gone", &none)),
+        Ask::Put(credit("nobody", "nobody", &none)),
+        Ask::Put(credit("unpaid", "acme", &json!({"revenue": "nobody"}))),
+        Ask::Put(json!({"key": "rpm", "kind": "rolling", "capacity": 1, "window_seconds": 60})),
+    ]
+}
+
+/// Invalid definitions.
+fn malformed() -> Vec<Ask> {
+    let rolling = |field: &str, value: &str| {
+        let mut json = json!({"key": "b", "kind": "rolling", "capacity": 1, "window_seconds": 60});
+        json[field] = value.into();
+        Ask::Put(json)
+    };
+    let slots =
+        json!({"key": "b", "kind": "concurrency", "capacity": 1, "timeout_seconds": 60, "asset": "usd"});
+    vec![
+        Ask::Put(credit("b", "acme", &json!({"capacity": 5}))),
+        Ask::Put(credit("b", "acme", &json!({"capacity": 0}))),
+        Ask::Put(credit("b", "acme", &json!({"window_seconds": 5}))),
+        Ask::Put(credit("b", "acme", &json!({"timeout_seconds": null}))),
+        Ask::Put(credit("b", "acme", &json!({"timeout_seconds": 0}))),
+        Ask::Put(credit("b", "acme", &json!({"vault": null}))),
+        Ask::Put(credit("b", "acme", &json!({"vault": "a:b"}))),
+        Ask::Put(credit("b", "acme", &json!({"account": null}))),
+        Ask::Put(credit("b", "a b", &json!({}))),
+        Ask::Put(credit("b", "acme", &json!({"asset": null}))),
+        Ask::Put(credit("b", "acme", &json!({"asset": "USD"}))),
+        Ask::Put(credit("b", "acme", &json!({"revenue": "a b"}))),
+        Ask::Put(credit("b", "acme", &json!({"vault": null, "asset": null, "capacity": 5}))),
+        rolling("vault", "main"),
+        rolling("account", "acme"),
+        rolling("asset", "usd"),
+        rolling("revenue", "bob"),
+        Ask::Put(slots),
+        Ask::Put(credit("rpm", "acme", &json!({}))),
+        Ask::Put(json!({"key": "usd", "kind": "rolling", "capacity": 1, "window_seconds": 60})),
+    ]
+}
+
+/// Leases that settle, that are denied, and one that times out.
+fn life(lease: &[String]) -> Vec<Ask> {
+    let take = |place: usize, amounts: &[(&str, u64)]| reserve(&lease[place], amounts);
+    let pay = |place: usize, amounts: &[(&str, u64)]| complete(&lease[place], amounts);
+    vec![
+        Ask::Get("usd"),
+        Ask::List,
+        Ask::Reserve(take(0, &[("usd", 40), ("rpm", 1)])),
+        Ask::Reserve(take(0, &[("rpm", 1), ("usd", 40)])),
+        Ask::Usage("usd"),
+        Ask::Usage("cold"),
+        Ask::Usage("nobody"),
+        Ask::Balances("main", "acme"),
+        Ask::Reserve(take(1, &[("usd", 61)])),
+        Ask::Reserve(take(1, &[("usd", 61)])),
+        Ask::Reserve(take(2, &[("nobody", 1)])),
+        Ask::Reserve(take(3, &[("cold", 1)])),
+        Ask::Reserve(take(4, &[("gone", 1)])),
+        Ask::Reserve(take(5, &[("unpaid", 1)])),
+        Ask::Reserve(take(6, &[("usd", 61), ("rpm", 1)])),
+        Ask::ReserveBatch(vec![
+            take(7, &[("usd", 20)]),
+            take(8, &[("strict", 41)]),
+            take(9, &[("strict", 40)]),
+        ]),
+        Ask::Lease(lease[0].clone()),
+        Ask::Lease(lease[1].clone()),
+        Ask::Complete(pay(0, &[("usd", 25), ("rpm", 1)])),
+        Ask::Complete(pay(0, &[("usd", 25), ("rpm", 1)])),
+        Ask::CompleteBatch(vec![pay(9, &[("strict", 90)]), pay(8, &[("strict", 1)])]),
+        Ask::Wait(60_000),
+        // A timeout is recorded with the next command.
+        Ask::Reserve(take(10, &[("nothing", 1)])),
+        Ask::Complete(pay(7, &[("usd", 30)])),
+        Ask::Usage("usd"),
+        Ask::Reserve(take(11, &[("usd", 1)])),
+        Ask::Delete("usd"),
+        Ask::Get("usd"),
+    ]
+}
+
+fn reads() -> Vec<Ask> {
+    vec![
+        Ask::Balances("main", "acme"),
+        Ask::Balances("main", "bob"),
+        Ask::Balances("main", "revenue"),
+        Ask::Balances("main", "nobody"),
+        Ask::Balances("us", "acme"),
+        Ask::Balances("a:b", "acme"),
+        Ask::Balances("main", "a*b"),
+        Ask::Entries("acme", None, None),
+        Ask::Entries("acme", None, Some(2)),
+        Ask::Entries("acme", Some(2), Some(3)),
+        Ask::Entries("acme", Some(1_000), None),
+        Ask::Entries("revenue", None, Some(1_000)),
+        Ask::Entries("bob", None, Some(1)),
+        Ask::Entries("gone", None, None),
+        Ask::Entries("nobody", None, None),
+        Ask::Audit("main"),
+        Ask::Audit("us"),
+        Ask::Audit("a:b"),
+        Ask::State("billing", MAIN),
+        Ask::State("billing", None),
+        Ask::State("nobody", MAIN),
+        Ask::State("billing", Some("us")),
+        Ask::State("billing", Some("a:b")),
+        Ask::State("a:b", None),
+    ]
+}
+
+/// Batches of both scopes.
+fn batches() -> Vec<Ask> {
+    let transfer =
+        json!({"transfer": {"from": "acme", "to": "bob", "asset": "usd", "amount": "1", "memo": "rent"}});
+    let put = |definition: Value| json!({"put_limit": {"definition": definition}});
+    let eu = json!({"open_vault": {"vault": "eu"}});
+    let many = json!(vec![issue("acme", "1"); 128]);
+    let good = || batch(MAIN, 3, &[json!([issue("acme", "50")]), json!([]), json!([transfer])]);
+    vec![
+        good(),
+        good(),
+        batch(MAIN, 3, &[json!([issue("acme", "50")])]),
+        batch(MAIN, 9, &[]),
+        batch(MAIN, 0, &[]),
+        batch(MAIN, 4, &[json!([issue("acme", "1")]), json!([issue("nobody", "1")])]),
+        batch(MAIN, 4, &[json!([issue("acme", "1")]), json!([issue("acme", "1"), {}])]),
+        batch(MAIN, 4, &[json!([issue("a b", "1")])]),
+        batch(MAIN, 4, &[many.clone(), many.clone(), json!([transfer])]),
+        batch(MAIN, 4, &[many.clone(), many]),
+        batch(MAIN, 5, &[]),
+        batch(MAIN, 6, &[json!([eu])]),
+        batch(None, 1, &[json!([eu]), json!([put(credit("eu", "acme", &json!({"vault": "eu"})))])]),
+        batch(None, 2, &[json!([eu]), json!([put(credit("rpm", "acme", &json!({})))])]),
+        batch(None, 2, &[json!([]), json!([eu, put(credit("b", "acme", &json!({"capacity": 5})))])]),
+        batch(None, 2, &[json!([put(credit("b", "acme", &json!({"asset": null})))])]),
+        write(None, 2, &json!([eu, put(credit("b", "acme", &json!({"timeout_seconds": null})))])),
+        write(None, 2, &json!([eu, put(credit("rpm", "acme", &json!({})))])),
+        Ask::Get("eu"),
+    ]
+}
+
+#[tokio::test]
+async fn credit_is_the_same_over_http_and_grpc() {
+    let (http, grpc) = (TestServer::open().await, TestServer::open().await);
+    let leases: Vec<String> = (0..12).map(|_| http.lease()).collect();
+    for asks in [setup(), malformed(), life(&leases), reads(), batches(), reads()] {
+        compare(&asks, &http, &grpc).await;
+    }
+    for (name, value) in [
+        ("earmark_reserves_total{outcome=\"insufficient_credit\"}", 8.0),
+        ("earmark_denials_total{namespace=\"default\",key=\"rpm\",reason=\"capacity\"}", 1.0),
+        ("earmark_credit_settled_total{how=\"paid\"}", 100.0),
+    ] {
+        assert_eq!(grpc.metric(name).await, value, "{name}");
+    }
+}

@@ -1,0 +1,281 @@
+//! Converts between the JSON of HTTP and the messages of gRPC.
+
+use earmark_proto::v1;
+use serde_json::{Value, json};
+
+fn text(json: &Value) -> String {
+    json.as_str().unwrap_or_default().to_owned()
+}
+
+fn optional_text(json: &Value) -> Option<String> {
+    json.as_str().map(Into::into)
+}
+
+fn items<T>(json: &Value, item: impl Fn(&Value) -> T) -> Vec<T> {
+    json.as_array().into_iter().flatten().map(item).collect()
+}
+
+pub(super) fn reserve(json: &Value) -> v1::ReserveRequest {
+    v1::ReserveRequest {
+        lease_id: text(&json["lease_id"]),
+        job_id: optional_text(&json["job_id"]),
+        requirements: items(&json["requirements"], |part| v1::Requirement {
+            key: text(&part["key"]),
+            amount: part["amount"].as_u64().unwrap(),
+        }),
+        namespace: None,
+    }
+}
+
+pub(super) fn complete(json: &Value) -> v1::CompleteRequest {
+    v1::CompleteRequest {
+        lease_id: text(&json["lease_id"]),
+        job_id: optional_text(&json["job_id"]),
+        actuals: items(&json["actuals"], |part| v1::Actual {
+            key: text(&part["key"]),
+            actual_amount: part["actual_amount"].as_u64().unwrap(),
+        }),
+        namespace: None,
+    }
+}
+
+pub(super) fn definition(json: &Value) -> v1::LimitDefinition {
+    let number = |name: &str| json[name].as_u64();
+    let seconds = |name: &str| number(name).map(|seconds| u32::try_from(seconds).unwrap());
+    let mut definition = v1::LimitDefinition {
+        key: text(&json["key"]),
+        capacity: number("capacity"),
+        window_seconds: seconds("window_seconds"),
+        timeout_seconds: seconds("timeout_seconds"),
+        unit: text(&json["unit"]),
+        description: text(&json["description"]),
+        vault: optional_text(&json["vault"]),
+        account: optional_text(&json["account"]),
+        asset: optional_text(&json["asset"]),
+        revenue: optional_text(&json["revenue"]),
+        ..Default::default()
+    };
+    definition.set_kind(match json["kind"].as_str() {
+        Some("rolling") => v1::LimitKind::Rolling,
+        Some("concurrency") => v1::LimitKind::Concurrency,
+        Some("credit") => v1::LimitKind::Credit,
+        _ => v1::LimitKind::Unspecified,
+    });
+    definition.set_overage(match json["overage"].as_str() {
+        Some("deny") => v1::Overage::Deny,
+        _ => v1::Overage::Unspecified,
+    });
+    definition
+}
+
+pub(super) fn operation(json: &Value) -> v1::Operation {
+    use v1::operation::Operation as Kind;
+    let Some((name, it)) = json.as_object().unwrap().iter().next() else { return v1::Operation::default() };
+    let account = || v1::AccountOperation { account: text(&it["account"]) };
+    let credit = || v1::CreditOperation {
+        account: text(&it["account"]),
+        asset: text(&it["asset"]),
+        amount: text(&it["amount"]),
+        memo: text(&it["memo"]),
+    };
+    let kind = match name.as_str() {
+        "open_vault" => Kind::OpenVault(v1::OpenVaultOperation { vault: text(&it["vault"]) }),
+        "open_account" => Kind::OpenAccount(v1::OpenAccountOperation {
+            account: text(&it["account"]),
+            overdraft: match it["overdraft"].as_str() {
+                Some("deny") => v1::Overdraft::Deny.into(),
+                Some("allow") => v1::Overdraft::Allow.into(),
+                _ => v1::Overdraft::Unspecified.into(),
+            },
+        }),
+        "freeze_account" => Kind::FreezeAccount(account()),
+        "close_account" => Kind::CloseAccount(account()),
+        "issue" => Kind::Issue(credit()),
+        "retire" => Kind::Retire(credit()),
+        "transfer" => Kind::Transfer(v1::TransferOperation {
+            from: text(&it["from"]),
+            to: text(&it["to"]),
+            asset: text(&it["asset"]),
+            amount: text(&it["amount"]),
+            memo: text(&it["memo"]),
+        }),
+        "put_limit" => Kind::PutLimit(v1::PutLimitOperation {
+            definition: Some(definition(&it["definition"])),
+            expected_revision: it["expected_revision"].as_u64(),
+        }),
+        "delete_limit" => Kind::DeleteLimit(v1::DeleteLimitOperation {
+            key: text(&it["key"]),
+            expected_revision: it["expected_revision"].as_u64(),
+        }),
+        other => panic!("{other}"),
+    };
+    v1::Operation { operation: Some(kind) }
+}
+
+pub(super) fn write(json: &Value) -> v1::WriteRequest {
+    v1::WriteRequest {
+        namespace: text(&json["namespace"]),
+        vault: optional_text(&json["vault"]),
+        client_id: text(&json["client_id"]),
+        sequence: json["sequence"].as_u64().unwrap(),
+        operations: items(&json["operations"], operation),
+    }
+}
+
+pub(super) fn batch_write(json: &Value) -> v1::BatchWriteRequest {
+    v1::BatchWriteRequest {
+        namespace: text(&json["namespace"]),
+        vault: optional_text(&json["vault"]),
+        client_id: text(&json["client_id"]),
+        sequence: json["sequence"].as_u64().unwrap(),
+        writes: items(&json["writes"], |part| v1::WritePart {
+            operations: items(&part["operations"], operation),
+        }),
+    }
+}
+
+/// Sets a field unless it has its absent value.
+fn unless<T: PartialEq + Into<Value>>(json: &mut Value, name: &str, value: T, absent: &T) {
+    if value != *absent {
+        json[name] = value.into();
+    }
+}
+
+pub(super) fn of_reserve(response: v1::ReserveResponse) -> Value {
+    let v1::ReserveResponse {
+        allowed,
+        retry_after_ms,
+        reserved_at_unix_ms,
+        error,
+        message,
+        limited_by,
+        never,
+    } = response;
+    let mut json = json!({"allowed": allowed, "retry_after_ms": retry_after_ms,
+                          "reserved_at_unix_ms": reserved_at_unix_ms, "error": error});
+    unless(&mut json, "message", message, &None);
+    unless(&mut json, "limited_by", limited_by, &vec![]);
+    unless(&mut json, "never", never, &false);
+    json
+}
+
+pub(super) fn of_complete(response: v1::CompleteResponse) -> Value {
+    let v1::CompleteResponse { ok, error, message, reconciled } = response;
+    let mut json = json!({"ok": ok, "error": error, "reconciled": reconciled});
+    unless(&mut json, "message", message, &None);
+    json
+}
+
+pub(super) fn of_status(status: v1::LimitStatus) -> &'static str {
+    match status {
+        v1::LimitStatus::Active => "active",
+        v1::LimitStatus::Decreasing => "decreasing",
+        v1::LimitStatus::Deleted => "deleted",
+        v1::LimitStatus::Unspecified => panic!("a limit stands somewhere"),
+    }
+}
+
+pub(super) fn of_info(limit: &v1::LimitInfo) -> Value {
+    let definition = limit.definition.as_ref().unwrap();
+    let kind = match definition.kind() {
+        v1::LimitKind::Rolling => "rolling",
+        v1::LimitKind::Concurrency => "concurrency",
+        v1::LimitKind::Credit => "credit",
+        other => panic!("{other:?}"),
+    };
+    let overage = if definition.overage() == v1::Overage::Deny { "deny" } else { "debt" };
+    let mut json = json!({
+        "key": definition.key, "kind": kind, "unit": definition.unit,
+        "description": definition.description, "overage": overage,
+    });
+    unless(&mut json, "capacity", definition.capacity, &None);
+    unless(&mut json, "window_seconds", definition.window_seconds, &None);
+    unless(&mut json, "timeout_seconds", definition.timeout_seconds, &None);
+    unless(&mut json, "vault", definition.vault.clone(), &None);
+    unless(&mut json, "account", definition.account.clone(), &None);
+    unless(&mut json, "asset", definition.asset.clone(), &None);
+    unless(&mut json, "revenue", definition.revenue.clone(), &None);
+    json!({"definition": json, "status": of_status(limit.status()),
+           "pending_decrease_to": limit.pending_decrease_to, "revision": limit.revision})
+}
+
+pub(super) fn of_lease(lease: &v1::Lease) -> Value {
+    let part = |it: &v1::Requirement| json!({"key": it.key, "amount": it.amount});
+    let requirements: Vec<Value> = lease.requirements.iter().map(part).collect();
+    let state = format!("{:?}", lease.state()).to_lowercase();
+    json!({"lease": {"lease_id": lease.lease_id, "reserved_at_unix_ms": lease.reserved_at_unix_ms,
+                     "requirements": requirements, "state": state}})
+}
+
+pub(super) fn of_write(response: v1::WriteResponse) -> Value {
+    use v1::operation_result::Result as Kind;
+    match response.result.unwrap() {
+        v1::write_response::Result::Success(it) => {
+            let result = |it: v1::OperationResult| match it.result.unwrap() {
+                Kind::Limit(it) => {
+                    json!({"limit": it.limit, "revision": it.revision, "status": of_status(it.status())})
+                }
+                Kind::Vault(vault) => json!({"vault": vault}),
+                Kind::Account(account) => json!({"account": account}),
+                Kind::Entry(entry) => json!({"entry": entry}),
+            };
+            let results: Vec<Value> = it.results.into_iter().map(result).collect();
+            json!({"success": {
+                "tx_id": it.tx_id, "sequence": it.sequence, "log_index": it.log_index,
+                "committed_at_unix_ms": it.committed_at_unix_ms, "actor": it.actor, "results": results,
+            }})
+        }
+        v1::write_response::Result::Error(it) => {
+            let mut json = json!({"code": it.code().as_str_name(), "message": it.message});
+            unless(&mut json, "operation", it.operation, &None);
+            unless(&mut json, "last_committed_sequence", it.last_committed_sequence, &None);
+            json!({"error": json})
+        }
+    }
+}
+
+pub(super) fn of_usage(usage: &v1::GetUsageResponse) -> Value {
+    let debt: u64 = usage.debt.parse().unwrap();
+    json!({"capacity": usage.capacity, "reserved": usage.reserved, "available": usage.available, "debt": debt,
+           "status": of_status(usage.status()), "pending_decrease_to": usage.pending_decrease_to})
+}
+
+pub(super) fn of_balances(response: &v1::GetBalancesResponse) -> Value {
+    let balance = |it: &v1::Balance| json!({"asset": it.asset, "available": it.available, "held": it.held, "pending": it.pending});
+    json!({"balances": response.balances.iter().map(balance).collect::<Vec<_>>()})
+}
+
+pub(super) fn of_entries(response: v1::ListEntriesResponse) -> Value {
+    let entries: Vec<Value> = response.entries.into_iter().map(of_entry).collect();
+    json!({"entries": entries, "next": response.next})
+}
+
+fn of_entry(entry: v1::Entry) -> Value {
+    use v1::entry::Kind;
+    let hold = |kind: &str, it: v1::HoldEntry| json!({"kind": kind, "lease_id": it.lease_id, "limit": it.limit, "hold": it.hold, "actor": it.actor});
+    let mut json = match entry.kind.unwrap() {
+        Kind::Transaction(it) => json!({
+            "kind": "transaction", "tx_id": it.tx_id, "log_index": it.log_index, "actor": it.actor,
+            "client_id": it.client_id, "sequence": it.sequence, "memos": it.memos,
+        }),
+        Kind::Hold(it) => hold("hold", it),
+        Kind::Settle(it) => json!({
+            "kind": "settle", "lease_id": it.lease_id, "limit": it.limit, "hold": it.hold, "paid": it.paid,
+            "debt": it.debt, "uncollected": it.uncollected, "actor": it.actor,
+        }),
+        Kind::Release(it) => hold("release", it),
+    };
+    let change = |it: &v1::Change| json!({"asset": it.asset, "amount": it.amount, "held": it.held});
+    json["number"] = entry.number.into();
+    json["committed_at_unix_ms"] = entry.committed_at_unix_ms.into();
+    json["changes"] = entry.changes.iter().map(change).collect();
+    json
+}
+
+pub(super) fn of_audit(response: v1::AuditVaultResponse) -> Value {
+    let totals = |it: &v1::AssetTotals| json!({"asset": it.asset, "issued": it.issued, "retired": it.retired, "live": it.live});
+    let assets: Vec<Value> = response.assets.iter().map(totals).collect();
+    let mut json = json!({"balanced": response.balanced, "assets": assets});
+    unless(&mut json, "message", response.message, &None);
+    json
+}

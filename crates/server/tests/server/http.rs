@@ -1,0 +1,19 @@
+//! The HTTP API.
+
+mod bad_input;
+mod callers;
+mod clocks;
+mod cluster;
+mod complete;
+mod connections;
+mod credit;
+mod drift;
+mod fair_queue;
+mod http_2;
+mod limits;
+mod metrics;
+mod overload;
+mod reserve;
+mod shutdown;
+mod tls;
+mod writes;

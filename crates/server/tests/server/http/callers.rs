@@ -1,0 +1,424 @@
+//! Roles, namespaces, and responses to rejected requests.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use earmark_admission::{LocalBook, LocalOptions};
+use earmark_core::Role;
+use earmark_server::{Server, ServerError, ServerOptions};
+use serde_json::{Value, json};
+
+use crate::support::{Answer, KeyedServer, START_MS, TestServer, Wire, reserve};
+
+const UNAUTHENTICATED: &str =
+    r#"{"error":"unauthenticated","message":"the credentials are missing or not valid"}"#;
+/// The roles of the keys of a [`Row`], in order.
+const ROLES: [&str; 6] = ["", "reader", "caller", "writer", "admin", "admin"];
+
+/// Allowed for: no key, reader, caller, writer, admin of another namespace, admin of `default`.
+type Row = (&'static str, &'static str, [bool; 6]);
+
+const ALL: [bool; 6] = [true; 6];
+const CALL: [bool; 6] = [false, false, true, false, true, true];
+const WRITE: [bool; 6] = [false, false, false, true, true, true];
+const READ: [bool; 6] = [false, true, false, true, true, true];
+const MANAGE: [bool; 6] = [false, false, false, false, true, true];
+const OPERATE: [bool; 6] = [false, false, false, false, false, true];
+
+const MATRIX: [Row; 28] = [
+    ("post", "/v1/reserve", CALL),
+    ("post", "/v1/complete", CALL),
+    ("post", "/v1/reserve/batch", CALL),
+    ("post", "/v1/complete/batch", CALL),
+    ("put", "/v1/admin/limits", WRITE),
+    ("get", "/v1/admin/limits", READ),
+    ("get", "/v1/admin/limits/{key}", READ),
+    ("delete", "/v1/admin/limits/{key}", WRITE),
+    ("get", "/v1/admin/limits/{key}/usage", READ),
+    ("get", "/v1/leases/{lease_id}", READ),
+    ("post", "/v1/write", WRITE),
+    ("post", "/v1/write/batch", WRITE),
+    ("get", "/v1/clients/{client_id}", READ),
+    ("get", "/v1/vaults/{vault}/accounts/{account}/balances", READ),
+    ("get", "/v1/vaults/{vault}/accounts/{account}/entries", READ),
+    ("get", "/v1/vaults/{vault}/audit", READ),
+    ("get", "/v1/admin/cluster", OPERATE),
+    ("post", "/v1/admin/cluster/members", OPERATE),
+    ("delete", "/v1/admin/cluster/members/{node_id}", OPERATE),
+    ("post", "/v1/admin/cluster/backup", OPERATE),
+    ("post", "/v1/admin/keys", MANAGE),
+    ("get", "/v1/admin/keys", MANAGE),
+    ("delete", "/v1/admin/keys/{key_id}", MANAGE),
+    ("get", "/v1/audit", MANAGE),
+    ("get", "/metrics", READ),
+    ("get", "/healthz", ALL),
+    ("get", "/readyz", ALL),
+    ("get", "/openapi.json", ALL),
+];
+
+fn filled(path: &str) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for part in path.split('/') {
+        parts.push(if part.starts_with('{') { "x".into() } else { part.into() });
+    }
+    parts.join("/")
+}
+
+#[tokio::test]
+async fn every_endpoint_lets_in_just_the_roles_of_its_row() {
+    let keyed = KeyedServer::open().await;
+    let callers = [
+        None,
+        Some(keyed.key(Role::Reader, "default").await),
+        Some(keyed.key(Role::Caller, "default").await),
+        Some(keyed.key(Role::Writer, "default").await),
+        Some(keyed.key(Role::Admin, "team").await),
+        Some(keyed.root.clone()),
+    ];
+    for (method, path, row) in MATRIX {
+        for (place, is_let_in) in row.into_iter().enumerate() {
+            let key = callers[place].as_deref();
+            let answer = keyed.ask(key, &method.to_uppercase(), &filled(path), "").await;
+            let what = format!("{method} {path} by {place}: {answer:?}");
+            match (is_let_in, place) {
+                (true, _) => assert!(![401, 403].contains(&answer.status), "{what}"),
+                (false, 0) => {
+                    assert_eq!((answer.status, answer.text.as_str()), (401, UNAUTHENTICATED), "{what}");
+                    assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
+                }
+                (false, _) => {
+                    let (message, has) = (answer.problem(403, "forbidden"), ROLES[place]);
+                    let has = format!("; this key has role {has}");
+                    assert!(
+                        message.starts_with("needs role ") && message.contains(&has),
+                        "{what}: {message}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_endpoint_has_a_row() {
+    let server = TestServer::open().await;
+    let document = server.ok("GET", "/openapi.json", &Value::Null).await;
+    let mut served = BTreeSet::new();
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        served.extend(operations.as_object().unwrap().keys().map(|verb| (verb.clone(), path.clone())));
+    }
+    let rows: BTreeSet<(String, String)> =
+        MATRIX.iter().map(|(verb, path, _)| ((*verb).to_owned(), (*path).to_owned())).collect();
+    assert_eq!(rows, served);
+}
+
+/// All bad credentials get the same response, byte for byte.
+#[tokio::test]
+async fn credentials_that_are_not_good_are_all_answered_alike() {
+    let keyed = Arc::new(KeyedServer::open().await);
+    let wrong = keyed.wrong().await;
+    // All at once, because repeated failures are delayed.
+    let asked: Vec<_> = wrong
+        .iter()
+        .map(|headers| {
+            let headers: String =
+                headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+            let keyed = Arc::clone(&keyed);
+            tokio::spawn(async move { keyed.ask_with(&headers, "GET", "/v1/admin/limits", "").await })
+        })
+        .collect();
+    let shown = |answer: &Answer| {
+        // These two headers always differ.
+        let is_its_own = |name: &str| ["x-request-id", "date"].contains(&name);
+        let headers = answer.headers.iter().filter(|(name, _)| !is_its_own(name));
+        (answer.status, headers.cloned().collect::<Vec<_>>(), answer.text.clone())
+    };
+    let mut answers = Vec::new();
+    for asked in asked {
+        answers.push(asked.await.unwrap());
+    }
+    for (answer, headers) in answers.iter().zip(&wrong) {
+        assert_eq!((answer.status, answer.text.as_str()), (401, UNAUTHENTICATED), "{headers:?}");
+        assert_eq!(shown(answer), shown(&answers[0]), "{headers:?}");
+    }
+    let good = &keyed.root;
+    assert_eq!(keyed.ask(Some(good), "GET", "/v1/admin/limits", "").await.status, 200);
+    let metrics = keyed.ask(Some(good), "GET", "/metrics", "").await.text;
+    let line = format!("earmark_failed_logins_total {}\n", wrong.len());
+    assert!(metrics.contains(&line), "{metrics}");
+}
+
+/// Keys expired by log time alone, so slow log time accepted them for longer. Here it is years behind the
+/// wall clock.
+#[tokio::test]
+async fn a_key_ends_by_the_clock_on_the_wall_too_whatever_the_time_of_the_log() {
+    let keyed = KeyedServer::open().await;
+    let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let behind = u32::try_from(wall.as_secs() - START_MS / 1_000).unwrap();
+    let over = keyed.key_of(Role::Reader, "default", |key| key.valid_seconds = Some(behind)).await;
+    let good = keyed.key_of(Role::Reader, "default", |key| key.valid_seconds = Some(behind + 3_600)).await;
+    for (key, status) in [(&over, 401), (&good, 200)] {
+        assert_eq!(keyed.ask(Some(key), "GET", "/v1/admin/limits", "").await.status, status);
+    }
+    // It expires by log time while the wall clock has an hour left.
+    keyed.server.clock.advance_ms(u64::from(behind + 3_600) * 1_000);
+    assert_eq!(keyed.ask(Some(&good), "GET", "/v1/admin/limits", "").await.status, 401);
+}
+
+#[tokio::test]
+async fn a_connection_is_closed_whose_failed_logins_find_no_room_to_wait() {
+    let keyed = KeyedServer::with(|options| options.failed_logins_waiting_max = 0).await;
+    let mut wire = Wire::to(keyed.server.address).await;
+    for number in 1..=6 {
+        let answer = wire.ask("GET", "/v1/audit", "").await;
+        assert_eq!((answer.status, answer.text.as_str()), (401, UNAUTHENTICATED));
+        assert_eq!(answer.header("connection"), (number == 6).then_some("close"), "{number}");
+    }
+    assert!(wire.is_closed().await);
+    // A valid key is accepted.
+    assert_eq!(keyed.ask(Some(&keyed.root), "GET", "/v1/audit", "").await.status, 200);
+}
+
+/// The response with a new key must not be cached.
+#[tokio::test]
+async fn the_answer_with_a_new_key_is_not_to_be_stored() {
+    let keyed = KeyedServer::open().await;
+    let body = r#"{"name":"n","role":"reader"}"#;
+    let made = keyed.ask(Some(&keyed.root), "POST", "/v1/admin/keys", body).await;
+    assert_eq!((made.status, made.header("cache-control")), (200, Some("no-store")));
+    let listed = keyed.ask(Some(&keyed.root), "GET", "/v1/admin/keys", "").await;
+    assert_eq!((listed.status, listed.header("cache-control")), (200, None));
+}
+
+#[tokio::test]
+async fn a_key_that_is_revoked_while_it_is_in_use_is_refused_at_once() {
+    let keyed = KeyedServer::open().await;
+    let (root, caller) = (keyed.root.clone(), keyed.key(Role::Caller, "default").await);
+    let reader = keyed.key(Role::Reader, "default").await;
+    let limit = json!({"key": "a", "kind": "rolling", "capacity": 9, "window_seconds": 60}).to_string();
+    assert_eq!(keyed.ask(Some(&root), "PUT", "/v1/admin/limits", &limit).await.status, 200);
+    let asks = || reserve(&keyed.server.lease(), &[("a", 1)]).to_string();
+    assert_eq!(keyed.ask(Some(&caller), "POST", "/v1/reserve", &asks()).await.status, 200);
+    assert_eq!(keyed.ask(Some(&reader), "GET", "/v1/admin/limits", "").await.status, 200);
+    for key in [&caller, &reader] {
+        let path = format!("/v1/admin/keys/{}", key.split('_').nth(1).unwrap());
+        assert_eq!(keyed.ask(Some(&root), "DELETE", &path, "").await.status, 200);
+    }
+    // The credential cache does not help a revoked key.
+    let batch = format!(r#"{{"requests":[{}]}}"#, asks());
+    for (key, method, path, body) in [
+        (&caller, "POST", "/v1/reserve", asks()),
+        (&caller, "POST", "/v1/reserve/batch", batch),
+        (&reader, "GET", "/v1/admin/limits", String::new()),
+        (&reader, "GET", "/metrics", String::new()),
+    ] {
+        let answer = keyed.ask(Some(key), method, path, &body).await;
+        assert_eq!((answer.status, answer.text.as_str()), (401, UNAUTHENTICATED), "{path}");
+    }
+    let usage = keyed.ask(Some(&root), "GET", "/v1/admin/limits/a/usage", "").await.json();
+    assert_eq!(usage["reserved"], 1);
+}
+
+#[tokio::test]
+async fn one_namespace_neither_sees_nor_touches_another() {
+    let keyed = KeyedServer::open().await;
+    let (ours, theirs) = (keyed.key(Role::Admin, "ours").await, keyed.key(Role::Admin, "theirs").await);
+    let limit = |capacity| {
+        json!({"key": "a", "kind": "rolling", "capacity": capacity, "window_seconds": 60}).to_string()
+    };
+    for (key, capacity) in [(&ours, 1), (&theirs, 2)] {
+        assert_eq!(keyed.ask(Some(key), "PUT", "/v1/admin/limits", &limit(capacity)).await.status, 200);
+    }
+    let lease = keyed.server.lease();
+    let asks = reserve(&lease, &[("a", 1)]).to_string();
+    assert_eq!(keyed.ask(Some(&ours), "POST", "/v1/reserve", &asks).await.json()["allowed"], true);
+    // The same lease id is another lease in another namespace.
+    assert_eq!(keyed.ask(Some(&theirs), "GET", &format!("/v1/leases/{lease}"), "").await.status, 404);
+    assert_eq!(keyed.ask(Some(&ours), "GET", &format!("/v1/leases/{lease}"), "").await.status, 200);
+    let usage = keyed.ask(Some(&theirs), "GET", "/v1/admin/limits/a/usage", "").await.json();
+    assert_eq!((&usage["capacity"], &usage["reserved"]), (&json!(2), &json!(0)));
+
+    let write = |namespace: &str| {
+        let open = json!([{"open_vault": {"vault": "eu"}}]);
+        json!({"namespace": namespace, "client_id": "c", "sequence": 1, "operations": open}).to_string()
+    };
+    let written = keyed.ask(Some(&ours), "POST", "/v1/write", &write("ours")).await.json();
+    let id = ours.split('_').nth(1).unwrap();
+    assert_eq!(written["success"]["actor"], format!("client:{id}"));
+    // The response does not reveal whether the namespace exists.
+    for namespace in ["theirs", "default", "nowhere"] {
+        let message = format!("namespace: found {namespace}, this key belongs to namespace ours");
+        let answer = keyed.ask(Some(&ours), "POST", "/v1/write", &write(namespace)).await;
+        assert_eq!(answer.problem(403, "forbidden"), message);
+        let path = format!("/v1/clients/c?namespace={namespace}");
+        let answer = keyed.ask(Some(&ours), "GET", &path, "").await;
+        assert_eq!(answer.problem(403, "forbidden"), message);
+        let key = json!({"name": "n", "role": "reader", "namespace": namespace}).to_string();
+        let answer = keyed.ask(Some(&ours), "POST", "/v1/admin/keys", &key).await;
+        assert_eq!(answer.problem(403, "forbidden"), message);
+    }
+    assert_eq!(keyed.ask(Some(&theirs), "GET", "/v1/vaults/eu/audit", "").await.status, 404);
+    // Keys and changes of other namespaces are not listed, and their keys cannot be revoked.
+    let listed = keyed.ask(Some(&ours), "GET", "/v1/admin/keys", "").await.json();
+    assert_eq!(listed["keys"].as_array().unwrap().len(), 1, "{listed}");
+    let path = format!("/v1/admin/keys/{}", theirs.split('_').nth(1).unwrap());
+    assert_eq!(keyed.ask(Some(&ours), "DELETE", &path, "").await.status, 404);
+    let log = keyed.ask(Some(&theirs), "GET", "/v1/audit", "").await.json();
+    assert!(log["entries"].as_array().unwrap().iter().all(|entry| entry["namespace"] == "theirs"), "{log}");
+    // Metrics do not show labels of other namespaces.
+    let more = reserve(&keyed.server.lease(), &[("a", 1)]).to_string();
+    assert_eq!(keyed.ask(Some(&ours), "POST", "/v1/reserve", &more).await.json()["allowed"], false);
+    let line = r#"earmark_denials_total{namespace="ours",key="a",reason="capacity"} 1"#;
+    for (key, is_seen) in [(&ours, true), (&theirs, false), (&keyed.root, true)] {
+        let metrics = keyed.ask(Some(key), "GET", "/metrics", "").await.text;
+        assert_eq!(metrics.contains(line), is_seen, "{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_is_bound_to_a_client_writes_as_that_client_only_and_is_called_by_it() {
+    let keyed = KeyedServer::open().await;
+    let bound = |key: &mut earmark_core::CreateKey| key.client = Some("billing-1".parse().unwrap());
+    let key = keyed.key_of(Role::Writer, "default", bound).await;
+    let write = |client: &str| {
+        json!({"namespace": "default", "client_id": client, "sequence": 1, "operations": []}).to_string()
+    };
+    let answer = keyed.ask(Some(&key), "POST", "/v1/write", &write("billing-2")).await;
+    let message = "client_id: found billing-2, this key is bound to client id billing-1";
+    assert_eq!(answer.problem(403, "forbidden"), message);
+    assert_eq!(keyed.ask(Some(&key), "GET", "/v1/clients/billing-2", "").await.status, 403);
+    let answer = keyed.ask(Some(&key), "POST", "/v1/write", &write("billing-1")).await.json();
+    assert_eq!(answer["success"]["actor"], "client:billing-1");
+    let state = keyed.ask(Some(&key), "GET", "/v1/clients/billing-1", "").await.json();
+    assert_eq!(state["last_committed_sequence"], 1);
+}
+
+#[tokio::test]
+async fn nobody_names_an_actor() {
+    let keyed = KeyedServer::open().await;
+    let body =
+        json!({"namespace": "default", "client_id": "c", "sequence": 1, "operations": [], "actor": "user:1"});
+    let answer = keyed.ask(Some(&keyed.root), "POST", "/v1/write", &body.to_string()).await;
+    assert!(answer.problem(400, "invalid_request").contains("actor"), "{answer:?}");
+    let key = json!({"name": "n", "role": "reader", "created_by": "user:1"}).to_string();
+    let answer = keyed.ask(Some(&keyed.root), "POST", "/v1/admin/keys", &key).await;
+    assert!(answer.problem(400, "invalid_request").contains("created_by"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn the_first_key_closes_a_server_that_was_open_and_changes_are_listed_with_who_made_them() {
+    let server = TestServer::open().await;
+    let limit = json!({"key": "a", "kind": "rolling", "capacity": 9, "window_seconds": 60});
+    server.ok("PUT", "/v1/admin/limits", &limit).await;
+    let open = json!([{"open_vault": {"vault": "eu"}}]);
+    let write = json!({"namespace": "default", "client_id": "c", "sequence": 1, "operations": open});
+    server.ok("POST", "/v1/write", &write).await;
+    for odd in [
+        json!({"name": "root", "role": "writer"}),
+        json!({"name": "root", "role": "admin", "namespace": "team"}),
+        json!({"name": "root", "role": "admin", "expires_in_seconds": 60}),
+    ] {
+        let answer = server.ask("POST", "/v1/admin/keys", &odd.to_string()).await;
+        assert!(answer.problem(400, "invalid_request").contains("the first key"), "{answer:?}");
+    }
+    let odd = json!({"name": "root", "role": "admin", "client_id": "4m8qk2v7d1xz"});
+    let answer = server.ask("POST", "/v1/admin/keys", &odd.to_string()).await;
+    assert!(answer.problem(400, "invalid_request").contains("client_id"), "{answer:?}");
+    let made = server.ok("POST", "/v1/admin/keys", &json!({"name": "root", "role": "admin"})).await;
+    let (key, id) = (made["key"].as_str().unwrap(), made["info"]["key_id"].as_str().unwrap());
+    assert_eq!(server.ask("GET", "/v1/admin/limits", "").await.status, 401);
+    assert_eq!(server.ask("PUT", "/v1/admin/limits", &limit.to_string()).await.status, 401);
+    let ask = async |path: &str| {
+        let mut wire = crate::support::Wire::to(server.address).await;
+        wire.send(&format!(
+            "GET {path} HTTP/1.1\r\nhost: far.example\r\nauthorization: bearer {key}\r\n\r\n"
+        ))
+        .await;
+        wire.answer().await.json()
+    };
+    let first = ask("/v1/audit?page_size=1").await;
+    assert_eq!(first["entries"][0]["actor"], "system:local");
+    assert_eq!(first["entries"][0]["summary"], "put_limit a");
+    assert_eq!(first["entries"][0]["revision"], 1);
+    assert_eq!(first["entries"][0]["place"], first["next"]);
+    let rest = ask(&format!("/v1/audit?after={}", first["next"].as_str().unwrap())).await;
+    assert_eq!(rest["entries"][0]["summary"], "open_vault eu");
+    assert_eq!(rest["entries"][1]["summary"], format!("create_key {id} root admin"));
+    assert_eq!(rest["next"], Value::Null);
+    for wrong in ["x", "-1", "1-2", "", "1-2.3.4", "99999999999999999999"] {
+        let answer = ask(&format!("/v1/audit?after={wrong}")).await;
+        assert_eq!(answer["error"], "invalid_request", "{wrong}: {answer}");
+        let message = answer["message"].as_str().unwrap();
+        assert!(message.starts_with(&format!("after: found {wrong:?}, allowed")), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn a_web_page_in_a_browser_on_this_machine_cannot_reach_an_open_server() {
+    let server = TestServer::open().await;
+    for headers in [
+        "host: evil.example\r\n",
+        "host: localhost\r\norigin: http://evil.example\r\n",
+        "host: localhost\r\nsec-fetch-site: cross-site\r\n",
+    ] {
+        let mut wire = crate::support::Wire::to(server.address).await;
+        wire.send(&format!("GET /v1/admin/limits HTTP/1.1\r\n{headers}\r\n")).await;
+        let answer = wire.answer().await;
+        let message = answer.problem(403, "forbidden");
+        // The message once spoke of credentials, although the server has no keys.
+        assert!(message.contains("call it localhost or by a loopback address"), "{headers}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn a_noisy_key_is_told_to_wait_and_others_are_not() {
+    let keyed = KeyedServer::with(|options| options.requests_per_second = Some(3)).await;
+    let (noisy, quiet) = (keyed.key(Role::Reader, "default").await, keyed.key(Role::Reader, "default").await);
+    let mut refused = None;
+    for _ in 0..20 {
+        let answer = keyed.ask(Some(&noisy), "GET", "/v1/admin/limits", "").await;
+        if answer.status == 429 {
+            refused = Some(answer);
+        }
+    }
+    let refused = refused.expect("twenty requests within a second");
+    refused.problem(429, "rate_limited");
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    assert_eq!(keyed.ask(Some(&quiet), "GET", "/v1/admin/limits", "").await.status, 200);
+}
+
+/// A batch larger than the rate per second was always rejected, because its first item was counted before the rest.
+#[tokio::test]
+async fn requests_that_are_refused_are_counted_and_an_audit_counts_as_many() {
+    let keyed = KeyedServer::with(|options| options.requests_per_second = Some(50)).await;
+    let (caller, reader) =
+        (keyed.key(Role::Caller, "default").await, keyed.key(Role::Reader, "default").await);
+    let mut statuses = Vec::new();
+    for _ in 0..120 {
+        statuses.push(keyed.ask(Some(&caller), "GET", "/v1/admin/limits", "").await.status);
+    }
+    assert!(statuses.contains(&403) && statuses.contains(&429), "{statuses:?}");
+    assert_eq!(keyed.ask(Some(&reader), "GET", "/v1/vaults/main/audit", "").await.status, 200);
+    assert_eq!(keyed.ask(Some(&reader), "GET", "/v1/vaults/main/audit", "").await.status, 429);
+    assert_eq!(keyed.ask(Some(&keyed.root), "GET", "/v1/audit", "").await.status, 200);
+    assert_eq!(keyed.ask(Some(&keyed.root), "GET", "/v1/audit", "").await.status, 429);
+}
+
+#[tokio::test]
+async fn a_server_with_keys_still_does_not_take_them_in_clear_from_everywhere() {
+    let keyed = KeyedServer::open().await;
+    let bind = async |is_plaintext_allowed| {
+        let listen = "0.0.0.0:0".parse().unwrap();
+        let options = ServerOptions { listen, is_plaintext_allowed, ..ServerOptions::default() };
+        Server::bind(options, Arc::<LocalBook>::clone(&keyed.book)).await
+    };
+    let error = bind(false).await.err().unwrap();
+    assert!(matches!(error, ServerError::Plaintext { .. }), "{error}");
+    assert!(error.to_string().contains("--tls-cert"), "{error}");
+    assert!(bind(true).await.is_ok());
+    let open = LocalBook::open(LocalOptions::default()).await.unwrap();
+    let listen = "0.0.0.0:0".parse().unwrap();
+    let options = ServerOptions { listen, is_plaintext_allowed: true, ..ServerOptions::default() };
+    let error = Server::bind(options, Arc::new(open)).await.err().unwrap();
+    assert!(error.to_string().contains("--bootstrap-key"), "{error}");
+}

@@ -1,0 +1,244 @@
+//! Credit limits over HTTP: holds and settlements.
+
+use serde_json::{Value, json};
+
+use crate::support::{START_MS, TestServer};
+
+/// A server whose account `acme` has `amount` usd, with a limit `acme:usd` and a timeout of a minute.
+async fn server(amount: u64) -> TestServer {
+    let server = TestServer::open().await;
+    let operations = json!([
+        {"open_account": {"account": "acme", "overdraft": "deny"}},
+        {"issue": {"account": "acme", "asset": "usd", "amount": amount}},
+    ]);
+    write(&server, 1, operations).await;
+    server.ok("PUT", "/v1/admin/limits", &limit()).await;
+    server
+}
+
+fn limit() -> Value {
+    json!({
+        "key": "acme:usd", "kind": "credit", "timeout_seconds": 60, "vault": "main", "account": "acme",
+        "asset": "usd", "revenue": "revenue", "unit": "cents", "description": "prepaid", "overage": "debt",
+    })
+}
+
+async fn write(server: &TestServer, sequence: u64, operations: Value) -> Value {
+    let body = json!({
+        "namespace": "default", "vault": "main", "client_id": "billing", "sequence": sequence,
+        "operations": operations,
+    });
+    server.ok("POST", "/v1/write", &body).await
+}
+
+#[tokio::test]
+async fn a_credit_limit_is_given_back_as_it_was_put() {
+    let server = TestServer::open().await;
+    assert_eq!(server.ok("PUT", "/v1/admin/limits", &limit()).await, json!({"ok": true, "status": "active"}));
+    let info = json!({"definition": limit(), "status": "active", "pending_decrease_to": null, "revision": 1});
+    let found = server.ok("GET", "/v1/admin/limits/acme:usd", &Value::Null).await;
+    assert_eq!(found, json!({"limit": info}));
+    assert_eq!(server.ok("GET", "/v1/admin/limits", &Value::Null).await, json!({"limits": [info]}));
+    let mut by_write = limit();
+    by_write["key"] = json!("by:write");
+    let body = json!({
+        "namespace": "default", "client_id": "ops", "sequence": 1,
+        "operations": [{"put_limit": {"definition": by_write}}],
+    });
+    server.ok("POST", "/v1/write", &body).await;
+    let found = server.ok("GET", "/v1/admin/limits/by:write", &Value::Null).await;
+    assert_eq!(found["limit"]["definition"], by_write);
+}
+
+#[tokio::test]
+async fn what_has_a_default_need_not_be_put() {
+    let server = TestServer::open().await;
+    let short = json!({
+        "key": "u", "kind": "credit", "timeout_seconds": 1, "vault": "main", "account": "a", "asset": "usd",
+    });
+    server.ok("PUT", "/v1/admin/limits", &short).await;
+    let found = server.ok("GET", "/v1/admin/limits/u", &Value::Null).await;
+    let definition = &found["limit"]["definition"];
+    assert_eq!((&definition["revenue"], &definition["overage"]), (&json!("revenue"), &json!("debt")));
+    assert_eq!((definition.get("capacity"), definition.get("window_seconds")), (None, None));
+}
+
+#[tokio::test]
+async fn the_usage_of_a_credit_limit_is_what_its_account_has_holds_and_owes() {
+    let server = server(1_000).await;
+    let usage = async || {
+        let usage = server.usage("acme:usd").await;
+        ["capacity", "reserved", "available", "debt"].map(|field| usage[field].as_u64().unwrap())
+    };
+    assert_eq!(usage().await, [1_000, 0, 1_000, 0]);
+    let lease = server.lease();
+    assert_eq!(server.reserve(&lease, &[("acme:usd", 300)]).await["allowed"], true);
+    assert_eq!(usage().await, [1_000, 300, 700, 0]);
+    write(&server, 2, json!([{"freeze_account": {"account": "acme"}}])).await;
+    assert_eq!(usage().await, [300, 300, 0, 0]);
+    write(&server, 3, json!([{"unfreeze_account": {"account": "acme"}}])).await;
+    server.complete(&lease, &[("acme:usd", 1_200)]).await;
+    assert_eq!(usage().await, [0, 0, 0, 200]);
+    let most = json!([{"issue": {"account": "acme", "asset": "usd", "amount": i128::MAX.to_string()}}]);
+    let body =
+        json!({"namespace": "default", "vault": "main", "client_id": "b", "sequence": 1, "operations": most});
+    assert_eq!(server.ask("POST", "/v1/write", &body.to_string()).await.status, 400);
+    write(
+        &server,
+        4,
+        json!([{"issue": {"account": "acme", "asset": "usd", "amount": "99999999999999999999"}}]),
+    )
+    .await;
+    assert_eq!(usage().await, [u64::MAX, 0, u64::MAX, 0]);
+    let mut unknown = limit();
+    (unknown["key"], unknown["vault"]) = (json!("u"), json!("nowhere"));
+    server.ok("PUT", "/v1/admin/limits", &unknown).await;
+    assert_eq!(server.usage("u").await["available"], 0);
+}
+
+/// The fields that explain a denial.
+fn why(answer: &Value) -> (bool, &str, &str, Vec<&str>) {
+    let text = |field: &str| answer[field].as_str().unwrap_or_default();
+    let limited_by = answer["limited_by"].as_array().into_iter().flatten();
+    let limited_by = limited_by.filter_map(Value::as_str).collect();
+    (answer["allowed"].as_bool().unwrap(), text("error"), text("message"), limited_by)
+}
+
+async fn held(server: &TestServer) -> (String, String) {
+    let balances = server.ok("GET", "/v1/vaults/main/accounts/acme/balances", &Value::Null).await;
+    let text = |field: &str| balances["balances"][0][field].as_str().unwrap().to_owned();
+    (text("available"), text("held"))
+}
+
+#[tokio::test]
+async fn too_little_credit_alone_is_its_own_answer_and_beside_a_full_limit_a_plain_denial() {
+    let server = server(100).await;
+    server.put_rolling("rpm", 10, 60).await;
+    let lease = server.lease();
+    let short = server.reserve(&lease, &[("rpm", 1), ("acme:usd", 101)]).await;
+    assert_eq!(why(&short), (false, "insufficient_credit:acme:usd", "", vec!["acme:usd"]));
+    assert_eq!(short["retry_after_ms"], 10_000);
+    assert_eq!(server.reserve(&lease, &[("rpm", 1), ("acme:usd", 101)]).await, short);
+    assert_eq!(
+        server.ok("GET", &format!("/v1/leases/{lease}"), &Value::Null).await["lease"]["state"],
+        "denied"
+    );
+    let full = server.reserve(&server.lease(), &[("rpm", 11), ("acme:usd", 101)]).await;
+    assert_eq!(why(&full), (false, "", "", vec!["rpm"]));
+    assert_eq!((server.reserved("rpm").await, held(&server).await), (0, ("100".into(), "0".into())));
+    for (name, value) in [
+        ("earmark_reserves_total{outcome=\"insufficient_credit\"}", 2.0),
+        ("earmark_reserves_total{outcome=\"denied\"}", 1.0),
+        ("earmark_denials_total{namespace=\"default\",key=\"acme:usd\",reason=\"credit\"}", 2.0),
+        ("earmark_denials_total{namespace=\"default\",key=\"rpm\",reason=\"capacity\"}", 1.0),
+    ] {
+        assert_eq!(server.metric(name).await, value, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn an_account_that_cannot_pay_is_explained() {
+    let server = server(100).await;
+    let mut other = limit();
+    (other["key"], other["account"]) = (json!("bob:usd"), json!("bob"));
+    server.ok("PUT", "/v1/admin/limits", &other).await;
+    let refused = async |key: &str| server.reserve(&server.lease(), &[(key, 1)]).await;
+    let unknown = refused("bob:usd").await;
+    assert_eq!(why(&unknown).1, "insufficient_credit:bob:usd");
+    assert!(why(&unknown).2.contains("does not exist"), "{unknown}");
+    write(&server, 2, json!([{"freeze_account": {"account": "acme"}}])).await;
+    assert!(why(&refused("acme:usd").await).2.contains("is frozen"));
+    let opened = json!([
+        {"open_account": {"account": "bob", "overdraft": "deny"}}, {"close_account": {"account": "bob"}},
+    ]);
+    write(&server, 3, opened).await;
+    assert!(why(&refused("bob:usd").await).2.contains("is closed"));
+}
+
+#[tokio::test]
+async fn what_leases_cost_is_paid_and_counted() {
+    let server = server(100).await;
+    let mut strict = limit();
+    (strict["key"], strict["overage"]) = (json!("strict"), json!("deny"));
+    server.ok("PUT", "/v1/admin/limits", &strict).await;
+    for (key, holds, actual, left) in [
+        ("acme:usd", 40, Some(10), "90"),
+        ("acme:usd", 40, None, "50"),
+        ("acme:usd", 40, Some(0), "50"),
+        ("strict", 40, Some(60), "0"),
+    ] {
+        let lease = server.lease();
+        assert_eq!(server.reserve(&lease, &[(key, holds)]).await["allowed"], true);
+        assert_eq!(held(&server).await.1, holds.to_string());
+        let actuals: Vec<(&str, u64)> = actual.map(|amount| (key, amount)).into_iter().collect();
+        assert_eq!(server.complete(&lease, &actuals).await["reconciled"], true);
+        assert_eq!(held(&server).await, (left.into(), "0".into()));
+        // A repeated complete changes nothing.
+        server.complete(&lease, &[(key, 1)]).await;
+        assert_eq!(held(&server).await, (left.into(), "0".into()));
+    }
+    write(&server, 2, json!([{"issue": {"account": "acme", "asset": "usd", "amount": 5}}])).await;
+    let lease = server.lease();
+    server.reserve(&lease, &[("acme:usd", 5)]).await;
+    server.complete(&lease, &[("acme:usd", 12)]).await;
+    assert_eq!(held(&server).await, ("-7".into(), "0".into()));
+    for (name, value) in [
+        ("earmark_credit_settled_total{how=\"paid\"}", 105.0),
+        ("earmark_credit_settled_total{how=\"debt\"}", 7.0),
+        ("earmark_credit_settled_total{how=\"uncollected\"}", 10.0),
+        ("earmark_overage_total{how=\"debt\"}", 0.0),
+    ] {
+        assert_eq!(server.metric(name).await, value, "{name}");
+    }
+    let audit = server.ok("GET", "/v1/vaults/main/audit", &Value::Null).await;
+    let totals = json!({"asset": "usd", "issued": "105", "retired": "0", "live": "105"});
+    assert_eq!(audit, json!({"balanced": true, "assets": [totals]}));
+}
+
+#[tokio::test]
+async fn a_hold_returns_after_its_timeout_and_a_late_complete_still_charges() {
+    let server = server(100).await;
+    let lease = server.lease();
+    server.reserve(&lease, &[("acme:usd", 100)]).await;
+    server.clock.advance_ms(59_999);
+    assert_eq!(held(&server).await, ("0".into(), "100".into()));
+    server.clock.advance_ms(1);
+    assert_eq!(held(&server).await, ("100".into(), "0".into()));
+    server.complete(&lease, &[("acme:usd", 30)]).await;
+    assert_eq!(held(&server).await, ("70".into(), "0".into()));
+}
+
+#[tokio::test]
+async fn the_history_of_an_account_shows_what_was_held_settled_and_released() {
+    let server = server(100).await;
+    let (first, second, third) = (server.lease(), server.lease(), server.lease());
+    server.reserve(&first, &[("acme:usd", 40)]).await;
+    server.reserve(&second, &[("acme:usd", 30)]).await;
+    server.complete(&first, &[("acme:usd", 25)]).await;
+    server.clock.advance_ms(61_000);
+    // A timeout is recorded with the next command.
+    server.reserve(&third, &[("nope", 1)]).await;
+    let path = "/v1/vaults/main/accounts/acme/entries";
+    let page = server.ok("GET", &format!("{path}?page_size=3"), &Value::Null).await;
+    let rest = server.ok("GET", &format!("{path}?after={}", page["next"]), &Value::Null).await;
+    let of = |kind: &str, number: u64, lease: &str, hold: &str, amount: &str, held: &str, at: u64| {
+        // A timeout has no caller.
+        let actor = if kind == "release" { "system:earmark" } else { "system:local" };
+        json!({
+            "number": number, "kind": kind, "lease_id": lease, "limit": "acme:usd", "hold": hold, "actor": actor,
+            "committed_at_unix_ms": at, "changes": [{"asset": "usd", "amount": amount, "held": held}],
+        })
+    };
+    let (start, end) = (START_MS, START_MS + 61_000);
+    assert_eq!(page["entries"][1], of("hold", 3, &first, "40", "-40", "40", start));
+    assert_eq!(page["entries"][2], of("hold", 4, &second, "30", "-30", "30", start));
+    let mut settle = of("settle", 5, &first, "40", "15", "-40", start);
+    (settle["paid"], settle["debt"], settle["uncollected"]) = (json!("25"), json!("0"), json!("0"));
+    assert_eq!(rest["entries"], json!([settle, of("release", 6, &second, "30", "30", "-30", end)]));
+    assert_eq!(rest["next"], Value::Null);
+    let revenue = server.ok("GET", "/v1/vaults/main/accounts/revenue/entries", &Value::Null).await;
+    settle["changes"] = json!([{"asset": "usd", "amount": "25", "held": "0"}]);
+    assert_eq!(revenue["entries"], json!([settle]));
+    let audit = server.ok("GET", "/v1/vaults/main/audit", &Value::Null).await;
+    assert_eq!((&audit["balanced"], &audit["assets"][0]["live"]), (&json!(true), &json!("100")));
+}

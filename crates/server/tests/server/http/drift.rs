@@ -1,0 +1,498 @@
+//! `/openapi.json` matches the server: the tests provoke every documented response, and every response
+//! matches its schema.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use earmark_admission::{BackendError, ClusterError, LocalBook, LocalOptions, ManualClock};
+use earmark_core::{REQUIREMENTS_MAX, Role};
+use serde_json::{Value, json};
+
+use crate::support::{
+    Answer, Broken, Gate, KeyedServer, Nodes, START_MS, Schemas, TestServer, Wire, complete, reserve,
+};
+
+/// The document, and which of its responses occurred.
+struct Drift {
+    schemas: Schemas,
+    seen: BTreeSet<(String, String, u16)>,
+}
+
+impl Drift {
+    fn new(document: Value) -> Drift {
+        Drift { schemas: Schemas(document), seen: BTreeSet::new() }
+    }
+
+    /// Checks a response against the document.
+    fn check(&mut self, method: &str, path: &str, answer: &Answer) {
+        let method = method.to_ascii_lowercase();
+        let described = &self.schemas.0["paths"][path][&method]["responses"][answer.status.to_string()];
+        assert!(described.is_object(), "{method} {path} {} is not documented", answer.status);
+        let content = described["content"].as_object().unwrap();
+        let (kind, content) = content.iter().next().unwrap();
+        assert!(answer.header("content-type").unwrap().starts_with(kind.as_str()), "{answer:?}");
+        assert!(answer.header("x-request-id").is_some());
+        let body = if kind == "application/json" { answer.json() } else { json!(answer.text) };
+        if let Err(wrong) = self.schemas.check(&content["schema"], &body) {
+            panic!("{method} {path} {}: {wrong}", answer.status);
+        }
+        self.seen.insert((path.to_owned(), method, answer.status));
+    }
+
+    /// Sends a request and checks its response. `name` fills the parameter of `path`.
+    async fn ask(
+        &mut self,
+        server: &TestServer,
+        method: &str,
+        path: &str,
+        name: &str,
+        body: &Value,
+    ) -> Value {
+        let filled = path.replace("{key}", name).replace("{lease_id}", name).replace("{client_id}", name);
+        let filled = filled.replace("{node_id}", name).replace("{key_id}", name);
+        let filled = filled.replace("{vault}", "main").replace("{account}", name);
+        let filled = if path == AUDIT { filled.replace("main", name) } else { filled };
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let answer = server.ask(method, &filled, &body).await;
+        self.check(method, path, &answer);
+        serde_json::from_str(&answer.text).unwrap_or_default()
+    }
+
+    fn documented(&self) -> BTreeSet<(String, String, u16)> {
+        let mut all = BTreeSet::new();
+        for (path, operations) in self.schemas.0["paths"].as_object().unwrap() {
+            for (method, operation) in operations.as_object().unwrap() {
+                for status in operation["responses"].as_object().unwrap().keys() {
+                    all.insert((path.clone(), method.clone(), status.parse().unwrap()));
+                }
+            }
+        }
+        all
+    }
+}
+
+const LIMITS: &str = "/v1/admin/limits";
+const LIMIT: &str = "/v1/admin/limits/{key}";
+const USAGE: &str = "/v1/admin/limits/{key}/usage";
+const LEASE: &str = "/v1/leases/{lease_id}";
+const WRITE: &str = "/v1/write";
+const WRITE_BATCH: &str = "/v1/write/batch";
+const CLIENT: &str = "/v1/clients/{client_id}";
+const BALANCES: &str = "/v1/vaults/{vault}/accounts/{account}/balances";
+const ENTRIES: &str = "/v1/vaults/{vault}/accounts/{account}/entries";
+const AUDIT: &str = "/v1/vaults/{vault}/audit";
+const CLUSTER: &str = "/v1/admin/cluster";
+const MEMBERS: &str = "/v1/admin/cluster/members";
+const MEMBER: &str = "/v1/admin/cluster/members/{node_id}";
+const BACKUP: &str = "/v1/admin/cluster/backup";
+const KEYS: &str = "/v1/admin/keys";
+const KEY: &str = "/v1/admin/keys/{key_id}";
+const CHANGES: &str = "/v1/audit";
+const WITH_BODY: [(&str, &str); 10] = [
+    ("POST", KEYS),
+    ("POST", MEMBERS),
+    ("POST", BACKUP),
+    ("POST", WRITE),
+    ("POST", WRITE_BATCH),
+    ("POST", "/v1/reserve"),
+    ("POST", "/v1/complete"),
+    ("POST", "/v1/reserve/batch"),
+    ("POST", "/v1/complete/batch"),
+    ("PUT", LIMITS),
+];
+
+#[tokio::test]
+async fn every_documented_answer_comes_and_every_answer_is_as_documented() {
+    let server = TestServer::open().await;
+    let document = server.ok("GET", "/openapi.json", &Value::Null).await;
+    let mut drift = Drift::new(document);
+    good(&mut drift, &server).await;
+    credit(&mut drift, &server).await;
+    nodes(&mut drift, &server).await;
+    bad(&mut drift, &server).await;
+    failing(&mut drift).await;
+    callers(&mut drift).await;
+    let (documented, seen) = (drift.documented(), drift.seen);
+    let unseen: Vec<_> = documented.difference(&seen).collect();
+    assert!(unseen.is_empty(), "documented, but no test sees it: {unseen:?}");
+}
+
+async fn good(drift: &mut Drift, server: &TestServer) {
+    let none = Value::Null;
+    let rolling =
+        json!({"key": "a", "kind": "rolling", "capacity": 2, "window_seconds": 60, "unit": "calls"});
+    let slots =
+        json!({"key": "s", "kind": "concurrency", "capacity": 2, "timeout_seconds": 60, "unit": null});
+    for limit in [&rolling, &slots] {
+        drift.ask(server, "PUT", LIMITS, "", limit).await;
+    }
+    let (lease, other) = (server.lease(), server.lease());
+    let old = TestServer::lease_at(START_MS - 3_600_000);
+    for (lease, amounts) in [
+        (&lease, &[("a", 1), ("s", 1)][..]),
+        (&lease, &[("a", 2)]),
+        (&other, &[("a", 2), ("s", 2)]),
+        (&server.lease(), &[("a", 9)]),
+        (&server.lease(), &[("nope", 1)]),
+        (&old, &[("a", 1)]),
+    ] {
+        let body = reserve(lease, amounts);
+        drift.ask(server, "POST", "/v1/reserve", "", &body).await;
+        drift.ask(server, "POST", "/v1/reserve/batch", "", &json!({"requests": [body]})).await;
+    }
+    drift.ask(server, "DELETE", LIMIT, "s", &none).await;
+    drift.ask(server, "POST", "/v1/reserve", "", &reserve(&server.lease(), &[("s", 1)])).await;
+    for (path, name) in
+        [(LIMITS, ""), (LIMIT, "s"), (USAGE, "s"), (USAGE, "a"), (LEASE, &lease), (LEASE, &other)]
+    {
+        drift.ask(server, "GET", path, name, &none).await;
+    }
+    for body in
+        [complete(&lease, &[("a", 5), ("x", 1)]), complete(&lease, &[]), complete(&server.lease(), &[])]
+    {
+        drift.ask(server, "POST", "/v1/complete", "", &body).await;
+        drift.ask(server, "POST", "/v1/complete/batch", "", &json!({"requests": [body]})).await;
+    }
+    drift.ask(server, "POST", "/v1/reserve", "", &reserve(&lease, &[("a", 1), ("s", 1)])).await;
+    drift.ask(server, "DELETE", LIMIT, "a", &none).await;
+    for path in ["/healthz", "/readyz", "/metrics", "/openapi.json"] {
+        drift.ask(server, "GET", path, "", &none).await;
+    }
+}
+
+/// A write, and the same as a batch.
+async fn write(
+    drift: &mut Drift,
+    server: &TestServer,
+    vault: Option<&str>,
+    sequence: u64,
+    operations: Value,
+) {
+    let mut body = json!({"namespace": "default", "vault": vault, "client_id": "c", "sequence": sequence});
+    let mut batch = body.clone();
+    batch["writes"] = json!([{"operations": operations}]);
+    body["operations"] = operations;
+    drift.ask(server, "POST", WRITE, "", &body).await;
+    drift.ask(server, "POST", WRITE_BATCH, "", &batch).await;
+}
+
+async fn credit(drift: &mut Drift, server: &TestServer) {
+    let issue = |account: &str| json!({"issue": {"account": account, "asset": "usd", "amount": "5"}});
+    let retire = json!({"retire": {"account": "acme", "asset": "usd", "amount": 9}});
+    let open = json!({"open_account": {"account": "acme", "overdraft": "deny"}});
+    let limit = json!({"key": "w", "kind": "rolling", "capacity": 2, "window_seconds": 60});
+    let put = json!({"put_limit": {"definition": limit}});
+    write(drift, server, None, 1, json!([{"open_vault": {"vault": "eu"}}, put])).await;
+    let usd = json!({"key": "u", "kind": "credit", "timeout_seconds": 9, "vault": "main", "account": "acme", "asset": "usd"});
+    drift.ask(server, "PUT", LIMITS, "", &usd).await;
+    let lease = server.lease();
+    drift.ask(server, "POST", "/v1/reserve", "", &reserve(&lease, &[("u", 1)])).await;
+    write(drift, server, Some("main"), 1, json!([open, issue("acme")])).await;
+    for (amount, actuals) in [(1, &[("u", 1)][..]), (2, &[("u", 0)]), (3, &[]), (9, &[])] {
+        let lease = server.lease();
+        drift.ask(server, "POST", "/v1/reserve", "", &reserve(&lease, &[("u", amount)])).await;
+        drift.ask(server, "POST", "/v1/complete", "", &complete(&lease, actuals)).await;
+    }
+    for (path, name) in [(LIMITS, ""), (LIMIT, "u"), (USAGE, "u")] {
+        drift.ask(server, "GET", path, name, &Value::Null).await;
+    }
+    write(drift, server, Some("main"), 2, json!([retire])).await;
+    write(drift, server, Some("main"), 2, json!([issue("nobody")])).await;
+    write(drift, server, Some("main"), 9, json!([])).await;
+    write(drift, server, Some("main"), 2, json!([put])).await;
+    for (path, name) in [(CLIENT, "c"), (BALANCES, "acme"), (ENTRIES, "acme"), (AUDIT, "main")] {
+        drift.ask(server, "GET", path, name, &Value::Null).await;
+    }
+}
+
+async fn nodes(drift: &mut Drift, none: &TestServer) {
+    let second = json!({"node_id": 2, "address": "127.0.0.1:7102"});
+    let refused = ClusterError::Refused("never".into());
+    let unavailable = ClusterError::Unavailable("not now".into());
+    let (done, never, later) = (
+        TestServer::with_nodes(Nodes(Ok(()))).await,
+        TestServer::with_nodes(Nodes(Err(refused))).await,
+        TestServer::with_nodes(Nodes(Err(unavailable))).await,
+    );
+    for server in [none, &done, &never, &later] {
+        drift.ask(server, "GET", CLUSTER, "", &Value::Null).await;
+        drift.ask(server, "POST", MEMBERS, "", &second).await;
+        drift.ask(server, "DELETE", MEMBER, "2", &Value::Null).await;
+        drift.ask(server, "POST", BACKUP, "", &json!({})).await;
+    }
+    drift.ask(&done, "DELETE", MEMBER, "x", &Value::Null).await;
+    parameters(drift, &done).await;
+}
+
+/// Every path rejects unknown parameters. The document lacked this for `GET /v1/admin/cluster`.
+async fn parameters(drift: &mut Drift, server: &TestServer) {
+    let operations: BTreeSet<(String, String)> =
+        drift.documented().into_iter().map(|(path, method, _)| (path, method)).collect();
+    for (path, method) in operations.iter().filter(|(path, _)| path.starts_with("/v1/")) {
+        let asked = format!("{}?nope=1", path.replace(['{', '}'], ""));
+        let answer = server.ask(&method.to_uppercase(), &asked, "").await;
+        drift.check(method, path, &answer);
+        assert!(answer.problem(400, "invalid_request").starts_with("query: found \"nope\""), "{answer:?}");
+    }
+}
+
+async fn bad(drift: &mut Drift, server: &TestServer) {
+    let none = Value::Null;
+    for (method, path) in WITH_BODY {
+        drift.ask(server, method, path, "", &json!({"nope": 1})).await;
+        drift.ask(server, method, path, "", &json!(" ".repeat(1 << 20))).await;
+    }
+    for (method, path, bad, absent) in [
+        ("GET", LIMIT, "%20", "gone"),
+        ("DELETE", LIMIT, "%20", "gone"),
+        ("GET", USAGE, "%20", "gone"),
+        ("GET", LEASE, "x", &server.lease()),
+        ("GET", CLIENT, "%20", "c?vault=gone"),
+        ("GET", BALANCES, "%20", "gone"),
+        ("GET", ENTRIES, "%20", "gone"),
+        ("GET", AUDIT, "%20", "gone"),
+    ] {
+        drift.ask(server, method, path, bad, &none).await;
+        drift.ask(server, method, path, absent, &none).await;
+    }
+    let answer = server.ask("GET", "/v1/admin/limits?namespace=eu", "").await;
+    drift.check("GET", LIMITS, &answer);
+    let impatient = TestServer::with(|_, options| options.request_timeout = Duration::from_millis(100)).await;
+    for (method, path) in WITH_BODY {
+        let mut wire = Wire::to(impatient.address).await;
+        wire.send(&format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{{"))
+            .await;
+        drift.check(method, path, &wire.answer().await);
+    }
+    let cramped = TestServer::with(|_, options| options.bodies_bytes_max = 0).await;
+    for (method, path) in WITH_BODY {
+        let mut wire = Wire::to(cramped.address).await;
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n");
+        wire.send(&format!("{head}1\r\n{{\r\n1\r\n}}\r\n0\r\n\r\n")).await;
+        let answer = wire.answer().await;
+        drift.check(method, path, &answer);
+        assert!(answer.problem(503, "overloaded").starts_with("body: "), "{answer:?}");
+    }
+}
+
+async fn failing(drift: &mut Drift) {
+    let none = Value::Null;
+    let clock = || ManualClock::at(START_MS);
+    let limit = json!({"key": "a", "kind": "rolling", "capacity": 2, "window_seconds": 60});
+    for error in [BackendError::Overloaded("no room"), BackendError::Failed("broken".into())] {
+        let server = TestServer::on(clock(), Arc::new(Broken(error)), TestServer::options()).await;
+        let lease = server.lease();
+        drift.ask(&server, "POST", "/v1/reserve", "", &reserve(&lease, &[("a", 1)])).await;
+        drift.ask(&server, "POST", "/v1/complete", "", &complete(&lease, &[])).await;
+        drift.ask(&server, "PUT", LIMITS, "", &limit).await;
+        drift.ask(&server, "POST", KEYS, "", &json!({"name": "n", "role": "reader"})).await;
+        write(drift, &server, None, 1, json!([])).await;
+        for (method, path, name) in [
+            ("GET", LIMITS, ""),
+            ("GET", LIMIT, "a"),
+            ("DELETE", LIMIT, "a"),
+            ("GET", USAGE, "a"),
+            ("GET", LEASE, lease.as_str()),
+            ("GET", "/readyz", ""),
+            ("GET", CLIENT, "c"),
+            ("GET", BALANCES, "a"),
+            ("GET", ENTRIES, "a"),
+            ("GET", AUDIT, "main"),
+            ("GET", KEYS, ""),
+            ("DELETE", KEY, "k"),
+            ("GET", CHANGES, ""),
+        ] {
+            drift.ask(&server, method, path, name, &none).await;
+        }
+    }
+    let book = LocalBook::open(LocalOptions::default()).await.unwrap();
+    let server = TestServer::on(clock(), Arc::new(Gate::before(book)), TestServer::options()).await;
+    // This backend has no keys.
+    drift.ask(&server, "POST", KEYS, "", &json!({"name": "n", "role": "reader"})).await;
+    drift.ask(&server, "GET", KEYS, "", &none).await;
+    drift.ask(&server, "GET", CHANGES, "", &none).await;
+    let invalid = drift.ask(&server, "POST", "/v1/complete", "", &complete(&server.lease(), &[])).await;
+    assert_eq!(
+        invalid,
+        json!({"ok": false, "error": "invalid_request", "message": "no", "reconciled": false})
+    );
+}
+
+/// Responses of every guarded route to rejected requests, and of the routes for keys.
+async fn callers(drift: &mut Drift) {
+    let keyed = KeyedServer::with(|options| options.requests_per_second = Some(1)).await;
+    let routes: Vec<(String, String)> = drift
+        .documented()
+        .into_iter()
+        .filter(|(_, _, status)| *status == 401)
+        .map(|(path, method, _)| (path, method))
+        .collect();
+    for (path, method) in routes {
+        let filled = path.replace(['{', '}'], "");
+        let method = method.to_uppercase();
+        let is_call = path.starts_with("/v1/reserve") || path.starts_with("/v1/complete");
+        // Each key has one request per second, rejected ones included.
+        let wrong = keyed.key(if is_call { Role::Reader } else { Role::Caller }, "default").await;
+        let nobody = keyed.ask(None, &method, &filled, "").await;
+        drift.check(&method, &path, &nobody);
+        drift.check(&method, &path, &keyed.ask(Some(&wrong), &method, &filled, "").await);
+        let right = keyed.key(Role::Admin, "default").await;
+        let mut answers = Vec::new();
+        for _ in 0..4 {
+            answers.push(keyed.ask(Some(&right), &method, &filled, "").await);
+        }
+        let noisy = answers.iter().find(|answer| answer.status == 429).unwrap();
+        drift.check(&method, &path, noisy);
+    }
+    let server = TestServer::open().await;
+    drift.ask(&server, "GET", "/v1/audit", "", &Value::Null).await;
+    let answer = server.ask("GET", "/v1/audit?page_size=0", "").await;
+    drift.check("GET", CHANGES, &answer);
+    let answer = server.ask("GET", "/v1/admin/keys?a=1", "").await;
+    drift.check("GET", KEYS, &answer);
+    drift.ask(&server, "GET", KEYS, "", &Value::Null).await;
+    drift.ask(&server, "DELETE", KEY, "gone", &Value::Null).await;
+    drift.ask(&server, "DELETE", KEY, "%20", &Value::Null).await;
+    let made = drift.ask(&server, "POST", KEYS, "", &json!({"name": "n", "role": "admin"})).await;
+    let keyed = KeyedServer::open().await;
+    assert!(made["key"].as_str().unwrap().starts_with("emk_"));
+    let (root, other) = (keyed.root.clone(), keyed.key(Role::Admin, "default").await);
+    let path = |key: &str| format!("/v1/admin/keys/{}", key.split('_').nth(1).unwrap());
+    for (by, key) in [(&root, &other), (&root, &root)] {
+        let answer = keyed.ask(Some(by), "DELETE", &path(key), "").await;
+        drift.check("DELETE", KEY, &answer);
+    }
+    for path in [KEYS, CHANGES] {
+        let answer = keyed.ask(Some(&root), "GET", path, "").await;
+        drift.check("GET", path, &answer);
+    }
+}
+
+#[tokio::test]
+async fn the_documented_bodies_are_those_that_are_taken() {
+    let server = TestServer::open().await;
+    server.put_rolling("a", 1_000, 60).await;
+    let document = server.ok("GET", "/openapi.json", &Value::Null).await;
+    let schemas = Schemas(document.clone());
+    let good = reserve(&server.lease(), &[("a", 1)]);
+    let with = |change: fn(&mut Value)| {
+        let mut body = good.clone();
+        change(&mut body);
+        body
+    };
+    let part = |number: usize| json!({"key": format!("k{number}"), "amount": 1});
+    let parts = |count: usize| json!({"lease_id": good["lease_id"], "requirements": (0..count).map(part).collect::<Vec<_>>()});
+    let schema =
+        &document["paths"]["/v1/reserve"]["post"]["requestBody"]["content"]["application/json"]["schema"];
+    for body in [
+        good.clone(),
+        with(|body| body["job_id"] = json!("job:1")),
+        with(|body| body["job_id"] = Value::Null),
+        with(|body| body["job_id"] = json!("")),
+        with(|body| body["actor"] = json!("me")),
+        with(|body| body["lease_id"] = json!("x")),
+        with(|body| body["requirements"][0]["amount"] = json!(0)),
+        with(|body| body["requirements"][0]["amount"] = json!(u64::MAX)),
+        with(|body| body["requirements"][0]["amount"] = json!("1")),
+        with(|body| body["requirements"][0]["amount"] = json!(-1)),
+        with(|body| body["requirements"][0]["key"] = json!("a b")),
+        with(|body| body["requirements"][0]["key"] = json!("k".repeat(257))),
+        with(|body| body["requirements"][0]["unit"] = json!("x")),
+        with(|body| body["requirements"] = json!([])),
+        with(|body| body["requirements"] = json!([["a", 1]])),
+        with(|body| _ = body.as_object_mut().unwrap().remove("lease_id")),
+        parts(REQUIREMENTS_MAX),
+        parts(REQUIREMENTS_MAX + 1),
+        json!([]),
+    ] {
+        let is_documented = schemas.check(schema, &body).is_ok();
+        let status = server.ask("POST", "/v1/reserve", &body.to_string()).await.status;
+        assert_eq!(status == 200, is_documented, "{body}");
+    }
+    let schema = &document["paths"][LIMITS]["put"]["requestBody"]["content"]["application/json"]["schema"];
+    for body in [
+        json!({"key": "r", "kind": "rolling", "capacity": 1, "window_seconds": 60}),
+        json!({"key": "r", "kind": "rolling", "capacity": 1, "window_seconds": 60, "timeout_seconds": null}),
+        json!({"key": "r", "kind": "rolling", "capacity": 1, "window_seconds": 60, "timeout_seconds": 1}),
+        json!({"key": "r", "kind": "rolling", "capacity": 1, "timeout_seconds": 60}),
+        json!({"key": "r", "kind": "rolling", "capacity": 1}),
+        json!({"key": "c", "kind": "concurrency", "capacity": 1, "timeout_seconds": 31_622_400}),
+        json!({"key": "c", "kind": "concurrency", "capacity": 1, "timeout_seconds": 31_622_401}),
+        json!({"key": "c", "kind": "concurrency", "capacity": 0, "timeout_seconds": 60}),
+        json!({"key": "u", "kind": "credit", "capacity": 1, "timeout_seconds": 60}),
+        json!({"key": "u", "kind": "credit", "timeout_seconds": 60, "vault": "main", "account": "a", "asset": "usd"}),
+        json!({"key": "u", "kind": "credit", "timeout_seconds": 60, "vault": "main", "account": "a", "asset": "usd",
+            "revenue": "r", "capacity": null, "window_seconds": null}),
+        json!({"key": "u", "kind": "credit", "timeout_seconds": 60, "vault": "main", "account": "a", "asset": "USD"}),
+        json!({"key": "u", "kind": "credit", "timeout_seconds": 60, "vault": "a:b", "account": "a", "asset": "usd"}),
+        json!({"key": "u", "kind": "credit", "timeout_seconds": 60, "vault": "main", "account": null, "asset": "usd"}),
+        json!({"key": "u", "kind": "credit", "timeout_seconds": 60, "vault": "main", "account": "a", "asset": "usd",
+            "capacity": 1}),
+        json!({"key": "r", "kind": "rolling", "capacity": 1, "window_seconds": 60, "vault": "main"}),
+        json!({"key": "r", "kind": "rolling", "capacity": 1, "window_seconds": 60, "overage": "deny"}),
+        json!({"key": "r", "kind": "rolling", "capacity": 1, "window_seconds": 60, "overage": null}),
+        json!({"key": "r", "kind": "rolling", "capacity": 1, "window_seconds": 60, "overage": "free"}),
+        json!({"key": "r", "kind": "rolling", "capacity": 1, "window_seconds": 60, "unit": "u".repeat(65)}),
+    ] {
+        let is_documented = schemas.check(schema, &body).is_ok();
+        let status = server.ask("PUT", LIMITS, &body.to_string()).await.status;
+        assert_eq!(status == 200, is_documented, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn the_documented_writes_are_those_that_are_taken() {
+    let server = TestServer::open().await;
+    let document = server.ok("GET", "/openapi.json", &Value::Null).await;
+    let schemas = Schemas(document.clone());
+    let schema = &document["paths"][WRITE]["post"]["requestBody"]["content"]["application/json"]["schema"];
+    let of = |operations: Value| json!({"namespace": "default", "vault": "main", "client_id": "c", "sequence": 1, "operations": operations});
+    let issue = |amount: Value| json!([{"issue": {"account": "revenue", "asset": "usd", "amount": amount}}]);
+    for body in [
+        of(json!([])),
+        of(issue(json!(1))),
+        of(issue(json!("1"))),
+        of(issue(json!(0))),
+        of(issue(json!("01"))),
+        of(issue(json!(-1))),
+        of(json!([{}])),
+        of(json!([{"freeze_account": {"account": "a"}, "close_account": {"account": "a"}}])),
+        of(json!([{"freeze_account": {"account": "a", "actor": "user:me"}}])),
+        of(json!([{"put_limit": {"definition": {"key": "a", "kind": "rolling", "capacity": 1}}}])),
+        of(json!(vec![json!({"open_vault": {"vault": "a"}}); 257])),
+    ] {
+        let is_documented = schemas.check(schema, &body).is_ok();
+        let answer = server.ask("POST", WRITE, &body.to_string()).await;
+        assert_eq!(answer.status != 400, is_documented, "{body}: {answer:?}");
+    }
+}
+
+// The document allowed 256 parts of a batch. The server accepts any number; only the total of
+// operations is limited.
+#[tokio::test]
+async fn a_batch_may_have_more_parts_than_operations_and_is_documented_so() {
+    let server = TestServer::open().await;
+    let document = server.ok("GET", "/openapi.json", &Value::Null).await;
+    let schema =
+        &document["paths"][WRITE_BATCH]["post"]["requestBody"]["content"]["application/json"]["schema"];
+    let vault = |number: usize| json!({"open_vault": {"vault": format!("v{number}")}});
+    let of = |operations: usize, parts: usize| {
+        let writes: Vec<Value> = (0..parts)
+            .map(|part| json!({"operations": (part < operations).then(|| vault(part)).into_iter().collect::<Vec<_>>()}))
+            .collect();
+        json!({"namespace": "default", "client_id": "c", "sequence": 1, "writes": writes})
+    };
+    let refused = server.ask("POST", WRITE_BATCH, &of(257, 300).to_string()).await;
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (400, &json!("INVALID")));
+    let body = of(256, 300);
+    Schemas(document.clone()).check(schema, &body).unwrap();
+    let taken = server.ask("POST", WRITE_BATCH, &body.to_string()).await;
+    assert_eq!(taken.json()["success"]["results"].as_array().map(Vec::len), Some(256), "{taken:?}");
+    let malformed = json!({"namespace": "default", "client_id": "c", "sequence": 2,
+        "writes": vec![json!({"operations": []}); 257], "actor": "user:me"});
+    let message =
+        server.ask("POST", WRITE_BATCH, &malformed.to_string()).await.problem(400, "invalid_request");
+    assert!(message.starts_with("actor: found an unknown field"), "{message}");
+}

@@ -1,0 +1,113 @@
+//! A hand-made HTTP/1.1 client, which can also break the protocol.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// Timeout of a response; far longer than any takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A complete response.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) text: String,
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Asserts that the body is JSON, and parses it.
+    pub(crate) fn json(&self) -> Value {
+        assert_eq!(self.header("content-type"), Some("application/json"), "{self:?}");
+        serde_json::from_str(&self.text).unwrap()
+    }
+
+    /// Asserts status and code, and returns the field `message`.
+    pub(crate) fn problem(&self, status: u16, code: &str) -> String {
+        assert_eq!(self.status, status, "{self:?}");
+        let json = self.json();
+        assert_eq!(json["error"], code, "{self:?}");
+        json["message"].as_str().unwrap().to_owned()
+    }
+}
+
+/// The text of a request.
+pub(crate) fn request(method: &str, path: &str, body: &str) -> String {
+    let length = body.len();
+    format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{body}")
+}
+
+/// A connection.
+pub(crate) struct Wire {
+    pub(crate) tcp: TcpStream,
+    read: Vec<u8>,
+}
+
+impl Wire {
+    pub(crate) async fn to(address: SocketAddr) -> Wire {
+        let tcp = TcpStream::connect(address).await.unwrap();
+        tcp.set_nodelay(true).unwrap();
+        Wire { tcp, read: Vec::new() }
+    }
+
+    pub(crate) async fn send(&mut self, text: &str) {
+        self.tcp.write_all(text.as_bytes()).await.unwrap();
+    }
+
+    pub(crate) async fn ask(&mut self, method: &str, path: &str, body: &str) -> Answer {
+        self.send(&request(method, path, body)).await;
+        self.answer().await
+    }
+
+    /// Reads the next response.
+    pub(crate) async fn answer(&mut self) -> Answer {
+        timeout(PATIENCE, self.next()).await.expect("no answer in time").expect("closed before an answer")
+    }
+
+    /// Whether the server closes the connection without sending more.
+    pub(crate) async fn is_closed(&mut self) -> bool {
+        let mut byte = [0];
+        match timeout(PATIENCE, self.tcp.read(&mut byte)).await {
+            Ok(Ok(0) | Err(_)) => self.read.is_empty(),
+            Ok(Ok(_)) | Err(_) => false,
+        }
+    }
+
+    async fn next(&mut self) -> Option<Answer> {
+        loop {
+            if let Some(answer) = self.parse() {
+                return Some(answer);
+            }
+            if self.tcp.read_buf(&mut self.read).await.ok()? == 0 {
+                return None;
+            }
+        }
+    }
+
+    /// Takes one complete response from the buffer.
+    fn parse(&mut self) -> Option<Answer> {
+        let end = self.read.windows(4).position(|four| four == b"\r\n\r\n")?;
+        let head = std::str::from_utf8(&self.read[..end]).unwrap();
+        let (first, rest) = head.split_once("\r\n").unwrap_or((head, ""));
+        let status = first.split(' ').nth(1).unwrap().parse().unwrap();
+        let headers: Vec<(String, String)> = rest
+            .lines()
+            .map(|line| line.split_once(": ").unwrap())
+            .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
+            .collect();
+        let length = headers.iter().find(|(name, _)| name == "content-length");
+        let length: usize = length.map_or(0, |(_, value)| value.parse().unwrap());
+        let body = self.read.get(end + 4..end + 4 + length)?;
+        let text = String::from_utf8(body.to_vec()).unwrap();
+        self.read.drain(..end + 4 + length);
+        Some(Answer { status, headers, text })
+    }
+}

@@ -1,0 +1,340 @@
+//! Backends that fail or wait, and a cluster.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use earmark_admission::{
+    AccountPath, Answer, Audit, Backend, BackendError, BackupMade, BackupName, ChangeCursor, ChangePage,
+    Cluster, ClusterError, ClusterStatus, CompleteAnswer, CompleteRequest, CreditReadError,
+    DeleteLimitRequest, EntryPage, KeyError, Keys, LeaseView, LimitChange, LimitError, LocalBook,
+    MemberStatus, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats, WriteAnswer, WriteRequest,
+};
+use earmark_core::{
+    BalanceInfo, By, ClientId, CreateKey, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey, NamespaceName,
+    RevokeKey, SecretHash, UnixMs, Usage, VaultName,
+};
+use tokio::sync::Semaphore;
+
+/// A backend that fails every request with one error.
+pub(crate) struct Broken(pub(crate) BackendError);
+
+impl Broken {
+    fn each<T>(&self, count: usize) -> Answer<'_, Vec<Result<T, BackendError>>>
+    where
+        T: Send + 'static,
+    {
+        let failures: Vec<_> = (0..count).map(|_| Err(self.0.clone())).collect();
+        Box::pin(std::future::ready(failures))
+    }
+
+    fn fail<T: Send + 'static, E: From<BackendError> + Send + 'static>(&self) -> Answer<'_, Result<T, E>> {
+        Box::pin(std::future::ready(Err(self.0.clone().into())))
+    }
+}
+
+impl Backend for Broken {
+    fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
+        self.each(requests.len())
+    }
+
+    fn complete(
+        &self,
+        requests: Vec<CompleteRequest>,
+    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+        self.each(requests.len())
+    }
+
+    fn put_limit(&self, _: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+        self.fail()
+    }
+
+    fn delete_limit(&self, _: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+        self.fail()
+    }
+
+    fn limits(&self, _: NamespaceName) -> Answer<'_, Result<Vec<LimitInfo>, BackendError>> {
+        self.fail()
+    }
+
+    fn limit(&self, _: NamespaceName, _: LimitKey) -> Answer<'_, Result<Option<LimitInfo>, BackendError>> {
+        self.fail()
+    }
+
+    fn usage(&self, _: NamespaceName, _: LimitKey) -> Answer<'_, Result<Option<Usage>, BackendError>> {
+        self.fail()
+    }
+
+    fn lease(&self, _: NamespaceName, _: LeaseId) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
+        self.fail()
+    }
+
+    fn write(&self, _: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+        self.fail()
+    }
+
+    fn client_state(
+        &self,
+        _: NamespaceName,
+        _: Option<VaultName>,
+        _: ClientId,
+    ) -> Answer<'_, Result<u64, CreditReadError>> {
+        self.fail()
+    }
+
+    fn balances(&self, _: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {
+        self.fail()
+    }
+
+    fn entries(&self, _: AccountPath, _: u64, _: usize) -> Answer<'_, Result<EntryPage, CreditReadError>> {
+        self.fail()
+    }
+
+    fn audit(&self, _: NamespaceName, _: VaultName) -> Answer<'_, Result<Audit, CreditReadError>> {
+        self.fail()
+    }
+
+    fn keys(&self) -> Option<&dyn Keys> {
+        Some(self)
+    }
+
+    fn stats(&self) -> Stats {
+        Stats::default()
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        Err(self.0.to_string())
+    }
+
+    fn shut_down(&self) -> Answer<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// No keys, and none can be created.
+impl Keys for Broken {
+    fn has_keys(&self) -> bool {
+        false
+    }
+
+    fn authenticate(&self, _: &KeyId, _: &SecretHash) -> Option<Arc<KeyInfo>> {
+        None
+    }
+
+    fn permits(&self, _: &By) -> bool {
+        true
+    }
+
+    fn check(&self, _: By) -> Answer<'_, Result<(), BackendError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn list(&self, _: Option<NamespaceName>) -> Answer<'_, Result<Vec<Arc<KeyInfo>>, BackendError>> {
+        self.fail()
+    }
+
+    fn create(&self, _: By, _: CreateKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>> {
+        match &self.0 {
+            BackendError::Overloaded(_) => Box::pin(std::future::ready(Err(KeyError::TooMany))),
+            _ => self.fail(),
+        }
+    }
+
+    fn revoke(&self, _: By, _: RevokeKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>> {
+        self.fail()
+    }
+
+    fn log(
+        &self,
+        _: Option<NamespaceName>,
+        _: ChangeCursor,
+        _: usize,
+    ) -> Answer<'_, Result<ChangePage, BackendError>> {
+        self.fail()
+    }
+}
+
+/// A backend that holds back answers to reserves until the test releases them, and changes
+/// limits only while the test allows it.
+pub(crate) struct Gate {
+    pub(crate) book: LocalBook,
+    /// Holds back only reserves of this namespace, if given.
+    pub(crate) held_back: Option<NamespaceName>,
+    /// Whether it has keys.
+    pub(crate) keeps_keys: bool,
+    /// The leases that were held back, in order.
+    pub(crate) came: Mutex<Vec<LeaseId>>,
+    pub(crate) gate: Semaphore,
+    pub(crate) changes: Semaphore,
+    pub(crate) is_shut_down: AtomicBool,
+}
+
+impl Gate {
+    pub(crate) fn before(book: LocalBook) -> Gate {
+        Gate {
+            book,
+            held_back: None,
+            keeps_keys: false,
+            came: Mutex::default(),
+            gate: Semaphore::new(0),
+            changes: Semaphore::new(1),
+            is_shut_down: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Backend for Gate {
+    fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
+        let is_held_back = requests
+            .iter()
+            .any(|request| self.held_back.as_ref().is_none_or(|namespace| *namespace == request.namespace));
+        if is_held_back {
+            self.came.lock().unwrap().extend(requests.iter().map(|request| request.lease));
+        }
+        let answers = self.book.reserve(requests);
+        Box::pin(async move {
+            let answers = answers.await;
+            if is_held_back {
+                self.gate.acquire().await.unwrap().forget();
+            }
+            answers
+        })
+    }
+
+    fn complete(
+        &self,
+        requests: Vec<CompleteRequest>,
+    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
+        let count = requests.len();
+        // A backend that rejects a complete which passed the server's own checks.
+        let invalid = CompleteAnswer { is_invalid: true, message: Some("no".into()), ..Default::default() };
+        Box::pin(std::future::ready(vec![Ok(invalid); count]))
+    }
+
+    fn put_limit(&self, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+        Box::pin(async {
+            let _open = self.changes.acquire().await.unwrap();
+            self.book.put_limit(request).await
+        })
+    }
+
+    fn delete_limit(&self, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+        self.book.delete_limit(request)
+    }
+
+    fn limits(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<LimitInfo>, BackendError>> {
+        self.book.limits(namespace)
+    }
+
+    fn limit(
+        &self,
+        namespace: NamespaceName,
+        key: LimitKey,
+    ) -> Answer<'_, Result<Option<LimitInfo>, BackendError>> {
+        self.book.limit(namespace, key)
+    }
+
+    fn usage(
+        &self,
+        namespace: NamespaceName,
+        key: LimitKey,
+    ) -> Answer<'_, Result<Option<Usage>, BackendError>> {
+        self.book.usage(namespace, key)
+    }
+
+    fn lease(
+        &self,
+        namespace: NamespaceName,
+        lease: LeaseId,
+    ) -> Answer<'_, Result<Option<LeaseView>, BackendError>> {
+        self.book.lease(namespace, lease)
+    }
+
+    fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+        self.book.write(request)
+    }
+
+    fn client_state(
+        &self,
+        namespace: NamespaceName,
+        vault: Option<VaultName>,
+        client: ClientId,
+    ) -> Answer<'_, Result<u64, CreditReadError>> {
+        self.book.client_state(namespace, vault, client)
+    }
+
+    fn balances(&self, account: AccountPath) -> Answer<'_, Result<Vec<BalanceInfo>, CreditReadError>> {
+        self.book.balances(account)
+    }
+
+    fn entries(
+        &self,
+        account: AccountPath,
+        after: u64,
+        page_size: usize,
+    ) -> Answer<'_, Result<EntryPage, CreditReadError>> {
+        self.book.entries(account, after, page_size)
+    }
+
+    fn audit(
+        &self,
+        namespace: NamespaceName,
+        vault: VaultName,
+    ) -> Answer<'_, Result<Audit, CreditReadError>> {
+        self.book.audit(namespace, vault)
+    }
+
+    fn keys(&self) -> Option<&dyn Keys> {
+        self.keeps_keys.then(|| self.book.keys()).flatten()
+    }
+
+    fn stats(&self) -> Stats {
+        self.book.stats()
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.book.ready()
+    }
+
+    fn shut_down(&self) -> Answer<'_, ()> {
+        self.is_shut_down.store(true, Ordering::SeqCst);
+        self.book.shut_down()
+    }
+}
+
+/// A cluster of three nodes, with one result for every change.
+pub(crate) struct Nodes(pub(crate) Result<(), ClusterError>);
+
+impl Cluster for Nodes {
+    fn status(&self) -> ClusterStatus {
+        let member = |node, is_voter, lag| MemberStatus {
+            node,
+            address: format!("127.0.0.1:710{node}"),
+            is_voter,
+            lag,
+        };
+        ClusterStatus {
+            cluster: 0xab,
+            node: 1,
+            leader: Some(1),
+            term: 3,
+            last_log_index: Some(9),
+            applied_index: Some(8),
+            members: vec![member(1, true, Some(0)), member(2, true, Some(4)), member(3, false, None)],
+            ..ClusterStatus::default()
+        }
+    }
+
+    fn add(&self, _: u64, _: String) -> Answer<'_, Result<(), ClusterError>> {
+        Box::pin(std::future::ready(self.0.clone()))
+    }
+
+    fn remove(&self, _: u64) -> Answer<'_, Result<(), ClusterError>> {
+        Box::pin(std::future::ready(self.0.clone()))
+    }
+    fn backup(&self, name: Option<BackupName>) -> Answer<'_, Result<BackupMade, ClusterError>> {
+        let name = name.unwrap_or_else(|| BackupName::of_time(UnixMs::new(0)));
+        let path = format!("data/backups/{}", name.as_str());
+        let made = BackupMade { name, path, bytes: 7, index: Some(8), journal_records: 5, cluster: 0xcd };
+        Box::pin(std::future::ready(self.0.clone().map(|()| made)))
+    }
+}
