@@ -70,7 +70,7 @@ pub(crate) fn reserve(
             Some(key) => Ok(ReserveAnswer::Refused(Refusal::LimitDecreasing { key, retry_after_ms })),
             None => Err(BackendError::Failed("a requirement was answered that nobody made".into())),
         },
-        ReserveOutcome::LimitsElsewhere => Err(KeepError::LimitsElsewhere.into()),
+        ReserveOutcome::LimitsExternal => Err(KeepError::LimitsExternal.into()),
         ReserveOutcome::Overloaded => Err(BackendError::Overloaded(LEASES_FULL)),
     }
 }

@@ -4,8 +4,8 @@ use std::future::Future;
 use std::pin::Pin;
 
 use earmark_core::{
-    AccountName, BalanceInfo, Book, By, ClientId, CreditShortage, Definition, DefinitionError, JobId,
-    LIMITS_MAX, LeaseId, LeaseState, LimitInfo, LimitKey, LimitStatus, NamespaceName, UnixMs, Usage,
+    AccountName, BalanceInfo, Book, ClientId, CreditShortage, Definition, DefinitionError, JobId, LIMITS_MAX,
+    LeaseId, LeaseState, LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, UnixMs, Usage,
     VaultName,
 };
 
@@ -92,11 +92,13 @@ pub trait Backend: Send + Sync + 'static {
     }
 
     /// Checks with a linearizable read that `by` is still authorized.
-    fn check_right(&self, by: By) -> Answer<'_, Result<(), BackendError>> {
+    fn check_right(&self, by: Principal) -> Answer<'_, Result<(), BackendError>> {
         match (self.keys(), by) {
-            (_, By::Itself | By::Named(_)) | (None, By::Anyone) => Box::pin(std::future::ready(Ok(()))),
+            (_, Principal::System | Principal::Actor(_)) | (None, Principal::Anonymous) => {
+                Box::pin(std::future::ready(Ok(())))
+            }
             (Some(keys), by) => keys.check(by),
-            (None, By::Key(_)) => Box::pin(std::future::ready(Err(BackendError::Unauthenticated))),
+            (None, Principal::Key(_)) => Box::pin(std::future::ready(Err(BackendError::Unauthenticated))),
         }
     }
 
@@ -104,7 +106,7 @@ pub trait Backend: Send + Sync + 'static {
     /// before each batch.
     fn reserve_by(
         &self,
-        by: By,
+        by: Principal,
         requests: Vec<ReserveRequest>,
     ) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
         Box::pin(async move {
@@ -118,7 +120,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Completes by the right of a caller.
     fn complete_by(
         &self,
-        by: By,
+        by: Principal,
         requests: Vec<CompleteRequest>,
     ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
         Box::pin(async move {
@@ -130,7 +132,11 @@ pub trait Backend: Send + Sync + 'static {
     }
 
     /// Puts a limit by the right of a caller.
-    fn put_limit_by(&self, by: By, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+    fn put_limit_by(
+        &self,
+        by: Principal,
+        request: PutLimitRequest,
+    ) -> Answer<'_, Result<LimitChange, LimitError>> {
         Box::pin(async move {
             self.check_right(by).await?;
             self.put_limit(request).await
@@ -140,7 +146,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Deletes a limit by the right of a caller.
     fn delete_limit_by(
         &self,
-        by: By,
+        by: Principal,
         request: DeleteLimitRequest,
     ) -> Answer<'_, Result<LimitChange, LimitError>> {
         Box::pin(async move {
@@ -150,7 +156,11 @@ pub trait Backend: Send + Sync + 'static {
     }
 
     /// Applies a transaction by the right of a caller.
-    fn write_by(&self, by: By, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+    fn write_by(
+        &self,
+        by: Principal,
+        request: WriteRequest,
+    ) -> Answer<'_, Result<WriteAnswer, BackendError>> {
         Box::pin(async move {
             self.check_right(by).await?;
             self.write(request).await

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    Actor, BalanceInfo, By, ClientId, Definition, LeaseId, LeaseState, NamespaceName, Usage, VaultName,
+    Actor, BalanceInfo, ClientId, Definition, LeaseId, LeaseState, NamespaceName, Principal, Usage, VaultName,
 };
 
 use crate::backend::{
@@ -82,8 +82,8 @@ impl<H: BookHost> BookCredits<H> {
 }
 
 /// The caller was authorized before the first step. Only the actor's name is left to record.
-fn right_of(actor: Option<Actor>) -> By {
-    actor.map_or(By::Itself, By::Named)
+fn right_of(actor: Option<Actor>) -> Principal {
+    actor.map_or(Principal::System, Principal::Actor)
 }
 
 fn settled(answer: CompleteAnswer) -> SettleAnswer {

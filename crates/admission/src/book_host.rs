@@ -6,8 +6,9 @@ use std::future::Future;
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountId, AccountName, BalanceInfo, Book, By, ClientId, InvalidWrite, LeaseId, LimitInfo, LimitKey,
-    NamespaceId, NamespaceName, Operation, Part, TxId, UnixMs, Usage, VaultId, VaultName, Write, WriteError,
+    AccountId, AccountName, BalanceInfo, Book, ClientId, InvalidWrite, LeaseId, LimitInfo, LimitKey,
+    NamespaceId, NamespaceName, Operation, Part, Principal, TxId, UnixMs, Usage, VaultId, VaultName, Write,
+    WriteError,
 };
 
 use crate::backend::{
@@ -29,7 +30,7 @@ pub trait BookHost: Send + Sync + 'static {
     /// Executes requests in one batch, even when the caller drops the future. Answers are in request order.
     fn submit<R: BookRequest>(
         &self,
-        by: By,
+        by: Principal,
         requests: Vec<R>,
         direction: Direction,
     ) -> impl Future<Output = Vec<Answered<R>>> + Send;
@@ -124,7 +125,7 @@ impl<H: BookHost> BookBackend<H> {
     /// Changes a limit in its own task, so that the limits file is written even when the caller disconnects.
     async fn change(
         &self,
-        by: By,
+        by: Principal,
         namespace: NamespaceName,
         change: LimitCommand,
     ) -> Result<LimitChange, LimitError> {
@@ -135,7 +136,7 @@ impl<H: BookHost> BookBackend<H> {
     /// Submits requests about leases, if this process may decide them. A namespace that is unknown here is looked up.
     async fn decide<Q: Send, R: BookRequest<Error = BackendError>>(
         &self,
-        by: By,
+        by: Principal,
         requests: Vec<Q>,
         direction: Direction,
         namespace: impl Fn(&Q) -> &NamespaceName + Send,
@@ -218,13 +219,13 @@ impl<H: BookHost> Inner<H> {
         self.host.look(|book| keys.into_iter().for_each(|key| self.names.learn(book, namespace, key)));
     }
 
-    pub(crate) async fn submit_one<R: BookRequest>(&self, by: By, request: R) -> Answered<R> {
+    pub(crate) async fn submit_one<R: BookRequest>(&self, by: Principal, request: R) -> Answered<R> {
         let answer = self.host.submit(by, vec![request], Direction::GivesBack).await.pop();
         answer.unwrap_or_else(|| Err(BackendError::Failed("the Book did not answer".into()).into()))
     }
 
     /// The id of a namespace, which is created if needed.
-    async fn open(&self, by: By, name: &NamespaceName) -> Result<NamespaceId, LimitError> {
+    async fn open(&self, by: Principal, name: &NamespaceName) -> Result<NamespaceId, LimitError> {
         if let Some(id) = self.namespace(name) {
             return Ok(id);
         }
@@ -235,7 +236,7 @@ impl<H: BookHost> Inner<H> {
     /// leave an empty namespace behind.
     async fn namespace_of_write(
         &self,
-        by: &By,
+        by: &Principal,
         name: &NamespaceName,
         opens: bool,
     ) -> Result<Option<NamespaceId>, BackendError> {
@@ -252,7 +253,7 @@ impl<H: BookHost> Inner<H> {
 
     async fn change(
         self: Arc<Self>,
-        by: By,
+        by: Principal,
         name: NamespaceName,
         change: LimitCommand,
     ) -> Result<LimitChange, LimitError> {
@@ -277,7 +278,7 @@ impl<H: BookHost> Inner<H> {
     /// Applies a transaction, and reports changed limits to the host.
     async fn write(
         self: Arc<Self>,
-        by: By,
+        by: Principal,
         write: Write,
         name: NamespaceName,
     ) -> Result<WriteAnswer, BackendError> {
@@ -329,12 +330,12 @@ pub(crate) fn limit_keys(operations: &[Operation]) -> Vec<LimitKey> {
 
 impl<H: BookHost> Backend for BookBackend<H> {
     fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
-        self.reserve_by(By::Itself, requests)
+        self.reserve_by(Principal::System, requests)
     }
 
     fn reserve_by(
         &self,
-        by: By,
+        by: Principal,
         requests: Vec<ReserveRequest>,
     ) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
         let resolve = |inner: &Inner<H>, request: ReserveRequest| BookReserve {
@@ -350,12 +351,12 @@ impl<H: BookHost> Backend for BookBackend<H> {
         &self,
         requests: Vec<CompleteRequest>,
     ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
-        self.complete_by(By::Itself, requests)
+        self.complete_by(Principal::System, requests)
     }
 
     fn complete_by(
         &self,
-        by: By,
+        by: Principal,
         requests: Vec<CompleteRequest>,
     ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
         let resolve = |inner: &Inner<H>, request: CompleteRequest| BookComplete {
@@ -368,21 +369,25 @@ impl<H: BookHost> Backend for BookBackend<H> {
     }
 
     fn put_limit(&self, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
-        self.put_limit_by(By::Itself, request)
+        self.put_limit_by(Principal::System, request)
     }
 
-    fn put_limit_by(&self, by: By, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+    fn put_limit_by(
+        &self,
+        by: Principal,
+        request: PutLimitRequest,
+    ) -> Answer<'_, Result<LimitChange, LimitError>> {
         let change = LimitCommand::Put(request.definition, request.expected_revision);
         Box::pin(self.change(by, request.namespace, change))
     }
 
     fn delete_limit(&self, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
-        self.delete_limit_by(By::Itself, request)
+        self.delete_limit_by(Principal::System, request)
     }
 
     fn delete_limit_by(
         &self,
-        by: By,
+        by: Principal,
         request: DeleteLimitRequest,
     ) -> Answer<'_, Result<LimitChange, LimitError>> {
         let change = LimitCommand::Delete(request.key, request.expected_revision);
@@ -442,10 +447,14 @@ impl<H: BookHost> Backend for BookBackend<H> {
     }
 
     fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
-        self.write_by(By::Itself, request)
+        self.write_by(Principal::System, request)
     }
 
-    fn write_by(&self, by: By, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+    fn write_by(
+        &self,
+        by: Principal,
+        request: WriteRequest,
+    ) -> Answer<'_, Result<WriteAnswer, BackendError>> {
         let WriteRequest { namespace: name, vault, client, sequence, operations, actor } = request;
         let (inner, keys) = (Arc::clone(&self.0), self.clone());
         // Definitions of limits live here even when another system enforces them.

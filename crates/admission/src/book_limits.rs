@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_core::{By, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, Usage};
+use earmark_core::{LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, Usage};
 
 use crate::backend::{
     Answer, Backend, BackendError, CompleteAnswer, CompleteRequest, LeaseView, ReserveAnswer, ReserveRequest,
@@ -120,6 +120,6 @@ impl<H: BookHost> BookBackend<H> {
         self.0.know([namespace].into_iter()).await?;
         let namespace = self.0.namespace(namespace);
         let release = BookComplete { namespace, lease, parts: None, actuals: Vec::new() };
-        self.0.submit_one(By::Itself, release).await
+        self.0.submit_one(Principal::System, release).await
     }
 }

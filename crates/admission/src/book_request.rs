@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    Book, By, Command, Complete, CreateKey, Definition, DeleteLimit, DropLimit, Keep, KeyInfo, LeaseId,
-    LimitKey, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Part, PutLimit, Release, Reserve,
-    RevokeKey, UnixMs, Write, WriteOutcome,
+    Book, Command, Complete, CreateKey, Definition, DeleteLimit, DropLimit, ExternalSetup, KeyInfo, LeaseId,
+    LimitKey, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Part, Principal, PutLimit, Release,
+    Reserve, RevokeKey, UnixMs, Write, WriteOutcome,
 };
 use tokio::sync::oneshot;
 
@@ -69,21 +69,21 @@ impl Applied<'_> {
 pub struct Submission(Box<dyn Queued>);
 
 trait Queued: Send {
-    fn each_command<'a>(&'a self, visit: &mut dyn FnMut(&'a By, Command<'a>));
+    fn each_command<'a>(&'a self, visit: &mut dyn FnMut(&'a Principal, Command<'a>));
     fn write_mut(&mut self) -> Option<&mut Write>;
     fn answer(&mut self, applied: &Applied<'_>, outcomes: &mut dyn Iterator<Item = Outcome>);
     fn send(self: Box<Self>, error: Option<&BackendError>);
 }
 
 struct Typed<R: BookRequest> {
-    by: By,
+    by: Principal,
     requests: Vec<R>,
     answers: Vec<Answered<R>>,
     reply: oneshot::Sender<Vec<Answered<R>>>,
 }
 
 impl<R: BookRequest> Queued for Typed<R> {
-    fn each_command<'a>(&'a self, visit: &mut dyn FnMut(&'a By, Command<'a>)) {
+    fn each_command<'a>(&'a self, visit: &mut dyn FnMut(&'a Principal, Command<'a>)) {
         self.requests.iter().for_each(|request| visit(&self.by, request.command()));
     }
 
@@ -109,7 +109,7 @@ impl<R: BookRequest> Queued for Typed<R> {
 impl Submission {
     /// Queues requests with `enqueue`, and waits for their answers.
     pub async fn run<R: BookRequest>(
-        by: By,
+        by: Principal,
         requests: Vec<R>,
         enqueue: impl FnOnce(Submission) -> Result<(), BackendError>,
     ) -> Vec<Answered<R>> {
@@ -125,7 +125,7 @@ impl Submission {
     }
 
     /// Calls `visit` with each command, in order.
-    pub fn each_command<'a>(&'a self, visit: &mut dyn FnMut(&'a By, Command<'a>)) {
+    pub fn each_command<'a>(&'a self, visit: &mut dyn FnMut(&'a Principal, Command<'a>)) {
         self.0.each_command(visit);
     }
 
@@ -277,16 +277,16 @@ impl BookRequest for ChangeLimit {
     }
 }
 
-impl BookRequest for Keep {
+impl BookRequest for ExternalSetup {
     type Answer = ();
     type Error = BackendError;
 
     fn command(&self) -> Command<'_> {
-        Command::Keep(*self)
+        Command::SetExternal(*self)
     }
 
     fn answer(&self, _: &Applied<'_>, outcome: Outcome) -> Option<Answered<Self>> {
-        matches!(outcome, Outcome::Kept).then_some(Ok(()))
+        matches!(outcome, Outcome::ExternalSet).then_some(Ok(()))
     }
 }
 

@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use earmark_core::{
-    Actor, By, CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KEYS_OF_NAMESPACE_MAX, KeyChange, KeyId, KeyInfo,
-    KeyName, LimitEdit, LimitKey, NamespaceName, RevokeKey, Role, SecretHash, TxId, UnixMs, VaultName,
+    Actor, CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KEYS_OF_NAMESPACE_MAX, KeyChange, KeyId, KeyInfo, KeyName,
+    LimitEdit, LimitKey, NamespaceName, Principal, RevokeKey, Role, SecretHash, TxId, UnixMs, VaultName,
 };
 
 use crate::backend::{Answer, BackendError};
@@ -32,19 +32,19 @@ pub trait Keys: Send + Sync {
     fn authenticate(&self, id: &KeyId, secret: &SecretHash) -> Option<Arc<KeyInfo>>;
 
     /// Whether `by` is authorized, as this process knows.
-    fn permits(&self, by: &By) -> bool;
+    fn permits(&self, by: &Principal) -> bool;
 
     /// Checks with a linearizable read that `by` is authorized.
-    fn check(&self, by: By) -> Answer<'_, Result<(), BackendError>>;
+    fn check(&self, by: Principal) -> Answer<'_, Result<(), BackendError>>;
 
     /// The keys of one namespace or of all, oldest first.
     fn list(&self, namespace: Option<NamespaceName>) -> Answer<'_, Result<Vec<Arc<KeyInfo>>, BackendError>>;
 
     /// Creates a key.
-    fn create(&self, by: By, command: CreateKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>>;
+    fn create(&self, by: Principal, command: CreateKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>>;
 
     /// Revokes a key. This is final.
-    fn revoke(&self, by: By, command: RevokeKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>>;
+    fn revoke(&self, by: Principal, command: RevokeKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>>;
 
     /// A page of the change log, of one namespace or of all.
     fn log(

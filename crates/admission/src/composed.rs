@@ -18,8 +18,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use earmark_core::{
-    Actor, BalanceInfo, By, ClientId, Elsewhere, InvalidWrite, Keep, LeaseId, LimitInfo, LimitKey,
-    NamespaceName, Usage, VaultName, WriteError,
+    Actor, BalanceInfo, ClientId, ExternalParts, ExternalSetup, InvalidWrite, LeaseId, LimitInfo, LimitKey,
+    NamespaceName, Principal, Usage, VaultName, WriteError,
 };
 
 use crate::backend::{
@@ -44,7 +44,7 @@ struct Parts<H> {
     registry: BookBackend<H>,
     limits: Arc<dyn Limits>,
     credits: Arc<dyn Credits>,
-    keep: Keep,
+    keep: ExternalSetup,
     /// Whether the registry has recorded which parts are kept elsewhere.
     is_kept: AtomicBool,
     is_stopped: AtomicBool,
@@ -57,9 +57,9 @@ impl<H: BookHost> Composed<H> {
         registry: BookBackend<H>,
         limits: Arc<dyn Limits>,
         credits: Arc<dyn Credits>,
-        elsewhere: Elsewhere,
+        external: ExternalParts,
     ) -> Composed<H> {
-        let keep = Keep { elsewhere, ledger: limits.ledger() };
+        let keep = ExternalSetup { parts: external, ledger: limits.ledger() };
         let parts = Arc::new(Parts {
             registry: registry.leaving(keep),
             limits,
@@ -97,7 +97,7 @@ async fn tend<H: BookHost>(parts: Weak<Parts<H>>) {
         let Some(parts) = parts.upgrade().filter(|parts| !parts.is_stopped.load(Ordering::Relaxed)) else {
             return;
         };
-        if parts.kept().await.is_ok() && parts.keep.elsewhere.limits {
+        if parts.kept().await.is_ok() && parts.keep.parts.limits {
             seen = parts.drop_what_is_gone(seen).await;
         }
     }
@@ -131,12 +131,12 @@ impl<H: BookHost> Parts<H> {
     }
 
     /// Authorizes the caller and returns the actor, because limits and credit stores do not check keys.
-    async fn admit(&self, by: By) -> Result<Option<Actor>, BackendError> {
+    async fn admit(&self, by: Principal) -> Result<Option<Actor>, BackendError> {
         self.registry.check_right(by.clone()).await?;
         match by {
-            By::Itself => Ok(None),
-            By::Named(actor) => Ok(Some(actor)),
-            By::Anyone | By::Key(_) => {
+            Principal::System => Ok(None),
+            Principal::Actor(actor) => Ok(Some(actor)),
+            Principal::Anonymous | Principal::Key(_) => {
                 let actor = self.registry.0.host.look(|book| book.actor(&by));
                 // A new key may have taken the slot of a revoked one in between.
                 actor.map(Some).ok_or(BackendError::Unauthenticated)
@@ -146,7 +146,11 @@ impl<H: BookHost> Parts<H> {
 
     /// Applies a transaction of a namespace and enforces the limits that it changed. A retry does so too, in case the
     /// first attempt failed in between.
-    async fn write_namespace(&self, by: By, request: WriteRequest) -> Result<WriteAnswer, BackendError> {
+    async fn write_namespace(
+        &self,
+        by: Principal,
+        request: WriteRequest,
+    ) -> Result<WriteAnswer, BackendError> {
         self.kept().await?;
         let (namespace, keys) = (request.namespace.clone(), limit_keys(&request.operations));
         for key in &keys {
@@ -186,12 +190,12 @@ impl<H: BookHost> Parts<H> {
 
 impl<H: BookHost> Backend for Composed<H> {
     fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
-        self.reserve_by(By::Itself, requests)
+        self.reserve_by(Principal::System, requests)
     }
 
     fn reserve_by(
         &self,
-        by: By,
+        by: Principal,
         requests: Vec<ReserveRequest>,
     ) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
         let count = requests.len();
@@ -221,12 +225,12 @@ impl<H: BookHost> Backend for Composed<H> {
         &self,
         requests: Vec<CompleteRequest>,
     ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
-        self.complete_by(By::Itself, requests)
+        self.complete_by(Principal::System, requests)
     }
 
     fn complete_by(
         &self,
-        by: By,
+        by: Principal,
         requests: Vec<CompleteRequest>,
     ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
         let count = requests.len();
@@ -242,22 +246,26 @@ impl<H: BookHost> Backend for Composed<H> {
     }
 
     fn put_limit(&self, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
-        self.put_limit_by(By::Itself, request)
+        self.put_limit_by(Principal::System, request)
     }
 
-    fn put_limit_by(&self, by: By, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+    fn put_limit_by(
+        &self,
+        by: Principal,
+        request: PutLimitRequest,
+    ) -> Answer<'_, Result<LimitChange, LimitError>> {
         let parts = Arc::clone(&self.0);
         let put = async move { parts.put_limit(by, request).await };
         Box::pin(async move { Composed::<H>::finish(put).await? })
     }
 
     fn delete_limit(&self, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
-        self.delete_limit_by(By::Itself, request)
+        self.delete_limit_by(Principal::System, request)
     }
 
     fn delete_limit_by(
         &self,
-        by: By,
+        by: Principal,
         request: DeleteLimitRequest,
     ) -> Answer<'_, Result<LimitChange, LimitError>> {
         let parts = Arc::clone(&self.0);
@@ -297,10 +305,14 @@ impl<H: BookHost> Backend for Composed<H> {
     }
 
     fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
-        self.write_by(By::Itself, request)
+        self.write_by(Principal::System, request)
     }
 
-    fn write_by(&self, by: By, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+    fn write_by(
+        &self,
+        by: Principal,
+        request: WriteRequest,
+    ) -> Answer<'_, Result<WriteAnswer, BackendError>> {
         let parts = Arc::clone(&self.0);
         let write = async move {
             parts.registry.check_right(by.clone()).await?;

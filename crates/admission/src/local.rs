@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use earmark_core::{
-    AccountId, AccountName, Book, By, Command, Config, Definition, LeaseId, Moment, NamespaceId,
-    NamespaceName, Outcome, PutLimit, TxId, UnixMs, VaultId, WriteOutcome,
+    AccountId, AccountName, Book, Command, Config, Definition, LeaseId, Moment, NamespaceId, NamespaceName,
+    Outcome, Principal, PutLimit, TxId, UnixMs, VaultId, WriteOutcome,
 };
 
 use crate::answer;
@@ -146,7 +146,7 @@ impl Local {
 impl BookHost for Local {
     async fn submit<R: BookRequest>(
         &self,
-        by: By,
+        by: Principal,
         requests: Vec<R>,
         direction: Direction,
     ) -> Vec<Answered<R>> {
@@ -267,7 +267,7 @@ impl BookTarget {
                 });
             }
             let mut outcomes = Vec::with_capacity(commands.len());
-            book.apply_all_by(moment, &rights, &commands, &mut outcomes);
+            book.apply_all_as(moment, &rights, &commands, &mut outcomes);
             if let Some(Outcome::Write(WriteOutcome::Committed(_))) = outcomes.last() {
                 self.log_index = log_index;
             }

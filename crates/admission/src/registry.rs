@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use earmark_core::{
-    Book, By, Elsewhere, Keep, LimitInfo, LimitKey, LimitStatus, NamespaceId, NamespaceName, UnixMs,
-    VaultName,
+    Book, ExternalParts, ExternalSetup, LimitInfo, LimitKey, LimitStatus, NamespaceId, NamespaceName,
+    Principal, UnixMs, VaultName,
 };
 
 use crate::backend::{Answer, BackendError, LimitError};
@@ -22,10 +22,10 @@ use crate::writes::CreditReadError;
 pub enum KeepError {
     /// TigerBeetle enforces the limits.
     #[error("TigerBeetle enforces the limits of this server: name its cluster with --ledger")]
-    LimitsElsewhere,
+    LimitsExternal,
     /// SQL keeps the credit.
     #[error("a database keeps the credit of this server: name it with --credits")]
-    CreditElsewhere,
+    CreditExternal,
     /// The Book has credit, which would be missing in SQL.
     #[error(
         "this server already has credit, which --credits would leave behind: use --credits with new data only"
@@ -51,8 +51,8 @@ impl From<KeepError> for BackendError {
     fn from(error: KeepError) -> BackendError {
         match error {
             KeepError::Backend(error) => error,
-            KeepError::LimitsElsewhere
-            | KeepError::CreditElsewhere
+            KeepError::LimitsExternal
+            | KeepError::CreditExternal
             | KeepError::CreditHere
             | KeepError::OtherLedger { .. } => BackendError::Failed(error.to_string()),
         }
@@ -62,19 +62,19 @@ impl From<KeepError> for BackendError {
 /// The placement that a process was started with. Another process may change the Book's placement later; from then on
 /// this process must not decide anything.
 pub(crate) struct Duty {
-    keep: Keep,
+    keep: ExternalSetup,
     /// The limits version of the last successful comparison, plus 1; 0 before the first.
     agreed: AtomicU64,
 }
 
 impl Duty {
     /// The contradiction between a process's placement and the Book's, if any.
-    fn contradiction(keep: Keep, found: Keep) -> Option<KeepError> {
-        if found.elsewhere.limits && !keep.elsewhere.limits {
-            return Some(KeepError::LimitsElsewhere);
+    fn contradiction(keep: ExternalSetup, found: ExternalSetup) -> Option<KeepError> {
+        if found.parts.limits && !keep.parts.limits {
+            return Some(KeepError::LimitsExternal);
         }
-        if found.elsewhere.credit && !keep.elsewhere.credit {
-            return Some(KeepError::CreditElsewhere);
+        if found.parts.credit && !keep.parts.credit {
+            return Some(KeepError::CreditExternal);
         }
         match (found.ledger, keep.ledger) {
             (Some(found), Some(named)) if found != named => Some(KeepError::OtherLedger { found, named }),
@@ -160,13 +160,13 @@ impl<H: BookHost> Registry for BookBackend<H> {
 impl<H: BookHost> BookBackend<H> {
     /// The parts that are kept outside the Book, as this process knows them.
     #[must_use]
-    pub fn elsewhere(&self) -> Elsewhere {
-        self.0.host.look(Book::elsewhere)
+    pub fn external(&self) -> ExternalParts {
+        self.0.host.look(Book::external_parts)
     }
 
     /// The same Book, for a process with this placement. It refuses requests once the Book has another placement.
     #[must_use]
-    pub fn leaving(&self, keep: impl Into<Keep>) -> BookBackend<H> {
+    pub fn leaving(&self, keep: impl Into<ExternalSetup>) -> BookBackend<H> {
         let duty = Duty { keep: keep.into(), agreed: AtomicU64::new(0) };
         BookBackend(Arc::clone(&self.0), Some(Arc::new(duty)))
     }
@@ -181,7 +181,8 @@ impl<H: BookHost> BookBackend<H> {
         if duty.agreed.load(Ordering::Relaxed) == version {
             return Ok(());
         }
-        let (version, found) = self.0.host.look(|book| (book.limits_version().wrapping_add(1), book.kept()));
+        let (version, found) =
+            self.0.host.look(|book| (book.limits_version().wrapping_add(1), book.external_setup()));
         match Duty::contradiction(duty.keep, found) {
             Some(error) => Err(error),
             None => {
@@ -195,21 +196,21 @@ impl<H: BookHost> BookBackend<H> {
     ///
     /// # Errors
     /// When the Book cannot record it, or when limits or credit would become unreachable.
-    pub async fn keep(&self, keep: impl Into<Keep>) -> Result<(), KeepError> {
+    pub async fn keep(&self, keep: impl Into<ExternalSetup>) -> Result<(), KeepError> {
         let keep = keep.into();
-        let (found, has_credit) = self.read(|book, _| (book.kept(), book.has_credit())).await?;
+        let (found, has_credit) = self.read(|book, _| (book.external_setup(), book.has_credit())).await?;
         if let Some(error) = Duty::contradiction(keep, found) {
             return Err(error);
         }
-        if found.elsewhere == keep.elsewhere && (found.ledger == keep.ledger || keep.ledger.is_none()) {
+        if found.parts == keep.parts && (found.ledger == keep.ledger || keep.ledger.is_none()) {
             return Ok(());
         }
-        if has_credit && keep.elsewhere.credit && !found.elsewhere.credit {
+        if has_credit && keep.parts.credit && !found.parts.credit {
             return Err(KeepError::CreditHere);
         }
-        self.0.submit_one(By::Itself, keep).await?;
+        self.0.submit_one(Principal::System, keep).await?;
         // Another process may have recorded another cluster first.
-        let found = self.read(|book, _| book.kept()).await?;
+        let found = self.read(|book, _| book.external_setup()).await?;
         Duty::contradiction(keep, found).map_or(Ok(()), Err)
     }
 
@@ -221,7 +222,7 @@ impl<H: BookHost> BookBackend<H> {
     ) -> Result<(), BackendError> {
         let Some(namespace) = self.0.namespace(namespace) else { return Ok(()) };
         let change = LimitCommand::Drop(limit.definition.key.clone(), limit.revision);
-        match self.0.submit_one(By::Itself, ChangeLimit { namespace, change }).await {
+        match self.0.submit_one(Principal::System, ChangeLimit { namespace, change }).await {
             Err(LimitError::Backend(error)) => Err(error),
             // A refusal means that another process was first, or that the limit was created again. Both are fine.
             Ok(_) | Err(_) => Ok(()),

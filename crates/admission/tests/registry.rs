@@ -9,8 +9,8 @@ use earmark_admission::{
     WriteRequest,
 };
 use earmark_core::{
-    Actor, ClientId, Definition, Elsewhere, Kind, LimitInfo, LimitKey, LimitStatus, NamespaceName, Operation,
-    Overage,
+    Actor, ClientId, Definition, ExternalParts, Kind, LimitInfo, LimitKey, LimitStatus, NamespaceName,
+    Operation, Overage,
 };
 
 fn namespace(name: &str) -> NamespaceName {
@@ -38,7 +38,7 @@ fn find(book: &LocalBook, name: &str) -> Option<Arc<LimitInfo>> {
 
 async fn open() -> LocalBook {
     let book = LocalBook::open(LocalOptions::default()).await.unwrap();
-    book.keep(Elsewhere { limits: true, credit: false }).await.unwrap();
+    book.keep(ExternalParts { limits: true, credit: false }).await.unwrap();
     book
 }
 

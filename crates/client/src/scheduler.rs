@@ -22,7 +22,7 @@ use crate::options::OptionsError;
 
 pub use lanes::Priority;
 use lanes::{LaneBounds, Lanes, Waits};
-use ticket::Standing;
+use ticket::AccountStatus;
 pub use ticket::Ticket;
 
 /// Of the room in the queue, so much may be taken by what was cancelled before it is looked for.
@@ -252,7 +252,7 @@ struct Item<T, R> {
     job: Job,
     payload: T,
     deadline: Deadline,
-    standing: Arc<Standing>,
+    standing: Arc<AccountStatus>,
     reply: oneshot::Sender<Result<R, TaskError>>,
 }
 
@@ -335,7 +335,7 @@ impl<T: Send + 'static, R: Send + 'static> Scheduler<T, R> {
         }
         let (reply, answer) = oneshot::channel();
         let Task { lane, priority, job, payload, deadline } = task;
-        let standing = Arc::new(Standing::default());
+        let standing = Arc::new(AccountStatus::default());
         let item = Item { job, payload, deadline, standing: Arc::clone(&standing), reply };
         state.lanes.push(Instant::now(), &lane.0, priority, item);
         drop(state);

@@ -10,10 +10,10 @@ mod transact;
 mod transact_vault;
 mod write;
 
-pub use codec::{CodecError, CommandBuffer, put_right, take_right};
+pub use codec::{CodecError, CommandBuffer, put_principal, take_principal};
 pub use command::{
-    Command, Complete, DeleteLimit, DropLimit, Elsewhere, Keep, LimitId, LimitRef, NamespaceId, Part,
-    PutLimit, REQUIREMENTS_MAX, Release, Reserve, VaultId,
+    Command, Complete, DeleteLimit, DropLimit, ExternalParts, ExternalSetup, LimitId, LimitRef, NamespaceId,
+    Part, PutLimit, REQUIREMENTS_MAX, Release, Reserve, VaultId,
 };
 pub use journal::{
     Change, HoldEntry, JournalRecord, KeyChange, KeyEntry, LimitEdit, LimitEntry, SettleEntry, Transaction,
@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use crate::credits::{AccountId, AccountInfo, AssetId, AssetTotals, BalanceInfo, Credits};
 use crate::id::{AccountName, AssetName, ClientId, LeaseId, LimitKey, NamespaceName, VaultName};
-use crate::keys::{By, Keys};
+use crate::keys::{Keys, Principal};
 use crate::limits::{Config, LeaseInfo, LimitInfo, Limits, Totals, Usage};
 use crate::sequence::{Scope, Sequences};
 use crate::snapshot::Frozen;
@@ -98,9 +98,9 @@ impl Book {
                 Outcome::Complete(self.limits.release(at, &command, &mut self.credits))
             }
             Command::DropLimit(command) => Outcome::Limit(self.limits.drop_limit(now, &command)),
-            Command::Keep(keep) => {
-                self.limits.keep(keep);
-                Outcome::Kept
+            Command::SetExternal(keep) => {
+                self.limits.set_external(keep);
+                Outcome::ExternalSet
             }
             Command::Write(write) => Outcome::Write(self.write(at, write)),
             Command::CreateKey(command) => Outcome::Key(self.create_key(at, command)),
@@ -117,15 +117,15 @@ impl Book {
         commands: &[Command<'_>],
         outcomes: &mut Vec<Outcome>,
     ) {
-        self.apply_all_by(at, &[], commands, outcomes);
+        self.apply_all_as(at, &[], commands, outcomes);
     }
 
     /// Applies commands like [`Book::apply_all`], checking each against the right at the same index in `rights`. A
     /// command without a right runs as Earmark itself. A command whose right is not valid changes nothing.
-    pub fn apply_all_by(
+    pub fn apply_all_as(
         &mut self,
         at: impl Into<Moment>,
-        rights: &[By],
+        rights: &[Principal],
         commands: &[Command<'_>],
         outcomes: &mut Vec<Outcome>,
     ) {
@@ -134,7 +134,7 @@ impl Book {
             self.limits.prefetch(group);
             self.credits.prefetch(&self.limits, group);
             for command in group {
-                outcomes.push(self.apply_by(at, rights.next().unwrap_or(&By::Itself), *command));
+                outcomes.push(self.apply_as(at, rights.next().unwrap_or(&Principal::System), *command));
             }
         }
     }
@@ -166,14 +166,14 @@ impl Book {
 
     /// Which parts of the state other systems keep.
     #[must_use]
-    pub fn elsewhere(&self) -> Elsewhere {
-        self.limits.state.kept.elsewhere
+    pub fn external_parts(&self) -> ExternalParts {
+        self.limits.state.external.parts
     }
 
     /// Which parts of the state other systems keep, and the ledger that keeps the limits.
     #[must_use]
-    pub fn kept(&self) -> Keep {
-        self.limits.state.kept
+    pub fn external_setup(&self) -> ExternalSetup {
+        self.limits.state.external
     }
 
     /// Whether any credit was ever issued here.
@@ -183,7 +183,7 @@ impl Book {
         assets.any(|asset| asset.issued != 0)
     }
 
-    /// A counter that grows with every change to a definition or to [`Book::elsewhere`], so that a cached copy knows
+    /// A counter that grows with every change to a definition or to [`Book::external_parts`], so that a cached copy knows
     /// when it is stale. Only comparable within one process.
     #[must_use]
     pub fn limits_version(&self) -> u64 {

@@ -15,7 +15,7 @@ mod vault;
 
 use std::collections::BTreeMap;
 
-pub use account::{ACCOUNTS_MAX, AccountId, AssetId, Standing};
+pub use account::{ACCOUNTS_MAX, AccountId, AccountStatus, AssetId};
 pub(crate) use account::{Account, Balance};
 pub use amount::parse_credit;
 pub(crate) use draft::{CreditRefusal, Culprit, Draft, Shortfall};

@@ -9,7 +9,7 @@ mod lease;
 mod name;
 
 pub use actor::Actor;
-pub use label::{Id128, Label, What, id128, id128_with};
+pub use label::{EntryPurpose, Id128, Label, id128, id128_with};
 pub use lease::{LeaseId, LeaseIdError};
 pub use name::{
     AccountName, AssetName, ClientId, IdempotencyKey, JobId, KeyId, KeyName, LimitKey, NameError,

@@ -84,16 +84,16 @@ impl FromStr for Role {
 /// The right by which a command was sent. The Book checks it when it applies the command, so that a revocation takes
 /// effect even if the node that took the request has not seen it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum By {
+pub enum Principal {
     /// Earmark itself.
     #[default]
-    Itself,
+    System,
     /// An anonymous caller. Allowed only while there are no keys.
-    Anyone,
+    Anonymous,
     /// The holder of a key. Allowed while the key is valid.
     Key(KeyNumber),
     /// An authenticated user or a component of Earmark, already checked; only its name is recorded.
-    Named(Actor),
+    Actor(Actor),
 }
 
 /// A key without its secret.
@@ -271,21 +271,21 @@ impl Keys {
     }
 
     /// Whether a command with this right may be applied.
-    pub(crate) fn permit(&self, now: UnixMs, by: &By) -> bool {
+    pub(crate) fn permit(&self, now: UnixMs, by: &Principal) -> bool {
         match by {
-            By::Itself | By::Named(_) => true,
-            By::Anyone => self.is_empty(),
-            By::Key(number) => self.get(*number).is_some_and(|info| info.is_valid(now)),
+            Principal::System | Principal::Actor(_) => true,
+            Principal::Anonymous => self.is_empty(),
+            Principal::Key(number) => self.get(*number).is_some_and(|info| info.is_valid(now)),
         }
     }
 
     /// The actor of a right; `None` for Earmark itself.
-    pub(crate) fn actor(&self, by: &By) -> Option<Actor> {
+    pub(crate) fn actor(&self, by: &Principal) -> Option<Actor> {
         match by {
-            By::Itself => None,
-            By::Anyone => self.local.clone(),
-            By::Key(number) => self.all.get(number).and_then(|key| key.actor.clone()),
-            By::Named(actor) => Some(actor.clone()),
+            Principal::System => None,
+            Principal::Anonymous => self.local.clone(),
+            Principal::Key(number) => self.all.get(number).and_then(|key| key.actor.clone()),
+            Principal::Actor(actor) => Some(actor.clone()),
         }
     }
 

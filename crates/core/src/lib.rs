@@ -48,13 +48,13 @@ mod wire;
 
 pub use book::*;
 pub use credits::{
-    ACCOUNTS_MAX, ASSETS_MAX, AccountId, AccountInfo, AssetId, AssetTotals, BalanceInfo, Overdraft, Standing,
-    VAULTS_MAX, parse_credit,
+    ACCOUNTS_MAX, ASSETS_MAX, AccountId, AccountInfo, AccountStatus, AssetId, AssetTotals, BalanceInfo,
+    Overdraft, VAULTS_MAX, parse_credit,
 };
 pub use id::*;
 pub use keys::{
-    By, CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KEYS_OF_NAMESPACE_MAX, KeyInfo, KeyNumber, RevokeKey, Role,
-    RoleError, SecretHash,
+    CreateKey, KEY_SECONDS_MAX, KEYS_MAX, KEYS_OF_NAMESPACE_MAX, KeyInfo, KeyNumber, Principal, RevokeKey,
+    Role, RoleError, SecretHash,
 };
 pub use limits::{
     Config, CreditTerms, DESCRIPTION_BYTES_MAX, Definition, DefinitionError, HOLD_SECONDS_MAX, Hints,

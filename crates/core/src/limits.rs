@@ -39,7 +39,7 @@ pub(crate) use timeline::{Nodes, Sums};
 pub(crate) use tombstone::{Ending, Tombstone, Tombstones};
 pub(crate) use undo::UndoLimit;
 
-use crate::book::{Command, Elsewhere, Keep, LimitId, NamespaceId};
+use crate::book::{Command, ExternalParts, ExternalSetup, LimitId, NamespaceId};
 use crate::id::{LeaseId, LimitKey, NamespaceName};
 use crate::time::UnixMs;
 use credit::Planned;
@@ -71,7 +71,7 @@ pub(crate) struct State {
     /// Records of leases older than this may have been deleted.
     pub(crate) forgotten_before: UnixMs,
     /// Which parts of the state other systems keep.
-    pub(crate) kept: Keep,
+    pub(crate) external: ExternalSetup,
     /// Whether another system ever kept limits or credit. Leases and limits may then still refer to it.
     pub(crate) was_composed: bool,
     pub(crate) namespaces: Vec<NamespaceName>,
@@ -103,7 +103,7 @@ impl State {
             config: config.bounded(),
             time: None,
             forgotten_before: UnixMs::default(),
-            kept: Keep::default(),
+            external: ExternalSetup::default(),
             was_composed: false,
             namespaces: Vec::new(),
             texts: Vec::new(),
@@ -176,11 +176,11 @@ impl Limits {
         self.names.get(name).copied()
     }
 
-    pub(crate) fn keep(&mut self, keep: Keep) {
-        let Keep { elsewhere, ledger } = keep;
-        let ledger = self.state.kept.ledger.or(ledger).filter(|_| elsewhere.limits);
-        self.state.kept = Keep { elsewhere, ledger };
-        self.state.was_composed |= elsewhere != Elsewhere::default();
+    pub(crate) fn set_external(&mut self, setup: ExternalSetup) {
+        let ExternalSetup { parts, ledger } = setup;
+        let ledger = self.state.external.ledger.or(ledger).filter(|_| parts.limits);
+        self.state.external = ExternalSetup { parts, ledger };
+        self.state.was_composed |= parts != ExternalParts::default();
         self.version = self.version.wrapping_add(1);
     }
 

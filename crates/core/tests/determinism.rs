@@ -5,7 +5,7 @@
 mod support;
 
 use earmark_core::{
-    AccountId, Book, Command, CompleteOutcome, Config, Elsewhere, JournalRecord, LeaseId, NamespaceId,
+    AccountId, Book, Command, CompleteOutcome, Config, ExternalParts, JournalRecord, LeaseId, NamespaceId,
     Outcome, ReserveOutcome, UnixMs, VaultId,
 };
 
@@ -129,11 +129,11 @@ fn the_snapshots_of_the_scripts_have_limits_and_credit_that_are_kept_elsewhere()
         let (config, steps) = log(seed);
         let mut book = Book::new(config, seed);
         apply(&mut book, &steps);
-        let elsewhere = book.elsewhere();
+        let external = book.external_parts();
         let is_composed = snapshot(&mut book)[8] == 2;
-        limits += u32::from(elsewhere.limits);
-        credit += u32::from(elsewhere.credit);
-        before += u32::from(is_composed && elsewhere == Elsewhere::default());
+        limits += u32::from(external.limits);
+        credit += u32::from(external.credit);
+        before += u32::from(is_composed && external == ExternalParts::default());
         plain += u32::from(!is_composed);
     }
     assert!(limits > 3 && credit > 3 && before > 0 && plain > 20, "{limits} {credit} {before} {plain}");

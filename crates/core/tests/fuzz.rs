@@ -7,8 +7,9 @@
 mod support;
 
 use earmark_core::{
-    AccountId, Book, Command, CommandBuffer, CompleteOutcome, Config, Elsewhere, Keep, LeaseId, LimitId,
-    LimitRef, LimitStatus, Moment, NamespaceId, Operation, Overage, Part, PutLimit, Reserve, UnixMs, VaultId,
+    AccountId, Book, Command, CommandBuffer, CompleteOutcome, Config, ExternalParts, ExternalSetup, LeaseId,
+    LimitId, LimitRef, LimitStatus, Moment, NamespaceId, Operation, Overage, Part, PutLimit, Reserve, UnixMs,
+    VaultId,
 };
 
 use support::bank::{Bank, close, credit, freeze, issue, open, open_overdraft, transfer};
@@ -72,11 +73,11 @@ fn small_composed_book() -> Book {
     let mut test = TestBook::new();
     test.book = small_book();
     test.advance(10_000);
-    test.keep(Elsewhere { limits: false, credit: true });
+    test.keep(ExternalParts { limits: false, credit: true });
     test.put_active(rolling("leaving", 5, 60));
     test.take(&[("slots", 1), ("usd", 7_000)]);
     let released = test.take(&[("leaving", 2), ("usd", 1)]);
-    test.keep(Keep { elsewhere: Elsewhere { limits: true, credit: true }, ledger: Some(7) });
+    test.keep(ExternalSetup { parts: ExternalParts { limits: true, credit: true }, ledger: Some(7) });
     assert!(matches!(test.release(released), CompleteOutcome::Completed(_)));
     test.delete("leaving");
     test.book

@@ -6,7 +6,7 @@
 mod operation;
 
 use earmark_core::{
-    AccountName, Actor, AssetName, CreditShortage, NamespaceName, Overdraft, Standing, TxId, UnixMs,
+    AccountName, AccountStatus, Actor, AssetName, CreditShortage, NamespaceName, Overdraft, TxId, UnixMs,
     VaultName,
 };
 use serde::{Deserialize, Serialize};
@@ -468,19 +468,19 @@ enum OverdraftWord {
 }
 
 impl StandingWord {
-    const fn of(standing: Standing) -> StandingWord {
+    const fn of(standing: AccountStatus) -> StandingWord {
         match standing {
-            Standing::Open => StandingWord::Open,
-            Standing::Frozen => StandingWord::Frozen,
-            Standing::Closed => StandingWord::Closed,
+            AccountStatus::Open => StandingWord::Open,
+            AccountStatus::Frozen => StandingWord::Frozen,
+            AccountStatus::Closed => StandingWord::Closed,
         }
     }
 
-    const fn standing(self) -> Standing {
+    const fn standing(self) -> AccountStatus {
         match self {
-            StandingWord::Open => Standing::Open,
-            StandingWord::Frozen => Standing::Frozen,
-            StandingWord::Closed => Standing::Closed,
+            StandingWord::Open => AccountStatus::Open,
+            StandingWord::Frozen => AccountStatus::Frozen,
+            StandingWord::Closed => AccountStatus::Closed,
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, CreditShortage, LeaseId, LimitKey, NamespaceName, Operation,
-    Overdraft, Standing, TxId, UnixMs, VaultName,
+    AccountName, AccountStatus, Actor, AssetName, ClientId, CreditShortage, LeaseId, LimitKey, NamespaceName,
+    Operation, Overdraft, TxId, UnixMs, VaultName,
 };
 
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
@@ -58,7 +58,7 @@ pub struct LeaseKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {
     /// Its standing. An account claimed for opening does not exist for other sagas.
-    pub standing: Standing,
+    pub standing: AccountStatus,
     /// Whether its balance may go below zero.
     pub overdraft: Overdraft,
     /// The saga attempt that is about to change it.
@@ -84,9 +84,9 @@ pub struct Claim {
     /// The change.
     pub kind: ClaimKind,
     /// The standing that the claim requires; for an account to open, its first standing.
-    pub from: Standing,
+    pub from: AccountStatus,
     /// The standing after the commit.
-    pub to: Standing,
+    pub to: AccountStatus,
     /// Only used when the account is opened.
     pub overdraft: Overdraft,
 }

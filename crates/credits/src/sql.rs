@@ -9,7 +9,9 @@ pub(crate) mod whole;
 use std::str::FromStr;
 
 use earmark_admission::CreditCursor;
-use earmark_core::{AccountName, AssetName, LeaseId, NamespaceName, Overdraft, Standing, UnixMs, VaultName};
+use earmark_core::{
+    AccountName, AccountStatus, AssetName, LeaseId, NamespaceName, Overdraft, UnixMs, VaultName,
+};
 
 use crate::id::ReservationId;
 use crate::model::{
@@ -54,11 +56,11 @@ pub(crate) fn home(namespace: &str, vault: &str) -> Result<VaultKey, StoreError>
     Ok(VaultKey { namespace, vault })
 }
 
-pub(crate) const fn standing_word(standing: Standing) -> &'static str {
+pub(crate) const fn standing_word(standing: AccountStatus) -> &'static str {
     match standing {
-        Standing::Open => "open",
-        Standing::Frozen => "frozen",
-        Standing::Closed => "closed",
+        AccountStatus::Open => "open",
+        AccountStatus::Frozen => "frozen",
+        AccountStatus::Closed => "closed",
     }
 }
 
@@ -88,9 +90,9 @@ pub(crate) struct AccountRow {
 impl AccountRow {
     pub(crate) fn account(&self) -> Result<Account, StoreError> {
         let standing = match self.standing.as_str() {
-            "open" => Standing::Open,
-            "frozen" => Standing::Frozen,
-            "closed" => Standing::Closed,
+            "open" => AccountStatus::Open,
+            "frozen" => AccountStatus::Frozen,
+            "closed" => AccountStatus::Closed,
             other => return Err(corrupt("standing", other)),
         };
         let overdraft = match self.overdraft.as_str() {

@@ -12,7 +12,7 @@ pub(crate) use release::ReleaseTask;
 pub(crate) use settle::SettleTask;
 pub(crate) use transaction::{TransactionTask, receipt};
 
-use earmark_core::{Actor, Label, NamespaceName, What};
+use earmark_core::{Actor, EntryPurpose, Label, NamespaceName};
 
 use crate::id::GateId;
 use crate::model::{Account, AccountKey, ClaimKind, HoldTerms, LeaseKey, VaultKey};
@@ -26,10 +26,10 @@ pub(crate) fn lease_gate(lease: &LeaseKey) -> GateId {
 
 /// The gate of a settlement: that of the lease's first hold, ordered by limit.
 fn settle_gate(home: &VaultKey, hold: &HoldTerms) -> GateId {
-    entry_gate(home, What::Settle(hold.lease, &hold.limit))
+    entry_gate(home, EntryPurpose::Settle(hold.lease, &hold.limit))
 }
 
-fn entry_gate(home: &VaultKey, what: What<'_>) -> GateId {
+fn entry_gate(home: &VaultKey, what: EntryPurpose<'_>) -> GateId {
     Label::Entry(&home.namespace, &home.vault, what).id().into()
 }
 

@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use earmark_core::{
-    Book, By, CodecError, Command, CommandBuffer, Moment, Outcome, UnixMs, put_right, take_right,
+    Book, CodecError, Command, CommandBuffer, Moment, Outcome, Principal, UnixMs, put_principal,
+    take_principal,
 };
 
 use crate::types::Batch;
@@ -46,12 +47,12 @@ impl BatchBuilder {
     }
 
     pub(crate) fn push(&mut self, command: &Command<'_>) {
-        self.push_by(&By::Itself, command);
+        self.push_by(&Principal::System, command);
     }
 
     /// Adds a command with its right.
-    pub(crate) fn push_by(&mut self, by: &By, command: &Command<'_>) {
-        put_right(&mut self.bytes, by);
+    pub(crate) fn push_by(&mut self, by: &Principal, command: &Command<'_>) {
+        put_principal(&mut self.bytes, by);
         command.encode(&mut self.bytes);
         self.count = self.count.saturating_add(1);
     }
@@ -92,8 +93,8 @@ fn open(batch: &Batch) -> Result<BatchHeader<'_>, BatchError> {
 }
 
 /// Decodes the right of the next command.
-fn right(rest: &mut &[u8]) -> Result<By, CodecError> {
-    let (by, used) = take_right(rest)?;
+fn right(rest: &mut &[u8]) -> Result<Principal, CodecError> {
+    let (by, used) = take_principal(rest)?;
     *rest = rest.get(used..).unwrap_or_default();
     Ok(by)
 }
@@ -129,7 +130,7 @@ impl BatchReader {
                 rest = rest.get(used..).unwrap_or_default();
                 commands.push(command);
             }
-            book.apply_all_by(at, &rights, &commands, &mut outcomes);
+            book.apply_all_as(at, &rights, &commands, &mut outcomes);
         }
         if rest.is_empty() { Ok(outcomes) } else { Err(BatchError::Long { left: rest.len() }) }
     }
@@ -138,7 +139,7 @@ impl BatchReader {
     pub(crate) fn each(
         &mut self,
         batch: &Batch,
-        mut take: impl FnMut(&By, &Command<'_>),
+        mut take: impl FnMut(&Principal, &Command<'_>),
     ) -> Result<usize, BatchError> {
         let BatchHeader { count, commands: mut rest, .. } = open(batch)?;
         if self.buffers.is_empty() {
@@ -166,8 +167,8 @@ mod tests {
 
     #[test]
     fn a_batch_keeps_the_right_of_each_command() {
-        let named = By::Named("user:7".parse().unwrap());
-        let rights = [By::Itself, By::Key(KeyNumber(7)), By::Anyone, named];
+        let named = Principal::Actor("user:7".parse().unwrap());
+        let rights = [Principal::System, Principal::Key(KeyNumber(7)), Principal::Anonymous, named];
         let mut builder = BatchBuilder::new(0);
         rights.iter().for_each(|by| builder.push_by(by, &Command::Tick));
         let mut found = Vec::new();
@@ -189,7 +190,7 @@ mod tests {
         };
         let namespace = NamespaceId::DEFAULT;
         let put = PutLimit { namespace, definition: &definition, expected_revision: None };
-        builder.push_by(&By::Anyone, &Command::PutLimit(put));
+        builder.push_by(&Principal::Anonymous, &Command::PutLimit(put));
         BatchReader::default().apply(&mut book, 1, &builder.finish(AT)).unwrap();
         let [JournalRecord::Limit(entry)] = &book.drain_journal()[..] else { panic!() };
         assert_eq!(entry.at, AT);

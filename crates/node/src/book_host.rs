@@ -8,7 +8,7 @@ use earmark_admission::{
     Stats, Submission, Submitter, Sums, entry_view,
 };
 use earmark_core::{
-    AccountId, AccountName, Book, By, Command, LimitRef, NamespaceName, Part, UnixMs, VaultId,
+    AccountId, AccountName, Book, Command, LimitRef, NamespaceName, Part, Principal, UnixMs, VaultId,
 };
 use tokio::time::Instant;
 
@@ -54,7 +54,7 @@ fn events(command: &Command<'_>) -> usize {
         | Command::PutLimit(_)
         | Command::DeleteLimit(_)
         | Command::DropLimit(_)
-        | Command::Keep(_)
+        | Command::SetExternal(_)
         | Command::CreateKey(_)
         | Command::RevokeKey(_)
         | Command::Tick => 1,
@@ -64,7 +64,7 @@ fn events(command: &Command<'_>) -> usize {
 impl BookHost for NodeBookHost {
     async fn submit<R: BookRequest>(
         &self,
-        by: By,
+        by: Principal,
         requests: Vec<R>,
         direction: Direction,
     ) -> Vec<Answered<R>> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use earmark_admission::conformance::Harness;
 use earmark_admission::{Answer, Backend, Clock, Keys as _, ManualClock, Token};
-use earmark_core::{By, CreateKey, Role};
+use earmark_core::{CreateKey, Principal, Role};
 use earmark_node::{Node, NodeBackend};
 use support::real_cluster::{Folder, folder, one};
 
@@ -73,7 +73,7 @@ async fn no_file_of_a_node_has_the_secret_of_a_key_and_its_snapshot_log_and_jour
         is_first: true,
         actor: "system:bootstrap".parse().unwrap(),
     };
-    node.backend().create(By::Itself, create).await.unwrap();
+    node.backend().create(Principal::System, create).await.unwrap();
     node.snapshot().await.unwrap();
     node.shut_down().await;
     let has = |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use earmark_core::{Actor, By, ClientId, KeyInfo, LimitKey, NamespaceName, Role};
+use earmark_core::{Actor, ClientId, KeyInfo, LimitKey, NamespaceName, Principal, Role};
 
 use crate::auth::{CallerQueue, WaitBounds, WorkPermit};
 
@@ -103,7 +103,7 @@ pub(crate) struct Caller {
     /// The only client id it may write as, if its key is bound to one.
     client: Option<ClientId>,
     /// The right that every command carries, so that the state machine checks it again.
-    pub(crate) by: By,
+    pub(crate) by: Principal,
     /// Any program on this machine, while the server has no keys. It may name any namespace.
     is_local: bool,
     /// The key of its request rate and its queue: one per API key, and one per user and namespace.
@@ -120,7 +120,7 @@ impl Caller {
             namespace: info.namespace.clone(),
             role: info.role,
             client: info.client.clone(),
-            by: By::Key(info.number),
+            by: Principal::Key(info.number),
             is_local: false,
             rate_key: LimitKey::new(&format!("key:{}", info.number.0)).ok(),
             queue: None,
@@ -129,7 +129,7 @@ impl Caller {
 
     /// The user of a session token.
     pub(crate) fn from_session(actor: Actor, role: Role, namespace: NamespaceName) -> Caller {
-        let by = By::Named(actor.clone());
+        let by = Principal::Actor(actor.clone());
         // Namespace and actor together may exceed the length of a key; the actor alone never does.
         let rate_key =
             LimitKey::new(&format!("{namespace}:{actor}")).or_else(|_| LimitKey::new(actor.as_str()));
@@ -144,7 +144,7 @@ impl Caller {
             namespace,
             role: Role::Admin,
             client: None,
-            by: By::Anyone,
+            by: Principal::Anonymous,
             is_local: true,
             rate_key: None,
             queue: None,
@@ -204,7 +204,7 @@ impl Caller {
     /// The kind of credentials, for messages.
     fn kind(&self) -> &'static str {
         match self.by {
-            By::Key(_) => "key",
+            Principal::Key(_) => "key",
             _ => "session",
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use earmark_admission::conformance::Harness;
 use earmark_admission::{Answer, Backend, BookCredits, Composed, LocalBook, LocalOptions};
-use earmark_core::Elsewhere;
+use earmark_core::ExternalParts;
 use earmark_tigerbeetle::TigerBeetleLimits;
 use support::server::Server;
 use support::wall_ms;
@@ -28,8 +28,8 @@ async fn on_a_server() -> OnServer {
     };
     let limits = TigerBeetleLimits::open(server.options(), Arc::new(book.clone())).await.unwrap();
     let credits = Arc::new(BookCredits::new(book.clone()));
-    let elsewhere = Elsewhere { limits: true, credit: false };
-    let backend = Composed::new(book, Arc::new(limits), credits, elsewhere);
+    let external = ExternalParts { limits: true, credit: false };
+    let backend = Composed::new(book, Arc::new(limits), credits, external);
     backend.start().await.unwrap();
     OnServer { backend: Box::new(backend), _server: Some(server) }
 }

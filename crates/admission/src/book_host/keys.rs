@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_core::{By, CreateKey, KeyId, KeyInfo, NamespaceName, RevokeKey, SecretHash};
+use earmark_core::{CreateKey, KeyId, KeyInfo, NamespaceName, Principal, RevokeKey, SecretHash};
 
 use super::{BookBackend, BookHost};
 use crate::backend::{Answer, BackendError};
@@ -21,12 +21,12 @@ impl<H: BookHost> Keys for BookBackend<H> {
         self.0.host.look(|book| book.authenticate(now, id, secret).cloned())
     }
 
-    fn permits(&self, by: &By) -> bool {
+    fn permits(&self, by: &Principal) -> bool {
         let now = self.0.host.now();
         self.0.host.look(|book| book.permits(now, by))
     }
 
-    fn check(&self, by: By) -> Answer<'_, Result<(), BackendError>> {
+    fn check(&self, by: Principal) -> Answer<'_, Result<(), BackendError>> {
         Box::pin(async move {
             match self.read(|book, now| book.permits(now, &by)).await? {
                 true => Ok(()),
@@ -43,11 +43,11 @@ impl<H: BookHost> Keys for BookBackend<H> {
         }))
     }
 
-    fn create(&self, by: By, command: CreateKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>> {
+    fn create(&self, by: Principal, command: CreateKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>> {
         Box::pin(self.0.submit_one(by, ChangeKey::Create(command)))
     }
 
-    fn revoke(&self, by: By, command: RevokeKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>> {
+    fn revoke(&self, by: Principal, command: RevokeKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>> {
         Box::pin(self.0.submit_one(by, ChangeKey::Revoke(command)))
     }
 

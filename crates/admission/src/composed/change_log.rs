@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_core::{By, CreateKey, KeyId, KeyInfo, NamespaceName, RevokeKey, SecretHash};
+use earmark_core::{CreateKey, KeyId, KeyInfo, NamespaceName, Principal, RevokeKey, SecretHash};
 
 use super::Composed;
 use crate::backend::{Answer, BackendError};
@@ -20,11 +20,11 @@ impl<H: BookHost> Keys for Composed<H> {
         self.0.registry.authenticate(id, secret)
     }
 
-    fn permits(&self, by: &By) -> bool {
+    fn permits(&self, by: &Principal) -> bool {
         self.0.registry.permits(by)
     }
 
-    fn check(&self, by: By) -> Answer<'_, Result<(), BackendError>> {
+    fn check(&self, by: Principal) -> Answer<'_, Result<(), BackendError>> {
         self.0.registry.check(by)
     }
 
@@ -32,11 +32,11 @@ impl<H: BookHost> Keys for Composed<H> {
         self.0.registry.list(namespace)
     }
 
-    fn create(&self, by: By, command: CreateKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>> {
+    fn create(&self, by: Principal, command: CreateKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>> {
         self.0.registry.create(by, command)
     }
 
-    fn revoke(&self, by: By, command: RevokeKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>> {
+    fn revoke(&self, by: Principal, command: RevokeKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>> {
         self.0.registry.revoke(by, command)
     }
 
@@ -48,7 +48,7 @@ impl<H: BookHost> Keys for Composed<H> {
     ) -> Answer<'_, Result<ChangePage, BackendError>> {
         let page_size = page_size.clamp(1, PAGE_MAX);
         let book = self.0.registry.log(namespace.clone(), after, page_size);
-        if !self.0.keep.elsewhere.credit {
+        if !self.0.keep.parts.credit {
             return book;
         }
         Box::pin(async move {

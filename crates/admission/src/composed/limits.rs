@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_core::{By, LimitInfo, LimitKey, LimitStatus, NamespaceName, Usage};
+use earmark_core::{LimitInfo, LimitKey, LimitStatus, NamespaceName, Principal, Usage};
 
 use super::Parts;
 use crate::backend::{
@@ -50,7 +50,7 @@ impl<H: BookHost> Parts<H> {
 
     pub(super) async fn put_limit(
         &self,
-        by: By,
+        by: Principal,
         request: PutLimitRequest,
     ) -> Result<LimitChange, LimitError> {
         self.registry.check_right(by.clone()).await?;
@@ -68,7 +68,7 @@ impl<H: BookHost> Parts<H> {
 
     pub(super) async fn delete_limit(
         &self,
-        by: By,
+        by: Principal,
         request: DeleteLimitRequest,
     ) -> Result<LimitChange, LimitError> {
         self.registry.check_right(by.clone()).await?;
@@ -112,7 +112,7 @@ impl<H: BookHost> Parts<H> {
 
     /// Tells the registry that a deleted limit is gone.
     async fn forget(&self, namespace: &NamespaceName, limit: &LimitInfo) -> Result<(), BackendError> {
-        if self.keep.elsewhere.limits && is_deleting(limit) {
+        if self.keep.parts.limits && is_deleting(limit) {
             self.registry.drop_limit(namespace, limit).await?;
         }
         Ok(())

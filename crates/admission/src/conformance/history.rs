@@ -1,6 +1,6 @@
 //! The history of accounts with credit holds.
 
-use earmark_core::{AccountName, Actor, BalanceInfo, By, Role, VaultName};
+use earmark_core::{AccountName, Actor, BalanceInfo, Principal, Role, VaultName};
 
 use super::Harness;
 use super::desk::{Desk, key, namespace};
@@ -62,12 +62,12 @@ pub async fn what_a_lease_holds_and_pays_names_who_had_it_done(harness: &impl Ha
     let (backend, desk) = (harness.backend(), Desk(harness));
     desk.does(MAIN, vec![open("acme"), issue("acme", 100)]).await;
     desk.try_put(credit("usd", VaultName::MAIN, "acme", 2), None).await.expect("a limit that can be put");
-    let user = |number: u32| By::Named(format!("user:{number}").parse().expect("an actor"));
-    let hold = async |by: By, lease| {
+    let user = |number: u32| Principal::Actor(format!("user:{number}").parse().expect("an actor"));
+    let hold = async |by: Principal, lease| {
         let held = backend.reserve_by(by, vec![desk.request(lease, &[("usd", 10)])]).await;
         assert!(matches!(held[0], Ok(ReserveAnswer::Allowed { .. })), "{held:?}");
     };
-    let pay = async |by: By, lease, cost| {
+    let pay = async |by: Principal, lease, cost| {
         let actuals = vec![Amount { key: key("usd"), amount: cost }];
         let request = CompleteRequest { namespace: namespace(), lease, job: None, actuals };
         let paid = backend.complete_by(by, vec![request]).await;
@@ -80,8 +80,8 @@ pub async fn what_a_lease_holds_and_pays_names_who_had_it_done(harness: &impl Ha
     pay(user(3), paid, 7).await;
     pay(user(4), paid, 7).await;
     hold(user(5), free).await;
-    pay(By::Anyone, free, 0).await;
-    hold(By::Itself, late).await;
+    pay(Principal::Anonymous, free, 0).await;
+    hold(Principal::System, late).await;
     harness.advance_ms(3_000).await;
     hold(user(6), open).await;
     pay(user(7), late, 9).await;

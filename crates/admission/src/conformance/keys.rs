@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use earmark_core::{By, CreateKey, KeyInfo, Operation, RevokeKey, Role, VaultName};
+use earmark_core::{CreateKey, KeyInfo, Operation, Principal, RevokeKey, Role, VaultName};
 
 use super::Harness;
 use super::desk::{Desk, MINUTE, definition, namespace};
@@ -33,10 +33,10 @@ fn revoke(info: &KeyInfo) -> RevokeKey {
     RevokeKey { id: info.id.clone(), namespace: None, actor: "client:root".parse().expect("an actor") }
 }
 
-pub(super) async fn make(keys: &dyn Keys, role: Role) -> (Token, By) {
+pub(super) async fn make(keys: &dyn Keys, role: Role) -> (Token, Principal) {
     let token = Token::random().expect("random bits");
-    let info = keys.create(By::Itself, command(&token, role)).await.expect("a key that can be made");
-    (token, By::Key(info.number))
+    let info = keys.create(Principal::System, command(&token, role)).await.expect("a key that can be made");
+    (token, Principal::Key(info.number))
 }
 
 /// A key authenticates by its secret, is listed without it, and stops working when revoked.
@@ -45,22 +45,25 @@ pub async fn a_key_opens_the_door_until_it_is_revoked(harness: &impl Harness) {
     let Some(keys) = backend.keys() else { return };
     desk.put("rpm", MINUTE, 10).await;
     assert!(!keys.has_keys());
-    assert_eq!(keys.check(By::Anyone).await, Ok(()));
+    assert_eq!(keys.check(Principal::Anonymous).await, Ok(()));
     make(keys, Role::Admin).await;
     let (token, by) = make(keys, Role::Caller).await;
     assert!(keys.has_keys());
-    assert_eq!(keys.check(By::Anyone).await, Err(BackendError::Unauthenticated));
+    assert_eq!(keys.check(Principal::Anonymous).await, Err(BackendError::Unauthenticated));
     let info = keys.authenticate(token.id(), &token.hash()).expect("its own secret");
-    assert_eq!((info.role, By::Key(info.number)), (Role::Caller, by.clone()));
+    assert_eq!((info.role, Principal::Key(info.number)), (Role::Caller, by.clone()));
     let other = Token::random().expect("random bits");
     assert_eq!(keys.authenticate(token.id(), &other.hash()), None);
     assert_eq!(keys.authenticate(other.id(), &token.hash()), None);
     assert_eq!(keys.list(None).await.map(|all| all.len()), Ok(2));
     let request = || desk.request(desk.lease(), &[("rpm", 1)]);
     assert!(backend.reserve_by(by.clone(), vec![request()]).await[0].is_ok());
-    assert_eq!(backend.reserve_by(By::Anyone, vec![request()]).await, [Err(BackendError::Unauthenticated)]);
+    assert_eq!(
+        backend.reserve_by(Principal::Anonymous, vec![request()]).await,
+        [Err(BackendError::Unauthenticated)]
+    );
 
-    let revoked = keys.revoke(By::Itself, revoke(&info)).await.expect("a key that can be revoked");
+    let revoked = keys.revoke(Principal::System, revoke(&info)).await.expect("a key that can be revoked");
     assert!(revoked.revoked_at.is_some());
     assert_eq!(keys.authenticate(token.id(), &token.hash()), None);
     assert_eq!(keys.check(by.clone()).await, Err(BackendError::Unauthenticated));
@@ -85,7 +88,7 @@ pub async fn nothing_is_changed_by_a_revoked_key(harness: &impl Harness) {
     };
     let written = backend.write_by(by.clone(), write(1)).await;
     assert!(matches!(written, Ok(WriteAnswer::Committed(_))), "{written:?}");
-    keys.revoke(By::Itself, revoke(&info)).await.expect("a key that can be revoked");
+    keys.revoke(Principal::System, revoke(&info)).await.expect("a key that can be revoked");
 
     let unauthenticated = BackendError::Unauthenticated;
     assert_eq!(backend.write_by(by.clone(), write(2)).await, Err(unauthenticated.clone()));
@@ -125,7 +128,7 @@ pub async fn changes_are_logged_with_who_made_them(harness: &impl Harness) {
         expected_revision: None,
     };
     backend.put_limit_by(by, put).await.expect("a limit");
-    let user = By::Named("user:7".parse().expect("an actor"));
+    let user = Principal::Actor("user:7".parse().expect("an actor"));
     let delete =
         DeleteLimitRequest { namespace: namespace(), key: super::desk::key("rpm"), expected_revision: None };
     backend.delete_limit_by(user, delete).await.expect("a limit to delete");
@@ -135,13 +138,13 @@ pub async fn changes_are_logged_with_who_made_them(harness: &impl Harness) {
     harness.advance_ms(20).await;
     let user = "user:8".parse().expect("an actor");
     let request = WriteRequest { actor: user, ..write_request(MAIN, "billing", 1, vec![open("acme")]) };
-    let written = backend.write_by(By::Named(request.actor.clone()), request).await;
+    let written = backend.write_by(Principal::Actor(request.actor.clone()), request).await;
     assert!(matches!(written, Ok(WriteAnswer::Committed(_))), "{written:?}");
     desk.does(MAIN, vec![issue("acme", 5), open("bob")]).await;
     harness.advance_ms(20).await;
     let (token, _) = make(keys, Role::Reader).await;
     let info = keys.authenticate(token.id(), &token.hash()).expect("its own secret");
-    keys.revoke(By::Itself, revoke(&info)).await.expect("a key that can be revoked");
+    keys.revoke(Principal::System, revoke(&info)).await.expect("a key that can be revoked");
     let expected = [
         "Created admin by system:test".to_owned(),
         format!("Put rpm 2 by client:{}", root.id()),

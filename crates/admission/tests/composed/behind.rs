@@ -9,8 +9,8 @@ use earmark_admission::{
     PutLimitRequest, ReserveAnswer, ReserveRequest, Stats, SystemClock,
 };
 use earmark_core::{
-    AccountId, AccountName, Book, By, Config, Definition, Elsewhere, Kind, LeaseId, NamespaceName, Overage,
-    UnixMs, VaultId,
+    AccountId, AccountName, Book, Config, Definition, ExternalParts, Kind, LeaseId, NamespaceName, Overage,
+    Principal, UnixMs, VaultId,
 };
 
 use crate::support::counter::{key, namespace};
@@ -25,10 +25,15 @@ struct Follower {
 }
 
 impl BookHost for Follower {
-    async fn submit<R: BookRequest>(&self, by: By, requests: Vec<R>, _: Direction) -> Vec<Answered<R>> {
+    async fn submit<R: BookRequest>(
+        &self,
+        by: Principal,
+        requests: Vec<R>,
+        _: Direction,
+    ) -> Vec<Answered<R>> {
         let (mut book, now) = (self.leader.lock().unwrap(), self.clock.now());
         let apply = |request: R| {
-            let outcome = book.apply_by(now.log, &by, request.command(now.wall));
+            let outcome = book.apply_as(now.log, &by, request.command(now.wall));
             Applied { book: &book, wall: now.wall, is_repeated: false }.answer(&request, outcome)
         };
         requests.into_iter().map(apply).collect()
@@ -100,7 +105,7 @@ async fn a_limit_that_another_has_just_put_is_reserved_and_settled_by_who_has_no
     let registry = BookBackend::new(Arc::clone(&host));
     let credits = Arc::new(MirroredCredits::new(LocalBook::open(LocalOptions::default()).await.unwrap()));
     let limits = Arc::new(BookLimits::new(registry.clone()));
-    let backend = Composed::new(registry, limits, credits, Elsewhere { limits: false, credit: true });
+    let backend = Composed::new(registry, limits, credits, ExternalParts { limits: false, credit: true });
     backend.start().await.unwrap();
     let definition = Definition {
         key: key("tpm"),

@@ -6,7 +6,7 @@ use earmark_admission::{
     Amount, Backend, BookCredits, BookLimits, Clock, CompleteRequest, Composed, KeepError, Limits,
     LimitsReserve, LocalBook, LocalOptions, PutLimitRequest, ReserveRequest, SystemClock,
 };
-use earmark_core::{Definition, Elsewhere, Keep, Kind, LeaseId, Overage};
+use earmark_core::{Definition, ExternalParts, ExternalSetup, Kind, LeaseId, Overage};
 
 use crate::support::counter::{key, namespace};
 
@@ -48,20 +48,20 @@ async fn asked(backend: &dyn Backend, lease: LeaseId) -> Vec<String> {
 #[tokio::test]
 async fn who_was_started_otherwise_than_the_rest_decides_nothing_any_more() {
     let registry = LocalBook::open(LocalOptions::default()).await.unwrap();
-    let composed = |elsewhere| {
+    let composed = |external| {
         let limits = Arc::new(BookLimits::new(registry.clone()));
         let credits = Arc::new(BookCredits::new(registry.clone()));
-        Composed::new(registry.clone(), limits, credits, elsewhere)
+        Composed::new(registry.clone(), limits, credits, external)
     };
-    let alone = registry.leaving(Elsewhere::default());
-    alone.keep(Elsewhere::default()).await.unwrap();
+    let alone = registry.leaving(ExternalParts::default());
+    alone.keep(ExternalParts::default()).await.unwrap();
     let (of, definition) = (namespace(), slots());
     let request = PutLimitRequest { namespace: of, definition, expected_revision: None };
     alone.put_limit(request).await.unwrap();
     for answer in asked(&alone, lease(1)).await {
         assert!(answer.starts_with("Ok("), "{answer}");
     }
-    let first = composed(Elsewhere { limits: false, credit: true });
+    let first = composed(ExternalParts { limits: false, credit: true });
     first.start().await.unwrap();
     for answer in asked(&alone, lease(2)).await {
         assert!(
@@ -72,7 +72,7 @@ async fn who_was_started_otherwise_than_the_rest_decides_nothing_any_more() {
     for answer in asked(&first, lease(3)).await {
         assert!(answer.starts_with("Ok("), "{answer}");
     }
-    composed(Elsewhere { limits: true, credit: true }).start().await.unwrap();
+    composed(ExternalParts { limits: true, credit: true }).start().await.unwrap();
     for backend in [&alone as &dyn Backend, &first] {
         for answer in asked(backend, lease(4)).await {
             assert!(
@@ -88,13 +88,13 @@ async fn who_was_started_otherwise_than_the_rest_decides_nothing_any_more() {
     let (namespace, requirements) = (namespace(), one_slot());
     let request = LimitsReserve { namespace, lease: lease(5), requirements };
     let answer = unaware.reserve(vec![request]).await.remove(0);
-    assert_eq!(answer, Err(KeepError::LimitsElsewhere.into()));
+    assert_eq!(answer, Err(KeepError::LimitsExternal.into()));
 }
 
 #[tokio::test]
 async fn who_names_another_ledger_than_the_first_is_refused_and_told_which_it_is() {
     let registry = LocalBook::open(LocalOptions::default()).await.unwrap();
-    let on = |ledger| Keep { elsewhere: Elsewhere { limits: true, credit: false }, ledger };
+    let on = |ledger| ExternalSetup { parts: ExternalParts { limits: true, credit: false }, ledger };
     // A process without a cluster id leaves it open.
     registry.keep(on(None)).await.unwrap();
     for _ in 0..2 {

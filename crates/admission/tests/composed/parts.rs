@@ -6,7 +6,7 @@ use earmark_admission::{
     Amount, Backend, BookCredits, BookLimits, CompleteRequest, Composed, KeepError, LocalBook, LocalOptions,
     ReserveAnswer, ReserveRequest,
 };
-use earmark_core::{Elsewhere, Kind, LimitStatus};
+use earmark_core::{ExternalParts, Kind, LimitStatus};
 
 use crate::support::counter::{key, namespace};
 use crate::support::flaky::Step;
@@ -123,25 +123,25 @@ async fn a_deleted_limit_that_nobody_asks_for_is_dropped_all_the_same() {
 #[tokio::test]
 async fn a_registry_of_other_parts_is_refused_and_nothing_is_served_from_it() {
     let registry = LocalBook::open(LocalOptions::default()).await.unwrap();
-    let composed = |elsewhere| {
+    let composed = |external| {
         let limits = Arc::new(BookLimits::new(registry.clone()));
         let credits = Arc::new(BookCredits::new(registry.clone()));
-        Composed::new(registry.clone(), limits, credits, elsewhere)
+        Composed::new(registry.clone(), limits, credits, external)
     };
-    let both = composed(Elsewhere { limits: true, credit: true });
+    let both = composed(ExternalParts { limits: true, credit: true });
     assert!(both.ready().unwrap_err().contains("is not recorded yet"));
     both.start().await.unwrap();
     assert_eq!(both.ready(), Ok(()));
-    for (elsewhere, flag) in [
-        (Elsewhere { limits: true, credit: false }, "--credits"),
-        (Elsewhere { limits: false, credit: true }, "--ledger"),
+    for (external, flag) in [
+        (ExternalParts { limits: true, credit: false }, "--credits"),
+        (ExternalParts { limits: false, credit: true }, "--ledger"),
     ] {
-        let error = composed(elsewhere).start().await.unwrap_err().to_string();
+        let error = composed(external).start().await.unwrap_err().to_string();
         assert!(error.contains(flag), "{error}");
     }
-    assert_eq!(registry.elsewhere(), Elsewhere { limits: true, credit: true });
-    let error = registry.keep(Elsewhere::default()).await.unwrap_err();
-    assert_eq!(error, KeepError::LimitsElsewhere);
+    assert_eq!(registry.external(), ExternalParts { limits: true, credit: true });
+    let error = registry.keep(ExternalParts::default()).await.unwrap_err();
+    assert_eq!(error, KeepError::LimitsExternal);
 }
 
 /// Moving credit to SQL must fail while the Book has credit, which would be lost.
@@ -149,6 +149,6 @@ async fn a_registry_of_other_parts_is_refused_and_nothing_is_served_from_it() {
 async fn a_book_that_has_credit_does_not_leave_it_to_others() {
     let pair = limits_elsewhere().await;
     pair.furnish().await;
-    let error = pair.registry().keep(Elsewhere { limits: true, credit: true }).await.unwrap_err();
+    let error = pair.registry().keep(ExternalParts { limits: true, credit: true }).await.unwrap_err();
     assert_eq!(error, KeepError::CreditHere);
 }

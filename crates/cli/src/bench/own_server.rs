@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use earmark_admission::{Backend, Token};
-use earmark_core::{Actor, By, CreateKey, KeyName, NamespaceName, Role};
+use earmark_core::{Actor, CreateKey, KeyName, NamespaceName, Principal, Role};
 use earmark_server::{Server, ServerOptions, install_metrics};
 use tokio::sync::oneshot;
 
@@ -120,5 +120,5 @@ async fn make_key(backend: &dyn Backend, token: &Token) -> Result<(), Failure> {
         is_first: true,
         actor: Actor::new("system:bench").map_err(named)?,
     };
-    keys.create(By::Itself, command).await.map(drop).map_err(|error| failed(error.to_string()))
+    keys.create(Principal::System, command).await.map(drop).map_err(|error| failed(error.to_string()))
 }

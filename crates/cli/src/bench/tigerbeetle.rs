@@ -12,7 +12,7 @@ mod with {
     use std::time::Duration;
 
     use earmark_admission::{Backend, BookCredits, Composed, LocalBook, LocalOptions};
-    use earmark_core::{Elsewhere, LimitKey};
+    use earmark_core::{ExternalParts, LimitKey};
     pub(in super::super) use earmark_tigerbeetle::LedgerUrl;
     use earmark_tigerbeetle::{TigerBeetleLimits, TigerBeetleOptions, measure_bare_client};
 
@@ -40,7 +40,7 @@ mod with {
         let limits = TigerBeetleLimits::open(options, Arc::new(book.clone())).await;
         let limits = Arc::new(limits.map_err(|error| failed(&error))?);
         let credits = Arc::new(BookCredits::new(book.clone()));
-        let parts = Composed::new(book, limits, credits, Elsewhere { limits: true, credit: false });
+        let parts = Composed::new(book, limits, credits, ExternalParts { limits: true, credit: false });
         parts.start().await.map_err(|error| failed(&error))?;
         Ok(Arc::new(parts))
     }

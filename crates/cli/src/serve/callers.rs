@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::{Backend, KeyError, Token};
-use earmark_core::{Actor, By, CreateKey, KeyName, NamespaceName, Role};
+use earmark_core::{Actor, CreateKey, KeyName, NamespaceName, Principal, Role};
 use earmark_node::{Net, PeerFiles, RealNet, TlsNet};
 use earmark_server::{Issuer, IssuerOptions, ServerError, Tls};
 use tokio::signal::unix::{SignalKind, signal};
@@ -93,7 +93,7 @@ pub(super) async fn bootstrap(backend: &dyn Backend) -> Result<(), Failure> {
         is_first: true,
         actor: Actor::new("system:bootstrap").map_err(named)?,
     };
-    match keys.create(By::Itself, command).await {
+    match keys.create(Principal::System, command).await {
         Ok(_) => output::print(&format!(
             "key:    {}\n        role admin; it is not shown again, so store it\n",
             token.reveal()

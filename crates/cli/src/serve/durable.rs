@@ -9,7 +9,7 @@ use earmark_admission::{
     Backend, Cluster, ClusterStatus, KeepError, Keys as _, LimitError, LimitsFileError, PutLimitRequest,
     read_limits,
 };
-use earmark_core::{Actor, By, Definition, LimitStatus, NamespaceName};
+use earmark_core::{Actor, Definition, LimitStatus, NamespaceName, Principal};
 use earmark_node::{Node, NodeBookHost, NodeOptions, RealDisk, Timing};
 use earmark_server::BoundAddress;
 use tokio::time::{sleep, timeout};
@@ -228,7 +228,7 @@ async fn put_missing(
         Err(error) => return Ok(Err(error.to_string())),
     };
     let by = match Actor::new("system:limits-file") {
-        Ok(actor) => By::Named(actor),
+        Ok(actor) => Principal::Actor(actor),
         Err(error) => return Ok(Err(error.to_string())),
     };
     let known = match backend.limits(namespace.clone()).await {

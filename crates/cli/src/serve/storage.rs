@@ -7,7 +7,7 @@ use clap::Args;
 use earmark_admission::{
     Backend, BookBackend, BookCredits, BookHost, BookLimits, Composed, Credits, KeepError, Limits,
 };
-use earmark_core::{Config, Elsewhere};
+use earmark_core::{Config, ExternalParts};
 
 use super::credits::{self, CreditsUrl};
 use super::tigerbeetle::{self, LedgerUrl};
@@ -55,8 +55,8 @@ impl StorageArgs {
 }
 
 impl Storage {
-    fn elsewhere(&self) -> Elsewhere {
-        Elsewhere { limits: self.ledger.is_some(), credit: self.credits.is_some() }
+    fn external(&self) -> ExternalParts {
+        ExternalParts { limits: self.ledger.is_some(), credit: self.credits.is_some() }
     }
 
     /// The TigerBeetle URL for messages; `None` if the Book enforces limits.
@@ -75,9 +75,9 @@ impl Storage {
         book: &BookBackend<K>,
         engine: EngineConfig,
     ) -> Result<Service<K>, Failure> {
-        let elsewhere = self.elsewhere();
-        if elsewhere == Elsewhere::default() {
-            return Ok(Service::Book(Arc::new(book.leaving(elsewhere))));
+        let external = self.external();
+        if external == ExternalParts::default() {
+            return Ok(Service::Book(Arc::new(book.leaving(external))));
         }
         let limits: Arc<dyn Limits> = match &self.ledger {
             Some(url) => tigerbeetle::open(url, engine, Arc::new(book.clone())).await?,
@@ -87,7 +87,7 @@ impl Storage {
             Some(url) => credits::open(url).await?,
             None => Arc::new(BookCredits::new(book.clone())),
         };
-        Ok(Service::Parts(Arc::new(Composed::new(book.clone(), limits, credits, elsewhere))))
+        Ok(Service::Parts(Arc::new(Composed::new(book.clone(), limits, credits, external))))
     }
 }
 
@@ -110,7 +110,7 @@ impl<K: BookHost> Service<K> {
     /// Checks that the data folder matches these storage settings, and records them.
     pub(super) async fn start(&self) -> Result<(), KeepError> {
         match self {
-            Service::Book(book) => book.keep(Elsewhere::default()).await,
+            Service::Book(book) => book.keep(ExternalParts::default()).await,
             Service::Parts(parts) => parts.start().await,
         }
     }
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn the_book_holds_everything_by_default() {
         let storage = storage(None, None).unwrap();
-        assert_eq!(storage.elsewhere(), Elsewhere::default());
+        assert_eq!(storage.external(), ExternalParts::default());
         assert_eq!((storage.limits(), storage.credit()), (None, None));
     }
 
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn a_database_is_named_by_its_kind_and_its_path() {
         let storage = storage(None, Some("sqlite:credit.db")).unwrap();
-        assert_eq!(storage.elsewhere(), Elsewhere { limits: false, credit: true });
+        assert_eq!(storage.external(), ExternalParts { limits: false, credit: true });
         assert_eq!(storage.credit().as_deref(), Some("sqlite:credit.db"));
     }
 
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn a_tigerbeetle_cluster_is_named_by_its_address() {
         let storage = storage(Some("tigerbeetle://127.0.0.1:3000"), None).unwrap();
-        assert_eq!(storage.elsewhere(), Elsewhere { limits: true, credit: false });
+        assert_eq!(storage.external(), ExternalParts { limits: true, credit: false });
         assert_eq!(storage.limits().as_deref(), Some("tigerbeetle://127.0.0.1:3000?cluster=0"));
     }
 

@@ -7,8 +7,8 @@ use earmark_admission::{
     Stats,
 };
 use earmark_core::{
-    AccountId, AccountName, Book, By, Config, LeaseId, Moment, NamespaceName, Outcome, TxId, UnixMs, VaultId,
-    WriteOutcome,
+    AccountId, AccountName, Book, Config, LeaseId, Moment, NamespaceName, Outcome, Principal, TxId, UnixMs,
+    VaultId, WriteOutcome,
 };
 
 pub(super) struct Direct {
@@ -23,14 +23,19 @@ struct Shelf {
 }
 
 impl Shelf {
-    fn execute<R: BookRequest>(&mut self, moment: Moment, by: &By, mut requests: Vec<R>) -> Vec<Answered<R>> {
+    fn execute<R: BookRequest>(
+        &mut self,
+        moment: Moment,
+        by: &Principal,
+        mut requests: Vec<R>,
+    ) -> Vec<Answered<R>> {
         let done = requests.iter_mut().map(|request| {
             let log_index = self.log_index.saturating_add(1);
             if let Some(write) = request.write_mut() {
                 write.log_index = log_index;
                 write.tx_id = tx_id(moment.log);
             }
-            let outcome = self.book.apply_by(moment, by, request.command());
+            let outcome = self.book.apply_as(moment, by, request.command());
             if let Outcome::Write(WriteOutcome::Committed(_)) = outcome {
                 self.log_index = log_index;
             }
@@ -64,7 +69,12 @@ fn no_history() -> BackendError {
 }
 
 impl BookHost for Direct {
-    async fn submit<R: BookRequest>(&self, by: By, requests: Vec<R>, _: Direction) -> Vec<Answered<R>> {
+    async fn submit<R: BookRequest>(
+        &self,
+        by: Principal,
+        requests: Vec<R>,
+        _: Direction,
+    ) -> Vec<Answered<R>> {
         let mut shelf = self.lock();
         // Under the lock, so that time goes on in the order of the commands.
         shelf.execute(self.clock.now(), &by, requests)

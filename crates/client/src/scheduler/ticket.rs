@@ -15,9 +15,9 @@ const CANCELLED: u8 = 2;
 
 /// Where a task stands. Only one of the two sides moves it on.
 #[derive(Debug, Default)]
-pub(super) struct Standing(AtomicU8);
+pub(super) struct AccountStatus(AtomicU8);
 
-impl Standing {
+impl AccountStatus {
     fn moves(&self, to: u8) -> bool {
         self.0.compare_exchange(WAITING, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
@@ -35,7 +35,7 @@ impl Standing {
 /// A task that was submitted. Dropped before it has started, it is cancelled; [`Ticket::detach`] lets it go on.
 #[must_use = "dropping it cancels the task"]
 pub struct Ticket<R> {
-    pub(super) standing: Arc<Standing>,
+    pub(super) standing: Arc<AccountStatus>,
     pub(super) answer: oneshot::Receiver<Result<R, TaskError>>,
     pub(super) deadline: Deadline,
     pub(super) cancelled: Arc<AtomicUsize>,
@@ -71,7 +71,7 @@ impl<R> Ticket<R> {
     /// Lets it go on without anybody who waits for it.
     pub fn detach(mut self) {
         // What is dropped with this ticket is the standing of no task.
-        self.standing = Arc::new(Standing(AtomicU8::new(STARTED)));
+        self.standing = Arc::new(AccountStatus(AtomicU8::new(STARTED)));
     }
 
     fn cancel_waiting(&self) -> bool {

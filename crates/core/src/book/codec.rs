@@ -7,14 +7,14 @@ mod result;
 mod write;
 
 pub(crate) use key::role;
-pub use key::{put_right, take_right};
+pub use key::{put_principal, take_principal};
 pub(crate) use receipt::{put_receipt, receipt};
 pub(crate) use result::{put_result, read_result};
 pub(crate) use write::{operations, put_operations};
 
 use super::command::{
-    Command, Complete, DeleteLimit, DropLimit, Elsewhere, Keep, LimitId, LimitRef, NamespaceId, Part,
-    PutLimit, Release, Reserve,
+    Command, Complete, DeleteLimit, DropLimit, ExternalParts, ExternalSetup, LimitId, LimitRef, NamespaceId,
+    Part, PutLimit, Release, Reserve,
 };
 use super::write::Write;
 use crate::id::{AccountName, AssetName, LeaseId, LimitKey, NameError, NamespaceName, VaultName};
@@ -107,7 +107,7 @@ impl Command<'_> {
                 out.put_u64(command.revision);
                 out.put_text(command.key.as_str());
             }
-            Command::Keep(keep) => {
+            Command::SetExternal(keep) => {
                 out.put_u8(KEEP);
                 put_keep(out, *keep);
             }
@@ -202,7 +202,7 @@ impl CommandBuffer {
                 let key = self.key.insert(LimitKey::new(input.text()?)?);
                 Command::DropLimit(DropLimit { namespace, key, revision })
             }
-            KEEP => Command::Keep(keep(&mut input)?),
+            KEEP => Command::SetExternal(keep(&mut input)?),
             WRITE => {
                 let mut write = write::write(&mut input)?;
                 write.log_index = log_index.unwrap_or(write.log_index);
@@ -221,8 +221,8 @@ const LIMITS_HERE: u8 = 0;
 const LIMITS_ELSEWHERE: u8 = 1;
 const LIMITS_ON_LEDGER: u8 = 2;
 
-pub(crate) fn put_keep(out: &mut Vec<u8>, keep: Keep) {
-    let Keep { elsewhere: Elsewhere { limits, credit }, ledger } = keep;
+pub(crate) fn put_keep(out: &mut Vec<u8>, keep: ExternalSetup) {
+    let ExternalSetup { parts: ExternalParts { limits, credit }, ledger } = keep;
     let ledger = ledger.filter(|_| limits);
     out.put_u8(match (limits, ledger) {
         (false, _) => LIMITS_HERE,
@@ -235,7 +235,7 @@ pub(crate) fn put_keep(out: &mut Vec<u8>, keep: Keep) {
     }
 }
 
-pub(crate) fn keep(input: &mut Bytes<'_>) -> Result<Keep, Malformed> {
+pub(crate) fn keep(input: &mut Bytes<'_>) -> Result<ExternalSetup, Malformed> {
     let limits = input.u8()?;
     let credit = input.bool()?;
     let ledger = match limits {
@@ -243,7 +243,7 @@ pub(crate) fn keep(input: &mut Bytes<'_>) -> Result<Keep, Malformed> {
         LIMITS_ON_LEDGER => Some(input.u128()?),
         _ => return Err(Malformed("where limits are kept is unknown")),
     };
-    Ok(Keep { elsewhere: Elsewhere { limits: limits != LIMITS_HERE, credit }, ledger })
+    Ok(ExternalSetup { parts: ExternalParts { limits: limits != LIMITS_HERE, credit }, ledger })
 }
 
 fn put_lease(out: &mut Vec<u8>, namespace: NamespaceId, lease: LeaseId) {

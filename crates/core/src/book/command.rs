@@ -69,7 +69,7 @@ pub enum Command<'a> {
     /// Removes a deleted limit after the system that enforces it reported it empty.
     DropLimit(DropLimit<'a>),
     /// Sets which parts of the state other systems keep.
-    Keep(Keep),
+    SetExternal(ExternalSetup),
     /// Applies a transaction exactly once.
     Write(&'a Write),
     /// Creates an API key.
@@ -104,7 +104,7 @@ pub struct DeleteLimit<'a> {
 
 /// Which parts of the state other systems keep. For those the Book is only the registry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Elsewhere {
+pub struct ExternalParts {
     /// Another system enforces rolling and concurrency limits. A deleted limit stays until it is dropped.
     pub limits: bool,
     /// Another system keeps the accounts and holds. Leases record their credit requirements, and the Book holds none.
@@ -113,17 +113,17 @@ pub struct Elsewhere {
 
 /// Sets which parts of the state other systems keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Keep {
+pub struct ExternalSetup {
     /// The parts that other systems keep.
-    pub elsewhere: Elsewhere,
+    pub parts: ExternalParts,
     /// The id of the ledger that enforces the limits, if it has one. The first id wins; a node with another ledger
     /// sees the difference and refuses to start.
     pub ledger: Option<u128>,
 }
 
-impl From<Elsewhere> for Keep {
-    fn from(elsewhere: Elsewhere) -> Keep {
-        Keep { elsewhere, ledger: None }
+impl From<ExternalParts> for ExternalSetup {
+    fn from(external: ExternalParts) -> ExternalSetup {
+        ExternalSetup { parts: external, ledger: None }
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
     Book, Command, JournalRecord, LimitEdit, LimitEntry, LimitOutcome, NamespaceId, NamespaceOutcome, Outcome,
 };
 use crate::id::{Actor, KeyId, LimitKey};
-use crate::keys::{By, CreateKey, KeyInfo, KeyNumber, RevokeKey, SecretHash};
+use crate::keys::{CreateKey, KeyInfo, KeyNumber, Principal, RevokeKey, SecretHash};
 use crate::time::{Moment, UnixMs};
 
 /// The answer to `CreateKey` and `RevokeKey`, in order of precedence.
@@ -40,7 +40,7 @@ pub enum KeyOutcome {
 
 impl Book {
     /// Applies one command if its right is valid at that log time.
-    pub fn apply_by(&mut self, at: impl Into<Moment>, by: &By, command: Command<'_>) -> Outcome {
+    pub fn apply_as(&mut self, at: impl Into<Moment>, by: &Principal, command: Command<'_>) -> Outcome {
         let at = at.into();
         if !self.permits(at.log, by) {
             // The first key ends anonymous access, so a retry of the command that created it is no longer permitted.
@@ -117,13 +117,13 @@ impl Book {
 
     /// The actor of a right; `None` for Earmark itself.
     #[must_use]
-    pub fn actor(&self, by: &By) -> Option<Actor> {
+    pub fn actor(&self, by: &Principal) -> Option<Actor> {
         self.keys.actor(by)
     }
 
     /// Whether a command with this right may be applied at `now`.
     #[must_use]
-    pub fn permits(&self, now: UnixMs, by: &By) -> bool {
+    pub fn permits(&self, now: UnixMs, by: &Principal) -> bool {
         self.keys.permit(now.max(self.time()), by)
     }
 }

@@ -17,8 +17,8 @@ pub enum Outcome {
     Reserve(ReserveOutcome),
     /// Of `Complete` and `Release`.
     Complete(CompleteOutcome),
-    /// Of `Keep`.
-    Kept,
+    /// Of `SetExternal`.
+    ExternalSet,
     /// Of `Write`.
     Write(WriteOutcome),
     /// Of `CreateKey` and `RevokeKey`.
@@ -128,7 +128,7 @@ pub enum ReserveOutcome {
         retry_after_ms: u64,
     },
     /// Another system enforces a required limit. The same lease may try again there.
-    LimitsElsewhere,
+    LimitsExternal,
     /// The maximum number of lease records is reached. The same lease may try again.
     Overloaded,
     /// A requirement does not fit. Nothing was reserved, and the lease stays denied.

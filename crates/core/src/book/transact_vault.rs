@@ -4,7 +4,7 @@ use super::receipt::{InvalidOperation, OperationResult, WriteError};
 use super::transact::Refusal;
 use super::write::{MEMO_BYTES_MAX, Operation};
 use super::{Book, Change, VaultId};
-use crate::credits::{CreditRefusal, Culprit, Draft, Shortfall, Standing};
+use crate::credits::{AccountStatus, CreditRefusal, Culprit, Draft, Shortfall};
 use crate::time::UnixMs;
 
 impl Book {
@@ -42,9 +42,15 @@ impl Book {
         let credits = &mut self.credits;
         let account = match operation {
             Operation::OpenAccount { account, overdraft } => credits.open_account(draft, account, *overdraft),
-            Operation::FreezeAccount { account } => credits.set_standing(draft, account, Standing::Frozen),
-            Operation::UnfreezeAccount { account } => credits.set_standing(draft, account, Standing::Open),
-            Operation::CloseAccount { account } => credits.set_standing(draft, account, Standing::Closed),
+            Operation::FreezeAccount { account } => {
+                credits.set_standing(draft, account, AccountStatus::Frozen)
+            }
+            Operation::UnfreezeAccount { account } => {
+                credits.set_standing(draft, account, AccountStatus::Open)
+            }
+            Operation::CloseAccount { account } => {
+                credits.set_standing(draft, account, AccountStatus::Closed)
+            }
             Operation::Issue { account, asset, amount, memo } => {
                 let amount = checked(*amount, memo)?;
                 credits.issue(draft, account, asset, amount).map_err(Refusal::Credit)?;

@@ -22,7 +22,7 @@ pub struct AssetId(pub u16);
 /// The status of an account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Standing {
+pub enum AccountStatus {
     /// Deposits and withdrawals are allowed.
     #[default]
     Open = 1,
@@ -36,7 +36,7 @@ pub enum Standing {
 pub(crate) struct Account {
     pub(crate) vault: VaultId,
     pub(crate) name: Option<AccountName>,
-    pub(crate) standing: Standing,
+    pub(crate) standing: AccountStatus,
     pub(crate) overdraft: Overdraft,
     /// The slot of its first balance.
     pub(crate) balances: u32,
@@ -47,7 +47,7 @@ impl Default for Account {
         Account {
             vault: VaultId::default(),
             name: None,
-            standing: Standing::Open,
+            standing: AccountStatus::Open,
             overdraft: Overdraft::Deny,
             balances: NONE,
         }

@@ -1,7 +1,7 @@
 //! The credit operations of one transaction: all are checked, then all are applied as one entry.
 
 use super::plan::{self, Net, Overdraft, PlanError};
-use super::{Account, AccountId, AssetId, Credits, Standing};
+use super::{Account, AccountId, AccountStatus, AssetId, Credits};
 use crate::book::{Change, VaultId};
 use crate::id::{AccountName, AssetName};
 use crate::time::UnixMs;
@@ -38,7 +38,7 @@ pub(crate) struct Draft {
     vault: VaultId,
     assets: usize,
     opened: usize,
-    standings: Vec<(u32, Standing)>,
+    standings: Vec<(u32, AccountStatus)>,
     net: Net<(AccountId, AssetId)>,
     issued: Net<AssetId>,
     retired: Net<AssetId>,
@@ -72,10 +72,10 @@ impl Credits {
         &mut self,
         draft: &mut Draft,
         name: &AccountName,
-        standing: Standing,
+        standing: AccountStatus,
     ) -> Result<AccountId, CreditRefusal> {
         let account = self.open(draft, name)?;
-        if standing == Standing::Closed && (!self.is_empty(draft, account) || is_revenue(name)) {
+        if standing == AccountStatus::Closed && (!self.is_empty(draft, account) || is_revenue(name)) {
             return Err(CreditRefusal::Conflict);
         }
         let found = self.state.accounts.get_mut(account.0);
@@ -198,8 +198,8 @@ impl Credits {
     fn open(&self, draft: &Draft, name: &AccountName) -> Result<AccountId, CreditRefusal> {
         let account = self.account(draft.vault, name).ok_or(CreditRefusal::NotFound)?;
         match self.state.accounts.get(account).standing {
-            Standing::Open | Standing::Frozen => Ok(AccountId(account)),
-            Standing::Closed => Err(CreditRefusal::Closed),
+            AccountStatus::Open | AccountStatus::Frozen => Ok(AccountId(account)),
+            AccountStatus::Closed => Err(CreditRefusal::Closed),
         }
     }
 
@@ -207,8 +207,8 @@ impl Credits {
     fn spendable(&self, draft: &Draft, name: &AccountName) -> Result<AccountId, CreditRefusal> {
         let account = self.open(draft, name)?;
         match self.state.accounts.get(account.0).standing {
-            Standing::Frozen => Err(CreditRefusal::Frozen),
-            Standing::Open | Standing::Closed => Ok(account),
+            AccountStatus::Frozen => Err(CreditRefusal::Frozen),
+            AccountStatus::Open | AccountStatus::Closed => Ok(account),
         }
     }
 

@@ -4,7 +4,7 @@
 //! An expired hold is therefore spendable at once, however many expire together. Its release is recorded in the
 //! journal later, a bounded number per command.
 
-use super::account::{AccountId, AssetId, Balance, Standing};
+use super::account::{AccountId, AccountStatus, AssetId, Balance};
 use super::plan::Overdraft;
 use super::{Credits, State};
 use crate::book::{Charge, CreditShortage, HoldEntry, JournalRecord, LimitId, NamespaceId, SettleEntry};
@@ -96,9 +96,9 @@ impl Credits {
     ) -> Result<(), CreditShortage> {
         let found = self.state.accounts.get(payers.account);
         match (found.standing, self.state.accounts.get(payers.revenue).standing) {
-            (Standing::Frozen, _) => return Err(CreditShortage::Frozen),
-            (Standing::Closed, _) | (_, Standing::Closed) => return Err(CreditShortage::Closed),
-            (Standing::Open, Standing::Open | Standing::Frozen) => {}
+            (AccountStatus::Frozen, _) => return Err(CreditShortage::Frozen),
+            (AccountStatus::Closed, _) | (_, AccountStatus::Closed) => return Err(CreditShortage::Closed),
+            (AccountStatus::Open, AccountStatus::Open | AccountStatus::Frozen) => {}
         }
         let (has, held) = balance.map_or((0, 0), |slot| {
             let balance = self.state.balances.get(slot);
@@ -299,13 +299,9 @@ impl Credits {
         let available = balance.available(nodes, now).max(0);
         let has = missing.min(u64::try_from(available).unwrap_or(u64::MAX));
         let taken = match standing {
-            Standing::Closed => 0,
-            Standing::Open | Standing::Frozen => {
-                if hold.keeps_debt || overdraft == Overdraft::Allow {
-                    missing
-                } else {
-                    has
-                }
+            AccountStatus::Closed => 0,
+            AccountStatus::Open | AccountStatus::Frozen => {
+                if hold.keeps_debt || overdraft == Overdraft::Allow { missing } else { has }
             }
         };
         // The remaining holds still have to be paid, so their sum must not overflow either.
@@ -349,7 +345,7 @@ impl Credits {
     /// The account to pay: the limit's revenue account, or the vault's own if that is closed.
     fn payee(&self, hold: &Hold) -> u32 {
         let account = self.state.accounts.get(hold.revenue);
-        if account.standing != Standing::Closed {
+        if account.standing != AccountStatus::Closed {
             return hold.revenue;
         }
         let own = AccountName::new(AccountName::REVENUE).ok();

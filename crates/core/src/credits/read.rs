@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{AccountId, AssetId, Credits, Overdraft, Standing};
+use super::{AccountId, AccountStatus, AssetId, Credits, Overdraft};
 use crate::book::{LimitStatus, VaultId};
 use crate::id::{AccountName, AssetName};
 use crate::limits::Usage;
@@ -14,7 +14,7 @@ pub struct AccountInfo {
     /// The id.
     pub id: AccountId,
     /// The status.
-    pub standing: Standing,
+    pub standing: AccountStatus,
     /// Whether it may go below zero.
     pub overdraft: Overdraft,
 }
@@ -88,8 +88,8 @@ impl Credits {
         let available = balance.map_or(0, |balance| balance.available(&self.state.nodes, now));
         let reserved = balance.map_or(0, |balance| balance.held_at(&self.state.nodes, now));
         let spendable = match self.state.accounts.get(account).standing {
-            Standing::Open => available.max(0),
-            Standing::Frozen | Standing::Closed => 0,
+            AccountStatus::Open => available.max(0),
+            AccountStatus::Frozen | AccountStatus::Closed => 0,
         };
         let capacity = reserved.saturating_add(u64::try_from(spendable).unwrap_or(u64::MAX));
         Usage {

@@ -87,12 +87,12 @@ pub enum Label<'a> {
     /// The lease itself, in `user_data_128` of each of its transfers.
     Lease(&'a NamespaceName, LeaseId),
     /// An entry of credit.
-    Entry(&'a NamespaceName, &'a VaultName, What<'a>),
+    Entry(&'a NamespaceName, &'a VaultName, EntryPurpose<'a>),
 }
 
 /// The purpose of a credit entry.
 #[derive(Clone, Copy, Debug)]
-pub enum What<'a> {
+pub enum EntryPurpose<'a> {
     /// A sequenced write.
     Transaction(&'a ClientId, u64),
     /// The hold of a lease.
@@ -146,14 +146,14 @@ impl fmt::Display for Label<'_> {
     }
 }
 
-impl fmt::Display for What<'_> {
+impl fmt::Display for EntryPurpose<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            What::Transaction(client, sequence) => write!(f, "tx:{client}:{sequence}"),
-            What::Hold(lease, key) => write!(f, "hold:{lease}:{key}"),
-            What::Settle(lease, key) => write!(f, "settle:{lease}:{key}"),
-            What::Release(lease, key) => write!(f, "release:{lease}:{key}"),
-            What::Key(key) => write!(f, "key:{key}"),
+            EntryPurpose::Transaction(client, sequence) => write!(f, "tx:{client}:{sequence}"),
+            EntryPurpose::Hold(lease, key) => write!(f, "hold:{lease}:{key}"),
+            EntryPurpose::Settle(lease, key) => write!(f, "settle:{lease}:{key}"),
+            EntryPurpose::Release(lease, key) => write!(f, "release:{lease}:{key}"),
+            EntryPurpose::Key(key) => write!(f, "key:{key}"),
         }
     }
 }

@@ -42,12 +42,12 @@ impl Limits {
             return refusal;
         }
         let Some(id) = exists else { return LimitOutcome::NotFound };
-        let is_elsewhere = self.state.kept.elsewhere.limits;
+        let is_external = self.state.external.parts.limits;
         let limit = &mut self.state.limits[id];
         if !matches!(limit.phase, Phase::Deleting | Phase::AwaitingDrop) {
             limit.revision = limit.revision.saturating_add(1);
         }
-        limit.phase = if is_elsewhere && !limit.is_credit { Phase::AwaitingDrop } else { Phase::Deleting };
+        limit.phase = if is_external && !limit.is_credit { Phase::AwaitingDrop } else { Phase::Deleting };
         limit.advance(&mut self.state.nodes, now);
         self.changed(id)
     }

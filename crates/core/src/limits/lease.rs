@@ -30,7 +30,7 @@ impl Reservation {
     }
 
     /// Credit that an external credit store holds.
-    pub(crate) fn credit_elsewhere(limit: LimitId, hold_seconds: u32, amount: u64) -> Reservation {
+    pub(crate) fn credit_external(limit: LimitId, hold_seconds: u32, amount: u64) -> Reservation {
         Reservation { limit, hold: hold_seconds | CREDIT | CONCURRENCY, amount }
     }
 
@@ -42,7 +42,7 @@ impl Reservation {
         self.hold & CREDIT != 0
     }
 
-    pub(crate) fn is_elsewhere(&self) -> bool {
+    pub(crate) fn is_external(&self) -> bool {
         self.hold & (CONCURRENCY | CREDIT) == CONCURRENCY | CREDIT
     }
 

@@ -119,7 +119,7 @@ impl Limits {
             }
             None => {}
         }
-        let is_here = !self.state.kept.elsewhere.credit;
+        let is_here = !self.state.external.parts.credit;
         let mut is_refused = false;
         let (mut fits, mut has_credit) = (true, false);
         for part in resolved {
@@ -133,10 +133,10 @@ impl Limits {
             return self.refuse_by_name(command, resolved);
         }
         // Not remembered, so that the same lease can be sent to the system that enforces the limits.
-        if self.state.kept.elsewhere.limits
+        if self.state.external.parts.limits
             && resolved.iter().any(|part| !self.state.limits[part.limit].is_credit)
         {
-            return ReserveOutcome::LimitsElsewhere;
+            return ReserveOutcome::LimitsExternal;
         }
         if self.state.remembered() >= self.state.config.leases_max as usize {
             return ReserveOutcome::Overloaded;
@@ -218,8 +218,8 @@ impl Limits {
     fn take(&mut self, now: UnixMs, command: &Reserve<'_>, hash: Hash, resolved: &[ResolvedPart]) -> u32 {
         let mut parts = std::mem::take(&mut self.parts);
         parts.clear();
-        let State { limits, nodes, kept, .. } = &mut self.state;
-        let credit = if kept.elsewhere.credit { Reservation::credit_elsewhere } else { Reservation::credit };
+        let State { limits, nodes, external, .. } = &mut self.state;
+        let credit = if external.parts.credit { Reservation::credit_external } else { Reservation::credit };
         for part in resolved {
             let limit = &mut limits[part.limit];
             limit.denials = 0;

@@ -2,7 +2,9 @@
 
 use super::records::i128;
 use crate::book::{Book, LimitId, NamespaceId, VaultId};
-use crate::credits::{ASSETS_MAX, Account, Asset, AssetId, Hold, Overdraft, Standing, State, Vault, second};
+use crate::credits::{
+    ASSETS_MAX, Account, AccountStatus, Asset, AssetId, Hold, Overdraft, State, Vault, second,
+};
 use crate::id::{AccountName, AssetName, LeaseId, VaultName};
 use crate::limits::Reservation;
 use crate::limits::index::Found;
@@ -62,9 +64,9 @@ pub(super) fn read_account(book: &mut Book, input: &mut Bytes<'_>) -> Result<(),
     let vault = VaultId(input.u32()?);
     let name = AccountName::new(input.text()?).map_err(|_| Malformed("an account has no valid name"))?;
     let standing = match input.u8()? {
-        1 => Standing::Open,
-        2 => Standing::Frozen,
-        3 => Standing::Closed,
+        1 => AccountStatus::Open,
+        2 => AccountStatus::Frozen,
+        3 => AccountStatus::Closed,
         _ => return Err(Malformed("the standing of an account is unknown")),
     };
     let overdraft = match input.u8()? {
@@ -86,7 +88,7 @@ pub(super) fn read_account(book: &mut Book, input: &mut Bytes<'_>) -> Result<(),
             return Err(Malformed("balances are doubled or of no asset"));
         }
         let amount = i128(input)?;
-        if standing == Standing::Closed && amount != 0 {
+        if standing == AccountStatus::Closed && amount != 0 {
             return Err(Malformed("a closed account is not empty"));
         }
         credits.balance_mut(account, asset).amount = amount;
@@ -126,7 +128,7 @@ impl HoldsRead {
         };
         let record = *book.limits.state.leases.get(slot);
         book.limits.state.leases.parts(&record, &mut self.parts);
-        let is_meant = |part: &&Reservation| part.limit == limit && part.is_credit() && !part.is_elsewhere();
+        let is_meant = |part: &&Reservation| part.limit == limit && part.is_credit() && !part.is_external();
         let part = self.parts.iter().find(is_meant);
         let part = part.ok_or(Malformed("a hold is of nothing that its lease took"))?;
         let (account, asset, revenue) = (input.u32()?, AssetId(input.u16()?), input.u32()?);

@@ -200,10 +200,10 @@ impl Restore {
 
     fn book(&mut self, input: &mut Bytes<'_>) -> Result<(), Malformed> {
         let record = BookRecord::read(input, self.version.unwrap_or(VERSION_ALL_HERE))?;
-        self.is_all_here = record.kept.is_none();
+        self.is_all_here = record.external.is_none();
         let mut state = State::new(record.config);
-        state.was_composed = record.kept.is_some();
-        state.kept = record.kept.unwrap_or_default();
+        state.was_composed = record.external.is_some();
+        state.external = record.external.unwrap_or_default();
         state.time = record.time;
         state.forgotten_before = record.forgotten_before;
         self.book = Some(Book::of(Limits::empty(state, self.table_seed), self.table_seed));
@@ -254,7 +254,7 @@ impl Restore {
             let ends_at = reserved_at.plus_ms(part.hold_ms());
             let limit = limits.state.limit(namespace, part.limit);
             let limit = limit.ok_or(Malformed("a lease holds a limit that is not there"))?;
-            if part.is_elsewhere() {
+            if part.is_external() {
                 if self.is_all_here {
                     return Err(Malformed(NOT_YET));
                 }

@@ -167,8 +167,8 @@ impl Encoded<'_> {
     }
 
     fn book(&self) -> BookRecord {
-        let State { config, time, forgotten_before, kept, was_composed, .. } = *self.state;
-        BookRecord { config, time, forgotten_before, kept: was_composed.then_some(kept) }
+        let State { config, time, forgotten_before, external, was_composed, .. } = *self.state;
+        BookRecord { config, time, forgotten_before, external: was_composed.then_some(external) }
     }
 
     fn fill_namespaces(&mut self, block: &mut Vec<u8>) {

@@ -1,7 +1,7 @@
 //! The records of limits, leases and tombstones. Their layouts belong to the snapshot format alone.
 
 use super::{VERSION_ALL_HERE, VERSION_ELSEWHERE};
-use crate::book::{Keep, LimitId, NamespaceId, codec};
+use crate::book::{ExternalSetup, LimitId, NamespaceId, codec};
 use crate::id::LeaseId;
 use crate::limits::{
     Config, DENIALS_MAX, Definition, Ending, HOLD_SECONDS_MAX, Hints, Limit, Phase, Reservation, Tombstone,
@@ -15,7 +15,7 @@ pub(super) struct BookRecord {
     pub(super) time: Option<UnixMs>,
     pub(super) forgotten_before: UnixMs,
     /// Never in the first version, always in the second, and from then on if anything ever was.
-    pub(super) kept: Option<Keep>,
+    pub(super) external: Option<ExternalSetup>,
 }
 
 impl BookRecord {
@@ -40,10 +40,10 @@ impl BookRecord {
             out.put_u64(value);
         }
         if version > VERSION_ELSEWHERE {
-            out.put_u8(self.kept.is_some().into());
+            out.put_u8(self.external.is_some().into());
         }
-        if let Some(kept) = self.kept {
-            codec::put_keep(out, kept);
+        if let Some(external) = self.external {
+            codec::put_keep(out, external);
         }
     }
 
@@ -77,8 +77,8 @@ impl BookRecord {
             VERSION_ELSEWHERE => true,
             _ => input.bool()?,
         };
-        let kept = if is_composed { Some(codec::keep(input)?) } else { None };
-        Ok(BookRecord { config, time: has_time.then_some(time), forgotten_before, kept })
+        let external = if is_composed { Some(codec::keep(input)?) } else { None };
+        Ok(BookRecord { config, time: has_time.then_some(time), forgotten_before, external })
     }
 }
 
@@ -158,7 +158,7 @@ impl CellRecord {
 const ROLLING: u8 = 1;
 const CONCURRENCY: u8 = 2;
 const CREDIT: u8 = 3;
-const CREDIT_ELSEWHERE: u8 = 4;
+const CREDIT_EXTERNAL: u8 = 4;
 
 /// The size of one reservation in a lease record.
 const PART_BYTES: usize = 17;
@@ -179,11 +179,11 @@ impl LeaseRecord {
         out.put_u8(parts.len() as u8);
         for part in parts {
             out.put_u32(part.limit.0);
-            out.put_u8(match (part.is_rolling(), part.is_credit(), part.is_elsewhere()) {
+            out.put_u8(match (part.is_rolling(), part.is_credit(), part.is_external()) {
                 (true, _, _) => ROLLING,
                 (false, false, _) => CONCURRENCY,
                 (false, true, false) => CREDIT,
-                (false, true, true) => CREDIT_ELSEWHERE,
+                (false, true, true) => CREDIT_EXTERNAL,
             });
             out.put_u32(part.hold_seconds());
             out.put_u64(part.amount);
@@ -225,7 +225,7 @@ impl LeaseRecord {
             parts.push(match kind {
                 ROLLING | CONCURRENCY => Reservation::new(limit, kind == ROLLING, hold_seconds, amount),
                 CREDIT => Reservation::credit(limit, hold_seconds, amount),
-                CREDIT_ELSEWHERE => Reservation::credit_elsewhere(limit, hold_seconds, amount),
+                CREDIT_EXTERNAL => Reservation::credit_external(limit, hold_seconds, amount),
                 _ => return Err(Malformed("the kind of a reservation is unknown")),
             });
         }

@@ -52,7 +52,7 @@ fn a_small_book_has_the_bytes_it_always_had() {
 fn a_small_book_with_credit_elsewhere_has_the_bytes_it_always_had() {
     let mut book = small_book();
     let now = UnixMs::new(1_700_000_001_000);
-    book.apply(now, Command::Keep(Elsewhere { limits: false, credit: true }.into()));
+    book.apply(now, Command::SetExternal(ExternalParts { limits: false, credit: true }.into()));
     let terms = CreditTerms {
         timeout_seconds: 30,
         vault: "main".parse().unwrap(),
@@ -79,7 +79,7 @@ fn a_small_book_with_credit_elsewhere_has_the_bytes_it_always_had() {
             [(0, 1), (1, 9)].map(|(id, amount)| Part { limit: LimitRef::Id(LimitId(id)), amount });
         book.apply(now, Command::Reserve(Reserve { namespace, lease, requirements: &requirements }));
     }
-    book.apply(now, Command::Keep(Elsewhere { limits: true, credit: true }.into()));
+    book.apply(now, Command::SetExternal(ExternalParts { limits: true, credit: true }.into()));
     book.apply(now, Command::Release(Release { namespace, lease: LeaseId::from_parts(now, 5) }));
     let key = "tpm".parse().unwrap();
     book.apply(now, Command::DeleteLimit(DeleteLimit { namespace, key: &key, expected_revision: None }));
@@ -88,9 +88,12 @@ fn a_small_book_with_credit_elsewhere_has_the_bytes_it_always_had() {
     assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (737, 268_807_928));
     assert_eq!(whole(&mut restored(&bytes).unwrap()), bytes);
     // The number of the ledger is told where limits are, and nowhere else.
-    book.apply(now, Command::Keep(Keep { elsewhere: book.elsewhere(), ledger: Some(7) }));
+    book.apply(now, Command::SetExternal(ExternalSetup { parts: book.external_parts(), ledger: Some(7) }));
     let numbered = whole(&mut book);
-    assert_eq!((numbered.len(), restored(&numbered).unwrap().kept().ledger), (bytes.len() + 16, Some(7)));
+    assert_eq!(
+        (numbered.len(), restored(&numbered).unwrap().external_setup().ledger),
+        (bytes.len() + 16, Some(7))
+    );
     // What the first version cannot say is not taken for damage that nobody explains.
     let mut older = bytes;
     older[8] = 1;
@@ -126,7 +129,7 @@ fn a_book_with_keys_has_the_bytes_it_always_had() {
         let older = [&bytes[..8], &[version], &bytes[9..]].concat();
         assert!(matches!(restored(&older).map(drop), Err(SnapshotError::Damaged { block: 0, .. })));
     }
-    book.apply(now.plus_ms(6), Command::Keep(Elsewhere { limits: false, credit: true }.into()));
+    book.apply(now.plus_ms(6), Command::SetExternal(ExternalParts { limits: false, credit: true }.into()));
     let bytes = whole(&mut book);
     assert_eq!(&bytes[..12], b"EARMARK\n\x03\0\0\0");
     assert_eq!((bytes.len(), crc32fast::hash(&bytes)), (479, 726_425_294));
@@ -194,7 +197,7 @@ mod forged {
     fn bytes(forgery: &Forgery) -> Vec<u8> {
         let (lease, namespace) = (LeaseId::from_parts(NOW, 1), NamespaceId::DEFAULT);
         let book =
-            BookRecord { config: Config::default(), time: Some(NOW), forgotten_before: NOW, kept: None };
+            BookRecord { config: Config::default(), time: Some(NOW), forgotten_before: NOW, external: None };
         let lease = LeaseRecord { namespace, lease, reserved_at: NOW };
         let mut bytes = block::header(1);
         let mut before = 0;

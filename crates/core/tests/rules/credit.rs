@@ -1,8 +1,8 @@
 //! Accounts and credit: operations and error codes.
 
 use earmark_core::{
-    InvalidOperation, InvalidWrite, JournalRecord, MEMO_BYTES_MAX, Operation, Overdraft, Standing, VaultId,
-    WriteError,
+    AccountStatus, InvalidOperation, InvalidWrite, JournalRecord, MEMO_BYTES_MAX, Operation, Overdraft,
+    VaultId, WriteError,
 };
 
 use crate::support::bank::{
@@ -79,7 +79,7 @@ fn every_refusal_has_its_code_and_its_operation_and_changes_nothing() {
     let long = Operation::Issue { account: account("rich"), asset: asset("usd"), amount: 1, memo };
     let found = MEMO_BYTES_MAX + 1;
     assert_eq!(bank.refuse(vec![long]), invalid(0, InvalidOperation::MemoTooLong { found }));
-    assert_eq!(bank.standing("rich"), Standing::Open);
+    assert_eq!(bank.standing("rich"), AccountStatus::Open);
     let memo = "m".repeat(MEMO_BYTES_MAX);
     bank.commit(vec![Operation::Issue { account: account("rich"), asset: asset("usd"), amount: 1, memo }]);
 }
@@ -91,7 +91,7 @@ fn a_frozen_account_takes_deposits_and_gives_nothing_until_it_is_unfrozen() {
     bank.commit(vec![issue("a", "usd", 5)]);
     bank.refuse(vec![transfer("a", "b", "usd", 1)]);
     bank.commit(vec![unfreeze("a"), transfer("a", "b", "usd", 15), close("a")]);
-    assert_eq!(bank.standing("a"), Standing::Closed);
+    assert_eq!(bank.standing("a"), AccountStatus::Closed);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn an_account_goes_below_zero_only_if_it_was_opened_so() {
     bank.commit(vec![transfer("a", "bank", "usd", 40)]);
     bank.commit(vec![close("bank")]);
     let info = bank.test.book.account(VaultId::MAIN, &account("bank")).unwrap();
-    assert_eq!((info.standing, info.overdraft), (Standing::Closed, Overdraft::Allow));
+    assert_eq!((info.standing, info.overdraft), (AccountStatus::Closed, Overdraft::Allow));
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn accounts_and_balances_go_through_a_snapshot() {
         (bank.available("a", "usd"), bank.available("a", "eur"), bank.available("b", "eur")),
         (7, 9, -9)
     );
-    assert_eq!(bank.standing("a"), Standing::Frozen);
+    assert_eq!(bank.standing("a"), AccountStatus::Frozen);
     assert!(bank.refuse(vec![open("a")]) == WriteError::Conflict { operation: 0 });
 }
 
@@ -189,7 +189,7 @@ fn an_account_is_closed_with_what_the_same_transaction_did_to_it_before() {
     bank.commit(vec![open("c"), transfer("a", "c", "usd", 5), close("a")]);
     let bytes = snapshot(&mut bank.test.book);
     assert_eq!(snapshot(&mut restore(&bytes, bytes.len(), 1).unwrap()), bytes);
-    assert_eq!((bank.standing("a"), bank.standing("b")), (Standing::Closed, Standing::Closed));
+    assert_eq!((bank.standing("a"), bank.standing("b")), (AccountStatus::Closed, AccountStatus::Closed));
 }
 
 #[test]
@@ -201,6 +201,6 @@ fn a_refused_transaction_puts_every_account_back_to_where_it_stood() {
     let too_much = retire("revenue", "usd", 1);
     bank.refuse([&there_and_back[..], &[too_much]].concat());
     bank.refuse([&there_and_back[..], &[open("a")]].concat());
-    assert_eq!((bank.standing("a"), bank.standing("b")), (Standing::Open, Standing::Frozen));
+    assert_eq!((bank.standing("a"), bank.standing("b")), (AccountStatus::Open, AccountStatus::Frozen));
     assert_eq!(snapshot(&mut bank.test.book), before);
 }

@@ -1,16 +1,16 @@
 //! Limits or credit kept elsewhere: the decisions that remain in the Book.
 
 use earmark_core::{
-    CompleteOutcome, Elsewhere, Keep, LeaseState, LimitOutcome, LimitStatus, Overage, ReserveOutcome,
-    Settlement,
+    CompleteOutcome, ExternalParts, ExternalSetup, LeaseState, LimitOutcome, LimitStatus, Overage,
+    ReserveOutcome, Settlement,
 };
 
 use crate::support::bank::{Bank, credit, issue, open};
 use crate::support::snapshot::{restore, snapshot};
 use crate::support::test_book::{TestBook, changed, concurrency, rolling};
 
-const CREDIT: Elsewhere = Elsewhere { limits: false, credit: true };
-const LIMITS: Elsewhere = Elsewhere { limits: true, credit: false };
+const CREDIT: ExternalParts = ExternalParts { limits: false, credit: true };
+const LIMITS: ExternalParts = ExternalParts { limits: true, credit: false };
 
 fn with_credit_elsewhere() -> TestBook {
     let mut test = TestBook::new();
@@ -157,7 +157,7 @@ fn a_limit_that_is_enforced_elsewhere_is_not_taken_from_here() {
     bank.test.keep(LIMITS);
     let lease = bank.test.lease();
     for parts in [&[("rpm", 1)][..], &[("rpm", 1), ("usd", 1)], &[("rpm", 11)]] {
-        assert_eq!(bank.test.reserve(lease, parts), ReserveOutcome::LimitsElsewhere, "{parts:?}");
+        assert_eq!(bank.test.reserve(lease, parts), ReserveOutcome::LimitsExternal, "{parts:?}");
     }
     let unknown = bank.test.reserve(lease, &[("rpm", 1), ("tpm", 1)]);
     assert_eq!(unknown, ReserveOutcome::UnknownLimit { requirement: 1 });
@@ -165,39 +165,39 @@ fn a_limit_that_is_enforced_elsewhere_is_not_taken_from_here() {
     // Earlier leases keep their answers; refused ones leave no trace.
     assert!(matches!(bank.test.reserve(before, &[("rpm", 4)]), ReserveOutcome::Exists { .. }));
     assert_eq!(bank.test.info(lease), None);
-    bank.test.keep(Elsewhere::default());
+    bank.test.keep(ExternalParts::default());
     assert!(matches!(bank.test.reserve(lease, &[("rpm", 1)]), ReserveOutcome::Created { .. }));
 }
 
 #[test]
 fn the_ledger_that_was_named_first_is_the_one_for_as_long_as_limits_are_elsewhere() {
     let mut test = TestBook::new();
-    let named = |elsewhere, ledger| Keep { elsewhere, ledger };
+    let named = |external, ledger| ExternalSetup { parts: external, ledger };
     test.keep(LIMITS);
-    assert_eq!(test.book.kept(), named(LIMITS, None));
+    assert_eq!(test.book.external_setup(), named(LIMITS, None));
     for number in [7, 8] {
         test.keep(named(LIMITS, Some(number)));
-        assert_eq!(test.book.kept(), named(LIMITS, Some(7)));
+        assert_eq!(test.book.external_setup(), named(LIMITS, Some(7)));
     }
-    let both = Elsewhere { limits: true, credit: true };
+    let both = ExternalParts { limits: true, credit: true };
     test.keep(both);
     let bytes = snapshot(&mut test.book);
     test.book = restore(&bytes, bytes.len(), 1).unwrap();
-    assert_eq!(test.book.kept(), named(both, Some(7)));
+    assert_eq!(test.book.external_setup(), named(both, Some(7)));
     test.keep(named(CREDIT, Some(9)));
-    assert_eq!(test.book.kept(), named(CREDIT, None));
+    assert_eq!(test.book.external_setup(), named(CREDIT, None));
 }
 
 #[test]
 fn what_was_never_composed_is_written_in_the_first_version_and_the_rest_in_the_second() {
     let version = |test: &mut TestBook| snapshot(&mut test.book)[8];
     let mut test = TestBook::new();
-    test.keep(Elsewhere::default());
+    test.keep(ExternalParts::default());
     assert_eq!(version(&mut test), 1);
     test.keep(CREDIT);
     assert_eq!(version(&mut test), 2);
     // Leases may still hold credit elsewhere.
-    test.keep(Elsewhere::default());
+    test.keep(ExternalParts::default());
     assert_eq!(version(&mut test), 2);
 }
 

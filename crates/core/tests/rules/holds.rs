@@ -1,8 +1,8 @@
 //! Credit holds: reserved together with limits, settled at the actual cost, returned on time.
 
 use earmark_core::{
-    Charge, CompleteOutcome, CreditShortage, Definition, JournalRecord, Kind, LeaseId, LimitStatus, Moment,
-    Overage, ReserveOutcome, Standing, TIME_MAX, VaultId, WriteOutcome,
+    AccountStatus, Charge, CompleteOutcome, CreditShortage, Definition, JournalRecord, Kind, LeaseId,
+    LimitStatus, Moment, Overage, ReserveOutcome, TIME_MAX, VaultId, WriteOutcome,
 };
 
 use crate::support::bank::{
@@ -160,7 +160,7 @@ fn settling_works_whatever_became_of_the_limit_and_the_account() {
     closed.commit(vec![retire("acme", "usd", 40), close("acme")]);
     let charge = charged(&mut closed, lease, &[("usd", 10)]);
     assert_eq!((charge.paid, charge.uncollected), (0, 10));
-    assert_eq!((sums(&closed), closed.standing("acme")), ((0, 0, 0), Standing::Closed));
+    assert_eq!((sums(&closed), closed.standing("acme")), ((0, 0, 0), AccountStatus::Closed));
     assert_eq!(closed.deny_credit(&[("usd", 1)]).why, CreditShortage::Closed);
 }
 

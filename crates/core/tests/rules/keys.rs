@@ -1,9 +1,9 @@
 //! API keys: creation, lookup, expiry and revocation.
 
 use earmark_core::{
-    Actor, Book, By, Command, Complete, Config, CreateKey, DeleteLimit, JournalRecord, KEY_SECONDS_MAX,
-    KEYS_MAX, KEYS_OF_NAMESPACE_MAX, KeyChange, KeyId, KeyInfo, KeyNumber, KeyOutcome, LimitEdit, LimitRef,
-    NamespaceId, Outcome, Overage, Part, PutLimit, Reserve, Restore, RevokeKey, Role, SecretHash,
+    Actor, Book, Command, Complete, Config, CreateKey, DeleteLimit, JournalRecord, KEY_SECONDS_MAX, KEYS_MAX,
+    KEYS_OF_NAMESPACE_MAX, KeyChange, KeyId, KeyInfo, KeyNumber, KeyOutcome, LimitEdit, LimitRef,
+    NamespaceId, Outcome, Overage, Part, Principal, PutLimit, Reserve, Restore, RevokeKey, Role, SecretHash,
 };
 
 use crate::support::bank::{Bank, credit, issue, open};
@@ -81,16 +81,16 @@ fn a_key_is_found_by_its_id_and_its_own_secret_only() {
 #[test]
 fn nobody_comes_in_without_a_key_once_there_is_one_even_if_it_has_ended() {
     let mut test = TestBook::new();
-    let (now, key) = (test.now(), By::Key(KeyNumber(0)));
+    let (now, key) = (test.now(), Principal::Key(KeyNumber(0)));
     assert!(!test.book.has_keys());
-    assert!(test.book.permits(now, &By::Anyone));
+    assert!(test.book.permits(now, &Principal::Anonymous));
     assert!(!test.book.permits(now, &key));
     make(&mut test.book, &create("root"));
     make(&mut test.book, &create("next"));
     assert_eq!(revoke(&mut test, "root"), KeyOutcome::Revoked(KeyNumber(0)));
-    for (by, is_permitted) in [(By::Itself, true), (By::Anyone, false), (key, false)] {
+    for (by, is_permitted) in [(Principal::System, true), (Principal::Anonymous, false), (key, false)] {
         assert_eq!(test.book.permits(test.now(), &by), is_permitted, "{by:?}");
-        let outcome = test.book.apply_by(test.now(), &by, Command::Tick);
+        let outcome = test.book.apply_as(test.now(), &by, Command::Tick);
         assert_eq!(outcome == Outcome::Ticked, is_permitted, "{by:?}");
     }
 }
@@ -99,16 +99,16 @@ fn nobody_comes_in_without_a_key_once_there_is_one_even_if_it_has_ended() {
 fn a_revoked_key_is_refused_when_its_command_is_applied_wherever_it_came_in() {
     let mut test = test();
     make(&mut test.book, &create("caller"));
-    let by = By::Key(KeyNumber(1));
+    let by = Principal::Key(KeyNumber(1));
     let name = "team".parse().unwrap();
     let opens = Command::OpenNamespace(&name);
     assert_eq!(revoke(&mut test, "caller"), KeyOutcome::Revoked(KeyNumber(1)));
     let before = whole(&mut test.book);
-    assert_eq!(test.book.apply_by(test.now(), &by, opens), Outcome::Unauthenticated);
+    assert_eq!(test.book.apply_as(test.now(), &by, opens), Outcome::Unauthenticated);
     assert_eq!(whole(&mut test.book), before);
     let mut outcomes = Vec::new();
-    let rights = [by, By::Key(KeyNumber(0))];
-    test.book.apply_all_by(test.now(), &rights, &[opens, opens], &mut outcomes);
+    let rights = [by, Principal::Key(KeyNumber(0))];
+    test.book.apply_all_as(test.now(), &rights, &[opens, opens], &mut outcomes);
     assert_eq!(outcomes[0], Outcome::Unauthenticated);
     assert!(matches!(outcomes[1], Outcome::Namespace(_)));
 }
@@ -120,10 +120,10 @@ fn a_key_ends_by_log_time_to_the_millisecond() {
     make(&mut test.book, &minute);
     test.advance(59_999);
     assert_eq!(found(&test, "minute", "minute"), Some(KeyNumber(1)));
-    assert!(test.book.permits(test.now(), &By::Key(KeyNumber(1))));
+    assert!(test.book.permits(test.now(), &Principal::Key(KeyNumber(1))));
     test.advance(1);
     assert_eq!(found(&test, "minute", "minute"), None);
-    assert!(!test.book.permits(test.now(), &By::Key(KeyNumber(1))));
+    assert!(!test.book.permits(test.now(), &Principal::Key(KeyNumber(1))));
     // A clock that goes back does not revive it.
     test.tick();
     test.set_clock_back(30_000);
@@ -156,7 +156,7 @@ fn the_first_key_is_one_that_can_look_after_the_server_for_good() {
         CreateKey { valid_seconds: Some(60), ..create("root") },
     ] {
         assert_eq!(make(&mut test.book, &odd), KeyOutcome::NotAnAdmin, "{odd:?}");
-        assert!(test.book.permits(test.now(), &By::Anyone));
+        assert!(test.book.permits(test.now(), &Principal::Anonymous));
     }
     assert_eq!(make(&mut test.book, &create("root")), KeyOutcome::Created(KeyNumber(0)));
     let brief = CreateKey { role: Role::Caller, valid_seconds: Some(60), ..create("brief") };
@@ -168,7 +168,8 @@ fn the_first_key_is_one_that_can_look_after_the_server_for_good() {
 #[test]
 fn the_first_key_sent_again_by_anyone_is_answered_and_nothing_else_is() {
     let mut test = test();
-    let mut sent = |create: &CreateKey| test.book.apply_by(START, &By::Anyone, Command::CreateKey(create));
+    let mut sent =
+        |create: &CreateKey| test.book.apply_as(START, &Principal::Anonymous, Command::CreateKey(create));
     assert_eq!(sent(&create("root")), Outcome::Key(KeyOutcome::Exists(KeyNumber(0))));
     for other in [CreateKey { secret: SecretHash::of(b"mine"), ..create("root") }, create("other")] {
         assert_eq!(sent(&other), Outcome::Unauthenticated);
@@ -243,7 +244,7 @@ fn keys_are_bounded_and_the_one_that_ended_first_gives_way() {
     book.apply(START, Command::RevokeKey(&revoke));
     assert_eq!(make(&mut book, &create("more")), KeyOutcome::Created(KeyNumber(KEYS_MAX as u32)));
     assert_eq!(book.key_info(KeyNumber(77)), None);
-    assert!(!book.permits(START, &By::Key(KeyNumber(77))));
+    assert!(!book.permits(START, &Principal::Key(KeyNumber(77))));
     assert_eq!(make(&mut book, &create("most")), KeyOutcome::TooMany);
     assert_eq!(book.keys().count(), KEYS_MAX);
     let again = restored(&whole(&mut book));
@@ -355,21 +356,21 @@ fn what_leases_hold_and_pay_is_written_down_with_who_had_it_done() {
     let bound = CreateKey { client: Some("billing".parse().unwrap()), ..create("caller") };
     make(&mut bank.test.book, &bound);
     drop(bank.test.book.drain_journal());
-    let (root, caller) = (By::Key(KeyNumber(0)), By::Key(KeyNumber(1)));
-    let user = By::Named("user:7".parse().unwrap());
+    let (root, caller) = (Principal::Key(KeyNumber(0)), Principal::Key(KeyNumber(1)));
+    let user = Principal::Actor("user:7".parse().unwrap());
     let (namespace, limit) = (NamespaceId::DEFAULT, LimitRef::Key("usd".parse().unwrap()));
     let [paid, lost] = [bank.test.lease(), bank.test.lease()];
     for (by, lease) in [(&root, paid), (&user, lost)] {
         let requirements = &[Part { limit: limit.clone(), amount: 10 }];
         let reserve = Reserve { namespace, lease, requirements };
-        bank.test.book.apply_by(bank.test.now(), by, Command::Reserve(reserve));
+        bank.test.book.apply_as(bank.test.now(), by, Command::Reserve(reserve));
     }
     let actuals = &[Part { limit, amount: 3 }];
     let complete = Complete { namespace, lease: paid, actuals };
-    bank.test.book.apply_by(bank.test.now(), &caller, Command::Complete(complete));
+    bank.test.book.apply_as(bank.test.now(), &caller, Command::Complete(complete));
     // A command of another caller triggers the expiry, but the actor is the system.
     bank.test.advance(62_000);
-    bank.test.book.apply_by(bank.test.now(), &caller, Command::Tick);
+    bank.test.book.apply_as(bank.test.now(), &caller, Command::Tick);
     let journal = bank.test.book.drain_journal();
     let said: Vec<_> = journal.iter().map(behind).collect();
     let expected = [
@@ -390,10 +391,10 @@ fn changes_of_limits_are_written_down_with_who_made_them() {
         Command::PutLimit(PutLimit { namespace, definition: &definition, expected_revision: Some(9) });
     let key = &definition.key;
     let delete = Command::DeleteLimit(DeleteLimit { namespace, key, expected_revision: None });
-    test.book.apply_by(test.now(), &By::Anyone, put());
-    test.book.apply_by(test.now(), &By::Anyone, refused);
-    test.book.apply_by(test.now(), &By::Itself, put());
-    test.book.apply_by(test.now(), &By::Named("user:7".parse().unwrap()), delete);
+    test.book.apply_as(test.now(), &Principal::Anonymous, put());
+    test.book.apply_as(test.now(), &Principal::Anonymous, refused);
+    test.book.apply_as(test.now(), &Principal::System, put());
+    test.book.apply_as(test.now(), &Principal::Actor("user:7".parse().unwrap()), delete);
     let journal = test.book.drain_journal();
     let said: Vec<_> = journal.iter().map(behind).collect();
     assert_eq!(said, [("put", Some("system:local")), ("delete", Some("user:7"))]);

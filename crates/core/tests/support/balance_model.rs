@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use earmark_core::{
-    LeaseId, Operation, Overdraft, RESULTS_MAX, RESULTS_MS, Receipt, Standing, UnixMs, Write,
+    AccountStatus, LeaseId, Operation, Overdraft, RESULTS_MAX, RESULTS_MS, Receipt, UnixMs, Write,
 };
 
 pub const ACCOUNTS: [&str; 5] = ["revenue", "a", "b", "c", "d"];
@@ -12,7 +12,7 @@ pub const ASSETS: [&str; 2] = ["usd", "eur"];
 
 #[derive(Clone, Default)]
 struct Tables {
-    accounts: BTreeMap<String, (Standing, Overdraft)>,
+    accounts: BTreeMap<String, (AccountStatus, Overdraft)>,
     balances: BTreeMap<(String, String), i128>,
     issued: BTreeMap<String, i128>,
     retired: BTreeMap<String, i128>,
@@ -55,11 +55,11 @@ type Code = &'static str;
 impl BalanceModel {
     pub fn new(clients_max: usize) -> BalanceModel {
         let mut tables = Tables::default();
-        tables.accounts.insert("revenue".into(), (Standing::Open, Overdraft::Deny));
+        tables.accounts.insert("revenue".into(), (AccountStatus::Open, Overdraft::Deny));
         BalanceModel { tables, done: Vec::new(), holds: Vec::new(), clients_max }
     }
 
-    pub fn standing(&self, name: &str) -> Option<Standing> {
+    pub fn standing(&self, name: &str) -> Option<AccountStatus> {
         self.tables.accounts.get(name).map(|account| account.0)
     }
 
@@ -131,8 +131,8 @@ impl BalanceModel {
             let balance = self.tables.balances.get(&place).copied().unwrap_or(0);
             let available = balance - held.get(&place).copied().unwrap_or(0);
             let is_allowed = self.tables.accounts[account].1 == Overdraft::Allow;
-            self.standing(account) == Some(Standing::Open)
-                && self.standing(revenue).is_some_and(|standing| standing != Standing::Closed)
+            self.standing(account) == Some(AccountStatus::Open)
+                && self.standing(revenue).is_some_and(|standing| standing != AccountStatus::Closed)
                 && (is_allowed || sum <= available)
         });
         for &(key, amount) in wanted.iter().filter(|_| can_be) {
@@ -166,13 +166,13 @@ impl BalanceModel {
             let available = self.tables.balances[&place] - held.get(&place).copied().unwrap_or(0);
             let (standing, overdraft) = self.tables.accounts[account];
             let taken = match standing {
-                Standing::Closed => 0,
+                AccountStatus::Closed => 0,
                 _ if keeps_debt || overdraft == Overdraft::Allow => missing,
                 _ => missing.min(available.max(0)),
             };
             let paid = from_hold(hold) + taken;
             *self.tables.balances.get_mut(&place).unwrap() -= taken;
-            let is_closed = self.standing(revenue) == Some(Standing::Closed);
+            let is_closed = self.standing(revenue) == Some(AccountStatus::Closed);
             let payee = if is_closed { "revenue" } else { revenue };
             *self.tables.balances.entry((payee.into(), asset.into())).or_default() += paid;
         }
@@ -220,10 +220,10 @@ impl Tables {
                 if self.accounts.contains_key(account.as_str()) {
                     return Err("CONFLICT");
                 }
-                self.accounts.insert(account.to_string(), (Standing::Open, *overdraft));
+                self.accounts.insert(account.to_string(), (AccountStatus::Open, *overdraft));
             }
-            Operation::FreezeAccount { account } => self.open(account.as_str())?.0 = Standing::Frozen,
-            Operation::UnfreezeAccount { account } => self.open(account.as_str())?.0 = Standing::Open,
+            Operation::FreezeAccount { account } => self.open(account.as_str())?.0 = AccountStatus::Frozen,
+            Operation::UnfreezeAccount { account } => self.open(account.as_str())?.0 = AccountStatus::Open,
             Operation::CloseAccount { account } => {
                 self.open(account.as_str())?;
                 let is_empty = ASSETS.iter().all(|asset| {
@@ -235,7 +235,7 @@ impl Tables {
                 if !is_empty || account.as_str() == "revenue" {
                     return Err("CONFLICT");
                 }
-                self.open(account.as_str())?.0 = Standing::Closed;
+                self.open(account.as_str())?.0 = AccountStatus::Closed;
             }
             Operation::Issue { account, asset, amount, .. } => {
                 let amount = checked(*amount)?;
@@ -264,16 +264,16 @@ impl Tables {
         Ok(())
     }
 
-    fn open(&mut self, name: &str) -> Result<&mut (Standing, Overdraft), Code> {
+    fn open(&mut self, name: &str) -> Result<&mut (AccountStatus, Overdraft), Code> {
         match self.accounts.get_mut(name) {
             None => Err("ACCOUNT_NOT_FOUND"),
-            Some(account) if account.0 == Standing::Closed => Err("ACCOUNT_CLOSED"),
+            Some(account) if account.0 == AccountStatus::Closed => Err("ACCOUNT_CLOSED"),
             Some(account) => Ok(account),
         }
     }
 
     fn spendable(&mut self, name: &str) -> Result<(), Code> {
-        if self.open(name)?.0 == Standing::Frozen { Err("ACCOUNT_FROZEN") } else { Ok(()) }
+        if self.open(name)?.0 == AccountStatus::Frozen { Err("ACCOUNT_FROZEN") } else { Ok(()) }
     }
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountName, AssetName, BalanceInfo, CreditDenial, CreditTerms, Definition, Kind, Operation, Overage,
-    Overdraft, Receipt, ReserveOutcome, Standing, VaultId, WriteError, WriteOutcome,
+    AccountName, AccountStatus, AssetName, BalanceInfo, CreditDenial, CreditTerms, Definition, Kind,
+    Operation, Overage, Overdraft, Receipt, ReserveOutcome, VaultId, WriteError, WriteOutcome,
 };
 
 use super::test_book::{TestBook, rolling};
@@ -100,7 +100,7 @@ impl Bank {
         self.balance(name, what).map_or(0, |balance| balance.available)
     }
 
-    pub fn standing(&self, name: &str) -> Standing {
+    pub fn standing(&self, name: &str) -> AccountStatus {
         self.test.book.account(VaultId::MAIN, &account(name)).unwrap().standing
     }
 }

@@ -13,13 +13,13 @@ mod reserve;
 mod write;
 
 use earmark_core::{
-    Command, Config, CreditDenial, Elsewhere, LeaseId, LeaseInfo, LeaseState, LimitId, LimitInfo, LimitKey,
-    Moment, NamespaceId, NamespaceName, Outcome, TIME_MAX, UnixMs, Usage, VaultName,
+    Command, Config, CreditDenial, ExternalParts, LeaseId, LeaseInfo, LeaseState, LimitId, LimitInfo,
+    LimitKey, Moment, NamespaceId, NamespaceName, Outcome, TIME_MAX, UnixMs, Usage, VaultName,
 };
 
 pub use credit::{Account, Hold, Vault};
 use lease::{Fate, Lease, closed, is_live, requirements};
-use limit::{Limit, Standing};
+use limit::{AccountStatus, Limit};
 pub use write::Committed;
 
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ pub struct Model {
     /// Accounts of all vaults, in order of opening.
     pub accounts: Vec<Account>,
     holds: Vec<Hold>,
-    elsewhere: Elsewhere,
+    external: ExternalParts,
     /// All committed transactions, in order.
     pub committed: Vec<Committed>,
 }
@@ -67,7 +67,7 @@ impl Model {
             vaults: Vec::new(),
             accounts: Vec::new(),
             holds: Vec::new(),
-            elsewhere: Elsewhere::default(),
+            external: ExternalParts::default(),
             committed: Vec::new(),
         };
         model.open_vault(NamespaceId::DEFAULT, &VaultName::new(VaultName::MAIN).unwrap());
@@ -93,9 +93,9 @@ impl Model {
             Command::Complete(complete) => Outcome::Complete(self.complete(complete)),
             Command::Release(release) => Outcome::Complete(self.release(release)),
             Command::DropLimit(gone) => Outcome::Limit(self.drop_limit(gone)),
-            Command::Keep(keep) => {
-                self.elsewhere = keep.elsewhere;
-                Outcome::Kept
+            Command::SetExternal(keep) => {
+                self.external = keep.parts;
+                Outcome::ExternalSet
             }
             Command::Write(write) => Outcome::Write(self.write(write)),
             // Scripts have no API keys; the rules in `keys.rs` test them.
@@ -208,7 +208,7 @@ impl Model {
     fn limit_as_of(&self, now: UnixMs, id: LimitId) -> Option<Limit> {
         let mut limit = self.limits.get(id.0 as usize)?.clone();
         limit.finish_decrease(self.reserved(now, id));
-        (limit.standing != Standing::Deleted).then_some(limit)
+        (limit.standing != AccountStatus::Deleted).then_some(limit)
     }
 
     fn finish_decreases(&mut self) {

@@ -9,8 +9,8 @@ mod write;
 use std::collections::BTreeMap;
 
 use earmark_core::{
-    Book, Config, Definition, Elsewhere, Keep, Kind, LeaseId, LimitKey, NamespaceId, NamespaceName, Overage,
-    Part, UnixMs, Write,
+    Book, Config, Definition, ExternalParts, ExternalSetup, Kind, LeaseId, LimitKey, NamespaceId,
+    NamespaceName, Overage, Part, UnixMs, Write,
 };
 
 use super::random::Random;
@@ -162,10 +162,10 @@ impl Script {
 
     /// Limits are kept elsewhere only sometimes, because the Book then enforces none.
     fn keep(&mut self) -> Step {
-        let elsewhere = Elsewhere { limits: self.random.chance(40), credit: self.random.chance(60) };
-        let is_named = elsewhere.limits && self.random.chance(50);
+        let external = ExternalParts { limits: self.random.chance(40), credit: self.random.chance(60) };
+        let is_named = external.limits && self.random.chance(50);
         let ledger = is_named.then(|| self.random.below(3).into());
-        Step::Keep(Keep { elsewhere, ledger })
+        Step::SetExternal(ExternalSetup { parts: external, ledger })
     }
 
     /// Mostly a limit that was deleted, with the revision of its deletion.

@@ -1,8 +1,8 @@
 //! Commands that own their data, so that a script can store them.
 
 use earmark_core::{
-    Command, Complete, Definition, DeleteLimit, DropLimit, Keep, LeaseId, LimitId, LimitKey, LimitRef,
-    Moment, NamespaceId, NamespaceName, Part, PutLimit, Release, Reserve, UnixMs, Write,
+    Command, Complete, Definition, DeleteLimit, DropLimit, ExternalSetup, LeaseId, LimitId, LimitKey,
+    LimitRef, Moment, NamespaceId, NamespaceName, Part, PutLimit, Release, Reserve, UnixMs, Write,
 };
 
 /// A [`Command`] that owns its data.
@@ -15,7 +15,7 @@ pub enum Step {
     Complete { namespace: NamespaceId, lease: LeaseId, actuals: Vec<Part> },
     Release { namespace: NamespaceId, lease: LeaseId },
     Drop { namespace: NamespaceId, key: LimitKey, revision: u64 },
-    Keep(Keep),
+    SetExternal(ExternalSetup),
     Write(Box<Write>),
     Tick,
 }
@@ -40,7 +40,7 @@ impl Step {
             Step::Drop { namespace, ref key, revision } => {
                 Command::DropLimit(DropLimit { namespace, key, revision })
             }
-            Step::Keep(keep) => Command::Keep(keep),
+            Step::SetExternal(keep) => Command::SetExternal(keep),
             Step::Write(ref write) => Command::Write(write),
             Step::Tick => Command::Tick,
         }
@@ -56,7 +56,7 @@ impl Step {
             | Step::Put { .. }
             | Step::Delete { .. }
             | Step::Drop { .. }
-            | Step::Keep(_)
+            | Step::SetExternal(_)
             | Step::Write(_)
             | Step::Tick => None,
         }

@@ -1,9 +1,9 @@
 //! A Book with a clock, for tests of single rules.
 
 use earmark_core::{
-    Book, CompleteOutcome, Config, Definition, Denial, Keep, Kind, LeaseId, LeaseInfo, LeaseState, LimitId,
-    LimitOutcome, LimitStatus, Moment, NamespaceId, NamespaceName, NamespaceOutcome, Outcome, Overage, Part,
-    ReserveOutcome, Settlement, UnixMs, Usage,
+    Book, CompleteOutcome, Config, Definition, Denial, ExternalSetup, Kind, LeaseId, LeaseInfo, LeaseState,
+    LimitId, LimitOutcome, LimitStatus, Moment, NamespaceId, NamespaceName, NamespaceOutcome, Outcome,
+    Overage, Part, ReserveOutcome, Settlement, UnixMs, Usage,
 };
 
 use super::step::{Step, by_key, key};
@@ -178,8 +178,8 @@ impl TestBook {
         }
     }
 
-    pub fn keep(&mut self, keep: impl Into<Keep>) {
-        assert_eq!(self.apply(&Step::Keep(keep.into())), Outcome::Kept);
+    pub fn keep(&mut self, keep: impl Into<ExternalSetup>) {
+        assert_eq!(self.apply(&Step::SetExternal(keep.into())), Outcome::ExternalSet);
     }
 
     pub fn drop_limit(&mut self, name: &str, revision: u64) -> LimitOutcome {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_core::{Overdraft, Standing};
+use earmark_core::{AccountStatus, Overdraft};
 
 use super::driver::{StoreDriver, entry, moving, opening, token};
 use crate::model::{Account, Claim, ClaimKind, Plan};
@@ -12,13 +12,13 @@ fn plan(claims: Vec<Claim>) -> Plan {
     Plan { claims, entries: vec![entry(vec![])], ..Plan::default() }
 }
 
-const OPEN: Account = Account { standing: Standing::Open, overdraft: Overdraft::Deny, claim: None };
+const OPEN: Account = Account { standing: AccountStatus::Open, overdraft: Overdraft::Deny, claim: None };
 
 /// Two sagas cannot change one account at the same time.
 pub async fn an_account_is_claimed_by_one_saga(store: &dyn Store) {
     let driver = StoreDriver(store);
     driver.open_accounts(&["acme", "bob"]).await;
-    let freeze = |name| moving(name, ClaimKind::Changing, Standing::Open, Standing::Frozen);
+    let freeze = |name| moving(name, ClaimKind::Changing, AccountStatus::Open, AccountStatus::Frozen);
     let (first, _) = driver.prepare(plan(vec![freeze("acme")])).await;
     let claim = Some((first.rid, ClaimKind::Changing));
     assert_eq!(driver.account("acme").await, Some(Account { claim, ..OPEN }));
@@ -32,7 +32,8 @@ pub async fn an_account_is_claimed_by_one_saga(store: &dyn Store) {
     assert_eq!(driver.abort(second).await, [1, 0, 2, 1]);
     assert_eq!(driver.account("bob").await, Some(OPEN));
     let third = token();
-    let stale = Arc::new(plan(vec![moving("bob", ClaimKind::Changing, Standing::Frozen, Standing::Open)]));
+    let stale =
+        Arc::new(plan(vec![moving("bob", ClaimKind::Changing, AccountStatus::Frozen, AccountStatus::Open)]));
     driver.begin(third, &stale).await;
     assert_eq!(driver.write_one(Change::Claim(third, stale)).await, 0);
 }
@@ -55,10 +56,12 @@ pub async fn an_account_that_is_not_opened_after_all_was_never_there(store: &dyn
 pub async fn a_claim_that_is_given_up_leaves_the_account_as_it_was(store: &dyn Store) {
     let driver = StoreDriver(store);
     driver.open_accounts(&["acme"]).await;
-    driver.execute(plan(vec![moving("acme", ClaimKind::Changing, Standing::Open, Standing::Frozen)])).await;
-    let frozen = Some(Account { standing: Standing::Frozen, ..OPEN });
+    driver
+        .execute(plan(vec![moving("acme", ClaimKind::Changing, AccountStatus::Open, AccountStatus::Frozen)]))
+        .await;
+    let frozen = Some(Account { standing: AccountStatus::Frozen, ..OPEN });
     assert_eq!(driver.account("acme").await, frozen);
-    let close = moving("acme", ClaimKind::Closing, Standing::Frozen, Standing::Closed);
+    let close = moving("acme", ClaimKind::Closing, AccountStatus::Frozen, AccountStatus::Closed);
     let (saga, _) = driver.prepare(plan(vec![close])).await;
     assert_eq!(driver.write_one(Change::Unclaim(saga.rid)).await, 0);
     assert_eq!(driver.abort(saga).await, [1, 0, 1, 1]);
@@ -69,11 +72,11 @@ pub async fn a_claim_that_is_given_up_leaves_the_account_as_it_was(store: &dyn S
 pub async fn a_claimed_account_stands_where_the_plan_says(store: &dyn Store) {
     let driver = StoreDriver(store);
     driver.open_accounts(&["acme"]).await;
-    let freeze = moving("acme", ClaimKind::Changing, Standing::Open, Standing::Frozen);
-    let close = moving("acme", ClaimKind::Closing, Standing::Frozen, Standing::Closed);
+    let freeze = moving("acme", ClaimKind::Changing, AccountStatus::Open, AccountStatus::Frozen);
+    let close = moving("acme", ClaimKind::Closing, AccountStatus::Frozen, AccountStatus::Closed);
     driver.execute(plan(vec![freeze])).await;
     driver.execute(plan(vec![close])).await;
-    assert_eq!(driver.account("acme").await, Some(Account { standing: Standing::Closed, ..OPEN }));
+    assert_eq!(driver.account("acme").await, Some(Account { standing: AccountStatus::Closed, ..OPEN }));
     let again = token();
     let open = Arc::new(plan(vec![opening("acme")]));
     driver.begin(again, &open).await;

@@ -6,7 +6,7 @@ use earmark_admission::conformance::Harness;
 use earmark_admission::{
     Answer, Backend, BookLimits, Clock, Composed, Local, LocalBook, LocalOptions, ManualClock,
 };
-use earmark_core::{Elsewhere, Moment};
+use earmark_core::{ExternalParts, Moment};
 
 use super::FreshStore;
 use crate::saga::Options;
@@ -38,8 +38,8 @@ impl CreditsHarness {
         let started = SagaCredits::start(Arc::clone(&fresh.store), time, Options::default()).await;
         let credits = Arc::new(started.expect("a store that answers"));
         let limits = Arc::new(BookLimits::new(registry.clone()));
-        let elsewhere = Elsewhere { limits: false, credit: true };
-        let backend = Composed::new(registry, limits, Arc::clone(&credits) as _, elsewhere);
+        let external = ExternalParts { limits: false, credit: true };
+        let backend = Composed::new(registry, limits, Arc::clone(&credits) as _, external);
         CreditsHarness { backend, clock, credits, fresh }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_core::{ClientId, Standing};
+use earmark_core::{AccountStatus, ClientId};
 
 use super::driver::{
     StoreDriver, again, change, client, entry, home, moving, opening, posting, taking, token, usd_key, vault,
@@ -28,8 +28,8 @@ pub async fn deciding_needs_the_accounts_as_the_plan_does(store: &dyn Store) {
     let driver = StoreDriver(store);
     driver.open_accounts(&["open", "cold", "gone", "busy", "going"]).await;
     let claim = |claims| Plan { claims, ..Plan::clone(&taking(&[])) };
-    let freeze = |name| moving(name, ClaimKind::Changing, Standing::Open, Standing::Frozen);
-    let close = |name| moving(name, ClaimKind::Closing, Standing::Open, Standing::Closed);
+    let freeze = |name| moving(name, ClaimKind::Changing, AccountStatus::Open, AccountStatus::Frozen);
+    let close = |name| moving(name, ClaimKind::Closing, AccountStatus::Open, AccountStatus::Closed);
     driver.execute(claim(vec![freeze("cold"), close("gone")])).await;
     let (other, _) = driver.prepare(claim(vec![freeze("busy"), close("going"), opening("coming")])).await;
     for (name, pays, spends) in [
@@ -148,7 +148,7 @@ pub async fn deciding_needs_all_that_the_plan_takes(store: &dyn Store) {
     let driver = StoreDriver(store);
     driver.open_accounts(&["acme", "bob"]).await;
     let postings = driver.issue("acme", &[1, 2]).await;
-    let freeze = |name| moving(name, ClaimKind::Changing, Standing::Open, Standing::Frozen);
+    let freeze = |name| moving(name, ClaimKind::Changing, AccountStatus::Open, AccountStatus::Frozen);
     let claims = |claims| Plan { claims, ..Plan::clone(&taking(&[])) };
     let (other, _) =
         driver.prepare(Plan { claims: vec![freeze("bob")], ..Plan::clone(&taking(&postings[..1])) }).await;
@@ -201,9 +201,9 @@ pub async fn a_record_goes_when_its_saga_is_over_and_not_before(store: &dyn Stor
 /// Each vault has its own numbers.
 pub async fn entries_are_numbered_in_their_vault(store: &dyn Store) {
     let driver = StoreDriver(store);
-    let elsewhere = Entry { home: vault("eu"), ..entry(vec![]) };
+    let external = Entry { home: vault("eu"), ..entry(vec![]) };
     driver.write(vec![Change::OpenVault(home()), Change::OpenVault(vault("eu"))]).await;
-    let entries = vec![entry(vec![]), elsewhere, entry(vec![])];
+    let entries = vec![entry(vec![]), external, entry(vec![])];
     let first = driver.execute(Plan { entries, ..Plan::default() }).await;
     let second = driver.execute(Plan::clone(&taking(&[]))).await;
     let numbers = async |gate| {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use earmark_core::{
-    AccountName, AssetName, ClientId, LeaseId, LimitKey, NamespaceName, Overdraft, Standing, UnixMs,
+    AccountName, AccountStatus, AssetName, ClientId, LeaseId, LimitKey, NamespaceName, Overdraft, UnixMs,
     VaultName,
 };
 
@@ -95,13 +95,13 @@ pub(super) fn opening(name: &str) -> Claim {
     Claim {
         account: account(name),
         kind: ClaimKind::Opening,
-        from: Standing::Open,
-        to: Standing::Open,
+        from: AccountStatus::Open,
+        to: AccountStatus::Open,
         overdraft: Overdraft::Deny,
     }
 }
 
-pub(super) fn moving(name: &str, kind: ClaimKind, from: Standing, to: Standing) -> Claim {
+pub(super) fn moving(name: &str, kind: ClaimKind, from: AccountStatus, to: AccountStatus) -> Claim {
     Claim { kind, from, to, ..opening(name) }
 }
 

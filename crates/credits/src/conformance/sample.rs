@@ -1,7 +1,7 @@
 //! Sample rows with every field set.
 
 use earmark_core::{
-    AccountName, Actor, ClientId, CreditShortage, LeaseId, Operation, Overdraft, Standing, TxId,
+    AccountName, AccountStatus, Actor, ClientId, CreditShortage, LeaseId, Operation, Overdraft, TxId,
 };
 
 use super::driver::{
@@ -90,8 +90,8 @@ pub(super) fn bodies() -> Vec<EntryBody> {
 /// A plan with every field set.
 pub(super) fn full_plan(token: SagaToken) -> Plan {
     let overdrawn = Claim { overdraft: Overdraft::Allow, ..opening("new") };
-    let freeze = moving("bob", ClaimKind::Changing, Standing::Open, Standing::Frozen);
-    let close = moving("carl", ClaimKind::Closing, Standing::Frozen, Standing::Closed);
+    let freeze = moving("bob", ClaimKind::Changing, AccountStatus::Open, AccountStatus::Frozen);
+    let close = moving("carl", ClaimKind::Closing, AccountStatus::Frozen, AccountStatus::Closed);
     let hold = held(posting(token, 2, "acme", 1), &lease(), NOW.plus_ms(60_000));
     let changes = vec![change("acme", i128::MIN, 1), change("bob", i128::MAX, 0)];
     let entries = bodies().into_iter().map(|body| Entry { body, ..entry(changes.clone()) });

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_core::{Actor, ClientId, Operation, Standing, TxId};
+use earmark_core::{AccountStatus, Actor, ClientId, Operation, TxId};
 
 use super::concurrent::concurrently;
 use super::driver::{
@@ -112,7 +112,9 @@ pub async fn any_text_is_kept_as_it_is(store: &dyn Store) {
 pub async fn of_many_at_once_one_claims_an_account(store: &dyn Store) {
     let driver = &StoreDriver(store);
     driver.open_accounts(&["acme"]).await;
-    for claim in [moving("acme", ClaimKind::Changing, Standing::Open, Standing::Frozen), opening("new")] {
+    for claim in
+        [moving("acme", ClaimKind::Changing, AccountStatus::Open, AccountStatus::Frozen), opening("new")]
+    {
         let claims = vec![claim];
         let plan = Arc::new(Plan { claims, ..Plan::clone(&taking(&[])) });
         let counts = concurrently(|_| async {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use earmark_core::Standing;
+use earmark_core::AccountStatus;
 
 use super::concurrent::concurrently;
 use super::driver::{
@@ -49,8 +49,8 @@ pub async fn a_saga_in_one_list_is_written_as_by_steps(store: &dyn Store) {
     let inputs = driver.issue("acme", &[5, 6]).await;
     let (saga, of_lease) = (token(), lease());
     let here = bodies().into_iter().map(|body| Entry { body, ..entry(vec![change("acme", -7, 4)]) });
-    let elsewhere = Entry { home: vault("eu"), ..entry(vec![change("zoe", i128::MIN, i128::MAX)]) };
-    let entries: Vec<Entry> = here.chain([elsewhere, entry(vec![])]).collect();
+    let external = Entry { home: vault("eu"), ..entry(vec![change("zoe", i128::MIN, i128::MAX)]) };
+    let entries: Vec<Entry> = here.chain([external, entry(vec![])]).collect();
     let hold = held(posting(saga, 1, "acme", 4), &of_lease, NOW.plus_ms(60_000));
     let plan = Arc::new(Plan {
         inputs: inputs.clone(),
@@ -88,8 +88,8 @@ pub async fn a_saga_in_one_list_happens_only_as_by_steps(store: &dyn Store) {
     let driver = StoreDriver(store);
     driver.open_accounts(&["open", "cold", "gone", "busy", "going"]).await;
     let claim = |claims| Plan { claims, ..Plan::clone(&taking(&[])) };
-    let freeze = |name| moving(name, ClaimKind::Changing, Standing::Open, Standing::Frozen);
-    let close = |name| moving(name, ClaimKind::Closing, Standing::Open, Standing::Closed);
+    let freeze = |name| moving(name, ClaimKind::Changing, AccountStatus::Open, AccountStatus::Frozen);
+    let close = |name| moving(name, ClaimKind::Closing, AccountStatus::Open, AccountStatus::Closed);
     driver.execute(claim(vec![freeze("cold"), close("gone")])).await;
     driver.prepare(claim(vec![freeze("busy"), close("going"), opening("coming")])).await;
     let needing = |name, spends| {

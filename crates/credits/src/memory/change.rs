@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use earmark_core::{AccountName, Overdraft, Standing};
+use earmark_core::{AccountName, AccountStatus, Overdraft};
 
 use super::rows::Rows;
 use crate::id::ReservationId;
@@ -51,7 +51,7 @@ impl Rows {
         let revenue = AccountKey { home: home.clone(), account };
         let has_revenue = self.accounts.contains_key(&revenue);
         if !has_revenue {
-            let account = Account { standing: Standing::Open, overdraft: Overdraft::Deny, claim: None };
+            let account = Account { standing: AccountStatus::Open, overdraft: Overdraft::Deny, claim: None };
             self.accounts.insert(revenue, account);
         }
         usize::from(is_new).saturating_add(usize::from(!has_revenue))
@@ -163,9 +163,9 @@ impl Rows {
             Some((_, ClaimKind::Changing)) | None => true,
         };
         let stands = match account.standing {
-            Standing::Open => true,
-            Standing::Frozen => !need.spends,
-            Standing::Closed => false,
+            AccountStatus::Open => true,
+            AccountStatus::Frozen => !need.spends,
+            AccountStatus::Closed => false,
         };
         is_free && stands
     }

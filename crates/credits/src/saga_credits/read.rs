@@ -7,8 +7,8 @@ use earmark_admission::{
     AccountPath, Audit, BackendError, CreditReadError, EntryChange, EntryKind, EntryPage, EntryView, HoldView,
 };
 use earmark_core::{
-    AccountName, Actor, AssetTotals, BalanceInfo, ClientId, Definition, LimitStatus, NamespaceName,
-    Operation, Standing, Usage,
+    AccountName, AccountStatus, Actor, AssetTotals, BalanceInfo, ClientId, Definition, LimitStatus,
+    NamespaceName, Operation, Usage,
 };
 
 use super::{SagaCredits, backend_error};
@@ -110,7 +110,7 @@ impl SagaCredits {
         };
         let Some(funds) = funds else { return Ok(nothing) };
         let available = funds.active.saturating_add(funds.due).saturating_add(funds.pending);
-        let can_spend = account.is_none_or(|account| account.standing == Standing::Open);
+        let can_spend = account.is_none_or(|account| account.standing == AccountStatus::Open);
         let spendable = if can_spend { available.max(0) } else { 0 };
         let reserved = u64::try_from(funds.held).unwrap_or(u64::MAX);
         let capacity = reserved.saturating_add(u64::try_from(spendable).unwrap_or(u64::MAX));

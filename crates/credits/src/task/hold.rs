@@ -1,7 +1,7 @@
 //! Holds credit for a lease: everything it asks for, or nothing. The answer is final.
 
 use earmark_admission::{HoldAnswer, HoldRequest};
-use earmark_core::{Actor, AssetName, CreditShortage, LimitKey, Overage, Overdraft, Standing};
+use earmark_core::{AccountStatus, Actor, AssetName, CreditShortage, LimitKey, Overage, Overdraft};
 
 use super::{AccountView, LeaseStatus, Part, account_view, lease_gate, lease_key, or_itself};
 use crate::coin_selection::{BalanceChange, PostingIds, SelectionOutcome};
@@ -92,9 +92,9 @@ impl HoldTask {
                 (AccountView::InDoubt, _) | (_, AccountView::InDoubt) => return Err(()),
                 (AccountView::Present(payer), AccountView::Present(revenue)) => {
                     match (payer.standing, revenue.standing) {
-                        (Standing::Frozen, _) => CreditShortage::Frozen,
-                        (Standing::Closed, _) | (_, Standing::Closed) => CreditShortage::Closed,
-                        (Standing::Open, Standing::Open | Standing::Frozen) => continue,
+                        (AccountStatus::Frozen, _) => CreditShortage::Frozen,
+                        (AccountStatus::Closed, _) | (_, AccountStatus::Closed) => CreditShortage::Closed,
+                        (AccountStatus::Open, AccountStatus::Open | AccountStatus::Frozen) => continue,
                     }
                 }
             };

@@ -1,6 +1,6 @@
 //! Returns a hold that timed out.
 
-use earmark_core::{Overdraft, What};
+use earmark_core::{EntryPurpose, Overdraft};
 
 use super::hold::need;
 use super::{entry_gate, lease_key, or_itself};
@@ -22,7 +22,7 @@ impl ReleaseTask {
     pub(crate) fn new(posting: Posting) -> Option<ReleaseTask> {
         let hold = posting.hold.as_ref()?;
         let home: &VaultKey = &posting.account.home;
-        let gate = entry_gate(home, What::Release(hold.lease, &hold.limit));
+        let gate = entry_gate(home, EntryPurpose::Release(hold.lease, &hold.limit));
         let lease = lease_key(&home.namespace, hold.lease);
         Some(ReleaseTask { posting, gate, lease })
     }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use earmark_admission::{Amount, SettleAnswer, SettleRequest};
-use earmark_core::{AccountName, Actor, AssetName, LimitKey, Overdraft, Standing, VaultName, What};
+use earmark_core::{
+    AccountName, AccountStatus, Actor, AssetName, EntryPurpose, LimitKey, Overdraft, VaultName,
+};
 
 use super::hold::need;
 use super::{
@@ -142,7 +144,7 @@ impl SettleTask {
             let has = missing.min(u64::try_from((*posting_set).max(0)).unwrap_or(u64::MAX));
             let taken = match owner {
                 None => 0,
-                Some(owner) if owner.standing == Standing::Closed => 0,
+                Some(owner) if owner.standing == AccountStatus::Closed => 0,
                 Some(owner) if part.terms.keeps_debt || owner.overdraft == Overdraft::Allow => missing,
                 Some(_) => has,
             };
@@ -192,7 +194,7 @@ impl SettleTask {
             }
             match at(place.saturating_add(count)) {
                 AccountView::InDoubt => return Ok(Proposal::Wait(None)),
-                AccountView::Present(payee) if payee.standing != Standing::Closed => {}
+                AccountView::Present(payee) if payee.standing != AccountStatus::Closed => {}
                 AccountView::Present(_) | AccountView::Missing => charge.payee = own(charge),
             }
         }
@@ -258,7 +260,7 @@ impl SettleTask {
 
 /// The usual result of a survey: open accounts without debt.
 fn as_usual(accounts: usize, posting_sets: usize) -> Surveyed {
-    let open = Account { standing: Standing::Open, overdraft: Overdraft::Deny, claim: None };
+    let open = Account { standing: AccountStatus::Open, overdraft: Overdraft::Deny, claim: None };
     Surveyed {
         accounts: vec![Some(open); accounts],
         posting_sets: vec![PostingSet::default(); posting_sets],
@@ -353,7 +355,8 @@ impl Task for SettleTask {
                 None if part.is_released => {}
                 None => {
                     // The hold is being returned, and its owner's balance is not complete yet.
-                    let gate = entry_gate(&part.home, What::Release(part.terms.lease, &part.terms.limit));
+                    let gate =
+                        entry_gate(&part.home, EntryPurpose::Release(part.terms.lease, &part.terms.limit));
                     engine.unblock(gate, None).await?;
                     return Ok(Proposal::Wait(None));
                 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use earmark_admission::{WriteAnswer, WriteRequest};
 use earmark_core::{
-    AccountId, InvalidOperation, InvalidWrite, Operation, OperationResult, Overdraft, Receipt, TxId, What,
-    WriteError,
+    AccountId, EntryPurpose, InvalidOperation, InvalidWrite, Operation, OperationResult, Overdraft, Receipt,
+    TxId, WriteError,
 };
 
 use super::entry_gate;
@@ -35,7 +35,7 @@ pub(crate) struct TransactionTask {
 
 impl TransactionTask {
     pub(crate) fn new(home: VaultKey, request: WriteRequest) -> TransactionTask {
-        let gate = entry_gate(&home, What::Transaction(&request.client, request.sequence));
+        let gate = entry_gate(&home, EntryPurpose::Transaction(&request.client, request.sequence));
         TransactionTask { home, request, tx_id: TxId(ulid::Ulid::generate().0), gate }
     }
 

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use earmark_core::{AccountName, AssetName, LeaseId, NamespaceName, Overdraft, Standing, UnixMs, VaultName};
+use earmark_core::{
+    AccountName, AccountStatus, AssetName, LeaseId, NamespaceName, Overdraft, UnixMs, VaultName,
+};
 use earmark_credits::{
     AccountChange, AccountKey, AssetKey, Change, Claim, ClaimKind, Entry, EntryBody, GateId, OwnerId, Plan,
     Posting, Record, ReservationId, SagaToken, Store, StoreError, TotalsChange, VaultKey,
@@ -39,8 +41,8 @@ pub(crate) fn freezing(names: &[&str]) -> Arc<Plan> {
     let claim = |name: &&str| Claim {
         account: account(name),
         kind: ClaimKind::Changing,
-        from: Standing::Open,
-        to: Standing::Frozen,
+        from: AccountStatus::Open,
+        to: AccountStatus::Frozen,
         overdraft: Overdraft::Deny,
     };
     let entries = issuing(token(), 1).entries.clone();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use earmark_admission::{BackendError, Cluster as _, KeyError, Keys as _, Token};
-use earmark_core::{By, Command, CreateKey, Role, put_right};
+use earmark_core::{Command, CreateKey, Principal, Role, put_principal};
 use earmark_node::{Node, NodeOptions};
 use earmark_proto::peer::peer_service_client::PeerServiceClient;
 use earmark_proto::peer::{
@@ -100,18 +100,18 @@ async fn whoever_reaches_the_port_of_nodes_without_a_certificate_makes_no_keys()
         is_first: false,
         actor: "client:root".parse().unwrap(),
     };
-    for by in [By::Itself, By::Anyone, By::Named("user:7".parse().unwrap())] {
+    for by in [Principal::System, Principal::Anonymous, Principal::Actor("user:7".parse().unwrap())] {
         let mut batch = vec![3];
         batch.extend(0_u64.to_le_bytes());
         batch.extend(1_u32.to_le_bytes());
-        put_right(&mut batch, &by);
+        put_principal(&mut batch, &by);
         Command::CreateKey(&create).encode(&mut batch);
         let request = SubmitRequest { route: Some(victim.route.clone()), batch: batch.into() };
         let answer = victim.client.submit(request).await.unwrap().into_inner().result;
         let Some(submit_reply::Result::NotTaken(why)) = answer else { panic!("{by:?}: {answer:?}") };
         assert!(why.contains("--peer-cert"), "{why}");
     }
-    let asked = victim.node.backend().create(By::Anyone, create).await;
+    let asked = victim.node.backend().create(Principal::Anonymous, create).await;
     assert!(matches!(asked, Err(KeyError::Backend(BackendError::Failed(_)))), "{asked:?}");
     assert!(!victim.node.backend().has_keys());
     victim.leads_on().await;

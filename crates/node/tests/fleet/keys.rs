@@ -1,7 +1,7 @@
 //! Keys that are revoked while a node is cut off.
 
 use earmark_admission::{Backend as _, BackendError, Keys as _, Token};
-use earmark_core::{By, CreateKey, RevokeKey, Role};
+use earmark_core::{CreateKey, Principal, RevokeKey, Role};
 
 use crate::support::client::{MINUTE, definition, key, lease, namespace, reserve_request, write_request};
 use crate::support::sim_cluster::{Settings, SimCluster, address, until};
@@ -20,15 +20,15 @@ fn create(token: &Token) -> CreateKey {
     }
 }
 
-async fn keyed() -> (SimCluster, Token, By) {
+async fn keyed() -> (SimCluster, Token, Principal) {
     let cluster = SimCluster::of(3, Settings::default()).await;
     let client = cluster.client(1);
     client.put(definition("rpm", MINUTE, 100)).await;
     let root = Token::random().unwrap();
-    client.0.create(By::Itself, create(&root)).await.unwrap();
+    client.0.create(Principal::System, create(&root)).await.unwrap();
     let token = Token::random().unwrap();
-    let info = client.0.create(By::Itself, create(&token)).await.unwrap();
-    (cluster, token, By::Key(info.number))
+    let info = client.0.create(Principal::System, create(&token)).await.unwrap();
+    (cluster, token, Principal::Key(info.number))
 }
 
 fn revoke(token: &Token) -> RevokeKey {
@@ -46,7 +46,7 @@ async fn a_revoked_key_replayed_on_a_follower_that_has_not_heard_of_it_is_refuse
     until("the follower knows the key", || behind.0.authenticate(token.id(), &token.hash()).is_some()).await;
     assert!(behind.0.reserve_by(by.clone(), vec![reserve_request(lease(), &[("rpm", 1)])]).await[0].is_ok());
     cluster.isolate(follower);
-    cluster.client(leader).0.revoke(By::Itself, revoke(&token)).await.unwrap();
+    cluster.client(leader).0.revoke(Principal::System, revoke(&token)).await.unwrap();
 
     // The follower's local check still accepts the key.
     assert!(behind.0.authenticate(token.id(), &token.hash()).is_some());
@@ -92,7 +92,7 @@ async fn whoever_lost_their_key_before_the_outcome_was_known_is_not_told_that_no
     }
     // The third node still receives from the leader, so the reserve and the revocation commit.
     cluster.net.cut(&address(leader), &address(follower));
-    cluster.client(leader).0.revoke(By::Itself, revoke(&token)).await.unwrap();
+    cluster.client(leader).0.revoke(Principal::System, revoke(&token)).await.unwrap();
     assert!(!asking.is_finished());
     cluster.kill(leader);
     let answer = asking.await.unwrap();
@@ -114,11 +114,12 @@ async fn the_first_key_closes_the_doors_of_nodes_that_have_not_heard_of_it() {
     let behind = cluster.client(follower);
     cluster.isolate(follower);
     let root = Token::random().unwrap();
-    cluster.client(leader).0.create(By::Itself, create(&root)).await.unwrap();
+    cluster.client(leader).0.create(Principal::System, create(&root)).await.unwrap();
     assert!(!behind.0.has_keys());
     cluster.net.heal();
     cluster.leader().await;
-    let answers = behind.0.reserve_by(By::Anyone, vec![reserve_request(lease(), &[("rpm", 1)])]).await;
+    let answers =
+        behind.0.reserve_by(Principal::Anonymous, vec![reserve_request(lease(), &[("rpm", 1)])]).await;
     assert_eq!(answers, [Err(BackendError::Unauthenticated)]);
 }
 
@@ -138,6 +139,6 @@ async fn keys_survive_the_end_of_every_node_and_reach_one_that_joins() {
         cluster.start(id).await;
     }
     cluster.leader().await;
-    assert_eq!(cluster.client(4).0.check(By::Anyone).await, Err(BackendError::Unauthenticated));
+    assert_eq!(cluster.client(4).0.check(Principal::Anonymous).await, Err(BackendError::Unauthenticated));
     assert!(cluster.client(4).0.authenticate(token.id(), &token.hash()).is_some(), "{}", address(4));
 }

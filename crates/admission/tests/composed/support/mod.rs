@@ -9,7 +9,7 @@ use earmark_admission::{
     Answer, Backend, BookCredits, BookLimits, Clock, Composed, Credits, Limits, Local, LocalBook,
     LocalOptions, ManualClock,
 };
-use earmark_core::Elsewhere;
+use earmark_core::ExternalParts;
 
 use flaky::{Faults, FlakyCredits, FlakyLimits};
 use mirror::{MirroredCredits, MirroredLimits};
@@ -22,7 +22,7 @@ pub(crate) struct Pair {
     registry: LocalBook,
     limits: Arc<dyn Limits>,
     credits: Arc<dyn Credits>,
-    elsewhere: Elsewhere,
+    external: ExternalParts,
 }
 
 impl Harness for Pair {
@@ -46,19 +46,19 @@ impl Pair {
         registry: LocalBook,
         limits: Arc<dyn Limits>,
         credits: Arc<dyn Credits>,
-        elsewhere: Elsewhere,
+        external: ExternalParts,
     ) -> Pair {
         let faults = Faults::new();
         let limits: Arc<dyn Limits> = Arc::new(FlakyLimits(limits, Arc::clone(&faults)));
         let credits: Arc<dyn Credits> = Arc::new(FlakyCredits(credits, Arc::clone(&faults)));
-        let backend = Composed::new(registry.clone(), Arc::clone(&limits), Arc::clone(&credits), elsewhere);
-        Pair { backend, clock, faults, registry, limits, credits, elsewhere }
+        let backend = Composed::new(registry.clone(), Arc::clone(&limits), Arc::clone(&credits), external);
+        Pair { backend, clock, faults, registry, limits, credits, external }
     }
 
     /// Replaces the backend by a new process on the same parts, without in-memory state.
     pub(crate) fn start_again(&mut self) {
         let (limits, credits) = (Arc::clone(&self.limits), Arc::clone(&self.credits));
-        self.backend = Composed::new(self.registry.clone(), limits, credits, self.elsewhere);
+        self.backend = Composed::new(self.registry.clone(), limits, credits, self.external);
     }
 
     pub(crate) fn registry(&self) -> &LocalBook {
@@ -75,10 +75,10 @@ async fn book(clock: &Arc<ManualClock>) -> LocalBook {
 pub(crate) async fn limits_elsewhere() -> Pair {
     let clock = ManualClock::at(1_700_000_000_000);
     let (registry, other) = (book(&clock).await, book(&clock).await);
-    other.keep(Elsewhere { limits: false, credit: true }).await.unwrap();
+    other.keep(ExternalParts { limits: false, credit: true }).await.unwrap();
     let limits = Arc::new(MirroredLimits::new(registry.clone(), other));
     let credits = Arc::new(BookCredits::new(registry.clone()));
-    Pair::new(clock, registry, limits, credits, Elsewhere { limits: true, credit: false })
+    Pair::new(clock, registry, limits, credits, ExternalParts { limits: true, credit: false })
 }
 
 /// A registry that enforces limits, with credit in another Book.
@@ -87,5 +87,5 @@ pub(crate) async fn credit_elsewhere() -> Pair {
     let (registry, other) = (book(&clock).await, book(&clock).await);
     let limits = Arc::new(BookLimits::new(registry.clone()));
     let credits = Arc::new(MirroredCredits::new(other));
-    Pair::new(clock, registry, limits, credits, Elsewhere { limits: false, credit: true })
+    Pair::new(clock, registry, limits, credits, ExternalParts { limits: false, credit: true })
 }

@@ -2,20 +2,20 @@
 
 use super::{BY_ANYONE, BY_KEY, BY_NAMED, CodecError};
 use crate::id::{Actor, ClientId, KeyId, KeyName, NamespaceName};
-use crate::keys::{By, CreateKey, KeyNumber, RevokeKey, Role, SecretHash};
+use crate::keys::{CreateKey, KeyNumber, Principal, RevokeKey, Role, SecretHash};
 use crate::wire::{Bytes, Put};
 
 /// Appends the right that the command behind it comes by: nothing for Earmark's own, so that a log without keys
 /// is what it always was.
-pub fn put_right(out: &mut Vec<u8>, by: &By) {
+pub fn put_principal(out: &mut Vec<u8>, by: &Principal) {
     match by {
-        By::Itself => {}
-        By::Anyone => out.put_u8(BY_ANYONE),
-        By::Key(number) => {
+        Principal::System => {}
+        Principal::Anonymous => out.put_u8(BY_ANYONE),
+        Principal::Key(number) => {
             out.put_u8(BY_KEY);
             out.put_u32(number.0);
         }
-        By::Named(actor) => {
+        Principal::Actor(actor) => {
             out.put_u8(BY_NAMED);
             out.put_text(actor.as_str());
         }
@@ -26,21 +26,21 @@ pub fn put_right(out: &mut Vec<u8>, by: &By) {
 ///
 /// # Errors
 /// The right is cut off, or its actor is invalid.
-pub fn take_right(bytes: &[u8]) -> Result<(By, usize), CodecError> {
+pub fn take_principal(bytes: &[u8]) -> Result<(Principal, usize), CodecError> {
     let mut input = Bytes(bytes);
     match bytes.first() {
-        Some(&BY_ANYONE) => Ok((By::Anyone, 1)),
+        Some(&BY_ANYONE) => Ok((Principal::Anonymous, 1)),
         Some(&BY_KEY) => {
             input.u8()?;
             let number = KeyNumber(input.u32()?);
-            Ok((By::Key(number), bytes.len().saturating_sub(input.0.len())))
+            Ok((Principal::Key(number), bytes.len().saturating_sub(input.0.len())))
         }
         Some(&BY_NAMED) => {
             input.u8()?;
             let actor = Actor::new(input.text()?)?;
-            Ok((By::Named(actor), bytes.len().saturating_sub(input.0.len())))
+            Ok((Principal::Actor(actor), bytes.len().saturating_sub(input.0.len())))
         }
-        Some(_) | None => Ok((By::Itself, 0)),
+        Some(_) | None => Ok((Principal::System, 0)),
     }
 }
 
@@ -169,19 +169,19 @@ mod tests {
     #[test]
     fn a_right_comes_back_from_its_bytes_and_earmarks_own_takes_none() {
         for (by, bytes) in [
-            (By::Itself, &[][..]),
-            (By::Anyone, &[40][..]),
-            (By::Key(KeyNumber(0x0102_0304)), &[41, 4, 3, 2, 1][..]),
-            (By::Named("user:7".parse().unwrap()), b"\x2a\x06\0\0\0user:7"),
+            (Principal::System, &[][..]),
+            (Principal::Anonymous, &[40][..]),
+            (Principal::Key(KeyNumber(0x0102_0304)), &[41, 4, 3, 2, 1][..]),
+            (Principal::Actor("user:7".parse().unwrap()), b"\x2a\x06\0\0\0user:7"),
         ] {
             let mut out = Vec::new();
-            put_right(&mut out, &by);
+            put_principal(&mut out, &by);
             assert_eq!(out, bytes);
             out.push(6);
-            assert_eq!(take_right(&out), Ok((by, bytes.len())));
+            assert_eq!(take_principal(&out), Ok((by, bytes.len())));
         }
-        assert!(take_right(&[41, 1, 2, 3]).is_err());
-        assert!(take_right(b"\x2a\x06\0\0\0nobody").is_err());
-        assert_eq!(take_right(&[]), Ok((By::Itself, 0)));
+        assert!(take_principal(&[41, 1, 2, 3]).is_err());
+        assert!(take_principal(b"\x2a\x06\0\0\0nobody").is_err());
+        assert_eq!(take_principal(&[]), Ok((Principal::System, 0)));
     }
 }

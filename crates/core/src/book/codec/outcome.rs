@@ -66,7 +66,7 @@ impl Outcome {
             }
             Outcome::Unauthenticated => out.put_u8(UNAUTHENTICATED),
             Outcome::Ticked => out.put_u8(TICKED),
-            Outcome::Kept => out.put_u8(KEPT),
+            Outcome::ExternalSet => out.put_u8(KEPT),
         }
     }
 
@@ -85,7 +85,7 @@ impl Outcome {
             KEY => Outcome::Key(key::key(&mut input)?),
             UNAUTHENTICATED => Outcome::Unauthenticated,
             TICKED => Outcome::Ticked,
-            KEPT => Outcome::Kept,
+            KEPT => Outcome::ExternalSet,
             _ => return Err(CodecError::Malformed("its tag is unknown")),
         };
         Ok((outcome, bytes.len().saturating_sub(input.0.len())))

@@ -11,7 +11,7 @@ fn the_bytes_of_a_command_never_change() {
         Part { limit: LimitRef::Id(LimitId(6)), amount: 7 },
         Part { limit: LimitRef::Key(key.clone()), amount: 8 },
     ];
-    let elsewhere = Elsewhere { limits: true, credit: false };
+    let external = ExternalParts { limits: true, credit: false };
     let lease_bytes = "020104000000000000000000030000000000";
     for (command, hex) in [
         (Command::OpenNamespace(&name), "01040000007465616d".to_owned()),
@@ -36,9 +36,9 @@ fn the_bytes_of_a_command_never_change() {
             Command::DropLimit(DropLimit { namespace, key: &key, revision: 9 }),
             "09020109000000000000000300000072706d".to_owned(),
         ),
-        (Command::Keep(elsewhere.into()), "0a0100".to_owned()),
+        (Command::SetExternal(external.into()), "0a0100".to_owned()),
         (
-            Command::Keep(Keep { elsewhere, ledger: Some(7) }),
+            Command::SetExternal(ExternalSetup { parts: external, ledger: Some(7) }),
             "0a020007000000000000000000000000000000".to_owned(),
         ),
     ] {

@@ -120,27 +120,27 @@ fn every_label_of_an_entry_has_its_text_and_its_id_for_ever() {
     let key = "global:llm:openai:gpt-4o:rpm";
     check([
         (
-            entry(What::Transaction(&n.client, 7)),
+            entry(EntryPurpose::Transaction(&n.client, 7)),
             "entry:default:main:tx:billing:7".into(),
             0xc7d3791fa43af68e7ad6d761885198d5,
         ),
         (
-            entry(What::Hold(n.lease, &n.key)),
+            entry(EntryPurpose::Hold(n.lease, &n.key)),
             format!("entry:default:main:hold:{LEASE}:{key}"),
             0x832a52e984e4e29de1316266921824c5,
         ),
         (
-            entry(What::Settle(n.lease, &n.key)),
+            entry(EntryPurpose::Settle(n.lease, &n.key)),
             format!("entry:default:main:settle:{LEASE}:{key}"),
             0x8fb7fd6b8d8b556af30631d3b7125b4c,
         ),
         (
-            entry(What::Release(n.lease, &n.key)),
+            entry(EntryPurpose::Release(n.lease, &n.key)),
             format!("entry:default:main:release:{LEASE}:{key}"),
             0xb97c17ecbe06ed8b9db289e8b49f2669,
         ),
         (
-            entry(What::Key(&n.once)),
+            entry(EntryPurpose::Key(&n.once)),
             "entry:default:main:key:invoice-7".into(),
             0x51fb2242f08cd255c7b9769bb17716a9,
         ),

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use earmark_core::{
-    AccountId, AccountInfo, AccountName, AssetName, AssetTotals, Charge, CreditDenial, CreditShortage,
-    CreditTerms, Kind, LeaseId, LimitId, LimitStatus, NamespaceId, Overage, Overdraft, Standing, UnixMs,
-    Usage, VaultId, VaultName,
+    AccountId, AccountInfo, AccountName, AccountStatus, AssetName, AssetTotals, Charge, CreditDenial,
+    CreditShortage, CreditTerms, Kind, LeaseId, LimitId, LimitStatus, NamespaceId, Overage, Overdraft,
+    UnixMs, Usage, VaultId, VaultName,
 };
 
 use super::Model;
@@ -31,7 +31,7 @@ pub struct Asset {
 pub struct Account {
     pub vault: VaultId,
     pub name: AccountName,
-    pub standing: Standing,
+    pub standing: AccountStatus,
     pub overdraft: Overdraft,
     /// Balances, held credit included.
     pub amounts: BTreeMap<AssetName, i128>,
@@ -70,7 +70,7 @@ impl Model {
 
     pub fn add_account(&mut self, vault: VaultId, name: &AccountName, overdraft: Overdraft) -> AccountId {
         let (name, amounts) = (name.clone(), BTreeMap::new());
-        self.accounts.push(Account { vault, name, standing: Standing::Open, overdraft, amounts });
+        self.accounts.push(Account { vault, name, standing: AccountStatus::Open, overdraft, amounts });
         AccountId(u32::try_from(self.accounts.len() - 1).unwrap())
     }
 
@@ -148,9 +148,9 @@ impl Model {
         let (account, revenue) = self.payers(namespace, terms).ok_or(CreditShortage::UnknownAccount)?;
         let is_postpaid = self.account(account).overdraft == Overdraft::Allow;
         match (self.account(account).standing, self.account(revenue).standing) {
-            (Standing::Frozen, _) => return Err(CreditShortage::Frozen),
-            (Standing::Closed, _) | (_, Standing::Closed) => return Err(CreditShortage::Closed),
-            (Standing::Open, _) => {}
+            (AccountStatus::Frozen, _) => return Err(CreditShortage::Frozen),
+            (AccountStatus::Closed, _) | (_, AccountStatus::Closed) => return Err(CreditShortage::Closed),
+            (AccountStatus::Open, _) => {}
         }
         // Requirements on the same account and asset are met together, except those without a revenue account.
         let is_same = |other: &CreditTerms| {
@@ -180,7 +180,7 @@ impl Model {
         assets.iter().find(|asset| asset.name == terms.asset)?;
         let reserved = u64::try_from(self.held(now, account, &terms.asset)).unwrap();
         let has = self.spendable(now, account, &terms.asset);
-        let can_go_out = self.account(account).standing == Standing::Open;
+        let can_go_out = self.account(account).standing == AccountStatus::Open;
         let spendable = if can_go_out { u64::try_from(has.max(0)).unwrap_or(u64::MAX) } else { 0 };
         // Reserved plus available must fit into 64 bits; reserved is reported in full.
         let available = spendable.min(u64::MAX - reserved);
@@ -236,10 +236,10 @@ impl Model {
         let has = u64::try_from(available).unwrap_or(u64::MAX).min(missing);
         let owner = self.account(hold.account);
         let mut taken = match owner.standing {
-            Standing::Closed => 0,
-            Standing::Open | Standing::Frozen if hold.keeps_debt => missing,
-            Standing::Open | Standing::Frozen if owner.overdraft == Overdraft::Allow => missing,
-            Standing::Open | Standing::Frozen => has,
+            AccountStatus::Closed => 0,
+            AccountStatus::Open | AccountStatus::Frozen if hold.keeps_debt => missing,
+            AccountStatus::Open | AccountStatus::Frozen if owner.overdraft == Overdraft::Allow => missing,
+            AccountStatus::Open | AccountStatus::Frozen => has,
         };
         if !self.add(hold.account, &hold.asset, -i128::from(taken)) {
             taken = 0;
@@ -248,8 +248,8 @@ impl Model {
         charge.debt = taken.saturating_sub(has);
         charge.uncollected = missing - taken;
         let payee = match self.account(hold.revenue).standing {
-            Standing::Open | Standing::Frozen => hold.revenue,
-            Standing::Closed => {
+            AccountStatus::Open | AccountStatus::Frozen => hold.revenue,
+            AccountStatus::Closed => {
                 let own = AccountName::new(AccountName::REVENUE).unwrap();
                 self.find_account(self.account(hold.revenue).vault, &own).unwrap()
             }

@@ -14,14 +14,14 @@ pub struct Limit {
     pub definition: Definition,
     /// The capacity in force.
     pub capacity: u64,
-    pub standing: Standing,
+    pub standing: AccountStatus,
     pub revision: u64,
     pub debt: u128,
     pub denials_in_a_row: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum AccountStatus {
     Active,
     Decreasing,
     Deleting,
@@ -59,7 +59,7 @@ impl Model {
         let id = match found {
             Some(id) => {
                 let limit = &mut self.limits[id.0 as usize];
-                let exists = limit.standing != Standing::Deleted;
+                let exists = limit.standing != AccountStatus::Deleted;
                 if exists && !limit.definition.kind.is_same_kind(&put.definition.kind) {
                     return LimitOutcome::KindDiffers;
                 }
@@ -83,15 +83,16 @@ impl Model {
         if delete.expected_revision.is_some_and(|expected| expected != revision) {
             return LimitOutcome::RevisionDiffers { revision };
         }
-        let Some(id) = found.filter(|id| self.limits[id.0 as usize].standing != Standing::Deleted) else {
+        let Some(id) = found.filter(|id| self.limits[id.0 as usize].standing != AccountStatus::Deleted)
+        else {
             return LimitOutcome::NotFound;
         };
         let limit = &mut self.limits[id.0 as usize];
-        if !matches!(limit.standing, Standing::Deleting | Standing::Leaving) {
+        if !matches!(limit.standing, AccountStatus::Deleting | AccountStatus::Leaving) {
             limit.revision += 1;
         }
-        let is_kept = self.elsewhere.limits && limit.definition.kind.terms().is_none();
-        limit.standing = if is_kept { Standing::Leaving } else { Standing::Deleting };
+        let is_kept = self.external.limits && limit.definition.kind.terms().is_none();
+        limit.standing = if is_kept { AccountStatus::Leaving } else { AccountStatus::Deleting };
         self.changed(id)
     }
 
@@ -104,10 +105,11 @@ impl Model {
         if gone.revision != revision {
             return LimitOutcome::RevisionDiffers { revision };
         }
-        let Some(id) = found.filter(|id| self.limits[id.0 as usize].standing == Standing::Leaving) else {
+        let Some(id) = found.filter(|id| self.limits[id.0 as usize].standing == AccountStatus::Leaving)
+        else {
             return LimitOutcome::NotFound;
         };
-        self.limits[id.0 as usize].standing = Standing::Deleting;
+        self.limits[id.0 as usize].standing = AccountStatus::Deleting;
         self.changed(id)
     }
 
@@ -124,7 +126,7 @@ impl Limit {
             namespace,
             definition: definition.clone(),
             capacity: definition.capacity,
-            standing: Standing::Active,
+            standing: AccountStatus::Active,
             revision: 1,
             debt: 0,
             denials_in_a_row: 0,
@@ -133,18 +135,21 @@ impl Limit {
 
     fn redefine(&mut self, definition: &Definition) {
         match self.standing {
-            Standing::Deleted => {
+            AccountStatus::Deleted => {
                 let revision = self.revision + 1;
                 *self = Limit { revision, ..Limit::new(self.namespace, definition) };
             }
-            Standing::Active | Standing::Decreasing if self.definition == *definition => {}
-            Standing::Active | Standing::Decreasing | Standing::Deleting | Standing::Leaving => {
+            AccountStatus::Active | AccountStatus::Decreasing if self.definition == *definition => {}
+            AccountStatus::Active
+            | AccountStatus::Decreasing
+            | AccountStatus::Deleting
+            | AccountStatus::Leaving => {
                 self.revision += 1;
                 self.definition = definition.clone();
-                self.standing = Standing::Decreasing;
+                self.standing = AccountStatus::Decreasing;
                 if definition.capacity >= self.capacity {
                     self.capacity = definition.capacity;
-                    self.standing = Standing::Active;
+                    self.standing = AccountStatus::Active;
                 }
             }
         }
@@ -152,30 +157,30 @@ impl Limit {
 
     pub fn finish_decrease(&mut self, reserved: u64) {
         match self.standing {
-            Standing::Decreasing if reserved <= self.definition.capacity => {
+            AccountStatus::Decreasing if reserved <= self.definition.capacity => {
                 self.capacity = self.definition.capacity;
-                self.standing = Standing::Active;
+                self.standing = AccountStatus::Active;
             }
-            Standing::Deleting if reserved == 0 => self.standing = Standing::Deleted,
-            Standing::Active
-            | Standing::Decreasing
-            | Standing::Deleting
-            | Standing::Leaving
-            | Standing::Deleted => {}
+            AccountStatus::Deleting if reserved == 0 => self.standing = AccountStatus::Deleted,
+            AccountStatus::Active
+            | AccountStatus::Decreasing
+            | AccountStatus::Deleting
+            | AccountStatus::Leaving
+            | AccountStatus::Deleted => {}
         }
     }
 
     pub fn status(&self) -> LimitStatus {
         match self.standing {
-            Standing::Active => LimitStatus::Active,
-            Standing::Decreasing => LimitStatus::Decreasing { to: self.definition.capacity },
-            Standing::Deleting | Standing::Leaving => LimitStatus::Decreasing { to: 0 },
-            Standing::Deleted => LimitStatus::Deleted,
+            AccountStatus::Active => LimitStatus::Active,
+            AccountStatus::Decreasing => LimitStatus::Decreasing { to: self.definition.capacity },
+            AccountStatus::Deleting | AccountStatus::Leaving => LimitStatus::Decreasing { to: 0 },
+            AccountStatus::Deleted => LimitStatus::Deleted,
         }
     }
 
     /// The revision that callers see.
     fn visible_revision(&self) -> u64 {
-        if self.standing == Standing::Deleted { 0 } else { self.revision }
+        if self.standing == AccountStatus::Deleted { 0 } else { self.revision }
     }
 }

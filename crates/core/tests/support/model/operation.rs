@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use earmark_core::{
-    ASSETS_MAX, AccountId, AccountName, AssetName, InvalidOperation, InvalidWrite, MEMO_BYTES_MAX, Operation,
-    OperationResult, Overdraft, Standing, VaultId, WriteError,
+    ASSETS_MAX, AccountId, AccountName, AccountStatus, AssetName, InvalidOperation, InvalidWrite,
+    MEMO_BYTES_MAX, Operation, OperationResult, Overdraft, VaultId, WriteError,
 };
 
 use super::Model;
@@ -83,13 +83,13 @@ impl Model {
                     None => Ok(self.add_account(vault, account, *overdraft)),
                 };
             }
-            Operation::FreezeAccount { account } => (account, Standing::Frozen),
-            Operation::UnfreezeAccount { account } => (account, Standing::Open),
-            Operation::CloseAccount { account } => (account, Standing::Closed),
+            Operation::FreezeAccount { account } => (account, AccountStatus::Frozen),
+            Operation::UnfreezeAccount { account } => (account, AccountStatus::Open),
+            Operation::CloseAccount { account } => (account, AccountStatus::Closed),
             other => panic!("{other:?} is not about an account"),
         };
         let id = self.taking(place, vault, name)?;
-        if standing == Standing::Closed {
+        if standing == AccountStatus::Closed {
             let is_empty = self.vaults[vault.0 as usize].assets.iter().enumerate().all(|(asset, known)| {
                 let change = net.get(&(id, asset)).copied().unwrap_or(0);
                 self.held(self.time(), id, &known.name) == 0
@@ -107,8 +107,8 @@ impl Model {
     fn taking(&self, operation: usize, vault: VaultId, name: &AccountName) -> Result<AccountId, WriteError> {
         let id = self.find_account(vault, name).ok_or(WriteError::AccountNotFound { operation })?;
         match self.account(id).standing {
-            Standing::Closed => Err(WriteError::AccountClosed { operation }),
-            Standing::Open | Standing::Frozen => Ok(id),
+            AccountStatus::Closed => Err(WriteError::AccountClosed { operation }),
+            AccountStatus::Open | AccountStatus::Frozen => Ok(id),
         }
     }
 
@@ -116,8 +116,8 @@ impl Model {
     fn giving(&self, operation: usize, vault: VaultId, name: &AccountName) -> Result<AccountId, WriteError> {
         let id = self.taking(operation, vault, name)?;
         match self.account(id).standing {
-            Standing::Frozen => Err(WriteError::AccountFrozen { operation }),
-            Standing::Open | Standing::Closed => Ok(id),
+            AccountStatus::Frozen => Err(WriteError::AccountFrozen { operation }),
+            AccountStatus::Open | AccountStatus::Closed => Ok(id),
         }
     }
 

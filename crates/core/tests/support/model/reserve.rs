@@ -6,7 +6,7 @@ use earmark_core::{
 
 use super::hints::{backoff_ms, jittered_ms};
 use super::lease::{Fate, Held, Lease, hold_ms, is_live};
-use super::limit::Standing;
+use super::limit::AccountStatus;
 use super::parts::Named;
 use super::{Model, Reservation};
 
@@ -35,8 +35,8 @@ impl Model {
             }
             Named::NeverPut(_) => false,
         };
-        if self.elsewhere.limits && names.iter().any(is_limit) {
-            return ReserveOutcome::LimitsElsewhere;
+        if self.external.limits && names.iter().any(is_limit) {
+            return ReserveOutcome::LimitsExternal;
         }
         if self.leases.len() >= self.config.leases_max as usize {
             return ReserveOutcome::Overloaded;
@@ -52,7 +52,7 @@ impl Model {
         if wanted.iter().any(|&(limit, amount)| self.is_in_the_way(limit, amount)) {
             return self.deny(asked.namespace, asked.lease, wanted);
         }
-        let shortage = if self.elsewhere.credit { None } else { self.shortage(asked.namespace, &wanted) };
+        let shortage = if self.external.credit { None } else { self.shortage(asked.namespace, &wanted) };
         match shortage {
             None => self.take(asked.namespace, asked.lease, &wanted),
             Some(denial) => {
@@ -116,14 +116,14 @@ impl Model {
             };
             let standing = limit.filter(|l| l.namespace == namespace).map(|l| l.standing);
             let refusal = match standing {
-                Some(Standing::Active) => continue,
-                Some(Standing::Decreasing | Standing::Deleting | Standing::Leaving) => {
+                Some(AccountStatus::Active) => continue,
+                Some(AccountStatus::Decreasing | AccountStatus::Deleting | AccountStatus::Leaving) => {
                     ReserveOutcome::LimitDecreasing {
                         requirement,
                         retry_after_ms: self.config.hints.decreasing_ms,
                     }
                 }
-                Some(Standing::Deleted) | None => ReserveOutcome::UnknownLimit { requirement },
+                Some(AccountStatus::Deleted) | None => ReserveOutcome::UnknownLimit { requirement },
             };
             refusals.push((key, requirement, refusal));
         }
@@ -140,7 +140,7 @@ impl Model {
             let kind = definition.definition.kind.clone();
             let end = now.plus_ms(hold_ms(&kind));
             let is_credit = matches!(kind, Kind::Credit(_));
-            if is_credit && !self.elsewhere.credit {
+            if is_credit && !self.external.credit {
                 self.hold((namespace, id), limit, amount, end);
             } else if !is_credit {
                 self.reservations.push(Reservation { limit, amount, end, unsettled: Some((namespace, id)) });

@@ -25,8 +25,8 @@ fn survey(name: &str, largest: usize) -> Survey {
 /// An answer that identifies its question.
 fn answer(survey: &Survey) -> Surveyed {
     let standing = |key: &AccountKey| match key.account.as_str() {
-        "revenue" => earmark_core::Standing::Frozen,
-        _ => earmark_core::Standing::Open,
+        "revenue" => earmark_core::AccountStatus::Frozen,
+        _ => earmark_core::AccountStatus::Open,
     };
     let found = |key: &AccountKey| {
         let overdraft = earmark_core::Overdraft::Deny;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use earmark_core::{
-    AccountName, AssetName, InvalidOperation, InvalidWrite, MEMO_BYTES_MAX, Operation, Overdraft, Standing,
-    WriteError,
+    AccountName, AccountStatus, AssetName, InvalidOperation, InvalidWrite, MEMO_BYTES_MAX, Operation,
+    Overdraft, WriteError,
 };
 
 use crate::coin_selection::BalanceChange;
@@ -55,7 +55,7 @@ struct Drafted {
     is_in_doubt: bool,
     is_being_opened: bool,
     is_claimed: bool,
-    standing: Standing,
+    standing: AccountStatus,
     overdraft: Overdraft,
     is_changed: bool,
 }
@@ -241,8 +241,8 @@ impl Operations {
             Operation::OpenAccount { account, overdraft } => {
                 accounts.get_mut(account).ok_or(NOT_FOUND)?.open(*overdraft)?;
             }
-            Operation::FreezeAccount { account } => change(accounts, account, Standing::Frozen)?,
-            Operation::UnfreezeAccount { account } => change(accounts, account, Standing::Open)?,
+            Operation::FreezeAccount { account } => change(accounts, account, AccountStatus::Frozen)?,
+            Operation::UnfreezeAccount { account } => change(accounts, account, AccountStatus::Open)?,
             Operation::CloseAccount { account } => {
                 find(accounts, account)?.claim()?;
                 if account.as_str() == AccountName::REVENUE {
@@ -306,7 +306,7 @@ impl Operations {
             return Ok(Err(CONFLICT));
         }
         if let Some(account) = accounts.get_mut(&key.account) {
-            account.standing = Standing::Closed;
+            account.standing = AccountStatus::Closed;
             account.is_changed = true;
         }
         Ok(Ok(()))
@@ -326,7 +326,7 @@ impl Drafted {
             is_in_doubt: matches!(found, AccountView::InDoubt),
             is_being_opened,
             is_claimed: row.is_some_and(|row| row.claim.is_some()),
-            standing: there.map_or(Standing::Open, |account| account.standing),
+            standing: there.map_or(AccountStatus::Open, |account| account.standing),
             overdraft: there.map_or(Overdraft::Deny, |account| account.overdraft),
             is_changed: false,
         }
@@ -343,7 +343,7 @@ impl Drafted {
         if self.is_there() {
             return Err(CONFLICT);
         }
-        (self.overdraft, self.standing, self.is_changed) = (overdraft, Standing::Open, true);
+        (self.overdraft, self.standing, self.is_changed) = (overdraft, AccountStatus::Open, true);
         Ok(())
     }
 
@@ -353,7 +353,7 @@ impl Drafted {
     }
 
     fn spend(&self) -> Result<(), Refusal> {
-        if self.standing == Standing::Frozen { Err(FROZEN) } else { Ok(()) }
+        if self.standing == AccountStatus::Frozen { Err(FROZEN) } else { Ok(()) }
     }
 }
 
@@ -370,15 +370,15 @@ fn find<'a>(
         return Err(NOT_FOUND);
     }
     match account.standing {
-        Standing::Open | Standing::Frozen => Ok(account),
-        Standing::Closed => Err(CLOSED),
+        AccountStatus::Open | AccountStatus::Frozen => Ok(account),
+        AccountStatus::Closed => Err(CLOSED),
     }
 }
 
 fn change(
     accounts: &mut BTreeMap<AccountName, Drafted>,
     name: &AccountName,
-    standing: Standing,
+    standing: AccountStatus,
 ) -> Result<(), Refusal> {
     let account = find(accounts, name)?;
     account.claim()?;
@@ -413,13 +413,13 @@ impl Verdict {
         let claim = |(name, account): (AccountName, Drafted)| {
             let kind = match (account.row, account.standing) {
                 (None, _) => ClaimKind::Opening,
-                (Some(_), Standing::Closed) => ClaimKind::Closing,
-                (Some(_), Standing::Open | Standing::Frozen) => ClaimKind::Changing,
+                (Some(_), AccountStatus::Closed) => ClaimKind::Closing,
+                (Some(_), AccountStatus::Open | AccountStatus::Frozen) => ClaimKind::Changing,
             };
             Claim {
                 account: AccountKey { home: home.clone(), account: name },
                 kind,
-                from: account.row.map_or(Standing::Open, |row| row.standing),
+                from: account.row.map_or(AccountStatus::Open, |row| row.standing),
                 to: account.standing,
                 overdraft: account.overdraft,
             }

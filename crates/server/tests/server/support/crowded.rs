@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::{Keys as _, LocalBook, LocalOptions, ManualClock};
-use earmark_core::{By, Role};
+use earmark_core::{Principal, Role};
 
 use super::client::Wire;
 use super::doubles::Gate;
@@ -30,7 +30,7 @@ impl Crowded {
         let mut tokens = Vec::new();
         for (role, namespace) in [(Role::Admin, "default"), (Role::Caller, "noisy"), (Role::Admin, "quiet")] {
             let (token, command) = key(role, namespace);
-            book.create(By::Itself, command).await.unwrap();
+            book.create(Principal::System, command).await.unwrap();
             tokens.push(token.reveal());
         }
         let gate = Arc::new(Gate {

@@ -10,7 +10,7 @@ use earmark_admission::{
     MemberStatus, PutLimitRequest, ReserveAnswer, ReserveRequest, Stats, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
-    BalanceInfo, By, ClientId, CreateKey, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey, NamespaceName,
+    BalanceInfo, ClientId, CreateKey, KeyId, KeyInfo, LeaseId, LimitInfo, LimitKey, NamespaceName, Principal,
     RevokeKey, SecretHash, UnixMs, Usage, VaultName,
 };
 use tokio::sync::Semaphore;
@@ -120,11 +120,11 @@ impl Keys for Broken {
         None
     }
 
-    fn permits(&self, _: &By) -> bool {
+    fn permits(&self, _: &Principal) -> bool {
         true
     }
 
-    fn check(&self, _: By) -> Answer<'_, Result<(), BackendError>> {
+    fn check(&self, _: Principal) -> Answer<'_, Result<(), BackendError>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
@@ -132,14 +132,14 @@ impl Keys for Broken {
         self.fail()
     }
 
-    fn create(&self, _: By, _: CreateKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>> {
+    fn create(&self, _: Principal, _: CreateKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>> {
         match &self.0 {
             BackendError::Overloaded(_) => Box::pin(std::future::ready(Err(KeyError::TooMany))),
             _ => self.fail(),
         }
     }
 
-    fn revoke(&self, _: By, _: RevokeKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>> {
+    fn revoke(&self, _: Principal, _: RevokeKey) -> Answer<'_, Result<Arc<KeyInfo>, KeyError>> {
         self.fail()
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earmark_admission::{Keys as _, LocalBook, LocalOptions, ManualClock, Token};
-use earmark_core::{By, CreateKey, KeyId, RevokeKey, Role};
+use earmark_core::{CreateKey, KeyId, Principal, RevokeKey, Role};
 use earmark_server::ServerOptions;
 
 use super::client::{Answer, Wire};
@@ -43,7 +43,7 @@ impl KeyedServer {
         let options = LocalOptions { clock: Arc::<ManualClock>::clone(&clock), ..LocalOptions::default() };
         let book = Arc::new(LocalBook::open(options).await.unwrap());
         let (token, command) = key(Role::Admin, "default");
-        book.create(By::Itself, command).await.unwrap();
+        book.create(Principal::System, command).await.unwrap();
         let mut options = TestServer::options();
         change(&mut options);
         let server = TestServer::on(clock, Arc::<LocalBook>::clone(&book), options).await;
@@ -63,14 +63,14 @@ impl KeyedServer {
     ) -> String {
         let (token, mut command) = key(role, namespace);
         change(&mut command);
-        self.book.create(By::Itself, command).await.unwrap();
+        self.book.create(Principal::System, command).await.unwrap();
         token.reveal()
     }
 
     pub(crate) async fn revoke(&self, key: &str) {
         let id: KeyId = key.split('_').nth(1).unwrap().parse().unwrap();
         let command = RevokeKey { id, namespace: None, actor: "system:test".parse().unwrap() };
-        self.book.revoke(By::Itself, command).await.unwrap();
+        self.book.revoke(Principal::System, command).await.unwrap();
     }
 
     /// Headers with every kind of bad credentials.

@@ -61,7 +61,7 @@ pub(super) fn put_reserve(out: &mut Vec<u8>, outcome: &ReserveOutcome) {
             put_size(out, *requirement);
             out.put_u64(*retry_after_ms);
         }
-        ReserveOutcome::LimitsElsewhere => out.put_u8(LIMITS_ELSEWHERE),
+        ReserveOutcome::LimitsExternal => out.put_u8(LIMITS_ELSEWHERE),
         ReserveOutcome::Overloaded => out.put_u8(OVERLOADED),
         ReserveOutcome::Denied(denial) => {
             out.put_u8(DENIED);
@@ -94,7 +94,7 @@ pub(super) fn reserve(input: &mut Bytes<'_>) -> Result<ReserveOutcome> {
         LIMIT_DECREASING => {
             ReserveOutcome::LimitDecreasing { requirement: size(input)?, retry_after_ms: input.u64()? }
         }
-        LIMITS_ELSEWHERE => ReserveOutcome::LimitsElsewhere,
+        LIMITS_ELSEWHERE => ReserveOutcome::LimitsExternal,
         OVERLOADED => ReserveOutcome::Overloaded,
         DENIED => ReserveOutcome::Denied(denial(input)?),
         INSUFFICIENT_CREDIT => ReserveOutcome::InsufficientCredit(credit_denial(input)?),

@@ -95,7 +95,7 @@ fn outcomes(n: &mut Numbers) -> Vec<Outcome> {
         Outcome::Complete(_) => of_each(completes(n), Outcome::Complete),
         Outcome::Write(_) => of_each(writes(n), Outcome::Write),
         Outcome::Ticked => [Outcome::Ticked],
-        Outcome::Kept => [Outcome::Kept],
+        Outcome::ExternalSet => [Outcome::ExternalSet],
         Outcome::Key(_) => of_each(keys(n), Outcome::Key),
         Outcome::Unauthenticated => [Outcome::Unauthenticated],
     ]
@@ -211,7 +211,7 @@ fn reserves(n: &mut Numbers) -> Vec<ReserveOutcome> {
         ReserveOutcome::LimitDecreasing { .. } => [
             ReserveOutcome::LimitDecreasing { requirement: n.size(), retry_after_ms: n.u64() },
         ],
-        ReserveOutcome::LimitsElsewhere => [ReserveOutcome::LimitsElsewhere],
+        ReserveOutcome::LimitsExternal => [ReserveOutcome::LimitsExternal],
         ReserveOutcome::Overloaded => [ReserveOutcome::Overloaded],
         ReserveOutcome::Denied(_) => [ReserveOutcome::Denied(denial(n))],
         ReserveOutcome::InsufficientCredit(_) => of_each(credit_denials(n), ReserveOutcome::InsufficientCredit),
