@@ -1,8 +1,13 @@
 //! Compiles the protobuf files without `protoc`.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::path::PathBuf;
 use std::{env, fs};
+
+use prost_types::FileDescriptorSet;
+use prost_types::field_descriptor_proto::Type;
+use tonic_prost_build::Builder;
 
 const FOLDER: &str = "proto";
 const FILES: [&str; 3] = ["earmark/v1/limit.proto", "earmark/v1/limits.proto", "earmark/v1/ledger.proto"];
@@ -28,12 +33,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     fs::write(out.join("methods.rs"), format!("&{methods:?}"))?;
 
     let has_client = env::var_os("CARGO_FEATURE_CLIENT").is_some();
-    tonic_prost_build::configure()
+    let mut builder = tonic_prost_build::configure()
         .build_client(has_client)
         .build_transport(has_client)
         .codec_path("crate::Codec")
-        .emit_rerun_if_changed(false)
-        .compile_fds(described)?;
+        .emit_rerun_if_changed(false);
+    if has_client {
+        builder = as_json(builder, &described);
+    }
+    builder.compile_fds(described)?;
     if env::var_os("CARGO_FEATURE_PEER").is_some() {
         let described = protox::compile([PEER_FILE], [FOLDER])?;
         tonic_prost_build::configure()
@@ -43,4 +51,53 @@ fn main() -> Result<(), Box<dyn Error>> {
             .compile_fds(described)?;
     }
     Ok(())
+}
+
+/// Fields that a JSON response may leave out although protobuf does not mark them as optional.
+const JSON_DEFAULTS: [&str; 5] = [
+    "ReserveResponse.limited_by",
+    "ReserveResponse.never",
+    "LimitDefinition.unit",
+    "LimitDefinition.description",
+    "LimitDefinition.overage",
+];
+
+/// Derives serde for the messages, so that they are also the JSON bodies of the HTTP API; see `src/json.rs`.
+fn as_json(mut builder: Builder, described: &FileDescriptorSet) -> Builder {
+    const DERIVE: &str = "#[derive(serde::Deserialize, serde::Serialize)]";
+    for message in described.file.iter().flat_map(|file| &file.message_type) {
+        let name = message.name();
+        builder = builder.message_attribute(name, DERIVE);
+        for field in &message.field {
+            let path = format!("{name}.{}", field.name());
+            if field.proto3_optional() {
+                let skip = "#[serde(skip_serializing_if = \"Option::is_none\")]";
+                builder = builder.field_attribute(&path, skip);
+            }
+            if field.r#type() == Type::Enum {
+                let with = field.type_name().rsplit('.').next().unwrap_or_default();
+                builder = builder.field_attribute(&path, format!("#[serde(with = \"crate::json::{with}\")]"));
+            }
+            if JSON_DEFAULTS.contains(&path.as_str()) {
+                builder = builder.field_attribute(&path, "#[serde(default)]");
+            }
+        }
+        let oneofs: BTreeSet<i32> = message
+            .field
+            .iter()
+            .filter(|field| !field.proto3_optional())
+            .filter_map(|field| field.oneof_index)
+            .collect();
+        for oneof in
+            oneofs.into_iter().filter_map(|index| message.oneof_decl.get(usize::try_from(index).ok()?))
+        {
+            let path = format!("{name}.{}", oneof.name());
+            builder = builder
+                .field_attribute(&path, "#[serde(flatten)]")
+                .type_attribute(&path, format!("{DERIVE}\n#[serde(rename_all = \"snake_case\")]"));
+        }
+    }
+    builder
+        .field_attribute("GetUsageResponse.debt", "#[serde(with = \"crate::json::number\")]")
+        .message_attribute("OperationResult", "#[serde(from = \"crate::json::OperationResult\")]")
 }

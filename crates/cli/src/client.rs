@@ -152,7 +152,7 @@ impl ServerUrl {
         match failure {
             Client::Unreachable { why, kind, .. } => self.unreachable(why, kind),
             Client::NoAnswer { why, .. } => Failure::NoAnswer { url, what: why },
-            Client::Strange { what, .. } => Failure::StrangeAnswer { url, what },
+            Client::Unexpected { what, .. } => Failure::StrangeAnswer { url, what },
             other => Failure::Usage(other.to_string()),
         }
     }

@@ -1,11 +1,11 @@
-//! How fast the client is: what `acquire` costs without a server, and what sharing requests gains with one.
+//! The speed of the client: `acquire` without a server, and the gain of shared requests with one.
 //!
 //! ```sh
 //! cargo bench -p earmark-client --bench client
 //! ```
 //!
-//! Both are ratios of one run: `acquire` to the 2 microseconds that it may take, and shared requests to one for each
-//! call. The server is in this process, so that callers and server share the machine as they do in `earmark bench`.
+//! Both are ratios within one run: `acquire` to its bound of 2 microseconds, and shared requests to one request for each
+//! call. The server is in this process, so that callers and server share the machine as in `earmark bench`.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark that fails panics")]
 
@@ -54,7 +54,7 @@ async fn put_limits(client: &Client) -> Job {
     Job::new(needs).unwrap()
 }
 
-/// Nanoseconds for an `acquire` of four limits on a Book in this process, and for one with its `complete`.
+/// Nanoseconds of an `acquire` of four limits on a Book in this process, and of one with its `complete`.
 async fn in_process() -> (f64, f64) {
     const ROUNDS: u32 = 200_000;
     let client = Client::local(LocalOptions::default()).unwrap();

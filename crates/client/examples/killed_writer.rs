@@ -1,11 +1,11 @@
-//! A writer that is killed in the middle of its work, and continues.
+//! A writer that is killed during its writes, and continues.
 //!
 //! ```sh
 //! cargo run -p earmark-client --example killed_writer
 //! ```
 //!
-//! A server runs in this process; the writer is a process of its own, which is killed with SIGKILL again and again.
-//! It writes the numbers 1 to 200 to an account, and every one of them must be there once.
+//! The server runs in this process. The writer is a child process that is killed with SIGKILL five times. It issues the
+//! amounts 1 to 200 to an account, each of which must arrive exactly once.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -21,14 +21,14 @@ use earmark_server::{Server, ServerOptions};
 
 type Failed = Box<dyn Error + Send + Sync>;
 
-/// What makes this program the writer: where the server is, how far to write, and where its files are.
+/// The environment variable that makes this program the writer: the URL, the last number to write, and the folder.
 const CHILD: &str = "EARMARK_EXAMPLE_WRITER";
 const WRITES: u64 = 200;
-/// How often the writer is killed.
+/// The number of kills.
 pub const KILLS: u64 = 5;
-/// So many writes before a life would have reached its goal it is killed.
+/// The writer is killed this many writes before its goal.
 const BEFORE_GOAL: u64 = 10;
-/// A life that takes longer is stuck.
+/// The writer is stuck if it takes longer.
 const LIFE_MAX: Duration = Duration::from_secs(60);
 
 fn soon() -> Deadline {
@@ -39,18 +39,18 @@ fn scope() -> Result<Scope, Failed> {
     Ok(Scope { namespace: "default".parse()?, vault: Some("main".parse()?) })
 }
 
-/// What one write is.
+/// The operations of one write.
 pub fn issue(number: u64) -> Result<Vec<Operation>, Failed> {
     let (account, asset) = ("acme".parse()?, "usd".parse()?);
     Ok(vec![Operation::Issue { account, asset, amount: number.into(), memo: format!("number {number}") }])
 }
 
-/// The writer, with its file in a folder.
+/// The options of the writer, with its sequence file in `folder`.
 pub fn options(folder: &Path) -> Result<WriterOptions, Failed> {
     Ok(WriterOptions::new(folder.join("sequence"), scope()?, "billing".parse()?))
 }
 
-/// How many writes the writer knows to be done. That is in a file of its own.
+/// The number of writes that the writer has noted as done, in a file of its own.
 pub fn done(folder: &Path) -> u64 {
     std::fs::read_to_string(folder.join("done")).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
@@ -61,12 +61,12 @@ fn note(folder: &Path, done: u64) -> Result<(), Failed> {
     Ok(std::fs::rename(beside, folder.join("done"))?)
 }
 
-/// Writes what is missing up to a number.
+/// Writes the missing numbers up to `until`.
 pub async fn write(url: &str, folder: &Path, until: u64) -> Result<(), Failed> {
     let client = Client::new(ClientOptions::of(&[url])?)?;
     let mut writer = Writer::open(&client, options(folder)?, soon()).await?;
     if let Some(unfinished) = writer.unfinished() {
-        // It was killed before it knew, or before it had noted that it knew.
+        // The writer was killed before the answer, or before it noted the answer.
         let next = done(folder) + 1;
         let is_next = unfinished.content == ContentHash::of(&issue(next)?);
         if writer.settle(soon()).await? == Some(Fate::Committed) && is_next {
@@ -80,7 +80,7 @@ pub async fn write(url: &str, folder: &Path, until: u64) -> Result<(), Failed> {
     Ok(writer.close().await?)
 }
 
-/// A server with an empty account. It ends with its runtime.
+/// A server with an empty account. It stops with its runtime.
 pub async fn serve(folder: &Path) -> Result<(String, Client), Failed> {
     let backend: Arc<dyn Backend> = Arc::new(LocalBook::open(LocalOptions::default()).await?);
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -95,7 +95,7 @@ pub async fn serve(folder: &Path) -> Result<(String, Client), Failed> {
     Ok((url, client))
 }
 
-/// Runs the server, and kills the writer again and again; gives how often it was killed and what the account has.
+/// Runs the server and kills the writer. Returns the number of kills and the balance of the account.
 async fn watch(arguments: &[&str]) -> Result<(u64, i128), Failed> {
     let folder = tempfile::tempdir()?;
     let (url, client) = serve(folder.path()).await?;
@@ -106,12 +106,12 @@ async fn watch(arguments: &[&str]) -> Result<(u64, i128), Failed> {
         let mut command = Command::new(std::env::current_exe()?);
         let mut child = command.args(arguments).env(CHILD, orders).stdout(Stdio::null()).spawn()?;
         let start = Instant::now();
-        // The last one may reach its goal. The others wait there to be killed, however fast they are.
+        // The last writer may finish. The others wait at their goal until they are killed.
         let is_last = life > KILLS;
         while is_last || done(folder.path()) + BEFORE_GOAL < goal {
             match child.try_wait()? {
                 Some(status) if status.success() && is_last => break,
-                Some(status) => return Err(format!("the writer ended by itself: {status}").into()),
+                Some(status) => return Err(format!("the writer ended early: {status}").into()),
                 None if start.elapsed() > LIFE_MAX => return Err("the writer is stuck".into()),
                 None => tokio::time::sleep(Duration::from_millis(1)).await,
             }
@@ -126,14 +126,14 @@ async fn watch(arguments: &[&str]) -> Result<(u64, i128), Failed> {
     Ok((kills, balances.first().map_or(0, |one| one.available)))
 }
 
-/// Is the writer if it was told to be, else the one who kills it; `arguments` make this program come here again.
+/// Runs the writer if the environment variable is set, else the server; `arguments` start this program again.
 pub fn run(arguments: &[&str]) -> Result<Option<(u64, i128)>, Failed> {
     let runtime = tokio::runtime::Runtime::new()?;
     match std::env::var(CHILD) {
         Ok(orders) => {
             let mut words = orders.splitn(3, ' ');
             let (Some(url), Some(goal), Some(folder)) = (words.next(), words.next(), words.next()) else {
-                return Err("no orders".into());
+                return Err(format!("{CHILD} has the form URL NUMBER FOLDER").into());
             };
             let goal = goal.parse()?;
             runtime.block_on(async {
@@ -148,10 +148,10 @@ pub fn run(arguments: &[&str]) -> Result<Option<(u64, i128)>, Failed> {
     }
 }
 
-/// What the account must have in the end.
+/// The expected balance.
 pub const EXPECTED: i128 = (WRITES * (WRITES + 1) / 2) as i128;
 
-#[allow(dead_code, reason = "the test of the examples calls what is in it")]
+#[allow(dead_code, reason = "a test runs the example without `main`")]
 fn main() -> Result<(), Failed> {
     if let Some((kills, available)) = run(&[])? {
         println!("killed {kills} times; the account has {available}, and should have {EXPECTED}");

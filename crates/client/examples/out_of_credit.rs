@@ -1,4 +1,4 @@
-//! A tenant that runs out of credit in the middle of its work, and goes on once it has paid.
+//! A tenant that runs out of credit, and continues once it has paid.
 //!
 //! ```sh
 //! cargo run -p earmark-client --example out_of_credit
@@ -15,19 +15,19 @@ use earmark_client::{
     WriterOptions,
 };
 
-/// What a call may cost at most, and what it does cost.
+/// The maximum and the actual cost of a call.
 const HELD: u64 = 300;
 const COST: u64 = 250;
 
-/// What came of it.
+/// The result of the example.
 pub struct Report {
-    /// How many calls the first credit paid for.
+    /// The number of calls that the first credit paid for.
     pub before: u64,
-    /// How many went ahead after the second.
+    /// The number of calls after the second payment.
     pub after: u64,
-    /// What is left, and what was earned.
+    /// The credit that is left.
     pub left: i128,
-    /// What the provider of the service has earned.
+    /// The revenue.
     pub earned: i128,
 }
 
@@ -35,12 +35,12 @@ fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(30))
 }
 
-/// Calls until there is no credit for the next one.
+/// Makes calls until the credit is used up.
 async fn spend(limiter: &Limiter, job: &Job) -> Result<u64, Box<dyn Error + Send + Sync>> {
     let key = job.requirements()[0].0.clone();
     let mut calls = 0;
     loop {
-        // Nothing is waited for: credit does not come back by itself.
+        // Missing credit is an error at once, because waiting does not help.
         match limiter.acquire(job, soon()).await {
             Ok(guard) => {
                 guard.complete(Actuals::unknown().used(key.clone(), COST)).await?;
@@ -52,7 +52,7 @@ async fn spend(limiter: &Limiter, job: &Job) -> Result<u64, Box<dyn Error + Send
     }
 }
 
-/// Runs the story.
+/// Runs the example.
 pub async fn run(folder: &std::path::Path) -> Result<Report, Box<dyn Error + Send + Sync>> {
     let client = Client::local(LocalOptions::default())?;
     let (main, acme): (VaultName, AccountName) = ("main".parse()?, "acme".parse()?);
@@ -95,7 +95,7 @@ pub async fn run(folder: &std::path::Path) -> Result<Report, Box<dyn Error + Sen
     Ok(Report { before, after, left, earned })
 }
 
-#[allow(dead_code, reason = "the test of the examples calls what is in it")]
+#[allow(dead_code, reason = "a test runs the example without `main`")]
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let folder = tempfile::tempdir()?;

@@ -1,11 +1,11 @@
-//! A pool of workers that call a model, kept under the limits of its provider.
+//! A pool of workers that call a model within the limits of its provider.
 //!
 //! ```sh
 //! cargo run -p earmark-client --example worker_pool
 //! ```
 //!
-//! The provider is a fake that counts: it refuses what a real one would refuse. The limits are in a Book of this
-//! process; with [`Client::new`] they are those of a server, and nothing else changes.
+//! The provider is a fake that counts the calls a real one would refuse. The limits are in a Book in this process; with
+//! [`Client::new`] they are on a server, and nothing else changes.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 const CALLS_AT_ONCE: u64 = 5;
 const JOBS: u64 = 200;
 
-/// A provider that allows so many calls at once, and answers with a usage block.
+/// A provider that allows 5 concurrent calls, and responds with a usage block.
 #[derive(Default)]
 struct Provider {
     calls: AtomicU64,
@@ -50,15 +50,15 @@ fn limit(key: &LimitKey, kind: Kind, capacity: u64) -> Definition {
     Definition { key: key.clone(), kind, capacity, unit, description, overage: Overage::Debt }
 }
 
-/// What came of it.
+/// The result of the example.
 pub struct Report {
-    /// How many calls were made.
+    /// The number of calls.
     pub done: u64,
-    /// How many the provider would have refused.
+    /// The number of calls that the provider would have refused.
     pub refused: u64,
-    /// How many there were at once, at most.
+    /// The most concurrent calls.
     pub most_at_once: u64,
-    /// How many tokens are counted in the end.
+    /// The tokens that count against the limit at the end.
     pub tokens: u64,
 }
 
@@ -86,10 +86,10 @@ pub async fn run() -> Result<Report, Box<dyn Error + Send + Sync>> {
                 guard.complete(actuals).await.map(|completed| completed.reconciled)
             }
         })?;
-    let mut tickets = Vec::new();
+    let mut handles = Vec::new();
     for number in 0..JOBS {
         let prompt = format!("Question number {number}: what is the answer?");
-        tickets.push(scheduler.submit(Task {
+        handles.push(scheduler.submit(Task {
             lane: model.lane().clone(),
             priority: if number % 10 == 0 { Priority::High } else { Priority::Normal },
             job: model.call(&Bytes, &prompt, 16).job()?,
@@ -98,8 +98,8 @@ pub async fn run() -> Result<Report, Box<dyn Error + Send + Sync>> {
         })?);
     }
     let mut done = 0;
-    for ticket in tickets {
-        done += u64::from(ticket.outcome().await??);
+    for handle in handles {
+        done += u64::from(handle.outcome().await??);
     }
     scheduler.drain(soon()).await;
     Ok(Report {
@@ -110,7 +110,7 @@ pub async fn run() -> Result<Report, Box<dyn Error + Send + Sync>> {
     })
 }
 
-#[allow(dead_code, reason = "the test of the examples calls what is in it")]
+#[allow(dead_code, reason = "a test runs the example without `main`")]
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let Report { done, refused, most_at_once, tokens } = run().await?;

@@ -1,4 +1,4 @@
-//! Where a server is.
+//! The address of a server.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use hyper::Uri;
 
-/// Where a server is: `http://host:port`, or `https://host:port` for TLS.
+/// The address of a server: `http://host:port`, or `https://host:port` for TLS.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServerAddress {
     authority: String,
@@ -15,7 +15,7 @@ pub struct ServerAddress {
     is_tls: bool,
 }
 
-/// Why a text is no address of a server.
+/// Why a text is not the address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("server: found {found:?}, allowed is {allowed}")]
 pub struct AddressError {
@@ -43,20 +43,20 @@ impl FromStr for ServerAddress {
         if has_more || authority.as_str().contains('@') || authority.host().is_empty() {
             return Err(refuse(PLAIN));
         }
-        // A port that is none must not be taken for none at all.
+        // An invalid port must not count as a missing one, which has a default.
         let behind_host = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
         let port = match behind_host.strip_prefix(':').map(str::parse) {
             None if is_tls => 443,
             None => 80,
             Some(port) => port.map_err(|_| refuse(PORT))?,
         };
-        // The resolver wants an IPv6 address without its brackets.
+        // The resolver takes an IPv6 address without brackets.
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         Ok(ServerAddress { authority: authority.to_string(), host, port, is_tls })
     }
 }
 
-/// What is shown of a text that is no address: a password in it would end up in logs.
+/// The text without the user and the password, which must not end up in logs.
 fn without_user(text: &str) -> String {
     let Some((user, rest)) = text.rsplit_once('@') else { return text.to_owned() };
     let scheme = user.split_once("://").map_or(String::new(), |(scheme, _)| format!("{scheme}://"));
@@ -71,13 +71,13 @@ impl fmt::Display for ServerAddress {
 }
 
 impl ServerAddress {
-    /// As it goes into the header `host`.
+    /// The value of the header `host`.
     #[must_use]
     pub fn authority(&self) -> &str {
         &self.authority
     }
 
-    /// The name or the address of the machine.
+    /// The host name or IP address.
     #[must_use]
     pub fn host(&self) -> &str {
         &self.host
@@ -89,18 +89,18 @@ impl ServerAddress {
         self.port
     }
 
-    /// Whether it is spoken to through TLS.
+    /// Whether the server has TLS.
     #[must_use]
     pub const fn is_tls(&self) -> bool {
         self.is_tls
     }
 
-    /// Whether a key can be read on the way there: in clear, and to another machine than this.
+    /// Whether a key would be sent unencrypted to another machine.
     #[must_use]
     pub fn is_exposed(&self) -> bool {
         let is_local = match self.host.parse::<IpAddr>() {
             Ok(address) => address.to_canonical().is_loopback(),
-            // By its standard this name is never another machine's.
+            // RFC 6761 reserves this name for the loopback interface.
             Err(_) => self.host.eq_ignore_ascii_case("localhost"),
         };
         !self.is_tls && !is_local
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_with_what_is_allowed() {
+    fn a_malformed_address_is_refused_with_the_allowed_form() {
         for text in [
             "",
             "7878",
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    /// An address with a user was refused, and the password that came with it was in the message.
+    /// The message about an address with a user repeated its password.
     #[test]
     fn a_password_in_an_address_is_not_repeated() {
         for (text, shown) in [

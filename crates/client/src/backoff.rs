@@ -1,16 +1,16 @@
-//! How long to wait before asking again.
+//! The wait before a retry.
 
 use std::time::Duration;
 
+use crate::env::SharedEnv;
 use crate::failure::Failure;
-use crate::surroundings::Around;
 
-/// How long to wait before the same request is sent again.
+/// The waits between attempts: exponential, with jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackoffOptions {
-    /// The first wait, at most.
+    /// The upper bound of the first wait.
     pub first: Duration,
-    /// Every wait, at most.
+    /// The upper bound of every wait.
     pub longest: Duration,
 }
 
@@ -23,28 +23,27 @@ impl Default for BackoffOptions {
 /// The waits between the attempts of one request.
 #[derive(Debug)]
 pub(crate) struct Backoff<'a> {
-    around: &'a Around,
+    env: &'a SharedEnv,
     options: BackoffOptions,
     next: Duration,
-    /// How many servers were asked since the last wait.
+    /// The number of servers asked since the last wait.
     asked: usize,
 }
 
 impl<'a> Backoff<'a> {
-    pub(crate) fn new(around: &'a Around, options: BackoffOptions) -> Backoff<'a> {
-        Backoff { around, options, next: options.first, asked: 0 }
+    pub(crate) fn new(env: &'a SharedEnv, options: BackoffOptions) -> Backoff<'a> {
+        Backoff { env, options, next: options.first, asked: 0 }
     }
 
-    /// How long to wait after a failure, of so many servers that can be asked. One that blames its server leads to
-    /// the next at once; when all have failed, there is something to wait for. Half of a wait is random, so that
-    /// callers who failed together do not come back together.
+    /// The wait after a failure. A failure of one server leads to the next server at once; the wait comes when all of
+    /// them failed. Half of it is random, so that callers who failed together do not retry together.
     pub(crate) fn wait(&mut self, failure: &Failure, servers: usize) -> Duration {
         self.asked += 1;
         if failure.blames_server() && self.asked < servers {
             return Duration::ZERO;
         }
         self.asked = 0;
-        let wait = self.next / 2 + self.around.up_to(self.next / 2);
+        let wait = self.next / 2 + self.env.up_to(self.next / 2);
         self.next = self.next.saturating_mul(2).min(self.options.longest);
         wait
     }
@@ -57,11 +56,11 @@ mod tests {
     use earmark_core::UnixMs;
 
     use super::*;
-    use crate::surroundings::Surroundings;
+    use crate::env::Env;
 
     struct Always(u64);
 
-    impl Surroundings for Always {
+    impl Env for Always {
         fn wall(&self) -> UnixMs {
             UnixMs::new(0)
         }
@@ -72,10 +71,10 @@ mod tests {
     }
 
     fn waits(random: u64, servers: usize, failure: &Failure) -> Vec<u128> {
-        let around = Around::new(Arc::new(Always(random)));
+        let env = SharedEnv::new(Arc::new(Always(random)));
         let options =
             BackoffOptions { first: Duration::from_millis(100), longest: Duration::from_millis(300) };
-        let mut backoff = Backoff::new(&around, options);
+        let mut backoff = Backoff::new(&env, options);
         (0..5).map(|_| backoff.wait(failure, servers).as_millis()).collect()
     }
 

@@ -1,8 +1,8 @@
-//! The batcher: many callers, few requests.
+//! The batcher: callers share requests.
 //!
-//! What callers ask waits in a bounded queue, reserves in one and completes in another, so that they are never mixed. A
-//! request leaves as soon as one of a few places is free: an idle batcher adds no delay, and a busy one fills its
-//! requests. Nothing is retried here: each caller gets what became of its own item, and decides.
+//! Items wait in a bounded queue, reserves in one and completes in another, so that a batch never mixes them. A batch
+//! leaves as soon as a request slot is free: an idle batcher adds no delay, and a busy one fills its batches. The batcher
+//! does not retry: each caller gets the answer to its own item.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,23 +11,22 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use crate::ask::{Answer, Ask, BATCH_MAX, CompleteItem, Completed, ReserveAnswer, ReserveItem};
-use crate::client::{Client, mixed_up};
+use crate::client::Client;
 use crate::deadline::Deadline;
 use crate::failure::Failure;
+use crate::request::{Batch, Item};
 
-/// A server refuses bodies over 1 MiB.
+/// The number of items that a server takes in one request.
+const BATCH_MAX: usize = 256;
+/// Bytes of one batch. A server refuses bodies over 1 MiB.
 const BATCH_BYTES_MAX: usize = 900 << 10;
-/// The bytes of an item besides its keys, and of an amount beside its key: more than either can take.
-const ITEM_BYTES: usize = 256;
-const PART_BYTES: usize = 64;
 
 /// How callers share requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchOptions {
-    /// How many requests of either kind may be in flight. More make smaller requests and less waiting.
+    /// Concurrent requests, of reserves and of completes each. A higher value means smaller batches and less waiting.
     pub in_flight_max: usize,
-    /// How many items of either kind may wait. Beyond it callers wait and try again.
+    /// Waiting items, of reserves and of completes each. Beyond it callers back off and retry.
     pub waiting_max: usize,
 }
 
@@ -37,68 +36,15 @@ impl Default for BatchOptions {
     }
 }
 
-/// What can share a request with others of its kind.
-pub(crate) trait Item: Send + Sync + 'static {
-    type Answer: Send + 'static;
-
-    /// How long it is in a request, at most.
-    fn bytes(&self) -> usize;
-
-    fn ask(items: Vec<Self>) -> Ask
-    where
-        Self: Sized;
-
-    fn answers(answer: Answer) -> Option<Vec<Result<Self::Answer, Failure>>>;
-}
-
-impl Item for ReserveItem {
-    type Answer = ReserveAnswer;
-
-    fn bytes(&self) -> usize {
-        let parts = self.job.requirements().iter().map(|(key, _)| key.as_str().len() + PART_BYTES);
-        ITEM_BYTES + parts.sum::<usize>()
-    }
-
-    fn ask(items: Vec<ReserveItem>) -> Ask {
-        Ask::Reserve(items)
-    }
-
-    fn answers(answer: Answer) -> Option<Vec<Result<ReserveAnswer, Failure>>> {
-        match answer {
-            Answer::Reserve(answers) => Some(answers),
-            _ => None,
-        }
-    }
-}
-
-impl Item for CompleteItem {
-    type Answer = Completed;
-
-    fn bytes(&self) -> usize {
-        let parts = self.actuals.amounts().iter().map(|(key, _)| key.as_str().len() + PART_BYTES);
-        ITEM_BYTES + parts.sum::<usize>()
-    }
-
-    fn ask(items: Vec<CompleteItem>) -> Ask {
-        Ask::Complete(items)
-    }
-
-    fn answers(answer: Answer) -> Option<Vec<Result<Completed, Failure>>> {
-        match answer {
-            Answer::Complete(answers) => Some(answers),
-            _ => None,
-        }
-    }
-}
-
-/// Asks for one item alone.
+/// Sends one item in a request of its own.
 pub(crate) async fn ask_alone<I: Item>(
     client: &Client,
     item: I,
     deadline: Deadline,
 ) -> Result<I::Answer, Failure> {
-    let answers = I::answers(client.ask_once(&I::ask(vec![item]), deadline).await?);
-    answers.and_then(|answers| answers.into_iter().next()).unwrap_or_else(|| Err(mixed_up()))
+    // The answer to a batch of one has one item.
+    let answers = client.ask_once(&Batch(vec![item]), deadline).await?;
+    answers.into_iter().next().unwrap_or_else(|| Err(lost()))
 }
 
 struct Waiting<I: Item> {
@@ -107,14 +53,14 @@ struct Waiting<I: Item> {
     reply: oneshot::Sender<Result<I::Answer, Failure>>,
 }
 
-/// The callers' end of one queue.
+/// The sending end of one queue.
 pub(crate) struct Batcher<I: Item> {
     sender: mpsc::Sender<Waiting<I>>,
     waiting_max: usize,
 }
 
 impl<I: Item> Batcher<I> {
-    /// Starts the task that makes requests. It ends when this is dropped and nothing waits any more.
+    /// Starts the task that sends batches. It ends once this is dropped and the queue is empty.
     pub(crate) fn start(client: Client, options: BatchOptions, handle: &Handle) -> Batcher<I> {
         let waiting_max = options.waiting_max.clamp(1, Semaphore::MAX_PERMITS);
         let (sender, receiver) = mpsc::channel(waiting_max);
@@ -124,7 +70,7 @@ impl<I: Item> Batcher<I> {
         Batcher { sender, waiting_max }
     }
 
-    /// Asks for one item, together with whatever else waits. After its deadline nobody wants its answer.
+    /// Sends one item in a batch with other waiting items. An answer after its deadline is not needed.
     pub(crate) async fn ask(&self, item: I, deadline: Deadline) -> Result<I::Answer, Failure> {
         let (reply, answer) = oneshot::channel();
         match self.sender.try_send(Waiting { item, deadline, reply }) {
@@ -136,7 +82,7 @@ impl<I: Item> Batcher<I> {
     }
 }
 
-/// The task that was to answer is gone, because its runtime is.
+/// The batcher task is gone, because its runtime stopped.
 fn lost() -> Failure {
     Failure::NoAnswer { server: "the batcher".into(), why: "its runtime has stopped".into() }
 }
@@ -145,7 +91,7 @@ struct Driver<I: Item> {
     client: Client,
     receiver: mpsc::Receiver<Waiting<I>>,
     slots: Arc<Semaphore>,
-    /// What did not fit into the last request.
+    /// The item that did not fit into the last batch.
     left: Option<Waiting<I>>,
 }
 
@@ -159,7 +105,7 @@ impl<I: Item> Driver<I> {
                     None => return,
                 },
             };
-            // While all places are taken others come, and share the request.
+            // Items that arrive while all slots are taken share the batch.
             let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await else { return };
             let batch = self.batch(first);
             if !batch.is_empty() {
@@ -168,8 +114,8 @@ impl<I: Item> Driver<I> {
         }
     }
 
-    /// What waits now, as much as fits into one request. What nobody waits for any more is not sent at all: its
-    /// caller has given its lease up already.
+    /// The waiting items, as many as fit into one request. Items of callers that are gone are not sent: those callers
+    /// have given up their leases.
     fn batch(&mut self, first: Waiting<I>) -> Vec<Waiting<I>> {
         let mut bytes = first.item.bytes();
         let mut batch = vec![first];
@@ -190,28 +136,19 @@ impl<I: Item> Driver<I> {
     }
 }
 
-/// Sends one request, and gives every caller its own answer.
+/// Sends one batch, and hands every caller its own answer.
 async fn send<I: Item>(client: Client, batch: Vec<Waiting<I>>, slot: OwnedSemaphorePermit) {
-    // A server that does not answer is held to it as soon as nobody waits for it, and the next callers ask another.
-    // Not sooner: one caller that is in a hurry must not end the request of all the others.
+    // The request ends at the latest deadline, so that later callers go to another server. It must not end earlier: one
+    // caller in a hurry must not end the request of the others.
     let latest = batch.iter().map(|waiting| waiting.deadline).max();
     let deadline = latest.unwrap_or_else(|| Deadline::after(Duration::ZERO));
     let (items, replies): (Vec<I>, Vec<_>) =
         batch.into_iter().map(|waiting| (waiting.item, waiting.reply)).unzip();
-    let answer = client.ask_once(&I::ask(items), deadline).await;
+    let answers = client.ask_once(&Batch(items), deadline).await;
     drop(slot);
-    let answers = answer.and_then(|answer| I::answers(answer).ok_or_else(mixed_up));
-    match answers {
-        Ok(answers) => {
-            for (reply, answer) in replies.into_iter().zip(answers) {
-                // A caller that went away does not want to know.
-                _ = reply.send(answer);
-            }
-        }
-        Err(failure) => {
-            for reply in replies {
-                _ = reply.send(Err(failure.clone()));
-            }
-        }
+    let answers = answers.unwrap_or_else(|failure| replies.iter().map(|_| Err(failure.clone())).collect());
+    for (reply, answer) in replies.into_iter().zip(answers) {
+        // The caller may be gone.
+        _ = reply.send(answer);
     }
 }

@@ -1,26 +1,30 @@
-//! The servers of one cluster, and whom to ask next.
+//! The client: the servers of one cluster, retries, and the choice of the next server.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_core::{AccountName, BalanceInfo, ClientId, Definition, LimitKey, LimitStatus, Usage, VaultName};
 
-use crate::ask::{Answer, Ask, LimitView, Receipt, Scope, WriteItem, WriteRefusal};
+use crate::answer::{LimitView, Scope};
 use crate::backoff::{Backoff, BackoffOptions};
 use crate::connect::{Preferred, connectors};
 use crate::deadline::Deadline;
+use crate::env::SharedEnv;
 use crate::failure::{Certainty, Failure};
 use crate::http::ConnectionPool;
 #[cfg(feature = "local")]
 use crate::local::{Local, LocalOptions};
 use crate::options::{ClientOptions, OptionsError, Protocol};
-use crate::surroundings::Around;
+use crate::request::{
+    DeleteLimit, GetBalances, GetClientState, GetLimit, GetUsage, ListLimits, PutLimit, Request,
+};
 use crate::wire::{Grpc, Http, Wire};
 
-/// The servers of one cluster, or a Book in this process. Cheap to clone; all clones share their connections.
+/// A client of the servers of one cluster, or of a Book in this process. Cheap to clone; all clones share their
+/// connections.
 ///
-/// Reserving is for the [`Limiter`](crate::Limiter), and sequenced writes are for the [`Writer`](crate::Writer): they
-/// keep the rules. What is here may be asked again without any.
+/// Leases need a [`Limiter`](crate::Limiter) and sequenced writes a [`Writer`](crate::Writer), which follow the retry
+/// rules. The methods here can be called again without any rule.
 #[derive(Clone)]
 pub struct Client(Arc<Inner>);
 
@@ -29,7 +33,7 @@ struct Inner {
     preferred: Preferred,
     attempt_timeout: Duration,
     backoff: BackoffOptions,
-    around: Around,
+    env: SharedEnv,
 }
 
 impl std::fmt::Debug for Client {
@@ -39,15 +43,15 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// A client of these servers. Connections are made when they are needed.
+    /// A client of these servers. It connects with the first request.
     ///
     /// # Errors
-    /// When there are no servers, or the options do not go together; over gRPC, outside of a tokio runtime.
+    /// When there are no servers or the options contradict each other; over gRPC, outside of a tokio runtime.
     pub fn new(options: ClientOptions) -> Result<Client, OptionsError> {
         if options.protocol == Protocol::Http && !options.namespace.is_default() {
             return Err(OptionsError::NamespaceOverHttp { found: options.namespace });
         }
-        // A channel of gRPC has a task of its own from the start.
+        // A gRPC channel spawns a task at once.
         if options.protocol == Protocol::Grpc && tokio::runtime::Handle::try_current().is_err() {
             return Err(OptionsError::NoRuntime);
         }
@@ -63,38 +67,36 @@ impl Client {
             preferred: Preferred::default(),
             attempt_timeout: options.attempt_timeout,
             backoff: options.backoff,
-            around: options.around,
+            env: options.env,
         })))
     }
 
-    /// A client of a Book in this process. What it holds is gone when the last clone is.
+    /// A client of a Book in this process. Its state is gone with the last clone.
     ///
     /// # Errors
-    /// Never, as long as the namespace `default` has a name.
+    /// Never, as long as `default` is a valid namespace.
     #[cfg(feature = "local")]
     pub fn local(options: LocalOptions) -> Result<Client, OptionsError> {
-        Client::local_with(options, Arc::new(crate::Machine))
+        Client::local_with(options, Arc::new(crate::SystemEnv))
     }
 
-    /// The same with another source of wall time and randomness, which should agree with the clock of the Book.
+    /// A client of a Book in this process with another source of wall time and randomness, which should agree with the
+    /// clock of the Book.
     ///
     /// # Errors
-    /// Never, as long as the namespace `default` has a name.
+    /// Never, as long as `default` is a valid namespace.
     #[cfg(feature = "local")]
-    pub fn local_with(
-        options: LocalOptions,
-        surroundings: Arc<dyn crate::Surroundings>,
-    ) -> Result<Client, OptionsError> {
+    pub fn local_with(options: LocalOptions, env: Arc<dyn crate::Env>) -> Result<Client, OptionsError> {
         Ok(Client(Arc::new(Inner {
             servers: vec![Wire::Local(Local::new(options)?)],
             preferred: Preferred::default(),
             attempt_timeout: Duration::from_secs(1),
             backoff: BackoffOptions::default(),
-            around: Around::new(surroundings),
+            env: SharedEnv::new(env),
         })))
     }
 
-    /// The Book of this process, if that is what is asked.
+    /// The Book of this process, unless the client has servers.
     #[cfg(feature = "local")]
     pub(crate) fn book(&self) -> Option<&Local> {
         match self.0.servers.as_slice() {
@@ -103,8 +105,8 @@ impl Client {
         }
     }
 
-    pub(crate) fn around(&self) -> &Around {
-        &self.0.around
+    pub(crate) fn env(&self) -> &SharedEnv {
+        &self.0.env
     }
 
     pub(crate) fn servers(&self) -> usize {
@@ -112,11 +114,16 @@ impl Client {
     }
 
     pub(crate) fn backoff(&self) -> Backoff<'_> {
-        Backoff::new(&self.0.around, self.0.backoff)
+        Backoff::new(&self.0.env, self.0.backoff)
     }
 
-    /// Asks one server once. If that fails by its fault, or any part of it, the next request goes to the next one.
-    pub(crate) async fn ask_once(&self, ask: &Ask, deadline: Deadline) -> Result<Answer, Failure> {
+    /// Sends a request once, to the preferred server. When that server is at fault, the next request goes to the next
+    /// server.
+    pub(crate) async fn ask_once<R: Request>(
+        &self,
+        request: &R,
+        deadline: Deadline,
+    ) -> Result<R::Answer, Failure> {
         let Inner { servers, preferred, attempt_timeout, .. } = &*self.0;
         let (index, server) = preferred.of(servers)?;
         let by = match server {
@@ -124,28 +131,43 @@ impl Client {
             Wire::Local(_) => deadline,
             _ => deadline.or_after(*attempt_timeout),
         };
-        let answer = server.ask(ask, by).await;
-        if answer.as_ref().map_or_else(Failure::blames_server, Answer::blames_server) {
+        let answer = server.ask(request, by).await;
+        if answer.as_ref().map_or_else(Failure::blames_server, R::blames_server) {
             preferred.advance(index, servers.len());
         }
         answer
     }
 
-    /// Asks until there is an answer, or the deadline passes.
-    pub(crate) async fn ask(&self, ask: &Ask, deadline: Deadline) -> Result<Answer, Failure> {
+    /// Sends a request until it has an answer or the deadline passes.
+    pub(crate) async fn ask<R: Request>(
+        &self,
+        request: &R,
+        deadline: Deadline,
+    ) -> Result<R::Answer, Failure> {
+        self.retry(R::CHANGES_STATE, deadline, || self.ask_once(request, deadline)).await
+    }
+
+    /// Makes attempts until one has an answer, fails for good, or the deadline passes.
+    pub(crate) async fn retry<T, F: Future<Output = Result<T, Failure>>>(
+        &self,
+        changes_state: bool,
+        deadline: Deadline,
+        attempt: impl Fn() -> F,
+    ) -> Result<T, Failure> {
         let mut backoff = self.backoff();
         let (mut last, mut earlier) = (None, Certainty::NothingHappened);
         while !deadline.has_passed() {
-            match self.ask_once(ask, deadline).await {
-                Err(failure) if failure.is_transient() => {
-                    if ask.changes_something() {
+            match deadline.bound(attempt()).await {
+                Some(Err(failure)) if failure.is_transient() => {
+                    if changes_state {
                         earlier = earlier.or(failure.certainty());
                     }
                     let wait = backoff.wait(&failure, self.servers());
                     last = Some(Box::new(failure));
                     _ = deadline.bound(tokio::time::sleep(wait)).await;
                 }
-                other => return other.map_err(|failure| failure.after(earlier)),
+                Some(answer) => return answer.map_err(|failure| failure.after(earlier)),
+                None => break,
             }
         }
         Err(Failure::DeadlinePassed { last })
@@ -153,9 +175,9 @@ impl Client {
 
     /// Creates a limit or changes its definition.
     ///
-    /// A copy of the request whose answer was lost may still be under way when this returns, and arrive after a later
-    /// change of the same limit, which it undoes. Where several changes of one limit follow each other closely, put it by
-    /// a [`Writer`](crate::Writer), whose numbers keep late copies out.
+    /// An attempt whose answer was lost may still arrive after this returns, and undo a later change of the same limit.
+    /// Use a [`Writer`](crate::Writer) where changes of one limit follow each other closely: its sequence numbers keep
+    /// late copies out.
     ///
     /// # Errors
     /// When the definition is refused, or no answer came in time.
@@ -164,110 +186,65 @@ impl Client {
         definition: &Definition,
         deadline: Deadline,
     ) -> Result<LimitStatus, Failure> {
-        match self.ask(&Ask::PutLimit(Box::new(definition.clone())), deadline).await? {
-            Answer::LimitStatus(status) => Ok(status),
-            _ => Err(mixed_up()),
-        }
+        self.ask(&PutLimit(definition), deadline).await
     }
 
-    /// Lets a limit run empty and then forgets it.
+    /// Stops reserves on a limit, and deletes it once it is empty.
     ///
     /// # Errors
-    /// [`Failure::NotFound`] if there is none, also when an attempt without an answer has just deleted it; or when no
-    /// answer came in time.
+    /// [`Failure::NotFound`] if the limit does not exist, also when an attempt without an answer has just deleted it; or
+    /// when no answer came in time.
     pub async fn delete_limit(&self, key: &LimitKey, deadline: Deadline) -> Result<LimitStatus, Failure> {
-        match self.ask(&Ask::DeleteLimit(key.clone()), deadline).await? {
-            Answer::LimitStatus(status) => Ok(status),
-            _ => Err(mixed_up()),
-        }
+        self.ask(&DeleteLimit(key), deadline).await
     }
 
     /// One limit.
     ///
     /// # Errors
-    /// [`Failure::NotFound`] if there is none; or when no answer came in time.
+    /// [`Failure::NotFound`] if the limit does not exist; or when no answer came in time.
     pub async fn limit(&self, key: &LimitKey, deadline: Deadline) -> Result<LimitView, Failure> {
-        match self.ask(&Ask::Limit(key.clone()), deadline).await? {
-            Answer::Limits(found) => found.into_iter().next().ok_or_else(mixed_up),
-            _ => Err(mixed_up()),
-        }
+        self.ask(&GetLimit(key), deadline).await
     }
 
-    /// All limits, in order of their keys.
+    /// All limits, sorted by key.
     ///
     /// # Errors
     /// When no answer came in time.
     pub async fn limits(&self, deadline: Deadline) -> Result<Vec<LimitView>, Failure> {
-        match self.ask(&Ask::Limits, deadline).await? {
-            Answer::Limits(found) => Ok(found),
-            _ => Err(mixed_up()),
-        }
+        self.ask(&ListLimits, deadline).await
     }
 
-    /// What a limit holds.
+    /// The usage of a limit.
     ///
     /// # Errors
-    /// [`Failure::NotFound`] if there is none; or when no answer came in time.
+    /// [`Failure::NotFound`] if the limit does not exist; or when no answer came in time.
     pub async fn usage(&self, key: &LimitKey, deadline: Deadline) -> Result<Usage, Failure> {
-        match self.ask(&Ask::Usage(key.clone()), deadline).await? {
-            Answer::Usage(usage) => Ok(usage),
-            _ => Err(mixed_up()),
-        }
+        self.ask(&GetUsage(key), deadline).await
     }
 
-    /// What an account has, in order of asset.
+    /// The balances of an account, sorted by asset.
     ///
     /// # Errors
-    /// [`Failure::NotFound`] if there is none; or when no answer came in time.
+    /// [`Failure::NotFound`] if the account does not exist; or when no answer came in time.
     pub async fn balances(
         &self,
         vault: &VaultName,
         account: &AccountName,
         deadline: Deadline,
     ) -> Result<Vec<BalanceInfo>, Failure> {
-        let ask = Ask::Balances { vault: vault.clone(), account: account.clone() };
-        match self.ask(&ask, deadline).await? {
-            Answer::Balances(balances) => Ok(balances),
-            _ => Err(mixed_up()),
-        }
+        self.ask(&GetBalances { vault, account }, deadline).await
     }
 
-    /// The last number that a client committed in a scope; 0 before the first.
+    /// The last sequence number that a client committed in a scope; 0 before the first.
     ///
     /// # Errors
-    /// [`Failure::NotFound`] if there is no such scope; or when no answer came in time.
+    /// [`Failure::NotFound`] if the scope does not exist; or when no answer came in time.
     pub async fn client_state(
         &self,
         scope: &Scope,
         client: &ClientId,
         deadline: Deadline,
     ) -> Result<u64, Failure> {
-        let ask = Ask::ClientState { scope: scope.clone(), client: client.clone() };
-        match self.ask(&ask, deadline).await? {
-            Answer::ClientState(last) => Ok(last),
-            _ => Err(mixed_up()),
-        }
+        self.ask(&GetClientState { scope, client }, deadline).await
     }
-
-    /// Sends a transaction once.
-    pub(crate) async fn write_once(
-        &self,
-        item: &Ask,
-        deadline: Deadline,
-    ) -> Result<Result<Receipt, WriteRefusal>, Failure> {
-        match self.ask_once(item, deadline).await? {
-            Answer::Write(written) => Ok(written),
-            _ => Err(mixed_up()),
-        }
-    }
-}
-
-impl From<WriteItem> for Ask {
-    fn from(item: WriteItem) -> Ask {
-        Ask::Write(Box::new(item))
-    }
-}
-
-pub(crate) fn mixed_up() -> Failure {
-    Failure::Invalid { message: "a bug of this client: the answer is to something else".into() }
 }

@@ -127,7 +127,7 @@ impl Inner {
     }
 }
 
-/// For tonic, which connects by itself when it has to.
+/// For tonic, which calls it to connect and to reconnect.
 impl tower_service::Service<Uri> for Connector {
     type Response = TokioIo<Stream>;
     type Error = NotConnected;

@@ -1,16 +1,16 @@
-//! Until when a caller waits.
+//! The deadline of a call.
 
 use std::future::Future;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Until when a caller waits. Every call that may wait takes one, so that none waits for ever by accident.
+/// The moment at which a caller stops waiting. Every call that may wait takes one, so that none waits forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(Instant);
 
 impl Deadline {
-    /// So long from now.
+    /// The deadline `wait` from now.
     #[must_use]
     pub fn after(wait: Duration) -> Deadline {
         let now = Instant::now();
@@ -18,13 +18,13 @@ impl Deadline {
         Deadline(now.checked_add(wait).unwrap_or(now + Duration::from_secs(86_400 * 365 * 30)))
     }
 
-    /// At this moment.
+    /// The deadline at this moment.
     #[must_use]
     pub const fn at(moment: Instant) -> Deadline {
         Deadline(moment)
     }
 
-    /// When it is.
+    /// The moment of the deadline.
     #[must_use]
     pub const fn instant(self) -> Instant {
         self.0
@@ -36,12 +36,12 @@ impl Deadline {
         Instant::now() >= self.0
     }
 
-    /// The earlier of this one and so long from now.
+    /// The earlier of this deadline and `wait` from now.
     pub(crate) fn or_after(self, wait: Duration) -> Deadline {
         self.min(Deadline::after(wait))
     }
 
-    /// What comes of `work` if it comes in time.
+    /// The output of `work`, or `None` at the deadline.
     pub(crate) async fn bound<T>(self, work: impl Future<Output = T>) -> Option<T> {
         tokio::time::timeout_at(self.0, work).await.ok()
     }

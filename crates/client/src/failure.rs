@@ -1,16 +1,16 @@
-//! Why a call came to nothing.
+//! Why a request has no answer.
 
 use std::fmt;
 use std::io;
 
-/// Why a call has no answer, or a bad one.
+/// Why a request has no answer, or one that cannot be used.
 ///
-/// Nothing here decides what to do about it: [`Failure::certainty`] says whether the request may have been carried
-/// out, and [`Failure::is_transient`] whether asking again may help.
+/// [`Failure::certainty`] tells whether the server may have executed the request, and [`Failure::is_transient`] whether a
+/// retry may help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// There is no connection, so nothing was sent.
+    /// No connection could be made, so nothing was sent.
     #[error("{server} cannot be reached: {why}")]
     Unreachable {
         /// The server.
@@ -20,77 +20,79 @@ pub enum Failure {
         /// The kind of error: refused, timed out, a certificate that is not trusted (`InvalidData`).
         kind: io::ErrorKind,
     },
-    /// Too much waits in this process already; nothing was sent.
-    #[error("too much waits to be sent already, at most {waiting_max} may")]
+    /// The queue of the batcher is full; nothing was sent.
+    #[error(
+        "{waiting_max} requests wait to be sent already; retry later, or raise BatchOptions::waiting_max"
+    )]
     Busy {
-        /// How much may wait.
+        /// The capacity of the queue.
         waiting_max: usize,
     },
-    /// The connection broke, or no answer came in time.
+    /// The connection broke, or no response came in time.
     #[error("{server} gave no answer: {why}")]
     NoAnswer {
         /// The server.
         server: String,
-        /// What happened.
+        /// The reason.
         why: String,
     },
-    /// The server says that it cannot, or does not know whether it has.
+    /// The server could not execute the request, or does not know whether it did.
     #[error("{server} is unavailable: {message}")]
     Unavailable {
         /// The server.
         server: String,
-        /// What it said.
+        /// Its message.
         message: String,
     },
-    /// Something answered that is no Earmark server, or one of another version.
+    /// The response is not one of an Earmark server of this version.
     #[error("{server} gave an answer that this version does not understand: {what}")]
-    Strange {
+    Unexpected {
         /// The server.
         server: String,
-        /// What is strange.
+        /// The part that cannot be understood.
         what: String,
     },
-    /// The request is malformed, and nothing was done.
+    /// The request is malformed, and was not executed.
     #[error("the request was refused: {message}")]
     Invalid {
-        /// Which field, what was found, what is allowed.
+        /// The field, what was found, and what is allowed.
         message: String,
     },
-    /// The key was not accepted, and nothing was done.
+    /// The key was not accepted, and the request was not executed.
     #[error("the caller was refused: {message}; check the key")]
     Unauthorized {
-        /// What the server said.
+        /// The message of the server.
         message: String,
     },
-    /// The caller asks more often than it may, and nothing was done.
-    #[error("{server} has heard too often from this caller: {message}")]
-    TooMany {
+    /// The key exceeds its request rate, and the request was not executed.
+    #[error("{server} limits the request rate of this key: {message}")]
+    RateLimited {
         /// The server.
         server: String,
-        /// What it said.
+        /// Its message.
         message: String,
     },
-    /// There is nothing of that name.
+    /// The named thing does not exist.
     #[error("{message}")]
     NotFound {
-        /// What there is none of.
+        /// Its kind.
         message: String,
     },
-    /// An attempt got no answer, and the next was refused: what the first came to is unknown.
-    #[error("an attempt got no answer, and when it was made again: {refusal}")]
-    RefusedLater {
+    /// One attempt got no answer and a later one was refused: the first may have been executed.
+    #[error("one attempt got no answer and may have been executed; the next one was refused: {refusal}")]
+    UnknownThenRefused {
         /// Why the last attempt was refused.
         refusal: Box<Failure>,
     },
     /// The deadline of the caller passed.
     #[error("no answer came before the deadline{}", Last(.last))]
     DeadlinePassed {
-        /// What the last attempt came to, if there was time for one.
+        /// The failure of the last attempt, if there was one.
         last: Option<Box<Failure>>,
     },
 }
 
-/// The last attempt, behind a sentence about all of them.
+/// The failure of the last attempt, as the end of a message.
 struct Last<'a>(&'a Option<Box<Failure>>);
 
 impl fmt::Display for Last<'_> {
@@ -102,17 +104,17 @@ impl fmt::Display for Last<'_> {
     }
 }
 
-/// What is known of a request that failed.
+/// Whether a failed request may have been executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certainty {
-    /// It was not carried out.
+    /// It was not executed.
     NothingHappened,
-    /// It may have been carried out, or may still be.
+    /// It may have been executed, or may still be.
     Unknown,
 }
 
 impl Certainty {
-    /// What is known of several attempts together.
+    /// The certainty of two attempts together.
     pub(crate) const fn or(self, other: Certainty) -> Certainty {
         match self {
             Certainty::NothingHappened => other,
@@ -122,7 +124,7 @@ impl Certainty {
 }
 
 impl Failure {
-    /// Whether the request may have been carried out.
+    /// Whether the server may have executed the request.
     #[must_use]
     pub const fn certainty(&self) -> Certainty {
         match self {
@@ -130,60 +132,60 @@ impl Failure {
             | Failure::Busy { .. }
             | Failure::Invalid { .. }
             | Failure::Unauthorized { .. }
-            | Failure::TooMany { .. }
+            | Failure::RateLimited { .. }
             | Failure::NotFound { .. } => Certainty::NothingHappened,
             Failure::NoAnswer { .. }
             | Failure::Unavailable { .. }
-            | Failure::Strange { .. }
-            | Failure::RefusedLater { .. }
+            | Failure::Unexpected { .. }
+            | Failure::UnknownThenRefused { .. }
             | Failure::DeadlinePassed { .. } => Certainty::Unknown,
         }
     }
 
-    /// Whether the same request may be answered when it is sent again.
+    /// Whether the same request may succeed when it is sent again.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         match self {
             Failure::Unreachable { .. }
             | Failure::Busy { .. }
-            | Failure::TooMany { .. }
+            | Failure::RateLimited { .. }
             | Failure::NoAnswer { .. }
             | Failure::Unavailable { .. }
-            | Failure::Strange { .. } => true,
+            | Failure::Unexpected { .. } => true,
             Failure::Invalid { .. }
             | Failure::Unauthorized { .. }
             | Failure::NotFound { .. }
-            | Failure::RefusedLater { .. }
+            | Failure::UnknownThenRefused { .. }
             | Failure::DeadlinePassed { .. } => false,
         }
     }
 
-    /// The last failure of several attempts, of which an earlier one may have been carried out.
+    /// The failure of several attempts; `earlier` tells whether one before the last may have been executed.
     pub(crate) fn after(self, earlier: Certainty) -> Failure {
         match self {
-            // There is none: where it was to be deleted, it is.
+            // If an earlier attempt deleted it, that is the goal.
             Failure::NotFound { .. } => self,
             _ if earlier == Certainty::Unknown && self.certainty() == Certainty::NothingHappened => {
-                Failure::RefusedLater { refusal: Box::new(self) }
+                Failure::UnknownThenRefused { refusal: Box::new(self) }
             }
             _ => self,
         }
     }
 
-    /// Whether another server may do better.
+    /// Whether another server may answer.
     pub(crate) const fn blames_server(&self) -> bool {
         match self {
             Failure::Unreachable { .. }
             | Failure::NoAnswer { .. }
             | Failure::Unavailable { .. }
-            | Failure::Strange { .. } => true,
-            // Every server counts for itself, but whoever goes from one to the next is no better for it.
-            Failure::TooMany { .. }
+            | Failure::Unexpected { .. } => true,
+            // Each server counts for itself, but going from one to the next would defeat the limit.
+            Failure::RateLimited { .. }
             | Failure::Busy { .. }
             | Failure::Invalid { .. }
             | Failure::Unauthorized { .. }
             | Failure::NotFound { .. }
-            | Failure::RefusedLater { .. }
+            | Failure::UnknownThenRefused { .. }
             | Failure::DeadlinePassed { .. } => false,
         }
     }

@@ -1,12 +1,12 @@
-//! What a caller needs before a call, and what it used after.
+//! The requirements of a call before it, and its actual usage after it.
 
 use std::sync::Arc;
 
 use earmark_core::{JobId, LimitKey, REQUIREMENTS_MAX};
 
-/// What a call needs: how much of which limit, all of it or nothing.
+/// The requirements of a call: an amount of each limit, reserved all or none.
 ///
-/// It has no lease: every attempt gets its own, and callers never see one that they could use twice.
+/// A job has no lease: every attempt gets its own, so that no caller can use one twice.
 ///
 /// ```
 /// use earmark_client::Job;
@@ -21,23 +21,23 @@ pub struct Job {
     id: Option<JobId>,
 }
 
-/// Why something is no job.
+/// Why requirements are not a job.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobError {
-    /// Too few or too many.
+    /// The number of requirements is out of range.
     #[error("requirements: found {found}, allowed are 1 to {REQUIREMENTS_MAX}")]
     Count {
-        /// How many there were.
+        /// The number of requirements.
         found: usize,
     },
-    /// Nothing is asked of a limit.
+    /// An amount is 0.
     #[error("requirements: found an amount of 0 for {key}, allowed are integers from 1")]
     Zero {
         /// The limit.
         key: LimitKey,
     },
-    /// A limit is named twice.
+    /// A limit occurs twice.
     #[error("requirements: found {key} twice, allowed is each key once")]
     Twice {
         /// The limit.
@@ -46,66 +46,66 @@ pub enum JobError {
 }
 
 impl Job {
-    /// A job that needs so much of each limit.
+    /// A job with these amounts.
     ///
     /// # Errors
-    /// When it names no limit, too many, one twice, or asks for nothing of one.
+    /// When there are no limits or too many, one occurs twice, or an amount is 0.
     pub fn new(requirements: impl IntoIterator<Item = (LimitKey, u64)>) -> Result<Job, JobError> {
         let requirements: Vec<(LimitKey, u64)> = requirements.into_iter().collect();
         if !(1..=REQUIREMENTS_MAX).contains(&requirements.len()) {
             return Err(JobError::Count { found: requirements.len() });
         }
-        for (place, (key, amount)) in requirements.iter().enumerate() {
+        for (index, (key, amount)) in requirements.iter().enumerate() {
             if *amount == 0 {
                 return Err(JobError::Zero { key: key.clone() });
             }
-            if requirements[..place].iter().any(|(earlier, _)| earlier == key) {
+            if requirements[..index].iter().any(|(earlier, _)| earlier == key) {
                 return Err(JobError::Twice { key: key.clone() });
             }
         }
         Ok(Job { requirements: requirements.into(), id: None })
     }
 
-    /// The same with a name, which all its attempts have in logs and traces.
+    /// The same job with an id, which all its attempts carry in logs and traces.
     #[must_use]
     pub fn named(self, id: JobId) -> Job {
         Job { id: Some(id), ..self }
     }
 
-    /// How much of which limit.
+    /// The amount of each limit.
     #[must_use]
     pub fn requirements(&self) -> &[(LimitKey, u64)] {
         &self.requirements
     }
 
-    /// Its name.
+    /// The id of the job.
     #[must_use]
     pub const fn id(&self) -> Option<&JobId> {
         self.id.as_ref()
     }
 }
 
-/// What a call really used.
+/// The actual usage of a call.
 ///
-/// A limit that is not named here counts as fully used, except that a slot of concurrency is free in any case. A use
-/// of 0 is not the same: it gives everything back.
+/// A limit that is missing here counts as fully used, except that a concurrency slot is always freed. An actual amount of
+/// 0 is different: it frees everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Actuals(Vec<(LimitKey, u64)>);
 
 impl Actuals {
-    /// Nothing is known.
+    /// The usage of a call that reported none.
     #[must_use]
     pub const fn unknown() -> Actuals {
         Actuals(Vec::new())
     }
 
-    /// Nothing of a job was used, for no call was made.
+    /// The usage of a job whose call was never made: 0 for every limit.
     #[must_use]
     pub fn nothing_of(job: &Job) -> Actuals {
         Actuals(job.requirements.iter().map(|(key, _)| (key.clone(), 0)).collect())
     }
 
-    /// The same, and so much of this limit; the latest word on a limit counts.
+    /// The same usage with this amount of this limit, which replaces an earlier one.
     #[must_use]
     pub fn used(mut self, key: LimitKey, amount: u64) -> Actuals {
         match self.0.iter_mut().find(|(known, _)| *known == key) {
@@ -115,7 +115,7 @@ impl Actuals {
         self
     }
 
-    /// How much of which limit.
+    /// The amount of each limit.
     #[must_use]
     pub fn amounts(&self) -> &[(LimitKey, u64)] {
         &self.0

@@ -1,23 +1,23 @@
-//! The key that a caller is known by.
+//! The credentials of a caller.
 
 use std::fmt;
 
 use hyper::header::HeaderValue;
 
-/// An API key or a session token. It is sent, and never shown.
+/// An API key or a session token. It is never printed.
 #[derive(Clone)]
 pub struct ApiKey(HeaderValue);
 
-/// Why a text is no key. The text is not repeated.
+/// Why a text is not a key. The message does not repeat the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("key: found an empty text or one with other characters, allowed are visible ASCII characters")]
+#[error("key: only visible ASCII characters are allowed, at least one")]
 pub struct ApiKeyError;
 
 impl ApiKey {
-    /// Takes a text as a key.
+    /// Checks that a text can be a key.
     ///
     /// # Errors
-    /// When it cannot be sent in a header.
+    /// When it cannot be a header.
     pub fn new(text: &str) -> Result<ApiKey, ApiKeyError> {
         if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(ApiKeyError);
@@ -27,7 +27,7 @@ impl ApiKey {
         Ok(ApiKey(value))
     }
 
-    /// What is sent as the header `authorization`.
+    /// The value of the header `authorization`.
     pub(crate) const fn header(&self) -> &HeaderValue {
         &self.0
     }

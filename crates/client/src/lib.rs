@@ -1,17 +1,17 @@
-//! The Rust client of Earmark: it keeps the rules of retrying, so that callers cannot break them.
+//! The Rust client of Earmark. Its types enforce the retry rules.
 //!
-//! The rules are simple to state and easy to break: an unknown outcome is retried with the *same* lease, a denial with a
-//! *new* one; a sequence is on disk *before* it is sent, and goes up by exactly one. Here the right thing is the only
-//! thing there is:
+//! The rules are simple and easy to break: retry an unknown outcome with the *same* lease, and a denial with a *new* one;
+//! store a sequence number on disk *before* it is sent, and increase it by exactly one. Clients in other languages find
+//! them in `docs/clients.md`. Here they cannot be broken:
 //!
-//! - [`Limiter`] admits jobs. [`Limiter::acquire`] waits until there is room and gives a [`Guard`]; completing the guard
-//!   consumes it, and dropping it gives back what it can. Many callers share few requests.
-//! - [`Scheduler`] does tasks once they are admitted: a queue for each model, priorities, cancellation, and an end that
-//!   drains.
-//! - [`Writer`] writes transactions exactly once, also by a process that is killed in between.
-//! - [`llm`] says what a call of a language model needs, and reads what it used.
-//! - [`Client`] is the servers behind all of them, over HTTP or gRPC, with TLS and keys; or, with [`Client::local`], a
-//!   Book in this process and no server at all.
+//! - [`Limiter`] admits jobs. [`Limiter::acquire`] waits until all limits have room and returns a [`Guard`]. Completing
+//!   the guard consumes it; dropping it frees what it can. Callers share requests.
+//! - [`Scheduler`] runs tasks once they are admitted: a queue for each model, priorities, cancellation, a drain at the
+//!   end.
+//! - [`Writer`] writes transactions exactly once, even when its process is killed in between.
+//! - [`llm`] computes the requirements of a call to a language model, and reads its usage.
+//! - [`Client`] is the connection to the servers, over HTTP or gRPC, with TLS and keys. [`Client::local`] is a Book in
+//!   this process instead, without a server.
 //!
 //! Every call that may wait takes a [`Deadline`].
 //!
@@ -34,14 +34,14 @@
 //! let limiter = Limiter::new(&client, LimiterOptions::default())?;
 //! let job = Job::new([("gpt-4o:tpm".parse()?, 6_000)])?;
 //! let guard = limiter.acquire(&job, within()).await?;
-//! // Here the call is made; it used 1200 tokens.
+//! // Make the call. It used 1,200 tokens.
 //! guard.complete(Actuals::unknown().used("gpt-4o:tpm".parse()?, 1_200)).await?;
 //! assert_eq!(client.usage(&tokens.key, within()).await?.available, 8_800);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A guard that was completed cannot be completed again:
+//! A guard cannot be completed twice:
 //!
 //! ```compile_fail
 //! # async fn twice(guard: earmark_client::Guard) {
@@ -51,12 +51,13 @@
 //! ```
 
 mod address;
-mod ask;
+mod answer;
 mod backoff;
 mod batcher;
 mod client;
 mod connect;
 mod deadline;
+mod env;
 mod failure;
 pub mod http;
 mod job;
@@ -66,20 +67,21 @@ pub mod llm;
 #[cfg(feature = "local")]
 mod local;
 mod options;
+mod request;
 mod scheduler;
-mod surroundings;
 #[cfg(feature = "tls")]
 mod tls;
 mod wire;
 mod writer;
 
 pub use address::{AddressError, ServerAddress};
-pub use ask::{Completed, Denial, LimitView, OperationOutcome, Receipt, Scope, WriteCode, WriteRefusal};
+pub use answer::{Completed, Denial, LimitView, OperationOutcome, Receipt, Scope, WriteCode, WriteRefusal};
 pub use backoff::BackoffOptions;
 pub use batcher::BatchOptions;
 pub use client::Client;
 pub use deadline::Deadline;
 pub use earmark_core as core;
+pub use env::{Env, SystemEnv};
 pub use failure::{Certainty, Failure};
 pub use job::{Actuals, Job, JobError};
 pub use key::{ApiKey, ApiKeyError};
@@ -87,10 +89,10 @@ pub use limiter::{AcquireError, Guard, Limiter, LimiterOptions, TryAcquire};
 #[cfg(feature = "local")]
 pub use local::LocalOptions;
 pub use options::{ClientOptions, OptionsError, Protocol};
-pub use scheduler::{Lane, Priority, Scheduler, SchedulerOptions, SubmitError, Task, TaskError, Ticket};
-pub use surroundings::{Machine, Surroundings};
+pub use scheduler::{JobHandle, Lane, Priority, Scheduler, SchedulerOptions, SubmitError, Task, TaskError};
 #[cfg(feature = "tls")]
 pub use tls::Roots;
 pub use writer::{
-    ContentHash, Danger, Fate, SequenceFileError, Step, Unfinished, Writer, WriterError, WriterOptions,
+    ContentHash, Fate, SequenceConflict, SequenceFileError, Step, Unfinished, Writer, WriterError,
+    WriterOptions,
 };

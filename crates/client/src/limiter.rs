@@ -1,9 +1,9 @@
-//! Admission: waits until a job may go ahead, and gives back what it did not use.
+//! Admission: waits until the limits of a job have room, and frees what it did not use.
 
 mod attempt;
-mod freed;
 mod guard;
 mod settle;
+mod wait_queues;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,36 +14,37 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::ask::{CompleteItem, Denial, ReserveItem};
-use crate::batcher::{BatchOptions, Batcher};
+use crate::answer::Denial;
+use crate::batcher::{BatchOptions, Batcher, ask_alone};
 use crate::client::Client;
 use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::job::Job;
 use crate::options::OptionsError;
+use crate::request::{CompleteItem, Item, ReserveItem};
 
 pub(crate) use attempt::Attempt;
-use freed::{Freed, Seen};
 pub use guard::Guard;
+use wait_queues::{ReleaseCount, WaitQueues};
 
-/// A denial that says no better is waited out so long.
+/// The shortest wait after a denial, whatever the hint says.
 const WAIT_MIN: Duration = Duration::from_millis(5);
-/// However far away a hint is, another attempt is made after so long: somebody may have put a larger limit.
+/// The longest wait after a denial: the limit may have been raised before its hint.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// So long before the deadline the last attempt is made, whatever the hint was: what is in the way may have
+/// The time before the deadline at which the last attempt is made, whatever the hint says: another job may have
 /// completed meanwhile.
 const LAST_ATTEMPT: Duration = Duration::from_millis(20);
-/// Of what a hint says, so much more is waited at most, by chance.
+/// The jitter added to a wait: at most this fraction of it, 1/10.
 const JITTER_PART: u32 = 10;
 
-/// How a [`Limiter`] is set up.
+/// The options of a [`Limiter`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimiterOptions {
-    /// How callers share requests; none if each sends its own. A Book in this process needs none.
+    /// How callers share requests. `None` sends every item alone. A Book in this process ignores it.
     pub batching: Option<BatchOptions>,
-    /// For how long a complete is tried. Then the lease is left to expire.
+    /// The time for retries of a complete. After it the lease is left to expire.
     pub complete_within: Duration,
-    /// How many leases may be given back in the background at once. More are left to expire.
+    /// Concurrent completes in the background. Leases beyond it are left to expire.
     pub settling_max: usize,
 }
 
@@ -59,8 +60,8 @@ impl Default for LimiterOptions {
 
 /// Admits jobs. Cheap to clone.
 ///
-/// Every attempt has a lease of its own, which is retried as it is while its outcome is unknown, and never used
-/// again once it was denied. Callers see none of it: they get a [`Guard`], or learn why not.
+/// Every attempt has its own lease. The same lease is retried while its outcome is unknown, and a denied lease is never
+/// used again. Callers see no leases: they get a [`Guard`] or an error.
 #[derive(Clone)]
 pub struct Limiter(Arc<Shared>);
 
@@ -69,67 +70,67 @@ struct Shared {
     reserves: Option<Batcher<ReserveItem>>,
     completes: Option<Batcher<CompleteItem>>,
     options: LimiterOptions,
-    /// Where leases are given back, also by guards that are dropped outside of a runtime.
+    /// The runtime for background completes, also of guards that are dropped outside of it.
     handle: Handle,
     settling: AtomicUsize,
     settled: Notify,
-    /// What is given back here, so that one of those that wait for it may find room sooner than its hint said.
-    freed: Freed,
+    /// Callers that a release in this process wakes before their hint.
+    wait_queues: WaitQueues,
     abandoned: AtomicU64,
 }
 
-/// What became of one attempt.
+/// The result of [`Limiter::try_acquire`].
 #[derive(Debug)]
-#[must_use = "what was admitted is held until its guard is completed or dropped"]
+#[must_use = "an admitted job holds its amounts until its guard is completed or dropped"]
 pub enum TryAcquire {
-    /// The job may go ahead.
+    /// The job is admitted.
     Admitted(Guard),
-    /// It may not now.
+    /// A limit has no room now.
     Denied(Denial),
 }
 
-/// Why a job may not go ahead.
+/// Why a job was not admitted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// It asks for more than a limit has in all, so waiting does not help.
-    #[error("it asks for more than there can be of {}", Keys(.limited_by))]
+    /// The job needs more than the capacity of a limit, so waiting does not help.
+    #[error("the job needs more than the capacity of {}", Keys(.limited_by))]
     Never {
-        /// The limits that are too small.
+        /// The limits whose capacity is too small.
         limited_by: Vec<LimitKey>,
     },
-    /// An account has not what is to be held of it.
+    /// An account has too little credit for the hold.
     #[error("the account of {key} has too little credit{}", Because(.message))]
     InsufficientCredit {
-        /// The limit on that account.
+        /// The credit limit on the account.
         key: LimitKey,
-        /// What else is wrong with the account.
+        /// A note about the account.
         message: Option<String>,
     },
-    /// There is no such limit.
-    #[error("no limit has the key {key}; put it first")]
+    /// A limit does not exist.
+    #[error("limit {key} does not exist; create it first")]
     UnknownLimitKey {
         /// The key.
         key: LimitKey,
     },
-    /// The request was refused, whatever is free.
+    /// The request is malformed.
     #[error("invalid request: {message}")]
     InvalidRequest {
-        /// What is wrong.
+        /// The field, what was found, and what is allowed.
         message: String,
     },
     /// The key of the client was not accepted.
     #[error("the caller was refused: {message}; check the key")]
     Unauthorized {
-        /// What the server said.
+        /// The message of the server.
         message: String,
     },
-    /// It was not admitted in time.
+    /// The job was not admitted before the deadline.
     #[error("not admitted before the deadline{}", Why(.denial, .failure))]
     DeadlinePassed {
-        /// What stood in the way last.
+        /// The last denial.
         denial: Option<Denial>,
-        /// Why the last attempt had no answer.
+        /// The failure of the last attempt, if it had no answer.
         failure: Option<Failure>,
     },
 }
@@ -138,8 +139,8 @@ struct Keys<'a>(&'a [LimitKey]);
 
 impl std::fmt::Display for Keys<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (place, key) in self.0.iter().enumerate() {
-            write!(f, "{}{key}", if place == 0 { "" } else { ", " })?;
+        for (index, key) in self.0.iter().enumerate() {
+            write!(f, "{}{key}", if index == 0 { "" } else { ", " })?;
         }
         Ok(())
     }
@@ -158,14 +159,14 @@ struct Why<'a>(&'a Option<Denial>, &'a Option<Failure>);
 impl std::fmt::Display for Why<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if let Some(denial) = self.0 {
-            write!(f, "; in the way: {}", Keys(&denial.limited_by))?;
+            write!(f, "; no room in {}", Keys(&denial.limited_by))?;
         }
         self.1.as_ref().map_or(Ok(()), |failure| write!(f, "; {failure}"))
     }
 }
 
 impl Limiter {
-    /// A limiter on these servers. Needs a tokio runtime, in which it gives back what was not completed.
+    /// A limiter on these servers. It needs a tokio runtime for completes in the background.
     ///
     /// # Errors
     /// Outside of a runtime.
@@ -185,22 +186,21 @@ impl Limiter {
             handle,
             settling: AtomicUsize::new(0),
             settled: Notify::new(),
-            freed: Freed::new(),
+            wait_queues: WaitQueues::new(),
             abandoned: AtomicU64::new(0),
         })))
     }
 
-    /// Waits until a job is admitted. What waiting cannot cure is returned at once.
+    /// Waits until a job is admitted. An error that waiting cannot cure is returned at once.
     ///
-    /// Dropped half-way, it gives back what an attempt may have taken, with a use of 0 for every limit, since no call
-    /// was made.
+    /// Dropping the future before it ends frees whatever an attempt may have reserved, since no call was made.
     ///
     /// # Errors
-    /// When it will not be admitted, or was not before the deadline.
+    /// When the job can never be admitted, or was not before the deadline.
     pub async fn acquire(&self, job: &Job, deadline: Deadline) -> Result<Guard, AcquireError> {
         let mut last = None;
         loop {
-            let seen = self.0.freed.seen();
+            let before = self.0.wait_queues.releases();
             match self.0.attempt(job, deadline).await {
                 Attempt::Admitted(guard) => return Ok(guard),
                 Attempt::Refused(error) => return Err(error),
@@ -208,7 +208,7 @@ impl Limiter {
                     return Err(AcquireError::DeadlinePassed { denial: last, failure });
                 }
                 Attempt::Denied(denial) => {
-                    if !self.0.wait_until(&denial, seen, deadline).await {
+                    if !self.0.wait_until(&denial, before, deadline).await {
                         return Err(AcquireError::DeadlinePassed { denial: Some(denial), failure: None });
                     }
                     last = Some(denial);
@@ -217,11 +217,10 @@ impl Limiter {
         }
     }
 
-    /// Attempts once to have a job admitted. A denial is an answer; only an unknown outcome is tried again, until the
-    /// deadline.
+    /// Makes one attempt to admit a job. A denial is an answer; only an unknown outcome is retried, until the deadline.
     ///
     /// # Errors
-    /// When it will not be admitted whatever is free, or there was no answer before the deadline.
+    /// When the job can never be admitted, or no answer came before the deadline.
     pub async fn try_acquire(&self, job: &Job, deadline: Deadline) -> Result<TryAcquire, AcquireError> {
         match self.0.attempt(job, deadline).await {
             Attempt::Admitted(guard) => Ok(TryAcquire::Admitted(guard)),
@@ -235,13 +234,13 @@ impl Limiter {
         self.0.attempt(job, deadline).await
     }
 
-    /// How long to wait before a denied job is tried again.
+    /// The wait before a denied job is tried again.
     pub(crate) fn wait_for(&self, denial: &Denial) -> Duration {
         self.0.wait_for(denial)
     }
 
-    /// Waits until everything is given back that was dropped so far; says whether it was before the deadline. A
-    /// process that ends without it leaves its slots to expire.
+    /// Waits until all completes in the background are done, and returns whether they were before the deadline. A process
+    /// that ends without it leaves the leases of dropped guards to expire.
     pub async fn flush(&self, deadline: Deadline) -> bool {
         let all_settled = async {
             loop {
@@ -255,7 +254,7 @@ impl Limiter {
         deadline.bound(all_settled).await.is_some()
     }
 
-    /// How many leases could not be given back, and were left to expire.
+    /// The number of leases that could not be completed and were left to expire.
     #[must_use]
     pub fn abandoned(&self) -> u64 {
         self.0.abandoned.load(Ordering::Relaxed)
@@ -265,12 +264,12 @@ impl Limiter {
 impl Shared {
     fn wait_for(&self, denial: &Denial) -> Duration {
         let wait = denial.retry_after.clamp(WAIT_MIN, WAIT_MAX);
-        wait + self.client.around().up_to(wait / JITTER_PART)
+        wait + self.client.env().up_to(wait / JITTER_PART)
     }
 
-    /// Waits as the hint says, until something that is in the way is given back, or for the last chance before the
-    /// deadline; says whether another attempt is due.
-    async fn wait_until(&self, denial: &Denial, seen: Seen, deadline: Deadline) -> bool {
+    /// Waits for the hint, for a release of a limit without room, or for the last attempt before the deadline. Returns
+    /// whether there is time for another attempt.
+    async fn wait_until(&self, denial: &Denial, before: ReleaseCount, deadline: Deadline) -> bool {
         let wait = self.wait_for(denial);
         let now = Instant::now();
         let last = deadline.instant().checked_sub(LAST_ATTEMPT).unwrap_or(now);
@@ -278,13 +277,27 @@ impl Shared {
             tokio::time::sleep_until(deadline.instant()).await;
             return false;
         }
-        if let Some(waiter) = self.freed.wait_for(&denial.limited_by, seen) {
+        if let Some(waiter) = self.wait_queues.wait_for(&denial.limited_by, before) {
             tokio::select! {
                 () = tokio::time::sleep_until(last.min(now + wait)) => {}
                 () = waiter.woken() => {}
             }
-            waiter.tries_again();
+            waiter.retries();
         }
         true
+    }
+
+    /// Sends one item once, in a batch if there is a batcher.
+    async fn ask_once<I: Item>(
+        &self,
+        batcher: Option<&Batcher<I>>,
+        item: I,
+        deadline: Deadline,
+    ) -> Result<I::Answer, Failure> {
+        match batcher {
+            Some(batcher) => batcher.ask(item, deadline).await,
+            // Boxed: this large future would otherwise be part of every caller that uses the batcher.
+            None => Box::pin(ask_alone(&self.client, item, deadline)).await,
+        }
     }
 }

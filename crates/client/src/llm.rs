@@ -1,7 +1,7 @@
-//! Calls of language models: what to reserve before, and what to say after.
+//! Calls to language models: the requirements before a call, and the actual usage after it.
 //!
-//! How many tokens a call takes is known only after it. Before, an upper bound is reserved: no token is shorter than a
-//! byte, so a prompt has at most as many tokens as bytes, and the output has at most as many as the call allows.
+//! The number of tokens is known only after a call. Before it an upper bound is reserved: a token is at least one byte, so
+//! a prompt has at most as many tokens as bytes, and the output has at most the maximum of the call.
 //!
 //! ```
 //! use earmark_client::llm::{Bytes, Model, Price, Usage};
@@ -15,7 +15,7 @@
 //! assert_eq!(job.requirements()[1], ("global:llm:openai:gpt-4o:tpm".parse()?, 110));
 //! assert_eq!(job.requirements()[4], ("acme:usd".parse()?, 1_025));
 //!
-//! // Later, from the answer of the provider:
+//! // Later, from the response of the provider:
 //! let usage = Usage::in_answer(&json!({"usage": {"prompt_tokens": 4, "completion_tokens": 2, "total_tokens": 6}}));
 //! let actuals = call.actuals(usage);
 //! assert_eq!(actuals.amounts()[0], ("global:llm:openai:gpt-4o:tpm".parse()?, 6));
@@ -32,13 +32,13 @@ use crate::scheduler::Lane;
 
 pub use usage::{Usage, UsageMeter};
 
-/// Says how many tokens a text has at most. It must not say too few: what goes beyond is debt.
+/// Computes an upper bound for the tokens of a text. Tokens beyond it become debt.
 pub trait Tokenizer {
-    /// The most tokens that `text` may have.
+    /// An upper bound for the tokens of `text`.
     fn tokens_max(&self, text: &str) -> u64;
 }
 
-/// Counts bytes: no token is shorter than one.
+/// Counts bytes: a token is at least one byte.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bytes;
 
@@ -54,19 +54,19 @@ impl<F: Fn(&str) -> u64> Tokenizer for F {
     }
 }
 
-/// What tokens cost, in minor units for a million of them. A cost is rounded up.
+/// The price of a million tokens, in minor units. A cost is rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Price {
-    /// Of the prompt.
+    /// The price of input tokens.
     pub input_per_million: u64,
-    /// Of the answer.
+    /// The price of output tokens.
     pub output_per_million: u64,
 }
 
 const MILLION: u128 = 1_000_000;
 
 impl Price {
-    /// What so many tokens cost.
+    /// The cost of these numbers of tokens.
     #[must_use]
     pub fn of(self, input: u64, output: u64) -> u64 {
         let input = u128::from(input).saturating_mul(self.input_per_million.into());
@@ -75,7 +75,7 @@ impl Price {
     }
 }
 
-/// A model of a provider, and the limits that all its callers share.
+/// A model of a provider, with the limits that all its callers share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
     lane: Lane,
@@ -89,7 +89,7 @@ impl Model {
     /// A model. Its limits are `global:llm:<provider>:<model>:rpm`, `:tpm` and `:concurrency`.
     ///
     /// # Errors
-    /// When the names have characters that a key has not. A `/` in the name of a model must be replaced, by `:` say.
+    /// When a name has characters that a limit key cannot have. Replace a `/` in the name of a model, for example by `:`.
     pub fn new(provider: &str, model: &str) -> Result<Model, NameError> {
         let key = |what: &str| format!("global:llm:{provider}:{model}:{what}").parse();
         Ok(Model {
@@ -101,37 +101,37 @@ impl Model {
         })
     }
 
-    /// The same model where nobody limits how many calls there are at once.
+    /// The same model without a limit on concurrent calls.
     #[must_use]
     pub fn without_concurrency(self) -> Model {
         Model { has_concurrency: false, ..self }
     }
 
-    /// Its queue.
+    /// The lane of the model.
     #[must_use]
     pub const fn lane(&self) -> &Lane {
         &self.lane
     }
 
-    /// The limit of requests a minute.
+    /// The limit on requests per minute.
     #[must_use]
     pub const fn rpm(&self) -> &LimitKey {
         &self.rpm
     }
 
-    /// The limit of tokens a minute.
+    /// The limit on tokens per minute.
     #[must_use]
     pub const fn tpm(&self) -> &LimitKey {
         &self.tpm
     }
 
-    /// The limit of calls at once.
+    /// The limit on concurrent calls.
     #[must_use]
     pub const fn concurrency(&self) -> &LimitKey {
         &self.concurrency
     }
 
-    /// A call with this prompt, all of it that is sent, whose answer has at most so many tokens.
+    /// A call with this complete prompt and at most `output_max` output tokens.
     #[must_use]
     pub fn call(&self, tokenizer: &(impl Tokenizer + ?Sized), prompt: &str, output_max: u64) -> Call {
         let input_max = tokenizer.tokens_max(prompt);
@@ -139,7 +139,7 @@ impl Model {
     }
 }
 
-/// One call.
+/// A call to a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     model: Model,
@@ -150,31 +150,31 @@ pub struct Call {
 }
 
 impl Call {
-    /// The same for a tenant, whose limit is `tenant:<id>:llm:daily_tokens`.
+    /// The same call for a tenant, with the limit `tenant:<id>:llm:daily_tokens`.
     ///
     /// # Errors
-    /// When the id has characters that a key has not.
+    /// When the id has characters that a limit key cannot have.
     pub fn for_tenant(self, id: &str) -> Result<Call, NameError> {
         let tenant = Some(format!("tenant:{id}:llm:daily_tokens").parse()?);
         Ok(Call { tenant, ..self })
     }
 
-    /// The same, paid by the account behind this limit of kind credit.
+    /// The same call, paid from the account of this credit limit.
     #[must_use]
     pub fn paid_from(self, key: LimitKey, price: Price) -> Call {
         Call { credit: Some((key, price)), ..self }
     }
 
-    /// The most tokens that it may take.
+    /// The upper bound of its tokens.
     #[must_use]
     pub const fn tokens_max(&self) -> u64 {
         self.input_max.saturating_add(self.output_max)
     }
 
-    /// What it needs.
+    /// The requirements of the call.
     ///
     /// # Errors
-    /// When its limits are not all different.
+    /// When two of its limits have the same key.
     pub fn job(&self) -> Result<Job, JobError> {
         let tokens = self.tokens_max().max(1);
         let mut needs = vec![(self.model.rpm.clone(), 1), (self.model.tpm.clone(), tokens)];
@@ -184,14 +184,14 @@ impl Call {
         needs.extend(self.tenant.clone().map(|tenant| (tenant, tokens)));
         if let Some((key, price)) = &self.credit {
             let cost_max = price.of(self.input_max, self.output_max);
-            // What is free holds nothing.
+            // A free call needs no hold.
             needs.extend((cost_max > 0).then(|| (key.clone(), cost_max)));
         }
         Job::new(needs)
     }
 
-    /// What it used, as the provider says; if the provider did not say, everything that was reserved counts. A usage
-    /// of 0 was said, and gives everything back.
+    /// The actual usage of the call. Without a usage from the provider everything that was reserved counts as used. A
+    /// usage of 0 frees everything.
     #[must_use]
     pub fn actuals(&self, usage: Option<Usage>) -> Actuals {
         let Some(usage) = usage else { return Actuals::unknown() };
@@ -202,7 +202,7 @@ impl Call {
         if let Some((key, price)) = &self.credit
             && price.of(self.input_max, self.output_max) > 0
         {
-            // What a provider counts beside the two, thoughts for the most part, costs as much as output.
+            // Tokens in the total only, such as reasoning, cost as much as output.
             let output = usage.total().saturating_sub(usage.input);
             actuals = actuals.used(key.clone(), price.of(usage.input, output));
         }
@@ -265,9 +265,9 @@ mod tests {
         assert_eq!(dear.of(u64::MAX, u64::MAX), u64::MAX);
     }
 
-    /// A provider counted thoughts in the total alone. The limits on tokens were told of them, and the bill was not.
+    /// A provider counted reasoning tokens in the total only. They counted for the token limits and cost nothing.
     #[test]
-    fn what_a_total_has_beside_input_and_output_is_paid_as_output() {
+    fn tokens_in_the_total_only_are_paid_as_output() {
         let price = Price { input_per_million: 1_000_000, output_per_million: 10_000_000 };
         let call = model().call(&Bytes, "hello", 100).paid_from(key("usd"), price);
         let cost = |usage: Usage| {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_holds_no_credit() {
+    fn a_free_call_holds_no_credit() {
         let free = Price { input_per_million: 0, output_per_million: 0 };
         let call = model().call(&Bytes, "hello", 10).paid_from(key("usd"), free);
         assert!(call.job().unwrap().requirements().iter().all(|(name, _)| *name != key("usd")));

@@ -1,6 +1,6 @@
-//! A Book in this process, behind the same API as a server.
+//! A Book in this process, with the same API as a server.
 
-mod direct;
+mod host;
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,25 +14,26 @@ use earmark_admission::{
     ReserveRequest, SystemClock, WriteAnswer, WriteRequest, describe_credit_shortage, describe_write_error,
 };
 use earmark_core::{
-    Actor, Config, LimitInfo, LimitKey, NamespaceName, OperationResult, Receipt as Committed, WriteError,
+    AccountName, Actor, BalanceInfo, ClientId, Config, Definition, LimitInfo, LimitKey, LimitStatus,
+    NamespaceName, OperationResult, Receipt as Committed, Usage, VaultName, WriteError,
 };
 
-use self::direct::Direct;
-use crate::ask::{
-    Answer, Ask, CompleteItem, Completed, Denial, LimitView, OperationOutcome, Receipt, ReserveAnswer,
-    ReserveItem, Scope, WriteCode, WriteItem, WriteRefusal,
+use self::host::LocalHost;
+use crate::answer::{
+    Completed, Denial, LimitView, OperationOutcome, Receipt, ReserveAnswer, Scope, WriteCode, WriteRefusal,
 };
 use crate::failure::Failure;
+use crate::request::{CompleteItem, ReserveItem, Write};
 
-/// Who is behind the writes of a process that asks nobody.
+/// The actor of writes on a Book in this process, which authenticates no callers.
 const ACTOR: &str = "system:local";
 const NAME: &str = "the Book of this process";
 
-/// How a Book in this process is set up.
+/// The options of a Book in this process.
 pub struct LocalOptions {
     /// The settings of the Book.
     pub config: Config,
-    /// Where its time comes from.
+    /// The clock of the Book.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -42,9 +43,9 @@ impl Default for LocalOptions {
     }
 }
 
-/// A Book under a lock. What is asked of it is answered at once.
+/// A Book under a lock. It answers at once.
 pub(crate) struct Local {
-    backend: BookBackend<Direct>,
+    backend: BookBackend<LocalHost>,
     namespace: NamespaceName,
     actor: Actor,
 }
@@ -52,64 +53,69 @@ pub(crate) struct Local {
 impl Local {
     pub(crate) fn new(options: LocalOptions) -> Result<Local, earmark_core::NameError> {
         Ok(Local {
-            backend: BookBackend::new(Arc::new(Direct::new(options.config, options.clock))),
+            backend: BookBackend::new(Arc::new(LocalHost::new(options.config, options.clock))),
             namespace: NamespaceName::new(NamespaceName::DEFAULT)?,
             actor: Actor::new(ACTOR)?,
         })
     }
 
-    pub(crate) async fn ask(&self, ask: &Ask) -> Result<Answer, Failure> {
-        let namespace = self.namespace.clone();
-        match ask {
-            Ask::Reserve(items) => {
-                let requests = items.iter().map(|item| self.reserve_request(item)).collect();
-                let answers = self.backend.reserve(requests).await;
-                Ok(Answer::Reserve(answers.into_iter().map(reserved).collect()))
-            }
-            Ask::Complete(items) => {
-                let requests = items.iter().map(|item| self.complete_request(item)).collect();
-                let answers = self.backend.complete(requests).await;
-                Ok(Answer::Complete(answers.into_iter().map(completed).collect()))
-            }
-            Ask::PutLimit(definition) => {
-                let definition = (**definition).clone();
-                let request = PutLimitRequest { namespace, definition, expected_revision: None };
-                changed(self.backend.put_limit(request).await)
-            }
-            Ask::DeleteLimit(key) => {
-                let request = DeleteLimitRequest { namespace, key: key.clone(), expected_revision: None };
-                changed(self.backend.delete_limit(request).await)
-            }
-            Ask::Limit(key) => {
-                let found = self.backend.limit(namespace, key.clone()).await.map_err(failed)?;
-                Ok(Answer::Limits(vec![view(found.ok_or_else(no_such_limit)?)]))
-            }
-            Ask::Limits => {
-                let found = self.backend.limits(namespace).await.map_err(failed)?;
-                Ok(Answer::Limits(found.into_iter().map(view).collect()))
-            }
-            Ask::Usage(key) => {
-                let found = self.backend.usage(namespace, key.clone()).await.map_err(failed)?;
-                Ok(Answer::Usage(found.ok_or_else(no_such_limit)?))
-            }
-            Ask::Write(item) => self.write(item).await.map(Answer::Write),
-            Ask::ClientState { scope: Scope { namespace, vault }, client } => {
-                let state = self.backend.client_state(namespace.clone(), vault.clone(), client.clone());
-                Ok(Answer::ClientState(state.await.map_err(unread)?))
-            }
-            Ask::Balances { vault, account } => {
-                let path = AccountPath { namespace, vault: vault.clone(), account: account.clone() };
-                Ok(Answer::Balances(self.backend.balances(path).await.map_err(unread)?))
-            }
-        }
+    pub(crate) async fn reserve(&self, items: &[ReserveItem]) -> Vec<Result<ReserveAnswer, Failure>> {
+        let requests = items.iter().map(|item| self.reserve_request(item)).collect();
+        self.backend.reserve(requests).await.into_iter().map(reserved).collect()
     }
 
-    /// Reserves without waiting, so that no timer is needed for it.
+    pub(crate) async fn complete(&self, items: &[CompleteItem]) -> Vec<Result<Completed, Failure>> {
+        let requests = items.iter().map(|item| self.complete_request(item)).collect();
+        self.backend.complete(requests).await.into_iter().map(completed).collect()
+    }
+
+    pub(crate) async fn put_limit(&self, definition: Definition) -> Result<LimitStatus, Failure> {
+        let namespace = self.namespace.clone();
+        let request = PutLimitRequest { namespace, definition, expected_revision: None };
+        changed(self.backend.put_limit(request).await)
+    }
+
+    pub(crate) async fn delete_limit(&self, key: LimitKey) -> Result<LimitStatus, Failure> {
+        let namespace = self.namespace.clone();
+        let request = DeleteLimitRequest { namespace, key, expected_revision: None };
+        changed(self.backend.delete_limit(request).await)
+    }
+
+    pub(crate) async fn limit(&self, key: LimitKey) -> Result<LimitView, Failure> {
+        let found = self.backend.limit(self.namespace.clone(), key).await.map_err(failed)?;
+        found.map(view).ok_or_else(no_such_limit)
+    }
+
+    pub(crate) async fn limits(&self) -> Result<Vec<LimitView>, Failure> {
+        let found = self.backend.limits(self.namespace.clone()).await.map_err(failed)?;
+        Ok(found.into_iter().map(view).collect())
+    }
+
+    pub(crate) async fn usage(&self, key: LimitKey) -> Result<Usage, Failure> {
+        let found = self.backend.usage(self.namespace.clone(), key).await.map_err(failed)?;
+        found.ok_or_else(no_such_limit)
+    }
+
+    pub(crate) async fn client_state(&self, scope: Scope, client: ClientId) -> Result<u64, Failure> {
+        let Scope { namespace, vault } = scope;
+        self.backend.client_state(namespace, vault, client).await.map_err(unread)
+    }
+
+    pub(crate) async fn balances(
+        &self,
+        vault: VaultName,
+        account: AccountName,
+    ) -> Result<Vec<BalanceInfo>, Failure> {
+        let path = AccountPath { namespace: self.namespace.clone(), vault, account };
+        self.backend.balances(path).await.map_err(unread)
+    }
+
+    /// Reserves without waiting, so that no timer is needed.
     pub(crate) fn reserve_now(&self, item: &ReserveItem) -> Option<Result<ReserveAnswer, Failure>> {
         at_once(self.backend.reserve(vec![self.reserve_request(item)])).map(reserved)
     }
 
-    /// Completes without waiting, from where nothing can be awaited.
+    /// Completes without waiting, for callers that cannot await, such as `Drop`.
     pub(crate) fn complete_now(&self, item: &CompleteItem) -> Option<Result<Completed, Failure>> {
         at_once(self.backend.complete(vec![self.complete_request(item)])).map(completed)
     }
@@ -132,7 +138,7 @@ impl Local {
         }
     }
 
-    async fn write(&self, item: &WriteItem) -> Result<Result<Receipt, WriteRefusal>, Failure> {
+    pub(crate) async fn write(&self, item: &Write) -> Result<Result<Receipt, WriteRefusal>, Failure> {
         let request = WriteRequest {
             namespace: item.scope.namespace.clone(),
             vault: item.scope.vault.clone(),
@@ -148,7 +154,7 @@ impl Local {
     }
 }
 
-/// The one answer, if it is there at once.
+/// The first answer, if the future is ready at once.
 fn at_once<T>(answers: impl Future<Output = Vec<T>>) -> Option<T> {
     match pin!(answers).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answers) => answers.into_iter().next(),
@@ -175,9 +181,9 @@ fn no_such_limit() -> Failure {
     Failure::NotFound { message: LimitError::NotFound.to_string() }
 }
 
-fn changed(changed: Result<LimitChange, LimitError>) -> Result<Answer, Failure> {
+fn changed(changed: Result<LimitChange, LimitError>) -> Result<LimitStatus, Failure> {
     match changed {
-        Ok(change) => Ok(Answer::LimitStatus(change.status)),
+        Ok(change) => Ok(change.status),
         Err(LimitError::NotFound) => Err(no_such_limit()),
         Err(LimitError::Backend(error)) => Err(failed(error)),
         Err(error) => Err(Failure::Invalid { message: error.to_string() }),
@@ -220,7 +226,7 @@ fn completed(answer: Result<earmark_admission::CompleteAnswer, BackendError>) ->
     }
 }
 
-fn committed(receipt: &Committed, item: &WriteItem) -> Receipt {
+fn committed(receipt: &Committed, item: &Write) -> Receipt {
     let result = |(result, operation): (&OperationResult, &earmark_core::Operation)| {
         let name = operation.subject().to_owned();
         match result {
@@ -245,9 +251,9 @@ fn committed(receipt: &Committed, item: &WriteItem) -> Receipt {
 fn refused(error: &WriteError) -> Result<WriteRefusal, Failure> {
     let code = WriteCode::named(error.code());
     Ok(WriteRefusal {
-        code: code.ok_or_else(|| Failure::Strange { server: NAME.into(), what: error.code().into() })?,
+        code: code.ok_or_else(|| Failure::Unexpected { server: NAME.into(), what: error.code().into() })?,
         message: describe_write_error(error),
-        operation: error.operation().and_then(|place| u32::try_from(place).ok()),
+        operation: error.operation().and_then(|index| u32::try_from(index).ok()),
         last_committed_sequence: error.last_committed_sequence(),
     })
 }

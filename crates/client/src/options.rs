@@ -1,4 +1,4 @@
-//! How a client is set up.
+//! The options of a client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,22 +7,22 @@ use earmark_core::{NameError, NamespaceName};
 
 use crate::address::{AddressError, ServerAddress};
 use crate::backoff::BackoffOptions;
+use crate::env::{Env, SharedEnv};
 use crate::key::ApiKey;
-use crate::surroundings::{Around, Surroundings};
 #[cfg(feature = "tls")]
 use crate::tls::Roots;
 
-/// What is spoken with servers. Both are the same API.
+/// The protocol between client and servers. Both have the same API.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// JSON over HTTP/1.1, on as many connections as requests are in flight.
+    /// JSON over HTTP/1.1, with one connection for every request in flight.
     #[default]
     Http,
-    /// gRPC, on one connection to each server.
+    /// gRPC, with one connection to each server.
     Grpc,
 }
 
-/// How a [`Client`](crate::Client) is set up.
+/// The options of a [`Client`](crate::Client).
 ///
 /// ```
 /// use earmark_client::{ClientOptions, Protocol};
@@ -33,86 +33,86 @@ pub enum Protocol {
 /// ```
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// The servers of one cluster, in the order in which they are tried. Any of them takes any request.
+    /// The servers of one cluster, in the order in which they are tried. Every server takes every request.
     pub servers: Vec<ServerAddress>,
-    /// What is spoken with them.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Who is calling.
+    /// The API key or session token.
     pub key: Option<ApiKey>,
-    /// Whether the key may be sent in clear to another machine, `http://` to what is not loopback: something in between
-    /// encrypts, and nobody else can listen before it.
+    /// Whether the key may be sent over `http://` to another machine. Allow it only where a tunnel or a proxy encrypts the
+    /// connection.
     pub is_plaintext_allowed: bool,
-    /// Which certificates are trusted, of servers whose address begins with https.
+    /// The root certificates for servers with `https://`.
     #[cfg(feature = "tls")]
     pub roots: Roots,
-    /// Where limits and leases live. Over HTTP that is where the key belongs, or `default` without one, and nothing else
-    /// can be asked for; over gRPC it must be where the key belongs.
+    /// The namespace of limits and leases. Over HTTP it is always that of the key, or `default` without a key. Over gRPC
+    /// it must be that of the key.
     pub namespace: NamespaceName,
-    /// How long one connection may take.
+    /// The timeout for opening a connection.
     pub connect_timeout: Duration,
-    /// How long one attempt may take. More than the 5 s for which a node waits for a new leader, or every attempt
-    /// during a fail-over would be in vain.
+    /// The timeout of one attempt. It must exceed the 5 s for which a node waits for a new leader, else every attempt
+    /// during a failover fails.
     pub attempt_timeout: Duration,
-    /// How long to wait between attempts.
+    /// The waits between attempts.
     pub backoff: BackoffOptions,
     /// The most connections to one server over HTTP.
     pub connections_max: usize,
     /// The most bytes of one answer. The default of 64 MiB holds a list of about 200,000 limits.
     pub answer_bytes_max: usize,
-    /// Where wall time and randomness come from.
-    pub(crate) around: Around,
+    /// The source of wall time and randomness.
+    pub(crate) env: SharedEnv,
 }
 
-/// Why there is no client.
+/// Why a client or a limiter could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionsError {
-    /// Nobody to ask.
-    #[error("servers: found none, allowed are 1 and more")]
+    /// The list of servers is empty.
+    #[error("servers: found none; name at least one")]
     NoServers,
-    /// An address is none.
+    /// The address of a server is malformed.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// A bug: the namespace that always exists has no name.
+    /// A bug: `default` is not a valid namespace.
     #[error(transparent)]
     Namespace(#[from] NameError),
-    /// Limits of other namespaces are reached over gRPC alone.
+    /// HTTP has only the namespace of the key.
     #[error("namespace: found {found}, allowed over HTTP is default; use gRPC")]
     NamespaceOverHttp {
         /// The namespace.
         found: NamespaceName,
     },
-    /// TLS is asked for, and this client was built without it.
-    #[error("server: found {found}, but this client was built without the feature tls")]
+    /// The client was built without TLS.
+    #[error("server: {found} needs TLS; build the client with the feature tls")]
     NoTls {
         /// The server.
         found: ServerAddress,
     },
-    /// The key would go in clear to another machine.
+    /// The key would be sent unencrypted to another machine.
     #[error(
-        "server: found {found}, where the key could be read on the way; use https, or say that it may be \
-         (is_plaintext_allowed) if something in between encrypts"
+        "server: {found} is unencrypted and would expose the key; use https://, or set is_plaintext_allowed if a \
+         tunnel encrypts the connection"
     )]
     Plaintext {
         /// The server.
         found: ServerAddress,
     },
-    /// There is nowhere to work in the background.
-    #[error("this needs a tokio runtime, and there is none here")]
+    /// The call was made outside of a tokio runtime, which background tasks need.
+    #[error("no tokio runtime; call this inside of one")]
     NoRuntime,
-    /// There is nothing to tell a trusted server by.
+    /// The root certificates cannot be used.
     #[error("roots: {why}")]
     Roots {
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
 }
 
 impl ClientOptions {
-    /// The usual options for these servers.
+    /// The default options for these servers.
     ///
     /// # Errors
-    /// When an address is none.
+    /// When an address is malformed.
     pub fn of(servers: &[impl AsRef<str>]) -> Result<ClientOptions, OptionsError> {
         let servers: Result<Vec<ServerAddress>, AddressError> =
             servers.iter().map(|text| text.as_ref().parse()).collect();
@@ -129,13 +129,13 @@ impl ClientOptions {
             backoff: BackoffOptions::default(),
             connections_max: 256,
             answer_bytes_max: 64 << 20,
-            around: Around::default(),
+            env: SharedEnv::default(),
         })
     }
 
-    /// The same with another source of wall time and randomness.
+    /// The same options with another source of wall time and randomness.
     #[must_use]
-    pub fn surrounded_by(self, surroundings: Arc<dyn Surroundings>) -> ClientOptions {
-        ClientOptions { around: Around::new(surroundings), ..self }
+    pub fn with_env(self, env: Arc<dyn Env>) -> ClientOptions {
+        ClientOptions { env: SharedEnv::new(env), ..self }
     }
 }

@@ -1,8 +1,8 @@
-//! The scheduler: many jobs of many models, each as soon as its own limits have room.
+//! The scheduler: runs tasks of many models, each as soon as its limits have room.
 
+mod handle;
 mod lanes;
 mod run;
-mod ticket;
 
 use std::fmt;
 use std::future::Future;
@@ -20,18 +20,18 @@ use crate::job::Job;
 use crate::limiter::{AcquireError, Guard, Limiter};
 use crate::options::OptionsError;
 
+pub use handle::JobHandle;
+use handle::TaskState;
 pub use lanes::Priority;
-use lanes::{LaneBounds, Lanes, Waits};
-use ticket::AccountStatus;
-pub use ticket::Ticket;
+use lanes::{LaneBounds, Lanes, Queueable};
 
-/// Of the room in the queue, so much may be taken by what was cancelled before it is looked for.
+/// The fraction of a full queue that must be cancelled tasks before a submit sweeps them out: 1/16.
 const CANCELLED_PART: usize = 16;
 
-/// A queue. Jobs of different lanes never wait for each other.
+/// A queue of tasks. Tasks of different lanes never wait for each other.
 ///
-/// One lane for a provider and model is enough where all its callers share the same limits. Where tenants have limits
-/// of their own, a lane for each of them keeps one that has run out from holding up more than a few jobs of the others.
+/// One lane for each model is enough where all callers share the same limits. Where tenants have their own limits, give
+/// each its own lane, so that an exhausted tenant delays few tasks of the others.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lane(Arc<str>);
 
@@ -39,29 +39,29 @@ impl Lane {
     /// The lane of a model.
     #[must_use]
     pub fn of(provider: &str, model: &str) -> Lane {
-        // Lengths keep one pair of names from looking like another.
+        // The length makes the name unambiguous.
         Lane(format!("{}:{provider}:{model}", provider.len()).into())
     }
 
-    /// The lane of a model for one tenant.
+    /// The lane of one tenant for a model.
     #[must_use]
     pub fn of_tenant(provider: &str, model: &str, tenant: &str) -> Lane {
         Lane(format!("{}:{provider}:{}:{model}:{tenant}", provider.len(), model.len()).into())
     }
 }
 
-/// How a [`Scheduler`] is set up.
+/// The options of a [`Scheduler`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SchedulerOptions {
-    /// The most tasks that wait. Each takes less than 512 bytes, besides its payload and its result.
+    /// Queued tasks. Each takes less than 512 bytes, besides its payload and its result.
     pub queued_max: usize,
-    /// The same, of one lane: so much of the whole can one exhausted model take.
+    /// Queued tasks of one lane, so that an exhausted model cannot fill the queue.
     pub queued_per_lane_max: usize,
-    /// The most tasks at work, those included whose admission is under way.
+    /// Concurrent tasks, running or waiting for the answer to an attempt.
     pub running_max: usize,
-    /// The same, of one lane: so much of the whole can one slow model take.
+    /// Concurrent tasks of one lane, so that a slow model cannot occupy them all.
     pub running_per_lane_max: usize,
-    /// The most admissions under way of one lane.
+    /// Concurrent attempts of one lane.
     pub attempts_per_lane_max: usize,
 }
 
@@ -77,42 +77,42 @@ impl Default for SchedulerOptions {
     }
 }
 
-/// What is to be done once it is admitted.
+/// A task to run once its job is admitted.
 #[derive(Clone, Debug)]
 pub struct Task<T> {
-    /// Its queue.
+    /// The lane.
     pub lane: Lane,
-    /// How urgent it is in there.
+    /// The priority within the lane.
     pub priority: Priority,
-    /// What it needs.
+    /// The requirements.
     pub job: Job,
-    /// What the work is told.
+    /// The argument of the work function.
     pub payload: T,
-    /// Until when it is to be admitted.
+    /// The deadline of the admission.
     pub deadline: Deadline,
 }
 
-/// Why a task was not taken. It is given back.
+/// Why a task was not queued. The error returns the task.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError<T> {
-    /// As many wait as may.
-    #[error("{queued_max} tasks wait already, and no more may")]
+    /// The queue is full.
+    #[error("the queue is full with {queued_max} tasks; retry later, or raise queued_max")]
     Full {
         /// The task.
         task: Box<Task<T>>,
-        /// How many may wait.
+        /// The capacity of the queue.
         queued_max: usize,
     },
-    /// As many of its lane wait as may.
-    #[error("{queued_per_lane_max} tasks of its lane wait already, and no more may")]
+    /// The lane is full.
+    #[error("the lane is full with {queued_per_lane_max} tasks; retry later, or raise queued_per_lane_max")]
     LaneFull {
         /// The task.
         task: Box<Task<T>>,
-        /// How many of one lane may wait.
+        /// The capacity of one lane.
         queued_per_lane_max: usize,
     },
-    /// It takes nothing more.
+    /// The scheduler is being drained.
     #[error("the scheduler is shutting down")]
     ShuttingDown {
         /// The task.
@@ -130,30 +130,30 @@ impl<T> fmt::Debug for SubmitError<T> {
     }
 }
 
-/// Why a task came to nothing.
+/// Why a task has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TaskError {
-    /// It cannot be admitted, whatever is free.
+    /// The job can never be admitted.
     #[error(transparent)]
     Refused(AcquireError),
-    /// It was not admitted in time.
+    /// The job was not admitted before the deadline.
     #[error("not admitted before the deadline")]
     DeadlinePassed {
-        /// Why the last attempt had no answer.
+        /// The failure of the last attempt, if it had no answer.
         last: Option<Failure>,
     },
-    /// The scheduler was shut down before it was admitted.
+    /// The scheduler was shut down before the job was admitted.
     #[error("the scheduler was shut down")]
     ShutDown,
-    /// The work panicked, or its runtime has stopped.
+    /// The work panicked, or its runtime stopped.
     #[error("the work panicked, or its runtime has stopped")]
     Lost,
 }
 
 type Work<T, R> = dyn Fn(T, Guard) -> Pin<Box<dyn Future<Output = R> + Send>> + Send + Sync;
 
-/// Does tasks once they are admitted: a queue for each lane, turns among those that can go on, priorities within.
+/// Runs tasks once they are admitted. Lanes with room take turns, and each lane has priorities.
 ///
 /// ```
 /// use std::time::Duration;
@@ -175,14 +175,14 @@ type Work<T, R> = dyn Fn(T, Guard) -> Pin<Box<dyn Future<Output = R> + Send>> + 
 ///     let answer = prompt.to_uppercase();
 ///     guard.complete(Actuals::unknown()).await.map(|_| answer)
 /// })?;
-/// let ticket = scheduler.submit(Task {
+/// let handle = scheduler.submit(Task {
 ///     lane: Lane::of("openai", "gpt-4o"),
 ///     priority: Priority::High,
 ///     job: Job::new([("gpt-4o:calls".parse()?, 1)])?,
 ///     payload: "hello".to_owned(),
 ///     deadline: within(),
 /// })?;
-/// assert_eq!(ticket.outcome().await??, "HELLO");
+/// assert_eq!(handle.outcome().await??, "HELLO");
 /// assert_eq!(scheduler.drain(within()).await, 0);
 /// # Ok(())
 /// # }
@@ -191,9 +191,9 @@ pub struct Scheduler<T, R>(Arc<Shared<T, R>>);
 
 struct Shared<T, R> {
     state: Mutex<State<T, R>>,
-    /// Something changed that the driver should see.
+    /// Wakes the driver.
     changed: Notify,
-    /// Nothing waits and nothing is at work any more.
+    /// Signals that no task is queued or running.
     idle: Notify,
     cancelled: Arc<AtomicUsize>,
     limiter: Limiter,
@@ -204,15 +204,15 @@ struct Shared<T, R> {
 
 struct State<T, R> {
     lanes: Lanes<Item<T, R>>,
-    /// Tasks at work, those included whose admission is under way.
+    /// Tasks that run or wait for the answer to an attempt.
     running: usize,
     is_closing: bool,
-    /// What waited was given up, and nothing waits any more.
+    /// A drain gave up the queue, and nothing is queued again.
     is_over: bool,
 }
 
 impl<T, R> State<T, R> {
-    /// The bound that keeps another task of a lane from waiting, if one does.
+    /// The bound that is reached, if one is.
     fn full(&self, options: &SchedulerOptions, lane: &Lane) -> Option<Bound> {
         if self.lanes.queued() >= options.queued_max {
             return Some(Bound::All);
@@ -222,7 +222,7 @@ impl<T, R> State<T, R> {
     }
 }
 
-/// How many tasks may wait.
+/// A bound on queued tasks.
 #[derive(Clone, Copy)]
 enum Bound {
     All,
@@ -247,22 +247,22 @@ impl Bound {
     }
 }
 
-/// A task that waits.
+/// A queued task.
 struct Item<T, R> {
     job: Job,
     payload: T,
     deadline: Deadline,
-    standing: Arc<AccountStatus>,
+    task_state: Arc<TaskState>,
     reply: oneshot::Sender<Result<R, TaskError>>,
 }
 
-impl<T, R> Waits for Item<T, R> {
+impl<T, R> Queueable for Item<T, R> {
     fn job(&self) -> &Job {
         &self.job
     }
 
-    fn is_over(&self, now: Instant) -> bool {
-        self.standing.is_cancelled() || now >= self.deadline.instant()
+    fn is_abandoned(&self, now: Instant) -> bool {
+        self.task_state.is_cancelled() || now >= self.deadline.instant()
     }
 }
 
@@ -273,7 +273,7 @@ impl<T, R> Shared<T, R> {
 }
 
 impl<T: Send + 'static, R: Send + 'static> Scheduler<T, R> {
-    /// Starts a scheduler that does `work` with every task that is admitted. Needs a tokio runtime.
+    /// Starts a scheduler that runs `work` for every admitted task. It needs a tokio runtime.
     ///
     /// # Errors
     /// Outside of a runtime.
@@ -312,14 +312,14 @@ impl<T: Send + 'static, R: Send + 'static> Scheduler<T, R> {
     /// Puts a task into the queue of its lane.
     ///
     /// # Errors
-    /// When as many wait as may, or it is shutting down. The task is given back.
-    pub fn submit(&self, task: Task<T>) -> Result<Ticket<R>, SubmitError<T>> {
+    /// When the queue or the lane is full, or the scheduler is being drained. The error returns the task.
+    pub fn submit(&self, task: Task<T>) -> Result<JobHandle<R>, SubmitError<T>> {
         let Shared { options, cancelled, .. } = &*self.0;
         let mut state = self.0.lock();
         if state.is_closing {
             return Err(SubmitError::ShuttingDown { task: Box::new(task) });
         }
-        // What is dropped may do anything, so it is dropped when the lock is free again.
+        // Payloads are dropped outside of the lock, because their `Drop` may do anything.
         let mut swept = Vec::new();
         if let Some(bound) = state.full(options, &task.lane) {
             let found = cancelled.load(Ordering::Relaxed);
@@ -327,7 +327,7 @@ impl<T: Send + 'static, R: Send + 'static> Scheduler<T, R> {
                 return Err(bound.refuse(options, task));
             }
             cancelled.fetch_sub(found, Ordering::Relaxed);
-            swept = state.lanes.sweep(|item| !item.standing.is_cancelled());
+            swept = state.lanes.sweep(|item| !item.task_state.is_cancelled());
             if let Some(bound) = state.full(options, &task.lane) {
                 drop(state);
                 return Err(bound.refuse(options, task));
@@ -335,24 +335,23 @@ impl<T: Send + 'static, R: Send + 'static> Scheduler<T, R> {
         }
         let (reply, answer) = oneshot::channel();
         let Task { lane, priority, job, payload, deadline } = task;
-        let standing = Arc::new(AccountStatus::default());
-        let item = Item { job, payload, deadline, standing: Arc::clone(&standing), reply };
+        let task_state = Arc::new(TaskState::default());
+        let item = Item { job, payload, deadline, task_state: Arc::clone(&task_state), reply };
         state.lanes.push(Instant::now(), &lane.0, priority, item);
         drop(state);
         drop(swept);
         self.0.changed.notify_one();
-        Ok(Ticket { standing, answer, deadline, cancelled: Arc::clone(cancelled) })
+        Ok(JobHandle { task_state, answer, deadline, cancelled: Arc::clone(cancelled) })
     }
 
-    /// How many tasks wait, those included that were cancelled and not yet found.
+    /// The number of queued tasks, including cancelled ones that were not swept out yet.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.0.lock().lanes.queued()
     }
 
-    /// Takes nothing more, and waits until everything that was taken is done. At the deadline what still waits is given
-    /// up; says how many that were. What is at work then is left to end by itself, and what is denied then is given up
-    /// too.
+    /// Stops taking tasks and waits until all queued tasks have run. At the deadline the rest of the queue is given up;
+    /// the return value is their number. Running tasks continue, and a task that is denied after that is given up too.
     pub async fn drain(&self, deadline: Deadline) -> usize {
         self.0.lock().is_closing = true;
         self.0.changed.notify_one();
@@ -378,7 +377,7 @@ impl<T: Send + 'static, R: Send + 'static> Scheduler<T, R> {
         };
         let count = given_up.len();
         for item in given_up {
-            // Nobody may wait for it any more.
+            // The handle may be gone.
             _ = item.reply.send(Err(TaskError::ShutDown));
         }
         self.0.changed.notify_one();
@@ -386,7 +385,7 @@ impl<T: Send + 'static, R: Send + 'static> Scheduler<T, R> {
     }
 }
 
-/// What was taken is still done.
+/// Queued tasks still run.
 impl<T, R> Drop for Scheduler<T, R> {
     fn drop(&mut self) {
         self.0.lock().is_closing = true;

@@ -1,4 +1,4 @@
-//! TLS: which servers are trusted.
+//! TLS and the root certificates that it trusts.
 
 use std::fmt;
 use std::io;
@@ -15,13 +15,13 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::options::{OptionsError, Protocol};
 
-/// Which certificates of servers are trusted.
+/// The root certificates that a server's certificate must lead to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Roots {
-    /// Those that this machine trusts.
+    /// The root certificates of the operating system.
     #[default]
     System,
-    /// Those of a PEM file, and no others.
+    /// The certificates of a PEM file, and no others.
     PemFile(PathBuf),
 }
 
@@ -59,7 +59,7 @@ fn pem(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     certificates.map_err(|error| format!("cannot read {}: {error}", path.display()))
 }
 
-/// Makes TLS of TCP.
+/// Starts TLS on a TCP connection.
 #[derive(Clone)]
 pub(crate) struct Tls(TlsConnector);
 

@@ -2,17 +2,17 @@
 
 mod grpc;
 mod http;
-mod json;
 mod read;
 
 pub(crate) use grpc::Grpc;
 pub(crate) use http::Http;
+pub(crate) use read::Reader;
 
-use crate::ask::{Answer, Ask};
 use crate::deadline::Deadline;
 use crate::failure::Failure;
 #[cfg(feature = "local")]
 use crate::local::Local;
+use crate::request::Request;
 
 /// One server, or a Book in this process.
 pub(crate) enum Wire {
@@ -23,13 +23,13 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
-    /// Asks once. It returns by the deadline.
-    pub(crate) async fn ask(&self, ask: &Ask, by: Deadline) -> Result<Answer, Failure> {
+    /// Sends the request once, and returns by the deadline.
+    pub(crate) async fn ask<R: Request>(&self, request: &R, by: Deadline) -> Result<R::Answer, Failure> {
         match self {
-            Wire::Http(http) => http.ask(ask, by).await,
-            Wire::Grpc(grpc) => grpc.ask_by(ask, by).await,
+            Wire::Http(http) => http.ask(request, by).await,
+            Wire::Grpc(grpc) => grpc.ask(request, by).await,
             #[cfg(feature = "local")]
-            Wire::Local(local) => local.ask(ask).await,
+            Wire::Local(local) => request.local(local).await,
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Sequenced writes: every one exactly once, also by a process that is killed in between.
+//! Sequenced writes: exactly once, even when the process is killed in between.
 //!
-//! A number is on disk before it is sent, together with the hash of what is sent under it. A number whose outcome is
-//! unknown is used for the same content again, or for a *fence*: a transaction without operations, which takes the
-//! number away from any copy that is still under way. Only then does the next number come.
+//! A sequence number is on disk before it is sent, together with the hash of its operations. While its outcome is unknown,
+//! the number is used only for the same operations or for a *fence*: a transaction without operations, which takes the
+//! number from any copy that may still arrive. Only then comes the next number.
 
 mod content;
 mod file;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use earmark_core::{ClientId, Operation};
 
-use crate::ask::{Receipt, Scope, WriteRefusal};
+use crate::answer::{Receipt, Scope, WriteRefusal};
 use crate::client::Client;
 use crate::deadline::Deadline;
 use crate::failure::Failure;
@@ -24,21 +24,21 @@ pub use content::ContentHash;
 use file::{Record, SequenceFile};
 pub use file::{SequenceFileError, Step};
 
-/// Where a writer keeps its numbers, and who it is.
+/// The options of a [`Writer`].
 #[derive(Clone)]
 pub struct WriterOptions {
-    /// The file that keeps the last used number. Beside it stands one with `.lock` behind its name.
+    /// The file with the last used sequence number. A lock file has the same name with `.lock`.
     pub path: PathBuf,
-    /// Where its writes belong.
+    /// The scope of the writes.
     pub scope: Scope,
-    /// Who counts. Nobody else may write under this name in this scope.
+    /// The client id. No other writer may use it in this scope.
     pub client_id: ClientId,
-    /// Told of every step, before the next one: for logs, and for tests that end the process there.
+    /// Called at every step: for logs, and for tests that kill the process there.
     pub observer: Option<Arc<dyn Fn(Step) + Send + Sync>>,
 }
 
 impl WriterOptions {
-    /// A writer of this name with this file.
+    /// Options without an observer.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>, scope: Scope, client_id: ClientId) -> WriterOptions {
         WriterOptions { path: path.into(), scope, client_id, observer: None }
@@ -55,122 +55,122 @@ impl fmt::Debug for WriterOptions {
     }
 }
 
-/// A write that was begun and whose end its caller has not seen.
+/// A write whose outcome its caller has not learned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unfinished {
-    /// Its number.
+    /// The sequence number.
     pub sequence: u64,
-    /// The hash of its operations.
+    /// The hash of the operations.
     pub content: ContentHash,
     /// Whether a fence was sent under the same number.
     is_fenced: bool,
 }
 
-/// What became of a write that was unfinished. It is certain, and stays so.
+/// The final outcome of an unfinished write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It was committed.
+    /// The write was committed.
     Committed,
-    /// It was not, and never will be.
+    /// The write was not committed, and never will be.
     NeverHappened,
 }
 
-/// Why a write was not committed, or the writer cannot go on.
+/// Why a write was not committed, or the writer cannot continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriterError {
-    /// The server refused it. Nothing was changed, and no copy can change anything later.
+    /// The server refused the write. Nothing changed, and no copy can change anything later.
     #[error("the write was refused: {0}")]
     Refused(#[source] WriteRefusal),
-    /// The request was refused before it was looked at. Nothing was changed.
+    /// The request was not sent, or refused before the write was examined. Nothing changed.
     #[error(transparent)]
     NotSent(Failure),
-    /// Whether it is committed is not known. The writer remembers it as unfinished.
-    #[error("the outcome of number {sequence} is unknown, repeat or settle it: {source}")]
+    /// The outcome is unknown. The writer remembers the write as unfinished.
+    #[error("the outcome of sequence {sequence} is unknown; repeat or settle it: {source}")]
     OutcomeUnknown {
-        /// Its number.
+        /// The sequence number.
         sequence: u64,
-        /// Why it is not known.
+        /// Why the outcome is unknown.
         source: Failure,
     },
-    /// A write before this one is unfinished, and must be repeated or settled first.
-    #[error("number {sequence} is unfinished; repeat or settle it first")]
+    /// An earlier write is unfinished.
+    #[error("sequence {sequence} is unfinished; repeat or settle it first")]
     Unfinished {
-        /// Its number.
+        /// The sequence number.
         sequence: u64,
     },
-    /// What is to be repeated is not what was begun.
-    #[error("number {sequence} was begun with other operations; repeat those, or settle it")]
+    /// The operations to repeat differ from those of the unfinished write.
+    #[error("sequence {sequence} has other operations; repeat those, or settle it")]
     OtherContent {
-        /// Its number.
+        /// The sequence number.
         sequence: u64,
     },
-    /// What is to be repeated has been fenced off: it did not happen and never will.
-    #[error("number {sequence} was given up; its write never happened, and can be written anew")]
+    /// The write to repeat was fenced off: it was not committed and never will be.
+    #[error("sequence {sequence} was taken by a fence and its write never happened; write it again")]
     Fenced {
-        /// Its number.
+        /// The sequence number.
         sequence: u64,
     },
-    /// There is nothing to repeat.
+    /// There is no write to repeat.
     #[error("no write is unfinished")]
     NothingToRepeat,
-    /// Going on could lose or repeat a write.
-    #[error("it is not safe to go on: {0}")]
-    Unsafe(#[from] Danger),
-    /// The file cannot be used.
+    /// To continue could lose or repeat a write.
+    #[error("the writer stopped: {0}")]
+    Conflict(#[from] SequenceConflict),
+    /// The sequence file cannot be used.
     #[error(transparent)]
     File(#[from] SequenceFileError),
-    /// The server could not be asked how far this client has counted.
-    #[error("how far this client has counted is not known: {0}")]
+    /// The last committed sequence could not be read from the server.
+    #[error("cannot read the last committed sequence of this client: {0}")]
     State(#[source] Failure),
-    /// All numbers are used up.
-    #[error("client {client_id} has used all its numbers; use a new client_id")]
+    /// All sequence numbers are used up.
+    #[error("client {client_id} has used all sequence numbers; use a new client_id")]
     Exhausted {
-        /// Who counts.
+        /// The client id.
         client_id: ClientId,
     },
 }
 
-/// Why it is not safe to go on.
+/// Why the server and the sequence file contradict each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Danger {
-    /// The server has numbers that this writer never used.
+pub enum SequenceConflict {
+    /// The server has sequence numbers that this writer never used.
     #[error(
-        "the server has committed number {server} of this client, and the file knows only of {file}: another writer \
-         uses the same client_id, or the file is an old copy. Stop the other writer; if there is none, remove the \
-         file, and check what the numbers in between did before writing them again"
+        "the server has committed sequence {server} of this client, but its file ends at {file}: another writer uses the \
+         same client_id, or the file is an old copy. Stop the other writer; if there is none, remove the file, and \
+         check what the sequences in between did before writing them again"
     )]
     ServerAhead {
-        /// The last number that the server has.
+        /// The last sequence of the server.
         server: u64,
-        /// The last number that the file has.
+        /// The last sequence of the file.
         file: u64,
     },
-    /// The server has lost numbers that it had acknowledged.
+    /// The server lost sequence numbers that it had acknowledged.
     #[error(
-        "number {file} of this client was acknowledged, and the server has only {server}: it lost its data, was \
-         restored from an older backup, or is another server. If the loss is accepted, remove the file and write \
-         what is missing again"
+        "sequence {file} of this client was acknowledged, but the server ends at {server}: it lost its data, was \
+         restored from an older backup, or is another server. If you accept the loss, remove the file and repeat the \
+         missing writes"
     )]
     ServerBehind {
-        /// The last number that the server has.
+        /// The last sequence of the server.
         server: u64,
-        /// The last number that was acknowledged.
+        /// The last acknowledged sequence.
         file: u64,
     },
-    /// The number was taken by something that this writer did not send.
+    /// The sequence number was taken by a write of another writer.
     #[error(
-        "number {sequence} of this client was committed with other content: another writer uses the same client_id. \
-         Give each writer its own"
+        "sequence {sequence} of this client was committed with other operations: another writer uses the same \
+         client_id. Give each writer its own"
     )]
     NumberTaken {
-        /// The number.
+        /// The sequence number.
         sequence: u64,
     },
 }
 
-/// Writes transactions, each exactly once. One at a time: a number is used only when the one before it is known.
+/// Writes transactions exactly once, one at a time.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -184,14 +184,14 @@ pub enum Danger {
 /// let within = || Deadline::after(Duration::from_secs(30));
 ///
 /// let mut writer = Writer::open(&client, options, within()).await?;
-/// // The process was killed in the middle of a write: find out what became of it.
+/// // The process was killed during a write: find out whether it was committed.
 /// if writer.unfinished().is_some() {
 ///     println!("the last write: {:?}", writer.settle(within()).await?);
 /// }
 /// let issue = Operation::Issue {
 ///     account: "acme".parse()?, asset: "usd".parse()?, amount: 5_000_000, memo: "order 17".into(),
 /// };
-/// println!("committed as number {}", writer.write(vec![issue], within()).await?.sequence);
+/// println!("committed as sequence {}", writer.write(vec![issue], within()).await?.sequence);
 /// # Ok(())
 /// # }
 /// ```
@@ -201,14 +201,14 @@ pub struct Writer {
     client_id: ClientId,
     file: Arc<Mutex<SequenceFile>>,
     observer: Option<Arc<dyn Fn(Step) + Send + Sync>>,
-    /// The last number that is known to be committed.
+    /// The last sequence number that is known to be committed.
     committed: u64,
     unfinished: Option<Unfinished>,
-    /// What the file says for certain; none while a record was begun and not seen to be there.
+    /// The record that is certainly in the file; `None` while a store is not known to have succeeded.
     stored: Option<Record>,
-    /// Counts what is written to the file, so that an older record never replaces a newer one.
+    /// Numbers the stores, so that an older record never replaces a newer one.
     stamp: u64,
-    danger: Option<Danger>,
+    conflict: Option<SequenceConflict>,
 }
 
 impl fmt::Debug for Writer {
@@ -222,17 +222,17 @@ impl fmt::Debug for Writer {
 }
 
 impl Writer {
-    /// Opens the file, and compares it with what the server has.
+    /// Opens the file, and compares it with the state of the server.
     ///
-    /// A writer that was not closed may come back with a write that is [`unfinished`](Writer::unfinished): committed
-    /// or not, its caller has not heard of it for sure. It must be repeated or settled before anything else.
+    /// A writer that was not closed may have an [`unfinished`](Writer::unfinished) write. Repeat or settle it before the
+    /// next one.
     ///
-    /// Without a file the numbers of the server are taken up, behind a fence: once this returns, nothing that was sent
-    /// before can still happen.
+    /// Without a file the writer continues after the last sequence of the server, behind a fence: once this returns, no
+    /// earlier write can still be committed.
     ///
     /// # Errors
-    /// When the file is damaged, of another writer or in use; when the server and the file do not go together; when
-    /// there was no answer in time.
+    /// When the file is damaged, in use or of another writer; when server and file contradict each other; when no answer
+    /// came in time.
     pub async fn open(
         client: &Client,
         options: WriterOptions,
@@ -252,32 +252,32 @@ impl Writer {
             unfinished: None,
             stored: None,
             stamp: 0,
-            danger: None,
+            conflict: None,
         };
         match record {
-            Some(record) => writer.go_on(record, deadline).await?,
-            None => writer.start_over(deadline).await?,
+            Some(record) => writer.resume(record, deadline).await?,
+            None => writer.recover_without_file(deadline).await?,
         }
         Ok(writer)
     }
 
-    /// A write that was begun and whose end its caller has not seen.
+    /// The write whose outcome the caller has not learned.
     #[must_use]
     pub const fn unfinished(&self) -> Option<Unfinished> {
         self.unfinished
     }
 
-    /// The last number that is known to be committed.
+    /// The last sequence number that is known to be committed.
     #[must_use]
     pub const fn committed(&self) -> u64 {
         self.committed
     }
 
-    /// Writes a transaction under the next number.
+    /// Writes a transaction with the next sequence number.
     ///
     /// # Errors
-    /// If it is [`unfinished`](Writer::unfinished) after it, as with [`WriterError::OutcomeUnknown`], nobody knows. Else
-    /// nothing happened, and never will.
+    /// When the write is [`unfinished`](Writer::unfinished) afterwards, as with [`WriterError::OutcomeUnknown`], it may
+    /// have been committed. Otherwise it was not, and never will be.
     pub async fn write(
         &mut self,
         operations: Vec<Operation>,
@@ -287,7 +287,7 @@ impl Writer {
         if let Some(Unfinished { sequence, .. }) = self.unfinished {
             return Err(WriterError::Unfinished { sequence });
         }
-        // The server keeps the last number for nobody, for none could follow it.
+        // The server refuses u64::MAX, because no sequence could follow it.
         let next = self.committed.checked_add(1).filter(|next| *next < u64::MAX);
         let sequence = next.ok_or_else(|| WriterError::Exhausted { client_id: self.client_id.clone() })?;
         let content = ContentHash::of(&operations);
@@ -295,12 +295,11 @@ impl Writer {
         self.send(sequence, operations, false, deadline).await
     }
 
-    /// Writes the unfinished transaction again, under its own number. If it was committed already, this is the
-    /// receipt of then.
+    /// Repeats the unfinished transaction with its own sequence number. If it was committed already, the original receipt
+    /// is returned.
     ///
     /// # Errors
-    /// [`WriterError::OtherContent`] if the operations are not the ones that were begun; else as for
-    /// [`Writer::write`].
+    /// [`WriterError::OtherContent`] if the operations differ from the unfinished ones; else as [`Writer::write`].
     pub async fn repeat(
         &mut self,
         operations: Vec<Operation>,
@@ -316,24 +315,22 @@ impl Writer {
         self.send(sequence, operations, true, deadline).await
     }
 
-    /// Finds out what became of the unfinished write, if there is one, and makes sure that it stays so: what has not
-    /// been committed is fenced off.
+    /// Finds out whether the unfinished write was committed. If not, a fence makes sure that it never will be.
     ///
     /// # Errors
-    /// When there was no answer in time, which leaves it unfinished.
+    /// When no answer came in time. The write stays unfinished.
     pub async fn settle(&mut self, deadline: Deadline) -> Result<Option<Fate>, WriterError> {
         self.check()?;
         let Some(Unfinished { sequence, .. }) = self.unfinished else { return Ok(None) };
         let fate = self.fence(deadline).await?;
-        self.ended(sequence);
+        self.mark_known(sequence);
         Ok(Some(fate))
     }
 
-    /// Notes that the caller knows the outcome of every write so far, so that none is unfinished when the file is
-    /// opened again.
+    /// Stores that the caller knows the outcome of every write, so that none is unfinished at the next open.
     ///
     /// # Errors
-    /// When one is unfinished, or the file cannot be written.
+    /// When a write is unfinished, or the file cannot be written.
     pub async fn close(mut self) -> Result<(), WriterError> {
         self.check()?;
         match self.unfinished {
@@ -343,13 +340,13 @@ impl Writer {
     }
 
     fn check(&self) -> Result<(), WriterError> {
-        self.danger.map_or(Ok(()), |danger| Err(danger.into()))
+        self.conflict.map_or(Ok(()), |conflict| Err(conflict.into()))
     }
 
-    /// Nothing more is written after this.
-    fn stop(&mut self, danger: Danger) -> WriterError {
-        self.danger = Some(danger);
-        danger.into()
+    /// Stops the writer for good.
+    fn stop(&mut self, conflict: SequenceConflict) -> WriterError {
+        self.conflict = Some(conflict);
+        conflict.into()
     }
 
     fn reached(&self, step: Step) {
@@ -358,28 +355,28 @@ impl Writer {
         }
     }
 
-    /// Makes sure that the file says what is about to be sent. Only then is it unfinished: while it is not there nothing
-    /// is sent, so a caller that goes away meanwhile leaves the number free.
+    /// Stores the write before it is sent. It is unfinished only after that, so a caller that is cancelled during the
+    /// store leaves the sequence number free.
     async fn begin(&mut self, unfinished: Unfinished) -> Result<(), WriterError> {
         self.store(Some(unfinished)).await?;
         self.unfinished = Some(unfinished);
         Ok(())
     }
 
-    /// The fate of a number is known, and so is its caller's.
-    fn ended(&mut self, sequence: u64) {
+    /// The caller learns the outcome of this sequence number.
+    fn mark_known(&mut self, sequence: u64) {
         self.committed = sequence;
         self.unfinished = None;
     }
 
-    /// Puts on disk how far this writer has counted and what is under way, unless that is there.
+    /// Stores the last committed sequence and the unfinished write, unless the file has them.
     async fn store(&mut self, unfinished: Option<Unfinished>) -> Result<(), WriterError> {
         let committed = self.committed;
         if self.stored.is_some_and(|stored| (stored.committed, stored.unfinished) == (committed, unfinished))
         {
             return Ok(());
         }
-        // A store that fails, or that nobody waits for any more, may still have replaced the file.
+        // A store that fails or is cancelled may still replace the file.
         self.stored = None;
         self.stamp += 1;
         let record = Record { committed, unfinished, stamp: self.stamp };
@@ -398,7 +395,7 @@ impl Writer {
     }
 }
 
-/// Work on files, where it holds up no other task.
+/// Runs file operations on the blocking thread pool.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, SequenceFileError> {

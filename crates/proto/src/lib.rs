@@ -5,6 +5,8 @@
 
 mod codec;
 pub mod convert;
+#[cfg(feature = "client")]
+mod json;
 
 pub use codec::{Codec, Decoder};
 

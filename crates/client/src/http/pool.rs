@@ -97,8 +97,8 @@ impl ConnectionPool {
         Failure::Unreachable { server: self.name.clone(), why: why.to_string(), kind }
     }
 
-    fn strange(&self, what: impl ToString) -> Failure {
-        Failure::Strange { server: self.name.clone(), what: what.to_string() }
+    fn unexpected(&self, what: impl ToString) -> Failure {
+        Failure::Unexpected { server: self.name.clone(), what: what.to_string() }
     }
 
     fn take_idle(&self) -> Option<SendRequest<Full<Bytes>>> {
@@ -127,7 +127,7 @@ impl ConnectionPool {
             Err(error) => {
                 let error = error.into_error();
                 return Sent::Yes(Err(match error.is_parse() {
-                    true => self.strange(format!("{error}; a server with TLS needs a URL with https://")),
+                    true => self.unexpected(format!("{error}; a server with TLS needs a URL with https://")),
                     false => self.no_answer(error),
                 }));
             }
@@ -163,7 +163,7 @@ impl ConnectionPool {
             Ok(collected) => Ok(collected.to_bytes()),
             Err(error) if error.is::<LengthLimitError>() => {
                 let max = self.answer_bytes_max;
-                Err(self.strange(format!("the body is larger than {max} bytes (answer_bytes_max)")))
+                Err(self.unexpected(format!("the body is larger than {max} bytes (answer_bytes_max)")))
             }
             Err(error) => Err(self.no_answer(error)),
         }

@@ -1,31 +1,31 @@
-//! One attempt: one lease, from its first request to an answer that says what became of it, or until it is too old.
+//! One attempt: one lease, from its first request until its outcome is known or the lease is too old.
 
 use std::sync::Arc;
 
 use earmark_core::LeaseId;
 
 use super::{AcquireError, Guard, Shared};
-use crate::ask::{CompleteItem, Denial, ReserveAnswer, ReserveItem};
-use crate::batcher::ask_alone;
+use crate::answer::{Denial, ReserveAnswer};
 use crate::deadline::Deadline;
 use crate::failure::{Certainty, Failure};
 use crate::job::{Actuals, Job};
+use crate::request::{CompleteItem, ReserveItem};
 
-/// An outage may last longer than a server remembers leases, 15 minutes by default, and older ones are refused. So an
-/// attempt that goes on for so long takes a new one, and gives the old one back.
+/// Milliseconds after which an attempt takes a new lease and completes the old one: 5 minutes. An outage may last longer
+/// than the retention of leases, 15 minutes by default, and servers refuse older leases.
 const LEASE_AGE_MAX_MS: u64 = 5 * 60 * 1_000;
 
-/// What became of an attempt.
+/// The result of an attempt.
 #[derive(Debug)]
 pub(crate) enum Attempt {
     Admitted(Guard),
     Denied(Denial),
     Refused(AcquireError),
-    /// The deadline passed, and the outcome of the last request is unknown if there was one.
+    /// The deadline passed. The outcome of the last request, if there was one, is unknown.
     NoAnswer(Option<Failure>),
 }
 
-/// A lease that may hold something. Dropped like that, it is given back as never used.
+/// The lease of an attempt. If it may hold amounts, dropping it completes it with a usage of 0.
 struct Pending<'a> {
     shared: &'a Arc<Shared>,
     lease: LeaseId,
@@ -35,11 +35,11 @@ struct Pending<'a> {
 
 impl<'a> Pending<'a> {
     fn new(shared: &'a Arc<Shared>, job: &'a Job) -> Pending<'a> {
-        Pending { shared, lease: shared.client.around().lease(), job, may_hold: false }
+        Pending { shared, lease: shared.client.env().lease(), job, may_hold: false }
     }
 
     fn is_old(&self) -> bool {
-        let now = self.shared.client.around().wall();
+        let now = self.shared.client.env().wall();
         now.get().saturating_sub(self.lease.time().get()) >= LEASE_AGE_MAX_MS
     }
 }
@@ -59,18 +59,18 @@ impl Shared {
         let mut backoff = self.client.backoff();
         let mut last = None;
         while !deadline.has_passed() {
-            let knew_nothing = pending.may_hold;
+            let may_have_held = pending.may_hold;
             pending.may_hold = true;
             let item = ReserveItem { lease: pending.lease, job: job.clone() };
             let answer = match self.reserve_now(&item) {
                 Some(answer) => Some(answer),
-                None => deadline.bound(self.reserve_once(item, deadline)).await,
+                None => deadline.bound(self.ask_once(self.reserves.as_ref(), item, deadline)).await,
             };
             match answer {
-                Some(Ok(answer)) => return self.judge(&mut pending, knew_nothing, answer),
+                Some(Ok(answer)) => return self.judge(&mut pending, may_have_held, answer),
                 Some(Err(failure)) => {
-                    // An earlier copy of this request may still be under way.
-                    pending.may_hold = knew_nothing || failure.certainty() == Certainty::Unknown;
+                    // An earlier copy of this request may still arrive.
+                    pending.may_hold = may_have_held || failure.certainty() == Certainty::Unknown;
                     if !failure.is_transient() {
                         return Attempt::Refused(refused(failure));
                     }
@@ -98,25 +98,17 @@ impl Shared {
         None
     }
 
-    async fn reserve_once(&self, item: ReserveItem, deadline: Deadline) -> Result<ReserveAnswer, Failure> {
-        match &self.reserves {
-            Some(batcher) => batcher.ask(item, deadline).await,
-            // Boxed, for it is large, and every call would carry room for it that shares a request.
-            None => Box::pin(ask_alone(&self.client, item, deadline)).await,
-        }
-    }
-
     fn judge(
         self: &Arc<Self>,
         pending: &mut Pending<'_>,
-        knew_nothing: bool,
+        may_have_held: bool,
         answer: ReserveAnswer,
     ) -> Attempt {
         pending.may_hold = match answer {
-            // Of a lease that has expired meanwhile, or is refused for its age, an earlier copy may hold something.
+            // An earlier copy of a lease that expired meanwhile, or is refused for its age, may hold amounts.
             ReserveAnswer::LeaseExpired | ReserveAnswer::Invalid { .. } => pending.may_hold,
-            // These leave no trace of the lease, so an earlier copy that is late may still be admitted.
-            ReserveAnswer::UnknownLimitKey(_) | ReserveAnswer::LimitDecreasing(_) => knew_nothing,
+            // The server does not remember these leases, so a late earlier copy may still be admitted.
+            ReserveAnswer::UnknownLimitKey(_) | ReserveAnswer::LimitDecreasing(_) => may_have_held,
             ReserveAnswer::Allowed { .. }
             | ReserveAnswer::Denied(_)
             | ReserveAnswer::Never { .. }

@@ -1,4 +1,4 @@
-//! What an admitted job holds.
+//! The guard of an admitted job.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,15 +6,16 @@ use std::sync::Arc;
 use earmark_core::{LeaseId, UnixMs};
 
 use super::Shared;
-use crate::ask::{CompleteItem, Completed};
+use crate::answer::Completed;
 use crate::failure::Failure;
 use crate::job::{Actuals, Job};
+use crate::request::CompleteItem;
 
-/// What an admitted job holds. Completing consumes it, so it happens once.
+/// Holds the amounts of an admitted job. Completing consumes it, so that it happens once.
 ///
-/// Dropped without it, it is completed in the background with nothing known: slots of concurrency are free, and
-/// everything else counts as fully used. If that fails, the lease expires.
-#[must_use = "dropping it completes it, with nothing known about what was used"]
+/// A dropped guard is completed in the background with unknown usage: concurrency slots are freed, and everything else
+/// counts as fully used. If that fails, the lease expires.
+#[must_use = "dropping it completes the job with unknown usage"]
 pub struct Guard {
     shared: Arc<Shared>,
     lease: LeaseId,
@@ -28,43 +29,44 @@ impl Guard {
         Guard { shared, lease, job, reserved_at, is_open: true }
     }
 
-    /// Its lease, to be shown in logs.
+    /// The lease id, for logs.
     pub fn lease(&self) -> impl fmt::Display + use<> {
         self.lease
     }
 
-    /// What it is for.
+    /// The admitted job.
     #[must_use]
     pub const fn job(&self) -> &Job {
         &self.job
     }
 
-    /// When it was admitted, by the time of the server.
+    /// The server time of the admission.
     #[must_use]
     pub const fn reserved_at(&self) -> UnixMs {
         self.reserved_at
     }
 
-    /// Says what was used. Once this was called it goes on by itself, even if nobody waits for it.
+    /// Reports the actual usage. The complete continues in the background when the future is dropped.
     ///
     /// # Errors
-    /// When no server took it for as long as the limiter tries. The lease is left to expire.
+    /// When no server took it within [`LimiterOptions::complete_within`](crate::LimiterOptions::complete_within). The
+    /// lease is left to expire.
     pub async fn complete(mut self, actuals: Actuals) -> Result<Completed, Failure> {
         self.is_open = false;
         let (actuals, ignored) = of_job(&self.job, actuals);
         let item = CompleteItem { lease: self.lease, job: self.job.clone(), actuals };
         let mut completed = self.settle(item).await?;
         if let Some(ignored) = ignored {
-            let heard = completed.message.take();
-            completed.message = Some(heard.map_or(ignored.clone(), |heard| format!("{heard}; {ignored}")));
+            let note = completed.message.take();
+            completed.message = Some(note.map_or(ignored.clone(), |note| format!("{note}; {ignored}")));
         }
         Ok(completed)
     }
 
-    /// Gives everything back, for no call was made.
+    /// Frees everything, because no call was made.
     ///
     /// # Errors
-    /// When no server took it for as long as the limiter tries. The lease is left to expire.
+    /// As [`Guard::complete`].
     pub async fn release(self) -> Result<Completed, Failure> {
         let actuals = Actuals::nothing_of(&self.job);
         self.complete(actuals).await
@@ -73,7 +75,7 @@ impl Guard {
     async fn settle(&self, item: CompleteItem) -> Result<Completed, Failure> {
         #[cfg(feature = "local")]
         if let Some(Some(answer)) = self.shared.client.book().map(|book| book.complete_now(&item)) {
-            self.shared.freed.give_back(&item.job);
+            self.shared.wait_queues.release(&item.job);
             return answer;
         }
         let lost = |error: tokio::task::JoinError| Failure::NoAnswer {
@@ -84,7 +86,7 @@ impl Guard {
     }
 }
 
-/// The actuals of limits that a job has reserved, and what to say of the others.
+/// The actuals of the limits that the job reserved, and a note about the others.
 fn of_job(job: &Job, actuals: Actuals) -> (Actuals, Option<String>) {
     let is_reserved = |key: &earmark_core::LimitKey| job.requirements().iter().any(|(known, _)| known == key);
     if actuals.amounts().iter().all(|(key, _)| is_reserved(key)) {

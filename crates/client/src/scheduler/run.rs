@@ -1,4 +1,4 @@
-//! The task that drives the lanes, and those that it starts.
+//! The driver task, and the tasks that it spawns.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,90 +6,90 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::lanes::{LaneId, Next, Pick};
+use super::lanes::{Candidate, LaneId, Pick};
 use super::{Item, Shared, TaskError};
-use crate::ask::Denial;
+use crate::answer::Denial;
 use crate::job::Job;
 use crate::limiter::{Attempt, Guard};
 
-/// However far away a hint is, a lane tries one of its tasks after so long: what is in the way may be gone sooner.
+/// The longest wait of a lane before it tries one of its tasks: the limits may have room before the hint.
 const PROBE_MAX: Duration = Duration::from_secs(5);
 
-/// What is to be done about one look at the lanes.
-enum Step<T, R> {
-    Try(Next<Item<T, R>>),
-    Over(Item<T, R>),
+/// The next action of the driver.
+enum Action<T, R> {
+    Try(Candidate<Item<T, R>>),
+    Abandon(Item<T, R>),
     Wait(Option<Instant>),
     End,
 }
 
-/// Starts what can be tried, until there is nothing left and nothing more comes.
+/// Spawns attempts until the scheduler is closed and idle.
 pub(super) async fn drive<T: Send + 'static, R: Send + 'static>(shared: Arc<Shared<T, R>>) {
     loop {
         let changed = shared.changed.notified();
         match look(&shared) {
-            Step::Try(next) => {
+            Action::Try(next) => {
                 shared.handle.spawn(attempt(Arc::clone(&shared), next));
             }
-            Step::Over(item) => over(&shared, item),
-            Step::Wait(Some(until)) => {
+            Action::Abandon(item) => abandon(&shared, item),
+            Action::Wait(Some(until)) => {
                 tokio::select! {
                     () = changed => {}
                     () = tokio::time::sleep_until(until) => {}
                 }
             }
-            Step::Wait(None) => changed.await,
-            Step::End => return,
+            Action::Wait(None) => changed.await,
+            Action::End => return,
         }
     }
 }
 
-fn look<T, R>(shared: &Shared<T, R>) -> Step<T, R> {
+fn look<T, R>(shared: &Shared<T, R>) -> Action<T, R> {
     let mut state = shared.lock();
     if state.running >= shared.options.running_max.max(1) {
-        return Step::Wait(None);
+        return Action::Wait(None);
     }
     match state.lanes.next(Instant::now()) {
         Pick::Try(next) => {
             state.running += 1;
-            Step::Try(next)
+            Action::Try(next)
         }
-        Pick::Over(item) => Step::Over(item),
+        Pick::Abandoned(item) => Action::Abandon(item),
         Pick::Nothing => {
             let is_idle = state.lanes.queued() == 0 && state.running == 0;
             if is_idle {
                 shared.idle.notify_waiters();
             }
             match is_idle && state.is_closing {
-                true => Step::End,
-                false => Step::Wait(state.lanes.wake_at()),
+                true => Action::End,
+                false => Action::Wait(state.lanes.wake_at()),
             }
         }
     }
 }
 
-/// A task that nobody wants any more, or whose time is over.
-fn over<T, R>(shared: &Shared<T, R>, item: Item<T, R>) {
-    if item.standing.is_cancelled() {
+/// Ends a task that was cancelled or whose deadline has passed.
+fn abandon<T, R>(shared: &Shared<T, R>, item: Item<T, R>) {
+    if item.task_state.is_cancelled() {
         let less = |count: usize| count.checked_sub(1);
         _ = shared.cancelled.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-    } else if item.standing.start() {
+    } else if item.task_state.start() {
         _ = item.reply.send(Err(TaskError::DeadlinePassed { last: None }));
     }
 }
 
-/// A task at work. However it ends, its place is free again.
-struct Place<'a, T, R> {
+/// The slot of a running task. Dropping it frees the slot.
+struct RunningSlot<'a, T, R> {
     shared: &'a Shared<T, R>,
     lane: LaneId,
-    /// What it holds, once it runs.
+    /// The job, once it is admitted.
     running: Option<Job>,
-    is_given_back: bool,
+    is_returned: bool,
 }
 
-impl<T, R> Drop for Place<'_, T, R> {
+impl<T, R> Drop for RunningSlot<'_, T, R> {
     fn drop(&mut self) {
-        if self.is_given_back {
+        if self.is_returned {
             return;
         }
         let mut state = self.shared.lock();
@@ -103,50 +103,53 @@ impl<T, R> Drop for Place<'_, T, R> {
     }
 }
 
-/// Has a task admitted, and does its work.
-async fn attempt<T: Send + 'static, R: Send + 'static>(shared: Arc<Shared<T, R>>, next: Next<Item<T, R>>) {
-    let mut place = Place { shared: &shared, lane: next.lane, running: None, is_given_back: false };
+/// Makes one attempt to admit a task, and runs its work.
+async fn attempt<T: Send + 'static, R: Send + 'static>(
+    shared: Arc<Shared<T, R>>,
+    next: Candidate<Item<T, R>>,
+) {
+    let mut slot = RunningSlot { shared: &shared, lane: next.lane, running: None, is_returned: false };
     let mut next = next;
-    let (job, deadline) = (next.item.what.job.clone(), next.item.what.deadline);
+    let (job, deadline) = (next.item.task.job.clone(), next.item.task.deadline);
     let attempt = tokio::select! {
         biased;
         attempt = shared.limiter.attempt(&job, deadline) => attempt,
-        // What the attempt may have taken is given back with it.
-        () = cancelled(&mut next.item.what) => return over(&shared, next.item.what),
+        // Dropping the attempt frees what it may have reserved.
+        () = cancelled(&mut next.item.task) => return abandon(&shared, next.item.task),
     };
     let error = match attempt {
         Attempt::Admitted(guard) => {
             shared.lock().lanes.admitted(next.lane, &job);
-            place.running = Some(job);
-            return work(&shared, next.item.what, guard).await;
+            slot.running = Some(job);
+            return work(&shared, next.item.task, guard).await;
         }
         Attempt::Denied(denial) => {
-            // The place goes back together with the task.
-            place.is_given_back = true;
+            // `put_back` returns the slot together with the task.
+            slot.is_returned = true;
             return put_back(&shared, next, &denial);
         }
         Attempt::Refused(error) => TaskError::Refused(error),
         Attempt::NoAnswer(last) => TaskError::DeadlinePassed { last },
     };
-    let item = next.item.what;
-    if item.standing.start() {
+    let item = next.item.task;
+    if item.task_state.start() {
         _ = item.reply.send(Err(error));
     }
 }
 
-/// Until whoever submitted a task has cancelled it.
+/// Waits until the handle of a task has cancelled it.
 async fn cancelled<T, R>(item: &mut Item<T, R>) {
     item.reply.closed().await;
-    if !item.standing.is_cancelled() {
-        // Nobody waits for it, and it goes on.
+    if !item.task_state.is_cancelled() {
+        // A detached task continues.
         std::future::pending().await
     }
 }
 
 async fn work<T, R>(shared: &Shared<T, R>, item: Item<T, R>, guard: Guard) {
-    let Item { payload, standing, reply, .. } = item;
-    if !standing.start() {
-        // It was cancelled while it was admitted, and no call was made.
+    let Item { payload, task_state, reply, .. } = item;
+    if !task_state.start() {
+        // The task was cancelled during the attempt, and no call was made.
         _ = guard.release().await;
         return;
     }
@@ -154,7 +157,7 @@ async fn work<T, R>(shared: &Shared<T, R>, item: Item<T, R>, guard: Guard) {
     _ = reply.send(Ok(result));
 }
 
-fn put_back<T, R>(shared: &Shared<T, R>, next: Next<Item<T, R>>, denial: &Denial) {
+fn put_back<T, R>(shared: &Shared<T, R>, next: Candidate<Item<T, R>>, denial: &Denial) {
     let now = Instant::now();
     let until = now + shared.limiter.wait_for(denial).min(PROBE_MAX);
     let mut state = shared.lock();
@@ -162,7 +165,7 @@ fn put_back<T, R>(shared: &Shared<T, R>, next: Next<Item<T, R>>, denial: &Denial
     let given_up = match state.is_over {
         true => {
             state.lanes.settled(next.lane);
-            Some(next.item.what)
+            Some(next.item.task)
         }
         false => {
             state.lanes.denied(now, next, &denial.limited_by, until);

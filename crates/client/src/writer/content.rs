@@ -1,4 +1,4 @@
-//! What a transaction says, in 32 bytes.
+//! The hash of a transaction's operations.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use earmark_proto::v1;
 use prost::Message;
 use sha2::{Digest, Sha256};
 
-/// The hash of the operations of a transaction: equal for equal operations, in this version and in later ones.
+/// The hash of the operations of a transaction. It is the same in all versions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ContentHash([u8; 32]);
 
@@ -16,18 +16,18 @@ impl ContentHash {
     /// The hash of these operations.
     #[must_use]
     pub fn of(operations: &[Operation]) -> ContentHash {
-        // The bytes of the message that is sent over gRPC: fields in order of their numbers, which never change.
+        // The protobuf encoding has fields in the order of their numbers, which never change.
         let operations = operations.iter().map(operation_of).collect();
         let bytes = v1::WritePart { operations }.encode_to_vec();
         ContentHash(Sha256::digest(bytes).into())
     }
 
-    /// Whether it is that of a transaction without operations, which is what a fence is.
+    /// Whether it is the hash of no operations, as in a fence.
     pub(super) fn is_empty(self) -> bool {
         self == ContentHash::of(&[])
     }
 
-    /// Stands for content that nobody remembers.
+    /// Stands for operations that are not known.
     pub(super) const fn unknown() -> ContentHash {
         ContentHash([0; 32])
     }
@@ -41,8 +41,8 @@ impl ContentHash {
         if text.len() != 2 * bytes.len() || !text.is_ascii() {
             return None;
         }
-        for (place, byte) in bytes.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(text.get(2 * place..2 * place + 2)?, 16).ok()?;
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(text.get(2 * index..2 * index + 2)?, 16).ok()?;
         }
         Some(ContentHash(bytes))
     }
@@ -73,7 +73,7 @@ mod tests {
         }
     }
 
-    /// Files of earlier versions hold these.
+    /// Sequence files of earlier versions contain these hashes.
     #[test]
     fn the_hash_of_an_operation_never_changes() {
         assert_eq!(

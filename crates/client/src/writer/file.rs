@@ -1,4 +1,4 @@
-//! The file that keeps the numbers of a writer.
+//! The sequence file of a writer.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -10,94 +10,94 @@ use sha2::{Digest, Sha256};
 
 use super::Unfinished;
 use super::content::ContentHash;
-use crate::ask::Scope;
+use crate::answer::Scope;
 
 const VERSION: u32 = 1;
-/// Far more than a record takes; a larger file is something else.
+/// Bytes of a sequence file, far more than a record takes. A larger file is not a sequence file.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// What a writer does between a call and its answer, in this order. A process may end between any two.
+/// The steps of a write, in this order. A process may be killed between any two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Step {
-    /// The new record is to be written, in a file beside the old one.
+    /// Before the new record is written to a second file.
     Writing,
-    /// It is written, and perhaps not on disk.
+    /// The record is written, but not flushed.
     Written,
-    /// It is on disk, under the name of the other file.
+    /// The record is on disk in the second file.
     Flushed,
-    /// It has taken the place of the old one.
+    /// The second file has replaced the first.
     Renamed,
-    /// It is certain to be found there.
+    /// The directory is flushed, so the record is durable.
     Stored,
-    /// The write is to be sent.
+    /// Before the write is sent.
     Sending,
-    /// The write was answered.
+    /// The write has an answer.
     Answered,
-    /// A fence is to be sent.
+    /// Before a fence is sent.
     SendingFence,
-    /// The fence was answered.
+    /// The fence has an answer.
     AnsweredFence,
 }
 
-/// Why the file of a writer cannot be used.
+/// Why a sequence file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SequenceFileError {
-    /// Another process has it.
-    #[error("{path}: another process writes with it; only one may")]
+    /// Another process has locked the file.
+    #[error("{path}: in use by another process; only one writer may use it")]
     InUse {
-        /// The file that is locked.
+        /// The lock file.
         path: PathBuf,
     },
-    /// It is damaged, or none of ours.
+    /// The file is damaged, or is not a sequence file.
     #[error(
-        "{path}: {why}. If it cannot be restored, remove it: the writer then goes on behind what the server has, and \
-         the write that was under way may have happened or not"
+        "{path}: {why}. Restore the file, or remove it: the writer then continues after the last sequence of the \
+         server, and the outcome of an unfinished write is lost"
     )]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         why: String,
     },
-    /// It belongs to another writer.
-    #[error("{path}: it belongs to {found}, and not to {wanted}")]
+    /// The file belongs to another writer.
+    #[error("{path}: it belongs to {found}, not to {wanted}")]
     OtherWriter {
         /// The file.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         found: String,
-        /// Whose it should be.
+        /// The writer that opened it.
         wanted: String,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error("{path}: {what}: {source}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The runtime was stopped before the file was written.
+    /// The runtime stopped before the file was written.
     #[error("the runtime has stopped")]
     Stopped,
 }
 
-/// What the file says.
+/// The content of a sequence file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// The last number that is known to be committed.
+    /// The last sequence number that is known to be committed.
     pub(super) committed: u64,
-    /// The write that was under way.
+    /// The unfinished write.
     pub(super) unfinished: Option<Unfinished>,
-    /// Later records have higher ones, within the life of a process.
+    /// The number of the store in this process.
     pub(super) stamp: u64,
 }
 
-/// The record as it is written.
+/// The JSON of a record.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
@@ -117,15 +117,15 @@ struct UnfinishedDocument {
     is_fenced: bool,
 }
 
-/// The file, which no other process has.
+/// A locked sequence file.
 pub(super) struct SequenceFile {
     path: PathBuf,
     beside: PathBuf,
     scope: Scope,
     client_id: ClientId,
-    /// The latest record that was to be in the file, whether it got there or not.
+    /// The number of the latest store, whether it succeeded or not.
     stamp: u64,
-    /// The lock ends with it. It is on a file of its own, for the other is replaced all the time.
+    /// Holds the lock. It is a file of its own, because every store replaces the other one.
     _lock: File,
 }
 
@@ -136,7 +136,7 @@ fn suffixed(path: &Path, suffix: &str) -> PathBuf {
 }
 
 impl SequenceFile {
-    /// Takes the lock, and reads what there is.
+    /// Takes the lock and reads the record.
     pub(super) fn open(
         path: PathBuf,
         scope: &Scope,
@@ -148,11 +148,11 @@ impl SequenceFile {
             move |source| SequenceFileError::Io { path, what, source }
         };
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
-        let lock = lock.map_err(failed("opening it"))?;
+        let lock = lock.map_err(failed("open"))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(SequenceFileError::InUse { path: lock_path }),
-            Err(TryLockError::Error(source)) => return Err(failed("locking it")(source)),
+            Err(TryLockError::Error(source)) => return Err(failed("lock")(source)),
         }
         let beside = suffixed(&path, ".new");
         let (scope, client_id) = (scope.clone(), client_id.clone());
@@ -162,9 +162,9 @@ impl SequenceFile {
     }
 
     fn read(&self) -> Result<Option<Record>, SequenceFileError> {
-        let failed = |source| SequenceFileError::Io { path: self.path.clone(), what: "reading it", source };
+        let failed = |source| SequenceFileError::Io { path: self.path.clone(), what: "read", source };
         match fs::metadata(&self.path) {
-            Ok(about) if about.len() > FILE_BYTES_MAX => Err(self.damaged("it is too large")),
+            Ok(about) if about.len() > FILE_BYTES_MAX => Err(self.damaged("it is larger than 64 KiB")),
             Ok(_) => {
                 let text = fs::read(&self.path).map_err(failed)?;
                 self.parse(&text).map(Some)
@@ -179,10 +179,10 @@ impl SequenceFile {
     }
 
     fn parse(&self, bytes: &[u8]) -> Result<Record, SequenceFileError> {
-        let text = std::str::from_utf8(bytes).map_err(|_| self.damaged("it is no text"))?;
+        let text = std::str::from_utf8(bytes).map_err(|_| self.damaged("it is not UTF-8"))?;
         let mut lines = text.lines();
         let (Some(line), Some(sum), None) = (lines.next(), lines.next(), lines.next()) else {
-            return Err(self.damaged("it has not two lines"));
+            return Err(self.damaged("it does not have two lines"));
         };
         if sum != checksum(line) {
             return Err(self.damaged("its checksum does not match"));
@@ -199,11 +199,12 @@ impl SequenceFile {
             return Err(SequenceFileError::OtherWriter { path: self.path.clone(), found, wanted });
         }
         let unfinished = unfinished.map(|unfinished| {
-            let content = ContentHash::parse(&unfinished.content).ok_or_else(|| self.damaged("no hash"))?;
+            let content = ContentHash::parse(&unfinished.content)
+                .ok_or_else(|| self.damaged("the hash of its content is malformed"))?;
             let UnfinishedDocument { sequence, is_fenced, .. } = unfinished;
             match committed.checked_add(1) == Some(sequence) {
                 true => Ok(Unfinished { sequence, content, is_fenced }),
-                false => Err(self.damaged("its numbers do not follow each other")),
+                false => Err(self.damaged("its sequence numbers are not consecutive")),
             }
         });
         Ok(Record { committed, unfinished: unfinished.transpose()?, stamp: 0 })
@@ -214,7 +215,7 @@ impl SequenceFile {
         owner(self.scope.namespace.as_str(), vault, self.client_id.as_str())
     }
 
-    /// Replaces what the file says, unless something later was written meanwhile.
+    /// Replaces the record, unless a later store came first.
     pub(super) fn store(&mut self, record: Record, reached: &dyn Fn(Step)) -> Result<(), SequenceFileError> {
         if record.stamp < self.stamp {
             return Ok(());
@@ -238,27 +239,27 @@ impl SequenceFile {
         self.replace(&text, reached)
     }
 
-    /// Written aside, flushed, renamed, and the folder flushed: whatever happens in between, the old record or the
-    /// new one is there as a whole.
+    /// Writes a second file, flushes it, renames it and flushes the directory, so that a crash leaves the old record or the
+    /// new one, never a part.
     fn replace(&self, text: &str, reached: &dyn Fn(Step)) -> Result<(), SequenceFileError> {
         let failed = |path: &Path, what| {
             let path = path.to_owned();
             move |source| SequenceFileError::Io { path, what, source }
         };
         reached(Step::Writing);
-        let mut file = File::create(&self.beside).map_err(failed(&self.beside, "creating it"))?;
-        file.write_all(text.as_bytes()).map_err(failed(&self.beside, "writing it"))?;
+        let mut file = File::create(&self.beside).map_err(failed(&self.beside, "create"))?;
+        file.write_all(text.as_bytes()).map_err(failed(&self.beside, "write"))?;
         reached(Step::Written);
-        file.sync_all().map_err(failed(&self.beside, "flushing it"))?;
+        file.sync_all().map_err(failed(&self.beside, "flush"))?;
         reached(Step::Flushed);
-        fs::rename(&self.beside, &self.path).map_err(failed(&self.path, "replacing it"))?;
+        fs::rename(&self.beside, &self.path).map_err(failed(&self.path, "replace"))?;
         reached(Step::Renamed);
         let folder = match self.path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
         let flushed = File::open(folder).and_then(|folder| folder.sync_all());
-        flushed.map_err(failed(folder, "flushing the folder"))?;
+        flushed.map_err(failed(folder, "flush the directory"))?;
         reached(Step::Stored);
         Ok(())
     }

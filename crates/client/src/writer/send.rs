@@ -1,41 +1,42 @@
-//! Sending under a number until it is known what became of it.
+//! Sends a write until its outcome is known.
 
 use earmark_core::Operation;
 
 use super::file::Step;
-use super::{Danger, Fate, Unfinished, Writer, WriterError};
-use crate::ask::{Ask, Receipt, WriteCode, WriteItem, WriteRefusal};
+use super::{Fate, SequenceConflict, Unfinished, Writer, WriterError};
+use crate::answer::{Receipt, WriteCode, WriteRefusal};
 use crate::deadline::Deadline;
 use crate::failure::{Certainty, Failure};
+use crate::request::Write;
 
-/// What was heard of one number.
-enum Heard {
+/// The outcome of the last attempt.
+enum Outcome {
     Committed(Receipt),
     Refused(WriteRefusal),
-    /// Refused before it was looked at.
+    /// The request was refused before the write was examined.
     Rejected(Failure),
     /// The deadline passed.
     Nothing(Failure),
 }
 
-/// The last word on a number, and whether a copy of it may still be under way.
-struct LastWord {
-    heard: Heard,
-    may_be_under_way: bool,
+/// The outcome of the last attempt, and whether a copy of an earlier one may still arrive.
+struct LastOutcome {
+    outcome: Outcome,
+    may_arrive_late: bool,
 }
 
-/// What it means that a server finds a gap before a number.
+/// The meaning of `SEQUENCE_GAP`.
 enum Gap {
-    /// It has everything that it acknowledged, so what it saw is over.
+    /// The server has everything that it acknowledged; it was behind for a moment.
     Closed,
-    /// It has lost what it acknowledged.
+    /// The server lost writes that it acknowledged.
     Lost,
-    /// It could not be asked, which says nothing about what it has.
+    /// The server could not be asked.
     Unknown(Failure),
 }
 
 impl Writer {
-    /// Sends the operations under a number that is on disk, and finds out what became of them.
+    /// Sends operations whose sequence number is on disk, until their outcome is known.
     pub(super) async fn send(
         &mut self,
         sequence: u64,
@@ -44,113 +45,121 @@ impl Writer {
         deadline: Deadline,
     ) -> Result<Receipt, WriterError> {
         self.reached(Step::Sending);
-        let ask = self.ask(sequence, operations);
-        let word = self.insist(&ask, was_sent, deadline).await;
+        let write = self.request(sequence, operations);
+        let word = self.send_until_known(&write, was_sent, deadline).await;
         self.reached(Step::Answered);
-        let refusal = match word.heard {
-            Heard::Committed(receipt) => return self.is_committed(sequence, receipt),
-            Heard::Nothing(source) if word.may_be_under_way => {
+        let refusal = match word.outcome {
+            Outcome::Committed(receipt) => return self.is_committed(sequence, receipt),
+            Outcome::Nothing(source) if word.may_arrive_late => {
                 return Err(WriterError::OutcomeUnknown { sequence, source });
             }
-            Heard::Refused(refusal) => self.about_numbers(sequence, refusal)?,
-            Heard::Nothing(failure) | Heard::Rejected(failure) => WriterError::NotSent(failure),
+            Outcome::Refused(refusal) => self.sequence_conflict(sequence, refusal)?,
+            Outcome::Nothing(failure) | Outcome::Rejected(failure) => WriterError::NotSent(failure),
         };
-        // A refusal is final only if no copy can still arrive, when what was in the way may be gone.
-        if !word.may_be_under_way {
+        // A refusal is final only if no earlier copy can arrive later, when the reason may be gone.
+        if !word.may_arrive_late {
             self.unfinished = None;
             return Err(refusal);
         }
         if self.fence(deadline).await? == Fate::NeverHappened {
-            self.ended(sequence);
+            self.mark_known(sequence);
             return Err(refusal);
         }
-        // It is committed, but until its receipt is here its caller has not heard of it.
-        match self.insist(&ask, true, deadline).await.heard {
-            Heard::Committed(receipt) => self.is_committed(sequence, receipt),
-            Heard::Nothing(source) | Heard::Rejected(source) => {
+        // The write is committed. It stays unfinished until its receipt arrives.
+        match self.send_until_known(&write, true, deadline).await.outcome {
+            Outcome::Committed(receipt) => self.is_committed(sequence, receipt),
+            Outcome::Nothing(source) | Outcome::Rejected(source) => {
                 Err(WriterError::OutcomeUnknown { sequence, source })
             }
-            Heard::Refused(_) => Err(self.stop(Danger::NumberTaken { sequence })),
+            Outcome::Refused(_) => Err(self.stop(SequenceConflict::NumberTaken { sequence })),
         }
     }
 
     fn is_committed(&mut self, sequence: u64, receipt: Receipt) -> Result<Receipt, WriterError> {
         if receipt.sequence != sequence {
-            return Err(self.stop(Danger::NumberTaken { sequence }));
+            return Err(self.stop(SequenceConflict::NumberTaken { sequence }));
         }
-        self.ended(sequence);
+        self.mark_known(sequence);
         Ok(receipt)
     }
 
-    /// A refusal of the operations; an error if the number itself is what is wrong.
-    fn about_numbers(&mut self, sequence: u64, refusal: WriteRefusal) -> Result<WriterError, WriterError> {
+    /// Converts a refusal of the operations; stops the writer if the sequence number itself was refused.
+    fn sequence_conflict(
+        &mut self,
+        sequence: u64,
+        refusal: WriteRefusal,
+    ) -> Result<WriterError, WriterError> {
         let server = refusal.last_committed_sequence.unwrap_or(0);
         match refusal.code {
-            // Whoever has counted on from this number is another writer.
+            // Another writer used sequences after this one.
             WriteCode::SequenceReused if server > sequence => {
-                Err(self.stop(Danger::ServerAhead { server, file: sequence }))
+                Err(self.stop(SequenceConflict::ServerAhead { server, file: sequence }))
             }
-            // Of what this writer sent under the number, only a fence has other content.
+            // This writer sends no other content with the same number than a fence.
             WriteCode::SequenceReused if self.unfinished.is_some_and(|unfinished| unfinished.is_fenced) => {
-                self.ended(sequence);
+                self.mark_known(sequence);
                 Err(WriterError::Fenced { sequence })
             }
-            WriteCode::SequenceReused => Err(self.stop(Danger::NumberTaken { sequence })),
-            WriteCode::AlreadyCommitted => Err(self.stop(Danger::ServerAhead { server, file: sequence })),
-            WriteCode::SequenceGap => Err(self.stop(Danger::ServerBehind { server, file: self.committed })),
+            WriteCode::SequenceReused => Err(self.stop(SequenceConflict::NumberTaken { sequence })),
+            WriteCode::AlreadyCommitted => {
+                Err(self.stop(SequenceConflict::ServerAhead { server, file: sequence }))
+            }
+            WriteCode::SequenceGap => {
+                Err(self.stop(SequenceConflict::ServerBehind { server, file: self.committed }))
+            }
             _ => Ok(WriterError::Refused(refusal)),
         }
     }
 
-    /// Sends a transaction without operations under the unfinished number. Either it takes the number, and no copy of
-    /// the write can any more; or the write has it already. The number stays unfinished until its caller hears of it.
+    /// Sends a transaction without operations with the unfinished number. Either it takes the number, and no copy of the
+    /// write can be committed any more; or the write has the number already. The write stays unfinished.
     pub(super) async fn fence(&mut self, deadline: Deadline) -> Result<Fate, WriterError> {
         let Some(unfinished) = self.unfinished else { return Err(WriterError::NothingToRepeat) };
         let Unfinished { sequence, content, .. } = unfinished;
         self.begin(Unfinished { is_fenced: true, ..unfinished }).await?;
         self.reached(Step::SendingFence);
-        let ask = self.ask(sequence, Vec::new());
-        let word = self.insist(&ask, true, deadline).await;
+        let fence = self.request(sequence, Vec::new());
+        let word = self.send_until_known(&fence, true, deadline).await;
         self.reached(Step::AnsweredFence);
-        match word.heard {
-            Heard::Committed(receipt) if receipt.sequence == sequence => match content.is_empty() {
+        match word.outcome {
+            Outcome::Committed(receipt) if receipt.sequence == sequence => match content.is_empty() {
                 true => Ok(Fate::Committed),
                 false => Ok(Fate::NeverHappened),
             },
-            Heard::Committed(_) => Err(self.stop(Danger::NumberTaken { sequence })),
-            Heard::Refused(refusal)
+            Outcome::Committed(_) => Err(self.stop(SequenceConflict::NumberTaken { sequence })),
+            Outcome::Refused(refusal)
                 if refusal.code == WriteCode::SequenceReused
                     && refusal.last_committed_sequence.is_none_or(|last| last == sequence) =>
             {
                 Ok(Fate::Committed)
             }
-            Heard::Refused(refusal) => {
-                // The numbers are wrong; or the fence was refused, and nothing is known for certain.
+            Outcome::Refused(refusal) => {
+                // The number is in conflict; or the fence was refused, and the outcome stays unknown.
                 let message = refusal.to_string();
-                self.about_numbers(sequence, refusal)?;
+                self.sequence_conflict(sequence, refusal)?;
                 let source = Failure::Invalid { message };
                 Err(WriterError::OutcomeUnknown { sequence, source })
             }
-            Heard::Rejected(source) | Heard::Nothing(source) => {
+            Outcome::Rejected(source) | Outcome::Nothing(source) => {
                 Err(WriterError::OutcomeUnknown { sequence, source })
             }
         }
     }
 
-    fn ask(&self, sequence: u64, operations: Vec<Operation>) -> Ask {
+    fn request(&self, sequence: u64, operations: Vec<Operation>) -> Write {
         let (scope, client) = (self.scope.clone(), self.client_id.clone());
-        WriteItem { scope, client, sequence, operations }.into()
+        Write { scope, client, sequence, operations }
     }
 
-    /// Sends the same again and again until somebody says what became of it.
-    async fn insist(&self, ask: &Ask, was_sent: bool, deadline: Deadline) -> LastWord {
+    /// Sends the same write until its outcome is known or the deadline passes.
+    async fn send_until_known(&self, write: &Write, was_sent: bool, deadline: Deadline) -> LastOutcome {
         let mut backoff = self.client.backoff();
-        let mut may_be_under_way = was_sent;
+        let mut may_arrive_late = was_sent;
         let mut last = None;
         while !deadline.has_passed() {
-            let failure = match self.client.write_once(ask, deadline).await {
+            let failure = match self.client.ask_once(write, deadline).await {
                 Ok(Ok(receipt)) => {
-                    return LastWord { heard: Heard::Committed(receipt), may_be_under_way };
+                    return LastOutcome { outcome: Outcome::Committed(receipt), may_arrive_late };
                 }
                 Ok(Err(refusal)) if refusal.code == WriteCode::Unavailable => {
                     Failure::Unavailable { server: "the server".into(), message: refusal.message }
@@ -160,28 +169,32 @@ impl Writer {
                         Gap::Closed => {
                             Failure::Unavailable { server: "the server".into(), message: refusal.message }
                         }
-                        Gap::Lost => return LastWord { heard: Heard::Refused(refusal), may_be_under_way },
+                        Gap::Lost => {
+                            return LastOutcome { outcome: Outcome::Refused(refusal), may_arrive_late };
+                        }
                         Gap::Unknown(failure @ Failure::DeadlinePassed { .. }) => failure,
                         Gap::Unknown(failure) => {
-                            return LastWord { heard: Heard::Rejected(failure), may_be_under_way };
+                            return LastOutcome { outcome: Outcome::Rejected(failure), may_arrive_late };
                         }
                     }
                 }
-                Ok(Err(refusal)) => return LastWord { heard: Heard::Refused(refusal), may_be_under_way },
+                Ok(Err(refusal)) => {
+                    return LastOutcome { outcome: Outcome::Refused(refusal), may_arrive_late };
+                }
                 Err(failure) if !failure.is_transient() => {
-                    return LastWord { heard: Heard::Rejected(failure), may_be_under_way };
+                    return LastOutcome { outcome: Outcome::Rejected(failure), may_arrive_late };
                 }
                 Err(failure) => failure,
             };
-            may_be_under_way |= failure.certainty() == Certainty::Unknown;
+            may_arrive_late |= failure.certainty() == Certainty::Unknown;
             let wait = backoff.wait(&failure, self.client.servers());
             last = Some(Box::new(failure));
             _ = deadline.bound(tokio::time::sleep(wait)).await;
         }
-        LastWord { heard: Heard::Nothing(Failure::DeadlinePassed { last }), may_be_under_way }
+        LastOutcome { outcome: Outcome::Nothing(Failure::DeadlinePassed { last }), may_arrive_late }
     }
 
-    /// What a gap means, now that the server has made sure of how far this client has counted.
+    /// Asks the server for its last committed sequence, to find out the meaning of a gap.
     async fn gap(&self, deadline: Deadline) -> Gap {
         match self.client.client_state(&self.scope, &self.client_id, deadline).await {
             Ok(server) if server >= self.committed => Gap::Closed,

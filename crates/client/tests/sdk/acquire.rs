@@ -1,4 +1,4 @@
-//! Admission: what is waited for, what is not, and what is given back.
+//! Admission: waiting, errors that waiting cannot cure, and completes.
 
 use std::time::{Duration, Instant};
 
@@ -8,14 +8,11 @@ use earmark_client::{
     TryAcquire,
 };
 
-use crate::scripted::Scripted;
-use crate::served::{Served, client_of, each_way};
+use crate::fixture::{
+    ALLOWED, COMPLETED, ScriptedServer, TestServer, client_of, each_way, limiter, ok, refused, unauthorized,
+};
 use crate::support::proxy::Proxy;
 use crate::support::{concurrency, job, key, limit, rolling, soon};
-
-fn limiter(client: &Client) -> Limiter {
-    Limiter::new(client, LimiterOptions::default()).unwrap()
-}
 
 async fn reserved(client: &Client, name: &str) -> u64 {
     client.usage(&key(name), soon()).await.unwrap().reserved
@@ -29,8 +26,8 @@ async fn admitted(limiter: &Limiter, parts: &[(&str, u64)]) -> Guard {
 }
 
 #[tokio::test]
-async fn a_guard_gives_back_what_was_not_used_every_way() {
-    for (way, client, _served) in each_way().await {
+async fn a_guard_frees_what_was_not_used_every_way() {
+    for (way, client, _server) in each_way().await {
         for definition in [concurrency("slots", 2), rolling("tokens", 100, 3_600)] {
             client.put_limit(&definition, soon()).await.unwrap();
         }
@@ -65,8 +62,8 @@ async fn a_guard_gives_back_what_was_not_used_every_way() {
 }
 
 #[tokio::test]
-async fn what_waiting_cannot_cure_is_returned_at_once_every_way() {
-    for (way, client, _served) in each_way().await {
+async fn an_error_that_waiting_cannot_cure_is_returned_at_once_every_way() {
+    for (way, client, _server) in each_way().await {
         let credit = Kind::Credit(earmark_client::core::CreditTerms {
             timeout_seconds: 60,
             vault: "main".parse().unwrap(),
@@ -93,7 +90,7 @@ async fn what_waiting_cannot_cure_is_returned_at_once_every_way() {
 
 #[tokio::test]
 async fn an_acquire_waits_until_there_is_room_every_way() {
-    for (way, client, _served) in each_way().await {
+    for (way, client, _server) in each_way().await {
         client.put_limit(&concurrency("slots", 1), soon()).await.unwrap();
         let limiter = limiter(&client);
         let first = admitted(&limiter, &[("slots", 1)]).await;
@@ -101,7 +98,7 @@ async fn an_acquire_waits_until_there_is_room_every_way() {
             let limiter = limiter.clone();
             async move { limiter.acquire(&job(&[("slots", 1)]), soon()).await.map(drop) }
         });
-        tokio::time::sleep(Duration::from_millis(120)).await;
+        tokio::time::sleep(Duration::from_millis(60)).await;
         assert!(!waiting.is_finished(), "{way}: two have one slot");
         first.complete(Actuals::unknown()).await.unwrap();
         waiting.await.unwrap().unwrap();
@@ -111,15 +108,15 @@ async fn an_acquire_waits_until_there_is_room_every_way() {
 }
 
 #[tokio::test]
-async fn a_deadline_that_passes_says_what_was_in_the_way() {
-    for (way, client, _served) in each_way().await {
+async fn a_passed_deadline_names_the_limits_without_room() {
+    for (way, client, _server) in each_way().await {
         client.put_limit(&concurrency("slots", 1), soon()).await.unwrap();
         let limiter = limiter(&client);
         let _held = admitted(&limiter, &[("slots", 1)]).await;
         let start = Instant::now();
-        let deadline = Deadline::after(Duration::from_millis(800));
+        let deadline = Deadline::after(Duration::from_millis(300));
         let error = limiter.acquire(&job(&[("slots", 1)]), deadline).await.unwrap_err();
-        assert!(start.elapsed() >= Duration::from_millis(800), "{way}");
+        assert!(start.elapsed() >= Duration::from_millis(300), "{way}");
         let AcquireError::DeadlinePassed { denial: Some(denial), .. } = error else {
             panic!("{way}: {error}")
         };
@@ -127,11 +124,11 @@ async fn a_deadline_that_passes_says_what_was_in_the_way() {
     }
 }
 
-/// The reserve reaches the server, its answer does not reach anybody, and nobody waits for it any more.
+/// The reserve reaches the server, and its caller is gone before the answer arrives.
 #[tokio::test]
 async fn an_acquire_that_is_cancelled_half_way_leaves_nothing_behind() {
-    let served = Served::start().await;
-    let direct = served.client(Protocol::Http);
+    let server = TestServer::start().await;
+    let direct = server.client(Protocol::Http);
     for definition in [concurrency("slots", 4), rolling("tokens", 1_000, 3_600)] {
         direct.put_limit(&definition, soon()).await.unwrap();
     }
@@ -146,7 +143,7 @@ async fn an_acquire_that_is_cancelled_half_way_leaves_nothing_behind() {
             }
         }
         assert!(limiter.flush(soon()).await);
-        // A reserve that was sent before its caller gave up may come after the complete; it must find it.
+        // A reserve that was sent before its caller gave up may arrive after the complete, and must be void.
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(
             (reserved(&direct, "slots").await, reserved(&direct, "tokens").await),
@@ -157,18 +154,18 @@ async fn an_acquire_that_is_cancelled_half_way_leaves_nothing_behind() {
     }
 }
 
-/// A lease whose answer was lost is asked for again; a new one would take the slot twice.
+/// A new lease for a lost answer would take the slot twice.
 #[tokio::test]
 async fn an_unknown_outcome_is_retried_with_the_same_lease() {
-    let served = Served::start().await;
-    let direct = served.client(Protocol::Http);
+    let server = TestServer::start().await;
+    let direct = server.client(Protocol::Http);
     for definition in [concurrency("slots", 1), rolling("tokens", 1_000_000, 3_600)] {
         direct.put_limit(&definition, soon()).await.unwrap();
     }
-    let proxy = Proxy::http(&served.address.to_string(), 7, 2).await;
+    let proxy = Proxy::http(&server.address.to_string(), 7, 2).await;
     let limiter = limiter(&client_of(&[proxy.url()], Protocol::Http));
     for _ in 0..60 {
-        // With one slot, a second lease for the same job would never be admitted.
+        // With one slot, a second lease of the same job would never be admitted.
         let guard = limiter.acquire(&job(&[("slots", 1), ("tokens", 2)]), soon()).await.unwrap();
         guard.complete(Actuals::unknown().used(key("tokens"), 1)).await.unwrap();
     }
@@ -178,9 +175,9 @@ async fn an_unknown_outcome_is_retried_with_the_same_lease() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_down_is_waited_for_and_leaves_nothing_to_give_back() {
-    let served = Served::start().await;
-    served.client(Protocol::Http).put_limit(&concurrency("slots", 1), soon()).await.unwrap();
+async fn a_server_that_is_down_is_retried_and_leaves_nothing_to_complete() {
+    let server = TestServer::start().await;
+    server.client(Protocol::Http).put_limit(&concurrency("slots", 1), soon()).await.unwrap();
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let limiter = limiter(&client_of(&[format!("http://{gone}")], Protocol::Http));
     let deadline = Deadline::after(Duration::from_millis(100));
@@ -188,20 +185,20 @@ async fn a_server_that_is_down_is_waited_for_and_leaves_nothing_to_give_back() {
     let AcquireError::DeadlinePassed { failure: Some(Failure::Unreachable { .. }), .. } = error else {
         panic!("{error:?}");
     };
-    // Nothing was ever sent, so nothing has to be given back.
+    // Nothing was sent, so no complete is pending.
     assert!(limiter.flush(Deadline::after(Duration::ZERO)).await);
 }
 
 #[test]
 fn a_guard_may_be_dropped_outside_of_a_runtime() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let (client, limiter, guard, _served) = runtime.block_on(async {
-        let served = Served::start().await;
-        let client = served.client(Protocol::Grpc);
+    let (client, limiter, guard, _server) = runtime.block_on(async {
+        let server = TestServer::start().await;
+        let client = server.client(Protocol::Grpc);
         client.put_limit(&concurrency("slots", 1), soon()).await.unwrap();
         let limiter = limiter(&client);
         let guard = admitted(&limiter, &[("slots", 1)]).await;
-        (client, limiter, guard, served)
+        (client, limiter, guard, server)
     });
     drop(guard);
     runtime.block_on(async {
@@ -219,10 +216,10 @@ fn without_a_runtime_there_is_an_error_and_no_panic() {
     assert!(Limiter::new(&client, LimiterOptions::default()).is_err());
 }
 
-/// The answer to a reserve was lost, and the limit was deleted meanwhile: the second copy was refused by name, which
-/// says nothing about a first one that is late. It was not given back, and held its slot until it ran out.
+/// The answer to a reserve was lost, and the limit was deleted meanwhile. The refusal of the second copy tells nothing
+/// about a first one that arrives late. It was not completed, and held its slot until it expired.
 #[tokio::test]
-async fn a_refusal_that_leaves_no_trace_gives_back_what_an_earlier_copy_may_hold() {
+async fn a_refusal_that_servers_do_not_remember_completes_an_earlier_copy() {
     for (is_first, error) in [
         (false, "unknown_limit_key:slots"),
         (false, "limit_decreasing:slots"),
@@ -230,32 +227,36 @@ async fn a_refusal_that_leaves_no_trace_gives_back_what_an_earlier_copy_may_hold
         (true, "limit_decreasing:slots"),
     ] {
         let mut reserves = u32::from(is_first);
-        let script = Scripted::by(move |request| {
+        let script = ScriptedServer::by(move |request| {
             if request.starts_with("POST /v1/complete ") {
-                return Some((200, r#"{"ok":true,"error":"","reconciled":false}"#.to_owned()));
+                return ok(COMPLETED);
             }
             reserves += 1;
-            let refused = r#"{"allowed":false,"retry_after_ms":9,"reserved_at_unix_ms":0,"error":"ERROR"}"#;
-            (reserves > 1).then(|| (200, refused.replace("ERROR", error)))
+            (reserves > 1).then(|| (200, refused(error, 9)))
         })
         .await;
-        let limiter = limiter(&client_of(std::slice::from_ref(&script.url), Protocol::Http));
+        let limiter = limiter(&script.client());
         let _ = limiter.try_acquire(&job(&[("slots", 1)]), soon()).await;
         assert!(limiter.flush(soon()).await);
-        let asked = script.asked();
-        let leases: Vec<&str> =
-            asked.iter().filter_map(|request| request.split("\"lease_id\":\"").nth(1)).collect();
-        let leases: Vec<&str> = leases.into_iter().filter_map(|rest| rest.get(..26)).collect();
+        let leases = leases(&script, "");
         assert!(leases.windows(2).all(|pair| pair[0] == pair[1]), "{leases:?}");
-        let completes = asked.iter().filter(|request| request.contains("\"actual_amount\":0")).count();
-        assert_eq!((asked.len() - completes, completes), if is_first { (1, 0) } else { (2, 1) }, "{error}");
+        let completes = script.requests().iter().filter(|one| one.contains("\"actual_amount\":0")).count();
+        assert_eq!((leases.len() - completes, completes), if is_first { (1, 0) } else { (2, 1) }, "{error}");
     }
 }
 
-/// A wall clock that is minutes later whenever it is looked at.
-struct Hasty(std::sync::atomic::AtomicU64);
+/// The lease ids of the requests to a path.
+fn leases(script: &ScriptedServer, path: &str) -> Vec<String> {
+    let requests = script.requests();
+    let requests = requests.iter().filter(|request| request.starts_with(&format!("POST {path}")));
+    let rest = requests.filter_map(|request| request.split("\"lease_id\":\"").nth(1));
+    rest.map(|rest| rest[..26].to_owned()).collect()
+}
 
-impl earmark_client::Surroundings for Hasty {
+/// A wall clock that advances 4 minutes at each read.
+struct FastClock(std::sync::atomic::AtomicU64);
+
+impl earmark_client::Env for FastClock {
     fn wall(&self) -> earmark_client::core::UnixMs {
         let step_ms = 4 * 60_000;
         let moment = self.0.fetch_add(step_ms, std::sync::atomic::Ordering::SeqCst);
@@ -267,33 +268,26 @@ impl earmark_client::Surroundings for Hasty {
     }
 }
 
-/// Servers were away for longer than they remember leases. The caller that had waited for them came back with the lease
-/// of before, which was refused for its age, and that was taken for a malformed request.
+/// The servers were down for longer than their retention of leases. The caller retried with its old lease, which was
+/// refused for its age, and took that for a malformed request.
 #[tokio::test]
-async fn an_attempt_that_outlives_its_lease_takes_a_new_one_and_gives_the_old_one_back() {
+async fn an_attempt_that_outlives_its_lease_takes_a_new_one_and_completes_the_old_one() {
     let mut reserves = 0;
-    let script = Scripted::by(move |request| {
+    let script = ScriptedServer::by(move |request| {
         if request.starts_with("POST /v1/complete ") {
-            return Some((200, r#"{"ok":true,"error":"","reconciled":false}"#.to_owned()));
+            return ok(COMPLETED);
         }
         reserves += 1;
-        let allowed = r#"{"allowed":true,"retry_after_ms":0,"reserved_at_unix_ms":1,"error":""}"#;
-        (reserves > 3).then(|| (200, allowed.to_owned()))
+        ok(ALLOWED).filter(|_| reserves > 3)
     })
     .await;
     let options = earmark_client::ClientOptions::of(&[&script.url]).unwrap();
-    let client = Client::new(options.surrounded_by(std::sync::Arc::new(Hasty(0.into())))).unwrap();
+    let client = Client::new(options.with_env(std::sync::Arc::new(FastClock(0.into())))).unwrap();
     let limiter = limiter(&client);
     let guard = limiter.acquire(&job(&[("slots", 1)]), soon()).await.unwrap();
     assert!(limiter.flush(soon()).await);
-    let asked = script.asked();
-    let leases = |path: &str| -> Vec<String> {
-        let requests = asked.iter().filter(|request| request.starts_with(&format!("POST {path} ")));
-        let rest = requests.filter_map(|request| request.split("\"lease_id\":\"").nth(1));
-        rest.map(|rest| rest[..26].to_owned()).collect()
-    };
-    // Each lease is asked for twice: after four minutes it is young enough, and after eight it is not.
-    let (reserved, completed) = (leases("/v1/reserve"), leases("/v1/complete"));
+    // Each lease is sent twice: after 4 minutes it is young enough, and after 8 it is not.
+    let (reserved, completed) = (leases(&script, "/v1/reserve "), leases(&script, "/v1/complete "));
     assert_eq!(reserved.len(), 4);
     assert_eq!((&reserved[0], &reserved[2]), (&reserved[1], &reserved[3]));
     assert_eq!(completed, [reserved[0].clone()]);
@@ -302,33 +296,28 @@ async fn an_attempt_that_outlives_its_lease_takes_a_new_one_and_gives_the_old_on
 
 #[tokio::test]
 async fn a_request_that_is_refused_as_invalid_is_returned_at_once() {
-    for (status, body) in [
-        (
-            200,
-            r#"{"allowed":false,"retry_after_ms":9000,"reserved_at_unix_ms":0,"error":"invalid_request","message":"too old"}"#,
-        ),
-        (400, r#"{"error":"invalid_request","message":"too old"}"#),
-    ] {
-        let script = Scripted::by(move |request| {
-            let completed = r#"{"ok":true,"error":"","reconciled":false}"#;
-            let is_complete = request.starts_with("POST /v1/complete ");
-            Some(if is_complete { (200, completed.to_owned()) } else { (status, body.to_owned()) })
+    let answer =
+        refused("invalid_request", 9_000).replace("\"limited_by\":[\"a\"]", "\"message\":\"too old\"");
+    for (status, body) in
+        [(200, answer), (400, r#"{"error":"invalid_request","message":"too old"}"#.to_owned())]
+    {
+        let script = ScriptedServer::by(move |request| match request.starts_with("POST /v1/complete ") {
+            true => ok(COMPLETED),
+            false => Some((status, body.clone())),
         })
         .await;
-        let limiter = limiter(&client_of(std::slice::from_ref(&script.url), Protocol::Http));
+        let limiter = limiter(&script.client());
         let error = limiter.acquire(&job(&[("slots", 1)]), soon()).await.unwrap_err();
         let AcquireError::InvalidRequest { message } = error else { panic!("{error:?}") };
         assert!(message.ends_with("too old"), "{message}");
         assert!(limiter.flush(soon()).await);
-        let reserves = script.asked().iter().filter(|asked| asked.starts_with("POST /v1/reserve ")).count();
-        assert_eq!(reserves, 1);
+        assert_eq!(script.count("POST /v1/reserve "), 1);
     }
 }
 
 #[tokio::test]
 async fn a_key_goes_with_every_request_and_is_refused_by_name() {
-    let refused = r#"{"error":"unauthorized","message":"no such key"}"#;
-    let script = Scripted::by(move |_| Some((401, refused.to_owned()))).await;
+    let script = ScriptedServer::by(|_| unauthorized()).await;
     let mut options = earmark_client::ClientOptions::of(&[&script.url]).unwrap();
     options.key = Some(earmark_client::ApiKey::new("em_secret").unwrap());
     let client = Client::new(options).unwrap();
@@ -337,30 +326,30 @@ async fn a_key_goes_with_every_request_and_is_refused_by_name() {
     assert_eq!(error, AcquireError::Unauthorized { message: message.clone() });
     let failure = client.usage(&key("slots"), soon()).await.unwrap_err();
     assert_eq!(failure, Failure::Unauthorized { message });
-    let asked = script.asked();
-    assert_eq!(asked.len(), 2, "{asked:?}");
-    assert!(asked.iter().all(|asked| asked.contains("\r\nauthorization: Bearer em_secret\r\n")), "{asked:?}");
+    let requests = script.requests();
+    assert_eq!(requests.len(), 2, "{requests:?}");
+    assert!(
+        requests.iter().all(|one| one.contains("\r\nauthorization: Bearer em_secret\r\n")),
+        "{requests:?}"
+    );
 }
 
-/// A key that ends while a request has no answer: the server that refuses the next attempt knows nothing of the first.
+/// A key is revoked while a request has no answer: the refusal of the next attempt tells nothing about the first.
 #[tokio::test]
-async fn what_is_refused_after_an_attempt_without_an_answer_may_have_happened() {
-    let refused = || Some((401, r#"{"error":"unauthorized","message":"no such key"}"#.to_owned()));
-    let allowed = r#"{"allowed":true,"retry_after_ms":0,"reserved_at_unix_ms":5,"error":"","message":""}"#;
-    for (first, is_known) in [(None, false), (refused(), true)] {
-        let mut answers = vec![first, refused()].into_iter();
-        let script = Scripted::by(move |request| match request.starts_with("POST /v1/reserve ") {
-            true => Some((200, allowed.to_owned())),
+async fn a_complete_that_is_refused_after_an_attempt_without_an_answer_may_have_happened() {
+    for (first, is_known) in [(None, false), (unauthorized(), true)] {
+        let mut answers = vec![first, unauthorized()].into_iter();
+        let script = ScriptedServer::by(move |request| match request.starts_with("POST /v1/reserve ") {
+            true => ok(ALLOWED),
             false => answers.next().flatten(),
         })
         .await;
-        let client = client_of(std::slice::from_ref(&script.url), Protocol::Http);
-        let guard = limiter(&client).acquire(&job(&[("slots", 1)]), soon()).await.unwrap();
+        let guard = limiter(&script.client()).acquire(&job(&[("slots", 1)]), soon()).await.unwrap();
         let failure = guard.complete(Actuals::unknown()).await.unwrap_err();
         let refusal = Failure::Unauthorized { message: "no such key".to_owned() };
         let certainty = if is_known { Certainty::NothingHappened } else { Certainty::Unknown };
         assert_eq!(failure.certainty(), certainty);
-        let later = Failure::RefusedLater { refusal: Box::new(refusal.clone()) };
+        let later = Failure::UnknownThenRefused { refusal: Box::new(refusal.clone()) };
         assert_eq!(failure, if is_known { refusal } else { later });
     }
 }

@@ -1,38 +1,38 @@
-//! The batcher: few requests for many callers, and none that waits for company.
+//! The batcher: callers share requests, and none waits for others.
 
 use std::sync::Arc;
 
 use earmark_client::{AcquireError, Actuals, BatchOptions, Limiter, LimiterOptions, Protocol, TryAcquire};
 use tokio::sync::Barrier;
 
-use crate::served::{Served, client_of};
+use crate::fixture::{TestServer, client_of, limiter};
 use crate::support::proxy::Proxy;
 use crate::support::{concurrency, job, key, rolling, soon};
 
 const CALLERS: usize = 1_000;
 
-async fn run(in_flight_max: Option<usize>, keys: usize) -> (u64, Served, Proxy) {
-    let served = Served::start().await;
-    let direct = served.client(Protocol::Http);
+async fn run(in_flight_max: Option<usize>, keys: usize) -> (u64, TestServer, Proxy) {
+    let server = TestServer::start().await;
+    let direct = server.client(Protocol::Http);
     let long = "k".repeat(240);
     let names: Vec<String> = (0..keys).map(|number| format!("{long}:{number}")).collect();
     for name in &names {
         direct.put_limit(&rolling(name, 1 << 40, 3_600), soon()).await.unwrap();
     }
-    let proxy = Proxy::http(&served.address.to_string(), 1, 0).await;
+    let proxy = server.proxy().await;
     let batching = in_flight_max.map(|in_flight_max| BatchOptions { in_flight_max, waiting_max: 65_536 });
     let options = LimiterOptions { batching, ..LimiterOptions::default() };
     let limiter = Limiter::new(&client_of(&[proxy.url()], Protocol::Http), options).unwrap();
     let parts: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 1)).collect();
-    let what = Arc::new(job(&parts));
+    let job = Arc::new(job(&parts));
     let barrier = Arc::new(Barrier::new(CALLERS));
     let callers: Vec<_> = (0..CALLERS)
         .map(|_| {
-            let (limiter, what, barrier) = (limiter.clone(), Arc::clone(&what), Arc::clone(&barrier));
+            let (limiter, job, barrier) = (limiter.clone(), Arc::clone(&job), Arc::clone(&barrier));
             tokio::spawn(async move {
                 barrier.wait().await;
-                let guard = limiter.acquire(&what, soon()).await.unwrap();
-                assert!(guard.complete(Actuals::nothing_of(&what)).await.unwrap().reconciled);
+                let guard = limiter.acquire(&job, soon()).await.unwrap();
+                assert!(guard.complete(Actuals::nothing_of(&job)).await.unwrap().reconciled);
             })
         })
         .collect();
@@ -42,42 +42,41 @@ async fn run(in_flight_max: Option<usize>, keys: usize) -> (u64, Served, Proxy) 
     for name in &names {
         assert_eq!(direct.usage(&key(name), soon()).await.unwrap().reserved, 0);
     }
-    (proxy.through(), served, proxy)
+    (proxy.through(), server, proxy)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_callers_share_few_requests() {
     let (batched, ..) = run(Some(2), 2).await;
-    // A thousand reserves and as many completes are at least four requests of 256 each.
+    // 1,000 reserves and 1,000 completes are at least 4 batches of 256 each.
     assert!((8..=200).contains(&batched), "{batched} requests");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_is_larger_than_a_server_takes() {
-    // 256 such reserves are 2.4 MB, and a server takes 1 MiB.
+    // 256 such reserves are 2.4 MB, and a server accepts 1 MiB.
     let (batched, ..) = run(Some(1), 32).await;
     assert!(batched >= 20, "{batched} requests");
 }
 
 #[tokio::test]
 async fn one_caller_alone_has_a_request_of_its_own() {
-    let served = Served::start().await;
-    served.client(Protocol::Http).put_limit(&concurrency("slots", 1), soon()).await.unwrap();
-    let proxy = Proxy::http(&served.address.to_string(), 1, 0).await;
-    let limiter =
-        Limiter::new(&client_of(&[proxy.url()], Protocol::Http), LimiterOptions::default()).unwrap();
+    let server = TestServer::start().await;
+    server.client(Protocol::Http).put_limit(&concurrency("slots", 1), soon()).await.unwrap();
+    let proxy = server.proxy().await;
+    let limiter = limiter(&client_of(&[proxy.url()], Protocol::Http));
     for done in 1..=5 {
         let guard = limiter.acquire(&job(&[("slots", 1)]), soon()).await.unwrap();
         guard.complete(Actuals::unknown()).await.unwrap();
-        // A reserve and a complete, never in one request, and neither waits for another caller.
+        // A reserve and a complete never share a request, and neither waits for another caller.
         assert_eq!(proxy.through(), done * 2);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_beyond_the_bound_wait_and_are_served() {
-    let served = Served::start().await;
-    let direct = served.client(Protocol::Http);
+    let server = TestServer::start().await;
+    let direct = server.client(Protocol::Http);
     direct.put_limit(&rolling("tokens", 1 << 40, 3_600), soon()).await.unwrap();
     let batching = Some(BatchOptions { in_flight_max: 1, waiting_max: 4 });
     let limiter = Limiter::new(&direct, LimiterOptions { batching, ..LimiterOptions::default() }).unwrap();
@@ -98,17 +97,16 @@ async fn callers_beyond_the_bound_wait_and_are_served() {
 
 #[tokio::test]
 async fn each_caller_of_a_batch_gets_its_own_answer() {
-    let served = Served::start().await;
-    let direct = served.client(Protocol::Http);
+    let server = TestServer::start().await;
+    let direct = server.client(Protocol::Http);
     for definition in [concurrency("slots", 1), rolling("tokens", 10, 3_600)] {
         direct.put_limit(&definition, soon()).await.unwrap();
     }
-    let proxy = Proxy::http(&served.address.to_string(), 1, 0).await;
-    let limiter =
-        Limiter::new(&client_of(&[proxy.url()], Protocol::Http), LimiterOptions::default()).unwrap();
+    let proxy = server.proxy().await;
+    let limiter = limiter(&client_of(&[proxy.url()], Protocol::Http));
     let (slot, tokens) = (job(&[("slots", 1)]), job(&[("tokens", 4)]));
     let (too_much, unknown) = (job(&[("tokens", 11)]), job(&[("what", 1)]));
-    // All wait before the batcher looks, so they share a request.
+    // All wait before the batcher runs, so they share a request.
     let answers = tokio::join!(
         limiter.try_acquire(&slot, soon()),
         limiter.try_acquire(&slot, soon()),

@@ -1,18 +1,17 @@
-//! The client against a server in this process: what is asked arrives, and the rules are kept.
+//! The client against servers in this process: requests arrive, and the retry rules hold.
 
 #![allow(unreachable_pub, reason = "all of it is one binary")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
 mod acquire;
 mod batches;
-mod blame;
-mod gaps;
-mod gives_up;
+mod examples;
+mod failover;
+mod fixture;
 mod hints;
+mod memory;
 mod over_tls;
 mod schedule;
-mod scripted;
-mod served;
 mod stores;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! TLS: the right server is spoken to, and nobody else.
+//! TLS: requests go to servers with a trusted certificate only.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
-use crate::served::Served;
+use crate::fixture::TestServer;
 use crate::support::{concurrency, soon};
 
-/// Speaks TLS before a server that does not; gives its port and its certificate.
-async fn in_front_of(served: &Served, folder: &TempDir) -> (u16, PathBuf) {
+/// Starts a TLS proxy in front of a server. Returns its port and its certificate.
+async fn in_front_of(server: &TestServer, folder: &TempDir) -> (u16, PathBuf) {
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let path = folder.path().join("root.pem");
     std::fs::write(&path, cert.pem()).unwrap();
@@ -29,14 +29,14 @@ async fn in_front_of(served: &Served, folder: &TempDir) -> (u16, PathBuf) {
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let upstream = served.address;
+    let upstream = server.address;
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let acceptor = acceptor.clone();
             tokio::spawn(async move {
                 let Ok(mut stream) = acceptor.accept(stream).await else { return };
-                let mut server = TcpStream::connect(upstream).await.unwrap();
-                _ = tokio::io::copy_bidirectional(&mut stream, &mut server).await;
+                let mut backend = TcpStream::connect(upstream).await.unwrap();
+                _ = tokio::io::copy_bidirectional(&mut stream, &mut backend).await;
             });
         }
     });
@@ -51,9 +51,9 @@ fn options(port: u16, protocol: Protocol, roots: Roots) -> ClientOptions {
 }
 
 #[tokio::test]
-async fn a_server_whose_certificate_is_trusted_is_spoken_to() {
-    let (served, folder) = (Served::start().await, TempDir::new().unwrap());
-    let (port, pem) = in_front_of(&served, &folder).await;
+async fn a_server_with_a_trusted_certificate_gets_requests() {
+    let (server, folder) = (TestServer::start().await, TempDir::new().unwrap());
+    let (port, pem) = in_front_of(&server, &folder).await;
     for protocol in [Protocol::Http, Protocol::Grpc] {
         let client = Client::new(options(port, protocol, Roots::PemFile(pem.clone()))).unwrap();
         client.put_limit(&concurrency("a", 1), soon()).await.unwrap();
@@ -62,10 +62,11 @@ async fn a_server_whose_certificate_is_trusted_is_spoken_to() {
 }
 
 #[tokio::test]
-async fn a_server_whose_certificate_is_not_trusted_hears_nothing() {
-    let (served, folder, other) = (Served::start().await, TempDir::new().unwrap(), TempDir::new().unwrap());
-    let (port, _) = in_front_of(&served, &folder).await;
-    let (_, others) = in_front_of(&served, &other).await;
+async fn a_server_with_an_untrusted_certificate_gets_no_request() {
+    let (server, folder, other) =
+        (TestServer::start().await, TempDir::new().unwrap(), TempDir::new().unwrap());
+    let (port, _) = in_front_of(&server, &folder).await;
+    let (_, others) = in_front_of(&server, &other).await;
     for protocol in [Protocol::Http, Protocol::Grpc] {
         let client = Client::new(options(port, protocol, Roots::PemFile(others.clone()))).unwrap();
         let failure = client.limits(Deadline::after(Duration::from_millis(300))).await.unwrap_err();
@@ -87,7 +88,7 @@ fn a_file_without_certificates_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_key_is_not_sent_in_clear_to_another_machine_unless_that_is_said() {
+async fn a_key_is_not_sent_unencrypted_to_another_machine_unless_that_is_allowed() {
     let with = |server: &str, protocol: Protocol| {
         let mut options = ClientOptions::of(&["http://127.0.0.1:1", server]).unwrap();
         options.protocol = protocol;

@@ -1,4 +1,4 @@
-//! The scheduler in virtual time, on a Book in this process: what it does is counted, never timed.
+//! The scheduler. Most tests run in virtual time on a Book in this process, and count instead of measuring time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,17 +7,18 @@ use std::time::Duration;
 use earmark_admission::Clock;
 use earmark_client::core::{Moment, UnixMs};
 use earmark_client::{
-    AcquireError, Actuals, Client, Deadline, Guard, Lane, Limiter, LimiterOptions, LocalOptions, Priority,
-    Scheduler, SchedulerOptions, SubmitError, Surroundings, Task, TaskError,
+    AcquireError, Actuals, BackoffOptions, Client, ClientOptions, Deadline, Env, Guard, Lane, Limiter,
+    LocalOptions, Priority, Scheduler, SchedulerOptions, SubmitError, Task, TaskError,
 };
 use tokio::time::Instant;
 
+use crate::fixture::{ScriptedServer, limiter, ok, refused};
 use crate::support::random::Random;
 use crate::support::{concurrency, job, key, rolling, soon};
 
 const START_MS: u64 = 1_700_000_000_000;
 
-/// The time of tokio, which stands still while something can be done and jumps when nothing can.
+/// The paused clock of tokio, which advances only when all tasks wait.
 struct Virtual(Instant);
 
 impl Virtual {
@@ -37,7 +38,7 @@ struct Seeded {
     random: std::sync::Mutex<Random>,
 }
 
-impl Surroundings for Seeded {
+impl Env for Seeded {
     fn wall(&self) -> UnixMs {
         self.clock.now_ms()
     }
@@ -47,14 +48,14 @@ impl Surroundings for Seeded {
     }
 }
 
-/// A Book, a limiter on it, and what work counts.
-struct Desk {
+/// A Book in virtual time, and a limiter on it.
+struct SchedulerFixture {
     client: Client,
     limiter: Limiter,
 }
 
-impl Desk {
-    async fn new(limits: &[earmark_client::core::Definition]) -> Desk {
+impl SchedulerFixture {
+    async fn new(limits: &[earmark_client::core::Definition]) -> SchedulerFixture {
         let clock = Arc::new(Virtual(Instant::now()));
         let seeded = Seeded { clock: Arc::clone(&clock), random: std::sync::Mutex::new(Random::new(1)) };
         let options = LocalOptions { clock, ..LocalOptions::default() };
@@ -62,11 +63,10 @@ impl Desk {
         for limit in limits {
             client.put_limit(limit, soon()).await.unwrap();
         }
-        let limiter = Limiter::new(&client, LimiterOptions::default()).unwrap();
-        Desk { client, limiter }
+        SchedulerFixture { limiter: limiter(&client), client }
     }
 
-    /// Work that takes so long.
+    /// A scheduler whose work takes `work_ms`.
     fn scheduler(&self, options: SchedulerOptions, work_ms: u64) -> Scheduler<u64, u64> {
         Scheduler::start(&self.limiter, options, move |number: u64, guard: Guard| async move {
             tokio::time::sleep(Duration::from_millis(work_ms)).await;
@@ -87,11 +87,11 @@ fn task(model: &str, needs: &[(&str, u64)], payload: u64) -> Task<u64> {
     }
 }
 
-/// How many tasks of model B are done in ten seconds, beside so many of A, of which none can go ahead.
+/// The number of tasks of model B that run in 10 s beside `tasks_of_a` blocked tasks of model A.
 async fn done_of_b(tasks_of_a: u64) -> u64 {
-    let desk = Desk::new(&[rolling("a", 10, 3_600), concurrency("b", 8)]).await;
+    let fixture = SchedulerFixture::new(&[rolling("a", 10, 3_600), concurrency("b", 8)]).await;
     // A is exhausted for the next hour.
-    let used_up = desk.limiter.acquire(&job(&[("a", 10)]), soon()).await.unwrap();
+    let used_up = fixture.limiter.acquire(&job(&[("a", 10)]), soon()).await.unwrap();
     used_up.complete(Actuals::unknown()).await.unwrap();
     let done = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&done);
@@ -103,7 +103,7 @@ async fn done_of_b(tasks_of_a: u64) -> u64 {
             done.fetch_add(1, Ordering::SeqCst);
         }
     };
-    let scheduler = Scheduler::start(&desk.limiter, SchedulerOptions::default(), work).unwrap();
+    let scheduler = Scheduler::start(&fixture.limiter, SchedulerOptions::default(), work).unwrap();
     for number in 0..tasks_of_a {
         scheduler.submit(task("a", &[("a", 1)], number)).unwrap().detach();
     }
@@ -123,21 +123,21 @@ async fn an_exhausted_model_takes_nothing_from_another() {
 
 #[tokio::test(start_paused = true)]
 async fn a_task_is_done_once_admitted_and_its_answer_comes_back() {
-    let desk = Desk::new(&[concurrency("b", 3)]).await;
-    let scheduler = desk.scheduler(SchedulerOptions::default(), 10);
-    let tickets: Vec<_> =
+    let fixture = SchedulerFixture::new(&[concurrency("b", 3)]).await;
+    let scheduler = fixture.scheduler(SchedulerOptions::default(), 10);
+    let handles: Vec<_> =
         (0..100).map(|number| scheduler.submit(task("b", &[("b", 1)], number)).unwrap()).collect();
-    for (number, ticket) in (0..).zip(tickets) {
-        assert_eq!(ticket.outcome().await, Ok(number));
+    for (number, handle) in (0..).zip(handles) {
+        assert_eq!(handle.outcome().await, Ok(number));
     }
     assert_eq!(scheduler.drain(soon()).await, 0);
-    assert_eq!(desk.client.usage(&key("b"), soon()).await.unwrap().reserved, 0);
+    assert_eq!(fixture.client.usage(&key("b"), soon()).await.unwrap().reserved, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waiting_cannot_cure_fails_alone() {
-    let desk = Desk::new(&[concurrency("b", 1)]).await;
-    let scheduler = desk.scheduler(SchedulerOptions::default(), 1);
+async fn a_task_that_can_never_be_admitted_fails_alone() {
+    let fixture = SchedulerFixture::new(&[concurrency("b", 1)]).await;
+    let scheduler = fixture.scheduler(SchedulerOptions::default(), 1);
     let never = scheduler.submit(task("b", &[("b", 2)], 1)).unwrap();
     let unknown = scheduler.submit(task("b", &[("c", 1)], 2)).unwrap();
     let good = scheduler.submit(task("b", &[("b", 1)], 3)).unwrap();
@@ -149,9 +149,9 @@ async fn what_waiting_cannot_cure_fails_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn low_priority_goes_on_while_high_never_ends() {
-    let desk = Desk::new(&[concurrency("b", 1)]).await;
-    let scheduler = desk.scheduler(SchedulerOptions::default(), 10);
+async fn low_priority_progresses_while_high_never_ends() {
+    let fixture = SchedulerFixture::new(&[concurrency("b", 1)]).await;
+    let scheduler = fixture.scheduler(SchedulerOptions::default(), 10);
     for number in 0..2_000 {
         let urgent = Task { priority: Priority::High, ..task("b", &[("b", 1)], number) };
         scheduler.submit(urgent).unwrap().detach();
@@ -166,53 +166,53 @@ async fn low_priority_goes_on_while_high_never_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ticket_that_is_dropped_cancels_what_has_not_started() {
-    let desk = Desk::new(&[concurrency("b", 1)]).await;
+async fn a_dropped_handle_cancels_a_task_that_has_not_started() {
+    let fixture = SchedulerFixture::new(&[concurrency("b", 1)]).await;
     let options = SchedulerOptions { queued_max: 10, ..SchedulerOptions::default() };
-    let scheduler = desk.scheduler(options, 1_000);
+    let scheduler = fixture.scheduler(options, 1_000);
     let running = scheduler.submit(task("b", &[("b", 1)], 0)).unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let mut tickets: Vec<_> =
+    let mut handles: Vec<_> =
         (1..=10).map(|number| scheduler.submit(task("b", &[("b", 1)], number)).unwrap()).collect();
     let full = scheduler.submit(task("b", &[("b", 1)], 11)).unwrap_err();
     let SubmitError::Full { task: given_back, queued_max: 10 } = full else { panic!("{full:?}") };
     assert_eq!(given_back.payload, 11);
-    assert!(tickets.remove(0).cancel());
-    drop(tickets.remove(0));
-    assert!(!running.cancel(), "it has started, and goes on");
-    // Those that were cancelled have left their places.
+    assert!(handles.remove(0).cancel());
+    drop(handles.remove(0));
+    assert!(!running.cancel(), "a started task continues");
+    // The cancelled tasks have left the queue.
     let late = scheduler.submit(*given_back).unwrap();
-    for (number, ticket) in (3..).zip(tickets) {
-        assert_eq!(ticket.outcome().await, Ok(number));
+    for (number, handle) in (3..).zip(handles) {
+        assert_eq!(handle.outcome().await, Ok(number));
     }
     assert_eq!(late.outcome().await, Ok(11));
     assert_eq!(scheduler.drain(soon()).await, 0);
-    assert_eq!(desk.client.usage(&key("b"), soon()).await.unwrap().reserved, 0);
+    assert_eq!(fixture.client.usage(&key("b"), soon()).await.unwrap().reserved, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_that_is_not_admitted_in_time_never_is() {
-    let desk = Desk::new(&[concurrency("b", 1)]).await;
-    let scheduler = desk.scheduler(SchedulerOptions::default(), 10_000);
+async fn a_task_that_is_not_admitted_in_time_never_runs() {
+    let fixture = SchedulerFixture::new(&[concurrency("b", 1)]).await;
+    let scheduler = fixture.scheduler(SchedulerOptions::default(), 10_000);
     let running = scheduler.submit(task("b", &[("b", 1)], 0)).unwrap();
     let start = Instant::now();
     let hasty = Task { deadline: Deadline::after(Duration::from_secs(1)), ..task("b", &[("b", 1)], 1) };
     let outcome = scheduler.submit(hasty).unwrap().outcome().await;
     assert_eq!(outcome, Err(TaskError::DeadlinePassed { last: None }));
     assert_eq!(start.elapsed(), Duration::from_secs(1));
-    assert_eq!(running.outcome().await, Ok(0), "one that has started is waited for");
+    assert_eq!(running.outcome().await, Ok(0), "a started task ends");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_finishes_what_it_can_and_gives_up_the_rest_by_name() {
-    let desk = Desk::new(&[concurrency("b", 1)]).await;
-    let scheduler = desk.scheduler(SchedulerOptions::default(), 1_000);
-    let tickets: Vec<_> =
+async fn a_drain_finishes_tasks_until_its_deadline_and_gives_up_the_rest() {
+    let fixture = SchedulerFixture::new(&[concurrency("b", 1)]).await;
+    let scheduler = fixture.scheduler(SchedulerOptions::default(), 1_000);
+    let handles: Vec<_> =
         (0..100).map(|number| scheduler.submit(task("b", &[("b", 1)], number)).unwrap()).collect();
     let outcomes = tokio::spawn(async move {
         let mut outcomes = Vec::new();
-        for ticket in tickets {
-            outcomes.push(ticket.outcome().await);
+        for handle in handles {
+            outcomes.push(handle.outcome().await);
         }
         outcomes
     });
@@ -224,14 +224,14 @@ async fn a_drain_finishes_what_it_can_and_gives_up_the_rest_by_name() {
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Ok(_) | Err(TaskError::ShutDown))));
     assert!((5..=11).contains(&done), "{done} were done");
     assert_eq!(done + given_up, 100);
-    assert_eq!(desk.client.usage(&key("b"), soon()).await.unwrap().reserved, 0);
+    assert_eq!(fixture.client.usage(&key("b"), soon()).await.unwrap().reserved, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_panics_is_lost_alone_and_its_slot_comes_back() {
-    let desk = Desk::new(&[concurrency("b", 1)]).await;
+async fn a_panic_in_the_work_loses_one_task_and_frees_its_slot() {
+    let fixture = SchedulerFixture::new(&[concurrency("b", 1)]).await;
     let scheduler = Scheduler::start(
-        &desk.limiter,
+        &fixture.limiter,
         SchedulerOptions::default(),
         |number: u64, guard: Guard| async move {
             assert_ne!(number, 1, "this one panics");
@@ -246,19 +246,19 @@ async fn work_that_panics_is_lost_alone_and_its_slot_comes_back() {
     assert_eq!(scheduler.drain(soon()).await, 0);
 }
 
-/// The bound on tasks that wait was one for all lanes: a model that had run out filled it, and tasks of models that were
-/// idle were not taken.
+/// All lanes shared one bound on queued tasks. An exhausted model filled the queue, and tasks of idle models were
+/// refused.
 #[tokio::test(start_paused = true)]
 async fn an_exhausted_model_does_not_take_the_whole_queue() {
-    let desk = Desk::new(&[concurrency("a", 1), concurrency("b", 1)]).await;
-    let _used_up = desk.limiter.acquire(&job(&[("a", 1)]), soon()).await.unwrap();
+    let fixture = SchedulerFixture::new(&[concurrency("a", 1), concurrency("b", 1)]).await;
+    let _used_up = fixture.limiter.acquire(&job(&[("a", 1)]), soon()).await.unwrap();
     let options =
         SchedulerOptions { queued_max: 100, queued_per_lane_max: 25, ..SchedulerOptions::default() };
-    let scheduler = desk.scheduler(options, 1);
+    let scheduler = fixture.scheduler(options, 1);
     let mut waiting = Vec::new();
     let full = loop {
         match scheduler.submit(task("a", &[("a", 1)], 0)) {
-            Ok(ticket) => waiting.push(ticket),
+            Ok(handle) => waiting.push(handle),
             Err(full) => break full,
         }
     };
@@ -269,8 +269,70 @@ async fn an_exhausted_model_does_not_take_the_whole_queue() {
     for number in 0..50 {
         assert_eq!(scheduler.submit(task("b", &[("b", 1)], number)).unwrap().outcome().await, Ok(number));
     }
-    // What was cancelled has left its place.
+    // The cancelled tasks have left the queue.
     waiting.truncate(20);
     waiting.push(scheduler.submit(*given_back).unwrap());
     assert_eq!(scheduler.queued(), 21);
+}
+
+fn scripted_scheduler(script: &ScriptedServer) -> Scheduler<(), ()> {
+    let mut options = ClientOptions::of(&[&script.url]).unwrap();
+    options.backoff = BackoffOptions { first: Duration::from_millis(5), longest: Duration::from_millis(10) };
+    let limiter = limiter(&Client::new(options).unwrap());
+    Scheduler::start(&limiter, SchedulerOptions::default(), |(), guard: Guard| async move { drop(guard) })
+        .unwrap()
+}
+
+fn slot_task() -> Task<()> {
+    let (lane, priority) = (Lane::of("p", "a"), Priority::Normal);
+    Task { lane, priority, job: job(&[("a", 1)]), payload: (), deadline: soon() }
+}
+
+fn reserves(script: &ScriptedServer) -> usize {
+    script.count("POST /v1/reserve ")
+}
+
+async fn wait_for_reserves(script: &ScriptedServer, count: usize) {
+    let deadline = soon();
+    while reserves(script) < count {
+        assert!(!deadline.has_passed(), "{} reserves", reserves(script));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A drain gave up the queue during an attempt of one task. The task was denied after that, went back into the queue, and
+/// was tried again and again by a drained scheduler.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_is_denied_after_the_drain_does_not_come_back() {
+    let script = ScriptedServer::by(|_| {
+        std::thread::sleep(Duration::from_millis(300));
+        ok(&refused("", 5))
+    })
+    .await;
+    let scheduler = scripted_scheduler(&script);
+    let handle = scheduler.submit(slot_task()).unwrap();
+    scheduler.drain(Deadline::after(Duration::from_millis(50))).await;
+    assert_eq!(handle.outcome().await, Err(TaskError::ShutDown));
+    assert_eq!((scheduler.queued(), reserves(&script)), (0, 1));
+}
+
+/// A handle was dropped while no server answered. Its task was retried until its deadline, and occupied one of the few
+/// attempts of its lane.
+#[tokio::test]
+async fn a_cancelled_task_is_not_tried_any_more() {
+    let script = ScriptedServer::by(|_| None).await;
+    let scheduler = scripted_scheduler(&script);
+    let handle = scheduler.submit(slot_task()).unwrap();
+    let other = scheduler.submit(Task { lane: Lane::of("p", "b"), ..slot_task() }).unwrap();
+    wait_for_reserves(&script, 3).await;
+    assert!(handle.cancel());
+    assert!(other.cancel());
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let before = reserves(&script);
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    assert_eq!(reserves(&script), before);
+
+    // A detached task is still tried.
+    scheduler.submit(slot_task()).unwrap().detach();
+    wait_for_reserves(&script, before + 3).await;
 }

@@ -1,56 +1,54 @@
-//! What a writer sends is in its file, whatever becomes of storing it.
+//! A writer sends nothing that is not in its sequence file, also when storing fails.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use earmark_client::{
-    ClientOptions, ContentHash, Deadline, Fate, Protocol, Step, Writer, WriterError, WriterOptions,
-};
+use earmark_client::{ContentHash, Fate, Step, Writer, WriterError};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::scripted::Scripted;
-use crate::served::{Served, client_of};
-use crate::support::proxy::{Fault, Proxy};
+use crate::fixture::{
+    ScriptedServer, WriterFixture, client_state, issue, shortly, write_refused, writer_options, written,
+};
+use crate::support::proxy::Fault;
 use crate::support::soon;
-use crate::writes::{accounts, issue, scope};
 
-/// What goes wrong with the file of a writer.
+/// A fault of the sequence file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trouble {
-    /// It takes until somebody lets it go on.
+enum FileFault {
+    /// The write blocks until the fault ends.
     Blocks,
-    /// There is no room for what is written.
+    /// The disk is full.
     Full,
-    /// What was written does not get onto the disk.
+    /// The flush fails.
     NotFlushed,
-    /// It does not take the place of the old one.
+    /// The rename fails.
     NotRenamed,
-    /// Nobody can say that it stays there.
+    /// The flush of the directory fails.
     FolderNotFlushed,
 }
 
-const FAILURES: [Trouble; 4] =
-    [Trouble::Full, Trouble::NotFlushed, Trouble::NotRenamed, Trouble::FolderNotFlushed];
+const FAILURES: [FileFault; 4] =
+    [FileFault::Full, FileFault::NotFlushed, FileFault::NotRenamed, FileFault::FolderNotFlushed];
 
-/// Makes trouble, and sees whether what is sent is in the file.
-struct Watch {
+/// Injects faults, and compares the file with what is sent.
+struct FileFaults {
     folder: PathBuf,
-    trouble: Mutex<Option<Trouble>>,
+    fault: Mutex<Option<FileFault>>,
     over: Condvar,
-    /// What is written now.
+    /// The operations of the current write.
     expected: Mutex<ContentHash>,
-    /// What was sent, and what the file said then, where that is not the same.
+    /// The steps that sent something that was not in the file.
     unstored: Mutex<Vec<String>>,
     sent: Mutex<Vec<Step>>,
 }
 
-impl Watch {
-    fn new(folder: &Path) -> Arc<Watch> {
-        Arc::new(Watch {
+impl FileFaults {
+    fn new(folder: &Path) -> Arc<FileFaults> {
+        Arc::new(FileFaults {
             folder: folder.to_owned(),
-            trouble: Mutex::new(None),
+            fault: Mutex::new(None),
             over: Condvar::new(),
             expected: Mutex::new(ContentHash::of(&[])),
             unstored: Mutex::default(),
@@ -58,12 +56,12 @@ impl Watch {
         })
     }
 
-    fn begin(&self, trouble: Trouble) {
-        *self.trouble.lock().unwrap() = Some(trouble);
+    fn begin(&self, fault: FileFault) {
+        *self.fault.lock().unwrap() = Some(fault);
     }
 
     fn end(&self) {
-        *self.trouble.lock().unwrap() = None;
+        *self.fault.lock().unwrap() = None;
         self.over.notify_all();
         _ = std::fs::remove_file(self.beside());
         if self.elsewhere().exists() {
@@ -91,24 +89,24 @@ impl Watch {
         *self.expected.lock().unwrap() = ContentHash::of(&issue(amount));
     }
 
-    fn see(&self, step: Step) {
-        let trouble = *self.trouble.lock().unwrap();
+    fn observe(&self, step: Step) {
+        let fault = *self.fault.lock().unwrap();
         let link = |to: &str| {
             _ = std::fs::remove_file(self.beside());
             std::os::unix::fs::symlink(to, self.beside()).unwrap();
         };
-        match (step, trouble) {
-            (Step::Writing, Some(Trouble::Blocks)) => {
-                let trouble = self.trouble.lock().unwrap();
-                let wait = self.over.wait_timeout_while(trouble, Duration::from_secs(20), |trouble| {
-                    *trouble == Some(Trouble::Blocks)
+        match (step, fault) {
+            (Step::Writing, Some(FileFault::Blocks)) => {
+                let fault = self.fault.lock().unwrap();
+                let wait = self.over.wait_timeout_while(fault, Duration::from_secs(20), |fault| {
+                    *fault == Some(FileFault::Blocks)
                 });
                 drop(wait.unwrap());
             }
-            (Step::Writing, Some(Trouble::Full)) => link("/dev/full"),
-            (Step::Writing, Some(Trouble::NotFlushed)) => link("/dev/null"),
-            (Step::Flushed, Some(Trouble::NotRenamed)) => std::fs::remove_file(self.beside()).unwrap(),
-            (Step::Renamed, Some(Trouble::FolderNotFlushed)) => {
+            (Step::Writing, Some(FileFault::Full)) => link("/dev/full"),
+            (Step::Writing, Some(FileFault::NotFlushed)) => link("/dev/null"),
+            (Step::Flushed, Some(FileFault::NotRenamed)) => std::fs::remove_file(self.beside()).unwrap(),
+            (Step::Renamed, Some(FileFault::FolderNotFlushed)) => {
                 std::fs::rename(self.folder(), self.elsewhere()).unwrap();
             }
             (Step::Sending | Step::SendingFence, _) => self.compare(step),
@@ -137,57 +135,40 @@ impl Watch {
     }
 }
 
-struct Desk {
-    served: Served,
-    proxy: Proxy,
-    watch: Arc<Watch>,
-    _folder: TempDir,
+/// A server, and a sequence file with faults.
+struct StoreFixture {
+    servers: WriterFixture,
+    faults: Arc<FileFaults>,
 }
 
-impl Desk {
-    async fn new() -> Desk {
-        let served = Served::start().await;
-        let proxy = Proxy::http(&served.address.to_string(), 1, 0).await;
-        let folder = TempDir::new().unwrap();
-        let watch = Watch::new(folder.path());
-        std::fs::create_dir(watch.folder()).unwrap();
-        let setup = WriterOptions::new(folder.path().join("setup"), scope(), "setup".parse().unwrap());
-        let mut setup = Writer::open(&served.client(Protocol::Http), setup, soon()).await.unwrap();
-        setup.write(accounts(), soon()).await.unwrap();
-        Desk { served, proxy, watch, _folder: folder }
+impl StoreFixture {
+    async fn new() -> StoreFixture {
+        let servers = WriterFixture::new().await;
+        let faults = FileFaults::new(servers.folder.path());
+        std::fs::create_dir(faults.folder()).unwrap();
+        StoreFixture { servers, faults }
     }
 
     async fn open(&self) -> Writer {
-        let mut options = ClientOptions::of(&[self.proxy.url()]).unwrap();
-        // One attempt is all there is time for.
-        let never = Duration::from_secs(60);
-        options.backoff = earmark_client::BackoffOptions { first: never, longest: never };
-        let client = earmark_client::Client::new(options).unwrap();
-        let mut options = WriterOptions::new(self.watch.path(), scope(), "billing".parse().unwrap());
-        let watch = Arc::clone(&self.watch);
-        options.observer = Some(Arc::new(move |step| watch.see(step)));
-        Writer::open(&client, options, soon()).await.unwrap()
+        let mut options = writer_options(&self.faults.path());
+        let faults = Arc::clone(&self.faults);
+        options.observer = Some(Arc::new(move |step| faults.observe(step)));
+        Writer::open(&self.servers.impatient_client(), options, soon()).await.unwrap()
     }
 
     /// A writer whose last write was lost on its way.
     async fn open_unfinished(&self, amount: u128) -> Writer {
         let mut writer = self.open().await;
-        self.watch.expect(amount);
-        self.proxy.script(&[Some(Fault::LoseRequest)]);
+        self.faults.expect(amount);
+        self.servers.proxy.script(&[Some(Fault::LoseRequest)]);
         let error = writer.write(issue(amount), shortly()).await.unwrap_err();
         assert!(matches!(error, WriterError::OutcomeUnknown { sequence: 2, .. }), "{error:?}");
         writer
     }
 
     async fn available(&self) -> i128 {
-        let direct = self.served.client(Protocol::Http);
-        let found = direct.balances(&"main".parse().unwrap(), &"acme".parse().unwrap(), soon()).await;
-        found.unwrap().first().map_or(0, |balance| balance.available)
+        self.servers.available("acme").await
     }
-}
-
-fn shortly() -> Deadline {
-    Deadline::after(Duration::from_millis(700))
 }
 
 async fn cancelled<T: std::fmt::Debug>(work: impl Future<Output = T>) {
@@ -195,117 +176,106 @@ async fn cancelled<T: std::fmt::Debug>(work: impl Future<Output = T>) {
     assert!(ended.is_err(), "it was to be cancelled: {ended:?}");
 }
 
-/// A caller gave up while the number was on its way to the disk, and then repeated its write: it was sent at once. Had
-/// the process ended there, the server would have had a number that the file knew nothing of.
+/// A caller gave up during the store of its sequence and then repeated its write, which was sent at once. After a crash
+/// there the server would have had a sequence that is not in the file.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_that_is_cancelled_before_it_is_stored_is_not_sent_by_a_repeat() {
-    let desk = Desk::new().await;
-    let mut writer = desk.open().await;
-    desk.watch.expect(7);
-    desk.watch.begin(Trouble::Blocks);
+    let fixture = StoreFixture::new().await;
+    let mut writer = fixture.open().await;
+    fixture.faults.expect(7);
+    fixture.faults.begin(FileFault::Blocks);
     cancelled(writer.write(issue(7), soon())).await;
-    assert_eq!(writer.unfinished(), None, "nothing was sent, so the number is free");
+    assert_eq!(writer.unfinished(), None, "nothing was sent, so the sequence is free");
     let error = writer.repeat(issue(7), shortly()).await.unwrap_err();
     assert!(matches!(error, WriterError::NothingToRepeat), "{error:?}");
     assert_eq!(writer.settle(shortly()).await.unwrap(), None);
-    // Another write under the same number waits for the disk as the first one did, and takes its place there.
-    desk.watch.expect(8);
+    // Another write with the same sequence waits for the disk too, and replaces the first.
+    fixture.faults.expect(8);
     cancelled(writer.write(issue(8), soon())).await;
-    desk.watch.end();
-    desk.watch.expect(9);
+    fixture.faults.end();
+    fixture.faults.expect(9);
     assert_eq!(writer.write(issue(9), soon()).await.unwrap().sequence, 2);
-    desk.watch.check("write");
-    assert_eq!(desk.available().await, 9);
+    fixture.faults.check("write");
+    assert_eq!(fixture.available().await, 9);
 }
 
-/// A fence was noted as sent before its record was stored, so the next one went out without any.
+/// A fence counted as stored before it was, so the next one was sent without a record.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fence_that_is_cancelled_before_it_is_stored_is_stored_the_next_time() {
-    let desk = Desk::new().await;
-    let mut writer = desk.open_unfinished(7).await;
-    desk.watch.begin(Trouble::Blocks);
+    let fixture = StoreFixture::new().await;
+    let mut writer = fixture.open_unfinished(7).await;
+    fixture.faults.begin(FileFault::Blocks);
     cancelled(writer.settle(soon())).await;
     cancelled(writer.settle(soon())).await;
-    let fences = |desk: &Desk| {
-        desk.watch.sent.lock().unwrap().iter().filter(|step| **step == Step::SendingFence).count()
+    let fences = |fixture: &StoreFixture| {
+        fixture.faults.sent.lock().unwrap().iter().filter(|step| **step == Step::SendingFence).count()
     };
-    assert_eq!(fences(&desk), 1, "the one of the start");
+    assert_eq!(fences(&fixture), 1, "the fence of the open");
     cancelled(writer.repeat(issue(7), soon())).await;
-    desk.watch.end();
+    fixture.faults.end();
     assert_eq!(writer.settle(soon()).await.unwrap(), Some(Fate::NeverHappened));
-    desk.watch.check("settle");
-    assert_eq!(desk.available().await, 0);
+    fixture.faults.check("settle");
+    assert_eq!(fixture.available().await, 0);
 }
 
-/// The same with a disk that fails: what could not be stored was taken for stored.
+/// A record counted as stored although the disk had failed.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_sent_while_the_disk_fails_and_all_goes_on_when_it_works_again() {
-    for trouble in FAILURES {
-        let desk = Desk::new().await;
-        let mut writer = desk.open().await;
-        desk.watch.expect(7);
-        desk.watch.begin(trouble);
+async fn nothing_is_sent_while_the_disk_fails_and_writes_continue_after_it() {
+    for fault in FAILURES {
+        let fixture = StoreFixture::new().await;
+        let mut writer = fixture.open().await;
+        fixture.faults.expect(7);
+        fixture.faults.begin(fault);
         for _ in 0..2 {
             let error = writer.write(issue(7), soon()).await.unwrap_err();
-            assert!(matches!(error, WriterError::File(_)), "{trouble:?}: {error:?}");
-            assert_eq!(writer.unfinished(), None, "{trouble:?}");
+            assert!(matches!(error, WriterError::File(_)), "{fault:?}: {error:?}");
+            assert_eq!(writer.unfinished(), None, "{fault:?}");
         }
-        desk.watch.end();
-        assert_eq!(writer.write(issue(7), soon()).await.unwrap().sequence, 2, "{trouble:?}");
-        desk.watch.check(&format!("{trouble:?}, write"));
-        // Whatever the disk kept of the attempts, the file goes with what the server has.
+        fixture.faults.end();
+        assert_eq!(writer.write(issue(7), soon()).await.unwrap().sequence, 2, "{fault:?}");
+        fixture.faults.check(&format!("{fault:?}, write"));
+        // The file agrees with the server, whatever the disk kept of the failed stores.
         drop(writer);
-        assert_eq!(desk.open().await.unfinished().map(|unfinished| unfinished.sequence), Some(2));
-        assert_eq!(desk.available().await, 7, "{trouble:?}");
+        assert_eq!(fixture.open().await.unfinished().map(|unfinished| unfinished.sequence), Some(2));
+        assert_eq!(fixture.available().await, 7, "{fault:?}");
 
-        let desk = Desk::new().await;
-        let mut writer = desk.open_unfinished(7).await;
-        desk.watch.begin(trouble);
+        let fixture = StoreFixture::new().await;
+        let mut writer = fixture.open_unfinished(7).await;
+        fixture.faults.begin(fault);
         for _ in 0..2 {
             let error = writer.settle(soon()).await.unwrap_err();
-            assert!(matches!(error, WriterError::File(_)), "{trouble:?}: {error:?}");
+            assert!(matches!(error, WriterError::File(_)), "{fault:?}: {error:?}");
         }
-        desk.watch.end();
-        assert_eq!(writer.repeat(issue(7), soon()).await.unwrap().sequence, 2, "{trouble:?}");
-        desk.watch.check(&format!("{trouble:?}, settle and repeat"));
-        assert_eq!(desk.available().await, 7, "{trouble:?}");
+        fixture.faults.end();
+        assert_eq!(writer.repeat(issue(7), soon()).await.unwrap().sequence, 2, "{fault:?}");
+        fixture.faults.check(&format!("{fault:?}, settle and repeat"));
+        assert_eq!(fixture.available().await, 7, "{fault:?}");
     }
 }
 
-const STATE: &str = r#"{"last_committed_sequence":0}"#;
-const REFUSED: &str = r#"{"error":{"code":"INSUFFICIENT_CREDIT","message":"too little"}}"#;
-const REUSED: &str =
-    r#"{"error":{"code":"SEQUENCE_REUSED","message":"other content","last_committed_sequence":2}}"#;
-
-fn success(sequence: u64) -> String {
-    format!(
-        r#"{{"success":{{"tx_id":"t","sequence":{sequence},"log_index":1,"committed_at_unix_ms":1,"actor":"a","results":[]}}}}"#
-    )
-}
-
-/// A write without an answer is refused when it is sent again, and the fence finds that it was committed all the same.
-/// When no receipt came before the deadline, the writer took its number for committed and for unfinished at once, and
-/// wrote a file that it called damaged later; a caller that gave up then was told that nothing was unfinished.
+/// A write without an answer is refused when it is sent again, but the fence finds that it was committed. When no receipt
+/// came before the deadline, the writer had the sequence both as committed and as unfinished, and stored a file that it
+/// called damaged later. A caller that gave up then got no unfinished write.
 #[tokio::test]
-async fn a_number_found_committed_stays_unfinished_until_its_receipt_is_here() {
+async fn a_committed_write_stays_unfinished_until_its_receipt_arrives() {
     for is_cancelled in [false, true] {
-        let mut asked = 0;
-        let script = Scripted::by(move |request| {
-            asked += 1;
-            match (request.starts_with("GET "), asked) {
-                (true, 1) => Some((200, STATE.to_owned())),
-                (true, _) => Some((200, STATE.replace('0', "2"))),
-                (_, 2) => Some((200, success(1))),
-                // The write: no answer, a refusal; and its fence, which comes too late.
-                (_, 4) => Some((402, REFUSED.to_owned())),
-                (_, 5) => Some((409, REUSED.to_owned())),
+        let mut requests = 0;
+        let script = ScriptedServer::by(move |request| {
+            requests += 1;
+            match (request.starts_with("GET "), requests) {
+                (true, 1) => client_state(0),
+                (true, _) => client_state(2),
+                (_, 2) => written(1),
+                // The write gets no answer, then a refusal. Its fence comes too late.
+                (_, 4) => write_refused(402, "INSUFFICIENT_CREDIT", 1),
+                (_, 5) => write_refused(409, "SEQUENCE_REUSED", 2),
                 _ => None,
             }
         })
         .await;
         let folder = TempDir::new().unwrap();
-        let options = || WriterOptions::new(folder.path().join("seq"), scope(), "billing".parse().unwrap());
-        let client = client_of(std::slice::from_ref(&script.url), Protocol::Http);
+        let options = || writer_options(&folder.path().join("seq"));
+        let client = script.client();
         let mut writer = Writer::open(&client, options(), soon()).await.unwrap();
         if is_cancelled {
             let write = writer.write(issue(1), soon());
@@ -314,7 +284,7 @@ async fn a_number_found_committed_stays_unfinished_until_its_receipt_is_here() {
             let error = writer.write(issue(1), shortly()).await.unwrap_err();
             assert!(matches!(error, WriterError::OutcomeUnknown { sequence: 2, .. }), "{error:?}");
         }
-        assert!(script.asked().len() > 5, "{:?}", script.asked());
+        assert!(script.requests().len() > 5, "{:?}", script.requests());
         assert_eq!(writer.unfinished().map(|unfinished| unfinished.sequence), Some(2));
         assert_eq!(writer.committed(), 1);
         let error = writer.settle(shortly()).await.unwrap_err();

@@ -4,21 +4,12 @@ use earmark_client::core::{CreditTerms, Kind, LimitStatus, Operation, Overdraft}
 use earmark_client::{Client, Failure, OperationOutcome, Protocol, Scope, Writer, WriterOptions};
 use tempfile::TempDir;
 
-use crate::served::{Served, client_of, each_way};
+use crate::fixture::{TestServer, client_of, each_way, scope};
 use crate::support::{concurrency, key, limit, rolling, soon};
-
-fn main_vault() -> Scope {
-    Scope { namespace: "default".parse().unwrap(), vault: Some("main".parse().unwrap()) }
-}
-
-fn names(client: &Client, way: &str) -> String {
-    format!("{way}: {client:?}")
-}
 
 #[tokio::test]
 async fn limits_are_put_read_and_deleted_every_way() {
-    for (way, client, _served) in each_way().await {
-        let what = names(&client, way);
+    for (way, client, _server) in each_way().await {
         let credit = Kind::Credit(CreditTerms {
             timeout_seconds: 60,
             vault: "main".parse().unwrap(),
@@ -28,7 +19,7 @@ async fn limits_are_put_read_and_deleted_every_way() {
         });
         let definitions = [concurrency("a", 3), rolling("b", 100, 60), limit("c", credit, 0)];
         for definition in &definitions {
-            assert_eq!(client.put_limit(definition, soon()).await, Ok(LimitStatus::Active), "{what}");
+            assert_eq!(client.put_limit(definition, soon()).await, Ok(LimitStatus::Active), "{way}");
         }
         let listed = client.limits(soon()).await.unwrap();
         assert_eq!(
@@ -41,29 +32,29 @@ async fn limits_are_put_read_and_deleted_every_way() {
             (definitions[1].clone(), LimitStatus::Active, 1)
         );
         let usage = client.usage(&key("b"), soon()).await.unwrap();
-        assert_eq!((usage.capacity, usage.reserved, usage.available, usage.debt), (100, 0, 100, 0), "{what}");
-        assert_eq!(client.delete_limit(&key("b"), soon()).await, Ok(LimitStatus::Deleted), "{what}");
+        assert_eq!((usage.capacity, usage.reserved, usage.available, usage.debt), (100, 0, 100, 0), "{way}");
+        assert_eq!(client.delete_limit(&key("b"), soon()).await, Ok(LimitStatus::Deleted), "{way}");
         for missing in [
             client.limit(&key("b"), soon()).await.map(drop),
             client.usage(&key("b"), soon()).await.map(drop),
             client.delete_limit(&key("b"), soon()).await.map(drop),
         ] {
-            assert!(matches!(missing, Err(Failure::NotFound { .. })), "{what}: {missing:?}");
+            assert!(matches!(missing, Err(Failure::NotFound { .. })), "{way}: {missing:?}");
         }
         let mut wrong = concurrency("d", 1);
         wrong.unit = "u".repeat(10_000);
         let refused = client.put_limit(&wrong, soon()).await;
-        assert!(matches!(refused, Err(Failure::Invalid { .. })), "{what}: {refused:?}");
+        assert!(matches!(refused, Err(Failure::Invalid { .. })), "{way}: {refused:?}");
     }
 }
 
 #[tokio::test]
 async fn every_operation_is_written_every_way() {
-    for (way, client, _served) in each_way().await {
+    for (way, client, _server) in each_way().await {
         let folder = TempDir::new().unwrap();
         let (acme, bob, usd) = ("acme".parse().unwrap(), "bob".parse().unwrap(), "usd".parse().unwrap());
         let memo = "why \"so\"".to_owned();
-        let of_namespace = Scope { vault: None, ..main_vault() };
+        let of_namespace = Scope { vault: None, ..scope() };
         let options = WriterOptions::new(folder.path().join("n"), of_namespace, "ops+1".parse().unwrap());
         let mut writer = Writer::open(&client, options, soon()).await.unwrap();
         let operations = vec![
@@ -80,7 +71,7 @@ async fn every_operation_is_written_every_way() {
         assert_eq!((receipt.sequence, receipt.results.as_slice()), (2, expected.as_slice()), "{way}");
         assert_eq!(receipt.actor, "system:local", "{way}");
 
-        let options = WriterOptions::new(folder.path().join("v"), main_vault(), "ops+1".parse().unwrap());
+        let options = WriterOptions::new(folder.path().join("v"), scope(), "ops+1".parse().unwrap());
         let mut writer = Writer::open(&client, options, soon()).await.unwrap();
         let open = |account: &earmark_client::core::AccountName| Operation::OpenAccount {
             account: account.clone(),
@@ -113,8 +104,8 @@ async fn every_operation_is_written_every_way() {
 
 #[tokio::test]
 async fn namespaces_besides_the_default_are_reached_over_grpc() {
-    let served = Served::start().await;
-    let mut options = earmark_client::ClientOptions::of(&[served.url()]).unwrap();
+    let server = TestServer::start().await;
+    let mut options = earmark_client::ClientOptions::of(&[server.url()]).unwrap();
     options.namespace = "team-a".parse().unwrap();
     let error = Client::new(options.clone()).unwrap_err().to_string();
     assert!(error.contains("allowed over HTTP is default"), "{error}");
@@ -122,15 +113,15 @@ async fn namespaces_besides_the_default_are_reached_over_grpc() {
     let client = Client::new(options).unwrap();
     client.put_limit(&concurrency("a", 1), soon()).await.unwrap();
     assert_eq!(client.limits(soon()).await.unwrap().len(), 1);
-    assert_eq!(served.client(Protocol::Grpc).limits(soon()).await.unwrap(), []);
+    assert_eq!(server.client(Protocol::Grpc).limits(soon()).await.unwrap(), []);
 }
 
 #[tokio::test]
 async fn a_server_that_is_gone_is_named_and_the_next_one_is_asked() {
-    // Nobody listens on a port that was just given back.
+    // No server listens on a port that was just freed.
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let gone = format!("http://{gone}");
-    let served = Served::start().await;
+    let server = TestServer::start().await;
     for protocol in [Protocol::Http, Protocol::Grpc] {
         let alone = client_of(std::slice::from_ref(&gone), protocol);
         let deadline = earmark_client::Deadline::after(std::time::Duration::from_millis(100));
@@ -138,7 +129,7 @@ async fn a_server_that_is_gone_is_named_and_the_next_one_is_asked() {
         let Failure::DeadlinePassed { last: Some(last) } = &failure else { panic!("{failure:?}") };
         assert!(matches!(**last, Failure::Unreachable { .. }), "{protocol:?}: {failure:?}");
         assert!(failure.to_string().contains(&gone), "{failure}");
-        let both = client_of(&[gone.clone(), served.url()], protocol);
+        let both = client_of(&[gone.clone(), server.url()], protocol);
         assert_eq!(both.limits(soon()).await, Ok(vec![]), "{protocol:?}");
     }
 }

@@ -1,87 +1,33 @@
-//! Sequenced writes: once each, whatever is lost on the way, and never where that is not certain.
+//! Sequenced writes: exactly once, whatever is lost on the way.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use earmark_client::core::{Operation, Overdraft};
+use earmark_client::core::Operation;
 use earmark_client::{
-    BackoffOptions, Client, ClientOptions, Danger, Deadline, Fate, Protocol, Scope, SequenceFileError,
-    WriteCode, Writer, WriterError, WriterOptions,
+    Deadline, Failure, Fate, Protocol, SequenceConflict, SequenceFileError, WriteCode, Writer, WriterError,
 };
 use tempfile::TempDir;
 
-use crate::scripted::Scripted;
-use crate::served::{Served, client_of};
-use crate::support::proxy::{Fault, Proxy};
+use crate::fixture::{
+    Reply, ScriptedServer, WriterFixture, client_state, issue, shortly, unauthorized, unavailable,
+    write_refused, writer_options, written,
+};
+use crate::support::proxy::Fault;
 use crate::support::soon;
 
-struct Desk {
-    served: Served,
-    proxy: Proxy,
-    folder: TempDir,
-    /// Through the proxy.
-    client: Client,
+/// A writer of the client `billing`.
+async fn open(fixture: &WriterFixture) -> Writer {
+    open_at(fixture, "seq").await.unwrap()
 }
 
-impl Desk {
-    async fn new() -> Desk {
-        let served = Served::start().await;
-        let proxy = Proxy::http(&served.address.to_string(), 1, 0).await;
-        let client = client_of(&[proxy.url()], Protocol::Http);
-        let desk = Desk { served, proxy, folder: TempDir::new().unwrap(), client };
-        let mut setup = desk.open_as("setup", &desk.path("setup")).await.unwrap();
-        setup.write(accounts(), soon()).await.unwrap();
-        desk
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    async fn open_as(&self, name: &str, path: &Path) -> Result<Writer, WriterError> {
-        Writer::open(&self.client, WriterOptions::new(path, scope(), name.parse().unwrap()), soon()).await
-    }
-
-    /// A writer that has no time for a second attempt.
-    async fn open_impatient(&self) -> Writer {
-        let mut options = ClientOptions::of(&[self.proxy.url()]).unwrap();
-        options.backoff = BackoffOptions { first: Duration::from_secs(60), longest: Duration::from_secs(60) };
-        let client = Client::new(options).unwrap();
-        Writer::open(&client, options_of(&self.path("seq")), soon()).await.unwrap()
-    }
-
-    async fn open(&self) -> Writer {
-        self.open_as("billing", &self.path("seq")).await.unwrap()
-    }
-
-    async fn available(&self, account: &str) -> i128 {
-        let direct = self.served.client(Protocol::Http);
-        let found = direct.balances(&"main".parse().unwrap(), &account.parse().unwrap(), soon()).await;
-        found.unwrap().first().map_or(0, |balance| balance.available)
-    }
+async fn open_at(fixture: &WriterFixture, name: &str) -> Result<Writer, WriterError> {
+    Writer::open(&fixture.client(), writer_options(&fixture.path(name)), soon()).await
 }
 
-/// Enough for one attempt on a busy machine.
-fn shortly() -> Deadline {
-    Deadline::after(Duration::from_millis(700))
-}
-
-pub fn scope() -> Scope {
-    Scope { namespace: "default".parse().unwrap(), vault: Some("main".parse().unwrap()) }
-}
-
-/// Opens the accounts that these tests write to.
-pub fn accounts() -> Vec<Operation> {
-    let open = |account: &str| Operation::OpenAccount {
-        account: account.parse().unwrap(),
-        overdraft: Overdraft::Deny,
-    };
-    vec![open("acme"), open("bob")]
-}
-
-pub fn issue(amount: u128) -> Vec<Operation> {
-    let (account, asset) = ("acme".parse().unwrap(), "usd".parse().unwrap());
-    vec![Operation::Issue { account, asset, amount, memo: String::new() }]
+/// A writer that has no time for a second attempt.
+async fn open_impatient(fixture: &WriterFixture) -> Writer {
+    let options = writer_options(&fixture.path("seq"));
+    Writer::open(&fixture.impatient_client(), options, soon()).await.unwrap()
 }
 
 fn transfer(amount: u128) -> Vec<Operation> {
@@ -90,24 +36,24 @@ fn transfer(amount: u128) -> Vec<Operation> {
 }
 
 #[tokio::test]
-async fn numbers_go_up_by_one_and_a_closed_writer_has_nothing_unfinished() {
-    let desk = Desk::new().await;
-    let mut writer = desk.open().await;
-    // The first number of a writer without a file is a fence.
+async fn sequences_are_consecutive_and_a_closed_writer_has_nothing_unfinished() {
+    let fixture = WriterFixture::new().await;
+    let mut writer = open(&fixture).await;
+    // The first sequence of a writer without a file is a fence.
     for sequence in 2..=5 {
         assert_eq!(writer.write(issue(1), soon()).await.unwrap().sequence, sequence);
     }
     writer.close().await.unwrap();
-    let mut writer = desk.open().await;
+    let mut writer = open(&fixture).await;
     assert_eq!((writer.unfinished(), writer.committed()), (None, 5));
     assert_eq!(writer.write(issue(1), soon()).await.unwrap().sequence, 6);
-    assert_eq!(desk.available("acme").await, 5);
+    assert_eq!(fixture.available("acme").await, 5);
 }
 
 #[tokio::test]
-async fn a_write_is_applied_once_whatever_becomes_of_its_copies() {
-    let desk = Desk::new().await;
-    let mut writer = desk.open().await;
+async fn a_write_is_applied_once_whatever_happens_to_its_copies() {
+    let fixture = WriterFixture::new().await;
+    let mut writer = open(&fixture).await;
     let faults = [
         Fault::LoseRequest,
         Fault::CutRequest,
@@ -117,45 +63,45 @@ async fn a_write_is_applied_once_whatever_becomes_of_its_copies() {
         Fault::Twice,
     ];
     for (count, fault) in (1..).zip(faults) {
-        desk.proxy.script(&[Some(fault), Some(fault)]);
+        fixture.proxy.script(&[Some(fault), Some(fault)]);
         assert_eq!(writer.write(issue(1), soon()).await.unwrap().sequence, count + 1, "{fault:?}");
     }
-    // What is late has arrived by then.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(desk.available("acme").await, 6);
+    // Late copies have arrived by then.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(fixture.available("acme").await, 6);
 }
 
-/// A write is refused for lack of credit, but an earlier copy of it is still under way. Credit comes, and then the
-/// copy: without a fence it would be carried out after its caller was told that it was not.
+/// A write is refused for lack of credit while an earlier copy of it is still on its way. Then credit arrives, and then
+/// the copy: without a fence it would be executed after its caller got a refusal.
 #[tokio::test]
 async fn a_refusal_after_an_unknown_outcome_is_made_final_by_a_fence() {
-    let desk = Desk::new().await;
-    let mut writer = desk.open().await;
-    desk.proxy.script(&[Some(Fault::LateRequest)]);
+    let fixture = WriterFixture::new().await;
+    let mut writer = open(&fixture).await;
+    fixture.proxy.script(&[Some(Fault::LateRequest)]);
     let error = writer.write(transfer(5), soon()).await.unwrap_err();
     let WriterError::Refused(refusal) = error else { panic!("{error:?}") };
     assert_eq!(refusal.code, WriteCode::InsufficientCredit);
-    // Number 2 went to the fence, so this is number 3.
+    // The fence took sequence 2.
     assert_eq!(writer.write(issue(100), soon()).await.unwrap().sequence, 3);
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!((desk.available("acme").await, desk.available("bob").await), (100, 0));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!((fixture.available("acme").await, fixture.available("bob").await), (100, 0));
 }
 
 #[tokio::test]
-async fn a_number_that_was_never_sent_is_free() {
-    let desk = Desk::new().await;
-    let mut writer = desk.open().await;
+async fn a_sequence_that_was_never_sent_is_free() {
+    let fixture = WriterFixture::new().await;
+    let mut writer = open(&fixture).await;
     let error = writer.write(issue(7), Deadline::after(Duration::ZERO)).await.unwrap_err();
     assert!(matches!(error, WriterError::NotSent(_)), "{error:?}");
     assert_eq!(writer.unfinished(), None);
     assert_eq!(writer.write(issue(1), soon()).await.unwrap().sequence, 2);
-    assert_eq!(desk.available("acme").await, 1);
+    assert_eq!(fixture.available("acme").await, 1);
 }
 
 #[tokio::test]
-async fn a_plain_refusal_leaves_its_number_free() {
-    let desk = Desk::new().await;
-    let mut writer = desk.open().await;
+async fn a_refusal_leaves_its_sequence_free() {
+    let fixture = WriterFixture::new().await;
+    let mut writer = open(&fixture).await;
     let error = writer.write(transfer(5), soon()).await.unwrap_err();
     assert!(matches!(error, WriterError::Refused(_)), "{error:?}");
     assert_eq!(writer.unfinished(), None);
@@ -163,13 +109,13 @@ async fn a_plain_refusal_leaves_its_number_free() {
 }
 
 #[tokio::test]
-async fn what_has_no_answer_is_unfinished_until_it_is_repeated_or_settled() {
-    let desk = Desk::new().await;
-    let mut writer = desk.open_impatient().await;
+async fn a_write_without_an_answer_is_unfinished_until_it_is_repeated_or_settled() {
+    let fixture = WriterFixture::new().await;
+    let mut writer = open_impatient(&fixture).await;
     for (fault, fate) in [(Fault::LoseAnswer, Fate::Committed), (Fault::LoseRequest, Fate::NeverHappened)] {
         for repeats in [true, false] {
-            let before = desk.available("acme").await;
-            desk.proxy.script(&[Some(fault)]);
+            let before = fixture.available("acme").await;
+            fixture.proxy.script(&[Some(fault)]);
             let error = writer.write(issue(7), shortly()).await.unwrap_err();
             let WriterError::OutcomeUnknown { sequence, .. } = error else { panic!("{error:?}") };
             assert_eq!(writer.unfinished().map(|unfinished| unfinished.sequence), Some(sequence));
@@ -186,136 +132,140 @@ async fn what_has_no_answer_is_unfinished_until_it_is_repeated_or_settled() {
             };
             assert_eq!(writer.settle(soon()).await.unwrap(), None);
             let expected = if happened { before + 7 } else { before };
-            assert_eq!(desk.available("acme").await, expected, "{fault:?}, {repeats}");
+            assert_eq!(fixture.available("acme").await, expected, "{fault:?}, {repeats}");
         }
     }
 }
 
 #[tokio::test]
 async fn a_writer_that_was_not_closed_comes_back_unfinished() {
-    let desk = Desk::new().await;
-    let mut writer = desk.open().await;
+    let fixture = WriterFixture::new().await;
+    let mut writer = open(&fixture).await;
     let receipt = writer.write(issue(1), soon()).await.unwrap();
     drop(writer);
-    let mut writer = desk.open().await;
+    let mut writer = open(&fixture).await;
     assert_eq!(writer.unfinished().map(|unfinished| unfinished.sequence), Some(2));
     assert_eq!(writer.repeat(issue(1), soon()).await.unwrap(), receipt);
     drop(writer);
-    let mut writer = desk.open().await;
+    let mut writer = open(&fixture).await;
     assert_eq!(writer.settle(soon()).await.unwrap(), Some(Fate::Committed));
     assert_eq!(writer.write(issue(1), soon()).await.unwrap().sequence, 3);
-    assert_eq!(desk.available("acme").await, 2);
+    assert_eq!(fixture.available("acme").await, 2);
 }
 
 #[tokio::test]
-async fn a_fenced_write_cannot_be_repeated_under_its_number() {
-    let desk = Desk::new().await;
-    let mut writer = desk.open_impatient().await;
-    desk.proxy.script(&[Some(Fault::LoseRequest)]);
+async fn a_fenced_write_cannot_be_repeated() {
+    let fixture = WriterFixture::new().await;
+    let mut writer = open_impatient(&fixture).await;
+    fixture.proxy.script(&[Some(Fault::LoseRequest)]);
     writer.write(issue(7), shortly()).await.unwrap_err();
-    // The answer to the fence is lost, so whether it has the number is not known.
-    desk.proxy.script(&[Some(Fault::LoseAnswer)]);
+    // The answer to the fence is lost, so it is unknown which of the two has the sequence.
+    fixture.proxy.script(&[Some(Fault::LoseAnswer)]);
     let error = writer.settle(shortly()).await.unwrap_err();
     assert!(matches!(error, WriterError::OutcomeUnknown { .. }), "{error:?}");
     drop(writer);
-    let mut writer = desk.open().await;
+    let mut writer = open(&fixture).await;
     let error = writer.repeat(issue(7), soon()).await.unwrap_err();
     assert!(matches!(error, WriterError::Fenced { sequence: 2 }), "{error:?}");
     assert_eq!(writer.write(issue(7), soon()).await.unwrap().sequence, 3);
-    assert_eq!(desk.available("acme").await, 7);
+    assert_eq!(fixture.available("acme").await, 7);
 }
 
 #[tokio::test]
-async fn a_lost_file_is_taken_up_behind_what_the_server_has() {
-    let desk = Desk::new().await;
-    let mut writer = desk.open_impatient().await;
+async fn a_writer_without_its_file_continues_after_the_last_sequence_of_the_server() {
+    let fixture = WriterFixture::new().await;
+    let mut writer = open_impatient(&fixture).await;
     writer.write(issue(1), soon()).await.unwrap();
-    // The last thing that the file knew of is still under way when it is lost.
-    desk.proxy.script(&[Some(Fault::LateRequest)]);
+    // The unfinished write of the file is still on its way when the file is lost.
+    fixture.proxy.script(&[Some(Fault::LateRequest)]);
     let cut_off = tokio::time::timeout(Duration::from_millis(30), writer.write(issue(10), soon())).await;
     assert!(cut_off.is_err(), "{cut_off:?}");
     drop(writer);
-    std::fs::remove_file(desk.path("seq")).unwrap();
-    let mut writer = desk.open().await;
+    std::fs::remove_file(fixture.path("seq")).unwrap();
+    let mut writer = open(&fixture).await;
     assert_eq!(writer.unfinished(), None);
-    let now = desk.available("acme").await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(desk.available("acme").await, now, "nothing happens any more once it is open");
+    let now = fixture.available("acme").await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(fixture.available("acme").await, now, "no earlier write is executed once the writer is open");
     assert!(writer.write(issue(1), soon()).await.unwrap().sequence >= 4);
 }
 
 #[tokio::test]
 async fn a_second_writer_of_the_same_name_stops_the_first() {
-    let desk = Desk::new().await;
-    let mut first = desk.open().await;
+    let fixture = WriterFixture::new().await;
+    let mut first = open(&fixture).await;
     first.write(issue(1), soon()).await.unwrap();
-    let mut second = desk.open_as("billing", &desk.path("other")).await.unwrap();
+    let mut second = open_at(&fixture, "other").await.unwrap();
     for _ in 0..2 {
         let error = first.write(issue(1), soon()).await.unwrap_err();
-        let WriterError::Unsafe(Danger::NumberTaken { sequence: 3 }) = error else { panic!("{error:?}") };
+        let WriterError::Conflict(SequenceConflict::NumberTaken { sequence: 3 }) = error else {
+            panic!("{error:?}")
+        };
     }
     second.write(issue(1), soon()).await.unwrap();
     drop(first);
-    let error = desk.open_as("billing", &desk.path("seq")).await.unwrap_err();
-    let WriterError::Unsafe(Danger::ServerAhead { server: 4, file: 3 }) = error else { panic!("{error:?}") };
+    let error = open_at(&fixture, "seq").await.unwrap_err();
+    let WriterError::Conflict(SequenceConflict::ServerAhead { server: 4, file: 3 }) = error else {
+        panic!("{error:?}")
+    };
     assert!(error.to_string().contains("another writer"), "{error}");
-    assert_eq!(desk.available("acme").await, 2);
+    assert_eq!(fixture.available("acme").await, 2);
 }
 
-/// A writer whose last outcome is unknown finds its number taken, and others behind it: whether the number is its own
-/// cannot be told.
+/// A writer with an unknown outcome finds its sequence taken, and others after it: it cannot tell whether the sequence is
+/// its own.
 #[tokio::test]
-async fn a_number_that_others_have_counted_on_from_is_not_taken_for_ones_own() {
-    let desk = Desk::new().await;
-    let mut first = desk.open_impatient().await;
-    // The other has a copy of the file, as of a backup that was restored beside it.
-    std::fs::copy(desk.path("seq"), desk.path("copy")).unwrap();
-    desk.proxy.script(&[Some(Fault::LoseRequest)]);
+async fn a_sequence_that_another_writer_continued_from_is_a_conflict() {
+    let fixture = WriterFixture::new().await;
+    let mut first = open_impatient(&fixture).await;
+    // The other writer has a copy of the file, as from a restored backup.
+    std::fs::copy(fixture.path("seq"), fixture.path("copy")).unwrap();
+    fixture.proxy.script(&[Some(Fault::LoseRequest)]);
     first.write(issue(1), shortly()).await.unwrap_err();
-    let mut second = desk.open_as("billing", &desk.path("copy")).await.unwrap();
+    let mut second = open_at(&fixture, "copy").await.unwrap();
     second.write(issue(5), soon()).await.unwrap();
     second.write(issue(5), soon()).await.unwrap();
     let error = first.settle(soon()).await.unwrap_err();
-    let WriterError::Unsafe(Danger::ServerAhead { server: 3, file: 2 }) = error else { panic!("{error:?}") };
+    let WriterError::Conflict(SequenceConflict::ServerAhead { server: 3, file: 2 }) = error else {
+        panic!("{error:?}")
+    };
 }
 
 #[tokio::test]
 async fn a_server_that_lost_what_it_acknowledged_is_not_written_to() {
-    let desk = Desk::new().await;
-    let mut writer = desk.open().await;
+    let fixture = WriterFixture::new().await;
+    let mut writer = open(&fixture).await;
     for _ in 0..3 {
         writer.write(issue(1), soon()).await.unwrap();
     }
-    let fresh = Desk::new().await;
-    let mut other = Writer::open(&fresh.client, options_of(&fresh.path("new")), soon()).await.unwrap();
+    let fresh = WriterFixture::new().await;
+    let mut other = Writer::open(&fresh.client(), writer_options(&fresh.path("new")), soon()).await.unwrap();
     other.write(issue(1), soon()).await.unwrap();
     drop(other);
-    std::fs::copy(desk.path("seq"), fresh.path("old")).unwrap();
-    let direct = fresh.served.client(Protocol::Grpc);
-    let error = Writer::open(&direct, options_of(&fresh.path("old")), soon()).await.unwrap_err();
-    let WriterError::Unsafe(Danger::ServerBehind { server: 2, file: 3 }) = error else { panic!("{error:?}") };
+    std::fs::copy(fixture.path("seq"), fresh.path("old")).unwrap();
+    let direct = fresh.server.client(Protocol::Grpc);
+    let error = Writer::open(&direct, writer_options(&fresh.path("old")), soon()).await.unwrap_err();
+    let WriterError::Conflict(SequenceConflict::ServerBehind { server: 2, file: 3 }) = error else {
+        panic!("{error:?}")
+    };
     assert!(error.to_string().contains("older backup"), "{error}");
-}
-
-fn options_of(path: &Path) -> WriterOptions {
-    WriterOptions::new(path, scope(), "billing".parse().unwrap())
 }
 
 #[tokio::test]
 async fn only_one_writer_has_the_file() {
-    let desk = Desk::new().await;
-    let _first = desk.open().await;
-    let error = desk.open_as("billing", &desk.path("seq")).await.unwrap_err();
+    let fixture = WriterFixture::new().await;
+    let _first = open(&fixture).await;
+    let error = open_at(&fixture, "seq").await.unwrap_err();
     assert!(matches!(error, WriterError::File(SequenceFileError::InUse { .. })), "{error:?}");
 }
 
 #[tokio::test]
-async fn a_write_that_is_cancelled_half_way_is_unfinished_or_never_began() {
-    let desk = Desk::new().await;
-    let mut writer = desk.open().await;
+async fn a_cancelled_write_is_unfinished_or_never_began() {
+    let fixture = WriterFixture::new().await;
+    let mut writer = open(&fixture).await;
     let (mut expected, mut interrupted) = (0, 0);
     for turns in (0..100).map(|turn| turn * turn) {
-        // Turns of the runtime and not time, so that a fast machine is interrupted too.
+        // Counted in turns of the runtime, so that a fast machine is interrupted too.
         let finished = tokio::select! {
             biased;
             () = yield_often(turns) => None,
@@ -331,7 +281,7 @@ async fn a_write_that_is_cancelled_half_way_is_unfinished_or_never_began() {
         expected += i128::from(happened);
     }
     assert!(interrupted > 10, "{interrupted} were interrupted");
-    assert_eq!(desk.available("acme").await, expected);
+    assert_eq!(fixture.available("acme").await, expected);
 }
 
 async fn yield_often(turns: u32) {
@@ -340,18 +290,78 @@ async fn yield_often(turns: u32) {
     }
 }
 
-/// The key is taken away while an outcome is unknown: neither a copy nor a fence gets through any more, so nobody can
-/// say that the write did not happen.
+/// The key is revoked while an outcome is unknown: neither a copy nor a fence is accepted any more, so the outcome cannot
+/// be learned.
 #[tokio::test]
 async fn an_unknown_outcome_that_cannot_be_fenced_stays_unknown() {
-    let success = r#"{"success":{"tx_id":"t","sequence":1,"log_index":1,"committed_at_unix_ms":1,"actor":"a","results":[]}}"#;
-    let refused = (401, r#"{"error":"unauthorized","message":"no such key"}"#);
-    let state = (200, r#"{"last_committed_sequence":0}"#);
-    let answers = vec![Some(state), Some((200, success)), None, Some(refused), Some(refused)];
-    let client = client_of(&[Scripted::lines(answers).await.url], Protocol::Http);
+    let replies = vec![client_state(0), written(1), None, unauthorized(), unauthorized()];
+    let client = ScriptedServer::list(replies).await.client();
     let folder = TempDir::new().unwrap();
-    let mut writer = Writer::open(&client, options_of(&folder.path().join("seq")), soon()).await.unwrap();
+    let mut writer = Writer::open(&client, writer_options(&folder.path().join("seq")), soon()).await.unwrap();
     let error = writer.write(issue(1), soon()).await.unwrap_err();
     let WriterError::OutcomeUnknown { sequence: 2, .. } = error else { panic!("{error:?}") };
     assert_eq!(writer.unfinished().map(|unfinished| unfinished.sequence), Some(2));
+}
+
+/// A writer that has committed sequence 1, and whose sequence 2 meets a gap; `after` are the replies after that.
+struct GapFixture {
+    writer: Writer,
+    script: ScriptedServer,
+    _folder: TempDir,
+}
+
+impl GapFixture {
+    async fn new(after: Vec<Reply>) -> GapFixture {
+        let mut replies = vec![client_state(0), written(1), write_refused(409, "SEQUENCE_GAP", 0)];
+        replies.extend(after);
+        let script = ScriptedServer::list(replies).await;
+        let folder = TempDir::new().unwrap();
+        let options = writer_options(&folder.path().join("seq"));
+        let writer = Writer::open(&script.client(), options, soon()).await.unwrap();
+        GapFixture { writer, script, _folder: folder }
+    }
+}
+
+#[tokio::test]
+async fn a_gap_that_the_server_no_longer_sees_is_retried() {
+    let mut gap = GapFixture::new(vec![client_state(1), written(2)]).await;
+    assert_eq!(gap.writer.write(issue(1), soon()).await.unwrap().sequence, 2);
+    assert_eq!(gap.script.requests().len(), 5);
+}
+
+#[tokio::test]
+async fn a_gap_that_the_server_confirms_is_a_loss_and_stops_the_writer() {
+    let mut gap = GapFixture::new(vec![client_state(0)]).await;
+    for _ in 0..2 {
+        let error = gap.writer.write(issue(1), soon()).await.unwrap_err();
+        let WriterError::Conflict(SequenceConflict::ServerBehind { server: 0, file: 1 }) = error else {
+            panic!("{error:?}")
+        };
+    }
+    assert_eq!(gap.script.requests().len(), 4, "nothing is sent after that");
+}
+
+/// A new leader saw a gap, and was gone before it could be asked about it. The writer took that for lost data, and told
+/// its operator to remove the file.
+#[tokio::test]
+async fn a_gap_is_no_loss_while_no_server_confirms_it() {
+    for silence in [None, unavailable()] {
+        let mut gap = GapFixture::new(vec![silence; 1_000]).await;
+        let deadline = Deadline::after(Duration::from_millis(300));
+        let error = gap.writer.write(issue(1), deadline).await.unwrap_err();
+        assert!(matches!(error, WriterError::OutcomeUnknown { sequence: 2, .. }), "{error:?}");
+        assert_eq!(gap.writer.unfinished().map(|unfinished| unfinished.sequence), Some(2));
+    }
+    // The question is repeated, and the first answer counts.
+    let mut gap = GapFixture::new(vec![None, unavailable(), client_state(1), written(2)]).await;
+    assert_eq!(gap.writer.write(issue(1), soon()).await.unwrap().sequence, 2);
+}
+
+#[tokio::test]
+async fn a_gap_is_no_loss_while_the_question_about_it_is_refused() {
+    let mut gap = GapFixture::new(vec![unauthorized(), written(2)]).await;
+    let error = gap.writer.write(issue(1), soon()).await.unwrap_err();
+    let WriterError::NotSent(Failure::Unauthorized { .. }) = error else { panic!("{error:?}") };
+    assert_eq!(gap.writer.unfinished(), None);
+    assert_eq!(gap.writer.write(issue(1), soon()).await.unwrap().sequence, 2);
 }

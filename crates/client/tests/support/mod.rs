@@ -1,6 +1,6 @@
-//! Servers to talk to, and limits to put there.
+//! Helpers of the client tests, here and in the command line.
 
-#![allow(dead_code, reason = "not every test uses all of it")]
+#![allow(dead_code, reason = "not every test binary uses all helpers")]
 
 pub mod proxy;
 #[path = "../../../core/tests/support/random.rs"]
@@ -11,7 +11,7 @@ use std::time::Duration;
 use earmark_client::core::{Definition, Kind, LimitKey, Overage};
 use earmark_client::{Deadline, Job};
 
-/// More than anything here takes on a busy machine.
+/// A deadline that no test reaches, even on a busy machine.
 pub fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(30))
 }

@@ -1,4 +1,4 @@
-//! A proxy that loses things, at every point where they can be lost.
+//! A proxy that loses, cuts, delays and repeats requests and responses.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,20 +12,20 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::random::Random;
 
-/// What becomes of one request over HTTP.
+/// A fault of one HTTP request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is lost, and so is the connection.
+    /// The request and the connection are lost.
     LoseRequest,
-    /// The server sees the beginning of it.
+    /// The server gets the beginning of the request.
     CutRequest,
-    /// It is carried out, and nobody hears of it.
+    /// The request is executed, and its response is lost.
     LoseAnswer,
-    /// It is carried out, and the beginning of the answer is heard.
+    /// The request is executed, and the client gets the beginning of the response.
     CutAnswer,
-    /// The caller is cut off; the request arrives later.
+    /// The client is disconnected, and the request arrives later.
     LateRequest,
-    /// It arrives twice, the second time after its answer.
+    /// The request arrives twice, the second time after its response.
     Twice,
 }
 
@@ -38,10 +38,10 @@ const FAULTS: [Fault; 6] = [
     Fault::Twice,
 ];
 
-/// The longest that a late request takes.
+/// Milliseconds that a late request takes at most.
 const LATE_MS: u64 = 100;
 
-/// A proxy before one server. It ends with its runtime.
+/// A proxy in front of one server. It stops with its runtime.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -50,18 +50,18 @@ pub struct Proxy {
 struct Shared {
     upstream: String,
     random: Mutex<Random>,
-    /// One request in so many goes wrong; 0: none.
+    /// One request in this number has a random fault; 0 for none.
     one_in: AtomicU64,
     is_down: AtomicBool,
-    /// What becomes of the next requests, before chance decides.
+    /// The faults of the next requests, before random ones.
     script: Mutex<VecDeque<Option<Fault>>>,
     faults: [AtomicU64; FAULTS.len()],
-    /// Requests that went through.
+    /// Requests with a response.
     through: AtomicU64,
 }
 
 impl Proxy {
-    /// Speaks HTTP/1.1 before the server at `upstream`.
+    /// An HTTP/1.1 proxy in front of the server at `upstream`.
     pub async fn http(upstream: &str, seed: u64, one_in: u64) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -78,14 +78,14 @@ impl Proxy {
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let shared = Arc::clone(&accepting);
-                // Whatever breaks is what this is for.
+                // Broken connections are the purpose.
                 tokio::spawn(async move { _ = serve(&shared, stream).await });
             }
         });
         Proxy { address, shared }
     }
 
-    /// Passes bytes on before the server at `upstream`, and cuts connections after some of them.
+    /// A byte proxy that cuts connections to `upstream` after at most `bytes_max` bytes.
     pub async fn bytes(upstream: &str, seed: u64, bytes_max: u64) -> Proxy {
         let proxy = Proxy::http(upstream, seed, 0).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -104,27 +104,27 @@ impl Proxy {
         format!("http://{}", self.address)
     }
 
-    /// What becomes of the next requests, one after the other.
+    /// Sets the faults of the next requests, one after the other.
     pub fn script(&self, faults: &[Option<Fault>]) {
         self.shared.script.lock().unwrap().extend(faults);
     }
 
-    /// From now on nothing goes wrong.
+    /// Ends the random faults.
     pub fn heal(&self) {
         self.shared.one_in.store(0, Ordering::SeqCst);
     }
 
-    /// Takes every connection and closes it, or no longer.
+    /// While it is down, the proxy closes every connection.
     pub fn set_down(&self, is_down: bool) {
         self.shared.is_down.store(is_down, Ordering::SeqCst);
     }
 
-    /// How often each fault happened.
+    /// The count of each random fault.
     pub fn faults(&self) -> Vec<(Fault, u64)> {
         FAULTS.iter().zip(&self.shared.faults).map(|(fault, n)| (*fault, n.load(Ordering::SeqCst))).collect()
     }
 
-    /// How many requests reached the server and were answered.
+    /// The number of requests with a response.
     pub fn through(&self) -> u64 {
         self.shared.through.load(Ordering::SeqCst)
     }
@@ -143,14 +143,14 @@ impl Shared {
         if one_in == 0 || !self.random(|random| random.once_in(one_in)) {
             return None;
         }
-        let place = self.random(|random| random.below(FAULTS.len() as u64));
-        let place = usize::try_from(place).unwrap();
-        self.faults[place].fetch_add(1, Ordering::SeqCst);
-        Some(FAULTS[place])
+        let index = self.random(|random| random.below(FAULTS.len() as u64));
+        let index = usize::try_from(index).unwrap();
+        self.faults[index].fetch_add(1, Ordering::SeqCst);
+        Some(FAULTS[index])
     }
 }
 
-/// Requests of one connection, one after the other.
+/// Serves the requests of one connection.
 async fn serve(shared: &Arc<Shared>, mut caller: TcpStream) -> io::Result<()> {
     caller.set_nodelay(true)?;
     let mut server: Option<TcpStream> = None;
@@ -199,7 +199,7 @@ async fn exchange(shared: &Shared, server: &mut Option<TcpStream>, request: &[u8
     message(stream).await
 }
 
-/// One request or answer, as it came. All of them have a content-length, or no body.
+/// Reads one request or response. All of them have a content-length or no body.
 pub async fn message(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut chunk = [0; 8192];
@@ -220,7 +220,7 @@ pub async fn message(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Passes on so many bytes in both directions together, at most, then resets the connection.
+/// Forwards at most `bytes_max` bytes in both directions together, then closes the connection.
 async fn cut(shared: &Shared, mut caller: TcpStream, bytes_max: u64) -> io::Result<()> {
     if shared.is_down.load(Ordering::SeqCst) {
         return Ok(());

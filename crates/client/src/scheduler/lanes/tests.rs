@@ -2,20 +2,20 @@ use std::time::Duration;
 
 use super::*;
 
-/// What waits here: a number, and whether nobody wants it.
-struct Ball {
+/// A numbered task.
+struct TestTask {
     number: u32,
     job: Job,
-    is_over: bool,
+    is_abandoned: bool,
 }
 
-impl Waits for Ball {
+impl Queueable for TestTask {
     fn job(&self) -> &Job {
         &self.job
     }
 
-    fn is_over(&self, _: Instant) -> bool {
-        self.is_over
+    fn is_abandoned(&self, _: Instant) -> bool {
+        self.is_abandoned
     }
 }
 
@@ -23,15 +23,15 @@ fn key(text: &str) -> LimitKey {
     text.parse().unwrap()
 }
 
-struct Desk {
-    lanes: Lanes<Ball>,
+struct Fixture {
+    lanes: Lanes<TestTask>,
     now: Instant,
 }
 
-impl Desk {
-    fn new() -> Desk {
+impl Fixture {
+    fn new() -> Fixture {
         let bounds = LaneBounds { attempts_max: 4, running_max: 100 };
-        Desk { lanes: Lanes::new(bounds), now: Instant::now() }
+        Fixture { lanes: Lanes::new(bounds), now: Instant::now() }
     }
 
     fn push(&mut self, lane: &str, priority: Priority, number: u32) {
@@ -40,26 +40,26 @@ impl Desk {
 
     fn push_needing(&mut self, lane: &str, priority: Priority, number: u32, keys: &[&str]) {
         let job = Job::new(keys.iter().map(|name| (key(name), 1))).unwrap();
-        self.lanes.push(self.now, &lane.into(), priority, Ball { number, job, is_over: false });
+        self.lanes.push(self.now, &lane.into(), priority, TestTask { number, job, is_abandoned: false });
     }
 
-    fn next(&mut self) -> Option<Next<Ball>> {
+    fn next(&mut self) -> Option<Candidate<TestTask>> {
         match self.lanes.next(self.now) {
             Pick::Try(next) => Some(next),
-            Pick::Over(ball) => panic!("{} is over", ball.number),
+            Pick::Abandoned(task) => panic!("{} is abandoned", task.number),
             Pick::Nothing => None,
         }
     }
 
-    /// Admits the next, which ends at once.
+    /// Admits the next task, which ends at once.
     fn admit(&mut self) -> Option<u32> {
         let next = self.next()?;
-        self.lanes.admitted(next.lane, &next.item.what.job);
-        self.lanes.ended(next.lane, &next.item.what.job);
-        Some(next.item.what.number)
+        self.lanes.admitted(next.lane, &next.item.task.job);
+        self.lanes.ended(next.lane, &next.item.task.job);
+        Some(next.item.task.number)
     }
 
-    fn deny(&mut self, next: Next<Ball>, limited_by: &[&str], ms: u64) {
+    fn deny(&mut self, next: Candidate<TestTask>, limited_by: &[&str], ms: u64) {
         let keys: Vec<LimitKey> = limited_by.iter().map(|name| key(name)).collect();
         self.lanes.denied(self.now, next, &keys, self.now + Duration::from_millis(ms));
     }
@@ -71,104 +71,104 @@ impl Desk {
 
 #[test]
 fn lanes_take_turns_however_long_they_are() {
-    let mut desk = Desk::new();
-    (0..100).for_each(|number| desk.push("a", Priority::Normal, number));
-    (100..103).for_each(|number| desk.push("b", Priority::Normal, number));
-    let order: Vec<u32> = (0..7).filter_map(|_| desk.admit()).collect();
+    let mut fixture = Fixture::new();
+    (0..100).for_each(|number| fixture.push("a", Priority::Normal, number));
+    (100..103).for_each(|number| fixture.push("b", Priority::Normal, number));
+    let order: Vec<u32> = (0..7).filter_map(|_| fixture.admit()).collect();
     assert_eq!(order, [0, 100, 1, 101, 2, 102, 3]);
 }
 
 #[test]
 fn an_exhausted_lane_is_left_alone_and_the_others_go_on() {
-    let mut desk = Desk::new();
-    desk.push("a", Priority::Normal, 1);
-    desk.push("a", Priority::Normal, 2);
-    let first = desk.next().unwrap();
-    desk.deny(first, &["a"], 50);
-    desk.push("b", Priority::Normal, 10);
-    assert_eq!(desk.admit(), Some(10));
-    assert!(desk.next().is_none());
-    assert_eq!(desk.lanes.wake_at(), Some(desk.now + Duration::from_millis(50)));
-    desk.push("a", Priority::High, 3);
-    assert!(desk.next().is_none(), "what is pushed behind it is in vain too");
-    desk.advance(50);
-    assert_eq!([desk.admit(), desk.admit(), desk.admit()], [Some(3), Some(1), Some(2)]);
+    let mut fixture = Fixture::new();
+    fixture.push("a", Priority::Normal, 1);
+    fixture.push("a", Priority::Normal, 2);
+    let first = fixture.next().unwrap();
+    fixture.deny(first, &["a"], 50);
+    fixture.push("b", Priority::Normal, 10);
+    assert_eq!(fixture.admit(), Some(10));
+    assert!(fixture.next().is_none());
+    assert_eq!(fixture.lanes.wake_at(), Some(fixture.now + Duration::from_millis(50)));
+    fixture.push("a", Priority::High, 3);
+    assert!(fixture.next().is_none(), "a later task with the same limit is blocked too");
+    fixture.advance(50);
+    assert_eq!([fixture.admit(), fixture.admit(), fixture.admit()], [Some(3), Some(1), Some(2)]);
 }
 
 #[test]
 fn a_denied_task_goes_back_to_its_place() {
-    let mut desk = Desk::new();
-    (1..=5).for_each(|number| desk.push("a", Priority::Normal, number));
-    assert_eq!(desk.admit(), Some(1));
-    let second = desk.next().unwrap();
-    let third = desk.next().unwrap();
-    desk.deny(third, &["a"], 10);
-    desk.deny(second, &["a"], 10);
-    desk.advance(10);
-    let order: Vec<u32> = (0..4).filter_map(|_| desk.admit()).collect();
+    let mut fixture = Fixture::new();
+    (1..=5).for_each(|number| fixture.push("a", Priority::Normal, number));
+    assert_eq!(fixture.admit(), Some(1));
+    let second = fixture.next().unwrap();
+    let third = fixture.next().unwrap();
+    fixture.deny(third, &["a"], 10);
+    fixture.deny(second, &["a"], 10);
+    fixture.advance(10);
+    let order: Vec<u32> = (0..4).filter_map(|_| fixture.admit()).collect();
     assert_eq!(order, [2, 3, 4, 5]);
 }
 
 #[test]
 fn a_tenant_that_has_run_out_does_not_hold_up_the_others_of_its_lane() {
-    let mut desk = Desk::new();
-    desk.push_needing("a", Priority::Normal, 1, &["a", "acme"]);
-    let first = desk.next().unwrap();
-    desk.deny(first, &["acme"], 1_000);
-    desk.push_needing("a", Priority::Normal, 2, &["a", "acme"]);
-    desk.push_needing("a", Priority::Normal, 3, &["a", "bob"]);
-    assert_eq!(desk.admit(), Some(3));
-    assert!(desk.next().is_none());
-    desk.advance(1_000);
-    assert_eq!([desk.admit(), desk.admit()], [Some(1), Some(2)]);
+    let mut fixture = Fixture::new();
+    fixture.push_needing("a", Priority::Normal, 1, &["a", "acme"]);
+    let first = fixture.next().unwrap();
+    fixture.deny(first, &["acme"], 1_000);
+    fixture.push_needing("a", Priority::Normal, 2, &["a", "acme"]);
+    fixture.push_needing("a", Priority::Normal, 3, &["a", "bob"]);
+    assert_eq!(fixture.admit(), Some(3));
+    assert!(fixture.next().is_none());
+    fixture.advance(1_000);
+    assert_eq!([fixture.admit(), fixture.admit()], [Some(1), Some(2)]);
 }
 
 #[test]
 fn after_a_denial_one_is_tried_and_with_each_success_more() {
-    let mut desk = Desk::new();
-    (0..100).for_each(|number| desk.push("a", Priority::Normal, number));
-    let first = desk.next().unwrap();
-    desk.deny(first, &["a"], 10);
-    desk.advance(10);
+    let mut fixture = Fixture::new();
+    (0..100).for_each(|number| fixture.push("a", Priority::Normal, number));
+    let first = fixture.next().unwrap();
+    fixture.deny(first, &["a"], 10);
+    fixture.advance(10);
     for at_once in [1, 2, 4, 4] {
-        let tried: Vec<Next<Ball>> = std::iter::from_fn(|| desk.next()).collect();
+        let tried: Vec<Candidate<TestTask>> = std::iter::from_fn(|| fixture.next()).collect();
         assert_eq!(tried.len(), at_once);
         for next in tried {
-            desk.lanes.admitted(next.lane, &next.item.what.job);
-            desk.lanes.ended(next.lane, &next.item.what.job);
+            fixture.lanes.admitted(next.lane, &next.item.task.job);
+            fixture.lanes.ended(next.lane, &next.item.task.job);
         }
     }
 }
 
 #[test]
-fn what_ends_lets_one_of_those_that_wait_for_its_limits_try_at_once() {
-    let mut desk = Desk::new();
+fn the_end_of_a_task_lets_one_lane_that_waits_for_its_limits_try_at_once() {
+    let mut fixture = Fixture::new();
     for (number, lane) in (0..).zip(["a", "b", "c"]) {
-        desk.push_needing(lane, Priority::Normal, number, &["shared"]);
-        desk.push_needing(lane, Priority::Normal, 10 + number, &["shared"]);
+        fixture.push_needing(lane, Priority::Normal, number, &["shared"]);
+        fixture.push_needing(lane, Priority::Normal, 10 + number, &["shared"]);
     }
-    let first = desk.next().unwrap();
-    desk.lanes.admitted(first.lane, &first.item.what.job);
+    let first = fixture.next().unwrap();
+    fixture.lanes.admitted(first.lane, &first.item.task.job);
     for _ in 0..3 {
-        let next = desk.next();
+        let next = fixture.next();
         // The block of the first denial keeps the others from trying at all.
         let Some(next) = next else { break };
-        desk.deny(next, &["shared"], 5_000);
+        fixture.deny(next, &["shared"], 5_000);
     }
-    assert!(desk.next().is_none());
-    let job = first.item.what.job.clone();
+    assert!(fixture.next().is_none());
+    let job = first.item.task.job.clone();
     let mut order = Vec::new();
     let mut lane = first.lane;
     for _ in 0..5 {
-        desk.lanes.ended(lane, &job);
-        let next = desk.next().expect("one lane tries again");
-        order.push(next.item.what.number);
+        fixture.lanes.ended(lane, &job);
+        let next = fixture.next().expect("one lane tries again");
+        order.push(next.item.task.number);
         lane = next.lane;
-        desk.lanes.admitted(lane, &job);
-        while let Some(denied) = desk.next() {
-            desk.deny(denied, &["shared"], 5_000);
+        fixture.lanes.admitted(lane, &job);
+        while let Some(denied) = fixture.next() {
+            fixture.deny(denied, &["shared"], 5_000);
         }
-        assert!(desk.next().is_none(), "the others wait");
+        assert!(fixture.next().is_none(), "the others wait");
     }
     order.sort_unstable();
     assert_eq!(order, [1, 2, 10, 11, 12]);
@@ -176,152 +176,157 @@ fn what_ends_lets_one_of_those_that_wait_for_its_limits_try_at_once() {
 
 #[test]
 fn no_priority_starves_and_the_more_urgent_comes_more_often() {
-    let mut desk = Desk::new();
+    let mut fixture = Fixture::new();
     for number in 0..1_000 {
-        desk.push("a", Priority::High, number);
-        desk.push("a", Priority::Normal, 1_000 + number);
-        desk.push("a", Priority::Low, 2_000 + number);
+        fixture.push("a", Priority::High, number);
+        fixture.push("a", Priority::Normal, 1_000 + number);
+        fixture.push("a", Priority::Low, 2_000 + number);
     }
-    let order: Vec<u32> = (0..130).filter_map(|_| desk.admit()).collect();
+    let order: Vec<u32> = (0..130).filter_map(|_| fixture.admit()).collect();
     let count = |from: u32| order.iter().filter(|number| (from..from + 1_000).contains(number)).count();
     assert_eq!((count(0), count(1_000), count(2_000)), (90, 30, 10));
-    // Within a level they stay in order, and each 13 have one of the lowest.
+    // Every 13 tasks include one of the lowest priority.
     for thirteen in order.chunks(13) {
         assert_eq!(thirteen.iter().filter(|number| **number >= 2_000).count(), 1);
     }
 }
 
 #[test]
-fn a_level_that_is_alone_has_all_turns() {
-    let mut desk = Desk::new();
-    (0..20).for_each(|number| desk.push("a", Priority::Low, number));
-    let order: Vec<u32> = std::iter::from_fn(|| desk.admit()).collect();
+fn a_single_level_has_all_turns() {
+    let mut fixture = Fixture::new();
+    (0..20).for_each(|number| fixture.push("a", Priority::Low, number));
+    let order: Vec<u32> = std::iter::from_fn(|| fixture.admit()).collect();
     assert_eq!(order, (0..20).collect::<Vec<u32>>());
 }
 
 #[test]
-fn a_lane_has_so_many_at_work_at_most() {
-    let mut desk = Desk::new();
-    desk.lanes.bounds = LaneBounds { attempts_max: 2, running_max: 3 };
-    (0..10).for_each(|number| desk.push("a", Priority::Normal, number));
+fn a_lane_has_a_bounded_number_of_running_tasks() {
+    let mut fixture = Fixture::new();
+    fixture.lanes.bounds = LaneBounds { attempts_max: 2, running_max: 3 };
+    (0..10).for_each(|number| fixture.push("a", Priority::Normal, number));
     let mut running = 0;
-    while let Some(next) = desk.next() {
-        desk.lanes.admitted(next.lane, &next.item.what.job);
+    while let Some(next) = fixture.next() {
+        fixture.lanes.admitted(next.lane, &next.item.task.job);
         running += 1;
     }
     assert_eq!(running, 3);
-    desk.push("b", Priority::Normal, 10);
-    assert_eq!(desk.admit(), Some(10));
+    fixture.push("b", Priority::Normal, 10);
+    assert_eq!(fixture.admit(), Some(10));
 }
 
 #[test]
-fn what_is_over_is_handed_out_as_such_even_while_its_limits_are_blocked() {
-    let mut desk = Desk::new();
-    desk.push("a", Priority::Normal, 1);
-    desk.push("a", Priority::Normal, 2);
-    let first = desk.next().unwrap();
-    let job = first.item.what.job.clone();
-    desk.deny(first, &["a"], 1_000);
-    desk.lanes.push(desk.now, &"b".into(), Priority::Normal, Ball { number: 3, job, is_over: true });
-    let Pick::Over(ball) = desk.lanes.next(desk.now) else { panic!("it is over") };
-    assert_eq!((ball.number, desk.lanes.queued()), (3, 2));
+fn an_abandoned_task_is_picked_even_while_its_limits_are_blocked() {
+    let mut fixture = Fixture::new();
+    fixture.push("a", Priority::Normal, 1);
+    fixture.push("a", Priority::Normal, 2);
+    let first = fixture.next().unwrap();
+    let job = first.item.task.job.clone();
+    fixture.deny(first, &["a"], 1_000);
+    fixture.lanes.push(
+        fixture.now,
+        &"b".into(),
+        Priority::Normal,
+        TestTask { number: 3, job, is_abandoned: true },
+    );
+    let Pick::Abandoned(task) = fixture.lanes.next(fixture.now) else { panic!("the task is abandoned") };
+    assert_eq!((task.number, fixture.lanes.queued()), (3, 2));
 }
 
 #[test]
-fn lanes_that_have_nothing_are_forgotten() {
-    let mut desk = Desk::new();
+fn lanes_without_tasks_are_removed() {
+    let mut fixture = Fixture::new();
     for number in 0..10_000 {
-        desk.push(&format!("lane{number}"), Priority::Normal, number);
-        assert_eq!(desk.admit(), Some(number));
-        assert!(desk.next().is_none());
+        fixture.push(&format!("lane{number}"), Priority::Normal, number);
+        assert_eq!(fixture.admit(), Some(number));
+        assert!(fixture.next().is_none());
     }
-    assert!(desk.lanes.names.len() <= 1, "{} lanes", desk.lanes.names.len());
-    assert!(desk.lanes.lanes.len() <= 2, "{} places", desk.lanes.lanes.len());
+    assert!(fixture.lanes.names.len() <= 1, "{} lanes", fixture.lanes.names.len());
+    assert!(fixture.lanes.lanes.len() <= 2, "{} slots", fixture.lanes.lanes.len());
 }
 
 #[test]
-fn blocked_limits_are_forgotten_once_they_are_free() {
-    let mut desk = Desk::new();
+fn blocked_limits_are_removed_once_they_are_free() {
+    let mut fixture = Fixture::new();
     for number in 0..5_000_u32 {
         let name = format!("lane{number}");
-        desk.push(&name, Priority::Normal, number);
-        let next = desk.next().unwrap();
-        desk.deny(next, &[&name], 1);
-        desk.advance(2);
-        assert_eq!(desk.admit(), Some(number));
+        fixture.push(&name, Priority::Normal, number);
+        let next = fixture.next().unwrap();
+        fixture.deny(next, &[&name], 1);
+        fixture.advance(2);
+        assert_eq!(fixture.admit(), Some(number));
     }
-    assert!(desk.lanes.blocked.len() <= BLOCKED_USUAL, "{}", desk.lanes.blocked.len());
+    assert!(fixture.lanes.blocked.len() <= BLOCKED_USUAL, "{}", fixture.lanes.blocked.len());
 }
 
 #[test]
-fn a_sweep_takes_out_what_is_not_wanted_and_nothing_else() {
-    let mut desk = Desk::new();
-    (0..100).for_each(|number| desk.push(&format!("l{}", number % 3), Priority::Normal, number));
-    let swept = desk.lanes.sweep(|ball| ball.number % 2 == 0);
-    assert_eq!((swept.len(), desk.lanes.queued()), (50, 50));
-    let mut left: Vec<u32> = std::iter::from_fn(|| desk.admit()).collect();
+fn a_sweep_removes_unwanted_tasks_only() {
+    let mut fixture = Fixture::new();
+    (0..100).for_each(|number| fixture.push(&format!("l{}", number % 3), Priority::Normal, number));
+    let swept = fixture.lanes.sweep(|task| task.number % 2 == 0);
+    assert_eq!((swept.len(), fixture.lanes.queued()), (50, 50));
+    let mut left: Vec<u32> = std::iter::from_fn(|| fixture.admit()).collect();
     left.sort_unstable();
     assert_eq!(left, (0..100).step_by(2).collect::<Vec<u32>>());
 }
 
-/// A lane slept for the limit that was to be free first, and only that one could wake it: when another was free sooner
-/// than its hint said, the job behind it waited all the same.
+/// Only the limit with the earliest hint could wake a sleeping lane. A task behind another limit that was released before
+/// its hint kept waiting.
 #[test]
 fn a_lane_is_woken_by_any_of_the_limits_that_it_sleeps_for() {
-    let mut desk = Desk::new();
-    desk.push_needing("other", Priority::Normal, 0, &["late"]);
-    let runs = desk.next().unwrap();
-    desk.lanes.admitted(runs.lane, &runs.item.what.job);
+    let mut fixture = Fixture::new();
+    fixture.push_needing("other", Priority::Normal, 0, &["late"]);
+    let runs = fixture.next().unwrap();
+    fixture.lanes.admitted(runs.lane, &runs.item.task.job);
     for (number, name, ms) in [(1, "soon", 1_000), (2, "late", 2_000)] {
-        desk.push_needing("a", Priority::Normal, number, &[name]);
-        let next = desk.next().unwrap();
-        desk.deny(next, &[name], ms);
+        fixture.push_needing("a", Priority::Normal, number, &[name]);
+        let next = fixture.next().unwrap();
+        fixture.deny(next, &[name], ms);
     }
-    assert!(desk.next().is_none());
-    desk.lanes.ended(runs.lane, &runs.item.what.job);
-    assert_eq!(desk.next().map(|next| next.item.what.number), Some(2));
+    assert!(fixture.next().is_none());
+    fixture.lanes.ended(runs.lane, &runs.item.task.job);
+    assert_eq!(fixture.next().map(|next| next.item.task.number), Some(2));
 }
 
-/// Whether a new job would be looked at was judged by all levels of its lane together, although each is looked at by
-/// itself: an urgent job behind many that were blocked did not wake its lane.
+/// The lookahead was counted over all levels of a lane together, although each level has its own. An urgent task behind
+/// many blocked ones did not wake its lane.
 #[test]
 fn an_urgent_job_wakes_a_lane_with_many_that_are_blocked() {
-    let mut desk = Desk::new();
-    desk.push("a", Priority::Low, 0);
-    let first = desk.next().unwrap();
-    desk.deny(first, &["a"], 1_000);
-    (1..=u32::try_from(LOOKAHEAD).unwrap()).for_each(|number| desk.push("a", Priority::Low, number));
-    assert!(desk.next().is_none());
-    desk.push_needing("a", Priority::High, 1_000, &["free"]);
-    assert_eq!(desk.admit(), Some(1_000));
+    let mut fixture = Fixture::new();
+    fixture.push("a", Priority::Low, 0);
+    let first = fixture.next().unwrap();
+    fixture.deny(first, &["a"], 1_000);
+    (1..=u32::try_from(LOOKAHEAD).unwrap()).for_each(|number| fixture.push("a", Priority::Low, number));
+    assert!(fixture.next().is_none());
+    fixture.push_needing("a", Priority::High, 1_000, &["free"]);
+    assert_eq!(fixture.admit(), Some(1_000));
 }
 
-/// A job that needs four of four slots had its turn while three were taken. It was denied, its turn was over, and before
-/// the next one those that need a single slot had taken what was free: it never ran.
+/// A task that needs four of four slots was denied at its turn, because three were taken. Before its next turn small tasks
+/// had taken the free slots again: it never ran.
 #[test]
 fn a_large_job_of_low_priority_is_admitted_beside_many_small_ones_of_high() {
-    let mut desk = Desk::new();
+    let mut fixture = Fixture::new();
     let large = 10_000;
-    desk.push("a", Priority::Low, large);
-    (0..1_000).for_each(|number| desk.push("a", Priority::High, number));
-    let mut running: VecDeque<Next<Ball>> = VecDeque::new();
+    fixture.push("a", Priority::Low, large);
+    (0..1_000).for_each(|number| fixture.push("a", Priority::High, number));
+    let mut running: VecDeque<Candidate<TestTask>> = VecDeque::new();
     for _ in 0..1_000 {
-        while let Some(next) = desk.next() {
-            let needs = if next.item.what.number == large { 4 } else { 1 };
+        while let Some(next) = fixture.next() {
+            let needs = if next.item.task.number == large { 4 } else { 1 };
             if running.len() + needs <= 4 {
-                desk.lanes.admitted(next.lane, &next.item.what.job);
-                if next.item.what.number == large {
+                fixture.lanes.admitted(next.lane, &next.item.task.job);
+                if next.item.task.number == large {
                     return;
                 }
                 running.push_back(next);
             } else {
-                desk.deny(next, &["a"], 50);
+                fixture.deny(next, &["a"], 50);
             }
         }
         match running.pop_front() {
-            Some(ended) => desk.lanes.ended(ended.lane, &ended.item.what.job),
-            None => desk.advance(50),
+            Some(ended) => fixture.lanes.ended(ended.lane, &ended.item.task.job),
+            None => fixture.advance(50),
         }
     }
-    panic!("it was never admitted");
+    panic!("the large task was never admitted");
 }

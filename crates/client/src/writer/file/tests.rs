@@ -18,29 +18,29 @@ fn record(committed: u64, stamp: u64) -> Record {
     Record { committed, unfinished, stamp }
 }
 
-fn nobody(_: Step) {}
+fn no_observer(_: Step) {}
 
 #[test]
-fn what_is_stored_is_read_again() {
+fn a_stored_record_is_read_again() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("seq");
     let (mut file, found) = open(&path).unwrap();
     assert_eq!(found, None);
-    file.store(record(7, 1), &nobody).unwrap();
+    file.store(record(7, 1), &no_observer).unwrap();
     drop(file);
     let (mut file, found) = open(&path).unwrap();
     assert_eq!(found, Some(Record { stamp: 0, ..record(7, 1) }));
-    file.store(Record { committed: 8, unfinished: None, stamp: 1 }, &nobody).unwrap();
+    file.store(Record { committed: 8, unfinished: None, stamp: 1 }, &no_observer).unwrap();
     drop(file);
     assert_eq!(open(&path).unwrap().1, Some(Record { committed: 8, unfinished: None, stamp: 0 }));
 }
 
-/// Files of earlier versions look like this.
+/// Sequence files of earlier versions look like this.
 #[test]
 fn the_format_never_changes() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("seq");
-    open(&path).unwrap().0.store(record(7, 1), &nobody).unwrap();
+    open(&path).unwrap().0.store(record(7, 1), &no_observer).unwrap();
     assert_eq!(
         fs::read_to_string(&path).unwrap(),
         "{\"version\":1,\"namespace\":\"default\",\"vault\":\"main\",\"client_id\":\"billing\",\"committed\":7,\
@@ -55,7 +55,7 @@ fn a_record_is_stored_in_steps_that_never_leave_half_of_it() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("seq");
     let (mut file, _) = open(&path).unwrap();
-    file.store(record(1, 1), &nobody).unwrap();
+    file.store(record(1, 1), &no_observer).unwrap();
     let steps = RefCell::new(Vec::new());
     file.store(record(2, 2), &|step| {
         let found = fs::read_to_string(&path).unwrap();
@@ -77,8 +77,8 @@ fn an_older_record_never_replaces_a_newer_one() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("seq");
     let (mut file, _) = open(&path).unwrap();
-    file.store(record(2, 5), &nobody).unwrap();
-    file.store(record(1, 4), &nobody).unwrap();
+    file.store(record(2, 5), &no_observer).unwrap();
+    file.store(record(1, 4), &no_observer).unwrap();
     drop(file);
     assert_eq!(open(&path).unwrap().1.unwrap().committed, 2);
 }
@@ -97,35 +97,35 @@ fn one_writer_at_a_time_has_the_file() {
 fn a_file_of_another_writer_is_refused_by_name() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("seq");
-    open(&path).unwrap().0.store(record(1, 1), &nobody).unwrap();
+    open(&path).unwrap().0.store(record(1, 1), &no_observer).unwrap();
     let other = Scope { vault: None, ..scope() };
     let Err(error) = SequenceFile::open(path, &other, &"audit".parse().unwrap()) else {
-        panic!("it is the file of another writer");
+        panic!("the file belongs to another writer");
     };
     let message = error.to_string();
     assert!(
         message.ends_with(
-            "it belongs to client billing in vault main of namespace default, and not to client audit in namespace default"
+            "it belongs to client billing in vault main of namespace default, not to client audit in namespace default"
         ),
         "{message}"
     );
 }
 
 #[test]
-fn a_damaged_file_is_never_taken_for_a_sound_one_or_for_none() {
+fn a_damaged_file_is_never_taken_for_an_intact_or_a_missing_one() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("seq");
-    open(&path).unwrap().0.store(record(7, 1), &nobody).unwrap();
+    open(&path).unwrap().0.store(record(7, 1), &no_observer).unwrap();
     let sound = fs::read(&path).unwrap();
-    for place in 0..sound.len() {
+    for index in 0..sound.len() {
         let mut flipped = sound.clone();
-        flipped[place] ^= 4;
+        flipped[index] ^= 4;
         fs::write(&path, &flipped).unwrap();
-        assert!(matches!(open(&path), Err(SequenceFileError::Damaged { .. })), "byte {place} flipped");
-        fs::write(&path, &sound[..place]).unwrap();
-        // Without its last line break it says the same.
-        let is_whole = place + 1 == sound.len();
-        assert_eq!(open(&path).is_ok(), is_whole, "cut after {place} bytes");
+        assert!(matches!(open(&path), Err(SequenceFileError::Damaged { .. })), "byte {index} flipped");
+        fs::write(&path, &sound[..index]).unwrap();
+        // The last line break is optional.
+        let is_whole = index + 1 == sound.len();
+        assert_eq!(open(&path).is_ok(), is_whole, "cut after {index} bytes");
     }
     fs::write(&path, vec![b' '; 70_000]).unwrap();
     assert!(matches!(open(&path), Err(SequenceFileError::Damaged { .. })));

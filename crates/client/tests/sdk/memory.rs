@@ -1,25 +1,21 @@
-//! A million tasks that wait take as much memory as the options say, and no more.
-
-#![allow(unreachable_pub, reason = "all of it is one binary")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
-
-#[path = "support/mod.rs"]
-mod support;
+//! A million queued tasks take no more memory than the options promise. Run it in a process of its own.
 
 use std::time::Duration;
 
 use earmark_client::core::LimitKey;
 use earmark_client::{
-    Actuals, Client, Deadline, Guard, Job, Lane, Limiter, LimiterOptions, LocalOptions, Priority, Scheduler,
-    SchedulerOptions, SubmitError, Task,
+    Actuals, Client, Deadline, Guard, Job, Lane, LocalOptions, Priority, Scheduler, SchedulerOptions,
+    SubmitError, Task,
 };
-use support::{job, key, rolling, soon};
+
+use crate::fixture::limiter;
+use crate::support::{job, key, rolling, soon};
 
 const TASKS: usize = 1_000_000;
-/// What [`SchedulerOptions::queued_max`] says of one.
+/// Bytes of one task that [`SchedulerOptions::queued_max`] promises.
 const BYTES_MAX: usize = 512;
 
-/// What this process has in memory, in bytes.
+/// The resident memory of this process, in bytes.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -29,7 +25,7 @@ fn resident() -> usize {
 #[tokio::test]
 async fn a_million_waiting_tasks_stay_within_their_bound_and_can_be_cancelled() {
     if !std::path::Path::new("/proc/self/status").exists() {
-        println!("skipped: this system does not tell how much memory a process has");
+        println!("skipped: this system has no /proc/self/status");
         return;
     }
     let client = Client::local(LocalOptions::default()).unwrap();
@@ -37,8 +33,8 @@ async fn a_million_waiting_tasks_stay_within_their_bound_and_can_be_cancelled() 
     for name in names {
         client.put_limit(&rolling(name, 1, 3_600), soon()).await.unwrap();
     }
-    let limiter = Limiter::new(&client, LimiterOptions::default()).unwrap();
-    // Nothing can go ahead for an hour.
+    let limiter = limiter(&client);
+    // No task can be admitted for an hour.
     let used_up = limiter.acquire(&job(&[("rpm", 1)]), soon()).await.unwrap();
     used_up.complete(Actuals::unknown()).await.unwrap();
     let work = |payload: u64, guard: Guard| async move {
@@ -50,24 +46,24 @@ async fn a_million_waiting_tasks_stay_within_their_bound_and_can_be_cancelled() 
     let task = |number: u64| Task {
         lane: Lane::of("provider", &format!("model{}", number % 20)),
         priority: [Priority::High, Priority::Normal, Priority::Low][usize::try_from(number % 3).unwrap()],
-        // Each has a list of its own, as jobs with different amounts do.
+        // Each task has its own list of requirements, as jobs with different amounts do.
         job: Job::new(keys.iter().map(|key| (key.clone(), 1))).unwrap(),
         payload: number,
         deadline: Deadline::after(Duration::from_secs(3_600)),
     };
     let before = resident();
-    let mut tickets = Vec::with_capacity(TASKS);
+    let mut handles = Vec::with_capacity(TASKS);
     for number in 0..TASKS {
-        tickets.push(scheduler.submit(task(number as u64)).unwrap());
+        handles.push(scheduler.submit(task(number as u64)).unwrap());
     }
     let each = resident().saturating_sub(before) / TASKS;
-    println!("{each} bytes for each of {TASKS} waiting tasks, their tickets included");
+    println!("{each} bytes for each of {TASKS} queued tasks with their handles");
     assert!(each <= BYTES_MAX, "{each} bytes each");
     assert_eq!(scheduler.queued(), TASKS);
     assert!(matches!(scheduler.submit(task(0)), Err(SubmitError::Full { .. })));
 
-    drop(tickets);
-    // The next one finds that there is room.
+    drop(handles);
+    // The next submit sweeps out the cancelled tasks.
     scheduler.submit(task(0)).unwrap().detach();
-    assert!(scheduler.queued() <= 1, "{} are left of those that were cancelled", scheduler.queued());
+    assert!(scheduler.queued() <= 1, "{} cancelled tasks are left", scheduler.queued());
 }

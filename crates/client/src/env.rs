@@ -1,4 +1,4 @@
-//! Where wall time and randomness come from.
+//! The source of wall time and randomness.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,20 +6,20 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use earmark_core::{LeaseId, UnixMs};
 
-/// Where wall time and randomness come from. Waiting is by the clock of tokio, which tests can stop.
-pub trait Surroundings: Send + Sync + 'static {
-    /// The time on the wall.
+/// The source of wall time and randomness. Timeouts use the clock of tokio, which tests can pause.
+pub trait Env: Send + Sync + 'static {
+    /// The wall time.
     fn wall(&self) -> UnixMs;
 
     /// 64 random bits.
     fn random(&self) -> u64;
 }
 
-/// The clock and the randomness of this machine.
+/// The clock and the randomness of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Machine;
+pub struct SystemEnv;
 
-impl Surroundings for Machine {
+impl Env for SystemEnv {
     fn wall(&self) -> UnixMs {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         UnixMs::new(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
@@ -30,39 +30,38 @@ impl Surroundings for Machine {
     }
 }
 
-/// The surroundings that a client was given.
+/// The environment of one client.
 #[derive(Clone)]
-pub(crate) struct Around(Arc<dyn Surroundings>);
+pub(crate) struct SharedEnv(Arc<dyn Env>);
 
-impl fmt::Debug for Around {
+impl fmt::Debug for SharedEnv {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Around")
+        f.write_str("SharedEnv")
     }
 }
 
-impl Default for Around {
-    fn default() -> Around {
-        Around(Arc::new(Machine))
+impl Default for SharedEnv {
+    fn default() -> SharedEnv {
+        SharedEnv(Arc::new(SystemEnv))
     }
 }
 
-impl Around {
-    pub(crate) fn new(surroundings: Arc<dyn Surroundings>) -> Around {
-        Around(surroundings)
+impl SharedEnv {
+    pub(crate) fn new(env: Arc<dyn Env>) -> SharedEnv {
+        SharedEnv(env)
     }
 
-    /// The time on the wall.
     pub(crate) fn wall(&self) -> UnixMs {
         self.0.wall()
     }
 
-    /// A lease that nobody had before.
+    /// A new lease id.
     pub(crate) fn lease(&self) -> LeaseId {
         let random = (u128::from(self.0.random()) << 64) | u128::from(self.0.random());
         LeaseId::from_parts(self.0.wall(), random)
     }
 
-    /// A duration from 0 to `max`, each as likely as the other.
+    /// A random duration from 0 to `max`, uniformly distributed.
     pub(crate) fn up_to(&self, max: Duration) -> Duration {
         let max = u64::try_from(max.as_nanos()).unwrap_or(u64::MAX);
         let part = (u128::from(max) * u128::from(self.0.random())) >> 64;

@@ -1,4 +1,4 @@
-//! What whoever submitted a task holds.
+//! The handle of a submitted task.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ const WAITING: u8 = 0;
 const STARTED: u8 = 1;
 const CANCELLED: u8 = 2;
 
-/// Where a task stands. Only one of the two sides moves it on.
+/// The state of a task. Its handle and the scheduler race to change it, and the first wins.
 #[derive(Debug, Default)]
-pub(super) struct AccountStatus(AtomicU8);
+pub(super) struct TaskState(AtomicU8);
 
-impl AccountStatus {
-    fn moves(&self, to: u8) -> bool {
+impl TaskState {
+    fn change(&self, to: u8) -> bool {
         self.0.compare_exchange(WAITING, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Whether it may start; from then on it cannot be cancelled.
+    /// Starts the task, unless it was cancelled. A started task cannot be cancelled.
     pub(super) fn start(&self) -> bool {
-        self.moves(STARTED)
+        self.change(STARTED)
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
@@ -32,26 +32,26 @@ impl AccountStatus {
     }
 }
 
-/// A task that was submitted. Dropped before it has started, it is cancelled; [`Ticket::detach`] lets it go on.
+/// The handle of a submitted task. Dropping it cancels a task that has not started, unless it was detached.
 #[must_use = "dropping it cancels the task"]
-pub struct Ticket<R> {
-    pub(super) standing: Arc<AccountStatus>,
+pub struct JobHandle<R> {
+    pub(super) task_state: Arc<TaskState>,
     pub(super) answer: oneshot::Receiver<Result<R, TaskError>>,
     pub(super) deadline: Deadline,
     pub(super) cancelled: Arc<AtomicUsize>,
 }
 
-impl<R> fmt::Debug for Ticket<R> {
+impl<R> fmt::Debug for JobHandle<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ticket").field("standing", &self.standing).finish_non_exhaustive()
+        f.debug_struct("JobHandle").field("task_state", &self.task_state).finish_non_exhaustive()
     }
 }
 
-impl<R> Ticket<R> {
-    /// What came of it. A task that has not started by its deadline never will; one that has is waited for.
+impl<R> JobHandle<R> {
+    /// Waits for the result of the task. A task that has not started at its deadline never starts.
     ///
     /// # Errors
-    /// When it was not admitted.
+    /// When the task was not admitted.
     pub async fn outcome(mut self) -> Result<R, TaskError> {
         let lost = |_| Err(TaskError::Lost);
         if let Some(outcome) = self.deadline.bound(&mut self.answer).await {
@@ -63,19 +63,19 @@ impl<R> Ticket<R> {
         (&mut self.answer).await.unwrap_or_else(lost)
     }
 
-    /// Cancels it; says whether it had not started yet. One that has started goes on.
+    /// Cancels the task unless it has started, and returns whether it did.
     pub fn cancel(self) -> bool {
         self.cancel_waiting()
     }
 
-    /// Lets it go on without anybody who waits for it.
+    /// Runs the task to its end, without its result.
     pub fn detach(mut self) {
-        // What is dropped with this ticket is the standing of no task.
-        self.standing = Arc::new(AccountStatus(AtomicU8::new(STARTED)));
+        // Dropping the handle then changes the state of no task.
+        self.task_state = Arc::new(TaskState(AtomicU8::new(STARTED)));
     }
 
     fn cancel_waiting(&self) -> bool {
-        let is_cancelled = self.standing.moves(CANCELLED);
+        let is_cancelled = self.task_state.change(CANCELLED);
         if is_cancelled {
             self.cancelled.fetch_add(1, Ordering::Relaxed);
         }
@@ -83,7 +83,7 @@ impl<R> Ticket<R> {
     }
 }
 
-impl<R> Drop for Ticket<R> {
+impl<R> Drop for JobHandle<R> {
     fn drop(&mut self) {
         self.cancel_waiting();
     }

@@ -1,4 +1,4 @@
-//! Keeps a Book under a lock, without a queue: the callers of one process wait for each other, and for no task.
+//! A Book host without a queue or a task: callers execute their own commands under a lock.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,18 +11,18 @@ use earmark_core::{
     VaultId, WriteOutcome,
 };
 
-pub(super) struct Direct {
-    shelf: Mutex<Shelf>,
+pub(super) struct LocalHost {
+    state: Mutex<LocalState>,
     clock: Arc<dyn Clock>,
 }
 
-struct Shelf {
+struct LocalState {
     book: Book,
-    /// How many writes were committed, which is the place of the latest in the order of all.
+    /// The number of committed writes.
     log_index: u64,
 }
 
-impl Shelf {
+impl LocalState {
     fn execute<R: BookRequest>(
         &mut self,
         moment: Moment,
@@ -43,7 +43,7 @@ impl Shelf {
             applied.answer(request, outcome)
         });
         let done = done.collect();
-        // Nobody reads the history of a Book that ends with its process.
+        // A Book that ends with its process needs no history.
         drop(self.book.drain_journal());
         done
     }
@@ -53,31 +53,31 @@ fn tx_id(now: UnixMs) -> TxId {
     TxId(LeaseId::from_parts(now, rand::random()).to_u128())
 }
 
-impl Direct {
-    pub(super) fn new(config: Config, clock: Arc<dyn Clock>) -> Direct {
+impl LocalHost {
+    pub(super) fn new(config: Config, clock: Arc<dyn Clock>) -> LocalHost {
         let book = Book::new(config, rand::random());
-        Direct { shelf: Mutex::new(Shelf { book, log_index: 0 }), clock }
+        LocalHost { state: Mutex::new(LocalState { book, log_index: 0 }), clock }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shelf> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, LocalState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn no_history() -> BackendError {
-    BackendError::Failed("a Book in the process of its callers keeps no history".into())
+    BackendError::Failed("a Book in the process of its callers has no history".into())
 }
 
-impl BookHost for Direct {
+impl BookHost for LocalHost {
     async fn submit<R: BookRequest>(
         &self,
         by: Principal,
         requests: Vec<R>,
         _: Direction,
     ) -> Vec<Answered<R>> {
-        let mut shelf = self.lock();
-        // Under the lock, so that time goes on in the order of the commands.
-        shelf.execute(self.clock.now(), &by, requests)
+        let mut state = self.lock();
+        // The clock is read under the lock, so that time never goes backwards between commands.
+        state.execute(self.clock.now(), &by, requests)
     }
 
     async fn fresh(&self) -> Result<UnixMs, BackendError> {

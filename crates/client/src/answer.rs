@@ -1,0 +1,170 @@
+//! The answers of servers, over either protocol or from a Book in this process.
+
+use std::time::Duration;
+
+use earmark_core::{Definition, LimitKey, LimitStatus, NamespaceName, UnixMs, VaultName};
+
+/// Where sequenced writes belong: a namespace, or a vault of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scope {
+    /// The namespace.
+    pub namespace: NamespaceName,
+    /// The vault that the operations change. `None` for operations on the namespace.
+    pub vault: Option<VaultName>,
+}
+
+/// The answer to one reserve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ReserveAnswer {
+    Allowed { reserved_at: UnixMs },
+    Denied(Denial),
+    LimitDecreasing(Denial),
+    Never { limited_by: Vec<LimitKey> },
+    InsufficientCredit { key: LimitKey, message: Option<String> },
+    UnknownLimitKey(LimitKey),
+    LeaseExpired,
+    Invalid { message: String },
+}
+
+/// A denied reserve: not enough is free now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Denial {
+    /// How long to wait before another attempt can succeed.
+    pub retry_after: Duration,
+    /// The limits without room, the one that frees last first.
+    pub limited_by: Vec<LimitKey>,
+}
+
+/// The answer to a complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completed {
+    /// Whether the server knew the lease and applied its actuals, now or earlier.
+    pub reconciled: bool,
+    /// A note for people, such as the keys that were ignored.
+    pub message: Option<String>,
+}
+
+/// A limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitView {
+    /// The latest definition.
+    pub definition: Definition,
+    /// The status.
+    pub status: LimitStatus,
+    /// The number of times the limit was put or deleted.
+    pub revision: u64,
+}
+
+/// The receipt of a committed transaction. A repeated write gets the same one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// The id of the transaction.
+    pub tx_id: String,
+    /// The sequence number of the transaction.
+    pub sequence: u64,
+    /// The position among all committed writes.
+    pub log_index: u64,
+    /// The time of the commit.
+    pub committed_at: UnixMs,
+    /// The caller that the server authenticated.
+    pub actor: String,
+    /// The result of each operation, in their order.
+    pub results: Vec<OperationOutcome>,
+}
+
+/// The result of one operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OperationOutcome {
+    /// A limit was put or deleted.
+    Limit {
+        /// Its key.
+        key: String,
+        /// Its revision after the change.
+        revision: u64,
+    },
+    /// This vault is open.
+    Vault(String),
+    /// This account was opened, frozen, unfrozen or closed.
+    Account(String),
+    /// Credit moved in the ledger entry with this id, which is that of the transaction.
+    Entry(String),
+}
+
+/// Why a transaction was not committed. Nothing changed, except perhaps with [`WriteCode::Unavailable`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{code}: {message}")]
+pub struct WriteRefusal {
+    /// The reason.
+    pub code: WriteCode,
+    /// The reason in words.
+    pub message: String,
+    /// The index of the operation that was refused.
+    pub operation: Option<u32>,
+    /// The last sequence number that the client committed.
+    pub last_committed_sequence: Option<u64>,
+}
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
+        /// Why a transaction was refused.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum WriteCode {$($(#[$doc])* $name,)*}
+
+        impl WriteCode {
+            /// The code with this name.
+            pub(crate) fn named(text: &str) -> Option<WriteCode> {
+                match text {
+                    $($text => Some(WriteCode::$name),)*
+                    _ => None,
+                }
+            }
+
+            /// The name of the code in the API.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(WriteCode::$name => $text,)*
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The sequence number is greater than the last committed one plus 1.
+    SequenceGap = "SEQUENCE_GAP";
+    /// The sequence number was committed, and its result is no longer remembered.
+    AlreadyCommitted = "ALREADY_COMMITTED";
+    /// The sequence number was committed with other content.
+    SequenceReused = "SEQUENCE_REUSED";
+    /// A limit does not have the expected revision.
+    ConditionFailed = "CONDITION_FAILED";
+    /// An account has too little credit.
+    InsufficientCredit = "INSUFFICIENT_CREDIT";
+    /// The account does not exist.
+    AccountNotFound = "ACCOUNT_NOT_FOUND";
+    /// The account is closed.
+    AccountClosed = "ACCOUNT_CLOSED";
+    /// The account is frozen.
+    AccountFrozen = "ACCOUNT_FROZEN";
+    /// The account to open exists, or the account to close has credit or belongs to the vault itself.
+    Conflict = "CONFLICT";
+    /// The vault does not exist.
+    VaultNotFound = "VAULT_NOT_FOUND";
+    /// The client is new, and the scope has its maximum number of clients.
+    TooManyClients = "TOO_MANY_CLIENTS";
+    /// The server cannot tell whether the write was committed.
+    Unavailable = "UNAVAILABLE";
+    /// An operation does not belong to the scope of the write.
+    WrongScope = "WRONG_SCOPE";
+    /// The write is malformed; the message names the field.
+    Invalid = "INVALID";
+}
+
+impl std::fmt::Display for WriteCode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
+}

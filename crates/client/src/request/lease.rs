@@ -1,0 +1,216 @@
+//! Batches of reserves and of completes.
+
+use std::future::Future;
+
+use earmark_core::{LeaseId, LimitKey};
+use earmark_proto::v1;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tonic::{Response, Status};
+
+use super::Request;
+use crate::answer::{Completed, ReserveAnswer};
+use crate::deadline::Deadline;
+use crate::failure::Failure;
+use crate::http::{HttpRequest, Method};
+use crate::job::{Actuals, Job};
+#[cfg(feature = "local")]
+use crate::local::Local;
+use crate::wire::{Grpc, Reader};
+
+/// Upper bounds in bytes: an item without its amounts, and an amount without its key.
+const ITEM_BYTES: usize = 256;
+const AMOUNT_BYTES: usize = 64;
+
+/// One reserve attempt.
+#[derive(Clone, Debug)]
+pub(crate) struct ReserveItem {
+    pub(crate) lease: LeaseId,
+    pub(crate) job: Job,
+}
+
+/// The completion of one lease.
+#[derive(Clone, Debug)]
+pub(crate) struct CompleteItem {
+    pub(crate) lease: LeaseId,
+    pub(crate) job: Job,
+    pub(crate) actuals: Actuals,
+}
+
+/// A request that can share a batch with others of its kind.
+pub(crate) trait Item: Sized + Send + Sync + 'static {
+    type Answer: Send + 'static;
+    /// The request message of one item.
+    type Message: Serialize + Send;
+    /// The response message of one item.
+    type Reply: DeserializeOwned + Send;
+    /// The HTTP path for one item. A batch has `/batch` behind it.
+    const PATH: &'static str;
+
+    fn amounts(&self) -> &[(LimitKey, u64)];
+
+    fn message(&self, namespace: Option<&str>) -> Self::Message;
+
+    fn grpc(
+        grpc: &Grpc,
+        requests: Vec<Self::Message>,
+        by: Deadline,
+    ) -> impl Future<Output = Result<Response<Vec<Self::Reply>>, Status>> + Send;
+
+    fn read(reader: Reader<'_>, reply: Self::Reply) -> Result<Self::Answer, Failure>;
+
+    #[cfg(feature = "local")]
+    fn local(
+        local: &Local,
+        items: &[Self],
+    ) -> impl Future<Output = Vec<Result<Self::Answer, Failure>>> + Send;
+
+    /// An upper bound for the size of the item in a request body.
+    fn bytes(&self) -> usize {
+        let amounts = self.amounts().iter().map(|(key, _)| key.as_str().len() + AMOUNT_BYTES);
+        ITEM_BYTES + amounts.sum::<usize>()
+    }
+}
+
+impl Item for ReserveItem {
+    type Answer = ReserveAnswer;
+    type Message = v1::ReserveRequest;
+    type Reply = v1::ReserveResponse;
+    const PATH: &'static str = "/v1/reserve";
+
+    fn amounts(&self) -> &[(LimitKey, u64)] {
+        self.job.requirements()
+    }
+
+    fn message(&self, namespace: Option<&str>) -> v1::ReserveRequest {
+        let requirement = |(key, amount): &(LimitKey, u64)| {
+            let (key, amount) = (key.to_string(), *amount);
+            v1::Requirement { key, amount }
+        };
+        v1::ReserveRequest {
+            lease_id: self.lease.to_string(),
+            job_id: self.job.id().map(ToString::to_string),
+            requirements: self.amounts().iter().map(requirement).collect(),
+            namespace: namespace.map(str::to_owned),
+        }
+    }
+
+    async fn grpc(
+        grpc: &Grpc,
+        requests: Vec<v1::ReserveRequest>,
+        by: Deadline,
+    ) -> Result<Response<Vec<v1::ReserveResponse>>, Status> {
+        let request = grpc.request(v1::ReserveBatchRequest { requests }, by);
+        Ok(grpc.limits().reserve_batch(request).await?.map(|batch| batch.results))
+    }
+
+    fn read(reader: Reader<'_>, reply: v1::ReserveResponse) -> Result<ReserveAnswer, Failure> {
+        reader.reserved(reply)
+    }
+
+    #[cfg(feature = "local")]
+    async fn local(local: &Local, items: &[ReserveItem]) -> Vec<Result<ReserveAnswer, Failure>> {
+        local.reserve(items).await
+    }
+}
+
+impl Item for CompleteItem {
+    type Answer = Completed;
+    type Message = v1::CompleteRequest;
+    type Reply = v1::CompleteResponse;
+    const PATH: &'static str = "/v1/complete";
+
+    fn amounts(&self) -> &[(LimitKey, u64)] {
+        self.actuals.amounts()
+    }
+
+    fn message(&self, namespace: Option<&str>) -> v1::CompleteRequest {
+        let actual = |(key, amount): &(LimitKey, u64)| {
+            let (key, actual_amount) = (key.to_string(), *amount);
+            v1::Actual { key, actual_amount }
+        };
+        v1::CompleteRequest {
+            lease_id: self.lease.to_string(),
+            job_id: self.job.id().map(ToString::to_string),
+            actuals: self.amounts().iter().map(actual).collect(),
+            namespace: namespace.map(str::to_owned),
+        }
+    }
+
+    async fn grpc(
+        grpc: &Grpc,
+        requests: Vec<v1::CompleteRequest>,
+        by: Deadline,
+    ) -> Result<Response<Vec<v1::CompleteResponse>>, Status> {
+        let request = grpc.request(v1::CompleteBatchRequest { requests }, by);
+        Ok(grpc.limits().complete_batch(request).await?.map(|batch| batch.results))
+    }
+
+    fn read(reader: Reader<'_>, reply: v1::CompleteResponse) -> Result<Completed, Failure> {
+        reader.completed(reply)
+    }
+
+    #[cfg(feature = "local")]
+    async fn local(local: &Local, items: &[CompleteItem]) -> Vec<Result<Completed, Failure>> {
+        local.complete(items).await
+    }
+}
+
+/// Several items in one request. One alone is sent without a batch around it.
+pub(crate) struct Batch<I>(pub(crate) Vec<I>);
+
+#[derive(Serialize)]
+struct Requests<T> {
+    requests: Vec<T>,
+}
+
+#[derive(Deserialize)]
+struct Results<T> {
+    results: Vec<T>,
+}
+
+impl<I: Item> Request for Batch<I> {
+    type Message = Vec<I::Reply>;
+    type Answer = Vec<Result<I::Answer, Failure>>;
+    const CHANGES_STATE: bool = true;
+
+    fn http(&self) -> serde_json::Result<HttpRequest> {
+        let (path, body) = match self.0.as_slice() {
+            [item] => (I::PATH.to_owned(), serde_json::to_vec(&item.message(None))?),
+            items => {
+                let requests = items.iter().map(|item| item.message(None)).collect();
+                (format!("{}/batch", I::PATH), serde_json::to_vec(&Requests { requests })?)
+            }
+        };
+        Ok(HttpRequest::new(Method::POST, path).json(body))
+    }
+
+    fn parse(&self, body: &[u8]) -> serde_json::Result<Vec<I::Reply>> {
+        match self.0.as_slice() {
+            [_] => Ok(vec![serde_json::from_slice(body)?]),
+            _ => Ok(serde_json::from_slice::<Results<I::Reply>>(body)?.results),
+        }
+    }
+
+    async fn grpc(&self, grpc: &Grpc, by: Deadline) -> Result<Response<Vec<I::Reply>>, Status> {
+        let requests = self.0.iter().map(|item| item.message(grpc.namespace())).collect();
+        I::grpc(grpc, requests, by).await
+    }
+
+    fn read(&self, reader: Reader<'_>, replies: Vec<I::Reply>) -> Result<Self::Answer, Failure> {
+        let (found, sent) = (replies.len(), self.0.len());
+        match found == sent {
+            true => Ok(replies.into_iter().map(|reply| I::read(reader, reply)).collect()),
+            false => Err(reader.unexpected(format!("results: found {found} for {sent} requests"))),
+        }
+    }
+
+    fn blames_server(answers: &Self::Answer) -> bool {
+        answers.iter().any(|answer| answer.as_ref().is_err_and(Failure::blames_server))
+    }
+
+    #[cfg(feature = "local")]
+    async fn local(&self, local: &Local) -> Result<Self::Answer, Failure> {
+        Ok(I::local(local, &self.0).await)
+    }
+}

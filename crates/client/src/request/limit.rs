@@ -1,0 +1,146 @@
+//! Requests about limits.
+
+use earmark_core::{Definition, LimitKey, LimitStatus, Usage};
+use earmark_proto::{convert, v1};
+use tonic::{Response, Status};
+
+use super::Request;
+use crate::answer::LimitView;
+use crate::deadline::Deadline;
+use crate::failure::Failure;
+use crate::http::{HttpRequest, Method};
+#[cfg(feature = "local")]
+use crate::local::Local;
+use crate::wire::{Grpc, Reader};
+
+const LIMITS: &str = "/v1/admin/limits";
+
+/// Creates a limit or changes its definition.
+pub(crate) struct PutLimit<'a>(pub(crate) &'a Definition);
+/// Deletes a limit once it is empty.
+pub(crate) struct DeleteLimit<'a>(pub(crate) &'a LimitKey);
+/// Reads one limit.
+pub(crate) struct GetLimit<'a>(pub(crate) &'a LimitKey);
+/// Reads all limits.
+pub(crate) struct ListLimits;
+/// Reads the usage of a limit.
+pub(crate) struct GetUsage<'a>(pub(crate) &'a LimitKey);
+
+impl Request for PutLimit<'_> {
+    type Message = v1::PutLimitResponse;
+    type Answer = LimitStatus;
+    const CHANGES_STATE: bool = true;
+
+    fn http(&self) -> serde_json::Result<HttpRequest> {
+        let body = serde_json::to_vec(&convert::definition_of(self.0))?;
+        Ok(HttpRequest::new(Method::PUT, LIMITS).json(body))
+    }
+
+    async fn grpc(&self, grpc: &Grpc, by: Deadline) -> Result<Response<v1::PutLimitResponse>, Status> {
+        let (definition, namespace) = (Some(convert::definition_of(self.0)), grpc.owned_namespace());
+        grpc.limits().put_limit(grpc.request(v1::PutLimitRequest { definition, namespace }, by)).await
+    }
+
+    fn read(&self, reader: Reader<'_>, message: v1::PutLimitResponse) -> Result<LimitStatus, Failure> {
+        reader.converted(convert::status_in(message.status, None))
+    }
+
+    #[cfg(feature = "local")]
+    async fn local(&self, local: &Local) -> Result<LimitStatus, Failure> {
+        local.put_limit(self.0.clone()).await
+    }
+}
+
+impl Request for DeleteLimit<'_> {
+    type Message = v1::DeleteLimitResponse;
+    type Answer = LimitStatus;
+    const CHANGES_STATE: bool = true;
+
+    // Names contain no character that must be escaped in a path.
+    fn http(&self) -> serde_json::Result<HttpRequest> {
+        Ok(HttpRequest::new(Method::DELETE, format!("{LIMITS}/{}", self.0)))
+    }
+
+    async fn grpc(&self, grpc: &Grpc, by: Deadline) -> Result<Response<v1::DeleteLimitResponse>, Status> {
+        let (key, namespace) = (self.0.to_string(), grpc.owned_namespace());
+        grpc.limits().delete_limit(grpc.request(v1::DeleteLimitRequest { key, namespace }, by)).await
+    }
+
+    fn read(&self, reader: Reader<'_>, message: v1::DeleteLimitResponse) -> Result<LimitStatus, Failure> {
+        reader.converted(convert::status_in(message.status, None))
+    }
+
+    #[cfg(feature = "local")]
+    async fn local(&self, local: &Local) -> Result<LimitStatus, Failure> {
+        local.delete_limit(self.0.clone()).await
+    }
+}
+
+impl Request for GetLimit<'_> {
+    type Message = v1::GetLimitResponse;
+    type Answer = LimitView;
+
+    fn http(&self) -> serde_json::Result<HttpRequest> {
+        Ok(HttpRequest::new(Method::GET, format!("{LIMITS}/{}", self.0)))
+    }
+
+    async fn grpc(&self, grpc: &Grpc, by: Deadline) -> Result<Response<v1::GetLimitResponse>, Status> {
+        let (key, namespace) = (self.0.to_string(), grpc.owned_namespace());
+        grpc.limits().get_limit(grpc.request(v1::GetLimitRequest { key, namespace }, by)).await
+    }
+
+    fn read(&self, reader: Reader<'_>, message: v1::GetLimitResponse) -> Result<LimitView, Failure> {
+        reader.limit(message.limit.unwrap_or_default())
+    }
+
+    #[cfg(feature = "local")]
+    async fn local(&self, local: &Local) -> Result<LimitView, Failure> {
+        local.limit(self.0.clone()).await
+    }
+}
+
+impl Request for ListLimits {
+    type Message = v1::ListLimitsResponse;
+    type Answer = Vec<LimitView>;
+
+    fn http(&self) -> serde_json::Result<HttpRequest> {
+        Ok(HttpRequest::new(Method::GET, LIMITS))
+    }
+
+    async fn grpc(&self, grpc: &Grpc, by: Deadline) -> Result<Response<v1::ListLimitsResponse>, Status> {
+        let namespace = grpc.owned_namespace();
+        grpc.limits().list_limits(grpc.request(v1::ListLimitsRequest { namespace }, by)).await
+    }
+
+    fn read(&self, reader: Reader<'_>, message: v1::ListLimitsResponse) -> Result<Vec<LimitView>, Failure> {
+        message.limits.into_iter().map(|limit| reader.limit(limit)).collect()
+    }
+
+    #[cfg(feature = "local")]
+    async fn local(&self, local: &Local) -> Result<Vec<LimitView>, Failure> {
+        local.limits().await
+    }
+}
+
+impl Request for GetUsage<'_> {
+    type Message = v1::GetUsageResponse;
+    type Answer = Usage;
+
+    fn http(&self) -> serde_json::Result<HttpRequest> {
+        Ok(HttpRequest::new(Method::GET, format!("{LIMITS}/{}/usage", self.0)))
+    }
+
+    async fn grpc(&self, grpc: &Grpc, by: Deadline) -> Result<Response<v1::GetUsageResponse>, Status> {
+        let (key, namespace) = (self.0.to_string(), grpc.owned_namespace());
+        grpc.limits().get_usage(grpc.request(v1::GetUsageRequest { key, namespace }, by)).await
+    }
+
+    fn read(&self, reader: Reader<'_>, message: v1::GetUsageResponse) -> Result<Usage, Failure> {
+        reader.converted(convert::usage_in(&message))
+    }
+
+    #[cfg(feature = "local")]
+    async fn local(&self, local: &Local) -> Result<Usage, Failure> {
+        local.usage(self.0.clone()).await
+    }
+}

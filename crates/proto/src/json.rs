@@ -1,0 +1,76 @@
+//! Messages as the JSON bodies of the HTTP API: enums are texts in lower case, a debt is a number, and the result of an
+//! operation on a limit is flat.
+
+use serde::Deserialize;
+
+use crate::v1;
+
+/// A module for `serde(with)` that writes an enum as the end of its protobuf name. An unknown text becomes
+/// `UNSPECIFIED`, which [`crate::convert`] refuses.
+macro_rules! enums {
+    ($($name:ident, $prefix:literal;)*) => {$(
+        #[allow(non_snake_case, reason = "the build script names it after the enum")]
+        pub(crate) mod $name {
+            use serde::{Deserialize, Deserializer, Serializer};
+
+            use crate::v1::$name;
+
+            pub(crate) fn serialize<S: Serializer>(value: &i32, serializer: S) -> Result<S::Ok, S::Error> {
+                let name = $name::try_from(*value).unwrap_or_default().as_str_name();
+                serializer.serialize_str(&name.trim_start_matches($prefix).to_ascii_lowercase())
+            }
+
+            pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i32, D::Error> {
+                let text = String::deserialize(deserializer)?.to_ascii_uppercase();
+                Ok($name::from_str_name(&format!("{}{text}", $prefix)).unwrap_or_default().into())
+            }
+        }
+    )*};
+}
+
+enums! {
+    LimitKind, "LIMIT_KIND_";
+    LimitStatus, "LIMIT_STATUS_";
+    LeaseState, "LEASE_STATE_";
+    Overage, "OVERAGE_";
+    Overdraft, "OVERDRAFT_";
+    WriteErrorCode, "";
+}
+
+/// A text of the message that is a number in JSON.
+pub(crate) mod number {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u128(text.parse().map_err(serde::ser::Error::custom)?)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+        u128::deserialize(deserializer).map(|number| number.to_string())
+    }
+}
+
+/// The result of one operation in JSON.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(crate) enum OperationResult {
+    Limit(v1::LimitResult),
+    Vault { vault: String },
+    Account { account: String },
+    Entry { entry: String },
+    Unknown {},
+}
+
+impl From<OperationResult> for v1::OperationResult {
+    fn from(result: OperationResult) -> v1::OperationResult {
+        use v1::operation_result::Result as Kind;
+        let result = match result {
+            OperationResult::Limit(limit) => Some(Kind::Limit(limit)),
+            OperationResult::Vault { vault } => Some(Kind::Vault(vault)),
+            OperationResult::Account { account } => Some(Kind::Account(account)),
+            OperationResult::Entry { entry } => Some(Kind::Entry(entry)),
+            OperationResult::Unknown {} => None,
+        };
+        v1::OperationResult { result }
+    }
+}
