@@ -67,7 +67,7 @@ async fn log_time_neither_runs_back_nor_leaps_whatever_the_wall_clocks_say() {
             cluster.advance_ms(1_000);
             sequence += 1;
             let id = cluster.running()[usize::try_from(round).unwrap() % cluster.running().len()];
-            let at = cluster.client(id).write("billing", sequence, vec![]).await.committed_at.get();
+            let at = cluster.client(id).write("billing", sequence, vec![]).await.committed_at.log.get();
             if let Some(last) = last {
                 assert!(at > last, "time ran back from {last} to {at}");
                 assert!(at - last <= 1_100, "time leapt from {last} to {at}");
@@ -100,7 +100,7 @@ async fn a_leader_that_is_started_again_with_a_wrong_clock_learns_the_time_from_
     let client = cluster.client(leader);
     client.put(definition("calls", MINUTE, 10)).await;
     client.admit(&[("calls", 8)]).await;
-    let mut last = client.write("billing", 1, vec![]).await.committed_at.get();
+    let mut last = client.write("billing", 1, vec![]).await.committed_at.log.get();
     for sequence in 2..6 {
         let leader = cluster.leader().await;
         cluster.hosts[&leader].clock.set_wall(wall(&cluster, leader) + 5 * HOUR_MS);
@@ -111,7 +111,7 @@ async fn a_leader_that_is_started_again_with_a_wrong_clock_learns_the_time_from_
         let client = cluster.client(leader);
         client.0.stats();
         assert_eq!(client.usage("calls").await.reserved, 8);
-        let at = client.write("billing", sequence, vec![]).await.committed_at.get();
+        let at = client.write("billing", sequence, vec![]).await.committed_at.log.get();
         assert!((last..=last + 1_100).contains(&at), "time leapt from {last} to {at}");
         last = at;
     }
@@ -122,7 +122,7 @@ async fn a_leader_that_is_started_again_with_a_wrong_clock_learns_the_time_from_
 #[tokio::test(start_paused = true)]
 async fn the_one_node_that_was_not_started_again_is_asked_for_the_time() {
     let mut cluster = SimCluster::of(3, Settings::default()).await;
-    let before = cluster.client(1).write("billing", 1, vec![]).await.committed_at.get();
+    let before = cluster.client(1).write("billing", 1, vec![]).await.committed_at.log.get();
     let leader = cluster.leader().await;
     let other = cluster.follower().await;
     for id in [leader, other] {
@@ -132,7 +132,7 @@ async fn the_one_node_that_was_not_started_again_is_asked_for_the_time() {
     for id in [leader, other] {
         cluster.start(id).await;
     }
-    let at = cluster.client(leader).write("billing", 2, vec![]).await.committed_at.get();
+    let at = cluster.client(leader).write("billing", 2, vec![]).await.committed_at.log.get();
     assert!((before..=before + 1_100).contains(&at), "time leapt from {before} to {at}");
     cluster.agree().await;
 }
@@ -141,13 +141,13 @@ async fn the_one_node_that_was_not_started_again_is_asked_for_the_time() {
 #[tokio::test(start_paused = true)]
 async fn nodes_that_were_all_started_again_go_on_with_the_time_on_the_wall() {
     let mut cluster = SimCluster::of(3, Settings::default()).await;
-    let before = cluster.client(1).write("billing", 1, vec![]).await.committed_at.get();
+    let before = cluster.client(1).write("billing", 1, vec![]).await.committed_at.log.get();
     (1..=3).for_each(|id| cluster.kill(id));
     cluster.advance_ms(HOUR_MS);
     cluster.start(2).await;
     cluster.start(3).await;
     let leader = cluster.leader().await;
-    let at = cluster.client(leader).write("billing", 2, vec![]).await.committed_at.get();
+    let at = cluster.client(leader).write("billing", 2, vec![]).await.committed_at.log.get();
     assert!(at >= before + HOUR_MS, "time went on from {before} at {at}");
     cluster.start(1).await;
     cluster.leader().await;
