@@ -15,7 +15,6 @@ use tokio::time::Instant;
 use crate::fault::Fault;
 use crate::proposer::{NO_KEYS, Proposer, QueuedRequests, RaftBatchTarget};
 use crate::reads::Reads;
-use crate::state_machine::offload;
 
 /// Events charged per operation of a write. An operation takes about as many bytes as eight commands.
 const OPERATION_EVENTS: usize = 8;
@@ -102,7 +101,7 @@ impl BookHost for NodeBookHost {
         page_size: usize,
     ) -> Result<EntryPage, BackendError> {
         let applied_state = Arc::clone(&self.proposer.applied_state);
-        let read = offload(&*self.proposer.applied_state.disk, move || {
+        let read = self.proposer.applied_state.disk.run(move || {
             let (records, has_more) = applied_state.journal.records_of(id, after, page_size)?;
             let state = applied_state.lock();
             let view = |entry: &crate::journal::JournalEntry| {
@@ -115,7 +114,7 @@ impl BookHost for NodeBookHost {
 
     async fn audit(&self, vault: VaultId, at: UnixMs) -> Result<Audit, BackendError> {
         let applied_state = Arc::clone(&self.proposer.applied_state);
-        let counted = offload(&*self.proposer.applied_state.disk, move || {
+        let counted = self.proposer.applied_state.disk.run(move || {
             let mut sums = Sums::default();
             let mut next = 1;
             loop {
@@ -140,7 +139,7 @@ impl BookHost for NodeBookHost {
         page_size: usize,
     ) -> Result<ChangePage, BackendError> {
         let applied_state = Arc::clone(&self.proposer.applied_state);
-        let read = offload(&*self.proposer.applied_state.disk, move || {
+        let read = self.proposer.applied_state.disk.run(move || {
             let mut pager = ChangePager::new(namespace, page_size);
             let end = applied_state.journal.position();
             applied_state.journal.scan_while(after.saturating_add(1), end, &mut |entry| {

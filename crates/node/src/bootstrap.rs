@@ -10,7 +10,6 @@ use crate::node::{NodeError, NodeOptions};
 use crate::peers::Peers;
 use crate::raft_log::LogStore;
 use crate::runtime::random_id;
-use crate::state_machine::offload;
 
 /// How long a restarted node looks for the cluster named by `--join`. It starts without an answer, since all other
 /// nodes may be down.
@@ -31,7 +30,7 @@ impl Bootstrap {
         let disk = Arc::clone(&options.disk);
         let expected = Expected { cluster: None, node: options.id };
         let disk_handle = Arc::clone(&disk);
-        let found = offload(&*disk, move || Folder::look(&*disk_handle, expected)).await?;
+        let found = disk.run(move || Folder::look(&*disk_handle, expected)).await?;
         if options.peer_listen.is_none() && !options.join.is_empty() {
             let message = "--join needs --peer-listen, so that the other nodes can reach this one";
             return Err(NodeError::Invalid(message.into()));
@@ -40,7 +39,7 @@ impl Bootstrap {
         check_certificate(options, planned.node)?;
         let listener = listen(options).await?;
         let disk_handle = Arc::clone(&disk);
-        let taken = offload(&*disk, move || Folder::take(&*disk_handle, expected)).await;
+        let taken = disk.run(move || Folder::take(&*disk_handle, expected)).await;
         let (folder, lock) = taken?;
         let identity = match folder {
             Folder::Made(identity) => identity,
@@ -48,7 +47,7 @@ impl Bootstrap {
                 let disk_handle = Arc::clone(&disk);
                 let make =
                     move || planned.format(&*disk_handle, |disk| LogStore::create(disk, planned.cluster));
-                offload(&*disk, make).await?;
+                disk.run(make).await?;
                 planned
             }
         };

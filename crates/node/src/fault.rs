@@ -103,12 +103,32 @@ pub enum Fault {
         /// The reason, and what to do.
         why: String,
     },
-    /// The journal cannot be used.
-    #[error(transparent)]
-    Journal(#[from] crate::journal::JournalError),
+    /// The journal lacks records that the snapshot needs.
+    #[error(
+        "{path}: the journal ends with record {found}, but the snapshot needs record {needed}. Restore this data folder \
+         from a backup, or replace this node: see docs/operating.md"
+    )]
+    JournalShort {
+        /// The segment that should contain the record.
+        path: String,
+        /// The last existing record.
+        found: u64,
+        /// The last required record.
+        needed: u64,
+    },
+    /// A journal record does not continue the journal.
+    #[error(
+        "journal record {number} is invalid: {why}. If this happens again, replace this node: see docs/operating.md"
+    )]
+    RecordRefused {
+        /// The record number.
+        number: u64,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A disk task ended without a result.
     #[error("a disk task was cancelled. If this node is not shutting down, report its log messages")]
-    CutOff,
+    Interrupted,
     /// Another process uses the folder.
     #[error("{path} is in use by another process. Stop that one first, or name another folder")]
     InUse {
@@ -162,17 +182,5 @@ fn advice(error: &io::Error) -> &'static str {
             "Check the disk, then start this node again, or replace it: see docs/operating.md. Nothing that was \
              acknowledged is lost while a majority of the nodes is well"
         }
-    }
-}
-
-/// Adds the operation and the path to an I/O error.
-pub(crate) trait IoContext<T> {
-    /// Adds the context.
-    fn at(self, operation: Operation, path: impl FnOnce() -> String) -> Result<T, Fault>;
-}
-
-impl<T> IoContext<T> for io::Result<T> {
-    fn at(self, operation: Operation, path: impl FnOnce() -> String) -> Result<T, Fault> {
-        self.map_err(|source| Fault::Io { operation, path: path(), source })
     }
 }

@@ -3,13 +3,13 @@
 //! file `forming` marks the folder as empty.
 
 use std::any::Any;
-use std::io;
 
 use bytes::Bytes;
 
 use crate::disk::Disk;
 use crate::entry::{CodecError, Input};
-use crate::fault::{Fault, IoContext, Operation};
+use crate::fault::{Fault, Operation};
+use crate::storage::header::FileKind;
 
 const IDENTITY: &str = "identity";
 const UNFINISHED: &str = "identity.unfinished";
@@ -18,9 +18,11 @@ const LOCK: &str = "lock";
 /// Names that an unused folder may contain.
 const NOBODYS: [&str; 2] = [LOCK, "lost+found"];
 
-const MAGIC: [u8; 4] = *b"EMid";
+const KIND: FileKind = FileKind { magic: *b"EMid", format: 1 };
 const FORMING_TEXT: &[u8] = b"Earmark is making this data folder. It holds nothing yet.\n";
-const FORMAT: u32 = 1;
+
+/// Upper bound of the size of these files, so that a foreign file is never read whole.
+const BYTES_MAX: usize = 4096;
 
 /// The node that owns a data folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,12 +77,12 @@ impl Folder {
     pub fn take(disk: &dyn Disk, expected: Expected) -> Result<(Folder, FolderLock), Fault> {
         // The lock creates a file, so the folder is checked first: a foreign folder must stay unchanged.
         look(disk, expected)?;
-        let held = disk.lock(LOCK).at(Operation::Lock, || disk.show(LOCK))?;
+        let held = disk.check(Operation::Lock, LOCK, disk.lock(LOCK))?;
         let held = held.ok_or_else(|| Fault::InUse { path: disk.show("") })?;
         let folder = look(disk, expected)?;
-        if matches!(folder, Folder::Made(_)) && names(disk)?.iter().any(|name| name == FORMING) {
-            remove(disk, FORMING)?;
-            sync(disk)?;
+        if matches!(folder, Folder::Made(_)) && disk.list_folder("")?.iter().any(|name| name == FORMING) {
+            disk.remove_file(FORMING)?;
+            disk.sync_folder("")?;
         }
         Ok((folder, FolderLock { _held: held }))
     }
@@ -98,42 +100,41 @@ impl Identity {
         make: impl FnOnce(&dyn Disk) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         write(disk, FORMING, FORMING_TEXT)?;
-        sync(disk)?;
-        for name in names(disk)?.iter().filter(|name| *name != FORMING && !NOBODYS.contains(&name.as_str())) {
+        disk.sync_folder("")?;
+        for name in
+            disk.list_folder("")?.iter().filter(|name| *name != FORMING && !NOBODYS.contains(&name.as_str()))
+        {
             // Only directories can be listed. They stay, because `make` creates them again.
             match disk.list(name) {
-                Ok(inner) => inner.iter().try_for_each(|inner| remove(disk, &format!("{name}/{inner}")))?,
-                Err(_) => remove(disk, name)?,
+                Ok(inner) => {
+                    inner.iter().try_for_each(|inner| disk.remove_file(&format!("{name}/{inner}")))?
+                }
+                Err(_) => disk.remove_file(name)?,
             }
         }
         make(disk)?;
         write(disk, UNFINISHED, &self.encode())?;
-        disk.rename(UNFINISHED, IDENTITY).at(Operation::Rename, || disk.show(UNFINISHED))?;
-        sync(disk)?;
-        remove(disk, FORMING)?;
-        sync(disk)
+        disk.check(Operation::Rename, UNFINISHED, disk.rename(UNFINISHED, IDENTITY))?;
+        disk.sync_folder("")?;
+        disk.remove_file(FORMING)?;
+        disk.sync_folder("")
     }
 
     fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&FORMAT.to_le_bytes());
-        out.extend_from_slice(&self.cluster.to_le_bytes());
-        out.extend_from_slice(&self.node.to_le_bytes());
-        out.extend_from_slice(&self.incarnation.to_le_bytes());
-        out.push(u8::from(self.is_founder));
-        let sum = crc32fast::hash(&out);
-        out.extend_from_slice(&sum.to_le_bytes());
-        out
+        let mut body = Vec::new();
+        body.extend_from_slice(&self.node.to_le_bytes());
+        body.extend_from_slice(&self.incarnation.to_le_bytes());
+        body.push(u8::from(self.is_founder));
+        KIND.encode(self.cluster, &body)
     }
 }
 
 /// Reads the state of a folder without writing.
 fn look(disk: &dyn Disk, expected: Expected) -> Result<Folder, Fault> {
-    let names = names(disk)?;
+    let names = disk.list_folder("")?;
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     if has(IDENTITY) {
-        let identity = decode(disk, &read(disk, IDENTITY)?)?;
+        let identity = decode(disk)?;
         return check(disk, identity, expected).map(|()| Folder::Made(identity));
     }
     if has(FORMING) && read(disk, FORMING)? == FORMING_TEXT {
@@ -171,62 +172,30 @@ fn check(disk: &dyn Disk, identity: Identity, expected: Expected) -> Result<(), 
     }
 }
 
-fn decode(disk: &dyn Disk, bytes: &[u8]) -> Result<Identity, Fault> {
-    let damaged =
-        |found: &str| Fault::Damaged { path: disk.show(IDENTITY), offset: 0, found: found.to_owned() };
-    let Some((summed, sum)) = bytes.len().checked_sub(4).map(|at| bytes.split_at(at)) else {
-        return Err(damaged("it is cut short"));
-    };
-    if sum != crc32fast::hash(summed).to_le_bytes() || !summed.starts_with(&MAGIC) {
-        return Err(damaged("its checksum is wrong"));
+fn decode(disk: &dyn Disk) -> Result<Identity, Fault> {
+    let file = disk.open_file(IDENTITY)?;
+    let bytes = file.read(0, BYTES_MAX)?;
+    let header = KIND.decode(&bytes).map_err(|defect| KIND.fault(&file, defect))?;
+    if header.len() != bytes.len() as u64 {
+        return Err(file.damaged(header.len(), "bytes follow the header"));
     }
-    let mut input = Input::new(Bytes::copy_from_slice(summed));
-    let mut format = || input.u32().and_then(|_| input.u32());
-    match format() {
-        Ok(found) if found > FORMAT => {
-            return Err(Fault::NewerFormat { path: disk.show(IDENTITY), found, known: FORMAT });
-        }
-        _ => {}
-    }
+    let cluster = header.cluster;
+    let mut input = Input::new(header.body);
     let mut read = || {
-        let (cluster, node, incarnation) = (input.u128()?, input.u64()?, input.u128()?);
+        let (node, incarnation) = (input.u64()?, input.u128()?);
         let identity = Identity { cluster, node, incarnation, is_founder: input.flag()? };
         input.end()?;
         Ok(identity)
     };
-    read().map_err(|error: CodecError| damaged(&error.to_string()))
+    read().map_err(|error: CodecError| file.damaged(0, error))
 }
 
-fn names(disk: &dyn Disk) -> Result<Vec<String>, Fault> {
-    disk.list("").at(Operation::List, || disk.show(""))
-}
-
-fn read(disk: &dyn Disk, path: &str) -> Result<Vec<u8>, Fault> {
-    /// Upper bound of the size of these files, so that a foreign file is never read whole.
-    const BYTES_MAX: u64 = 4096;
-    let read = || {
-        let file = disk.open(path, false)?;
-        let mut bytes = vec![0; usize::try_from(file.len()?.min(BYTES_MAX)).unwrap_or_default()];
-        file.read_at(&mut bytes, 0)?;
-        Ok::<_, io::Error>(bytes)
-    };
-    read().at(Operation::Read, || disk.show(path))
+fn read(disk: &dyn Disk, path: &str) -> Result<Bytes, Fault> {
+    disk.open_file(path)?.read(0, BYTES_MAX)
 }
 
 fn write(disk: &dyn Disk, path: &str, bytes: &[u8]) -> Result<(), Fault> {
-    let write = || {
-        let file = disk.open(path, true)?;
-        file.set_len(0)?;
-        file.write_at(bytes, 0)?;
-        file.sync()
-    };
-    write().at(Operation::Write, || disk.show(path))
-}
-
-fn remove(disk: &dyn Disk, path: &str) -> Result<(), Fault> {
-    disk.remove(path).at(Operation::Remove, || disk.show(path))
-}
-
-fn sync(disk: &dyn Disk) -> Result<(), Fault> {
-    disk.sync_dir("").at(Operation::Sync, || disk.show(""))
+    let file = disk.create_file(path)?;
+    file.write(bytes, 0)?;
+    file.sync()
 }

@@ -4,7 +4,6 @@
 //! a function of the log and identical on every replica. A snapshot stores its [`JournalPosition`]. On start the
 //! journal is truncated to that position, and the log is replayed from there.
 
-mod error;
 mod format;
 mod import;
 mod index;
@@ -19,13 +18,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use earmark_core::{AccountId, JournalRecord};
 use metrics::Gauge;
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 
-pub use error::JournalError;
 pub use format::JournalPosition;
 pub use read::JournalStream;
 
 use crate::disk::Disk;
+use crate::failure::Failure;
+use crate::fault::Fault;
 use open::Opening;
 use state::State;
 use write::Writer;
@@ -105,6 +104,7 @@ struct Shared {
     /// Lock order: `writer` before `state`.
     writer: Mutex<Writer>,
     rebuilding: Mutex<()>,
+    failure: Failure,
     bytes: Gauge,
     records: Gauge,
 }
@@ -120,7 +120,7 @@ impl Journal {
         disk: Arc<dyn Disk>,
         options: JournalOptions,
         position: Option<JournalPosition>,
-    ) -> Result<Journal, JournalError> {
+    ) -> Result<Journal, Fault> {
         let JournalOptions { cluster, segment_bytes, write_bytes, buffer_bytes_max } = options;
         let segment_bytes = segment_bytes.min(SEGMENT_BYTES_MAX);
         // Before the first record there is only one valid position.
@@ -135,6 +135,7 @@ impl Journal {
             state: Mutex::new(state),
             writer: Mutex::default(),
             rebuilding: Mutex::default(),
+            failure: Failure::default(),
             bytes,
             records,
         };
@@ -146,15 +147,14 @@ impl Journal {
     ///
     /// # Errors
     /// If the journal has stopped or stops now.
-    pub fn append(&self, log_index: u64, records: &[JournalRecord]) -> Result<(), JournalError> {
+    pub fn append(&self, log_index: u64, records: &[JournalRecord]) -> Result<(), Fault> {
         {
+            self.0.check()?;
             let mut state = self.0.state();
-            state.check()?;
             for record in records {
-                if let Err(what) = state.push(log_index, record) {
+                if let Err(why) = state.push(log_index, record) {
                     let number = state.end.records.saturating_add(1);
-                    drop(state);
-                    return Err(self.0.fail(JournalError::Refused { number, what: what.to_owned() }));
+                    return Err(self.0.fail(Fault::RecordRefused { number, why: why.to_owned() }));
                 }
             }
         }
@@ -167,7 +167,7 @@ impl Journal {
     /// # Errors
     /// If a record is damaged or does not follow the last one; nothing of the chunk is taken then. Or if the journal
     /// has stopped or stops now.
-    pub fn import(&self, chunk: &[u8]) -> Result<(), JournalError> {
+    pub fn import(&self, chunk: &[u8]) -> Result<(), Fault> {
         self.0.import(chunk)?;
         self.0.make_room()
     }
@@ -176,35 +176,29 @@ impl Journal {
     ///
     /// # Errors
     /// If the positions differ: the journal stops, because the histories differ. Or if a write or sync fails.
-    pub fn finish_import(&self, position: JournalPosition) -> Result<(), JournalError> {
+    pub fn finish_import(&self, position: JournalPosition) -> Result<(), Fault> {
         let found = self.flush_blocking()?;
         if found == position {
             return Ok(());
         }
-        let what = format!("the journal should end at {position:?} and ends at {found:?}");
-        Err(self.0.fail(JournalError::Refused { number: found.records, what }))
+        let why = format!("the journal should end at {position:?} and ends at {found:?}");
+        Err(self.0.fail(Fault::RecordRefused { number: found.records, why }))
     }
 
     /// Syncs all records appended so far and returns their position.
     ///
     /// # Errors
     /// If a write or sync fails; the journal has stopped then.
-    pub async fn flush(&self) -> Result<JournalPosition, JournalError> {
-        let (done, flushed) = oneshot::channel();
+    pub async fn flush(&self) -> Result<JournalPosition, Fault> {
         let shared = Arc::clone(&self.0);
-        let work = Box::new(move || {
-            // The caller may be gone.
-            _ = done.send(shared.flush());
-        });
-        self.0.disk.offload(work).await;
-        flushed.await.unwrap_or(Err(JournalError::Interrupted))
+        self.0.disk.run(move || shared.flush()).await
     }
 
     /// [`flush`](Self::flush) for threads that may block.
     ///
     /// # Errors
     /// If a write or sync fails; the journal has stopped then.
-    pub fn flush_blocking(&self) -> Result<JournalPosition, JournalError> {
+    pub fn flush_blocking(&self) -> Result<JournalPosition, Fault> {
         self.0.flush()
     }
 
@@ -223,7 +217,7 @@ impl Journal {
     /// The failure that stopped the journal, if any.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
-        self.0.state().failure.clone()
+        self.0.failure.get().map(str::to_owned)
     }
 
     /// Records of an account after a record number, oldest first, at most `limit`; and whether there are more.
@@ -235,7 +229,7 @@ impl Journal {
         account: AccountId,
         after: u64,
         limit: usize,
-    ) -> Result<(Vec<JournalEntry>, bool), JournalError> {
+    ) -> Result<(Vec<JournalEntry>, bool), Fault> {
         self.0.records_of(account, after, limit)
     }
 
@@ -248,7 +242,7 @@ impl Journal {
         from: u64,
         to: JournalPosition,
         each: &mut dyn FnMut(&JournalEntry),
-    ) -> Result<(), JournalError> {
+    ) -> Result<(), Fault> {
         self.0.scan(from, to, &mut |entry| {
             each(entry);
             true
@@ -264,7 +258,7 @@ impl Journal {
         from: u64,
         to: JournalPosition,
         each: &mut dyn FnMut(&JournalEntry) -> bool,
-    ) -> Result<(), JournalError> {
+    ) -> Result<(), Fault> {
         self.0.scan(from, to, each)
     }
 
@@ -285,7 +279,7 @@ impl Shared {
     }
 
     /// Writes pending records if there are many: in the background, or here if there are too many.
-    fn make_room(self: &Arc<Shared>) -> Result<(), JournalError> {
+    fn make_room(self: &Arc<Shared>) -> Result<(), Fault> {
         let mut state = self.state();
         self.measure(state.end);
         if state.unwritten >= self.buffer_bytes_max {

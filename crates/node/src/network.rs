@@ -24,10 +24,10 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::clock::NodeClock;
 use crate::entry::put_payload;
-use crate::fault::{Fault, IoContext, Operation};
+use crate::fault::Fault;
 use crate::peers::{CallError, Peers, Target, answered};
 use crate::snapshot::SnapshotData;
-use crate::state_machine::{AppliedState, offload};
+use crate::state_machine::AppliedState;
 use crate::types::{LogId, Member, Types, Vote};
 
 /// Snapshot part size in bytes.
@@ -153,10 +153,10 @@ async fn read_out(
     let mut offset = 0;
     while offset < saved.len {
         let len = usize::try_from(saved.len - offset).unwrap_or(PART_BYTES).min(PART_BYTES);
-        let (file, path) = (Arc::clone(&saved.file), saved.path.clone());
-        let part = offload(&*applied_state.disk, move || {
+        let file = saved.file.clone();
+        let part = applied_state.disk.run(move || {
             let mut part = vec![0; len];
-            file.read_at(&mut part, offset).at(Operation::Read, || path)?;
+            file.read_into(&mut part, offset)?;
             Ok(Bytes::from(part))
         });
         if !send(snapshot_part::Part::Snapshot(part.await?)).await? {
@@ -166,11 +166,13 @@ async fn read_out(
     }
     let mut stream = applied_state.journal.read_stream(has.saturating_add(1), saved.header.journal);
     loop {
-        let (rest, chunk) = offload(&*applied_state.disk, move || {
-            let chunk = stream.next().transpose()?;
-            Ok((stream, chunk))
-        })
-        .await?;
+        let (rest, chunk) = applied_state
+            .disk
+            .run(move || {
+                let chunk = stream.next().transpose()?;
+                Ok((stream, chunk))
+            })
+            .await?;
         stream = rest;
         let Some(chunk) = chunk else { break };
         if !send(snapshot_part::Part::Journal(chunk)).await? {

@@ -35,7 +35,7 @@ use crate::proposer::{Proposer, RaftBatchTarget};
 use crate::raft_log::{LogStore, Options as LogOptions};
 use crate::reads::{LastLeadership, Reads};
 use crate::service::Service;
-use crate::state_machine::{AppliedState, BookStateMachine, offload};
+use crate::state_machine::{AppliedState, BookStateMachine};
 use crate::types::{Member, Raft};
 
 /// Interval of background checks: snapshots, metrics and the node's address.
@@ -198,7 +198,7 @@ impl Node {
         let journal =
             JournalOptions { segment_bytes: options.journal_segment_bytes, ..JournalOptions::new(cluster) };
         let applied_state =
-            offload(&*disk, move || AppliedState::open(disk_handle, journal, purged, failure)).await?;
+            disk.run(move || AppliedState::open(disk_handle, journal, purged, failure)).await?;
         let applied_state = Arc::new(applied_state);
         log.attach(applied_state.snapshots.covered(), lock);
         let last_leadership =

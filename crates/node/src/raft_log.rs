@@ -20,14 +20,13 @@ use std::io;
 use std::ops::{Bound, Range, RangeBounds};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use bytes::Bytes;
 use openraft::storage::{LogFlushed, RaftLogStorage};
 use openraft::{LogState, OptionalSend, RaftLogReader, StorageError, StorageIOError};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::disk::Disk;
 use crate::failure::Failure;
-use crate::fault::{Fault, IoContext, Operation};
+use crate::fault::Fault;
 use crate::identity::FolderLock;
 use crate::types::{Entry, LogId, Types, Vote};
 
@@ -102,9 +101,8 @@ impl LogStore {
         options: Options,
         failure: Failure,
     ) -> Result<LogStore, Fault> {
-        let disk_handle = Arc::clone(&disk);
-        let opened = offload(&*disk, move || open::open(disk_handle, cluster, options)).await;
-        let (files, vote) = opened.at(Operation::Open, || disk.show(files::FOLDER))??;
+        let handle = Arc::clone(&disk);
+        let (files, vote) = disk.run(move || open::open(handle, cluster, options)).await?;
         let reader = LogReader {
             disk: Arc::clone(&disk),
             memory: Arc::clone(&files.memory),
@@ -231,19 +229,6 @@ fn closed() -> io::Error {
     io::Error::other("the log is closed")
 }
 
-/// Runs blocking work through [`Disk::offload`].
-async fn offload<T: Send + 'static>(
-    disk: &dyn Disk,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<T> {
-    let (answer, answered) = oneshot::channel();
-    let job = move || {
-        let _ = answer.send(work());
-    };
-    disk.offload(Box::new(job)).await;
-    answered.await.map_err(|_| io::Error::other("the disk task was cancelled"))
-}
-
 impl LogReader {
     async fn read(&self, range: Range<u64>, bytes_max: Option<u64>) -> io::Result<Vec<Entry>> {
         loop {
@@ -256,19 +241,23 @@ impl LogReader {
             if plan.pieces.is_empty() {
                 return Ok(plan.cached);
             }
-            let (pieces, disk) = (plan.pieces, Arc::clone(&self.disk));
-            let result = offload(&*self.disk, move || {
-                let mut entries = Vec::new();
-                pieces.iter().try_for_each(|piece| read_piece(&*disk, piece, &mut entries)).map(|()| entries)
-            })
-            .await?;
+            let pieces = plan.pieces;
+            let result = self
+                .disk
+                .run(move || {
+                    let mut entries = Vec::new();
+                    pieces.iter().try_for_each(|piece| read_piece(piece, &mut entries)).map(|()| entries)
+                })
+                .await;
             // Entries were removed during the read, so it is repeated.
             if lock(&self.memory).revision() != plan.revision {
                 continue;
             }
             let mut entries = result.map_err(|fault| {
-                self.failure.set(&fault);
-                io::Error::other(fault.to_string())
+                if !matches!(fault, Fault::Interrupted) {
+                    self.failure.set(&fault);
+                }
+                io::Error::other(fault)
             })?;
             entries.extend(plan.cached);
             return Ok(entries);
@@ -276,19 +265,16 @@ impl LogReader {
     }
 }
 
-fn read_piece(disk: &dyn Disk, piece: &Piece, entries: &mut Vec<Entry>) -> Result<(), Fault> {
-    let show = || disk.show(&segment::path(piece.segment));
-    let len = piece.bytes.end.saturating_sub(piece.bytes.start);
-    let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
-    piece.file.read_at(&mut bytes, piece.bytes.start).at(Operation::Read, show)?;
-    let mut bytes = Bytes::from(bytes);
+fn read_piece(piece: &Piece, entries: &mut Vec<Entry>) -> Result<(), Fault> {
+    let len = usize::try_from(piece.bytes.end.saturating_sub(piece.bytes.start)).unwrap_or(usize::MAX);
+    let mut bytes = piece.file.read(piece.bytes.start, len)?;
     for index in piece.entries.clone() {
         let offset = piece.bytes.end.saturating_sub(bytes.len() as u64);
-        let damaged = |found: String| Fault::Damaged { path: show(), offset, found };
         let (entry, len) =
-            segment::read_entry(&piece.seed, &bytes).map_err(|defect| damaged(defect.to_string()))?;
+            segment::read_entry(&piece.seed, &bytes).map_err(|defect| piece.file.damaged(offset, defect))?;
         if entry.log_id.index != index {
-            return Err(damaged(format!("found entry {}, expected entry {index}", entry.log_id.index)));
+            let found = format!("found entry {}, expected entry {index}", entry.log_id.index);
+            return Err(piece.file.damaged(offset, found));
         }
         entries.push(entry);
         bytes = bytes.slice(len..);

@@ -16,9 +16,8 @@ use openraft::{CommittedLeaderId, Snapshot};
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::disk::DiskFile;
 use crate::entry::take_payload;
-use crate::fault::{Fault, IoContext, Operation};
+use crate::fault::Fault;
 use crate::members::{Members, MembersError};
 use crate::net::PeerIdentity;
 use crate::network::{ballot, log_id, place, vote_of};
@@ -27,7 +26,7 @@ use crate::peers::{REMOVED, encode_outcomes};
 use crate::proposer::{ProposeError, Proposer};
 use crate::reads::Reads;
 use crate::snapshot::{INCOMING, INCOMING_JOURNAL, SnapshotData};
-use crate::state_machine::offload;
+use crate::storage::StoredFile;
 use crate::types::{Batch, Entry, LogId, Member, Vote};
 use earmark_core::UnixMs;
 
@@ -160,7 +159,7 @@ impl Service {
             }
         }
         let applied_state = Arc::clone(&self.proposer.applied_state);
-        let checked = offload(&*self.proposer.applied_state.disk, move || {
+        let checked = self.proposer.applied_state.disk.run(move || {
             let saved = applied_state.snapshots.read_header(INCOMING)?;
             let data = SnapshotData { journal: Some(journal.file), ..SnapshotData::of(saved) };
             applied_state.check(&data)?;
@@ -185,31 +184,23 @@ impl Service {
 
     async fn incoming(&self, path: &'static str) -> Result<Incoming, Status> {
         let disk = Arc::clone(&self.proposer.applied_state.disk);
-        let made = offload(&*self.proposer.applied_state.disk, move || {
-            let file = disk.open(path, true).at(Operation::Create, || disk.show(path))?;
-            file.set_len(0).at(Operation::Shorten, || disk.show(path))?;
-            Ok(file)
-        });
-        let file = made.await.map_err(|fault| self.stop_node(fault))?;
-        Ok(Incoming { file, path, len: 0 })
+        let handle = Arc::clone(&disk);
+        let file = disk.run(move || handle.create_file(path)).await.map_err(|fault| self.stop_node(fault))?;
+        Ok(Incoming { file, len: 0 })
     }
 }
 
 /// A file that receives data from another node.
 struct Incoming {
-    file: Arc<dyn DiskFile>,
-    path: &'static str,
+    file: StoredFile,
     len: u64,
 }
 
 impl Incoming {
     async fn write(&mut self, service: &Service, bytes: Bytes) -> Result<(), Status> {
-        let (file, offset, path) = (Arc::clone(&self.file), self.len, self.path);
+        let (file, offset) = (self.file.clone(), self.len);
         self.len = self.len.saturating_add(bytes.len() as u64);
-        let disk = Arc::clone(&service.proposer.applied_state.disk);
-        let written = offload(&*service.proposer.applied_state.disk, move || {
-            file.write_at(&bytes, offset).at(Operation::Write, || disk.show(path))
-        });
+        let written = service.proposer.applied_state.disk.run(move || file.write(&bytes, offset));
         written.await.map_err(|fault| service.stop_node(fault))
     }
 }

@@ -11,10 +11,12 @@ use earmark_core::{Book, Frozen, Restore};
 use openraft::{SnapshotMeta, StoredMembership};
 use tokio::sync::watch;
 
-use crate::disk::{Disk, DiskFile};
+use crate::disk::Disk;
 use crate::entry::{CodecError, Input, put_log_id, put_membership, take_log_id, take_membership};
-use crate::fault::{Fault, IoContext, Operation};
+use crate::fault::Fault;
 use crate::journal::JournalPosition;
+use crate::storage::StoredFile;
+use crate::storage::header::{BODY_BYTES_MAX, FileKind};
 use crate::types::{LogId, Member};
 
 const FOLDER: &str = "snapshot";
@@ -23,11 +25,7 @@ const WRITING: &str = "snapshot/writing";
 pub(crate) const INCOMING: &str = "snapshot/incoming";
 /// Journal records received with it.
 pub(crate) const INCOMING_JOURNAL: &str = "snapshot/incoming-journal";
-const MAGIC: [u8; 4] = *b"EMSN";
-const FORMAT: u32 = 1;
-/// Magic, format and header length.
-const LEAD_BYTES: usize = 12;
-const HEADER_BYTES_MAX: usize = 1 << 20;
+const KIND: FileKind = FileKind { magic: *b"EMsn", format: 1 };
 const CHUNK_BYTES: usize = 1 << 20;
 /// Bytes written between syncs. A sync of the log would otherwise wait for the whole snapshot.
 const SYNC_BYTES: u64 = 16 << 20;
@@ -56,27 +54,19 @@ impl Header {
         }
     }
 
-    fn encode(&self, cluster: u128) -> Vec<u8> {
+    fn encode(&self) -> Vec<u8> {
         let mut body = Vec::new();
-        body.extend_from_slice(&cluster.to_le_bytes());
         put_place(self.applied, &mut body);
         put_place(*self.membership.log_id(), &mut body);
         put_membership(self.membership.membership(), &mut body);
         body.extend_from_slice(&u32::try_from(self.ids.len()).unwrap_or(u32::MAX).to_le_bytes());
         self.ids.iter().for_each(|id| body.extend_from_slice(&id.to_le_bytes()));
-        body.extend_from_slice(&self.journal.to_bytes());
-        let mut out = Vec::with_capacity(body.len().saturating_add(LEAD_BYTES + 4));
-        out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&FORMAT.to_le_bytes());
-        out.extend_from_slice(&u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes());
-        out.extend_from_slice(&body);
-        out.extend_from_slice(&crc32fast::hash(&out).to_le_bytes());
-        out
+        self.journal.put(&mut body);
+        body
     }
 
-    fn decode(body: Bytes) -> Result<(u128, Header), CodecError> {
+    fn decode(body: Bytes) -> Result<Header, CodecError> {
         let mut input = Input::new(body);
-        let cluster = input.u128()?;
         let applied = take_place(&mut input)?;
         let members_at = take_place(&mut input)?;
         let membership = StoredMembership::new(members_at, take_membership(&mut input)?);
@@ -85,9 +75,9 @@ impl Header {
         for _ in 0..count {
             ids.insert(input.u64()?);
         }
-        let journal = JournalPosition { records: input.u64()?, bytes: input.u64()?, chain: input.u32()? };
+        let journal = JournalPosition::take(&mut input)?;
         input.end()?;
-        Ok((cluster, Header { applied, membership, ids, journal }))
+        Ok(Header { applied, membership, ids, journal })
     }
 }
 
@@ -106,8 +96,10 @@ fn take_place(input: &mut Input) -> Result<Option<LogId>, CodecError> {
 #[derive(Clone, Debug)]
 pub(crate) struct SnapshotFile {
     pub(crate) header: Header,
-    pub(crate) file: Arc<dyn DiskFile>,
-    pub(crate) path: String,
+    pub(crate) file: StoredFile,
+    path: String,
+    /// Length of the encoded header, where the Book begins.
+    header_len: u64,
     pub(crate) len: u64,
 }
 
@@ -116,7 +108,7 @@ pub(crate) struct SnapshotFile {
 pub struct SnapshotData {
     pub(crate) saved: SnapshotFile,
     /// Received journal records; `None` for a local snapshot.
-    pub(crate) journal: Option<Arc<dyn DiskFile>>,
+    pub(crate) journal: Option<StoredFile>,
     pub(crate) checked: CheckedBook,
 }
 
@@ -164,8 +156,8 @@ impl Snapshots {
         cluster: u128,
         table_seed: u64,
     ) -> Result<(Snapshots, Option<(Header, Book)>), Fault> {
-        disk.create_dir(FOLDER).at(Operation::Create, || disk.show(FOLDER))?;
-        let names = disk.list(FOLDER).at(Operation::List, || disk.show(FOLDER))?;
+        disk.make_folder(FOLDER)?;
+        let names = disk.list_folder(FOLDER)?;
         let (whole, rest): (Vec<String>, Vec<String>) =
             names.into_iter().partition(|name| name.ends_with(".snapshot"));
         let mut whole: Vec<String> = whole.into_iter().map(|name| format!("{FOLDER}/{name}")).collect();
@@ -185,7 +177,7 @@ impl Snapshots {
         };
         let unfinished = rest.into_iter().map(|name| format!("{FOLDER}/{name}"));
         for path in whole.into_iter().chain(unfinished) {
-            snapshots.disk.remove(&path).at(Operation::Remove, || snapshots.disk.show(&path))?;
+            snapshots.disk.remove_file(&path)?;
         }
         Ok((snapshots, found))
     }
@@ -211,100 +203,58 @@ impl Snapshots {
 
     /// Reads and checks the header of a file.
     pub(crate) fn read_header(&self, path: &str) -> Result<SnapshotFile, Fault> {
-        let shown = || self.disk.show(path);
-        let file = self.disk.open(path, false).at(Operation::Open, shown)?;
-        let len = file.len().at(Operation::Read, shown)?;
-        let damaged = |offset: u64, found: String| Fault::Damaged { path: shown(), offset, found };
-        let mut lead = [0; LEAD_BYTES];
-        if len < LEAD_BYTES as u64 {
-            return Err(damaged(0, format!("the file ends in its header, after {len} bytes")));
+        let file = self.disk.open_file(path)?;
+        let stored = KIND.read(&file, self.cluster)?;
+        let (header_len, len) = (stored.len(), file.len()?);
+        let header = Header::decode(stored.body).map_err(|error| file.damaged(0, error))?;
+        if path != INCOMING && path != WRITING && path != name(&header) {
+            return Err(file.damaged(0, format!("this snapshot belongs under the name {}", name(&header))));
         }
-        file.read_at(&mut lead, 0).at(Operation::Read, shown)?;
-        let word = |place: usize| {
-            lead.get(place..).and_then(|rest| rest.first_chunk::<4>()).copied().unwrap_or_default()
-        };
-        let (format, body) = (u32::from_le_bytes(word(4)), u32::from_le_bytes(word(8)) as usize);
-        if word(0) != MAGIC {
-            return Err(damaged(0, "the file is not a snapshot".into()));
-        }
-        let end = body.saturating_add(LEAD_BYTES);
-        if body > HEADER_BYTES_MAX || len < end as u64 + 4 {
-            return Err(damaged(8, format!("the header claims a length of {body} bytes")));
-        }
-        let mut bytes = vec![0; end + 4];
-        file.read_at(&mut bytes, 0).at(Operation::Read, shown)?;
-        let crc = bytes.split_off(end);
-        if crc != crc32fast::hash(&bytes).to_le_bytes() {
-            return Err(damaged(0, "the header has a wrong checksum".into()));
-        }
-        // The checksum comes first: only an intact header can name a newer format.
-        if format > FORMAT {
-            return Err(Fault::NewerFormat { path: shown(), found: format, known: FORMAT });
-        }
-        let decoded = Header::decode(Bytes::from(bytes).slice(LEAD_BYTES..));
-        let (cluster, header) = decoded.map_err(|error| damaged(LEAD_BYTES as u64, error.to_string()))?;
-        if cluster != self.cluster {
-            return Err(Fault::OtherCluster { path: shown(), found: cluster, expected: self.cluster });
-        }
-        let is_named = path == INCOMING || path == WRITING || path == name(&header);
-        if !is_named {
-            return Err(damaged(0, format!("this snapshot belongs under the name {}", name(&header))));
-        }
-        Ok(SnapshotFile { header, file, path: path.to_owned(), len })
+        Ok(SnapshotFile { header, file, path: path.to_owned(), header_len, len })
     }
 
     /// Decodes the Book of a snapshot.
     pub(crate) fn restore(&self, saved: &SnapshotFile, table_seed: u64) -> Result<Book, Fault> {
-        let shown = || self.disk.show(&saved.path);
-        let mut offset = saved.header.encode(self.cluster).len() as u64;
+        let mut offset = saved.header_len;
         let mut restore = Restore::new(table_seed);
-        let damaged = |offset: u64, error: &dyn std::fmt::Display| Fault::Damaged {
-            path: shown(),
-            offset,
-            found: error.to_string(),
-        };
-        let mut chunk = vec![0; CHUNK_BYTES];
-        while offset < saved.len {
-            let want = usize::try_from(saved.len - offset).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
-            let chunk = &mut chunk[..want];
-            saved.file.read_at(chunk, offset).at(Operation::Read, shown)?;
-            restore.feed(chunk).map_err(|error| damaged(offset, &error))?;
-            offset += want as u64;
-        }
-        restore.finish().map_err(|error| damaged(offset, &error))
+        each_chunk(saved, offset, |chunk, at| {
+            offset = at;
+            restore.feed(chunk).map_err(|error| saved.file.damaged(at, error))
+        })?;
+        restore.finish().map_err(|error| saved.file.damaged(offset, error))
     }
 
     /// Writes a snapshot and makes it the newest. The journal must be synced up to the snapshot's position.
     pub(crate) fn write(&self, header: Header, frozen: &Frozen) -> Result<SnapshotFile, Fault> {
         let started = Instant::now();
-        let shown = || self.disk.show(WRITING);
-        let mut buffer = header.encode(self.cluster);
-        if buffer.len() > HEADER_BYTES_MAX {
+        let body = header.encode();
+        if body.len() > BODY_BYTES_MAX {
             let why = format!(
                 "the member list and the used node ids take {} bytes of a snapshot header, the maximum is \
-                 {HEADER_BYTES_MAX}. Nothing is lost; start a new cluster from a backup: see docs/operating.md",
-                buffer.len()
+                 {BODY_BYTES_MAX}. Nothing is lost; start a new cluster from a backup: see docs/operating.md",
+                body.len()
             );
             return Err(Fault::Stopped { why });
         }
-        let file = self.disk.open(WRITING, true).at(Operation::Create, shown)?;
-        file.set_len(0).at(Operation::Shorten, shown)?;
+        let mut buffer = KIND.encode(self.cluster, &body);
+        let header_len = buffer.len() as u64;
+        let file = self.disk.create_file(WRITING)?;
         let (mut len, mut synced) = (0_u64, 0);
         for piece in frozen.encode() {
             buffer.extend_from_slice(&piece);
             if buffer.len() >= CHUNK_BYTES {
-                file.write_at(&buffer, len).at(Operation::Write, shown)?;
+                file.write(&buffer, len)?;
                 len += buffer.len() as u64;
                 buffer.clear();
             }
             if len - synced >= SYNC_BYTES {
-                file.sync().at(Operation::Sync, shown)?;
+                file.sync()?;
                 synced = len;
             }
         }
-        file.write_at(&buffer, len).at(Operation::Write, shown)?;
+        file.write(&buffer, len)?;
         len += buffer.len() as u64;
-        let saved = self.publish(SnapshotFile { header, file, path: WRITING.into(), len })?;
+        let saved = self.publish(SnapshotFile { header, file, path: WRITING.into(), header_len, len })?;
         metrics::gauge!("earmark_node_snapshot_bytes").set(len as f64);
         metrics::histogram!("earmark_node_snapshot_seconds").record(started.elapsed().as_secs_f64());
         Ok(saved)
@@ -312,10 +262,8 @@ impl Snapshots {
 
     /// Creates an empty file for a snapshot to receive.
     pub(crate) fn receive(&self) -> Result<SnapshotFile, Fault> {
-        let shown = || self.disk.show(INCOMING);
-        let file = self.disk.open(INCOMING, true).at(Operation::Create, shown)?;
-        file.set_len(0).at(Operation::Shorten, shown)?;
-        Ok(SnapshotFile { header: Header::default(), file, path: INCOMING.into(), len: 0 })
+        let file = self.disk.create_file(INCOMING)?;
+        Ok(SnapshotFile { header: Header::default(), file, path: INCOMING.into(), header_len: 0, len: 0 })
     }
 
     /// Returns a received snapshot, or copies a local one into this folder.
@@ -323,41 +271,49 @@ impl Snapshots {
         if from.path == INCOMING {
             return Ok(from.clone());
         }
-        let saved = SnapshotFile { header: from.header.clone(), len: from.len, ..self.receive()? };
-        let mut chunk = vec![0; CHUNK_BYTES];
-        let mut offset = 0;
-        while offset < from.len {
-            let want = usize::try_from(from.len - offset).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
-            let chunk = &mut chunk[..want];
-            from.file.read_at(chunk, offset).at(Operation::Read, || from.path.clone())?;
-            saved.file.write_at(chunk, offset).at(Operation::Write, || self.disk.show(INCOMING))?;
-            offset += want as u64;
-        }
-        Ok(saved)
+        let file = self.receive()?.file;
+        each_chunk(from, 0, |chunk, offset| file.write(chunk, offset))?;
+        Ok(SnapshotFile { file, path: INCOMING.into(), ..from.clone() })
     }
 
-    /// Renames a complete snapshot and removes the previous one. An older snapshot is dropped instead: a newer one
-    /// may have arrived meanwhile, and the log holds nothing before it.
+    /// Renames a complete snapshot and removes the previous one. An older snapshot is dropped instead: a newer one may
+    /// have arrived meanwhile, and the log holds nothing before it.
     pub(crate) fn publish(&self, mut saved: SnapshotFile) -> Result<SnapshotFile, Fault> {
-        let to = name(&saved.header);
-        saved.file.sync().at(Operation::Sync, || self.disk.show(&saved.path))?;
+        saved.file.sync()?;
         let mut current = self.lock();
         if let Some(newer) = current.as_ref().filter(|current| current.header.applied > saved.header.applied)
         {
-            self.disk.remove(&saved.path).at(Operation::Remove, || self.disk.show(&saved.path))?;
+            self.disk.remove_file(&saved.path)?;
             return Ok(newer.clone());
         }
-        self.disk.rename(&saved.path, &to).at(Operation::Rename, || self.disk.show(&saved.path))?;
-        self.disk.sync_dir(FOLDER).at(Operation::Sync, || self.disk.show(FOLDER))?;
+        let to = name(&saved.header);
+        self.disk.rename_file(&mut saved.file, &saved.path, &to)?;
+        self.disk.sync_folder(FOLDER)?;
         saved.path = to;
         let before = current.replace(saved.clone());
         drop(current);
         self.covered.send_replace(saved.header.applied.map(|id| id.index));
         if let Some(before) = before.filter(|before| before.path != saved.path) {
-            self.disk.remove(&before.path).at(Operation::Remove, || self.disk.show(&before.path))?;
+            self.disk.remove_file(&before.path)?;
         }
         Ok(saved)
     }
+}
+
+/// Reads a snapshot from an offset to its end, in chunks with their offsets.
+fn each_chunk(
+    saved: &SnapshotFile,
+    mut offset: u64,
+    mut take: impl FnMut(&[u8], u64) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let mut chunk = vec![0; CHUNK_BYTES];
+    while offset < saved.len {
+        let len = usize::try_from(saved.len - offset).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
+        saved.file.read_into(&mut chunk[..len], offset)?;
+        take(&chunk[..len], offset)?;
+        offset += len as u64;
+    }
+    Ok(())
 }
 
 /// File name of a snapshot. Names sort by log index.

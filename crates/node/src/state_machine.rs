@@ -15,11 +15,12 @@ use openraft::{
 use tokio::sync::watch;
 
 use crate::batch::BatchReader;
-use crate::disk::{Disk, DiskFile};
+use crate::disk::Disk;
 use crate::failure::Failure;
-use crate::fault::{Fault, IoContext, Operation};
-use crate::journal::{Journal, JournalError, JournalOptions, JournalPosition};
+use crate::fault::Fault;
+use crate::journal::{Journal, JournalOptions, JournalPosition};
 use crate::snapshot::{Header, INCOMING_JOURNAL, SnapshotData, Snapshots};
+use crate::storage::StoredFile;
 use crate::types::{Applied, Entry, LogId, Member, Types};
 
 /// ReplicatedState that results from the applied log entries.
@@ -121,19 +122,13 @@ impl AppliedState {
     }
 
     /// Reads the journal records that arrived with a snapshot: chunks, each preceded by its length.
-    fn each_chunk(
-        &self,
-        file: &dyn DiskFile,
-        mut take: impl FnMut(&[u8]) -> Result<(), JournalError>,
-    ) -> Result<(), Fault> {
-        let shown = || self.disk.show(INCOMING_JOURNAL);
-        let len = file.len().at(Operation::Read, shown)?;
+    fn each_chunk(file: &StoredFile, mut take: impl FnMut(&[u8]) -> Result<(), Fault>) -> Result<(), Fault> {
+        let len = file.len()?;
         let mut offset = 0;
         while offset < len {
             let mut lead = [0; 4];
-            file.read_at(&mut lead, offset).at(Operation::Read, shown)?;
-            let mut chunk = vec![0; u32::from_le_bytes(lead) as usize];
-            file.read_at(&mut chunk, offset + 4).at(Operation::Read, shown)?;
+            file.read_into(&mut lead, offset)?;
+            let chunk = file.read(offset + 4, u32::from_le_bytes(lead) as usize)?;
             offset += 4 + chunk.len() as u64;
             take(&chunk)?;
         }
@@ -150,7 +145,7 @@ impl AppliedState {
         let book = self.snapshots.restore(&data.saved, table_seed())?;
         if let Some(file) = &data.journal {
             let mut arriving = self.journal.arriving();
-            self.each_chunk(&**file, |chunk| arriving.check(chunk))?;
+            AppliedState::each_chunk(file, |chunk| arriving.check(chunk))?;
             arriving.finish(data.saved.header.journal)?;
         }
         data.checked.put(book);
@@ -164,7 +159,7 @@ impl AppliedState {
             None => self.snapshots.restore(&arrived, table_seed())?,
         };
         if let Some(file) = &data.journal {
-            self.each_chunk(&**file, |chunk| self.journal.import(chunk))?;
+            AppliedState::each_chunk(file, |chunk| self.journal.import(chunk))?;
             self.journal.finish_import(data.saved.header.journal)?;
         }
         let saved = self.snapshots.publish(arrived)?;
@@ -179,8 +174,7 @@ impl AppliedState {
         self.applied.send_replace(applied.map(|id| id.index));
         if data.journal.is_some() {
             // The file may be as large as the journal and would stay until the next start.
-            let shown = || self.disk.show(INCOMING_JOURNAL);
-            self.disk.remove(INCOMING_JOURNAL).at(Operation::Remove, shown)?;
+            self.disk.remove_file(INCOMING_JOURNAL)?;
         }
         Ok(())
     }
@@ -271,7 +265,7 @@ impl RaftStateMachine<Types> for BookStateMachine {
 
     async fn begin_receiving_snapshot(&mut self) -> Result<Box<SnapshotData>, StorageError<u64>> {
         let applied_state = Arc::clone(&self.applied_state);
-        let begun = offload(&*self.applied_state.disk, move || applied_state.snapshots.receive()).await;
+        let begun = self.applied_state.disk.run(move || applied_state.snapshots.receive()).await;
         let saved = begun.map_err(|fault| {
             let error = openraft::AnyError::error(fault);
             StorageError::IO { source: StorageIOError::write_snapshot(None, error) }
@@ -292,7 +286,7 @@ impl RaftStateMachine<Types> for BookStateMachine {
                 source: StorageIOError::write_snapshot(signature, openraft::AnyError::error(fault)),
             }
         };
-        offload(&*self.applied_state.disk, move || applied_state.install(&snapshot)).await.map_err(failed)
+        self.applied_state.disk.run(move || applied_state.install(&snapshot)).await.map_err(failed)
     }
 
     async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot<Types>>, StorageError<u64>> {
@@ -316,8 +310,7 @@ impl SnapshotBuilder {
         self.applied_state.journal.flush().await?;
         let applied_state = Arc::clone(&self.applied_state);
         let saved =
-            offload(&*self.applied_state.disk, move || applied_state.snapshots.write(header, &frozen))
-                .await?;
+            self.applied_state.disk.run(move || applied_state.snapshots.write(header, &frozen)).await?;
         let meta = saved.header.meta();
         Ok(Snapshot { meta, snapshot: Box::new(SnapshotData::of(saved)) })
     }
@@ -331,16 +324,6 @@ impl RaftSnapshotBuilder<Types> for SnapshotBuilder {
             StorageError::IO { source: StorageIOError::write_snapshot(None, error) }
         })
     }
-}
-
-/// Runs blocking work through [`Disk::offload`] and returns its result.
-pub(crate) async fn offload<T: Send + 'static>(
-    disk: &dyn Disk,
-    work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
-) -> Result<T, Fault> {
-    let (sender, receiver) = tokio::sync::oneshot::channel();
-    disk.offload(Box::new(move || _ = sender.send(work()))).await;
-    receiver.await.map_err(|_| Fault::CutOff)?
 }
 
 #[cfg(test)]
@@ -384,9 +367,8 @@ mod tests {
     /// Writes a snapshot where received snapshots are stored.
     fn arrived(applied_state: &AppliedState, snapshot: &[u8], journal: &[u8]) -> Result<SnapshotData, Fault> {
         let put = |path: &str, bytes: &[u8]| {
-            let file = applied_state.disk.open(path, true).at(Operation::Create, || path.into())?;
-            file.set_len(0).at(Operation::Shorten, || path.into())?;
-            file.write_at(bytes, 0).at(Operation::Write, || path.into())?;
+            let file = applied_state.disk.create_file(path)?;
+            file.write(bytes, 0)?;
             Ok::<_, Fault>(file)
         };
         put(INCOMING, snapshot)?;
@@ -406,8 +388,7 @@ mod tests {
         let applied = Some(LogId::new(openraft::CommittedLeaderId::new(1, 1), 5));
         let header = Header { applied, journal, ..Header::default() };
         let saved = sender.snapshots.write(header, &sender.freeze().1)?;
-        let mut snapshot = vec![0; usize::try_from(saved.len)?];
-        saved.file.read_at(&mut snapshot, 0)?;
+        let snapshot = saved.file.read(0, usize::MAX)?.to_vec();
         let chunk = sender.journal.read_stream(1, journal).collect::<Result<Vec<_>, _>>()?.concat();
         let in_chunks =
             |chunk: &[u8]| [&u32::try_from(chunk.len()).unwrap_or(0).to_le_bytes(), chunk].concat();

@@ -4,10 +4,11 @@
 use crate::disk::Disk;
 use crate::entry::{CodecError, Input, put_vote, take_vote};
 use crate::fault::Fault;
-use crate::slots::{Kind, Slots};
+use crate::slots::{SlotKind, Slots};
+use crate::storage::header::FileKind;
 use crate::types::Vote;
 
-const KIND: Kind = Kind { path: "vote", magic: *b"EMvt" };
+const KIND: SlotKind = SlotKind { path: "vote", kind: FileKind { magic: *b"EMvt", format: 1 } };
 
 /// The file `vote`.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ impl VoteFile {
     pub(crate) fn open(disk: &dyn Disk, cluster: u128) -> Result<(VoteFile, Option<Vote>), Fault> {
         let mut found = Slots::open(disk, KIND, cluster)?;
         let mut input = Input::new(found.body.clone());
-        let vote = decode(&mut input).map_err(|error| found.slots.damaged(error.to_string()))?;
+        let vote = decode(&mut input).map_err(|error| found.slots.damaged(error))?;
         if !found.settled {
             found.slots.write_both(&found.body)?;
         }

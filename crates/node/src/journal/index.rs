@@ -2,17 +2,18 @@
 //! or two pages. A lost index is rebuilt from its segment.
 
 use std::collections::HashMap;
-use std::io;
-use std::sync::Arc;
 
 use earmark_core::AccountId;
 
-use super::format::{Input, JournalPosition};
-use crate::disk::{Disk, DiskFile};
+use super::format::{HEADER_BYTES, JournalPosition};
+use crate::disk::Disk;
+use crate::entry::{CodecError, Input};
+use crate::fault::Fault;
+use crate::storage::StoredFile;
+use crate::storage::header::{FileKind, OVERHEAD_BYTES};
 
-const MAGIC: [u8; 8] = *b"EMJINDEX";
-const VERSION: u32 = 1;
-const HEAD_BYTES: usize = 8 + 4 + 16 + 2 * JournalPosition::BYTES + 3 * 4 + 4;
+const KIND: FileKind = FileKind { magic: *b"EMjx", format: 1 };
+const HEAD_BYTES: usize = OVERHEAD_BYTES + 2 * JournalPosition::BYTES + 3 * 4;
 const PAGE_BYTES: usize = 4096;
 const ENTRY_BYTES: usize = 12;
 const PAGE_ENTRIES: usize = (PAGE_BYTES - 4) / ENTRY_BYTES;
@@ -32,6 +33,13 @@ pub(super) struct RecordLocation {
 pub(super) struct Span {
     pub(super) start: JournalPosition,
     pub(super) end: JournalPosition,
+}
+
+impl Span {
+    /// Length of the segment file.
+    pub(super) fn file_bytes(self) -> u64 {
+        HEADER_BYTES as u64 + (self.end.bytes - self.start.bytes)
+    }
 }
 
 /// Lowest and highest account of an index.
@@ -100,30 +108,20 @@ struct Head {
 impl Head {
     fn encode(&self, cluster: u128) -> Vec<u8> {
         let (low, high) = self.accounts.unwrap_or((AccountId(1), AccountId(0)));
-        let mut bytes = Vec::with_capacity(HEAD_BYTES);
-        bytes.extend_from_slice(&MAGIC);
-        bytes.extend_from_slice(&VERSION.to_le_bytes());
-        bytes.extend_from_slice(&cluster.to_le_bytes());
-        bytes.extend_from_slice(&self.span.start.to_bytes());
-        bytes.extend_from_slice(&self.span.end.to_bytes());
-        bytes.extend_from_slice(&self.entries.to_le_bytes());
-        bytes.extend_from_slice(&low.0.to_le_bytes());
-        bytes.extend_from_slice(&high.0.to_le_bytes());
-        bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
-        bytes
+        let mut body = Vec::with_capacity(HEAD_BYTES);
+        self.span.start.put(&mut body);
+        self.span.end.put(&mut body);
+        for number in [self.entries, low.0, high.0] {
+            body.extend_from_slice(&number.to_le_bytes());
+        }
+        KIND.encode(cluster, &body)
     }
 
-    fn read(bytes: &[u8; HEAD_BYTES], cluster: u128) -> Option<Head> {
-        let mut input = Input(&bytes[8 + 4 + 16..]);
-        let span = Span {
-            start: JournalPosition::from_bytes(input.take()),
-            end: JournalPosition::from_bytes(input.take()),
-        };
-        let entries = u32::from_le_bytes(input.take());
-        let (low, high) = (u32::from_le_bytes(input.take()), u32::from_le_bytes(input.take()));
-        let accounts = (low <= high).then_some((AccountId(low), AccountId(high)));
-        let head = Head { span, entries, accounts };
-        (head.encode(cluster)[..] == bytes[..]).then_some(head)
+    fn decode(input: &mut Input) -> Result<Head, CodecError> {
+        let span = Span { start: JournalPosition::take(input)?, end: JournalPosition::take(input)? };
+        let (entries, low, high) = (input.u32()?, input.u32()?, input.u32()?);
+        input.end()?;
+        Ok(Head { span, entries, accounts: (low <= high).then_some((AccountId(low), AccountId(high))) })
     }
 
     fn pages(&self) -> usize {
@@ -136,108 +134,89 @@ impl Head {
     }
 }
 
-/// Why an index cannot be read.
-#[derive(Debug)]
-pub(super) enum IndexFault {
-    /// Missing or damaged; it has to be rebuilt.
-    Useless,
-    Io(io::Error),
-}
-
-impl From<io::Error> for IndexFault {
-    fn from(error: io::Error) -> IndexFault {
-        match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof => IndexFault::Useless,
-            _ => IndexFault::Io(error),
-        }
-    }
-}
-
 /// Index on disk.
 #[derive(Debug)]
 pub(super) struct IndexFile {
-    file: Arc<dyn DiskFile>,
+    file: StoredFile,
     head: Head,
 }
 
 impl IndexFile {
-    /// Opens the index of a segment.
+    /// Opens the index of a segment; `None` if it is missing or damaged and has to be rebuilt.
     pub(super) fn open(
         disk: &dyn Disk,
         path: &str,
         cluster: u128,
         span: Span,
-    ) -> Result<IndexFile, IndexFault> {
-        let file = disk.open(path, false)?;
-        let mut bytes = [0; HEAD_BYTES];
-        file.read_at(&mut bytes, 0)?;
-        let head = Head::read(&bytes, cluster).filter(|head| head.span == span).ok_or(IndexFault::Useless)?;
-        if file.len()? != head.body() + (head.pages() * PAGE_BYTES) as u64 {
-            return Err(IndexFault::Useless);
-        }
-        Ok(IndexFile { file, head })
+    ) -> Result<Option<IndexFile>, Fault> {
+        let file = match disk.open_file(path) {
+            Err(Fault::Missing { .. }) => return Ok(None),
+            other => other?,
+        };
+        let header = KIND.decode(&file.read(0, HEAD_BYTES)?).ok().filter(|header| header.cluster == cluster);
+        let head = header.and_then(|header| Head::decode(&mut Input::new(header.body)).ok());
+        let Some(head) = head.filter(|head| head.span == span) else { return Ok(None) };
+        let len = head.body() + (head.pages() * PAGE_BYTES) as u64;
+        Ok((file.len()? == len).then_some(IndexFile { file, head }))
     }
 
     pub(super) fn accounts(&self) -> Accounts {
         self.head.accounts
     }
 
-    /// Locations of an account after a relative number, at most `most`.
+    /// Locations of an account after a relative number, at most `most`; `None` if the index is damaged.
     pub(super) fn after(
         &self,
         account: AccountId,
         after: u32,
         most: usize,
-    ) -> Result<Vec<RecordLocation>, IndexFault> {
+    ) -> Result<Option<Vec<RecordLocation>>, Fault> {
         let mut found = Vec::new();
         if most == 0 || self.head.entries == 0 {
-            return Ok(found);
+            return Ok(Some(found));
         }
         let wanted = (account.0, after);
+        let Some(fences) = self.fences()? else { return Ok(None) };
         // The page before the first larger fence may still end with matching entries.
-        let first = self.fences()?.partition_point(|fence| *fence <= wanted).saturating_sub(1);
+        let first = fences.partition_point(|fence| *fence <= wanted).saturating_sub(1);
         for page in first..self.head.pages() {
-            for (owner, location) in self.page(page)? {
-                let key = (owner, location.relative);
+            let Some(entries) = self.page(page)? else { return Ok(None) };
+            for (owner, location) in entries {
                 if owner > account.0 || found.len() == most {
-                    return Ok(found);
+                    return Ok(Some(found));
                 }
-                if key > wanted {
+                if (owner, location.relative) > wanted {
                     found.push(location);
                 }
             }
         }
-        Ok(found)
+        Ok(Some(found))
     }
 
-    fn fences(&self) -> Result<Vec<(u32, u32)>, IndexFault> {
-        let mut bytes = vec![0; self.head.pages() * FENCE_BYTES + 4];
-        self.file.read_at(&mut bytes, HEAD_BYTES as u64)?;
-        let fences = checked(&bytes)?.chunks_exact(FENCE_BYTES).map(|bytes| {
-            let mut input = Input(bytes);
-            (u32::from_le_bytes(input.take()), u32::from_le_bytes(input.take()))
-        });
-        Ok(fences.collect())
+    fn fences(&self) -> Result<Option<Vec<(u32, u32)>>, Fault> {
+        let bytes = self.checked(HEAD_BYTES as u64, self.head.pages() * FENCE_BYTES + 4)?;
+        let fence = |bytes: &[u8]| (u32_at(bytes, 0), u32_at(bytes, 4));
+        Ok(bytes.map(|bytes| bytes.chunks_exact(FENCE_BYTES).map(fence).collect()))
     }
 
-    fn page(&self, page: usize) -> Result<Vec<(u32, RecordLocation)>, IndexFault> {
-        let mut bytes = vec![0; PAGE_BYTES];
-        self.file.read_at(&mut bytes, self.head.body() + (page * PAGE_BYTES) as u64)?;
+    fn page(&self, page: usize) -> Result<Option<Vec<(u32, RecordLocation)>>, Fault> {
+        let bytes = self.checked(self.head.body() + (page * PAGE_BYTES) as u64, PAGE_BYTES)?;
         let count = (self.head.entries as usize).saturating_sub(page * PAGE_ENTRIES).min(PAGE_ENTRIES);
-        let entries = checked(&bytes)?.chunks_exact(ENTRY_BYTES).take(count).map(|bytes| {
-            let mut input = Input(bytes);
-            let account = u32::from_le_bytes(input.take());
-            let (relative, offset) = (u32::from_le_bytes(input.take()), u32::from_le_bytes(input.take()));
-            (account, RecordLocation { relative, offset })
-        });
-        Ok(entries.collect())
+        let entry = |bytes: &[u8]| {
+            (u32_at(bytes, 0), RecordLocation { relative: u32_at(bytes, 4), offset: u32_at(bytes, 8) })
+        };
+        Ok(bytes.map(|bytes| bytes.chunks_exact(ENTRY_BYTES).take(count).map(entry).collect()))
+    }
+
+    /// Reads bytes with a trailing checksum; `None` if it is wrong.
+    fn checked(&self, offset: u64, len: usize) -> Result<Option<Vec<u8>>, Fault> {
+        let mut bytes = vec![0; len];
+        self.file.read_into(&mut bytes, offset)?;
+        let sum = bytes.split_off(len - 4);
+        Ok((crc32fast::hash(&bytes).to_le_bytes() == sum[..]).then_some(bytes))
     }
 }
 
-/// Checks and removes a trailing checksum.
-fn checked(bytes: &[u8]) -> Result<&[u8], IndexFault> {
-    match bytes.split_last_chunk() {
-        Some((body, crc)) if crc32fast::hash(body) == u32::from_le_bytes(*crc) => Ok(body),
-        _ => Err(IndexFault::Useless),
-    }
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u32::from_le_bytes(*bytes))
 }

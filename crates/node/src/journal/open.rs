@@ -1,22 +1,18 @@
-//! Opens a journal as of a position: checks what is before it, and cuts what is behind.
+//! Opening the journal at a position: checks everything before it and removes everything after it.
 //!
-//! The last two segments are read in full. Of older ones, whose bytes were on disk long ago, the length, the
-//! header and the head of the index are looked at; their records are checked when they are read.
+//! The last two segments are read in full. Older ones were synced long ago: only their length, header and index header
+//! are checked, and their records when they are read.
 
-use std::io;
-use std::sync::Arc;
-
-use bytes::Bytes;
-
-use super::error::JournalError;
-use super::format::{self, HEADER_BYTES, HeaderFault, JournalPosition};
-use super::index::{IndexFault, IndexFile, MemoryIndex, RecordLocation, Span};
+use super::format::{self, JournalPosition};
+use super::index::{IndexFile, MemoryIndex, RecordLocation, Span};
 use super::state::{Sealed, State, Tail, relative};
 use super::walk::Walk;
 use super::{FOLDER, index_path, segment_path};
-use crate::disk::{Disk, DiskFile};
+use crate::disk::Disk;
+use crate::fault::Fault;
+use crate::storage::StoredFile;
 
-/// So many segments are read in full when the journal is opened.
+/// Segments read in full on open: a crash can only have hit the last writes.
 const SEGMENTS_READ: usize = 2;
 
 pub(super) struct Opening<'a> {
@@ -26,26 +22,26 @@ pub(super) struct Opening<'a> {
     pub(super) to: JournalPosition,
 }
 
-/// The files of the folder.
+/// Files of the journal folder.
 #[derive(Default)]
 struct Names {
-    /// The segments, by the numbers of the last records before them.
+    /// Segments, by the number of the record before them.
     segments: Vec<u64>,
     indexes: Vec<u64>,
-    /// What was being written when the node stopped.
+    /// Unfinished index files.
     unfinished: Vec<String>,
 }
 
-/// What reading a segment gave.
+/// Result of reading a segment.
 struct Walked {
     index: MemoryIndex,
     last_log_index: u64,
 }
 
 impl Opening<'_> {
-    pub(super) fn open(&self) -> Result<State, JournalError> {
-        self.disk.create_dir(FOLDER).map_err(|source| self.io(FOLDER, "making the folder", source))?;
-        self.disk.sync_dir("").map_err(|source| self.io("", "a sync", source))?;
+    pub(super) fn open(&self) -> Result<State, Fault> {
+        self.disk.make_folder(FOLDER)?;
+        self.disk.sync_folder("")?;
         let names = self.names()?;
         let starts = self.starts(&names)?;
         let spans = self.spans(&starts)?;
@@ -54,20 +50,19 @@ impl Opening<'_> {
             self.check_length(*span)?;
         }
         let walked: Vec<Walked> =
-            spans[from..].iter().map(|span| self.walk(*span)).collect::<Result<_, JournalError>>()?;
-        // Up to here nothing was written: a folder that is refused stays as it is.
+            spans[from..].iter().map(|span| self.walk(*span)).collect::<Result<_, Fault>>()?;
+        // Nothing was written so far, so a refused folder stays unchanged.
         self.cut(&names, &spans)?;
         self.assemble(&spans, walked)
     }
 
-    fn names(&self) -> Result<Names, JournalError> {
+    fn names(&self) -> Result<Names, Fault> {
         let mut names = Names::default();
-        let list = self.disk.list(FOLDER).map_err(|source| self.io(FOLDER, "listing the folder", source))?;
         let number = |name: &str, suffix| {
             let first = name.strip_suffix(suffix).filter(|digits| digits.len() == 20)?;
             first.parse::<u64>().ok()?.checked_sub(1)
         };
-        for name in list {
+        for name in self.disk.list_folder(FOLDER)? {
             if name.ends_with(".new") {
                 names.unfinished.push(name);
             } else if let Some(start) = number(&name, ".journal") {
@@ -80,97 +75,72 @@ impl Opening<'_> {
         Ok(names)
     }
 
-    /// Where the segments start that have something before the position, as their headers say.
-    fn starts(&self, names: &Names) -> Result<Vec<JournalPosition>, JournalError> {
+    /// Start positions of the segments before the position, from their headers.
+    fn starts(&self, names: &Names) -> Result<Vec<JournalPosition>, Fault> {
         let mut starts = Vec::new();
         for start in &names.segments {
-            let path = segment_path(*start);
-            let header = self.header(&path);
+            let file = self.disk.open_file(&segment_path(*start))?;
+            let header = format::read_header(&file, self.cluster);
             if *start < self.to.records {
                 let found = header?;
                 if found.records != *start {
-                    return Err(self.damaged(&path, 0, "its name and its header disagree"));
+                    return Err(file.damaged(0, "the file name and the header disagree"));
                 }
                 starts.push(found);
-            } else if let Err(error @ (JournalError::OtherCluster { .. } | JournalError::Newer { .. })) =
-                header
-            {
-                // What is behind the position goes, and may be damaged; but not if it is somebody else's.
-                return Err(error);
+            } else if let Err(fault @ (Fault::OtherCluster { .. } | Fault::NewerFormat { .. })) = header {
+                // Data after the position is removed even if damaged, unless it belongs to someone else.
+                return Err(fault);
             }
         }
         Ok(starts)
     }
 
-    fn header(&self, path: &str) -> Result<JournalPosition, JournalError> {
-        let file = self.file(path)?;
-        let len = self.len(path, &*file)?.min(HEADER_BYTES as u64);
-        let mut bytes = vec![0; len as usize];
-        file.read_at(&mut bytes, 0).map_err(|source| self.io(path, "a read", source))?;
-        format::read_header(&bytes, self.cluster).map_err(|fault| match fault {
-            HeaderFault::Damaged(what) => self.damaged(path, 0, what),
-            HeaderFault::Newer(found) => {
-                JournalError::Newer { file: self.disk.show(path), found, expected: format::VERSION }
-            }
-            HeaderFault::OtherCluster(found) => {
-                JournalError::OtherCluster { file: self.disk.show(path), found, expected: self.cluster }
-            }
-        })
-    }
-
-    /// The segments that lead up to the position without a gap.
-    fn spans(&self, starts: &[JournalPosition]) -> Result<Vec<Span>, JournalError> {
+    /// The segments that lead to the position without a gap.
+    fn spans(&self, starts: &[JournalPosition]) -> Result<Vec<Span>, Fault> {
         let mut spans = Vec::new();
         if self.to.records == 0 {
             return Ok(spans);
         }
         if starts.first() != Some(&JournalPosition::START) {
-            let file = self.disk.show(&segment_path(0));
-            return Err(JournalError::Short { file, found: 0, needed: self.to.records });
+            let path = self.disk.show(&segment_path(0));
+            return Err(Fault::JournalShort { path, found: 0, needed: self.to.records });
         }
         for (at, start) in starts.iter().enumerate() {
             let end = starts.get(at + 1).copied().unwrap_or(self.to);
             if end.records <= start.records || end.bytes <= start.bytes {
-                let path = segment_path(start.records);
-                return Err(self.damaged(&path, 0, "it starts behind what should follow it"));
+                let file = self.disk.open_file(&segment_path(start.records))?;
+                return Err(file.damaged(0, "the segment starts after its successor"));
             }
             spans.push(Span { start: *start, end });
         }
         Ok(spans)
     }
 
-    /// Makes sure of an older segment's length.
-    fn check_length(&self, span: Span) -> Result<(), JournalError> {
-        let path = segment_path(span.start.records);
-        let found = self.len(&path, &*self.file(&path)?)?;
-        let needed = HEADER_BYTES as u64 + (span.end.bytes - span.start.bytes);
+    /// Checks the length of a segment.
+    fn check_length(&self, span: Span) -> Result<(), Fault> {
+        let file = self.disk.open_file(&segment_path(span.start.records))?;
+        let (found, needed) = (file.len()?, span.file_bytes());
         if found == needed {
             return Ok(());
         }
-        let what = format!("it has {found} bytes instead of {needed}, or the file after it is missing");
-        Err(self.damaged(&path, found.min(needed), &what))
+        let what = format!("the file has {found} bytes instead of {needed}, or the next file is missing");
+        Err(file.damaged(found.min(needed), what))
     }
 
-    /// Reads a segment up to where it should end.
-    fn walk(&self, span: Span) -> Result<Walked, JournalError> {
+    /// Reads a segment up to its end.
+    fn walk(&self, span: Span) -> Result<Walked, Fault> {
         let path = segment_path(span.start.records);
-        let file = self.file(&path)?;
-        let len = self.len(&path, &*file)?;
-        let read = |offset: u64, most: usize| {
-            let mut bytes = vec![0; len.saturating_sub(offset).min(most as u64) as usize];
-            file.read_at(&mut bytes, offset).map_err(|source| self.io(&path, "a read", source))?;
-            Ok(Bytes::from(bytes))
-        };
+        let file = self.disk.open_file(&path)?;
         let mut walk = Walk::new(self.disk.show(&path), span.start, 0);
         let mut index = MemoryIndex::default();
         while walk.at.records < span.end.records {
-            let Some(step) = walk.next(read)? else {
-                let (file, found) = (self.disk.show(&path), walk.at.records);
-                return Err(JournalError::Short { file, found, needed: span.end.records });
+            let Some(step) = walk.next(|offset, most| file.read(offset, most))? else {
+                let (path, found) = (self.disk.show(&path), walk.at.records);
+                return Err(Fault::JournalShort { path, found, needed: span.end.records });
             };
             let location =
                 RecordLocation { relative: relative(span.start, step.number), offset: step.offset as u32 };
-            for account in walk.record(&step)?.accounts() {
+            for account in walk.record(step)?.accounts() {
                 index.add(account, location);
             }
         }
@@ -181,8 +151,8 @@ impl Opening<'_> {
         Ok(Walked { index, last_log_index: walk.last_log_index })
     }
 
-    /// Removes what is behind the position, the last first, so that a crash in between leaves no gap.
-    fn cut(&self, names: &Names, spans: &[Span]) -> Result<(), JournalError> {
+    /// Removes everything after the position, last file first, so that a crash in between leaves no gap.
+    fn cut(&self, names: &Names, spans: &[Span]) -> Result<(), Fault> {
         let is_behind = |start: &&u64| **start >= self.to.records;
         let segments = names.segments.iter().filter(is_behind).rev().map(|start| segment_path(*start));
         let is_sealed =
@@ -191,38 +161,34 @@ impl Opening<'_> {
             names.indexes.iter().filter(|start| !is_sealed(**start)).map(|start| index_path(*start));
         let unfinished = names.unfinished.iter().map(|name| format!("{FOLDER}/{name}"));
         let doomed: Vec<String> = indexes.chain(unfinished).chain(segments).collect();
-        for path in &doomed {
-            self.disk.remove(path).map_err(|source| self.io(path, "removing it", source))?;
-        }
+        doomed.iter().try_for_each(|path| self.disk.remove_file(path))?;
         if !doomed.is_empty() {
-            self.sync_folder()?;
+            self.disk.sync_folder(FOLDER)?;
         }
         if let Some(span) = spans.last() {
-            let path = segment_path(span.start.records);
-            let file = self.file(&path)?;
-            let len = HEADER_BYTES as u64 + (span.end.bytes - span.start.bytes);
-            if self.len(&path, &*file)? != len {
-                file.set_len(len).map_err(|source| self.io(&path, "cutting it", source))?;
+            let file = self.disk.open_file(&segment_path(span.start.records))?;
+            if file.len()? != span.file_bytes() {
+                file.set_len(span.file_bytes())?;
             }
-            // What was read back may never have reached the disk, if the node stopped before a flush.
-            file.sync().map_err(|source| self.io(&path, "a sync", source))?;
+            // Data that was read back may never have been synced, if the node stopped before a flush.
+            file.sync()?;
         }
         Ok(())
     }
 
-    /// Whether a segment is complete: it is followed by another, or as long as the rule says.
+    /// Whether a segment is complete: it has a successor or the full size.
     fn is_sealed(&self, span: Span) -> bool {
         span.end != self.to || span.end.bytes - span.start.bytes >= self.segment_bytes
     }
 
-    fn assemble(&self, spans: &[Span], walked: Vec<Walked>) -> Result<State, JournalError> {
+    fn assemble(&self, spans: &[Span], walked: Vec<Walked>) -> Result<State, Fault> {
         let last_log_index = walked.last().map_or(0, |walked| walked.last_log_index);
         let older = spans.len() - walked.len();
         let walked = std::iter::repeat_with(|| None).take(older).chain(walked.into_iter().map(Some));
         let (mut sealed, mut tail) = (Vec::new(), None);
         let mut has_new = false;
         for (span, walked) in spans.iter().zip(walked) {
-            let written = HEADER_BYTES as u64 + (span.end.bytes - span.start.bytes);
+            let written = span.file_bytes();
             if !self.is_sealed(*span) {
                 let index = walked.map(|walked| walked.index).unwrap_or_default();
                 tail =
@@ -230,13 +196,11 @@ impl Opening<'_> {
                 continue;
             }
             let path = index_path(span.start.records);
-            let accounts = match IndexFile::open(self.disk, &path, self.cluster, *span) {
-                Ok(index) => index.accounts(),
-                Err(IndexFault::Io(source)) => return Err(self.io(&path, "a read", source)),
-                Err(IndexFault::Useless) => {
+            let accounts = match IndexFile::open(self.disk, &path, self.cluster, *span)? {
+                Some(index) => index.accounts(),
+                None => {
                     let walked = walked.map_or_else(|| self.walk(*span), Ok)?;
-                    let file = write_index(self.disk, self.cluster, *span, &walked.index)?;
-                    file.sync().map_err(|source| self.io(&path, "a sync", source))?;
+                    write_index(self.disk, self.cluster, *span, &walked.index)?.sync()?;
                     has_new = true;
                     walked.index.accounts()
                 }
@@ -244,49 +208,23 @@ impl Opening<'_> {
             sealed.push(Sealed { span: *span, written, accounts, index: None });
         }
         if has_new {
-            self.sync_folder()?;
+            self.disk.sync_folder(FOLDER)?;
         }
         Ok(State::new(self.cluster, self.segment_bytes, (sealed, tail), (self.to, last_log_index)))
     }
-
-    fn file(&self, path: &str) -> Result<Arc<dyn DiskFile>, JournalError> {
-        self.disk.open(path, false).map_err(|source| self.io(path, "opening it", source))
-    }
-
-    fn len(&self, path: &str, file: &dyn DiskFile) -> Result<u64, JournalError> {
-        file.len().map_err(|source| self.io(path, "asking for its length", source))
-    }
-
-    fn sync_folder(&self) -> Result<(), JournalError> {
-        self.disk.sync_dir(FOLDER).map_err(|source| self.io(FOLDER, "a sync", source))
-    }
-
-    fn io(&self, path: &str, operation: &'static str, source: io::Error) -> JournalError {
-        JournalError::Io { file: self.disk.show(path), operation, source }
-    }
-
-    fn damaged(&self, path: &str, offset: u64, what: &str) -> JournalError {
-        JournalError::Damaged { file: self.disk.show(path), offset, what: what.to_owned() }
-    }
 }
 
-/// Writes the index of a segment aside and gives it its name, so that nobody reads half of one.
+/// Writes the index of a segment under a temporary name and renames it, so that nobody reads a partial one.
 pub(super) fn write_index(
     disk: &dyn Disk,
     cluster: u128,
     span: Span,
     index: &MemoryIndex,
-) -> Result<Arc<dyn DiskFile>, JournalError> {
+) -> Result<StoredFile, Fault> {
     let path = index_path(span.start.records);
-    let aside = format!("{path}.new");
-    let io = |operation| {
-        let file = disk.show(&path);
-        move |source| JournalError::Io { file, operation, source }
-    };
-    let bytes = index.encode(cluster, span);
-    let file = disk.open(&aside, true).map_err(io("making it"))?;
-    file.set_len(0).map_err(io("emptying it"))?;
-    file.write_at(&bytes, 0).map_err(io("a write"))?;
-    disk.rename(&aside, &path).map_err(io("renaming it"))?;
+    let unfinished = format!("{path}.new");
+    let mut file = disk.create_file(&unfinished)?;
+    file.write(&index.encode(cluster, span), 0)?;
+    disk.rename_file(&mut file, &unfinished, &path)?;
     Ok(file)
 }

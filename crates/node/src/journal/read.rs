@@ -5,14 +5,15 @@ use std::sync::{Arc, PoisonError};
 use bytes::{Bytes, BytesMut};
 use earmark_core::{AccountId, JournalRecord};
 
-use super::error::JournalError;
-use super::format::{self, FrameFault, HEADER_BYTES, HeaderFault, JournalPosition};
-use super::index::{IndexFault, IndexFile, MemoryIndex, RecordLocation, Span};
+use super::format::{self, JournalPosition};
+use super::index::{IndexFile, MemoryIndex, RecordLocation, Span};
 use super::open::write_index;
 use super::state::{Locations, Source, relative};
 use super::walk::{Step, Walk};
 use super::{JournalEntry, Shared, index_path, segment_path};
-use crate::disk::DiskFile;
+use crate::fault::Fault;
+use crate::storage::StoredFile;
+use crate::storage::frame::FrameDefect;
 
 /// First read per record, in bytes; most records are smaller.
 const RECORD_READ_BYTES: usize = 512;
@@ -23,7 +24,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 #[derive(Debug)]
 struct SegmentBytes {
     start: u64,
-    file: Option<Arc<dyn DiskFile>>,
+    file: Option<StoredFile>,
 }
 
 impl SegmentBytes {
@@ -32,37 +33,35 @@ impl SegmentBytes {
     }
 
     /// Reads up to `most` bytes at an offset; none after the end.
-    fn read(&mut self, shared: &Shared, offset: u64, most: usize) -> Result<Bytes, JournalError> {
+    fn read(&mut self, shared: &Shared, offset: u64, most: usize) -> Result<Bytes, Fault> {
         let source = shared.state().source(self.start, offset, most);
         let len = match source {
             None => return Ok(Bytes::new()),
             Some(Source::Memory(bytes)) => return Ok(bytes),
             Some(Source::File(len)) => len.min(most as u64),
         };
-        let path = segment_path(self.start);
-        let file = match &self.file {
-            Some(file) => Arc::clone(file),
-            None => {
-                let file = shared.disk.open(&path, false);
-                let file = file.map_err(|error| shared.io(&path, "opening it", error))?;
-                Arc::clone(self.file.insert(file))
-            }
-        };
         let mut bytes = vec![0; len as usize];
-        file.read_at(&mut bytes, offset).map_err(|error| shared.io(&path, "a read", error))?;
+        self.file(shared)?.read_into(&mut bytes, offset)?;
         Ok(Bytes::from(bytes))
     }
 
+    fn file(&mut self, shared: &Shared) -> Result<&StoredFile, Fault> {
+        match &mut self.file {
+            Some(file) => Ok(file),
+            closed => Ok(closed.insert(shared.disk.open_file(&segment_path(self.start))?)),
+        }
+    }
+
     /// Checks that the header names the start of the segment.
-    fn check_header(&mut self, shared: &Shared, start: JournalPosition) -> Result<(), JournalError> {
-        let bytes = self.read(shared, 0, HEADER_BYTES)?;
-        let what = match format::read_header(&bytes, shared.cluster) {
-            Ok(found) if found == start => return Ok(()),
-            Ok(_) => "the header does not match the segment before it",
-            Err(HeaderFault::Damaged(what)) => what,
-            Err(HeaderFault::Newer(_) | HeaderFault::OtherCluster(_)) => "the header was changed",
-        };
-        Err(shared.damaged(&segment_path(self.start), 0, what.to_owned()))
+    fn check_header(&mut self, shared: &Shared, start: JournalPosition) -> Result<(), Fault> {
+        if matches!(shared.state().source(self.start, 0, 1), Some(Source::Memory(_))) {
+            return Ok(());
+        }
+        let file = self.file(shared)?;
+        if format::read_header(file, shared.cluster)? == start {
+            return Ok(());
+        }
+        Err(file.damaged(0, "the header does not match the segment before it"))
     }
 
     /// Reads one record.
@@ -71,27 +70,25 @@ impl SegmentBytes {
         shared: &Shared,
         number: u64,
         location: RecordLocation,
-    ) -> Result<JournalEntry, JournalError> {
+    ) -> Result<JournalEntry, Fault> {
         let (start, offset) = (self.start, u64::from(location.offset));
         let damaged = |what: String| shared.damaged(&segment_path(start), offset, what);
         let mut most = RECORD_READ_BYTES;
         let bytes = loop {
             let bytes = self.read(shared, offset, most)?;
             match format::read_frame(&bytes) {
-                Err(FrameFault::Short(needed)) if needed > most => most = needed,
+                Err(FrameDefect::Truncated { needed }) if needed > most => most = needed,
                 _ => break bytes,
             }
         };
-        let frame = format::read_frame(&bytes).map_err(|fault| match fault {
-            FrameFault::Short(_) => damaged("a record is truncated".into()),
-            FrameFault::Damaged(what) => damaged(what.into()),
-        })?;
-        if frame.number != number {
-            return Err(damaged(format!("found record {}, expected {number}", frame.number)));
+        let frame = format::read_frame(&bytes).map_err(|defect| damaged(defect.to_string()))?;
+        let (found, log_index) = format::numbers(&frame);
+        if found != number {
+            return Err(damaged(format!("found record {found}, expected {number}")));
         }
         let record = JournalRecord::decode(frame.payload)
             .map_err(|error| damaged(format!("record {number}: {error}")))?;
-        Ok(JournalEntry { number, log_index: frame.log_index, record })
+        Ok(JournalEntry { number, log_index, record })
     }
 }
 
@@ -102,7 +99,7 @@ impl Shared {
         account: AccountId,
         after: u64,
         limit: usize,
-    ) -> Result<(Vec<JournalEntry>, bool), JournalError> {
+    ) -> Result<(Vec<JournalEntry>, bool), Fault> {
         let mut found = Vec::new();
         // One consistent end: a segment that grows between two lookups would leave a gap in the result.
         let (first, end) = {
@@ -144,19 +141,18 @@ impl Shared {
         account: AccountId,
         after: u32,
         most: usize,
-    ) -> Result<Vec<RecordLocation>, JournalError> {
+    ) -> Result<Vec<RecordLocation>, Fault> {
         let path = index_path(span.start.records);
-        let locations = IndexFile::open(&*self.disk, &path, self.cluster, span)
-            .and_then(|index| index.after(account, after, most));
+        let index = IndexFile::open(&*self.disk, &path, self.cluster, span)?;
+        let locations = index.map_or(Ok(None), |index| index.after(account, after, most))?;
         match locations {
-            Ok(locations) => Ok(locations),
-            Err(IndexFault::Io(error)) => Err(self.io(&path, "a read", error)),
-            Err(IndexFault::Useless) => Ok(self.rebuild_index(span)?.after(account, after, most)),
+            Some(locations) => Ok(locations),
+            None => Ok(self.rebuild_index(span)?.after(account, after, most)),
         }
     }
 
     /// Rebuilds an index from its segment.
-    fn rebuild_index(&self, span: Span) -> Result<MemoryIndex, JournalError> {
+    fn rebuild_index(&self, span: Span) -> Result<MemoryIndex, Fault> {
         let _one_at_a_time = self.rebuilding.lock().unwrap_or_else(PoisonError::into_inner);
         tracing::warn!(index = %self.disk.show(&index_path(span.start.records)), "rebuilding a damaged index");
         let mut bytes = SegmentBytes::new(span.start.records);
@@ -167,7 +163,7 @@ impl Shared {
         while let Some(step) = walk.next(|offset, most| bytes.read(self, offset, most))? {
             let location =
                 RecordLocation { relative: relative(span.start, step.number), offset: step.offset as u32 };
-            for account in walk.record(&step)?.accounts() {
+            for account in walk.record(step)?.accounts() {
                 index.add(account, location);
             }
         }
@@ -176,8 +172,8 @@ impl Shared {
         Ok(index)
     }
 
-    pub(super) fn damaged(&self, path: &str, offset: u64, what: String) -> JournalError {
-        JournalError::Damaged { file: self.disk.show(path), offset, what }
+    pub(super) fn damaged(&self, path: &str, offset: u64, found: String) -> Fault {
+        Fault::Damaged { path: self.disk.show(path), offset, found }
     }
 }
 
@@ -192,7 +188,7 @@ pub(super) struct Reader {
 
 impl Reader {
     /// Starts at the beginning of the segment that contains a record.
-    fn new(shared: Arc<Shared>, first: u64, to: JournalPosition) -> Result<Reader, JournalError> {
+    fn new(shared: Arc<Shared>, first: u64, to: JournalPosition) -> Result<Reader, Fault> {
         let start = {
             let state = shared.state();
             let start = state.start_of(state.segment_of(first));
@@ -210,7 +206,7 @@ impl Reader {
         Ok(reader)
     }
 
-    fn enter(&mut self, start: JournalPosition) -> Result<(), JournalError> {
+    fn enter(&mut self, start: JournalPosition) -> Result<(), Fault> {
         self.walk.expect(start)?;
         self.bytes = SegmentBytes::new(start.records);
         self.bytes.check_header(&self.shared, start)?;
@@ -220,7 +216,7 @@ impl Reader {
     }
 
     /// The next record; `None` at the position.
-    fn next(&mut self) -> Result<Option<Step>, JournalError> {
+    fn next(&mut self) -> Result<Option<Step>, Fault> {
         if self.walk.at.records >= self.to.records {
             self.walk.expect(self.to)?;
             return Ok(None);
@@ -237,9 +233,9 @@ impl Reader {
             match start.filter(|start| start.records != self.bytes.start) {
                 Some(start) => self.enter(start)?,
                 None => {
-                    let file = self.shared.disk.show(&segment_path(self.bytes.start));
+                    let path = self.shared.disk.show(&segment_path(self.bytes.start));
                     let (found, needed) = (self.walk.at.records, self.to.records);
-                    return Err(JournalError::Short { file, found, needed });
+                    return Err(Fault::JournalShort { path, found, needed });
                 }
             }
         }
@@ -253,7 +249,7 @@ impl Shared {
         from: u64,
         to: JournalPosition,
         each: &mut dyn FnMut(&JournalEntry) -> bool,
-    ) -> Result<(), JournalError> {
+    ) -> Result<(), Fault> {
         if from > to.records {
             return Ok(());
         }
@@ -262,7 +258,7 @@ impl Shared {
             if step.number < from {
                 continue;
             }
-            let record = reader.walk.record(&step)?;
+            let record = reader.walk.record(step)?;
             if !each(&JournalEntry { number: step.number, log_index: step.log_index, record }) {
                 break;
             }
@@ -287,7 +283,7 @@ impl JournalStream {
         JournalStream { shared, reader: None, from, to, is_over: from > to.records }
     }
 
-    fn chunk(&mut self) -> Result<Bytes, JournalError> {
+    fn chunk(&mut self) -> Result<Bytes, Fault> {
         let reader = match &mut self.reader {
             Some(reader) => reader,
             None => self.reader.insert(Reader::new(Arc::clone(&self.shared), self.from, self.to)?),
@@ -299,7 +295,7 @@ impl JournalStream {
                 break;
             };
             if step.number >= self.from {
-                chunk.extend_from_slice(reader.walk.raw(&step));
+                chunk.extend_from_slice(reader.walk.raw());
             }
         }
         Ok(chunk.freeze())
@@ -307,9 +303,9 @@ impl JournalStream {
 }
 
 impl Iterator for JournalStream {
-    type Item = Result<Bytes, JournalError>;
+    type Item = Result<Bytes, Fault>;
 
-    fn next(&mut self) -> Option<Result<Bytes, JournalError>> {
+    fn next(&mut self) -> Option<Result<Bytes, Fault>> {
         if self.is_over {
             return None;
         }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use earmark_core::{AccountId, JournalRecord};
 
-use super::error::JournalError;
 use super::format::{self, HEADER_BYTES, JournalPosition};
 use super::index::{Accounts, MemoryIndex, RecordLocation, Span};
 
@@ -55,7 +54,6 @@ pub(super) struct State {
     pub(super) unwritten: usize,
     /// Whether a background write is running.
     pub(super) is_writing: bool,
-    pub(super) failure: Option<String>,
 }
 
 /// Where bytes of a segment are.
@@ -86,7 +84,6 @@ impl State {
         (end, last_log_index): (JournalPosition, u64),
     ) -> State {
         let (queue, unwritten) = (VecDeque::new(), 0);
-        let (is_writing, failure) = (false, None);
         State {
             cluster,
             segment_bytes,
@@ -96,14 +93,8 @@ impl State {
             last_log_index,
             queue,
             unwritten,
-            is_writing,
-            failure,
+            is_writing: false,
         }
-    }
-
-    /// Fails if the journal has stopped.
-    pub(super) fn check(&self) -> Result<(), JournalError> {
-        self.failure.as_ref().map_or(Ok(()), |failure| Err(JournalError::Stopped(failure.clone())))
     }
 
     /// Appends a new record.

@@ -1,120 +1,89 @@
-//! Goes through the records of a segment, one after the other, and checks each.
-
-use std::ops::Range;
+//! Reads the records of a segment in order and checks each.
 
 use bytes::Bytes;
 use earmark_core::JournalRecord;
 
-use super::error::JournalError;
-use super::format::{self, FrameFault, HEADER_BYTES, JournalPosition};
+use super::format::{self, FRAMING, HEADER_BYTES, JournalPosition};
+use crate::fault::Fault;
+use crate::storage::frame::{FrameWalk, Seed, WalkError};
 
-/// So much of a file is read at once.
-pub(super) const READ_BYTES: usize = 256 * 1024;
-
-/// A walk through a segment. Where the bytes come from is up to whoever walks.
+/// A walk through a segment.
 #[derive(Debug)]
 pub(super) struct Walk {
-    /// The segment as a person knows it.
-    file: String,
-    /// Behind the last record that was passed.
+    /// Path of the segment as shown to users.
+    path: String,
+    /// Position after the last record.
     pub(super) at: JournalPosition,
     pub(super) last_log_index: u64,
-    offset: u64,
-    buffer: Vec<u8>,
-    from: usize,
+    frames: FrameWalk,
 }
 
-/// A record that was passed. Its bytes are in the walk until the next one is asked for.
-#[derive(Clone, Debug)]
+/// A record that was read. The walk holds its bytes until the next one.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub(super) number: u64,
     pub(super) log_index: u64,
-    /// Where in the file it stands.
+    /// File offset.
     pub(super) offset: u64,
-    payload: Range<usize>,
-    raw: Range<usize>,
 }
 
 impl Walk {
-    /// A walk through a segment that begins behind `start`.
-    pub(super) fn new(file: String, start: JournalPosition, last_log_index: u64) -> Walk {
-        let offset = HEADER_BYTES as u64;
-        Walk { file, at: start, last_log_index, offset, buffer: Vec::new(), from: 0 }
+    /// Starts at the first record of the segment that follows `start`.
+    pub(super) fn new(path: String, start: JournalPosition, last_log_index: u64) -> Walk {
+        let frames = FrameWalk::new(FRAMING, Seed::default(), HEADER_BYTES as u64);
+        Walk { path, at: start, last_log_index, frames }
     }
 
-    /// The next record; none where the bytes end behind one. `read` gives bytes from an offset on, so many or
-    /// fewer, and none at the end.
+    /// The next record; `None` if the segment ends after the last one. `read` returns up to the given number of bytes at
+    /// an offset, and none at the end.
     pub(super) fn next(
         &mut self,
-        mut read: impl FnMut(u64, usize) -> Result<Bytes, JournalError>,
-    ) -> Result<Option<Step>, JournalError> {
-        loop {
-            let needed = match format::read_frame(&self.buffer[self.from..]) {
-                Ok(frame) => {
-                    let (number, log_index) = (frame.number, frame.log_index);
-                    let (payload, raw) = (frame.payload.len(), frame.raw.len());
-                    return self.pass(number, log_index, payload, raw).map(Some);
-                }
-                Err(FrameFault::Damaged(what)) => return Err(self.damaged(what)),
-                Err(FrameFault::Short(needed)) => needed,
-            };
-            self.buffer.drain(..self.from);
-            self.from = 0;
-            let has = self.buffer.len();
-            let more = read(self.offset + has as u64, READ_BYTES.max(needed - has))?;
-            if more.is_empty() {
-                return if has == 0 { Ok(None) } else { Err(self.damaged("a record is cut short")) };
+        read: impl FnMut(u64, usize) -> Result<Bytes, Fault>,
+    ) -> Result<Option<Step>, Fault> {
+        let offset = self.frames.offset;
+        let (number, log_index, at) = match self.frames.next(read) {
+            Ok(None) => return Ok(None),
+            Ok(Some(frame)) => {
+                let (number, log_index) = format::numbers(&frame);
+                (number, log_index, self.at.after(frame.raw))
             }
-            self.buffer.extend_from_slice(&more);
-        }
-    }
-
-    fn pass(
-        &mut self,
-        number: u64,
-        log_index: u64,
-        payload: usize,
-        raw: usize,
-    ) -> Result<Step, JournalError> {
+            Err(WalkError::Fault(fault)) => return Err(fault),
+            Err(WalkError::Defect(defect)) => return Err(self.damaged(offset, defect)),
+        };
         if number != self.at.records.saturating_add(1) {
-            return Err(self.damaged("a record has the number of another"));
+            return Err(
+                self.damaged(offset, format!("found record {number}, expected {}", self.at.records + 1))
+            );
         }
         if log_index < self.last_log_index {
-            return Err(self.damaged("a record stands behind those of later entries of the log"));
+            return Err(
+                self.damaged(offset, "the log index of a record is lower than that of the record before")
+            );
         }
-        let raw = self.from..self.from + raw;
-        let payload = raw.start + format::HEAD_BYTES..raw.start + format::HEAD_BYTES + payload;
-        let step = Step { number, log_index, offset: self.offset, payload, raw: raw.clone() };
-        self.at = self.at.after(&self.buffer[raw.clone()]);
-        self.last_log_index = log_index;
-        self.offset += raw.len() as u64;
-        self.from = raw.end;
-        Ok(step)
+        (self.at, self.last_log_index) = (at, log_index);
+        Ok(Some(Step { number, log_index, offset }))
     }
 
-    /// The bytes of the record that was passed last.
-    pub(super) fn raw(&self, step: &Step) -> &[u8] {
-        &self.buffer[step.raw.clone()]
+    /// Bytes of the last record.
+    pub(super) fn raw(&self) -> &[u8] {
+        self.frames.frame().raw
     }
 
-    /// The record that was passed last.
-    pub(super) fn record(&self, step: &Step) -> Result<JournalRecord, JournalError> {
-        JournalRecord::decode(&self.buffer[step.payload.clone()]).map_err(|error| JournalError::Damaged {
-            file: self.file.clone(),
-            offset: step.offset,
-            what: format!("record {}: {error}", step.number),
-        })
+    /// The last record.
+    pub(super) fn record(&self, step: Step) -> Result<JournalRecord, Fault> {
+        JournalRecord::decode(self.frames.frame().payload)
+            .map_err(|error| self.damaged(step.offset, format!("record {}: {error}", step.number)))
     }
 
-    fn damaged(&self, what: &str) -> JournalError {
-        JournalError::Damaged { file: self.file.clone(), offset: self.offset, what: what.to_owned() }
+    fn damaged(&self, offset: u64, found: impl std::fmt::Display) -> Fault {
+        Fault::Damaged { path: self.path.clone(), offset, found: found.to_string() }
     }
 
-    /// Makes sure that this is where another place of the journal says it should be.
-    pub(super) fn expect(&self, expected: JournalPosition) -> Result<(), JournalError> {
+    /// Checks the current position against the one that the next segment or a snapshot requires.
+    pub(super) fn expect(&self, expected: JournalPosition) -> Result<(), Fault> {
         if self.at == expected {
             return Ok(());
         }
-        Err(self.damaged("its records are not those that were here when what follows was written"))
+        Err(self.damaged(self.frames.offset, "the records are not those that later data was written after"))
     }
 }

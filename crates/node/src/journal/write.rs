@@ -1,15 +1,12 @@
 //! Writing the journal to disk.
 
-use std::collections::BTreeMap;
-use std::io;
-use std::sync::Arc;
-
-use super::error::JournalError;
 use super::format::JournalPosition;
 use super::open::write_index;
 use super::state::Piece;
 use super::{FOLDER, Shared, index_path, segment_path};
-use crate::disk::DiskFile;
+use crate::fault::Fault;
+use crate::storage::StoredFile;
+use std::collections::BTreeMap;
 
 /// Maximum unsynced files. Beyond this the files are synced when a segment completes.
 const UNSYNCED_FILES_MAX: usize = 16;
@@ -18,20 +15,20 @@ const UNSYNCED_FILES_MAX: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     /// The growing segment.
-    file: Option<(u64, Arc<dyn DiskFile>)>,
-    unsynced: BTreeMap<String, Arc<dyn DiskFile>>,
+    file: Option<(u64, StoredFile)>,
+    unsynced: BTreeMap<String, StoredFile>,
     is_folder_unsynced: bool,
 }
 
 impl Shared {
     /// Writes the records appended so far. Later ones wait for the next call.
-    pub(super) fn write(&self) -> Result<(), JournalError> {
+    pub(super) fn write(&self) -> Result<(), Fault> {
         let mut writer = self.writer();
         self.write_with(&mut writer)
     }
 
     /// Syncs the records appended so far.
-    pub(super) fn flush(&self) -> Result<JournalPosition, JournalError> {
+    pub(super) fn flush(&self) -> Result<JournalPosition, Fault> {
         let flushed = self.state().end;
         let mut writer = self.writer();
         self.write_with(&mut writer)?;
@@ -39,10 +36,10 @@ impl Shared {
         Ok(flushed)
     }
 
-    fn write_with(&self, writer: &mut Writer) -> Result<(), JournalError> {
+    fn write_with(&self, writer: &mut Writer) -> Result<(), Fault> {
         let pieces = {
+            self.check()?;
             let mut state = self.state();
-            state.check()?;
             state.freeze();
             state.queue.len()
         };
@@ -57,26 +54,25 @@ impl Shared {
         Ok(())
     }
 
-    fn write_piece(&self, writer: &mut Writer, piece: &Piece) -> Result<(), JournalError> {
+    fn write_piece(&self, writer: &mut Writer, piece: &Piece) -> Result<(), Fault> {
         let path = segment_path(piece.start);
         let file = match &writer.file {
-            Some((start, file)) if *start == piece.start => Arc::clone(file),
+            Some((start, file)) if *start == piece.start => file.clone(),
             _ => {
                 let is_new = piece.offset == 0;
-                let file =
-                    self.disk.open(&path, is_new).map_err(|error| self.io(&path, "opening it", error))?;
+                let file = if is_new { self.disk.create_file(&path) } else { self.disk.open_file(&path) }?;
                 writer.is_folder_unsynced |= is_new;
-                writer.file = Some((piece.start, Arc::clone(&file)));
+                writer.file = Some((piece.start, file.clone()));
                 file
             }
         };
-        file.write_at(&piece.bytes, piece.offset).map_err(|error| self.io(&path, "a write", error))?;
+        file.write(&piece.bytes, piece.offset)?;
         writer.unsynced.insert(path, file);
         Ok(())
     }
 
     /// Writes the index of a complete segment.
-    fn finish_segment(&self, writer: &mut Writer, start: u64) -> Result<(), JournalError> {
+    fn finish_segment(&self, writer: &mut Writer, start: u64) -> Result<(), Fault> {
         let sealed = self.state().sealed_mut(start).map(|sealed| (sealed.span, sealed.index.clone()));
         let Some((span, Some(index))) = sealed else { return Ok(()) };
         let file = write_index(&*self.disk, self.cluster, span, &index)?;
@@ -91,28 +87,23 @@ impl Shared {
         Ok(())
     }
 
-    fn sync(&self, writer: &mut Writer) -> Result<(), JournalError> {
-        for (path, file) in std::mem::take(&mut writer.unsynced) {
-            file.sync().map_err(|error| self.io(&path, "a sync", error))?;
-        }
+    fn sync(&self, writer: &mut Writer) -> Result<(), Fault> {
+        std::mem::take(&mut writer.unsynced).values().try_for_each(StoredFile::sync)?;
         if std::mem::take(&mut writer.is_folder_unsynced) {
-            self.disk.sync_dir(FOLDER).map_err(|error| self.io(FOLDER, "a sync", error))?;
+            self.disk.sync_folder(FOLDER)?;
         }
         Ok(())
     }
 
     /// Stops the journal: after a failed write or sync the disk contents are unknown.
-    pub(super) fn fail(&self, error: JournalError) -> JournalError {
-        let mut state = self.state();
-        if state.failure.is_none() {
-            let failure = error.to_string();
-            tracing::error!(%failure, "the journal has stopped");
-            state.failure = Some(failure);
-        }
-        error
+    pub(super) fn fail(&self, fault: Fault) -> Fault {
+        self.failure.set(&fault);
+        fault
     }
 
-    pub(super) fn io(&self, path: &str, operation: &'static str, source: io::Error) -> JournalError {
-        JournalError::Io { file: self.disk.show(path), operation, source }
+    /// Fails if the journal has stopped.
+    pub(super) fn check(&self) -> Result<(), Fault> {
+        let stopped = |first: &str| Fault::Stopped { why: format!("the journal has stopped: {first}") };
+        self.failure.get().map_or(Ok(()), |first| Err(stopped(first)))
     }
 }

@@ -11,7 +11,6 @@ use super::{Node, NodeError};
 use crate::backup::{Backup, write_out};
 use crate::disk::{Disk, RealDisk};
 use crate::fault::Fault;
-use crate::state_machine::offload;
 
 impl Node {
     /// Writes everything acknowledged so far into an empty folder, as a new one-node cluster. Requests continue;
@@ -28,7 +27,7 @@ impl Node {
         let (applied_state, segment_bytes) =
             (Arc::clone(&self.proposer.applied_state), self.journal_segment_bytes);
         let its_target = Arc::clone(&target);
-        let written = offload(&*target, move || {
+        let written = target.run(move || {
             let frozen = applied_state.freeze();
             write_out(&applied_state, frozen, &its_target, segment_bytes)
         });

@@ -6,9 +6,11 @@ use std::time::Instant;
 
 use super::mark::{Mark, MarkFile};
 use super::memory::{Memory, Segment};
-use super::segment::{self, HEADER_BYTES, Header};
-use crate::disk::{Disk, DiskFile};
-use crate::fault::{Fault, IoContext, Operation};
+use super::segment::{self, HEADER_BYTES, SegmentHeader};
+use crate::disk::Disk;
+use crate::fault::{Fault, Operation};
+use crate::storage::StoredFile;
+use crate::storage::frame::Seed;
 use crate::types::{Entry, LogId, Vote};
 use crate::vote::VoteFile;
 
@@ -39,59 +41,47 @@ pub(crate) fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
 
 /// Creates an empty log in a folder without one.
 pub(crate) fn create(disk: &dyn Disk, cluster: u128) -> Result<(), Fault> {
-    disk.create_dir(FOLDER).at(Operation::Create, || disk.show(FOLDER))?;
-    create_segment(disk, &Header { cluster, first: 0, before: None, beginning: true })?;
+    disk.make_folder(FOLDER)?;
+    create_segment(disk, &SegmentHeader { cluster, first: 0, before: None, beginning: true })?;
     MarkFile::create(disk, cluster, Mark { first: 0, segment: 0, offset: HEADER_BYTES })?;
     VoteFile::create(disk, cluster)?;
-    sync_folder(disk)?;
-    disk.sync_dir("").at(Operation::Sync, || disk.show(""))
+    disk.sync_folder(FOLDER)?;
+    disk.sync_folder("")
 }
 
-fn create_segment(disk: &dyn Disk, header: &Header) -> Result<Segment, Fault> {
-    let show = || disk.show(UNFINISHED);
-    let file = disk.open(UNFINISHED, true).at(Operation::Create, show)?;
-    file.set_len(0).at(Operation::Shorten, show)?;
-    file.write_at(&header.encode(), 0).at(Operation::Write, show)?;
-    file.sync().at(Operation::Sync, show)?;
-    disk.rename(UNFINISHED, &segment::path(header.first)).at(Operation::Rename, show)?;
-    sync_folder(disk)?;
+fn create_segment(disk: &dyn Disk, header: &SegmentHeader) -> Result<Segment, Fault> {
+    let mut file = disk.create_file(UNFINISHED)?;
+    file.write(&header.encode(), 0)?;
+    file.sync()?;
+    disk.rename_file(&mut file, UNFINISHED, &segment::path(header.first))?;
+    disk.sync_folder(FOLDER)?;
     let seed = header.seed();
     Ok(Segment { first: header.first, seed, file, positions: Vec::new(), end: HEADER_BYTES })
 }
 
-pub(crate) fn sync_folder(disk: &dyn Disk) -> Result<(), Fault> {
-    disk.sync_dir(FOLDER).at(Operation::Sync, || disk.show(FOLDER))
-}
-
-pub(crate) fn sync_file(disk: &dyn Disk, file: &dyn DiskFile, first: u64) -> Result<(), Fault> {
+pub(crate) fn sync_file(file: &StoredFile) -> Result<(), Fault> {
     let started = Instant::now();
-    file.sync().at(Operation::Sync, || disk.show(&segment::path(first)))?;
+    file.sync()?;
     metrics::histogram!("earmark_node_fsync_seconds").record(started.elapsed().as_secs_f64());
     Ok(())
 }
 
 /// End of the last segment.
 struct Tail {
-    first: u64,
     next: u64,
     end: u64,
-    seed: segment::Seed,
-    file: Arc<dyn DiskFile>,
+    seed: Seed,
+    file: StoredFile,
 }
 
 impl Files {
     fn tail(&self) -> Option<Tail> {
         lock(&self.memory).segments.last().map(|segment| Tail {
-            first: segment.first,
             next: segment.next(),
             end: segment.end,
             seed: segment.seed.clone(),
-            file: Arc::clone(&segment.file),
+            file: segment.file.clone(),
         })
-    }
-
-    fn show(&self, first: u64) -> String {
-        self.disk.show(&segment::path(first))
     }
 
     /// Current begin and end of the log.
@@ -124,7 +114,7 @@ impl Files {
             segment::put_record(&tail.seed, entry, tail.end, &mut self.buffer).map_err(|bytes| {
                 Fault::Io {
                     operation: Operation::Write,
-                    path: self.show(tail.first),
+                    path: tail.file.path().to_owned(),
                     source: std::io::Error::other(format!(
                         "entry {} is too long: {bytes} bytes",
                         entry.log_id.index
@@ -132,8 +122,8 @@ impl Files {
                 }
             })?;
         }
-        tail.file.write_at(&self.buffer, tail.end).at(Operation::Write, || self.show(tail.first))?;
-        sync_file(&*self.disk, &*tail.file, tail.first)?;
+        tail.file.write(&self.buffer, tail.end)?;
+        sync_file(&tail.file)?;
 
         self.last = entries.last().map(|entry| entry.log_id);
         let mut memory = lock(&self.memory);
@@ -154,7 +144,7 @@ impl Files {
 
     /// Starts a new segment.
     fn roll(&mut self, first: u64) -> Result<(), Fault> {
-        let header = Header { cluster: self.cluster, first, before: self.last, beginning: false };
+        let header = SegmentHeader { cluster: self.cluster, first, before: self.last, beginning: false };
         let segment = create_segment(&*self.disk, &header)?;
         lock(&self.memory).segments.push(segment);
         // Once marked, a missing segment counts as damage.
@@ -176,16 +166,16 @@ impl Files {
             if later.is_empty() && offset == segment.end {
                 return Ok(());
             }
-            (segment.first, Arc::clone(&segment.file), offset, later, first)
+            (segment.first, segment.file.clone(), offset, later, first)
         };
         self.mark.set(Mark { first, segment: cut, offset })?;
         for first in later.into_iter().rev() {
-            self.disk.remove(&segment::path(first)).at(Operation::Remove, || self.show(first))?;
+            self.disk.remove_file(&segment::path(first))?;
             // Sync after each removal: a missing segment before an existing one would count as damage.
-            sync_folder(&*self.disk)?;
+            self.disk.sync_folder(FOLDER)?;
         }
-        file.set_len(offset).at(Operation::Shorten, || self.show(cut))?;
-        sync_file(&*self.disk, &*file, cut)?;
+        file.set_len(offset)?;
+        sync_file(&file)?;
 
         let mut memory = lock(&self.memory);
         memory.segments.retain(|segment| segment.first <= cut);
@@ -213,7 +203,7 @@ impl Files {
     /// Restarts the log after an id, in a new segment.
     pub(crate) fn begin(&mut self, first: u64, before: Option<LogId>) -> Result<(), Fault> {
         self.truncate(first, before)?;
-        let header = Header { cluster: self.cluster, first, before, beginning: true };
+        let header = SegmentHeader { cluster: self.cluster, first, before, beginning: true };
         let segment = create_segment(&*self.disk, &header)?;
         let old = std::mem::replace(&mut lock(&self.memory).segments, vec![segment]);
         self.forget(old.into_iter().map(|segment| segment.first).filter(|&old| old != first).collect())
@@ -223,10 +213,10 @@ impl Files {
     fn forget(&mut self, gone: Vec<u64>) -> Result<(), Fault> {
         self.set_mark()?;
         for first in gone {
-            self.disk.remove(&segment::path(first)).at(Operation::Remove, || self.show(first))?;
+            self.disk.remove_file(&segment::path(first))?;
         }
         self.count_bytes();
-        sync_folder(&*self.disk)
+        self.disk.sync_folder(FOLDER)
     }
 
     /// Stores a vote.

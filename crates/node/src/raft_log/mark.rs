@@ -6,9 +6,10 @@ use bytes::Bytes;
 use crate::disk::Disk;
 use crate::entry::{CodecError, Input};
 use crate::fault::Fault;
-use crate::slots::{Kind, Slots};
+use crate::slots::{SlotKind, Slots};
+use crate::storage::header::FileKind;
 
-const KIND: Kind = Kind { path: "log/mark", magic: *b"EMmk" };
+const KIND: SlotKind = SlotKind { path: "log/mark", kind: FileKind { magic: *b"EMmk", format: 1 } };
 
 /// A position in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +37,7 @@ impl MarkFile {
         let found = Slots::open(disk, KIND, cluster)?;
         match decode(found.body) {
             Ok(mark) => Ok((MarkFile(found.slots), mark)),
-            Err(error) => Err(found.slots.damaged(error.to_string())),
+            Err(error) => Err(found.slots.damaged(error)),
         }
     }
 

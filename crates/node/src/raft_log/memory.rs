@@ -2,13 +2,12 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
 
 use openraft::{CommittedLeaderId, LogState};
 
-use super::segment::Seed;
-use crate::disk::DiskFile;
 use crate::entry::payload_bytes;
+use crate::storage::StoredFile;
+use crate::storage::frame::Seed;
 use crate::types::{Entry, LogId, Types};
 
 /// Memory per entry beside its payload, in bytes.
@@ -19,7 +18,7 @@ const ENTRY_BYTES: usize = std::mem::size_of::<Entry>();
 pub(crate) struct Segment {
     pub(crate) first: u64,
     pub(crate) seed: Seed,
-    pub(crate) file: Arc<dyn DiskFile>,
+    pub(crate) file: StoredFile,
     /// Offset of each entry's record.
     pub(crate) positions: Vec<u64>,
     /// End of the last record.
@@ -42,9 +41,8 @@ impl Segment {
 /// Consecutive entries of one segment.
 #[derive(Debug)]
 pub(crate) struct Piece {
-    pub(crate) segment: u64,
     pub(crate) seed: Seed,
-    pub(crate) file: Arc<dyn DiskFile>,
+    pub(crate) file: StoredFile,
     pub(crate) entries: Range<u64>,
     pub(crate) bytes: Range<u64>,
 }
@@ -256,9 +254,8 @@ impl Memory {
                 let next = at.wrapping_add(1);
                 let upto = (next..=stop).take_while(fits).last().unwrap_or(next);
                 pieces.push(Piece {
-                    segment: segment.first,
                     seed: segment.seed.clone(),
-                    file: Arc::clone(&segment.file),
+                    file: segment.file.clone(),
                     entries: at..upto,
                     bytes: begin..segment.position(upto),
                 });
