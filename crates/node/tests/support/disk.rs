@@ -75,10 +75,29 @@ struct State {
     power: Option<u64>,
     /// Kind of call to fail, how many to let pass first, and the error.
     disk_error: Option<(Kind, u64, DiskError)>,
+    /// Changes left until the disk is full: then every change fails, and a write keeps half of its bytes.
+    space: Option<u64>,
     /// Whether a fault was injected since the last crash or kill.
     is_faulty: bool,
     changes: u64,
+    read_bytes: u64,
+    on_read: OnRead,
     latency: Option<(Random, u64)>,
+}
+
+/// Runs once during the next read.
+struct OnRead(Option<Box<dyn FnOnce() + Send>>);
+
+impl Clone for OnRead {
+    fn clone(&self) -> OnRead {
+        OnRead(None)
+    }
+}
+
+impl std::fmt::Debug for OnRead {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnRead")
+    }
 }
 
 /// The disk. Clones share it.
@@ -109,8 +128,11 @@ impl SimDisk {
             life: 0,
             power: None,
             disk_error: None,
+            space: None,
             is_faulty: false,
             changes: 0,
+            read_bytes: 0,
+            on_read: OnRead(None),
             latency: None,
         };
         SimDisk { state: Arc::new(Mutex::new(state)), life: None }
@@ -165,6 +187,37 @@ impl SimDisk {
         state.is_faulty = true;
     }
 
+    /// Allows a number of further changes; then the disk is full until a crash or kill.
+    pub fn fill_after(&self, changes: u64) {
+        self.state().space = Some(changes);
+    }
+
+    /// Runs `action` once, during the next read.
+    pub fn on_read(&self, action: impl FnOnce() + Send + 'static) {
+        self.state().on_read = OnRead(Some(Box::new(action)));
+    }
+
+    /// Bytes read so far.
+    pub fn read_bytes(&self) -> u64 {
+        self.state().read_bytes
+    }
+
+    /// All files with their contents.
+    pub fn files(&self) -> BTreeMap<String, Vec<u8>> {
+        self.paths().into_iter().map(|path| (path.clone(), self.bytes(&path))).collect()
+    }
+
+    /// A disk with these files, all of them synced.
+    pub fn of(files: &BTreeMap<String, Vec<u8>>) -> SimDisk {
+        let disk = SimDisk::new();
+        for (path, bytes) in files {
+            disk.create_dir(folder(path)).unwrap();
+            disk.put(path, bytes);
+        }
+        disk.state().changes = 0;
+        disk
+    }
+
     /// Whether a fault is pending or has happened.
     pub fn is_faulty(&self) -> bool {
         self.state().is_faulty
@@ -176,6 +229,7 @@ impl SimDisk {
         state.life += 1;
         state.power = None;
         state.disk_error = None;
+        state.space = None;
         state.is_faulty = false;
         state.locks.clear();
     }
@@ -249,7 +303,11 @@ impl State {
         if self.power == Some(0) {
             return Err(io::Error::other("the power is gone"));
         }
+        if self.space == Some(0) {
+            return Ok(Some(DiskError::Full));
+        }
         self.power = self.power.map(|left| left - 1);
+        self.space = self.space.map(|left| left - 1);
         self.changes += 1;
         match &mut self.disk_error {
             Some((of, 0, disk_error)) if *of == kind => {
@@ -470,8 +528,13 @@ impl SimFile {
 
 impl DiskFile for SimFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let action = self.disk.state().on_read.0.take();
+        if let Some(action) = action {
+            action();
+        }
         self.with(|state, file| {
             let start = usize::try_from(offset).unwrap();
+            state.read_bytes += buffer.len() as u64;
             let bytes = state.files[&file].seen.get(start..start + buffer.len());
             buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
             Ok(())

@@ -1,17 +1,13 @@
 //! Backend conformance suite on one durable node.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a test may")]
-
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::support::real_cluster::{Folder, folder, one};
 use earmark_admission::conformance::Harness;
 use earmark_admission::{Answer, Backend, Clock, Keys as _, ManualClock, Token};
 use earmark_core::{CreateKey, Principal, Role};
 use earmark_node::{Node, NodeBackend};
-use support::real_cluster::{Folder, folder, one};
 
 struct OneNode {
     backend: Arc<NodeBackend>,

@@ -1,21 +1,21 @@
 //! Disk failures.
 
-use earmark_node::{Journal, JournalError, JournalOptions};
+use earmark_node::{Fault, Journal, JournalOptions};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
-use crate::memory_disk::MemoryDisk;
-use crate::records::{hold_of, records};
-use crate::{SMALL, all, open};
+use crate::journal::records::{hold_of, records};
+use crate::journal::{SMALL, all, open};
+use crate::support::disk::SimDisk;
 
 #[test]
 fn the_first_refusal_stops_the_journal_and_loses_nothing_that_was_flushed() {
     let records = records(&mut StdRng::seed_from_u64(7), 40);
     let mut refusals = 0;
     for changes in 0.. {
-        let disk = MemoryDisk::new();
+        let disk = SimDisk::new();
         let journal = open(&disk, None);
-        disk.fail_after(changes);
+        disk.fill_after(changes);
         let mut flushed = None;
         let mut failed = None;
         for (record, log_index) in records.iter().zip(1..) {
@@ -30,15 +30,16 @@ fn the_first_refusal_stops_the_journal_and_loses_nothing_that_was_flushed() {
         }
         let Some(failed) = failed else { break };
         refusals += 1;
-        assert!(failed.starts_with("/data/journal"), "{failed}");
-        assert!(failed.contains("failed: ") && failed.contains("; see to the disk"), "{failed}");
+        assert!(failed.contains(" sim:/journal"), "{failed}");
+        assert!(failed.contains("The disk is full: free some space"), "{failed}");
         assert_eq!(journal.failure().as_ref(), Some(&failed));
         for result in [journal.append(99, &records), journal.flush_blocking().map(|_| ())] {
-            assert!(matches!(result, Err(JournalError::Stopped(first)) if first == failed));
+            assert!(matches!(result, Err(Fault::Stopped { why }) if why.ends_with(&failed)));
         }
         for seed in 0..4 {
-            let disk = disk.crash(&mut StdRng::seed_from_u64(seed));
-            let again = Journal::open(disk, SMALL, flushed).unwrap();
+            let disk = disk.copy();
+            disk.crash(seed);
+            let again = Journal::open(disk.mount(), SMALL, flushed).unwrap();
             let kept = all(&again).into_iter().map(|entry| entry.record);
             let count = usize::try_from(flushed.unwrap_or_default().records).unwrap();
             assert!(kept.eq(records[..count].iter().cloned()), "after {changes} changes");
@@ -50,38 +51,38 @@ fn the_first_refusal_stops_the_journal_and_loses_nothing_that_was_flushed() {
 #[test]
 fn opening_on_a_disk_that_refuses_names_what_it_refused() {
     let records = records(&mut StdRng::seed_from_u64(8), 20);
-    let (disk, journal, position) = crate::filled(&records);
+    let (disk, journal, position) = crate::journal::filled(&records);
     journal.append(50, &records).unwrap();
     journal.flush_blocking().unwrap();
     let files = disk.files();
     for changes in 0.. {
-        let disk = MemoryDisk::of(&files);
-        disk.fail_after(changes);
-        let Err(error) = Journal::open(disk.clone(), SMALL, Some(position)) else {
+        let disk = SimDisk::of(&files);
+        disk.fill_after(changes);
+        let Err(error) = Journal::open(disk.mount(), SMALL, Some(position)) else {
             assert!(changes > 4);
             break;
         };
-        assert!(error.to_string().starts_with("/data/"), "{error}");
-        let healed = MemoryDisk::of(&disk.files());
-        let journal = Journal::open(healed, SMALL, Some(position)).unwrap();
+        assert!(error.to_string().contains(" sim:/"), "{error}");
+        let healed = SimDisk::of(&disk.files());
+        let journal = Journal::open(healed.mount(), SMALL, Some(position)).unwrap();
         assert_eq!(all(&journal).len() as u64, position.records);
     }
 }
 
 #[test]
 fn records_of_earlier_entries_of_the_log_are_a_bug_that_stops_the_journal() {
-    let journal = open(&MemoryDisk::new(), None);
+    let journal = open(&SimDisk::new(), None);
     journal.append(5, &[hold_of(1, 1)]).unwrap();
     journal.append(5, &[hold_of(1, 2)]).unwrap();
-    assert!(matches!(journal.append(4, &[hold_of(1, 3)]), Err(JournalError::Refused { .. })));
+    assert!(matches!(journal.append(4, &[hold_of(1, 3)]), Err(Fault::RecordRefused { .. })));
     assert!(journal.failure().is_some());
 }
 
 #[test]
 fn what_waits_to_be_written_is_bounded() {
-    let disk = MemoryDisk::new();
+    let disk = SimDisk::new();
     let options = JournalOptions { write_bytes: usize::MAX, buffer_bytes_max: 2_000, ..SMALL };
-    let journal = Journal::open(disk.clone(), options, None).unwrap();
+    let journal = Journal::open(disk.mount(), options, None).unwrap();
     for number in 1..500 {
         journal.append(number, &[hold_of(1, number)]).unwrap();
         let headers = |bytes: &Vec<u8>| bytes.len().saturating_sub(52);

@@ -1,9 +1,5 @@
 //! Mutual TLS between nodes.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a test may")]
-
-mod support;
-
 use std::io;
 use std::path::Path;
 use std::pin::Pin;
@@ -25,8 +21,8 @@ use tonic::Code;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower_service::Service;
 
-use support::client::{MINUTE, START_MS, TestClient, definition};
-use support::real_cluster::{Folder, TIMING, folder, options, until};
+use crate::support::client::{MINUTE, START_MS, TestClient, definition};
+use crate::support::real_cluster::{Folder, TIMING, folder, options, until};
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 

@@ -11,7 +11,7 @@ use crate::support::random::Random;
 const OPTIONS: LogOptions = LogOptions { segment_bytes: 300, cache_bytes: 1_000 };
 const IDENTITY: Identity = Identity { cluster: CLUSTER, node: 3, incarnation: 99, is_founder: true };
 /// The two slots of `vote` and `log/mark`; the bytes between them are never read.
-const SLOTS: [std::ops::Range<usize>; 2] = [0..128, 4096..4224];
+const SLOTS: [std::ops::Range<usize>; 2] = [0..104, 4096..4200];
 
 /// A data folder with several segments, after a truncation, a purge and some votes.
 async fn made(seed: u64) -> (SimDisk, LogStore) {
@@ -168,8 +168,11 @@ fn damage_that_later_writes_prove_is_no_torn_tail_even_without_a_mark() {
         // Restores the mark from before the last three writes, as a power cut may do.
         disk.put("log/mark", &mark);
         assert_eq!(find(&disk.copy()).await.unwrap().log, found.log);
-        let records = bytes.windows(4).enumerate().filter(|(_, window)| window == b"EMrc").map(|(at, _)| at);
-        let starts = records.collect::<Vec<_>>();
+        let record_end = |at: &usize| {
+            let len = u32::from_le_bytes(bytes[*at..at + 4].try_into().unwrap());
+            Some(at + 44 + usize::try_from(len).unwrap()).filter(|end| *end < bytes.len())
+        };
+        let starts = std::iter::successors(Some(68), record_end).collect::<Vec<usize>>();
         let [.., first, second, third] = starts[..] else { panic!("too few records") };
         for place in first..third {
             let disk = disk.copy();
@@ -215,8 +218,8 @@ fn files_of_another_cluster_and_of_a_newer_format_are_told_from_damage() {
             let (newer, other) = (disk.copy(), disk.copy());
             let resum = |disk: &SimDisk, change: &dyn Fn(&mut [u8])| {
                 let mut bytes = disk.bytes(&path);
-                let len = if path.ends_with(".log") { 64 } else { 128 };
                 for start in [0, 4096].into_iter().filter(|start| *start == 0 || !path.ends_with(".log")) {
+                    let len = 32 + usize::from(bytes[start + 24]);
                     let slot = &mut bytes[start..start + len];
                     change(slot);
                     let sum = crc32fast::hash(&slot[..len - 4]);

@@ -31,7 +31,7 @@ async fn answers_nothing(client: &TestClient) {
     for message in
         [reserve.unwrap_err(), write.unwrap_err(), read.unwrap_err()].map(|error| error.to_string())
     {
-        let is_clear = ["majority", "leads", "answer", "reached"].iter().any(|word| message.contains(word));
+        let is_clear = ["majority", "leader", "answer", "reached"].iter().any(|word| message.contains(word));
         assert!(is_clear, "{message}");
     }
     // The reserve waits for the write before it in the same queue.

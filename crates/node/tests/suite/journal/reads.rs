@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use earmark_core::AccountId;
-use earmark_node::{Disk, Journal, JournalOptions, JournalPosition, RealDisk};
+use earmark_node::{Disk, Journal, JournalOptions, RealDisk};
 
-use crate::memory_disk::MemoryDisk;
-use crate::records::hold_of;
-use crate::{CLUSTER, SMALL, all};
+use crate::journal::records::hold_of;
+use crate::journal::{CLUSTER, SMALL, all};
+use crate::support::disk::SimDisk;
 
 /// A journal of 20,000 holds in about 30 segments. Account 7 has every thousandth hold, account 500 only the last.
-fn large() -> (Arc<MemoryDisk>, Journal) {
-    let disk = MemoryDisk::new();
+fn large() -> (SimDisk, Journal) {
+    let disk = SimDisk::new();
     let options = JournalOptions { segment_bytes: 50_000, ..SMALL };
-    let journal = Journal::open(disk.clone(), options, None).unwrap();
+    let journal = Journal::open(disk.mount(), options, None).unwrap();
     for number in 1..=20_000_u64 {
         let account = match number {
             20_000 => 500,
@@ -52,9 +52,9 @@ fn the_records_of_an_account_are_found_without_reading_the_journal() {
 fn a_start_reads_the_last_two_segments_and_little_of_the_others() {
     let (disk, journal) = large();
     let position = journal.position();
-    let again = MemoryDisk::of(&disk.files());
+    let again = SimDisk::of(&disk.files());
     let options = JournalOptions { segment_bytes: 50_000, ..SMALL };
-    let opened = Journal::open(again.clone(), options, Some(position)).unwrap();
+    let opened = Journal::open(again.mount(), options, Some(position)).unwrap();
     assert!(again.read_bytes() < 120_000, "{} bytes were read", again.read_bytes());
     assert_eq!(all(&opened), all(&journal));
 }
@@ -75,13 +75,6 @@ fn pages_reach_from_the_first_record_to_the_last() {
     assert_eq!(numbers, expected);
 }
 
-#[test]
-fn a_position_comes_back_from_its_bytes() {
-    let position = JournalPosition { records: 1, bytes: 2, chain: 3 };
-    assert_eq!(JournalPosition::from_bytes(position.to_bytes()), position);
-    assert_eq!(hex(&position.to_bytes()), "0100000000000000020000000000000003000000");
-}
-
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -89,8 +82,8 @@ fn hex(bytes: &[u8]) -> String {
 /// The file formats are permanent: a node has to read its own journal after an upgrade.
 #[test]
 fn the_bytes_of_the_files_never_change() {
-    let disk = MemoryDisk::new();
-    let journal = Journal::open(disk.clone(), JournalOptions { segment_bytes: 1, ..SMALL }, None).unwrap();
+    let disk = SimDisk::new();
+    let journal = Journal::open(disk.mount(), JournalOptions { segment_bytes: 1, ..SMALL }, None).unwrap();
     journal.append(9, &[hold_of(3, 4)]).unwrap();
     journal.flush_blocking().unwrap();
     let files = disk.files();
@@ -112,12 +105,12 @@ fn the_bytes_of_the_files_never_change() {
 /// started. The lookup continued with the new segment and left a gap that no later page filled.
 #[test]
 fn a_page_leaves_out_nothing_that_is_appended_while_it_is_read() {
-    let disk = MemoryDisk::new();
-    let journal = Journal::open(disk.clone(), SMALL, None).unwrap();
+    let disk = SimDisk::new();
+    let journal = Journal::open(disk.mount(), SMALL, None).unwrap();
     journal.append(1, &[hold_of(1, 1)]).unwrap();
     journal.flush_blocking().unwrap();
     let writer = journal.clone();
-    disk.meanwhile(move || {
+    disk.on_read(move || {
         for number in 2..=20 {
             writer.append(number, &[hold_of(1, number)]).unwrap();
         }

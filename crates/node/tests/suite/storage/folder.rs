@@ -57,6 +57,7 @@ fn a_folder_of_a_newer_format_asks_for_a_newer_version() {
     let mut bytes = disk.bytes("identity");
     bytes[4] = 2;
     bytes.extend_from_slice(b"more than is known here");
+    bytes[24] += 23;
     let len = bytes.len() - 4;
     let sum = crc32fast::hash(&bytes[..len]);
     bytes[len..].copy_from_slice(&sum.to_le_bytes());

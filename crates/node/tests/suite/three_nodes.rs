@@ -1,15 +1,11 @@
 //! Backend conformance suite on a cluster of three, through a follower.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a test may")]
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::real_cluster::{Folder, agree, several};
 use earmark_admission::conformance::Harness;
 use earmark_admission::{Answer, Backend, Clock, Cluster, ManualClock};
 use earmark_node::{Node, NodeBackend};
-use support::real_cluster::{Folder, agree, several};
 
 struct ThreeNodes {
     backend: Arc<NodeBackend>,

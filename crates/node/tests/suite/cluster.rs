@@ -1,10 +1,5 @@
 //! Cluster tests in one process, on simulated disks and networks.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a test may")]
-
-#[path = "../support/mod.rs"]
-mod support;
-
 mod backup;
 mod catch_up;
 mod damage;

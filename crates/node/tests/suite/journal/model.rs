@@ -1,19 +1,17 @@
 //! Random appends, flushes, reads, restarts and crashes against a list as the model.
 
-use std::sync::Arc;
-
 use earmark_core::AccountId;
 use earmark_node::{Journal, JournalEntry, JournalPosition};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::memory_disk::MemoryDisk;
-use crate::records::{ACCOUNTS, records};
-use crate::{all, open, seeds};
+use crate::journal::records::{ACCOUNTS, records};
+use crate::journal::{all, open, seeds};
+use crate::support::disk::SimDisk;
 
 struct Run {
     random: StdRng,
-    disk: Arc<MemoryDisk>,
+    disk: SimDisk,
     journal: Journal,
     model: Vec<JournalEntry>,
     log_index: u64,
@@ -25,7 +23,7 @@ struct Run {
 
 impl Run {
     fn new(seed: u64) -> Run {
-        let disk = MemoryDisk::new();
+        let disk = SimDisk::new();
         Run {
             random: StdRng::seed_from_u64(seed),
             journal: open(&disk, None),
@@ -61,12 +59,12 @@ impl Run {
     }
 
     fn start_again(&mut self) {
-        self.disk = if self.random.r#gen() {
+        if self.random.r#gen() {
             self.crashes += 1;
-            self.disk.crash(&mut self.random)
+            self.disk.crash(self.random.r#gen());
         } else {
-            MemoryDisk::of(&self.disk.files())
-        };
+            self.disk.kill();
+        }
         self.journal = open(&self.disk, self.position);
         let position = self.position.unwrap_or_default();
         assert_eq!(self.journal.position(), position, "{}", self.what);
@@ -115,7 +113,7 @@ fn the_journal_is_a_list_that_survives_crashes() {
 
 /// Files of an uninterrupted journal with these entries.
 fn write_at_once(entries: &[JournalEntry]) -> std::collections::BTreeMap<String, Vec<u8>> {
-    let disk = MemoryDisk::new();
+    let disk = SimDisk::new();
     let journal = open(&disk, None);
     for entry in entries {
         journal.append(entry.log_index, std::slice::from_ref(&entry.record)).unwrap();

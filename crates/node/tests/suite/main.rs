@@ -1,0 +1,12 @@
+//! Tests of nodes, clusters and storage. They share one binary, because each binary costs link time.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, unreachable_pub, reason = "a test may")]
+
+mod cluster;
+mod journal;
+mod one_node;
+mod storage;
+#[path = "../support/mod.rs"]
+mod support;
+mod three_nodes;
+mod tls;
