@@ -23,7 +23,6 @@ use crate::state_machine::{AppliedState, BookStateMachine};
 use crate::types::Member;
 use crate::vote::VoteFile;
 
-/// Node id of the only member of a backup.
 const NODE: u64 = 1;
 /// Log entries replayed per batch during recovery. Bounds the memory that a replay needs.
 const ENTRIES: u64 = 256;

@@ -17,7 +17,6 @@ const GROUP: usize = 64;
 /// Maximum commands per batch.
 pub(crate) const COMMANDS_MAX: usize = 8_192;
 
-/// Why bytes are not a batch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BatchError {
     #[error("the batch header is truncated")]
@@ -32,7 +31,6 @@ pub(crate) enum BatchError {
     Long { left: usize },
 }
 
-/// Encodes a batch.
 pub(crate) struct BatchBuilder {
     bytes: Vec<u8>,
     count: u32,
@@ -50,7 +48,6 @@ impl BatchBuilder {
         self.push_by(&Principal::System, command);
     }
 
-    /// Adds a command with its right.
     pub(crate) fn push_by(&mut self, by: &Principal, command: &Command<'_>) {
         put_principal(&mut self.bytes, by);
         command.encode(&mut self.bytes);
@@ -92,7 +89,6 @@ fn open(batch: &Batch) -> Result<BatchHeader<'_>, BatchError> {
     Ok(BatchHeader { at: Moment { log: time(log), wall: time(wall) }, count, commands })
 }
 
-/// Decodes the right of the next command.
 fn right(rest: &mut &[u8]) -> Result<Principal, CodecError> {
     let (by, used) = take_principal(rest)?;
     *rest = rest.get(used..).unwrap_or_default();

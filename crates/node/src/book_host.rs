@@ -122,11 +122,17 @@ impl BookHost for NodeBookHost {
                 if end.records.saturating_sub(next) <= RECORDS_LEFT {
                     break;
                 }
-                applied_state.journal.scan(next, end, &mut |entry| sums.add(&entry.record))?;
+                applied_state.journal.scan(next, end, |entry| {
+                    sums.add(&entry.record);
+                    true
+                })?;
                 next = end.records.saturating_add(1);
             }
             let state = applied_state.lock();
-            applied_state.journal.scan(next, state.journal, &mut |entry| sums.add(&entry.record))?;
+            applied_state.journal.scan(next, state.journal, |entry| {
+                sums.add(&entry.record);
+                true
+            })?;
             Ok(sums.audit(&state.book, vault, at))
         });
         counted.await.map_err(failed)
@@ -142,7 +148,7 @@ impl BookHost for NodeBookHost {
         let read = self.proposer.applied_state.disk.run(move || {
             let mut pager = ChangePager::new(namespace, page_size);
             let end = applied_state.journal.position();
-            applied_state.journal.scan_while(after.saturating_add(1), end, &mut |entry| {
+            applied_state.journal.scan(after.saturating_add(1), end, |entry| {
                 pager.take(&applied_state.lock().book, entry.number, &entry.record)
             })?;
             Ok(pager.finish())
@@ -206,8 +212,8 @@ mod tests {
         let long = LimitKey::new(&"x".repeat(255))?;
         for limit in [LimitRef::Id(earmark_core::LimitId(7)), LimitRef::Key(long)] {
             let parts = vec![Part { limit, amount: 1 }; 32];
-            let (namespace, lease, wall) = (NamespaceId::DEFAULT, LeaseId::from_u128(1), UnixMs::new(0));
-            let command = Command::Reserve(Reserve { namespace, lease, wall, requirements: &parts });
+            let (namespace, lease) = (NamespaceId::DEFAULT, LeaseId::from_u128(1));
+            let command = Command::Reserve(Reserve { namespace, lease, requirements: &parts });
             let mut bytes = Vec::new();
             command.encode(&mut bytes);
             let entry = bytes.len() * (RaftBatchTarget::BATCH_EVENTS_MAX / events(&command));

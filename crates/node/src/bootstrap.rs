@@ -60,7 +60,6 @@ fn peers(options: &NodeOptions, cluster: u128, id: u64) -> Peers {
     Peers::new(cluster, id, Arc::clone(&options.net), options.timing.deadline)
 }
 
-/// Decides the identity of this node.
 async fn plan(options: &NodeOptions, found: Folder) -> Result<Identity, NodeError> {
     let is_founder = options.join.is_empty();
     match found {

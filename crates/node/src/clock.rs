@@ -75,7 +75,6 @@ impl NodeClock {
         self.lock().log.is_some()
     }
 
-    /// Wall clock time.
     pub(crate) fn wall(&self) -> UnixMs {
         UnixMs::new(self.source.wall_us() / 1_000)
     }

@@ -13,46 +13,25 @@ use std::sync::Arc;
 /// One folder. Paths are relative to it and use `/`.
 pub trait Disk: Debug + Send + Sync + 'static {
     /// Opens a file for reading and writing; creates it if `create` is set.
-    ///
-    /// # Errors
-    /// If the file system fails.
     fn open(&self, path: &str, create: bool) -> io::Result<Arc<dyn DiskFile>>;
 
     /// Creates a folder and its parents.
-    ///
-    /// # Errors
-    /// If the file system fails.
     fn create_dir(&self, path: &str) -> io::Result<()>;
 
     /// File names of a folder, sorted.
-    ///
-    /// # Errors
-    /// If the file system fails.
     fn list(&self, path: &str) -> io::Result<Vec<String>>;
 
     /// Renames a file and replaces the target.
-    ///
-    /// # Errors
-    /// If the file system fails.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     /// Removes a file.
-    ///
-    /// # Errors
-    /// If the file system fails.
     fn remove(&self, path: &str) -> io::Result<()>;
 
     /// Syncs the directory entries of a folder.
-    ///
-    /// # Errors
-    /// If the file system fails.
     fn sync_dir(&self, path: &str) -> io::Result<()>;
 
     /// Creates a lock file and holds it until the returned value is dropped. `None` if another process holds it. The
     /// default is for disks that only one process can see.
-    ///
-    /// # Errors
-    /// If the file system fails.
     fn lock(&self, path: &str) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
         let _ = path;
         Ok(Some(Box::new(())))
@@ -75,9 +54,6 @@ pub trait DiskFile: Debug + Send + Sync {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
 
     /// Writes all bytes at an offset.
-    ///
-    /// # Errors
-    /// If the file system fails.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
     /// Syncs the file's contents.
@@ -87,15 +63,9 @@ pub trait DiskFile: Debug + Send + Sync {
     fn sync(&self) -> io::Result<()>;
 
     /// Truncates or extends the file.
-    ///
-    /// # Errors
-    /// If the file system fails.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
     /// File length in bytes.
-    ///
-    /// # Errors
-    /// If the file system fails.
     fn len(&self) -> io::Result<u64>;
 }
 

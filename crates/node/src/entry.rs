@@ -15,7 +15,6 @@ mod tag {
     pub(super) const MEMBERSHIP: u8 = 3;
 }
 
-/// Why bytes do not decode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CodecError {
     #[error("{wanted} bytes expected, {left} left")]
@@ -84,7 +83,6 @@ impl Input {
         Ok(count)
     }
 
-    /// Takes bytes without copying.
     pub(crate) fn take(&mut self, len: usize) -> Result<Bytes, CodecError> {
         self.need(len)?;
         Ok(self.0.split_to(len))

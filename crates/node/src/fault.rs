@@ -5,136 +5,68 @@ use std::io;
 /// Why a data folder cannot be used any longer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum Fault {
     /// The file system failed.
     #[error("cannot {operation} {path}: {source}. {}", advice(source))]
-    Io {
-        /// The failed operation.
-        operation: Operation,
-        /// The file or folder.
-        path: String,
-        /// The system error.
-        source: io::Error,
-    },
+    Io { operation: Operation, path: String, source: io::Error },
     /// A file is damaged.
     #[error(
         "{path} is damaged at byte {offset}: {found}. Restore this data folder from a backup, or replace this node: \
          see docs/operating.md"
     )]
-    Damaged {
-        /// The file.
-        path: String,
-        /// Offset of the first bad bytes.
-        offset: u64,
-        /// What is wrong there.
-        found: String,
-    },
+    Damaged { path: String, offset: u64, found: String },
     /// A required file is missing.
     #[error(
         "{path} is missing. Restore this data folder from a backup, or replace this node: see docs/operating.md"
     )]
-    Missing {
-        /// The file.
-        path: String,
-    },
+    Missing { path: String },
     /// No snapshot reaches the beginning of the log.
     #[error(
         "{path} has no snapshot up to entry {wanted}, where the log begins. Restore this data folder from a backup, \
          or replace this node: see docs/operating.md"
     )]
-    SnapshotMissing {
-        /// The snapshot folder.
-        path: String,
-        /// Index before the first log entry.
-        wanted: u64,
-    },
+    SnapshotMissing { path: String, wanted: u64 },
     /// A newer version of Earmark wrote the file.
     #[error("{path} has format {found}, newer than {known}. Use a newer version of Earmark")]
-    NewerFormat {
-        /// The file.
-        path: String,
-        /// Format of the file.
-        found: u32,
-        /// Newest known format.
-        known: u32,
-    },
+    NewerFormat { path: String, found: u32, known: u32 },
     /// The folder, or one file in it, belongs to another cluster.
     #[error(
         "{path} belongs to cluster {found:032x}, not to {expected:032x}. Give this node its own data folder"
     )]
-    OtherCluster {
-        /// The file.
-        path: String,
-        /// Cluster of the file.
-        found: u128,
-        /// Required cluster.
-        expected: u128,
-    },
+    OtherCluster { path: String, found: u128, expected: u128 },
     /// The folder belongs to another node of the cluster.
     #[error(
         "{path} belongs to node {found}, not to node {expected}. Give each node its own data folder, or start this \
          one with the id that the folder has"
     )]
-    OtherNode {
-        /// The file.
-        path: String,
-        /// Node of the file.
-        found: u64,
-        /// Required node.
-        expected: u64,
-    },
+    OtherNode { path: String, found: u64, expected: u64 },
     /// The folder is not empty.
     #[error("{path} is not an Earmark data folder: it contains {found}. Name an empty or a new folder")]
-    NotEmpty {
-        /// The folder.
-        path: String,
-        /// First foreign name in it.
-        found: String,
-    },
+    NotEmpty { path: String, found: String },
     /// The folder is a data folder already.
     #[error("{path} is the data folder of a node already. Name an empty or a new folder")]
-    Occupied {
-        /// The folder.
-        path: String,
-    },
+    Occupied { path: String },
     /// The operation cannot continue.
     #[error("{why}")]
-    Stopped {
-        /// The reason, and what to do.
-        why: String,
-    },
+    Stopped { why: String },
     /// The journal lacks records that the snapshot needs.
     #[error(
         "{path}: the journal ends with record {found}, but the snapshot needs record {needed}. Restore this data folder \
          from a backup, or replace this node: see docs/operating.md"
     )]
-    JournalShort {
-        /// The segment that should contain the record.
-        path: String,
-        /// The last existing record.
-        found: u64,
-        /// The last required record.
-        needed: u64,
-    },
+    JournalShort { path: String, found: u64, needed: u64 },
     /// A journal record does not continue the journal.
     #[error(
         "journal record {number} is invalid: {why}. If this happens again, replace this node: see docs/operating.md"
     )]
-    RecordRefused {
-        /// The record number.
-        number: u64,
-        /// What is wrong with it.
-        why: String,
-    },
+    RecordRefused { number: u64, why: String },
     /// A disk task ended without a result.
     #[error("a disk task was cancelled. If this node is not shutting down, report its log messages")]
     Interrupted,
     /// Another process uses the folder.
     #[error("{path} is in use by another process. Stop that one first, or name another folder")]
-    InUse {
-        /// The folder.
-        path: String,
-    },
+    InUse { path: String },
 }
 
 /// File system operation that failed.

@@ -67,7 +67,26 @@ impl Folder {
     /// # Errors
     /// If it belongs to another node, is damaged, or has a newer format.
     pub(crate) fn look(disk: &dyn Disk, expected: Expected) -> Result<Folder, Fault> {
-        look(disk, expected)
+        let names = disk.list_folder("")?;
+        let has = |wanted: &str| names.iter().any(|name| name == wanted);
+        if has(IDENTITY) {
+            let identity = decode(disk)?;
+            return check(disk, identity, expected).map(|()| Folder::Made(identity));
+        }
+        if has(FORMING) && read(disk, FORMING)? == FORMING_TEXT {
+            return Ok(Folder::New);
+        }
+        if has("log") && has("vote") {
+            return Err(Fault::Missing { path: disk.show(IDENTITY) });
+        }
+        // A crash right after `forming` was created may lose its text; no other file exists at that point.
+        let strange = names.iter().find(|name| *name != FORMING && !NOBODYS.contains(&name.as_str()));
+        let strange = match strange {
+            Some(name) => Some(name.clone()),
+            None if has(FORMING) && !is_rest_of_forming(&read(disk, FORMING)?) => Some(FORMING.to_owned()),
+            None => None,
+        };
+        strange.map_or(Ok(Folder::New), |found| Err(Fault::NotEmpty { path: disk.show(""), found }))
     }
 
     /// Locks a folder for this process and returns its state.
@@ -76,10 +95,10 @@ impl Folder {
     /// If it belongs to another node, is damaged, has a newer format, or is in use. Nothing is written then.
     pub fn take(disk: &dyn Disk, expected: Expected) -> Result<(Folder, FolderLock), Fault> {
         // The lock creates a file, so the folder is checked first: a foreign folder must stay unchanged.
-        look(disk, expected)?;
+        Folder::look(disk, expected)?;
         let held = disk.check(Operation::Lock, LOCK, disk.lock(LOCK))?;
         let held = held.ok_or_else(|| Fault::InUse { path: disk.show("") })?;
-        let folder = look(disk, expected)?;
+        let folder = Folder::look(disk, expected)?;
         if matches!(folder, Folder::Made(_)) && disk.list_folder("")?.iter().any(|name| name == FORMING) {
             disk.remove_file(FORMING)?;
             disk.sync_folder("")?;
@@ -91,9 +110,6 @@ impl Folder {
 impl Identity {
     /// Formats a new folder; `make` writes the files that a node needs. Leftovers of an earlier attempt are removed.
     /// A crash at any point leaves the folder either new or complete.
-    ///
-    /// # Errors
-    /// If the file system fails.
     pub fn format(
         &self,
         disk: &dyn Disk,
@@ -127,30 +143,6 @@ impl Identity {
         body.push(u8::from(self.is_founder));
         KIND.encode(self.cluster, &body)
     }
-}
-
-/// Reads the state of a folder without writing.
-fn look(disk: &dyn Disk, expected: Expected) -> Result<Folder, Fault> {
-    let names = disk.list_folder("")?;
-    let has = |wanted: &str| names.iter().any(|name| name == wanted);
-    if has(IDENTITY) {
-        let identity = decode(disk)?;
-        return check(disk, identity, expected).map(|()| Folder::Made(identity));
-    }
-    if has(FORMING) && read(disk, FORMING)? == FORMING_TEXT {
-        return Ok(Folder::New);
-    }
-    if has("log") && has("vote") {
-        return Err(Fault::Missing { path: disk.show(IDENTITY) });
-    }
-    // A crash right after `forming` was created may lose its text; no other file exists at that point.
-    let strange = names.iter().find(|name| *name != FORMING && !NOBODYS.contains(&name.as_str()));
-    let strange = match strange {
-        Some(name) => Some(name.clone()),
-        None if has(FORMING) && !is_rest_of_forming(&read(disk, FORMING)?) => Some(FORMING.to_owned()),
-        None => None,
-    };
-    strange.map_or(Ok(Folder::New), |found| Err(Fault::NotEmpty { path: disk.show(""), found }))
 }
 
 /// Whether these bytes are a torn write of the `forming` text: a prefix with some bytes still zero.

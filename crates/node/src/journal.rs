@@ -15,7 +15,7 @@ mod write;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use earmark_core::{AccountId, JournalRecord};
+use earmark_core::JournalRecord;
 use metrics::Gauge;
 use tokio::runtime::Handle;
 
@@ -144,9 +144,6 @@ impl Journal {
     }
 
     /// Appends the records of one log entry to memory. Writes only if too much is unwritten.
-    ///
-    /// # Errors
-    /// If the journal has stopped or stops now.
     pub fn append(&self, log_index: u64, records: &[JournalRecord]) -> Result<(), Fault> {
         {
             self.0.check()?;
@@ -158,17 +155,6 @@ impl Journal {
                 }
             }
         }
-        self.0.make_room()
-    }
-
-    /// Appends records from another node's [`read_stream`](Self::read_stream). Known records are skipped, so a chunk
-    /// may arrive twice.
-    ///
-    /// # Errors
-    /// If a record is damaged or does not follow the last one; nothing of the chunk is taken then. Or if the journal
-    /// has stopped or stops now.
-    pub fn import(&self, chunk: &[u8]) -> Result<(), Fault> {
-        self.0.import(chunk)?;
         self.0.make_room()
     }
 
@@ -218,48 +204,6 @@ impl Journal {
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.0.failure.get().map(str::to_owned)
-    }
-
-    /// Records of an account after a record number, oldest first, at most `limit`; and whether there are more.
-    ///
-    /// # Errors
-    /// If a file cannot be read or is damaged.
-    pub fn records_of(
-        &self,
-        account: AccountId,
-        after: u64,
-        limit: usize,
-    ) -> Result<(Vec<JournalEntry>, bool), Fault> {
-        self.0.records_of(account, after, limit)
-    }
-
-    /// Reads the records from a number up to a position, in order and in bounded memory.
-    ///
-    /// # Errors
-    /// If a file cannot be read or is damaged, or the records do not lead to the position.
-    pub fn scan(
-        &self,
-        from: u64,
-        to: JournalPosition,
-        each: &mut dyn FnMut(&JournalEntry),
-    ) -> Result<(), Fault> {
-        self.0.scan(from, to, &mut |entry| {
-            each(entry);
-            true
-        })
-    }
-
-    /// Like [`scan`](Self::scan), until `each` returns false.
-    ///
-    /// # Errors
-    /// If a file cannot be read or is damaged.
-    pub fn scan_while(
-        &self,
-        from: u64,
-        to: JournalPosition,
-        each: &mut dyn FnMut(&JournalEntry) -> bool,
-    ) -> Result<(), Fault> {
-        self.0.scan(from, to, each)
     }
 
     /// Encoded records from a number up to a position, for another node.

@@ -36,7 +36,7 @@ pub use failure::Failure;
 pub use fault::{Fault, Operation};
 pub use identity::{Expected, Folder, FolderLock, Identity};
 pub use journal::{Journal, JournalEntry, JournalOptions, JournalPosition, JournalStream};
-pub use net::{BoxFuture, Connection, Listener, Net, PeerIdentity, RealNet, Stream};
+pub use net::{BoxFuture, ChannelListener, Connection, Listener, Net, PeerIdentity, RealNet, Stream};
 pub use node::{Node, NodeBackend, NodeError, NodeOptions, Timing, stores};
 pub use raft_log::{Flushed, LogReader, LogStore, Options as LogOptions};
 pub use runtime::{Random, Runtime, seed_randomness};

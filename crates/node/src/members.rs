@@ -29,7 +29,6 @@ pub(crate) enum MembersError {
     Unavailable(String),
 }
 
-/// Changes the membership, one change at a time.
 #[derive(Clone)]
 pub(crate) struct Members {
     pub(crate) proposer: Proposer,
@@ -143,7 +142,6 @@ impl Members {
         }
     }
 
-    /// Removes a node from the cluster.
     pub(crate) async fn remove(&self, id: u64) -> Result<(), MembersError> {
         let Some(leader) = self.proposer.leader() else {
             return Err(MembersError::Unavailable("no leader is known".into()));

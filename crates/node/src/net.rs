@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 
 /// A boxed future.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -56,6 +57,37 @@ pub trait Listener: Send {
     fn address(&self) -> String;
 }
 
+/// Listener for connections that a background task accepts.
+#[derive(Debug)]
+pub struct ChannelListener {
+    address: String,
+    connections: mpsc::Receiver<Connection>,
+}
+
+impl ChannelListener {
+    /// A listener at an address, and the sender of its connections. The sender closes when the listener is dropped.
+    #[must_use]
+    pub fn new(address: String) -> (ChannelListener, mpsc::Sender<Connection>) {
+        let (sender, connections) = mpsc::channel(64);
+        (ChannelListener { address, connections }, sender)
+    }
+}
+
+impl Listener for ChannelListener {
+    fn accept(&mut self) -> Pin<Box<dyn Future<Output = io::Result<Connection>> + Send + '_>> {
+        Box::pin(async {
+            match self.connections.recv().await {
+                Some(connection) => Ok(connection),
+                None => std::future::pending().await,
+            }
+        })
+    }
+
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+}
+
 /// A bidirectional byte stream.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -83,6 +115,12 @@ impl Connection {
     #[must_use]
     pub fn peer_identity(&self) -> &PeerIdentity {
         &self.peer_identity
+    }
+}
+
+impl Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Connection").field(&self.peer_identity).finish()
     }
 }
 

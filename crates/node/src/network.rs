@@ -45,7 +45,6 @@ const NO_ANSWER: &str = "the reply is incomplete";
 
 type RpcError = RPCError<u64, Member, RaftError<u64>>;
 
-/// openraft's connection factory.
 pub(crate) struct Network {
     pub(crate) id: u64,
     pub(crate) peers: Peers,
@@ -67,7 +66,6 @@ impl RaftNetworkFactory<Types> for Network {
     }
 }
 
-/// Connection to one peer.
 pub(crate) struct Link {
     id: u64,
     target: Target,

@@ -140,18 +140,14 @@ impl NodeOptions {
 /// Why a node cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum NodeError {
     /// The data folder cannot be used.
     #[error(transparent)]
     Fault(#[from] Fault),
     /// The peer listener cannot be opened.
     #[error("cannot listen for other nodes at {address}: {source}. Choose another --peer-listen")]
-    Listen {
-        /// Listening address.
-        address: String,
-        /// The system error.
-        source: std::io::Error,
-    },
+    Listen { address: String, source: std::io::Error },
     /// No node of `--join` can be reached.
     #[error("cannot join a cluster: {0}. Check --join, and that at least one of these nodes runs")]
     Unreachable(String),
@@ -307,9 +303,6 @@ impl Node {
     }
 
     /// Writes a snapshot now and returns its last log index.
-    ///
-    /// # Errors
-    /// If the node has stopped.
     pub async fn snapshot(&self) -> Result<Option<u64>, String> {
         let raft = &self.proposer.raft;
         let applied = raft.metrics().borrow().last_applied.map(|id| id.index);
@@ -442,7 +435,6 @@ impl Node {
         });
     }
 
-    /// Periodic background work.
     fn run_maintenance(&self, snapshot_bytes: u64) {
         let (proposer, members) = (self.proposer.clone(), self.members.clone());
         let address = self.address.clone().unwrap_or_default();
@@ -518,9 +510,6 @@ impl Drop for Node {
 }
 
 /// Log store and state machine on an existing folder, for storage tests.
-///
-/// # Errors
-/// If the folder cannot be used.
 pub async fn stores(
     disk: Arc<dyn Disk>,
     cluster: u128,

@@ -19,6 +19,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 
 use crate::members::MembersError;
 use crate::net::{Connection, Net};
+use crate::proposer::ProposeError;
 use crate::types::Batch;
 
 /// Maximum message size between nodes, in bytes: several times the largest batch.
@@ -29,7 +30,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Retention of reset HTTP/2 streams: longer than any call takes.
 const RESET_STREAM_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Client of one node.
 pub(crate) type Client = PeerServiceClient<Channel>;
 
 /// Address and incarnation of a node.
@@ -40,7 +40,6 @@ pub(crate) struct Target {
     pub(crate) incarnation: u128,
 }
 
-/// Connections to the other nodes.
 #[derive(Clone)]
 pub(crate) struct Peers(Arc<Inner>);
 
@@ -66,15 +65,6 @@ pub(crate) enum CallError {
     Removed { message: String },
     #[error("{address} did not answer within {deadline:?}")]
     Late { address: String, deadline: Duration },
-}
-
-/// Why forwarded commands were not executed, as far as this node knows.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum SubmitError {
-    #[error("{0}")]
-    NotTaken(String),
-    #[error("{0}")]
-    Unknown(String),
 }
 
 impl Peers {
@@ -123,23 +113,22 @@ impl Peers {
         }
     }
 
-    /// Forwards commands to the leader.
     pub(crate) async fn submit(
         &self,
         leader: &Target,
         batch: Batch,
-    ) -> Result<(u64, Vec<Outcome>), SubmitError> {
+    ) -> Result<(u64, Vec<Outcome>), ProposeError> {
         let request = SubmitRequest { route: Some(self.route(leader)), batch: batch.0 };
         let mut client = self.client(leader);
         let reply = self.call(&leader.address, self.0.deadline, client.submit(request)).await;
-        let malformed = || SubmitError::Unknown(format!("{} sent an empty reply", leader.address));
-        let reply = reply.map_err(|error| SubmitError::Unknown(error.to_string()))?;
+        let malformed = || ProposeError::Unknown(format!("{} sent an empty reply", leader.address));
+        let reply = reply.map_err(|error| ProposeError::Unknown(error.to_string()))?;
         match reply.result.ok_or_else(malformed)? {
             submit_reply::Result::Outcomes(bytes) => {
                 Ok((reply.index, decode_outcomes(&bytes).ok_or_else(malformed)?))
             }
-            submit_reply::Result::NotTaken(message) => Err(SubmitError::NotTaken(message)),
-            submit_reply::Result::Unknown(message) => Err(SubmitError::Unknown(message)),
+            submit_reply::Result::NotTaken(message) => Err(ProposeError::NotTaken(message)),
+            submit_reply::Result::Unknown(message) => Err(ProposeError::Unknown(message)),
         }
     }
 
@@ -163,7 +152,6 @@ impl Peers {
         members_result(self.call(address, self.0.deadline, client.join(request)).await)
     }
 
-    /// Asks the leader to remove a member.
     pub(crate) async fn remove(&self, leader: &Target, node: u64) -> Result<(), MembersError> {
         let request = RemoveRequest { route: Some(self.route(leader)), node };
         let mut client = self.client(leader);
@@ -184,7 +172,6 @@ impl Peers {
     }
 }
 
-/// Converts a gRPC reply.
 pub(crate) fn answered<T>(
     address: &str,
     answer: Result<tonic::Response<T>, tonic::Status>,
@@ -207,7 +194,6 @@ fn members_result(reply: Result<MembersReply, CallError>) -> Result<(), MembersE
     }
 }
 
-/// Encodes outcomes one after the other.
 pub(crate) fn encode_outcomes(outcomes: &[Outcome]) -> Bytes {
     let mut bytes = Vec::with_capacity(outcomes.len().saturating_mul(16));
     outcomes.iter().for_each(|outcome| outcome.encode(&mut bytes));

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::batch::{BatchBuilder, BatchReader};
 use crate::clock::{Lead, NodeClock};
-use crate::peers::{Peers, SubmitError, Target};
+use crate::peers::{Peers, Target};
 use crate::runtime::random;
 use crate::state_machine::AppliedState;
 use crate::types::{Batch, Raft};
@@ -24,7 +24,6 @@ const COMMAND_BYTES: usize = 112;
 /// Ticks per proposal. Each tick expires a bounded number of items, so a backlog needs several.
 const TICKS: usize = 64;
 
-/// Appends commands to the log.
 #[derive(Clone)]
 pub(crate) struct Proposer {
     pub(crate) id: u64,
@@ -85,7 +84,6 @@ impl Proposer {
         (silence > self.lease).then_some(silence)
     }
 
-    /// The leader, as far as this node knows.
     pub(crate) fn leader(&self) -> Option<Target> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
@@ -101,7 +99,6 @@ impl Proposer {
         _ = self.raft.metrics().wait_for(|metrics| is_another(metrics.current_leader)).await;
     }
 
-    /// Whether Raft has stopped on this node.
     pub(crate) fn has_stopped(&self) -> bool {
         self.raft.metrics().borrow().running_state.is_err()
     }
@@ -223,10 +220,6 @@ impl RaftBatchTarget {
                         return Err(ProposeError::Unknown("the leader changed".into()));
                     }
                 };
-                let submitted = submitted.map_err(|error| match error {
-                    SubmitError::NotTaken(message) => ProposeError::NotTaken(message),
-                    SubmitError::Unknown(message) => ProposeError::Unknown(message),
-                });
                 let (index, outcomes) = submitted?;
                 // The reply is built from this node's Book, so the entry has to be applied here.
                 node.applied_state.applied(index).await;

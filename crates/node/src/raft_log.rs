@@ -84,9 +84,6 @@ struct NodeContext {
 
 impl LogStore {
     /// Creates an empty log and an empty vote in a folder that has neither.
-    ///
-    /// # Errors
-    /// If the file system fails.
     pub fn create(disk: &dyn Disk, cluster: u128) -> Result<(), Fault> {
         files::create(disk, cluster)
     }
@@ -152,9 +149,6 @@ impl LogStore {
     }
 
     /// Waits for pending work and syncs the mark, so that later damage is recognised.
-    ///
-    /// # Errors
-    /// If the log has failed.
     pub async fn close(&self) -> io::Result<()> {
         self.ask(|done| WriteTask::Close { done }).await
     }

@@ -20,7 +20,6 @@ type Confirmed = Result<(Option<u64>, UnixMs), String>;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastLeadership {
     pub(crate) vote: Vote,
-    /// Last index of its log.
     pub(crate) last: u64,
 }
 

@@ -38,7 +38,6 @@ const ID_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Election attempts of a node whose log is ahead of a candidate's.
 const ELECTION_ATTEMPTS: usize = 2;
 
-/// Peer service of one node.
 #[derive(Clone)]
 pub(crate) struct Service {
     pub(crate) cluster: u128,

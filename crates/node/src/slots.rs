@@ -16,7 +16,6 @@ const STRIDE: u64 = 4096;
 /// A header with the generation and a value of at most 64 bytes.
 const SLOT_BYTES: usize = OVERHEAD_BYTES + 8 + 64;
 
-/// Path and file kind of a slot file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotKind {
     pub(crate) path: &'static str,
@@ -32,7 +31,6 @@ pub(crate) struct Slots {
     generation: u64,
 }
 
-/// Contents of a slot file.
 #[derive(Debug)]
 pub(crate) struct OpenSlots {
     pub(crate) slots: Slots,
@@ -56,7 +54,6 @@ impl Slots {
         Ok(slots)
     }
 
-    /// Reads the file without writing.
     pub(crate) fn open(disk: &dyn Disk, kind: SlotKind, cluster: u128) -> Result<OpenSlots, Fault> {
         let mut slots = Slots { file: disk.open_file(kind.path)?, kind: kind.kind, cluster, generation: 0 };
         let (first, second) = (slots.read(0)?, slots.read(1)?);

@@ -30,21 +30,16 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Bytes written between syncs. A sync of the log would otherwise wait for the whole snapshot.
 const SYNC_BYTES: u64 = 16 << 20;
 
-/// Snapshot header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Last applied entry.
     pub(crate) applied: Option<LogId>,
-    /// Membership at that entry.
     pub(crate) membership: StoredMembership<u64, Member>,
     /// Every node id that was ever a member. Ids are never reused.
     pub(crate) ids: BTreeSet<u64>,
-    /// Journal position at that entry.
     pub(crate) journal: JournalPosition,
 }
 
 impl Header {
-    /// openraft's metadata.
     pub(crate) fn meta(&self) -> SnapshotMeta<u64, Member> {
         let (term, index) = self.applied.map_or((0, 0), |id| (id.leader_id.term, id.index));
         SnapshotMeta {
@@ -104,42 +99,27 @@ pub(crate) struct SnapshotFile {
 }
 
 /// A snapshot as openraft passes it around: written here or received.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct SnapshotData {
     pub(crate) saved: SnapshotFile,
     /// Received journal records; `None` for a local snapshot.
     pub(crate) journal: Option<StoredFile>,
-    pub(crate) checked: CheckedBook,
+    /// Book of a received snapshot, kept from its check, because decoding it twice takes too long.
+    pub(crate) checked: Arc<Mutex<Option<Book>>>,
+}
+
+impl std::fmt::Debug for SnapshotData {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("SnapshotData").field(&self.saved).finish()
+    }
 }
 
 impl SnapshotData {
-    /// A local snapshot.
     pub(crate) fn of(saved: SnapshotFile) -> SnapshotData {
-        SnapshotData { saved, journal: None, checked: CheckedBook::default() }
+        SnapshotData { saved, journal: None, checked: Arc::default() }
     }
 }
 
-/// Book of a received snapshot, kept from its check, because decoding it twice takes too long.
-#[derive(Clone, Default)]
-pub(crate) struct CheckedBook(Arc<Mutex<Option<Book>>>);
-
-impl CheckedBook {
-    pub(crate) fn put(&self, book: Book) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(book);
-    }
-
-    pub(crate) fn take(&self) -> Option<Book> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
-impl std::fmt::Debug for CheckedBook {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("CheckedBook")
-    }
-}
-
-/// The snapshot folder.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     disk: Arc<dyn Disk>,
@@ -186,7 +166,6 @@ impl Snapshots {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The newest snapshot.
     pub(crate) fn current(&self) -> Option<SnapshotFile> {
         self.lock().clone()
     }
@@ -213,7 +192,6 @@ impl Snapshots {
         Ok(SnapshotFile { header, file, path: path.to_owned(), header_len, len })
     }
 
-    /// Decodes the Book of a snapshot.
     pub(crate) fn restore(&self, saved: &SnapshotFile, table_seed: u64) -> Result<Book, Fault> {
         let mut offset = saved.header_len;
         let mut restore = Restore::new(table_seed);
@@ -260,7 +238,6 @@ impl Snapshots {
         Ok(saved)
     }
 
-    /// Creates an empty file for a snapshot to receive.
     pub(crate) fn receive(&self) -> Result<SnapshotFile, Fault> {
         let file = self.disk.create_file(INCOMING)?;
         Ok(SnapshotFile { header: Header::default(), file, path: INCOMING.into(), header_len: 0, len: 0 })

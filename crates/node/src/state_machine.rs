@@ -23,7 +23,7 @@ use crate::snapshot::{Header, INCOMING_JOURNAL, SnapshotData, Snapshots};
 use crate::storage::StoredFile;
 use crate::types::{Applied, Entry, LogId, Member, Types};
 
-/// ReplicatedState that results from the applied log entries.
+/// State that results from the applied log entries.
 pub(crate) struct ReplicatedState {
     pub(crate) book: Book,
     pub(crate) applied: Option<LogId>,
@@ -87,12 +87,10 @@ impl AppliedState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The failure that stopped this node, if any.
     pub(crate) fn failure(&self) -> &Failure {
         &self.failure
     }
 
-    /// Waits until an entry is applied.
     pub(crate) async fn applied(&self, index: u64) {
         let mut applied = self.applied.subscribe();
         // The sender lives in `self`, so the wait cannot fail.
@@ -148,13 +146,14 @@ impl AppliedState {
             AppliedState::each_chunk(file, |chunk| arriving.check(chunk))?;
             arriving.finish(data.saved.header.journal)?;
         }
-        data.checked.put(book);
+        *data.checked.lock().unwrap_or_else(PoisonError::into_inner) = Some(book);
         Ok(())
     }
 
     fn install(&self, data: &SnapshotData) -> Result<(), Fault> {
         let arrived = self.snapshots.adopt(&data.saved)?;
-        let book = match data.checked.take() {
+        let checked = data.checked.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let book = match checked {
             Some(book) => book,
             None => self.snapshots.restore(&arrived, table_seed())?,
         };

@@ -84,7 +84,6 @@ impl<'a> dyn Disk + 'a {
         result.map_err(|source| Fault::Io { operation, path: self.show(path), source })
     }
 
-    /// Opens an existing file.
     pub(crate) fn open_file(&self, path: &str) -> Result<StoredFile, Fault> {
         match self.open(path, false) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

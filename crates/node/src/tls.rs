@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
@@ -22,7 +21,7 @@ use tokio::task::AbortHandle;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use webpki::EndEntityCert;
 
-use crate::net::{BoxFuture, Connection, Listener, Net, PeerIdentity};
+use crate::net::{BoxFuture, ChannelListener, Connection, Listener, Net, PeerIdentity};
 
 /// Time limit of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,17 +35,11 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Why the certificates of a node cannot be used. Messages never contain key material.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum PeerTlsError {
     /// A file cannot be read or lacks its content.
     #[error("{}: no {what} found: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Expected content.
-        what: &'static str,
-        /// The parse error.
-        source: rustls::pki_types::pem::Error,
-    },
+    File { path: PathBuf, what: &'static str, source: rustls::pki_types::pem::Error },
     /// The files are readable but do not work together.
     #[error("the peer certificate, key or authority cannot be used: {0}")]
     Unusable(String),
@@ -89,9 +82,6 @@ impl fmt::Debug for TlsNet {
 
 impl TlsNet {
     /// Loads the files and watches them. Needs a tokio runtime.
-    ///
-    /// # Errors
-    /// If the files cannot be used.
     pub fn open(files: PeerFiles) -> Result<TlsNet, PeerTlsError> {
         let stamps = Mutex::new(file_stamps(&files));
         let current = RwLock::new(load(&files)?);
@@ -108,9 +98,6 @@ impl TlsNet {
     }
 
     /// Loads the files again. On failure the previous certificate stays in use.
-    ///
-    /// # Errors
-    /// If the files cannot be used.
     pub fn reload(&self) -> Result<(), PeerTlsError> {
         *self.0.stamps.lock().unwrap_or_else(PoisonError::into_inner) = file_stamps(&self.0.files);
         let configs = load(&self.0.files)?;
@@ -227,9 +214,9 @@ impl Net for TlsNet {
         Box::pin(async move {
             let listener = TcpListener::bind(address).await?;
             let address = listener.local_addr()?.to_string();
-            let (sender, ready) = mpsc::channel(HANDSHAKES_MAX);
-            let accepting = tokio::spawn(accept(net, listener, sender));
-            Ok(Box::new(TlsListener { address, ready, accepting }) as Box<dyn Listener>)
+            let (listening, ready) = ChannelListener::new(address);
+            tokio::spawn(accept(net, listener, ready));
+            Ok(Box::new(listening) as Box<dyn Listener>)
         })
     }
 }
@@ -238,7 +225,11 @@ impl Net for TlsNet {
 async fn accept(net: TlsNet, listener: TcpListener, ready: mpsc::Sender<Connection>) {
     let mut handshakes: VecDeque<AbortHandle> = VecDeque::with_capacity(HANDSHAKES_MAX);
     loop {
-        let (stream, from) = match listener.accept().await {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = ready.closed() => return,
+        };
+        let (stream, from) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!("accepting a peer connection failed: {error}");
@@ -270,33 +261,5 @@ async fn accept(net: TlsNet, listener: TcpListener, ready: mpsc::Sender<Connecti
             }
         });
         handshakes.push_back(handshake.abort_handle());
-    }
-}
-
-/// Listener for connections with a completed handshake.
-struct TlsListener {
-    address: String,
-    ready: mpsc::Receiver<Connection>,
-    accepting: tokio::task::JoinHandle<()>,
-}
-
-impl Drop for TlsListener {
-    fn drop(&mut self) {
-        self.accepting.abort();
-    }
-}
-
-impl Listener for TlsListener {
-    fn accept(&mut self) -> Pin<Box<dyn Future<Output = io::Result<Connection>> + Send + '_>> {
-        Box::pin(async {
-            match self.ready.recv().await {
-                Some(connection) => Ok(connection),
-                None => std::future::pending().await,
-            }
-        })
-    }
-
-    fn address(&self) -> String {
-        self.address.clone()
     }
 }

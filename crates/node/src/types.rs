@@ -41,5 +41,4 @@ pub type LogId = openraft::LogId<u64>;
 pub type Vote = openraft::Vote<u64>;
 /// A log entry.
 pub type Entry = openraft::Entry<Types>;
-/// The Raft instance.
 pub(crate) type Raft = openraft::Raft<Types>;

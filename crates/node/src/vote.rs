@@ -10,7 +10,6 @@ use crate::types::Vote;
 
 const KIND: SlotKind = SlotKind { path: "vote", kind: FileKind { magic: *b"EMvt", format: 1 } };
 
-/// The file `vote`.
 #[derive(Debug)]
 pub(crate) struct VoteFile {
     slots: Slots,
@@ -34,7 +33,6 @@ impl VoteFile {
         Ok((VoteFile { slots: found.slots }, vote))
     }
 
-    /// Writes a vote durably.
     pub(crate) fn save(&mut self, vote: Vote) -> Result<(), Fault> {
         self.slots.write_both(&encode(Some(vote)))
     }

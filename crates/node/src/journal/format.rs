@@ -12,7 +12,6 @@ use crate::storage::frame::{Frame, FrameDefect, Framing, Seed};
 use crate::storage::header::{FileKind, OVERHEAD_BYTES};
 
 const KIND: FileKind = FileKind { magic: *b"EMjl", format: 1 };
-/// Length of a segment header.
 pub(super) const HEADER_BYTES: usize = OVERHEAD_BYTES + JournalPosition::BYTES;
 /// Metadata: record number and log index. A transaction with the most and largest operations is far below the maximum
 /// payload.
@@ -32,7 +31,6 @@ pub struct JournalPosition {
 impl JournalPosition {
     /// Position before the first record.
     pub const START: JournalPosition = JournalPosition { records: 0, bytes: 0, chain: 0 };
-    /// Encoded length.
     pub(super) const BYTES: usize = 20;
 
     pub(crate) fn put(self, out: &mut Vec<u8>) {
@@ -57,7 +55,6 @@ impl JournalPosition {
     }
 }
 
-/// Header of a segment that follows `start`.
 pub(super) fn header(cluster: u128, start: JournalPosition) -> Vec<u8> {
     let mut body = Vec::with_capacity(JournalPosition::BYTES);
     start.put(&mut body);
@@ -79,12 +76,10 @@ pub(super) fn put_record(out: &mut Vec<u8>, number: u64, log_index: u64, record:
     FRAMING.put(&Seed::default(), &meta, out, |out| record.encode(out)).is_ok()
 }
 
-/// The record at the front of some bytes.
 pub(super) fn read_frame(bytes: &[u8]) -> Result<Frame<'_>, FrameDefect> {
     FRAMING.read(&Seed::default(), bytes)
 }
 
-/// Record number and log index of a frame.
 pub(super) fn numbers(frame: &Frame<'_>) -> (u64, u64) {
     let mut input = Input::new(Bytes::copy_from_slice(frame.meta));
     (input.u64().unwrap_or_default(), input.u64().unwrap_or_default())

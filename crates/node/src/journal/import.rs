@@ -2,9 +2,9 @@
 
 use earmark_core::JournalRecord;
 
+use super::Journal;
 use super::format::{self, JournalPosition};
 use super::state::State;
-use super::{Journal, Shared};
 use crate::fault::Fault;
 
 /// Validation of incoming records.
@@ -80,19 +80,22 @@ impl Journal {
     pub(crate) fn arriving(&self) -> Arriving {
         Arriving::at(&self.0.state())
     }
-}
 
-impl Shared {
-    /// Appends the new records of a chunk. All of them are validated first.
-    pub(super) fn import(&self, chunk: &[u8]) -> Result<(), Fault> {
-        self.check()?;
-        let mut state = self.state();
+    /// Appends records from another node's [`read_stream`](Self::read_stream). Known records are skipped, so a chunk may
+    /// arrive twice. All of them are validated before the first is appended.
+    ///
+    /// # Errors
+    /// If a record is damaged or does not follow the last one, or the journal has stopped or stops now.
+    pub fn import(&self, chunk: &[u8]) -> Result<(), Fault> {
+        self.0.check()?;
+        let mut state = self.0.state();
         let mut fresh = Vec::new();
         Arriving::at(&state).take(chunk, |log_index, record, raw| fresh.push((log_index, record, raw)))?;
         for (log_index, record, raw) in fresh {
             // Only oversized records fail here, and these were decoded above.
             _ = state.push_raw(log_index, &record, raw);
         }
-        Ok(())
+        drop(state);
+        self.0.make_room()
     }
 }

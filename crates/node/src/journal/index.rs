@@ -24,7 +24,6 @@ const FENCE_BYTES: usize = 8;
 pub(super) struct RecordLocation {
     /// Record number minus the segment's start, so 1 for the first record.
     pub(super) relative: u32,
-    /// File offset.
     pub(super) offset: u32,
 }
 
@@ -36,7 +35,6 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// Length of the segment file.
     pub(super) fn file_bytes(self) -> u64 {
         HEADER_BYTES as u64 + (self.end.bytes - self.start.bytes)
     }
@@ -45,7 +43,6 @@ impl Span {
 /// Lowest and highest account of an index.
 pub(super) type Accounts = Option<(AccountId, AccountId)>;
 
-/// Index in memory.
 #[derive(Debug, Default)]
 pub(super) struct MemoryIndex(HashMap<AccountId, Vec<RecordLocation>>);
 
@@ -65,7 +62,6 @@ impl MemoryIndex {
         Some((*self.0.keys().min()?, *self.0.keys().max()?))
     }
 
-    /// Encodes the index file.
     pub(super) fn encode(&self, cluster: u128, span: Span) -> Vec<u8> {
         let each = |(account, locations): (&AccountId, &Vec<RecordLocation>)| {
             let account = account.0;
@@ -128,13 +124,11 @@ impl Head {
         (self.entries as usize).div_ceil(PAGE_ENTRIES)
     }
 
-    /// Offset of the first page.
     fn body(&self) -> u64 {
         (HEAD_BYTES + self.pages() * FENCE_BYTES + 4) as u64
     }
 }
 
-/// Index on disk.
 #[derive(Debug)]
 pub(super) struct IndexFile {
     file: StoredFile,

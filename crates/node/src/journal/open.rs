@@ -22,7 +22,6 @@ pub(super) struct Opening<'a> {
     pub(super) to: JournalPosition,
 }
 
-/// Files of the journal folder.
 #[derive(Default)]
 struct Names {
     /// Segments, by the number of the record before them.
@@ -32,7 +31,6 @@ struct Names {
     unfinished: Vec<String>,
 }
 
-/// Result of reading a segment.
 struct Walked {
     index: MemoryIndex,
     last_log_index: u64,
@@ -116,7 +114,6 @@ impl Opening<'_> {
         Ok(spans)
     }
 
-    /// Checks the length of a segment.
     fn check_length(&self, span: Span) -> Result<(), Fault> {
         let file = self.disk.open_file(&segment_path(span.start.records))?;
         let (found, needed) = (file.len()?, span.file_bytes());

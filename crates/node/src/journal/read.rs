@@ -10,7 +10,7 @@ use super::index::{IndexFile, MemoryIndex, RecordLocation, Span};
 use super::open::write_index;
 use super::state::{Locations, Source, relative};
 use super::walk::{Step, Walk};
-use super::{JournalEntry, Shared, index_path, segment_path};
+use super::{Journal, JournalEntry, Shared, index_path, segment_path};
 use crate::fault::Fault;
 use crate::storage::StoredFile;
 use crate::storage::frame::FrameDefect;
@@ -64,7 +64,6 @@ impl SegmentBytes {
         Err(file.damaged(0, "the header does not match the segment before it"))
     }
 
-    /// Reads one record.
     fn record(
         &mut self,
         shared: &Shared,
@@ -92,27 +91,31 @@ impl SegmentBytes {
     }
 }
 
-impl Shared {
-    /// Records of an account after a number, at most `limit`, and whether there are more.
-    pub(super) fn records_of(
+impl Journal {
+    /// Records of an account after a record number, oldest first, at most `limit`; and whether there are more.
+    ///
+    /// # Errors
+    /// If a file cannot be read or is damaged.
+    pub fn records_of(
         &self,
         account: AccountId,
         after: u64,
         limit: usize,
     ) -> Result<(Vec<JournalEntry>, bool), Fault> {
+        let shared = &*self.0;
         let mut found = Vec::new();
         // One consistent end: a segment that grows between two lookups would leave a gap in the result.
         let (first, end) = {
-            let state = self.state();
+            let state = shared.state();
             (state.segment_of(after.saturating_add(1)), state.end.records)
         };
         for segment in first.. {
             let most = (limit - found.len()).saturating_add(1);
-            let Some(looked) = self.state().look_up(segment, account, after, most) else { break };
+            let Some(looked) = shared.state().look_up(segment, account, after, most) else { break };
             let locations = match looked.locations {
                 Locations::Known(locations) => locations,
                 Locations::OnDisk(span) => {
-                    self.look_up_on_disk(span, account, relative(span.start, after), most)?
+                    shared.look_up_on_disk(span, account, relative(span.start, after), most)?
                 }
             };
             let mut bytes = SegmentBytes::new(looked.start.records);
@@ -124,17 +127,19 @@ impl Shared {
                 if found.len() == limit {
                     return Ok((found, true));
                 }
-                let entry = bytes.record(self, number, location)?;
+                let entry = bytes.record(shared, number, location)?;
                 if !entry.record.accounts().contains(&account) {
                     let what = format!("record {number} does not concern the account that the index names");
-                    return Err(self.damaged(&segment_path(bytes.start), location.offset.into(), what));
+                    return Err(shared.damaged(&segment_path(bytes.start), location.offset.into(), what));
                 }
                 found.push(entry);
             }
         }
         Ok((found, false))
     }
+}
 
+impl Shared {
     fn look_up_on_disk(
         &self,
         span: Span,
@@ -242,18 +247,21 @@ impl Reader {
     }
 }
 
-impl Shared {
-    /// Reads the records from a number up to a position, in bounded memory.
-    pub(super) fn scan(
-        self: &Arc<Shared>,
+impl Journal {
+    /// Reads the records from a number up to a position, in order and in bounded memory, until `each` returns false.
+    ///
+    /// # Errors
+    /// If a file cannot be read or is damaged, or the records do not lead to the position.
+    pub fn scan(
+        &self,
         from: u64,
         to: JournalPosition,
-        each: &mut dyn FnMut(&JournalEntry) -> bool,
+        mut each: impl FnMut(&JournalEntry) -> bool,
     ) -> Result<(), Fault> {
         if from > to.records {
             return Ok(());
         }
-        let mut reader = Reader::new(Arc::clone(self), from, to)?;
+        let mut reader = Reader::new(Arc::clone(&self.0), from, to)?;
         while let Some(step) = reader.next()? {
             if step.number < from {
                 continue;

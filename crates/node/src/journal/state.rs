@@ -20,7 +20,6 @@ pub(super) struct Sealed {
     pub(super) index: Option<Arc<MemoryIndex>>,
 }
 
-/// The growing segment.
 #[derive(Debug)]
 pub(super) struct Tail {
     pub(super) start: JournalPosition,
@@ -97,7 +96,6 @@ impl State {
         }
     }
 
-    /// Appends a new record.
     pub(super) fn push(&mut self, log_index: u64, record: &JournalRecord) -> Result<(), &'static str> {
         if log_index < self.last_log_index {
             return Err("its log index is lower than that of the record before it");
@@ -232,7 +230,6 @@ impl State {
         self.sealed.partition_point(|sealed| sealed.span.end.records < number)
     }
 
-    /// Start of a segment.
     pub(super) fn start_of(&self, segment: usize) -> Option<JournalPosition> {
         match self.sealed.get(segment) {
             Some(sealed) => Some(sealed.span.start),

@@ -23,7 +23,6 @@ pub(super) struct Walk {
 pub(super) struct Step {
     pub(super) number: u64,
     pub(super) log_index: u64,
-    /// File offset.
     pub(super) offset: u64,
 }
 

@@ -14,7 +14,6 @@ const UNSYNCED_FILES_MAX: usize = 16;
 /// Open files. The holder of its lock is the only writer.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
-    /// The growing segment.
     file: Option<(u64, StoredFile)>,
     unsynced: BTreeMap<String, StoredFile>,
     is_folder_unsynced: bool,

@@ -14,12 +14,10 @@ use crate::storage::frame::Seed;
 use crate::types::{Entry, LogId, Vote};
 use crate::vote::VoteFile;
 
-/// Log folder.
 pub(crate) const FOLDER: &str = "log";
 /// Segment under construction. It is renamed after its sync, so a named segment always has a header.
 pub(crate) const UNFINISHED: &str = "log/unfinished";
 
-/// Open log files.
 #[derive(Debug)]
 pub(crate) struct Files {
     pub(crate) disk: Arc<dyn Disk>,
@@ -39,7 +37,6 @@ pub(crate) fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
     memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Creates an empty log in a folder without one.
 pub(crate) fn create(disk: &dyn Disk, cluster: u128) -> Result<(), Fault> {
     disk.make_folder(FOLDER)?;
     create_segment(disk, &SegmentHeader { cluster, first: 0, before: None, beginning: true })?;
@@ -142,7 +139,6 @@ impl Files {
         self.mark().map_or(Ok(()), |mark| self.mark.advance(mark))
     }
 
-    /// Starts a new segment.
     fn roll(&mut self, first: u64) -> Result<(), Fault> {
         let header = SegmentHeader { cluster: self.cluster, first, before: self.last, beginning: false };
         let segment = create_segment(&*self.disk, &header)?;
@@ -219,7 +215,6 @@ impl Files {
         self.disk.sync_folder(FOLDER)
     }
 
-    /// Stores a vote.
     pub(crate) fn save_vote(&mut self, vote: Vote) -> Result<(), Fault> {
         self.vote.save(vote)
     }

@@ -11,7 +11,6 @@ use crate::storage::header::FileKind;
 
 const KIND: SlotKind = SlotKind { path: "log/mark", kind: FileKind { magic: *b"EMmk", format: 1 } };
 
-/// A position in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     /// First index of the first segment in use. Older segments wait for removal.
@@ -22,7 +21,6 @@ pub(crate) struct Mark {
     pub(crate) offset: u64,
 }
 
-/// The file `log/mark`.
 #[derive(Debug)]
 pub(crate) struct MarkFile(Slots);
 
@@ -32,7 +30,6 @@ impl MarkFile {
         Slots::create(disk, KIND, cluster, &encode(mark)).map(MarkFile)
     }
 
-    /// Reads the file without writing.
     pub(crate) fn open(disk: &dyn Disk, cluster: u128) -> Result<(MarkFile, Mark), Fault> {
         let found = Slots::open(disk, KIND, cluster)?;
         match decode(found.body) {

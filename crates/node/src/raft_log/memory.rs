@@ -19,14 +19,12 @@ pub(crate) struct Segment {
     pub(crate) first: u64,
     pub(crate) seed: Seed,
     pub(crate) file: StoredFile,
-    /// Offset of each entry's record.
     pub(crate) positions: Vec<u64>,
     /// End of the last record.
     pub(crate) end: u64,
 }
 
 impl Segment {
-    /// Index of the next entry.
     pub(crate) fn next(&self) -> u64 {
         self.first.wrapping_add(self.positions.len() as u64)
     }
@@ -56,7 +54,6 @@ pub(crate) struct Plan {
     pub(crate) revision: u64,
 }
 
-/// The in-memory log.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) purged: Option<LogId>,

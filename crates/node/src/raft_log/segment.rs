@@ -31,11 +31,9 @@ pub(crate) fn first_of(name: &str) -> Option<u64> {
     is_index.then(|| digits.parse().ok())?
 }
 
-/// Header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) cluster: u128,
-    /// Index of its first entry.
     pub(crate) first: u64,
     /// Id of the entry before, if there ever was one.
     pub(crate) before: Option<LogId>,
@@ -43,7 +41,6 @@ pub(crate) struct SegmentHeader {
     pub(crate) beginning: bool,
 }
 
-/// Why a record is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Defect {
     #[error(transparent)]
@@ -70,7 +67,6 @@ impl SegmentHeader {
         KIND.encode(self.cluster, &body)
     }
 
-    /// Opens the segment that begins with `first`.
     pub(crate) fn open(
         disk: &dyn Disk,
         cluster: u128,
@@ -110,7 +106,6 @@ pub(crate) fn put_record(
     FRAMING.put(seed, &meta, out, |out| put_payload(&entry.payload, out))
 }
 
-/// Log id and write start of a record.
 fn read_meta(meta: &[u8]) -> Result<(LogId, u64), CodecError> {
     let mut input = Input::new(Bytes::copy_from_slice(meta));
     Ok((take_log_id(&mut input)?, input.u64()?))
@@ -128,7 +123,6 @@ pub(crate) fn read_entry(seed: &Seed, bytes: &Bytes) -> Result<(Entry, usize), D
 /// Valid records of a segment.
 #[derive(Debug)]
 pub(crate) struct Scan {
-    /// Offset of each record.
     pub(crate) positions: Vec<u64>,
     pub(crate) ids: Vec<LogId>,
     /// End of the last valid record.

@@ -13,7 +13,6 @@ use crate::failure::Failure;
 use crate::fault::Fault;
 use crate::types::{Entry, LogId, Vote};
 
-/// Maximum queued tasks.
 pub(crate) const QUEUE_MAX: usize = 64;
 /// Queued appends are merged up to about this many bytes per write.
 const MERGE_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -21,7 +20,6 @@ const MERGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Called once with the result of an append.
 pub type Flushed = Box<dyn FnOnce(io::Result<()>) + Send>;
 
-/// A change to the disk.
 pub(crate) enum WriteTask {
     Append { entries: Vec<Entry>, done: Flushed },
     Truncate { since: u64, last: Option<LogId>, done: oneshot::Sender<io::Result<()>> },

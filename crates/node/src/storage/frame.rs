@@ -45,12 +45,10 @@ impl Seed {
     }
 }
 
-/// A frame with valid checksums.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame<'a> {
     pub(crate) meta: &'a [u8],
     pub(crate) payload: &'a [u8],
-    /// The whole frame.
     pub(crate) raw: &'a [u8],
 }
 
@@ -69,7 +67,6 @@ pub(crate) enum FrameDefect {
 }
 
 impl Framing {
-    /// Bytes before the payload.
     pub(crate) const fn header_bytes(&self) -> usize {
         LEN_BYTES + self.meta_bytes + SUM_BYTES
     }
@@ -150,7 +147,6 @@ impl Framing {
     }
 }
 
-/// Why a walk stopped.
 pub(crate) enum WalkError {
     Fault(Fault),
     Defect(FrameDefect),
@@ -202,7 +198,6 @@ impl FrameWalk {
         Ok(Some(self.frame()))
     }
 
-    /// The current frame.
     pub(crate) fn frame(&self) -> Frame<'_> {
         let raw = &self.buffer[self.current.clone()];
         let start = self.framing.header_bytes().min(raw.len());

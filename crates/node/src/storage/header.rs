@@ -29,7 +29,6 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Encoded length.
     pub(crate) fn len(&self) -> u64 {
         (OVERHEAD_BYTES + self.body.len()) as u64
     }
@@ -76,7 +75,6 @@ impl FileKind {
         Ok(Header { cluster, body: input.rest() })
     }
 
-    /// Reads the header of a file and checks its cluster.
     pub(crate) fn read(self, file: &StoredFile, cluster: u128) -> Result<Header, Fault> {
         let lead = file.read(0, LEAD_BYTES)?;
         let bytes = file.read(0, body_len(&lead).map_or(0, |len| OVERHEAD_BYTES + len))?;

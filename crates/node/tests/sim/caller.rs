@@ -7,19 +7,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::{
-    AccountPath, Amount, Backend, CompleteRequest, CreditReadError, LimitError, PutLimitRequest,
-    ReserveRequest, WriteAnswer, WriteRequest,
+    Backend, CompleteRequest, CreditReadError, LimitError, PutLimitRequest, ReserveRequest, WriteAnswer,
 };
-use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
-    Operation, Overage, Overdraft, RESULTS_MS, UnixMs, VaultName, WriteError,
-};
+use earmark_core::{ClientId, Definition, Kind, LeaseId, Operation, RESULTS_MS, UnixMs, WriteError};
 use earmark_node::{Node, NodeBackend};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use crate::host::{Host, TIMING};
 use crate::oracle::{FLEX, Limit, MONEY, Oracle, RATE, SLOTS, right_ms};
+use crate::support::client::{
+    amounts, credit, definition, issue, key, namespace, open, path, transfer, vault, write_request,
+};
 use crate::support::random::Random;
 
 /// Number of writers, each with its own account.
@@ -30,26 +29,6 @@ pub const PURSE: u128 = 20_000;
 const TRIES: usize = 6;
 /// Longest time to an answer of a live node: its deadline, behind another request, with a margin.
 const ANSWER: Duration = TIMING.deadline.saturating_mul(5);
-
-pub fn namespace() -> NamespaceName {
-    NamespaceName::new(NamespaceName::DEFAULT).unwrap()
-}
-
-pub fn vault() -> VaultName {
-    VaultName::new(VaultName::MAIN).unwrap()
-}
-
-pub fn account(name: &str) -> AccountPath {
-    AccountPath { namespace: namespace(), vault: vault(), account: AccountName::new(name).unwrap() }
-}
-
-fn amounts(parts: &[(&'static str, u64)]) -> Vec<Amount> {
-    parts.iter().map(|(key, amount)| Amount { key: LimitKey::new(key).unwrap(), amount: *amount }).collect()
-}
-
-fn usd() -> AssetName {
-    AssetName::new("usd").unwrap()
-}
 
 /// State shared by all callers.
 #[derive(Clone)]
@@ -376,7 +355,7 @@ impl Caller {
     pub async fn change_limits(mut self) {
         while !self.context.is_over() {
             let node = self.any();
-            let key = LimitKey::new(FLEX.key).unwrap();
+            let key = key(FLEX.key);
             if self.random.chance(50) {
                 let capacity = self.random.between(1, 12);
                 let text = self.say(node, &format!("flex to {capacity}"));
@@ -464,7 +443,7 @@ impl Caller {
         let text = self.say(node, &format!("balance w{writer}"));
         self.context.oracle.borrow_mut().ask(&text);
         let from = self.context.oracle.borrow().writers[writer].committed();
-        let path = account(&format!("w{writer}"));
+        let path = path(&format!("w{writer}"));
         let answer = self.ask(node, async move |backend| backend.balances(path).await).await;
         match &answer {
             Some(Ok(balances)) => {
@@ -486,7 +465,7 @@ impl Caller {
     async fn read_usage(&mut self, node: usize, limit: &Limit) {
         let text = self.say(node, &format!("usage {}", limit.key));
         self.context.oracle.borrow_mut().ask(&text);
-        let key = LimitKey::new(limit.key).unwrap();
+        let key = key(limit.key);
         let answer = self.ask(node, async move |backend| backend.usage(namespace(), key).await).await;
         if let Some(Ok(Some(usage))) = answer {
             self.context.oracle.borrow_mut().saw_usage(limit, usage.reserved);
@@ -517,19 +496,9 @@ impl Caller {
             })
             .await;
         }
-        let open = |name: &str| Operation::OpenAccount {
-            account: AccountName::new(name).unwrap(),
-            overdraft: Overdraft::Deny,
-        };
         let mut operations = vec![open("pool"), open("purse")];
         operations.extend((0..WRITERS).map(|writer| open(&format!("w{writer}"))));
-        let purse = account("purse").account;
-        operations.push(Operation::Issue {
-            account: purse,
-            asset: usd(),
-            amount: PURSE,
-            memo: String::new(),
-        });
+        operations.push(issue("purse", PURSE));
         let request = write_request("founder", 1, operations);
         let answer = self.insist(0, move |node| {
             let request = request.clone();
@@ -540,44 +509,16 @@ impl Caller {
 }
 
 fn credit_operation(writer: usize, put: bool, amount: u64) -> Operation {
-    let (own, amount, memo) = (account(&format!("w{writer}")).account, u128::from(amount), String::new());
-    match put {
-        true => Operation::Issue { account: own, asset: usd(), amount, memo },
-        false => Operation::Transfer { from: own, to: account("pool").account, asset: usd(), amount, memo },
-    }
-}
-
-fn write_request(client: &str, sequence: u64, operations: Vec<Operation>) -> WriteRequest {
-    WriteRequest {
-        namespace: namespace(),
-        vault: Some(vault()),
-        client: ClientId::new(client).unwrap(),
-        sequence,
-        operations,
-        actor: Actor::new("system:simulation").unwrap(),
-    }
+    let (own, amount) = (format!("w{writer}"), u128::from(amount));
+    if put { issue(&own, amount) } else { transfer(&own, "pool", amount) }
 }
 
 fn put_request(limit: &Limit, capacity: u64) -> PutLimitRequest {
     let seconds = u32::try_from(limit.hold_ms / 1_000).unwrap();
-    let kind = match limit.key {
-        key if key == RATE.key => Kind::Rolling { window_seconds: seconds },
-        key if key == MONEY.key => Kind::Credit(CreditTerms {
-            timeout_seconds: seconds,
-            vault: vault(),
-            account: account("purse").account,
-            asset: usd(),
-            revenue: AccountName::new(AccountName::REVENUE).unwrap(),
-        }),
-        _ => Kind::Concurrency { timeout_seconds: seconds },
-    };
-    let definition = Definition {
-        key: LimitKey::new(limit.key).unwrap(),
-        kind,
-        capacity,
-        unit: String::new(),
-        description: String::new(),
-        overage: Overage::Debt,
+    let definition = match limit.key {
+        key if key == RATE.key => definition(key, Kind::Rolling { window_seconds: seconds }, capacity),
+        key if key == MONEY.key => Definition { capacity, ..credit(key, "purse", seconds) },
+        key => definition(key, Kind::Concurrency { timeout_seconds: seconds }, capacity),
     };
     PutLimitRequest { namespace: namespace(), definition, expected_revision: None }
 }

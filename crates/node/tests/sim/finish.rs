@@ -9,9 +9,10 @@ use earmark_core::{AccountName, Operation};
 use earmark_node::Node;
 use tokio::time::sleep;
 
-use crate::caller::{Caller, PURSE, WRITERS, account, namespace, vault};
+use crate::caller::{Caller, PURSE, WRITERS};
 use crate::host::Host;
 use crate::oracle::{RATE, SLOTS};
+use crate::support::client::{namespace, path, vault};
 
 /// Time to recover: a lossy connection is closed after 10 s, then the log catches up.
 const HEALED: Duration = Duration::from_secs(60);
@@ -85,7 +86,7 @@ async fn history(caller: &mut Caller, node: usize, name: &str) -> Vec<EntryView>
     let mut all = Vec::new();
     let mut after = 0;
     loop {
-        let path = account(name);
+        let path = path(name);
         let ask = move |node: Arc<Node>| {
             let path = path.clone();
             async move { node.backend().entries(path, after, PAGE_MAX).await }

@@ -38,7 +38,12 @@ fn filled(records: &[JournalRecord]) -> (SimDisk, Journal, JournalPosition) {
 
 fn all(journal: &Journal) -> Vec<JournalEntry> {
     let mut entries = Vec::new();
-    journal.scan(1, journal.position(), &mut |entry| entries.push(entry.clone())).unwrap();
+    journal
+        .scan(1, journal.position(), |entry| {
+            entries.push(entry.clone());
+            true
+        })
+        .unwrap();
     entries
 }
 

@@ -3,10 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, unreachable_pub, reason = "a test may")]
 
 mod cluster;
+mod conformance;
 mod journal;
-mod one_node;
 mod storage;
 #[path = "../support/mod.rs"]
 mod support;
-mod three_nodes;
 mod tls;

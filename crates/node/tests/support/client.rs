@@ -41,9 +41,12 @@ pub fn account(name: &str) -> AccountName {
     AccountName::new(name).unwrap()
 }
 
+pub fn vault() -> VaultName {
+    VaultName::new(VaultName::MAIN).unwrap()
+}
+
 pub fn path(name: &str) -> AccountPath {
-    let vault = VaultName::new(VaultName::MAIN).unwrap();
-    AccountPath { namespace: namespace(), vault, account: account(name) }
+    AccountPath { namespace: namespace(), vault: vault(), account: account(name) }
 }
 
 pub fn usd() -> AssetName {
@@ -72,7 +75,7 @@ pub fn definition(name: &str, kind: Kind, capacity: u64) -> Definition {
 pub fn credit(name: &str, payer: &str, timeout_seconds: u32) -> Definition {
     let terms = CreditTerms {
         timeout_seconds,
-        vault: VaultName::new(VaultName::MAIN).unwrap(),
+        vault: vault(),
         account: account(payer),
         asset: usd(),
         revenue: account(AccountName::REVENUE),
@@ -80,7 +83,7 @@ pub fn credit(name: &str, payer: &str, timeout_seconds: u32) -> Definition {
     definition(name, Kind::Credit(terms), 0)
 }
 
-fn amounts(parts: &[(&str, u64)]) -> Vec<Amount> {
+pub fn amounts(parts: &[(&str, u64)]) -> Vec<Amount> {
     parts.iter().map(|(name, amount)| Amount { key: key(name), amount: *amount }).collect()
 }
 
@@ -91,7 +94,7 @@ pub fn reserve_request(lease: LeaseId, parts: &[(&str, u64)]) -> ReserveRequest 
 pub fn write_request(client: &str, sequence: u64, operations: Vec<Operation>) -> WriteRequest {
     WriteRequest {
         namespace: namespace(),
-        vault: Some(VaultName::new(VaultName::MAIN).unwrap()),
+        vault: Some(vault()),
         client: ClientId::new(client).unwrap(),
         sequence,
         operations,
@@ -175,13 +178,12 @@ pub async fn try_visible_state(client: &TestClient, leases: &[LeaseId]) -> Resul
             after = next;
         }
     }
-    let main = VaultName::new(VaultName::MAIN).unwrap();
-    let audit = backend.audit(namespace(), main.clone()).await.map_err(failed)?;
+    let audit = backend.audit(namespace(), vault()).await.map_err(failed)?;
     assert!(audit.balanced, "{audit:?}");
     lines.push(format!("{:?}", audit.assets));
     for client in ["billing", "load"] {
         let client = ClientId::new(client).unwrap();
-        let last = backend.client_state(namespace(), Some(main.clone()), client.clone()).await;
+        let last = backend.client_state(namespace(), Some(vault()), client.clone()).await;
         lines.push(format!("{client:?}: {:?}", last.map_err(failed)?));
     }
     for lease in leases {

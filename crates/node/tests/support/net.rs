@@ -6,16 +6,20 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use earmark_node::{BoxFuture, Connection, Listener, Net};
+use earmark_node::{BoxFuture, ChannelListener, Connection, Listener, Net};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::mpsc;
+use tokio::time::{Instant, Sleep, sleep};
 
 const BUFFER: usize = 1 << 20;
+/// Timer resolution; shorter delays accumulate.
+const TIMER: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Default)]
 struct State {
-    listeners: BTreeMap<String, mpsc::UnboundedSender<Connection>>,
+    listeners: BTreeMap<String, mpsc::Sender<Connection>>,
     cut: BTreeSet<(String, String)>,
     waiting: Vec<Waker>,
     /// Bytes sent per link.
@@ -27,16 +31,23 @@ struct State {
 pub struct SimNet {
     me: String,
     state: Arc<Mutex<State>>,
+    /// Bandwidth of connections that this node opens; unlimited by default.
+    bytes_per_ms: Option<u64>,
 }
 
 impl SimNet {
     pub fn new() -> SimNet {
-        SimNet { me: String::new(), state: Arc::default() }
+        SimNet { me: String::new(), state: Arc::default(), bytes_per_ms: None }
     }
 
     /// The same network, seen by the node at an address.
     pub fn at(&self, address: &str) -> SimNet {
-        SimNet { me: address.to_owned(), state: Arc::clone(&self.state) }
+        SimNet { me: address.to_owned(), ..self.clone() }
+    }
+
+    /// The same network with limited bandwidth for this node's connections.
+    pub fn limited(self, bytes_per_ms: Option<u64>) -> SimNet {
+        SimNet { bytes_per_ms, ..self }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -77,6 +88,10 @@ struct End {
     to: String,
     stream: DuplexStream,
     net: SimNet,
+    bytes_per_ms: Option<u64>,
+    /// When all bytes written so far have arrived.
+    arrived: Instant,
+    sleep: Pin<Box<Sleep>>,
 }
 
 impl End {
@@ -88,6 +103,18 @@ impl End {
             state.waiting.push(cx.waker().clone());
         }
         !is_cut
+    }
+}
+
+impl End {
+    /// Blocks further writes until these bytes have arrived.
+    fn pace(&mut self, bytes: u64) {
+        let Some(bytes_per_ms) = self.bytes_per_ms else { return };
+        let now = Instant::now();
+        self.arrived = self.arrived.max(now) + Duration::from_micros(bytes * 1_000 / bytes_per_ms);
+        if self.arrived > now + TIMER {
+            self.sleep.as_mut().reset(self.arrived);
+        }
     }
 }
 
@@ -106,13 +133,14 @@ impl AsyncRead for End {
 
 impl AsyncWrite for End {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if !self.is_whole(cx) {
+        if !self.is_whole(cx) || self.bytes_per_ms.is_some() && self.sleep.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         if let Poll::Ready(Ok(count)) = &written {
             let link = (self.from.clone(), self.to.clone());
             *self.net.state().sent.entry(link).or_default() += *count as u64;
+            self.pace(*count as u64);
         }
         written
     }
@@ -140,40 +168,21 @@ impl Net for SimNet {
             })
             .await;
             let (here, there) = tokio::io::duplex(BUFFER);
-            let end = |from: &str, to: &str, stream| {
-                let (from, to) = (from.to_owned(), to.to_owned());
-                Connection::new(End { from, to, stream, net: net.clone() })
+            let end = |from: &str, to: &str, stream, bytes_per_ms| {
+                let (from, to, net) = (from.to_owned(), to.to_owned(), net.clone());
+                let (arrived, sleep) = (Instant::now(), Box::pin(sleep(Duration::ZERO)));
+                Connection::new(End { from, to, stream, net, bytes_per_ms, arrived, sleep })
             };
             let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
             let listener = net.state().listeners.get(&address).cloned().ok_or_else(refused)?;
-            listener.send(end(&address, &net.me, there)).map_err(|_| refused())?;
-            Ok(end(&net.me, &address, here))
+            listener.send(end(&address, &net.me, there, None)).await.map_err(|_| refused())?;
+            Ok(end(&net.me, &address, here, net.bytes_per_ms))
         })
     }
 
     fn listen(&self, address: String) -> BoxFuture<io::Result<Box<dyn Listener>>> {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        self.state().listeners.insert(address.clone(), sender);
-        Box::pin(async move { Ok(Box::new(SimListener { address, receiver }) as Box<dyn Listener>) })
-    }
-}
-
-struct SimListener {
-    address: String,
-    receiver: mpsc::UnboundedReceiver<Connection>,
-}
-
-impl Listener for SimListener {
-    fn accept(&mut self) -> Pin<Box<dyn Future<Output = io::Result<Connection>> + Send + '_>> {
-        Box::pin(async {
-            match self.receiver.recv().await {
-                Some(connection) => Ok(connection),
-                None => std::future::pending().await,
-            }
-        })
-    }
-
-    fn address(&self) -> String {
-        self.address.clone()
+        let (listener, sender) = ChannelListener::new(address.clone());
+        self.state().listeners.insert(address, sender);
+        Box::pin(async move { Ok(Box::new(listener) as Box<dyn Listener>) })
     }
 }

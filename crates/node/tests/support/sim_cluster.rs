@@ -25,6 +25,8 @@ pub struct Settings {
     pub keep_entries: u64,
     pub segment_bytes: u64,
     pub journal_segment_bytes: u64,
+    /// Bandwidth of each node; unlimited by default.
+    pub bytes_per_ms: Option<u64>,
 }
 
 impl Default for Settings {
@@ -34,13 +36,19 @@ impl Default for Settings {
             keep_entries: 1_000,
             segment_bytes: 64 << 20,
             journal_segment_bytes: 16 << 20,
+            bytes_per_ms: None,
         }
     }
 }
 
 /// Tiny files: many segments, and no log entries behind a snapshot.
-pub const SMALL: Settings =
-    Settings { snapshot_bytes: u64::MAX, keep_entries: 0, segment_bytes: 300, journal_segment_bytes: 400 };
+pub const SMALL: Settings = Settings {
+    snapshot_bytes: u64::MAX,
+    keep_entries: 0,
+    segment_bytes: 300,
+    journal_segment_bytes: 400,
+    bytes_per_ms: None,
+};
 
 /// Disk, clock and process of one node.
 pub struct SimHost {
@@ -77,10 +85,15 @@ impl SimCluster {
 
     /// Adds a node and waits until it is a voter.
     pub async fn add(&mut self, id: u64) {
+        self.join(id).await;
+        until(&format!("node {id} is a voter"), || self.is_voter(id)).await;
+    }
+
+    /// Starts a new node without waiting for its membership.
+    pub async fn join(&mut self, id: u64) {
         let clock = ManualClock::at(START_MS);
         self.hosts.insert(id, SimHost { disk: SimDisk::new(), clock, node: None });
         self.start(id).await;
-        until(&format!("node {id} is a voter"), || self.is_voter(id)).await;
     }
 
     pub fn is_voter(&self, id: u64) -> bool {
@@ -96,7 +109,7 @@ impl SimCluster {
             join: others.map(|(other, _)| address(*other)).collect(),
             timing: TIMING,
             time: Arc::clone(&host.clock) as _,
-            net: Arc::new(self.net.at(&address(id))),
+            net: Arc::new(self.net.at(&address(id)).limited(self.settings.bytes_per_ms)),
             log: LogOptions { segment_bytes: self.settings.segment_bytes, cache_bytes: 10_000 },
             snapshot_bytes: self.settings.snapshot_bytes,
             keep_entries: self.settings.keep_entries,

@@ -1,15 +1,13 @@
 //! A lagging or new node catches up.
 
-use earmark_admission::{
-    Backend as _, CompleteRequest, ManualClock, PutLimitRequest, ReserveAnswer, ReserveRequest,
-};
+use earmark_admission::{Backend as _, CompleteRequest, PutLimitRequest, ReserveAnswer, ReserveRequest};
 use earmark_core::NamespaceName;
 
 use crate::support::client::{
-    SLOTS, START_MS, Scenario, definition, issue, key, lease, reserve_request, write_request,
+    SLOTS, Scenario, definition, issue, key, lease, reserve_request, write_request,
 };
 use crate::support::disk::SimDisk;
-use crate::support::sim_cluster::{SMALL, Settings, SimCluster, SimHost, TIMING, until};
+use crate::support::sim_cluster::{SMALL, Settings, SimCluster, TIMING, until};
 
 async fn all_show_the_same(cluster: &SimCluster, scenario: &Scenario) {
     cluster.agree().await;
@@ -82,8 +80,7 @@ async fn a_damaged_snapshot_is_refused_and_the_next_one_is_taken() {
     let disk = cluster.hosts[&1].disk.clone();
     let path = disk.paths().into_iter().find(|path| path.ends_with(".snapshot")).unwrap();
     disk.corrupt(&path, disk.bytes(&path).len() - 20, 1);
-    cluster.hosts.insert(2, SimHost { disk: SimDisk::new(), clock: ManualClock::at(START_MS), node: None });
-    cluster.start(2).await;
+    cluster.join(2).await;
     tokio::time::sleep(TIMING.deadline).await;
     assert_eq!(cluster.node(2).failure().get(), None);
     assert!(!cluster.is_voter(2) && cluster.status(2).snapshot_index.is_none());

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use earmark_admission::{ManualClock, WriteAnswer};
+use earmark_admission::WriteAnswer;
 
-use crate::support::client::{START_MS, issue, open, write_request};
-use crate::support::disk::{DiskError, Kind, SimDisk};
-use crate::support::sim_cluster::{SMALL, Settings, SimCluster, SimHost, TIMING};
+use crate::support::client::{issue, open, write_request};
+use crate::support::disk::{DiskError, Kind};
+use crate::support::sim_cluster::{SMALL, Settings, SimCluster, TIMING};
 
 /// Writes until the node stops, with snapshots in between. Returns the number of acknowledged writes.
 async fn write_until_it_stops(cluster: &SimCluster) -> u64 {
@@ -146,9 +146,7 @@ async fn a_node_whose_disk_has_no_room_for_a_snapshot_stops_and_says_so() {
         cluster.client(1).write("load", 1, vec![open("acme"), issue("acme", 1)]).await;
         cluster.node(1).snapshot().await.unwrap();
         tokio::time::sleep(TIMING.election).await;
-        let clock = ManualClock::at(START_MS);
-        cluster.hosts.insert(2, SimHost { disk: SimDisk::new(), clock, node: None });
-        cluster.start(2).await;
+        cluster.join(2).await;
         cluster.hosts[&2].disk.fail(Kind::Write, after, DiskError::Full);
         let failure = tokio::time::timeout(Duration::from_secs(60), cluster.node(2).failure().wait()).await;
         let message = failure.unwrap_or_else(|_| panic!("after {after} writes nothing was said"));

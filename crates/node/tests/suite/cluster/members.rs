@@ -1,12 +1,12 @@
 //! Membership changes; node ids are never reused.
 
-use earmark_admission::{Cluster as _, ClusterError, ManualClock};
+use earmark_admission::{Cluster as _, ClusterError};
 use earmark_node::{Node, NodeOptions};
 use std::sync::Arc;
 
-use crate::support::client::{MINUTE, START_MS, definition, issue, open};
+use crate::support::client::{MINUTE, definition, issue, open};
 use crate::support::disk::SimDisk;
-use crate::support::sim_cluster::{Settings, SimCluster, SimHost, TIMING, address, until};
+use crate::support::sim_cluster::{Settings, SimCluster, TIMING, address, until};
 
 async fn opened(count: u64) -> SimCluster {
     let cluster = SimCluster::of(count, Settings::default()).await;
@@ -143,9 +143,7 @@ async fn a_change_of_the_voters_that_was_cut_off_is_completed() {
     let other = 3 - leader;
     // The new node joins through the other node, and cannot catch up at first.
     cluster.net.cut(&address(leader), &address(3));
-    let clock = ManualClock::at(START_MS);
-    cluster.hosts.insert(3, SimHost { disk: SimDisk::new(), clock, node: None });
-    cluster.start(3).await;
+    cluster.join(3).await;
     let is_known = || cluster.status(other).members.iter().any(|member| member.node == 3);
     until("node 3 is a learner", is_known).await;
     cluster.net.cut(&address(leader), &address(other));

@@ -50,7 +50,10 @@ impl Whole {
             }
         }
         let mut scanned = Vec::new();
-        match journal.scan(1, self.position, &mut |entry| scanned.push(entry.clone())) {
+        match journal.scan(1, self.position, |entry| {
+            scanned.push(entry.clone());
+            true
+        }) {
             Ok(()) => assert_eq!(scanned, self.entries, "{what}"),
             Err(error) => is_right = named(&error, name, what),
         }

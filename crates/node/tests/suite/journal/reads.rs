@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earmark_core::AccountId;
-use earmark_node::{Disk, Journal, JournalOptions, RealDisk};
+use earmark_node::{Disk, Journal, JournalEntry, JournalOptions, RealDisk};
 
 use crate::journal::records::hold_of;
 use crate::journal::{CLUSTER, SMALL, all};
@@ -149,7 +149,11 @@ async fn reads_on_a_real_disk_go_on_while_records_are_appended() {
             let to = reader.position();
             let mut last = 0;
             if pages % 50 == 0 {
-                reader.scan(1, to, &mut |entry| last = entry.number).unwrap();
+                let each = |entry: &JournalEntry| {
+                    last = entry.number;
+                    true
+                };
+                reader.scan(1, to, each).unwrap();
                 assert_eq!(last, to.records);
             }
             pages += 1;

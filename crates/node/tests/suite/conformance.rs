@@ -1,22 +1,24 @@
-//! Backend conformance suite on one durable node.
+//! Backend conformance suite, on one durable node and through a follower of three.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::support::real_cluster::{Folder, folder, one};
 use earmark_admission::conformance::Harness;
-use earmark_admission::{Answer, Backend, Clock, Keys as _, ManualClock, Token};
+use earmark_admission::{Answer, Backend, Clock, Cluster as _, Keys as _, ManualClock, Token};
 use earmark_core::{CreateKey, Principal, Role};
 use earmark_node::{Node, NodeBackend};
 
-struct OneNode {
+use crate::support::client::START_MS;
+use crate::support::real_cluster::{Folder, agree, folder, one, several};
+
+struct NodeHarness {
     backend: Arc<NodeBackend>,
     clock: Arc<ManualClock>,
-    _node: Node,
-    _folder: Folder,
+    nodes: Vec<Node>,
+    folders: Vec<Folder>,
 }
 
-impl Harness for OneNode {
+impl Harness for NodeHarness {
     fn backend(&self) -> &dyn Backend {
         &*self.backend
     }
@@ -29,16 +31,39 @@ impl Harness for OneNode {
         self.clock.advance_ms(ms);
         Box::pin(async {})
     }
+
+    fn finish(&self) -> Answer<'_, ()> {
+        Box::pin(async {
+            if self.nodes.len() > 1 {
+                agree(&self.nodes, &self.folders).await;
+            }
+        })
+    }
 }
 
-async fn one_node() -> OneNode {
-    let clock = ManualClock::at(1_700_000_000_000);
-    let folder = folder();
+async fn start_one() -> NodeHarness {
+    let (clock, folder) = (ManualClock::at(START_MS), folder());
     let node = one(&folder, &clock).await;
-    OneNode { backend: node.backend(), clock, _node: node, _folder: folder }
+    NodeHarness { backend: node.backend(), clock, nodes: vec![node], folders: vec![folder] }
 }
 
-earmark_admission::conformance!(one_node);
+async fn start_three() -> NodeHarness {
+    let clock = ManualClock::at(START_MS);
+    let (folders, nodes) = several(3, &clock).await;
+    let follower = nodes.iter().find(|node| {
+        let status = node.status();
+        status.leader.is_some_and(|leader| leader != status.node)
+    });
+    NodeHarness { backend: follower.unwrap().backend(), clock, nodes, folders }
+}
+
+mod one_node {
+    earmark_admission::conformance!(super::start_one);
+}
+
+mod three_nodes {
+    earmark_admission::conformance!(super::start_three);
+}
 
 /// All files below a folder.
 fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
@@ -56,7 +81,7 @@ fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 #[tokio::test]
 async fn no_file_of_a_node_has_the_secret_of_a_key_and_its_snapshot_log_and_journal_have_its_id() {
     let folder = folder();
-    let node = one(&folder, &ManualClock::at(1_700_000_000_000)).await;
+    let node = one(&folder, &ManualClock::at(START_MS)).await;
     let token = Token::random().unwrap();
     let create = CreateKey {
         id: token.id().clone(),
