@@ -101,8 +101,8 @@ async fn whoever_reaches_the_port_of_nodes_without_a_certificate_makes_no_keys()
         actor: "client:root".parse().unwrap(),
     };
     for by in [Principal::System, Principal::Anonymous, Principal::Actor("user:7".parse().unwrap())] {
-        let mut batch = vec![3];
-        batch.extend(0_u64.to_le_bytes());
+        let mut batch = vec![1];
+        batch.extend([0; 16]);
         batch.extend(1_u32.to_le_bytes());
         put_principal(&mut batch, &by);
         Command::CreateKey(&create).encode(&mut batch);

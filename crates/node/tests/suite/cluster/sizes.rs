@@ -61,12 +61,12 @@ async fn the_sizes_that_operators_are_told_are_right() {
     for _ in 0..EACH {
         client.admit(&FOUR[..1]).await;
     }
-    sizes.compare("a reserve of one limit, alone in its entry", taken(disk, "log/") - log, 106);
+    sizes.compare("a reserve of one limit, alone in its entry", taken(disk, "log/") - log, 102);
     sizes.compare("a live lease of one limit", backed_up(&cluster, "snapshot/").await - snapshot, 44);
 
     let (log, snapshot) = (taken(disk, "log/"), backed_up(&cluster, "snapshot/").await);
     admit(&client, &FOUR).await;
-    sizes.compare("a reserve of four limits, many in an entry", taken(disk, "log/") - log, 83);
+    sizes.compare("a reserve of four limits, many in an entry", taken(disk, "log/") - log, 75);
     sizes.compare("a live lease of four limits", backed_up(&cluster, "snapshot/").await - snapshot, 95);
 
     let (log, snapshot) = (taken(disk, "log/"), backed_up(&cluster, "snapshot/").await);
@@ -74,9 +74,9 @@ async fn the_sizes_that_operators_are_told_are_right() {
     for sequence in 1..=EACH {
         client.write("billing", sequence, vec![transfer("acme", "other", 1)]).await;
     }
-    sizes.compare("a transfer, alone in its entry", taken(disk, "log/") - log, 181);
-    sizes.compare("a kept result of a write", backed_up(&cluster, "snapshot/").await - snapshot, 79);
-    sizes.compare("a transfer in the journal", backed_up(&cluster, "journal/").await - journal, 205);
+    sizes.compare("a transfer, alone in its entry", taken(disk, "log/") - log, 185);
+    sizes.compare("a kept result of a write", backed_up(&cluster, "snapshot/").await - snapshot, 87);
+    sizes.compare("a transfer in the journal", backed_up(&cluster, "journal/").await - journal, 213);
 
     let (journal, snapshot) = (backed_up(&cluster, "journal/").await, backed_up(&cluster, "snapshot/").await);
     let mut leases = Vec::new();
@@ -84,11 +84,11 @@ async fn the_sizes_that_operators_are_told_are_right() {
         leases.push(client.admit(&[("acme:usd", 100)]).await.lease);
     }
     sizes.compare("a live lease with a hold", backed_up(&cluster, "snapshot/").await - snapshot, 78);
-    sizes.compare("a hold in the journal", backed_up(&cluster, "journal/").await - journal, 74);
+    sizes.compare("a hold in the journal", backed_up(&cluster, "journal/").await - journal, 83);
     let journal = backed_up(&cluster, "journal/").await;
     for lease in leases {
         client.complete(lease, &[("acme:usd", 40)]).await;
     }
-    sizes.compare("a settlement in the journal", backed_up(&cluster, "journal/").await - journal, 110);
+    sizes.compare("a settlement in the journal", backed_up(&cluster, "journal/").await - journal, 119);
     assert!(sizes.0.is_empty(), "{:#?}", sizes.0);
 }
