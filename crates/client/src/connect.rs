@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hyper::Uri;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -121,9 +121,9 @@ impl Inner {
         stream.set_nodelay(true)?;
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
-            return Ok(Stream::Tls(Box::new(tls.wrap(self.address.host(), stream).await?)));
+            return Ok(Box::new(tls.wrap(self.address.host(), stream).await?));
         }
-        Ok(Stream::Plain(stream))
+        Ok(Box::new(stream))
     }
 }
 
@@ -143,49 +143,10 @@ impl tower_service::Service<Uri> for Connector {
     }
 }
 
+/// A byte stream: TCP or TLS.
+pub(crate) trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytes for T {}
+
 /// A connection.
-pub(crate) enum Stream {
-    Plain(TcpStream),
-    #[cfg(feature = "tls")]
-    Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_read(context, into),
-            #[cfg(feature = "tls")]
-            Stream::Tls(stream) => Pin::new(stream).poll_read(context, into),
-        }
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            #[cfg(feature = "tls")]
-            Stream::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_flush(context),
-            #[cfg(feature = "tls")]
-            Stream::Tls(stream) => Pin::new(stream).poll_flush(context),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            #[cfg(feature = "tls")]
-            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(context),
-        }
-    }
-}
+pub(crate) type Stream = Box<dyn Bytes>;

@@ -1,6 +1,5 @@
 //! Why a request has no answer.
 
-use std::fmt;
 use std::io;
 
 /// Why a request has no answer, or one that cannot be used.
@@ -85,7 +84,7 @@ pub enum Failure {
         refusal: Box<Failure>,
     },
     /// The deadline of the caller passed.
-    #[error("no answer came before the deadline{}", Last(.last))]
+    #[error("no answer came before the deadline{}", last_attempt(.last.as_deref()))]
     DeadlinePassed {
         /// The failure of the last attempt, if there was one.
         last: Option<Box<Failure>>,
@@ -93,15 +92,8 @@ pub enum Failure {
 }
 
 /// The failure of the last attempt, as the end of a message.
-struct Last<'a>(&'a Option<Box<Failure>>);
-
-impl fmt::Display for Last<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(last) => write!(f, "; the last attempt: {last}"),
-            None => Ok(()),
-        }
-    }
+fn last_attempt(last: Option<&Failure>) -> String {
+    last.map(|last| format!("; the last attempt: {last}")).unwrap_or_default()
 }
 
 /// Whether a failed request may have been executed.

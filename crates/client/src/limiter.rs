@@ -94,13 +94,13 @@ pub enum TryAcquire {
 #[non_exhaustive]
 pub enum AcquireError {
     /// The job needs more than the capacity of a limit, so waiting does not help.
-    #[error("the job needs more than the capacity of {}", Keys(.limited_by))]
+    #[error("the job needs more than the capacity of {}", keys(.limited_by))]
     Never {
         /// The limits whose capacity is too small.
         limited_by: Vec<LimitKey>,
     },
     /// An account has too little credit for the hold.
-    #[error("the account of {key} has too little credit{}", Because(.message))]
+    #[error("the account of {key} has too little credit{}", because(.message.as_deref()))]
     InsufficientCredit {
         /// The credit limit on the account.
         key: LimitKey,
@@ -126,7 +126,7 @@ pub enum AcquireError {
         message: String,
     },
     /// The job was not admitted before the deadline.
-    #[error("not admitted before the deadline{}", Why(.denial, .failure))]
+    #[error("not admitted before the deadline{}", last_attempt(.denial.as_ref(), .failure.as_ref()))]
     DeadlinePassed {
         /// The last denial.
         denial: Option<Denial>,
@@ -135,34 +135,18 @@ pub enum AcquireError {
     },
 }
 
-struct Keys<'a>(&'a [LimitKey]);
-
-impl std::fmt::Display for Keys<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (index, key) in self.0.iter().enumerate() {
-            write!(f, "{}{key}", if index == 0 { "" } else { ", " })?;
-        }
-        Ok(())
-    }
+fn keys(keys: &[LimitKey]) -> String {
+    keys.iter().map(LimitKey::as_str).collect::<Vec<_>>().join(", ")
 }
 
-struct Because<'a>(&'a Option<String>);
-
-impl std::fmt::Display for Because<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.as_ref().map_or(Ok(()), |message| write!(f, ": {message}"))
-    }
+fn because(message: Option<&str>) -> String {
+    message.map(|message| format!(": {message}")).unwrap_or_default()
 }
 
-struct Why<'a>(&'a Option<Denial>, &'a Option<Failure>);
-
-impl std::fmt::Display for Why<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if let Some(denial) = self.0 {
-            write!(f, "; no room in {}", Keys(&denial.limited_by))?;
-        }
-        self.1.as_ref().map_or(Ok(()), |failure| write!(f, "; {failure}"))
-    }
+fn last_attempt(denial: Option<&Denial>, failure: Option<&Failure>) -> String {
+    let denial = denial.map(|denial| format!("; no room in {}", keys(&denial.limited_by)));
+    let failure = failure.map(|failure| format!("; {failure}"));
+    denial.unwrap_or_default() + &failure.unwrap_or_default()
 }
 
 impl Limiter {

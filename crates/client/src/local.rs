@@ -2,10 +2,7 @@
 
 mod host;
 
-use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use earmark_admission::{
@@ -15,15 +12,17 @@ use earmark_admission::{
 };
 use earmark_core::{
     AccountName, Actor, BalanceInfo, ClientId, Config, Definition, LimitInfo, LimitKey, LimitStatus,
-    NamespaceName, OperationResult, Receipt as Committed, Usage, VaultName, WriteError,
+    NamespaceName, Operation, Usage, VaultName,
 };
+use earmark_proto::v1::write_response::Result as Written;
+use earmark_proto::{convert, v1};
+use futures_util::FutureExt;
 
 use self::host::LocalHost;
-use crate::answer::{
-    Completed, Denial, LimitView, OperationOutcome, Receipt, ReserveAnswer, Scope, WriteCode, WriteRefusal,
-};
+use crate::answer::{Completed, Denial, LimitView, Receipt, ReserveAnswer, Scope, WriteRefusal};
 use crate::failure::Failure;
 use crate::request::{CompleteItem, ReserveItem, Write};
+use crate::wire::Reader;
 
 /// The actor of writes on a Book in this process, which authenticates no callers.
 const ACTOR: &str = "system:local";
@@ -112,12 +111,12 @@ impl Local {
 
     /// Reserves without waiting, so that no timer is needed.
     pub(crate) fn reserve_now(&self, item: &ReserveItem) -> Option<Result<ReserveAnswer, Failure>> {
-        at_once(self.backend.reserve(vec![self.reserve_request(item)])).map(reserved)
+        self.backend.reserve(vec![self.reserve_request(item)]).now_or_never()?.pop().map(reserved)
     }
 
     /// Completes without waiting, for callers that cannot await, such as `Drop`.
     pub(crate) fn complete_now(&self, item: &CompleteItem) -> Option<Result<Completed, Failure>> {
-        at_once(self.backend.complete(vec![self.complete_request(item)])).map(completed)
+        self.backend.complete(vec![self.complete_request(item)]).now_or_never()?.pop().map(completed)
     }
 
     fn reserve_request(&self, item: &ReserveItem) -> ReserveRequest {
@@ -147,18 +146,17 @@ impl Local {
             operations: item.operations.clone(),
             actor: self.actor.clone(),
         };
-        match self.backend.write(request).await.map_err(failed)? {
-            WriteAnswer::Committed(receipt) => Ok(Ok(committed(&receipt, item))),
-            WriteAnswer::Refused(error) => refused(&error).map(Err),
-        }
-    }
-}
-
-/// The first answer, if the future is ready at once.
-fn at_once<T>(answers: impl Future<Output = Vec<T>>) -> Option<T> {
-    match pin!(answers).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answers) => answers.into_iter().next(),
-        Poll::Pending => None,
+        let result = match self.backend.write(request).await.map_err(failed)? {
+            WriteAnswer::Committed(receipt) => {
+                let subject = |operation: &Operation| operation.subject().to_owned();
+                let subjects: Vec<String> = item.operations.iter().map(subject).collect();
+                Written::Success(convert::success(&receipt, &subjects))
+            }
+            WriteAnswer::Refused(error) => {
+                Written::Error(convert::write_error(&error, describe_write_error(&error)))
+            }
+        };
+        Reader(NAME).written(v1::WriteResponse { result: Some(result) })
     }
 }
 
@@ -224,36 +222,4 @@ fn completed(answer: Result<earmark_admission::CompleteAnswer, BackendError>) ->
         true => Err(Failure::Invalid { message: answer.message.unwrap_or_default() }),
         false => Ok(Completed { reconciled: answer.reconciled, message: answer.message }),
     }
-}
-
-fn committed(receipt: &Committed, item: &Write) -> Receipt {
-    let result = |(result, operation): (&OperationResult, &earmark_core::Operation)| {
-        let name = operation.subject().to_owned();
-        match result {
-            OperationResult::Limit { revision, .. } => {
-                OperationOutcome::Limit { key: name, revision: *revision }
-            }
-            OperationResult::Vault(_) => OperationOutcome::Vault(name),
-            OperationResult::Account(_) => OperationOutcome::Account(name),
-            OperationResult::Entry => OperationOutcome::Entry(receipt.tx_id.to_string()),
-        }
-    };
-    Receipt {
-        tx_id: receipt.tx_id.to_string(),
-        sequence: receipt.sequence,
-        log_index: receipt.log_index,
-        committed_at: receipt.committed_at.wall,
-        actor: receipt.actor.to_string(),
-        results: receipt.results.iter().zip(&item.operations).map(result).collect(),
-    }
-}
-
-fn refused(error: &WriteError) -> Result<WriteRefusal, Failure> {
-    let code = WriteCode::named(error.code());
-    Ok(WriteRefusal {
-        code: code.ok_or_else(|| Failure::Unexpected { server: NAME.into(), what: error.code().into() })?,
-        message: describe_write_error(error),
-        operation: error.operation().and_then(|index| u32::try_from(index).ok()),
-        last_committed_sequence: error.last_committed_sequence(),
-    })
 }

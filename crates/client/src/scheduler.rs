@@ -212,38 +212,21 @@ struct State<T, R> {
 }
 
 impl<T, R> State<T, R> {
-    /// The bound that is reached, if one is.
-    fn full(&self, options: &SchedulerOptions, lane: &Lane) -> Option<Bound> {
+    /// The capacity that is used up, if one is, and whether it is that of the lane.
+    fn full(&self, options: &SchedulerOptions, lane: &Lane) -> Option<(usize, bool)> {
         if self.lanes.queued() >= options.queued_max {
-            return Some(Bound::All);
+            return Some((options.queued_max, false));
         }
-        let of_lane = self.lanes.queued_in(&lane.0);
-        (of_lane >= options.queued_per_lane_max.max(1)).then_some(Bound::Lane)
+        let is_lane_full = self.lanes.queued_in(&lane.0) >= options.queued_per_lane_max.max(1);
+        is_lane_full.then_some((options.queued_per_lane_max, true))
     }
 }
 
-/// A bound on queued tasks.
-#[derive(Clone, Copy)]
-enum Bound {
-    All,
-    Lane,
-}
-
-impl Bound {
-    const fn of(self, options: &SchedulerOptions) -> usize {
-        match self {
-            Bound::All => options.queued_max,
-            Bound::Lane => options.queued_per_lane_max,
-        }
-    }
-
-    fn refuse<T>(self, options: &SchedulerOptions, task: Task<T>) -> SubmitError<T> {
-        let SchedulerOptions { queued_max, queued_per_lane_max, .. } = *options;
-        let task = Box::new(task);
-        match self {
-            Bound::All => SubmitError::Full { task, queued_max },
-            Bound::Lane => SubmitError::LaneFull { task, queued_per_lane_max },
-        }
+fn refuse<T>(task: Task<T>, (capacity, is_lane): (usize, bool)) -> SubmitError<T> {
+    let task = Box::new(task);
+    match is_lane {
+        true => SubmitError::LaneFull { task, queued_per_lane_max: capacity },
+        false => SubmitError::Full { task, queued_max: capacity },
     }
 }
 
@@ -321,16 +304,16 @@ impl<T: Send + 'static, R: Send + 'static> Scheduler<T, R> {
         }
         // Payloads are dropped outside of the lock, because their `Drop` may do anything.
         let mut swept = Vec::new();
-        if let Some(bound) = state.full(options, &task.lane) {
+        if let Some(full) = state.full(options, &task.lane) {
             let found = cancelled.load(Ordering::Relaxed);
-            if found < (bound.of(options) / CANCELLED_PART).max(1) {
-                return Err(bound.refuse(options, task));
+            if found < (full.0 / CANCELLED_PART).max(1) {
+                return Err(refuse(task, full));
             }
             cancelled.fetch_sub(found, Ordering::Relaxed);
             swept = state.lanes.sweep(|item| !item.task_state.is_cancelled());
-            if let Some(bound) = state.full(options, &task.lane) {
+            if let Some(full) = state.full(options, &task.lane) {
                 drop(state);
-                return Err(bound.refuse(options, task));
+                return Err(refuse(task, full));
             }
         }
         let (reply, answer) = oneshot::channel();

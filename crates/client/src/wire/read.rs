@@ -14,7 +14,7 @@ use crate::failure::Failure;
 
 /// Converts the messages of the server with this name.
 #[derive(Clone, Copy)]
-pub(crate) struct Reader<'a>(pub(super) &'a str);
+pub(crate) struct Reader<'a>(pub(crate) &'a str);
 
 impl Reader<'_> {
     pub(crate) fn unexpected(self, what: impl ToString) -> Failure {
@@ -42,7 +42,7 @@ impl Reader<'_> {
         let (code, subject) = error.split_once(':').unwrap_or((error, ""));
         let key = || LimitKey::from_str(subject).map_err(|error| self.unexpected(error));
         match code {
-            "" => {
+            "" | "exceeds_capacity" => {
                 let limited_by: Result<Vec<LimitKey>, _> =
                     message.limited_by.iter().map(|key| key.parse()).collect();
                 let limited_by = limited_by.map_err(|error| self.unexpected(error))?;

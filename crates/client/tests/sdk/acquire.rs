@@ -315,6 +315,16 @@ async fn a_request_that_is_refused_as_invalid_is_returned_at_once() {
     }
 }
 
+/// A server names the limit whose capacity is too small in `error` too, for clients that know no `never`.
+#[tokio::test]
+async fn an_amount_beyond_the_capacity_is_never_admitted() {
+    let never = refused("exceeds_capacity:a", 60_000).replace("\"error\"", "\"never\":true,\"error\"");
+    let script = ScriptedServer::by(move |_| ok(&never)).await;
+    let error = limiter(&script.client()).acquire(&job(&[("a", 9)]), soon()).await.unwrap_err();
+    assert_eq!(error, AcquireError::Never { limited_by: vec![key("a")] });
+    assert_eq!(script.requests().len(), 1);
+}
+
 #[tokio::test]
 async fn a_key_goes_with_every_request_and_is_refused_by_name() {
     let script = ScriptedServer::by(|_| unauthorized()).await;
