@@ -29,7 +29,7 @@ pub(crate) enum ReserveAnswer {
 /// A denied reserve: not enough is free now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denial {
-    /// How long to wait before another attempt can succeed.
+    /// The wait before another attempt can succeed.
     pub retry_after: Duration,
     /// The limits without room, the one that frees last first.
     pub limited_by: Vec<LimitKey>,

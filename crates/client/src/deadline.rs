@@ -14,7 +14,7 @@ impl Deadline {
     #[must_use]
     pub fn after(wait: Duration) -> Deadline {
         let now = Instant::now();
-        // What is too far away to be told is as good as thirty years.
+        // An instant that overflows becomes thirty years from now.
         Deadline(now.checked_add(wait).unwrap_or(now + Duration::from_secs(86_400 * 365 * 30)))
     }
 

@@ -24,7 +24,7 @@ use crate::wire::{Grpc, Reader};
 pub(crate) trait Request: Sync {
     /// The response message.
     type Message: DeserializeOwned + Send;
-    /// What the caller gets.
+    /// The result for the caller.
     type Answer: Send;
     /// Whether the request changes state: then an attempt without an answer may have taken effect.
     const CHANGES_STATE: bool = false;
