@@ -18,7 +18,6 @@ const LAG_MAX: u64 = 64;
 const ADDRESS_BYTES_MAX: usize = 260;
 const POLL: Duration = Duration::from_millis(20);
 
-/// Why a membership change did not happen.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MembersError {
     /// Permanent: the request can never succeed.

@@ -96,7 +96,6 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 /// One connection.
 pub struct Connection {
     stream: Box<dyn Stream>,
-    /// Identity of the remote end.
     peer_identity: PeerIdentity,
 }
 

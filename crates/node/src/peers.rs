@@ -32,7 +32,6 @@ const RESET_STREAM_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(crate) type Client = PeerServiceClient<Channel>;
 
-/// Address and incarnation of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) id: u64,
@@ -56,7 +55,6 @@ struct Inner {
 /// New addresses of moved nodes, by the address in the membership.
 type Moved = Arc<Mutex<BTreeMap<String, String>>>;
 
-/// Why a call got no usable reply.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
     #[error("{address} cannot be reached: {message}")]
@@ -93,14 +91,12 @@ impl Peers {
         self.0.moved.lock().unwrap_or_else(PoisonError::into_inner).insert(from, to);
     }
 
-    /// Sender and receiver of a message.
     pub(crate) fn route(&self, to: &Target) -> Route {
         let bytes = |number: u128| Bytes::copy_from_slice(&number.to_le_bytes());
         let (cluster, incarnation) = (bytes(self.0.cluster), bytes(to.incarnation));
         Route { cluster, from: self.0.id, to: to.id, incarnation }
     }
 
-    /// Waits for a reply until the deadline.
     pub(crate) async fn call<T>(
         &self,
         address: &str,
@@ -146,7 +142,6 @@ impl Peers {
         }
     }
 
-    /// Asks the node at an address to add a member.
     pub(crate) async fn join(&self, address: &str, request: JoinRequest) -> Result<(), MembersError> {
         let mut client = self.client_at(address, None);
         members_result(self.call(address, self.0.deadline, client.join(request)).await)

@@ -152,7 +152,6 @@ impl Proposer {
     }
 }
 
-/// Result of an executed batch.
 struct Executed {
     outcomes: Vec<Outcome>,
     /// Wall clock time of the successful attempt.
@@ -170,7 +169,6 @@ pub(crate) struct QueuedRequests {
 /// Takes batches from the submitter, one at a time.
 pub(crate) struct RaftBatchTarget {
     node: Proposer,
-    /// Whether the previous batch failed.
     is_stalled: bool,
 }
 

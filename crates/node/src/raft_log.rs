@@ -73,7 +73,6 @@ pub struct LogStore {
     context: Arc<OnceLock<NodeContext>>,
 }
 
-/// What the log needs from its node.
 #[derive(Debug)]
 struct NodeContext {
     /// Last index of the newest snapshot.
@@ -111,7 +110,6 @@ impl LogStore {
         Ok(LogStore { reader, queue, vote: Arc::new(Mutex::new(vote)), context })
     }
 
-    /// Id of the last purged entry.
     pub(crate) fn purged(&self) -> Option<LogId> {
         lock(&self.reader.memory).purged
     }
@@ -244,7 +242,7 @@ impl LogReader {
                 })
                 .await;
             // Entries were removed during the read, so it is repeated.
-            if lock(&self.memory).revision() != plan.revision {
+            if lock(&self.memory).revision != plan.revision {
                 continue;
             }
             let mut entries = result.map_err(|fault| {

@@ -90,7 +90,7 @@ fn no_bytes_make_the_decoder_panic_and_what_it_takes_is_what_it_would_write() {
     let mut random = StdRng::seed_from_u64(4);
     let seeds = payloads().iter().map(bytes_of).collect::<Vec<_>>();
     let mut taken = 0;
-    for round in 0..200_000 {
+    for round in 0..50_000 {
         let mut bytes = seeds[round % seeds.len()].clone();
         for _ in 0..random.gen_range(0..3) {
             let at = random.gen_range(0..bytes.len());
@@ -102,5 +102,5 @@ fn no_bytes_make_the_decoder_panic_and_what_it_takes_is_what_it_would_write() {
             taken += 1;
         }
     }
-    assert!(taken > 10_000, "only {taken} of the mutated payloads were taken at all");
+    assert!(taken > 2_500, "only {taken} of the mutated payloads were taken at all");
 }

@@ -4,8 +4,8 @@
 //! are checked, and their records when they are read.
 
 use super::format::{self, JournalPosition};
-use super::index::{IndexFile, MemoryIndex, RecordLocation, Span};
-use super::state::{Sealed, State, Tail, relative};
+use super::index::{IndexFile, MemoryIndex, Span};
+use super::state::{Sealed, State, Tail};
 use super::walk::Walk;
 use super::{FOLDER, index_path, segment_path};
 use crate::disk::Disk;
@@ -129,17 +129,11 @@ impl Opening<'_> {
         let path = segment_path(span.start.records);
         let file = self.disk.open_file(&path)?;
         let mut walk = Walk::new(self.disk.show(&path), span.start, 0);
-        let mut index = MemoryIndex::default();
-        while walk.at.records < span.end.records {
-            let Some(step) = walk.next(|offset, most| file.read(offset, most))? else {
-                let (path, found) = (self.disk.show(&path), walk.at.records);
-                return Err(Fault::JournalShort { path, found, needed: span.end.records });
-            };
-            let location =
-                RecordLocation { relative: relative(span.start, step.number), offset: step.offset as u32 };
-            for account in walk.record(step)?.accounts() {
-                index.add(account, location);
-            }
+        let read = |offset: u64, most: usize| file.read(offset, most);
+        let index = walk.index(span, read)?;
+        if walk.at.records < span.end.records {
+            let (path, found) = (self.disk.show(&path), walk.at.records);
+            return Err(Fault::JournalShort { path, found, needed: span.end.records });
         }
         walk.expect(span.end)?;
         if span.end != self.to {
@@ -207,7 +201,8 @@ impl Opening<'_> {
         if has_new {
             self.disk.sync_folder(FOLDER)?;
         }
-        Ok(State::new(self.cluster, self.segment_bytes, (sealed, tail), (self.to, last_log_index)))
+        let (cluster, segment_bytes, end) = (self.cluster, self.segment_bytes, self.to);
+        Ok(State { cluster, segment_bytes, sealed, tail, end, last_log_index, ..State::default() })
     }
 }
 

@@ -156,7 +156,6 @@ impl Shared {
         }
     }
 
-    /// Rebuilds an index from its segment.
     fn rebuild_index(&self, span: Span) -> Result<MemoryIndex, Fault> {
         let _one_at_a_time = self.rebuilding.lock().unwrap_or_else(PoisonError::into_inner);
         tracing::warn!(index = %self.disk.show(&index_path(span.start.records)), "rebuilding a damaged index");
@@ -164,14 +163,7 @@ impl Shared {
         bytes.check_header(self, span.start)?;
         let file = self.disk.show(&segment_path(span.start.records));
         let mut walk = Walk::new(file, span.start, 0);
-        let mut index = MemoryIndex::default();
-        while let Some(step) = walk.next(|offset, most| bytes.read(self, offset, most))? {
-            let location =
-                RecordLocation { relative: relative(span.start, step.number), offset: step.offset as u32 };
-            for account in walk.record(step)?.accounts() {
-                index.add(account, location);
-            }
-        }
+        let index = walk.index(span, |offset, most| bytes.read(self, offset, most))?;
         walk.expect(span.end)?;
         write_index(&*self.disk, self.cluster, span, &index)?;
         Ok(index)

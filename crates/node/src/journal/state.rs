@@ -37,38 +37,33 @@ pub(super) struct Piece {
     pub(super) start: u64,
     pub(super) offset: u64,
     pub(super) bytes: Bytes,
-    /// Whether it completes the segment.
     pub(super) seals: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct State {
-    cluster: u128,
-    segment_bytes: u64,
+    pub(super) cluster: u128,
+    pub(super) segment_bytes: u64,
     pub(super) sealed: Vec<Sealed>,
     pub(super) tail: Option<Tail>,
     pub(super) end: JournalPosition,
     pub(super) last_log_index: u64,
     pub(super) queue: VecDeque<Piece>,
     pub(super) unwritten: usize,
-    /// Whether a background write is running.
     pub(super) is_writing: bool,
 }
 
-/// Where bytes of a segment are.
 pub(super) enum Source {
     /// In the file, this many.
     File(u64),
     Memory(Bytes),
 }
 
-/// Result of an account lookup in one segment.
 pub(super) struct Segment {
     pub(super) start: JournalPosition,
     pub(super) locations: Locations,
 }
 
-/// Locations of an account's records.
 pub(super) enum Locations {
     Known(Vec<RecordLocation>),
     /// In the index file of the segment.
@@ -76,26 +71,6 @@ pub(super) enum Locations {
 }
 
 impl State {
-    pub(super) fn new(
-        cluster: u128,
-        segment_bytes: u64,
-        (sealed, tail): (Vec<Sealed>, Option<Tail>),
-        (end, last_log_index): (JournalPosition, u64),
-    ) -> State {
-        let (queue, unwritten) = (VecDeque::new(), 0);
-        State {
-            cluster,
-            segment_bytes,
-            sealed,
-            tail,
-            end,
-            last_log_index,
-            queue,
-            unwritten,
-            is_writing: false,
-        }
-    }
-
     pub(super) fn push(&mut self, log_index: u64, record: &JournalRecord) -> Result<(), &'static str> {
         if log_index < self.last_log_index {
             return Err("its log index is lower than that of the record before it");
@@ -104,7 +79,6 @@ impl State {
         self.add(log_index, record, |out| format::put_record(out, number, log_index, record))
     }
 
-    /// Appends an encoded and validated record.
     pub(super) fn push_raw(
         &mut self,
         log_index: u64,
@@ -260,7 +234,6 @@ impl State {
     }
 }
 
-/// Record number relative to its segment.
 pub(super) fn relative(start: JournalPosition, number: u64) -> u32 {
     u32::try_from(number.saturating_sub(start.records)).unwrap_or(u32::MAX)
 }

@@ -4,15 +4,14 @@ use bytes::Bytes;
 use earmark_core::JournalRecord;
 
 use super::format::{self, FRAMING, HEADER_BYTES, JournalPosition};
+use super::index::{MemoryIndex, RecordLocation, Span};
+use super::state::relative;
 use crate::fault::Fault;
 use crate::storage::frame::{FrameWalk, Seed, WalkError};
 
-/// A walk through a segment.
 #[derive(Debug)]
 pub(super) struct Walk {
-    /// Path of the segment as shown to users.
     path: String,
-    /// Position after the last record.
     pub(super) at: JournalPosition,
     pub(super) last_log_index: u64,
     frames: FrameWalk,
@@ -63,12 +62,27 @@ impl Walk {
         Ok(Some(Step { number, log_index, offset }))
     }
 
-    /// Bytes of the last record.
+    /// Reads the records of a segment up to its end and indexes them by account.
+    pub(super) fn index(
+        &mut self,
+        span: Span,
+        mut read: impl FnMut(u64, usize) -> Result<Bytes, Fault>,
+    ) -> Result<MemoryIndex, Fault> {
+        let mut index = MemoryIndex::default();
+        while self.at.records < span.end.records {
+            let Some(step) = self.next(&mut read)? else { break };
+            let relative = relative(span.start, step.number);
+            for account in self.record(step)?.accounts() {
+                index.add(account, RecordLocation { relative, offset: step.offset as u32 });
+            }
+        }
+        Ok(index)
+    }
+
     pub(super) fn raw(&self) -> &[u8] {
         self.frames.frame().raw
     }
 
-    /// The last record.
     pub(super) fn record(&self, step: Step) -> Result<JournalRecord, Fault> {
         JournalRecord::decode(self.frames.frame().payload)
             .map_err(|error| self.damaged(step.offset, format!("record {}: {error}", step.number)))

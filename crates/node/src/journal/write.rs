@@ -26,7 +26,6 @@ impl Shared {
         self.write_with(&mut writer)
     }
 
-    /// Syncs the records appended so far.
     pub(super) fn flush(&self) -> Result<JournalPosition, Fault> {
         let flushed = self.state().end;
         let mut writer = self.writer();
@@ -70,7 +69,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes the index of a complete segment.
     fn finish_segment(&self, writer: &mut Writer, start: u64) -> Result<(), Fault> {
         let sealed = self.state().sealed_mut(start).map(|sealed| (sealed.span, sealed.index.clone()));
         let Some((span, Some(index))) = sealed else { return Ok(()) };
@@ -100,7 +98,6 @@ impl Shared {
         fault
     }
 
-    /// Fails if the journal has stopped.
     pub(super) fn check(&self) -> Result<(), Fault> {
         let stopped = |first: &str| Fault::Stopped { why: format!("the journal has stopped: {first}") };
         self.failure.get().map_or(Ok(()), |first| Err(stopped(first)))

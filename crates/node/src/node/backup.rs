@@ -89,7 +89,6 @@ fn claim(backups: &Path, path: &Path) -> io::Result<()> {
     above.ancestors().take(2).try_for_each(|folder| File::open(folder)?.sync_all())
 }
 
-/// Total size of the files below a folder.
 fn size(path: &Path) -> io::Result<u64> {
     let mut sum = 0_u64;
     for entry in fs::read_dir(path)? {

@@ -26,7 +26,6 @@ pub(crate) struct Files {
     pub(crate) mark: MarkFile,
     pub(crate) vote: VoteFile,
     pub(crate) memory: Arc<Mutex<Memory>>,
-    /// Last entry on disk.
     pub(crate) last: Option<LogId>,
     /// Write buffer, kept to reuse its memory.
     pub(crate) buffer: Vec<u8>,
@@ -63,7 +62,6 @@ pub(crate) fn sync_file(file: &StoredFile) -> Result<(), Fault> {
     Ok(())
 }
 
-/// End of the last segment.
 struct Tail {
     next: u64,
     end: u64,
@@ -81,7 +79,6 @@ impl Files {
         })
     }
 
-    /// Current begin and end of the log.
     fn mark(&self) -> Option<Mark> {
         let memory = lock(&self.memory);
         let (first, last) = (memory.segments.first()?, memory.segments.last()?);

@@ -38,7 +38,6 @@ impl MarkFile {
         }
     }
 
-    /// Moves the mark durably.
     pub(crate) fn set(&mut self, mark: Mark) -> Result<(), Fault> {
         self.0.write_both(&encode(mark))
     }

@@ -20,7 +20,6 @@ pub(crate) struct Segment {
     pub(crate) seed: Seed,
     pub(crate) file: StoredFile,
     pub(crate) positions: Vec<u64>,
-    /// End of the last record.
     pub(crate) end: u64,
 }
 
@@ -36,7 +35,6 @@ impl Segment {
     }
 }
 
-/// Consecutive entries of one segment.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) seed: Seed,
@@ -50,7 +48,6 @@ pub(crate) struct Piece {
 pub(crate) struct Plan {
     pub(crate) pieces: Vec<Piece>,
     pub(crate) cached: Vec<Entry>,
-    /// Log revision at planning time.
     pub(crate) revision: u64,
 }
 
@@ -70,11 +67,10 @@ pub(crate) struct Memory {
     /// in memory, so no entry is evicted.
     pub(crate) pending: usize,
     /// Incremented when entries are removed.
-    revision: u64,
+    pub(crate) revision: u64,
 }
 
 impl Memory {
-    /// The log as read from disk.
     pub(crate) fn new(
         before: Option<LogId>,
         segments: Vec<Segment>,
@@ -103,7 +99,6 @@ impl Memory {
         self.last = Some(id);
     }
 
-    /// Index after the last entry.
     pub(crate) fn next(&self) -> u64 {
         match self.last {
             Some(last) => last.index.wrapping_add(1),
@@ -111,7 +106,6 @@ impl Memory {
         }
     }
 
-    /// Index of the first readable entry.
     pub(crate) fn start(&self) -> u64 {
         match self.purged {
             Some(purged) => purged.index.wrapping_add(1),
@@ -136,7 +130,6 @@ impl Memory {
         LogState { last_purged_log_id: self.purged, last_log_id: self.last }
     }
 
-    /// Adds the next entry.
     pub(crate) fn push(&mut self, entry: Entry) {
         self.note(entry.log_id);
         self.cache_bytes = self.cache_bytes.saturating_add(cost(&entry));
@@ -160,7 +153,6 @@ impl Memory {
         }
     }
 
-    /// Drops the entries from an index on.
     pub(crate) fn truncate(&mut self, since: u64) {
         while self.cache.back().is_some_and(|entry| entry.log_id.index >= since) {
             if let Some(entry) = self.cache.pop_back() {
@@ -174,7 +166,6 @@ impl Memory {
         self.revision = self.revision.wrapping_add(1);
     }
 
-    /// Drops the entries up to an existing id.
     pub(crate) fn purge(&mut self, upto: LogId) {
         self.purged = Some(upto);
         while self.cache.front().is_some_and(|entry| entry.log_id.index <= upto.index) {
@@ -195,12 +186,6 @@ impl Memory {
         self.revision = self.revision.wrapping_add(1);
     }
 
-    /// Incremented when entries are removed.
-    pub(crate) fn revision(&self) -> u64 {
-        self.revision
-    }
-
-    /// The existing part of a range.
     pub(crate) fn clip(&self, range: Range<u64>) -> Range<u64> {
         range.start.max(self.start())..range.end.min(self.next())
     }
@@ -218,7 +203,6 @@ impl Memory {
         range.start..range.start.saturating_add(count)
     }
 
-    /// Size of an entry on disk or in memory.
     fn bytes(&self, index: u64) -> u64 {
         if let Some(entry) = self.cached(index) {
             return cost(entry) as u64;

@@ -16,7 +16,6 @@ use crate::storage::StoredFile;
 use crate::types::{LogId, Vote};
 use crate::vote::VoteFile;
 
-/// The log as read from disk.
 struct ScannedLog {
     segments: Vec<Segment>,
     ids: Vec<LogId>,

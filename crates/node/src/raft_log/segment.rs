@@ -19,12 +19,10 @@ pub(crate) const HEADER_BYTES: u64 = (OVERHEAD_BYTES + 8 + 24 + 4) as u64;
 const FRAMING: Framing = Framing { meta_bytes: 24 + 8, payload_bytes_max: 64 * 1024 * 1024 };
 const KIND: FileKind = FileKind { magic: *b"EMlg", format: 1 };
 
-/// Path of the segment that begins with an index.
 pub(crate) fn path(first: u64) -> String {
     format!("log/{first:020}.log")
 }
 
-/// First index of a segment, from its file name.
 pub(crate) fn first_of(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".log")?;
     let is_index = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -120,12 +118,10 @@ pub(crate) fn read_entry(seed: &Seed, bytes: &Bytes) -> Result<(Entry, usize), D
     Ok((Entry { log_id, payload }, frame.raw.len()))
 }
 
-/// Valid records of a segment.
 #[derive(Debug)]
 pub(crate) struct Scan {
     pub(crate) positions: Vec<u64>,
     pub(crate) ids: Vec<LogId>,
-    /// End of the last valid record.
     pub(crate) end: u64,
     /// What is wrong there, unless the file ends.
     pub(crate) defect: Option<Defect>,

@@ -31,7 +31,7 @@ pub(crate) enum WriteTask {
 
 impl WriteTask {
     /// Last index that this task removes from disk, if any.
-    const fn lets_go(&self) -> Option<u64> {
+    const fn removes_upto(&self) -> Option<u64> {
         match self {
             WriteTask::Purge { upto } => Some(*upto),
             WriteTask::Begin { before } => Some(before.index),
@@ -55,8 +55,8 @@ pub(crate) async fn run(
     let mut next = queue.recv().await;
     while let Some(work) = next.take() {
         let closing = matches!(work, WriteTask::Close { .. });
-        let (batch, after) = gather(work, &mut queue);
-        if let (Some(upto), Some(context)) = (batch.lets_go(), context.get()) {
+        let (batch, after) = merge_appends(work, &mut queue);
+        if let (Some(upto), Some(context)) = (batch.removes_upto(), context.get()) {
             let mut covered = context.covered.clone();
             tokio::select! {
                 // No further snapshot will be made after the sender is gone, so everything is kept.
@@ -81,7 +81,7 @@ pub(crate) async fn run(
 }
 
 /// Merges queued appends; also returns the task that ended the merge.
-fn gather(work: WriteTask, queue: &mut mpsc::Receiver<WriteTask>) -> (WriteTask, Option<WriteTask>) {
+fn merge_appends(work: WriteTask, queue: &mut mpsc::Receiver<WriteTask>) -> (WriteTask, Option<WriteTask>) {
     let WriteTask::Append { mut entries, done } = work else { return (work, None) };
     let mut waiting = vec![done];
     let mut after = None;

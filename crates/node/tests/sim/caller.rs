@@ -46,7 +46,6 @@ impl CallerContext {
     }
 }
 
-/// One caller.
 pub struct Caller {
     pub context: CallerContext,
     pub name: String,

@@ -14,7 +14,6 @@ use crate::support::random::Random;
 /// Maximum latency of a healthy link.
 pub const LATENCY: Duration = Duration::from_millis(8);
 
-/// Kinds of faults in one simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile {
     /// Processes and hosts die.
@@ -23,7 +22,6 @@ pub struct Profile {
     pub cuts: bool,
     /// Maximum change of wall clocks, in milliseconds.
     pub jump_ms: u64,
-    /// Disks fail.
     pub disks: bool,
     /// Maximum milliseconds between two faults.
     pub pause_ms: u64,
@@ -47,7 +45,6 @@ enum Fault {
     Power,
     /// Power cut of all hosts.
     Blackout,
-    /// A process is killed.
     Kill,
     /// Power cut of one host between two writes.
     MidWrite,
@@ -67,7 +64,6 @@ enum Fault {
     Clock,
 }
 
-/// Injects and repairs faults.
 pub struct Faults {
     pub profile: Profile,
     random: Random,

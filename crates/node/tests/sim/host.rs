@@ -97,7 +97,6 @@ impl Host {
         Ok(())
     }
 
-    /// The running node, if any.
     pub fn node(&self) -> Option<Arc<Node>> {
         self.process.lock().unwrap().as_ref().map(|process| Arc::clone(&process.node))
     }

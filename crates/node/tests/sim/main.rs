@@ -34,7 +34,7 @@ const FIVE: (&str, u64) = ("nothing_acknowledged_is_lost_doubled_or_forgotten_by
 
 #[test]
 fn nothing_acknowledged_is_lost_doubled_or_forgotten_by_three_nodes() {
-    each_seed("sim of three", 4, |seed| _ = one(seed, THREE));
+    each_seed("sim of three", 3, |seed| _ = one(seed, THREE));
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn nothing_acknowledged_is_lost_doubled_or_forgotten_by_five_nodes() {
 
 #[test]
 fn a_seed_runs_twice_alike() {
-    for seed in number("EARMARK_SEED").map_or(vec![1, 4], |seed| vec![seed]) {
+    for seed in number("EARMARK_SEED").map_or(vec![4], |seed| vec![seed]) {
         let (first, second) = (apart(seed, THREE), apart(seed, THREE));
         assert_eq!(first, second, "seed {seed}: the histories or the disks differ");
     }
@@ -84,5 +84,5 @@ fn apart(seed: u64, (name, _): (&str, u64)) -> String {
 /// index. Entries acknowledged before the restart were missing from its reads for a moment.
 #[test]
 fn a_leader_that_starts_again_answers_no_read_before_it_has_committed_what_it_had() {
-    (0..20).for_each(start_leader_again);
+    (0..8).for_each(start_leader_again);
 }

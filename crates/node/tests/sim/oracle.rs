@@ -24,7 +24,6 @@ pub struct Limit {
     pub hold_ms: u64,
 }
 
-/// One request.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestMark {
     /// Its position in the history.
@@ -369,7 +368,6 @@ fn hold_ms(key: &str) -> u64 {
     [SLOTS, RATE, MONEY, FLEX].iter().find(|limit| limit.key == key).unwrap().hold_ms
 }
 
-/// Real time.
 pub fn right_ms() -> u64 {
     let elapsed = turmoil::sim_elapsed().map_or(0, |elapsed| elapsed.as_micros());
     (BEGIN_US + u64::try_from(elapsed).unwrap()) / 1_000

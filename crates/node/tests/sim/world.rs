@@ -52,7 +52,6 @@ struct World<'a> {
     unknowing: Vec<Duration>,
 }
 
-/// Runs one seed.
 pub fn simulate(seed: u64, nodes: u64, steps: u64) -> Digest {
     let mut random = Random::new(seed.wrapping_mul(31).wrapping_add(nodes));
     let profile = Profile::of(&mut random);

@@ -13,6 +13,7 @@ use earmark_core::JournalRecord;
 use earmark_node::{Journal, JournalEntry, JournalOptions, JournalPosition};
 
 use crate::support::disk::SimDisk;
+use crate::support::is_exhaustive;
 use crate::support::soak::number;
 
 const CLUSTER: u128 = 0xc1;
@@ -48,5 +49,6 @@ fn all(journal: &Journal) -> Vec<JournalEntry> {
 }
 
 fn seeds(by_default: u64) -> Vec<u64> {
-    number("EARMARK_SEED").map_or_else(|| (0..by_default).collect(), |seed| vec![seed])
+    let count = if is_exhaustive() { by_default * 10 } else { by_default };
+    number("EARMARK_SEED").map_or_else(|| (0..count).collect(), |seed| vec![seed])
 }

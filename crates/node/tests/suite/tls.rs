@@ -22,7 +22,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tower_service::Service;
 
 use crate::support::client::{MINUTE, START_MS, TestClient, definition};
-use crate::support::real_cluster::{Folder, TIMING, folder, options, until};
+use crate::support::real_cluster::{Folder, folder, options, until};
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 
@@ -309,7 +309,7 @@ async fn a_node_with_the_certificate_of_another_does_not_start_and_is_not_spoken
     let behind = thief.status().last_log_index;
     let last = named.nodes[0].status().last_log_index;
     assert!(behind < last, "{behind:?} {last:?}");
-    tokio::time::sleep(TIMING.election * 4).await;
+    until(|| thief.status().term > term).await;
     assert_eq!(thief.status().last_log_index, behind);
     assert_eq!(thief.status().leader, None);
     assert_eq!(named.nodes[0].status().term, term, "it was not heard when it wanted to lead");

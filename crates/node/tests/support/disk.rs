@@ -18,7 +18,6 @@ use super::random::Random;
 
 const SECTOR: usize = 512;
 
-/// Operations that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Write,
@@ -28,12 +27,10 @@ pub enum Kind {
     SyncDir,
 }
 
-/// Error to return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskError {
     /// ENOSPC; a write keeps half of its bytes.
     Full,
-    /// EIO.
     Broken,
 }
 
@@ -168,7 +165,6 @@ impl SimDisk {
         Arc::new(SimDisk { life: Some(self.state().life), ..self.clone() })
     }
 
-    /// Number of changes so far.
     pub fn changes(&self) -> u64 {
         self.state().changes
     }
@@ -197,12 +193,10 @@ impl SimDisk {
         self.state().on_read = OnRead(Some(Box::new(action)));
     }
 
-    /// Bytes read so far.
     pub fn read_bytes(&self) -> u64 {
         self.state().read_bytes
     }
 
-    /// All files with their contents.
     pub fn files(&self) -> BTreeMap<String, Vec<u8>> {
         self.paths().into_iter().map(|path| (path.clone(), self.bytes(&path))).collect()
     }
@@ -258,7 +252,6 @@ impl SimDisk {
         state.synced_names = names;
     }
 
-    /// Paths of all files.
     pub fn paths(&self) -> Vec<String> {
         self.state().names.keys().cloned().collect()
     }

@@ -23,7 +23,6 @@ pub type Ever = BTreeMap<LogId, Entry>;
 pub struct Log {
     /// The readable entries.
     pub entries: Vec<Entry>,
-    /// Id of the last purged entry.
     pub purged: Option<LogId>,
 }
 
@@ -83,7 +82,6 @@ pub fn block_on<T>(test: impl Future<Output = T>) -> T {
         .block_on(test)
 }
 
-/// Opens the log on a disk.
 pub async fn open(disk: &SimDisk, options: LogOptions) -> Result<LogStore, Fault> {
     LogStore::open(disk.mount(), CLUSTER, options, Failure::default()).await
 }

@@ -13,3 +13,14 @@ pub mod real_cluster;
 pub mod sim_cluster;
 #[path = "../../../core/tests/support/soak.rs"]
 pub mod soak;
+
+/// Whether to run every case instead of a sample: in a soak.
+pub fn is_exhaustive() -> bool {
+    soak::number("EARMARK_SOAK_SECONDS").is_some()
+}
+
+/// The first 12 cases and every fourth later one; all of them in a soak.
+pub fn sample(count: u64) -> impl Iterator<Item = u64> {
+    let is_exhaustive = is_exhaustive();
+    (0..count).filter(move |case| is_exhaustive || *case < 12 || case.is_multiple_of(4))
+}

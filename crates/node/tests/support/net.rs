@@ -82,7 +82,6 @@ impl SimNet {
     }
 }
 
-/// One end of a connection.
 struct End {
     from: String,
     to: String,

@@ -106,7 +106,7 @@ async fn a_backup_that_was_cut_off_is_no_data_folder_or_a_whole_one() {
     let mut begun = 0;
     // The last changes complete the data folder.
     let all = whole.changes();
-    for changes in (0..all).filter(|changes| changes % 3 == 0 || changes + 12 > all) {
+    for changes in (0..all).filter(|changes| changes % 7 == 0 || changes + 12 > all) {
         let disk = SimDisk::new();
         disk.cut_power_after(changes);
         cluster.node(1).backup(disk.mount()).await.unwrap_err();
@@ -127,7 +127,7 @@ async fn a_backup_that_was_cut_off_is_no_data_folder_or_a_whole_one() {
 /// Two of three nodes are lost. The log of the third is recovered, committed or not.
 #[tokio::test(start_paused = true)]
 async fn what_is_left_of_a_cluster_begins_a_new_one() {
-    for seed in 0..8 {
+    for seed in 0..4 {
         let mut cluster = SimCluster::of(3, SMALL).await;
         let mut scenario = Scenario::run(&cluster.client(1)).await;
         let left = if seed % 2 == 0 { cluster.leader().await } else { cluster.follower().await };

@@ -7,6 +7,7 @@ use crate::support::client::{
     SLOTS, Scenario, definition, issue, key, lease, reserve_request, write_request,
 };
 use crate::support::disk::SimDisk;
+use crate::support::sample;
 use crate::support::sim_cluster::{SMALL, Settings, SimCluster, TIMING, until};
 
 async fn all_show_the_same(cluster: &SimCluster, scenario: &Scenario) {
@@ -214,7 +215,7 @@ async fn a_node_whose_power_goes_at_any_moment_of_an_installation_can_be_started
     forget_the_log(&cluster).await;
     let left = cluster.hosts[&away].disk.copy();
     let mut installed = 0;
-    for changes in 0..90 {
+    for changes in sample(90) {
         // Disk work is slow, so concurrent work can overtake it.
         let disk: SimDisk = left.copy().with_latency(changes, TIMING.heartbeat / 4);
         cluster.hosts.get_mut(&away).unwrap().disk = disk.clone();
@@ -242,5 +243,5 @@ async fn a_node_whose_power_goes_at_any_moment_of_an_installation_can_be_started
         }
         leader = cluster.leader().await;
     }
-    assert!(installed > 40, "{installed} installations prove little");
+    assert!(installed > 12, "{installed} installations prove little");
 }

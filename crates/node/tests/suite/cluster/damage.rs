@@ -6,6 +6,7 @@ use earmark_node::{Disk as _, LogOptions, Node, NodeOptions};
 
 use crate::support::client::{START_MS, Scenario, TestClient, try_visible_state};
 use crate::support::disk::SimDisk;
+use crate::support::is_exhaustive;
 use crate::support::sim_cluster::{SMALL, SimCluster, SimHost, TIMING};
 
 /// The two slots of `vote` and `log/mark`; the bytes between them are never read.
@@ -13,7 +14,6 @@ const SLOTS: [std::ops::Range<usize>; 2] = [0..96, 4096..4192];
 /// Header of an index. The rest is one page, nearly all of it zero and covered by one checksum.
 const INDEX_HEAD: std::ops::Range<usize> = 0..96;
 
-/// Damage to a file.
 #[derive(Clone, Copy, Debug)]
 enum Damage {
     Flip { at: usize, xor: u8 },
@@ -41,10 +41,11 @@ fn damages(path: &str, len: usize) -> Vec<Damage> {
         _ => true,
     };
     let each = |at: usize| {
-        // A different bit at every offset, and sometimes all bits.
+        // A different bit at every offset, and sometimes all bits or a truncation.
         let bit = 1_u8.rotate_left(u32::try_from(at % 8).unwrap());
-        let all = at.is_multiple_of(3).then_some(Damage::Flip { at, xor: 0xff });
-        [Damage::Flip { at, xor: bit }, Damage::Cut { at }].into_iter().chain(all)
+        let cut = (is_exhaustive() || at.is_multiple_of(4)).then_some(Damage::Cut { at });
+        let all = at.is_multiple_of(9).then_some(Damage::Flip { at, xor: 0xff });
+        [Damage::Flip { at, xor: bit }].into_iter().chain(cut).chain(all)
     };
     (0..len).filter(is_worth).flat_map(each).chain([Damage::Remove]).collect()
 }
@@ -113,7 +114,7 @@ async fn damage_everywhere(disk: &SimDisk, scenario: &Scenario, expected: &[Stri
             }
         }
     }
-    assert!(started > 300 && refused > 1_000, "{started} started and {refused} refused prove little");
+    assert!(started > 150 && refused > 500, "{started} started and {refused} refused prove little");
 }
 
 #[tokio::test(start_paused = true)]

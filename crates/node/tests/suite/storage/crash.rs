@@ -15,7 +15,7 @@ use crate::support::log_driver::{
 use crate::support::random::Random;
 use crate::support::soak::each_seed;
 
-const SEEDS: u64 = 2_000;
+const SEEDS: u64 = 400;
 const LIVES: u64 = 6;
 
 /// States that may be found after a power cut.

@@ -5,6 +5,7 @@ use earmark_node::{Expected, Fault, Folder, Identity, LogOptions, LogStore, Vote
 use openraft::storage::RaftLogStorage;
 
 use crate::support::disk::SimDisk;
+use crate::support::is_exhaustive;
 use crate::support::log_driver::{CLUSTER, Log, append, block_on, entry, id, open, read, vote};
 use crate::support::random::Random;
 
@@ -66,7 +67,12 @@ async fn damage_everywhere(disk: &SimDisk, expected: &Found, may_lose: impl Fn(&
     let (mut opened, mut refused) = (0, 0);
     for path in disk.paths() {
         for place in places(&path, disk.bytes(&path).len()) {
-            for xor in [None, Some(0x01), Some(0x80), Some(0xff)] {
+            // A different bit at every offset, and sometimes all bits or a truncation.
+            let bit = 1_u8.rotate_left(u32::try_from(place % 8).unwrap());
+            let is_full = is_exhaustive();
+            let cut = (is_full || place.is_multiple_of(3)).then_some(None);
+            let all = (is_full || place.is_multiple_of(5)).then_some(Some(0xff));
+            for xor in [Some(bit)].into_iter().chain(cut).chain(all) {
                 let disk = disk.copy();
                 match xor {
                     None => disk.truncate(&path, place),
@@ -89,7 +95,7 @@ async fn damage_everywhere(disk: &SimDisk, expected: &Found, may_lose: impl Fn(&
             }
         }
     }
-    assert!(opened > 1_000 && refused > 1_000, "{opened} opened and {refused} refused prove little");
+    assert!(opened > 300 && refused > 300, "{opened} opened and {refused} refused prove little");
 }
 
 #[test]
@@ -123,7 +129,7 @@ fn a_node_that_was_killed_opens_right_or_refuses_whatever_byte_is_damaged() {
 #[test]
 fn after_a_power_cut_only_the_last_write_can_be_taken_for_torn() {
     block_on(async {
-        for seed in 0..4 {
+        for seed in 0..if is_exhaustive() { 4 } else { 2 } {
             let (disk, mut store) = made(10 + seed).await;
             let mut random = Random::new(seed);
             let log = read(&mut store).await;
