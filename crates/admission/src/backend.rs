@@ -18,23 +18,37 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// Keeps limits and credit: a Book in memory, a replicated Book, or a Book with limits in TigerBeetle and credit in
 /// SQL.
 ///
-/// Dropping a future does not cancel its request: the request is still executed. A retry with the same lease gets the
-/// same answer.
+/// `by` is the caller of a request. Its key is checked when the request is applied, or before each batch where limits
+/// or credit are kept elsewhere. Dropping a future does not cancel its request: the request is still executed. A retry
+/// with the same lease gets the same answer.
 pub trait Backend: Send + Sync + 'static {
     /// Decides each reserve on its own. Answers are in request order.
-    fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>>;
+    fn reserve(
+        &self,
+        by: Principal,
+        requests: Vec<ReserveRequest>,
+    ) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>>;
 
     /// Settles each complete on its own. Answers are in request order.
     fn complete(
         &self,
+        by: Principal,
         requests: Vec<CompleteRequest>,
     ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>>;
 
     /// Creates a limit or changes its definition.
-    fn put_limit(&self, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>>;
+    fn put_limit(
+        &self,
+        by: Principal,
+        request: PutLimitRequest,
+    ) -> Answer<'_, Result<LimitChange, LimitError>>;
 
     /// Deletes a limit. A limit in use decreases to 0 first.
-    fn delete_limit(&self, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>>;
+    fn delete_limit(
+        &self,
+        by: Principal,
+        request: DeleteLimitRequest,
+    ) -> Answer<'_, Result<LimitChange, LimitError>>;
 
     /// All limits of a namespace, ordered by key.
     fn limits(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<LimitInfo>, BackendError>>;
@@ -61,7 +75,7 @@ pub trait Backend: Send + Sync + 'static {
     ) -> Answer<'_, Result<Option<LeaseView>, BackendError>>;
 
     /// Applies a transaction exactly once. A retry gets the first answer.
-    fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>>;
+    fn write(&self, by: Principal, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>>;
 
     /// The last sequence number that a client committed in a scope; 0 before the first.
     fn client_state(
@@ -100,71 +114,6 @@ pub trait Backend: Send + Sync + 'static {
             (Some(keys), by) => keys.check(by),
             (None, Principal::Key(_)) => Box::pin(std::future::ready(Err(BackendError::Unauthenticated))),
         }
-    }
-
-    /// Reserves by the right of a caller. A backend whose commands carry it has it judged with them; any other asks
-    /// before each batch.
-    fn reserve_by(
-        &self,
-        by: Principal,
-        requests: Vec<ReserveRequest>,
-    ) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
-        Box::pin(async move {
-            match self.check_right(by).await {
-                Ok(()) => self.reserve(requests).await,
-                Err(error) => requests.iter().map(|_| Err(error.clone())).collect(),
-            }
-        })
-    }
-
-    /// Completes by the right of a caller.
-    fn complete_by(
-        &self,
-        by: Principal,
-        requests: Vec<CompleteRequest>,
-    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
-        Box::pin(async move {
-            match self.check_right(by).await {
-                Ok(()) => self.complete(requests).await,
-                Err(error) => requests.iter().map(|_| Err(error.clone())).collect(),
-            }
-        })
-    }
-
-    /// Puts a limit by the right of a caller.
-    fn put_limit_by(
-        &self,
-        by: Principal,
-        request: PutLimitRequest,
-    ) -> Answer<'_, Result<LimitChange, LimitError>> {
-        Box::pin(async move {
-            self.check_right(by).await?;
-            self.put_limit(request).await
-        })
-    }
-
-    /// Deletes a limit by the right of a caller.
-    fn delete_limit_by(
-        &self,
-        by: Principal,
-        request: DeleteLimitRequest,
-    ) -> Answer<'_, Result<LimitChange, LimitError>> {
-        Box::pin(async move {
-            self.check_right(by).await?;
-            self.delete_limit(request).await
-        })
-    }
-
-    /// Applies a transaction by the right of a caller.
-    fn write_by(
-        &self,
-        by: Principal,
-        request: WriteRequest,
-    ) -> Answer<'_, Result<WriteAnswer, BackendError>> {
-        Box::pin(async move {
-            self.check_right(by).await?;
-            self.write(request).await
-        })
     }
 
     /// Gauges for metrics. Cheap enough to call every second.

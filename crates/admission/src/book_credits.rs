@@ -76,7 +76,7 @@ impl<H: BookHost> BookCredits<H> {
                 Err(error) => return requests.iter().map(|_| Err(error.clone())).collect(),
             }
         }
-        let answers = self.0.complete_by(right_of(actor), completes).await;
+        let answers = self.0.complete(right_of(actor), completes).await;
         answers.into_iter().map(|answer| answer.map(settled)).collect()
     }
 }
@@ -97,7 +97,7 @@ fn settled(answer: CompleteAnswer) -> SettleAnswer {
 }
 
 impl<H: BookHost> Credits for BookCredits<H> {
-    fn hold_by(
+    fn hold(
         &self,
         actor: Option<Actor>,
         requests: Vec<HoldRequest>,
@@ -112,13 +112,13 @@ impl<H: BookHost> Credits for BookCredits<H> {
                 let requirements = holds.iter().map(amount).collect();
                 ReserveRequest { namespace, lease, job: None, requirements }
             });
-            let answers = self.0.reserve_by(right_of(actor), requests.collect()).await;
+            let answers = self.0.reserve(right_of(actor), requests.collect()).await;
             let answers = leases.into_iter().zip(answers);
             answers.map(|(lease, answer)| self.held(lease, answer?)).collect()
         })
     }
 
-    fn settle_by(
+    fn settle(
         &self,
         actor: Option<Actor>,
         requests: Vec<SettleRequest>,
@@ -144,7 +144,7 @@ impl<H: BookHost> Credits for BookCredits<H> {
     }
 
     fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
-        Backend::write(&self.0, request)
+        Backend::write(&self.0, Principal::System, request)
     }
 
     fn client_state(

@@ -329,11 +329,7 @@ pub(crate) fn limit_keys(operations: &[Operation]) -> Vec<LimitKey> {
 }
 
 impl<H: BookHost> Backend for BookBackend<H> {
-    fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
-        self.reserve_by(Principal::System, requests)
-    }
-
-    fn reserve_by(
+    fn reserve(
         &self,
         by: Principal,
         requests: Vec<ReserveRequest>,
@@ -349,13 +345,6 @@ impl<H: BookHost> Backend for BookBackend<H> {
 
     fn complete(
         &self,
-        requests: Vec<CompleteRequest>,
-    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
-        self.complete_by(Principal::System, requests)
-    }
-
-    fn complete_by(
-        &self,
         by: Principal,
         requests: Vec<CompleteRequest>,
     ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
@@ -368,11 +357,7 @@ impl<H: BookHost> Backend for BookBackend<H> {
         Box::pin(self.decide(by, requests, Direction::GivesBack, |request| &request.namespace, resolve))
     }
 
-    fn put_limit(&self, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
-        self.put_limit_by(Principal::System, request)
-    }
-
-    fn put_limit_by(
+    fn put_limit(
         &self,
         by: Principal,
         request: PutLimitRequest,
@@ -381,11 +366,7 @@ impl<H: BookHost> Backend for BookBackend<H> {
         Box::pin(self.change(by, request.namespace, change))
     }
 
-    fn delete_limit(&self, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
-        self.delete_limit_by(Principal::System, request)
-    }
-
-    fn delete_limit_by(
+    fn delete_limit(
         &self,
         by: Principal,
         request: DeleteLimitRequest,
@@ -446,15 +427,7 @@ impl<H: BookHost> Backend for BookBackend<H> {
         })
     }
 
-    fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
-        self.write_by(Principal::System, request)
-    }
-
-    fn write_by(
-        &self,
-        by: Principal,
-        request: WriteRequest,
-    ) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+    fn write(&self, by: Principal, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
         let WriteRequest { namespace: name, vault, client, sequence, operations, actor } = request;
         let (inner, keys) = (Arc::clone(&self.0), self.clone());
         // Definitions of limits live here even when another system enforces them.

@@ -36,7 +36,7 @@ impl<H: BookHost> Limits for BookLimits<H> {
             let LimitsReserve { namespace, lease, requirements } = request;
             ReserveRequest { namespace, lease, job: None, requirements }
         });
-        self.0.reserve(requests.collect())
+        self.0.reserve(Principal::System, requests.collect())
     }
 
     fn complete(
@@ -47,7 +47,7 @@ impl<H: BookHost> Limits for BookLimits<H> {
             let LimitsComplete { namespace, lease, actuals } = request;
             CompleteRequest { namespace, lease, job: None, actuals }
         });
-        self.0.complete(requests.collect())
+        self.0.complete(Principal::System, requests.collect())
     }
 
     fn release(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<(), BackendError>> {

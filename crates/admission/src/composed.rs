@@ -156,7 +156,7 @@ impl<H: BookHost> Parts<H> {
         for key in &keys {
             self.make_room(&namespace, key).await?;
         }
-        let answer = self.registry.write_by(by, request).await?;
+        let answer = self.registry.write(by, request).await?;
         if matches!(answer, WriteAnswer::Committed(_)) {
             for key in keys {
                 self.bring_in_line(&namespace, &key).await?;
@@ -189,11 +189,7 @@ impl<H: BookHost> Parts<H> {
 }
 
 impl<H: BookHost> Backend for Composed<H> {
-    fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
-        self.reserve_by(Principal::System, requests)
-    }
-
-    fn reserve_by(
+    fn reserve(
         &self,
         by: Principal,
         requests: Vec<ReserveRequest>,
@@ -223,13 +219,6 @@ impl<H: BookHost> Backend for Composed<H> {
 
     fn complete(
         &self,
-        requests: Vec<CompleteRequest>,
-    ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
-        self.complete_by(Principal::System, requests)
-    }
-
-    fn complete_by(
-        &self,
         by: Principal,
         requests: Vec<CompleteRequest>,
     ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
@@ -245,11 +234,7 @@ impl<H: BookHost> Backend for Composed<H> {
         })
     }
 
-    fn put_limit(&self, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
-        self.put_limit_by(Principal::System, request)
-    }
-
-    fn put_limit_by(
+    fn put_limit(
         &self,
         by: Principal,
         request: PutLimitRequest,
@@ -259,11 +244,7 @@ impl<H: BookHost> Backend for Composed<H> {
         Box::pin(async move { Composed::<H>::finish(put).await? })
     }
 
-    fn delete_limit(&self, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
-        self.delete_limit_by(Principal::System, request)
-    }
-
-    fn delete_limit_by(
+    fn delete_limit(
         &self,
         by: Principal,
         request: DeleteLimitRequest,
@@ -304,15 +285,7 @@ impl<H: BookHost> Backend for Composed<H> {
         })
     }
 
-    fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
-        self.write_by(Principal::System, request)
-    }
-
-    fn write_by(
-        &self,
-        by: Principal,
-        request: WriteRequest,
-    ) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+    fn write(&self, by: Principal, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
         let parts = Arc::clone(&self.0);
         let write = async move {
             parts.registry.check_right(by.clone()).await?;

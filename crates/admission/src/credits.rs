@@ -15,33 +15,23 @@ use crate::writes::{Audit, CreditReadError, EntryPage, WriteAnswer, WriteRequest
 ///
 /// Every call may be repeated: the same hold or settlement of a lease has one effect and one answer.
 pub trait Credits: Send + Sync + 'static {
-    /// Sets aside all that each lease asks for, or nothing of it. A refusal is remembered with its lease. The answers
-    /// are in the order of the requests. Whoever is behind it is written down with what it did, and not with what an
-    /// earlier copy of it has done; nobody means Earmark itself. Their right was judged before.
-    fn hold_by(
+    /// Holds all amounts of each lease or none. A refusal is remembered with its lease. Answers are in request order.
+    ///
+    /// `actor` is the authorized caller, `None` for Earmark itself. It is recorded with the effects of this request,
+    /// not with those of an earlier attempt.
+    fn hold(
         &self,
         actor: Option<Actor>,
         requests: Vec<HoldRequest>,
     ) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>>;
 
-    /// Pays what each lease cost, and gives the rest back. A lease that is not known here is marked, so that a hold of
-    /// it that comes later finds that it has ended. The answers are in the order of the requests; whoever is behind it is
-    /// written down as with a hold.
-    fn settle_by(
+    /// Charges the cost of each lease and releases the rest of its hold. An unknown lease is marked as ended, so that a
+    /// hold that arrives later is refused. Answers are in request order. `actor` is recorded as in a hold.
+    fn settle(
         &self,
         actor: Option<Actor>,
         requests: Vec<SettleRequest>,
     ) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>>;
-
-    /// The same as [`hold_by`](Credits::hold_by), of Earmark itself.
-    fn hold(&self, requests: Vec<HoldRequest>) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
-        self.hold_by(None, requests)
-    }
-
-    /// The same as [`settle_by`](Credits::settle_by), of Earmark itself.
-    fn settle(&self, requests: Vec<SettleRequest>) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
-        self.settle_by(None, requests)
-    }
 
     /// The state of the credit holds of a lease.
     fn holds(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<HoldState, BackendError>>;

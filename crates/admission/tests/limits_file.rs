@@ -6,7 +6,7 @@ use std::path::Path;
 
 use earmark_admission::*;
 use earmark_core::{
-    Actor, ClientId, Definition, Kind, LimitKey, LimitStatus, NamespaceName, Operation, Overage,
+    Actor, ClientId, Definition, Kind, LimitKey, LimitStatus, NamespaceName, Operation, Overage, Principal,
 };
 
 fn namespace() -> NamespaceName {
@@ -39,8 +39,8 @@ async fn limits_survive_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("limits.json");
     let book = open(&path).await.expect("no file yet");
-    book.put_limit(rpm(10)).await.expect("a limit that can be put");
-    book.put_limit(rpm(20)).await.expect("a limit that can be put");
+    book.put_limit(Principal::System, rpm(10)).await.expect("a limit that can be put");
+    book.put_limit(Principal::System, rpm(20)).await.expect("a limit that can be put");
     book.shut_down().await;
     let book = open(&path).await.expect("a good file");
     assert_eq!(capacities(&book).await, [20]);
@@ -49,7 +49,7 @@ async fn limits_survive_a_restart() {
         key: LimitKey::new("rpm").expect("a valid key"),
         expected_revision: None,
     };
-    let change = book.delete_limit(delete).await.expect("a limit that can be deleted");
+    let change = book.delete_limit(Principal::System, delete).await.expect("a limit that can be deleted");
     assert_eq!(change.status, LimitStatus::Deleted);
     assert_eq!(capacities(&open(&path).await.expect("a good file")).await, [0_u64; 0]);
 }
@@ -74,7 +74,7 @@ async fn a_credit_limit_survives_a_restart_with_its_terms() {
         expected_revision: None,
     };
     let book = open(&path).await.expect("a good file");
-    book.put_limit(request).await.expect("a limit that can be put");
+    book.put_limit(Principal::System, request).await.expect("a limit that can be put");
     assert_eq!(read().await, Definition { overage: Overage::Deny, ..definition });
 }
 
@@ -97,7 +97,7 @@ async fn a_file_that_could_not_be_written_is_written_by_the_next_change_whatever
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("limits.json");
     let book = open(&path).await.expect("no file yet");
-    book.put_limit(rpm(10)).await.expect("a limit that can be put");
+    book.put_limit(Principal::System, rpm(10)).await.expect("a limit that can be put");
     let delete = || DeleteLimitRequest {
         namespace: namespace(),
         key: LimitKey::new("rpm").expect("a valid key"),
@@ -105,12 +105,16 @@ async fn a_file_that_could_not_be_written_is_written_by_the_next_change_whatever
     };
     let in_the_way = folder.path().join("limits.json.new");
     std::fs::create_dir(&in_the_way).expect("a writable folder");
-    let error = book.delete_limit(delete()).await.expect_err("the file cannot be written").to_string();
+    let error = book
+        .delete_limit(Principal::System, delete())
+        .await
+        .expect_err("the file cannot be written")
+        .to_string();
     assert!(error.contains("the change is in force, but was not saved"), "{error}");
     let reason = book.ready().expect_err("the file is behind");
     assert!(reason.contains("limits.json"), "{reason}");
     std::fs::remove_dir(&in_the_way).expect("an empty folder");
-    assert_eq!(book.delete_limit(delete()).await, Err(LimitError::NotFound));
+    assert_eq!(book.delete_limit(Principal::System, delete()).await, Err(LimitError::NotFound));
     assert_eq!(book.ready(), Ok(()));
     assert_eq!(capacities(&open(&path).await.expect("a good file")).await, [0_u64; 0]);
 }
@@ -120,7 +124,7 @@ async fn a_change_whose_caller_goes_away_is_written_all_the_same() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("limits.json");
     let book = open(&path).await.expect("no file yet");
-    let mut asked = book.put_limit(rpm(10));
+    let mut asked = book.put_limit(Principal::System, rpm(10));
     std::future::poll_fn(|context| {
         _ = asked.as_mut().poll(context);
         std::task::Poll::Ready(())
@@ -150,15 +154,15 @@ async fn limits_that_a_write_changes_survive_a_restart_too() {
     };
     let put = Operation::PutLimit { definition: rpm(10).definition, expected_revision: None };
     let book = open(&path).await.expect("no file yet");
-    let first = book.write(write(1, put.clone())).await.expect("a backend that answers");
+    let first = book.write(Principal::System, write(1, put.clone())).await.expect("a backend that answers");
     assert!(matches!(first, WriteAnswer::Committed(_)), "{first:?}");
     // A retry writes a file that went missing.
     std::fs::remove_file(&path).expect("a file");
-    assert_eq!(book.write(write(1, put)).await, Ok(first));
+    assert_eq!(book.write(Principal::System, write(1, put)).await, Ok(first));
     let book = open(&path).await.expect("a good file");
     assert_eq!(capacities(&book).await, [10]);
     let delete = Operation::DeleteLimit { key: rpm(1).definition.key, expected_revision: None };
-    let deleted = book.write(write(1, delete)).await.expect("a backend that answers");
+    let deleted = book.write(Principal::System, write(1, delete)).await.expect("a backend that answers");
     assert!(matches!(deleted, WriteAnswer::Committed(_)), "{deleted:?}");
     assert_eq!(capacities(&open(&path).await.expect("a good file")).await, [0_u64; 0]);
 }

@@ -10,7 +10,7 @@ use earmark_admission::{
 };
 use earmark_core::{
     Actor, ClientId, Definition, ExternalParts, Kind, LimitInfo, LimitKey, LimitStatus, NamespaceName,
-    Operation, Overage,
+    Operation, Overage, Principal,
 };
 
 fn namespace(name: &str) -> NamespaceName {
@@ -29,7 +29,9 @@ fn key() -> LimitKey {
 
 async fn put(book: &LocalBook, name: &str, capacity: u64) {
     let (namespace, definition) = (namespace(name), definition(capacity));
-    book.put_limit(PutLimitRequest { namespace, definition, expected_revision: None }).await.unwrap();
+    book.put_limit(Principal::System, PutLimitRequest { namespace, definition, expected_revision: None })
+        .await
+        .unwrap();
 }
 
 fn find(book: &LocalBook, name: &str) -> Option<Arc<LimitInfo>> {
@@ -61,10 +63,10 @@ async fn a_limit_is_copied_once_and_looked_up_again_after_every_change() {
         operations: vec![Operation::PutLimit { definition: definition(4), expected_revision: None }],
         actor: Actor::new("system:test").unwrap(),
     };
-    assert!(matches!(book.write(write).await, Ok(WriteAnswer::Committed(_))));
+    assert!(matches!(book.write(Principal::System, write).await, Ok(WriteAnswer::Committed(_))));
     assert_eq!(find(&book, "default").unwrap().definition.capacity, 4);
     let delete = DeleteLimitRequest { namespace: namespace("default"), key: key(), expected_revision: None };
-    book.delete_limit(delete).await.unwrap();
+    book.delete_limit(Principal::System, delete).await.unwrap();
     assert_eq!(find(&book, "default").unwrap().status, LimitStatus::Decreasing { to: 0 });
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use earmark_admission::*;
-use earmark_core::{Definition, Kind, LeaseId, LimitKey, NamespaceName, Overage, UnixMs};
+use earmark_core::{Definition, Kind, LeaseId, LimitKey, NamespaceName, Overage, Principal, UnixMs};
 use random::Random;
 
 const TASKS: u64 = 64;
@@ -51,7 +51,7 @@ impl Storm {
             let definition =
                 Definition { key: key.clone(), kind, capacity, unit, description, overage: Overage::Deny };
             let request = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
-            book.put_limit(request).await.expect("a limit that can be put");
+            book.put_limit(Principal::System, request).await.expect("a limit that can be put");
         }
         let known = std::array::from_fn(|_| AtomicU64::new(0));
         let (allowed, denied, dropped) = Default::default();
@@ -67,7 +67,7 @@ impl Storm {
         let requirements = self.parts(amounts);
         let request = ReserveRequest { namespace: namespace(), lease, job: None, requirements };
         if random.below(10) == 0 {
-            let asked = self.book.reserve(vec![request.clone()]);
+            let asked = self.book.reserve(Principal::System, vec![request.clone()]);
             hang_up(asked).await;
             self.dropped.fetch_add(1, Ordering::Relaxed);
             // Half of the callers that lost the answer retry, and must get the same answer.
@@ -75,7 +75,7 @@ impl Storm {
                 return;
             }
         }
-        match self.book.reserve(vec![request]).await.remove(0) {
+        match self.book.reserve(Principal::System, vec![request]).await.remove(0) {
             Ok(ReserveAnswer::Allowed { .. }) => self.use_it(lease, amounts, random).await,
             Ok(ReserveAnswer::Denied { .. }) => _ = self.denied.fetch_add(1, Ordering::Relaxed),
             other => panic!("{other:?}"),
@@ -95,10 +95,15 @@ impl Storm {
         }
         let request = CompleteRequest { namespace: namespace(), lease, job: None, actuals: self.parts(used) };
         if random.below(10) == 0 {
-            hang_up(self.book.complete(vec![request])).await;
+            hang_up(self.book.complete(Principal::System, vec![request])).await;
             return;
         }
-        let answer = self.book.complete(vec![request]).await.remove(0).expect("a backend that answers");
+        let answer = self
+            .book
+            .complete(Principal::System, vec![request])
+            .await
+            .remove(0)
+            .expect("a backend that answers");
         assert!(answer.reconciled);
     }
 

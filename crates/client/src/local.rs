@@ -12,7 +12,7 @@ use earmark_admission::{
 };
 use earmark_core::{
     AccountName, Actor, BalanceInfo, ClientId, Config, Definition, LimitInfo, LimitKey, LimitStatus,
-    NamespaceName, Operation, Usage, VaultName,
+    NamespaceName, Operation, Principal, Usage, VaultName,
 };
 use earmark_proto::v1::write_response::Result as Written;
 use earmark_proto::{convert, v1};
@@ -60,24 +60,24 @@ impl Local {
 
     pub(crate) async fn reserve(&self, items: &[ReserveItem]) -> Vec<Result<ReserveAnswer, Failure>> {
         let requests = items.iter().map(|item| self.reserve_request(item)).collect();
-        self.backend.reserve(requests).await.into_iter().map(reserved).collect()
+        self.backend.reserve(Principal::System, requests).await.into_iter().map(reserved).collect()
     }
 
     pub(crate) async fn complete(&self, items: &[CompleteItem]) -> Vec<Result<Completed, Failure>> {
         let requests = items.iter().map(|item| self.complete_request(item)).collect();
-        self.backend.complete(requests).await.into_iter().map(completed).collect()
+        self.backend.complete(Principal::System, requests).await.into_iter().map(completed).collect()
     }
 
     pub(crate) async fn put_limit(&self, definition: Definition) -> Result<LimitStatus, Failure> {
         let namespace = self.namespace.clone();
         let request = PutLimitRequest { namespace, definition, expected_revision: None };
-        changed(self.backend.put_limit(request).await)
+        changed(self.backend.put_limit(Principal::System, request).await)
     }
 
     pub(crate) async fn delete_limit(&self, key: LimitKey) -> Result<LimitStatus, Failure> {
         let namespace = self.namespace.clone();
         let request = DeleteLimitRequest { namespace, key, expected_revision: None };
-        changed(self.backend.delete_limit(request).await)
+        changed(self.backend.delete_limit(Principal::System, request).await)
     }
 
     pub(crate) async fn limit(&self, key: LimitKey) -> Result<LimitView, Failure> {
@@ -111,12 +111,20 @@ impl Local {
 
     /// Reserves without waiting, so that no timer is needed.
     pub(crate) fn reserve_now(&self, item: &ReserveItem) -> Option<Result<ReserveAnswer, Failure>> {
-        self.backend.reserve(vec![self.reserve_request(item)]).now_or_never()?.pop().map(reserved)
+        self.backend
+            .reserve(Principal::System, vec![self.reserve_request(item)])
+            .now_or_never()?
+            .pop()
+            .map(reserved)
     }
 
     /// Completes without waiting, for callers that cannot await, such as `Drop`.
     pub(crate) fn complete_now(&self, item: &CompleteItem) -> Option<Result<Completed, Failure>> {
-        self.backend.complete(vec![self.complete_request(item)]).now_or_never()?.pop().map(completed)
+        self.backend
+            .complete(Principal::System, vec![self.complete_request(item)])
+            .now_or_never()?
+            .pop()
+            .map(completed)
     }
 
     fn reserve_request(&self, item: &ReserveItem) -> ReserveRequest {
@@ -146,7 +154,7 @@ impl Local {
             operations: item.operations.clone(),
             actor: self.actor.clone(),
         };
-        let result = match self.backend.write(request).await.map_err(failed)? {
+        let result = match self.backend.write(Principal::System, request).await.map_err(failed)? {
             WriteAnswer::Committed(receipt) => {
                 let subject = |operation: &Operation| operation.subject().to_owned();
                 let subjects: Vec<String> = item.operations.iter().map(subject).collect();

@@ -160,7 +160,7 @@ impl Bench {
         let lease = LeaseId::from_u128(u128::from(self.leases.fetch_add(1, Ordering::Relaxed)));
         let holds = vec![HoldPart { limit: Arc::clone(limit), amount: 100 }];
         let hold = HoldRequest { namespace: namespace(), lease, holds };
-        let held = self.credits.hold(vec![hold]).await.remove(0).expect("a store that answers");
+        let held = self.credits.hold(None, vec![hold]).await.remove(0).expect("a store that answers");
         assert_eq!(held, HoldAnswer::Held);
         lease
     }
@@ -224,6 +224,6 @@ impl Bench {
 async fn settle(credits: &SagaCredits, limit: &Definition, lease: LeaseId) {
     let actuals = vec![Amount { key: limit.key.clone(), amount: 70 }];
     let settle = SettleRequest { namespace: namespace(), lease, actuals, is_release: false };
-    let settled = credits.settle(vec![settle]).await.remove(0).expect("a store that answers");
+    let settled = credits.settle(None, vec![settle]).await.remove(0).expect("a store that answers");
     assert_eq!(settled.paid, 70);
 }

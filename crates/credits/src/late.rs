@@ -142,20 +142,20 @@ async fn wait(shared: Arc<Shared>) {
 }
 
 impl Credits for LateCredits {
-    fn hold_by(
+    fn hold(
         &self,
         actor: Option<Actor>,
         requests: Vec<HoldRequest>,
     ) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
-        Box::pin(self.ask_all(requests, |credits, requests| credits.hold_by(actor, requests)))
+        Box::pin(self.ask_all(requests, |credits, requests| credits.hold(actor, requests)))
     }
 
-    fn settle_by(
+    fn settle(
         &self,
         actor: Option<Actor>,
         requests: Vec<SettleRequest>,
     ) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
-        Box::pin(self.ask_all(requests, |credits, requests| credits.settle_by(actor, requests)))
+        Box::pin(self.ask_all(requests, |credits, requests| credits.settle(actor, requests)))
     }
 
     fn holds(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<HoldState, BackendError>> {

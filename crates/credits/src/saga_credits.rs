@@ -261,7 +261,7 @@ pub(crate) struct ClientRoom {
 }
 
 impl Credits for SagaCredits {
-    fn hold_by(
+    fn hold(
         &self,
         actor: Option<Actor>,
         requests: Vec<HoldRequest>,
@@ -269,7 +269,7 @@ impl Credits for SagaCredits {
         Box::pin(self.execute_all(requests, move |request| HoldTask::new(request, actor.clone())))
     }
 
-    fn settle_by(
+    fn settle(
         &self,
         actor: Option<Actor>,
         requests: Vec<SettleRequest>,

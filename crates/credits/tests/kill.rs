@@ -54,11 +54,11 @@ async fn worker() {
                     other => panic!("{other:?}"),
                 }
                 let lease = LeaseId::from_u128(ulid::Ulid::generate().0);
-                match credits.hold(vec![hold(lease, caller % ACCOUNTS)]).await.remove(0) {
+                match credits.hold(None, vec![hold(lease, caller % ACCOUNTS)]).await.remove(0) {
                     Ok(HoldAnswer::Held) => report(&format!("hold {lease}")),
                     other => panic!("{other:?}"),
                 }
-                match credits.settle(vec![settle(lease)]).await.remove(0) {
+                match credits.settle(None, vec![settle(lease)]).await.remove(0) {
                     Ok(answer) if answer.is_known => report(&format!("settle {lease}")),
                     other => panic!("{other:?}"),
                 }

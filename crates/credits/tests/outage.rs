@@ -72,9 +72,10 @@ async fn call(credits: Arc<SagaCredits>, caller: usize, rounds: u64) {
         );
         let lease = LeaseId::from_u128(ulid::Ulid::generate().0);
         let held =
-            retry(|| async { credits.hold(vec![hold(lease, caller % ACCOUNTS)]).await.remove(0) }).await;
+            retry(|| async { credits.hold(None, vec![hold(lease, caller % ACCOUNTS)]).await.remove(0) })
+                .await;
         assert_eq!(held, HoldAnswer::Held);
-        assert!(retry(|| async { credits.settle(vec![settle(lease)]).await.remove(0) }).await.is_known);
+        assert!(retry(|| async { credits.settle(None, vec![settle(lease)]).await.remove(0) }).await.is_known);
     }
 }
 
@@ -106,7 +107,7 @@ async fn a_database_that_was_gone_is_used_again_without_a_restart() {
     let (asked, lease) = (Instant::now(), LeaseId::from_u128(ulid::Ulid::generate().0));
     let failed = credits.write(write("caller-0", 3, transfer(0))).await;
     assert!(matches!(&failed, Err(BackendError::Failed(_) | BackendError::Overloaded(_))), "{failed:?}");
-    assert!(credits.hold(vec![hold(lease, 0)]).await.remove(0).is_err());
+    assert!(credits.hold(None, vec![hold(lease, 0)]).await.remove(0).is_err());
     assert!(asked.elapsed() < Duration::from_secs(20), "callers are told in time: {:?}", asked.elapsed());
     assert!(credits.maintain().await.is_err());
     let why = credits.ready().expect_err("a database that is gone");
@@ -114,9 +115,9 @@ async fn a_database_that_was_gone_is_used_again_without_a_restart() {
     server.restart().expect("a server that starts");
     let answer = retry(|| async { credits.write(write("caller-0", 3, transfer(0))).await }).await;
     assert!(matches!(answer, WriteAnswer::Committed(_)), "{answer:?}");
-    let held = retry(|| async { credits.hold(vec![hold(lease, 0)]).await.remove(0) }).await;
+    let held = retry(|| async { credits.hold(None, vec![hold(lease, 0)]).await.remove(0) }).await;
     assert_eq!(held, HoldAnswer::Held);
-    assert!(retry(|| async { credits.settle(vec![settle(lease)]).await.remove(0) }).await.is_known);
+    assert!(retry(|| async { credits.settle(None, vec![settle(lease)]).await.remove(0) }).await.is_known);
     credits.maintain().await.expect("a store that answers");
     assert_eq!(credits.ready(), Ok(()));
     check(&credits, 1, 3).await;

@@ -60,11 +60,11 @@ async fn spend(credits: Arc<SagaCredits>, client: String, mut random: Random) ->
         let lease = LeaseId::from_u128(ulid::Ulid::generate().0);
         let mut holding = hold(lease, from);
         holding.holds[0].amount = amount;
-        if credits.hold(vec![holding]).await.remove(0).expect("an answer") == HoldAnswer::Held {
+        if credits.hold(None, vec![holding]).await.remove(0).expect("an answer") == HoldAnswer::Held {
             let mut settling = settle(lease);
             settling.actuals[0].amount = random.below(amount + 1);
             let cost = settling.actuals[0].amount;
-            let answer = credits.settle(vec![settling]).await.remove(0).expect("an answer");
+            let answer = credits.settle(None, vec![settling]).await.remove(0).expect("an answer");
             assert_eq!((answer.paid, answer.debt, answer.uncollected), (cost, 0, 0));
             paid += cost;
         }

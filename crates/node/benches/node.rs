@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use earmark_admission::{Amount, Backend, Cluster, PutLimitRequest, ReserveAnswer, ReserveRequest};
-use earmark_core::{Definition, Kind, LeaseId, LimitKey, NamespaceName, Overage, UnixMs};
+use earmark_core::{Definition, Kind, LeaseId, LimitKey, NamespaceName, Overage, Principal, UnixMs};
 use earmark_node::{Disk, Fault, Node, NodeBackend, NodeError, NodeOptions, RealDisk};
 
 const SECONDS: u64 = 5;
@@ -46,7 +46,7 @@ async fn caller(backend: Arc<NodeBackend>, batch: usize, number: u128, until: In
     while Instant::now() < until {
         let requests = requests(batch, &mut next);
         let started = Instant::now();
-        let answers = backend.reserve(requests).await;
+        let answers = backend.reserve(Principal::System, requests).await;
         micros.push(u64::try_from(started.elapsed().as_micros()).unwrap());
         allowed += answers.iter().filter(|answer| matches!(answer, Ok(ReserveAnswer::Allowed { .. }))).count()
             as u64;
@@ -97,7 +97,7 @@ async fn put_limits(backend: &NodeBackend, window_seconds: u32) {
             overage: Overage::Debt,
         };
         let request = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
-        backend.put_limit(request).await.unwrap();
+        backend.put_limit(Principal::System, request).await.unwrap();
     }
 }
 
@@ -110,13 +110,13 @@ async fn run_big(leases: u64) {
     put_limits(&backend, 86_400).await;
     let mut next = 1 << 64;
     for _ in 0..leases.div_ceil(2_048) {
-        backend.reserve(requests(2_048, &mut next)).await;
+        backend.reserve(Principal::System, requests(2_048, &mut next)).await;
     }
     println!("{leases} leases of four limits live");
     let mut quiet = Vec::new();
     for _ in 0..2_000 {
         let started = Instant::now();
-        backend.reserve(requests(64, &mut next)).await;
+        backend.reserve(Principal::System, requests(64, &mut next)).await;
         quiet.push(started.elapsed());
     }
     let snapshot = tokio::spawn({
@@ -132,7 +132,7 @@ async fn run_big(leases: u64) {
     let mut busy = Vec::new();
     while !snapshot.is_finished() {
         let started = Instant::now();
-        backend.reserve(requests(64, &mut next)).await;
+        backend.reserve(Principal::System, requests(64, &mut next)).await;
         busy.push(started.elapsed());
     }
     let (node, took) = snapshot.await.unwrap();
@@ -146,7 +146,7 @@ async fn run_big(leases: u64) {
     drop((node, backend));
     let started = Instant::now();
     let node = open(&data).await;
-    node.backend().reserve(requests(1, &mut next)).await;
+    node.backend().reserve(Principal::System, requests(1, &mut next)).await;
     println!("a start takes {:.1?} until the first reserve is answered", started.elapsed());
     node.shut_down().await;
 }

@@ -88,7 +88,7 @@ pub(crate) async fn reserve(
         Subject { namespace: request.namespace.clone(), lease: request.lease, job: request.job.clone() }
     };
     let subjects: Vec<Subject> = requests.iter().map(subject).collect();
-    let answers = app.backend.reserve_by(context.caller.by.clone(), requests);
+    let answers = app.backend.reserve(context.caller.by.clone(), requests);
     let answers = one_per_request(app.by(context.deadline, answers).await, subjects.len());
     if is_unauthenticated(&answers) {
         app.auth.forget(&context.caller);
@@ -116,7 +116,7 @@ pub(crate) async fn complete(
         Subject { namespace: request.namespace.clone(), lease: request.lease, job: request.job.clone() }
     };
     let subjects: Vec<Subject> = requests.iter().map(subject).collect();
-    let answers = app.backend.complete_by(context.caller.by.clone(), requests);
+    let answers = app.backend.complete(context.caller.by.clone(), requests);
     let answers = one_per_request(app.by(context.deadline, answers).await, subjects.len());
     if is_unauthenticated(&answers) {
         app.auth.forget(&context.caller);
@@ -145,7 +145,7 @@ pub(crate) async fn put_limit(
     let (backend, by) = (Arc::clone(&app.backend), context.caller.by.clone());
     let (actor, key) = (&context.caller.actor, &request.definition.key);
     tracing::info!(request_id = context.id(), %actor, %key, "put limit");
-    change(app, context, async move { backend.put_limit_by(by, request).await }).await
+    change(app, context, async move { backend.put_limit(by, request).await }).await
 }
 
 /// Deletes a limit, or drains it first while leases hold it.
@@ -156,7 +156,7 @@ pub(crate) async fn delete_limit(
 ) -> Result<LimitChange, LimitError> {
     let (backend, by) = (Arc::clone(&app.backend), context.caller.by.clone());
     tracing::info!(request_id = context.id(), actor = %context.caller.actor, key = %request.key, "delete limit");
-    change(app, context, async move { backend.delete_limit_by(by, request).await }).await
+    change(app, context, async move { backend.delete_limit(by, request).await }).await
 }
 
 /// Executes a change of a limit in a task of its own: it has several steps, which must not stop half way when the
@@ -182,7 +182,7 @@ pub(crate) async fn write(app: &App, context: &RequestContext, request: WriteReq
     let (client, sequence) = (&request.client, request.sequence);
     tracing::debug!(request_id = context.id(), actor = %context.caller.actor, %client, sequence, "write");
     let subjects = request.operations.iter().map(|operation| operation.subject().to_owned()).collect();
-    let write = app.backend.write_by(context.caller.by.clone(), request);
+    let write = app.backend.write(context.caller.by.clone(), request);
     let answer = app.by(context.deadline, write).await.and_then(|answer| answer);
     app.metrics.written(match &answer {
         Ok(WriteAnswer::Committed(_)) => None,

@@ -31,9 +31,8 @@ impl<H: BookHost> Parts<H> {
                 settles.len().saturating_sub(1)
             }));
         }
-        let credit = async {
-            if settles.is_empty() { Vec::new() } else { self.credits.settle_by(actor, settles).await }
-        };
+        let credit =
+            async { if settles.is_empty() { Vec::new() } else { self.credits.settle(actor, settles).await } };
         let (completed, settled) = tokio::join!(self.limits.complete(completes), credit);
         (requests.iter().zip(completed).zip(places))
             .map(|((request, completed), place)| {

@@ -58,7 +58,7 @@ impl<H: BookHost> Parts<H> {
         let (namespace, key) = (request.namespace.clone(), request.definition.key.clone());
         let capacity = request.definition.capacity;
         self.make_room(&namespace, &key).await?;
-        let change = self.registry.put_limit_by(by, request).await?;
+        let change = self.registry.put_limit(by, request).await?;
         let status = match self.bring_in_line(&namespace, &key).await? {
             LimitStanding::Decreasing => LimitStatus::Decreasing { to: capacity },
             LimitStanding::InForce | LimitStanding::Gone => LimitStatus::Active,
@@ -75,7 +75,7 @@ impl<H: BookHost> Parts<H> {
         self.kept().await.map_err(BackendError::from)?;
         let (namespace, key) = (request.namespace.clone(), request.key.clone());
         self.make_room(&namespace, &key).await?;
-        let change = self.registry.delete_limit_by(by, request).await?;
+        let change = self.registry.delete_limit(by, request).await?;
         let status = match self.bring_in_line(&namespace, &key).await? {
             LimitStanding::Gone => LimitStatus::Deleted,
             LimitStanding::Decreasing | LimitStanding::InForce => LimitStatus::Decreasing { to: 0 },

@@ -73,8 +73,7 @@ impl<H: BookHost> Parts<H> {
                 Err(_) => Rest::Nothing,
             })
             .collect();
-        let held =
-            if holds.is_empty() { Vec::new() } else { self.credits.hold_by(actor.clone(), holds).await };
+        let held = if holds.is_empty() { Vec::new() } else { self.credits.hold(actor.clone(), holds).await };
         let answers = requests.iter().zip(taken).zip(rests).map(|((request, taken), rest)| {
             let held = match rest {
                 Rest::Hold(place) => held.get(place).cloned(),
@@ -175,7 +174,7 @@ impl<H: BookHost> Parts<H> {
     async fn fence(&self, actor: Option<Actor>, request: &ReserveRequest) -> Result<(), BackendError> {
         let (namespace, lease) = (request.namespace.clone(), request.lease);
         let release = SettleRequest { namespace, lease, actuals: Vec::new(), is_release: true };
-        let released = self.credits.settle_by(actor, vec![release]).await;
+        let released = self.credits.settle(actor, vec![release]).await;
         released.into_iter().try_for_each(|answer| answer.map(drop))
     }
 }

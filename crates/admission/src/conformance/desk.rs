@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use earmark_core::{Definition, Kind, LeaseId, LimitKey, LimitStatus, NamespaceName, Overage, UnixMs, Usage};
+use earmark_core::{
+    Definition, Kind, LeaseId, LimitKey, LimitStatus, NamespaceName, Overage, Principal, UnixMs, Usage,
+};
 
 use super::Harness;
 use crate::backend::{
@@ -46,12 +48,12 @@ impl<H: Harness> Desk<'_, H> {
         expected_revision: Option<u64>,
     ) -> Result<LimitChange, LimitError> {
         let request = PutLimitRequest { namespace: namespace(), definition, expected_revision };
-        self.0.backend().put_limit(request).await
+        self.0.backend().put_limit(Principal::System, request).await
     }
 
     pub(super) async fn delete(&self, name: &str) -> Result<LimitChange, LimitError> {
         let request = DeleteLimitRequest { namespace: namespace(), key: key(name), expected_revision: None };
-        self.0.backend().delete_limit(request).await
+        self.0.backend().delete_limit(Principal::System, request).await
     }
 
     pub(super) fn lease(&self) -> LeaseId {
@@ -76,7 +78,7 @@ impl<H: Harness> Desk<'_, H> {
         lease: LeaseId,
         parts: &[(&str, u64)],
     ) -> Result<ReserveAnswer, BackendError> {
-        let answers = self.0.backend().reserve(vec![self.request(lease, parts)]).await;
+        let answers = self.0.backend().reserve(Principal::System, vec![self.request(lease, parts)]).await;
         answers.into_iter().next().expect("an answer to every request")
     }
 
@@ -98,7 +100,7 @@ impl<H: Harness> Desk<'_, H> {
 
     pub(super) async fn complete(&self, lease: LeaseId, parts: &[(&str, u64)]) -> CompleteAnswer {
         let request = CompleteRequest { namespace: namespace(), lease, job: None, actuals: amounts(parts) };
-        let answers = self.0.backend().complete(vec![request]).await;
+        let answers = self.0.backend().complete(Principal::System, vec![request]).await;
         answers.into_iter().next().expect("an answer to every request").expect("a backend that answers")
     }
 

@@ -64,13 +64,13 @@ pub async fn what_a_lease_holds_and_pays_names_who_had_it_done(harness: &impl Ha
     desk.try_put(credit("usd", VaultName::MAIN, "acme", 2), None).await.expect("a limit that can be put");
     let user = |number: u32| Principal::Actor(format!("user:{number}").parse().expect("an actor"));
     let hold = async |by: Principal, lease| {
-        let held = backend.reserve_by(by, vec![desk.request(lease, &[("usd", 10)])]).await;
+        let held = backend.reserve(by, vec![desk.request(lease, &[("usd", 10)])]).await;
         assert!(matches!(held[0], Ok(ReserveAnswer::Allowed { .. })), "{held:?}");
     };
     let pay = async |by: Principal, lease, cost| {
         let actuals = vec![Amount { key: key("usd"), amount: cost }];
         let request = CompleteRequest { namespace: namespace(), lease, job: None, actuals };
-        let paid = backend.complete_by(by, vec![request]).await;
+        let paid = backend.complete(by, vec![request]).await;
         assert!(matches!(&paid[0], Ok(answer) if answer.reconciled), "{paid:?}");
     };
     let (paid, free, late, open) = (desk.lease(), desk.lease(), desk.lease(), desk.lease());

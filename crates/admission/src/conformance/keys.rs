@@ -57,9 +57,9 @@ pub async fn a_key_opens_the_door_until_it_is_revoked(harness: &impl Harness) {
     assert_eq!(keys.authenticate(other.id(), &token.hash()), None);
     assert_eq!(keys.list(None).await.map(|all| all.len()), Ok(2));
     let request = || desk.request(desk.lease(), &[("rpm", 1)]);
-    assert!(backend.reserve_by(by.clone(), vec![request()]).await[0].is_ok());
+    assert!(backend.reserve(by.clone(), vec![request()]).await[0].is_ok());
     assert_eq!(
-        backend.reserve_by(Principal::Anonymous, vec![request()]).await,
+        backend.reserve(Principal::Anonymous, vec![request()]).await,
         [Err(BackendError::Unauthenticated)]
     );
 
@@ -69,7 +69,7 @@ pub async fn a_key_opens_the_door_until_it_is_revoked(harness: &impl Harness) {
     assert_eq!(keys.check(by.clone()).await, Err(BackendError::Unauthenticated));
     let both = vec![request(), request()];
     let refused = Err(BackendError::Unauthenticated);
-    assert_eq!(backend.reserve_by(by.clone(), both).await, [refused.clone(), refused]);
+    assert_eq!(backend.reserve(by.clone(), both).await, [refused.clone(), refused]);
     assert_eq!(desk.usage("rpm").await.reserved, 1);
 }
 
@@ -86,24 +86,21 @@ pub async fn nothing_is_changed_by_a_revoked_key(harness: &impl Harness) {
         let open = Operation::OpenVault { vault: VaultName::new("eu").expect("a vault") };
         write_request(None, "billing", sequence, vec![open])
     };
-    let written = backend.write_by(by.clone(), write(1)).await;
+    let written = backend.write(by.clone(), write(1)).await;
     assert!(matches!(written, Ok(WriteAnswer::Committed(_))), "{written:?}");
     keys.revoke(Principal::System, revoke(&info)).await.expect("a key that can be revoked");
 
     let unauthenticated = BackendError::Unauthenticated;
-    assert_eq!(backend.write_by(by.clone(), write(2)).await, Err(unauthenticated.clone()));
+    assert_eq!(backend.write(by.clone(), write(2)).await, Err(unauthenticated.clone()));
     // It cannot read the result of an earlier write either.
-    assert_eq!(backend.write_by(by.clone(), write(1)).await, Err(unauthenticated.clone()));
+    assert_eq!(backend.write(by.clone(), write(1)).await, Err(unauthenticated.clone()));
     let definition = definition("rpm", MINUTE, 99);
     let put = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
-    assert_eq!(
-        backend.put_limit_by(by.clone(), put).await,
-        Err(LimitError::Backend(unauthenticated.clone()))
-    );
+    assert_eq!(backend.put_limit(by.clone(), put).await, Err(LimitError::Backend(unauthenticated.clone())));
     let actuals = vec![Amount { key: super::desk::key("rpm"), amount: 0 }];
     let complete =
         crate::backend::CompleteRequest { namespace: namespace(), lease: taken, job: None, actuals };
-    assert_eq!(backend.complete_by(by.clone(), vec![complete]).await, [Err(unauthenticated.clone())]);
+    assert_eq!(backend.complete(by.clone(), vec![complete]).await, [Err(unauthenticated.clone())]);
     let token = Token::random().expect("random bits");
     assert_eq!(
         keys.create(by.clone(), command(&token, Role::Admin)).await,
@@ -127,18 +124,19 @@ pub async fn changes_are_logged_with_who_made_them(harness: &impl Harness) {
         definition: definition("rpm", MINUTE, 20),
         expected_revision: None,
     };
-    backend.put_limit_by(by, put).await.expect("a limit");
+    backend.put_limit(by, put).await.expect("a limit");
     let user = Principal::Actor("user:7".parse().expect("an actor"));
     let delete =
         DeleteLimitRequest { namespace: namespace(), key: super::desk::key("rpm"), expected_revision: None };
-    backend.delete_limit_by(user, delete).await.expect("a limit to delete");
-    let written = backend.write(write_request(None, "billing", 1, vec![open_vault("eu")])).await;
+    backend.delete_limit(user, delete).await.expect("a limit to delete");
+    let written =
+        backend.write(Principal::System, write_request(None, "billing", 1, vec![open_vault("eu")])).await;
     assert!(matches!(written, Ok(WriteAnswer::Committed(_))), "{written:?}");
     // Merged lists are ordered by time.
     harness.advance_ms(20).await;
     let user = "user:8".parse().expect("an actor");
     let request = WriteRequest { actor: user, ..write_request(MAIN, "billing", 1, vec![open("acme")]) };
-    let written = backend.write_by(Principal::Actor(request.actor.clone()), request).await;
+    let written = backend.write(Principal::Actor(request.actor.clone()), request).await;
     assert!(matches!(written, Ok(WriteAnswer::Committed(_))), "{written:?}");
     desk.does(MAIN, vec![issue("acme", 5), open("bob")]).await;
     harness.advance_ms(20).await;

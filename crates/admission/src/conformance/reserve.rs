@@ -1,6 +1,6 @@
 //! Reserving: all requirements or none, exactly once.
 
-use earmark_core::{Kind, LeaseState};
+use earmark_core::{Kind, LeaseState, Principal};
 
 use super::Harness;
 use super::desk::{Desk, MINUTE, SLOTS, key, namespace};
@@ -167,7 +167,7 @@ pub async fn the_items_of_a_batch_are_answered_each_on_its_own(harness: &impl Ha
     let desk = Desk(harness);
     desk.put("tpm", MINUTE, 100).await;
     let requests = [60, 60, 40].map(|amount| desk.request(desk.lease(), &[("tpm", amount)]));
-    let answers = harness.backend().reserve(requests.to_vec()).await;
+    let answers = harness.backend().reserve(Principal::System, requests.to_vec()).await;
     let allowed: Vec<bool> =
         answers.iter().map(|answer| matches!(answer, Ok(ReserveAnswer::Allowed { .. }))).collect();
     assert_eq!(allowed, [true, false, true]);
@@ -199,7 +199,7 @@ pub async fn concurrent_requests_cannot_slip_past_a_token_limit(harness: &impl H
     desk.put("tpm", MINUTE, 1_000).await;
     let requests: Vec<_> = (0..64).map(|_| vec![desk.request(desk.lease(), &[("tpm", 100)])]).collect();
     let mut waiting: Vec<_> =
-        requests.into_iter().map(|request| harness.backend().reserve(request)).collect();
+        requests.into_iter().map(|request| harness.backend().reserve(Principal::System, request)).collect();
     let mut allowed = 0;
     let mut answered = 0;
     std::future::poll_fn(|context| {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, Operation, Overdraft, Receipt,
-    VaultName, WriteError,
+    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, Operation, Overdraft, Principal,
+    Receipt, VaultName, WriteError,
 };
 
 use super::Harness;
@@ -97,7 +97,7 @@ impl<H: Harness> Desk<'_, H> {
     ) -> WriteAnswer {
         self.0
             .backend()
-            .write(write_request(scope, "billing", sequence, operations))
+            .write(Principal::System, write_request(scope, "billing", sequence, operations))
             .await
             .expect("a backend that answers")
     }

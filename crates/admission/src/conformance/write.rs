@@ -1,6 +1,6 @@
 //! Sequenced writes: each sequence number once, all operations or none.
 
-use earmark_core::{InvalidWrite, NamespaceName, Operation, RESULTS_MAX, WriteError};
+use earmark_core::{InvalidWrite, NamespaceName, Operation, Principal, RESULTS_MAX, WriteError};
 
 use super::Harness;
 use super::desk::{Desk, key, namespace};
@@ -126,7 +126,7 @@ pub async fn the_first_limit_or_vault_of_a_write_opens_its_namespace(harness: &i
     let in_namespace = async |name: &str, scope: Option<&str>, sequence, operations| {
         let request = write_request(scope, "billing", sequence, operations);
         let request = WriteRequest { namespace: of(name), ..request };
-        harness.backend().write(request).await.expect("a backend that answers")
+        harness.backend().write(Principal::System, request).await.expect("a backend that answers")
     };
     let unknown = WriteAnswer::Refused(WriteError::Invalid(InvalidWrite::UnknownNamespace));
     for (scope, sequence, operations) in [

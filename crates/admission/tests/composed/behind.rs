@@ -33,7 +33,7 @@ impl BookHost for Follower {
     ) -> Vec<Answered<R>> {
         let (mut book, now) = (self.leader.lock().unwrap(), self.clock.now());
         let apply = |request: R| {
-            let outcome = book.apply_as(now.log, &by, request.command(now.wall));
+            let outcome = book.apply_as(now, &by, request.command());
             Applied { book: &book, wall: now.wall, is_repeated: false }.answer(&request, outcome)
         };
         requests.into_iter().map(apply).collect()
@@ -116,17 +116,17 @@ async fn a_limit_that_another_has_just_put_is_reserved_and_settled_by_who_has_no
         overage: Overage::Debt,
     };
     let put = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
-    backend.put_limit(put).await.unwrap();
+    backend.put_limit(Principal::System, put).await.unwrap();
 
     let lease = LeaseId::from_parts(host.clock.now().wall, 1);
     host.is_behind.store(true, Ordering::SeqCst);
     let reserve = ReserveRequest { namespace: namespace(), lease, job: None, requirements: used(4) };
-    let answer = backend.reserve(vec![reserve]).await.remove(0);
+    let answer = backend.reserve(Principal::System, vec![reserve]).await.remove(0);
     assert!(matches!(answer, Ok(ReserveAnswer::Allowed { .. })), "{answer:?}");
 
     host.is_behind.store(true, Ordering::SeqCst);
     let complete = CompleteRequest { namespace: namespace(), lease, job: None, actuals: used(15) };
-    let answer = backend.complete(vec![complete]).await.remove(0).unwrap();
+    let answer = backend.complete(Principal::System, vec![complete]).await.remove(0).unwrap();
     assert_eq!((answer.reconciled, answer.overage_debt, answer.ignored), (true, 11, Vec::new()));
     let usage = backend.usage(namespace(), key("tpm")).await.unwrap().unwrap();
     assert_eq!((usage.reserved, usage.debt), (4, 11));

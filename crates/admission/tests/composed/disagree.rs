@@ -6,7 +6,7 @@ use earmark_admission::{
     Amount, Backend, BookCredits, BookLimits, Clock, CompleteRequest, Composed, KeepError, Limits,
     LimitsReserve, LocalBook, LocalOptions, PutLimitRequest, ReserveRequest, SystemClock,
 };
-use earmark_core::{Definition, ExternalParts, ExternalSetup, Kind, LeaseId, Overage};
+use earmark_core::{Definition, ExternalParts, ExternalSetup, Kind, LeaseId, Overage, Principal};
 
 use crate::support::counter::{key, namespace};
 
@@ -35,8 +35,8 @@ async fn asked(backend: &dyn Backend, lease: LeaseId) -> Vec<String> {
     let request = ReserveRequest { namespace: namespace.clone(), lease, job: None, requirements };
     let complete = CompleteRequest { namespace: namespace.clone(), lease, job: None, actuals: Vec::new() };
     vec![
-        format!("{:?}", backend.reserve(vec![request]).await.remove(0)),
-        format!("{:?}", backend.complete(vec![complete]).await.remove(0)),
+        format!("{:?}", backend.reserve(Principal::System, vec![request]).await.remove(0)),
+        format!("{:?}", backend.complete(Principal::System, vec![complete]).await.remove(0)),
         format!("{:?}", backend.usage(namespace.clone(), key("slots")).await),
         format!("{:?}", backend.lease(namespace, lease).await),
         format!("{:?}", backend.ready()),
@@ -57,7 +57,7 @@ async fn who_was_started_otherwise_than_the_rest_decides_nothing_any_more() {
     alone.keep(ExternalParts::default()).await.unwrap();
     let (of, definition) = (namespace(), slots());
     let request = PutLimitRequest { namespace: of, definition, expected_revision: None };
-    alone.put_limit(request).await.unwrap();
+    alone.put_limit(Principal::System, request).await.unwrap();
     for answer in asked(&alone, lease(1)).await {
         assert!(answer.starts_with("Ok("), "{answer}");
     }

@@ -6,7 +6,7 @@ use earmark_admission::{
     Amount, Backend, BookCredits, BookLimits, CompleteRequest, Composed, KeepError, LocalBook, LocalOptions,
     ReserveAnswer, ReserveRequest,
 };
-use earmark_core::{ExternalParts, Kind, LimitStatus};
+use earmark_core::{ExternalParts, Kind, LimitStatus, Principal};
 
 use crate::support::counter::{key, namespace};
 use crate::support::flaky::Step;
@@ -29,7 +29,7 @@ async fn a_batch_is_one_batch_for_each_part() {
             request(&pair, 4, &[("rpm", 99), ("usd", 1)]),
             request(&pair, 5, &[("usd", 1)]),
         ];
-        let answers = pair.backend.reserve(requests.clone()).await;
+        let answers = pair.backend.reserve(Principal::System, requests.clone()).await;
         let allowed: Vec<bool> =
             answers.iter().map(|answer| matches!(answer, Ok(ReserveAnswer::Allowed { .. }))).collect();
         assert_eq!(allowed, [true, true, false, false, true]);
@@ -39,7 +39,7 @@ async fn a_batch_is_one_batch_for_each_part() {
             let ReserveRequest { namespace, lease, .. } = request;
             CompleteRequest { namespace, lease, job: None, actuals: Vec::new() }
         });
-        let answers = pair.backend.complete(completes.collect()).await;
+        let answers = pair.backend.complete(Principal::System, completes.collect()).await;
         let reconciled: Vec<bool> =
             answers.into_iter().map(|answer| answer.is_ok_and(|answer| answer.reconciled)).collect();
         assert_eq!(reconciled, [true, true, false, false, true]);

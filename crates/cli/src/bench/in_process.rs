@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use earmark_admission::{Amount, Backend, CompleteRequest, PutLimitRequest, ReserveAnswer, ReserveRequest};
-use earmark_core::{Definition, LimitKey, NameError, NamespaceName};
+use earmark_core::{Definition, LimitKey, NameError, NamespaceName, Principal};
 use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 
@@ -104,7 +104,7 @@ async fn open(load: Load<'_>) -> Result<Target, Failure> {
             definition: definition.clone(),
             expected_revision: None,
         };
-        let put = target.backend.put_limit(request).await;
+        let put = target.backend.put_limit(Principal::System, request).await;
         put.map_err(|error| Failure::Bench(format!("{}: {error}", definition.key)))?;
     }
     Ok(target)
@@ -199,7 +199,7 @@ impl Worker {
         self.current.extend((0..self.batch).map(|_| self.calls.next()));
         let requests = self.current.iter().map(|call| self.names.reserve(call)).collect();
         let start = Instant::now();
-        let answers = self.backend.reserve(requests).await;
+        let answers = self.backend.reserve(Principal::System, requests).await;
         let latency = start.elapsed();
         let (mut counts, mut error) = (Counts::default(), None);
         for answer in answers {
@@ -221,7 +221,7 @@ impl Worker {
 
     async fn complete(&mut self) {
         let requests = self.current.iter().map(|call| self.names.complete(call)).collect();
-        let answers = self.backend.complete(requests).await;
+        let answers = self.backend.complete(Principal::System, requests).await;
         let settled = answers.iter().flatten().filter(|answer| answer.reconciled).count();
         self.tally.note_completed(&self.shared, settled as u64);
         let missing = (self.current.len() - settled) as u64;

@@ -246,7 +246,7 @@ async fn put_missing(
         let (namespace, definition) = (namespace.clone(), definition.clone());
         let key = definition.key.clone();
         let request = PutLimitRequest { namespace, definition, expected_revision: None };
-        match backend.put_limit_by(by.clone(), request).await {
+        match backend.put_limit(by.clone(), request).await {
             Ok(_) => *put += 1,
             Err(LimitError::Backend(error)) => return Ok(Err(error.to_string())),
             Err(source) => return Err(LimitsFileError::Refused { path: path.to_owned(), key, source }),

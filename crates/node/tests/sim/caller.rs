@@ -9,7 +9,9 @@ use std::time::Duration;
 use earmark_admission::{
     Backend, CompleteRequest, CreditReadError, LimitError, PutLimitRequest, ReserveRequest, WriteAnswer,
 };
-use earmark_core::{ClientId, Definition, Kind, LeaseId, Operation, RESULTS_MS, UnixMs, WriteError};
+use earmark_core::{
+    ClientId, Definition, Kind, LeaseId, Operation, Principal, RESULTS_MS, UnixMs, WriteError,
+};
 use earmark_node::{Node, NodeBackend};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
@@ -113,8 +115,9 @@ impl Caller {
         self.context.oracle.borrow_mut().reserving(lease, parts, asked);
         let requirements = amounts(parts);
         let request = ReserveRequest { namespace: namespace(), lease, job: None, requirements };
-        let answer =
-            self.ask(node, async move |backend| backend.reserve(vec![request]).await.remove(0)).await;
+        let answer = self
+            .ask(node, async move |backend| backend.reserve(Principal::System, vec![request]).await.remove(0))
+            .await;
         if let Some(Ok(answer)) = &answer {
             self.context.oracle.borrow_mut().reserved(lease, asked, answer);
         }
@@ -126,8 +129,11 @@ impl Caller {
         let asked = self.context.oracle.borrow_mut().ask(&text);
         self.context.oracle.borrow_mut().completing(lease, parts, asked);
         let request = CompleteRequest { namespace: namespace(), lease, job: None, actuals: amounts(parts) };
-        let answer =
-            self.ask(node, async move |backend| backend.complete(vec![request]).await.remove(0)).await;
+        let answer = self
+            .ask(node, async move |backend| {
+                backend.complete(Principal::System, vec![request]).await.remove(0)
+            })
+            .await;
         if let Some(Ok(answer)) = &answer {
             self.context.oracle.borrow_mut().completed(lease, asked, answer);
         }
@@ -284,7 +290,8 @@ impl Caller {
             let text = self.say(node, &format!("write {sequence} {}", operations.len()));
             let asked = self.context.oracle.borrow_mut().ask(&text);
             let request = write_request(&format!("w{writer}"), sequence, operations.clone());
-            let answer = self.ask(node, async move |backend| backend.write(request).await).await;
+            let answer =
+                self.ask(node, async move |backend| backend.write(Principal::System, request).await).await;
             let mut oracle = self.context.oracle.borrow_mut();
             match (answer, has) {
                 (Some(Ok(WriteAnswer::Committed(receipt))), Some(_)) => {
@@ -317,7 +324,8 @@ impl Caller {
         let first = self.context.oracle.borrow().writers[writer].receipts[sequence as usize - 1].clone();
         let operations = self.context.oracle.borrow().writers[writer].sent[sequence as usize - 1].clone();
         let request = write_request(&format!("w{writer}"), sequence, operations);
-        let answer = self.ask(node, async move |backend| backend.write(request).await).await;
+        let answer =
+            self.ask(node, async move |backend| backend.write(Principal::System, request).await).await;
         let mut oracle = self.context.oracle.borrow_mut();
         match answer {
             Some(Ok(WriteAnswer::Committed(receipt))) => {
@@ -342,7 +350,8 @@ impl Caller {
         let text = self.say(node, &format!("write {sequence} too early"));
         self.context.oracle.borrow_mut().ask(&text);
         let request = write_request(&format!("w{writer}"), sequence, Vec::new());
-        let answer = self.ask(node, async move |backend| backend.write(request).await).await;
+        let answer =
+            self.ask(node, async move |backend| backend.write(Principal::System, request).await).await;
         if let Some(Ok(answer)) = answer {
             let gap = WriteError::SequenceGap { last_committed_sequence: committed };
             let mut oracle = self.context.oracle.borrow_mut();
@@ -362,7 +371,9 @@ impl Caller {
                 let mut request = put_request(&FLEX, capacity);
                 // A change without a difference gets no revision.
                 request.definition.description = asked.at.to_string();
-                let answer = self.ask(node, async move |backend| backend.put_limit(request).await).await;
+                let answer = self
+                    .ask(node, async move |backend| backend.put_limit(Principal::System, request).await)
+                    .await;
                 self.check_flex(asked, answer);
             } else {
                 let text = self.say(node, "flex");
@@ -491,7 +502,7 @@ impl Caller {
             let request = put_request(&limit, limit.capacity);
             self.insist(0, move |node| {
                 let request = request.clone();
-                async move { node.backend().put_limit(request).await }
+                async move { node.backend().put_limit(Principal::System, request).await }
             })
             .await;
         }
@@ -501,7 +512,7 @@ impl Caller {
         let request = write_request("founder", 1, operations);
         let answer = self.insist(0, move |node| {
             let request = request.clone();
-            async move { node.backend().write(request).await }
+            async move { node.backend().write(Principal::System, request).await }
         });
         assert!(matches!(answer.await, WriteAnswer::Committed(_)));
     }

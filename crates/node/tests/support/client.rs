@@ -9,7 +9,7 @@ use earmark_admission::{
 };
 use earmark_core::{
     AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
-    Operation, Overage, Overdraft, Receipt, UnixMs, Usage, VaultName,
+    Operation, Overage, Overdraft, Principal, Receipt, UnixMs, Usage, VaultName,
 };
 use earmark_node::NodeBackend;
 
@@ -109,11 +109,11 @@ pub struct TestClient(pub Arc<NodeBackend>);
 impl TestClient {
     pub async fn put(&self, definition: Definition) {
         let request = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
-        self.0.put_limit(request).await.unwrap();
+        self.0.put_limit(Principal::System, request).await.unwrap();
     }
 
     pub async fn ask(&self, request: ReserveRequest) -> Result<ReserveAnswer, BackendError> {
-        self.0.reserve(vec![request]).await.pop().unwrap()
+        self.0.reserve(Principal::System, vec![request]).await.pop().unwrap()
     }
 
     /// Reserves with a new lease; must be allowed.
@@ -126,11 +126,11 @@ impl TestClient {
 
     pub async fn complete(&self, lease: LeaseId, parts: &[(&str, u64)]) -> CompleteAnswer {
         let request = CompleteRequest { namespace: namespace(), lease, job: None, actuals: amounts(parts) };
-        self.0.complete(vec![request]).await.pop().unwrap().unwrap()
+        self.0.complete(Principal::System, vec![request]).await.pop().unwrap().unwrap()
     }
 
     pub async fn try_write(&self, request: WriteRequest) -> Result<WriteAnswer, BackendError> {
-        self.0.write(request).await
+        self.0.write(Principal::System, request).await
     }
 
     /// A write that must be committed.

@@ -9,7 +9,9 @@ use earmark_admission::{
     Amount, Backend, CompleteRequest, DeleteLimitRequest, LimitStanding, Limits, LimitsComplete,
     LimitsReserve, LocalBook, PutLimitRequest, ReserveAnswer, ReserveRequest,
 };
-use earmark_core::{Definition, Kind, LeaseId, LimitKey, LimitStatus, NamespaceName, Overage, UnixMs, Usage};
+use earmark_core::{
+    Definition, Kind, LeaseId, LimitKey, LimitStatus, NamespaceName, Overage, Principal, UnixMs, Usage,
+};
 use earmark_tigerbeetle::TigerBeetleLimits;
 
 use crate::TOLERANCE_MS;
@@ -247,7 +249,7 @@ impl Stream {
         let began = wall_ms();
         let (namespace, requirements) = (self.namespace.clone(), parts.to_vec());
         let request = ReserveRequest { namespace: namespace.clone(), lease, job: None, requirements };
-        let book = self.book.reserve(vec![request.clone()]).await.remove(0).unwrap();
+        let book = self.book.reserve(Principal::System, vec![request.clone()]).await.remove(0).unwrap();
         let request = LimitsReserve { namespace, lease, requirements: request.requirements };
         let ledger = self.node().reserve(vec![request]).await.remove(0).unwrap();
         let ended = wall_ms();
@@ -376,7 +378,7 @@ impl Stream {
         let began = wall_ms();
         let (namespace, lease) = (self.namespace.clone(), asked.lease);
         let request = CompleteRequest { namespace: namespace.clone(), lease, job: None, actuals };
-        let book = self.book.complete(vec![request.clone()]).await.remove(0).unwrap();
+        let book = self.book.complete(Principal::System, vec![request.clone()]).await.remove(0).unwrap();
         let request = LimitsComplete { namespace, lease, actuals: request.actuals };
         let actuals = request.actuals.clone();
         let ledger = self.node().complete(vec![request]).await.remove(0).unwrap();
@@ -479,7 +481,7 @@ impl Stream {
             definition: definition.clone(),
             expected_revision: None,
         };
-        let book = self.book.put_limit(request).await.unwrap();
+        let book = self.book.put_limit(Principal::System, request).await.unwrap();
         let before = self.registry.get(&namespace, &key).map(|info| info.definition.clone());
         self.registry.put(&namespace, definition);
         let ledger = self.node().changed(namespace, key.clone()).await.unwrap();
@@ -501,7 +503,7 @@ impl Stream {
         let (namespace, key) = (self.namespace.clone(), self.limits[place].key.clone());
         let request =
             DeleteLimitRequest { namespace: namespace.clone(), key: key.clone(), expected_revision: None };
-        let Ok(book) = self.book.delete_limit(request).await else {
+        let Ok(book) = self.book.delete_limit(Principal::System, request).await else {
             // It expired in the meantime.
             self.limits[place].is_put = false;
             return Ok(false);

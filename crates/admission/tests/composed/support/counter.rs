@@ -8,7 +8,7 @@ use earmark_admission::{
 };
 use earmark_core::{
     AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
-    Operation, Overage, Overdraft, VaultName,
+    Operation, Overage, Overdraft, Principal, VaultName,
 };
 
 use super::Pair;
@@ -63,7 +63,7 @@ impl Pair {
             operations: vec![open, issue],
             actor: Actor::new("system:test").unwrap(),
         };
-        let answer = self.backend.write(request).await.unwrap();
+        let answer = self.backend.write(Principal::System, request).await.unwrap();
         assert!(matches!(answer, WriteAnswer::Committed(_)), "{answer:?}");
     }
 
@@ -72,7 +72,7 @@ impl Pair {
         let definition =
             Definition { key: key(name), kind, capacity, unit, description, overage: Overage::Debt };
         let request = PutLimitRequest { namespace: namespace(), definition, expected_revision: None };
-        self.backend.put_limit(request).await.unwrap();
+        self.backend.put_limit(Principal::System, request).await.unwrap();
     }
 
     pub(crate) async fn put_credit(&self) {
@@ -88,7 +88,7 @@ impl Pair {
 
     pub(crate) async fn delete(&self, name: &str) {
         let request = DeleteLimitRequest { namespace: namespace(), key: key(name), expected_revision: None };
-        self.backend.delete_limit(request).await.unwrap();
+        self.backend.delete_limit(Principal::System, request).await.unwrap();
     }
 
     pub(crate) fn lease(&self, number: u128) -> LeaseId {
@@ -112,7 +112,7 @@ impl Pair {
     ) -> Result<ReserveAnswer, BackendError> {
         let requirements = amounts(parts);
         let request = ReserveRequest { namespace: namespace(), lease, job: None, requirements };
-        self.backend.reserve(vec![request]).await.into_iter().next().unwrap()
+        self.backend.reserve(Principal::System, vec![request]).await.into_iter().next().unwrap()
     }
 
     /// Completes, with a timeout.
@@ -122,7 +122,8 @@ impl Pair {
         parts: &[(&str, u64)],
     ) -> Option<Result<CompleteAnswer, BackendError>> {
         let request = CompleteRequest { namespace: namespace(), lease, job: None, actuals: amounts(parts) };
-        let answer = tokio::time::timeout(PATIENCE, self.backend.complete(vec![request])).await;
+        let answer =
+            tokio::time::timeout(PATIENCE, self.backend.complete(Principal::System, vec![request])).await;
         answer.ok().map(|answers| answers.into_iter().next().unwrap())
     }
 

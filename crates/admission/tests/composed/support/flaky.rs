@@ -195,22 +195,22 @@ impl Limits for FlakyLimits {
 pub(crate) struct FlakyCredits(pub(crate) Arc<dyn Credits>, pub(crate) Arc<Faults>);
 
 impl Credits for FlakyCredits {
-    fn hold_by(
+    fn hold(
         &self,
         actor: Option<Actor>,
         requests: Vec<HoldRequest>,
     ) -> Answer<'_, Vec<Result<HoldAnswer, BackendError>>> {
         let fail = each(requests.len());
-        Box::pin(self.1.around(Step::Hold, self.0.hold_by(actor, requests), fail))
+        Box::pin(self.1.around(Step::Hold, self.0.hold(actor, requests), fail))
     }
 
-    fn settle_by(
+    fn settle(
         &self,
         actor: Option<Actor>,
         requests: Vec<SettleRequest>,
     ) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
         let fail = each(requests.len());
-        Box::pin(self.1.around(Step::Settle, self.0.settle_by(actor, requests), fail))
+        Box::pin(self.1.around(Step::Settle, self.0.settle(actor, requests), fail))
     }
 
     fn holds(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<HoldState, BackendError>> {

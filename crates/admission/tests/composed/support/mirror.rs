@@ -10,7 +10,7 @@ use earmark_admission::{
 };
 use earmark_core::{
     Actor, BalanceInfo, ClientId, Definition, LeaseId, LimitInfo, LimitKey, LimitStatus, NamespaceName,
-    Operation, Usage, VaultName,
+    Operation, Principal, Usage, VaultName,
 };
 
 /// Limits that copy those of a registry.
@@ -56,12 +56,12 @@ impl Limits for MirroredLimits {
                     let definition = limit.definition.clone();
                     let request =
                         PutLimitRequest { namespace: namespace.clone(), definition, expected_revision: None };
-                    self.book.put_limit(request).await.map(drop)
+                    self.book.put_limit(Principal::System, request).await.map(drop)
                 }
                 None => {
                     let (namespace, key) = (namespace.clone(), key.clone());
                     let request = DeleteLimitRequest { namespace, key, expected_revision: None };
-                    self.book.delete_limit(request).await.map(drop)
+                    self.book.delete_limit(Principal::System, request).await.map(drop)
                 }
             };
             match changed {
@@ -123,7 +123,7 @@ impl MirroredCredits {
     async fn has_limit(&self, namespace: &NamespaceName, definition: &Definition) {
         let (namespace, definition) = (namespace.clone(), definition.clone());
         let request = PutLimitRequest { namespace, definition, expected_revision: None };
-        self.book.put_limit(request).await.unwrap();
+        self.book.put_limit(Principal::System, request).await.unwrap();
     }
 
     async fn has_vault(&self, namespace: &NamespaceName, vault: &VaultName) {
@@ -143,7 +143,7 @@ impl MirroredCredits {
                 actor: Actor::new("system:mirror").unwrap(),
             };
             // Another task may have used the sequence number.
-            if let WriteAnswer::Committed(_) = self.book.write(request).await.unwrap() {
+            if let WriteAnswer::Committed(_) = self.book.write(Principal::System, request).await.unwrap() {
                 return;
             }
         }
@@ -151,7 +151,7 @@ impl MirroredCredits {
 }
 
 impl Credits for MirroredCredits {
-    fn hold_by(
+    fn hold(
         &self,
         actor: Option<Actor>,
         requests: Vec<HoldRequest>,
@@ -162,16 +162,16 @@ impl Credits for MirroredCredits {
                     self.has_limit(&request.namespace, &part.limit).await;
                 }
             }
-            self.credits.hold_by(actor, requests).await
+            self.credits.hold(actor, requests).await
         })
     }
 
-    fn settle_by(
+    fn settle(
         &self,
         actor: Option<Actor>,
         requests: Vec<SettleRequest>,
     ) -> Answer<'_, Vec<Result<SettleAnswer, BackendError>>> {
-        self.credits.settle_by(actor, requests)
+        self.credits.settle(actor, requests)
     }
 
     fn holds(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<HoldState, BackendError>> {

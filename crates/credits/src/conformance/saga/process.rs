@@ -272,7 +272,7 @@ impl TestProcess {
         let mut holds: Vec<HoldPart> = parts.iter().map(|part| part.part()).collect();
         holds.sort_by(|a, b| a.limit.key.cmp(&b.limit.key));
         let request = HoldRequest { namespace: self.namespace.clone(), lease, holds };
-        self.credits.hold(vec![request]).await.remove(0)
+        self.credits.hold(None, vec![request]).await.remove(0)
     }
 
     pub(super) async fn hold(&self, lease: LeaseId, parts: &[HoldSpec]) -> HoldAnswer {
@@ -295,7 +295,7 @@ impl TestProcess {
         let amount = |(name, amount): &(&str, u64)| Amount { key: limit(name), amount: *amount };
         let actuals = actuals.iter().map(amount).collect();
         let request = SettleRequest { namespace: self.namespace.clone(), lease, actuals, is_release };
-        self.credits.settle(vec![request]).await.remove(0)
+        self.credits.settle(None, vec![request]).await.remove(0)
     }
 
     pub(super) async fn settle(&self, lease: LeaseId, actuals: &[(&str, u64)]) -> SettleAnswer {

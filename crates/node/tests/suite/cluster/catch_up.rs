@@ -1,7 +1,7 @@
 //! A lagging or new node catches up.
 
 use earmark_admission::{Backend as _, CompleteRequest, PutLimitRequest, ReserveAnswer, ReserveRequest};
-use earmark_core::NamespaceName;
+use earmark_core::{NamespaceName, Principal};
 
 use crate::support::client::{
     SLOTS, Scenario, definition, issue, key, lease, reserve_request, write_request,
@@ -134,7 +134,7 @@ async fn a_node_that_is_just_back_answers_like_one_that_was_never_away() {
     let team = NamespaceName::new("team").unwrap();
     let definition = definition("calls", SLOTS, 2);
     let put = PutLimitRequest { namespace: team.clone(), definition, expected_revision: None };
-    client.0.put_limit(put).await.unwrap();
+    client.0.put_limit(Principal::System, put).await.unwrap();
     let in_team =
         |amount| ReserveRequest { namespace: team.clone(), ..reserve_request(lease(), &[("calls", amount)]) };
     let taken = in_team(2);
@@ -156,7 +156,9 @@ async fn a_node_that_is_just_back_answers_like_one_that_was_never_away() {
                 ReserveAnswer::Denied { limited_by, .. } => assert_eq!(limited_by, [key("calls")]),
                 other => panic!("{other:?}"),
             },
-            _ => assert!(client.0.complete(complete()).await.pop().unwrap().unwrap().reconciled),
+            _ => assert!(
+                client.0.complete(Principal::System, complete()).await.pop().unwrap().unwrap().reconciled
+            ),
         }
         cluster.kill(away);
     }

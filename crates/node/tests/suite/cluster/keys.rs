@@ -44,21 +44,21 @@ async fn a_revoked_key_replayed_on_a_follower_that_has_not_heard_of_it_is_refuse
     let leader = cluster.leader().await;
     let behind = cluster.client(follower);
     until("the follower knows the key", || behind.0.authenticate(token.id(), &token.hash()).is_some()).await;
-    assert!(behind.0.reserve_by(by.clone(), vec![reserve_request(lease(), &[("rpm", 1)])]).await[0].is_ok());
+    assert!(behind.0.reserve(by.clone(), vec![reserve_request(lease(), &[("rpm", 1)])]).await[0].is_ok());
     cluster.isolate(follower);
     cluster.client(leader).0.revoke(Principal::System, revoke(&token)).await.unwrap();
 
     // The follower's local check still accepts the key.
     assert!(behind.0.authenticate(token.id(), &token.hash()).is_some());
-    let alone = behind.0.reserve_by(by.clone(), vec![reserve_request(lease(), &[("rpm", 1)])]).await;
+    let alone = behind.0.reserve(by.clone(), vec![reserve_request(lease(), &[("rpm", 1)])]).await;
     assert!(matches!(alone[0], Err(BackendError::Failed(_))), "{alone:?}");
     let read = behind.0.check(by.clone()).await;
     assert!(matches!(read, Err(BackendError::Failed(_))), "{read:?}");
 
     cluster.net.heal();
     cluster.leader().await;
-    let reserve = behind.0.reserve_by(by.clone(), vec![reserve_request(lease(), &[("rpm", 1)])]);
-    let write = behind.0.write_by(by.clone(), write_request("billing", 1, vec![]));
+    let reserve = behind.0.reserve(by.clone(), vec![reserve_request(lease(), &[("rpm", 1)])]);
+    let write = behind.0.write(by.clone(), write_request("billing", 1, vec![]));
     let check = behind.0.check(by.clone());
     let (reserve, write, check) = tokio::join!(reserve, write, check);
     assert_eq!(reserve, [Err(BackendError::Unauthenticated)]);
@@ -81,7 +81,7 @@ async fn whoever_lost_their_key_before_the_outcome_was_known_is_not_told_that_no
     let asking = {
         let (behind, by) = (cluster.client(follower), by.clone());
         tokio::spawn(async move {
-            behind.0.reserve_by(by, vec![reserve_request(lease(), &[("rpm", 1)])]).await.remove(0)
+            behind.0.reserve(by, vec![reserve_request(lease(), &[("rpm", 1)])]).await.remove(0)
         })
     };
     let mut steps = 0;
@@ -100,7 +100,7 @@ async fn whoever_lost_their_key_before_the_outcome_was_known_is_not_told_that_no
     assert!(why.contains("outcome is unknown"), "{why}");
     assert_eq!(cluster.client(other).0.usage(namespace(), key("rpm")).await.unwrap().unwrap().reserved, 1);
     // A new request with the revoked key is simply refused.
-    let anew = behind.0.reserve_by(by, vec![reserve_request(lease(), &[("rpm", 1)])]).await;
+    let anew = behind.0.reserve(by, vec![reserve_request(lease(), &[("rpm", 1)])]).await;
     assert_eq!(anew, [Err(BackendError::Unauthenticated)]);
 }
 
@@ -118,8 +118,7 @@ async fn the_first_key_closes_the_doors_of_nodes_that_have_not_heard_of_it() {
     assert!(!behind.0.has_keys());
     cluster.net.heal();
     cluster.leader().await;
-    let answers =
-        behind.0.reserve_by(Principal::Anonymous, vec![reserve_request(lease(), &[("rpm", 1)])]).await;
+    let answers = behind.0.reserve(Principal::Anonymous, vec![reserve_request(lease(), &[("rpm", 1)])]).await;
     assert_eq!(answers, [Err(BackendError::Unauthenticated)]);
 }
 

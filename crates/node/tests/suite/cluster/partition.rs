@@ -1,5 +1,6 @@
 //! Network partitions: no acknowledgement without a quorum, and no stale reads.
 
+use earmark_core::Principal;
 use std::time::Duration;
 
 use earmark_admission::Backend as _;
@@ -71,7 +72,7 @@ async fn without_a_majority_the_last_of_a_long_queue_is_told_in_time_too() {
         .map(|_| {
             let backend = client.0.clone();
             let requests = (0..256).map(|_| reserve_request(lease(), &[("rpm", 1)])).collect();
-            tokio::spawn(async move { backend.reserve(requests).await })
+            tokio::spawn(async move { backend.reserve(Principal::System, requests).await })
         })
         .collect();
     for answers in asked {

@@ -1,7 +1,7 @@
 //! Disk usage as documented in `docs/operating.md`.
 
 use earmark_admission::{Backend as _, ReserveAnswer};
-use earmark_core::Kind;
+use earmark_core::{Kind, Principal};
 
 use crate::support::client::{TestClient, credit, definition, issue, lease, open, reserve_request, transfer};
 use crate::support::disk::SimDisk;
@@ -26,7 +26,7 @@ async fn backed_up(cluster: &SimCluster, folder: &str) -> u64 {
 
 async fn admit(client: &TestClient, parts: &[(&str, u64)]) {
     let requests = (0..EACH).map(|_| reserve_request(lease(), parts)).collect();
-    for answer in client.0.reserve(requests).await {
+    for answer in client.0.reserve(Principal::System, requests).await {
         assert!(matches!(answer, Ok(ReserveAnswer::Allowed { .. })), "{answer:?}");
     }
 }

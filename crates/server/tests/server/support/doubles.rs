@@ -33,22 +33,31 @@ impl Broken {
 }
 
 impl Backend for Broken {
-    fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
+    fn reserve(
+        &self,
+        _: Principal,
+        requests: Vec<ReserveRequest>,
+    ) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
         self.each(requests.len())
     }
 
     fn complete(
         &self,
+        _: Principal,
         requests: Vec<CompleteRequest>,
     ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
         self.each(requests.len())
     }
 
-    fn put_limit(&self, _: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+    fn put_limit(&self, _: Principal, _: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
         self.fail()
     }
 
-    fn delete_limit(&self, _: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
+    fn delete_limit(
+        &self,
+        _: Principal,
+        _: DeleteLimitRequest,
+    ) -> Answer<'_, Result<LimitChange, LimitError>> {
         self.fail()
     }
 
@@ -68,7 +77,7 @@ impl Backend for Broken {
         self.fail()
     }
 
-    fn write(&self, _: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+    fn write(&self, _: Principal, _: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
         self.fail()
     }
 
@@ -183,14 +192,18 @@ impl Gate {
 }
 
 impl Backend for Gate {
-    fn reserve(&self, requests: Vec<ReserveRequest>) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
+    fn reserve(
+        &self,
+        by: Principal,
+        requests: Vec<ReserveRequest>,
+    ) -> Answer<'_, Vec<Result<ReserveAnswer, BackendError>>> {
         let is_held_back = requests
             .iter()
             .any(|request| self.held_back.as_ref().is_none_or(|namespace| *namespace == request.namespace));
         if is_held_back {
             self.came.lock().unwrap().extend(requests.iter().map(|request| request.lease));
         }
-        let answers = self.book.reserve(requests);
+        let answers = self.book.reserve(by, requests);
         Box::pin(async move {
             let answers = answers.await;
             if is_held_back {
@@ -202,6 +215,7 @@ impl Backend for Gate {
 
     fn complete(
         &self,
+        _: Principal,
         requests: Vec<CompleteRequest>,
     ) -> Answer<'_, Vec<Result<CompleteAnswer, BackendError>>> {
         let count = requests.len();
@@ -210,15 +224,23 @@ impl Backend for Gate {
         Box::pin(std::future::ready(vec![Ok(invalid); count]))
     }
 
-    fn put_limit(&self, request: PutLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
-        Box::pin(async {
+    fn put_limit(
+        &self,
+        by: Principal,
+        request: PutLimitRequest,
+    ) -> Answer<'_, Result<LimitChange, LimitError>> {
+        Box::pin(async move {
             let _open = self.changes.acquire().await.unwrap();
-            self.book.put_limit(request).await
+            self.book.put_limit(by, request).await
         })
     }
 
-    fn delete_limit(&self, request: DeleteLimitRequest) -> Answer<'_, Result<LimitChange, LimitError>> {
-        self.book.delete_limit(request)
+    fn delete_limit(
+        &self,
+        by: Principal,
+        request: DeleteLimitRequest,
+    ) -> Answer<'_, Result<LimitChange, LimitError>> {
+        self.book.delete_limit(by, request)
     }
 
     fn limits(&self, namespace: NamespaceName) -> Answer<'_, Result<Vec<LimitInfo>, BackendError>> {
@@ -249,8 +271,8 @@ impl Backend for Gate {
         self.book.lease(namespace, lease)
     }
 
-    fn write(&self, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
-        self.book.write(request)
+    fn write(&self, by: Principal, request: WriteRequest) -> Answer<'_, Result<WriteAnswer, BackendError>> {
+        self.book.write(by, request)
     }
 
     fn client_state(
