@@ -52,8 +52,8 @@ pub enum Fault {
     Stopped { why: String },
     /// The journal lacks records that the snapshot needs.
     #[error(
-        "{path}: the journal ends with record {found}, but the snapshot needs record {needed}. Restore this data folder \
-         from a backup, or replace this node: see docs/operating.md"
+        "{path}: the journal ends with record {found}, but the snapshot needs record {needed}. Restore this data \
+         folder from a backup, or replace this node: see docs/operating.md"
     )]
     JournalShort { path: String, found: u64, needed: u64 },
     /// A journal record does not continue the journal.

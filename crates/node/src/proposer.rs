@@ -40,8 +40,8 @@ pub(crate) struct Proposer {
 }
 
 /// Refusal of key commands on a cluster with unauthenticated peers.
-pub(crate) const NO_KEYS: &str = "keys are disabled because every client of --peer-listen is accepted as a node; start all \
-     nodes with --peer-cert, --peer-key and --peer-ca, or with --insecure-peers";
+pub(crate) const NO_KEYS: &str = "keys are disabled because every client of --peer-listen is accepted as a node; start \
+     all nodes with --peer-cert, --peer-key and --peer-ca, or with --insecure-peers";
 
 /// Why commands were not executed, as far as this node knows.
 #[derive(Debug, thiserror::Error)]

@@ -115,8 +115,8 @@ impl Service {
         let state = self.proposer.applied_state.lock();
         if state.ids.contains(&id) && state.membership.membership().get_node(&id).is_none() {
             let message = format!(
-                "node {id} was removed from the cluster: shut it down. To add it again, start it with a new data folder \
-                 and an id that was never used"
+                "node {id} was removed from the cluster: shut it down. To add it again, start it with a new data \
+                 folder and an id that was never used"
             );
             return Err(Status::new(REMOVED, message));
         }

@@ -1,14 +1,13 @@
 //! Encoding of a journal segment: a file header with its start position, then framed records. Little-endian; the layout
 //! is permanent.
 
-use bytes::Bytes;
 use crc32fast::Hasher;
 use earmark_core::JournalRecord;
 
 use crate::entry::{CodecError, Input};
 use crate::fault::Fault;
 use crate::storage::StoredFile;
-use crate::storage::frame::{Frame, FrameDefect, Framing, Seed};
+use crate::storage::frame::{Frame, FrameDefect, Framing, Seed, meta_number};
 use crate::storage::header::{FileKind, OVERHEAD_BYTES};
 
 const KIND: FileKind = FileKind { magic: *b"EMjl", format: 1 };
@@ -81,8 +80,7 @@ pub(super) fn read_frame(bytes: &[u8]) -> Result<Frame<'_>, FrameDefect> {
 }
 
 pub(super) fn numbers(frame: &Frame<'_>) -> (u64, u64) {
-    let mut input = Input::new(Bytes::copy_from_slice(frame.meta));
-    (input.u64().unwrap_or_default(), input.u64().unwrap_or_default())
+    (meta_number(frame.meta, 0), meta_number(frame.meta, 1))
 }
 
 #[cfg(test)]

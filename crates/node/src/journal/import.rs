@@ -81,8 +81,8 @@ impl Journal {
         Arriving::at(&self.0.state())
     }
 
-    /// Appends records from another node's [`read_stream`](Self::read_stream). Known records are skipped, so a chunk may
-    /// arrive twice. All of them are validated before the first is appended.
+    /// Appends records from another node's [`read_stream`](Self::read_stream). Known records are skipped, so a chunk
+    /// may arrive twice. All of them are validated before the first is appended.
     ///
     /// # Errors
     /// If a record is damaged or does not follow the last one, or the journal has stopped or stops now.

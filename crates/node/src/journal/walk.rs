@@ -32,8 +32,8 @@ impl Walk {
         Walk { path, at: start, last_log_index, frames }
     }
 
-    /// The next record; `None` if the segment ends after the last one. `read` returns up to the given number of bytes at
-    /// an offset, and none at the end.
+    /// The next record; `None` if the segment ends after the last one. `read` returns up to the given number of bytes
+    /// at an offset, and none at the end.
     pub(super) fn next(
         &mut self,
         read: impl FnMut(u64, usize) -> Result<Bytes, Fault>,

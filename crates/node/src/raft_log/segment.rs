@@ -4,12 +4,13 @@
 //! the record of a later write proves that everything before that write was durable.
 
 use bytes::Bytes;
+use openraft::CommittedLeaderId;
 
 use crate::disk::Disk;
 use crate::entry::{CodecError, Input, put_log_id, put_payload, take_log_id, take_payload};
 use crate::fault::Fault;
 use crate::storage::StoredFile;
-use crate::storage::frame::{FrameDefect, FrameWalk, Framing, Seed, WalkError};
+use crate::storage::frame::{FrameDefect, FrameWalk, Framing, Seed, WalkError, meta_number};
 use crate::storage::header::{FileKind, OVERHEAD_BYTES};
 use crate::types::{Entry, LogId};
 
@@ -51,8 +52,6 @@ pub(crate) enum Defect {
     WriteStart { index: u64, found: u64 },
     #[error("the payload of entry {index} is invalid: {error}")]
     Payload { index: u64, error: CodecError },
-    #[error("the record has invalid metadata: {0}")]
-    Meta(#[from] CodecError),
 }
 
 impl SegmentHeader {
@@ -104,15 +103,15 @@ pub(crate) fn put_record(
     FRAMING.put(seed, &meta, out, |out| put_payload(&entry.payload, out))
 }
 
-fn read_meta(meta: &[u8]) -> Result<(LogId, u64), CodecError> {
-    let mut input = Input::new(Bytes::copy_from_slice(meta));
-    Ok((take_log_id(&mut input)?, input.u64()?))
+fn read_meta(meta: &[u8]) -> (LogId, u64) {
+    let leader = CommittedLeaderId::new(meta_number(meta, 0), meta_number(meta, 1));
+    (LogId::new(leader, meta_number(meta, 2)), meta_number(meta, 3))
 }
 
 /// Decodes the entry at the front of some bytes without copying its payload. Also returns the record length.
 pub(crate) fn read_entry(seed: &Seed, bytes: &Bytes) -> Result<(Entry, usize), Defect> {
     let frame = FRAMING.read(seed, bytes)?;
-    let (log_id, _) = read_meta(frame.meta)?;
+    let (log_id, _) = read_meta(frame.meta);
     let payload = take_payload(bytes.slice_ref(frame.payload));
     let payload = payload.map_err(|error| Defect::Payload { index: log_id.index, error })?;
     Ok((Entry { log_id, payload }, frame.raw.len()))
@@ -123,7 +122,7 @@ pub(crate) struct Scan {
     pub(crate) positions: Vec<u64>,
     pub(crate) ids: Vec<LogId>,
     pub(crate) end: u64,
-    /// What is wrong there, unless the file ends.
+    /// The defect there, unless the file ends.
     pub(crate) defect: Option<Defect>,
 }
 
@@ -168,7 +167,7 @@ fn check(
     at: u64,
     (before, previous_start): (Option<LogId>, u64),
 ) -> Result<(LogId, u64), Defect> {
-    let (id, write_start) = read_meta(meta)?;
+    let (id, write_start) = read_meta(meta);
     let index = id.index;
     if index != expected {
         return Err(Defect::Index { expected, found: index });
@@ -188,7 +187,8 @@ fn check(
 pub(crate) fn later_write(header: &SegmentHeader, bytes: &[u8], defect_at: u64) -> Option<u64> {
     let from = usize::try_from(defect_at).unwrap_or(usize::MAX).saturating_add(1);
     let is_later = |at: usize, meta: &[u8]| {
-        read_meta(meta).is_ok_and(|(_, start)| start > defect_at && start <= at as u64)
+        let (_, start) = read_meta(meta);
+        start > defect_at && start <= at as u64
     };
     FRAMING.find(&header.seed(), bytes, from, is_later).map(|at| at as u64)
 }

@@ -52,6 +52,11 @@ pub(crate) struct Frame<'a> {
     pub(crate) raw: &'a [u8],
 }
 
+/// A 64-bit number of a frame's metadata, by position.
+pub(crate) fn meta_number(meta: &[u8], position: usize) -> u64 {
+    meta.get(position * 8..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
 /// Why bytes do not begin with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameDefect {

@@ -10,7 +10,7 @@ use crate::support::random::Random;
 
 const OPTIONS: LogOptions = LogOptions { segment_bytes: 400, cache_bytes: 500 };
 
-/// What was acknowledged, and the store.
+/// The acknowledged log, and its store.
 struct ScriptRun {
     disk: SimDisk,
     store: LogStore,
