@@ -72,31 +72,26 @@ impl fmt::Display for ServerAddress {
 
 impl ServerAddress {
     /// The value of the header `host`.
-    #[must_use]
     pub fn authority(&self) -> &str {
         &self.authority
     }
 
     /// The host name or IP address.
-    #[must_use]
     pub fn host(&self) -> &str {
         &self.host
     }
 
     /// The port.
-    #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
     /// Whether the server has TLS.
-    #[must_use]
     pub const fn is_tls(&self) -> bool {
         self.is_tls
     }
 
     /// Whether a key would be sent unencrypted to another machine.
-    #[must_use]
     pub fn is_exposed(&self) -> bool {
         let is_local = match self.host.parse::<IpAddr>() {
             Ok(address) => address.to_canonical().is_loopback(),

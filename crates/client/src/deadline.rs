@@ -25,13 +25,11 @@ impl Deadline {
     }
 
     /// The moment of the deadline.
-    #[must_use]
     pub const fn instant(self) -> Instant {
         self.0
     }
 
     /// Whether it has passed.
-    #[must_use]
     pub fn has_passed(self) -> bool {
         Instant::now() >= self.0
     }

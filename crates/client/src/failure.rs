@@ -117,7 +117,6 @@ impl Certainty {
 
 impl Failure {
     /// Whether the server may have executed the request.
-    #[must_use]
     pub const fn certainty(&self) -> Certainty {
         match self {
             Failure::Unreachable { .. }
@@ -135,7 +134,6 @@ impl Failure {
     }
 
     /// Whether the same request may succeed when it is sent again.
-    #[must_use]
     pub const fn is_transient(&self) -> bool {
         match self {
             Failure::Unreachable { .. }

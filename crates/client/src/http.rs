@@ -19,7 +19,6 @@
 
 mod pool;
 
-use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -84,12 +83,6 @@ pub struct HttpClient {
     servers: Vec<ConnectionPool>,
     preferred: Preferred,
     attempt_timeout: Duration,
-}
-
-impl fmt::Debug for HttpClient {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpClient").field("servers", &self.servers.len()).finish_non_exhaustive()
-    }
 }
 
 impl HttpClient {

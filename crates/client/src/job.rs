@@ -73,13 +73,11 @@ impl Job {
     }
 
     /// The amount of each limit.
-    #[must_use]
     pub fn requirements(&self) -> &[(LimitKey, u64)] {
         &self.requirements
     }
 
     /// The id of the job.
-    #[must_use]
     pub const fn id(&self) -> Option<&JobId> {
         self.id.as_ref()
     }
@@ -116,7 +114,6 @@ impl Actuals {
     }
 
     /// The amount of each limit.
-    #[must_use]
     pub fn amounts(&self) -> &[(LimitKey, u64)] {
         &self.0
     }

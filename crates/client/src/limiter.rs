@@ -239,7 +239,6 @@ impl Limiter {
     }
 
     /// The number of leases that could not be completed and were left to expire.
-    #[must_use]
     pub fn abandoned(&self) -> u64 {
         self.0.abandoned.load(Ordering::Relaxed)
     }

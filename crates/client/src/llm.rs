@@ -102,31 +102,26 @@ impl Model {
     }
 
     /// The same model without a limit on concurrent calls.
-    #[must_use]
     pub fn without_concurrency(self) -> Model {
         Model { has_concurrency: false, ..self }
     }
 
     /// The lane of the model.
-    #[must_use]
     pub const fn lane(&self) -> &Lane {
         &self.lane
     }
 
     /// The limit on requests per minute.
-    #[must_use]
     pub const fn rpm(&self) -> &LimitKey {
         &self.rpm
     }
 
     /// The limit on tokens per minute.
-    #[must_use]
     pub const fn tpm(&self) -> &LimitKey {
         &self.tpm
     }
 
     /// The limit on concurrent calls.
-    #[must_use]
     pub const fn concurrency(&self) -> &LimitKey {
         &self.concurrency
     }
@@ -166,7 +161,6 @@ impl Call {
     }
 
     /// The upper bound of its tokens.
-    #[must_use]
     pub const fn tokens_max(&self) -> u64 {
         self.input_max.saturating_add(self.output_max)
     }

@@ -328,7 +328,6 @@ impl<T: Send + 'static, R: Send + 'static> Scheduler<T, R> {
     }
 
     /// The number of queued tasks, including cancelled ones that were not swept out yet.
-    #[must_use]
     pub fn queued(&self) -> usize {
         self.0.lock().lanes.queued()
     }

@@ -1,6 +1,5 @@
 //! TLS and the root certificates that it trusts.
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,12 +61,6 @@ fn pem(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
 /// Starts TLS on a TCP connection.
 #[derive(Clone)]
 pub(crate) struct Tls(TlsConnector);
-
-impl fmt::Debug for Tls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Tls")
-    }
-}
 
 impl Tls {
     pub(crate) fn new(roots: &Roots, protocol: Protocol) -> Result<Tls, OptionsError> {

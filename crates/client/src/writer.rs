@@ -262,13 +262,11 @@ impl Writer {
     }
 
     /// The write whose outcome the caller has not learned.
-    #[must_use]
     pub const fn unfinished(&self) -> Option<Unfinished> {
         self.unfinished
     }
 
     /// The last sequence number that is known to be committed.
-    #[must_use]
     pub const fn committed(&self) -> u64 {
         self.committed
     }

@@ -35,13 +35,11 @@ impl Guard {
     }
 
     /// The admitted job.
-    #[must_use]
     pub const fn job(&self) -> &Job {
         &self.job
     }
 
     /// The server time of the admission.
-    #[must_use]
     pub const fn reserved_at(&self) -> UnixMs {
         self.reserved_at
     }

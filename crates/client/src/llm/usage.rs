@@ -14,7 +14,6 @@ pub struct Usage {
 
 impl Usage {
     /// Input plus output, or the total of the provider if that is greater.
-    #[must_use]
     pub fn total(self) -> u64 {
         self.total.max(self.input.saturating_add(self.output))
     }
@@ -103,7 +102,6 @@ impl UsageMeter {
     }
 
     /// The usage, once the stream has reported all of it.
-    #[must_use]
     pub fn usage(&self) -> Option<Usage> {
         self.0.usage()
     }
