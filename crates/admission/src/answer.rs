@@ -11,6 +11,7 @@ use crate::backend::{
     Amount, BackendError, CompleteAnswer, LimitChange, LimitError, Refusal, ReserveAnswer, describe_ignored,
 };
 use crate::callers::KeyError;
+use crate::clock::{utc, utc_from};
 use crate::registry::KeepError;
 
 const LEASES_FULL: &str = "as many leases are remembered as may be";
@@ -48,18 +49,25 @@ pub(crate) fn reserve(
         }
         ReserveOutcome::LeaseTooOld { lease_time, forgotten_before } if wall < forgotten_before => {
             invalid(format!(
-                "lease_id: it was made at {lease_time}, and leases made before {forgotten_before} are \
-                 forgotten; this server's clock says {wall}, so it was set back: set it right"
+                "lease_id: it was made at {}, and leases made before {} are forgotten; this server's clock says \
+                 {}, so it was set back: set it right",
+                utc_from(lease_time, wall),
+                utc_from(forgotten_before, wall),
+                utc(wall)
             ))
         }
         ReserveOutcome::LeaseTooOld { lease_time, forgotten_before } => invalid(format!(
-            "lease_id: it was made at {lease_time}, and leases made before {forgotten_before} are forgotten; \
-             take a new one, and check the caller's clock"
+            "lease_id: it was made at {}, and leases made before {} are forgotten; take a new one, and check the \
+             caller's clock",
+            utc_from(lease_time, wall),
+            utc_from(forgotten_before, wall)
         )),
         ReserveOutcome::LeaseInFuture { lease_time, wall } => invalid(format!(
-            "lease_id: it was made at {lease_time}, and this server's clock says {wall}; allowed are {} ms \
-             ahead of it; check both clocks",
-            book.config().lease_ahead_ms
+            "lease_id: it was made at {}, and this server's clock says {}; allowed are {} s ahead of it; check \
+             both clocks",
+            utc_from(lease_time, wall),
+            utc(wall),
+            book.config().lease_ahead_ms / 1_000
         )),
         ReserveOutcome::Invalid(parts) => invalid(describe(parts, "requirements")),
         ReserveOutcome::UnknownLimit { requirement } => match key(requirement) {

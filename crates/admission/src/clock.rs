@@ -16,6 +16,17 @@ pub fn utc(time: UnixMs) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
+/// A time in UTC with its distance from `now`: `2026-11-15T09:30:00Z (3 min ago)`.
+#[must_use]
+pub fn utc_from(time: UnixMs, now: UnixMs) -> String {
+    let seconds = now.get().abs_diff(time.get()) / 1_000;
+    let units = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
+    let (size, unit) = units.into_iter().find(|(size, _)| seconds >= 2 * size).unwrap_or((1, "s"));
+    let length = seconds / size;
+    let distance = if time > now { format!("in {length} {unit}") } else { format!("{length} {unit} ago") };
+    format!("{} ({distance})", utc(time))
+}
+
 /// Year, month and day of a day count since 1970-01-01. The calculation starts years in March, so that a leap day is
 /// the last day of its year.
 fn date(days: u64) -> (u64, u64, u64) {
@@ -195,6 +206,19 @@ mod tests {
     use super::*;
 
     const HOUR_US: u64 = 3_600_000_000;
+
+    #[test]
+    fn a_time_is_shown_with_its_distance_from_now() {
+        for (now, time, expected) in [
+            (5_000, 5_999, "1970-01-01T00:00:05Z (in 0 s)"),
+            (95_000, 5_000, "1970-01-01T00:00:05Z (90 s ago)"),
+            (5_000, 125_000, "1970-01-01T00:02:05Z (in 2 min)"),
+            (10_000_000, 0, "1970-01-01T00:00:00Z (2 h ago)"),
+            (0, 90 * 86_400_000, "1970-04-01T00:00:00Z (in 90 d)"),
+        ] {
+            assert_eq!(utc_from(UnixMs::new(time), UnixMs::new(now)), expected);
+        }
+    }
 
     #[test]
     fn a_wall_clock_set_back_an_hour_does_not_take_log_time_back() {

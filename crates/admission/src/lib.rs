@@ -33,7 +33,7 @@ pub use book_host::{BookBackend, BookHost};
 pub use book_limits::BookLimits;
 pub use book_request::{Answered, Applied, BookRequest, Submission};
 pub use callers::*;
-pub use clock::{Clock, LogTime, ManualClock, SystemClock, SystemTimeSource, TimeSource, utc};
+pub use clock::{Clock, LogTime, ManualClock, SystemClock, SystemTimeSource, TimeSource, utc, utc_from};
 pub use cluster::*;
 pub use composed::Composed;
 pub use credits::*;

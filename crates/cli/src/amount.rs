@@ -1,49 +1,42 @@
 //! Parses `KEY=AMOUNT`, the syntax of requirements and actuals on the command line.
 
 use earmark_core::{LimitKey, REQUIREMENTS_MAX};
-use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::quantity;
 
-/// One requirement of a reserve. The amount is at least 1.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Requirement {
-    #[serde(serialize_with = "as_text")]
+/// A limit key with an amount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyAmount {
     pub(crate) key: LimitKey,
-    pub(crate) amount: u64,
+    amount: u64,
 }
 
-/// The actual usage of one limit. The amount may be 0.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Actual {
-    #[serde(serialize_with = "as_text")]
-    pub(crate) key: LimitKey,
-    pub(crate) actual_amount: u64,
+impl KeyAmount {
+    /// The JSON of a request, whose amount is in `field`.
+    pub(crate) fn json(&self, field: &str) -> Value {
+        json!({"key": self.key.as_str(), field: self.amount})
+    }
 }
 
-fn as_text<S: Serializer>(key: &LimitKey, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(key.as_str())
+/// Parses a requirement of a reserve: at least 1.
+pub(crate) fn requirement(text: &str) -> Result<KeyAmount, String> {
+    parse(text, 1)
 }
 
-/// Parses a requirement, as a clap value parser.
-pub(crate) fn requirement(text: &str) -> Result<Requirement, String> {
-    let (key, amount) = parse(text, 1)?;
-    Ok(Requirement { key, amount })
+/// Parses an actual usage, which may be 0.
+pub(crate) fn actual(text: &str) -> Result<KeyAmount, String> {
+    parse(text, 0)
 }
 
-/// Parses an actual, as a clap value parser.
-pub(crate) fn actual(text: &str) -> Result<Actual, String> {
-    let (key, actual_amount) = parse(text, 0)?;
-    Ok(Actual { key, actual_amount })
-}
-
-fn parse(text: &str, least: u64) -> Result<(LimitKey, u64), String> {
+fn parse(text: &str, least: u64) -> Result<KeyAmount, String> {
     let Some((key, amount)) = text.split_once('=') else {
         return Err(format!("found {text:?}, allowed is KEY=AMOUNT, such as gpt-4o:tpm=1500"));
     };
     let key = LimitKey::new(key).map_err(|error| error.to_string())?;
-    quantity::amount(amount, least).map(|amount| (key, amount)).map_err(|error| format!("amount: {error}"))
+    let amount = quantity::amount(amount, least).map_err(|error| format!("amount: {error}"))?;
+    Ok(KeyAmount { key, amount })
 }
 
 /// Rejects too many keys and duplicate keys before a request is sent.
@@ -72,11 +65,11 @@ mod tests {
     #[test]
     fn a_key_and_an_amount_are_split_at_the_equals_sign() {
         let key = LimitKey::new("openai:gpt-4o:tpm").unwrap();
-        assert_eq!(requirement("openai:gpt-4o:tpm=1500"), Ok(Requirement { key: key.clone(), amount: 1500 }));
-        let most = format!("openai:gpt-4o:tpm={}", u64::MAX);
-        assert_eq!(actual(&most), Ok(Actual { key: key.clone(), actual_amount: u64::MAX }));
-        assert_eq!(requirement("openai:gpt-4o:tpm=6k").unwrap().amount, 6_000);
-        assert_eq!(actual("openai:gpt-4o:tpm=0"), Ok(Actual { key, actual_amount: 0 }));
+        let parsed = |amount| Ok(KeyAmount { key: key.clone(), amount });
+        assert_eq!(requirement("openai:gpt-4o:tpm=1500"), parsed(1_500));
+        assert_eq!(requirement("openai:gpt-4o:tpm=6k"), parsed(6_000));
+        assert_eq!(actual(&format!("openai:gpt-4o:tpm={}", u64::MAX)), parsed(u64::MAX));
+        assert_eq!(actual("openai:gpt-4o:tpm=0"), parsed(0));
     }
 
     #[test]

@@ -26,6 +26,7 @@ use crate::client::{self, Client, ServerUrl};
 use crate::failure::{Done, Failure};
 use crate::output::{self, thousands};
 use crate::quantity;
+use crate::serve::parse_ledger_url;
 use durable::Scratch;
 use job::Part;
 use measure::{Bounds, Progress, Steps};
@@ -34,7 +35,7 @@ use report::{Mode, Report, Setting};
 
 pub(crate) const HELP: &str = "\
 Each op is one reserve against several limits. With 4 limits these are requests, tokens and concurrency of one of 20
-models, and tokens of one of 1,000 tenants. One second of warm-up is not counted. With a batch, the latency of an op is
+models, and tokens of one of 1,000 tenants. A warm-up of up to one second is not counted. With a batch, the latency of an op is
 that of its batch.
 
 The limits have keys that start with bench: and capacities far above the usage. On the server of --http they are deleted
@@ -58,6 +59,8 @@ Examples:
 
 const CONNECTIONS_MAX: i64 = 10_000;
 const SECONDS_MAX: u32 = 3_600;
+/// Longest fsync measurement, for slow disks.
+const FSYNC_TIME: Duration = Duration::from_secs(2);
 /// Default for `--ops-max`: an open lease takes up to 256 bytes, so 20 million take 5 GB.
 const OPS_MAX_DEFAULT: u64 = 20_000_000;
 const IN_PROCESS_BATCH: u32 = 256;
@@ -97,9 +100,9 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=BATCH_MAX as i64))]
     batch: Option<u32>,
-    /// How long to measure, such as 10 or 1m, after one second of warm-up
-    #[arg(long, value_name = "DURATION", default_value = "10", value_parser = quantity::seconds(SECONDS_MAX))]
-    seconds: u32,
+    /// How long to measure, such as 10, 0.5 or 1m, after a warm-up of up to one second
+    #[arg(long, value_name = "DURATION", default_value = "10", value_parser = quantity::duration(SECONDS_MAX))]
+    seconds: Duration,
     /// Stop after this number of reserves, including warm-up
     #[arg(long, value_name = "AMOUNT", default_value_t = OPS_MAX_DEFAULT)]
     #[arg(value_parser = |text: &str| quantity::amount(text, 1))]
@@ -126,8 +129,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
     let setting = args.setting();
     args.announce(&setting, definitions.len());
     let scratch = args.data.as_deref().map(Scratch::make).transpose()?;
-    let fsync_p50 = scratch.as_ref().map(Scratch::fsync_p50).transpose()?;
-    let ledger = args.ledger.as_deref().map(tigerbeetle::parse).transpose().map_err(Failure::Usage)?;
+    let fsync_p50 =
+        scratch.as_ref().map(|scratch| scratch.fsync_p50(FSYNC_TIME.min(args.seconds))).transpose()?;
+    let ledger = args.ledger.as_deref().map(parse_ledger_url).transpose().map_err(Failure::Usage)?;
     let mut report = match (&args.http, args.in_process) {
         (Some(url), _) => {
             let url = url.clone().allow_plaintext(args.insecure_plaintext);
@@ -143,10 +147,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<Done, Failure> {
                 scratch: scratch.as_ref(),
                 ledger: ledger.as_ref(),
             };
-            let run = in_process::run(load, &args.bounds())?;
-            let mut report = Report::new(setting, run.tally, run.measured, run.end);
-            report.bare_ops_per_s = run.bare_ops_per_s.map(report::tenths);
-            report
+            Report::new(setting, in_process::run(load, &args.bounds())?)
         }
         (None, false) => {
             let reserves = setting.connections * setting.batch;
@@ -198,11 +199,11 @@ fn over_http(
     };
     let deleted =
         if is_shared { client::block_on(delete_limits(url, definitions, progress)) } else { Ok(()) };
-    let (mut tally, measured, end) = run?;
+    let mut run = run?;
     if let Err(failure) = deleted {
-        tally.add_error(format!("cannot delete the limits named bench:...: {failure}"));
+        run.tally.add_error(format!("cannot delete the limits named bench:...: {failure}"));
     }
-    Ok(Report::new(setting, tally, measured, end))
+    Ok(Report::new(setting, run))
 }
 
 async fn put_limits(url: &ServerUrl, definitions: &[Definition], progress: Progress) -> Result<(), Failure> {
@@ -254,11 +255,7 @@ impl BenchArgs {
     }
 
     fn bounds(&self) -> Bounds {
-        Bounds {
-            duration: Duration::from_secs(self.seconds.into()),
-            ops_max: self.ops_max,
-            progress: Progress::choose(self.json),
-        }
+        Bounds { duration: self.seconds, ops_max: self.ops_max, progress: Progress::choose(self.json) }
     }
 
     /// Prints the settings of the run, unless `--json` was given.
@@ -277,12 +274,12 @@ impl BenchArgs {
             (None, None) => to,
         };
         eprintln!(
-            "measuring {to}: {} connections, {} reserves per request, {} limits each, {} s after 1 s of warm-up\n\
+            "measuring {to}: {} connections, {} reserves per request, {} limits each, for {}\n\
              creating {} limits named bench:... with ample capacity{}",
             setting.connections,
             setting.batch,
             setting.limits,
-            self.seconds,
+            output::time(self.seconds),
             thousands(limits as u128),
             if self.http.is_some() { "; they are deleted after the run" } else { "" },
         );

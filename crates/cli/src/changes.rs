@@ -4,9 +4,9 @@ use earmark_admission::ChangeCursor;
 use serde::{Deserialize, Serialize};
 
 use crate::client::ClientArgs;
-use crate::credit::get;
 use crate::failure::{Done, Failure};
 use crate::output;
+use crate::request;
 
 #[derive(Deserialize, Serialize)]
 struct Page {
@@ -28,12 +28,8 @@ struct Entry {
 
 /// Prints one page of the change log, starting after `after`.
 pub(crate) fn show(args: &ClientArgs, after: ChangeCursor, page_size: u16) -> Result<Done, Failure> {
-    let page: Page = get(args, &format!("/v1/audit?after={after}&page_size={page_size}"))?;
-    if args.json {
-        output::print_json(&page)?;
-    } else {
-        output::print(&page.text())?;
-    }
+    let page: Page = request::get(args, &format!("/v1/audit?after={after}&page_size={page_size}"))?;
+    output::show(args.json, &page, Page::text)?;
     Ok(Done::Ok)
 }
 

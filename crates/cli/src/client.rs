@@ -180,15 +180,6 @@ impl Client {
         Ok(Client { url: url.clone(), http: HttpClient::new(&options).map_err(usage)? })
     }
 
-    /// Posts `body` and returns the response.
-    pub(crate) async fn post<A: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &impl Serialize,
-    ) -> Result<A, Failure> {
-        self.send(Method::POST, path, body).await
-    }
-
     /// Sends a request with a body and returns the response.
     pub(crate) async fn send<A: DeserializeOwned>(
         &self,

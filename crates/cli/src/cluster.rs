@@ -7,9 +7,10 @@ use earmark_client::http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::client::{self, Client, ClientArgs};
+use crate::client::ClientArgs;
 use crate::failure::{Done, Failure};
 use crate::output::{self, table, thousands};
+use crate::request;
 
 pub(crate) const HELP: &str = "\
 Any node of the cluster can serve these commands.
@@ -135,12 +136,6 @@ struct Member {
     lag: Option<u64>,
 }
 
-#[derive(Serialize)]
-struct NewMember {
-    node_id: u64,
-    address: String,
-}
-
 impl ClusterCommand {
     /// The connection flags.
     pub(crate) fn client(&self) -> &ClientArgs {
@@ -155,43 +150,27 @@ impl ClusterCommand {
 
 pub(crate) fn run(command: &ClusterCommand) -> Result<Done, Failure> {
     let args = command.client();
-    let text = client::block_on(async {
-        let client = Client::new(&args.url())?;
-        match command {
-            ClusterCommand::Status(_) => {
-                let status: Status = client.call(Method::GET, PATH, None).await?;
-                if args.json {
-                    return output::print_json(&status).map(|()| None);
-                }
-                Ok(Some(status.text()))
-            }
-            ClusterCommand::Add(AddArgs { node_id, address, .. }) => {
-                let member = NewMember { node_id: *node_id, address: address.to_string() };
-                let done: Value = client.post(&format!("{PATH}/members"), &member).await?;
-                finished(args, &done, format!("node {node_id} is a voter\n"))
-            }
-            ClusterCommand::Remove(RemoveArgs { node_id, .. }) => {
-                let path = format!("{PATH}/members/{node_id}");
-                let done: Value = client.call(Method::DELETE, &path, None).await?;
-                finished(args, &done, format!("node {node_id} is removed\n"))
-            }
-            ClusterCommand::Backup(BackupArgs { name, .. }) => {
-                let wanted = name.as_ref().map_or_else(|| json!({}), |name| json!({ "name": name }));
-                let made: Backup = client.post(&format!("{PATH}/backup"), &wanted).await?;
-                if args.json {
-                    return output::print_json(&made).map(|()| None);
-                }
-                Ok(Some(made.text()))
-            }
+    match command {
+        ClusterCommand::Status(_) => {
+            let status: Status = request::get(args, PATH)?;
+            output::show(args.json, &status, Status::text)
         }
-    })?;
-    text.map_or(Ok(()), |text| output::print(&text))?;
+        ClusterCommand::Add(AddArgs { node_id, address, .. }) => {
+            let member = json!({ "node_id": node_id, "address": address.to_string() });
+            let done: Value = request::send(args, Method::POST, &format!("{PATH}/members"), &member)?;
+            output::show(args.json, &done, |_| format!("node {node_id} is a voter\n"))
+        }
+        ClusterCommand::Remove(RemoveArgs { node_id, .. }) => {
+            let done: Value = request::delete(args, &format!("{PATH}/members/{node_id}"))?;
+            output::show(args.json, &done, |_| format!("node {node_id} is removed\n"))
+        }
+        ClusterCommand::Backup(BackupArgs { name, .. }) => {
+            let named = name.as_ref().map_or_else(|| json!({}), |name| json!({ "name": name }));
+            let made: Backup = request::send(args, Method::POST, &format!("{PATH}/backup"), &named)?;
+            output::show(args.json, &made, Backup::text)
+        }
+    }?;
     Ok(Done::Ok)
-}
-
-/// Prints `done` with `--json`; otherwise returns `text` for the caller to print.
-fn finished(args: &ClientArgs, done: &Value, text: String) -> Result<Option<String>, Failure> {
-    if args.json { output::print_json(done).map(|()| None) } else { Ok(Some(text)) }
 }
 
 impl Backup {

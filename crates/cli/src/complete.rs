@@ -4,10 +4,11 @@ use clap::Args;
 use earmark_core::{JobId, LeaseId};
 use serde::{Deserialize, Serialize};
 
-use crate::amount::{self, Actual};
-use crate::client::{self, Client, ClientArgs};
+use crate::amount::{self, KeyAmount};
+use crate::client::ClientArgs;
 use crate::failure::{Done, Failure};
 use crate::output;
+use crate::request;
 
 pub(crate) const HELP: &str = "\
 The unused part of the reservation is released at once. A key without --actual counts as fully used: a rolling limit
@@ -31,20 +32,12 @@ pub(crate) struct CompleteArgs {
     lease: LeaseId,
     /// A limit and the amount that the call used, which may be 0; may be repeated
     #[arg(long = "actual", value_name = "KEY=AMOUNT", value_parser = amount::actual)]
-    actuals: Vec<Actual>,
+    actuals: Vec<KeyAmount>,
     /// Your own id for the work behind the call, for logs
     #[arg(long, value_name = "ID")]
     job: Option<JobId>,
     #[command(flatten)]
     pub(crate) client: ClientArgs,
-}
-
-#[derive(Serialize)]
-struct Body<'a> {
-    lease_id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    job_id: Option<&'a str>,
-    actuals: &'a [Actual],
 }
 
 #[derive(Debug, Default, Deserialize, Serialize)]
@@ -58,27 +51,13 @@ struct Answer {
     reconciled: bool,
 }
 
-#[derive(Serialize)]
-struct Document<'a> {
-    lease_id: String,
-    #[serde(flatten)]
-    answer: &'a Answer,
-}
-
 pub(crate) fn run(args: &CompleteArgs) -> Result<Done, Failure> {
     amount::check_keys("--actual", args.actuals.iter().map(|actual| &actual.key))?;
-    let body = Body {
-        lease_id: args.lease.to_string(),
-        job_id: args.job.as_ref().map(JobId::as_str),
-        actuals: &args.actuals,
-    };
-    let exchange = async {
-        let client = Client::new(&args.client.url())?;
-        client.post("/v1/complete", &body).await
-    };
-    let answer: Answer = client::block_on(exchange).map_err(|failure| failure.of_lease(args.lease))?;
+    let actuals = args.actuals.iter().map(|actual| actual.json("actual_amount")).collect();
+    let lease = (args.lease, args.job.as_ref());
+    let answer: Answer = request::post_lease(&args.client, "/v1/complete", lease, ("actuals", actuals))?;
     if args.client.json {
-        output::print_json(&Document { lease_id: args.lease.to_string(), answer: &answer })?;
+        request::print_lease_json(args.lease, &answer)?;
     } else if answer.done() == Done::Ok {
         output::print(&format!("completed, lease {}\n", args.lease))?;
     } else {

@@ -2,14 +2,14 @@
 
 use clap::Args;
 use earmark_admission::ChangeCursor;
-use earmark_client::http::Method;
 use earmark_core::{AccountName, VaultName};
 use serde::{Deserialize, Serialize};
 
 use crate::changes;
-use crate::client::{self, Client, ClientArgs};
+use crate::client::ClientArgs;
 use crate::failure::{Done, Failure};
 use crate::output;
+use crate::request;
 
 pub(crate) const BALANCE_HELP: &str = "\
 Amounts are in minor units of the asset, such as cents or millionths of a dollar. HELD is reserved by open leases.
@@ -94,18 +94,17 @@ struct Totals {
 
 pub(crate) fn balance(args: &BalanceArgs) -> Result<Done, Failure> {
     let path = format!("/v1/vaults/{}/accounts/{}/balances", args.vault, args.account);
-    let found: Balances = get(&args.client, &path)?;
-    if args.client.json {
-        output::print_json(&found)?;
-    } else if found.balances.is_empty() {
-        output::print(&format!("{} has no credit\n", args.account))?;
-    } else {
+    let found: Balances = request::get(&args.client, &path)?;
+    output::show(args.client.json, &found, |found| {
+        if found.balances.is_empty() {
+            return format!("{} has no credit\n", args.account);
+        }
         let mut rows = vec![["ASSET", "AVAILABLE", "HELD"].map(str::to_owned)];
         rows.extend(found.balances.iter().map(|balance| {
             [output::visible(&balance.asset), grouped(&balance.available), grouped(&balance.held)]
         }));
-        output::print(&output::table(&rows))?;
-    }
+        output::table(&rows)
+    })?;
     Ok(Done::Ok)
 }
 
@@ -113,17 +112,9 @@ pub(crate) fn audit(args: &AuditArgs) -> Result<Done, Failure> {
     if args.changes {
         return changes::show(&args.client, args.after, args.page_size);
     }
-    let audit: Audit = get(&args.client, &format!("/v1/vaults/{}/audit", args.vault))?;
-    if args.client.json {
-        output::print_json(&audit)?;
-    } else {
-        output::print(&audit.text(&args.vault))?;
-    }
+    let audit: Audit = request::get(&args.client, &format!("/v1/vaults/{}/audit", args.vault))?;
+    output::show(args.client.json, &audit, |audit| audit.text(&args.vault))?;
     Ok(if audit.balanced { Done::Ok } else { Done::Failed })
-}
-
-pub(crate) fn get<A: serde::de::DeserializeOwned>(args: &ClientArgs, path: &str) -> Result<A, Failure> {
-    client::block_on(async { Client::new(&args.url())?.call(Method::GET, path, None).await })
 }
 
 impl Audit {

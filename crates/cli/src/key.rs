@@ -7,10 +7,11 @@ use earmark_core::{ClientId, KeyId, KeyName, NamespaceName, Role};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::client::{self, Client, ClientArgs};
+use crate::client::ClientArgs;
 use crate::failure::{Done, Failure};
 use crate::output::{self, table};
 use crate::quantity;
+use crate::request;
 
 pub(crate) const HELP: &str = "\
 A key is shown once, when it is created; the server stores only a hash of it. Commands read their own key from the
@@ -169,27 +170,20 @@ impl KeyCommand {
 
 pub(crate) fn run(command: &KeyCommand) -> Result<Done, Failure> {
     let args = command.client();
-    let (answer, text) = client::block_on(async {
-        let client = Client::new(&args.url())?;
-        match command {
-            KeyCommand::Create(create) => {
-                let answer: Value = client.post(PATH, &create.body()).await?;
-                let text = created(&answer);
-                Ok((answer, text))
-            }
-            KeyCommand::List(_) => {
-                let keys: Keys = client.call(Method::GET, PATH, None).await?;
-                let text = keys.text();
-                let answer = serde_json::to_value(&keys);
-                Ok((answer.map_err(|error| Failure::Usage(error.to_string()))?, text))
-            }
-            KeyCommand::Revoke(RevokeArgs { key_id, .. }) => {
-                let answer: Value = client.call(Method::DELETE, &format!("{PATH}/{key_id}"), None).await?;
-                Ok((answer, format!("key {key_id} is revoked\n")))
-            }
+    match command {
+        KeyCommand::Create(create) => {
+            let answer: Value = request::send(args, Method::POST, PATH, &create.body())?;
+            output::show(args.json, &answer, created)
         }
-    })?;
-    if args.json { output::print_json(&answer) } else { output::print(&text) }?;
+        KeyCommand::List(_) => {
+            let keys: Keys = request::get(args, PATH)?;
+            output::show(args.json, &keys, Keys::text)
+        }
+        KeyCommand::Revoke(RevokeArgs { key_id, .. }) => {
+            let answer: Value = request::delete(args, &format!("{PATH}/{key_id}"))?;
+            output::show(args.json, &answer, |_| format!("key {key_id} is revoked\n"))
+        }
+    }?;
     Ok(Done::Ok)
 }
 

@@ -8,9 +8,10 @@ use earmark_client::http::Method;
 use earmark_core::LimitKey;
 use serde::{Deserialize, Serialize};
 
-use crate::client::{self, Client, ClientArgs};
+use crate::client::ClientArgs;
 use crate::failure::{Done, Failure};
 use crate::output;
+use crate::request;
 use put::PutArgs;
 use show::{Limit, Usage};
 
@@ -98,14 +99,10 @@ pub(crate) fn run(command: &LimitsCommand) -> Result<Done, Failure> {
 
 fn put(args: &PutArgs) -> Result<(), Failure> {
     let document = args.document()?;
-    let changed: Changed = client::block_on(async {
-        let client = Client::new(&args.client.url())?;
-        client.send(Method::PUT, PATH, &document).await
-    })?;
-    if args.client.json {
-        return output::print_json(&changed);
-    }
-    output::print(&put::text(&document.into_definition(), &changed.status))
+    let changed: Changed = request::send(&args.client, Method::PUT, PATH, &document)?;
+    output::show(args.client.json, &changed, |changed| {
+        put::text(&document.into_definition(), &changed.status)
+    })
 }
 
 fn get(args: &KeyArgs) -> Result<(), Failure> {
@@ -118,17 +115,11 @@ fn get(args: &KeyArgs) -> Result<(), Failure> {
         limit: Limit,
         usage: Usage,
     }
-    let document = client::block_on(async {
-        let path = format!("{PATH}/{}", args.key);
-        let client = Client::new(&args.client.url())?;
-        let answer: Answer = client.call(Method::GET, &path, None).await?;
-        let usage = client.call(Method::GET, &format!("{path}/usage"), None).await?;
-        Ok(Document { limit: answer.limit, usage })
-    })?;
-    if args.client.json {
-        return output::print_json(&document);
-    }
-    output::print(&show::one(&document.limit, &document.usage))
+    let path = format!("{PATH}/{}", args.key);
+    let answer: Answer = request::get(&args.client, &path)?;
+    let usage = request::get(&args.client, &format!("{path}/usage"))?;
+    let document = Document { limit: answer.limit, usage };
+    output::show(args.client.json, &document, |document| show::one(&document.limit, &document.usage))
 }
 
 fn list(args: &ListArgs) -> Result<(), Failure> {
@@ -136,25 +127,13 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
     struct Document {
         limits: Vec<Limit>,
     }
-    let document: Document = client::block_on(async {
-        let client = Client::new(&args.client.url())?;
-        client.call(Method::GET, PATH, None).await
-    })?;
-    if args.client.json {
-        return output::print_json(&document);
-    }
-    output::print(&show::list(&document.limits))
+    let document: Document = request::get(&args.client, PATH)?;
+    output::show(args.client.json, &document, |document| show::list(&document.limits))
 }
 
 fn delete(args: &KeyArgs) -> Result<(), Failure> {
-    let changed: Changed = client::block_on(async {
-        let client = Client::new(&args.client.url())?;
-        client.call(Method::DELETE, &format!("{PATH}/{}", args.key), None).await
-    })?;
-    if args.client.json {
-        return output::print_json(&changed);
-    }
-    output::print(&match changed.status.as_str() {
+    let changed: Changed = request::delete(&args.client, &format!("{PATH}/{}", args.key))?;
+    output::show(args.client.json, &changed, |changed| match changed.status.as_str() {
         "deleted" => format!("{} is deleted\n", args.key),
         "decreasing" => format!(
             "{} accepts no more reserves, and is deleted once its open reservations have ended\n",

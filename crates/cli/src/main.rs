@@ -18,6 +18,7 @@ mod logging;
 mod output;
 mod quantity;
 mod recover;
+mod request;
 mod reserve;
 mod serve;
 mod write;

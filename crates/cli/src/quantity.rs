@@ -1,6 +1,10 @@
 //! Durations and amounts on the command line: `90`, `60s`, `1m`, `2h`, `7d` and `1500`, `60k`, `1.5m`.
 
+use std::time::Duration;
+
 const SECOND_UNITS: [(&str, u64); 5] = [("", 1), ("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400)];
+const MILLISECOND_UNITS: [(&str, u64); 5] =
+    [("", 1_000), ("s", 1_000), ("ms", 1), ("m", 60_000), ("h", 3_600_000)];
 const AMOUNT_UNITS: [(&str, u64); 3] = [("", 1), ("k", 1_000), ("m", 1_000_000)];
 
 /// A clap value parser for a duration of 1 to `max` seconds.
@@ -10,6 +14,17 @@ pub(crate) fn seconds(max: u32) -> impl Fn(&str) -> Result<u32, String> + Clone 
         found.filter(|seconds| (1..=max).contains(seconds)).ok_or_else(|| {
             let most = crate::output::seconds(max.into());
             format!("found {text:?}, allowed are 1 s to {most}, such as 90, 60s, 1m, 2h or 7d")
+        })
+    }
+}
+
+/// A clap value parser for a duration of up to `max` seconds, in milliseconds.
+pub(crate) fn duration(max: u32) -> impl Fn(&str) -> Result<Duration, String> + Clone {
+    move |text| {
+        let found = parse(text, &MILLISECOND_UNITS).map(Duration::from_millis);
+        found.filter(|found| !found.is_zero() && *found <= Duration::from_secs(max.into())).ok_or_else(|| {
+            let most = crate::output::seconds(max.into());
+            format!("found {text:?}, allowed are durations up to {most}, such as 10, 0.5 or 1m")
         })
     }
 }
@@ -60,6 +75,9 @@ mod tests {
         ] {
             assert_eq!(parse(text), Ok(expected), "{text}");
         }
+        assert_eq!(duration(3_600)("0.2"), Ok(Duration::from_millis(200)));
+        assert_eq!(duration(3_600)("1h"), Ok(Duration::from_secs(3_600)));
+        assert!(duration(3_600)("0").is_err() && duration(3_600)("61m").is_err());
         for text in [
             "",
             "0",

@@ -6,10 +6,11 @@ use clap::Args;
 use earmark_core::{JobId, LeaseId};
 use serde::{Deserialize, Serialize};
 
-use crate::amount::{self, Requirement};
-use crate::client::{self, Client, ClientArgs};
+use crate::amount::{self, KeyAmount};
+use crate::client::ClientArgs;
 use crate::failure::{Done, Failure};
 use crate::output;
+use crate::request;
 
 pub(crate) const HELP: &str = "\
 Exit codes:
@@ -26,7 +27,7 @@ Examples:
 pub(crate) struct ReserveArgs {
     /// A limit and the amount to reserve; may be repeated for up to 32 limits
     #[arg(long = "key", value_name = "KEY=AMOUNT", required = true, value_parser = amount::requirement)]
-    keys: Vec<Requirement>,
+    keys: Vec<KeyAmount>,
     /// Id of the lease; give it to repeat a reserve whose answer was lost [default: a new id]
     #[arg(long, value_name = "ULID")]
     lease: Option<LeaseId>,
@@ -35,14 +36,6 @@ pub(crate) struct ReserveArgs {
     job: Option<JobId>,
     #[command(flatten)]
     pub(crate) client: ClientArgs,
-}
-
-#[derive(Serialize)]
-struct Body<'a> {
-    lease_id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    job_id: Option<&'a str>,
-    requirements: &'a [Requirement],
 }
 
 #[derive(Debug, Default, Deserialize, Serialize)]
@@ -62,30 +55,16 @@ struct Answer {
     never: Option<bool>,
 }
 
-/// The answer with its lease id, which may be newly generated.
-#[derive(Serialize)]
-struct Document<'a> {
-    lease_id: String,
-    #[serde(flatten)]
-    answer: &'a Answer,
-}
-
 pub(crate) fn run(args: &ReserveArgs) -> Result<Done, Failure> {
     amount::check_keys("--key", args.keys.iter().map(|requirement| &requirement.key))?;
     let lease = args.lease.unwrap_or_else(|| LeaseId::from_u128(ulid::Ulid::generate().0));
-    let body = Body {
-        lease_id: lease.to_string(),
-        job_id: args.job.as_ref().map(JobId::as_str),
-        requirements: &args.keys,
-    };
-    let exchange = async {
-        let client = Client::new(&args.client.url())?;
-        client.post("/v1/reserve", &body).await
-    };
-    let answer: Answer = client::block_on(exchange).map_err(|failure| failure.of_lease(lease))?;
+    let keys = args.keys.iter().map(|requirement| requirement.json("amount")).collect();
+    let requirements = ("requirements", keys);
+    let answer: Answer =
+        request::post_lease(&args.client, "/v1/reserve", (lease, args.job.as_ref()), requirements)?;
     let done = answer.done();
     if args.client.json {
-        output::print_json(&Document { lease_id: lease.to_string(), answer: &answer })?;
+        request::print_lease_json(lease, &answer)?;
     } else if done == Done::Failed {
         eprintln!("earmark: the server refused ({}): {}", answer.error, answer.explanation());
     } else {
@@ -120,7 +99,7 @@ impl Answer {
         }
     }
 
-    fn text(&self, lease: LeaseId, keys: &[Requirement]) -> String {
+    fn text(&self, lease: LeaseId, keys: &[KeyAmount]) -> String {
         if self.allowed {
             let actuals: String = keys.iter().map(|part| format!(" --actual {}=AMOUNT", part.key)).collect();
             return format!("allowed, lease {lease}\nwhen done: earmark complete --lease {lease}{actuals}\n");

@@ -20,7 +20,9 @@ use crate::failure::{Done, Failure};
 use crate::logging::{self, LogFormat, LogLevel};
 use crate::output;
 use crate::quantity;
+pub(crate) use callers::create_first_key;
 use storage::{EngineConfig, Storage, StorageArgs};
+pub(crate) use tigerbeetle::{LedgerUrl, parse as parse_ledger_url};
 
 pub(crate) const HELP: &str = "\
 Ctrl-C or SIGTERM finishes open requests and stops; a second signal stops at once. A node stops with exit code 1 when

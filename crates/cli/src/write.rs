@@ -1,5 +1,6 @@
 //! `earmark write`: one transaction, applied exactly once.
 
+use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -135,9 +136,7 @@ pub(crate) fn run(args: &WriteArgs) -> Result<Done, Failure> {
 impl WriteArgs {
     fn operations(&self) -> Result<Vec<Box<RawValue>>, Failure> {
         if let Some(path) = &self.file {
-            let text = read(path).map_err(|error| {
-                Failure::Usage(format!("--file: cannot read {}: {error}", path.display()))
-            })?;
+            let text = read_file(path)?;
             return serde_json::from_str(&text).map_err(|error| {
                 Failure::Usage(format!("--file: expected a JSON list of operations: {error}"))
             });
@@ -150,13 +149,14 @@ impl WriteArgs {
     }
 }
 
-fn read(path: &Path) -> std::io::Result<String> {
+/// The text of `--file`; `-` is standard input.
+pub(crate) fn read_file(path: &Path) -> Result<String, Failure> {
     let mut text = String::new();
-    if path == Path::new("-") {
-        std::io::stdin().take(FILE_BYTES_MAX).read_to_string(&mut text)?;
-    } else {
-        std::fs::File::open(path)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
-    }
+    let read = match path == Path::new("-") {
+        true => std::io::stdin().take(FILE_BYTES_MAX).read_to_string(&mut text),
+        false => File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text)),
+    };
+    read.map_err(|error| Failure::Usage(format!("--file: cannot read {}: {error}", path.display())))?;
     Ok(text)
 }
 

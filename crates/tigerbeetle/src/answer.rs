@@ -1,6 +1,6 @@
 //! Answers to callers, with the same wording as the Book.
 
-use earmark_admission::{Amount, CompleteAnswer, Refusal, ReserveAnswer, describe_ignored};
+use earmark_admission::{Amount, CompleteAnswer, Refusal, ReserveAnswer, describe_ignored, utc, utc_from};
 use earmark_core::{LeaseId, REQUIREMENTS_MAX, UnixMs};
 
 use crate::settle_chain::Settling;
@@ -29,14 +29,19 @@ pub(crate) fn age(lease: LeaseId, wall: UnixMs, retention_ms: u64, ahead_ms: u64
     let oldest = wall.minus_ms(retention_ms);
     if made_at < oldest {
         return Some(format!(
-            "lease_id: it was made at {made_at}, and leases made before {oldest} are refused; take a new one, and \
-             check the caller's clock"
+            "lease_id: it was made at {}, and leases made before {} are refused; take a new one, and check the \
+             caller's clock",
+            utc_from(made_at, wall),
+            utc_from(oldest, wall)
         ));
     }
     (made_at > wall.plus_ms(ahead_ms)).then(|| {
         format!(
-            "lease_id: it was made at {made_at}, and this server's clock says {wall}; allowed are {ahead_ms} ms \
-             ahead of it; check both clocks"
+            "lease_id: it was made at {}, and this server's clock says {}; allowed are {} s ahead of it; check \
+             both clocks",
+            utc_from(made_at, wall),
+            utc(wall),
+            ahead_ms / 1_000
         )
     })
 }

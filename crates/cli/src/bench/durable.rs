@@ -13,8 +13,6 @@ use crate::failure::Failure;
 
 /// Number of fsyncs of which the median is reported.
 const FLUSHES: usize = 500;
-/// Time limit for the fsync measurement on a slow disk.
-const FLUSHES_TIME: Duration = Duration::from_secs(2);
 /// Bytes per fsync, about the size of a log entry with a few reserves.
 const FLUSHED_BYTES: [u8; 512] = [0x5a; 512];
 
@@ -30,19 +28,19 @@ impl Scratch {
         Ok(Scratch(path))
     }
 
-    /// The median time of one fsync.
-    pub(super) fn fsync_p50(&self) -> Result<Duration, Failure> {
-        let measured = self.flushes();
+    /// The median time of one fsync, measured for at most `time_max`.
+    pub(super) fn fsync_p50(&self, time_max: Duration) -> Result<Duration, Failure> {
+        let measured = self.flushes(time_max);
         let mut taken = measured.map_err(|source| Failure::System { what: "flushing a file", source })?;
         taken.sort_unstable();
         Ok(taken.get(taken.len() / 2).copied().unwrap_or_default())
     }
 
-    fn flushes(&self) -> io::Result<Vec<Duration>> {
+    fn flushes(&self, time_max: Duration) -> io::Result<Vec<Duration>> {
         let mut file = File::create(self.0.join("flushed"))?;
         let start = Instant::now();
         let mut taken = Vec::with_capacity(FLUSHES);
-        while taken.len() < FLUSHES && start.elapsed() < FLUSHES_TIME {
+        while taken.len() < FLUSHES && start.elapsed() < time_max {
             file.write_all(&FLUSHED_BYTES)?;
             let flush = Instant::now();
             file.sync_data()?;
@@ -108,7 +106,7 @@ mod tests {
     fn a_scratch_folder_measures_fsync_and_is_removed_afterwards() {
         let folder = tempfile::tempdir().unwrap();
         let scratch = Scratch::make(&folder.path().join("new")).unwrap();
-        assert!(scratch.fsync_p50().unwrap() > Duration::ZERO);
+        assert!(scratch.fsync_p50(Duration::from_millis(50)).unwrap() > Duration::ZERO);
         let path = scratch.0.clone();
         assert!(path.exists());
         drop(scratch);

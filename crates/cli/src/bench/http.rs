@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 
 use super::job::{Call, Calls, Part};
-use super::measure::{Bounds, Counts, End, GRACE, Shared, Tally, run_stages};
+use super::measure::{Bounds, Counts, GRACE, Run, Shared, Tally, join, run_stages};
 use super::reply::{self, Reply};
 use super::request::{Action, Request};
 use crate::client::{self, ServerUrl};
@@ -35,7 +35,7 @@ pub(super) struct Load {
 }
 
 /// Runs the load on half of the cores, because the server may need the other half.
-pub(super) fn run(load: &Load, bounds: &Bounds) -> Result<(Tally, Duration, End), Failure> {
+pub(super) fn run(load: &Load, bounds: &Bounds) -> Result<Run, Failure> {
     let threads = (cores() / 2).clamp(1, load.connections);
     let shared = Arc::new(Shared::new());
     let (ready, is_ready) = mpsc::channel();
@@ -64,7 +64,7 @@ pub(super) fn run(load: &Load, bounds: &Bounds) -> Result<(Tally, Duration, End)
         let one = generator.join().map_err(|_| Failure::Bench("a thread of the load broke".into()))?;
         tally.merge(one?);
     }
-    Ok((tally, measured, end))
+    Ok(Run { tally, measured, end, bare_ops_per_s: None })
 }
 
 /// One load thread: connects, waits for the start, and sends until the run ends.
@@ -102,12 +102,9 @@ fn generate(
             let worker = Worker::new(load, Arc::clone(shared), stream);
             workers.spawn(worker.run(deadline.into()));
         }
-        let mut tally = Tally::default();
-        while let Some(worker) = workers.join_next().await {
-            tally.merge(worker.map_err(|error| Failure::Bench(error.to_string()))?);
-        }
+        let tally = join(workers).await;
         shared.end();
-        Ok(tally)
+        tally
     })
 }
 

@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use earmark_admission::{Amount, Backend, CompleteRequest, PutLimitRequest, ReserveAnswer, ReserveRequest};
-use earmark_core::{Definition, LimitKey, NameError, NamespaceName, Principal};
+use earmark_core::{Definition, NameError, NamespaceName, Principal};
 use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 
 use super::durable::{Scratch, Target};
-use super::job::{Call, Calls, Owner, Part};
-use super::measure::{Bounds, Counts, End, GRACE, Shared, Tally, run_stages};
-use super::tigerbeetle::{self, LedgerUrl};
+use super::job::{Call, Calls, Keys, Part};
+use super::measure::{Bounds, Counts, GRACE, Run, Shared, Tally, join, run_stages};
+use super::tigerbeetle;
 use crate::failure::Failure;
-use crate::serve::runtime;
+use crate::serve::{LedgerUrl, runtime};
 
 /// Most copies of the names, see [`Names`].
 const NAMES_MAX: usize = 64;
@@ -32,15 +32,6 @@ pub(super) struct Load<'a> {
     pub(super) ledger: Option<&'a LedgerUrl>,
 }
 
-/// The result.
-pub(super) struct Run {
-    pub(super) tally: Tally,
-    pub(super) measured: Duration,
-    pub(super) end: End,
-    /// Ops per second of a bare TigerBeetle client.
-    pub(super) bare_ops_per_s: Option<f64>,
-}
-
 /// Runs the load.
 pub(super) fn run(load: Load<'_>, bounds: &Bounds) -> Result<Run, Failure> {
     let runtime = runtime()?;
@@ -55,7 +46,7 @@ pub(super) fn run(load: Load<'_>, bounds: &Bounds) -> Result<Run, Failure> {
     let extra = load.ledger.map_or(Duration::ZERO, |_| tigerbeetle::RESERVE_TIMEOUT);
     let deadline = (bounds.deadline() + extra).into();
     let names = (0..load.tasks.min(NAMES_MAX)).map(|_| Names::new(load.parts).map(Arc::new));
-    let names: Vec<Arc<Names>> = names.collect::<Result<_, _>>().map_err(misnamed)?;
+    let names: Vec<Arc<Names>> = names.collect::<Result<_, _>>()?;
     for names in names.iter().cycle().take(load.tasks) {
         let worker = Worker {
             backend: Arc::clone(&target.backend),
@@ -70,13 +61,7 @@ pub(super) fn run(load: Load<'_>, bounds: &Bounds) -> Result<Run, Failure> {
         workers.spawn_on(worker.run(deadline), runtime.handle());
     }
     let (measured, end) = run_stages(&shared, bounds);
-    let tally = runtime.block_on(async {
-        let mut tally = Tally::default();
-        while let Some(worker) = workers.join_next().await {
-            tally.merge(worker.map_err(|error| Failure::Bench(error.to_string()))?);
-        }
-        Ok::<Tally, Failure>(tally)
-    })?;
+    let tally = runtime.block_on(join(workers))?;
     // After the last answers, which the bare client would delay.
     let after = bare()?;
     runtime.block_on(target.shut_down())?;
@@ -110,24 +95,6 @@ async fn open(load: Load<'_>) -> Result<Target, Failure> {
     Ok(target)
 }
 
-/// The limit keys of one requirement, for all models or tenants.
-struct Keys {
-    owner: Owner,
-    keys: Vec<LimitKey>,
-    amount: u64,
-    actual_amount: Option<u64>,
-}
-
-impl Keys {
-    fn key(&self, call: &Call) -> LimitKey {
-        let number = match self.owner {
-            Owner::Model => call.model,
-            Owner::Tenant => call.tenant,
-        };
-        self.keys[number].clone()
-    }
-}
-
 /// The names in requests. A name is reference-counted, and a counter shared by all cores is slow, so tasks use several
 /// copies. Requests from different processes would not share counters either.
 struct Names {
@@ -136,13 +103,9 @@ struct Names {
 }
 
 impl Names {
-    fn new(parts: &[Part]) -> Result<Names, NameError> {
-        let keys = parts.iter().map(|part| {
-            let (owner, amount, actual_amount) = (part.owner, part.amount, part.actual_amount());
-            Ok(Keys { owner, keys: part.keys()?, amount, actual_amount })
-        });
-        let namespace = NamespaceName::new(NamespaceName::DEFAULT)?;
-        Ok(Names { namespace, keys: keys.collect::<Result<_, _>>()? })
+    fn new(parts: &[Part]) -> Result<Names, Failure> {
+        let namespace = NamespaceName::new(NamespaceName::DEFAULT).map_err(misnamed)?;
+        Ok(Names { namespace, keys: Keys::of(parts)? })
     }
 
     fn reserve(&self, call: &Call) -> ReserveRequest {

@@ -4,6 +4,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use earmark_core::{Definition, Kind, LeaseId, LimitKey, NameError, Overage, UnixMs};
 
+use crate::failure::Failure;
+
 pub(super) const MODELS: usize = 20;
 pub(super) const TENANTS: usize = 1_000;
 /// Digits of a model or tenant number in a key. The width is fixed, so that a key can be changed in place.
@@ -98,6 +100,43 @@ impl Part {
             Owner::Tenant => TENANTS,
         };
         (0..owners).map(|number| LimitKey::new(&self.key(number))).collect()
+    }
+}
+
+impl Call {
+    /// The number of this call's model or tenant.
+    pub(super) fn number(&self, owner: Owner) -> usize {
+        match owner {
+            Owner::Model => self.model,
+            Owner::Tenant => self.tenant,
+        }
+    }
+}
+
+/// The limit keys of one requirement, for all models or tenants.
+pub(super) struct Keys {
+    owner: Owner,
+    keys: Vec<LimitKey>,
+    pub(super) amount: u64,
+    pub(super) actual_amount: Option<u64>,
+}
+
+impl Keys {
+    pub(super) fn of(parts: &[Part]) -> Result<Vec<Keys>, Failure> {
+        let keys = |part: &Part| {
+            let (owner, amount, actual_amount) = (part.owner, part.amount, part.actual_amount());
+            Ok(Keys { owner, keys: part.keys()?, amount, actual_amount })
+        };
+        parts
+            .iter()
+            .map(keys)
+            .collect::<Result<_, NameError>>()
+            .map_err(|error| Failure::Bench(error.to_string()))
+    }
+
+    /// The key for the model or tenant of `call`.
+    pub(super) fn key(&self, call: &Call) -> LimitKey {
+        self.keys[call.number(self.owner)].clone()
     }
 }
 

@@ -4,11 +4,14 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use tokio::task::JoinSet;
+
 use super::histogram::Histogram;
+use crate::failure::Failure;
 use crate::output::thousands;
 
-/// Warm-up that is not counted, while connections, caches and the branch predictor are cold.
-pub(super) const WARM_UP: Duration = Duration::from_secs(1);
+/// Longest warm-up that is not counted, while connections, caches and the branch predictor are cold.
+const WARM_UP_MAX: Duration = Duration::from_secs(1);
 /// How long workers may wait for their last answers after the end of the run.
 pub(super) const GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(10);
@@ -124,7 +127,12 @@ pub(super) struct Bounds {
 impl Bounds {
     /// When workers stop waiting for answers.
     pub(super) fn deadline(&self) -> Instant {
-        Instant::now() + WARM_UP + self.duration + GRACE
+        Instant::now() + self.warm_up() + self.duration + GRACE
+    }
+
+    /// One second, or less for a shorter run.
+    pub(super) fn warm_up(&self) -> Duration {
+        self.duration.min(WARM_UP_MAX)
     }
 }
 
@@ -202,6 +210,24 @@ pub(super) enum End {
     Workers,
 }
 
+/// The result of a load.
+pub(super) struct Run {
+    pub(super) tally: Tally,
+    pub(super) measured: Duration,
+    pub(super) end: End,
+    /// Ops per second of a bare TigerBeetle client.
+    pub(super) bare_ops_per_s: Option<f64>,
+}
+
+/// Adds up the counters of all workers.
+pub(super) async fn join(mut workers: JoinSet<Tally>) -> Result<Tally, Failure> {
+    let mut tally = Tally::default();
+    while let Some(worker) = workers.join_next().await {
+        tally.merge(worker.map_err(|error| Failure::Bench(error.to_string()))?);
+    }
+    Ok(tally)
+}
+
 /// Leads the workers through warm-up, measurement and stop. Returns the measured time and why the run ended.
 pub(super) fn run_stages(shared: &Shared, bounds: &Bounds) -> (Duration, End) {
     let start = Instant::now();
@@ -210,7 +236,7 @@ pub(super) fn run_stages(shared: &Shared, bounds: &Bounds) -> (Duration, End) {
     loop {
         std::thread::sleep(POLL);
         let ops = shared.ops.load(Ordering::Relaxed);
-        if measuring_since.is_none() && start.elapsed() >= WARM_UP {
+        if measuring_since.is_none() && start.elapsed() >= bounds.warm_up() {
             shared.stage.store(MEASURING, Ordering::Relaxed);
             measuring_since = Some(Instant::now());
         }

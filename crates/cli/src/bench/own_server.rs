@@ -5,15 +5,14 @@ use std::num::NonZeroU32;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use earmark_admission::{Backend, Token};
-use earmark_core::{Actor, CreateKey, KeyName, NamespaceName, Principal, Role};
+use earmark_admission::Token;
 use earmark_server::{Server, ServerOptions, install_metrics};
 use tokio::sync::oneshot;
 
 use super::durable::{Scratch, Target};
 use crate::credentials::Credentials;
 use crate::failure::Failure;
-use crate::serve::runtime;
+use crate::serve::{create_first_key, runtime};
 
 const CONNECTIONS_SPARE: usize = 16;
 
@@ -84,7 +83,8 @@ async fn serve(
     install_metrics();
     let target = Target::open(scratch.as_ref(), reserves).await?;
     if let Some(token) = token {
-        make_key(&*target.backend, &token).await?;
+        let created = create_first_key(&*target.backend, &token, "bench").await;
+        created.map_err(|why| Failure::Bench(format!("cannot create the key: {why}")))?;
     }
     // Spare connections for the client that creates the limits.
     let connections_max = connections + CONNECTIONS_SPARE;
@@ -102,23 +102,4 @@ async fn serve(
     // A dropped sender stops the server too.
     server.run(async { _ = stopped.await }).await?;
     target.shut_down().await
-}
-
-/// Creates the key of the run.
-async fn make_key(backend: &dyn Backend, token: &Token) -> Result<(), Failure> {
-    let failed = |why: String| Failure::Bench(format!("cannot create the key: {why}"));
-    let named = |error: earmark_core::NameError| failed(error.to_string());
-    let keys = backend.keys().ok_or_else(|| failed("the server stores no keys".into()))?;
-    let command = CreateKey {
-        id: token.id().clone(),
-        secret: token.hash(),
-        name: KeyName::new("bench").map_err(named)?,
-        role: Role::Admin,
-        namespace: NamespaceName::new(NamespaceName::DEFAULT).map_err(named)?,
-        client: None,
-        valid_seconds: None,
-        is_first: true,
-        actor: Actor::new("system:bench").map_err(named)?,
-    };
-    keys.create(Principal::System, command).await.map(drop).map_err(|error| failed(error.to_string()))
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::measure::{End, Tally};
+use super::measure::{End, Run};
 use crate::output::{table, thousands};
 
 /// The measured path.
@@ -66,11 +66,12 @@ pub(super) struct Report {
     pub(super) fsync_p50_us: Option<f64>,
     /// Ops per second of a bare TigerBeetle client in the same run.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) bare_ops_per_s: Option<f64>,
+    bare_ops_per_s: Option<f64>,
 }
 
 impl Report {
-    pub(super) fn new(setting: Setting, tally: Tally, measured: Duration, end: End) -> Report {
+    pub(super) fn new(setting: Setting, run: Run) -> Report {
+        let Run { tally, measured, end, bare_ops_per_s } = run;
         let ops = tally.allowed + tally.denied;
         let seconds = measured.as_secs_f64();
         let ops_per_s = if seconds > 0.0 { ops as f64 / seconds } else { 0.0 };
@@ -92,7 +93,7 @@ impl Report {
             first_error: tally.first_error,
             ended_early: end != End::Time,
             fsync_p50_us: None,
-            bare_ops_per_s: None,
+            bare_ops_per_s: bare_ops_per_s.map(tenths),
             setting,
         }
     }
@@ -141,7 +142,7 @@ pub(super) fn us(duration: Duration) -> f64 {
     tenths(duration.as_secs_f64() * 1e6)
 }
 
-pub(super) fn tenths(number: f64) -> f64 {
+fn tenths(number: f64) -> f64 {
     (number * 10.0).round() / 10.0
 }
 
@@ -149,6 +150,7 @@ pub(super) fn tenths(number: f64) -> f64 {
 mod tests {
     use serde_json::Value;
 
+    use super::super::measure::Tally;
     use super::*;
 
     fn report(end: End, measured: Duration) -> Report {
@@ -156,7 +158,7 @@ mod tests {
             Setting { mode: Mode::HttpOwnServer, limits: 4, connections: 64, batch: 1, complete: false };
         let mut tally = Tally { allowed: 900, denied: 100, ..Tally::default() };
         tally.latency.record(Duration::from_micros(1_234), 1_000);
-        Report::new(setting, tally, measured, end)
+        Report::new(setting, Run { tally, measured, end, bare_ops_per_s: None })
     }
 
     #[test]

@@ -1,14 +1,13 @@
 //! Load through the Rust client: each task reserves and completes calls.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use earmark_client::core::LimitKey;
 use earmark_client::{Actuals, BatchOptions, Client, Deadline, Job, Limiter, LimiterOptions, OptionsError};
 use tokio::task::JoinSet;
 
-use super::job::{Call, Calls, Owner, Part};
-use super::measure::{Bounds, Counts, End, Shared, Tally, run_stages};
+use super::job::{Call, Calls, Keys, Part};
+use super::measure::{Bounds, Counts, Run, Shared, Tally, join, run_stages};
 use crate::client::ServerUrl;
 use crate::failure::Failure;
 use crate::serve::runtime;
@@ -23,12 +22,11 @@ pub(super) struct Load<'a> {
 }
 
 /// Runs the load.
-pub(super) fn run(load: &Load<'_>, bounds: &Bounds) -> Result<(Tally, Duration, End), Failure> {
+pub(super) fn run(load: &Load<'_>, bounds: &Bounds) -> Result<Run, Failure> {
     let runtime = runtime()?;
     let shared = Arc::new(Shared::new());
     let deadline = Deadline::at(bounds.deadline().into());
-    let keys = load.parts.iter().map(Keys::of).collect::<Result<Vec<Keys>, _>>();
-    let keys = Arc::new(keys.map_err(|error| Failure::Bench(error.to_string()))?);
+    let keys = Arc::new(Keys::of(load.parts)?);
     let inside = runtime.enter();
     let limiter = limiter(load)?;
     let mut workers = JoinSet::new();
@@ -44,14 +42,8 @@ pub(super) fn run(load: &Load<'_>, bounds: &Bounds) -> Result<(Tally, Duration, 
     }
     drop(inside);
     let (measured, end) = run_stages(&shared, bounds);
-    let tally = runtime.block_on(async {
-        let mut tally = Tally::default();
-        while let Some(worker) = workers.join_next().await {
-            tally.merge(worker.map_err(|error| Failure::Bench(error.to_string()))?);
-        }
-        Ok::<Tally, Failure>(tally)
-    })?;
-    Ok((tally, measured, end))
+    let tally = runtime.block_on(join(workers))?;
+    Ok(Run { tally, measured, end, bare_ops_per_s: None })
 }
 
 fn limiter(load: &Load<'_>) -> Result<Limiter, Failure> {
@@ -62,28 +54,6 @@ fn limiter(load: &Load<'_>) -> Result<Limiter, Failure> {
     let failed = |error: OptionsError| Failure::Bench(error.to_string());
     let client = Client::new(options).map_err(failed)?;
     Limiter::new(&client, LimiterOptions { batching, ..LimiterOptions::default() }).map_err(failed)
-}
-
-/// The limit keys of one requirement, for all models or tenants.
-struct Keys {
-    owner: Owner,
-    keys: Vec<LimitKey>,
-    amount: u64,
-    actual_amount: Option<u64>,
-}
-
-impl Keys {
-    fn of(part: &Part) -> Result<Keys, earmark_core::NameError> {
-        let (owner, amount, actual_amount) = (part.owner, part.amount, part.actual_amount());
-        Ok(Keys { owner, keys: part.keys()?, amount, actual_amount })
-    }
-
-    fn key(&self, call: &Call) -> LimitKey {
-        match self.owner {
-            Owner::Model => self.keys[call.model].clone(),
-            Owner::Tenant => self.keys[call.tenant].clone(),
-        }
-    }
 }
 
 /// One task.

@@ -1,7 +1,6 @@
 //! `earmark limits put`: a limit definition from flags or from a file.
 
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use earmark_admission::LimitDocument;
@@ -14,6 +13,7 @@ use crate::client::ClientArgs;
 use crate::failure::Failure;
 use crate::output::{seconds, thousands};
 use crate::quantity;
+use crate::write::read_file;
 
 pub(super) const HELP: &str = "\
 Durations are seconds, or a number with s, m, h or d: 90, 60s, 1m, 2h, 7d. Amounts may end in k or m for thousands or
@@ -26,9 +26,6 @@ Examples:
   earmark limits put --key acme:usd --kind credit --vault main --account acme --asset usd --timeout 10m
   echo '{\"key\":\"acme:tpd\",\"kind\":\"rolling\",\"capacity\":2000000,\"window_seconds\":86400}' \\
     | earmark limits put --file -";
-
-/// Largest definition file, in bytes. A valid definition is far smaller.
-const FILE_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Args, Debug)]
 pub(crate) struct PutArgs {
@@ -96,7 +93,7 @@ impl PutArgs {
     /// The validated definition.
     pub(super) fn document(&self) -> Result<LimitDocument, Failure> {
         match (&self.file, &self.key, self.kind) {
-            (Some(path), ..) => read(path),
+            (Some(path), ..) => parse(&path.display().to_string(), &read_file(path)?),
             (None, Some(key), Some(kind)) => self.with_flags(key, kind),
             (None, ..) => Err(Failure::Usage("give --key and --kind, or --file".into())),
         }
@@ -186,20 +183,6 @@ fn named<T: Clone>(
         Some(name) => Ok(name.clone()),
         None => new(default).map_err(|error| Failure::Usage(error.to_string())),
     }
-}
-
-fn read(path: &Path) -> Result<LimitDocument, Failure> {
-    let is_stdin = path == Path::new("-");
-    let name = if is_stdin { "standard input".to_owned() } else { path.display().to_string() };
-    let unreadable = |error| Failure::Usage(format!("--file: cannot read {name}: {error}"));
-    let mut text = String::new();
-    if is_stdin {
-        std::io::stdin().take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
-    } else {
-        let file = std::fs::File::open(path).map_err(unreadable)?;
-        file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
-    }
-    parse(&name, &text)
 }
 
 fn parse(name: &str, text: &str) -> Result<LimitDocument, Failure> {

@@ -78,32 +78,35 @@ impl ServeArgs {
 
 /// Creates the first key and prints it at once, because the key cannot be shown again.
 pub(super) async fn bootstrap(backend: &dyn Backend) -> Result<(), Failure> {
-    let system = |what: String| Failure::Usage(format!("--bootstrap-key: {what}"));
-    let keys = backend.keys().ok_or_else(|| system("this server stores no keys".into()))?;
-    let token = Token::random().map_err(|error| system(error.to_string()))?;
-    let named = |error: earmark_core::NameError| system(error.to_string());
+    let failed = |why: String| Failure::Usage(format!("--bootstrap-key: {why}"));
+    let token = Token::random().map_err(|error| failed(error.to_string()))?;
+    create_first_key(backend, &token, "bootstrap").await.map_err(failed)?;
+    let key = token.reveal();
+    output::print(&format!("key:    {key}\n        role admin; it is not shown again, so store it\n"))
+}
+
+/// Creates the first key of a server, with role admin in namespace default.
+pub(crate) async fn create_first_key(backend: &dyn Backend, token: &Token, name: &str) -> Result<(), String> {
+    let keys = backend.keys().ok_or("this server stores no keys")?;
+    let misnamed = |error: earmark_core::NameError| error.to_string();
     let command = CreateKey {
         id: token.id().clone(),
         secret: token.hash(),
-        name: KeyName::new("bootstrap").map_err(named)?,
+        name: KeyName::new(name).map_err(misnamed)?,
         role: Role::Admin,
-        namespace: NamespaceName::new(NamespaceName::DEFAULT).map_err(named)?,
+        namespace: NamespaceName::new(NamespaceName::DEFAULT).map_err(misnamed)?,
         client: None,
         valid_seconds: None,
         is_first: true,
-        actor: Actor::new("system:bootstrap").map_err(named)?,
+        actor: Actor::new(&format!("system:{name}")).map_err(misnamed)?,
     };
-    match keys.create(Principal::System, command).await {
-        Ok(_) => output::print(&format!(
-            "key:    {}\n        role admin; it is not shown again, so store it\n",
-            token.reveal()
-        )),
-        Err(KeyError::NotTheFirst) => Err(system(
+    keys.create(Principal::System, command).await.map(drop).map_err(|error| match error {
+        KeyError::NotTheFirst => {
             "this server already has keys; start without this flag and create more with `earmark key create`"
-                .into(),
-        )),
-        Err(error) => Err(system(error.to_string())),
-    }
+                .into()
+        }
+        error => error.to_string(),
+    })
 }
 
 /// Runs `reload` on every SIGHUP.

@@ -1,8 +1,8 @@
-//! `earmark bench`, in runs of one second.
+//! `earmark bench`, in runs of 0.2 s.
 
 use serde_json::Value;
 
-use crate::support::{Ran, Server, run};
+use crate::support::{Ran, Server, run, wait};
 
 fn check(ran: &Ran, mode: &str) -> Value {
     let json = ran.json();
@@ -20,7 +20,7 @@ fn check(ran: &Ran, mode: &str) -> Value {
 
 #[test]
 fn it_runs_in_process_and_over_http_to_a_server_of_its_own() {
-    let words = |more: &[&'static str]| [&["bench", "--seconds", "1", "--json"], more].concat();
+    let words = |more: &[&'static str]| [&["bench", "--seconds", "0.2", "--json"], more].concat();
     let json = check(&run(&words(&["--in-process", "--connections", "4"])).ends(0), "in-process");
     assert_eq!((&json["batch"], &json["limits"], &json["connections"]), (&256.into(), &4.into(), &4.into()));
     let json = check(&run(&words(&["--limits", "6", "--complete"])).ends(0), "http-own-server");
@@ -34,7 +34,7 @@ fn it_runs_in_process_and_over_http_to_a_server_of_its_own() {
 
 #[test]
 fn it_runs_through_the_rust_client_with_shared_requests_and_without() {
-    let words = |more: &[&'static str]| [&["bench", "--client", "--seconds", "1", "--json"], more].concat();
+    let words = |more: &[&'static str]| [&["bench", "--client", "--seconds", "0.2", "--json"], more].concat();
     for (more, batch) in [(&["--connections", "100"][..], 256), (&["--connections", "4", "--batch", "1"], 1)]
     {
         let json = check(&run(&words(more)).ends(0), "client-own-server");
@@ -45,7 +45,7 @@ fn it_runs_through_the_rust_client_with_shared_requests_and_without() {
 
 #[test]
 fn it_measures_a_server_that_requires_a_key() {
-    let words = ["bench", "--seconds", "1", "--json", "--connections", "4", "--key"];
+    let words = ["bench", "--seconds", "0.2", "--json", "--connections", "4", "--key"];
     check(&run(&words).ends(0), "http-own-server");
     check(&run(&[&words[..], &["--client"]].concat()).ends(0), "client-own-server");
 }
@@ -54,7 +54,7 @@ fn it_measures_a_server_that_requires_a_key() {
 fn it_measures_a_node_and_its_disk_and_removes_its_files() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().to_str().unwrap();
-    let words = ["bench", "--seconds", "1", "--json", "--data", data, "--connections", "8"];
+    let words = ["bench", "--seconds", "0.2", "--json", "--data", data, "--connections", "8"];
     let json = check(&run(&[&words[..], &["--in-process"]].concat()).ends(0), "in-process-durable");
     assert!(json["fsync_p50_us"].as_f64().unwrap() > 0.0, "{json}");
     let json = check(&run(&words).ends(0), "http-own-server-durable");
@@ -65,8 +65,18 @@ fn it_measures_a_node_and_its_disk_and_removes_its_files() {
 #[test]
 fn it_runs_against_a_server_and_deletes_its_limits_afterwards() {
     let server = Server::start(&[]);
-    let words =
-        ["bench", "--seconds", "1", "--connections", "2", "--batch", "3", "--http", &server.url(), "--json"];
+    let words = [
+        "bench",
+        "--seconds",
+        "0.2",
+        "--connections",
+        "2",
+        "--batch",
+        "3",
+        "--http",
+        &server.url(),
+        "--json",
+    ];
     check(&run(&words).ends(0), "http");
     let limits = server.line("limits list --json").ends(0).json();
     for limit in limits["limits"].as_array().unwrap() {
@@ -76,8 +86,9 @@ fn it_runs_against_a_server_and_deletes_its_limits_afterwards() {
 
 #[test]
 fn it_shows_the_settings_the_progress_and_a_table() {
-    let ran = run(&["bench", "--seconds", "1", "--connections", "1"]).ends(0);
+    let ran = run(&["bench", "--seconds", "1.1", "--connections", "1"]).ends(0);
     assert!(ran.stderr.contains("creating 1,060 limits named bench:"), "{ran:?}");
+    assert!(ran.stderr.contains(", for 1.1 s\n"), "{ran:?}");
     assert!(ran.stderr.contains("   1 s: warm-up, "), "{ran:?}");
     for line in ["ops/s  ", "transfers/s  ", "p50  ", "p99  ", "allowed  ", "errors       0"] {
         assert!(ran.stdout.lines().any(|found| found.starts_with(line)), "{line}: {ran:?}");
@@ -95,9 +106,9 @@ fn it_fails_when_the_server_goes_away() {
     let server = Server::start(&[]);
     let url = server.url();
     let bench = std::thread::spawn(move || {
-        run(&["bench", "--seconds", "3", "--connections", "2", "--http", &url, "--json"])
+        run(&["bench", "--seconds", "60", "--connections", "2", "--http", &url, "--json"])
     });
-    std::thread::sleep(std::time::Duration::from_millis(2_500));
+    wait("the limits", || server.line("limits list").stdout.contains("bench:"));
     drop(server);
     // It reports the error, whether it was still creating limits or already measuring.
     let json = bench.join().unwrap().ends(1).json();

@@ -1,17 +1,12 @@
 //! A cluster of three nodes, by the command line.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::{Server, TIMEOUT};
-
-pub(crate) fn free() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
-}
+use crate::support::{Server, TIMEOUT, free};
 
 fn node(folder: &Path, id: u64, address: &str, join: &[&str]) -> Server {
     let id_text = id.to_string();

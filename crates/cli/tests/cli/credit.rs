@@ -10,11 +10,9 @@ const ISSUE: &str = r#"{"issue":{"account":"acme","asset":"usd","amount":"500000
 #[test]
 fn a_write_is_committed_once_and_shows_in_the_balance_and_the_audit() {
     let server = Server::start(&[]);
-    let words =
-        ["write", "--client", "billing", "--sequence", "1", "--vault", "main", "--op", OPEN, "--op", ISSUE];
-    let first = server.earmark(&words).ends(0);
+    let first = server.issue_credit(5_000_000).ends(0);
     assert!(first.stdout.starts_with("committed, 2 operations, sequence 1, transaction 0"), "{first:?}");
-    assert_eq!(server.earmark(&words).ends(0).stdout, first.stdout);
+    assert_eq!(server.issue_credit(5_000_000).ends(0).stdout, first.stdout);
     let balance = server.line("balance --account acme").ends(0);
     assert_eq!(balance.stdout, "ASSET  AVAILABLE  HELD\nusd    5,000,000  0\n");
     let json = server.line("balance --vault main --account acme --json").ends(0).json();
@@ -32,8 +30,7 @@ fn a_write_is_committed_once_and_shows_in_the_balance_and_the_audit() {
 #[test]
 fn a_call_holds_credit_beside_a_limit_and_pays_what_it_cost() {
     let server = Server::start(&[]);
-    let words = ["write", "--client", "b", "--sequence", "1", "--vault", "main", "--op", OPEN, "--op", ISSUE];
-    server.earmark(&words).ends(0);
+    server.issue_credit(5_000_000).ends(0);
     let put = server.line("limits put --key acme:usd --kind credit --account acme --asset usd --timeout 600");
     let said = "acme:usd is active: usd of acme in main, each held for at most 10 min, paid to revenue\n";
     assert_eq!(put.ends(0).stdout, said);

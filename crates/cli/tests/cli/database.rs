@@ -5,35 +5,13 @@
 mod postgres;
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-use crate::durable::get;
 use crate::keys::namespaces_are_apart;
-use crate::support::{Ran, Server, TIMEOUT, run};
+use crate::support::{Ran, Server, free, run, wait};
 
 const SLOTS: &str = "limits put --key slots --kind concurrency --capacity 3 --timeout 3600";
 const USD: &str = "limits put --key usd --kind credit --account acme --asset usd --timeout 600";
-const OPEN: &str = r#"{"open_account":{"account":"acme","overdraft":"deny"}}"#;
 const ISSUE: &str = r#"{"issue":{"account":"acme","asset":"usd","amount":"100"}}"#;
-
-fn fill(server: &Server) -> Ran {
-    let words = ["write", "--client", "b", "--sequence", "1", "--vault", "main", "--op", OPEN, "--op", ISSUE];
-    server.earmark(&words).ends(0)
-}
-
-fn balance(server: &Server) -> (String, String) {
-    let json = server.line("balance --account acme --json").ends(0).json();
-    let of = |name: &str| json["balances"][0][name].as_str().unwrap().to_owned();
-    (of("available"), of("held"))
-}
-
-fn credit(available: &str, held: &str) -> (String, String) {
-    (available.to_owned(), held.to_owned())
-}
-
-fn reserved(server: &Server) -> u64 {
-    server.line("limits get slots --json").ends(0).json()["usage"]["reserved"].as_u64().unwrap()
-}
 
 fn serve(data: &Path, words: &[&str]) -> Ran {
     run(&[&["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()], words].concat())
@@ -45,22 +23,22 @@ fn credit_in_a_file_outlives_a_server_that_keeps_everything_else_in_memory() {
     let url = format!("sqlite:{}", folder.path().join("credit.db").display());
     let server = Server::start(&["--credits", &url]);
     assert!(server.banner.contains(&format!("credit: in {url}\n")), "{}", server.banner);
-    assert_eq!(get(&server, "/readyz"), r#"{"status":"ready"}"#);
-    let first = fill(&server).stdout;
+    assert_eq!(server.get("/readyz"), r#"{"status":"ready"}"#);
+    let first = server.issue_credit(100).ends(0).stdout;
     server.line(SLOTS).ends(0);
     server.line(USD).ends(0);
-    let lease = server.line("reserve --key slots=1 --key usd=60 --json").ends(0).json()["lease_id"].clone();
-    assert_eq!((balance(&server), reserved(&server)), (credit("40", "60"), 1));
+    let lease = server.reserve("--key slots=1 --key usd=60");
+    assert_eq!((server.credit(), server.reserved("slots")), ((40, 60), 1));
     let short = server.line("reserve --key slots=1 --key usd=41").ends(3);
     assert!(short.stdout.contains("insufficient_credit:usd"), "{short:?}");
-    assert_eq!((balance(&server), reserved(&server)), (credit("40", "60"), 1));
-    server.line(&format!("complete --lease {} --actual usd=25", lease.as_str().unwrap())).ends(0);
-    assert_eq!((balance(&server), reserved(&server)), (credit("75", "0"), 0));
+    assert_eq!((server.credit(), server.reserved("slots")), ((40, 60), 1));
+    server.line(&format!("complete --lease {lease} --actual usd=25")).ends(0);
+    assert_eq!((server.credit(), server.reserved("slots")), ((75, 0), 0));
     server.kill();
 
     let server = Server::start(&["--credits", &url]);
-    assert_eq!(balance(&server), credit("75", "0"));
-    assert_eq!(fill(&server).stdout, first);
+    assert_eq!(server.credit(), (75, 0));
+    assert_eq!(server.issue_credit(100).ends(0).stdout, first);
     assert!(server.line("audit").ends(0).stdout.starts_with("main is balanced\n"));
 }
 
@@ -70,20 +48,19 @@ fn a_node_whose_credit_is_in_a_file_goes_on_with_both_after_it_was_killed() {
     let url = format!("sqlite:{}", folder.path().join("credit.db").display());
     let data = folder.path().join("data");
     let server = Server::on(&data, &["--credits", &url]);
-    fill(&server);
+    server.issue_credit(100).ends(0);
     server.line(SLOTS).ends(0);
     server.line(USD).ends(0);
-    let lease = server.line("reserve --key slots=1 --key usd=60 --json").ends(0).json()["lease_id"].clone();
-    let lease = lease.as_str().unwrap();
+    let lease = server.reserve("--key slots=1 --key usd=60");
     server.kill();
 
     let server = Server::on(&data, &["--credits", &url]);
-    assert_eq!((balance(&server), reserved(&server)), (credit("40", "60"), 1));
+    assert_eq!((server.credit(), server.reserved("slots")), ((40, 60), 1));
     server.line(&format!("reserve --lease {lease} --key slots=1 --key usd=60")).ends(0);
     let other = server.line(&format!("reserve --lease {lease} --key slots=1 --key usd=61"));
     assert_ne!(other.code, Some(0), "{other:?}");
     server.line(&format!("complete --lease {lease} --actual usd=25")).ends(0);
-    assert_eq!((balance(&server), reserved(&server)), (credit("75", "0"), 0));
+    assert_eq!((server.credit(), server.reserved("slots")), ((75, 0), 0));
 }
 
 #[test]
@@ -91,26 +68,22 @@ fn a_folder_is_served_with_the_credit_that_it_belongs_to_and_with_no_other() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("credit.db").display());
     let (apart, together) = (folder.path().join("apart"), folder.path().join("together"));
-    let stop = |server: Server| {
-        server.signal("TERM");
-        assert_eq!(server.wait().ends(0).stdout, "stopped\n");
-    };
     let server = Server::on(&apart, &["--credits", &url]);
-    fill(&server);
-    stop(server);
+    server.issue_credit(100).ends(0);
+    server.stop();
     let ran = serve(&apart, &[]).ends(2);
     assert!(
         ran.stderr.contains("a database keeps the credit of this server: name it with --credits"),
         "{ran:?}"
     );
     let server = Server::on(&together, &[]);
-    fill(&server);
-    stop(server);
+    server.issue_credit(100).ends(0);
+    server.stop();
     let ran = serve(&together, &["--credits", &url]).ends(2);
     assert!(ran.stderr.contains("this server already has credit"), "{ran:?}");
     // The refused starts changed nothing.
-    assert_eq!(balance(&Server::on(&together, &[])), credit("100", "0"));
-    assert_eq!(balance(&Server::on(&apart, &["--credits", &url])), credit("100", "0"));
+    assert_eq!(Server::on(&together, &[]).credit(), (100, 0));
+    assert_eq!(Server::on(&apart, &["--credits", &url]).credit(), (100, 0));
 }
 
 #[test]
@@ -155,11 +128,11 @@ fn the_change_log_is_one_list_wherever_credit_is_stored() {
     let data = folder.path().join("data");
     let server = Server::on(&data, &["--credits", &url]);
     server.line(SLOTS).ends(0);
-    fill(&server);
+    server.issue_credit(100).ends(0);
     server.line(USD).ends(0);
     // Holds and payments of leases are not in the change log.
-    let lease = server.line("reserve --key usd=60 --json").ends(0).json()["lease_id"].clone();
-    server.line(&format!("complete --lease {} --actual usd=25", lease.as_str().unwrap())).ends(0);
+    let lease = server.reserve("--key usd=60");
+    server.line(&format!("complete --lease {lease} --actual usd=25")).ends(0);
     let words = ["write", "--client", "b", "--sequence", "2", "--vault", "main", "--op", ISSUE];
     server.earmark(&words).ends(0);
     let expected = [
@@ -184,21 +157,13 @@ fn the_change_log_fails_while_the_database_is_down() {
     let database = postgres::Server::start_without_fsync().unwrap();
     let server = Server::start(&["--credits", &database.url()]);
     server.line(SLOTS).ends(0);
-    fill(&server);
-    let start = Instant::now();
-    while changes(&server).len() < 2 {
-        assert!(start.elapsed() < TIMEOUT, "{:?}", changes(&server));
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    server.issue_credit(100).ends(0);
+    wait("two changes", || changes(&server).len() == 2);
     database.stop().unwrap();
     let half = server.line("audit --changes").ends(1);
     assert!(half.stdout.is_empty() && half.stderr.contains("backend_error): the store"), "{half:?}");
     database.restart().unwrap();
-    let start = Instant::now();
-    while server.line("audit --changes").code != Some(0) {
-        assert!(start.elapsed() < TIMEOUT);
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait("the database", || server.line("audit --changes").code == Some(0));
     assert_eq!(changes(&server).len(), 2);
 }
 
@@ -226,12 +191,14 @@ fn two_servers_spend_from_one_database_of_postgresql() {
         server.earmark(&["write", "--client", "ops", "--sequence", "1", "--op", &open]).ends(0);
         server.line(&usd).ends(0);
     }
-    let words = ["write", "--client", "b", "--sequence", "1", "--vault", &vault, "--op", OPEN, "--op", ISSUE];
+    let account = r#"{"open_account":{"account":"acme","overdraft":"deny"}}"#;
+    let words =
+        ["write", "--client", "b", "--sequence", "1", "--vault", &vault, "--op", account, "--op", ISSUE];
     let receipts = servers.each_ref().map(|server| server.earmark(&words).ends(0).stdout);
     assert_eq!(receipts[0], receipts[1]);
-    let lease = servers[0].line("reserve --key usd=60 --json").ends(0).json()["lease_id"].clone();
+    let lease = servers[0].reserve("--key usd=60");
     servers[1].line("reserve --key usd=41").ends(3);
-    servers[0].line(&format!("complete --lease {} --actual usd=25", lease.as_str().unwrap())).ends(0);
+    servers[0].line(&format!("complete --lease {lease} --actual usd=25")).ends(0);
     servers[1].line("reserve --key usd=75").ends(0);
     let audit = servers[1].line(&format!("audit --vault {vault}")).ends(0);
     assert!(audit.stdout.contains("is balanced\n"), "{audit:?}");
@@ -243,34 +210,26 @@ fn a_database_that_is_down_at_the_start_is_waited_for() {
     let database = postgres::Server::start_without_fsync().unwrap();
     database.stop().unwrap();
     let server = Server::start(&["--credits", &database.url()]);
-    let why = get(&server, "/readyz");
+    let why = server.get("/readyz");
     assert!(why.contains("credit: the store has not answered since the start"), "{why}");
     assert!(why.contains("cannot be reached"), "{why}");
     // Limits work meanwhile, and a write to credit fails with the reason.
     server.line(SLOTS).ends(0);
     server.line("reserve --key slots=1").ends(0);
-    let words = ["write", "--client", "b", "--sequence", "1", "--vault", "main", "--op", OPEN, "--op", ISSUE];
-    let early = server.earmark(&words);
+    let early = server.issue_credit(100);
     assert!(early.code != Some(0) && format!("{early:?}").contains("cannot be reached"), "{early:?}");
     database.restart().unwrap();
-    let start = Instant::now();
-    while get(&server, "/readyz") != r#"{"status":"ready"}"# {
-        assert!(start.elapsed() < TIMEOUT, "{}", get(&server, "/readyz"));
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    fill(&server);
+    wait("the database", || server.get("/readyz") == r#"{"status":"ready"}"#);
+    server.issue_credit(100).ends(0);
     server.line(USD).ends(0);
     server.line("reserve --key slots=1 --key usd=60").ends(0);
-    assert_eq!((balance(&server), reserved(&server)), (credit("40", "60"), 2));
+    assert_eq!((server.credit(), server.reserved("slots")), ((40, 60), 2));
 }
 
 #[test]
 fn a_server_that_waits_for_its_database_can_be_stopped() {
-    let database = postgres::Server::start_without_fsync().unwrap();
-    database.stop().unwrap();
-    let server = Server::start(&["--credits", &database.url()]);
-    server.signal("TERM");
-    assert_eq!(server.wait().ends(0).stdout, "stopped\n");
+    let nowhere = format!("postgres://postgres@{}/postgres", free());
+    Server::start(&["--credits", &nowhere]).stop();
 }
 
 #[test]

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::support::{Ran, Server, TIMEOUT, run};
+use crate::support::{Server, TIMEOUT, free, run, wait};
 
 const PUT: &str = "limits put --key a --kind rolling --capacity 7 --window 3600";
 
@@ -23,11 +21,6 @@ fn content(folder: &Path) -> Option<BTreeMap<String, Vec<u8>>> {
         }
     }
     Some(found)
-}
-
-/// A free address.
-fn free() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
 #[test]
@@ -47,7 +40,7 @@ fn the_data_of_a_lost_cluster_starts_a_new_one() {
     let again = run(&paths).ends(2);
     assert!(again.stderr.contains("new"), "{}", again.stderr);
     let server = Server::on(&new, &[]);
-    assert_eq!(server.line("limits get a --json").ends(0).json()["usage"]["reserved"], 5);
+    assert_eq!(server.reserved("a"), 5);
     let missing = run(&["recover", "--from", "nowhere", "--to", "anywhere"]).ends(2);
     assert!(missing.stderr.contains("--from: nowhere is not a folder"), "{}", missing.stderr);
 }
@@ -65,20 +58,16 @@ fn what_was_acknowledged_survives_a_stop_and_a_kill() {
     let identity = server.banner.lines().find(|line| line.starts_with("node:")).unwrap().to_owned();
     server.line(PUT).ends(0);
     server.line("reserve --key a=2").ends(0);
-    server.signal("TERM");
-    assert_eq!(server.wait().ends(0).stdout, "stopped\n");
+    server.stop();
 
-    let reserved = |server: &Server| {
-        server.line("limits get a --json").ends(0).json()["usage"]["reserved"].as_u64().unwrap()
-    };
     let server = Server::on(&data, &[]);
     assert!(server.banner.contains(&identity), "{}", server.banner);
-    assert_eq!(reserved(&server), 2);
+    assert_eq!(server.reserved("a"), 2);
     server.line("reserve --key a=3").ends(0);
     server.kill();
 
     let server = Server::on(&data, &[]);
-    assert_eq!(reserved(&server), 5);
+    assert_eq!(server.reserved("a"), 5);
     server.line("reserve --key a=3").ends(3);
 }
 
@@ -210,7 +199,7 @@ fn a_full_disk_stops_the_node_and_names_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().to_str().unwrap();
     // `exec` keeps SIGXFSZ ignored, so a write beyond the limit fails as on a full disk.
-    let script = "trap '' XFSZ; ulimit -f 16; exec \"$0\" serve --listen 127.0.0.1:0 --data \"$1\"";
+    let script = "trap '' XFSZ; ulimit -f 8; exec \"$0\" serve --listen 127.0.0.1:0 --data \"$1\"";
     let mut command = Command::new("bash");
     command
         .args(["-c", script, env!("CARGO_BIN_EXE_earmark"), data])
@@ -254,20 +243,13 @@ fn a_damaged_folder_is_refused_with_the_name_of_the_file() {
     assert!(ran.stderr.contains(&format!("{} is damaged at byte", log.display())), "{ran:?}");
 }
 
-/// The body of a GET request. Most of these paths have no command.
-pub(crate) fn get(server: &Server, path: &str) -> String {
-    let ran = Command::new("curl").args(["-s", &format!("{}{path}", server.url())]).output().unwrap();
-    Ran::of(ran).stdout
-}
-
 #[test]
 fn a_node_reports_its_metrics() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::on(folder.path(), &[]);
     server.line(PUT).ends(0);
-    // Metrics are updated twice a second.
-    sleep(Duration::from_millis(1_200));
-    let text = get(&server, "/metrics");
+    wait("the metrics", || server.get("/metrics").contains("earmark_node_applied_index 2"));
+    let text = server.get("/metrics");
     for (name, least) in [
         ("is_leader", 1.0),
         ("term", 1.0),
@@ -291,5 +273,5 @@ fn a_node_reports_its_metrics() {
         assert!(text.contains(&format!("# HELP {described} ")), "{described}: {text}");
     }
     assert!(text.contains("earmark_node_fsync_seconds_bucket{le=\"0.0002\"}"), "{text}");
-    assert_eq!(get(&server, "/readyz"), r#"{"status":"ready"}"#);
+    assert_eq!(server.get("/readyz"), r#"{"status":"ready"}"#);
 }

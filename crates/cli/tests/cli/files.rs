@@ -61,7 +61,7 @@ fn a_definition_is_taken_from_a_file_or_the_standard_input() {
     };
     assert_eq!(put(&definition.replace('7', "8")).ends(0).stdout, "a is active: 8 in any 1 min\n");
     let unknown = put(&definition.replace("capacity", "capacitance")).ends(2);
-    assert!(unknown.stderr.contains("standard input: unknown field `capacitance`"), "{unknown:?}");
+    assert!(unknown.stderr.contains("--file: -: unknown field `capacitance`"), "{unknown:?}");
 }
 
 #[test]

@@ -1,11 +1,9 @@
 //! API keys by the command line, and that secrets never leak.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-use crate::support::{Server, TIMEOUT, command, run};
+use crate::ask::ask_by;
+use crate::support::{Server, TIMEOUT, command, free, run, wait};
 
 /// The key in the banner.
 pub(crate) fn key(server: &Server) -> String {
@@ -94,7 +92,7 @@ fn private_keys_are_in_no_log_and_in_no_data_folder() {
     std::fs::write(&cert, pair.cert.pem()).unwrap();
     std::fs::write(&private, &pem).unwrap();
     let [cert, private] = [&cert, &private].map(|path| path.to_str().unwrap());
-    let peers = crate::cluster::free();
+    let peers = free();
     let tls = ["--tls-cert", cert, "--tls-key", private, "--peer-listen", &peers];
     let nodes = ["--peer-cert", cert, "--peer-key", private, "--peer-ca", cert];
     let more = ["--bootstrap-key", "--log-level", "trace,openraft=trace"];
@@ -157,7 +155,7 @@ fn a_command_trusts_the_roots_of_the_system_unless_the_environment_names_a_file(
 fn a_server_with_keys_needs_peer_certificates_or_insecure_peers() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    let peers = crate::cluster::free();
+    let peers = free();
     let open = Server::on(&folder.path().join("open"), &["--peer-listen", &peers]);
     let refused = open.line("key create --name root --role admin").ends(1);
     assert!(refused.stderr.contains("--peer-cert"), "{refused:?}");
@@ -274,7 +272,7 @@ pub(crate) fn namespaces_are_apart(server: &Server) {
     assert!(!again.to_string().contains(id(&other)), "{again}");
 
     // The same lease id in both: the second reserve would be refused if the namespaces shared leases.
-    let lease = now() + &"0".repeat(16);
+    let lease = ulid::Ulid::generate().to_string();
     let asks = |key: &str, amount: u32| {
         by(server, key, &format!("reserve --lease {lease} --key slots={amount} --key usd={amount}"))
     };
@@ -303,15 +301,8 @@ pub(crate) fn namespaces_are_apart(server: &Server) {
 
 /// Status and body of a GET request with a key.
 fn read(server: &Server, key: &str, path: &str) -> (u16, serde_json::Value) {
-    let address = server.url().trim_start_matches("http://").to_owned();
-    let mut stream = TcpStream::connect(address).unwrap();
-    let head = "host: localhost\r\nconnection: close";
-    write!(stream, "GET {path} HTTP/1.1\r\n{head}\r\nauthorization: Bearer {key}\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
-    let body = answer.split_once("\r\n\r\n").unwrap().1;
-    (status, serde_json::from_str(body).unwrap_or_else(|_| panic!("{answer}")))
+    let answered = ask_by(Some(key), &server.address, ("GET", path, ""), TIMEOUT).unwrap();
+    (answered.status, serde_json::from_str(&answered.body).unwrap())
 }
 
 /// Two admins read accounts, clients, vaults and a lease of the same names, and each sees only its own.
@@ -359,11 +350,7 @@ fn reads_are_apart(server: &Server, callers: [(&str, &str, u32); 2], lease: &str
     assert_eq!(state["last_committed_sequence"], 0, "{state}");
     // A database lists a committed change with a short delay.
     let changes = |key: &str| by(server, key, "audit --changes").ends(0).stdout;
-    let start = Instant::now();
-    while !changes(their_key).contains("open_account hers") {
-        assert!(start.elapsed() < TIMEOUT, "{}", changes(their_key));
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait("the last change", || changes(their_key).contains("open_account hers"));
     for (key, own, other) in
         [(our_key, "issue 3 usd", "issue 2 usd"), (their_key, "issue 2 usd", "issue 3 usd")]
     {
@@ -371,13 +358,6 @@ fn reads_are_apart(server: &Server, callers: [(&str, &str, u32); 2], lease: &str
         assert!(changes.contains(own) && !changes.contains(other), "{changes}");
     }
     assert!(!changes(our_key).contains("hers"), "{}", changes(our_key));
-}
-
-/// The time part of a new lease id.
-fn now() -> String {
-    let ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
-    let digits = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
-    (0..10).rev().map(|place| char::from(digits[(ms >> (place * 5)) as usize & 31])).collect()
 }
 
 #[test]

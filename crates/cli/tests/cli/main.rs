@@ -2,11 +2,13 @@
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test that fails panics")]
 
+mod ask;
 mod bench;
 mod cluster;
 mod credit;
 mod database;
 mod durable;
+mod failover;
 mod files;
 mod keys;
 mod readme;

@@ -2,9 +2,9 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
 
-use crate::support::{Server, TIMEOUT, run};
+use crate::ask::ask;
+use crate::support::{Server, TIMEOUT, run, wait};
 
 const HEAD: &str = "PUT /v1/admin/limits HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nexpect: 100-continue\r\ncontent-length: ";
 const GO_ON: &str = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -24,19 +24,8 @@ fn in_flight(server: &Server) -> TcpStream {
 
 /// Waits until the server reports that it is stopping.
 fn draining(server: &Server) {
-    let start = Instant::now();
-    loop {
-        assert!(start.elapsed() < TIMEOUT, "the server still reports ready");
-        let mut stream = TcpStream::connect(&server.address).unwrap();
-        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-        stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        if answer.starts_with("HTTP/1.1 503 ") {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let is_ready = || ask(&server.address, "GET", "/readyz", "", TIMEOUT).unwrap().status != 503;
+    wait("the server to stop", || !is_ready());
 }
 
 #[test]

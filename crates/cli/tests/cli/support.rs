@@ -1,12 +1,15 @@
 //! Starts a server process and runs client commands.
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+use crate::ask::ask;
 
 /// Test timeout, generous for a busy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
@@ -37,6 +40,20 @@ pub(crate) fn run(words: &[&str]) -> Ran {
         std::thread::sleep(Duration::from_millis(5));
     }
     Ran::of(child.wait_with_output().unwrap())
+}
+
+/// Waits for a condition, and fails after a minute.
+pub(crate) fn wait(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < TIMEOUT * 2, "timeout waiting for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A free address.
+pub(crate) fn free() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
 /// Output and exit code of a command.
@@ -126,6 +143,45 @@ impl Server {
     /// Runs a client command given as one line without quotes.
     pub(crate) fn line(&self, line: &str) -> Ran {
         self.earmark(&line.split_whitespace().collect::<Vec<_>>())
+    }
+
+    /// Opens the account acme and issues credit to it, as the first write of client b.
+    pub(crate) fn issue_credit(&self, amount: u64) -> Ran {
+        let open = r#"{"open_account":{"account":"acme","overdraft":"deny"}}"#;
+        let issue = format!(r#"{{"issue":{{"account":"acme","asset":"usd","amount":"{amount}"}}}}"#);
+        let write =
+            ["write", "--client", "b", "--sequence", "1", "--vault", "main", "--op", open, "--op", &issue];
+        self.earmark(&write)
+    }
+
+    /// Reserves and returns the lease.
+    pub(crate) fn reserve(&self, keys: &str) -> String {
+        let answer = self.line(&format!("reserve {keys} --json")).ends(0).json();
+        answer["lease_id"].as_str().unwrap().to_owned()
+    }
+
+    /// The body of a GET request.
+    pub(crate) fn get(&self, path: &str) -> String {
+        ask(&self.address, "GET", path, "", TIMEOUT).unwrap().body
+    }
+
+    /// The reserved amount of a limit.
+    pub(crate) fn reserved(&self, key: &str) -> u64 {
+        let limit = self.line(&format!("limits get {key} --json")).ends(0).json();
+        limit["usage"]["reserved"].as_u64().unwrap()
+    }
+
+    /// The available and the held credit of acme.
+    pub(crate) fn credit(&self) -> (u64, u64) {
+        let json = self.line("balance --account acme --json").ends(0).json();
+        let amount = |name: &str| json["balances"][0][name].as_str().unwrap().parse().unwrap();
+        (amount("available"), amount("held"))
+    }
+
+    /// Stops the server with SIGTERM.
+    pub(crate) fn stop(self) {
+        self.signal("TERM");
+        assert_eq!(self.wait().ends(0).stdout, "stopped\n");
     }
 
     /// Kills the process with SIGKILL.

@@ -3,14 +3,10 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::cluster::free;
-use crate::durable::get;
-use crate::support::{Server, TIMEOUT, run};
+use crate::support::{Server, free, run, wait};
 
 const PUT: &str = "limits put --key slots --kind concurrency --capacity 3 --timeout 3600";
 
@@ -81,21 +77,8 @@ impl Drop for Replica {
     }
 }
 
-fn wait(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < TIMEOUT * 2, "timeout waiting for {what}");
-        sleep(Duration::from_millis(50));
-    }
-}
-
 fn is_ready(server: &Server) -> bool {
-    get(server, "/readyz") == r#"{"status":"ready"}"#
-}
-
-fn reserved(server: &Server, key: &str) -> u64 {
-    let limit = server.line(&format!("limits get {key} --json")).ends(0).json();
-    limit["usage"]["reserved"].as_u64().unwrap()
+    server.get("/readyz") == r#"{"status":"ready"}"#
 }
 
 #[test]
@@ -108,18 +91,17 @@ fn leases_are_on_the_ledger_and_survive_a_process_that_keeps_nothing() {
     let line = format!("leases: on {}, which enforces the limits\n", ledger.url());
     assert!(server.banner.contains(&line), "{}", server.banner);
     server.line(PUT).ends(0);
-    let lease = server.line("reserve --key slots=2 --json").ends(0).json()["lease_id"].clone();
+    let lease = server.reserve("--key slots=2");
     server.line("reserve --key slots=2").ends(3);
     server.kill();
     let server = Server::start(&words);
     wait("the ledger", || is_ready(&server));
-    assert_eq!(reserved(&server, "slots"), 2);
-    let lease = lease.as_str().unwrap();
+    assert_eq!(server.reserved("slots"), 2);
     assert!(
         server.line(&format!("reserve --lease {lease} --key slots=2")).ends(0).stdout.starts_with("allowed")
     );
     server.line(&format!("complete --lease {lease}")).ends(0);
-    assert_eq!(reserved(&server, "slots"), 0);
+    assert_eq!(server.reserved("slots"), 0);
 }
 
 #[test]
@@ -129,18 +111,17 @@ fn a_node_defines_what_the_ledger_enforces_and_finishes_what_it_began_before_a_s
     let words = ["--ledger", &ledger.url()];
     let server = Server::on(folder.path(), &words);
     server.line(PUT).ends(0);
-    let lease = server.line("reserve --key slots=2 --json").ends(0).json()["lease_id"].clone();
+    let lease = server.reserve("--key slots=2");
     let deleted = server.line("limits delete slots --json").ends(0).json();
     assert_eq!(deleted["status"], "decreasing");
-    server.signal("TERM");
-    assert_eq!(server.wait().ends(0).stdout, "stopped\n");
+    server.stop();
 
     let server = Server::on(folder.path(), &words);
     assert!(server.banner.contains("leases: on tigerbeetle://"), "{}", server.banner);
     wait("the ledger", || is_ready(&server));
     let limit = server.line("limits get slots --json").ends(0).json();
     assert_eq!(limit["limit"]["status"], "decreasing");
-    server.line(&format!("complete --lease {}", lease.as_str().unwrap())).ends(0);
+    server.line(&format!("complete --lease {lease}")).ends(0);
     wait("the limit to go", || server.line("limits get slots").code == Some(1));
     // A deleted key may be used for a limit of another kind.
     server.line("limits put --key slots --kind rolling --capacity 5 --window 60").ends(0);
@@ -151,30 +132,21 @@ fn a_node_defines_what_the_ledger_enforces_and_finishes_what_it_began_before_a_s
 fn a_ledger_that_is_gone_is_named_and_is_used_again_when_it_is_back() {
     let Some(mut ledger) = Replica::make() else { return };
     let server = Server::start(&["--ledger", &ledger.url()]);
-    let why = get(&server, "/readyz");
+    let why = server.get("/readyz");
     assert!(why.contains("limits: ") && why.contains(&ledger.address.to_string()), "{why}");
     ledger.up();
     wait("the ledger", || is_ready(&server));
     server.line(PUT).ends(0);
     ledger.kill();
-    let lease = "01J00000000000000000000000";
-    let lost = server.line(&format!("reserve --lease {} --key slots=1", fresh(lease))).ends(1);
+    let lost = server.line("reserve --key slots=1").ends(1);
     assert!(lost.stderr.contains("the outcome is unknown"), "{lost:?}");
-    wait("a reason", || get(&server, "/readyz").contains("limits: "));
+    wait("a reason", || server.get("/readyz").contains("limits: "));
     ledger.up();
     let lease = lost.stderr.split("--lease ").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
     wait("the same lease to be allowed", || {
         server.line(&format!("reserve --lease {lease} --key slots=1")).code == Some(0)
     });
-    assert_eq!(reserved(&server, "slots"), 1);
-}
-
-/// A lease id with the current time and the random part of `lease`.
-fn fresh(lease: &str) -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
-    let digits = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
-    let time: Vec<u8> = (0..10).rev().map(|place| digits[(now >> (5 * place)) as usize & 31]).collect();
-    format!("{}{}", String::from_utf8(time).unwrap(), &lease[10..])
+    assert_eq!(server.reserved("slots"), 1);
 }
 
 #[test]
@@ -182,33 +154,24 @@ fn credit_is_held_in_the_folder_beside_limits_on_the_ledger() {
     let Some(ledger) = Replica::started() else { return };
     let folder = tempfile::tempdir().unwrap();
     let server = Server::on(folder.path(), &["--ledger", &ledger.url()]);
-    let open = r#"{"open_account":{"account":"acme","overdraft":"deny"}}"#;
-    let issue = r#"{"issue":{"account":"acme","asset":"usd","amount":"100"}}"#;
-    let words = ["write", "--client", "b", "--sequence", "1", "--vault", "main", "--op", open, "--op", issue];
-    server.earmark(&words).ends(0);
+    server.issue_credit(100).ends(0);
     server.line(PUT).ends(0);
     server.line("limits put --key usd --kind credit --account acme --asset usd --timeout 600").ends(0);
     let short = server.line("reserve --key slots=1 --key usd=101").ends(3);
     assert!(short.stdout.contains("insufficient_credit:usd"), "{short:?}");
-    assert_eq!(reserved(&server, "slots"), 0);
-    let lease = server.line("reserve --key slots=1 --key usd=60 --json").ends(0).json()["lease_id"].clone();
-    assert_eq!(reserved(&server, "slots"), 1);
-    server.line(&format!("complete --lease {} --actual usd=25", lease.as_str().unwrap())).ends(0);
-    assert_eq!(reserved(&server, "slots"), 0);
+    assert_eq!(server.reserved("slots"), 0);
+    let lease = server.reserve("--key slots=1 --key usd=60");
+    assert_eq!(server.reserved("slots"), 1);
+    server.line(&format!("complete --lease {lease} --actual usd=25")).ends(0);
+    assert_eq!(server.reserved("slots"), 0);
     let balance = server.line("balance --account acme").ends(0);
     assert_eq!(balance.stdout, "ASSET  AVAILABLE  HELD\nusd    75         0\n");
     assert!(server.line("audit").ends(0).stdout.starts_with("main is balanced\n"));
 }
 
-/// The reserved slots on TigerBeetle, and the available and held credit of acme.
-fn held(server: &Server) -> (u64, String, String) {
-    let json = server.line("balance --account acme --json").ends(0).json();
-    let of = |name: &str| json["balances"][0][name].as_str().unwrap().to_owned();
-    (reserved(server, "slots"), of("available"), of("held"))
-}
-
-fn holds(slots: u64, available: &str, held: &str) -> (u64, String, String) {
-    (slots, available.to_owned(), held.to_owned())
+/// The reserved slots, and the available and held credit of acme.
+fn held(server: &Server) -> (u64, (u64, u64)) {
+    (server.reserved("slots"), server.credit())
 }
 
 #[test]
@@ -222,46 +185,41 @@ fn limits_on_the_ledger_and_credit_in_a_database_are_held_and_given_back_togethe
     let server = Server::on(&data, &words);
     assert!(server.banner.contains(&format!("leases: on {ledger_url}")), "{}", server.banner);
     assert!(server.banner.contains(&format!("credit: in {url}\n")), "{}", server.banner);
-    let open = r#"{"open_account":{"account":"acme","overdraft":"deny"}}"#;
-    let issue = r#"{"issue":{"account":"acme","asset":"usd","amount":"100"}}"#;
-    let write = ["write", "--client", "b", "--sequence", "1", "--vault", "main", "--op", open, "--op", issue];
-    let receipt = server.earmark(&write).ends(0).stdout;
+    let receipt = server.issue_credit(100).ends(0).stdout;
     server.line(PUT).ends(0);
     server.line("limits put --key usd --kind credit --account acme --asset usd --timeout 600").ends(0);
     wait("both parts", || is_ready(&server));
 
-    let lease = |ran: crate::support::Ran| ran.ends(0).json()["lease_id"].as_str().unwrap().to_owned();
-    let paid = lease(server.line("reserve --key slots=1 --key usd=60 --json"));
-    assert_eq!(held(&server), holds(1, "40", "60"));
+    let paid = server.reserve("--key slots=1 --key usd=60");
+    assert_eq!(held(&server), (1, (40, 60)));
     // A refused hold releases the slot on TigerBeetle, and a denied slot holds no credit.
     let short = server.line("reserve --key slots=1 --key usd=41").ends(3);
     assert!(short.stdout.contains("insufficient_credit:usd"), "{short:?}");
     let full = server.line("reserve --key slots=3 --key usd=1").ends(3);
     assert!(full.stdout.contains("slots"), "{full:?}");
-    assert_eq!(held(&server), holds(1, "40", "60"));
+    assert_eq!(held(&server), (1, (40, 60)));
     server.line(&format!("complete --lease {paid} --actual usd=25")).ends(0);
-    assert_eq!(held(&server), holds(0, "75", "0"));
+    assert_eq!(held(&server), (0, (75, 0)));
 
-    let kept = lease(server.line("reserve --key slots=2 --key usd=30 --json"));
+    let kept = server.reserve("--key slots=2 --key usd=30");
     server.kill();
     let server = Server::on(&data, &words);
     wait("both parts", || is_ready(&server));
-    assert_eq!(held(&server), holds(2, "45", "30"));
+    assert_eq!(held(&server), (2, (45, 30)));
     server.line(&format!("reserve --lease {kept} --key slots=2 --key usd=30")).ends(0);
     let spent = server.line(&format!("reserve --lease {paid} --key slots=1 --key usd=60"));
     assert_ne!(spent.code, Some(0), "{spent:?}");
     for _ in 0..2 {
         server.line(&format!("complete --lease {kept} --actual usd=10")).ends(0);
-        assert_eq!(held(&server), holds(0, "65", "0"));
+        assert_eq!(held(&server), (0, (65, 0)));
     }
-    assert_eq!(server.earmark(&write).ends(0).stdout, receipt);
+    assert_eq!(server.issue_credit(100).ends(0).stdout, receipt);
     assert!(server.line("audit").ends(0).stdout.starts_with("main is balanced\n"));
     // The server does not know all leases on TigerBeetle, so it does not report their number.
-    let metrics = get(&server, "/metrics");
+    let metrics = server.get("/metrics");
     assert!(metrics.contains("earmark_remembered_leases "), "{metrics}");
     assert!(!metrics.contains("earmark_live_leases "), "{metrics}");
-    server.signal("TERM");
-    server.wait().ends(0);
+    server.stop();
     for (flags, missing) in [(&words[..2], "--credits"), (&words[2..], "--ledger")] {
         let ran = serve(&data, flags).ends(2);
         assert!(ran.stderr.contains(&format!("with {missing}")), "{ran:?}");
@@ -274,8 +232,7 @@ fn a_folder_whose_limits_are_on_a_ledger_is_not_served_without_one() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::on(folder.path(), &["--ledger", &ledger.url()]);
     server.line(PUT).ends(0);
-    server.signal("TERM");
-    server.wait().ends(0);
+    server.stop();
     let ran = serve(folder.path(), &[]).ends(2);
     assert!(
         ran.stderr.contains("TigerBeetle enforces the limits of this server: name its cluster with --ledger"),
@@ -303,7 +260,7 @@ fn nodes_that_were_started_with_other_ledgers_refuse_and_say_why() {
     let second =
         [&["--node-id", "2", "--peer-listen", &addresses[1], "--ledger", &ledger], &join[..]].concat();
     let second = Server::on(&folder.path().join("n2"), &second);
-    wait("the first node to refuse", || get(&first, "/readyz").contains("name it with --ledger"));
+    wait("the first node to refuse", || first.get("/readyz").contains("name its cluster with --ledger"));
     let refused = first.line("reserve --key slots=1").ends(1);
     assert!(
         refused
@@ -325,7 +282,7 @@ fn nodes_that_were_started_with_other_ledgers_refuse_and_say_why() {
         ),
         "{ran:?}"
     );
-    assert!(get(&second, "/readyz").contains("limits: "));
+    assert!(second.get("/readyz").contains("limits: "));
 }
 
 #[test]

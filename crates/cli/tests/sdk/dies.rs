@@ -15,6 +15,7 @@ use crate::callers::{Known, a_job, prepare};
 use crate::history;
 use crate::nodes::{COUNT, Nodes};
 use crate::random::Random;
+use crate::served::wait;
 use crate::support::soon;
 use crate::writers::{issue, scope};
 
@@ -86,12 +87,12 @@ pub fn run(protocol: Protocol, trouble: Trouble) {
         (limiter, callers, writer)
     });
     let admitted = || known.admitted.load(Ordering::SeqCst);
-    wait_until("the load has begun", || admitted() > CALLS_AFTER);
+    wait("the load has begun", || admitted() > CALLS_AFTER);
     let leader = nodes.leader();
     trouble.strike(&mut nodes, leader);
     let survivor = (leader + 1) % urls.len();
     let before = admitted();
-    wait_until("calls go on", || admitted() > before + CALLS_AFTER);
+    wait("calls go on", || admitted() > before + CALLS_AFTER);
     stop.send(true).unwrap();
     let memos = runtime.block_on(async {
         for caller in callers {
@@ -110,14 +111,6 @@ pub fn run(protocol: Protocol, trouble: Trouble) {
     );
     drop(inside);
     runtime.shutdown_background();
-}
-
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < PATIENCE * 2, "not within {:?}: {what}", PATIENCE * 2);
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// Makes calls until the run stops. Every error fails the test.

@@ -7,7 +7,7 @@
 #![allow(unreachable_pub, dead_code, reason = "this binary shares modules with others")]
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test that fails panics")]
 
-#[path = "../failover/ask.rs"]
+#[path = "../cli/ask.rs"]
 mod ask;
 mod callers;
 mod dies;
@@ -15,9 +15,9 @@ mod faults;
 mod history;
 mod keyed;
 mod killed;
-#[path = "../failover/links.rs"]
+#[path = "../cli/failover/links.rs"]
 mod links;
-#[path = "../failover/nodes.rs"]
+#[path = "../cli/failover/nodes.rs"]
 mod nodes;
 #[path = "../cli/support.rs"]
 mod served;

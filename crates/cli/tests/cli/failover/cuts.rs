@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use ulid::Ulid;
 
+use super::links::Links;
+use super::load::Load;
+use super::nodes::{COUNT, Nodes};
+use super::{kills, summary};
 use crate::ask::ask;
-use crate::links::Links;
-use crate::load::Load;
-use crate::nodes::{COUNT, Nodes};
-use crate::{kills, summary};
 
 /// Duration of a partition, longer than an election.
 const CUT: Duration = Duration::from_secs(3);

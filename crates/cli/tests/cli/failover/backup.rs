@@ -11,8 +11,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::load::{Load, amount, read};
-use crate::nodes::Nodes;
+use super::load::{Load, amount, read};
+use super::nodes::Nodes;
 
 /// Header length of a journal segment: magic, format, cluster id, position, checksum.
 const JOURNAL_HEADER_BYTES: usize = 8 + 4 + 16 + 20 + 4;

@@ -3,9 +3,6 @@
 //! No acknowledged outcome may be lost or applied twice, and no limit may be exceeded.
 //! `EARMARK_KILLS=100` repeats each test 100 times instead of five.
 
-#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test that fails panics")]
-
-mod ask;
 mod backup;
 mod cuts;
 mod keys;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
-use crate::nodes::COUNT;
+use super::nodes::COUNT;
 
 const POLL: Duration = Duration::from_millis(2);
 /// Timeout for finding a connection in /proc/net/tcp.

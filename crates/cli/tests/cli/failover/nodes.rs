@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::links::{Links, Stop};
 use crate::ask::ask_by;
-use crate::links::{Links, Stop};
 
 pub(crate) const COUNT: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(30);

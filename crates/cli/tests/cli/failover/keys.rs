@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use ulid::Ulid;
 
+use super::links::Links;
+use super::nodes::{COUNT, Nodes};
 use crate::ask::{Answered, ask_by};
-use crate::links::Links;
-use crate::nodes::{COUNT, Nodes};
 
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Delay of messages between nodes, longer than a client needs to repeat a request.
