@@ -21,7 +21,6 @@ const SEED: u64 = 1;
 /// that 1.0 is not an integer.
 const EXCLUDED: &str = "positive_data_acceptance";
 
-/// Starts a server and checks it.
 pub(crate) fn check() -> Result<(), Failure> {
     let mut server = Server::build(Callers::WithKey)?;
     let folder = std::env::temp_dir().join(format!("earmark-verify-{}", std::process::id()));

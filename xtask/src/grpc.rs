@@ -12,7 +12,6 @@ const PROTO: &str = "crates/proto/proto";
 /// Seconds after which the client is killed.
 const SECONDS_MAX: u64 = 120;
 
-/// Starts a server and checks it.
 pub(crate) fn check() -> Result<(), Failure> {
     let mut server = Server::build(Callers::Anyone)?;
     let address = server.url.strip_prefix("http://").unwrap_or(&server.url).to_owned();

@@ -11,7 +11,7 @@ use crate::run::{self, Failure};
 /// Checks that PostgreSQL is installed. As root on Debian, installs it.
 pub(crate) fn prepare() -> Result<(), Failure> {
     if server::programs().is_none() {
-        install();
+        run::apt_install("postgresql");
     }
     let programs = server::programs().ok_or_else(missing)?;
     let version = run::output(Command::new(programs.join("initdb")).arg("--version"));
@@ -24,17 +24,6 @@ pub(crate) fn with_server(command: &mut Command) -> Result<(), Failure> {
     let server = server::Server::start_without_fsync()
         .map_err(|source| Failure::Start { line: "a private PostgreSQL".to_owned(), source })?;
     run::run(command.env(server::URL_VARIABLE, server.url()))
-}
-
-fn install() {
-    let is_root = run::output(&mut run::command("id", "-u")).is_some_and(|id| id.trim() == "0");
-    if is_root && run::output(&mut run::command("apt-get", "--version")).is_some() {
-        println!("apt-get install -y postgresql");
-        // A new machine has no package list. A failure here shows up as missing PostgreSQL next.
-        _ = run::output(&mut run::command("apt-get", "update -q"));
-        let mut install = run::command("apt-get", "install -y -q postgresql");
-        _ = run::output(install.env("DEBIAN_FRONTEND", "noninteractive"));
-    }
 }
 
 fn missing() -> Failure {

@@ -22,7 +22,7 @@ pub(crate) fn prepare() -> Result<(), Failure> {
     }
     println!("python: installing in {}", environment.display());
     if run::run(&mut venv(&environment)).is_err() {
-        install_venv();
+        run::apt_install("python3-venv");
         run::run(&mut venv(&environment)).map_err(|_| missing("python3 with venv and pip"))?;
     }
     let wanted = environment.join("wanted.txt");
@@ -45,7 +45,6 @@ pub(crate) fn program(name: &str) -> Command {
     command
 }
 
-/// The path of the environment, from XDG_CACHE_HOME or HOME.
 fn environment(variable: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let cache = variable("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let home = || variable("HOME").map(|home| Path::new(&home).join(".cache"));
@@ -56,17 +55,6 @@ fn venv(environment: &Path) -> Command {
     let mut venv = Command::new("python3");
     venv.args(["-m", "venv", "--clear"]).arg(environment);
     venv
-}
-
-/// As root on Debian, installs the package.
-fn install_venv() {
-    let is_root = run::output(&mut run::command("id", "-u")).is_some_and(|id| id.trim() == "0");
-    if is_root && run::output(&mut run::command("apt-get", "--version")).is_some() {
-        println!("apt-get install -y python3-venv");
-        // A new machine has no package list. A failure here shows up in the next step.
-        _ = run::output(&mut run::command("apt-get", "update -q"));
-        _ = run::output(&mut run::command("apt-get", "install -y -q python3-venv"));
-    }
 }
 
 fn missing(what: &str) -> Failure {

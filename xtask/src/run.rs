@@ -9,28 +9,40 @@ use std::time::Duration;
 /// Why a task failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The command line is invalid.
     Usage(String),
-    /// A command could not be started.
-    Start { line: String, source: io::Error },
-    /// A command failed.
-    Ended { line: String, status: ExitStatus },
-    /// A file of the work tree could not be read.
-    Read { path: PathBuf, source: io::Error },
-    /// A file outside the work tree could not be written.
-    Write { path: PathBuf, source: io::Error },
+    Start {
+        line: String,
+        source: io::Error,
+    },
+    Ended {
+        line: String,
+        status: ExitStatus,
+    },
+    Read {
+        path: PathBuf,
+        source: io::Error,
+    },
+    Write {
+        path: PathBuf,
+        source: io::Error,
+    },
     /// The checked server misbehaved.
     Server(String),
     /// Required programs are not installed.
     Missing(Vec<String>),
     /// The tree breaks rules; each violation was printed.
-    Untidy { violations: usize },
+    Untidy {
+        violations: usize,
+    },
     /// `verify` changed these lines of `git status`.
     WorkTreeChanged(Vec<String>),
     /// The simulation missed these planted bugs.
     NotFound(Vec<String>),
     /// A step of `verify` failed.
-    Step { name: &'static str, source: Box<Failure> },
+    Step {
+        name: &'static str,
+        source: Box<Failure>,
+    },
 }
 
 impl fmt::Display for Failure {
@@ -53,7 +65,6 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The root of the repository.
 pub(crate) fn root() -> &'static Path {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
     xtask.parent().unwrap_or(xtask)
@@ -79,6 +90,18 @@ pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
 pub(crate) fn output(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// As root on Debian, installs a package. A failure shows up later, as a missing program.
+pub(crate) fn apt_install(package: &str) {
+    let is_root = output(&mut command("id", "-u")).is_some_and(|id| id.trim() == "0");
+    if is_root && output(&mut command("apt-get", "--version")).is_some() {
+        println!("apt-get install -y {package}");
+        // A new machine has no package list.
+        _ = output(&mut command("apt-get", "update -q"));
+        let mut install = command("apt-get", &format!("install -y -q {package}"));
+        _ = output(install.env("DEBIAN_FRONTEND", "noninteractive"));
+    }
 }
 
 /// `command` as one would type it in the repository root.

@@ -11,7 +11,6 @@ use crate::run::{self, Failure};
 const START_MAX: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Runs a command with a timeout.
 pub(crate) fn run_for(command: &mut Command, time_max: Duration) -> Result<ExitStatus, Failure> {
     let failed = |command: &Command, source| Failure::Start { line: run::line(command), source };
     let mut child = Guard(command.spawn().map_err(|source| failed(command, source))?);
@@ -44,7 +43,6 @@ impl Drop for Guard {
 /// A server on a free port.
 pub(crate) struct Server {
     process: Guard,
-    /// The URL of the server.
     pub(crate) url: String,
     /// The key, if the server requires one.
     pub(crate) key: Option<String>,
@@ -58,7 +56,6 @@ pub(crate) enum Callers {
 }
 
 impl Server {
-    /// Builds and starts the server.
     pub(crate) fn build(callers: Callers) -> Result<Server, Failure> {
         // The same packages and targets as the tests: another selection has other features, and builds every
         // dependency again.

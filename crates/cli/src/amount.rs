@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::quantity;
 
-/// A limit key with an amount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyAmount {
     pub(crate) key: LimitKey,

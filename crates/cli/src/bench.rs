@@ -31,7 +31,7 @@ use durable::Scratch;
 use job::Part;
 use measure::{Bounds, Progress, Steps};
 use own_server::OwnServer;
-use report::{Mode, Report, Setting};
+use report::{Report, Setting};
 
 pub(crate) const HELP: &str = "\
 Each op is one reserve against several limits. With 4 limits these are requests, tokens and concurrency of one of 20
@@ -234,19 +234,19 @@ async fn delete_limits(
 
 impl BenchArgs {
     fn setting(&self) -> Setting {
-        let (mode, batch) = match (&self.http, self.in_process, &self.data) {
-            _ if self.ledger.is_some() => (Mode::InProcessLedger, IN_PROCESS_BATCH),
-            (Some(_), _, _) if self.client => (Mode::Client, SHARED_BATCH),
-            (None, _, None) if self.client => (Mode::ClientOwnServer, SHARED_BATCH),
-            (None, _, Some(_)) if self.client => (Mode::ClientOwnServerDurable, SHARED_BATCH),
-            (Some(_), _, _) => (Mode::Http, 1),
-            (None, true, None) => (Mode::InProcess, IN_PROCESS_BATCH),
-            (None, true, Some(_)) => (Mode::InProcessDurable, IN_PROCESS_BATCH),
-            (None, false, None) => (Mode::HttpOwnServer, 1),
-            (None, false, Some(_)) => (Mode::HttpOwnServerDurable, 1),
+        let (path, batch) = match (self.in_process, self.client) {
+            (true, _) => ("in-process", IN_PROCESS_BATCH),
+            (false, true) => ("client", SHARED_BATCH),
+            (false, false) => ("http", 1),
+        };
+        let server = if self.in_process || self.http.is_some() { "" } else { "-own-server" };
+        let storage = match (&self.data, &self.ledger) {
+            (Some(_), _) => "-durable",
+            (None, Some(_)) => "-ledger",
+            (None, None) => "",
         };
         Setting {
-            mode,
+            mode: format!("{path}{server}{storage}"),
             limits: self.limits as usize,
             connections: self.connections as usize,
             batch: self.batch.unwrap_or(batch) as usize,

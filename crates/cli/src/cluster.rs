@@ -57,7 +57,7 @@ const PATH: &str = "/v1/admin/cluster";
 pub(crate) enum ClusterCommand {
     /// Show the nodes, the leader, and the replication lag of each follower
     #[command(after_help = STATUS_HELP)]
-    Status(StatusArgs),
+    Status(ClientArgs),
     /// Add a node: it is a learner until it has caught up, then a voter
     #[command(after_help = ADD_HELP)]
     Add(AddArgs),
@@ -67,12 +67,6 @@ pub(crate) enum ClusterCommand {
     /// Write a backup while the node serves
     #[command(after_help = BACKUP_HELP)]
     Backup(BackupArgs),
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct StatusArgs {
-    #[command(flatten)]
-    client: ClientArgs,
 }
 
 #[derive(Args, Debug)]
@@ -137,10 +131,9 @@ struct Member {
 }
 
 impl ClusterCommand {
-    /// The connection flags.
     pub(crate) fn client(&self) -> &ClientArgs {
         match self {
-            ClusterCommand::Status(args) => &args.client,
+            ClusterCommand::Status(client) => client,
             ClusterCommand::Add(args) => &args.client,
             ClusterCommand::Remove(args) => &args.client,
             ClusterCommand::Backup(args) => &args.client,

@@ -12,11 +12,9 @@ use serde::Serialize;
 /// The result of a command that has already printed its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
-    /// Success.
     Ok,
     /// Failure; the command has printed the reason.
     Failed,
-    /// The reserve was denied.
     Denied,
     /// The server does not know the lease, so nothing was settled.
     UnknownLease,
@@ -33,7 +31,6 @@ impl From<Done> for ExitCode {
     }
 }
 
-/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// The command line, or a file that it names, is invalid.
@@ -45,67 +42,36 @@ pub(crate) enum Failure {
     /// No TCP connection to the server.
     #[error("cannot reach {url}: {why}{hint}")]
     Unreachable {
-        /// The server.
         url: String,
-        /// The transport error.
         why: String,
         /// Advice for the user; empty if there is none.
         hint: String,
     },
     /// The connection broke, or the answer timed out.
     #[error("no answer from {url}: {what}")]
-    NoAnswer {
-        /// The server.
-        url: String,
-        /// The transport error.
-        what: String,
-    },
+    NoAnswer { url: String, what: String },
     /// The server answered with a failure.
     #[error("the server refused ({status} {error}): {message}")]
-    Refused {
-        /// The HTTP status.
-        status: u16,
-        /// The error code.
-        error: String,
-        /// The error message.
-        message: String,
-    },
+    Refused { status: u16, error: String, message: String },
     /// The answer is not one of an Earmark server of this version.
     #[error("unexpected answer from {url}: {what}")]
-    StrangeAnswer {
-        /// The server.
-        url: String,
-        /// Why the answer was rejected.
-        what: String,
-    },
+    StrangeAnswer { url: String, what: String },
     /// The server may or may not have applied the request.
     #[error("{source}; the outcome is unknown, repeat the command with --lease {lease}")]
-    OutcomeUnknown {
-        /// The lease of the request.
-        lease: LeaseId,
-        /// The failure that left the outcome unknown.
-        source: Box<Failure>,
-    },
+    OutcomeUnknown { lease: LeaseId, source: Box<Failure> },
     /// The server could not start, or failed.
     #[error("{0}")]
     Server(#[from] ServerError),
-    /// The node could not start.
     #[error("{0}")]
     Node(#[from] NodeError),
     /// The node stopped because it can no longer write to its disk.
     #[error("node stopped: {0}")]
     NodeStopped(String),
-    /// The benchmark could not run.
     #[error("bench: {0}")]
     Bench(String),
     /// A system call failed.
     #[error("{what}: {source}")]
-    System {
-        /// The attempted operation.
-        what: &'static str,
-        /// The error of the operating system.
-        source: io::Error,
-    },
+    System { what: &'static str, source: io::Error },
 }
 
 /// A failure as JSON, with the same fields as an error answer of the server.
@@ -148,7 +114,6 @@ impl Failure {
         if is_unknown { Failure::OutcomeUnknown { lease, source: Box::new(self) } } else { self }
     }
 
-    /// The failure as JSON.
     pub(crate) fn document(&self) -> FailureDocument<'_> {
         let lease_id = match self {
             Failure::OutcomeUnknown { lease, .. } => Some(lease.to_string()),

@@ -1,9 +1,9 @@
 //! `earmark key`: create, list and revoke API keys.
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use earmark_admission::Token;
 use earmark_client::http::Method;
-use earmark_core::{ClientId, KeyId, KeyName, NamespaceName, Role};
+use earmark_core::{ClientId, KeyId, KeyName, NamespaceName};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -60,30 +60,10 @@ pub(crate) enum KeyCommand {
     Create(CreateArgs),
     /// List the keys, without their secrets
     #[command(after_help = LIST_HELP)]
-    List(ListArgs),
+    List(ClientArgs),
     /// Revoke a key permanently, on all nodes
     #[command(after_help = REVOKE_HELP)]
     Revoke(RevokeArgs),
-}
-
-/// The role of a key.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum RoleArg {
-    Admin,
-    Writer,
-    Caller,
-    Reader,
-}
-
-impl RoleArg {
-    fn role(self) -> Role {
-        match self {
-            RoleArg::Admin => Role::Admin,
-            RoleArg::Writer => Role::Writer,
-            RoleArg::Caller => Role::Caller,
-            RoleArg::Reader => Role::Reader,
-        }
-    }
 }
 
 #[derive(Args, Debug)]
@@ -92,8 +72,8 @@ pub(crate) struct CreateArgs {
     #[arg(long)]
     name: KeyName,
     /// Role of the key, see below
-    #[arg(long, value_enum)]
-    role: RoleArg,
+    #[arg(long, value_parser = ["admin", "writer", "caller", "reader"])]
+    role: String,
     /// The only namespace in which the key is valid [default: the namespace of your own key]
     #[arg(long, value_name = "NAME")]
     namespace: Option<NamespaceName>,
@@ -103,12 +83,6 @@ pub(crate) struct CreateArgs {
     /// Time until the key expires, such as 12h or 90d [default: never]
     #[arg(long, value_name = "DURATION", value_parser = quantity::seconds(EXPIRY_SECONDS_MAX))]
     expires_in: Option<u32>,
-    #[command(flatten)]
-    client: ClientArgs,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct ListArgs {
     #[command(flatten)]
     client: ClientArgs,
 }
@@ -158,11 +132,10 @@ struct Key {
 }
 
 impl KeyCommand {
-    /// The connection flags.
     pub(crate) fn client(&self) -> &ClientArgs {
         match self {
             KeyCommand::Create(args) => &args.client,
-            KeyCommand::List(args) => &args.client,
+            KeyCommand::List(client) => client,
             KeyCommand::Revoke(args) => &args.client,
         }
     }
@@ -204,7 +177,7 @@ impl CreateArgs {
     fn body(&self) -> NewKey<'_> {
         NewKey {
             name: self.name.as_str(),
-            role: self.role.role().as_str(),
+            role: &self.role,
             namespace: self.namespace.as_ref().map(NamespaceName::as_str),
             client_id: self.client_id.as_ref().map(ClientId::as_str),
             expires_in_seconds: self.expires_in,

@@ -49,7 +49,7 @@ pub(crate) enum LimitsCommand {
     Get(KeyArgs),
     /// List all limits
     #[command(after_help = LIST_HELP)]
-    List(ListArgs),
+    List(ClientArgs),
     /// Delete a limit once it has no open reservations
     #[command(after_help = DELETE_HELP)]
     Delete(KeyArgs),
@@ -63,13 +63,6 @@ pub(crate) struct KeyArgs {
     client: ClientArgs,
 }
 
-#[derive(Args, Debug)]
-pub(crate) struct ListArgs {
-    #[command(flatten)]
-    client: ClientArgs,
-}
-
-/// The answer to a put or a delete.
 #[derive(Debug, Deserialize, Serialize)]
 struct Changed {
     ok: bool,
@@ -82,7 +75,7 @@ impl LimitsCommand {
         match self {
             LimitsCommand::Put(args) => args.client.json,
             LimitsCommand::Get(args) | LimitsCommand::Delete(args) => args.client.json,
-            LimitsCommand::List(args) => args.client.json,
+            LimitsCommand::List(client) => client.json,
         }
     }
 }
@@ -122,13 +115,13 @@ fn get(args: &KeyArgs) -> Result<(), Failure> {
     output::show(args.client.json, &document, |document| show::one(&document.limit, &document.usage))
 }
 
-fn list(args: &ListArgs) -> Result<(), Failure> {
+fn list(client: &ClientArgs) -> Result<(), Failure> {
     #[derive(Deserialize, Serialize)]
     struct Document {
         limits: Vec<Limit>,
     }
-    let document: Document = request::get(&args.client, PATH)?;
-    output::show(args.client.json, &document, |document| show::list(&document.limits))
+    let document: Document = request::get(client, PATH)?;
+    output::show(client.json, &document, |document| show::list(&document.limits))
 }
 
 fn delete(args: &KeyArgs) -> Result<(), Failure> {

@@ -10,17 +10,14 @@ use crate::client::{self, Client, ClientArgs};
 use crate::failure::Failure;
 use crate::output;
 
-/// Sends a GET request.
 pub(crate) fn get<A: DeserializeOwned>(args: &ClientArgs, path: &str) -> Result<A, Failure> {
     client::block_on(async { Client::new(&args.url())?.call(Method::GET, path, None).await })
 }
 
-/// Sends a DELETE request.
 pub(crate) fn delete<A: DeserializeOwned>(args: &ClientArgs, path: &str) -> Result<A, Failure> {
     client::block_on(async { Client::new(&args.url())?.call(Method::DELETE, path, None).await })
 }
 
-/// Sends a request with a body.
 pub(crate) fn send<A: DeserializeOwned>(
     args: &ClientArgs,
     method: Method,

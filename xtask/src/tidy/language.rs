@@ -1,4 +1,4 @@
-//! Comments and documents avoid phrases that hide the subject of a sentence, such as "so many" or "whoever".
+//! Comments and documents avoid phrases that stand in for a noun, such as `so many` or `whoever`.
 
 mod prose;
 

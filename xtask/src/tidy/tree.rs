@@ -49,12 +49,10 @@ impl Tree {
         Tree { files: files.iter().map(|&(path, text)| (path.to_owned(), text.to_owned())).collect() }
     }
 
-    /// The number of files.
     pub(super) fn len(&self) -> usize {
         self.files.len()
     }
 
-    /// The text of the file at `path`.
     pub(super) fn text(&self, path: &str) -> Option<&str> {
         self.files.get(path).map(String::as_str)
     }

@@ -51,7 +51,6 @@ impl Histogram {
         self.max_nanos = self.max_nanos.max(nanos);
     }
 
-    /// Adds the counts of `other`.
     pub(super) fn merge(&mut self, other: &Histogram) {
         for (count, more) in self.counts.iter_mut().zip(other.counts.iter()) {
             *count += more;
@@ -74,7 +73,6 @@ impl Histogram {
         self.max()
     }
 
-    /// The longest duration.
     pub(super) fn max(&self) -> Duration {
         Duration::from_nanos(self.max_nanos)
     }

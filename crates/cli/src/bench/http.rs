@@ -26,7 +26,6 @@ const REPLY_BYTES: usize = 4_096;
 #[derive(Clone)]
 pub(super) struct Load {
     pub(super) url: ServerUrl,
-    /// The headers of every request.
     pub(super) headers: String,
     pub(super) parts: Vec<Part>,
     pub(super) connections: usize,
@@ -108,13 +107,11 @@ fn generate(
     })
 }
 
-/// One connection.
 struct Worker {
     url: ServerUrl,
     shared: Arc<Shared>,
     stream: TcpStream,
     calls: Calls,
-    /// The calls of the current request.
     current: Vec<Call>,
     reserve: Request,
     complete: Option<Request>,

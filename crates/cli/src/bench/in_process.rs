@@ -32,7 +32,6 @@ pub(super) struct Load<'a> {
     pub(super) ledger: Option<&'a LedgerUrl>,
 }
 
-/// Runs the load.
 pub(super) fn run(load: Load<'_>, bounds: &Bounds) -> Result<Run, Failure> {
     let runtime = runtime()?;
     let shared = Arc::new(Shared::new());
@@ -129,13 +128,11 @@ impl Names {
     }
 }
 
-/// One task.
 struct Worker {
     backend: Arc<dyn Backend>,
     shared: Arc<Shared>,
     names: Arc<Names>,
     calls: Calls,
-    /// The calls of the current batch.
     current: Vec<Call>,
     batch: usize,
     complete: bool,

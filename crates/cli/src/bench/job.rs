@@ -26,7 +26,6 @@ pub(super) enum Owner {
     Tenant,
 }
 
-/// One requirement of a call.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub(super) owner: Owner,
@@ -38,7 +37,6 @@ pub(super) struct Part {
     unit: &'static str,
 }
 
-/// One call of a model for a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) lease: LeaseId,
@@ -176,7 +174,6 @@ impl Calls {
         self.now = UnixMs::new(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX));
     }
 
-    /// The next call.
     pub(super) fn next(&mut self) -> Call {
         let (random, more) = (self.random(), self.random());
         let lease = LeaseId::from_parts(self.now, (u128::from(random) << 16) | u128::from(more & 0xffff));

@@ -21,7 +21,6 @@ const WARMING_UP: u8 = 0;
 const MEASURING: u8 = 1;
 const STOPPING: u8 = 2;
 
-/// State shared by all workers.
 pub(super) struct Shared {
     stage: AtomicU8,
     /// All reserves, including warm-up.
@@ -40,7 +39,6 @@ impl Shared {
         }
     }
 
-    /// Whether workers should continue.
     pub(super) fn goes_on(&self) -> bool {
         self.stage.load(Ordering::Relaxed) != STOPPING
     }
@@ -51,7 +49,6 @@ impl Shared {
     }
 }
 
-/// The results of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) allowed: u64,
@@ -72,7 +69,6 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Counts the answers of one request.
     pub(super) fn note(&mut self, shared: &Shared, latency: Duration, counts: &Counts) {
         let ops = counts.allowed + counts.denied;
         shared.ops.fetch_add(ops, Ordering::Relaxed);
@@ -83,7 +79,6 @@ impl Tally {
         }
     }
 
-    /// Counts completed leases.
     pub(super) fn note_completed(&mut self, shared: &Shared, completed: u64) {
         if shared.stage.load(Ordering::Relaxed) == MEASURING {
             self.completed += completed;
@@ -105,7 +100,6 @@ impl Tally {
         self.first_error.get_or_insert(what);
     }
 
-    /// Adds the counters of `other`.
     pub(super) fn merge(&mut self, other: Tally) {
         self.latency.merge(&other.latency);
         self.allowed += other.allowed;
@@ -136,7 +130,6 @@ impl Bounds {
     }
 }
 
-/// How progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     None,
@@ -187,7 +180,6 @@ impl Steps {
         Steps { progress, what, total, done: 0, shown: Instant::now() }
     }
 
-    /// Counts one finished step.
     pub(super) fn step(&mut self) {
         self.done += 1;
         if self.shown.elapsed() >= SECOND {
@@ -201,7 +193,6 @@ impl Steps {
     }
 }
 
-/// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Time,
@@ -210,7 +201,6 @@ pub(super) enum End {
     Workers,
 }
 
-/// The result of a load.
 pub(super) struct Run {
     pub(super) tally: Tally,
     pub(super) measured: Duration,

@@ -50,7 +50,6 @@ impl OwnServer {
         }
     }
 
-    /// The address of the server.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -60,7 +59,6 @@ impl OwnServer {
         self.credentials.clone()
     }
 
-    /// Stops the server.
     pub(super) fn stop(self) -> Result<(), Failure> {
         // The send fails if the server has already ended; `join` returns its error.
         _ = self.stop.send(());

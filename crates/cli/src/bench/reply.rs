@@ -7,7 +7,6 @@ use super::measure::Counts;
 /// Largest response, in bytes: larger than any batch answer.
 pub(super) const REPLY_BYTES_MAX: usize = 1 << 20;
 
-/// A complete response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Reply {
     pub(super) status: u16,

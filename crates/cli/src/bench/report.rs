@@ -7,41 +7,16 @@ use serde::Serialize;
 use super::measure::{End, Run};
 use crate::output::{table, thousands};
 
-/// The measured path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Mode {
-    /// Over HTTP to an external server.
-    Http,
-    /// Over HTTP to a server in this process.
-    HttpOwnServer,
-    /// Over HTTP to a durable server in this process.
-    HttpOwnServerDurable,
-    /// Through the Rust client to an external server.
-    Client,
-    /// Through the Rust client to a server in this process.
-    ClientOwnServer,
-    /// Through the Rust client to a durable server in this process.
-    ClientOwnServerDurable,
-    /// Directly to a Book in memory.
-    InProcess,
-    /// Directly to a durable node.
-    InProcessDurable,
-    /// Directly to limits on a TigerBeetle cluster.
-    InProcessLedger,
-}
-
-/// The settings of a run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Setting {
-    pub(super) mode: Mode,
+    /// The measured path, such as `http-own-server-durable`.
+    pub(super) mode: String,
     pub(super) limits: usize,
     pub(super) connections: usize,
     pub(super) batch: usize,
     pub(super) complete: bool,
 }
 
-/// All measured values.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     #[serde(flatten)]
@@ -98,7 +73,6 @@ impl Report {
         }
     }
 
-    /// The report as a table.
     pub(super) fn text(&self) -> String {
         let count = |number: u64| thousands(number.into());
         let rate = |number: f64| thousands(number.round() as u128);
@@ -154,8 +128,7 @@ mod tests {
     use super::*;
 
     fn report(end: End, measured: Duration) -> Report {
-        let setting =
-            Setting { mode: Mode::HttpOwnServer, limits: 4, connections: 64, batch: 1, complete: false };
+        let setting = Setting { mode: "http".into(), limits: 4, connections: 64, batch: 1, complete: false };
         let mut tally = Tally { allowed: 900, denied: 100, ..Tally::default() };
         tally.latency.record(Duration::from_micros(1_234), 1_000);
         Report::new(setting, Run { tally, measured, end, bare_ops_per_s: None })
@@ -176,7 +149,7 @@ mod tests {
             ("connections", 64.into()),
             ("batch", 1.into()),
             ("limits", 4.into()),
-            ("mode", "http-own-server".into()),
+            ("mode", "http".into()),
         ] {
             assert_eq!(json[field], value, "{field}");
         }

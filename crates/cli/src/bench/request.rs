@@ -23,7 +23,6 @@ pub(super) struct Request {
     offsets: Vec<Offsets>,
 }
 
-/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Reserve,
@@ -94,12 +93,10 @@ impl Request {
         }
     }
 
-    /// The number of calls in the request.
     pub(super) fn calls(&self) -> usize {
         self.offsets.len()
     }
 
-    /// The bytes to send.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -8,38 +8,10 @@ use crate::output::{seconds, table, thousands};
 /// A limit as the server returns it. `--json` passes unknown fields on.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Limit {
-    definition: Definition,
+    definition: Map<String, Value>,
     status: String,
     pending_decrease_to: Option<u64>,
     revision: u64,
-}
-
-#[derive(Debug, Deserialize, Serialize)]
-struct Definition {
-    key: String,
-    kind: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    capacity: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    window_seconds: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    timeout_seconds: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    vault: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    account: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    asset: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    revenue: Option<String>,
-    #[serde(default)]
-    unit: String,
-    #[serde(default)]
-    description: String,
-    #[serde(default)]
-    overage: String,
-    #[serde(flatten)]
-    rest: Map<String, Value>,
 }
 
 /// The usage of a limit.
@@ -53,32 +25,35 @@ pub(super) struct Usage {
     pending_decrease_to: Option<u64>,
 }
 
-impl Definition {
+impl Limit {
+    /// A text field of the definition; empty if it is missing.
+    fn text(&self, field: &str) -> &str {
+        self.definition.get(field).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    fn number(&self, field: &str) -> Option<u64> {
+        self.definition.get(field)?.as_u64()
+    }
+
     fn amount(&self, amount: u128) -> String {
-        format!("{} {}", thousands(amount), self.unit).trim_end().to_owned()
+        format!("{} {}", thousands(amount), self.text("unit")).trim_end().to_owned()
     }
 
     /// The capacity; for a credit limit the paying account.
     fn capacity(&self) -> String {
-        match (self.capacity, self.payer()) {
-            (Some(capacity), _) => self.amount(capacity.into()),
-            (None, Some(payer)) => payer,
-            (None, None) => "-".to_owned(),
-        }
+        self.number("capacity").map_or_else(|| self.payer(), |capacity| self.amount(capacity.into()))
     }
 
     /// The asset, account and vault of a credit limit.
-    fn payer(&self) -> Option<String> {
-        let (asset, account, vault) = (self.asset.as_ref()?, self.account.as_ref()?, self.vault.as_ref()?);
-        Some(format!("{asset} of {account} in {vault}"))
+    fn payer(&self) -> String {
+        format!("{} of {} in {}", self.text("asset"), self.text("account"), self.text("vault"))
     }
 
     fn held_for(&self) -> String {
-        self.window_seconds.or(self.timeout_seconds).map_or("-".to_owned(), seconds)
+        let time = self.number("window_seconds").or(self.number("timeout_seconds"));
+        time.map_or("-".to_owned(), seconds)
     }
-}
 
-impl Limit {
     fn status(&self) -> String {
         match self.pending_decrease_to {
             Some(0) => format!("{}, to be deleted", self.status),
@@ -95,47 +70,38 @@ pub(super) fn list(limits: &[Limit]) -> String {
     }
     let header = ["KEY", "KIND", "CAPACITY", "HELD FOR", "OVERAGE", "STATUS"].map(str::to_owned);
     let rows = limits.iter().map(|limit| {
-        let definition = &limit.definition;
-        [
-            definition.key.clone(),
-            definition.kind.clone(),
-            definition.capacity(),
-            definition.held_for(),
-            definition.overage.clone(),
-            limit.status(),
-        ]
+        let [key, kind, overage] = ["key", "kind", "overage"].map(|field| limit.text(field).to_owned());
+        [key, kind, limit.capacity(), limit.held_for(), overage, limit.status()]
     });
     table(&std::iter::once(header).chain(rows).collect::<Vec<_>>())
 }
 
 /// One limit and its usage.
 pub(super) fn one(limit: &Limit, usage: &Usage) -> String {
-    let definition = &limit.definition;
-    let held_for = match definition.kind.as_str() {
-        "rolling" => format!("{} after it was taken", definition.held_for()),
-        _ => format!("until its lease completes, at most {}", definition.held_for()),
+    let held_for = match limit.text("kind") {
+        "rolling" => format!("{} after it was taken", limit.held_for()),
+        _ => format!("until its lease completes, at most {}", limit.held_for()),
     };
     let mut rows = vec![
-        ["key:", &definition.key].map(str::to_owned),
-        ["kind:".to_owned(), definition.kind.clone()],
-        ["status:".to_owned(), format!("{}, revision {}", limit.status(), limit.revision)],
-        ["capacity:".to_owned(), definition.amount(usage.capacity.into())],
-        ["reserved:".to_owned(), definition.amount(usage.reserved.into())],
-        ["available:".to_owned(), definition.amount(usage.available.into())],
-        ["debt:".to_owned(), definition.amount(usage.debt)],
-        ["held for:".to_owned(), held_for],
-        ["overage:".to_owned(), definition.overage.clone()],
+        ("key:", limit.text("key").to_owned()),
+        ("kind:", limit.text("kind").to_owned()),
+        ("status:", format!("{}, revision {}", limit.status(), limit.revision)),
+        ("capacity:", limit.amount(usage.capacity.into())),
+        ("reserved:", limit.amount(usage.reserved.into())),
+        ("available:", limit.amount(usage.available.into())),
+        ("debt:", limit.amount(usage.debt)),
+        ("held for:", held_for),
+        ("overage:", limit.text("overage").to_owned()),
     ];
-    if let Some(payer) = definition.payer() {
-        rows.push(["credit:".to_owned(), payer]);
+    if !limit.text("asset").is_empty() {
+        rows.push(("credit:", limit.payer()));
     }
-    if let Some(revenue) = &definition.revenue {
-        rows.push(["paid to:".to_owned(), revenue.clone()]);
-    }
-    if !definition.description.is_empty() {
-        rows.push(["about:".to_owned(), definition.description.clone()]);
-    }
-    table(&rows)
+    rows.extend(
+        [("paid to:", limit.text("revenue")), ("about:", limit.text("description"))]
+            .map(|(name, text)| (name, text.to_owned())),
+    );
+    rows.retain(|(_, text)| !text.is_empty());
+    table(&rows.into_iter().map(|(name, text)| [name.to_owned(), text]).collect::<Vec<_>>())
 }
 
 #[cfg(test)]

@@ -42,7 +42,6 @@ impl ServeArgs {
         Ok(Some(tls))
     }
 
-    /// The transport between nodes.
     pub(super) fn peer_net(&self) -> Result<Arc<dyn Net>, Failure> {
         let (Some(cert), Some(key), Some(ca)) = (&self.peer_cert, &self.peer_key, &self.peer_ca) else {
             return Ok(Arc::new(RealNet));

@@ -18,7 +18,6 @@ const ALLOWED: &str = "allowed are sqlite:PATH and postgres://USER:PASSWORD@HOST
 /// The URL of a credit database. `Display` and `Debug` hide the password.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum CreditsUrl {
-    /// The path of an SQLite file.
     Sqlite(PathBuf),
     /// The full PostgreSQL URL.
     Postgres(String),

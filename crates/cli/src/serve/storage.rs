@@ -32,7 +32,6 @@ impl fmt::Debug for StorageArgs {
     }
 }
 
-/// The parsed storage URLs.
 pub(super) struct Storage {
     ledger: Option<LedgerUrl>,
     credits: Option<CreditsUrl>,
@@ -46,7 +45,6 @@ pub(super) struct EngineConfig {
 }
 
 impl StorageArgs {
-    /// Parses the URLs.
     pub(super) fn parse(&self) -> Result<Storage, Failure> {
         let ledger = self.ledger.as_deref().map(tigerbeetle::parse).transpose().map_err(Failure::Usage)?;
         let credits = self.credits.as_deref().map(str::parse).transpose().map_err(Failure::Usage)?;
@@ -91,7 +89,6 @@ impl Storage {
     }
 }
 
-/// The backend of a server.
 pub(super) enum Service<K> {
     /// The Book holds limits and credit.
     Book(Arc<BookBackend<K>>),

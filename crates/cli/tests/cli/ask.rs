@@ -4,7 +4,6 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// A complete response.
 pub(crate) struct Answered {
     pub(crate) status: u16,
     pub(crate) body: String,

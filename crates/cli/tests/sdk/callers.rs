@@ -15,14 +15,10 @@ const TOKENS: &str = "tokens";
 pub const CAPACITY: u64 = 4;
 const RESERVED: u64 = 10;
 
-/// Counters of all callers.
 #[derive(Default)]
 pub struct Known {
-    /// Slots held by callers.
     taken: AtomicU64,
-    /// Expected token usage.
     tokens: AtomicU64,
-    /// Admitted calls.
     pub admitted: AtomicU64,
 }
 
@@ -61,7 +57,6 @@ impl Known {
         }
     }
 
-    /// Makes `calls` calls.
     pub async fn call(self: Arc<Self>, limiter: Limiter, mut random: Random, calls: u64) {
         let what = a_job();
         for _ in 0..calls {

@@ -58,7 +58,6 @@ impl Links {
         self.processes[node].store(id.into(), Ordering::Relaxed);
     }
 
-    /// Holds back or releases messages from one node to another.
     pub(crate) fn hold(&self, from: usize, to: usize, is_held: bool) {
         self.held[from][to].store(is_held, Ordering::SeqCst);
     }
@@ -69,7 +68,6 @@ impl Links {
         self.delay_ms.store(0, Ordering::Relaxed);
     }
 
-    /// Delays every message.
     pub(crate) fn delay(&self, by: Duration) {
         self.delay_ms.store(u64::try_from(by.as_millis()).unwrap(), Ordering::Relaxed);
     }

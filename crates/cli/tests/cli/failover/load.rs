@@ -32,7 +32,6 @@ const OUTAGE_MAX: Duration = Duration::from_secs(30);
 pub(crate) struct Load {
     urls: Vec<String>,
     is_over: AtomicBool,
-    /// Slots held by clients.
     taken: AtomicU64,
     unanswered: AtomicU64,
     denials: AtomicU64,
@@ -42,7 +41,6 @@ pub(crate) struct Load {
     outage: Mutex<Option<(Instant, Option<Duration>)>>,
 }
 
-/// Results of a run.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) transfers: u64,
@@ -77,7 +75,6 @@ impl Load {
         }
     }
 
-    /// Creates the limits and accounts.
     pub(crate) fn prepare(&self) {
         for limit in [
             json!({"key": SLOTS, "kind": "concurrency", "capacity": SLOTS_CAPACITY, "timeout_seconds": 3_600}),
@@ -201,7 +198,6 @@ impl Load {
         calls
     }
 
-    /// Starts the clients.
     pub(crate) fn start(load: &Arc<Load>) -> Workers {
         let transferrers = (0..TRANSFERRERS).map(|worker| {
             let load = Arc::clone(load);

@@ -60,7 +60,6 @@ impl Nodes {
         nodes
     }
 
-    /// Creates a key.
     pub(crate) fn key(&self, role: &str) -> String {
         let body = json!({"name": "test", "role": role}).to_string();
         let made = ("POST", "/v1/admin/keys", body.as_str());
@@ -132,7 +131,6 @@ impl Nodes {
         node
     }
 
-    /// The data folder of a node.
     pub(crate) fn data(&self, place: usize) -> PathBuf {
         self.folder.path().join(format!("n{place}"))
     }
@@ -186,7 +184,6 @@ impl Nodes {
         assert!(stopped.success(), "{stopped}");
     }
 
-    /// Restarts a node on its folder.
     pub(crate) fn restart(&mut self, place: usize) {
         self.children[place] = Some(self.spawn(place));
         self.until(place, |status| status["leader_id"].is_u64());
