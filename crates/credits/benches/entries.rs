@@ -7,21 +7,23 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a bench may")]
 
+#[path = "../tests/support/mod.rs"]
+mod support;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use earmark_admission::{
-    Amount, Credits, HoldAnswer, HoldPart, HoldRequest, SettleRequest, SystemClock, WriteAnswer, WriteRequest,
+    Amount, Credits, HoldAnswer, HoldPart, HoldRequest, SettleRequest, SystemClock, WriteAnswer,
 };
-use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
-    Operation, Overage, Overdraft, VaultName,
-};
+use earmark_core::{AccountName, Definition, LeaseId, Operation, Overdraft};
 use earmark_credits::conformance::server;
 use earmark_credits::{
     MemoryStore, Options, PostgresOptions, PostgresStore, SagaCredits, SqliteOptions, SqliteStore, Store,
 };
+
+use support::{credit_limit, namespace, usd, write};
 
 /// Duration of each measurement.
 const SPAN: Duration = Duration::from_secs(5);
@@ -106,26 +108,8 @@ struct Bench {
     leases: AtomicU64,
 }
 
-fn namespace() -> NamespaceName {
-    NamespaceName::new("default").expect("a valid name")
-}
-
 fn limit(account: &str) -> Arc<Definition> {
-    let terms = CreditTerms {
-        timeout_seconds: 600,
-        vault: VaultName::new("main").expect("a valid vault"),
-        account: AccountName::new(account).expect("a valid account"),
-        asset: AssetName::new("usd").expect("a valid asset"),
-        revenue: AccountName::new("revenue").expect("a valid account"),
-    };
-    Arc::new(Definition {
-        key: LimitKey::new(account).expect("a valid key"),
-        kind: Kind::Credit(terms),
-        capacity: 0,
-        unit: String::new(),
-        description: String::new(),
-        overage: Overage::Debt,
-    })
+    credit_limit(account, AccountName::new(account).expect("a valid account"))
 }
 
 impl Bench {
@@ -133,18 +117,11 @@ impl Bench {
     async fn open(&self, names: &[String]) {
         for name in names {
             let account = AccountName::new(name).expect("a valid account");
-            let asset = AssetName::new("usd").expect("a valid asset");
-            let request = WriteRequest {
-                namespace: namespace(),
-                vault: Some(VaultName::new("main").expect("a valid vault")),
-                client: ClientId::new(name).expect("a valid client"),
-                sequence: 1,
-                operations: vec![
-                    Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Deny },
-                    Operation::Issue { account, asset, amount: 1 << 60, memo: String::new() },
-                ],
-                actor: Actor::new("system:bench").expect("a valid actor"),
-            };
+            let operations = vec![
+                Operation::OpenAccount { account: account.clone(), overdraft: Overdraft::Deny },
+                Operation::Issue { account, asset: usd(), amount: 1 << 60, memo: String::new() },
+            ];
+            let request = write(name, 1, operations);
             let answer = self.credits.write(request).await.expect("a store that answers");
             assert!(matches!(answer, WriteAnswer::Committed(_)), "{answer:?}");
         }

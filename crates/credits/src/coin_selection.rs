@@ -10,7 +10,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::id::{PostingId, ReservationId};
 use crate::local_locks::{AccountSlots, TakenPostings};
 use crate::model::{AccountKey, LivePosting, Plan, Posting, PostingHold, TotalsChange, VaultKey};
-use crate::saga::{Engine, TaskError};
+use crate::saga::{Engine, Proposal, TaskError};
 use crate::store::{PostingQuery, PostingSet};
 
 /// Postings that a deposit is split into, so that as many calls can pay from the account at once.
@@ -51,6 +51,23 @@ pub(crate) enum SelectionOutcome {
     Short(usize),
     /// The balance of this change's account would leave 128 bits.
     OutOfRange(usize),
+}
+
+impl SelectionOutcome {
+    /// The selection, or the proposal to make instead. `refuse` gets the index of the change that failed, and whether its
+    /// account is short rather than out of range.
+    pub(crate) fn or_propose<A>(
+        self,
+        refuse: impl FnOnce(usize, bool) -> Proposal<A>,
+    ) -> Result<Selection, Proposal<A>> {
+        match self {
+            SelectionOutcome::Postings(selection) => Ok(selection),
+            SelectionOutcome::Busy(slots) => Err(Proposal::Busy(slots)),
+            SelectionOutcome::Wait(slots) => Err(Proposal::Wait(slots)),
+            SelectionOutcome::Short(place) => Err(refuse(place, true)),
+            SelectionOutcome::OutOfRange(place) => Err(refuse(place, false)),
+        }
+    }
 }
 
 /// Postings to consume and to create.
@@ -134,7 +151,7 @@ impl Engine {
     /// Selects postings for all changes.
     pub(crate) async fn select_postings(
         &self,
-        ids_of_attempt: &mut PostingIds,
+        ids: &mut PostingIds,
         moves: &[BalanceChange],
         posting_sets: &[PostingSet],
     ) -> Result<SelectionOutcome, TaskError> {
@@ -145,7 +162,7 @@ impl Engine {
             if posting_set.owed.iter().any(is_in_work) {
                 return Ok(SelectionOutcome::Wait(Some(slots)));
             }
-            let chosen = match choose(each, posting_set, &slots, ids_of_attempt.rid) {
+            let chosen = match choose(each, posting_set, &slots, ids.rid) {
                 Ok(chosen) => chosen,
                 Err(PlanError::OutOfRange) => return Ok(SelectionOutcome::OutOfRange(place)),
                 Err(PlanError::Insufficient { .. }) if has_enough(each, posting_set) => {
@@ -156,9 +173,9 @@ impl Engine {
                 }
             };
             let Chosen { inputs, output, pieces } = chosen;
-            let ids: Vec<PostingId> = inputs.iter().map(|input| input.id).collect();
-            if !ids.is_empty() {
-                match slots.take(ids) {
+            let consumed: Vec<PostingId> = inputs.iter().map(|input| input.id).collect();
+            if !consumed.is_empty() {
+                match slots.take(consumed) {
                     Some(taken) => selection.taken.push(taken),
                     None => return Ok(SelectionOutcome::Wait(None)),
                 }
@@ -171,7 +188,7 @@ impl Engine {
                 amount: input.amount,
                 hold: None,
             }));
-            let parts = split(output, pieces).map(|amount| ids_of_attempt.posting(owner, amount, None));
+            let parts = split(output, pieces).map(|amount| ids.posting(owner, amount, None));
             selection.outputs.extend(parts);
         }
         Ok(SelectionOutcome::Postings(selection))

@@ -48,7 +48,7 @@ pub struct FreshStore {
     pub store: Arc<dyn Store>,
     /// The same rows through a second store with its own connections, as another process has.
     pub other: Arc<dyn Store>,
-    /// What must live as long as the store: a folder, a database.
+    /// The folder or database that must live as long as the store.
     pub keep_alive: Box<dyn Any + Send + Sync>,
 }
 
@@ -132,9 +132,9 @@ macro_rules! conformance {
             of_many_at_once_one_makes_each_step,
             of_deciding_and_giving_up_at_once_one_happens,
             of_many_attempts_at_once_one_entry_comes,
-            a_saga_in_one_list_is_written_as_by_steps,
-            a_saga_in_one_list_happens_only_as_by_steps,
-            of_many_sagas_in_one_list_each_happens_or_not,
+            a_whole_plan_is_written_as_by_steps,
+            a_whole_plan_commits_only_as_by_steps,
+            of_many_whole_plans_at_once_each_commits_or_not,
         );
     };
     ($fresh:path: $($case:ident),* $(,)?) => {$(

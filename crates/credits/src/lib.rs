@@ -4,13 +4,13 @@
 //! changes or closes an account is a saga of single conditional changes ([`Change`]), which another process can finish
 //! or undo after a crash.
 
+mod census;
 mod coin_selection;
 #[cfg(feature = "conformance")]
 #[allow(clippy::expect_used, clippy::panic, reason = "these are tests")]
 pub mod conformance;
 pub mod document;
 mod id;
-mod late;
 mod local_locks;
 mod maintenance;
 mod memory;
@@ -19,7 +19,6 @@ mod model;
 mod postgres;
 mod saga;
 mod saga_credits;
-mod side_by_side;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod sql;
 #[cfg(feature = "sqlite")]
@@ -29,13 +28,14 @@ mod task;
 mod time;
 
 pub use id::{GateId, IdError, OwnerId, PostingId, ReservationId};
-pub use late::{LateCredits, OpenStore};
 pub use memory::MemoryStore;
 pub use model::*;
 #[cfg(feature = "postgres")]
-pub use postgres::{PostgresOptions, PostgresStore};
+pub use postgres::{PostgresDatabase, PostgresOptions, PostgresStore};
 pub use saga::Options;
-pub use saga_credits::SagaCredits;
+pub use saga_credits::{OpenStore, SagaCredits};
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub use sql::store::SqlStore;
 #[cfg(feature = "sqlite")]
-pub use sqlite::{SqliteOptions, SqliteStore};
+pub use sqlite::{SqliteDatabase, SqliteOptions, SqliteStore};
 pub use store::*;

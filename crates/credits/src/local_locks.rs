@@ -289,6 +289,12 @@ mod tests {
     use std::pin::pin;
 
     use super::*;
+    use crate::model::VaultKey;
+
+    fn account(name: &str) -> AccountKey {
+        let home = VaultKey { namespace: "default".parse().unwrap(), vault: "main".parse().unwrap() };
+        AccountKey { home, account: name.parse().unwrap() }
+    }
 
     /// A call that timed out while it released holds left their gates in the table for good. So did a call that
     /// received a gate at the moment it gave up.
@@ -319,19 +325,14 @@ mod tests {
     /// Ten thousand accounts each kept five hundred consumed postings, 330 MB in all.
     #[tokio::test]
     async fn an_account_that_nobody_works_on_remembers_nothing_that_was_consumed() {
-        let home = crate::model::VaultKey {
-            namespace: earmark_core::NamespaceName::new("default").unwrap(),
-            vault: earmark_core::VaultName::new("main").unwrap(),
-        };
-        let account = earmark_core::AccountName::new("acme").unwrap();
-        let slots = SlotTable::default().of(&AccountKey { home, account });
+        let slots = SlotTable::default().of(&account("acme"));
         let spend = |id: u128| {
             let taken = slots.take(vec![PostingId(id)]).unwrap();
             taken.spend();
         };
         let payer = slots.pay().await;
         spend(1);
-        assert!(slots.is_taken(PostingId(1)), "whoever pays may have seen it before");
+        assert!(slots.is_taken(PostingId(1)), "an earlier survey may show it");
         drop(payer);
         spend(2);
         let state = slots.state();
@@ -342,14 +343,7 @@ mod tests {
     #[test]
     fn going_through_the_accounts_is_put_off_where_many_are_in_use() {
         let slot_table = SlotTable::default();
-        let home = crate::model::VaultKey {
-            namespace: earmark_core::NamespaceName::new("default").unwrap(),
-            vault: earmark_core::VaultName::new("main").unwrap(),
-        };
-        let account = |number: usize| AccountKey {
-            home: home.clone(),
-            account: earmark_core::AccountName::new(&format!("a{number}")).unwrap(),
-        };
+        let account = |number: usize| account(&format!("a{number}"));
         let in_use: Vec<Arc<AccountSlots>> =
             (0..ACCOUNTS_MAX).map(|number| slot_table.of(&account(number))).collect();
         let known = || slot_table.known.lock().unwrap().slot_table.len();

@@ -5,10 +5,10 @@ use std::sync::{Mutex, PoisonError};
 
 use earmark_admission::Answer;
 use earmark_core::UnixMs;
+use futures_util::future::join_all;
 
 use crate::model::{AccountKey, Posting};
 use crate::saga::{Engine, TaskError};
-use crate::side_by_side::side_by_side;
 use crate::store::{
     CHANGES_MAX, Change, DueCursor, DueQuery, Filter, RecordCursor, RecordPage, StaleOwners, StoreError,
 };
@@ -19,7 +19,7 @@ const BATCH: usize = 64;
 /// Reads per kind and round. The next round continues.
 const BATCHES_MAX: usize = 64;
 /// Concurrent recoveries. The store commits them together, and payments still outnumber them.
-const SIDE_BY_SIDE: usize = 16;
+const CONCURRENT: usize = 16;
 /// Reservation ids without a saga record per read.
 const ORPHANS: usize = 1_024;
 
@@ -38,7 +38,7 @@ impl StuckSagas {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (gate, why) in &stuck {
             if known.get(gate) != Some(why) {
-                tracing::error!(%gate, %why, "a saga cannot be finished; what it has reserved stays so");
+                tracing::error!(%gate, %why, "a saga cannot be finished; its rows stay reserved");
             }
         }
         metrics::gauge!("earmark_credit_stuck_sagas").set(stuck.len() as f64);
@@ -96,14 +96,14 @@ impl Engine {
             let lists = orphans.chunks(CHANGES_MAX / 2).map(|rids| {
                 rids.iter().flat_map(|rid| [Change::Release(*rid), Change::Unclaim(*rid)]).collect()
             });
-            for some in lists.collect::<Vec<Vec<Change>>>().chunks(SIDE_BY_SIDE) {
+            for some in lists.collect::<Vec<Vec<Change>>>().chunks(CONCURRENT) {
                 let writes = some.iter().map(|list| self.write(list.clone()));
-                for written in side_by_side(writes).await {
+                for written in join_all(writes).await {
                     written?;
                 }
             }
             for rid in &orphans {
-                tracing::warn!(%rid, "gave back what was reserved by nobody");
+                tracing::warn!(%rid, "released rows that no saga owns");
             }
             if orphans.len() < ORPHANS {
                 break;
@@ -135,12 +135,12 @@ impl Engine {
     ) -> Result<Option<RecordCursor>, StoreError> {
         let records = self.call(self.store.records(filter, page)).await?;
         stuck.extend(records.unread.into_iter().map(|unread| (unread.gate, unread.why)));
-        for some in records.found.chunks(SIDE_BY_SIDE) {
-            let results = side_by_side(some.iter().map(|stored| self.recover_saga(stored))).await;
+        for some in records.found.chunks(CONCURRENT) {
+            let results = join_all(some.iter().map(|stored| self.recover_saga(stored))).await;
             for (stored, result) in some.iter().zip(results) {
                 match result {
                     Ok(()) => {}
-                    Err(error) if error.is_passing() => return Err(error),
+                    Err(error) if error.is_transient() => return Err(error),
                     Err(error) => drop(stuck.insert(stored.record.token.gate.to_string(), error)),
                 }
             }
@@ -154,14 +154,14 @@ impl Engine {
         let (mut after, mut busy, mut trouble) = (self.swept.get(), HashSet::new(), None);
         for _ in 0..BATCHES_MAX {
             let found = self.due(None, after).await?;
-            for some in found.chunks(SIDE_BY_SIDE) {
+            for some in found.chunks(CONCURRENT) {
                 let some: Vec<&Posting> = some.iter().filter(|each| !busy.contains(&each.account)).collect();
-                let results = side_by_side(some.iter().map(|posting| self.release((*posting).clone()))).await;
+                let results = join_all(some.iter().map(|posting| self.release((*posting).clone()))).await;
                 for (posting, result) in some.into_iter().zip(results) {
                     match result {
                         Ok(()) => {}
                         Err(TaskError::Busy) => drop(busy.insert(posting.account.clone())),
-                        Err(TaskError::Store(error)) if error.is_passing() => return Err(error.into()),
+                        Err(TaskError::Store(error)) if error.is_transient() => return Err(error.into()),
                         Err(error) => trouble = trouble.or(Some(error)),
                     }
                 }
@@ -180,8 +180,8 @@ impl Engine {
     pub(crate) fn sweep_account(&self, account: AccountKey) -> Answer<'_, Result<(), TaskError>> {
         Box::pin(async move {
             let found = self.due(Some(account), DueCursor::default()).await?;
-            for some in found.chunks(SIDE_BY_SIDE) {
-                for result in side_by_side(some.iter().map(|posting| self.release(posting.clone()))).await {
+            for some in found.chunks(CONCURRENT) {
+                for result in join_all(some.iter().map(|posting| self.release(posting.clone()))).await {
                     result?;
                 }
             }

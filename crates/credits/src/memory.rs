@@ -3,13 +3,15 @@
 mod change;
 mod rows;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use earmark_admission::{Answer, CreditCursor};
 use earmark_core::{AssetName, NamespaceName, UnixMs};
 
 use crate::id::{GateId, OwnerId, ReservationId};
-use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
+use crate::model::{
+    AccountKey, LeaseKey, Posting, PostingState, Record, StoredEntry, StoredRecord, VaultKey,
+};
 use crate::store::{
     CHANGES_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, RecordPage, Records, Spendable,
     StaleOwners, Store, StoreError, Survey, Surveyed, Transactions,
@@ -44,6 +46,11 @@ impl Store for MemoryStore {
         debug_assert!(changes.len() <= CHANGES_MAX, "a list of changes is bounded");
         let counts = self.with(|rows| changes.iter().map(|change| rows.change(change)).collect());
         Box::pin(std::future::ready(Ok(counts)))
+    }
+
+    fn commit(&self, record: Arc<Record>) -> Answer<'_, Result<bool, StoreError>> {
+        let is_done = self.with(|rows| rows.commit(&record));
+        Box::pin(std::future::ready(Ok(is_done)))
     }
 
     fn survey(&self, survey: Survey) -> Answer<'_, Result<Surveyed, StoreError>> {

@@ -7,41 +7,54 @@ use earmark_core::{
     Operation, Overdraft, TxId, UnixMs, VaultName,
 };
 
+use serde::{Deserialize, Serialize};
+
+use crate::document::{
+    OverdraftDocument, ShortageDocument, StatusDocument, operations, optional_text, text, tx_id, unix_ms,
+};
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
 
 /// A vault of a namespace.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct VaultKey {
     /// The namespace.
+    #[serde(with = "text")]
     pub namespace: NamespaceName,
     /// The vault's name.
+    #[serde(with = "text")]
     pub vault: VaultName,
 }
 
 /// An account of a vault.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AccountKey {
     /// The vault.
+    #[serde(flatten)]
     pub home: VaultKey,
     /// Its name.
+    #[serde(with = "text")]
     pub account: AccountName,
 }
 
 /// An asset of a vault.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AssetKey {
     /// The vault.
+    #[serde(flatten)]
     pub home: VaultKey,
     /// Its name.
+    #[serde(with = "text")]
     pub asset: AssetName,
 }
 
 /// A client that numbers its transactions in a vault.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ClientKey {
     /// The vault.
+    #[serde(flatten)]
     pub home: VaultKey,
     /// Its name.
+    #[serde(with = "text")]
     pub client: ClientId,
 }
 
@@ -66,7 +79,8 @@ pub struct Account {
 }
 
 /// The change that a saga is about to make to a claimed account.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ClaimKind {
     /// Opening it. The row is deleted if the saga fails.
     Opening,
@@ -77,52 +91,65 @@ pub enum ClaimKind {
 }
 
 /// An account that a plan opens, changes or closes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     /// The account.
+    #[serde(flatten)]
     pub account: AccountKey,
     /// The change.
     pub kind: ClaimKind,
     /// The standing that the claim requires; for an account to open, its first standing.
+    #[serde(with = "StatusDocument")]
     pub from: AccountStatus,
     /// The standing after the commit.
+    #[serde(with = "StatusDocument")]
     pub to: AccountStatus,
     /// Only used when the account is opened.
+    #[serde(with = "OverdraftDocument")]
     pub overdraft: Overdraft,
 }
 
 /// An account that a plan uses. At the point of no return it must exist and be usable, unless the same saga claimed it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Need {
     /// The account.
+    #[serde(flatten)]
     pub account: AccountKey,
     /// Whether the plan spends from it other than to settle a lease. Then it must not be frozen.
     pub spends: bool,
 }
 
 /// A signed amount of one asset. Only its state ever changes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Posting {
     /// Its id.
+    #[serde(with = "text")]
     pub id: PostingId,
     /// Its owner. A held posting still belongs to the account it was taken from.
+    #[serde(flatten)]
     pub account: AccountKey,
     /// Its asset.
+    #[serde(with = "text")]
     pub asset: AssetName,
     /// Its amount; never zero, negative if owed.
+    #[serde(with = "text")]
     pub amount: i128,
     /// The lease that holds it, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<PostingHold>,
 }
 
 /// The hold on a posting.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PostingHold {
     /// The lease, in the namespace of the account.
+    #[serde(with = "text")]
     pub lease: LeaseId,
     /// The limit of kind `credit`.
+    #[serde(with = "text")]
     pub limit: LimitKey,
     /// When the hold times out.
+    #[serde(rename = "ends_at_unix_ms", with = "unix_ms")]
     pub ends_at: UnixMs,
 }
 
@@ -149,41 +176,51 @@ pub struct LivePosting {
 }
 
 /// A line of the ledger. Entries are never changed or deleted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Its vault.
+    #[serde(flatten)]
     pub home: VaultKey,
     /// Its time.
+    #[serde(rename = "at_unix_ms", with = "unix_ms")]
     pub at: UnixMs,
-    /// What happened.
+    /// Its content.
+    #[serde(flatten)]
     pub body: EntryBody,
     /// Its effects, one per account and asset, in that order.
     pub changes: Vec<AccountChange>,
 }
 
 /// The effect of an entry on one asset of one account.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccountChange {
     /// The account.
+    #[serde(with = "text")]
     pub account: AccountName,
     /// The asset.
+    #[serde(with = "text")]
     pub asset: AssetName,
     /// Change of the spendable amount.
+    #[serde(with = "text")]
     pub amount: i128,
     /// Change of the held amount.
+    #[serde(with = "text")]
     pub held: i128,
 }
 
-/// What an entry records.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The content of an entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub enum EntryBody {
     /// A sequenced write.
     Transaction(Transaction),
     /// Credit was reserved for a lease.
     Hold {
         /// The terms of the hold.
+        #[serde(flatten)]
         terms: HoldTerms,
         /// The caller.
+        #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_text")]
         actor: Option<Actor>,
     },
     /// A lease reported its cost.
@@ -191,22 +228,28 @@ pub enum EntryBody {
     /// The whole hold was returned: it timed out or cost nothing.
     Release {
         /// The terms of the hold.
+        #[serde(flatten)]
         terms: HoldTerms,
         /// The caller, or Earmark itself after a timeout.
+        #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_text")]
         actor: Option<Actor>,
     },
     /// A lease asked for more credit than there was. The refusal is final.
     Refused {
         /// The lease.
+        #[serde(with = "text")]
         lease: LeaseId,
         /// The limit on the account that was short.
+        #[serde(with = "text")]
         limit: LimitKey,
         /// Why the account could not pay.
+        #[serde(with = "ShortageDocument")]
         why: CreditShortage,
     },
     /// A lease ended without a hold or a charge.
     Ended {
         /// The lease.
+        #[serde(with = "text")]
         lease: LeaseId,
     },
 }
@@ -225,49 +268,60 @@ impl EntryBody {
 }
 
 /// A committed sequenced write.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transaction {
     /// Its id.
+    #[serde(with = "tx_id")]
     pub tx_id: TxId,
     /// The client.
+    #[serde(with = "text")]
     pub client: ClientId,
     /// Its number among the client's transactions in the vault.
     pub sequence: u64,
     /// The caller.
+    #[serde(with = "text")]
     pub actor: Actor,
     /// The operations as requested.
+    #[serde(with = "operations")]
     pub operations: Vec<Operation>,
 }
 
 /// The terms of a hold. Settling needs nothing else, even if the limit is gone.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HoldTerms {
     /// The lease.
+    #[serde(with = "text")]
     pub lease: LeaseId,
     /// The limit of kind `credit`.
+    #[serde(with = "text")]
     pub limit: LimitKey,
     /// The account that pays.
+    #[serde(with = "text")]
     pub account: AccountName,
     /// The asset.
+    #[serde(with = "text")]
     pub asset: AssetName,
     /// The amount held.
     pub amount: u64,
     /// The account that is paid.
+    #[serde(with = "text")]
     pub revenue: AccountName,
     /// Whether the payer goes into debt for a cost beyond the hold.
     pub keeps_debt: bool,
     /// When the hold times out.
+    #[serde(rename = "ends_at_unix_ms", with = "unix_ms")]
     pub ends_at: UnixMs,
 }
 
 /// The settlement of a hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settlement {
     /// The hold.
     pub hold: HoldTerms,
     /// The amount that was still held; 0 after a timeout.
     pub held: u64,
     /// The account that was paid.
+    #[serde(with = "text")]
     pub revenue: AccountName,
     /// The amount paid.
     pub paid: u64,
@@ -276,6 +330,7 @@ pub struct Settlement {
     /// The part of the cost that nobody paid.
     pub uncollected: u64,
     /// The caller.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_text")]
     pub actor: Option<Actor>,
 }
 
@@ -291,28 +346,32 @@ pub struct StoredEntry {
 }
 
 /// The sequence number of a client that a plan commits.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SequenceClaim {
     /// The client.
+    #[serde(flatten)]
     pub client: ClientKey,
     /// The number: the client's last sequence plus one.
     pub sequence: u64,
 }
 
 /// An addition to the issued and retired totals of an asset. Both may be 0, to register the asset.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TotalsChange {
     /// The asset.
+    #[serde(flatten)]
     pub asset: AssetKey,
     /// Amount issued.
+    #[serde(with = "text")]
     pub issued: i128,
     /// Amount retired.
+    #[serde(with = "text")]
     pub retired: i128,
 }
 
 /// Everything that a saga does after the point of no return. The saga record contains it, so that any process can
 /// finish the saga.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The postings that it consumes.
     pub inputs: Vec<Posting>,
@@ -327,6 +386,7 @@ pub struct Plan {
     /// The totals that it changes, each asset once.
     pub totals: Vec<TotalsChange>,
     /// The client sequence that it commits, for a sequenced write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence_claim: Option<SequenceClaim>,
 }
 

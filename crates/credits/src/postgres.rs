@@ -1,63 +1,59 @@
 //! The rows in a PostgreSQL database, which several processes may share.
 //!
-//! Writers take all calls that wait and make their changes in one statement, which is one transaction: sagas whose steps all
-//! came in one list by the function `commit_sagas`, table by table, everything else by `write_4`, change by change. Reads are single
-//! statements. See the migrations for the tables.
+//! Whole plans are committed by the function `commit_plans`, single changes by `write_changes`. Each call is one statement, and so
+//! one transaction. See the schema for the tables.
 
-mod batch;
+mod changes;
 mod commit;
 mod error;
-mod log;
 mod migrate;
-mod read;
 mod survey;
 #[cfg(test)]
 mod tests;
-mod writer;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use earmark_admission::{Answer, CreditCursor};
-use earmark_core::{AssetName, NamespaceName, UnixMs};
-use sqlx::postgres::{PgConnectOptions, PgRow};
-use sqlx::{ConnectOptions, Postgres};
-use tokio::task::JoinHandle;
+use earmark_core::UnixMs;
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgRow};
+use sqlx::query::Query;
+use sqlx::{ConnectOptions, Connection, Postgres, Row as _};
 use tokio::time::timeout;
 
-use crate::id::{GateId, OwnerId, ReservationId};
-use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
+use crate::model::Record;
+use crate::sql::database::{Database, Row, Value, values};
 use crate::sql::pool::{Pool, SessionSql};
-use crate::sql::queue::{Queue, Writes};
-use crate::sql::surveys::{self, SURVEYORS, Surveys};
-use crate::store::{
-    CHANGES_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, RecordPage, Records, Spendable,
-    StaleOwners, Store, StoreError, Survey, Surveyed, Transactions,
-};
+use crate::sql::store::{SqlStore, entry_sql, start};
+use crate::store::{Change, StoreError, Survey};
+use changes::ChangeList;
+use commit::Columns;
+use error::{Failed, failed, read_error};
 
-/// One that writes, and one that reads.
+/// One connection that writes and one that reads.
 const CONNECTIONS_MIN: u32 = 2;
 
-/// How a database is used.
+/// Retries of a call that conflicted with another.
+const CONFLICTS_MAX: usize = 10;
+
+/// Settings of a PostgreSQL store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostgresOptions {
-    /// So many connections at most; at least 2, for those who write have their own.
+    /// Connections in total; at least 2.
     pub connections: u32,
-    /// So many of them write, and nothing else. What waits is committed together, so few do best.
+    /// Connections that only write. Waiting calls are committed together, so few work best.
     pub writers: u32,
-    /// So long a call waits for a connection.
+    /// How long a call waits for a connection.
     pub connect_timeout: Duration,
-    /// So long the database may work on a statement.
+    /// The database cancels a statement after this time.
     pub statement_timeout: Duration,
-    /// So long a statement may wait for a row that somebody holds, such as whoever left a transaction open; those who wait
-    /// for the same writer wait as long. It is above the time after which the database looks for deadlocks, which are told
-    /// apart and tried again.
+    /// How long a statement waits for a locked row, such as one in a transaction that was left open. Calls behind the same writer
+    /// wait as long. It must exceed PostgreSQL's deadlock timeout, so that deadlocks are detected and retried.
     pub lock_timeout: Duration,
-    /// So long a connection keeps the plans that it made, while the tables that they were made for grow.
+    /// How long a connection keeps its query plans, which were made for smaller tables.
     pub plans_for: Duration,
-    /// Where the tables are: a name of small letters, digits and underscores.
+    /// The schema of the tables: lower-case letters, digits and underscores.
     pub schema: String,
-    /// Whether the clock of the database is everybody's, as it must be where the processes are on several machines.
+    /// Whether the clock of the database is the shared clock, as it must be if processes run on several machines.
     pub keeps_time: bool,
 }
 
@@ -77,17 +73,15 @@ impl Default for PostgresOptions {
 }
 
 impl PostgresOptions {
-    /// Beyond this the database will not answer any more: it would have given up by itself.
+    /// How long to wait for an answer. The database cancels the statement before that.
     fn answer_timeout(&self) -> Duration {
         self.statement_timeout.saturating_add(Duration::from_secs(2))
     }
 
-    /// What a connection is told first.
+    /// The settings of a new connection.
     fn setup(&self) -> String {
-        // Every statement has one good plan, by its index, and making it for every call would cost more than following it.
-        // A site that turned synchronous commits off
-        // still gets them for what Earmark promises, and one that chose another isolation gets the one that the
-        // functions are made for: there each statement sees what was committed before it.
+        // Every statement has one good plan, which uses its index, and planning each call would cost more than running it. If the
+        // site turned synchronous commits off, they are turned on again. The functions need `read committed`.
         format!(
             "set search_path to \"{}\"; set statement_timeout to {}; set lock_timeout to {}; set idle_in_transaction_session_timeout to {};
              set default_transaction_isolation to 'read committed';
@@ -101,7 +95,7 @@ impl PostgresOptions {
         )
     }
 
-    /// How many connections write, and how many read. There is one of each at least.
+    /// The connections that write and that read, at least one each.
     fn shares(&self) -> (u32, u32) {
         let writers = self.writers.min(self.connections.saturating_sub(1)).max(1);
         (writers, self.connections.saturating_sub(writers).max(1))
@@ -110,13 +104,13 @@ impl PostgresOptions {
     fn check(&self) -> Result<(), StoreError> {
         if !self.has_plain_schema() {
             return Err(StoreError::Refused(format!(
-                "schema: found {:?}, allowed are up to 63 small letters, digits and underscores",
+                "schema: found {:?}; use up to 63 lower-case letters, digits and underscores",
                 self.schema
             )));
         }
         if self.connections < CONNECTIONS_MIN {
             return Err(StoreError::Refused(format!(
-                "connections: found {}, allowed are {CONNECTIONS_MIN} and more",
+                "connections: found {}; use {CONNECTIONS_MIN} or more",
                 self.connections
             )));
         }
@@ -130,54 +124,47 @@ impl PostgresOptions {
     }
 }
 
-/// Files of certificates that are not there. sqlx would find out with every connection, and it would look like a database that is
-/// away, which is waited for.
+/// Refuses certificate files that cannot be read. sqlx would report them per connection, like a database that is down.
 fn check_files(database: &PgConnectOptions) -> Result<(), StoreError> {
     for (name, value) in database.to_url_lossy().query_pairs() {
-        // This is how sqlx writes one that is not in the URL itself.
+        // The form that sqlx gives to a path.
         if matches!(&*name, "sslrootcert" | "sslcert" | "sslkey")
             && let Some(path) = value.strip_prefix("file: ")
             && let Err(error) = std::fs::File::open(path)
         {
-            return Err(StoreError::Refused(format!("{name}: found {path}, which cannot be read: {error}")));
+            return Err(StoreError::Refused(format!("{name}: cannot read {path}: {error}")));
         }
     }
     Ok(())
 }
 
-struct Inner {
-    options: PostgresOptions,
-    /// For reads, of which there may be any number, and an audit takes long.
-    pool: Pool<Postgres>,
-    /// For writers and signs of life, which must not wait for reads.
-    writing: Pool<Postgres>,
-}
+/// A store in a PostgreSQL database.
+pub type PostgresStore = SqlStore<PostgresDatabase>;
 
-/// The rows in a database.
-pub struct PostgresStore {
-    queue: Queue<Vec<Change>, Vec<u64>>,
-    surveys: Surveys,
-    workers: Mutex<Vec<JoinHandle<()>>>,
-    inner: Arc<Inner>,
+/// A PostgreSQL database.
+pub struct PostgresDatabase {
+    options: PostgresOptions,
+    readers: Pool<Postgres>,
+    /// Connections for writers, heartbeats and the clock, which must not wait for reads.
+    writers: Pool<Postgres>,
 }
 
 impl PostgresStore {
-    /// Connects to a database by its URL, `postgres://user:password@host/database?sslmode=verify-full`, and brings the schema
-    /// up to date.
+    /// Connects to `postgres://user:password@host/database?sslmode=verify-full` and creates the schema if it is missing.
     ///
     /// # Errors
-    /// When the URL is none, the database cannot be used, or its schema was written by a later version.
+    /// When the URL is invalid, the database cannot be used, or a later version wrote its schema.
     pub async fn open(url: &str, options: PostgresOptions) -> Result<PostgresStore, StoreError> {
         let parsed: Result<PgConnectOptions, _> = url.parse();
-        // The URL may hold a password, so it is not repeated.
-        let database = parsed.map_err(|error| StoreError::Refused(format!("the URL is none: {error}")))?;
+        // The URL may contain a password, so the message does not repeat it.
+        let database = parsed.map_err(|error| StoreError::Refused(format!("invalid URL: {error}")))?;
         PostgresStore::connect(database, options).await
     }
 
-    /// The same with the options of sqlx.
+    /// Connects with options of sqlx.
     ///
     /// # Errors
-    /// When the database cannot be used, or its schema was written by a later version.
+    /// When the database cannot be used, or a later version wrote its schema.
     pub async fn connect(
         database: PgConnectOptions,
         options: PostgresOptions,
@@ -186,173 +173,209 @@ impl PostgresStore {
         check_files(&database)?;
         let database = database.application_name("earmark").disable_statement_logging();
         let (writers, readers) = options.shares();
-        // Of a table that is empty any index reads little, so that a plan may have the wrong one, and read all of the table
-        // when that has grown. Nobody but the autovacuum would tell PostgreSQL to plan anew, and that takes its time.
-        let words = || SessionSql {
+        // A plan made for an empty table may use the wrong index, and read the whole table when it has grown. Without this only
+        // autovacuum would make PostgreSQL plan again.
+        let session = || SessionSql {
             setup: Some(options.setup()),
             refresh: Some(("discard plans", options.plans_for)),
         };
-        let share = |size| Pool::new(database.clone(), words(), size, options.connect_timeout);
-        let (pool, writing) = (share(readers), share(writers));
+        let pool = |size| Pool::new(database.clone(), session(), size, options.connect_timeout);
+        let (readers, writing) = (pool(readers), pool(writers));
         let mut pooled = writing.acquire().await?;
-        migrate::migrate(&mut pooled.connection, &options.schema, migrate::VERSIONS.len()).await?;
+        migrate::migrate(&mut pooled.connection, &options.schema).await?;
         pooled.release();
-        let (queue, waiting) = Queue::new();
-        let inner = Arc::new(Inner { options, pool, writing });
-        let write = |waiting: &Writes| tokio::spawn(writer::work(waiting.clone(), Arc::clone(&inner)));
-        let mut workers: Vec<_> = (0..writers).map(|_| write(&waiting)).collect();
-        let (surveys, waiting) = Surveys::new();
-        for _ in 0..SURVEYORS {
-            let inner = Arc::clone(&inner);
-            let look = move |survey: Survey| {
-                let inner = Arc::clone(&inner);
-                async move { inner.survey(&survey).await }
-            };
-            workers.push(tokio::spawn(surveys::work(waiting.clone(), look)));
-        }
-        Ok(PostgresStore { queue, surveys, workers: Mutex::new(workers), inner })
+        Ok(start(PostgresDatabase { options, readers, writers: writing }, writers))
     }
 }
 
-impl Inner {
-    /// The rows of one statement.
-    async fn rows(
-        &self,
-        query: sqlx::query::Query<'_, Postgres, sqlx::postgres::PgArguments>,
-    ) -> Result<Vec<PgRow>, StoreError> {
-        self.rows_by(&self.pool, query).await
+impl Row for PgRow {
+    fn text_or_null(&self, column: &'static str) -> Result<Option<String>, StoreError> {
+        self.try_get(column).map_err(read_error)
     }
 
-    /// The same, by one of these connections.
-    async fn rows_by(
+    fn int_or_null(&self, column: &'static str) -> Result<Option<i64>, StoreError> {
+        self.try_get(column).map_err(read_error)
+    }
+}
+
+impl PostgresDatabase {
+    /// Runs one statement on a connection of a pool.
+    async fn rows(
         &self,
         pool: &Pool<Postgres>,
-        query: sqlx::query::Query<'_, Postgres, sqlx::postgres::PgArguments>,
-    ) -> Result<Vec<PgRow>, StoreError> {
-        let mut pooled = pool.acquire().await?;
+        query: Query<'_, Postgres, PgArguments>,
+    ) -> Result<Vec<PgRow>, Failed> {
+        let unusable = |error| Failed { error, is_conflict: false, is_usable: false };
+        let mut pooled = pool.acquire().await.map_err(unusable)?;
         match timeout(self.options.answer_timeout(), query.fetch_all(&mut pooled.connection)).await {
             Ok(Ok(rows)) => {
                 pooled.release();
                 Ok(rows)
             }
             Ok(Err(error)) => {
-                let failed = error::failed(&error);
-                if failed.is_whole {
+                let failed = failed(&error);
+                if failed.is_usable {
                     pooled.release();
                 }
-                Err(failed.error)
+                Err(failed)
             }
-            Err(_) => Err(StoreError::Unavailable("the database did not answer in time".to_owned())),
+            Err(_) => {
+                Err(unusable(StoreError::Unavailable("the database did not answer in time".to_owned())))
+            }
+        }
+    }
+
+    /// Calls a function that writes and returns an array of `expected` items. Retries conflicts.
+    async fn call<'q, T>(
+        &self,
+        query: &(dyn Fn() -> Query<'q, Postgres, PgArguments> + Sync),
+        expected: usize,
+    ) -> Result<Vec<T>, StoreError>
+    where
+        Vec<T>: for<'r> sqlx::Decode<'r, Postgres> + sqlx::Type<Postgres>,
+    {
+        let mut retries = 0..CONFLICTS_MAX;
+        loop {
+            match self.rows(&self.writers, query()).await {
+                Ok(rows) => {
+                    let found = rows.first().map(|row| row.try_get::<Vec<T>, _>(0)).transpose();
+                    let found = found.map_err(read_error)?.filter(|found| found.len() == expected);
+                    let foreign =
+                        || StoreError::Corrupt("the schema has functions of another program".to_owned());
+                    return found.ok_or_else(foreign);
+                }
+                Err(failed) if failed.is_conflict && retries.next().is_some() => {}
+                Err(failed) => return Err(failed.error),
+            }
         }
     }
 }
 
-impl Store for PostgresStore {
-    fn write(&self, changes: Vec<Change>) -> Answer<'_, Result<Vec<u64>, StoreError>> {
-        debug_assert!(changes.len() <= CHANGES_MAX, "a list of changes is bounded");
-        Box::pin(self.queue.ask(changes))
-    }
+impl Database for PostgresDatabase {
+    type Row = PgRow;
 
-    fn survey(&self, survey: Survey) -> Answer<'_, Result<Surveyed, StoreError>> {
-        Box::pin(async move {
-            match surveys::is_shared(&survey) {
-                true => self.surveys.ask(survey).await,
-                false => self.inner.survey(&survey).await,
-            }
-        })
-    }
+    // Numbers first, then each row by itself: before the tables were analyzed, a plain join may be planned as a cross join.
+    const HISTORY: &'static str = entry_sql!(
+        "from (select distinct number from changes
+             where namespace = $1 and vault = $2 and account = $3 and number > $4 order by number limit $5) page
+         cross join lateral (select * from entries
+             where namespace = $1 and vault = $2 and number = page.number offset 0) e
+         cross join lateral (select * from changes
+             where namespace = $1 and vault = $2 and number = page.number offset 0) c
+         order by e.number, c.account, c.asset"
+    );
 
-    fn entries(&self, gate: GateId) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
-        Box::pin(self.inner.entries(gate))
-    }
+    const FUNDS: &'static str = "
+        select asset, part, cast(sum(amount) as text) as amount from (
+            select asset, 'active' as part, amount from postings
+            where namespace = $1 and vault = $2 and account = $3 and state = 'active' and lease is null
+            union all
+            select asset, 'pending', amount from postings
+            where state = 'pending' and lease is null and namespace = $1 and vault = $2 and account = $3
+            union all
+            select asset, case when ends_at_ms <= $4 then 'due' else 'held' end, amount from postings
+            where namespace = $1 and vault = $2 and account = $3 and lease is not null and state <> 'inactive') parts
+        group by asset, part";
 
-    fn lease(&self, lease: LeaseKey) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
-        Box::pin(async move { self.inner.lease(&lease).await })
-    }
+    const SPENDABLE: &'static str = "
+        select part, cast(sum(amount) as text) as amount from (
+            select 'active' as part, amount from postings
+            where namespace = $1 and vault = $2 and account = $3 and asset = $5
+            and state = 'active' and lease is null
+            union all
+            select 'pending', amount from postings
+            where state = 'pending' and lease is null
+            and namespace = $1 and vault = $2 and account = $3 and asset = $5
+            union all
+            select 'due', amount from postings
+            where namespace = $1 and vault = $2 and account = $3 and asset = $5 and ends_at_ms <= $4
+            and lease is not null and state <> 'inactive') parts
+        group by part";
 
-    fn held(&self, lease: LeaseKey) -> Answer<'_, Result<Vec<(Posting, PostingState)>, StoreError>> {
-        Box::pin(async move { self.inner.held(&lease).await })
-    }
+    // Only commits older than every open PostgreSQL transaction, so that none can still appear before them. First the rest of the
+    // cursor's commit, then later commits, including all entries of the last one: their order within it is not in the index.
+    const TRANSACTIONS: &'static str = "
+        select page.tx::text as commit_id, namespace, vault, number, at_ms,
+            case when $4::text is null or namespace = $4 then body::text end as body
+        from (
+            (select tx, namespace, vault, number, at_ms, body from entries
+             where kind = 'transaction' and tx = $1::text::xid8 and tx < pg_snapshot_xmin(pg_current_snapshot())
+             order by at_ms, namespace, vault, number offset $2)
+            union all
+            (select tx, namespace, vault, number, at_ms, body from entries
+             where kind = 'transaction' and tx > $1::text::xid8 and tx < pg_snapshot_xmin(pg_current_snapshot())
+             order by tx fetch first ($3) rows with ties)) page
+        order by page.tx, page.at_ms, page.namespace, page.vault, page.number limit $3";
 
-    fn record(&self, find: FindRecord) -> Answer<'_, Result<Option<StoredRecord>, StoreError>> {
-        Box::pin(async move { self.inner.record(&find).await })
-    }
+    const CENSUS: &'static str = "
+        select 'issued' as part, asset, null as account, cast(issued as text) as amount, cast(null as bigint) as low
+        from assets where namespace = $1 and vault = $2
+        union all
+        select 'retired', asset, null, cast(retired as text), null from assets where namespace = $1 and vault = $2
+        union all
+        select 'live', asset, account, cast(sum(amount) as text), null from postings
+        where namespace = $1 and vault = $2 and state <> 'inactive' group by asset, account
+        union all
+        select 'entered', asset, account, cast(sum(amount) + sum(held) as text), null from changes
+        where namespace = $1 and vault = $2 group by asset, account
+        union all
+        select 'plan', null, null, plan::text, null from sagas";
 
-    fn records(&self, filter: Filter, page: RecordPage) -> Answer<'_, Result<Records, StoreError>> {
-        Box::pin(async move { self.inner.records(&filter, &page).await })
-    }
-
-    fn stale_owners(&self, gone: StaleOwners, max: usize) -> Answer<'_, Result<Vec<OwnerId>, StoreError>> {
-        Box::pin(self.inner.stale_owners(gone, max))
-    }
-
-    fn orphans(&self, max: usize) -> Answer<'_, Result<Vec<ReservationId>, StoreError>> {
-        Box::pin(self.inner.orphans(max))
-    }
-
-    fn due(&self, due: DueQuery, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>> {
-        Box::pin(async move { self.inner.due(&due, max).await })
-    }
-
-    fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>> {
-        Box::pin(async move { self.inner.funds(&account, now).await })
-    }
-
-    fn spendable(
+    async fn read<const N: usize>(
         &self,
-        account: AccountKey,
-        asset: AssetName,
-        now: UnixMs,
-    ) -> Answer<'_, Result<Spendable, StoreError>> {
-        Box::pin(async move { self.inner.spendable(&account, &asset, now).await })
+        sql: &'static str,
+        values: [Value; N],
+    ) -> Result<Vec<PgRow>, StoreError> {
+        self.rows(&self.readers, bind(sql, values)).await.map_err(|failed| failed.error)
     }
 
-    fn assets_of(&self, account: AccountKey) -> Answer<'_, Result<Vec<AssetName>, StoreError>> {
-        Box::pin(async move { self.inner.assets_of(&account).await })
+    async fn survey(&self, survey: &Survey) -> Result<Vec<PgRow>, StoreError> {
+        self.rows(&self.readers, survey::query(survey)).await.map_err(|failed| failed.error)
     }
 
-    fn history(
-        &self,
-        account: AccountKey,
-        after: u64,
-        max: usize,
-    ) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
-        Box::pin(async move { self.inner.history(&account, after, max).await })
+    async fn census(&self, values: [Value; 2]) -> Result<Vec<PgRow>, StoreError> {
+        let mut pooled = self.readers.acquire().await?;
+        let mut transaction = pooled.connection.begin().await.map_err(read_error)?;
+        // The census scans whole tables, without a timeout.
+        let scans = "set local enable_seqscan to on; set local statement_timeout to 0";
+        sqlx::raw_sql(scans).execute(&mut *transaction).await.map_err(read_error)?;
+        let found = bind(Self::CENSUS, values).fetch_all(&mut *transaction).await.map_err(read_error)?;
+        transaction.rollback().await.map_err(read_error)?;
+        pooled.release();
+        Ok(found)
     }
 
-    fn transactions(
-        &self,
-        namespace: Option<NamespaceName>,
-        after: CreditCursor,
-        max: usize,
-    ) -> Answer<'_, Result<Transactions, StoreError>> {
-        Box::pin(async move { self.inner.transactions(namespace.as_ref(), after, max).await })
+    async fn commit(&self, plans: &[Arc<Record>]) -> Result<Vec<bool>, StoreError> {
+        let columns = Columns::of(plans);
+        self.call(&|| columns.query(), plans.len()).await
     }
 
-    fn census(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>> {
-        Box::pin(async move { self.inner.census(&home).await })
+    async fn write(&self, lists: &[Vec<Change>]) -> Result<Vec<Vec<u64>>, StoreError> {
+        let changes = ChangeList::of(lists);
+        let counts: Vec<i64> = self.call(&|| changes.query(), lists.iter().map(Vec::len).sum()).await?;
+        let mut counts = counts.into_iter().map(i64::unsigned_abs);
+        Ok(lists.iter().map(|list| counts.by_ref().take(list.len()).collect()).collect())
     }
 
-    fn clients(&self) -> Answer<'_, Result<u64, StoreError>> {
-        Box::pin(self.inner.clients())
+    async fn time(&self) -> Result<Option<UnixMs>, StoreError> {
+        if !self.options.keeps_time {
+            return Ok(None);
+        }
+        let sql = "select (extract(epoch from clock_timestamp()) * 1000)::bigint as now_ms";
+        let found = self.rows(&self.writers, bind(sql, values![])).await.map_err(|failed| failed.error)?;
+        found.first().map(|row| row.count("now_ms").map(UnixMs::new)).transpose()
     }
 
-    fn time(&self) -> Answer<'_, Result<Option<UnixMs>, StoreError>> {
-        Box::pin(
-            async move { if self.inner.options.keeps_time { self.inner.time().await } else { Ok(None) } },
-        )
+    async fn close(&self) {
+        self.readers.close().await;
+        self.writers.close().await;
     }
+}
 
-    fn close(&self) -> Answer<'_, ()> {
-        Box::pin(async move {
-            self.queue.close();
-            self.surveys.close();
-            let workers = std::mem::take(&mut *self.workers.lock().unwrap_or_else(PoisonError::into_inner));
-            for worker in workers {
-                let _ = worker.await;
-            }
-            self.inner.pool.close().await;
-            self.inner.writing.close().await;
-        })
-    }
+fn bind<const N: usize>(sql: &'static str, values: [Value; N]) -> Query<'static, Postgres, PgArguments> {
+    values.into_iter().fold(sqlx::query(sql), |query, value| match value {
+        Value::Text(text) => query.bind(text),
+        Value::Int(number) => query.bind(number),
+        Value::Null => query.bind(None::<String>),
+    })
 }

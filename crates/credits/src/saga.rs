@@ -86,7 +86,7 @@ impl From<StoreError> for TaskError {
     }
 }
 
-/// What a task decides after reading the rows.
+/// A task's decision after reading the rows.
 pub(crate) enum Proposal<A> {
     /// Nothing needs to be written.
     Answer(A),
@@ -140,7 +140,7 @@ enum AttemptOutcome {
     Committed(Arc<Plan>),
     /// Nothing happened, or another process committed it.
     Lost,
-    /// Another saga of the same gate or client is in progress.
+    /// The plan cannot commit now: another saga of its gate or client is in progress, or its rows have changed.
     Blocked(Option<SequenceClaim>),
 }
 
@@ -294,53 +294,69 @@ impl Engine {
     async fn commit(&self, draft: Draft) -> Result<AttemptOutcome, TaskError> {
         let Draft { gate, rid, lease, plan, taken, permits } = draft;
         if !is_balanced(&plan) {
-            return Err(StoreError::Corrupt(format!("the plan of {gate} does not add up: {plan:?}")).into());
+            return Err(StoreError::Corrupt(format!("the plan of {gate} does not balance: {plan:?}")).into());
         }
-        let (token, plan) = (SagaToken { gate, rid, owner: self.owner }, Arc::new(plan));
-        let record = Record { token, lease, begun_at: self.time.now(), plan: Arc::clone(&plan) };
+        let token = SagaToken { gate, rid, owner: self.owner };
+        let record = Arc::new(Record { token, lease, begun_at: self.time.now(), plan: Arc::new(plan) });
         let running = self.running.begin(rid);
+        let outcome = match record.plan.claims.is_empty() {
+            true => self.commit_whole(record).await?,
+            false => self.commit_by_saga(record).await?,
+        };
+        if matches!(outcome, AttemptOutcome::Committed(_)) {
+            taken.iter().for_each(TakenPostings::spend);
+        }
+        // An idle account then forgets its consumed postings.
+        drop((running, permits, taken));
+        Ok(outcome)
+    }
+
+    async fn commit_whole(&self, record: Arc<Record>) -> Result<AttemptOutcome, TaskError> {
+        let plan = Arc::clone(&record.plan);
+        Ok(match self.call(self.store.commit(record)).await? {
+            true => AttemptOutcome::Committed(plan),
+            false => AttemptOutcome::Blocked(plan.sequence_claim.clone()),
+        })
+    }
+
+    async fn commit_by_saga(&self, record: Arc<Record>) -> Result<AttemptOutcome, TaskError> {
+        let (token, plan) = (record.token, Arc::clone(&record.plan));
         let mut steps = prepare_steps(record);
         if plan.claims.iter().any(|claim| claim.kind == ClaimKind::Closing)
-            && let Some(ending) = self.prepare(token, &plan, std::mem::take(&mut steps)).await?
+            && let Some(outcome) = self.prepare(token, &plan, std::mem::take(&mut steps)).await?
         {
-            return Ok(ending);
+            return Ok(outcome);
         }
         let prepared = steps.len();
         steps.push(Change::Decide(token, Arc::clone(&plan)));
         steps.extend(finish_steps(token, &plan));
-        let ending = match self.write(steps).await {
+        match self.write(steps).await {
             Ok(counts) if counts.get(prepared) == Some(&1) => {
                 // A process that took over since has finished the rest, or will.
                 if counts.get(prepared.saturating_add(1)..) != Some(&finish_counts(&plan)[..]) {
                     self.resolve(token).await?;
                 }
-                AttemptOutcome::Committed(plan)
+                Ok(AttemptOutcome::Committed(plan))
             }
             Ok(counts) if prepared > 0 && counts.first() != Some(&1) => {
-                AttemptOutcome::Blocked(plan.sequence_claim.clone())
+                Ok(AttemptOutcome::Blocked(plan.sequence_claim.clone()))
             }
             Ok(_) => {
                 self.abort(token).await?;
-                AttemptOutcome::Lost
+                Ok(AttemptOutcome::Lost)
             }
             // Nothing was done, so there is nothing to clean up.
             Err(error @ (StoreError::Busy(_) | StoreError::Unreachable(_) | StoreError::Refused(_)))
                 if prepared > 0 =>
             {
-                return Err(error.into());
+                Err(error.into())
             }
             Err(error) => match self.resolve(token).await {
-                Ok(true) => AttemptOutcome::Committed(plan),
+                Ok(true) => Ok(AttemptOutcome::Committed(plan)),
                 // The first error says whether the plan may have taken effect. Maintenance cleans up.
-                Ok(false) | Err(_) => return Err(error.into()),
+                Ok(false) | Err(_) => Err(error.into()),
             },
-        };
-        if matches!(ending, AttemptOutcome::Committed(_)) {
-            taken.iter().for_each(TakenPostings::spend);
         }
-        // An idle account then forgets its consumed postings.
-        drop((running, permits, taken));
-        Ok(ending)
     }
 
     /// Runs steps 1 to 3 separately, for a plan that closes accounts: other processes must see the claims before this
@@ -446,7 +462,7 @@ impl Engine {
                 }
             }
         }
-        Err(StoreError::Busy("a saga is driven by others"))
+        Err(StoreError::Busy("another process drives the saga"))
     }
 
     /// Makes the steps that the phase of a record allows. This process owns the record.
@@ -491,7 +507,7 @@ impl Engine {
         if self.write(vec![take]).await? != [1] {
             return Ok(());
         }
-        tracing::info!(gate = %token.gate, owner = %token.owner, "took over a saga of a silent process");
+        tracing::info!(gate = %token.gate, owner = %token.owner, "took over a saga of a dead process");
         // The phase may have changed before the takeover.
         let found = self.call(self.store.record(FindRecord::Gate(token.gate))).await?;
         let ours = SagaToken { owner: self.owner, ..token };
@@ -507,16 +523,16 @@ impl Engine {
     }
 }
 
-fn abort_steps(token: SagaToken) -> Vec<Change> {
+pub(crate) fn abort_steps(token: SagaToken) -> Vec<Change> {
     let SagaToken { rid, .. } = token;
     vec![Change::Abort(token), Change::Release(rid), Change::Unclaim(rid), Change::End(token)]
 }
 
 /// Steps 1 and 2, without those that would change nothing.
-fn prepare_steps(record: Record) -> Vec<Change> {
+pub(crate) fn prepare_steps(record: Arc<Record>) -> Vec<Change> {
     let (token, plan) = (record.token, Arc::clone(&record.plan));
     let mut steps = Vec::with_capacity(CHANGES_MAX);
-    steps.push(Change::Begin(Arc::new(record)));
+    steps.push(Change::Begin(record));
     if !plan.claims.is_empty() {
         steps.push(Change::Claim(token, Arc::clone(&plan)));
     }
@@ -527,7 +543,7 @@ fn prepare_steps(record: Record) -> Vec<Change> {
 }
 
 /// Steps 5 and 6, without those that would change nothing.
-fn finish_steps(token: SagaToken, plan: &Arc<Plan>) -> Vec<Change> {
+pub(crate) fn finish_steps(token: SagaToken, plan: &Arc<Plan>) -> Vec<Change> {
     let mut steps = Vec::with_capacity(5);
     let plan_of = || Arc::clone(plan);
     if !plan.inputs.is_empty() {

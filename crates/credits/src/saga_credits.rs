@@ -4,7 +4,7 @@ mod change_log;
 mod read;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use earmark_admission::{
@@ -35,35 +35,78 @@ const FULL_FOR: Duration = Duration::from_secs(10);
 /// payments do.
 const READS_MAX: usize = 2;
 
+/// First pause before a store that did not answer at the start is tried again.
+const RETRY: Duration = Duration::from_millis(100);
+/// Longest pause between two tries.
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// Opens a store. It is called until it succeeds.
+pub type OpenStore = Box<dyn Fn() -> Answer<'static, Result<Arc<dyn Store>, StoreError>> + Send + Sync>;
+
 /// Credit on a store.
 pub struct SagaCredits {
-    engine: Arc<Engine>,
-    health: Arc<Health>,
+    shared: Arc<Shared>,
     in_flight: Arc<Semaphore>,
+    in_flight_max: u32,
     /// Slots for reads of balances, histories and changes.
     read_slots: Semaphore,
     /// An audit occupies a connection for a long time. Several at once could leave none for payments.
     audits: tokio::sync::Mutex<()>,
-    maintenance: Mutex<Option<JoinHandle<()>>>,
+    background: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The health of the store, as last seen.
+/// The part that the background task shares.
 #[derive(Default)]
-struct Health {
+struct Shared {
+    /// Empty until the store has answered for the first time.
+    engine: OnceLock<Arc<Engine>>,
     /// Why the store cannot serve, if it cannot.
     trouble: Mutex<Option<String>>,
     is_closed: AtomicBool,
 }
 
-impl Health {
-    fn set(&self, trouble: Option<String>) {
+impl Shared {
+    fn engine(&self) -> Result<&Arc<Engine>, BackendError> {
+        self.engine.get().ok_or_else(|| BackendError::Failed(self.ready().err().unwrap_or_default()))
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        if self.is_closed.load(Ordering::SeqCst) {
+            return Err("credit is shut down".to_owned());
+        }
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone().map_or(Ok(()), Err)
+    }
+
+    fn set_trouble(&self, trouble: Option<String>) {
         let mut known = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         match (known.as_ref(), trouble.as_ref()) {
-            (None, Some(trouble)) => tracing::error!(%trouble, "the store of credit fails"),
-            (Some(_), None) => tracing::info!("the store of credit answers again"),
+            (None, Some(trouble)) => tracing::error!(%trouble, "the credit store fails"),
+            (Some(_), None) => tracing::info!("the credit store answers again"),
+            (Some(old), Some(trouble)) if old != trouble => {
+                tracing::warn!(%trouble, "the credit store still fails")
+            }
             (None, None) | (Some(_), Some(_)) => {}
         }
         *known = trouble;
+    }
+
+    /// Serves on an opened store after recovery. A store that fails is closed again.
+    async fn serve(
+        &self,
+        store: Arc<dyn Store>,
+        clock: &Arc<dyn Clock>,
+        options: &Options,
+    ) -> Result<(), StoreError> {
+        let time = SharedTime::new(Arc::clone(clock));
+        let engine = Arc::new(Engine::new(Arc::clone(&store), time, options.clone()));
+        let recovered = match engine.heartbeat().await {
+            Ok(()) => with_heartbeats(&engine, engine.recover()).await,
+            Err(error) => Err(error),
+        };
+        if recovered.is_err() {
+            store.close().await;
+        }
+        recovered.map(|()| drop(self.engine.set(engine)))
     }
 }
 
@@ -71,55 +114,88 @@ impl SagaCredits {
     /// Finishes the sagas of dead processes and starts to serve. Sagas of processes that are not dead yet are recovered
     /// later.
     ///
-    /// # Errors When the store does not answer.
+    /// # Errors
+    /// When the store does not answer.
     pub async fn start(
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         options: Options,
     ) -> Result<SagaCredits, StoreError> {
-        let in_flight = Arc::new(Semaphore::new(options.in_flight_max));
-        let heartbeat = options.heartbeat;
-        let engine = Arc::new(Engine::new(store, SharedTime::new(clock), options));
-        engine.heartbeat().await?;
-        with_heartbeats(&engine, engine.recover()).await?;
-        let health = Arc::new(Health::default());
-        let (tended, watched) = (Arc::downgrade(&engine), Arc::clone(&health));
-        let maintenance = tokio::spawn(async move {
-            let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + heartbeat, heartbeat);
-            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-            loop {
-                ticks.tick().await;
-                let Some(engine) = tended.upgrade() else { return };
-                watched.set(maintain(&engine).await.err());
-            }
+        let shared = Arc::new(Shared::default());
+        shared.serve(store, &clock, &options).await?;
+        let background = tokio::spawn(maintenance(Arc::downgrade(&shared), options.heartbeat));
+        Ok(SagaCredits::new(shared, &options, background))
+    }
+
+    /// Opens a store and starts to serve. If the store is down, it is tried again in the background, and until it answers
+    /// every call fails without effect.
+    ///
+    /// # Errors
+    /// When the store refuses, or a later version wrote it: waiting would not help.
+    pub async fn open(
+        open: OpenStore,
+        clock: Arc<dyn Clock>,
+        options: Options,
+    ) -> Result<SagaCredits, StoreError> {
+        let shared = Arc::new(Shared::default());
+        let opened = match open().await {
+            Ok(store) => shared.serve(store, &clock, &options).await,
+            Err(error) => Err(error),
+        };
+        match opened {
+            Err(error) if !error.is_transient() => return Err(error),
+            Err(error) => shared.set_trouble(Some(not_open(&error))),
+            Ok(()) => {}
+        }
+        let (weak, heartbeat, settings) = (Arc::downgrade(&shared), options.heartbeat, options.clone());
+        let background = tokio::spawn(async move {
+            open_again(&weak, &open, &clock, &settings).await;
+            maintenance(weak, heartbeat).await;
         });
-        let (audits, maintenance) = (tokio::sync::Mutex::new(()), Mutex::new(Some(maintenance)));
-        let read_slots = Semaphore::new(READS_MAX);
-        Ok(SagaCredits { engine, health, in_flight, read_slots, audits, maintenance })
+        Ok(SagaCredits::new(shared, &options, background))
+    }
+
+    fn new(shared: Arc<Shared>, options: &Options, background: JoinHandle<()>) -> SagaCredits {
+        SagaCredits {
+            shared,
+            in_flight: Arc::new(Semaphore::new(options.in_flight_max)),
+            in_flight_max: u32::try_from(options.in_flight_max).unwrap_or(u32::MAX),
+            read_slots: Semaphore::new(READS_MAX),
+            audits: tokio::sync::Mutex::new(()),
+            background: Mutex::new(Some(background)),
+        }
+    }
+
+    fn engine(&self) -> Result<&Arc<Engine>, BackendError> {
+        self.shared.engine()
     }
 
     /// Runs one round of maintenance: heartbeat, recovery, and release of holds that timed out.
     ///
-    /// # Errors What is wrong with the store, for an operator.
+    /// # Errors
+    /// The error of the store, for an operator.
     pub async fn maintain(&self) -> Result<(), String> {
-        let result = maintain(&self.engine).await;
-        self.health.set(result.clone().err());
+        let engine = self.engine().map_err(|error| error.to_string())?;
+        let result = maintain(engine).await;
+        self.shared.set_trouble(result.clone().err());
         result
     }
 
     /// The id by which other processes know this one.
     #[must_use]
     pub fn owner(&self) -> OwnerId {
-        self.engine.owner
+        self.shared.engine.get().map_or(OwnerId::default(), |engine| engine.owner)
     }
 
     /// Stops at once, like a killed process. Other processes recover its sagas.
     pub fn abandon(&self) {
-        self.health.is_closed.store(true, Ordering::SeqCst);
-        let maintenance = self.maintenance.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(maintenance) = maintenance {
-            maintenance.abort();
-        }
+        drop(self.stop_background());
+    }
+
+    fn stop_background(&self) -> Option<JoinHandle<()>> {
+        self.shared.is_closed.store(true, Ordering::SeqCst);
+        let background = self.background.lock().unwrap_or_else(PoisonError::into_inner).take();
+        background.inspect(JoinHandle::abort)
     }
 
     /// Executes each task to its end, even if the caller stops waiting.
@@ -151,9 +227,9 @@ impl SagaCredits {
         &self,
         read: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
-        let slot = tokio::time::timeout(self.engine.options.deadline, self.read_slots.acquire());
+        let slot = tokio::time::timeout(self.engine()?.options.deadline, self.read_slots.acquire());
         let Ok(Ok(_slot)) = slot.await else {
-            return Err(BackendError::Overloaded("too many read the store of credit").into());
+            return Err(BackendError::Overloaded("too many reads of credit are waiting").into());
         };
         read.await
     }
@@ -163,17 +239,15 @@ impl SagaCredits {
         T: Task + 'static,
         T::Answer: 'static,
     {
-        if self.health.is_closed.load(Ordering::SeqCst) {
+        if self.shared.is_closed.load(Ordering::SeqCst) {
             return Err(stopped());
         }
+        let engine = Arc::clone(self.engine()?);
         let Some(task) = task else {
-            return Err(BackendError::Failed(
-                "a limit whose credit is to be held is not of kind credit".into(),
-            ));
+            return Err(BackendError::Failed("cannot hold credit: the limit is not of kind credit".into()));
         };
-        let full = |_| BackendError::Overloaded("too many requests wait for the store of credit");
+        let full = |_| BackendError::Overloaded("too many credit requests are waiting");
         let permit = Arc::clone(&self.in_flight).try_acquire_owned().map_err(full)?;
-        let engine = Arc::clone(&self.engine);
         Ok(tokio::spawn(async move {
             let answer = engine.execute(&task).await.map_err(backend_error);
             drop(permit);
@@ -184,6 +258,40 @@ impl SagaCredits {
 
 fn stopped() -> BackendError {
     BackendError::Failed("credit is shut down".into())
+}
+
+/// The trouble while the store has not been opened.
+fn not_open(error: &StoreError) -> String {
+    format!("the store has not answered since the start: {error}")
+}
+
+/// Opens the store until it answers. A store that refuses may have been corrected by the next try.
+async fn open_again(shared: &Weak<Shared>, open: &OpenStore, clock: &Arc<dyn Clock>, options: &Options) {
+    let mut pause = RETRY;
+    while shared.upgrade().is_some_and(|shared| shared.engine.get().is_none()) {
+        tokio::time::sleep(pause).await;
+        pause = pause.saturating_mul(2).min(RETRY_MAX);
+        let opened = open().await;
+        let Some(shared) = shared.upgrade() else { return };
+        let served = match opened {
+            Ok(store) => shared.serve(store, clock, options).await,
+            Err(error) => Err(error),
+        };
+        shared.set_trouble(served.err().as_ref().map(not_open));
+    }
+}
+
+/// Runs maintenance at every heartbeat until the credits are dropped.
+async fn maintenance(shared: Weak<Shared>, heartbeat: Duration) {
+    let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + heartbeat, heartbeat);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(shared) = shared.upgrade() else { return };
+        if let Some(engine) = shared.engine.get() {
+            shared.set_trouble(maintain(engine).await.err());
+        }
+    }
 }
 
 async fn maintain(engine: &Engine) -> Result<(), String> {
@@ -200,7 +308,7 @@ async fn with_heartbeats<T>(engine: &Engine, work: impl Future<Output = T>) -> T
             // The work may take long, and a process without heartbeats counts as dead.
             Err(_) => {
                 if let Err(error) = engine.heartbeat().await {
-                    tracing::warn!(%error, "the store was not told that this process lives");
+                    tracing::warn!(%error, "cannot write the heartbeat of this process");
                 }
             }
         }
@@ -220,7 +328,7 @@ async fn maintenance_round(engine: &Engine) -> Result<(), String> {
 /// The error for a caller that gets no answer.
 pub(crate) fn backend_error(trouble: TaskError) -> BackendError {
     match trouble {
-        TaskError::Busy => BackendError::Overloaded("others are at work on the same accounts"),
+        TaskError::Busy => BackendError::Overloaded("other requests use the same accounts"),
         TaskError::Store(StoreError::Busy(why)) => BackendError::Overloaded(why),
         TaskError::Store(error) => BackendError::Failed(error.to_string()),
     }
@@ -279,13 +387,13 @@ impl Credits for SagaCredits {
 
     fn holds(&self, namespace: NamespaceName, lease: LeaseId) -> Answer<'_, Result<HoldState, BackendError>> {
         Box::pin(async move {
-            let status =
-                self.engine.lease_status(&LeaseKey { namespace, lease }).await.map_err(backend_error)?;
+            let engine = self.engine()?;
+            let status = engine.lease_status(&LeaseKey { namespace, lease }).await.map_err(backend_error)?;
             Ok(match status {
                 LeaseStatus::Unknown => HoldState::Unknown,
                 LeaseStatus::Refused { limit, why } => HoldState::Refused { key: limit, why },
                 LeaseStatus::Marked | LeaseStatus::Settled => HoldState::Ended,
-                LeaseStatus::Holds(_) if status.is_live(self.engine.time.now()) => HoldState::Held,
+                LeaseStatus::Holds(_) if status.is_live(engine.time.now()) => HoldState::Held,
                 LeaseStatus::Holds(_) => HoldState::Ended,
             })
         })
@@ -355,23 +463,22 @@ impl Credits for SagaCredits {
     }
 
     fn ready(&self) -> Result<(), String> {
-        if self.health.is_closed.load(Ordering::SeqCst) {
-            return Err("credit is shut down".into());
-        }
-        let trouble = self.health.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        trouble.clone().map_or(Ok(()), Err)
+        self.shared.ready()
     }
 
     fn shut_down(&self) -> Answer<'_, ()> {
         Box::pin(async move {
-            self.abandon();
-            let everything = u32::try_from(self.engine.options.in_flight_max).unwrap_or(u32::MAX);
-            // Every request has a deadline, so this ends.
-            let _ = self.in_flight.acquire_many(everything).await;
-            if let Err(error) = self.engine.write(vec![Change::Leave(self.engine.owner)]).await {
-                tracing::warn!(%error, "the store was not told that this process ends");
+            if let Some(background) = self.stop_background() {
+                // It may be opening the store.
+                let _ = background.await;
             }
-            self.engine.store.close().await;
+            // Every request has a deadline, so this ends.
+            let _ = self.in_flight.acquire_many(self.in_flight_max).await;
+            let Ok(engine) = self.engine() else { return };
+            if let Err(error) = engine.write(vec![Change::Leave(engine.owner)]).await {
+                tracing::warn!(%error, "cannot remove the heartbeat of this process");
+            }
+            engine.store.close().await;
         })
     }
 }

@@ -1,52 +1,42 @@
-//! The rows in a file of SQLite, for one machine.
+//! The rows in a SQLite file, for one machine.
 //!
-//! One writer makes the changes of all calls that wait inside one transaction, and they are answered when it is on disk.
-//! Reads have connections of their own and see what was committed. Other processes may use the same file; then writers wait
-//! for each other.
+//! One connection writes. Reads have their own connections and see committed data. Other processes may use the same file; then
+//! the writers wait for each other.
 
 mod change;
 mod commit;
 mod error;
-mod log;
 mod migrate;
 mod order;
-mod read;
-mod record;
 mod script;
 mod survey;
 #[cfg(test)]
 mod tests;
-mod writer;
 
-use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use earmark_admission::{Answer, CreditCursor};
-use earmark_core::{AssetName, NamespaceName, UnixMs};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
-use sqlx::{ConnectOptions, Connection, Sqlite};
-use tokio::task::JoinHandle;
+use earmark_core::UnixMs;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous};
+use sqlx::{ConnectOptions, Connection, Row as _, Sqlite};
+use tokio::sync::Mutex;
 
-use crate::id::{GateId, OwnerId, ReservationId};
-use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
+use crate::model::Record;
+use crate::sql::database::{Database, Row, Value};
 use crate::sql::pool::{Pool, SessionSql};
-use crate::sql::queue::Queue;
-use crate::sql::surveys::{self, SURVEYORS, Surveys};
-use crate::store::{
-    CHANGES_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, RecordPage, Records, Spendable,
-    StaleOwners, Store, StoreError, Survey, Surveyed, Transactions,
-};
-use error::refused;
+use crate::sql::store::{SqlStore, entry_sql, start};
+use crate::store::{Change, StoreError, Survey};
+use error::{refused, unknown};
 
-/// How a file is used.
+/// Settings of a SQLite store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SqliteOptions {
-    /// So many reads at once.
+    /// Concurrent reads.
     pub readers: u32,
-    /// So long another process may hold the file before a call fails.
+    /// How long to wait for a lock that another process holds on the file.
     pub busy_timeout: Duration,
-    /// Whether the wall clock of the machine is everybody's, as it must be where several processes use the file.
+    /// Whether the wall clock of the machine is the shared clock, as it must be if several processes use the file.
     pub keeps_time: bool,
 }
 
@@ -56,64 +46,34 @@ impl Default for SqliteOptions {
     }
 }
 
-/// So many statements stay prepared per connection: lists of changes come in a few dozen shapes.
+/// Prepared statements per connection. Lists of changes and surveys have a few dozen shapes.
 const STATEMENTS_MAX: usize = 256;
 
-/// The rows in a file.
-pub struct SqliteStore {
-    queue: Queue<Vec<Change>, Vec<u64>>,
-    surveys: Surveys,
-    workers: Mutex<Vec<JoinHandle<()>>>,
-    readers: Arc<Readers>,
-    keeps_time: bool,
+/// A store in a SQLite file.
+pub type SqliteStore = SqlStore<SqliteDatabase>;
+
+/// A SQLite file.
+pub struct SqliteDatabase {
+    path: PathBuf,
+    options: SqliteOptions,
+    readers: Pool<Sqlite>,
+    /// `None` after the store was closed.
+    writer: Mutex<Option<SqliteConnection>>,
 }
 
 impl SqliteStore {
-    /// Opens a file, makes it if there is none, and brings its schema up to date.
+    /// Opens a file; creates it and its tables if they are missing.
     ///
     /// # Errors
-    /// When the file cannot be used, or was written by a later version.
+    /// When the file cannot be used, or a later version wrote it.
     pub async fn open(path: &Path, options: SqliteOptions) -> Result<SqliteStore, StoreError> {
         let mut connection = connect(path, &options).await?;
-        migrate::migrate(&mut connection, migrate::VERSIONS.len()).await?;
+        migrate::migrate(&mut connection).await?;
         let reader = file(path, &options).read_only(true);
         let readers = Pool::new(reader, SessionSql::default(), options.readers, options.busy_timeout);
-        let readers = Arc::new(Readers(readers));
-        let (queue, waiting) = Queue::new();
-        let keeps_time = options.keeps_time;
-        let mut workers = vec![tokio::spawn(writer::work(waiting, connection, path.to_owned(), options))];
-        let (surveys, waiting) = Surveys::new();
-        for _ in 0..SURVEYORS {
-            let readers = Arc::clone(&readers);
-            let look = move |survey: Survey| {
-                let readers = Arc::clone(&readers);
-                async move { readers.read(async move |reader| survey::survey(reader, &survey).await).await }
-            };
-            workers.push(tokio::spawn(surveys::work(waiting.clone(), look)));
-        }
-        Ok(SqliteStore { queue, surveys, workers: Mutex::new(workers), readers, keeps_time })
+        let (path, writer) = (path.to_owned(), Mutex::new(Some(connection)));
+        Ok(start(SqliteDatabase { path, options, readers, writer }, 1))
     }
-}
-
-/// Connections that only read.
-struct Readers(Pool<Sqlite>);
-
-impl Readers {
-    /// Reads with a connection that nobody else uses meanwhile.
-    async fn read<T>(
-        &self,
-        look: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        let mut pooled = self.0.acquire().await?;
-        let found = look(&mut pooled.connection).await?;
-        pooled.release();
-        Ok(found)
-    }
-}
-
-fn wall_time() -> UnixMs {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    UnixMs::new(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
 }
 
 fn file(path: &Path, options: &SqliteOptions) -> SqliteConnectOptions {
@@ -132,116 +92,172 @@ async fn connect(path: &Path, options: &SqliteOptions) -> Result<SqliteConnectio
     SqliteConnection::connect_with(&file).await.map_err(refused)
 }
 
-impl Store for SqliteStore {
-    fn write(&self, changes: Vec<Change>) -> Answer<'_, Result<Vec<u64>, StoreError>> {
-        debug_assert!(changes.len() <= CHANGES_MAX, "a list of changes is bounded");
-        Box::pin(self.queue.ask(changes))
+impl Row for SqliteRow {
+    fn text_or_null(&self, column: &'static str) -> Result<Option<String>, StoreError> {
+        self.try_get(column).map_err(refused)
     }
 
-    fn survey(&self, survey: Survey) -> Answer<'_, Result<Surveyed, StoreError>> {
-        Box::pin(async move {
-            match surveys::is_shared(&survey) {
-                true => self.surveys.ask(survey).await,
-                false => self.readers.read(async move |reader| survey::survey(reader, &survey).await).await,
+    fn int_or_null(&self, column: &'static str) -> Result<Option<i64>, StoreError> {
+        self.try_get(column).map_err(refused)
+    }
+}
+
+impl SqliteDatabase {
+    /// Runs some work on the writing connection in one transaction.
+    async fn transact<T>(
+        &self,
+        work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut writer = self.writer.lock().await;
+        let Some(connection) = writer.as_mut() else { return Err(StoreError::Busy("closed")) };
+        let result = in_transaction(connection, work).await;
+        if result.is_err() && is_stuck(connection).await {
+            match connect(&self.path, &self.options).await {
+                Ok(fresh) => *connection = fresh,
+                Err(error) => tracing::warn!(%error, "cannot reopen the credit file"),
             }
-        })
+        }
+        result
     }
+}
 
-    fn entries(&self, gate: GateId) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
-        Box::pin(self.readers.read(async move |reader| read::entries(reader, gate).await))
+async fn in_transaction<T>(
+    connection: &mut SqliteConnection,
+    work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    // Takes the write lock at once: a transaction that starts with a read could not get it later.
+    let mut transaction = connection.begin_with("begin immediate").await.map_err(refused)?;
+    match work(&mut transaction).await {
+        Ok(done) => {
+            transaction.commit().await.map_err(unknown)?;
+            Ok(done)
+        }
+        Err(error) => {
+            // If the rollback fails, the transaction ends with the connection.
+            let _ = transaction.rollback().await;
+            Err(error)
+        }
     }
+}
 
-    fn lease(&self, lease: LeaseKey) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
-        Box::pin(self.readers.read(async move |reader| read::lease(reader, &lease).await))
-    }
+/// Whether sqlx believes that a transaction is open. When a disk is full, SQLite ends it alone, and sqlx would never begin another.
+async fn is_stuck(connection: &mut SqliteConnection) -> bool {
+    // The ping also waits for a pending rollback.
+    connection.ping().await.is_err() || connection.is_in_transaction()
+}
 
-    fn held(&self, lease: LeaseKey) -> Answer<'_, Result<Vec<(Posting, PostingState)>, StoreError>> {
-        Box::pin(self.readers.read(async move |reader| read::held(reader, &lease).await))
-    }
+impl Database for SqliteDatabase {
+    type Row = SqliteRow;
 
-    fn record(&self, find: FindRecord) -> Answer<'_, Result<Option<StoredRecord>, StoreError>> {
-        Box::pin(self.readers.read(async move |reader| read::record(reader, &find).await))
-    }
+    const HISTORY: &'static str = entry_sql!(
+        "from (select distinct namespace, vault, number from changes
+             where namespace = $1 and vault = $2 and account = $3 and number > $4 order by number limit $5)
+         join entries e using (namespace, vault, number) join changes c using (namespace, vault, number)
+         order by e.number, c.account, c.asset"
+    );
 
-    fn records(&self, filter: Filter, page: RecordPage) -> Answer<'_, Result<Records, StoreError>> {
-        Box::pin(self.readers.read(async move |reader| read::records(reader, &filter, &page).await))
-    }
+    // The sums may exceed 64 bits, so they are not made in SQL. Few postings are pending, so their index may be scanned.
+    const FUNDS: &'static str = "
+        select asset, 'active' as part, amount from postings
+        where namespace = $1 and vault = $2 and account = $3 and state = 'active' and lease is null
+        union all
+        select asset, 'pending', amount from postings indexed by postings_pending
+        where state = 'pending' and lease is null and namespace = $1 and vault = $2 and account = $3
+        union all
+        select asset, iif(ends_at_ms <= $4, 'due', 'held'), amount from postings
+        where namespace = $1 and vault = $2 and account = $3 and lease is not null and state <> 'inactive'";
 
-    fn stale_owners(&self, gone: StaleOwners, max: usize) -> Answer<'_, Result<Vec<OwnerId>, StoreError>> {
-        Box::pin(self.readers.read(async move |reader| read::stale_owners(reader, gone, max).await))
-    }
+    const SPENDABLE: &'static str = "
+        select 'active' as part, amount from postings
+        where namespace = $1 and vault = $2 and account = $3 and asset = $5 and state = 'active' and lease is null
+        union all
+        select 'pending', amount from postings indexed by postings_pending
+        where state = 'pending' and lease is null and namespace = $1 and vault = $2 and account = $3 and asset = $5
+        union all
+        select 'due', amount from postings
+        where namespace = $1 and vault = $2 and account = $3 and asset = $5 and ends_at_ms <= $4
+        and lease is not null and state <> 'inactive'";
 
-    fn orphans(&self, max: usize) -> Answer<'_, Result<Vec<ReservationId>, StoreError>> {
-        Box::pin(self.readers.read(async move |reader| read::orphans(reader, max).await))
-    }
+    // One writer at a time commits, so every transaction has its own place.
+    const TRANSACTIONS: &'static str = "
+        select cast(t.place as text) as commit_id, e.namespace, e.vault, e.number, e.at_ms,
+            case when $4 is null or e.namespace = $4 then e.body end as body
+        from (select * from transactions where place > cast($1 as integer) order by place limit $3) t
+        join entries e using (namespace, vault, number) order by t.place";
 
-    fn due(&self, due: DueQuery, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>> {
-        Box::pin(self.readers.read(async move |reader| read::due(reader, &due, max).await))
-    }
+    // Sums by halves of 32 bits, which a billion rows cannot overflow, and the rows above 62 bits one by one.
+    const CENSUS: &'static str = "
+        with parts (asset, account, exact, rough) as (
+            select asset, account, amount, amount_order from changes where namespace = $1 and vault = $2
+            union all select asset, account, held, held_order from changes where namespace = $1 and vault = $2)
+        select 'issued' as part, asset, null as account, issued as amount, null as low from assets
+        where namespace = $1 and vault = $2
+        union all
+        select 'retired', asset, null, retired, null from assets where namespace = $1 and vault = $2
+        union all
+        select 'live', asset, account, cast(sum(amount_order >> 32) as text), sum(amount_order & 4294967295)
+        from postings where namespace = $1 and vault = $2 and state <> 'inactive'
+        and abs(amount_order) < 4611686018427387904 group by asset, account
+        union all
+        select 'live', asset, account, amount, null from postings
+        where namespace = $1 and vault = $2 and state <> 'inactive' and abs(amount_order) >= 4611686018427387904
+        union all
+        select 'entered', asset, account, cast(sum(rough >> 32) as text), sum(rough & 4294967295) from parts
+        where abs(rough) < 4611686018427387904 group by asset, account
+        union all
+        select 'entered', asset, account, exact, null from parts where abs(rough) >= 4611686018427387904
+        union all
+        select 'plan', null, null, plan, null from sagas";
 
-    fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>> {
-        Box::pin(self.readers.read(async move |reader| survey::funds(reader, &account, now).await))
-    }
-
-    fn spendable(
+    async fn read<const N: usize>(
         &self,
-        account: AccountKey,
-        asset: AssetName,
-        now: UnixMs,
-    ) -> Answer<'_, Result<Spendable, StoreError>> {
-        let read =
-            async move |reader: &mut SqliteConnection| survey::spendable(reader, &account, &asset, now).await;
-        Box::pin(self.readers.read(read))
+        sql: &'static str,
+        values: [Value; N],
+    ) -> Result<Vec<SqliteRow>, StoreError> {
+        let mut pooled = self.readers.acquire().await?;
+        let found = script::bind(sqlx::query(sql), values).fetch_all(&mut pooled.connection).await;
+        let found = found.map_err(refused)?;
+        pooled.release();
+        Ok(found)
     }
 
-    fn assets_of(&self, account: AccountKey) -> Answer<'_, Result<Vec<AssetName>, StoreError>> {
-        Box::pin(self.readers.read(async move |reader| read::assets_of(reader, &account).await))
+    async fn survey(&self, survey: &Survey) -> Result<Vec<SqliteRow>, StoreError> {
+        let mut pooled = self.readers.acquire().await?;
+        let found = survey::script(survey).run_at_once(&mut pooled.connection).await.map_err(refused)?;
+        pooled.release();
+        Ok(found)
     }
 
-    fn history(
-        &self,
-        account: AccountKey,
-        after: u64,
-        max: usize,
-    ) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>> {
-        Box::pin(self.readers.read(async move |reader| read::history(reader, &account, after, max).await))
+    async fn census(&self, values: [Value; 2]) -> Result<Vec<SqliteRow>, StoreError> {
+        self.read(Self::CENSUS, values).await
     }
 
-    fn transactions(
-        &self,
-        namespace: Option<NamespaceName>,
-        after: CreditCursor,
-        max: usize,
-    ) -> Answer<'_, Result<Transactions, StoreError>> {
-        let read = async move |reader: &mut SqliteConnection| {
-            log::transactions(reader, namespace.as_ref(), after, max).await
+    async fn commit(&self, plans: &[Arc<Record>]) -> Result<Vec<bool>, StoreError> {
+        self.transact(async |connection| commit::commit(connection, plans).await).await
+    }
+
+    async fn write(&self, lists: &[Vec<Change>]) -> Result<Vec<Vec<u64>>, StoreError> {
+        let write_all = async |connection: &mut SqliteConnection| {
+            let mut counts = Vec::with_capacity(lists.len());
+            for list in lists {
+                counts.push(change::write(connection, list).await?);
+            }
+            Ok(counts)
         };
-        Box::pin(self.readers.read(read))
+        self.transact(write_all).await
     }
 
-    fn census(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>> {
-        Box::pin(self.readers.read(async move |reader| survey::census(reader, &home).await))
+    async fn time(&self) -> Result<Option<UnixMs>, StoreError> {
+        // Processes that share a file share a machine, because its index is in shared memory.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = UnixMs::new(u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
+        Ok(self.options.keeps_time.then_some(now))
     }
 
-    fn clients(&self) -> Answer<'_, Result<u64, StoreError>> {
-        Box::pin(self.readers.read(async move |reader| read::clients(reader).await))
-    }
-
-    fn time(&self) -> Answer<'_, Result<Option<UnixMs>, StoreError>> {
-        // Processes that share a file share a machine, for its log is in memory that they share.
-        let wall = self.keeps_time.then(wall_time);
-        Box::pin(std::future::ready(Ok(wall)))
-    }
-
-    fn close(&self) -> Answer<'_, ()> {
-        Box::pin(async move {
-            self.queue.close();
-            self.surveys.close();
-            let workers = std::mem::take(&mut *self.workers.lock().unwrap_or_else(PoisonError::into_inner));
-            for worker in workers {
-                let _ = worker.await;
-            }
-            self.readers.0.close().await;
-        })
+    async fn close(&self) {
+        if let Some(writer) = self.writer.lock().await.take() {
+            let _ = writer.close().await;
+        }
+        self.readers.close().await;
     }
 }

@@ -7,8 +7,8 @@ use earmark_core::{AccountName, AssetName, NamespaceName, UnixMs};
 
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
 use crate::model::{
-    Account, AccountKey, AssetKey, ClientKey, LeaseKey, LivePosting, Plan, Posting, PostingState, Record,
-    SagaToken, StoredEntry, StoredRecord, Transaction, VaultKey,
+    Account, AccountKey, AssetKey, ClientKey, LeaseKey, LivePosting, Phase, Plan, Posting, PostingState,
+    Record, SagaToken, StoredEntry, StoredRecord, Transaction, VaultKey,
 };
 
 /// Changes per [`Store::write`] call.
@@ -29,20 +29,20 @@ pub enum StoreError {
     #[error("the store cannot be reached: {0}")]
     Unreachable(String),
     /// The store rejected the call: disk full, read-only, or a missing permission. Nothing was done.
-    #[error("the store refuses: {0}")]
+    #[error("the store refused the call: {0}")]
     Refused(String),
     /// No answer in time, or the connection broke. The change may or may not have been made.
     #[error("the store does not answer: {0}")]
     Unavailable(String),
     /// A row is damaged, or a newer version wrote it.
-    #[error("the store holds what it cannot: {0}")]
+    #[error("the store has damaged or unknown data: {0}")]
     Corrupt(String),
 }
 
 impl StoreError {
     /// Whether a retry can succeed without an operator.
     #[must_use]
-    pub const fn is_passing(&self) -> bool {
+    pub const fn is_transient(&self) -> bool {
         match self {
             StoreError::Busy(_) | StoreError::Unreachable(_) | StoreError::Unavailable(_) => true,
             StoreError::Refused(_) | StoreError::Corrupt(_) => false,
@@ -113,25 +113,24 @@ pub enum Change {
 }
 
 impl Change {
+    /// The phase that a step requires of its record, if there is only one.
+    pub(crate) fn required_phase(&self) -> Option<(&SagaToken, Phase)> {
+        match self {
+            Change::Claim(token, _) | Change::Reserve(token, _) => Some((token, Phase::Reserving)),
+            Change::Decide(token, _) | Change::Abort(token) => Some((token, Phase::Reserving)),
+            Change::Finalize(token, _) | Change::Create(token, _) => Some((token, Phase::Finalizing)),
+            Change::Apply(token, _) | Change::Record(token, _) => Some((token, Phase::Finalizing)),
+            Change::Begin(_) | Change::End(_) | Change::TakeOver { .. } | Change::OpenVault(_) => None,
+            Change::Release(_) | Change::Unclaim(_) | Change::Heartbeat(..) | Change::Leave(_) => None,
+        }
+    }
+
     /// The gate of the saga that this change is a step of.
     pub(crate) fn gate(&self) -> Option<GateId> {
         match self {
             Change::Begin(record) => Some(record.token.gate),
-            Change::Claim(token, _)
-            | Change::Reserve(token, _)
-            | Change::Decide(token, _)
-            | Change::Finalize(token, _)
-            | Change::Create(token, _)
-            | Change::Apply(token, _)
-            | Change::Record(token, _)
-            | Change::Abort(token)
-            | Change::End(token)
-            | Change::TakeOver { token, .. } => Some(token.gate),
-            Change::OpenVault(_)
-            | Change::Release(_)
-            | Change::Unclaim(_)
-            | Change::Heartbeat(..)
-            | Change::Leave(_) => None,
+            Change::End(token) | Change::TakeOver { token, .. } => Some(token.gate),
+            _ => self.required_phase().map(|(token, _)| token.gate),
         }
     }
 }
@@ -139,72 +138,54 @@ impl Change {
 /// The rows of credit: accounts, postings, entries and saga records. The single changes decide nothing; only
 /// [`commit`](Store::commit) judges a whole plan.
 ///
+/// A read fails when the store does not answer; a write also when it was not made, or when its outcome is unknown.
 /// Every read that starts after a finished write sees its changes. A commit, [`Change::Record`] and
 /// [`Change::OpenVault`] are durable when they return, with everything that finished before them. Other changes may be
 /// lost in a crash of the store, but only together with all later ones, because the order of saga steps matters.
 pub trait Store: Send + Sync + 'static {
     /// Makes changes in order and returns the rows that each changed. The list is not a transaction: each change sees
     /// the one before it, and after an error any prefix may have been made.
-    ///
-    /// # Errors When a change was not made, or its outcome is unknown.
     fn write(&self, changes: Vec<Change>) -> Answer<'_, Result<Vec<u64>, StoreError>>;
+
+    /// Commits the plan of a record as a whole; returns whether it took effect. The plan must claim no account.
+    ///
+    /// The conditions are those of [`Change::Begin`], [`Change::Reserve`] and [`Change::Decide`]. If one does not hold,
+    /// nothing is written. Other processes never see the record.
+    fn commit(&self, record: Arc<Record>) -> Answer<'_, Result<bool, StoreError>>;
 
     /// Reads everything that a plan is made from. The parts may be from different moments: the plan is a proposal, and
     /// the commit checks it again.
-    ///
-    /// # Errors When the store does not answer.
     fn survey(&self, survey: Survey) -> Answer<'_, Result<Surveyed, StoreError>>;
 
     /// The entries of a gate in the order of the plan; empty if the saga never committed.
-    ///
-    /// # Errors When the store does not answer.
     fn entries(&self, gate: GateId) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>>;
 
     /// All entries about a lease, unordered.
-    ///
-    /// # Errors When the store does not answer.
     fn lease(&self, lease: LeaseKey) -> Answer<'_, Result<Vec<StoredEntry>, StoreError>>;
 
     /// The unconsumed postings that a lease holds, unordered.
-    ///
-    /// # Errors When the store does not answer.
     fn held(&self, lease: LeaseKey) -> Answer<'_, Result<Vec<(Posting, PostingState)>, StoreError>>;
 
     /// The record of a saga.
-    ///
-    /// # Errors
-    /// When the store does not answer.
     fn record(&self, find: FindRecord) -> Answer<'_, Result<Option<StoredRecord>, StoreError>>;
 
     /// Saga records, oldest first. A record that cannot be read does not hide the others.
-    ///
-    /// # Errors When the store does not answer.
     fn records(&self, filter: Filter, page: RecordPage) -> Answer<'_, Result<Records, StoreError>>;
 
     /// Owners whose heartbeat row is no longer needed, at most `max`.
-    ///
-    /// # Errors When the store does not answer.
     fn stale_owners(&self, gone: StaleOwners, max: usize) -> Answer<'_, Result<Vec<OwnerId>, StoreError>>;
 
     /// Reservation ids of pending postings and claimed accounts that have no saga record, at most `max`.
-    ///
-    /// # Errors When the store does not answer.
     fn orphans(&self, max: usize) -> Answer<'_, Result<Vec<ReservationId>, StoreError>>;
 
     /// Active postings of holds that have timed out, earliest end first, at most `max`.
-    ///
-    /// # Errors When the store does not answer.
     fn due(&self, due: DueQuery, max: usize) -> Answer<'_, Result<Vec<Posting>, StoreError>>;
 
     /// The sums of an account's unconsumed postings, ordered by asset.
-    ///
-    /// # Errors When the store does not answer.
     fn funds(&self, account: AccountKey, now: UnixMs) -> Answer<'_, Result<Vec<Funds>, StoreError>>;
 
     /// The amounts of one asset that an account can spend now or soon. It does not read holds that have not timed out:
     /// there may be thousands, and every refused caller asks this.
-    ///
-    /// # Errors When the store does not answer.
     fn spendable(
         &self,
         account: AccountKey,
@@ -213,13 +194,9 @@ pub trait Store: Send + Sync + 'static {
     ) -> Answer<'_, Result<Spendable, StoreError>>;
 
     /// The assets in the first and last [`CHANGES_SEEN_MAX`] changes of an account, in order.
-    ///
-    /// # Errors When the store does not answer.
     fn assets_of(&self, account: AccountKey) -> Answer<'_, Result<Vec<AssetName>, StoreError>>;
 
     /// The entries of an account with a number above `after`, in order, at most `max`.
-    ///
-    /// # Errors When the store does not answer.
     fn history(
         &self,
         account: AccountKey,
@@ -230,8 +207,6 @@ pub trait Store: Send + Sync + 'static {
     /// The transactions of one namespace, or of all, after a cursor. At most `max` are read, including those of other
     /// namespaces. No transaction ever appears before a cursor that was returned; a store with concurrent commits
     /// withholds a transaction until no earlier one can still commit.
-    ///
-    /// # Errors When the store does not answer.
     fn transactions(
         &self,
         namespace: Option<NamespaceName>,
@@ -240,18 +215,12 @@ pub trait Store: Send + Sync + 'static {
     ) -> Answer<'_, Result<Transactions, StoreError>>;
 
     /// The sums of a vault at one moment, for the audit.
-    ///
-    /// # Errors When the store does not answer.
     fn census(&self, home: VaultKey) -> Answer<'_, Result<Census, StoreError>>;
 
     /// The number of clients in all vaults.
-    ///
-    /// # Errors When the store does not answer.
     fn clients(&self) -> Answer<'_, Result<u64, StoreError>>;
 
     /// The store's clock, if processes that share the rows must use it; `None` if they use their own.
-    ///
-    /// # Errors When the store does not answer.
     fn time(&self) -> Answer<'_, Result<Option<UnixMs>, StoreError>>;
 
     /// Finishes the calls in progress, then closes connections and files.

@@ -98,7 +98,7 @@ async fn a_record_in_postgresql_that_cannot_be_read_keeps_nobody_from_the_others
     let mut other = PgConnection::connect(&url).await.expect("a connection");
     let damage = format!(
         "update {schema}.sagas set plan = replace(plan::text, '\"version\":1', '\"version\":99')::json
-         where begun_at < 'epoch'::timestamptz + {} * interval '1 millisecond'",
+         where begun_at_ms < {}",
         BEGUN_AT_MS + UNREADABLE
     );
     other.execute(AssertSqlSafe(damage)).await.expect("a change by hand");

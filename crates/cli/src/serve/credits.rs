@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use earmark_admission::{Credits, SystemClock};
 use earmark_credits::{
-    LateCredits, OpenStore, Options, PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store,
+    OpenStore, Options, PostgresOptions, PostgresStore, SagaCredits, SqliteOptions, SqliteStore, Store,
     StoreError,
 };
 
@@ -76,7 +76,7 @@ pub(super) async fn open(url: &CreditsUrl) -> Result<Arc<dyn Credits>, Failure> 
         let url = url.clone();
         move || Box::pin(open_store(url.clone()))
     });
-    let started = LateCredits::start(open, clock, Options::default()).await;
+    let started = SagaCredits::open(open, clock, Options::default()).await;
     let failed = |error: StoreError| Failure::Usage(format!("--credits: cannot use {url}: {error}"));
     Ok(Arc::new(started.map_err(failed)?))
 }

@@ -148,8 +148,8 @@ fn one_deposit_at_a_time_gathers_and_as_many_as_there_were_the_last_time() {
 
 #[test]
 fn a_plan_that_makes_money_from_nothing_is_found_out() {
-    let mut ids_of_attempt = PostingIds::new(ReservationId(1));
-    let mut posting = |amount| ids_of_attempt.posting((&account(), &usd()), amount, None);
+    let mut ids = PostingIds::new(ReservationId(1));
+    let mut posting = |amount| ids.posting((&account(), &usd()), amount, None);
     let (ten, four, six) = (posting(10), posting(4), posting(6));
     let fine = Plan { inputs: vec![ten.clone()], outputs: vec![four.clone(), six], ..Plan::default() };
     assert!(is_balanced(&fine));

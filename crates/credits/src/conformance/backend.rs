@@ -6,19 +6,11 @@ use earmark_admission::conformance::Harness;
 use earmark_admission::{
     Answer, Backend, BookLimits, Clock, Composed, Local, LocalBook, LocalOptions, ManualClock,
 };
-use earmark_core::{ExternalParts, Moment};
+use earmark_core::ExternalParts;
 
 use super::FreshStore;
 use crate::saga::Options;
 use crate::saga_credits::SagaCredits;
-
-struct SharedClock(Arc<ManualClock>);
-
-impl Clock for SharedClock {
-    fn now(&self) -> Moment {
-        self.0.now()
-    }
-}
 
 /// Limits in a Book in memory, credit on a store.
 pub struct CreditsHarness {
@@ -34,12 +26,12 @@ impl CreditsHarness {
         let clock = ManualClock::at(1_700_000_000_000);
         let options = LocalOptions { clock: Arc::clone(&clock) as _, ..LocalOptions::default() };
         let registry = LocalBook::open(options).await.expect("a Book in memory");
-        let time = Arc::new(SharedClock(Arc::clone(&clock)));
+        let time = Arc::clone(&clock) as Arc<dyn Clock>;
         let started = SagaCredits::start(Arc::clone(&fresh.store), time, Options::default()).await;
         let credits = Arc::new(started.expect("a store that answers"));
         let limits = Arc::new(BookLimits::new(registry.clone()));
-        let external = ExternalParts { limits: false, credit: true };
-        let backend = Composed::new(registry, limits, Arc::clone(&credits) as _, external);
+        let elsewhere = ExternalParts { limits: false, credit: true };
+        let backend = Composed::new(registry, limits, Arc::clone(&credits) as _, elsewhere);
         CreditsHarness { backend, clock, credits, fresh }
     }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use earmark_core::{AccountStatus, ClientId};
 
 use super::driver::{
-    StoreDriver, again, change, client, entry, home, moving, opening, posting, taking, token, usd_key, vault,
+    StoreDriver, again, change, client, entry, home, moving, opening, posting, steps, taking, token, usd_key,
+    vault,
 };
 use super::sample::bodies;
 use crate::model::{ClaimKind, Entry, Need, Plan, SequenceClaim, TotalsChange};
@@ -201,9 +202,9 @@ pub async fn a_record_goes_when_its_saga_is_over_and_not_before(store: &dyn Stor
 /// Each vault has its own numbers.
 pub async fn entries_are_numbered_in_their_vault(store: &dyn Store) {
     let driver = StoreDriver(store);
-    let external = Entry { home: vault("eu"), ..entry(vec![]) };
+    let elsewhere = Entry { home: vault("eu"), ..entry(vec![]) };
     driver.write(vec![Change::OpenVault(home()), Change::OpenVault(vault("eu"))]).await;
-    let entries = vec![entry(vec![]), external, entry(vec![])];
+    let entries = vec![entry(vec![]), elsewhere, entry(vec![])];
     let first = driver.execute(Plan { entries, ..Plan::default() }).await;
     let second = driver.execute(Plan::clone(&taking(&[]))).await;
     let numbers = async |gate| {
@@ -266,18 +267,9 @@ pub async fn changes_of_a_list_are_made_in_order(store: &dyn Store) {
     driver.open_accounts(&["acme"]).await;
     let inputs = driver.issue("acme", &[5]).await;
     let (saga, plan) = (token(), taking(&inputs));
-    let of = || Arc::clone(&plan);
-    let begin = || Change::Begin(super::driver::record(saga, &plan));
-    let prepare = vec![begin(), Change::Claim(saga, of()), Change::Reserve(saga, of())];
+    let mut prepare = steps(saga, &plan);
+    let commit = prepare.split_off(3);
     assert_eq!(driver.write(prepare).await, [1, 0, 1]);
-    let commit = vec![
-        Change::Decide(saga, of()),
-        Change::Finalize(saga, of()),
-        Change::Create(saga, of()),
-        Change::Apply(saga, of()),
-        Change::Record(saga, of()),
-        Change::End(saga),
-    ];
     assert_eq!(driver.write(commit).await, [1, 1, 0, 0, 1, 1]);
     assert_eq!(driver.write(vec![]).await, [0_u64; 0]);
 }
@@ -294,18 +286,7 @@ pub async fn a_list_may_be_cut_anywhere(store: &dyn Store) {
             claims: vec![opening(&name)],
             ..Plan::clone(&taking(&inputs))
         });
-        let of = || Arc::clone(&plan);
-        let mut first = vec![
-            Change::Begin(super::driver::record(saga, &plan)),
-            Change::Claim(saga, of()),
-            Change::Reserve(saga, of()),
-            Change::Decide(saga, of()),
-            Change::Finalize(saga, of()),
-            Change::Create(saga, of()),
-            Change::Apply(saga, of()),
-            Change::Record(saga, of()),
-            Change::End(saga),
-        ];
+        let mut first = steps(saga, &plan);
         let second = first.split_off(cut);
         let counts = [driver.write(first).await, driver.write(second).await].concat();
         assert_eq!(counts, [1, 1, 2, 1, 2, 1, 1, 1, 1], "cut at {cut}");

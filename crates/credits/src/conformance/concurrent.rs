@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
+
 use super::driver::{StoreDriver, again, taking, token};
 use crate::model::Plan;
 use crate::store::{Change, Store};
@@ -11,18 +13,7 @@ pub(super) const MANY: usize = 24;
 
 /// Runs the same work [`MANY`] times concurrently and returns the results in order.
 pub(super) async fn concurrently<T, F: Future<Output = T>>(work: impl Fn(usize) -> F) -> Vec<T> {
-    let mut running: Vec<_> = (0..MANY).map(|place| Box::pin(work(place))).collect();
-    let mut done: Vec<Option<T>> = (0..MANY).map(|_| None).collect();
-    std::future::poll_fn(|context| {
-        for (work, done) in running.iter_mut().zip(&mut done).filter(|(_, done)| done.is_none()) {
-            if let std::task::Poll::Ready(result) = work.as_mut().poll(context) {
-                *done = Some(result);
-            }
-        }
-        if done.iter().all(Option::is_some) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
-    })
-    .await;
-    done.into_iter().flatten().collect()
+    join_all((0..MANY).map(work)).await
 }
 
 /// One record is inserted.

@@ -13,6 +13,7 @@ use crate::model::{
     Account, AccountChange, AccountKey, AssetKey, Claim, ClaimKind, ClientKey, Entry, EntryBody, LeaseKey,
     LivePosting, Plan, Posting, PostingHold, Record, SagaToken, TotalsChange, VaultKey,
 };
+use crate::saga::abort_steps;
 use crate::store::{Change, FindRecord, PostingQuery, PostingSet, Store, Survey};
 
 /// Ids are unique within a test run.
@@ -110,6 +111,31 @@ pub(super) fn taking(inputs: &[Posting]) -> Arc<Plan> {
     Arc::new(Plan { inputs: inputs.to_vec(), entries: vec![entry(vec![])], ..Plan::default() })
 }
 
+/// All steps of a saga, including those without rows.
+pub(super) fn steps(token: SagaToken, plan: &Arc<Plan>) -> Vec<Change> {
+    let of = || Arc::clone(plan);
+    let mut steps = vec![
+        Change::Begin(record(token, plan)),
+        Change::Claim(token, of()),
+        Change::Reserve(token, of()),
+        Change::Decide(token, of()),
+    ];
+    steps.extend(finishing(token, plan));
+    steps
+}
+
+/// The steps after the decision.
+fn finishing(token: SagaToken, plan: &Arc<Plan>) -> Vec<Change> {
+    let of = || Arc::clone(plan);
+    vec![
+        Change::Finalize(token, of()),
+        Change::Create(token, of()),
+        Change::Apply(token, of()),
+        Change::Record(token, of()),
+        Change::End(token),
+    ]
+}
+
 pub(super) struct StoreDriver<'a>(pub(super) &'a dyn Store);
 
 impl StoreDriver<'_> {
@@ -142,21 +168,12 @@ impl StoreDriver<'_> {
 
     /// Makes the steps after the decision and returns their row counts.
     pub(super) async fn finish(&self, token: SagaToken, plan: &Arc<Plan>) -> Vec<u64> {
-        let plan = || Arc::clone(plan);
-        let steps = vec![
-            Change::Finalize(token, plan()),
-            Change::Create(token, plan()),
-            Change::Apply(token, plan()),
-            Change::Record(token, plan()),
-            Change::End(token),
-        ];
-        self.write(steps).await
+        self.write(finishing(token, plan)).await
     }
 
     /// Aborts a saga and returns the row counts.
     pub(super) async fn abort(&self, token: SagaToken) -> Vec<u64> {
-        let (release, unclaim) = (Change::Release(token.rid), Change::Unclaim(token.rid));
-        self.write(vec![Change::Abort(token), release, unclaim, Change::End(token)]).await
+        self.write(abort_steps(token)).await
     }
 
     /// Executes a plan step by step.
@@ -197,7 +214,7 @@ impl StoreDriver<'_> {
         let query = PostingQuery { account, asset, largest: 3, smallest: 2, count_max: 10 };
         let survey = Survey { posting_sets: vec![query], ..Survey::default() };
         let found = self.0.survey(survey).await.expect("a store that answers");
-        found.posting_sets.into_iter().next().expect("a posting_set for every question")
+        found.posting_sets.into_iter().next().expect("a posting set for every query")
     }
 
     /// The three largest active positive postings.

@@ -50,22 +50,16 @@ pub fn programs() -> Option<PathBuf> {
 
 impl Server {
     /// Creates and starts a durable cluster.
-    ///
-    /// # Errors When there is no PostgreSQL, or it does not start.
     pub fn start() -> io::Result<Server> {
         Server::start_with("", &[])
     }
 
     /// Creates and starts a cluster without fsync. A crash may lose acknowledged commits.
-    ///
-    /// # Errors When there is no PostgreSQL, or it does not start.
     pub fn start_without_fsync() -> io::Result<Server> {
         Server::start_with(NO_FSYNC, &[])
     }
 
     /// Creates and starts a cluster without fsync on a local port, with TLS if a PEM certificate and key are given.
-    ///
-    /// # Errors When there is no PostgreSQL, or it does not start.
     pub fn start_on_port(port: u16, certificate_and_key: Option<[&str; 2]>) -> io::Result<Server> {
         let listen = format!("{NO_FSYNC}listen_addresses = '127.0.0.1'\nport = {port}\n");
         match certificate_and_key {
@@ -130,15 +124,11 @@ impl Server {
     }
 
     /// Stops it without a checkpoint, like a power failure.
-    ///
-    /// # Errors When it does not stop.
     pub fn stop(&self) -> io::Result<()> {
         run(self.command("pg_ctl").arg("-D").arg(self.data()).args(["-m", "immediate", "-w", "stop"]))
     }
 
     /// Starts it after a stop.
-    ///
-    /// # Errors When it does not start.
     pub fn restart(&self) -> io::Result<()> {
         let log = self.folder.join("log");
         let mut start = self.command("pg_ctl");
@@ -196,7 +186,8 @@ impl Drop for Server {
 
 /// The URL of the server in [`URL_VARIABLE`], or of a server without fsync that this process starts.
 ///
-/// # Errors When there is none and none can be started.
+/// # Errors
+/// When no server is given and none can be started.
 pub fn shared() -> Result<String, String> {
     static SHARED: OnceLock<Result<Server, String>> = OnceLock::new();
     if let Ok(url) = std::env::var(URL_VARIABLE) {

@@ -11,46 +11,27 @@ use super::driver::{
 };
 use super::sample::bodies;
 use crate::model::{ClaimKind, Entry, Need, Plan, PostingState, SagaToken, SequenceClaim, TotalsChange};
-use crate::store::{AssetSums, Change, FindRecord, Store, Survey};
+use crate::store::{AssetSums, FindRecord, Store, Survey};
 
 impl StoreDriver<'_> {
     /// Commits a plan and returns whether it took effect. Either way no saga is left in progress.
-    async fn commit(&self, saga: SagaToken, plan: &Arc<Plan>) -> bool {
-        let of = || Arc::clone(plan);
-        let (takes, makes) = (!plan.inputs.is_empty(), !plan.outputs.is_empty());
-        let mut steps = vec![(Change::Begin(record(saga, plan)), 1)];
-        steps.extend(takes.then(|| (Change::Reserve(saga, of()), plan.inputs.len())));
-        let decision = steps.len();
-        steps.push((Change::Decide(saga, of()), 1));
-        steps.extend(takes.then(|| (Change::Finalize(saga, of()), plan.inputs.len())));
-        steps.extend(makes.then(|| (Change::Create(saga, of()), plan.outputs.len())));
-        steps.extend([(Change::Record(saga, of()), plan.entries.len()), (Change::End(saga), 1)]);
-        let (steps, expected): (Vec<Change>, Vec<usize>) = steps.into_iter().unzip();
-        let counts = self.write(steps).await;
-        let happened = counts[decision] == 1;
-        if happened {
-            assert!(counts.iter().zip(expected).all(|(count, all)| *count == all as u64), "{counts:?}");
-        } else {
-            assert!(counts[decision..].iter().all(|count| *count == 0), "{counts:?}");
-            if counts[0] == 1 {
-                self.abort(saga).await;
-            }
-        }
+    pub(super) async fn commit(&self, saga: SagaToken, plan: &Arc<Plan>) -> bool {
+        let committed = self.0.commit(record(saga, plan)).await.expect("a store that answers");
         let stored = self.0.record(FindRecord::Gate(saga.gate)).await.expect("a store that answers");
-        assert!(stored.is_none_or(|stored| stored.record.token.rid != saga.rid), "its record is gone");
-        happened
+        assert!(stored.is_none_or(|stored| stored.record.token.rid != saga.rid), "no record is left");
+        committed
     }
 }
 
 /// A commit writes the same rows as the single steps.
-pub async fn a_saga_in_one_list_is_written_as_by_steps(store: &dyn Store) {
+pub async fn a_whole_plan_is_written_as_by_steps(store: &dyn Store) {
     let driver = StoreDriver(store);
     driver.open_accounts(&["acme", "bob"]).await;
     let inputs = driver.issue("acme", &[5, 6]).await;
     let (saga, of_lease) = (token(), lease());
     let here = bodies().into_iter().map(|body| Entry { body, ..entry(vec![change("acme", -7, 4)]) });
-    let external = Entry { home: vault("eu"), ..entry(vec![change("zoe", i128::MIN, i128::MAX)]) };
-    let entries: Vec<Entry> = here.chain([external, entry(vec![])]).collect();
+    let elsewhere = Entry { home: vault("eu"), ..entry(vec![change("zoe", i128::MIN, i128::MAX)]) };
+    let entries: Vec<Entry> = here.chain([elsewhere, entry(vec![])]).collect();
     let hold = held(posting(saga, 1, "acme", 4), &of_lease, NOW.plus_ms(60_000));
     let plan = Arc::new(Plan {
         inputs: inputs.clone(),
@@ -84,7 +65,7 @@ pub async fn a_saga_in_one_list_is_written_as_by_steps(store: &dyn Store) {
 }
 
 /// Each condition alone prevents the commit, and a refused commit changes nothing.
-pub async fn a_saga_in_one_list_happens_only_as_by_steps(store: &dyn Store) {
+pub async fn a_whole_plan_commits_only_as_by_steps(store: &dyn Store) {
     let driver = StoreDriver(store);
     driver.open_accounts(&["open", "cold", "gone", "busy", "going"]).await;
     let claim = |claims| Plan { claims, ..Plan::clone(&taking(&[])) };
@@ -135,7 +116,7 @@ pub async fn a_saga_in_one_list_happens_only_as_by_steps(store: &dyn Store) {
 }
 
 /// Every plan that can commit does, whatever else is committed at the same time.
-pub async fn of_many_sagas_in_one_list_each_happens_or_not(store: &dyn Store) {
+pub async fn of_many_whole_plans_at_once_each_commits_or_not(store: &dyn Store) {
     let driver = &StoreDriver(store);
     driver.open_accounts(&["acme"]).await;
     let postings = &driver.issue("acme", &[1; 8]).await;

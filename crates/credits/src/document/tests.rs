@@ -25,9 +25,8 @@ fn a_later_version_and_what_is_no_plan_are_refused() {
     }
 }
 
-/// Rows of before leases had actors are read as they are, and name nobody.
 #[test]
-fn entries_that_were_written_without_an_actor_are_read() {
+fn entries_without_an_actor_are_read() {
     let hold = r#""lease":"01HF7YAT00000000000000000A","limit":"usd","account":"acme","asset":"usd","amount":40,
         "revenue":"revenue","keeps_debt":true,"ends_at_unix_ms":1700000060000"#;
     let nobody = |body: &EntryBody| match body {

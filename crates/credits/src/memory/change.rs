@@ -16,6 +16,11 @@ use crate::store::Change;
 impl Rows {
     /// Makes a change and returns the number of rows it changed.
     pub(super) fn change(&mut self, change: &Change) -> u64 {
+        if let Some((token, phase)) = change.required_phase()
+            && !self.is_in(token, phase)
+        {
+            return 0;
+        }
         let count = match change {
             Change::OpenVault(home) => self.open_vault(home),
             Change::Begin(record) => usize::from(self.begin(record)),
@@ -23,7 +28,7 @@ impl Rows {
             Change::Reserve(token, plan) => self.reserve(token, plan),
             Change::Decide(token, plan) => usize::from(self.decide(token, plan)),
             Change::Finalize(token, plan) => self.finalize(token, plan),
-            Change::Create(token, plan) => self.create(token, plan),
+            Change::Create(_, plan) => self.create(plan),
             Change::Apply(token, plan) => self.apply(token, plan),
             Change::Record(token, plan) => self.record_entries(token, plan),
             Change::Abort(token) => usize::from(self.advance(token, Phase::Reserving, Phase::Releasing)),
@@ -44,6 +49,26 @@ impl Rows {
         count as u64
     }
 
+    /// Commits the plan of a record; returns whether it took effect.
+    pub(super) fn commit(&mut self, record: &Arc<Record>) -> bool {
+        let (token, plan) = (&record.token, &*record.plan);
+        if !self.begin(record) {
+            return false;
+        }
+        self.reserve(token, plan);
+        let is_decided = self.decide(token, plan);
+        if is_decided {
+            self.finalize(token, plan);
+            self.create(plan);
+            self.record_entries(token, plan);
+        } else {
+            self.advance(token, Phase::Reserving, Phase::Releasing);
+            self.release(token.rid);
+        }
+        self.end(token);
+        is_decided
+    }
+
     fn open_vault(&mut self, home: &VaultKey) -> usize {
         let is_new = !self.vaults.contains_key(home);
         self.vaults.entry(home.clone()).or_default();
@@ -59,7 +84,7 @@ impl Rows {
 
     fn begin(&mut self, record: &Arc<Record>) -> bool {
         let SagaToken { gate, rid, .. } = record.token;
-        let client = record.plan.sequence_claim.as_ref().map(|sequence_claim| sequence_claim.client.clone());
+        let client = record.plan.sequence_claim.as_ref().map(|claim| claim.client.clone());
         let is_taken = client.as_ref().is_some_and(|client| self.by_client.contains_key(client));
         if is_taken || self.records.contains_key(&gate) {
             return false;
@@ -87,9 +112,6 @@ impl Rows {
     }
 
     fn claim(&mut self, token: &SagaToken, plan: &Plan) -> usize {
-        if !self.is_in(token, Phase::Reserving) {
-            return 0;
-        }
         let claims = plan.claims.iter();
         claims.filter(|claim| self.claim_account(token.rid, claim)).count()
     }
@@ -117,16 +139,10 @@ impl Rows {
     }
 
     fn reserve(&mut self, token: &SagaToken, plan: &Plan) -> usize {
-        if !self.is_in(token, Phase::Reserving) {
-            return 0;
-        }
         self.move_postings(plan, PostingState::Active, PostingState::Pending(token.rid))
     }
 
     fn finalize(&mut self, token: &SagaToken, plan: &Plan) -> usize {
-        if !self.is_in(token, Phase::Finalizing) {
-            return 0;
-        }
         let (pending, inactive) = (PostingState::Pending(token.rid), PostingState::Inactive(token.rid));
         self.move_postings(plan, pending, inactive)
     }
@@ -170,10 +186,7 @@ impl Rows {
         is_free && stands
     }
 
-    fn create(&mut self, token: &SagaToken, plan: &Plan) -> usize {
-        if !self.is_in(token, Phase::Finalizing) {
-            return 0;
-        }
+    fn create(&mut self, plan: &Plan) -> usize {
         let mut created = 0_usize;
         for posting in &plan.outputs {
             if !self.has_posting(posting.id) {
@@ -185,9 +198,6 @@ impl Rows {
     }
 
     fn apply(&mut self, token: &SagaToken, plan: &Plan) -> usize {
-        if !self.is_in(token, Phase::Finalizing) {
-            return 0;
-        }
         let mut applied = 0_usize;
         for claim in &plan.claims {
             let found = self.accounts.get_mut(&claim.account);
@@ -203,7 +213,7 @@ impl Rows {
     }
 
     fn record_entries(&mut self, token: &SagaToken, plan: &Plan) -> usize {
-        if !self.is_in(token, Phase::Finalizing) || self.entries.contains_key(&token.gate) {
+        if self.entries.contains_key(&token.gate) {
             return 0;
         }
         let mut stored = Vec::with_capacity(plan.entries.len());

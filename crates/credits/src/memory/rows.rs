@@ -4,21 +4,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 
 use earmark_admission::CreditCursor;
-use earmark_core::{AccountName, AssetName, NamespaceName, UnixMs};
+use earmark_core::{AssetName, NamespaceName, UnixMs};
 
+use crate::census::Counted;
 use crate::id::{GateId, OwnerId, PostingId, ReservationId};
 use crate::model::{
     Account, AccountKey, AssetKey, ClientKey, EntryBody, LeaseKey, LivePosting, Posting, PostingState,
     StoredEntry, StoredRecord, VaultKey,
 };
 use crate::store::{
-    AssetCensus, AssetSums, CHANGES_SEEN_MAX, Census, DueQuery, Filter, FindRecord, Funds, LoggedTransaction,
+    AssetSums, CHANGES_SEEN_MAX, Census, DueQuery, Filter, FindRecord, Funds, LoggedTransaction,
     PostingQuery, PostingSet, RecordCursor, RecordPage, Records, Spendable, StaleOwners, Survey, Surveyed,
-    Transactions, UnevenAccount,
+    Transactions,
 };
-
-/// So many accounts that do not add up are named.
-const UNEVEN_MAX: usize = 10;
 
 /// All rows.
 #[derive(Default)]
@@ -309,52 +307,30 @@ impl Rows {
     }
 
     pub(super) fn census(&self, home: &VaultKey) -> Census {
-        let mut accounts: BTreeMap<(&AssetName, &AccountName), (i128, i128)> = BTreeMap::new();
-        let of_vault = self.live.iter().filter(|(account, _)| account.home == *home);
-        let posting_sets =
-            of_vault.flat_map(|(account, assets)| assets.iter().map(move |each| (account, each)));
-        for (account, (asset, live)) in posting_sets {
-            let funds = self.fund(asset, live, UnixMs::default());
-            let sum = &mut accounts.entry((asset, &account.account)).or_default().0;
-            *sum = [funds.active, funds.pending, funds.held, funds.due]
-                .iter()
-                .fold(*sum, |sum, part| sum.wrapping_add(*part));
+        let mut counted = Counted::default();
+        for (key, sums) in self.assets.iter().filter(|(key, _)| key.home == *home) {
+            *counted.sums(key.asset.clone()) = *sums;
+        }
+        for (account, assets) in self.live.iter().filter(|(account, _)| account.home == *home) {
+            for (asset, live) in assets {
+                let Funds { active, pending, held, due, .. } = self.fund(asset, live, UnixMs::default());
+                for amount in [active, pending, held, due] {
+                    counted.add(true, asset.clone(), account.account.clone(), amount);
+                }
+            }
         }
         for (account, history) in self.histories.iter().filter(|(account, _)| account.home == *home) {
             let changes = history.iter().flat_map(|stored| &stored.entry.changes);
             for change in changes.filter(|change| change.account == account.account) {
-                let sum = &mut accounts.entry((&change.asset, &account.account)).or_default().1;
-                *sum = sum.wrapping_add(change.amount).wrapping_add(change.held);
+                let amount = change.amount.wrapping_add(change.held);
+                counted.add(false, change.asset.clone(), change.account.clone(), amount);
             }
         }
-        let mut census = Census::default();
-        // Of what nobody has issued there is nothing, whatever postings and entries say.
-        let mut assets: BTreeMap<&AssetName, AssetSums> =
-            accounts.keys().map(|(asset, _)| (*asset, AssetSums::default())).collect();
-        let counted = self.assets.iter().filter(|(key, _)| key.home == *home);
-        assets.extend(counted.map(|(key, sums)| (&key.asset, *sums)));
-        for (name, sums) in assets {
-            let of_asset = accounts.iter().filter(|((asset, _), _)| *asset == name);
-            let (live, entered) = of_asset.fold((0_i128, 0_i128), |(live, entered), (_, sums)| {
-                (live.wrapping_add(sums.0), entered.wrapping_add(sums.1))
-            });
-            census.assets.push(AssetCensus { asset: name.clone(), sums, live, entered });
-        }
-        let uneven = accounts.into_iter().filter(|(_, (live, entered))| live != entered);
-        census.uneven = uneven
-            .take(UNEVEN_MAX)
-            .map(|((asset, account), (live, entered))| UnevenAccount {
-                account: account.clone(),
-                asset: asset.clone(),
-                live,
-                entered,
-            })
-            .collect();
         let touches = |stored: &&StoredRecord| {
             stored.record.plan.accounts().iter().any(|account| account.home == *home)
         };
-        census.records = self.records.values().filter(touches).count() as u64;
-        census
+        counted.records = self.records.values().filter(touches).count() as u64;
+        counted.census()
     }
 
     pub(super) fn clients(&self) -> u64 {

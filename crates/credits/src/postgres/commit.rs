@@ -1,6 +1,7 @@
-//! Sagas whose steps all came in one list, as what the function `commit_sagas` takes: an array for each column.
+//! Whole plans as the arguments of the function `commit_plans`: an array for each column.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use sqlx::Postgres;
 use sqlx::postgres::PgArguments;
@@ -9,258 +10,180 @@ use sqlx::query::Query;
 use crate::document;
 use crate::model::{Entry, Posting, Record, VaultKey};
 use crate::sql::signed;
-use crate::sql::whole::WholeSagas;
-use crate::store::Change;
 
-/// Sagas to be committed together.
-#[derive(Default)]
-pub(super) struct Commit<'a> {
-    sagas: WholeSagas<'a>,
-    homes: Homes<'a>,
-}
+const COMMIT: &str = "select commit_plans($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
+    $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41)";
 
-/// The vaults that sagas are about, in order, and the place of each.
+/// The vaults of all plans, in order, and their indexes from 1.
 type Homes<'a> = BTreeMap<&'a VaultKey, i32>;
 
-impl<'a> Commit<'a> {
-    /// Takes a list, if it is one that can be committed with those that were taken before.
-    pub(super) fn take(&mut self, list: &'a [Change]) -> bool {
-        let Some(record) = self.sagas.take(list) else { return false };
-        let plan = &record.plan;
-        let homes = plan.entries.iter().map(|entry| &entry.home);
-        let homes = homes.chain(plan.outputs.iter().map(|posting| &posting.account.home));
-        let homes = homes.chain(plan.needs.iter().map(|need| &need.account.home));
-        let homes = homes.chain(plan.totals.iter().map(|change| &change.asset.home));
-        let homes =
-            homes.chain(plan.sequence_claim.as_ref().map(|sequence_claim| &sequence_claim.client.home));
-        self.homes.extend(homes.map(|home| (home, 0)));
-        true
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.sagas.records.is_empty()
-    }
-
-    /// Has the vaults that other lists number locked with its own.
-    pub(super) fn lock(&mut self, others: impl Iterator<Item = &'a [Change]>) {
-        for change in others.flatten() {
-            if let Change::Record(_, plan) = change {
-                self.homes.extend(plan.entries.iter().map(|entry| (&entry.home, 0)));
-            }
-        }
-    }
-
-    /// What the function takes.
-    pub(super) fn columns(mut self) -> Columns<'a> {
-        let mut columns = Columns::default();
-        for ((home, place), at) in self.homes.iter_mut().zip(1..) {
-            *place = at;
-            columns.vaults.namespace.push(home.namespace.as_str());
-            columns.vaults.vault.push(home.vault.as_str());
-        }
-        let (mut inputs, mut needs) = (Vec::new(), Vec::new());
-        for (record, saga) in self.sagas.records.iter().zip(1..) {
-            columns.add(&self.homes, saga, record);
-            inputs.extend(record.plan.inputs.iter().map(|posting| (posting.id.to_string(), saga)));
-            needs.extend(record.plan.needs.iter().map(|need| (need, saga)));
-        }
-        // In the order in which everybody locks them.
-        inputs.sort_unstable();
-        needs.sort_unstable_by_key(|(need, _)| &need.account);
-        (columns.inputs.id, columns.inputs.saga) = inputs.into_iter().unzip();
-        for (need, saga) in needs {
-            columns.needs.saga.push(saga);
-            columns.needs.home.push(self.homes.get(&need.account.home).copied().unwrap_or_default());
-            columns.needs.account.push(need.account.account.as_str());
-            columns.needs.spends.push(need.spends);
-        }
-        columns
-    }
-}
-
-/// The arrays, by what their rows are about. `saga`, `home` and `entry` are places, counted from 1 as PostgreSQL does.
+/// The arguments. `plan`, `home` and `entry` are indexes from 1. The first letter says what a row is about, as in `commit_plans`.
 #[derive(Default)]
 pub(super) struct Columns<'a> {
-    vaults: Vaults<'a>,
-    sagas: Sagas<'a>,
-    inputs: Inputs,
-    needs: Needs<'a>,
-    outputs: Outputs<'a>,
-    entries: Entries,
-    changes: Changes<'a>,
-    totals: Totals<'a>,
-}
-
-#[derive(Default)]
-struct Vaults<'a> {
-    namespace: Vec<&'a str>,
-    vault: Vec<&'a str>,
-}
-
-#[derive(Default)]
-struct Sagas<'a> {
-    gate: Vec<String>,
-    rid: Vec<String>,
-    inputs: Vec<i32>,
-    needs: Vec<i32>,
-    home: Vec<Option<i32>>,
-    client: Vec<Option<&'a str>>,
-    sequence: Vec<Option<i64>>,
-}
-
-#[derive(Default)]
-struct Inputs {
-    saga: Vec<i32>,
-    id: Vec<String>,
-}
-
-#[derive(Default)]
-struct Needs<'a> {
-    saga: Vec<i32>,
-    home: Vec<i32>,
-    account: Vec<&'a str>,
-    spends: Vec<bool>,
-}
-
-#[derive(Default)]
-struct Outputs<'a> {
-    saga: Vec<i32>,
-    id: Vec<String>,
-    home: Vec<i32>,
-    account: Vec<&'a str>,
-    asset: Vec<&'a str>,
-    amount: Vec<String>,
-    lease: Vec<Option<String>>,
-    limit: Vec<Option<&'a str>>,
-    ends: Vec<Option<i64>>,
-}
-
-#[derive(Default)]
-struct Entries {
-    saga: Vec<i32>,
-    home: Vec<i32>,
-    place: Vec<i32>,
-    at: Vec<i64>,
-    kind: Vec<&'static str>,
-    lease: Vec<Option<String>>,
-    body: Vec<String>,
-}
-
-#[derive(Default)]
-struct Changes<'a> {
-    entry: Vec<i32>,
-    account: Vec<&'a str>,
-    asset: Vec<&'a str>,
-    amount: Vec<String>,
-    held: Vec<String>,
-}
-
-#[derive(Default)]
-struct Totals<'a> {
-    saga: Vec<i32>,
-    home: Vec<i32>,
-    asset: Vec<&'a str>,
-    issued: Vec<String>,
-    retired: Vec<String>,
+    v_namespace: Vec<&'a str>,
+    v_vault: Vec<&'a str>,
+    p_gate: Vec<String>,
+    p_rid: Vec<String>,
+    p_inputs: Vec<i32>,
+    p_needs: Vec<i32>,
+    p_home: Vec<Option<i32>>,
+    p_client: Vec<Option<&'a str>>,
+    p_sequence: Vec<Option<i64>>,
+    i_plan: Vec<i32>,
+    i_id: Vec<String>,
+    n_plan: Vec<i32>,
+    n_home: Vec<i32>,
+    n_account: Vec<&'a str>,
+    n_spends: Vec<bool>,
+    o_plan: Vec<i32>,
+    o_id: Vec<String>,
+    o_home: Vec<i32>,
+    o_account: Vec<&'a str>,
+    o_asset: Vec<&'a str>,
+    o_amount: Vec<String>,
+    o_lease: Vec<Option<String>>,
+    o_limit: Vec<Option<&'a str>>,
+    o_ends: Vec<Option<i64>>,
+    e_plan: Vec<i32>,
+    e_home: Vec<i32>,
+    e_place: Vec<i32>,
+    e_at: Vec<i64>,
+    e_kind: Vec<&'static str>,
+    e_lease: Vec<Option<String>>,
+    e_body: Vec<String>,
+    c_entry: Vec<i32>,
+    c_account: Vec<&'a str>,
+    c_asset: Vec<&'a str>,
+    c_amount: Vec<String>,
+    c_held: Vec<String>,
+    t_plan: Vec<i32>,
+    t_home: Vec<i32>,
+    t_asset: Vec<&'a str>,
+    t_issued: Vec<String>,
+    t_retired: Vec<String>,
 }
 
 impl<'a> Columns<'a> {
-    fn add(&mut self, homes: &Homes<'a>, saga: i32, record: &'a Record) {
-        // Every vault was noted when the saga was taken.
-        let place = |home: &VaultKey| homes.get(home).copied().unwrap_or_default();
-        let plan = &record.plan;
-        self.sagas.add(
-            record,
-            plan.sequence_claim.as_ref().map(|sequence_claim| place(&sequence_claim.client.home)),
-        );
-        for posting in &plan.outputs {
-            self.outputs.add(saga, place(&posting.account.home), posting);
+    pub(super) fn of(records: &'a [Arc<Record>]) -> Columns<'a> {
+        let (mut columns, mut homes) = (Columns::default(), homes(records));
+        for ((home, place), at) in homes.iter_mut().zip(1..) {
+            *place = at;
+            columns.v_namespace.push(home.namespace.as_str());
+            columns.v_vault.push(home.vault.as_str());
         }
-        for (entry, at) in plan.entries.iter().zip(0..) {
-            self.entries.add(saga, place(&entry.home), at, entry);
-            for change in &entry.changes {
-                self.changes.entry.push(small(self.entries.saga.len()));
-                self.changes.account.push(change.account.as_str());
-                self.changes.asset.push(change.asset.as_str());
-                self.changes.amount.push(change.amount.to_string());
-                self.changes.held.push(change.held.to_string());
-            }
+        let (mut inputs, mut needs) = (Vec::new(), Vec::new());
+        for (record, plan) in records.iter().zip(1..) {
+            columns.add(&homes, plan, record);
+            inputs.extend(record.plan.inputs.iter().map(|posting| (posting.id.to_string(), plan)));
+            needs.extend(record.plan.needs.iter().map(|need| (need, plan)));
         }
-        for change in &plan.totals {
-            self.totals.saga.push(saga);
-            self.totals.home.push(place(&change.asset.home));
-            self.totals.asset.push(change.asset.asset.as_str());
-            self.totals.issued.push(change.issued.to_string());
-            self.totals.retired.push(change.retired.to_string());
+        // All calls lock postings and accounts in this order.
+        inputs.sort_unstable();
+        needs.sort_unstable_by_key(|(need, _)| &need.account);
+        (columns.i_id, columns.i_plan) = inputs.into_iter().unzip();
+        for (need, plan) in needs {
+            columns.n_plan.push(plan);
+            columns.n_home.push(place(&homes, &need.account.home));
+            columns.n_account.push(need.account.account.as_str());
+            columns.n_spends.push(need.spends);
+        }
+        columns
+    }
+
+    fn add(&mut self, homes: &Homes<'a>, plan: i32, record: &'a Record) {
+        let claim = record.plan.sequence_claim.as_ref();
+        self.p_gate.push(record.token.gate.to_string());
+        self.p_rid.push(record.token.rid.to_string());
+        self.p_inputs.push(small(record.plan.inputs.len()));
+        self.p_needs.push(small(record.plan.needs.len()));
+        self.p_home.push(claim.map(|claim| place(homes, &claim.client.home)));
+        self.p_client.push(claim.map(|claim| claim.client.client.as_str()));
+        // A sequence above 63 bits is never next.
+        self.p_sequence.push(claim.map(|claim| i64::try_from(claim.sequence).unwrap_or(-1)));
+        for posting in &record.plan.outputs {
+            self.add_output(plan, place(homes, &posting.account.home), posting);
+        }
+        for (entry, at) in record.plan.entries.iter().zip(0..) {
+            self.add_entry(plan, place(homes, &entry.home), at, entry);
+        }
+        for change in &record.plan.totals {
+            self.t_plan.push(plan);
+            self.t_home.push(place(homes, &change.asset.home));
+            self.t_asset.push(change.asset.asset.as_str());
+            self.t_issued.push(change.issued.to_string());
+            self.t_retired.push(change.retired.to_string());
         }
     }
 
-    /// Binds all of them, in the order of the function.
-    pub(super) fn bind<'q>(
-        &'q self,
-        query: Query<'q, Postgres, PgArguments>,
-    ) -> Query<'q, Postgres, PgArguments> {
-        let Columns { vaults, sagas, inputs, needs, outputs, entries, changes, totals } = self;
-        let query = query.bind(&vaults.namespace).bind(&vaults.vault);
-        let query = query.bind(&sagas.gate).bind(&sagas.rid).bind(&sagas.inputs).bind(&sagas.needs);
-        let query = query.bind(&sagas.home).bind(&sagas.client).bind(&sagas.sequence);
-        let query = query.bind(&inputs.saga).bind(&inputs.id);
-        let query = query.bind(&needs.saga).bind(&needs.home).bind(&needs.account).bind(&needs.spends);
-        let query = query.bind(&outputs.saga).bind(&outputs.id).bind(&outputs.home).bind(&outputs.account);
-        let query = query.bind(&outputs.asset).bind(&outputs.amount).bind(&outputs.lease);
-        let query = query.bind(&outputs.limit).bind(&outputs.ends);
-        let query = query.bind(&entries.saga).bind(&entries.home).bind(&entries.place).bind(&entries.at);
-        let query = query.bind(&entries.kind).bind(&entries.lease).bind(&entries.body);
-        let query = query.bind(&changes.entry).bind(&changes.account).bind(&changes.asset);
-        let query = query.bind(&changes.amount).bind(&changes.held);
-        let query = query.bind(&totals.saga).bind(&totals.home).bind(&totals.asset);
-        query.bind(&totals.issued).bind(&totals.retired)
-    }
-}
-
-impl<'a> Sagas<'a> {
-    fn add(&mut self, record: &'a Record, home: Option<i32>) {
-        let (plan, sequence_claim) = (&record.plan, record.plan.sequence_claim.as_ref());
-        self.gate.push(record.token.gate.to_string());
-        self.rid.push(record.token.rid.to_string());
-        self.inputs.push(small(plan.inputs.len()));
-        self.needs.push(small(plan.needs.len()));
-        self.home.push(home);
-        self.client.push(sequence_claim.map(|sequence_claim| sequence_claim.client.client.as_str()));
-        // A number that no column can hold is nobody's turn.
-        self.sequence
-            .push(sequence_claim.map(|sequence_claim| i64::try_from(sequence_claim.sequence).unwrap_or(-1)));
-    }
-}
-
-impl<'a> Outputs<'a> {
-    fn add(&mut self, saga: i32, home: i32, posting: &'a Posting) {
+    fn add_output(&mut self, plan: i32, home: i32, posting: &'a Posting) {
         let hold = posting.hold.as_ref();
-        self.saga.push(saga);
-        self.id.push(posting.id.to_string());
-        self.home.push(home);
-        self.account.push(posting.account.account.as_str());
-        self.asset.push(posting.asset.as_str());
-        self.amount.push(posting.amount.to_string());
-        self.lease.push(hold.map(|hold| hold.lease.to_string()));
-        self.limit.push(hold.map(|hold| hold.limit.as_str()));
-        self.ends.push(hold.map(|hold| signed(hold.ends_at.get())));
+        self.o_plan.push(plan);
+        self.o_id.push(posting.id.to_string());
+        self.o_home.push(home);
+        self.o_account.push(posting.account.account.as_str());
+        self.o_asset.push(posting.asset.as_str());
+        self.o_amount.push(posting.amount.to_string());
+        self.o_lease.push(hold.map(|hold| hold.lease.to_string()));
+        self.o_limit.push(hold.map(|hold| hold.limit.as_str()));
+        self.o_ends.push(hold.map(|hold| signed(hold.ends_at.get())));
+    }
+
+    fn add_entry(&mut self, plan: i32, home: i32, place: i32, entry: &'a Entry) {
+        self.e_plan.push(plan);
+        self.e_home.push(home);
+        self.e_place.push(place);
+        self.e_at.push(signed(entry.at.get()));
+        self.e_kind.push(document::body_kind(&entry.body));
+        self.e_lease.push(entry.body.lease().map(|lease| lease.to_string()));
+        self.e_body.push(document::body_to_json(&entry.body));
+        for change in &entry.changes {
+            self.c_entry.push(small(self.e_plan.len()));
+            self.c_account.push(change.account.as_str());
+            self.c_asset.push(change.asset.as_str());
+            self.c_amount.push(change.amount.to_string());
+            self.c_held.push(change.held.to_string());
+        }
+    }
+
+    /// The call of the function.
+    pub(super) fn query(&self) -> Query<'_, Postgres, PgArguments> {
+        let query = sqlx::query(COMMIT).bind(&self.v_namespace).bind(&self.v_vault);
+        let query = query.bind(&self.p_gate).bind(&self.p_rid).bind(&self.p_inputs).bind(&self.p_needs);
+        let query = query.bind(&self.p_home).bind(&self.p_client).bind(&self.p_sequence);
+        let query = query.bind(&self.i_plan).bind(&self.i_id);
+        let query = query.bind(&self.n_plan).bind(&self.n_home).bind(&self.n_account).bind(&self.n_spends);
+        let query = query.bind(&self.o_plan).bind(&self.o_id).bind(&self.o_home).bind(&self.o_account);
+        let query = query.bind(&self.o_asset).bind(&self.o_amount).bind(&self.o_lease);
+        let query = query.bind(&self.o_limit).bind(&self.o_ends);
+        let query = query.bind(&self.e_plan).bind(&self.e_home).bind(&self.e_place).bind(&self.e_at);
+        let query = query.bind(&self.e_kind).bind(&self.e_lease).bind(&self.e_body);
+        let query = query.bind(&self.c_entry).bind(&self.c_account).bind(&self.c_asset);
+        let query = query.bind(&self.c_amount).bind(&self.c_held);
+        let query = query.bind(&self.t_plan).bind(&self.t_home).bind(&self.t_asset);
+        query.bind(&self.t_issued).bind(&self.t_retired)
     }
 }
 
-impl Entries {
-    fn add(&mut self, saga: i32, home: i32, place: i32, entry: &Entry) {
-        self.saga.push(saga);
-        self.home.push(home);
-        self.place.push(place);
-        self.at.push(signed(entry.at.get()));
-        self.kind.push(document::body_kind(&entry.body));
-        self.lease.push(entry.body.lease().map(|lease| lease.to_string()));
-        self.body.push(document::body_to_json(&entry.body));
+fn homes<'a>(records: &'a [Arc<Record>]) -> Homes<'a> {
+    let mut homes = Homes::new();
+    for plan in records.iter().map(|record| &*record.plan) {
+        let entries = plan.entries.iter().map(|entry| &entry.home);
+        let outputs = plan.outputs.iter().map(|posting| &posting.account.home);
+        let needs = plan.needs.iter().map(|need| &need.account.home);
+        let totals = plan.totals.iter().map(|change| &change.asset.home);
+        let client = plan.sequence_claim.as_ref().map(|claim| &claim.client.home);
+        let all = entries.chain(outputs).chain(needs).chain(totals).chain(client);
+        homes.extend(all.map(|home| (home, 0)));
     }
+    homes
 }
 
-/// A count of rows of one call, of which there are some thousand at most.
+/// The index of a vault, which `homes` always contains.
+fn place(homes: &Homes<'_>, home: &VaultKey) -> i32 {
+    homes.get(home).copied().unwrap_or_default()
+}
+
+/// A number of rows. A call has a few thousand.
 fn small(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }

@@ -1,18 +1,18 @@
-//! What went wrong, and whether anything was done.
+//! PostgreSQL errors as store errors.
 
 use crate::store::StoreError;
 
-/// What a failed call says about itself.
+/// A failed call.
 pub(super) struct Failed {
     pub(super) error: StoreError,
-    /// Nothing was done, and the same may go well at once: two transactions were in each other's way.
-    pub(super) is_clash: bool,
-    /// The connection can be used again.
-    pub(super) is_whole: bool,
+    /// Two transactions conflicted. Nothing was done, and an immediate retry may succeed.
+    pub(super) is_conflict: bool,
+    /// The connection is usable.
+    pub(super) is_usable: bool,
 }
 
-/// A call that is one statement. If the database itself says that it failed then nothing was done; if the database says that it
-/// is going away, or nothing at all, nobody knows.
+/// The error of a single statement. If the database reports a failure, nothing was done. If it goes away or does not answer, the
+/// outcome is unknown.
 pub(super) fn failed(error: &sqlx::Error) -> Failed {
     let message = error.to_string();
     let sqlx::Error::Database(database) = error else {
@@ -22,36 +22,36 @@ pub(super) fn failed(error: &sqlx::Error) -> Failed {
             }
             _ => StoreError::Unavailable(message),
         };
-        return Failed { error, is_clash: false, is_whole: false };
+        return Failed { error, is_conflict: false, is_usable: false };
     };
     let code = database.code().unwrap_or_default();
     let message = format!("{} ({code})", database.message());
     match code.as_ref() {
-        // A serialization failure, a deadlock.
+        // Serialization failure, deadlock.
         "40001" | "40P01" => {
-            let error = StoreError::Busy("others were in the way again and again");
-            Failed { error, is_clash: true, is_whole: true }
+            let error = StoreError::Busy("transactions kept conflicting");
+            Failed { error, is_conflict: true, is_usable: true }
         }
-        // A row that another has added in the same moment. Whoever tries again sees it.
-        "23505" => Failed { error: StoreError::Refused(message), is_clash: true, is_whole: true },
+        // Another call inserted the row at the same time. A retry sees it.
+        "23505" => Failed { error: StoreError::Refused(message), is_conflict: true, is_usable: true },
         "55P03" => {
-            let error = StoreError::Busy("somebody holds a lock on a row for too long");
-            Failed { error, is_clash: false, is_whole: true }
+            let error = StoreError::Busy("a row stayed locked too long");
+            Failed { error, is_conflict: false, is_usable: true }
         }
-        // The statement took too long, or somebody cancelled it.
+        // Timeout, or cancelled by an operator.
         "57014" => {
-            let error = StoreError::Busy("it took too long and was given up");
-            Failed { error, is_clash: false, is_whole: true }
+            let error = StoreError::Busy("the statement timed out");
+            Failed { error, is_conflict: false, is_usable: true }
         }
-        // The server shuts down, or the connection is at fault.
+        // Server shutdown, connection failure.
         code if code.starts_with("57P") || code.starts_with("08") => {
-            Failed { error: StoreError::Unavailable(message), is_clash: false, is_whole: false }
+            Failed { error: StoreError::Unavailable(message), is_conflict: false, is_usable: false }
         }
-        _ => Failed { error: StoreError::Refused(message), is_clash: false, is_whole: true },
+        _ => Failed { error: StoreError::Refused(message), is_conflict: false, is_usable: true },
     }
 }
 
-/// Of a read, of which it does not matter whether it was made.
-pub(super) fn unread(error: sqlx::Error) -> StoreError {
+/// The error of a read.
+pub(super) fn read_error(error: sqlx::Error) -> StoreError {
     failed(&error).error
 }

@@ -1,96 +1,75 @@
-//! The schema, version by version.
+//! The schema.
 
 use sqlx::postgres::PgConnection;
-use sqlx::{AssertSqlSafe, Connection, Row};
+use sqlx::{AssertSqlSafe, Connection, Executor, Row};
 
-use super::error::unread;
-use super::log::put_in_order;
-use crate::sql::count;
+use super::error::read_error;
+use crate::sql::{SCHEMA_VERSION, check_version, count};
 use crate::store::StoreError;
 
-/// What each version adds, the first one first.
-pub(super) const VERSIONS: [(&str, &str); 6] = [
-    ("rows", include_str!("../../migrations/postgres/0001_rows.sql")),
-    ("write", include_str!("../../migrations/postgres/0002_write.sql")),
-    ("views", include_str!("../../migrations/postgres/0003_views.sql")),
-    ("write_4", include_str!("../../migrations/postgres/0004_write.sql")),
-    ("transactions", include_str!("../../migrations/postgres/0005_transactions.sql")),
-    ("commit", include_str!("../../migrations/postgres/0006_commit.sql")),
-];
+const SCHEMA: &str = include_str!("../../migrations/postgres/0001_schema.sql");
 
-/// Any number that other programs are unlikely to lock: "earmark" in letters.
+/// The advisory lock of Earmark: "earmark" in ASCII, a number that other programs are unlikely to use.
 const LOCK: i64 = 0x0065_6172_6d61_726b;
 
-/// Brings a schema up to a version, unless it is there. Two processes that start at once wait for each other. A role that may
-/// not create tables can start on a schema that is up to date.
-pub(super) async fn migrate(
-    connection: &mut PgConnection,
-    schema: &str,
-    to: usize,
-) -> Result<(), StoreError> {
-    let mut transaction = connection.begin().await.map_err(unread)?;
+/// Creates the schema if it is missing. Processes that start at once wait for each other. A role without the right to create
+/// tables can start on an existing schema.
+pub(super) async fn migrate(connection: &mut PgConnection, schema: &str) -> Result<(), StoreError> {
+    let mut transaction = connection.begin().await.map_err(read_error)?;
     let connection = &mut *transaction;
-    // Whoever starts at the same time may be at work for as long as a statement may take.
-    sqlx::raw_sql("set local lock_timeout to 0").execute(&mut *connection).await.map_err(unread)?;
-    sqlx::query("select pg_advisory_xact_lock($1)")
-        .bind(LOCK)
-        .execute(&mut *connection)
-        .await
-        .map_err(unread)?;
+    // A process that started earlier may hold the lock for a whole statement timeout.
+    connection.execute("set local lock_timeout to 0").await.map_err(read_error)?;
+    let lock = sqlx::query("select pg_advisory_xact_lock($1)").bind(LOCK);
+    lock.execute(&mut *connection).await.map_err(read_error)?;
     let found = version(connection, schema).await?;
-    let known = VERSIONS.len() as u64;
-    if found > known {
-        return Err(StoreError::Corrupt(format!(
-            "its schema has version {found}, and this Earmark knows up to {known}: use the Earmark that wrote it, \
-             or a later one"
-        )));
-    }
+    check_version(found)?;
     if found == 0 {
-        let begin = format!(
+        let create = format!(
             "create schema if not exists \"{schema}\";
-             create table if not exists earmark_schema (
-                 version integer primary key, what text not null, applied_at timestamptz not null default now());
-             comment on table earmark_schema is 'What was done to this schema, and when.'"
+             create table earmark_schema (version integer primary key, applied_at timestamptz not null default now());
+             comment on table earmark_schema is 'The version of this schema.';
+             {SCHEMA}
+             insert into earmark_schema (version) values ({SCHEMA_VERSION})"
         );
-        sqlx::raw_sql(AssertSqlSafe(begin)).execute(&mut *connection).await.map_err(unread)?;
+        sqlx::raw_sql(AssertSqlSafe(create)).execute(&mut *connection).await.map_err(read_error)?;
     }
-    if found < to as u64 {
-        // A version may have to go through all that is there. It does not wait for others as long, since everybody else
-        // waits behind it.
-        let patience = "set local statement_timeout to 0; set local lock_timeout to '10s'";
-        sqlx::raw_sql(patience).execute(&mut *connection).await.map_err(unread)?;
-    }
-    for ((what, sql), version) in VERSIONS.into_iter().zip(1_i32..).take(to) {
-        if u64::from(version.unsigned_abs()) <= found {
-            continue;
-        }
-        sqlx::raw_sql(sql).execute(&mut *connection).await.map_err(unread)?;
-        sqlx::query("insert into earmark_schema (version, what) values ($1, $2)")
-            .bind(version)
-            .bind(what)
-            .execute(&mut *connection)
-            .await
-            .map_err(unread)?;
-    }
-    if to == VERSIONS.len() {
-        put_in_order(connection).await?;
-    }
-    transaction.commit().await.map_err(unread)
+    order_transactions(connection).await?;
+    transaction.commit().await.map_err(read_error)
 }
 
-/// The version of a schema; 0 if there is none.
+/// The version of the schema; 0 if it does not exist.
 async fn version(connection: &mut PgConnection, schema: &str) -> Result<u64, StoreError> {
-    let row = sqlx::query("select to_regclass($1)::text is not null")
+    let exists = sqlx::query("select to_regclass($1)::text is not null")
         .bind(format!("\"{schema}\".earmark_schema"))
         .fetch_one(&mut *connection)
         .await
-        .map_err(unread)?;
-    if !row.try_get::<bool, _>(0).map_err(unread)? {
+        .map_err(read_error)?;
+    if !exists.try_get::<bool, _>(0).map_err(read_error)? {
         return Ok(0);
     }
-    let row = sqlx::query("select coalesce(max(version), 0)::bigint from earmark_schema")
-        .fetch_one(&mut *connection)
-        .await
-        .map_err(unread)?;
-    count("version", row.try_get(0).map_err(unread)?)
+    let version = "select coalesce(max(version), 0)::bigint from earmark_schema";
+    let row = sqlx::query(version).fetch_one(&mut *connection).await.map_err(read_error)?;
+    count("version", row.try_get(0).map_err(read_error)?)
+}
+
+/// Renumbers the transactions if their numbers are ahead of this server, because the tables were copied from another server.
+/// Otherwise they would not be listed until this server reaches those numbers, and new transactions would be listed before them.
+async fn order_transactions(connection: &mut PgConnection) -> Result<(), StoreError> {
+    let sql = "select exists (select from entries where kind = 'transaction'
+        and tx >= pg_snapshot_xmax(pg_current_snapshot()))";
+    let row = sqlx::query(sql).fetch_one(&mut *connection).await.map_err(read_error)?;
+    if row.try_get::<bool, _>(0).map_err(read_error)? {
+        tracing::info!("the tables come from another server; renumbering their transactions");
+        // Rewriting a long history takes longer than a statement may.
+        connection.execute("set local statement_timeout to 0").await.map_err(read_error)?;
+        let failed = |error| match read_error(error) {
+            StoreError::Refused(why) => StoreError::Refused(format!(
+                "the tables come from another server, and order_transactions() failed: {why}; start Earmark once as \
+                 their owner"
+            )),
+            other => other,
+        };
+        connection.execute("select order_transactions()").await.map_err(failed)?;
+    }
+    Ok(())
 }

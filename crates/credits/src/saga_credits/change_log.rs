@@ -21,12 +21,12 @@ impl SagaCredits {
         after: CreditCursor,
         page_size: usize,
     ) -> Result<ChangePage, BackendError> {
+        let engine = self.engine()?;
         let mut pager = ChangePager::new(None, page_size);
         let mut after = after;
         for _ in 0..CHUNKS_MAX {
-            let read = self.engine.store.transactions(namespace.clone(), after, CHUNK);
-            let chunk =
-                self.engine.call(read).await.map_err(|error| backend_error(TaskError::Store(error)))?;
+            let read = engine.store.transactions(namespace.clone(), after, CHUNK);
+            let chunk = engine.call(read).await.map_err(|error| backend_error(TaskError::Store(error)))?;
             for found in chunk.found {
                 if !pager.add(change(found)) {
                     return Ok(pager.finish());

@@ -33,27 +33,29 @@ fn key_of(path: AccountPath) -> AccountKey {
 impl SagaCredits {
     /// The last sequence of a client, after its saga in progress has ended.
     pub(super) async fn read_client(&self, home: VaultKey, client: ClientId) -> Result<u64, CreditReadError> {
+        let engine = self.engine()?;
         let key = ClientKey { home, client };
         let start = Instant::now();
         loop {
             let find = FindRecord::Client(key.clone());
-            let under_way = self.engine.call(self.engine.store.record(find)).await.map_err(failed)?;
+            let under_way = engine.call(engine.store.record(find)).await.map_err(failed)?;
             let Some(stored) = under_way else { break };
-            self.engine.recover_saga(&stored).await.map_err(failed)?;
-            if start.elapsed() > self.engine.options.deadline {
+            engine.recover_saga(&stored).await.map_err(failed)?;
+            if start.elapsed() > engine.options.deadline {
                 return Err(CreditReadError::Backend(backend_error(TaskError::Busy)));
             }
             tokio::time::sleep(PAUSE).await;
         }
         let survey = Survey { client: Some(key), ..Survey::default() };
-        let found = self.engine.call(self.engine.store.survey(survey)).await.map_err(failed)?;
+        let found = engine.call(engine.store.survey(survey)).await.map_err(failed)?;
         Ok(found.last_sequence.unwrap_or(0))
     }
 
     /// Finds an account. A vault's `revenue` may have no row yet.
     async fn find_account(&self, key: &AccountKey) -> Result<Option<Account>, CreditReadError> {
+        let engine = self.engine()?;
         let survey = Survey { accounts: vec![key.clone()], ..Survey::default() };
-        let found = self.engine.call(self.engine.store.survey(survey)).await.map_err(failed)?;
+        let found = engine.call(engine.store.survey(survey)).await.map_err(failed)?;
         let is_opening = |account: &Account| matches!(account.claim, Some((_, ClaimKind::Opening)));
         let account = found.accounts.into_iter().next().flatten().filter(|account| !is_opening(account));
         if account.is_none() && key.account.as_str() != AccountName::REVENUE {
@@ -63,11 +65,13 @@ impl SagaCredits {
     }
 
     async fn read_funds(&self, key: AccountKey) -> Result<Vec<Funds>, CreditReadError> {
-        let now = self.engine.time.now();
-        self.engine.call(self.engine.store.funds(key, now)).await.map_err(failed)
+        let engine = self.engine()?;
+        let now = engine.time.now();
+        engine.call(engine.store.funds(key, now)).await.map_err(failed)
     }
 
     pub(super) async fn read_balances(&self, path: AccountPath) -> Result<Vec<BalanceInfo>, CreditReadError> {
+        let engine = self.engine()?;
         let key = key_of(path);
         self.find_account(&key).await?;
         let balance = |funds: Funds| BalanceInfo {
@@ -76,7 +80,7 @@ impl SagaCredits {
             held: funds.held,
             pending: funds.pending,
         };
-        let had = self.engine.call(self.engine.store.assets_of(key.clone())).await.map_err(failed)?;
+        let had = engine.call(engine.store.assets_of(key.clone())).await.map_err(failed)?;
         let mut balances: Vec<BalanceInfo> = self.read_funds(key).await?.into_iter().map(balance).collect();
         // An asset that was spent completely is shown with balance 0.
         for asset in had {
@@ -124,35 +128,37 @@ impl SagaCredits {
         after: u64,
         page_size: usize,
     ) -> Result<EntryPage, CreditReadError> {
+        let engine = self.engine()?;
         let key = key_of(path);
         self.find_account(&key).await?;
         let account = key.account.clone();
         let asked = page_size.saturating_add(1);
-        let read = self.engine.store.history(key, after, asked);
-        let found = self.engine.call(read).await.map_err(failed)?;
+        let read = engine.store.history(key, after, asked);
+        let found = engine.call(read).await.map_err(failed)?;
         let has_more = found.len() > page_size;
         let views = found.iter().take(page_size).filter_map(|stored| view(stored, &account));
         Ok(EntryPage::of(views, has_more))
     }
 
     pub(super) async fn read_audit(&self, home: VaultKey) -> Result<Audit, CreditReadError> {
+        let engine = self.engine()?;
         let _alone = self.audits.lock().await;
         let mut looks = 0_usize;
         loop {
             // The census reads the whole history, so it has no timeout.
-            let census = self.engine.store.census(home.clone()).await.map_err(failed)?;
+            let census = engine.store.census(home.clone()).await.map_err(failed)?;
             let message = difference(&census);
             looks = looks.saturating_add(1);
             // A saga between two steps has consumed postings and not yet created the new ones.
             if message.is_some() && census.records > 0 && looks < AUDITS_MAX {
-                self.engine.recover().await.map_err(failed)?;
+                engine.recover().await.map_err(failed)?;
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
             let message = match (message, census.records) {
                 (Some(message), 0) => Some(message),
                 (Some(message), under_way) => {
-                    Some(format!("{message}; {under_way} sagas are under way, try again"))
+                    Some(format!("{message}; {under_way} sagas are in progress, try again"))
                 }
                 (None, _) => None,
             };
@@ -163,7 +169,7 @@ impl SagaCredits {
                 live: found.live,
             });
             let balanced = message.is_none();
-            let at = self.engine.time.now();
+            let at = engine.time.now();
             return Ok(Audit { balanced, assets: assets.collect(), message, at });
         }
     }
@@ -175,14 +181,14 @@ fn difference(census: &Census) -> Option<String> {
         let expected = found.sums.issued.checked_sub(found.sums.retired);
         if expected != Some(found.live) {
             return Some(format!(
-                "{}: {} were issued and {} retired, but the accounts have {}",
+                "{}: {} issued and {} retired, but the accounts have {}",
                 found.asset, found.sums.issued, found.sums.retired, found.live
             ));
         }
     }
     census.uneven.first().map(|uneven| {
         let (account, asset) = (&uneven.account, &uneven.asset);
-        format!("{account}: the entries add up to {} {asset}, it has {}", uneven.entered, uneven.live)
+        format!("{account}: its entries sum to {} {asset}, its postings to {}", uneven.entered, uneven.live)
     })
 }
 

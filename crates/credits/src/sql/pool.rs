@@ -28,7 +28,7 @@ pub(crate) struct SessionSql {
 /// is unknown. That, and a round trip per use, is why this is not sqlx's own pool.
 pub(crate) struct Pool<DB: Database> {
     options: Options<DB>,
-    words: SessionSql,
+    session: SessionSql,
     wait: Duration,
     free: Semaphore,
     idle: Mutex<Vec<Idle<DB>>>,
@@ -53,9 +53,9 @@ impl<DB: Database> Pool<DB>
 where
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
 {
-    pub(crate) fn new(options: Options<DB>, words: SessionSql, size: u32, wait: Duration) -> Pool<DB> {
+    pub(crate) fn new(options: Options<DB>, session: SessionSql, size: u32, wait: Duration) -> Pool<DB> {
         let free = Semaphore::new(usize::try_from(size.max(1)).unwrap_or(1));
-        Pool { options, words, wait, free, idle: Mutex::new(Vec::new()) }
+        Pool { options, session, wait, free, idle: Mutex::new(Vec::new()) }
     }
 
     /// Waits for a connection. After an error nothing was done.
@@ -64,7 +64,7 @@ where
         let until = until.unwrap_or_else(tokio::time::Instant::now);
         let permit = match timeout_at(until, self.free.acquire()).await {
             Ok(Ok(permit)) => permit,
-            Ok(Err(_)) => return Err(StoreError::Busy("it is closed")),
+            Ok(Err(_)) => return Err(StoreError::Busy("closed")),
             Err(_) => return Err(StoreError::Busy("no connection was free in time")),
         };
         while let Some(mut idle) = self.take() {
@@ -78,13 +78,13 @@ where
                 Ok(PooledConnection { pool: self, connection, renewed: Instant::now(), _permit: permit })
             }
             Ok(Err(error)) => Err(connect_error(&error)),
-            Err(_) => Err(StoreError::Busy("no connection to it was made in time")),
+            Err(_) => Err(StoreError::Busy("could not connect in time")),
         }
     }
 
     /// Checks that an idle connection is usable.
     async fn check(&self, idle: &mut Idle<DB>) -> Result<(), sqlx::Error> {
-        match self.words.refresh {
+        match self.session.refresh {
             Some((refresh, after)) if idle.renewed.elapsed() >= after => {
                 sqlx::raw_sql(refresh).execute(&mut idle.connection).await?;
                 idle.renewed = Instant::now();
@@ -97,7 +97,7 @@ where
 
     async fn connect(&self) -> Result<DB::Connection, sqlx::Error> {
         let mut connection = self.options.connect().await?;
-        if let Some(setup) = &self.words.setup {
+        if let Some(setup) = &self.session.setup {
             sqlx::raw_sql(AssertSqlSafe(setup.as_str())).execute(&mut connection).await?;
         }
         Ok(connection)
@@ -124,7 +124,7 @@ fn connect_error(error: &sqlx::Error) -> StoreError {
         sqlx::Error::Database(database) => database.message().to_owned(),
         other => other.to_string(),
     };
-    let message = format!("there is no connection to it: {why}");
+    let message = format!("cannot connect: {why}");
     let is_away = match error {
         // An untrusted certificate is reported as invalid data.
         sqlx::Error::Io(error) => error.kind() != std::io::ErrorKind::InvalidData,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, oneshot};
 
-use crate::store::{Change, StoreError, Survey};
+use crate::store::StoreError;
 
 /// Calls that may wait.
 const WAITING_MAX: usize = 4096;
@@ -16,42 +16,10 @@ const URGENT_MAX: usize = 64;
 /// Calls handled together.
 pub(crate) const BATCH_MAX: usize = 128;
 
-/// What a call that writes is answered.
-pub(crate) type Counts = Result<Vec<u64>, StoreError>;
-
-/// Lists of changes that wait for a writer.
-pub(crate) type Writes = QueueReader<Vec<Change>, Vec<u64>>;
-
-/// What is asked for.
-pub(crate) trait Priority {
-    /// Whether it is handled before all calls that are not urgent.
-    fn is_urgent(&self) -> bool;
-}
-
-impl Priority for Vec<Change> {
-    /// A process counts as dead unless its heartbeat is written in time, so heartbeats go first.
-    fn is_urgent(&self) -> bool {
-        self.iter().all(|change| matches!(change, Change::Heartbeat(..) | Change::Leave(_)))
-    }
-}
-
-impl Priority for Survey {
-    fn is_urgent(&self) -> bool {
-        false
-    }
-}
-
 /// A waiting call. Once a worker takes it, it is done even if its caller stops waiting.
 pub(crate) struct Job<Q, A> {
-    pub(crate) asked: Q,
-    answer: oneshot::Sender<Result<A, StoreError>>,
-}
-
-impl<Q, A> Job<Q, A> {
-    pub(crate) fn answer(self, answer: Result<A, StoreError>) {
-        // The caller may be gone; it reads the outcome when it asks again.
-        let _ = self.answer.send(answer);
-    }
+    pub(crate) request: Q,
+    pub(crate) answer: oneshot::Sender<Result<A, StoreError>>,
 }
 
 /// The side of the callers.
@@ -74,7 +42,7 @@ struct QueueLine<Q, A> {
 
 struct QueueState<Q, A> {
     urgent: VecDeque<Job<Q, A>>,
-    usual: VecDeque<Job<Q, A>>,
+    normal: VecDeque<Job<Q, A>>,
     is_closed: bool,
 }
 
@@ -86,12 +54,12 @@ impl<Q, A> QueueLine<Q, A> {
     /// The waiting calls, at most [`BATCH_MAX`]. `None` if nothing waits; an empty list at the end.
     fn take(&self) -> Option<Vec<Job<Q, A>>> {
         let mut state = self.state();
-        let QueueState { urgent, usual, is_closed } = &mut *state;
-        let room = BATCH_MAX.saturating_sub(urgent.len()).min(usual.len());
-        let jobs = urgent.drain(..).chain(usual.drain(..room));
+        let QueueState { urgent, normal, is_closed } = &mut *state;
+        let room = BATCH_MAX.saturating_sub(urgent.len()).min(normal.len());
+        let jobs = urgent.drain(..).chain(normal.drain(..room));
         // The caller was told that the outcome is unknown, and may have continued differently.
         let jobs: Vec<Job<Q, A>> = jobs.filter(|job| !job.answer.is_closed()).collect();
-        if *is_closed || !usual.is_empty() {
+        if *is_closed || !normal.is_empty() {
             // Wakes another worker for the rest, or for the end.
             self.changed.notify_one();
         }
@@ -103,20 +71,18 @@ impl<Q, A> QueueLine<Q, A> {
         // A worker that is not waiting checks before it waits.
         self.changed.notify_one();
     }
-}
 
-impl<Q: Priority, A> QueueLine<Q, A> {
-    fn push(&self, job: Job<Q, A>) -> Result<(), StoreError> {
+    fn push(&self, job: Job<Q, A>, is_urgent: bool) -> Result<(), StoreError> {
         let mut state = self.state();
         if state.is_closed {
-            return Err(StoreError::Busy("it is closed"));
+            return Err(StoreError::Busy("closed"));
         }
-        let (line, max) = match job.asked.is_urgent() {
+        let (line, max) = match is_urgent {
             true => (&mut state.urgent, URGENT_MAX),
-            false => (&mut state.usual, WAITING_MAX),
+            false => (&mut state.normal, WAITING_MAX),
         };
         if line.len() >= max {
-            return Err(StoreError::Busy("too many calls wait for it"));
+            return Err(StoreError::Busy("too many calls are waiting"));
         }
         line.push_back(job);
         drop(state);
@@ -125,19 +91,24 @@ impl<Q: Priority, A> QueueLine<Q, A> {
     }
 }
 
-impl<Q: Priority, A> Queue<Q, A> {
+impl<Q, A> Queue<Q, A> {
     pub(crate) fn new() -> (Queue<Q, A>, QueueReader<Q, A>) {
-        let state = QueueState { urgent: VecDeque::new(), usual: VecDeque::new(), is_closed: false };
+        let state = QueueState { urgent: VecDeque::new(), normal: VecDeque::new(), is_closed: false };
         let line = Arc::new(QueueLine { state: Mutex::new(state), changed: Notify::new() });
         (Queue(Arc::clone(&line)), QueueReader(line))
     }
 
     /// Waits until a worker has answered.
-    pub(crate) async fn ask(&self, asked: Q) -> Result<A, StoreError> {
+    pub(crate) async fn call(&self, request: Q) -> Result<A, StoreError> {
+        self.call_as(request, false).await
+    }
+
+    /// Waits until a worker has answered. An urgent request goes before all others.
+    pub(crate) async fn call_as(&self, request: Q, is_urgent: bool) -> Result<A, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.0.push(Job { asked, answer })?;
-        let gone = |_| Err(StoreError::Unavailable("who was to answer is gone".to_owned()));
-        answered.await.unwrap_or_else(gone)
+        self.0.push(Job { request, answer }, is_urgent)?;
+        let dropped = |_| Err(StoreError::Unavailable("its worker is gone".to_owned()));
+        answered.await.unwrap_or_else(dropped)
     }
 
     /// Refuses further calls. The workers end after the waiting ones.
@@ -170,13 +141,15 @@ mod tests {
 
     use super::*;
     use crate::id::{OwnerId, ReservationId};
+    use crate::store::Change;
 
     fn wait_for(
         queue: &Arc<Queue<Vec<Change>, Vec<u64>>>,
         change: Change,
-    ) -> tokio::task::JoinHandle<Counts> {
+        is_urgent: bool,
+    ) -> tokio::task::JoinHandle<Result<Vec<u64>, StoreError>> {
         let queue = Arc::clone(queue);
-        tokio::spawn(async move { queue.ask(vec![change]).await })
+        tokio::spawn(async move { queue.call_as(vec![change], is_urgent).await })
     }
 
     /// Heartbeats waited behind everything else, and were refused when four thousand calls waited. A busy process was
@@ -185,21 +158,21 @@ mod tests {
     async fn a_sign_of_life_goes_before_a_full_queue() {
         let (queue, waiting) = Queue::new();
         let queue = Arc::new(queue);
-        let usual = || Change::Release(ReservationId(1));
-        let calls: Vec<_> = (0..WAITING_MAX).map(|_| wait_for(&queue, usual())).collect();
-        while queue.0.state().usual.len() < WAITING_MAX {
+        let normal = || Change::Release(ReservationId(1));
+        let calls: Vec<_> = (0..WAITING_MAX).map(|_| wait_for(&queue, normal(), false)).collect();
+        while queue.0.state().normal.len() < WAITING_MAX {
             tokio::task::yield_now().await;
         }
-        let refused = queue.ask(vec![usual()]).await;
-        assert_eq!(refused, Err(StoreError::Busy("too many calls wait for it")));
-        let heartbeat = wait_for(&queue, Change::Heartbeat(OwnerId(7), UnixMs::new(1)));
+        let refused = queue.call(vec![normal()]).await;
+        assert_eq!(refused, Err(StoreError::Busy("too many calls are waiting")));
+        let heartbeat = wait_for(&queue, Change::Heartbeat(OwnerId(7), UnixMs::new(1)), true);
         while queue.0.state().urgent.is_empty() {
             tokio::task::yield_now().await;
         }
         let jobs = waiting.next().await;
         assert_eq!(jobs.len(), BATCH_MAX);
-        assert!(matches!(jobs[0].asked[..], [Change::Heartbeat(..)]));
-        jobs.into_iter().for_each(|job| job.answer(Ok(vec![1])));
+        assert!(matches!(jobs[0].request[..], [Change::Heartbeat(..)]));
+        jobs.into_iter().for_each(|job| drop(job.answer.send(Ok(vec![1]))));
         assert_eq!(heartbeat.await.expect("no panic"), Ok(vec![1]));
         let mut answered = BATCH_MAX - 1;
         queue.close();
@@ -209,13 +182,13 @@ mod tests {
                 break;
             }
             answered += jobs.len();
-            jobs.into_iter().for_each(|job| job.answer(Ok(vec![0])));
+            jobs.into_iter().for_each(|job| drop(job.answer.send(Ok(vec![0]))));
         }
         assert_eq!(answered, WAITING_MAX);
         for call in calls {
             call.await.expect("no panic").expect("an answer");
         }
-        assert_eq!(queue.ask(vec![usual()]).await, Err(StoreError::Busy("it is closed")));
+        assert_eq!(queue.call(vec![normal()]).await, Err(StoreError::Busy("closed")));
     }
 
     #[tokio::test]
@@ -240,17 +213,17 @@ mod tests {
     async fn what_nobody_waits_for_any_more_is_not_begun() {
         let (queue, waiting) = Queue::new();
         let queue = Arc::new(queue);
-        let abandoned = wait_for(&queue, Change::Release(ReservationId(1)));
-        while queue.0.state().usual.is_empty() {
+        let abandoned = wait_for(&queue, Change::Release(ReservationId(1)), false);
+        while queue.0.state().normal.is_empty() {
             tokio::task::yield_now().await;
         }
         abandoned.abort();
         assert!(abandoned.await.expect_err("an end").is_cancelled());
-        let waited = wait_for(&queue, Change::Release(ReservationId(2)));
+        let waited = wait_for(&queue, Change::Release(ReservationId(2)), false);
         let jobs = waiting.next().await;
-        assert!(matches!(jobs[0].asked[..], [Change::Release(ReservationId(2))]));
+        assert!(matches!(jobs[0].request[..], [Change::Release(ReservationId(2))]));
         assert_eq!(jobs.len(), 1);
-        jobs.into_iter().for_each(|job| job.answer(Ok(vec![1])));
+        jobs.into_iter().for_each(|job| drop(job.answer.send(Ok(vec![1]))));
         assert_eq!(waited.await.expect("no panic"), Ok(vec![1]));
     }
 }

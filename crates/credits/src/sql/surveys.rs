@@ -14,15 +14,16 @@ pub(crate) const SURVEYORS: usize = 2;
 pub(crate) type Surveys = Queue<Survey, Surveyed>;
 
 /// Posting queries per combined survey. The remaining callers join the next.
-const PURSES_MAX: usize = 64;
+const QUERIES_MAX: usize = 64;
 /// Postings per query up to which a survey is combined. Larger surveys run alone, so that others need not wait for
 /// them.
-const SEEN_MAX: usize = 64;
+const POSTINGS_MAX: usize = 64;
 
 /// Whether a survey is combined. Surveys of clients are few, and large ones take long.
 pub(crate) fn is_shared(survey: &Survey) -> bool {
-    let is_short =
-        |posting_set: &PostingQuery| posting_set.largest <= SEEN_MAX && posting_set.smallest <= SEEN_MAX;
+    let is_short = |posting_set: &PostingQuery| {
+        posting_set.largest <= POSTINGS_MAX && posting_set.smallest <= POSTINGS_MAX
+    };
     survey.client.is_none() && survey.posting_sets.iter().all(is_short)
 }
 
@@ -40,19 +41,23 @@ where
         let mut jobs = jobs.into_iter().peekable();
         while jobs.peek().is_some() {
             let (mut shared, mut group) = (CombinedSurvey::default(), Vec::new());
-            while let Some(job) = jobs.next_if(|_| shared.posting_sets.list.len() < PURSES_MAX) {
-                group.push((shared.add(&job.asked), job));
+            while let Some(job) = jobs.next_if(|_| shared.posting_sets.list.len() < QUERIES_MAX) {
+                group.push((shared.add(&job.request), job));
             }
             match look(shared.survey()).await {
-                Ok(found) => group.into_iter().for_each(|(places, job)| job.answer(Ok(places.of(&found)))),
+                Ok(found) => {
+                    group.into_iter().for_each(|(places, job)| drop(job.answer.send(Ok(places.of(&found)))))
+                }
                 // A damaged row must only fail the caller that asked about it.
                 Err(StoreError::Corrupt(_)) if group.len() > 1 => {
                     for (_, job) in group {
-                        let found = look(job.asked.clone()).await;
-                        job.answer(found);
+                        let found = look(job.request.clone()).await;
+                        let _ = job.answer.send(found);
                     }
                 }
-                Err(error) => group.into_iter().for_each(|(_, job)| job.answer(Err(error.clone()))),
+                Err(error) => {
+                    group.into_iter().for_each(|(_, job)| drop(job.answer.send(Err(error.clone()))))
+                }
             }
         }
     }

@@ -1,23 +1,73 @@
-//! Each change as conditional statements. They run inside the one transaction of the writer, so that a change of several
-//! statements is whole.
+//! Single changes as conditional statements. They run in one transaction, so that a change of several statements is
+//! atomic.
 
 use earmark_core::AccountName;
 use serde_json::{Value as Json, json};
+use sqlx::Row;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::commit::created;
-use super::record::ids;
-use super::script::{Script, Value, values};
+use super::commit::{created, record_entries};
+use super::error::refused;
+use super::script::Script;
 use crate::document;
 use crate::id::ReservationId;
-use crate::model::{AssetKey, ClaimKind, Plan, Record, SagaToken, VaultKey};
-use crate::sql::{claim_word, entries_by_vault, overdraft_word, signed, standing_word};
-use crate::store::{AssetSums, Change};
+use crate::model::{ClaimKind, Phase, Plan, Posting, Record, SagaToken, VaultKey};
+use crate::sql::database::{Value, values};
+use crate::sql::{claim_word, overdraft_word, signed, standing_word};
+use crate::store::{Change, StoreError};
 
-/// What was ever issued and retired of the assets that a list of changes counts.
-pub(super) type Totals = Vec<(AssetKey, AssetSums)>;
-
-/// Where what a script finds belongs: how many rows were changed goes to the change of this place.
+/// Returns the index of a change and the number of rows that the statement before changed.
 const COUNT: &str = "select ?, changes()";
+
+/// Makes a list of changes and returns the rows that each changed.
+pub(super) async fn write(
+    connection: &mut SqliteConnection,
+    list: &[Change],
+) -> Result<Vec<u64>, StoreError> {
+    let mut counts = vec![0_u64; list.len()];
+    for (place, change) in list.iter().enumerate() {
+        if let Some((token, phase)) = change.required_phase()
+            && !is_in(connection, token, phase).await?
+        {
+            continue;
+        }
+        if let Change::Record(token, plan) = change {
+            counts[place] = record_entries(connection, *token, plan).await?;
+        } else {
+            let mut script = Script::default();
+            script.change(place, change);
+            add(&mut counts, script.run(connection).await.map_err(refused)?)?;
+        }
+    }
+    Ok(counts)
+}
+
+async fn is_in(
+    connection: &mut SqliteConnection,
+    token: &SagaToken,
+    phase: Phase,
+) -> Result<bool, StoreError> {
+    let [gate, rid, owner] = of(token);
+    let phase = if phase == Phase::Reserving { "reserving" } else { "finalizing" };
+    let mut script = Script::default();
+    script.push(
+        "select 1 from sagas where gate = ? and reservation_id = ? and owner = ? and phase = ?",
+        values![gate, rid, owner, phase],
+    );
+    Ok(!script.run(connection).await.map_err(refused)?.is_empty())
+}
+
+/// Adds the row counts to those of their changes.
+fn add(counts: &mut [u64], rows: Vec<SqliteRow>) -> Result<(), StoreError> {
+    for row in rows {
+        let (place, changed): (i64, i64) =
+            (row.try_get(0).map_err(refused)?, row.try_get(1).map_err(refused)?);
+        if let Some(count) = usize::try_from(place).ok().and_then(|place| counts.get_mut(place)) {
+            *count = count.saturating_add(changed.unsigned_abs());
+        }
+    }
+    Ok(())
+}
 
 fn of(token: &SagaToken) -> [Value; 3] {
     values![token.gate.to_string(), token.rid.to_string(), token.owner.to_string()]
@@ -29,8 +79,8 @@ impl Script {
         self.push(COUNT, values![signed(place as u64)]);
     }
 
-    /// Adds a change. The totals are those before it, of all assets that it counts.
-    pub(super) fn change(&mut self, place: usize, change: &Change, totals: &Totals) {
+    /// Adds a change whose record is in the required phase, except [`Change::Record`], which is not a script.
+    pub(super) fn change(&mut self, place: usize, change: &Change) {
         match change {
             Change::OpenVault(home) => self.open_vault(place, home),
             Change::Begin(record) => self.begin(place, record),
@@ -38,14 +88,13 @@ impl Script {
             Change::Reserve(token, plan) => self.reserve(place, token, plan),
             Change::Decide(token, plan) => self.decide(place, token, plan),
             Change::Finalize(token, plan) => self.finalize(place, token, plan),
-            Change::Create(token, plan) => self.create(place, token, plan),
+            Change::Create(_, plan) => self.create(place, plan),
             Change::Apply(token, plan) => self.apply(place, token, plan),
-            Change::Record(token, plan) => self.record(place, token, plan, totals),
+            Change::Record(..) => {}
             Change::Abort(token) => self.counted(
                 place,
-                "update sagas set phase = 'releasing'
-                 where gate = ? and reservation_id = ? and owner = ? and phase = 'reserving'",
-                of(token),
+                "update sagas set phase = 'releasing' where gate = ?",
+                values![token.gate.to_string()],
             ),
             Change::Release(rid) => self.release(place, *rid),
             Change::Unclaim(rid) => self.unclaim(place, *rid),
@@ -60,14 +109,14 @@ impl Script {
                 self.counted(
                     place,
                     "update sagas set owner = ? where gate = ? and reservation_id = ? and owner = ?
-                     and not exists (select 1 from owners where owner = sagas.owner and heard_at_ms >= ?)",
+                     and not exists (select 1 from owners where owner = sagas.owner and heartbeat_at_ms >= ?)",
                     values![to.to_string(), gate, rid, owner, signed(expired_since.get())],
                 );
             }
             Change::Heartbeat(owner, at) => self.counted(
                 place,
-                "insert into owners (owner, heard_at_ms) values (?, ?)
-                 on conflict (owner) do update set heard_at_ms = excluded.heard_at_ms",
+                "insert into owners (owner, heartbeat_at_ms) values (?, ?)
+                 on conflict (owner) do update set heartbeat_at_ms = excluded.heartbeat_at_ms",
                 values![owner.to_string(), signed(at.get())],
             ),
             Change::Leave(owner) => {
@@ -94,7 +143,7 @@ impl Script {
     fn begin(&mut self, place: usize, record: &Record) {
         let [gate, rid, owner] = of(&record.token);
         let lease = record.lease.as_ref();
-        let client = record.plan.sequence_claim.as_ref().map(|sequence_claim| &sequence_claim.client);
+        let client = record.plan.sequence_claim.as_ref().map(|claim| &claim.client);
         self.counted(
             place,
             "insert into sagas (gate, reservation_id, owner, phase, lease_namespace, lease, begun_at_ms,
@@ -126,23 +175,14 @@ impl Script {
             });
             claims.collect::<Vec<Json>>()
         };
-        let [gate, rid, owner] = of(token);
         let (opened, changed) = (claims(true), claims(false));
         if !opened.is_empty() {
             self.counted(
                 place,
                 "insert into accounts (namespace, vault, account, claim, standing, overdraft, claimed_by)
                  select value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, ? from json_each(?)
-                 where exists (select 1 from sagas
-                     where gate = ? and reservation_id = ? and owner = ? and phase = 'reserving')
-                 on conflict do nothing",
-                values![
-                    rid.clone(),
-                    Json::from(opened).to_string(),
-                    gate.clone(),
-                    rid.clone(),
-                    owner.clone()
-                ],
+                 where true on conflict do nothing",
+                values![token.rid.to_string(), Json::from(opened).to_string()],
             );
         }
         if !changed.is_empty() {
@@ -151,45 +191,35 @@ impl Script {
                 "update accounts set claimed_by = ?, claim = c.value->>3 from json_each(?) c
                  where accounts.namespace = c.value->>0 and accounts.vault = c.value->>1
                  and accounts.account = c.value->>2 and accounts.standing = c.value->>4
-                 and accounts.claimed_by is null
-                 and exists (select 1 from sagas
-                     where gate = ? and reservation_id = ? and owner = ? and phase = 'reserving')",
-                values![rid.clone(), Json::from(changed).to_string(), gate, rid, owner],
+                 and accounts.claimed_by is null",
+                values![token.rid.to_string(), Json::from(changed).to_string()],
             );
         }
     }
 
     fn reserve(&mut self, place: usize, token: &SagaToken, plan: &Plan) {
-        if plan.inputs.is_empty() {
-            return;
-        }
-        let [gate, rid, owner] = of(token);
         self.counted(
             place,
             "update postings set state = 'pending', reservation_id = ?
-             where id in (select value from json_each(?)) and state = 'active'
-             and exists (select 1 from sagas
-                 where gate = ? and reservation_id = ? and owner = ? and phase = 'reserving')",
-            values![rid.clone(), ids(&plan.inputs), gate, rid, owner],
+             where id in (select value from json_each(?)) and state = 'active'",
+            values![token.rid.to_string(), ids(&plan.inputs)],
         );
     }
 
     fn decide(&mut self, place: usize, token: &SagaToken, plan: &Plan) {
-        let [gate, rid, owner] = of(token);
+        let rid = token.rid.to_string();
         let needs = plan.needs.iter().map(|need| {
             let (home, account) = (&need.account.home, need.account.account.as_str());
             json!([home.namespace.as_str(), home.vault.as_str(), account, i64::from(need.spends)])
         });
         let needs = Json::from(needs.collect::<Vec<_>>()).to_string();
         let sequence_claim = plan.sequence_claim.as_ref();
-        // A number that no column can hold is nobody's turn.
-        let before = sequence_claim.map(|sequence_claim| {
-            sequence_claim.sequence.checked_sub(1).and_then(|last| i64::try_from(last).ok())
-        });
+        // A sequence above 63 bits is never next.
+        let before = sequence_claim
+            .map(|claim| claim.sequence.checked_sub(1).and_then(|last| i64::try_from(last).ok()));
         self.counted(
             place,
-            "update sagas set phase = 'finalizing'
-             where gate = ? and reservation_id = ? and owner = ? and phase = 'reserving'
+            "update sagas set phase = 'finalizing' where gate = ?
              and not exists (select 1 from entries where entries.gate = sagas.gate)
              and not exists (
                  select 1 from json_each(?) n left join accounts a
@@ -206,14 +236,12 @@ impl Script {
              and (select count(*) from postings where state = 'pending' and reservation_id = ?) = ?
              and (select count(*) from accounts where claimed_by = ?) = ?",
             values![
-                gate,
-                rid.clone(),
-                owner,
+                token.gate.to_string(),
                 needs,
                 rid.clone(),
-                sequence_claim.map(|sequence_claim| sequence_claim.client.home.namespace.as_str()),
-                sequence_claim.map(|sequence_claim| sequence_claim.client.home.vault.as_str()),
-                sequence_claim.map(|sequence_claim| sequence_claim.client.client.as_str()),
+                sequence_claim.map(|claim| claim.client.home.namespace.as_str()),
+                sequence_claim.map(|claim| claim.client.home.vault.as_str()),
+                sequence_claim.map(|claim| claim.client.client.as_str()),
                 before.map_or(0, |before| before.unwrap_or(-1)),
                 rid.clone(),
                 signed(plan.inputs.len() as u64),
@@ -224,59 +252,38 @@ impl Script {
     }
 
     fn finalize(&mut self, place: usize, token: &SagaToken, plan: &Plan) {
-        if plan.inputs.is_empty() {
-            return;
-        }
-        let [gate, rid, owner] = of(token);
         self.counted(
             place,
             "update postings set state = 'inactive'
-             where id in (select value from json_each(?)) and state = 'pending' and reservation_id = ?
-             and exists (select 1 from sagas
-                 where gate = ? and reservation_id = ? and owner = ? and phase = 'finalizing')",
-            values![ids(&plan.inputs), rid.clone(), gate, rid, owner],
+             where id in (select value from json_each(?)) and state = 'pending' and reservation_id = ?",
+            values![ids(&plan.inputs), token.rid.to_string()],
         );
     }
 
-    fn create(&mut self, place: usize, token: &SagaToken, plan: &Plan) {
-        if plan.outputs.is_empty() {
-            return;
-        }
-        let outputs = plan.outputs.iter().map(created);
-        let outputs = Json::from(outputs.collect::<Vec<_>>()).to_string();
-        let [gate, rid, owner] = of(token);
+    fn create(&mut self, place: usize, plan: &Plan) {
+        let outputs: Vec<Json> = plan.outputs.iter().map(created).collect();
         self.counted(
             place,
             "insert into postings (id, namespace, vault, account, asset, amount, amount_order, lease, limit_key,
                  ends_at_ms, state)
              select value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7,
                  value->>8, value->>9, 'active'
-             from json_each(?)
-             where exists (select 1 from sagas
-                 where gate = ? and reservation_id = ? and owner = ? and phase = 'finalizing')
-             on conflict do nothing",
-            values![outputs, gate, rid, owner],
+             from json_each(?) where true on conflict do nothing",
+            values![Json::from(outputs).to_string()],
         );
     }
 
     fn apply(&mut self, place: usize, token: &SagaToken, plan: &Plan) {
-        if plan.claims.is_empty() {
-            return;
-        }
         let claims = plan.claims.iter().map(|claim| {
             let (home, account) = (&claim.account.home, claim.account.account.as_str());
             json!([home.namespace.as_str(), home.vault.as_str(), account, standing_word(claim.to)])
         });
-        let claims = Json::from(claims.collect::<Vec<_>>()).to_string();
-        let [gate, rid, owner] = of(token);
         self.counted(
             place,
             "update accounts set standing = c.value->>3, claimed_by = null, claim = null from json_each(?) c
              where accounts.namespace = c.value->>0 and accounts.vault = c.value->>1
-             and accounts.account = c.value->>2 and accounts.claimed_by = ?
-             and exists (select 1 from sagas
-                 where gate = ? and reservation_id = ? and owner = ? and phase = 'finalizing')",
-            values![claims, rid.clone(), gate, rid, owner],
+             and accounts.account = c.value->>2 and accounts.claimed_by = ?",
+            values![Json::from(claims.collect::<Vec<_>>()).to_string(), token.rid.to_string()],
         );
     }
 
@@ -304,46 +311,9 @@ impl Script {
             values![rid.to_string(), rid.to_string()],
         );
     }
+}
 
-    /// Every statement has the same condition, that the record is not marked yet; the last one marks it.
-    fn record(&mut self, place: usize, token: &SagaToken, plan: &Plan, totals: &Totals) {
-        let [gate, rid, owner] = of(token);
-        let of = || values![gate.clone(), rid.clone(), owner.clone()];
-        for (home, count) in entries_by_vault(plan) {
-            let [gate, rid, owner] = of();
-            self.push(
-                "insert into vaults (namespace, vault, last_number) select ?, ?, ?
-                 where exists (select 1 from sagas where gate = ? and reservation_id = ? and owner = ?
-                     and phase = 'finalizing' and not is_recorded)
-                 on conflict (namespace, vault) do update set last_number = last_number + excluded.last_number",
-                values![home.namespace.as_str(), home.vault.as_str(), signed(count), gate, rid, owner],
-            );
-        }
-        self.insert_entries(place, token, plan);
-        self.count_totals(token, plan, totals);
-        if let Some(sequence_claim) = &plan.sequence_claim {
-            let [gate, rid, owner] = of();
-            let home = &sequence_claim.client.home;
-            self.push(
-                "insert into clients (namespace, vault, client, last_sequence) select ?, ?, ?, ?
-                 where exists (select 1 from sagas where gate = ? and reservation_id = ? and owner = ?
-                     and phase = 'finalizing' and not is_recorded)
-                 on conflict (namespace, vault, client) do update set last_sequence = excluded.last_sequence",
-                values![
-                    home.namespace.as_str(),
-                    home.vault.as_str(),
-                    sequence_claim.client.client.as_str(),
-                    signed(sequence_claim.sequence),
-                    gate,
-                    rid,
-                    owner,
-                ],
-            );
-        }
-        self.push(
-            "update sagas set is_recorded = 1
-             where gate = ? and reservation_id = ? and owner = ? and phase = 'finalizing'",
-            values![gate, rid, owner],
-        );
-    }
+fn ids(postings: &[Posting]) -> String {
+    let ids = postings.iter().map(|posting| Json::from(posting.id.to_string()));
+    Json::from(ids.collect::<Vec<_>>()).to_string()
 }

@@ -1,7 +1,8 @@
-//! Sagas whose steps all came in one list: one look at what each needs, then what those that can happen write, table by table.
-//! The writer has the file to itself in between, so that what was seen still holds.
+//! Whole plans: one read of the conditions of all plans, then the rows of those that can commit, table by table. The write lock
+//! keeps the conditions true in between.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
 use sqlx::Row;
@@ -9,18 +10,18 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::error::refused;
 use super::order::order;
-use super::record::changed;
-use super::script::{Script, values};
+use super::script::Script;
 use crate::document;
-use crate::model::{AssetKey, Entry, Plan, Posting, Record, VaultKey};
+use crate::model::{AccountChange, AssetKey, Entry, Plan, Posting, Record, SagaToken, VaultKey};
+use crate::sql::database::values;
 use crate::sql::{parse, signed};
 use crate::store::{AssetSums, StoreError};
 
-/// The sagas that can happen, by their places.
+/// The indexes of the plans that can commit.
 const FIT: &str = "select 0, s.key, null, null from json_each(?) s
     where not exists (select 1 from entries where gate = s.value->>'gate')
     and not exists (select 1 from sagas where gate = s.value->>'gate')
-    and (select count(*) from json_each(s.value, '$.inputs') i cross join postings p
+    and (select count(distinct p.id) from json_each(s.value, '$.inputs') i cross join postings p
         where p.id = i.value and p.state = 'active') = json_array_length(s.value, '$.inputs')
     and not exists (
         select 1 from json_each(s.value, '$.needs') n left join accounts a
@@ -43,57 +44,86 @@ const LAST_NUMBERS: &str = "select 1, k.key, v.last_number, null from json_each(
 const TOTALS: &str = "select 2, k.key, a.issued, a.retired from json_each(?) k
     cross join assets a where a.namespace = k.value->>0 and a.vault = k.value->>1 and a.asset = k.value->>2";
 
-/// Commits those that can happen, and says which. No two of them want the same.
+/// Commits the plans that can commit; returns which. No two share a gate, a client or an input.
 pub(super) async fn commit(
     connection: &mut SqliteConnection,
-    records: &[&Record],
+    records: &[Arc<Record>],
 ) -> Result<Vec<bool>, StoreError> {
-    let mut seen = Seen::before(records);
-    for row in seen.look(records).run(connection).await.map_err(refused)? {
-        seen.note(&row)?;
+    let mut found = Found::before(records.iter().map(|record| &*record.plan));
+    for row in found.look(records).run(connection).await.map_err(refused)? {
+        found.note(&row)?;
     }
     let mut rows = Rows::default();
     for (record, place) in records.iter().zip(0..) {
-        if seen.fit.contains(&place) {
-            rows.add(record, &mut seen);
+        if found.fit.contains(&place) {
+            rows.add(record, &mut found);
         }
     }
-    if !seen.fit.is_empty() {
-        rows.script(&seen).run(connection).await.map_err(refused)?;
+    if !found.fit.is_empty() {
+        rows.script(&found).run(connection).await.map_err(refused)?;
     }
-    Ok((0..records.len()).map(|place| seen.fit.contains(&place)).collect())
+    Ok((0..records.len()).map(|place| found.fit.contains(&place)).collect())
 }
 
-/// The script of a commit of sagas that all happen, whatever there is.
-#[cfg(test)]
-pub(super) fn scripts(records: &[&Record]) -> [Script; 2] {
-    let mut seen = Seen::before(records);
+/// Writes the entries of a saga in phase `finalizing` unless they are written; returns their number.
+pub(super) async fn record_entries(
+    connection: &mut SqliteConnection,
+    token: SagaToken,
+    plan: &Plan,
+) -> Result<u64, StoreError> {
+    let mut script = Script::default();
+    script.push("select 1 from sagas where gate = ? and not is_recorded", values![token.gate.to_string()]);
+    if script.run(connection).await.map_err(refused)?.is_empty() {
+        return Ok(0);
+    }
+    let mut found = Found::before(std::iter::once(plan));
+    for row in found.look_at_sums(Script::default()).run(connection).await.map_err(refused)? {
+        found.note(&row)?;
+    }
     let mut rows = Rows::default();
-    let look = seen.look(records);
-    records.iter().for_each(|record| rows.add(record, &mut seen));
-    [look, rows.script(&seen)]
+    rows.add_entries(token, plan, &mut found);
+    let mut script = rows.script(&found);
+    script.push("update sagas set is_recorded = 1 where gate = ?", values![token.gate.to_string()]);
+    script.run(connection).await.map_err(refused)?;
+    Ok(plan.entries.len() as u64)
 }
 
-/// What there is.
-struct Seen<'a> {
+/// The scripts of a commit in which all plans can commit.
+#[cfg(test)]
+pub(super) fn scripts(records: &[Arc<Record>]) -> [Script; 2] {
+    let mut found = Found::before(records.iter().map(|record| &*record.plan));
+    let mut rows = Rows::default();
+    let look = found.look(records);
+    records.iter().for_each(|record| rows.add(record, &mut found));
+    [look, rows.script(&found)]
+}
+
+/// The rows before the commit.
+struct Found<'a> {
     fit: HashSet<usize>,
     last_numbers: BTreeMap<&'a VaultKey, u64>,
     totals: BTreeMap<&'a AssetKey, AssetSums>,
 }
 
-impl<'a> Seen<'a> {
-    fn before(records: &[&'a Record]) -> Seen<'a> {
-        let plans = || records.iter().map(|record| &*record.plan);
+impl<'a> Found<'a> {
+    fn before(plans: impl Iterator<Item = &'a Plan> + Clone) -> Found<'a> {
+        let plans = || plans.clone();
         let homes = plans().flat_map(|plan| &plan.entries).map(|entry| (&entry.home, 0));
         let assets =
             plans().flat_map(|plan| &plan.totals).map(|change| (&change.asset, AssetSums::default()));
-        Seen { fit: HashSet::new(), last_numbers: homes.collect(), totals: assets.collect() }
+        Found { fit: HashSet::new(), last_numbers: homes.collect(), totals: assets.collect() }
     }
 
-    fn look(&self, records: &[&Record]) -> Script {
+    /// Reads which plans can commit, and the rows that they add to.
+    fn look(&self, records: &[Arc<Record>]) -> Script {
         let mut script = Script::default();
-        let sagas: Vec<Json> = records.iter().map(|record| saga(record)).collect();
-        script.push(FIT, values![Json::from(sagas).to_string()]);
+        let plans: Vec<Json> = records.iter().map(|record| conditions(record)).collect();
+        script.push(FIT, values![Json::from(plans).to_string()]);
+        self.look_at_sums(script)
+    }
+
+    /// Reads the last numbers and totals.
+    fn look_at_sums(&self, mut script: Script) -> Script {
         let homes: Vec<Json> = self.last_numbers.keys().map(|home| home_of(home)).collect();
         script.push(LAST_NUMBERS, values![Json::from(homes).to_string()]);
         let assets = self
@@ -132,8 +162,8 @@ fn home_of(home: &VaultKey) -> Json {
     json!([home.namespace.as_str(), home.vault.as_str()])
 }
 
-/// What must be true for a saga to happen.
-fn saga(record: &Record) -> Json {
+/// The conditions of a plan.
+fn conditions(record: &Record) -> Json {
     let plan = &record.plan;
     let needs = plan.needs.iter().map(|need| {
         let (home, account) = (&need.account.home, need.account.account.as_str());
@@ -141,22 +171,21 @@ fn saga(record: &Record) -> Json {
     });
     let inputs: Vec<Json> = plan.inputs.iter().map(|posting| posting.id.to_string().into()).collect();
     let sequence_claim = plan.sequence_claim.as_ref();
-    // A number that no column can hold is nobody's turn.
-    let before = sequence_claim.map(|sequence_claim| {
-        sequence_claim.sequence.checked_sub(1).and_then(|last| i64::try_from(last).ok())
-    });
+    // A sequence above 63 bits is never next.
+    let before =
+        sequence_claim.map(|claim| claim.sequence.checked_sub(1).and_then(|last| i64::try_from(last).ok()));
     json!({
         "gate": record.token.gate.to_string(),
         "inputs": inputs,
         "needs": needs.collect::<Vec<_>>(),
-        "namespace": sequence_claim.map(|sequence_claim| sequence_claim.client.home.namespace.as_str()),
-        "vault": sequence_claim.map(|sequence_claim| sequence_claim.client.home.vault.as_str()),
-        "client": sequence_claim.map(|sequence_claim| sequence_claim.client.client.as_str()),
+        "namespace": sequence_claim.map(|claim| claim.client.home.namespace.as_str()),
+        "vault": sequence_claim.map(|claim| claim.client.home.vault.as_str()),
+        "client": sequence_claim.map(|claim| claim.client.client.as_str()),
         "last_sequence": before.map(|before| before.unwrap_or(-1)),
     })
 }
 
-/// What is written, by table.
+/// The rows to write, by table.
 #[derive(Default)]
 struct Rows<'a> {
     consumed: Vec<Json>,
@@ -164,26 +193,28 @@ struct Rows<'a> {
     entries: Vec<Json>,
     changes: Vec<Json>,
     clients: Vec<Json>,
-    /// Those that were counted on.
-    homes: BTreeSet<&'a VaultKey>,
     assets: BTreeSet<&'a AssetKey>,
 }
 
 impl<'a> Rows<'a> {
-    fn add(&mut self, record: &'a Record, seen: &mut Seen<'_>) {
+    fn add(&mut self, record: &'a Record, found: &mut Found<'_>) {
         let (plan, rid): (&Plan, String) = (&record.plan, record.token.rid.to_string());
         self.consumed.extend(plan.inputs.iter().map(|posting| json!([posting.id.to_string(), rid])));
         self.created.extend(plan.outputs.iter().map(created));
+        self.add_entries(record.token, plan, found);
+    }
+
+    /// Adds the entries of a plan with their numbers, totals and the client's sequence.
+    fn add_entries(&mut self, token: SagaToken, plan: &'a Plan, found: &mut Found<'_>) {
         for (entry, place) in plan.entries.iter().zip(0_u64..) {
-            let number = seen.last_numbers.get_mut(&entry.home).map_or(0, |last| {
+            let number = found.last_numbers.get_mut(&entry.home).map_or(0, |last| {
                 *last = last.saturating_add(1);
                 *last
             });
-            self.homes.insert(&entry.home);
-            self.entry(record, entry, place, number);
+            self.entry(token, entry, place, number);
         }
         for change in &plan.totals {
-            if let Some(sums) = seen.totals.get_mut(&change.asset) {
+            if let Some(sums) = found.totals.get_mut(&change.asset) {
                 sums.issued = sums.issued.saturating_add(change.issued);
                 sums.retired = sums.retired.saturating_add(change.retired);
             }
@@ -196,13 +227,13 @@ impl<'a> Rows<'a> {
         }));
     }
 
-    fn entry(&mut self, record: &Record, entry: &Entry, place: u64, number: u64) {
+    fn entry(&mut self, token: SagaToken, entry: &Entry, place: u64, number: u64) {
         let (namespace, vault) = (entry.home.namespace.as_str(), entry.home.vault.as_str());
         self.entries.push(json!([
             namespace,
             vault,
             number,
-            record.token.gate.to_string(),
+            token.gate.to_string(),
             place,
             entry.at.get(),
             document::body_kind(&entry.body),
@@ -212,8 +243,8 @@ impl<'a> Rows<'a> {
         self.changes.extend(entry.changes.iter().map(|change| changed(&entry.home, number, change)));
     }
 
-    /// What is written of those that happen.
-    fn script(self, seen: &Seen<'_>) -> Script {
+    /// The statements that write the rows.
+    fn script(self, found: &Found<'_>) -> Script {
         let mut script = Script::default();
         let mut push =
             |sql: &'static str, rows: Vec<Json>| script.push(sql, values![Json::from(rows).to_string()]);
@@ -242,7 +273,7 @@ impl<'a> Rows<'a> {
              from json_each(?)",
             self.changes,
         );
-        let last_numbers = seen
+        let last_numbers = found
             .last_numbers
             .iter()
             .map(|(home, number)| json!([home.namespace.as_str(), home.vault.as_str(), number]));
@@ -252,7 +283,7 @@ impl<'a> Rows<'a> {
              on conflict (namespace, vault) do update set last_number = excluded.last_number",
             last_numbers.collect(),
         );
-        let assets = seen.totals.iter().filter(|(key, _)| self.assets.contains(*key));
+        let assets = found.totals.iter().filter(|(key, _)| self.assets.contains(*key));
         let totals = assets.map(|(key, sums)| {
             let (namespace, vault) = (key.home.namespace.as_str(), key.home.vault.as_str());
             json!([namespace, vault, key.asset.as_str(), sums.issued.to_string(), sums.retired.to_string()])
@@ -287,5 +318,20 @@ pub(super) fn created(posting: &Posting) -> Json {
         hold.map(|hold| hold.lease.to_string()),
         hold.map(|hold| hold.limit.as_str()),
         hold.map(|hold| hold.ends_at.get()),
+    ])
+}
+
+/// The effect of an entry as a row.
+fn changed(home: &VaultKey, number: u64, change: &AccountChange) -> Json {
+    json!([
+        home.namespace.as_str(),
+        home.vault.as_str(),
+        number,
+        change.account.as_str(),
+        change.asset.as_str(),
+        change.amount.to_string(),
+        order(change.amount),
+        change.held.to_string(),
+        order(change.held),
     ])
 }

@@ -1,18 +1,18 @@
-//! What went wrong, and whether anything was done.
+//! SQLite errors as store errors.
 
 use crate::store::StoreError;
 
-/// SQLite's code for a lock that another connection or process holds.
+/// SQLITE_BUSY: another connection or process holds a lock.
 const BUSY: i32 = 5;
 
-/// Before a commit nothing is done, whatever went wrong.
+/// An error before the commit: nothing was done.
 pub(super) fn refused(error: sqlx::Error) -> StoreError {
     match &error {
         sqlx::Error::Database(database) if is_busy(database.code().as_deref()) => {
-            StoreError::Busy("another process holds the file")
+            StoreError::Busy("another process has locked the file")
         }
         sqlx::Error::PoolTimedOut => StoreError::Busy("no connection was free in time"),
-        sqlx::Error::PoolClosed => StoreError::Busy("it is closed"),
+        sqlx::Error::PoolClosed => StoreError::Busy("closed"),
         sqlx::Error::ColumnDecode { .. }
         | sqlx::Error::Decode(_)
         | sqlx::Error::ColumnIndexOutOfBounds { .. } => StoreError::Corrupt(error.to_string()),
@@ -20,18 +20,18 @@ pub(super) fn refused(error: sqlx::Error) -> StoreError {
     }
 }
 
-/// When a commit fails nobody knows what the disk has.
+/// An error of the commit: the outcome is unknown.
 pub(super) fn unknown(error: sqlx::Error) -> StoreError {
     match &error {
         sqlx::Error::Database(database) if is_busy(database.code().as_deref()) => {
-            StoreError::Busy("another process holds the file")
+            StoreError::Busy("another process has locked the file")
         }
         _ => StoreError::Unavailable(error.to_string()),
     }
 }
 
 fn is_busy(code: Option<&str>) -> bool {
-    // The upper bytes of an extended code say why; the lowest says what.
+    // The lowest byte of an extended code is the primary code.
     let code = code.and_then(|code| code.parse::<i32>().ok());
     code.is_some_and(|code| code & 0xff == BUSY)
 }

@@ -1,10 +1,9 @@
-//! Amounts of 128 bits in the order of integers of 64.
+//! Sort keys of 64 bits for amounts of 128 bits.
 
-/// Below this an amount is its own order, and sums of orders are sums of amounts.
+/// Below this the sort key equals the amount, so sums of sort keys are exact.
 pub(super) const EXACT: u128 = 1 << 62;
 
-/// A number that is the amount itself below [`EXACT`], and beyond has the order of the amounts, if roughly: their place in the
-/// powers of two, and the 55 bits after the first.
+/// The sort key of an amount. From [`EXACT`] on it is approximate: the power of two and the next 55 bits.
 pub(super) fn order(amount: i128) -> i64 {
     let size = amount.unsigned_abs();
     let rank = match size.checked_ilog2() {

@@ -4,7 +4,7 @@ use earmark_admission::{HoldAnswer, HoldRequest};
 use earmark_core::{AccountStatus, Actor, AssetName, CreditShortage, LimitKey, Overage, Overdraft};
 
 use super::{AccountView, LeaseStatus, Part, account_view, lease_gate, lease_key, or_itself};
-use crate::coin_selection::{BalanceChange, PostingIds, SelectionOutcome};
+use crate::coin_selection::{BalanceChange, PostingIds};
 use crate::id::GateId;
 use crate::model::{
     AccountChange, AccountKey, Entry, EntryBody, HoldTerms, LeaseKey, Need, Plan, Posting, PostingHold,
@@ -143,14 +143,14 @@ impl HoldTask {
     }
 
     /// Adds the held postings and the entries to a plan.
-    fn fill(&self, engine: &Engine, ids_of_attempt: &mut PostingIds, plan: &mut Plan) {
+    fn fill(&self, engine: &Engine, ids: &mut PostingIds, plan: &mut Plan) {
         let now = engine.time.now();
         for part in &self.wanted {
             let (lease, limit) = (self.lease.lease, part.limit.clone());
             let ends_at = now.plus_ms(part.timeout_ms);
             let amount = i128::from(part.amount);
             let hold = PostingHold { lease, limit: limit.clone(), ends_at };
-            plan.outputs.push(ids_of_attempt.posting((&part.payer, &part.asset), amount, Some(hold)));
+            plan.outputs.push(ids.posting((&part.payer, &part.asset), amount, Some(hold)));
             let terms = HoldTerms {
                 lease,
                 limit,
@@ -221,7 +221,7 @@ impl Task for HoldTask {
         }
         let moves = self.moves(Some(&found));
         let rid = engine.new_rid();
-        let mut ids_of_attempt = PostingIds::new(rid);
+        let mut ids = PostingIds::new(rid);
         let first_of = |place: usize| {
             let short = moves.get(place);
             let is_meant = |part: &Wanted| {
@@ -229,21 +229,18 @@ impl Task for HoldTask {
             };
             self.wanted.iter().position(is_meant).unwrap_or(0)
         };
-        let selection = match engine.select_postings(&mut ids_of_attempt, &moves, &found.posting_sets).await?
-        {
-            SelectionOutcome::Postings(selection) => selection,
-            SelectionOutcome::Busy(slots) => return Ok(Proposal::Busy(slots)),
-            SelectionOutcome::Wait(slots) => return Ok(Proposal::Wait(slots)),
-            SelectionOutcome::Short(place) | SelectionOutcome::OutOfRange(place) => {
-                return Ok(self.refuse(engine, first_of(place), CreditShortage::NotEnough));
-            }
+        let selected = engine.select_postings(&mut ids, &moves, &found.posting_sets).await?;
+        let refuse = |place, _| self.refuse(engine, first_of(place), CreditShortage::NotEnough);
+        let selection = match selected.or_propose(refuse) {
+            Ok(selection) => selection,
+            Err(proposal) => return Ok(proposal),
         };
         let (inputs, outputs) = (selection.inputs, selection.outputs);
         let mut plan = Plan { inputs, outputs, ..Plan::default() };
         if let Some(place) = self.is_too_much(engine, &moves, &plan).await? {
             return Ok(self.refuse(engine, first_of(place), CreditShortage::NotEnough));
         }
-        self.fill(engine, &mut ids_of_attempt, &mut plan);
+        self.fill(engine, &mut ids, &mut plan);
         let (gate, lease) = (lease_gate(&self.lease), Some(self.lease.clone()));
         Ok(Proposal::Commit(Box::new(Draft { gate, rid, lease, plan, taken: selection.taken, permits })))
     }

@@ -4,7 +4,7 @@ use earmark_core::{EntryPurpose, Overdraft};
 
 use super::hold::need;
 use super::{entry_gate, lease_key, or_itself};
-use crate::coin_selection::{BalanceChange, PostingIds, SelectionOutcome};
+use crate::coin_selection::{BalanceChange, PostingIds};
 use crate::id::GateId;
 use crate::model::{AccountChange, Entry, EntryBody, LeaseKey, Plan, Posting, VaultKey};
 use crate::saga::{Draft, Engine, Proposal, Task, TaskError};
@@ -67,15 +67,11 @@ impl Task for ReleaseTask {
         let (posting_sets, permits) = engine.posting_queries(&moves, attempt > 1);
         let found = engine.call(engine.store.survey(Survey { posting_sets, ..Survey::default() })).await?;
         let rid = engine.new_rid();
-        let selection =
-            match engine.select_postings(&mut PostingIds::new(rid), &moves, &found.posting_sets).await? {
-                SelectionOutcome::Postings(selection) => selection,
-                SelectionOutcome::Busy(slots) => return Ok(Proposal::Busy(slots)),
-                SelectionOutcome::Wait(slots) => return Ok(Proposal::Wait(slots)),
-                SelectionOutcome::Short(_) | SelectionOutcome::OutOfRange(_) => {
-                    return Ok(Proposal::Answer(false));
-                }
-            };
+        let selected = engine.select_postings(&mut PostingIds::new(rid), &moves, &found.posting_sets).await?;
+        let selection = match selected.or_propose(|_, _| Proposal::Answer(false)) {
+            Ok(selection) => selection,
+            Err(proposal) => return Ok(proposal),
+        };
         let change =
             AccountChange { account: account.account.clone(), asset, amount, held: amount.saturating_neg() };
         let entry = Entry {

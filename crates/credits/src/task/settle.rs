@@ -11,7 +11,7 @@ use super::hold::need;
 use super::{
     AccountView, LeaseStatus, Part, account_view, entry_gate, lease_gate, lease_key, or_itself, settle_gate,
 };
-use crate::coin_selection::{BalanceChange, PostingIds, SelectionOutcome};
+use crate::coin_selection::{BalanceChange, PostingIds};
 use crate::id::GateId;
 use crate::model::{
     Account, AccountChange, AccountKey, Entry, EntryBody, LeaseKey, Plan, Posting, PostingState, Settlement,
@@ -110,10 +110,10 @@ impl SettleTask {
         mut charges: Vec<Charge>,
     ) -> Result<Charged, TaskError> {
         // The balance of each owner, including what its holds return.
-        let mut posting_sets: BTreeMap<(AccountKey, AssetName), i128> = BTreeMap::new();
+        let mut balances: BTreeMap<(AccountKey, AssetName), i128> = BTreeMap::new();
         for charge in &charges {
-            let posting_set = posting_sets.entry((charge.owner.clone(), charge.asset.clone())).or_default();
-            *posting_set = posting_set.saturating_add(charge.returned());
+            let balance = balances.entry((charge.owner.clone(), charge.asset.clone())).or_default();
+            *balance = balance.saturating_add(charge.returned());
         }
         let mut wanted: BTreeMap<(AccountKey, AssetName), i128> = BTreeMap::new();
         for charge in charges.iter().filter(|charge| charge.missing() > 0) {
@@ -124,31 +124,29 @@ impl SettleTask {
             let (account, asset) = key.clone();
             let found =
                 engine.call(engine.store.spendable(account.clone(), asset, engine.time.now())).await?;
-            let posting_set = posting_sets.entry(key).or_default();
-            *posting_set = posting_set.saturating_add(found.active);
-            if *posting_set < missing && found.due > 0 {
+            let balance = balances.entry(key).or_default();
+            *balance = balance.saturating_add(found.active);
+            if *balance < missing && found.due > 0 {
                 engine.sweep_account(account).await?;
                 return Ok(Charged::Wait);
             }
             // Pending postings may still come back.
-            if *posting_set < missing && found.pending != 0 {
+            if *balance < missing && found.pending != 0 {
                 return Ok(Charged::Wait);
             }
         }
         for ((charge, part), owner) in charges.iter_mut().zip(parts).zip(owners) {
             let missing = charge.missing();
-            let Some(posting_set) = posting_sets.get_mut(&(charge.owner.clone(), charge.asset.clone()))
-            else {
-                continue;
-            };
-            let has = missing.min(u64::try_from((*posting_set).max(0)).unwrap_or(u64::MAX));
+            let key = (charge.owner.clone(), charge.asset.clone());
+            let Some(balance) = balances.get_mut(&key) else { continue };
+            let has = missing.min(u64::try_from((*balance).max(0)).unwrap_or(u64::MAX));
             let taken = match owner {
                 None => 0,
                 Some(owner) if owner.standing == AccountStatus::Closed => 0,
                 Some(owner) if part.terms.keeps_debt || owner.overdraft == Overdraft::Allow => missing,
                 Some(_) => has,
             };
-            *posting_set = posting_set.saturating_sub(taken.into());
+            *balance = balance.saturating_sub(taken.into());
             charge.paid = charge.paid.saturating_add(taken);
             charge.debt = taken.saturating_sub(has);
             charge.uncollected = missing.saturating_sub(taken);
@@ -213,15 +211,11 @@ impl SettleTask {
         }
         permits.extend(merge_permits);
         let rid = engine.new_rid();
-        let selection = match engine
-            .select_postings(&mut PostingIds::new(rid), &moves, &found.posting_sets)
-            .await?
-        {
-            SelectionOutcome::Postings(selection) => selection,
-            SelectionOutcome::Busy(slots) => return Ok(Proposal::Busy(slots)),
-            SelectionOutcome::Wait(slots) => return Ok(Proposal::Wait(slots)),
-            // The owner spent its balance meanwhile, or it left 128 bits. Read again.
-            SelectionOutcome::Short(_) | SelectionOutcome::OutOfRange(_) => return Ok(Proposal::Wait(None)),
+        let selected = engine.select_postings(&mut PostingIds::new(rid), &moves, &found.posting_sets).await?;
+        // On a shortage the owner spent its balance meanwhile, so the rows are read again.
+        let selection = match selected.or_propose(|_, _| Proposal::Wait(None)) {
+            Ok(selection) => selection,
+            Err(proposal) => return Ok(proposal),
         };
         let held = parts.iter().filter_map(|part| part.posting.as_ref());
         let held: Vec<Posting> = held.map(|(posting, _)| posting.clone()).collect();

@@ -12,7 +12,7 @@ use earmark_core::{
 
 use super::entry_gate;
 use super::hold::need;
-use crate::coin_selection::{BalanceChange, PostingIds, Selection, SelectionOutcome};
+use crate::coin_selection::{BalanceChange, PostingIds, Selection};
 use crate::id::GateId;
 use crate::model::{
     AccountKey, AssetKey, ClientKey, Entry, EntryBody, Plan, SequenceClaim, StoredEntry, TotalsChange,
@@ -162,7 +162,12 @@ impl TransactionTask {
     }
 
     /// The refusal, with the operation that causes the violation.
-    fn blame(&self, operations: &Operations, blame: &Violation, is_short: bool) -> Proposal<WriteAnswer> {
+    fn refuse_for(
+        &self,
+        operations: &Operations,
+        blame: &Violation,
+        is_short: bool,
+    ) -> Proposal<WriteAnswer> {
         let operation = operations.violating_operation(&self.request.operations, blame, is_short);
         let error = if is_short {
             WriteError::InsufficientCredit { operation }
@@ -223,7 +228,7 @@ impl Task for TransactionTask {
     async fn done(&self, engine: &Engine, _: GateId, _: &Plan) -> Result<WriteAnswer, TaskError> {
         let entries = engine.call(engine.store.entries(self.gate)).await?;
         let found = entries.first().and_then(receipt);
-        let missing = || StoreError::Corrupt(format!("the entry {} was written and is not there", self.gate));
+        let missing = || StoreError::Corrupt(format!("entry {} is missing after its commit", self.gate));
         Ok(WriteAnswer::Committed(found.ok_or_else(missing)?))
     }
 }
@@ -251,30 +256,19 @@ impl TransactionTask {
             each.overdraft = verdict.overdraft(&each.account.account).unwrap_or(Overdraft::Deny);
         }
         if let Some(blame) = self.find_overflow(engine, &moves, &totals).await? {
-            return Ok(self.blame(&operations, &blame, false));
+            return Ok(self.refuse_for(&operations, &blame, false));
         }
         let rid = engine.new_rid();
-        let selection =
-            match engine.select_postings(&mut PostingIds::new(rid), &moves, &found.posting_sets).await? {
-                SelectionOutcome::Postings(selection) => selection,
-                SelectionOutcome::Busy(slots) => return Ok(Proposal::Busy(slots)),
-                SelectionOutcome::Wait(slots) => return Ok(Proposal::Wait(slots)),
-                SelectionOutcome::Short(place) | SelectionOutcome::OutOfRange(place)
-                    if moves.get(place).is_none() =>
-                {
-                    return Ok(Proposal::Wait(None));
-                }
-                SelectionOutcome::Short(place) => {
-                    let each = &moves[place];
-                    let blame = Violation::Balance(each.account.account.clone(), each.asset.clone());
-                    return Ok(self.blame(&operations, &blame, true));
-                }
-                SelectionOutcome::OutOfRange(place) => {
-                    let each = &moves[place];
-                    let blame = Violation::Balance(each.account.account.clone(), each.asset.clone());
-                    return Ok(self.blame(&operations, &blame, false));
-                }
-            };
+        let selected = engine.select_postings(&mut PostingIds::new(rid), &moves, &found.posting_sets).await?;
+        let refuse = |place: usize, is_short| {
+            let Some(each) = moves.get(place) else { return Proposal::Wait(None) };
+            let violation = Violation::Balance(each.account.account.clone(), each.asset.clone());
+            self.refuse_for(&operations, &violation, is_short)
+        };
+        let selection = match selected.or_propose(refuse) {
+            Ok(selection) => selection,
+            Err(proposal) => return Ok(proposal),
+        };
         let mut plan = self.plan(engine, &operations, &verdict, &selection);
         plan.totals = totals.into_iter().map(|(change, _)| change).collect();
         Ok(Proposal::Commit(Box::new(Draft {

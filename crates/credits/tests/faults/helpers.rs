@@ -32,8 +32,7 @@ pub(crate) fn token() -> SagaToken {
 }
 
 pub(crate) fn begin(token: SagaToken, plan: &Arc<Plan>) -> Change {
-    let begun_at = UnixMs::new(1_700_000_000_000);
-    Change::Begin(Arc::new(Record { token, lease: None, begun_at, plan: Arc::clone(plan) }))
+    Change::Begin(record(token, plan))
 }
 
 /// A plan that freezes accounts.
@@ -70,22 +69,16 @@ pub(crate) fn issuing(token: SagaToken, amount: i128) -> Arc<Plan> {
     })
 }
 
-/// All steps of a plan.
-pub(crate) fn steps(token: SagaToken, plan: &Arc<Plan>) -> Vec<Change> {
-    let of = || Arc::clone(plan);
-    vec![
-        begin(token, plan),
-        Change::Decide(token, of()),
-        Change::Create(token, of()),
-        Change::Record(token, of()),
-        Change::End(token),
-    ]
+/// The record of a plan.
+pub(crate) fn record(token: SagaToken, plan: &Arc<Plan>) -> Arc<Record> {
+    let begun_at = UnixMs::new(1_700_000_000_000);
+    Arc::new(Record { token, lease: None, begun_at, plan: Arc::clone(plan) })
 }
 
 /// Issues an amount.
-pub(crate) async fn issue(store: &dyn Store, amount: i128) -> Result<Vec<u64>, StoreError> {
+pub(crate) async fn issue(store: &dyn Store, amount: i128) -> Result<bool, StoreError> {
     let token = token();
-    store.write(steps(token, &issuing(token, amount))).await
+    store.commit(record(token, &issuing(token, amount))).await
 }
 
 /// The sum of all postings, which must equal that of all entries.

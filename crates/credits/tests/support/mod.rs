@@ -37,31 +37,32 @@ pub(crate) fn write(client: &str, sequence: u64, operations: Vec<Operation>) -> 
         client: ClientId::new(client).expect("a valid client"),
         sequence,
         operations,
-        actor: Actor::new("system:kill").expect("a valid actor"),
+        actor: Actor::new("system:test").expect("a valid actor"),
     }
 }
 
-pub(crate) fn hold(lease: LeaseId, payer: usize) -> HoldRequest {
+/// A credit limit on the usd of an account.
+pub(crate) fn credit_limit(key: &str, account: AccountName) -> Arc<Definition> {
     let terms = CreditTerms {
         timeout_seconds: 3_600,
         vault: vault(),
-        account: account(payer),
+        account,
         asset: usd(),
         revenue: AccountName::new(AccountName::REVENUE).expect("a valid account"),
     };
-    let limit = Definition {
-        key: LimitKey::new("usd").expect("a valid key"),
+    Arc::new(Definition {
+        key: LimitKey::new(key).expect("a valid key"),
         kind: Kind::Credit(terms),
         capacity: 0,
         unit: String::new(),
         description: String::new(),
         overage: Overage::Debt,
-    };
-    HoldRequest {
-        namespace: namespace(),
-        lease,
-        holds: vec![HoldPart { limit: Arc::new(limit), amount: 10 }],
-    }
+    })
+}
+
+pub(crate) fn hold(lease: LeaseId, payer: usize) -> HoldRequest {
+    let holds = vec![HoldPart { limit: credit_limit("usd", account(payer)), amount: 10 }];
+    HoldRequest { namespace: namespace(), lease, holds }
 }
 
 pub(crate) fn settle(lease: LeaseId) -> SettleRequest {

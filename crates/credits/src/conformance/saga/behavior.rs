@@ -25,6 +25,8 @@ const DAY_MS: u64 = 86_400_000;
 /// The call that decides the first write of a client: survey, client count, record, reserve, decide.
 const DECISION: u64 = 5;
 
+type StoppedCall = tokio::task::JoinHandle<Result<WriteAnswer, BackendError>>;
+
 /// A process that is stopped at a call, and its request.
 async fn stopped(
     fixture: &Fixture,
@@ -32,13 +34,20 @@ async fn stopped(
     call: u64,
     sequence: u64,
     operations: Vec<earmark_core::Operation>,
-) -> (Arc<Faulty>, tokio::task::JoinHandle<Result<WriteAnswer, BackendError>>) {
+) -> (Arc<Faulty>, StoppedCall) {
     let faulty = Faulty::new(Arc::clone(&fixture.store));
     let process = fixture.process_on(Arc::clone(&faulty) as Arc<dyn Store>, options()).await;
     faulty.inject(call, when, Mode::Stop);
     let act = tokio::spawn(async move { process.try_write_as("other", sequence, operations).await });
     faulty.stopped().await;
     (faulty, act)
+}
+
+/// Wakes a stopped process after a moment and returns its answer.
+async fn wake(faulty: &Faulty, act: StoppedCall) -> WriteAnswer {
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    faulty.repair();
+    act.await.expect("no panic").expect("a store that answers")
 }
 
 /// Entries, and so their answers, are kept for good.
@@ -271,15 +280,8 @@ pub(super) async fn issue_in_ones(fixture: &Fixture, name: &str, count: u16) {
         totals: vec![TotalsChange { asset, issued: amount, retired: 0 }],
         ..Plan::default()
     });
-    let record = Record { token, lease: None, begun_at: at, plan: Arc::clone(&plan) };
-    let steps = vec![
-        Change::Begin(Arc::new(record)),
-        Change::Decide(token, Arc::clone(&plan)),
-        Change::Create(token, Arc::clone(&plan)),
-        Change::Record(token, plan),
-        Change::End(token),
-    ];
-    assert_eq!(fixture.store.write(steps).await, Ok(vec![1, 1, count.into(), 1, 1]));
+    let record = Record { token, lease: None, begun_at: at, plan };
+    assert_eq!(fixture.store.commit(Arc::new(record)).await, Ok(true));
 }
 
 /// For a tenant with thirty thousand holds and no balance, every refused call and every overrun added up all holds. Its
@@ -332,12 +334,7 @@ pub async fn an_account_closes_against_a_saga_that_names_it(store: Arc<dyn Store
     process.write_next(vec![open("acme"), issue("revenue", 1)]).await;
     // An issue reserves nothing, so it decides one call earlier.
     let (faulty, act) = stopped(&fixture, When::Before, DECISION - 1, 1, vec![issue("acme", 5)]).await;
-    let wake = async {
-        tokio::time::sleep(Duration::from_millis(60)).await;
-        faulty.repair();
-        act.await.expect("no panic").expect("a store that answers")
-    };
-    let (closed, reply) = tokio::join!(process.write_next(vec![close("acme")]), wake);
+    let (closed, reply) = tokio::join!(process.write_next(vec![close("acme")]), wake(&faulty, act));
     assert_eq!(closed.sequence, 2);
     assert_eq!(reply, WriteAnswer::Refused(WriteError::AccountClosed { operation: 0 }));
     assert_eq!(process.balance("acme").await, (0, 0));
@@ -350,12 +347,7 @@ pub async fn an_account_that_is_paid_while_it_closes_does_not_close(store: Arc<d
     let process = fixture.process().await;
     process.write_next(vec![open("acme"), issue("revenue", 1)]).await;
     let (faulty, act) = stopped(&fixture, When::After, DECISION - 1, 1, vec![issue("acme", 5)]).await;
-    let wake = async {
-        tokio::time::sleep(Duration::from_millis(60)).await;
-        faulty.repair();
-        act.await.expect("no panic").expect("a store that answers")
-    };
-    let (refused, reply) = tokio::join!(process.refuse(2, vec![close("acme")]), wake);
+    let (refused, reply) = tokio::join!(process.refuse(2, vec![close("acme")]), wake(&faulty, act));
     assert_eq!(refused, WriteError::Conflict { operation: 0 });
     assert!(matches!(reply, WriteAnswer::Committed(_)), "{reply:?}");
     assert_eq!(process.balance("acme").await, (5, 0));

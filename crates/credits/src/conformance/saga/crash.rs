@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use earmark_admission::BackendError;
+use tokio::task::JoinHandle;
+
 use super::faulty::{Faulty, Mode, When};
 use super::process::{Fixture, TestProcess, options, retry_until_ok, short_deadline};
 use super::scenario::{Reply, Scenario, TASK_KINDS, TaskKind, View};
@@ -17,27 +20,28 @@ struct Baseline {
     /// The state after the first of two commits.
     between: Option<View>,
     after: View,
-    calls: u64,
+    /// The calls that faults are injected at: all of them, or those that commit a whole plan.
+    calls: Vec<u64>,
 }
 
 /// Runs a task without a fault.
-async fn baseline(store: &Arc<dyn Store>, kind: TaskKind) -> Baseline {
+async fn baseline(store: &Arc<dyn Store>, kind: TaskKind, is_whole: bool) -> Baseline {
     let (fixture, scenario) = (Fixture::new(store), Scenario::new(kind));
     let process = fixture.process().await;
     scenario.prepare(&fixture, &process).await;
     let before = scenario.view(&fixture, &process).await;
-    let faulty = Faulty::new(Arc::clone(store));
-    let fault = fixture.process_on(Arc::clone(&faulty) as Arc<dyn Store>, options()).await;
+    let faulty = Faulty::with(Arc::clone(store), is_whole);
+    let counted = fixture.process_on(Arc::clone(&faulty) as Arc<dyn Store>, options()).await;
     faulty.reset_calls();
-    let reply = scenario.act(&fault).await.expect("a store that answers");
-    let calls = faulty.calls();
+    let reply = scenario.act(&counted).await.expect("a store that answers");
+    let calls = if is_whole { faulty.whole_commits() } else { (1..=faulty.calls()).collect() };
     let after = scenario.view(&fixture, &process).await;
     let between = match kind {
         TaskKind::SettlesLate | TaskKind::HoldsAndSettles => Some(half(store, kind).await),
         _ => None,
     };
     assert_ne!(before, after, "{kind:?} is seen");
-    let again = scenario.act(&fault).await.expect("a store that answers");
+    let again = scenario.act(&counted).await.expect("a store that answers");
     assert!(scenario.is_same_reply(&reply, &again), "{kind:?}: {reply:?}, then {again:?}");
     assert_eq!(scenario.view(&fixture, &process).await, after, "{kind:?} happens once");
     assert_clean(&fixture, &process).await;
@@ -73,9 +77,26 @@ async fn assert_clean(fixture: &Fixture, process: &TestProcess) {
 #[derive(Clone, Copy, Debug)]
 struct Fault {
     kind: TaskKind,
+    is_whole: bool,
     call: u64,
     when: When,
     mode: Mode,
+}
+
+/// Starts a task on a new process and stops it at a fault.
+async fn stop(
+    fixture: &Fixture,
+    scenario: Scenario,
+    fault: Fault,
+) -> (Arc<Faulty>, Arc<TestProcess>, JoinHandle<Result<Reply, BackendError>>) {
+    let faulty = Faulty::with(Arc::clone(&fixture.store), fault.is_whole);
+    let process = Arc::new(fixture.process_on(Arc::clone(&faulty) as Arc<dyn Store>, options()).await);
+    faulty.inject(fault.call, fault.when, fault.mode);
+    let acting = Arc::clone(&process);
+    let act = tokio::spawn(async move { scenario.act(&acting).await });
+    let stopped = tokio::time::timeout(SOON, faulty.stopped()).await;
+    assert!(stopped.is_ok(), "{fault:?} was not made");
+    (faulty, process, act)
 }
 
 /// Runs every fault and counts them.
@@ -85,21 +106,22 @@ async fn for_every_fault<F: Future<Output = ()>>(
     make: impl Fn(Fault, Arc<Baseline>) -> F,
 ) -> u64 {
     let (mut made, mut expected) = (0_u64, 0_u64);
-    for kind in TASK_KINDS {
-        let baseline = Arc::new(baseline(store, kind).await);
-        expected += baseline.calls * 2 * modes.len() as u64;
-        for call in 1..=baseline.calls {
+    for (kind, is_whole) in TASK_KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        let baseline = Arc::new(baseline(store, kind, is_whole).await);
+        expected += 2 * (baseline.calls.len() * modes.len()) as u64;
+        for call in &baseline.calls {
             for when in [When::Before, When::After] {
                 for mode in modes {
-                    make(Fault { kind, call, when, mode: *mode }, Arc::clone(&baseline)).await;
+                    make(Fault { kind, is_whole, call: *call, when, mode: *mode }, Arc::clone(&baseline))
+                        .await;
                     made += 1;
                 }
             }
         }
     }
-    assert_eq!(made, expected, "every call is fault hold_of both sides");
+    assert_eq!(made, expected, "every call is hit on both sides");
     assert!(made >= 20 * 2 * 5, "a saga has more than a few calls: {made}");
-    println!("{made} hits at {} calls", expected / 2 / modes.len() as u64);
+    println!("{made} faults at {} calls", expected / 2 / modes.len() as u64);
     made
 }
 
@@ -109,14 +131,7 @@ pub async fn every_saga_stopped_at_every_call_ends_in_one_of_two_ways(store: Arc
         let (fixture, scenario) = (Fixture::new(&store), Scenario::new(fault.kind));
         let first = fixture.process().await;
         scenario.prepare(&fixture, &first).await;
-        let faulty = Faulty::new(Arc::clone(&store));
-        let killed = Arc::new(fixture.process_on(Arc::clone(&faulty) as Arc<dyn Store>, options()).await);
-        faulty.inject(fault.call, fault.when, fault.mode);
-        let acting = Arc::clone(&killed);
-        let act = tokio::spawn(async move { scenario.act(&acting).await });
-        tokio::time::timeout(SOON, faulty.stopped())
-            .await
-            .unwrap_or_else(|_| panic!("{fault:?} was not made"));
+        let (_faulty, killed, act) = stop(&fixture, scenario, fault).await;
         act.abort();
         killed.credits.abandon();
         fixture.expire_heartbeats();
@@ -137,7 +152,7 @@ pub async fn every_saga_failed_at_every_call_ends_in_one_of_two_ways(store: Arc<
         let (fixture, scenario) = (Fixture::new(&store), Scenario::new(fault.kind));
         let first = fixture.process().await;
         scenario.prepare(&fixture, &first).await;
-        let faulty = Faulty::new(Arc::clone(&store));
+        let faulty = Faulty::with(Arc::clone(&store), fault.is_whole);
         let process = fixture.process_on(Arc::clone(&faulty) as Arc<dyn Store>, options()).await;
         faulty.inject(fault.call, fault.when, fault.mode);
         let reply = scenario.act(&process).await;
@@ -165,14 +180,7 @@ pub async fn every_saga_stopped_at_every_call_is_finished_by_another_process(sto
         let (fixture, scenario) = (Fixture::new(&store), Scenario::new(fault.kind));
         let other = fixture.process_on(Arc::clone(&store), short_deadline()).await;
         scenario.prepare(&fixture, &other).await;
-        let faulty = Faulty::new(Arc::clone(&store));
-        let late = Arc::new(fixture.process_on(Arc::clone(&faulty) as Arc<dyn Store>, options()).await);
-        faulty.inject(fault.call, fault.when, fault.mode);
-        let acting = Arc::clone(&late);
-        let act = tokio::spawn(async move { scenario.act(&acting).await });
-        tokio::time::timeout(SOON, faulty.stopped())
-            .await
-            .unwrap_or_else(|_| panic!("{fault:?} was not made"));
+        let (faulty, late, act) = stop(&fixture, scenario, fault).await;
         // The other process may have to wait until the heartbeat of the first expires.
         let mut reply: Option<Reply> = scenario.act(&other).await.ok();
         fixture.expire_heartbeats();

@@ -8,7 +8,10 @@ use earmark_core::{AssetName, NamespaceName, UnixMs};
 use tokio::sync::Notify;
 
 use crate::id::{GateId, OwnerId, ReservationId};
-use crate::model::{AccountKey, LeaseKey, Posting, PostingState, StoredEntry, StoredRecord, VaultKey};
+use crate::model::{
+    AccountKey, LeaseKey, Posting, PostingState, Record, StoredEntry, StoredRecord, VaultKey,
+};
+use crate::saga::{abort_steps, finish_steps, prepare_steps};
 use crate::store::{
     Census, Change, DueQuery, Filter, FindRecord, Funds, RecordPage, Records, Spendable, StaleOwners, Store,
     StoreError, Survey, Surveyed, Transactions,
@@ -37,6 +40,9 @@ pub enum Mode {
 /// A store with a fault at one call. Each change of a list counts as a call.
 pub struct Faulty {
     inner: Arc<dyn Store>,
+    /// Whether a commit is one call, or a call per step, so that a fault can hit between any two steps.
+    commits_whole: bool,
+    whole_commits: Mutex<Vec<u64>>,
     fault: Mutex<Option<(u64, When, Mode)>>,
     calls: AtomicU64,
     funds_reads: AtomicU64,
@@ -55,11 +61,19 @@ enum Side {
 }
 
 impl Faulty {
-    /// A store without a fault.
+    /// A store without a fault that commits plans step by step.
     #[must_use]
     pub fn new(inner: Arc<dyn Store>) -> Arc<Faulty> {
+        Faulty::with(inner, false)
+    }
+
+    /// A store without a fault that commits plans as the inner store does, or step by step.
+    #[must_use]
+    pub fn with(inner: Arc<dyn Store>, commits_whole: bool) -> Arc<Faulty> {
         Arc::new(Faulty {
             inner,
+            commits_whole,
+            whole_commits: Mutex::default(),
             fault: Mutex::new(None),
             calls: AtomicU64::new(0),
             funds_reads: AtomicU64::new(0),
@@ -88,6 +102,12 @@ impl Faulty {
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::SeqCst)
+    }
+
+    /// The numbers of the calls that committed a whole plan.
+    #[must_use]
+    pub fn whole_commits(&self) -> Vec<u64> {
+        self.whole_commits.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// How often the sums of an account with all its holds were read.
@@ -185,6 +205,27 @@ impl Store for Faulty {
                 counts.extend(self.through(|| self.inner.write(vec![change])).await?);
             }
             Ok(counts)
+        })
+    }
+
+    fn commit(&self, record: Arc<Record>) -> Answer<'_, Result<bool, StoreError>> {
+        if self.commits_whole {
+            let call = self.calls.load(Ordering::SeqCst) + 1;
+            self.whole_commits.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+            return Box::pin(self.through(move || self.inner.commit(record)));
+        }
+        Box::pin(async move {
+            let (token, plan) = (record.token, Arc::clone(&record.plan));
+            let prepare = self.write(prepare_steps(record)).await?;
+            if prepare.first() != Some(&1) {
+                return Ok(false);
+            }
+            if self.write(vec![Change::Decide(token, Arc::clone(&plan))]).await? == [1] {
+                self.write(finish_steps(token, &plan)).await?;
+                return Ok(true);
+            }
+            self.write(abort_steps(token)).await?;
+            Ok(false)
         })
     }
 

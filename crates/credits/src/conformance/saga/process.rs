@@ -9,8 +9,8 @@ use earmark_admission::{
     SettleAnswer, SettleRequest, WriteAnswer, WriteRequest,
 };
 use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, Moment,
-    NamespaceName, Operation, Overage, Overdraft, Receipt, UnixMs, VaultName, WriteError,
+    AccountName, Actor, AssetName, ClientId, CreditTerms, Definition, Kind, LeaseId, LimitKey, NamespaceName,
+    Operation, Overage, Overdraft, Receipt, UnixMs, VaultName, WriteError,
 };
 
 use crate::model::{AccountKey, VaultKey};
@@ -22,15 +22,6 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// Start time of every test.
 const START_MS: u64 = 1_700_000_000_000;
-
-/// A clock that all processes of a test share, though each keeps it for itself.
-pub(super) struct SharedClock(Arc<ManualClock>);
-
-impl Clock for SharedClock {
-    fn now(&self) -> Moment {
-        self.0.now()
-    }
-}
 
 /// A store, a clock, and a namespace of its own.
 pub(super) struct Fixture {
@@ -171,7 +162,7 @@ impl Fixture {
 
     /// A process on another store with the same rows.
     pub(super) async fn process_on(&self, store: Arc<dyn Store>, options: Options) -> TestProcess {
-        let clock = Arc::new(SharedClock(Arc::clone(&self.clock)));
+        let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
         let credits = SagaCredits::start(store, clock, options).await.expect("a store that answers");
         TestProcess { credits, namespace: self.namespace.clone() }
     }

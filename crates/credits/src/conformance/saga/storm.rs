@@ -11,24 +11,30 @@ use crate::store::Store;
 const CALLERS: usize = 64;
 const ACCOUNTS: [&str; 10] = ["a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9"];
 
+/// Makes the same call `count` times in parallel.
+async fn in_parallel<F>(process: &Arc<TestProcess>, count: usize, call: impl Fn(Arc<TestProcess>) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let calls: Vec<_> = (0..count).map(|_| tokio::spawn(call(Arc::clone(process)))).collect();
+    for call in calls {
+        call.await.expect("a call that is served");
+    }
+}
+
 /// Concurrent calls on one deposit do not fail each other.
 pub async fn one_deposit_and_many_callers_at_once(store: Arc<dyn Store>) {
     let fixture = Fixture::new(&store);
     let process = Arc::new(fixture.process().await);
     process.write_next(vec![open("acme"), issue("acme", 64_000)]).await;
-    let calls = (0..CALLERS).map(|_| {
-        let process = Arc::clone(&process);
-        tokio::spawn(async move {
-            for _ in 0..3 {
-                let lease = lease();
-                assert_eq!(process.hold(lease, &[hold_of("acme", 100)]).await, HoldAnswer::Held);
-                assert_eq!(process.settle(lease, &[("acme", 90)]).await.paid, 90);
-            }
-        })
-    });
-    for call in calls.collect::<Vec<_>>() {
-        call.await.expect("a call that is served");
-    }
+    in_parallel(&process, CALLERS, |process| async move {
+        for _ in 0..3 {
+            let lease = lease();
+            assert_eq!(process.hold(lease, &[hold_of("acme", 100)]).await, HoldAnswer::Held);
+            assert_eq!(process.settle(lease, &[("acme", 90)]).await.paid, 90);
+        }
+    })
+    .await;
     let paid = 3 * 90 * CALLERS as i128;
     assert_eq!(
         (process.balance("acme").await, process.balance("revenue").await),
@@ -44,15 +50,10 @@ pub async fn one_posting_and_many_callers_at_once(store: Arc<dyn Store>) {
     let fixture = Fixture::new(&store);
     let process = Arc::new(fixture.process().await);
     process.write_next(vec![open("acme"), issue("acme", 60)]).await;
-    let calls = (0..60).map(|_| {
-        let process = Arc::clone(&process);
-        tokio::spawn(async move {
-            assert_eq!(process.hold(lease(), &[hold_of("acme", 1)]).await, HoldAnswer::Held);
-        })
-    });
-    for call in calls.collect::<Vec<_>>() {
-        call.await.expect("a call that is served");
-    }
+    in_parallel(&process, 60, |process| async move {
+        assert_eq!(process.hold(lease(), &[hold_of("acme", 1)]).await, HoldAnswer::Held);
+    })
+    .await;
     assert_eq!(process.balance("acme").await, (0, 60));
     let one_more = process.hold(lease(), &[hold_of("acme", 1)]).await;
     assert!(matches!(one_more, HoldAnswer::Refused { .. }), "{one_more:?}");
@@ -64,15 +65,10 @@ pub async fn an_account_that_may_owe_is_never_short(store: Arc<dyn Store>) {
     let fixture = Fixture::new(&store);
     let process = Arc::new(fixture.process().await);
     process.write_next(vec![open_overdrawn("acme"), issue("acme", 100)]).await;
-    let calls = (0..40).map(|_| {
-        let process = Arc::clone(&process);
-        tokio::spawn(async move {
-            assert_eq!(process.hold(lease(), &[hold_of("acme", 50)]).await, HoldAnswer::Held);
-        })
-    });
-    for call in calls.collect::<Vec<_>>() {
-        call.await.expect("a call that is served");
-    }
+    in_parallel(&process, 40, |process| async move {
+        assert_eq!(process.hold(lease(), &[hold_of("acme", 50)]).await, HoldAnswer::Held);
+    })
+    .await;
     assert_eq!(process.balance("acme").await, (100 - 40 * 50, 40 * 50));
     process.assert_balanced("main").await;
 }
@@ -167,7 +163,7 @@ pub async fn copies_of_one_entry_at_two_processes_are_one_entry(stores: [Arc<dyn
         let (first, second) =
             tokio::join!(a.settle(lease, &[("acme", 40)]), b.settle(lease, &[("acme", 40)]));
         assert!(first.is_known && second.is_known);
-        assert_eq!(first.paid + second.paid, 40, "what was paid is reply once");
+        assert_eq!(first.paid + second.paid, 40, "the amount paid is reported once");
         let spent = i128::from(round);
         assert_eq!(a.balance("acme").await, (10_000 - 50 * spent, 0));
         assert_eq!((b.balance("bob").await, b.balance("revenue").await), ((10 * spent, 0), (40 * spent, 0)));

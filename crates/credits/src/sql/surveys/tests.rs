@@ -51,7 +51,7 @@ async fn callers_who_wait_share_one_survey_and_each_gets_its_own_part() {
     let callers = asked.map(|(name, largest)| {
         let (queue, asked) = (Arc::clone(&queue), survey(name, largest));
         let expected = answer(&asked);
-        tokio::spawn(async move { assert_eq!(queue.ask(asked).await, Ok(expected)) })
+        tokio::spawn(async move { assert_eq!(queue.call(asked).await, Ok(expected)) })
     });
     tokio::task::yield_now().await;
     let looks = Arc::new(Mutex::new(Vec::new()));
@@ -74,7 +74,7 @@ async fn a_survey_that_fails_fails_for_all_who_share_it() {
     let worker = tokio::spawn(work(waiting, |_| {
         std::future::ready(Err(StoreError::Unavailable("it is gone".to_owned())))
     }));
-    let (first, second) = tokio::join!(queue.ask(survey("acme", 1)), queue.ask(survey("bob", 1)));
+    let (first, second) = tokio::join!(queue.call(survey("acme", 1)), queue.call(survey("bob", 1)));
     assert_eq!((&first, first.is_err()), (&second, true));
     queue.close();
     worker.await.expect("an end");
@@ -90,7 +90,7 @@ async fn what_cannot_be_read_fails_for_who_asks_about_it_alone() {
         std::future::ready(if is_damaged { Err(damaged()) } else { Ok(answer(&shared)) })
     }));
     let (acme, bob) = (survey("acme", 1), survey("bob", 1));
-    let (fine, damaged) = tokio::join!(queue.ask(acme.clone()), queue.ask(bob));
+    let (fine, damaged) = tokio::join!(queue.call(acme.clone()), queue.call(bob));
     assert_eq!(fine, Ok(answer(&acme)));
     assert!(matches!(damaged, Err(StoreError::Corrupt(_))), "{damaged:?}");
     queue.close();
@@ -105,7 +105,7 @@ async fn a_shared_look_is_bounded_and_the_rest_have_the_next() {
         .map(|caller| {
             let (queue, asked) = (Arc::clone(&queue), survey(&format!("a{caller}"), 1));
             let expected = answer(&asked);
-            tokio::spawn(async move { assert_eq!(queue.ask(asked).await, Ok(expected)) })
+            tokio::spawn(async move { assert_eq!(queue.call(asked).await, Ok(expected)) })
         })
         .collect();
     tokio::task::yield_now().await;
@@ -118,15 +118,15 @@ async fn a_shared_look_is_bounded_and_the_rest_have_the_next() {
     for caller in callers {
         caller.await.expect("an answer that is its own");
     }
-    assert_eq!(*looks.lock().expect("no panic"), [PURSES_MAX, 100 - PURSES_MAX]);
+    assert_eq!(*looks.lock().expect("no panic"), [QUERIES_MAX, 100 - QUERIES_MAX]);
     queue.close();
     worker.await.expect("an end");
 }
 
 #[test]
 fn who_looks_far_or_has_a_turn_looks_alone() {
-    assert!(is_shared(&survey("acme", SEEN_MAX)));
-    assert!(!is_shared(&survey("acme", SEEN_MAX + 1)));
+    assert!(is_shared(&survey("acme", POSTINGS_MAX)));
+    assert!(!is_shared(&survey("acme", POSTINGS_MAX + 1)));
     let client = earmark_core::ClientId::new("billing").expect("a valid client");
     let client = Some(crate::model::ClientKey { home: account("acme").home, client });
     assert!(!is_shared(&Survey { client, ..survey("acme", 1) }));

@@ -1,4 +1,4 @@
-//! The census of a vault, from the sums that a database returns.
+//! The census of a vault, for the audit.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +12,21 @@ const UNEVEN_MAX: usize = 10;
 /// The sums of a vault at one moment.
 #[derive(Default)]
 pub(crate) struct Counted {
-    pub(crate) assets: BTreeMap<AssetName, AssetSums>,
+    assets: BTreeMap<AssetName, AssetSums>,
     accounts: BTreeMap<(AssetName, AccountName), (i128, i128)>,
     pub(crate) records: u64,
 }
 
 impl Counted {
-    /// Adds to the sum of an account's postings.
-    pub(crate) fn add_live(&mut self, asset: AssetName, account: AccountName, amount: i128) {
-        let sum = &mut self.accounts.entry((asset, account)).or_default().0;
-        *sum = sum.wrapping_add(amount);
+    /// The totals of an asset.
+    pub(crate) fn sums(&mut self, asset: AssetName) -> &mut AssetSums {
+        self.assets.entry(asset).or_default()
     }
 
-    /// Adds to the sum of an account's entries.
-    pub(crate) fn add_entered(&mut self, asset: AssetName, account: AccountName, amount: i128) {
-        let sum = &mut self.accounts.entry((asset, account)).or_default().1;
+    /// Adds to the sum of an account's live postings, or of its entries.
+    pub(crate) fn add(&mut self, is_live: bool, asset: AssetName, account: AccountName, amount: i128) {
+        let (live, entered) = self.accounts.entry((asset, account)).or_default();
+        let sum = if is_live { live } else { entered };
         *sum = sum.wrapping_add(amount);
     }
 

@@ -1,50 +1,53 @@
-//! Lists of changes as what the function `write_4` takes, one by one.
+//! Lists of changes as the arguments of the function `write_changes`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use earmark_core::AccountName;
 use serde_json::{Map, Value as Json, json};
+use sqlx::Postgres;
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
 
 use crate::document;
 use crate::model::{AccountKey, Plan, Posting, Record, SagaToken, VaultKey};
-use crate::sql::{claim_word, entries_behind, entries_by_vault, overdraft_word, signed, standing_word};
+use crate::sql::{claim_word, overdraft_word, signed, standing_word};
 use crate::store::Change;
 
-/// Changes of one or several lists, one after the other.
+const WRITE: &str = "select write_changes($1::jsonb, $2, $3::jsonb, $4)";
+
+/// The changes of several lists in order.
 #[derive(Default)]
-pub(super) struct Batch {
+pub(super) struct ChangeList {
     changes: Vec<Json>,
-    /// Plans and entries as JSON of their own, which JSON inside JSON would garble, and `jsonb` would not take as they are.
-    pub(super) texts: Vec<String>,
+    /// Plans and entries as separate JSON texts, because `jsonb` does not accept every text that they may contain.
+    texts: Vec<String>,
     vaults: BTreeSet<VaultKey>,
-    /// Whether somebody will be promised that it is done for ever.
-    pub(super) is_promised: bool,
+    /// Whether a caller relies on one of the changes, so that the commit must wait for the disk.
+    pub(super) is_durable: bool,
 }
 
-impl Batch {
-    pub(super) fn of<'a>(lists: impl Iterator<Item = &'a [Change]>) -> Batch {
-        let mut batch = Batch::default();
-        for change in lists.flatten() {
-            let json = batch.change(change);
-            batch.changes.push(json);
+impl ChangeList {
+    pub(super) fn of(lists: &[Vec<Change>]) -> ChangeList {
+        let mut list = ChangeList::default();
+        for change in lists.iter().flatten() {
+            let json = list.change(change);
+            list.changes.push(json);
         }
-        batch
+        list
     }
 
-    /// The changes, if there are any.
-    pub(super) fn changes(&self) -> Option<String> {
-        // An array is written as its elements are; nothing here can fail.
-        (!self.changes.is_empty()).then(|| serde_json::to_string(&self.changes).unwrap_or_default())
-    }
-
-    /// The vaults to lock first. Whoever numbers entries has them until the commit; were they locked with the first entry, those
-    /// who wait for a gate or an account behind it could be waited for.
-    pub(super) fn vaults(&self) -> Option<String> {
+    /// The call of the function. The vaults are locked first, and until the commit: locked with the first entry, a call that
+    /// holds one could wait for a gate or an account of a call that waits for the vault.
+    pub(super) fn query(&self) -> Query<'_, Postgres, PgArguments> {
         let vaults: Vec<Json> = self.vaults.iter().map(|home| Json::Array(place(home).to_vec())).collect();
-        (!vaults.is_empty()).then(|| Json::Array(vaults).to_string())
+        sqlx::query(WRITE)
+            .bind(serde_json::to_string(&self.changes).unwrap_or_default())
+            .bind(&self.texts)
+            .bind((!vaults.is_empty()).then(|| Json::Array(vaults).to_string()))
+            .bind(self.is_durable)
     }
 
-    /// Keeps a text, and says where it is: PostgreSQL counts from 1.
+    /// Adds a text and returns its index from 1.
     fn text(&mut self, text: String) -> Json {
         self.texts.push(text);
         Json::from(self.texts.len())
@@ -53,14 +56,11 @@ impl Batch {
     fn change(&mut self, change: &Change) -> Json {
         match change {
             Change::OpenVault(home) => {
-                self.is_promised = true;
+                self.is_durable = true;
                 let [namespace, vault] = place(home);
                 json!({"do": "open_vault", "namespace": namespace, "vault": vault, "account": AccountName::REVENUE})
             }
             Change::Begin(record) => self.begin(record),
-            Change::Claim(_, plan) | Change::Apply(_, plan) if plan.claims.is_empty() => nothing(),
-            Change::Reserve(_, plan) | Change::Finalize(_, plan) if plan.inputs.is_empty() => nothing(),
-            Change::Create(_, plan) if plan.outputs.is_empty() => nothing(),
             Change::Claim(token, plan) => step("claim", token, [("claims", claims(plan))]),
             Change::Reserve(token, plan) => step("reserve", token, [("ids", ids(&plan.inputs))]),
             Change::Decide(token, plan) => decide(token, plan),
@@ -81,7 +81,7 @@ impl Batch {
                 [("to", to.to_string().into()), ("expired_since", expired_since.get().into())],
             ),
             Change::Heartbeat(owner, at) => {
-                json!({"do": "beat", "of": owner.to_string(), "at": at.get()})
+                json!({"do": "heartbeat", "of": owner.to_string(), "at": at.get()})
             }
             Change::Leave(owner) => json!({"do": "leave", "of": owner.to_string()}),
         }
@@ -100,7 +100,7 @@ impl Batch {
     }
 
     fn record(&mut self, token: &SagaToken, plan: &Plan) -> Json {
-        self.is_promised = true;
+        self.is_durable = true;
         let (mut entries, mut changes) = (Vec::new(), Vec::new());
         for ((entry, behind), at) in plan.entries.iter().zip(entries_behind(plan)).zip(0_u64..) {
             let [namespace, vault] = place(&entry.home);
@@ -137,11 +137,6 @@ impl Batch {
         }
         Json::Object(recorded)
     }
-}
-
-/// A change that cannot change a row.
-fn nothing() -> Json {
-    json!({"do": "nothing"})
 }
 
 fn step_of<const N: usize>(
@@ -218,7 +213,7 @@ fn decide(token: &SagaToken, plan: &Plan) -> Json {
     let mut decided = step_of("decide", token, parts);
     name_client(&mut decided, plan);
     if let Some(sequence_claim) = &plan.sequence_claim {
-        // A number that no column can hold is nobody's turn.
+        // A sequence above 63 bits is never next.
         let before = sequence_claim.sequence.checked_sub(1).and_then(|last| i64::try_from(last).ok());
         decided.insert("last_sequence".to_owned(), before.unwrap_or(-1).into());
     }
@@ -232,4 +227,23 @@ fn name_client(step: &mut Map<String, Json>, plan: &Plan) {
         step.insert("client_vault".to_owned(), vault);
         step.insert("client".to_owned(), sequence_claim.client.client.as_str().into());
     }
+}
+
+/// For each entry of a plan, the number of later entries in the same vault.
+fn entries_behind(plan: &Plan) -> Vec<u64> {
+    let later = |place: usize| {
+        let home = &plan.entries.get(place)?.home;
+        Some(plan.entries.iter().skip(place.saturating_add(1)).filter(|entry| entry.home == *home).count())
+    };
+    (0..plan.entries.len()).map(|place| later(place).unwrap_or(0) as u64).collect()
+}
+
+/// The vaults of a plan's entries, each once, with the number of entries.
+fn entries_by_vault(plan: &Plan) -> Vec<(&VaultKey, u64)> {
+    let mut vaults: BTreeMap<&VaultKey, u64> = BTreeMap::new();
+    for entry in &plan.entries {
+        let count = vaults.entry(&entry.home).or_default();
+        *count = count.saturating_add(1);
+    }
+    vaults.into_iter().collect()
 }

@@ -1,6 +1,5 @@
--- Names, ids and amounts are text as people and logs write them. A time is in milliseconds since 1970; the views show it
--- as a date. An amount has up to 128 bits: `amount` is exact, and `amount_order` is what it is ordered and summed by, which
--- is the same number up to 62 bits.
+-- Names, ids and amounts are text as in the API. Times are milliseconds since 1970; the views show dates. An amount has up to 128
+-- bits: `amount` is exact, and `amount_order` is for sorting and sums. The two are equal up to 62 bits.
 
 create table vaults (
     namespace text not null,
@@ -117,5 +116,47 @@ create unique index sagas_client on sagas (client_namespace, client_vault, clien
 
 create table owners (
     owner text not null primary key,
-    heard_at_ms integer not null
+    heartbeat_at_ms integer not null
 ) strict, without rowid;
+
+-- Transactions of all vaults in commit order, for the change log.
+create table transactions (
+    place integer primary key,
+    namespace text not null,
+    vault text not null,
+    number integer not null
+) strict;
+
+create trigger transactions_inserted after insert on entries when new.kind = 'transaction'
+begin
+    insert into transactions (namespace, vault, number) values (new.namespace, new.vault, new.number);
+end;
+
+-- Views for people. Earmark does not read them. Sums beyond 64 bits are rounded here, but exact in Earmark.
+
+create view balances as
+select namespace, vault, account, asset,
+    sum(case when lease is null then cast(amount as numeric) else 0 end) as spendable_or_owed,
+    sum(case when lease is not null then cast(amount as numeric) else 0 end) as held,
+    count(*) as postings
+from postings
+where state <> 'inactive'
+group by namespace, vault, account, asset;
+
+create view live_holds as
+select namespace, lease, vault, account, asset, amount, limit_key,
+    strftime('%Y-%m-%dT%H:%M:%fZ', ends_at_ms / 1000.0, 'unixepoch') as ends_at, state
+from postings
+where lease is not null and state <> 'inactive';
+
+create view history as
+select c.namespace, c.vault, c.number, strftime('%Y-%m-%dT%H:%M:%fZ', e.at_ms / 1000.0, 'unixepoch') as at,
+    e.kind, c.account, c.asset, c.amount, c.held, e.lease, e.gate, e.body
+from changes c
+join entries e on e.namespace = c.namespace and e.vault = c.vault and e.number = c.number;
+
+create view sagas_under_way as
+select s.gate, s.phase, s.owner, strftime('%Y-%m-%dT%H:%M:%fZ', s.begun_at_ms / 1000.0, 'unixepoch') as begun_at,
+    strftime('%Y-%m-%dT%H:%M:%fZ', o.heartbeat_at_ms / 1000.0, 'unixepoch') as owner_heartbeat_at, s.reservation_id, s.plan
+from sagas s
+left join owners o on o.owner = s.owner;

@@ -1,0 +1,196 @@
+//! Rows of the database as the types of the model.
+
+use std::sync::Arc;
+
+use earmark_admission::CreditCursor;
+use earmark_core::{AccountStatus, LeaseId, Overdraft};
+
+use super::database::Row;
+use super::{corrupt, parse, time};
+use crate::document;
+use crate::id::{GateId, ReservationId};
+use crate::model::{
+    Account, AccountChange, AccountKey, ClaimKind, Entry, EntryBody, LeaseKey, LivePosting, Phase, Posting,
+    PostingHold, PostingState, Record, SagaToken, StoredEntry, StoredRecord, VaultKey,
+};
+use crate::store::{
+    AssetSums, LoggedTransaction, RecordCursor, Records, StoreError, Surveyed, Transactions, UnreadRecord,
+};
+
+fn home(row: &impl Row) -> Result<VaultKey, StoreError> {
+    Ok(VaultKey { namespace: row.parse("namespace")?, vault: row.parse("vault")? })
+}
+
+/// Entries, each with a row per effect, or a single row if it has none.
+pub(super) fn entries(rows: &[impl Row]) -> Result<Vec<StoredEntry>, StoreError> {
+    let mut found: Vec<(u64, GateId, Entry)> = Vec::new();
+    for row in rows {
+        let (number, home) = (row.count("number")?, home(row)?);
+        let is_next = found.last().is_none_or(|(last, _, entry)| *last != number || entry.home != home);
+        if is_next {
+            let at = time("at_ms", row.int("at_ms")?)?;
+            let body = document::body_from_json(&row.text("body")?)?;
+            found.push((number, row.parse("gate")?, Entry { home, at, body, changes: Vec::new() }));
+        }
+        let account = row.text_or_null("account")?;
+        if let (Some(account), Some((_, _, entry))) = (account, found.last_mut()) {
+            entry.changes.push(AccountChange {
+                account: parse("account", &account)?,
+                asset: row.parse("asset")?,
+                amount: row.parse("amount")?,
+                held: row.parse("held")?,
+            });
+        }
+    }
+    let found = found.into_iter();
+    Ok(found.map(|(number, gate, entry)| StoredEntry { number, gate, entry: Arc::new(entry) }).collect())
+}
+
+pub(super) fn posting(row: &impl Row) -> Result<(Posting, PostingState), StoreError> {
+    let hold =
+        match (row.text_or_null("lease")?, row.text_or_null("limit_key")?, row.int_or_null("ends_at_ms")?) {
+            (None, None, None) => None,
+            (Some(lease), Some(limit), Some(ends_at_ms)) => Some(PostingHold {
+                lease: parse("lease", &lease)?,
+                limit: parse("limit_key", &limit)?,
+                ends_at: time("ends_at_ms", ends_at_ms)?,
+            }),
+            _ => return Err(corrupt("lease", "half a hold")),
+        };
+    let posting = Posting {
+        id: row.parse("id")?,
+        account: AccountKey { home: home(row)?, account: row.parse("account")? },
+        asset: row.parse("asset")?,
+        amount: row.parse("amount")?,
+        hold,
+    };
+    let rid = || row.parse::<ReservationId>("reservation_id");
+    let state = match row.text("state")?.as_str() {
+        "active" => PostingState::Active,
+        "pending" => PostingState::Pending(rid()?),
+        "inactive" => PostingState::Inactive(rid()?),
+        other => return Err(corrupt("state", other)),
+    };
+    Ok((posting, state))
+}
+
+pub(super) fn record(row: &impl Row) -> Result<StoredRecord, StoreError> {
+    let phase = match row.text("phase")?.as_str() {
+        "reserving" => Phase::Reserving,
+        "finalizing" => Phase::Finalizing,
+        "releasing" => Phase::Releasing,
+        other => return Err(corrupt("phase", other)),
+    };
+    let token =
+        SagaToken { gate: row.parse("gate")?, rid: row.parse("reservation_id")?, owner: row.parse("owner")? };
+    let lease = match (row.text_or_null("lease_namespace")?, row.text_or_null("lease")?) {
+        (Some(namespace), Some(lease)) => {
+            let lease: LeaseId = parse("lease", &lease)?;
+            Some(LeaseKey { namespace: parse("lease_namespace", &namespace)?, lease })
+        }
+        _ => None,
+    };
+    let begun_at = time("begun_at_ms", row.int("begun_at_ms")?)?;
+    let plan = document::plan_from_json(&row.text("plan")?)?;
+    Ok(StoredRecord { record: Record { token, lease, begun_at, plan: plan.into() }, phase })
+}
+
+/// A page of saga records, with the unreadable ones apart.
+pub(super) fn records(rows: &[impl Row], max: usize) -> Result<Records, StoreError> {
+    let mut records = Records::default();
+    for row in rows {
+        match record(row) {
+            Ok(stored) => records.found.push(stored),
+            Err(why) => records.unread.push(UnreadRecord { gate: row.text("gate")?, why }),
+        }
+    }
+    if let Some(last) = rows.last().filter(|_| rows.len() >= max) {
+        let (begun_at_ms, rid) = (last.int("begun_at_ms")?, last.text("reservation_id")?);
+        records.next = Some(RecordCursor { begun_at_ms, rid });
+    }
+    Ok(records)
+}
+
+/// A page of transactions after a cursor. Rows of other namespaces have no body.
+pub(super) fn transactions(
+    rows: &[impl Row],
+    after: CreditCursor,
+    max: usize,
+) -> Result<Transactions, StoreError> {
+    let (mut place, mut found) = (after, Vec::new());
+    for row in rows {
+        let commit = row.parse("commit_id")?;
+        let given = if commit == place.commit { place.given.saturating_add(1) } else { 1 };
+        place = CreditCursor { commit, given };
+        let Some(body) = row.text_or_null("body")? else { continue };
+        let EntryBody::Transaction(transaction) = document::body_from_json(&body)? else {
+            return Err(corrupt("body", &body));
+        };
+        let (home, number, at) = (home(row)?, row.count("number")?, time("at_ms", row.int("at_ms")?)?);
+        found.push(LoggedTransaction { place, home, number, at, transaction });
+    }
+    Ok(Transactions { found, next: (rows.len() >= max).then_some(place) })
+}
+
+/// Adds a row of a survey to its result.
+pub(super) fn add_surveyed(found: &mut Surveyed, row: &impl Row) -> Result<(), StoreError> {
+    let place = usize::try_from(row.int("place")?).unwrap_or(usize::MAX);
+    match row.text("part")?.as_str() {
+        "account" => {
+            if let Some(slot) = found.accounts.get_mut(place) {
+                *slot = Some(account(row)?);
+            }
+        }
+        "client" => found.last_sequence = Some(row.parse("a")?),
+        "asset" => {
+            if let Some(slot) = found.assets.get_mut(place) {
+                *slot = Some(AssetSums { issued: row.parse("a")?, retired: row.parse("b")? });
+            }
+        }
+        part => {
+            let Some(posting_set) = found.posting_sets.get_mut(place) else { return Ok(()) };
+            if part == "active" {
+                posting_set.active = row.parse("a")?;
+                return Ok(());
+            }
+            let rid = row.text_or_null("c")?;
+            let reserved_by = rid.map(|rid| parse("reservation_id", &rid)).transpose()?;
+            let posting = LivePosting { id: row.parse("a")?, amount: row.parse("b")?, reserved_by };
+            match part {
+                "large" => posting_set.large.push(posting),
+                "small" => posting_set.small.push(posting),
+                _ => posting_set.owed.push(posting),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An account in a survey: standing, overdraft, claimed by, claim.
+fn account(row: &impl Row) -> Result<Account, StoreError> {
+    let standing = match row.text("a")?.as_str() {
+        "open" => AccountStatus::Open,
+        "frozen" => AccountStatus::Frozen,
+        "closed" => AccountStatus::Closed,
+        other => return Err(corrupt("standing", other)),
+    };
+    let overdraft = match row.text("b")?.as_str() {
+        "deny" => Overdraft::Deny,
+        "allow" => Overdraft::Allow,
+        other => return Err(corrupt("overdraft", other)),
+    };
+    let claim = match (row.text_or_null("c")?, row.text_or_null("d")?.as_deref()) {
+        (None, None) => None,
+        (Some(rid), Some("opening")) => Some((parse("claimed_by", &rid)?, ClaimKind::Opening)),
+        (Some(rid), Some("changing")) => Some((parse("claimed_by", &rid)?, ClaimKind::Changing)),
+        (Some(rid), Some("closing")) => Some((parse("claimed_by", &rid)?, ClaimKind::Closing)),
+        (_, other) => return Err(corrupt("claim", other.unwrap_or("null"))),
+    };
+    Ok(Account { standing, overdraft, claim })
+}
+
+/// A sum, saturated at 128 bits.
+pub(super) fn saturated(text: &str) -> i128 {
+    let bound = if text.starts_with('-') { i128::MIN } else { i128::MAX };
+    text.parse().unwrap_or(bound)
+}
