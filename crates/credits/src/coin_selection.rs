@@ -54,8 +54,8 @@ pub(crate) enum SelectionOutcome {
 }
 
 impl SelectionOutcome {
-    /// The selection, or the proposal to make instead. `refuse` gets the index of the change that failed, and whether its
-    /// account is short rather than out of range.
+    /// The selection, or the proposal to make instead. `refuse` gets the index of the change that failed, and whether
+    /// its account is short rather than out of range.
     pub(crate) fn or_propose<A>(
         self,
         refuse: impl FnOnce(usize, bool) -> Proposal<A>,

@@ -9,11 +9,11 @@ use earmark_core::{
     AccountName, AccountStatus, AssetName, CreditShortage, Definition, LimitKey, Operation, Overdraft, TxId,
     UnixMs, VaultName,
 };
-use serde::de::Error;
+use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::id::PostingId;
-use crate::model::{EntryBody, Plan};
+use crate::model::EntryBody;
 use crate::store::StoreError;
 
 /// The version that is written and read.
@@ -24,34 +24,6 @@ struct Versioned<T> {
     version: u32,
     #[serde(flatten)]
     what: T,
-}
-
-/// A plan as JSON.
-#[must_use]
-pub fn plan_to_json(plan: &Plan) -> String {
-    to_json(plan)
-}
-
-/// Parses a plan.
-///
-/// # Errors
-/// When the JSON is not a plan, or has a later version.
-pub fn plan_from_json(json: &str) -> Result<Plan, StoreError> {
-    from_json(json)
-}
-
-/// The body of an entry as JSON. Its vault, time and effects are columns.
-#[must_use]
-pub fn body_to_json(body: &EntryBody) -> String {
-    to_json(body)
-}
-
-/// Parses the body of an entry.
-///
-/// # Errors
-/// When the JSON is not the body of an entry, or has a later version.
-pub fn body_from_json(json: &str) -> Result<EntryBody, StoreError> {
-    from_json(json)
 }
 
 /// The kind of an entry, for a column.
@@ -67,11 +39,17 @@ pub const fn body_kind(body: &EntryBody) -> &'static str {
     }
 }
 
-fn to_json<T: Serialize>(what: T) -> String {
+/// A plan or the body of an entry as JSON. The vault, time and effects of an entry are columns.
+#[must_use]
+pub fn to_json<T: Serialize>(what: &T) -> String {
     serde_json::to_string(&Versioned { version: VERSION, what }).unwrap_or_default()
 }
 
-fn from_json<T: for<'a> Deserialize<'a>>(json: &str) -> Result<T, StoreError> {
+/// Parses a plan or the body of an entry.
+///
+/// # Errors
+/// When the JSON is neither, or has a later version.
+pub fn from_json<T: DeserializeOwned>(json: &str) -> Result<T, StoreError> {
     #[derive(Deserialize)]
     struct Version {
         version: u32,

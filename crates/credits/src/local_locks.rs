@@ -315,7 +315,7 @@ mod tests {
             let mut is_handed_it = pin!(gates.enter(gate));
             assert!(is_waiting(is_handed_it.as_mut()));
             drop(first);
-            assert_eq!(gates.known().len(), 1, "somebody waits for it");
+            assert_eq!(gates.known().len(), 1, "a call waits for it");
         }
         assert_eq!(gates.known().len(), 0);
         drop(gates.enter(gate).await);

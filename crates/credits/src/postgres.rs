@@ -1,7 +1,7 @@
 //! The rows in a PostgreSQL database, which several processes may share.
 //!
-//! Whole plans are committed by the function `commit_plans`, single changes by `write_changes`. Each call is one statement, and so
-//! one transaction. See the schema for the tables.
+//! Whole plans are committed by the function `commit_plans`, single changes by `write_changes`. Each call is one
+//! statement, and so one transaction. See the schema for the tables.
 
 mod changes;
 mod commit;
@@ -46,8 +46,9 @@ pub struct PostgresOptions {
     pub connect_timeout: Duration,
     /// The database cancels a statement after this time.
     pub statement_timeout: Duration,
-    /// How long a statement waits for a locked row, such as one in a transaction that was left open. Calls behind the same writer
-    /// wait as long. It must exceed PostgreSQL's deadlock timeout, so that deadlocks are detected and retried.
+    /// How long a statement waits for a locked row, such as one in a transaction that was left open. Calls behind the
+    /// same writer wait as long. It must exceed PostgreSQL's deadlock timeout, so that deadlocks are detected and
+    /// retried.
     pub lock_timeout: Duration,
     /// How long a connection keeps its query plans, which were made for smaller tables.
     pub plans_for: Duration,
@@ -80,8 +81,9 @@ impl PostgresOptions {
 
     /// The settings of a new connection.
     fn setup(&self) -> String {
-        // Every statement has one good plan, which uses its index, and planning each call would cost more than running it. If the
-        // site turned synchronous commits off, they are turned on again. The functions need `read committed`.
+        // Every statement has one good plan, which uses its index, and planning each call would cost more than running
+        // it. If the site turned synchronous commits off, they are turned on again. The functions need `read
+        // committed`.
         format!(
             "set search_path to \"{}\"; set statement_timeout to {}; set lock_timeout to {}; set idle_in_transaction_session_timeout to {};
              set default_transaction_isolation to 'read committed';
@@ -150,7 +152,8 @@ pub struct PostgresDatabase {
 }
 
 impl PostgresStore {
-    /// Connects to `postgres://user:password@host/database?sslmode=verify-full` and creates the schema if it is missing.
+    /// Connects to `postgres://user:password@host/database?sslmode=verify-full` and creates the schema if it is
+    /// missing.
     ///
     /// # Errors
     /// When the URL is invalid, the database cannot be used, or a later version wrote its schema.
@@ -173,8 +176,8 @@ impl PostgresStore {
         check_files(&database)?;
         let database = database.application_name("earmark").disable_statement_logging();
         let (writers, readers) = options.shares();
-        // A plan made for an empty table may use the wrong index, and read the whole table when it has grown. Without this only
-        // autovacuum would make PostgreSQL plan again.
+        // A plan made for an empty table may use the wrong index, and read the whole table when it has grown. Without
+        // this only autovacuum would make PostgreSQL plan again.
         let session = || SessionSql {
             setup: Some(options.setup()),
             refresh: Some(("discard plans", options.plans_for)),
@@ -254,7 +257,8 @@ impl PostgresDatabase {
 impl Database for PostgresDatabase {
     type Row = PgRow;
 
-    // Numbers first, then each row by itself: before the tables were analyzed, a plain join may be planned as a cross join.
+    // Numbers first, then each row by itself: before the tables were analyzed, a plain join may be planned as a cross
+    // join.
     const HISTORY: &'static str = entry_sql!(
         "from (select distinct number from changes
              where namespace = $1 and vault = $2 and account = $3 and number > $4 order by number limit $5) page
@@ -292,8 +296,9 @@ impl Database for PostgresDatabase {
             and lease is not null and state <> 'inactive') parts
         group by part";
 
-    // Only commits older than every open PostgreSQL transaction, so that none can still appear before them. First the rest of the
-    // cursor's commit, then later commits, including all entries of the last one: their order within it is not in the index.
+    // Only commits older than every open PostgreSQL transaction, so that none can still appear before them. First the
+    // rest of the cursor's commit, then later commits, including all entries of the last one: their order within it is
+    // not in the index.
     const TRANSACTIONS: &'static str = "
         select page.tx::text as commit_id, namespace, vault, number, at_ms,
             case when $4::text is null or namespace = $4 then body::text end as body

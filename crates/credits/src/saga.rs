@@ -4,7 +4,8 @@
 //! single conditional changes:
 //!
 //! 1. Insert the saga record ([`Change::Begin`]). It contains the plan and, for a sequenced write, claims the sequence.
-//! 2. Claim accounts and reserve inputs ([`Change::Claim`], [`Change::Reserve`]). If some are taken, abort and plan again.
+//! 2. Claim accounts and reserve inputs ([`Change::Claim`], [`Change::Reserve`]). If some are taken, abort and plan
+//!    again.
 //! 3. Before closing an account, check that it is empty and that no other saga names it.
 //! 4. Decide ([`Change::Decide`]), the point of no return. It checks every condition again.
 //! 5. Consume the inputs, create the outputs, change the accounts, write the entries and the sequence.

@@ -127,8 +127,8 @@ impl SagaCredits {
         Ok(SagaCredits::new(shared, &options, background))
     }
 
-    /// Opens a store and starts to serve. If the store is down, it is tried again in the background, and until it answers
-    /// every call fails without effect.
+    /// Opens a store and starts to serve. If the store is down, it is tried again in the background, and until it
+    /// answers every call fails without effect.
     ///
     /// # Errors
     /// When the store refuses, or a later version wrote it: waiting would not help.

@@ -1,7 +1,7 @@
 //! The rows in a SQLite file, for one machine.
 //!
-//! One connection writes. Reads have their own connections and see committed data. Other processes may use the same file; then
-//! the writers wait for each other.
+//! One connection writes. Reads have their own connections and see committed data. Other processes may use the same
+//! file; then the writers wait for each other.
 
 mod change;
 mod commit;
@@ -140,7 +140,8 @@ async fn in_transaction<T>(
     }
 }
 
-/// Whether sqlx believes that a transaction is open. When a disk is full, SQLite ends it alone, and sqlx would never begin another.
+/// Whether sqlx believes that a transaction is open. When a disk is full, SQLite ends it alone, and sqlx would never
+/// begin another.
 async fn is_stuck(connection: &mut SqliteConnection) -> bool {
     // The ping also waits for a pending rollback.
     connection.ping().await.is_err() || connection.is_in_transaction()
@@ -156,7 +157,8 @@ impl Database for SqliteDatabase {
          order by e.number, c.account, c.asset"
     );
 
-    // The sums may exceed 64 bits, so they are not made in SQL. Few postings are pending, so their index may be scanned.
+    // The sums may exceed 64 bits, so they are not made in SQL. Few postings are pending, so their index may be
+    // scanned.
     const FUNDS: &'static str = "
         select asset, 'active' as part, amount from postings
         where namespace = $1 and vault = $2 and account = $3 and state = 'active' and lease is null

@@ -82,7 +82,7 @@ async fn a_full_disk_stops_credit_only_for_as_long_as_it_is_full() {
     // The checkpoint moves the log into the database file and truncates it.
     let mut other = SqliteConnection::connect(&format!("sqlite:{}", path.display())).await.expect("a file");
     let checkpoint = sqlx::query("pragma wal_checkpoint(truncate)").fetch_one(&mut other).await;
-    assert_eq!(checkpoint.expect("a checkpoint").get::<i64, _>(0), 0, "nobody was in the way");
+    assert_eq!(checkpoint.expect("a checkpoint").get::<i64, _>(0), 0, "no reader blocked it");
     other.close().await.expect("a close");
     let mut input = input;
     input.write_all(b"room\n").expect("a process that listens");

@@ -164,7 +164,7 @@ async fn check(store: &str, heard: &Acknowledged) {
     assert_eq!(audit.assets[0].live, (DEPOSIT * ACCOUNTS as u128) as i128);
     sequences_are_there_once(&credits).await;
     let census = rows.census(earmark_credits::VaultKey { namespace: namespace(), vault: vault() }).await;
-    assert_eq!(census.expect("a store that answers").records, 0, "no saga is under way");
+    assert_eq!(census.expect("a store that answers").records, 0, "no saga is in progress");
     rows.close().await;
     credits.shut_down().await;
 }

@@ -147,7 +147,8 @@ create table owners (
 ) with (fillfactor = 20);
 comment on table owners is 'Processes and their last heartbeat.';
 
--- Renumbers all transactions in order of time. A hundred share a number, or more if this server has not reached enough numbers.
+-- Renumbers all transactions in order of time. A hundred share a number, or more if this server has not reached enough
+-- numbers.
 create function order_transactions() returns void language sql as $$
     update entries e
     set tx = (1 + p.place / greatest(100, 1 + p.found / (pg_current_xact_id()::text::bigint - 1)))::text::xid8
@@ -158,13 +159,14 @@ create function order_transactions() returns void language sql as $$
 $$;
 comment on function order_transactions is 'Renumbers all transactions. Earmark calls it after the tables were copied from another server.';
 
--- Makes single changes in order and returns the rows that each changed. A change is an object: `do` names it, the rest is its
--- input. Long texts are in `texts`, and `text` is an index into it. Every saga step carries the saga's token, and changes nothing
--- unless the record has the same token and the phase that the step requires.
+-- Makes single changes in order and returns the rows that each changed. A change is an object: `do` names it, the rest
+-- is its input. Long texts are in `texts`, and `text` is an index into it. Every saga step carries the saga's token,
+-- and changes nothing unless the record has the same token and the phase that the step requires.
 --
--- `vaults_of` are locked first, in order: calls that write entries wait there, before any other call can wait for them. A record
--- is locked at its first step, so that nobody takes it over between two steps. Its phase is written when a step of another saga
--- follows, because most records are deleted before that. Reserved inputs are locked and become pending just as late.
+-- `vaults_of` are locked first, in order: calls that write entries wait there, before any other call can wait for them.
+-- A record is locked at its first step, so that no process takes it over between two steps. Its phase is written when a
+-- step of another saga follows, because most records are deleted before that. Reserved inputs are locked and become
+-- pending just as late.
 create function write_changes(changes jsonb, texts text[], vaults_of jsonb, is_durable boolean) returns bigint[]
 language plpgsql as $$
 declare
@@ -267,8 +269,8 @@ begin
             end if;
         when 'decide' then
             if t_gate <> '' and t_phase = 'reserving' then
-                -- The lock keeps others from closing or freezing an account before the entry is written. A record of this call
-                -- is still invisible, so a call that waits for records would not wait for it.
+                -- The lock keeps others from closing or freezing an account before the entry is written. A record of
+                -- this call is still invisible, so a call that waits for records would not wait for it.
                 perform 1 from accounts a join jsonb_array_elements(c->'needs') k
                     on a.namespace = k->>0 and a.vault = k->>1 and a.account = k->>2
                     order by a.namespace, a.vault, a.account for share of a;
@@ -450,17 +452,19 @@ begin
 end
 $$;
 
--- Commits plans that claim no account, each as a whole or not at all, and returns which took effect. A refused plan leaves nothing
--- but perhaps the row of a vault. No saga record is written.
+-- Commits plans that claim no account, each as a whole or not at all, and returns which took effect. A refused plan
+-- leaves nothing but perhaps the row of a vault. No saga record is written.
 --
--- Columns with the same first letter belong together: v vaults, in order; p plans; i inputs, in order of id; n needed accounts, in
--- order; o outputs; e entries; c effects of entries; t totals. `plan`, `home` and `entry` are indexes from 1. No two plans share a
--- gate, a client or an input.
+-- Columns with the same first letter belong together: v vaults, in order; p plans; i inputs, in order of id; n needed
+-- accounts, in order; o outputs; e entries; c effects of entries; t totals. `plan`, `home` and `entry` are indexes from
+-- 1. No two plans share a gate, a client or an input.
 --
--- The vaults are locked first, as in `write_changes`, until the commit: no other call writes entries or sequences there. A gate may
--- be written in two vaults at once; then the index of entries lets one in, and the other is retried and finds the entry.
+-- The vaults are locked first, as in `write_changes`, until the commit: no other call writes entries or sequences
+-- there. A gate may be written in two vaults at once; then the index of entries lets one in, and the other is retried
+-- and finds the entry.
 --
--- No table is joined: a plan made for an empty table would scan it, and the connection would keep that plan when it has grown.
+-- No table is joined: a plan made for an empty table would scan it, and the connection would keep that plan when it has
+-- grown.
 create function commit_plans(
     v_namespace text[], v_vault text[],
     p_gate text[], p_rid text[], p_inputs int[], p_needs int[], p_home int[], p_client text[], p_sequence bigint[],
@@ -488,8 +492,8 @@ begin
         insert into vaults (namespace, vault) select k.namespace, k.vault from unnest(v_namespace, v_vault) k (namespace, vault)
         on conflict do nothing;
     end loop;
-    -- A locked posting is about to be consumed by another call, so waiting for it is pointless. The share lock on accounts waits for
-    -- a call that closes or freezes one, and keeps others from it until the commit.
+    -- A locked posting is about to be consumed by another call, so waiting for it is pointless. The share lock on
+    -- accounts waits for a call that closes or freezes one, and keeps others from it until the commit.
     with free as materialized (
         select i_plan[width_bucket(p.id, i_id)] as plan from postings p
         where p.id = any (i_id) and p.state = 'active' order by p.id for no key update skip locked

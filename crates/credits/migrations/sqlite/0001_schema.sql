@@ -1,5 +1,5 @@
--- Names, ids and amounts are text as in the API. Times are milliseconds since 1970; the views show dates. An amount has up to 128
--- bits: `amount` is exact, and `amount_order` is for sorting and sums. The two are equal up to 62 bits.
+-- Names, ids and amounts are text as in the API. Times are milliseconds since 1970; the views show dates. An amount has
+-- up to 128 bits: `amount` is exact, and `amount_order` is for sorting and sums. The two are equal up to 62 bits.
 
 create table vaults (
     namespace text not null,

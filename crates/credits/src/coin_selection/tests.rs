@@ -129,7 +129,7 @@ async fn a_deposit_into_an_account_of_many_postings_gathers_the_smallest() {
 fn one_deposit_at_a_time_gathers_and_as_many_as_there_were_the_last_time() {
     let slots = SlotTable::default().of(&account());
     let permit = |slots: &AccountSlots| slots.merge_permit(MERGE_EVERY);
-    let (first, size) = permit(&slots).expect("nobody knows what others left");
+    let (first, size) = permit(&slots).expect("the first deposit merges");
     assert_eq!(size, 32);
     let waiting = (0..200).filter(|_| permit(&slots).is_some()).count();
     assert_eq!(waiting, 0, "one is at it");

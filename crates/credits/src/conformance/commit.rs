@@ -60,7 +60,7 @@ pub async fn deciding_needs_the_accounts_as_the_plan_does(store: &dyn Store) {
 }
 
 /// Another process may have committed a sequence since the plan was made.
-pub async fn deciding_needs_the_turn_of_the_client(store: &dyn Store) {
+pub async fn deciding_needs_the_next_sequence_of_the_client(store: &dyn Store) {
     let driver = StoreDriver(store);
     let sequence_claim = |sequence| {
         let sequence_claim = Some(SequenceClaim { client: client("billing"), sequence });
@@ -217,7 +217,7 @@ pub async fn entries_are_numbered_in_their_vault(store: &dyn Store) {
 }
 
 /// Neither is visible without the other.
-pub async fn totals_and_turns_are_counted_with_the_entry(store: &dyn Store) {
+pub async fn totals_and_sequences_change_with_the_entry(store: &dyn Store) {
     let driver = StoreDriver(store);
     let look = async || {
         let survey = Survey { assets: vec![usd_key()], client: Some(client("billing")), ..Survey::default() };

@@ -17,7 +17,7 @@ impl StoreDriver<'_> {
 }
 
 /// A survey returns all that a selection needs, however many postings there are.
-pub async fn a_purse_shows_debts_and_the_ends_of_the_rest(store: &dyn Store) {
+pub async fn a_survey_shows_debts_and_the_ends_of_the_rest(store: &dyn Store) {
     let driver = StoreDriver(store);
     driver.open_accounts(&["acme"]).await;
     assert_eq!(driver.posting_set("acme").await, crate::store::PostingSet::default());
@@ -167,7 +167,7 @@ pub async fn the_holds_of_a_lease_are_found(store: &dyn Store) {
 }
 
 /// An asset that was spent completely is still listed.
-pub async fn the_assets_that_an_account_has_had_are_told(store: &dyn Store) {
+pub async fn the_assets_that_an_account_has_had_are_listed(store: &dyn Store) {
     let driver = StoreDriver(store);
     driver.open_accounts(&["acme", "bob"]).await;
     assert_eq!(store.assets_of(account("acme")).await, Ok(vec![]));

@@ -112,7 +112,7 @@ pub async fn transactions_of_all_vaults_come_in_the_order_of_their_commits(store
 }
 
 /// A reader that pages during concurrent commits sees each transaction once.
-pub async fn transactions_that_come_together_are_told_once_each(store: &dyn Store) {
+pub async fn transactions_that_commit_together_are_listed_once_each(store: &dyn Store) {
     const ROUNDS: u64 = 3;
     let driver = &StoreDriver(store);
     let homes = [home(), there("a-team", "main")];

@@ -99,8 +99,8 @@ pub async fn a_whole_plan_commits_only_as_by_steps(store: &dyn Store) {
         assert_eq!(driver.commit(token(), &sequence_claim(sequence)).await, expected, "{sequence}");
     }
     let (under_way, _) = driver.prepare(Plan::clone(&sequence_claim(3))).await;
-    assert!(!driver.commit(token(), &sequence_claim(3)).await, "its client has a saga under way");
-    assert!(!driver.commit(again(under_way), &taking(&[])).await, "its gate has a saga under way");
+    assert!(!driver.commit(token(), &sequence_claim(3)).await, "its client has a saga in progress");
+    assert!(!driver.commit(again(under_way), &taking(&[])).await, "its gate has a saga in progress");
     driver.abort(under_way).await;
     assert!(driver.commit(again(under_way), &sequence_claim(3)).await);
 

@@ -1,27 +1,31 @@
 use super::*;
 use crate::conformance::sample_plan;
+use crate::model::Plan;
 
 #[test]
 fn a_plan_is_read_back_from_its_json_and_is_readable() {
     let plan = sample_plan();
-    let json = plan_to_json(&plan);
-    assert_eq!(plan_from_json(&json), Ok(plan.clone()));
+    let json = to_json(&plan);
+    assert_eq!(from_json(&json), Ok(plan.clone()));
     for words in ["\"version\":1", "\"account\":\"acme\"", "\"kind\":\"settle\"", "\"why\":\"not_enough\""] {
         assert!(json.contains(words), "{words} in {json}");
     }
     for entry in &plan.entries {
-        assert_eq!(body_from_json(&body_to_json(&entry.body)).as_ref(), Ok(&entry.body));
+        assert_eq!(from_json(&to_json(&entry.body)).as_ref(), Ok(&entry.body));
     }
 }
 
 #[test]
 fn a_later_version_and_what_is_no_plan_are_refused() {
-    let json = plan_to_json(&sample_plan());
+    let json = to_json(&sample_plan());
     let later = json.replacen("\"version\":1", "\"version\":2", 1);
-    let error = plan_from_json(&later).unwrap_err().to_string();
+    let error = from_json::<Plan>(&later).unwrap_err().to_string();
     assert!(error.contains("found version 2"), "{error}");
     for (from, to) in [("\"usd\"", "\"USD\""), ("\"amount\":\"1\"", "\"amount\":\"01\""), ("}", "")] {
-        assert!(matches!(plan_from_json(&json.replacen(from, to, 1)), Err(StoreError::Corrupt(_))), "{from}");
+        assert!(
+            matches!(from_json::<Plan>(&json.replacen(from, to, 1)), Err(StoreError::Corrupt(_))),
+            "{from}"
+        );
     }
 }
 
@@ -42,10 +46,10 @@ fn entries_without_an_actor_are_read() {
         ),
         format!(r#"{{"version":1,"kind":"release",{hold}}}"#),
     ] {
-        let body = body_from_json(&json).unwrap();
+        let body = from_json::<EntryBody>(&json).unwrap();
         assert!(nobody(&body), "{body:?}");
-        assert!(!body_to_json(&body).contains("actor"), "{body:?}");
+        assert!(!to_json(&body).contains("actor"), "{body:?}");
         let wrong = json.replacen(r#""version":1,"#, r#""version":1,"actor":"nobody","#, 1);
-        assert!(matches!(body_from_json(&wrong), Err(StoreError::Corrupt(_))), "{wrong}");
+        assert!(matches!(from_json::<EntryBody>(&wrong), Err(StoreError::Corrupt(_))), "{wrong}");
     }
 }

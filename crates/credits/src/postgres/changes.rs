@@ -36,8 +36,8 @@ impl ChangeList {
         list
     }
 
-    /// The call of the function. The vaults are locked first, and until the commit: locked with the first entry, a call that
-    /// holds one could wait for a gate or an account of a call that waits for the vault.
+    /// The call of the function. The vaults are locked first, and until the commit: locked with the first entry, a call
+    /// that holds one could wait for a gate or an account of a call that waits for the vault.
     pub(super) fn query(&self) -> Query<'_, Postgres, PgArguments> {
         let vaults: Vec<Json> = self.vaults.iter().map(|home| Json::Array(place(home).to_vec())).collect();
         sqlx::query(WRITE)
@@ -88,7 +88,7 @@ impl ChangeList {
     }
 
     fn begin(&mut self, record: &Record) -> Json {
-        let text = self.text(document::plan_to_json(&record.plan));
+        let text = self.text(document::to_json(&*record.plan));
         let mut begun =
             step_of("begin", &record.token, [("begun_at", record.begun_at.get().into()), ("text", text)]);
         if let Some(lease) = &record.lease {
@@ -106,8 +106,7 @@ impl ChangeList {
             let [namespace, vault] = place(&entry.home);
             self.vaults.insert(entry.home.clone());
             let lease = entry.body.lease().map(|lease| lease.to_string());
-            let (kind, text) =
-                (document::body_kind(&entry.body), self.text(document::body_to_json(&entry.body)));
+            let (kind, text) = (document::body_kind(&entry.body), self.text(document::to_json(&entry.body)));
             entries.push(json!([namespace, vault, behind, at, entry.at.get(), kind, lease, text]));
             for change in &entry.changes {
                 let (account, asset) = (change.account.as_str(), change.asset.as_str());

@@ -17,7 +17,8 @@ const COMMIT: &str = "select commit_plans($1, $2, $3, $4, $5, $6, $7, $8, $9, $1
 /// The vaults of all plans, in order, and their indexes from 1.
 type Homes<'a> = BTreeMap<&'a VaultKey, i32>;
 
-/// The arguments. `plan`, `home` and `entry` are indexes from 1. The first letter says what a row is about, as in `commit_plans`.
+/// The arguments. `plan`, `home` and `entry` are indexes from 1. The first letter says what a row is about, as in
+/// `commit_plans`.
 #[derive(Default)]
 pub(super) struct Columns<'a> {
     v_namespace: Vec<&'a str>,
@@ -135,7 +136,7 @@ impl<'a> Columns<'a> {
         self.e_at.push(signed(entry.at.get()));
         self.e_kind.push(document::body_kind(&entry.body));
         self.e_lease.push(entry.body.lease().map(|lease| lease.to_string()));
-        self.e_body.push(document::body_to_json(&entry.body));
+        self.e_body.push(document::to_json(&entry.body));
         for change in &entry.changes {
             self.c_entry.push(small(self.e_plan.len()));
             self.c_account.push(change.account.as_str());

@@ -11,8 +11,8 @@ pub(super) struct Failed {
     pub(super) is_usable: bool,
 }
 
-/// The error of a single statement. If the database reports a failure, nothing was done. If it goes away or does not answer, the
-/// outcome is unknown.
+/// The error of a single statement. If the database reports a failure, nothing was done. If it goes away or does not
+/// answer, the outcome is unknown.
 pub(super) fn failed(error: &sqlx::Error) -> Failed {
     let message = error.to_string();
     let sqlx::Error::Database(database) = error else {

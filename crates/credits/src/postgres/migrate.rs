@@ -12,8 +12,8 @@ const SCHEMA: &str = include_str!("../../migrations/postgres/0001_schema.sql");
 /// The advisory lock of Earmark: "earmark" in ASCII, a number that other programs are unlikely to use.
 const LOCK: i64 = 0x0065_6172_6d61_726b;
 
-/// Creates the schema if it is missing. Processes that start at once wait for each other. A role without the right to create
-/// tables can start on an existing schema.
+/// Creates the schema if it is missing. Processes that start at once wait for each other. A role without the right to
+/// create tables can start on an existing schema.
 pub(super) async fn migrate(connection: &mut PgConnection, schema: &str) -> Result<(), StoreError> {
     let mut transaction = connection.begin().await.map_err(read_error)?;
     let connection = &mut *transaction;
@@ -52,8 +52,9 @@ async fn version(connection: &mut PgConnection, schema: &str) -> Result<u64, Sto
     count("version", row.try_get(0).map_err(read_error)?)
 }
 
-/// Renumbers the transactions if their numbers are ahead of this server, because the tables were copied from another server.
-/// Otherwise they would not be listed until this server reaches those numbers, and new transactions would be listed before them.
+/// Renumbers the transactions if their numbers are ahead of this server, because the tables were copied from another
+/// server. Otherwise they would not be listed until this server reaches those numbers, and new transactions would be
+/// listed before them.
 async fn order_transactions(connection: &mut PgConnection) -> Result<(), StoreError> {
     let sql = "select exists (select from entries where kind = 'transaction'
         and tx >= pg_snapshot_xmax(pg_current_snapshot()))";

@@ -113,7 +113,7 @@ const ANALYZE: &str = "analyze vaults, accounts, assets, clients, postings, entr
 
 /// Transactions of several vaults, inserted in reverse order of time.
 fn past() -> String {
-    let body = crate::document::body_to_json(&sample_plan().entries[0].body).replace('\'', "''");
+    let body = crate::document::to_json(&sample_plan().entries[0].body).replace('\'', "''");
     format!(
         "insert into entries (namespace, vault, number, gate, place, at_ms, kind, body)
          select 'past', 'v' || n % 3, n, 'p' || n, 0, n * 1000, 'transaction',
@@ -134,8 +134,8 @@ async fn past_listed(store: &PostgresStore, max: usize) -> Vec<u64> {
     }
 }
 
-/// Transactions are numbered by the server that committed them. Tables restored on another server had numbers that it had not
-/// reached, and their transactions were not listed.
+/// Transactions are numbered by the server that committed them. Tables restored on another server had numbers that it
+/// had not reached, and their transactions were not listed.
 #[tokio::test(flavor = "multi_thread")]
 async fn transactions_that_were_copied_from_another_server_are_listed_before_new_ones() {
     let options = options();
@@ -341,8 +341,8 @@ fn reads() -> [(&'static str, Question, usize); 11] {
     ]
 }
 
-/// The row of a vault was locked with the first entry of a call. A call that held it waited for a gate of another call, which waited
-/// for the row. PostgreSQL ended one of them after a second, in which no other call could use the vault.
+/// The row of a vault was locked with the first entry of a call. A call that held it waited for a gate of another call,
+/// which waited for the row. PostgreSQL ended one of them after a second, in which no other call could use the vault.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_about_the_same_gate_wait_for_the_vault_first_and_so_not_for_each_other() {
     for is_late_whole in [false, true] {
@@ -381,8 +381,8 @@ async fn calls_about_the_same_gate_wait_for_the_vault_first_and_so_not_for_each_
     }
 }
 
-/// The hold of a lease and the record of its end share a gate, but may be in two vaults. The second commit waited at the index of
-/// entries and was refused for good.
+/// The hold of a lease and the record of its end share a gate, but may be in two vaults. The second commit waited at
+/// the index of entries and was refused for good.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_gate_in_two_vaults_at_once_happens_once_and_is_no_error() {
     let store = PostgresStore::open(&url(), options()).await.expect("a store");
@@ -427,8 +427,8 @@ async fn places_read(connection: &mut PgConnection) -> i64 {
     sqlx::query(read).fetch_one(connection).await.expect("a count").get(0)
 }
 
-/// For a table without rows PostgreSQL planned a scan, and the writing connection kept that plan: with two hundred thousand
-/// postings a batch took twenty seconds.
+/// For a table without rows PostgreSQL planned a scan, and the writing connection kept that plan: with two hundred
+/// thousand postings a batch took twenty seconds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_that_was_planned_for_empty_tables_reads_no_whole_table_when_they_have_grown() {
     let store = PostgresStore::open(&url(), options()).await.expect("a store");
@@ -468,8 +468,8 @@ async fn a_commit_that_was_planned_for_empty_tables_reads_no_whole_table_when_th
     connection.execute("commit").await.expect("an end");
 }
 
-/// For an empty table every index is equally good, so a lease was looked up among all entries of its namespace for as long as the
-/// connection kept its plan.
+/// For an empty table every index is equally good, so a lease was looked up among all entries of its namespace for as
+/// long as the connection kept its plan.
 #[tokio::test(flavor = "multi_thread")]
 async fn reads_read_about_what_they_show_soon_after_the_tables_have_grown() {
     let options = PostgresOptions { plans_for: Duration::ZERO, ..options() };
@@ -496,7 +496,8 @@ async fn reads_read_about_what_they_show_soon_after_the_tables_have_grown() {
             let before = (whole_scans(connection).await, places_read(connection).await);
             assert_eq!(question.fetch_all(&mut *connection).await.expect("rows").len(), found, "{name}");
             assert_eq!(whole_scans(connection).await, before.0, "{name}");
-            // An account has 500 live postings, half of them holds that all end at once. Holds that have not timed out are not read.
+            // An account has 500 live postings, half of them holds that all end at once. Holds that have not timed out
+            // are not read.
             let read = places_read(connection).await - before.1;
             let read_max = match name {
                 "funds" | "due of an account" => 600,

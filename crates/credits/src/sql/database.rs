@@ -83,8 +83,8 @@ pub(crate) trait Database: Send + Sync + 'static {
     const SPENDABLE: &'static str;
     /// A page of transactions in commit order: commit, given, max, namespace.
     const TRANSACTIONS: &'static str;
-    /// The sums of a vault as `part`, `asset`, `account`, `amount`, `low`: namespace, vault. With `low`, which has 32 bits,
-    /// `amount` is the upper part of the sum.
+    /// The sums of a vault as `part`, `asset`, `account`, `amount`, `low`: namespace, vault. With `low`, which has 32
+    /// bits, `amount` is the upper part of the sum.
     const CENSUS: &'static str;
 
     /// Runs one statement that only reads.

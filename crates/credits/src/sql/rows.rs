@@ -10,8 +10,8 @@ use super::{corrupt, parse, time};
 use crate::document;
 use crate::id::{GateId, ReservationId};
 use crate::model::{
-    Account, AccountChange, AccountKey, ClaimKind, Entry, EntryBody, LeaseKey, LivePosting, Phase, Posting,
-    PostingHold, PostingState, Record, SagaToken, StoredEntry, StoredRecord, VaultKey,
+    Account, AccountChange, AccountKey, ClaimKind, Entry, EntryBody, LeaseKey, LivePosting, Phase, Plan,
+    Posting, PostingHold, PostingState, Record, SagaToken, StoredEntry, StoredRecord, VaultKey,
 };
 use crate::store::{
     AssetSums, LoggedTransaction, RecordCursor, Records, StoreError, Surveyed, Transactions, UnreadRecord,
@@ -29,7 +29,7 @@ pub(super) fn entries(rows: &[impl Row]) -> Result<Vec<StoredEntry>, StoreError>
         let is_next = found.last().is_none_or(|(last, _, entry)| *last != number || entry.home != home);
         if is_next {
             let at = time("at_ms", row.int("at_ms")?)?;
-            let body = document::body_from_json(&row.text("body")?)?;
+            let body = document::from_json(&row.text("body")?)?;
             found.push((number, row.parse("gate")?, Entry { home, at, body, changes: Vec::new() }));
         }
         let account = row.text_or_null("account")?;
@@ -91,7 +91,7 @@ pub(super) fn record(row: &impl Row) -> Result<StoredRecord, StoreError> {
         _ => None,
     };
     let begun_at = time("begun_at_ms", row.int("begun_at_ms")?)?;
-    let plan = document::plan_from_json(&row.text("plan")?)?;
+    let plan = document::from_json::<Plan>(&row.text("plan")?)?;
     Ok(StoredRecord { record: Record { token, lease, begun_at, plan: plan.into() }, phase })
 }
 
@@ -123,7 +123,7 @@ pub(super) fn transactions(
         let given = if commit == place.commit { place.given.saturating_add(1) } else { 1 };
         place = CreditCursor { commit, given };
         let Some(body) = row.text_or_null("body")? else { continue };
-        let EntryBody::Transaction(transaction) = document::body_from_json(&body)? else {
+        let EntryBody::Transaction(transaction) = document::from_json(&body)? else {
             return Err(corrupt("body", &body));
         };
         let (home, number, at) = (home(row)?, row.count("number")?, time("at_ms", row.int("at_ms")?)?);

@@ -17,7 +17,7 @@ use crate::census::Counted;
 use crate::document;
 use crate::id::{GateId, OwnerId, ReservationId};
 use crate::model::{
-    AccountKey, LeaseKey, Posting, PostingState, Record, StoredEntry, StoredRecord, VaultKey,
+    AccountKey, LeaseKey, Plan, Posting, PostingState, Record, StoredEntry, StoredRecord, VaultKey,
 };
 use crate::store::{
     CHANGES_MAX, CHANGES_SEEN_MAX, Census, Change, DueQuery, Filter, FindRecord, Funds, PostingSet,
@@ -346,7 +346,7 @@ impl<D: Database> Store for SqlStore<D> {
                 let amount = row.text("amount")?;
                 match row.text("part")?.as_str() {
                     "plan" => {
-                        let plan = document::plan_from_json(&amount).ok();
+                        let plan = document::from_json::<Plan>(&amount).ok();
                         // An unreadable plan may touch any vault.
                         let touches = plan
                             .is_none_or(|plan| plan.accounts().iter().any(|account| account.home == home));

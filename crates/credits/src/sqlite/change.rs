@@ -159,7 +159,7 @@ impl Script {
                 client.map(|client| client.home.namespace.as_str()),
                 client.map(|client| client.home.vault.as_str()),
                 client.map(|client| client.client.as_str()),
-                document::plan_to_json(&record.plan),
+                document::to_json(&*record.plan),
             ],
         );
     }

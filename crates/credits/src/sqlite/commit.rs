@@ -1,5 +1,5 @@
-//! Whole plans: one read of the conditions of all plans, then the rows of those that can commit, table by table. The write lock
-//! keeps the conditions true in between.
+//! Whole plans: one read of the conditions of all plans, then the rows of those that can commit, table by table. The
+//! write lock keeps the conditions true in between.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -238,7 +238,7 @@ impl<'a> Rows<'a> {
             entry.at.get(),
             document::body_kind(&entry.body),
             entry.body.lease().map(|lease| lease.to_string()),
-            document::body_to_json(&entry.body),
+            document::to_json(&entry.body),
         ]));
         self.changes.extend(entry.changes.iter().map(|change| changed(&entry.home, number, change)));
     }

@@ -6,8 +6,8 @@ use sqlx::{AssertSqlSafe, Sqlite};
 
 use crate::sql::database::Value;
 
-/// Statements of this crate. Text from outside is only bound as a value. Scripts of one shape have the same text, so that they
-/// are prepared once.
+/// Statements of this crate. Text from outside is only bound as a value. Scripts of one shape have the same text, so
+/// that they are prepared once.
 #[derive(Debug, Default)]
 pub(super) struct Script {
     sql: String,
@@ -60,8 +60,8 @@ impl Script {
         bind(sqlx::query(AssertSqlSafe(self.sql)), self.values).fetch_all(connection).await
     }
 
-    /// Runs statements that only read at one moment. Otherwise a posting that changes its state in between would be in none of
-    /// them. After an error the connection must be dropped.
+    /// Runs statements that only read at one moment. Otherwise a posting that changes its state in between would be in
+    /// none of them. After an error the connection must be dropped.
     pub(super) async fn run_at_once(
         mut self,
         connection: &mut SqliteConnection,

@@ -84,8 +84,8 @@ async fn nothing_that_a_saga_asks_reads_a_whole_table() {
     }
 }
 
-/// Whether a step of a query plan reads a growing table completely, or all its rows of one namespace or vault. The index of pending
-/// postings may be scanned: few are pending at any time.
+/// Whether a step of a query plan reads a growing table completely, or all its rows of one namespace or vault. The
+/// index of pending postings may be scanned: few are pending at any time.
 fn reads_all(step: &str) -> bool {
     let growing = [
         "postings",

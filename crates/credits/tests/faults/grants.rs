@@ -36,7 +36,7 @@ async fn a_role_with_the_rights_of_the_manual_serves_and_cannot_change_history()
     conformance::an_account_that_is_not_opened_after_all_was_never_there(&store).await;
     conformance::only_a_silent_owner_is_taken_over(&store).await;
     conformance::an_owner_that_left_is_silent(&store).await;
-    conformance::deciding_needs_the_turn_of_the_client(&store).await;
+    conformance::deciding_needs_the_next_sequence_of_the_client(&store).await;
     conformance::a_release_gives_back_what_that_attempt_took_and_nothing_else(&store).await;
     store.orphans(9).await.expect("a look");
     conformance::the_holds_of_a_lease_are_found(&store).await;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use earmark_core::{
     AccountName, AccountStatus, AssetName, LeaseId, NamespaceName, Overdraft, UnixMs, VaultName,
@@ -88,4 +89,22 @@ pub(crate) async fn total(store: &dyn Store) -> i128 {
     let Some(usd) = census.assets.first() else { return 0 };
     assert_eq!((usd.live, usd.entered), (usd.sums.issued, usd.sums.issued));
     usd.live
+}
+
+/// Issues 0 to 19 while a lock is held, so that they are committed together. Zero violates a check, and only it is refused.
+pub(crate) async fn one_is_refused<T>(store: Arc<dyn Store>, unlock: impl Future<Output = T>, why: &str) {
+    let calls = (0..20).map(|amount| {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move { issue(&*store, amount).await })
+    });
+    let calls: Vec<_> = calls.collect();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    unlock.await;
+    for (call, amount) in calls.into_iter().zip(0..) {
+        match (call.await.expect("no panic"), amount) {
+            (Err(StoreError::Refused(found)), 0) => assert!(found.contains(why), "{found}"),
+            (made, _) => assert_eq!(made, Ok(true)),
+        }
+    }
+    assert_eq!(total(&*store).await, 190);
 }

@@ -9,7 +9,7 @@ use earmark_credits::{Change, FindRecord, OwnerId, PostgresOptions, PostgresStor
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, Executor};
 
-use crate::helpers::{begin, freezing, home, issue, issuing, record, token, total};
+use crate::helpers::{begin, freezing, home, issue, issuing, one_is_refused, record, token, total};
 use crate::proxy::Proxy;
 
 fn options() -> PostgresOptions {
@@ -261,22 +261,7 @@ async fn a_list_that_the_database_refuses_takes_no_other_down() {
     store.write(vec![Change::OpenVault(home())]).await.expect("a vault");
     let mut other = other(&options).await;
     other.execute("begin; lock table entries in exclusive mode").await.expect("a lock");
-    let calls = (0..20).map(|amount| {
-        let store = Arc::clone(&store);
-        // A posting of zero violates a check.
-        tokio::spawn(async move { issue(&*store, amount).await })
-    });
-    let calls: Vec<_> = calls.collect();
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    other.execute("rollback").await.expect("no lock");
-    for (call, place) in calls.into_iter().zip(0..) {
-        let made = call.await.expect("no panic");
-        match place {
-            0 => assert!(matches!(&made, Err(StoreError::Refused(why)) if why.contains("23514")), "{made:?}"),
-            _ => assert_eq!(made, Ok(true)),
-        }
-    }
-    assert_eq!(total(&*store).await, 190);
+    one_is_refused(Arc::clone(&store) as _, other.execute("rollback"), "23514").await;
     store.close().await;
 }
 

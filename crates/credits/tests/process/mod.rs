@@ -41,8 +41,8 @@ pub(crate) async fn start(store: &str, options: Options) -> SagaCredits {
 /// Writes a line to the parent. The final dot marks a complete line.
 pub(crate) fn report(line: &str) {
     let mut out = std::io::stdout().lock();
-    out.write_all(format!("\n{line}.\n").as_bytes()).expect("somebody listens");
-    out.flush().expect("somebody listens");
+    out.write_all(format!("\n{line}.\n").as_bytes()).expect("the parent reads");
+    out.flush().expect("the parent reads");
 }
 
 /// The complete lines of a child process, until it ends.

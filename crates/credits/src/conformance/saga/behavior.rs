@@ -367,7 +367,7 @@ pub async fn the_state_of_a_client_waits_for_what_is_under_way(store: Arc<dyn St
         let home = fixture.home();
         let last =
             || process.credits.client_state(home.namespace.clone(), home.vault.clone(), client.clone());
-        assert!(last().await.is_err(), "nobody knows yet");
+        assert!(last().await.is_err(), "the outcome is open");
         fixture.expire_heartbeats();
         assert_eq!(retry_until_ok(async || last().await).await, Ok(expected), "{when:?}");
         let again = retry_until_ok(async || process.try_write_as("other", 1, operations.clone()).await).await;
@@ -457,7 +457,7 @@ pub async fn processes_that_are_gone_are_forgotten(store: Arc<dyn Store>) {
     a.maintain().await;
     assert_eq!(gone().await, [], "of the clock that was wrong nothing is left");
     fixture.clock.advance_ms(2 * 60 * 60 * 1_000);
-    assert_eq!(gone().await.len(), 2, "neither has been heard of for two hours");
+    assert_eq!(gone().await.len(), 2, "neither sent a heartbeat for two hours");
     a.maintain().await;
     assert_eq!(gone().await, []);
     // The process is alive after all.

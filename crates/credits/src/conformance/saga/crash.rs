@@ -67,7 +67,7 @@ impl Baseline {
 async fn assert_clean(fixture: &Fixture, process: &TestProcess) {
     assert_eq!(fixture.store.orphans(9).await, Ok(vec![]));
     let census = fixture.store.census(fixture.home()).await.expect("a store that answers");
-    assert_eq!(census.records, 0, "no saga is under way");
+    assert_eq!(census.records, 0, "no saga is in progress");
     for home in ["main", "eu"] {
         process.assert_balanced(home).await;
     }

@@ -308,7 +308,7 @@ impl TestProcess {
     pub(super) async fn balance(&self, name: &str) -> (i128, i128) {
         let (available, held, pending) =
             self.balance_in(VaultName::MAIN, name).await.expect("an account that is there");
-        assert_eq!(pending, 0, "nothing is under way");
+        assert_eq!(pending, 0, "no saga is in progress");
         (available, held)
     }
 

@@ -124,7 +124,7 @@ async fn a_shared_look_is_bounded_and_the_rest_have_the_next() {
 }
 
 #[test]
-fn who_looks_far_or_has_a_turn_looks_alone() {
+fn large_surveys_and_those_of_clients_run_alone() {
     assert!(is_shared(&survey("acme", POSTINGS_MAX)));
     assert!(!is_shared(&survey("acme", POSTINGS_MAX + 1)));
     let client = earmark_core::ClientId::new("billing").expect("a valid client");
