@@ -24,6 +24,14 @@ pub trait Cluster: Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackupName(String);
 
+impl std::str::FromStr for BackupName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<BackupName, NameError> {
+        BackupName::new(text)
+    }
+}
+
 impl BackupName {
     /// Longest name, in bytes. Every file system allows it.
     pub const BYTES_MAX: usize = 64;

@@ -314,6 +314,8 @@ impl Signals {
     fn new() -> Result<Signals, Failure> {
         let listen =
             |kind| signal(kind).map_err(|source| Failure::System { what: "listening for signals", source });
+        // Registered for the life of the process, so that SIGHUP never stops a server, also one without files to reload.
+        drop(listen(SignalKind::hangup())?);
         Ok(Signals {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,

@@ -263,7 +263,12 @@ impl Book {
     /// Totals over the limits of all namespaces.
     #[must_use]
     pub fn totals(&self, now: UnixMs) -> Totals {
-        self.limits.totals(now)
+        let mut totals = self.limits.totals(now);
+        let (time, status) = (self.limits.at(now), LimitStatus::Active);
+        for balance in self.limits.paying_balances(&self.credits) {
+            totals.debt = totals.debt.saturating_add(self.credits.usage(time, balance, status).debt);
+        }
+        totals
     }
 
     /// Whether a `Tick` has work to do: holds to release in the journal, or records to delete. Expired capacity

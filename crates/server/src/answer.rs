@@ -203,6 +203,8 @@ impl<'a> ReserveWire<'a> {
     /// The limits that denied the request, and the reason.
     pub(crate) fn limited_by(&self) -> (&[LimitKey], Reason) {
         match self.error {
+            // Not a denial by a defined limit.
+            Code::UnknownLimitKey(_) => (&[], Reason::Capacity),
             Code::InsufficientCredit(_) => (self.limited_by, Reason::Credit),
             _ => (self.limited_by, Reason::Capacity),
         }

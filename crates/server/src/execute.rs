@@ -7,9 +7,9 @@ use std::time::Duration;
 use axum::http::HeaderValue;
 use earmark_admission::{
     BackendError, CompleteAnswer, CompleteRequest, DeleteLimitRequest, LimitChange, LimitError,
-    PutLimitRequest, ReserveAnswer, ReserveRequest, WriteAnswer, WriteRequest,
+    PutLimitRequest, ReserveAnswer, ReserveRequest, WriteAnswer, WriteRequest, describe_write_error,
 };
-use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName};
+use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName, WriteError};
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
@@ -175,6 +175,37 @@ pub(crate) struct Written {
     pub(crate) answer: Result<WriteAnswer, BackendError>,
     /// The limit, vault or account name of each operation, in order.
     pub(crate) subjects: Vec<String>,
+    scope: String,
+}
+
+impl Written {
+    /// Explains a refused write. A sequence error names the scope, so that a forgotten vault is visible. `parts` are the
+    /// numbers of operations in each write of a batch.
+    pub(crate) fn message(&self, error: &WriteError, parts: Option<&[usize]>) -> String {
+        let message = describe_write_error(error);
+        match error {
+            WriteError::SequenceGap { .. }
+            | WriteError::AlreadyCommitted { .. }
+            | WriteError::SequenceReused { .. } => format!("{message} (scope: {})", self.scope),
+            _ => match (error.operation(), parts) {
+                (Some(operation), Some(parts)) => in_batch(&message, operation, parts),
+                _ => message,
+            },
+        }
+    }
+}
+
+/// Replaces `operations[n]` of the joined operations of a batch by `writes[i].operations[j]`.
+fn in_batch(message: &str, operation: usize, parts: &[usize]) -> String {
+    let joined = format!("operations[{operation}]");
+    let mut index = operation;
+    for (part, count) in parts.iter().enumerate() {
+        match index.checked_sub(*count) {
+            Some(rest) => index = rest,
+            None => return message.replacen(&joined, &format!("writes[{part}].operations[{index}]"), 1),
+        }
+    }
+    message.to_owned()
 }
 
 /// Executes a sequenced write, and records its outcome in the metrics.
@@ -182,6 +213,8 @@ pub(crate) async fn write(app: &App, context: &RequestContext, request: WriteReq
     let (client, sequence) = (&request.client, request.sequence);
     tracing::debug!(request_id = context.id(), actor = %context.caller.actor, %client, sequence, "write");
     let subjects = request.operations.iter().map(|operation| operation.subject().to_owned()).collect();
+    let vault = request.vault.as_ref().map_or("no vault".to_owned(), |vault| format!("vault {vault}"));
+    let scope = format!("namespace {}, {vault}, client {client}", request.namespace);
     let write = app.backend.write(context.caller.by.clone(), request);
     let answer = app.by(context.deadline, write).await.and_then(|answer| answer);
     app.metrics.written(match &answer {
@@ -189,7 +222,7 @@ pub(crate) async fn write(app: &App, context: &RequestContext, request: WriteReq
         Ok(WriteAnswer::Refused(error)) => Some(error.code()),
         Err(_) => Some(UNAVAILABLE),
     });
-    Written { answer, subjects }
+    Written { answer, subjects, scope }
 }
 
 /// Counts a malformed write.

@@ -94,17 +94,11 @@ const FAILED_LOGINS: &str = "earmark_failed_logins_total";
 const WAITING: &str = "earmark_requests_waiting";
 const WAITED: &str = "earmark_requests_waited_total";
 
-const DESCRIPTIONS: [(&str, &str); 19] = [
+const DESCRIPTIONS: [(&str, &str); 18] = [
     (FAILED_LOGINS, "Requests whose credentials were missing or not valid."),
     (WAITING, "Requests that wait because their caller is at its concurrency limit."),
     (WAITED, "Requests that have waited because their caller was at its concurrency limit."),
     ("earmark_reserves_total", "Reserves by outcome. A malformed batch counts as one invalid_request."),
-    (
-        "earmark_denials_total",
-        "Denials, once for each limit that stood in the way, by whether it was full or its account had too \
-         little credit. The first 1000 keys of each reason are told apart until the server restarts; any \
-         others are counted together as \"all others\".",
-    ),
     ("earmark_completes_total", "Completes by outcome. A malformed batch counts as one invalid_request."),
     (
         "earmark_overage_total",
@@ -129,7 +123,10 @@ const DESCRIPTIONS: [(&str, &str); 19] = [
     ("earmark_queue_depth", "Requests queued for the backend."),
     ("earmark_live_leases", "Leases that hold capacity, or timed out without a complete."),
     ("earmark_remembered_leases", "Leases in memory, completed ones included."),
-    ("earmark_debt", "Debt of all limits: usage that was never reserved."),
+    (
+        "earmark_debt",
+        "Debt of all limits: usage that was never reserved, and credit that accounts of credit limits owe. Credit in a database is not included.",
+    ),
     ("earmark_limits", "Limits, those that are decreasing included."),
     ("earmark_decreasing_limits", "Limits that are decreasing."),
 ];
@@ -148,7 +145,6 @@ pub(crate) struct Metrics {
     writes: [Counter; WRITE_CODES.len()],
     committed: Counter,
     denials: Denials,
-    credit_denials: Denials,
     /// One per route, and one for requests without a route.
     routes: Vec<Served>,
     calls: Calls,
@@ -195,7 +191,6 @@ impl Metrics {
             writes: WRITE_CODES.map(|code| counter("earmark_writes_total", "code", code)),
             committed: counter("earmark_writes_total", "code", "success"),
             denials: Denials::default(),
-            credit_denials: Denials::default(),
             routes: labels.map(|label| Served::new(&recorder, label)).collect(),
             calls: Calls::new(&recorder),
             gauges: Gauges {
@@ -227,20 +222,7 @@ impl Metrics {
     }
 
     pub(crate) fn denied_by(&self, namespace: &NamespaceName, keys: &[LimitKey], reason: Reason) {
-        let (denials, reason) = match reason {
-            Reason::Capacity => (&self.denials, "capacity"),
-            Reason::Credit => (&self.credit_denials, "credit"),
-        };
-        let make = |key: &str| {
-            let mut labels =
-                vec![Label::new("key", key.to_owned()), Label::from_static_parts("reason", reason)];
-            // What is not told apart by key is not by namespace either.
-            if key != denials::OTHER {
-                labels.insert(0, Label::new("namespace", namespace.to_string()));
-            }
-            self.recorder.register_counter(&Key::from_parts("earmark_denials_total", labels), &METADATA)
-        };
-        keys.iter().for_each(|key| denials.count(namespace, key, make));
+        keys.iter().for_each(|key| self.denials.count(namespace, key, reason));
     }
 
     /// Counts a write by its error code; `None` is success.
@@ -324,6 +306,7 @@ impl Metrics {
         gauges.limits.set(stats.limits as f64);
         gauges.decreasing_limits.set(stats.decreasing_limits as f64);
         let mut text = self.recorder.handle().render();
+        self.denials.render(stats.limits, &mut text);
         if let Some(facade) = facade() {
             text.push_str(&facade.render());
         }

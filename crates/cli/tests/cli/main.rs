@@ -4,6 +4,7 @@
 
 mod ask;
 mod bench;
+mod certificates;
 mod cluster;
 mod credit;
 mod database;

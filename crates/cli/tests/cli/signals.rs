@@ -45,6 +45,19 @@ fn a_request_in_flight_is_finished_before_the_end() {
     }
 }
 
+/// SIGHUP ended a server without certificates or issuer keys to reload, with exit code 129.
+#[test]
+fn a_hangup_signal_never_ends_a_server() {
+    let server = Server::start(&[]);
+    for _ in 0..3 {
+        server.signal("HUP");
+        std::thread::sleep(Duration::from_millis(50));
+        server.line("limits list").ends(0);
+    }
+    server.signal("TERM");
+    server.wait().ends(0);
+}
+
 #[test]
 fn a_second_signal_ends_it_at_once() {
     for (signal, code) in [("TERM", 143), ("INT", 130)] {

@@ -1,5 +1,7 @@
 //! Credit requirements of a reserve: planned and held together, or refused together.
 
+use std::collections::BTreeSet;
+
 use super::limit::Payers;
 use super::reserve::{ResolvedPart, fingerprint};
 use super::slab::NONE;
@@ -104,6 +106,11 @@ impl Limits {
         }
         let found = self.find_accounts(limit.namespace, id, credits)?;
         Some((found.account, credits.state.asset(found.vault, found.asset)?))
+    }
+
+    /// The balances that credit limits pay from. Limits on one balance share its debt, so each is listed once.
+    pub(crate) fn paying_balances(&self, credits: &Credits) -> BTreeSet<(u32, AssetId)> {
+        self.keys.iter().flatten().filter_map(|(_, id)| self.paying_balance(*id, credits)).collect()
     }
 
     /// Looks up the accounts of a limit. Adds an asset unknown to the vault, since an account with overdraft may owe

@@ -15,7 +15,7 @@ use earmark_proto::peer::{
     Route, SnapshotPart, SnapshotStart, SubmitRequest, VoteRequest, members_reply, snapshot_part,
 };
 use hyper_util::rt::TokioIo;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose, SanType};
 use tempfile::TempDir;
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -29,6 +29,7 @@ type Authority = CertifiedIssuer<'static, KeyPair>;
 fn authority() -> Authority {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 

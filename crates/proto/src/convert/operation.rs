@@ -25,6 +25,9 @@ pub struct WriteParts {
     pub operations: Vec<Operation>,
 }
 
+/// Sequence numbers. The last `u64` is refused, because none could follow it.
+const SEQUENCES: std::ops::RangeInclusive<u64> = 1..=u64::MAX - 1;
+
 /// Validates a write.
 ///
 /// # Errors
@@ -34,7 +37,7 @@ pub fn write_parts(request: v1::WriteRequest) -> Result<WriteParts, Invalid> {
         namespace: name("namespace", &request.namespace)?,
         vault: optional_name("vault", request.vault.as_deref())?,
         client: name("client_id", &request.client_id)?,
-        sequence: Invalid::unless_within("sequence", request.sequence, &(1..=u64::MAX))?,
+        sequence: Invalid::unless_within("sequence", request.sequence, &SEQUENCES)?,
         operations: each("operations", request.operations, &ANY, operation)?,
     })
 }
@@ -49,7 +52,7 @@ pub fn batch_parts(request: v1::BatchWriteRequest) -> Result<WriteParts, Invalid
         namespace: name("namespace", &request.namespace)?,
         vault: optional_name("vault", request.vault.as_deref())?,
         client: name("client_id", &request.client_id)?,
-        sequence: Invalid::unless_within("sequence", request.sequence, &(1..=u64::MAX))?,
+        sequence: Invalid::unless_within("sequence", request.sequence, &SEQUENCES)?,
         operations: each("writes", request.writes, &ANY, part)?.into_iter().flatten().collect(),
     })
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use earmark_admission::{
     AccountPath, BackendError, EntryChange, EntryKind, EntryView, HoldView, PAGE_MAX, WriteAnswer,
-    WriteRequest, describe_write_error,
+    WriteRequest,
 };
 use earmark_proto::convert::{self, Invalid, WriteParts};
 use earmark_proto::v1;
@@ -15,7 +15,7 @@ use super::limits::namespace_of;
 use super::status::{invalid, of_ledger, rejected};
 use crate::app::App;
 use crate::caller::AuthError;
-use crate::execute::{self, PAGE_SIZE_DEFAULT, RequestContext, Written};
+use crate::execute::{self, PAGE_SIZE_DEFAULT, RequestContext};
 
 pub(super) struct Ledger(pub(super) Arc<App>);
 
@@ -28,8 +28,8 @@ pub(super) fn context<T>(request: &Request<T>) -> Result<RequestContext, Status>
 impl LedgerService for Ledger {
     async fn write(&self, request: Request<v1::WriteRequest>) -> Result<Response<v1::WriteResponse>, Status> {
         let context = context(&request)?;
-        let parts = convert::write_parts(request.into_inner()).map_err(|error| self.no_write(&error))?;
-        self.apply(&context, parts).await.map(Response::new)
+        let write = convert::write_parts(request.into_inner()).map_err(|error| self.no_write(&error))?;
+        self.apply(&context, write, None).await.map(Response::new)
     }
 
     async fn batch_write(
@@ -37,8 +37,10 @@ impl LedgerService for Ledger {
         request: Request<v1::BatchWriteRequest>,
     ) -> Result<Response<v1::WriteResponse>, Status> {
         let context = context(&request)?;
-        let parts = convert::batch_parts(request.into_inner()).map_err(|error| self.no_write(&error))?;
-        self.apply(&context, parts).await.map(Response::new)
+        let request = request.into_inner();
+        let parts: Vec<usize> = request.writes.iter().map(|part| part.operations.len()).collect();
+        let write = convert::batch_parts(request).map_err(|error| self.no_write(&error))?;
+        self.apply(&context, write, Some(&parts)).await.map(Response::new)
     }
 
     async fn get_client_state(
@@ -112,22 +114,29 @@ impl Ledger {
         invalid(error)
     }
 
-    async fn apply(&self, context: &RequestContext, parts: WriteParts) -> Result<v1::WriteResponse, Status> {
+    async fn apply(
+        &self,
+        context: &RequestContext,
+        write: WriteParts,
+        parts: Option<&[usize]>,
+    ) -> Result<v1::WriteResponse, Status> {
         use v1::write_response::Result as Kind;
-        let WriteParts { namespace, vault, client, sequence, operations } = parts;
+        let WriteParts { namespace, vault, client, sequence, operations } = write;
         let caller = &context.caller;
         caller.check_namespace(&namespace).and_then(|()| caller.check_client(&client)).map_err(rejected)?;
         let actor = caller.actor.clone();
         let request = WriteRequest { namespace, vault, client, sequence, operations, actor };
-        let Written { answer, subjects } = execute::write(&self.0, context, request).await;
-        let result = match answer {
-            Ok(WriteAnswer::Committed(receipt)) => Kind::Success(convert::success(&receipt, &subjects)),
+        let written = execute::write(&self.0, context, request).await;
+        let result = match &written.answer {
+            Ok(WriteAnswer::Committed(receipt)) => {
+                Kind::Success(convert::success(receipt, &written.subjects))
+            }
             Ok(WriteAnswer::Refused(error)) => {
-                Kind::Error(convert::write_error(&error, describe_write_error(&error)))
+                Kind::Error(convert::write_error(error, written.message(error, parts)))
             }
             Err(BackendError::Unauthenticated) => return Err(rejected(AuthError::Unauthenticated)),
             Err(error) => {
-                let message = execute::unavailable(&error);
+                let message = execute::unavailable(error);
                 let code = v1::WriteErrorCode::Unavailable.into();
                 Kind::Error(v1::WriteError { code, message, ..v1::WriteError::default() })
             }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::limits;
 use super::reply::Reply;
-use super::schema::described;
+use super::schema::{described, exactly};
 use super::serve::Call;
 use super::shape::Shape;
 use crate::app::App;
@@ -109,7 +109,7 @@ pub(super) fn schemas() -> [(&'static str, Value); 1] {
     let text = json!({"type": "string"});
     let entry = |kind: &str, more: &[(&str, &Value)]| {
         let mut properties = json!({
-            "place": described(Shape::Place.schema(), "What to ask for entries after, to go on behind this one."),
+            "place": described(Shape::LogPosition.schema(), "What to ask for entries after, to go on behind this one."),
             "at_unix_ms": count,
             "actor": text,
             "namespace": text,
@@ -120,8 +120,7 @@ pub(super) fn schemas() -> [(&'static str, Value); 1] {
         for (name, schema) in more {
             properties[*name] = (*schema).clone();
         }
-        let names: Vec<&String> = properties.as_object().into_iter().flat_map(|all| all.keys()).collect();
-        json!({"type": "object", "required": names, "properties": properties, "additionalProperties": false})
+        exactly(properties, &[])
     };
     let transaction = entry(
         "transaction",
@@ -130,16 +129,11 @@ pub(super) fn schemas() -> [(&'static str, Value); 1] {
     let key = entry("key", &[("key_id", &text)]);
     let limit = entry("limit", &[("key", &text), ("revision", &count)]);
     let mut next = described(
-        Shape::Place.schema(),
+        Shape::LogPosition.schema(),
         "What to ask for entries after; null at the end. A page may be empty and still have it.",
     );
     next["type"] = json!(["string", "null"]);
     let entries = json!({"type": "array", "items": {"oneOf": [transaction, key, limit]}});
-    let page = json!({
-        "type": "object",
-        "required": ["entries", "next"],
-        "properties": {"entries": entries, "next": next},
-        "additionalProperties": false,
-    });
+    let page = exactly(json!({"entries": entries, "next": next}), &[]);
     [("AuditLog", page)]
 }

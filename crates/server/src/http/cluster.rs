@@ -6,13 +6,15 @@ use axum::http::StatusCode;
 use earmark_admission::{
     BackendError, BackupMade, BackupName, Cluster, ClusterError, ClusterStatus, MemberStatus,
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::limits;
+use super::parse::{Count, ShortText, Text};
 use super::reply::{CONFLICT, Reply, UNAVAILABLE};
+use super::schema::exactly;
 use super::serve::Call;
-use super::shape::{BACKUP, MEMBER, NODE_ID};
+use super::shape::{NODE_ID, body};
 use crate::app::App;
 use crate::execute;
 
@@ -27,15 +29,13 @@ pub(super) async fn status(app: &App, call: Call) -> Reply {
 }
 
 pub(super) async fn add(app: &App, call: Call) -> Reply {
-    let (cluster, member) = match (cluster(app), call.parse::<Member>(&MEMBER)) {
+    let (cluster, member) = match (cluster(app), call.parse::<MemberBody>()) {
         (_, Err(reply)) | (Err(reply), _) => return reply,
         (Ok(cluster), Ok(member)) => (cluster, member),
     };
-    if let Some(wrong) = MEMBER.explain(&call.body) {
-        return Reply::invalid(&wrong);
-    }
-    let what = format!("add node {} at {}", member.node_id, member.address);
-    changed(app, &call, what, async move { cluster.add(member.node_id, member.address).await }).await
+    let (node, address) = (member.node_id.0, member.address.0);
+    let what = format!("add node {node} at {address}");
+    changed(app, &call, what, async move { cluster.add(node, address).await }).await
 }
 
 pub(super) async fn remove(app: &App, call: Call) -> Reply {
@@ -56,16 +56,11 @@ fn cluster(app: &App) -> Result<Arc<dyn Cluster>, Reply> {
 }
 
 pub(super) async fn backup(app: &App, call: Call) -> Reply {
-    let (cluster, wanted) = match (cluster(app), call.parse::<BackupBody>(&BACKUP)) {
+    let (cluster, wanted) = match (cluster(app), call.parse::<BackupBody>()) {
         (_, Err(reply)) | (Err(reply), _) => return reply,
         (Ok(cluster), Ok(wanted)) => (cluster, wanted),
     };
-    let name = match wanted.name.as_deref().map(BackupName::new).transpose() {
-        Ok(name) => name,
-        Err(error) => {
-            return Reply::invalid(&BACKUP.explain(&call.body).unwrap_or_else(|| error.to_string()));
-        }
-    };
+    let name = wanted.name.map(|name| name.0);
     let what = match &name {
         Some(name) => format!("back up as {}", name.as_str()),
         None => "back up".to_owned(),
@@ -137,10 +132,11 @@ fn unavailable(message: &str) -> Reply {
     Reply::problem(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, message)
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct BackupBody {
-    name: Option<String>,
+body! {
+    pub(super) struct BackupBody {
+        /// The name of the backup and its folder; by default the time in UTC.
+        name: Option<Text<BackupName>>,
+    }
 }
 
 #[derive(Serialize)]
@@ -166,12 +162,17 @@ impl<'a> BackupWire<'a> {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Member {
-    node_id: u64,
-    address: String,
+body! {
+    pub(super) struct MemberBody {
+        /// The node to add. It must run, with `--join`.
+        node_id: Count<1>,
+        /// Its address for the other nodes, `host:port`.
+        address: ShortText<ADDRESS_BYTES_MAX>,
+    }
 }
+
+/// Longest address of a node: a DNS name of 253 bytes fits, with its port.
+const ADDRESS_BYTES_MAX: usize = 256;
 
 #[derive(Serialize)]
 struct Changed {
@@ -229,10 +230,7 @@ impl<'a> StatusWire<'a> {
 pub(super) fn schemas() -> [(&'static str, Value); 3] {
     let count = |about: &str| json!({"type": "integer", "minimum": 0, "description": about});
     let known = |about: &str| json!({"type": ["integer", "null"], "minimum": 0, "description": about});
-    let exactly = |properties: Value| {
-        let names: Vec<&String> = properties.as_object().into_iter().flat_map(|all| all.keys()).collect();
-        json!({"type": "object", "required": names, "properties": properties, "additionalProperties": false})
-    };
+    let exactly = |properties: Value| exactly(properties, &[]);
     let member = exactly(json!({
         "node_id": NODE_ID.schema(),
         "address": {"type": "string", "description": "Address for the other nodes; empty if it has none."},

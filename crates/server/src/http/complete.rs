@@ -5,14 +5,13 @@ use earmark_admission::{BackendError, CompleteAnswer};
 use super::parse::{BatchBody, CompleteBody};
 use super::reply::{Reply, Results};
 use super::serve::Call;
-use super::shape::{COMPLETE, COMPLETE_BATCH};
 use crate::answer::CompleteWire;
 use crate::app::App;
 use crate::execute;
 use crate::metrics::Completed;
 
 pub(super) async fn one(app: &App, call: Call) -> Reply {
-    let body: CompleteBody = match call.parse(&COMPLETE) {
+    let body: CompleteBody = match call.parse() {
         Ok(body) => body,
         Err(reply) => {
             app.metrics.completed(Completed::InvalidRequest);
@@ -32,7 +31,7 @@ pub(super) async fn one(app: &App, call: Call) -> Reply {
 }
 
 pub(super) async fn batch(app: &App, call: Call) -> Reply {
-    let body: BatchBody<CompleteBody> = match call.parse(&COMPLETE_BATCH) {
+    let body: BatchBody<CompleteBody> = match call.parse() {
         Ok(body) => body,
         Err(reply) => {
             app.metrics.completed(Completed::InvalidRequest);

@@ -4,34 +4,48 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use earmark_admission::{KeyError, Keys, Token};
-use earmark_core::{ClientId, CreateKey, KeyId, KeyInfo, KeyName, NamespaceName, RevokeKey, Role, UnixMs};
+use earmark_core::{
+    ClientId, CreateKey, KEY_SECONDS_MAX, KeyId, KeyInfo, KeyName, NamespaceName, RevokeKey, Role, UnixMs,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::limits;
 use super::parse::Text;
 use super::reply::{CONFLICT, NOT_FOUND, Reply};
+use super::schema::exactly;
 use super::serve::Call;
-use super::shape::{KEY, KEY_ID};
+use super::shape::{Described, KEY_ID, Shape, body};
 use crate::answer::{BACKEND_ERROR, INVALID_REQUEST};
 use crate::app::App;
 use crate::execute;
 
+body! {
+    pub(super) struct KeyBody {
+        /// A name for people.
+        name: Text<KeyName>,
+        /// The role.
+        role: Text<Role>,
+        /// The namespace; by default the caller's.
+        namespace: Option<Text<NamespaceName>>,
+        /// The only client id it may write as; by default any.
+        client_id: Option<Text<ClientId>>,
+        /// Seconds until it expires; by default it never does.
+        expires_in_seconds: Option<ExpirySeconds>,
+    }
+}
+
+/// The lifetime of a key. The backend checks its bounds.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KeyBody {
-    name: Text<KeyName>,
-    role: Text<Role>,
-    #[serde(default)]
-    namespace: Option<Text<NamespaceName>>,
-    #[serde(default)]
-    client_id: Option<Text<ClientId>>,
-    #[serde(default)]
-    expires_in_seconds: Option<u32>,
+#[serde(transparent)]
+pub(super) struct ExpirySeconds(u32);
+
+impl Described for ExpirySeconds {
+    const SHAPE: Shape = Shape::Integer { min: 1, max: KEY_SECONDS_MAX as u64 };
 }
 
 pub(super) async fn create(app: &App, call: Call) -> Reply {
-    let body: KeyBody = match call.parse(&KEY) {
+    let body: KeyBody = match call.parse() {
         Ok(body) => body,
         Err(reply) => return reply,
     };
@@ -56,7 +70,7 @@ pub(super) async fn create(app: &App, call: Call) -> Reply {
         role: body.role.0,
         namespace,
         client: body.client_id.map(|client| client.0),
-        valid_seconds: body.expires_in_seconds,
+        valid_seconds: body.expires_in_seconds.map(|seconds| seconds.0),
         is_first: false,
         actor: caller.actor.clone(),
     };
@@ -170,10 +184,7 @@ impl<'a> KeyWire<'a> {
 pub(super) fn schemas() -> [(&'static str, Value); 4] {
     let time = json!({"type": "integer", "minimum": 0});
     let maybe_time = |about: &str| json!({"type": ["integer", "null"], "minimum": 0, "description": about});
-    let exactly = |properties: Value| {
-        let names: Vec<&String> = properties.as_object().into_iter().flat_map(|all| all.keys()).collect();
-        json!({"type": "object", "required": names, "properties": properties, "additionalProperties": false})
-    };
+    let exactly = |properties: Value| exactly(properties, &[]);
     let info = exactly(json!({
         "key_id": {"type": "string", "description": "The public part of the key."},
         "name": {"type": "string"},

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::reply::Reply;
 use super::serve::{Call, bare};
-use super::shape::{DEFINITION, LIMIT_KEY};
+use super::shape::{Described as _, LIMIT_KEY};
 use crate::answer::{BACKEND_ERROR, OVERLOADED};
 use crate::app::App;
 use crate::execute::{self, LIMIT_NOT_FOUND};
@@ -83,7 +83,7 @@ fn key(call: &Call) -> Result<LimitKey, Reply> {
 
 fn definition(call: &Call) -> Result<LimitDocument, Reply> {
     // The shape is checked first: its messages name the field and the value in the body.
-    if let Some(wrong) = DEFINITION.explain(&call.body) {
+    if let Some(wrong) = LimitDocument::SHAPE.explain(&call.body) {
         return Err(Reply::invalid(&wrong));
     }
     serde_json::from_slice(&call.body).map_err(|error| Reply::invalid(&bare(&error)))

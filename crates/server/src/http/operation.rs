@@ -1,42 +1,69 @@
-//! The bodies of sequenced writes, and what they are made of.
+//! The bodies of sequenced writes.
 
 use earmark_admission::{LimitDocument, WriteRequest};
 use earmark_core::{
-    AccountName, Actor, AssetName, ClientId, LimitKey, NamespaceName, Operation, Overdraft, VaultName,
+    AccountName, Actor, AssetName, ClientId, LimitKey, MEMO_BYTES_MAX, NamespaceName, OPERATIONS_MAX,
+    Operation, Overdraft, VaultName,
 };
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use serde_json::value::RawValue;
 
 use super::parse::{Count, Object, Text};
-use super::shape::credit;
+use super::shape::{ANY_NUMBER, Described, Field, Shape, body, credit};
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WriteBody {
-    namespace: Text<NamespaceName>,
-    #[serde(default)]
-    vault: Option<Text<VaultName>>,
-    client_id: Text<ClientId>,
-    sequence: Count<1>,
-    operations: Vec<OperationBody>,
+body! {
+    pub(super) struct WriteBody {
+        /// The namespace. Its first limit, vault or key opens it.
+        namespace: Text<NamespaceName>,
+        /// The vault; without it, the write is about the namespace.
+        vault: Option<Text<VaultName>>,
+        /// The client that counts the sequence. It has one stream in every scope.
+        client_id: Text<ClientId>,
+        /// The last committed sequence plus 1; the same again to retry.
+        sequence: Sequence,
+        /// Operations: all, or none. Without any, the write only consumes its sequence.
+        operations: Vec<OperationBody>,
+    }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WriteBatchBody {
-    namespace: Text<NamespaceName>,
-    #[serde(default)]
-    vault: Option<Text<VaultName>>,
-    client_id: Text<ClientId>,
-    sequence: Count<1>,
-    writes: Vec<Object<PartBody>>,
+body! {
+    pub(super) struct WriteBatchBody {
+        /// The namespace. Its first limit, vault or key opens it.
+        namespace: Text<NamespaceName>,
+        /// The vault; without it, the write is about the namespace.
+        vault: Option<Text<VaultName>>,
+        /// The client that counts the sequence. It has one stream in every scope.
+        client_id: Text<ClientId>,
+        /// The last committed sequence plus 1; the same again to retry.
+        sequence: Sequence,
+        /// Applied in this order under one sequence, all or none. At most 256 operations in all.
+        writes: Vec<Object<PartBody>>,
+    }
 }
 
+body! {
+    pub(super) struct PartBody {
+        /// Operations.
+        operations: Vec<OperationBody>,
+    }
+}
+
+impl Described for Vec<OperationBody> {
+    const SHAPE: Shape = Shape::List { item: &OperationBody::SHAPE, min: 0, max: OPERATIONS_MAX };
+}
+
+impl Described for Vec<Object<PartBody>> {
+    const SHAPE: Shape = Shape::List { item: &PartBody::SHAPE, min: 0, max: ANY_NUMBER };
+}
+
+/// A sequence. The backend refuses the last `u64`, because none could follow it.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PartBody {
-    operations: Vec<OperationBody>,
+#[serde(transparent)]
+pub(super) struct Sequence(Count<1>);
+
+impl Described for Sequence {
+    const SHAPE: Shape = Shape::Integer { min: 1, max: u64::MAX - 1 };
 }
 
 impl WriteBody {
@@ -45,7 +72,7 @@ impl WriteBody {
             namespace: self.namespace.0,
             vault: self.vault.map(|vault| vault.0),
             client: self.client_id.0,
-            sequence: self.sequence.0,
+            sequence: self.sequence.0.0,
             operations: self.operations.into_iter().map(Operation::from).collect(),
             actor: actor.clone(),
         }
@@ -53,105 +80,169 @@ impl WriteBody {
 }
 
 impl WriteBatchBody {
+    /// The number of operations in each write.
+    pub(super) fn parts(&self) -> Vec<usize> {
+        self.writes.iter().map(|part| part.0.operations.len()).collect()
+    }
+
     pub(super) fn into_request(self, actor: &Actor) -> WriteRequest {
         let operations = self.writes.into_iter().flat_map(|part| part.0.operations);
         WriteRequest {
             namespace: self.namespace.0,
             vault: self.vault.map(|vault| vault.0),
             client: self.client_id.0,
-            sequence: self.sequence.0,
+            sequence: self.sequence.0.0,
             operations: operations.map(Operation::from).collect(),
             actor: actor.clone(),
         }
     }
 }
 
-/// One operation: an object with one field, its kind.
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum OperationBody {
-    PutLimit(Object<PutLimit>),
-    DeleteLimit(Object<DeleteLimit>),
-    OpenVault(Object<OpenVault>),
-    OpenAccount(Object<OpenAccount>),
-    FreezeAccount(Object<OnlyAccount>),
-    UnfreezeAccount(Object<OnlyAccount>),
-    CloseAccount(Object<OnlyAccount>),
-    Issue(Object<OneSided>),
-    Transfer(Object<TwoSided>),
-    Retire(Object<OneSided>),
+/// Defines the operations: an object with one field, whose name is the kind.
+macro_rules! operations {
+    ($($(#[doc = $about:literal])+ $variant:ident($type:ty) = $name:literal,)*) => {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub(super) enum OperationBody { $($variant(Object<$type>),)* }
+
+        impl OperationBody {
+            const FIELDS: &'static [Field] = &[$(Field {
+                name: $name,
+                shape: <$type as Described>::SHAPE,
+                is_required: true,
+                about: concat!($($about),+),
+            }),*];
+        }
+
+        impl Described for OperationBody {
+            const SHAPE: Shape = Shape::OneOf(OperationBody::FIELDS);
+        }
+    };
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PutLimit {
-    definition: Object<LimitDocument>,
-    #[serde(default)]
-    expected_revision: Option<Count<0>>,
+operations! {
+    /// Namespace: creates a limit or changes its definition.
+    PutLimit(PutLimit) = "put_limit",
+    /// Namespace: deletes a limit once nothing is held.
+    DeleteLimit(DeleteLimit) = "delete_limit",
+    /// Namespace: opens a vault.
+    OpenVault(OpenVault) = "open_vault",
+    /// Vault: opens an account.
+    OpenAccount(OpenAccount) = "open_account",
+    /// Vault: freezes an account, so that only the cost of leases leaves it.
+    FreezeAccount(OnlyAccount) = "freeze_account",
+    /// Vault: lets an account spend again.
+    UnfreezeAccount(OnlyAccount) = "unfreeze_account",
+    /// Vault: closes an empty account for ever.
+    CloseAccount(OnlyAccount) = "close_account",
+    /// Vault: creates credit.
+    Issue(OneSided) = "issue",
+    /// Vault: moves credit.
+    Transfer(TwoSided) = "transfer",
+    /// Vault: destroys credit.
+    Retire(OneSided) = "retire",
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DeleteLimit {
-    key: Text<LimitKey>,
-    #[serde(default)]
-    expected_revision: Option<Count<0>>,
+body! {
+    pub(super) struct PutLimit {
+        /// The definition.
+        definition: Object<LimitDocument>,
+        /// The revision it must have now; 0: it must not exist.
+        expected_revision: Option<Count<0>>,
+    }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct OpenVault {
-    vault: Text<VaultName>,
+body! {
+    pub(super) struct DeleteLimit {
+        /// The limit.
+        key: Text<LimitKey>,
+        /// The revision it must have now.
+        expected_revision: Option<Count<0>>,
+    }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct OpenAccount {
-    account: Text<AccountName>,
-    overdraft: OverdraftBody,
+body! {
+    pub(super) struct OpenVault {
+        /// The vault.
+        vault: Text<VaultName>,
+    }
+}
+
+body! {
+    pub(super) struct OpenAccount {
+        /// The account.
+        account: Text<AccountName>,
+        /// Whether it may go below zero.
+        overdraft: OverdraftBody,
+    }
 }
 
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum OverdraftBody {
+pub(super) enum OverdraftBody {
     Deny,
     Allow,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct OnlyAccount {
-    account: Text<AccountName>,
+impl Described for OverdraftBody {
+    const SHAPE: Shape = Shape::Choice(&["deny", "allow"]);
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct OneSided {
-    account: Text<AccountName>,
-    asset: Text<AssetName>,
-    amount: Credit,
-    #[serde(default)]
-    memo: Option<String>,
+body! {
+    pub(super) struct OnlyAccount {
+        /// The account.
+        account: Text<AccountName>,
+    }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct TwoSided {
-    from: Text<AccountName>,
-    to: Text<AccountName>,
-    asset: Text<AssetName>,
-    amount: Credit,
-    #[serde(default)]
-    memo: Option<String>,
+body! {
+    pub(super) struct OneSided {
+        /// The account.
+        account: Text<AccountName>,
+        /// The asset.
+        asset: Text<AssetName>,
+        /// The amount, in minor units.
+        amount: Credit,
+        /// The reason, for people. At most 256 bytes.
+        memo: Option<Memo>,
+    }
 }
 
-/// An amount of credit, read as it was written: no float comes between.
-struct Credit(u128);
+body! {
+    pub(super) struct TwoSided {
+        /// The account that pays.
+        from: Text<AccountName>,
+        /// The account that is paid.
+        to: Text<AccountName>,
+        /// The asset.
+        asset: Text<AssetName>,
+        /// The amount, in minor units.
+        amount: Credit,
+        /// The reason, for people. At most 256 bytes.
+        memo: Option<Memo>,
+    }
+}
+
+/// A memo. The backend checks its length.
+#[derive(Default, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Memo(String);
+
+impl Described for Memo {
+    const SHAPE: Shape = Shape::Text { bytes_max: MEMO_BYTES_MAX };
+}
+
+/// An amount of credit, parsed from the raw JSON, so that no float rounds it.
+pub(super) struct Credit(u128);
+
+impl Described for Credit {
+    const SHAPE: Shape = Shape::Credit;
+}
 
 impl<'de> Deserialize<'de> for Credit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Credit, D::Error> {
         let raw = <&RawValue>::deserialize(deserializer)?;
-        credit(raw.get()).map(Credit).ok_or_else(|| D::Error::custom("no amount of credit"))
+        credit(raw.get()).map(Credit).ok_or_else(|| D::Error::custom("not an amount of credit"))
     }
 }
 
@@ -184,15 +275,15 @@ impl From<OperationBody> for Operation {
             }
             OperationBody::CloseAccount(Object(body)) => Operation::CloseAccount { account: body.account.0 },
             OperationBody::Issue(Object(OneSided { account, asset, amount, memo })) => {
-                let memo = memo.unwrap_or_default();
+                let memo = memo.unwrap_or_default().0;
                 Operation::Issue { account: account.0, asset: asset.0, amount: amount.0, memo }
             }
             OperationBody::Transfer(Object(TwoSided { from, to, asset, amount, memo })) => {
-                let (from, to, memo) = (from.0, to.0, memo.unwrap_or_default());
+                let (from, to, memo) = (from.0, to.0, memo.unwrap_or_default().0);
                 Operation::Transfer { from, to, asset: asset.0, amount: amount.0, memo }
             }
             OperationBody::Retire(Object(OneSided { account, asset, amount, memo })) => {
-                let memo = memo.unwrap_or_default();
+                let memo = memo.unwrap_or_default().0;
                 Operation::Retire { account: account.0, asset: asset.0, amount: amount.0, memo }
             }
         }

@@ -1,7 +1,6 @@
-//! Bodies into requests, in one pass.
+//! Parses bodies in one pass.
 //!
-//! What is refused here is refused without a word: the words come from a second pass, by the
-//! [`Shape`](super::shape::Shape), which only bad bodies pay for.
+//! A parse error has no message: only a malformed body pays for a second pass by its [`Shape`], which explains it.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,16 +10,20 @@ use earmark_core::{JobId, LeaseId, LimitKey, NamespaceName, REQUIREMENTS_MAX};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-/// Room for the requirements of most reserves.
-const PARTS_USUAL: usize = 4;
+use super::shape::{Described, Field, Shape, body};
 
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ReserveBody {
-    lease_id: Text<LeaseId>,
-    #[serde(default)]
-    job_id: Option<Text<JobId>>,
-    requirements: Parts<Requirement>,
+/// Initial capacity for amounts; most reserves have no more.
+const PARTS_INITIAL: usize = 4;
+
+body! {
+    pub(super) struct ReserveBody {
+        /// A ULID that the caller generates: one reserve attempt. Take a new one after a denial.
+        lease_id: Text<LeaseId>,
+        /// The job behind it, across attempts.
+        job_id: Option<Text<JobId>>,
+        /// Amounts to reserve: all, or none. No key twice; the order does not matter.
+        requirements: Parts<Requirement>,
+    }
 }
 
 impl ReserveBody {
@@ -34,13 +37,16 @@ impl ReserveBody {
     }
 }
 
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct CompleteBody {
-    lease_id: Text<LeaseId>,
-    #[serde(default)]
-    job_id: Option<Text<JobId>>,
-    actuals: Parts<Actual>,
+body! {
+    pub(super) struct CompleteBody {
+        /// The lease.
+        lease_id: Text<LeaseId>,
+        /// The job behind it, across attempts.
+        job_id: Option<Text<JobId>>,
+        /// Actual usage. No key twice. A rolling limit that is not named stays as reserved; of a credit limit the whole
+        /// hold is charged.
+        actuals: Parts<Actual>,
+    }
 }
 
 impl CompleteBody {
@@ -60,23 +66,40 @@ pub(super) struct BatchBody<T> {
     pub(super) requests: Batch<T>,
 }
 
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Requirement {
-    key: Text<LimitKey>,
-    amount: Count<1>,
+impl<T: Described> BatchBody<T> {
+    const FIELDS: &'static [Field] = &[Field {
+        name: "requests",
+        shape: Shape::List { item: &T::SHAPE, min: 1, max: BATCH_MAX },
+        is_required: true,
+        about: "Independent requests.",
+    }];
 }
 
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Actual {
-    key: Text<LimitKey>,
-    actual_amount: Count<0>,
+impl<T: Described> Described for BatchBody<T> {
+    const SHAPE: Shape = Shape::Object(Self::FIELDS);
 }
 
-/// One element of a list that becomes amounts.
-trait Part {
-    /// The fewest in a list.
+body! {
+    pub(super) struct Requirement {
+        /// The limit.
+        key: Text<LimitKey>,
+        /// The amount to reserve.
+        amount: Count<1>,
+    }
+}
+
+body! {
+    pub(super) struct Actual {
+        /// A limit of the lease; others are ignored.
+        key: Text<LimitKey>,
+        /// The amount used.
+        actual_amount: Count<0>,
+    }
+}
+
+/// An element of a list of amounts.
+pub(super) trait Part: Described {
+    /// The shortest list.
     const MIN: usize;
     fn into_amount(self) -> Amount;
 }
@@ -97,8 +120,8 @@ impl Part for Actual {
     }
 }
 
-/// Amounts, no key twice.
-struct Parts<P> {
+/// Amounts with different keys.
+pub(super) struct Parts<P> {
     amounts: Vec<Amount>,
     part: PhantomData<P>,
 }
@@ -107,6 +130,10 @@ impl<'de, P: Part + Deserialize<'de>> Deserialize<'de> for Parts<P> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Parts<P>, D::Error> {
         deserializer.deserialize_seq(PartsVisitor(PhantomData))
     }
+}
+
+impl<P: Part> Described for Parts<P> {
+    const SHAPE: Shape = Shape::List { item: &P::SHAPE, min: P::MIN, max: REQUIREMENTS_MAX };
 }
 
 struct PartsVisitor<P>(PhantomData<P>);
@@ -119,7 +146,7 @@ impl<'de, P: Part + Deserialize<'de>> Visitor<'de> for PartsVisitor<P> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Parts<P>, A::Error> {
-        let mut amounts: Vec<Amount> = Vec::with_capacity(PARTS_USUAL);
+        let mut amounts: Vec<Amount> = Vec::with_capacity(PARTS_INITIAL);
         while let Some(Object(part)) = seq.next_element::<Object<P>>()? {
             let amount = part.into_amount();
             if amounts.len() == REQUIREMENTS_MAX || amounts.iter().any(|earlier| earlier.key == amount.key) {
@@ -164,7 +191,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for BatchVisitor<T> {
     }
 }
 
-/// What must be written as an object. A derived struct would take a list of its fields' values as well.
+/// A value that must be a JSON object. A derived struct would also accept an array of its fields.
 pub(super) struct Object<T>(pub(super) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -187,7 +214,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
     }
 }
 
-/// An integer of 64 bits without a sign, at least `MIN`. Not a text, not a fraction.
+/// An unsigned 64-bit integer of at least `MIN`.
 pub(super) struct Count<const MIN: u64>(pub(super) u64);
 
 impl<'de, const MIN: u64> Deserialize<'de> for Count<MIN> {
@@ -210,7 +237,7 @@ impl<const MIN: u64> Visitor<'_> for CountVisitor<MIN> {
     }
 }
 
-/// A name or an id, checked as it is read.
+/// A name or id, checked while it is parsed.
 pub(super) struct Text<T>(pub(super) T);
 
 impl<'de, T: std::str::FromStr> Deserialize<'de> for Text<T> {
@@ -230,5 +257,19 @@ impl<T: std::str::FromStr> Visitor<'_> for TextVisitor<T> {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Text<T>, E> {
         text.parse().map(Text).map_err(|_| E::custom("not allowed here"))
+    }
+}
+
+/// A text of at most `BYTES_MAX` bytes.
+pub(super) struct ShortText<const BYTES_MAX: usize>(pub(super) String);
+
+impl<const BYTES_MAX: usize> Described for ShortText<BYTES_MAX> {
+    const SHAPE: Shape = Shape::Text { bytes_max: BYTES_MAX };
+}
+
+impl<'de, const BYTES_MAX: usize> Deserialize<'de> for ShortText<BYTES_MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ShortText<BYTES_MAX>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text.len() <= BYTES_MAX { Ok(ShortText(text)) } else { Err(D::Error::custom("too long")) }
     }
 }

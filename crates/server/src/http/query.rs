@@ -38,7 +38,7 @@ fn check(field: &Field, value: &str) -> Result<(), Reply> {
             (!is_allowed)
                 .then(|| format!("{}: found {value:?}, allowed are integers from {min} to {max}", field.name))
         }
-        Shape::Place => {
+        Shape::LogPosition => {
             let wrong = |error| format!("{}: found {value:?}, {error}", field.name);
             value.parse::<ChangeCursor>().err().map(wrong)
         }

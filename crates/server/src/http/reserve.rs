@@ -5,14 +5,13 @@ use earmark_admission::{BackendError, ReserveAnswer};
 use super::parse::{BatchBody, ReserveBody};
 use super::reply::{Reply, Results};
 use super::serve::Call;
-use super::shape::{RESERVE, RESERVE_BATCH};
 use crate::answer::ReserveWire;
 use crate::app::App;
 use crate::execute;
 use crate::metrics::Reserved;
 
 pub(super) async fn one(app: &App, call: Call) -> Reply {
-    let body: ReserveBody = match call.parse(&RESERVE) {
+    let body: ReserveBody = match call.parse() {
         Ok(body) => body,
         Err(reply) => {
             app.metrics.reserved(Reserved::InvalidRequest);
@@ -32,7 +31,7 @@ pub(super) async fn one(app: &App, call: Call) -> Reply {
 }
 
 pub(super) async fn batch(app: &App, call: Call) -> Reply {
-    let body: BatchBody<ReserveBody> = match call.parse(&RESERVE_BATCH) {
+    let body: BatchBody<ReserveBody> = match call.parse() {
         Ok(body) => body,
         Err(reply) => {
             app.metrics.reserved(Reserved::InvalidRequest);

@@ -4,16 +4,21 @@ use std::future::{Future, ready};
 use std::pin::Pin;
 
 use axum::routing::MethodFilter;
+use earmark_admission::LimitDocument;
 
+use super::cluster::{BackupBody, MemberBody};
+use super::keys::KeyBody;
+use super::operation::{WriteBatchBody, WriteBody};
+use super::parse::{BatchBody, CompleteBody, ReserveBody};
 use super::reply::Reply;
 use super::serve::Call;
-use super::shape::{self, Field, Shape};
+use super::shape::{self, Described as _, Field, Shape};
 use super::{audit, cluster, complete, health, keys, leases, limits, reserve, vaults, write};
 use crate::app::App;
 use crate::caller::{Access, QueueCost};
 
-/// The future of a handler.
-type Handled<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
+/// A handler.
+type Handler = for<'a> fn(&'a App, Call) -> Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
 
 /// The served HTTP methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +54,7 @@ impl Verb {
 pub(crate) struct Route {
     pub(super) verb: Verb,
     pub(super) path: &'static str,
-    pub(super) handler: for<'a> fn(&'a App, Call) -> Handled<'a>,
+    pub(super) handler: Handler,
     /// The shape of the body, if the route takes one.
     pub(super) body: Option<&'static Shape>,
     /// The query parameters.
@@ -125,16 +130,33 @@ const OVERLOADED: Documented = answer(503, PROBLEM, "`overloaded`: nothing happe
 /// The route index of requests without a route.
 pub(crate) const UNMATCHED: usize = ROUTES.len();
 
+/// A route without body and query parameters that takes one permit.
+const fn route(verb: Verb, path: &'static str, access: Access, handler: Handler) -> Route {
+    let (operation, about, answers): (_, _, &[Documented]) = ("", "", &[]);
+    let (body, query, queue_cost): (_, &[Field], _) = (None, &[], QueueCost::One);
+    Route { verb, path, handler, body, query, access, queue_cost, operation, about, answers }
+}
+
+const fn get(path: &'static str, access: Access, handler: Handler) -> Route {
+    route(Verb::Get, path, access, handler)
+}
+
+const fn post(path: &'static str, access: Access, handler: Handler) -> Route {
+    route(Verb::Post, path, access, handler)
+}
+
+const fn put(path: &'static str, access: Access, handler: Handler) -> Route {
+    route(Verb::Put, path, access, handler)
+}
+
+const fn delete(path: &'static str, access: Access, handler: Handler) -> Route {
+    route(Verb::Delete, path, access, handler)
+}
+
 /// All routes.
 pub(crate) static ROUTES: [Route; 28] = [
     Route {
-        verb: Verb::Post,
-        path: "/v1/reserve",
-        handler: |app, call| Box::pin(reserve::one(app, call)),
-        body: Some(&shape::RESERVE),
-        query: &[],
-        access: Access::Call,
-        queue_cost: QueueCost::One,
+        body: Some(&ReserveBody::SHAPE),
         operation: "reserve",
         about: "Reserves all requirements, or none.",
         answers: &[
@@ -154,15 +176,10 @@ pub(crate) static ROUTES: [Route; 28] = [
                 "`overloaded`: nothing happened. Retry with the same lease.",
             ),
         ],
+        ..post("/v1/reserve", Access::Call, |app, call| Box::pin(reserve::one(app, call)))
     },
     Route {
-        verb: Verb::Post,
-        path: "/v1/complete",
-        handler: |app, call| Box::pin(complete::one(app, call)),
-        body: Some(&shape::COMPLETE),
-        query: &[],
-        access: Access::Call,
-        queue_cost: QueueCost::One,
+        body: Some(&CompleteBody::SHAPE),
         operation: "complete",
         about: "Reports the actual usage of a lease; the rest is freed at once.",
         answers: &[
@@ -171,39 +188,26 @@ pub(crate) static ROUTES: [Route; 28] = [
             answer(500, COMPLETE_ANSWER, "`backend_error`: the outcome is unknown. Complete again."),
             answer(503, &["CompleteAnswer", "Problem"], "`overloaded`: nothing happened. Complete again."),
         ],
+        ..post("/v1/complete", Access::Call, |app, call| Box::pin(complete::one(app, call)))
     },
     Route {
-        verb: Verb::Post,
-        path: "/v1/reserve/batch",
-        handler: |app, call| Box::pin(reserve::batch(app, call)),
-        body: Some(&shape::RESERVE_BATCH),
-        query: &[],
-        access: Access::Call,
+        body: Some(&BatchBody::<ReserveBody>::SHAPE),
         queue_cost: QueueCost::PerItem,
         operation: "reserve_batch",
         about: "Executes up to 256 independent reserves; the results have the same order.",
         answers: &[answer(200, &["ReserveResults"], "A result for each, failures included.")],
+        ..post("/v1/reserve/batch", Access::Call, |app, call| Box::pin(reserve::batch(app, call)))
     },
     Route {
-        verb: Verb::Post,
-        path: "/v1/complete/batch",
-        handler: |app, call| Box::pin(complete::batch(app, call)),
-        body: Some(&shape::COMPLETE_BATCH),
-        query: &[],
-        access: Access::Call,
+        body: Some(&BatchBody::<CompleteBody>::SHAPE),
         queue_cost: QueueCost::PerItem,
         operation: "complete_batch",
         about: "Executes up to 256 independent completes; the results have the same order.",
         answers: &[answer(200, &["CompleteResults"], "A result for each, failures included.")],
+        ..post("/v1/complete/batch", Access::Call, |app, call| Box::pin(complete::batch(app, call)))
     },
     Route {
-        verb: Verb::Put,
-        path: "/v1/admin/limits",
-        handler: |app, call| Box::pin(limits::put(app, call)),
-        body: Some(&shape::DEFINITION),
-        query: &[],
-        access: Access::Write,
-        queue_cost: QueueCost::One,
+        body: Some(&LimitDocument::SHAPE),
         operation: "put_limit",
         about: "Creates a limit or changes its definition. An existing limit keeps its kind.",
         answers: &[
@@ -215,39 +219,21 @@ pub(crate) static ROUTES: [Route; 28] = [
             FAILED,
             OVERLOADED,
         ],
+        ..put("/v1/admin/limits", Access::Write, |app, call| Box::pin(limits::put(app, call)))
     },
     Route {
-        verb: Verb::Get,
-        path: "/v1/admin/limits",
-        handler: |app, call| Box::pin(limits::list(app, call)),
-        body: None,
-        query: &[],
-        access: Access::Read,
-        queue_cost: QueueCost::One,
         operation: "list_limits",
         about: "Lists all limits by key.",
         answers: &[answer(200, &["Limits"], "The limits."), BAD_QUERY, FAILED, OVERLOADED],
+        ..get("/v1/admin/limits", Access::Read, |app, call| Box::pin(limits::list(app, call)))
     },
     Route {
-        verb: Verb::Get,
-        path: "/v1/admin/limits/{key}",
-        handler: |app, call| Box::pin(limits::get(app, call)),
-        body: None,
-        query: &[],
-        access: Access::Read,
-        queue_cost: QueueCost::One,
         operation: "get_limit",
         about: "Gets a limit.",
         answers: &[answer(200, &["Limit"], "The limit."), BAD_KEY, NO_LIMIT, FAILED, OVERLOADED],
+        ..get("/v1/admin/limits/{key}", Access::Read, |app, call| Box::pin(limits::get(app, call)))
     },
     Route {
-        verb: Verb::Delete,
-        path: "/v1/admin/limits/{key}",
-        handler: |app, call| Box::pin(limits::delete(app, call)),
-        body: None,
-        query: &[],
-        access: Access::Write,
-        queue_cost: QueueCost::One,
         operation: "delete_limit",
         about: "Deletes a limit once nothing is held.",
         answers: &[
@@ -262,27 +248,15 @@ pub(crate) static ROUTES: [Route; 28] = [
             FAILED,
             OVERLOADED,
         ],
+        ..delete("/v1/admin/limits/{key}", Access::Write, |app, call| Box::pin(limits::delete(app, call)))
     },
     Route {
-        verb: Verb::Get,
-        path: "/v1/admin/limits/{key}/usage",
-        handler: |app, call| Box::pin(limits::usage(app, call)),
-        body: None,
-        query: &[],
-        access: Access::Read,
-        queue_cost: QueueCost::One,
         operation: "get_usage",
         about: "Gets the current usage of a limit.",
         answers: &[answer(200, &["Usage"], "The usage."), BAD_KEY, NO_LIMIT, FAILED, OVERLOADED],
+        ..get("/v1/admin/limits/{key}/usage", Access::Read, |app, call| Box::pin(limits::usage(app, call)))
     },
     Route {
-        verb: Verb::Get,
-        path: "/v1/leases/{lease_id}",
-        handler: |app, call| Box::pin(leases::get(app, call)),
-        body: None,
-        query: &[],
-        access: Access::Read,
-        queue_cost: QueueCost::One,
         operation: "get_lease",
         about: "Gets a lease.",
         answers: &[
@@ -292,99 +266,60 @@ pub(crate) static ROUTES: [Route; 28] = [
             FAILED,
             OVERLOADED,
         ],
+        ..get("/v1/leases/{lease_id}", Access::Read, |app, call| Box::pin(leases::get(app, call)))
     },
     Route {
-        verb: Verb::Post,
-        path: "/v1/write",
-        handler: |app, call| Box::pin(write::one(app, call)),
-        body: Some(&shape::WRITE),
-        query: &[],
-        access: Access::Write,
-        queue_cost: QueueCost::One,
+        body: Some(&WriteBody::SHAPE),
         operation: "write",
         about: "Executes a transaction exactly once: all its operations, or none.",
         answers: WRITE_ANSWERS,
+        ..post("/v1/write", Access::Write, |app, call| Box::pin(write::one(app, call)))
     },
     Route {
-        verb: Verb::Post,
-        path: "/v1/write/batch",
-        handler: |app, call| Box::pin(write::batch(app, call)),
-        body: Some(&shape::WRITE_BATCH),
-        query: &[],
-        access: Access::Write,
-        queue_cost: QueueCost::One,
+        body: Some(&WriteBatchBody::SHAPE),
         operation: "write_batch",
         about: "Executes several lists of operations as one transaction with one sequence.",
         answers: WRITE_ANSWERS,
+        ..post("/v1/write/batch", Access::Write, |app, call| Box::pin(write::batch(app, call)))
     },
     Route {
-        verb: Verb::Get,
-        path: "/v1/clients/{client_id}",
-        handler: |app, call| Box::pin(write::client(app, call)),
-        body: None,
         query: shape::CLIENT_QUERY,
-        access: Access::Read,
-        queue_cost: QueueCost::One,
         operation: "get_client_state",
         about: "Gets the last sequence that a client committed in a scope; 0 before the first.",
         answers: &[answer(200, &["ClientState"], "The sequence."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
+        ..get("/v1/clients/{client_id}", Access::Read, |app, call| Box::pin(write::client(app, call)))
     },
     Route {
-        verb: Verb::Get,
-        path: "/v1/vaults/{vault}/accounts/{account}/balances",
-        handler: |app, call| Box::pin(vaults::balances(app, call)),
-        body: None,
-        query: &[],
-        access: Access::Read,
-        queue_cost: QueueCost::One,
         operation: "get_balances",
         about: "Lists the balances of an account by asset.",
         answers: &[answer(200, &["Balances"], "The balances."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
+        ..get("/v1/vaults/{vault}/accounts/{account}/balances", Access::Read, |app, call| {
+            Box::pin(vaults::balances(app, call))
+        })
     },
     Route {
-        verb: Verb::Get,
-        path: "/v1/vaults/{vault}/accounts/{account}/entries",
-        handler: |app, call| Box::pin(vaults::entries(app, call)),
-        body: None,
         query: shape::ENTRIES_QUERY,
-        access: Access::Read,
-        queue_cost: QueueCost::One,
         operation: "list_entries",
         about: "Lists the recent entries of an account, oldest first, in pages.",
         answers: &[answer(200, &["Entries"], "A page."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
+        ..get("/v1/vaults/{vault}/accounts/{account}/entries", Access::Read, |app, call| {
+            Box::pin(vaults::entries(app, call))
+        })
     },
     Route {
-        verb: Verb::Get,
-        path: "/v1/vaults/{vault}/audit",
-        handler: |app, call| Box::pin(vaults::audit(app, call)),
-        body: None,
-        query: &[],
-        access: Access::Read,
-        queue_cost: QueueCost::One,
         operation: "audit_vault",
         about: "Recomputes a vault and compares it with its history.",
         answers: &[answer(200, &["Audit"], "The audit."), BAD_NAME, NO_VAULT, FAILED, OVERLOADED],
+        ..get("/v1/vaults/{vault}/audit", Access::Read, |app, call| Box::pin(vaults::audit(app, call)))
     },
     Route {
-        verb: Verb::Get,
-        path: "/v1/admin/cluster",
-        handler: |app, call| Box::pin(cluster::status(app, call)),
-        body: None,
-        query: &[],
-        access: Access::Operate,
-        queue_cost: QueueCost::One,
         operation: "get_cluster",
         about: "Gets the members, the leader and the replication lag, as this node sees them.",
         answers: &[answer(200, &["Cluster"], "The cluster."), BAD_QUERY, NO_CLUSTER],
+        ..get("/v1/admin/cluster", Access::Operate, |app, call| Box::pin(cluster::status(app, call)))
     },
     Route {
-        verb: Verb::Post,
-        path: "/v1/admin/cluster/members",
-        handler: |app, call| Box::pin(cluster::add(app, call)),
-        body: Some(&shape::MEMBER),
-        query: &[],
-        access: Access::Operate,
-        queue_cost: QueueCost::One,
+        body: Some(&MemberBody::SHAPE),
         operation: "add_member",
         about: "Adds a running node as a member: a learner until it has caught up, then a voter.",
         answers: &[
@@ -393,15 +328,9 @@ pub(crate) static ROUTES: [Route; 28] = [
             MEMBERS_STAY,
             MEMBERS_LATER,
         ],
+        ..post("/v1/admin/cluster/members", Access::Operate, |app, call| Box::pin(cluster::add(app, call)))
     },
     Route {
-        verb: Verb::Delete,
-        path: "/v1/admin/cluster/members/{node_id}",
-        handler: |app, call| Box::pin(cluster::remove(app, call)),
-        body: None,
-        query: &[],
-        access: Access::Operate,
-        queue_cost: QueueCost::One,
         operation: "remove_member",
         about: "Removes a node. Its id is never used again.",
         answers: &[
@@ -411,15 +340,12 @@ pub(crate) static ROUTES: [Route; 28] = [
             MEMBERS_STAY,
             MEMBERS_LATER,
         ],
+        ..delete("/v1/admin/cluster/members/{node_id}", Access::Operate, |app, call| {
+            Box::pin(cluster::remove(app, call))
+        })
     },
     Route {
-        verb: Verb::Post,
-        path: "/v1/admin/cluster/backup",
-        handler: |app, call| Box::pin(cluster::backup(app, call)),
-        body: Some(&shape::BACKUP),
-        query: &[],
-        access: Access::Operate,
-        queue_cost: QueueCost::One,
+        body: Some(&BackupBody::SHAPE),
         operation: "make_backup",
         about: "Writes a backup of everything acknowledged so far into a new folder on this node's machine. A new \
                 cluster can start from it.",
@@ -437,15 +363,10 @@ pub(crate) static ROUTES: [Route; 28] = [
                 "`unavailable`: not possible now, or not finished within the request timeout; the message says which.",
             ),
         ],
+        ..post("/v1/admin/cluster/backup", Access::Operate, |app, call| Box::pin(cluster::backup(app, call)))
     },
     Route {
-        verb: Verb::Post,
-        path: "/v1/admin/keys",
-        handler: |app, call| Box::pin(keys::create(app, call)),
-        body: Some(&shape::KEY),
-        query: &[],
-        access: Access::Manage,
-        queue_cost: QueueCost::One,
+        body: Some(&KeyBody::SHAPE),
         operation: "create_key",
         about: "Creates a key. Only this response shows it. After the first key every request needs credentials.",
         answers: &[
@@ -454,27 +375,15 @@ pub(crate) static ROUTES: [Route; 28] = [
             answer(409, PROBLEM, "`conflict`: the maximum number of keys is reached."),
             FAILED,
         ],
+        ..post("/v1/admin/keys", Access::Manage, |app, call| Box::pin(keys::create(app, call)))
     },
     Route {
-        verb: Verb::Get,
-        path: "/v1/admin/keys",
-        handler: |app, call| Box::pin(keys::list(app, call)),
-        body: None,
-        query: &[],
-        access: Access::Manage,
-        queue_cost: QueueCost::One,
         operation: "list_keys",
         about: "Lists keys without their secrets: of all namespaces for an admin of `default`, else of the own one.",
         answers: &[answer(200, &["Keys"], "The keys."), BAD_QUERY, NO_KEYS, FAILED, OVERLOADED],
+        ..get("/v1/admin/keys", Access::Manage, |app, call| Box::pin(keys::list(app, call)))
     },
     Route {
-        verb: Verb::Delete,
-        path: "/v1/admin/keys/{key_id}",
-        handler: |app, call| Box::pin(keys::revoke(app, call)),
-        body: None,
-        query: &[],
-        access: Access::Manage,
-        queue_cost: QueueCost::One,
         operation: "revoke_key",
         about: "Revokes a key for good. Once this has answered, no node accepts the key.",
         answers: &[
@@ -485,69 +394,43 @@ pub(crate) static ROUTES: [Route; 28] = [
             FAILED,
             OVERLOADED,
         ],
+        ..delete("/v1/admin/keys/{key_id}", Access::Manage, |app, call| Box::pin(keys::revoke(app, call)))
     },
     Route {
-        verb: Verb::Get,
-        path: "/v1/audit",
-        handler: |app, call| Box::pin(audit::get(app, call)),
-        body: None,
         query: shape::CHANGES_QUERY,
-        access: Access::Manage,
-        queue_cost: QueueCost::One,
         operation: "list_changes",
         about: "Lists transactions and changes of limits and keys with their actors, oldest first, in pages.",
         answers: &[answer(200, &["AuditLog"], "A page."), BAD_QUERY, NO_KEYS, FAILED, OVERLOADED],
+        ..get("/v1/audit", Access::Manage, |app, call| Box::pin(audit::get(app, call)))
     },
     Route {
-        verb: Verb::Get,
-        path: "/healthz",
-        handler: |_, _| Box::pin(ready(health::healthz())),
-        body: None,
-        query: &[],
-        access: Access::Public,
-        queue_cost: QueueCost::One,
         operation: "healthz",
         about: "Liveness.",
         answers: &[answer(200, &["Health"], "Alive.")],
+        ..get("/healthz", Access::Public, |_, _| Box::pin(ready(health::healthz())))
     },
     Route {
-        verb: Verb::Get,
-        path: "/readyz",
-        handler: |app, _| Box::pin(ready(health::readyz(app))),
-        body: None,
-        query: &[],
-        access: Access::Public,
-        queue_cost: QueueCost::One,
         operation: "readyz",
         about: "Readiness.",
         answers: &[
             answer(200, &["Health"], "Ready."),
             answer(503, PROBLEM, "Not ready; the message says why."),
         ],
+        ..get("/readyz", Access::Public, |app, _| Box::pin(ready(health::readyz(app))))
     },
     Route {
-        verb: Verb::Get,
-        path: "/metrics",
-        handler: |app, call| Box::pin(async move { health::metrics(app, &call).await }),
-        body: None,
-        query: &[],
-        access: Access::Read,
-        queue_cost: QueueCost::One,
         operation: "metrics",
         about: "Metrics in the Prometheus text format.",
         answers: &[answer(200, &[], "The metrics.")],
+        ..get("/metrics", Access::Read, |app, call| {
+            Box::pin(async move { health::metrics(app, &call).await })
+        })
     },
     Route {
-        verb: Verb::Get,
-        path: "/openapi.json",
-        handler: |app, _| Box::pin(ready(health::openapi(app))),
-        body: None,
-        query: &[],
-        access: Access::Public,
-        queue_cost: QueueCost::One,
         operation: "openapi",
         about: "This document.",
         answers: &[answer(200, &["OpenApi"], "The document.")],
+        ..get("/openapi.json", Access::Public, |app, _| Box::pin(ready(health::openapi(app))))
     },
 ];
 

@@ -45,7 +45,7 @@ pub(super) fn schemas() -> Value {
 }
 
 /// An object with these properties and no others, all of them required but `optional`.
-fn exactly(properties: Value, optional: &[&str]) -> Value {
+pub(super) fn exactly(properties: Value, optional: &[&str]) -> Value {
     let names = properties.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
     let required: Vec<&str> = names.filter(|name| !optional.contains(name)).collect();
     json!({"type": "object", "required": required, "properties": properties, "additionalProperties": false})

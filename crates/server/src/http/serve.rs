@@ -20,7 +20,7 @@ use super::query;
 use super::reply::{METHOD_NOT_ALLOWED, Reply};
 use super::request_id::REQUEST_ID;
 use super::route::{ROUTES, Route, UNMATCHED};
-use super::shape::Shape;
+use super::shape::Described;
 use crate::answer::RESPONSE_BUFFER_FULL;
 use crate::app::App;
 use crate::auth::{CloseAfterReply, Connection, Peer, Rejection, RequestHead};
@@ -63,11 +63,11 @@ impl Call {
     }
 
     /// Parses the body. The error names the field, the value found and the values allowed.
-    pub(super) fn parse<'a, T: Deserialize<'a>>(&'a self, shape: &Shape) -> Result<T, Reply> {
+    pub(super) fn parse<'a, T: Deserialize<'a> + Described>(&'a self) -> Result<T, Reply> {
         match serde_json::from_slice::<Object<T>>(&self.body) {
             Ok(Object(parsed)) => Ok(parsed),
             Err(error) => {
-                let wrong = shape.explain(&self.body).unwrap_or_else(|| format!("body: {}", bare(&error)));
+                let wrong = T::SHAPE.explain(&self.body).unwrap_or_else(|| format!("body: {}", bare(&error)));
                 Err(Reply::invalid(&wrong))
             }
         }

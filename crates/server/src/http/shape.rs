@@ -1,53 +1,105 @@
-//! What a body may look like, said once: `/openapi.json` describes it by this, and a body that could not be
-//! parsed is held against it to say which field is wrong, what was found and what is allowed.
+//! The shapes of request bodies and query parameters. One description drives the parser, the error messages and
+//! `/openapi.json`: a body is a struct made by [`body!`], whose field types name their shapes by [`Described`].
 
 mod explain;
-mod requests;
-mod writes;
+mod limit;
 
-pub(super) use requests::{
-    BACKUP, COMPLETE, COMPLETE_BATCH, DEFINITION, DEFINITION_FIELDS, KEY, LIMIT_KINDS, LimitKind, MEMBER,
-    NODE_ID, RESERVE, RESERVE_BATCH,
-};
-pub(super) use writes::{CHANGES_QUERY, CLIENT_QUERY, ENTRIES_QUERY, WRITE, WRITE_BATCH};
+pub(super) use limit::{DEFINITION_FIELDS, LIMIT_KINDS, LimitKind};
 
-use earmark_admission::{BackupName, ChangeCursor};
+use earmark_admission::{BackupName, ChangeCursor, LimitDocument, PAGE_MAX};
 use earmark_core::{
-    AccountName, AssetName, ClientId, JobId, KeyId, KeyName, LimitKey, NameError, NamespaceName, VaultName,
-    parse_credit,
+    AccountName, AssetName, ClientId, JobId, KeyId, KeyName, LeaseId, LimitKey, NameError, NamespaceName,
+    Role, VaultName, parse_credit,
 };
 use serde_json::{Map, Value, json};
 
+use super::parse::{Count, Object, Text};
 use super::schema;
 
-/// The most items of a list that is bounded by what is in them.
-const ANY_NUMBER: usize = usize::MAX;
+/// A type in a request body. Its shape explains parse errors and becomes the JSON schema.
+pub(super) trait Described {
+    const SHAPE: Shape;
+    /// An optional field may be absent or null.
+    const IS_REQUIRED: bool = true;
+}
 
-/// What a value may look like.
+impl<T: Described> Described for Option<T> {
+    const SHAPE: Shape = T::SHAPE;
+    const IS_REQUIRED: bool = false;
+}
+
+impl<T: Described> Described for Object<T> {
+    const SHAPE: Shape = T::SHAPE;
+}
+
+impl<const MIN: u64> Described for Count<MIN> {
+    const SHAPE: Shape = Shape::Integer { min: MIN, max: u64::MAX };
+}
+
+impl Described for LimitDocument {
+    const SHAPE: Shape = Shape::Limit;
+}
+
+impl Described for Text<LeaseId> {
+    const SHAPE: Shape = Shape::Lease;
+}
+
+impl Described for Text<Role> {
+    const SHAPE: Shape = Shape::Choice(&["admin", "writer", "caller", "reader"]);
+}
+
+/// Defines the struct of a body, or of an object in one. The doc comment of a field becomes its description.
+macro_rules! body {
+    ($(#[$attribute:meta])* $vis:vis struct $name:ident { $($(#[doc = $about:literal])+ $field:ident: $type:ty,)* }) => {
+        $(#[$attribute])*
+        #[derive(serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        $vis struct $name { $($vis $field: $type,)* }
+
+        impl $name {
+            const FIELDS: &'static [$crate::http::shape::Field] = &[$($crate::http::shape::Field {
+                name: stringify!($field),
+                shape: <$type as $crate::http::shape::Described>::SHAPE,
+                is_required: <$type as $crate::http::shape::Described>::IS_REQUIRED,
+                about: concat!($($about),+),
+            }),*];
+        }
+
+        impl $crate::http::shape::Described for $name {
+            const SHAPE: $crate::http::shape::Shape = $crate::http::shape::Shape::Object($name::FIELDS);
+        }
+    };
+}
+pub(super) use body;
+
+/// The maximum of a list without one.
+pub(super) const ANY_NUMBER: usize = usize::MAX;
+
+/// The shape of a JSON value.
 #[derive(Debug)]
 pub(super) enum Shape {
-    /// An integer, both ends allowed.
+    /// An integer within inclusive bounds.
     Integer { min: u64, max: u64 },
     /// A name with an alphabet.
     Name(&'static Name),
     /// A ULID.
     Lease,
-    /// Any text of so many bytes.
+    /// Any text of at most this many bytes.
     Text { bytes_max: usize },
     /// One of these texts.
     Choice(&'static [&'static str]),
-    /// Values of one shape. Of objects with a field `key`, no two may have the same.
+    /// Values of one shape. Objects with a field `key` must have different keys.
     List { item: &'static Shape, min: usize, max: usize },
     /// Named fields, and no others.
     Object(&'static [Field]),
     /// Exactly one of these fields.
     OneOf(&'static [Field]),
-    /// A limit: the fields that its kind has.
+    /// A limit definition: the fields of its kind.
     Limit,
-    /// An amount of credit: an integer from 1 on, or a text of its digits.
+    /// An amount of credit: a positive integer, or its digits as text.
     Credit,
-    /// A place in the log of changes.
-    Place,
+    /// A position in the change log.
+    LogPosition,
 }
 
 /// A field of an object.
@@ -55,12 +107,12 @@ pub(super) enum Shape {
 pub(super) struct Field {
     pub(super) name: &'static str,
     pub(super) shape: Shape,
-    /// A field that is not required may also be null.
+    /// An optional field may also be null.
     pub(super) is_required: bool,
     pub(super) about: &'static str,
 }
 
-/// A kind of name, as `earmark_core` checks it.
+/// A kind of name, with the check of `earmark_core`.
 #[derive(Debug)]
 pub(super) struct Name {
     check: fn(&str) -> Result<(), NameError>,
@@ -68,33 +120,21 @@ pub(super) struct Name {
     pattern: &'static str,
 }
 
-pub(super) static LIMIT_KEY: Name = Name {
-    check: |text| LimitKey::new(text).map(drop),
-    bytes_max: LimitKey::BYTES_MAX,
-    pattern: "^[A-Za-z0-9:._@+-]+$",
-};
-
-static JOB_ID: Name = Name {
-    check: |text| JobId::new(text).map(drop),
-    bytes_max: JobId::BYTES_MAX,
-    pattern: "^[A-Za-z0-9:._@+-]+$",
-};
-
-static BACKUP_NAME: Name = Name {
-    check: |text| BackupName::new(text).map(drop),
-    bytes_max: BackupName::BYTES_MAX,
-    pattern: "^[A-Za-z0-9_][A-Za-z0-9._-]*$",
-};
-
-macro_rules! plain {
-    ($($(#[$doc:meta])* $name:ident: $of:ident, $pattern:literal;)*) => {$(
-        $(#[$doc])*
+macro_rules! names {
+    ($($name:ident: $of:ident, $pattern:literal;)*) => {$(
         pub(super) static $name: Name =
             Name { check: |text| $of::new(text).map(drop), bytes_max: $of::BYTES_MAX, pattern: $pattern };
+
+        impl Described for Text<$of> {
+            const SHAPE: Shape = Shape::Name(&$name);
+        }
     )*};
 }
 
-plain! {
+names! {
+    LIMIT_KEY: LimitKey, "^[A-Za-z0-9:._@+-]+$";
+    JOB_ID: JobId, "^[A-Za-z0-9:._@+-]+$";
+    BACKUP_NAME: BackupName, "^[A-Za-z0-9_][A-Za-z0-9._-]*$";
     ACCOUNT: AccountName, "^[A-Za-z0-9:._@+-]+$";
     NAMESPACE: NamespaceName, "^[A-Za-z0-9._@+-]+$";
     VAULT: VaultName, "^[A-Za-z0-9._@+-]+$";
@@ -104,10 +144,10 @@ plain! {
     KEY_ID: KeyId, "^[a-z0-9]+$";
 }
 
-/// The digits of an amount of credit, without leading zeros.
+/// A positive amount of credit, without leading zeros.
 pub(super) const CREDIT_PATTERN: &str = "^[1-9][0-9]{0,38}$";
 
-/// An amount of credit as it stands in a body, if it is one: up to what an `i128` can count.
+/// Parses an amount of credit from raw JSON: an integer or a text, at most `i128::MAX`.
 pub(super) fn credit(raw: &str) -> Option<u128> {
     let quoted = raw.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     parse_credit(quoted.unwrap_or(raw))
@@ -116,7 +156,7 @@ pub(super) fn credit(raw: &str) -> Option<u128> {
 pub(super) const LEASE_PATTERN: &str = "^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}$";
 
 impl Shape {
-    /// The shape as a JSON schema.
+    /// The JSON schema of the shape.
     pub(super) fn schema(&self) -> Value {
         match self {
             Shape::Integer { min, max } => json!({"type": "integer", "minimum": min, "maximum": max}),
@@ -124,7 +164,7 @@ impl Shape {
                 json!({"type": "string", "minLength": 1, "maxLength": name.bytes_max, "pattern": name.pattern})
             }
             Shape::Lease => json!({"type": "string", "format": "ulid", "pattern": LEASE_PATTERN}),
-            // Bytes cannot be counted by a schema; that many characters are never fewer bytes.
+            // A schema counts characters; that many characters are at least as many bytes.
             Shape::Text { bytes_max } => json!({"type": "string", "maxLength": bytes_max}),
             Shape::Choice(texts) => json!({"type": "string", "enum": texts}),
             Shape::List { item, min, max: ANY_NUMBER } => {
@@ -142,13 +182,13 @@ impl Shape {
                 schema
             }
             Shape::Limit => schema::definition(),
-            Shape::Place => json!({"type": "string", "pattern": ChangeCursor::PATTERN}),
+            Shape::LogPosition => json!({"type": "string", "pattern": ChangeCursor::PATTERN}),
             Shape::Credit => json!({"type": ["string", "integer"], "pattern": CREDIT_PATTERN, "minimum": 1}),
         }
     }
 }
 
-/// An object with these fields and no others, as a JSON schema.
+/// The JSON schema of an object with these fields and no others.
 pub(super) fn object(fields: &[Field]) -> Value {
     let properties: Map<String, Value> = fields.iter().map(property).collect();
     let required: Vec<&str> =
@@ -164,9 +204,37 @@ fn property(field: &Field) -> (String, Value) {
             texts.push(Value::Null);
         }
     }
-    schema["description"] = json!(field.about);
+    schema["description"] = json!(field.about.trim_start());
     (field.name.to_owned(), schema)
 }
+
+/// The id of a node.
+pub(super) const NODE_ID: Shape = Count::<1>::SHAPE;
+
+/// An optional query parameter.
+const fn parameter(name: &'static str, shape: Shape, about: &'static str) -> Field {
+    Field { name, shape, is_required: false, about }
+}
+
+/// The query of `GET /v1/clients/{client_id}`.
+pub(super) const CLIENT_QUERY: &[Field] = &[
+    parameter("namespace", Shape::Name(&NAMESPACE), "The namespace; by default the caller's."),
+    parameter("vault", Shape::Name(&VAULT), "The vault; without it, the stream of the namespace."),
+];
+
+const PAGE_SIZE: Shape = Shape::Integer { min: 1, max: PAGE_MAX as u64 };
+
+/// The query of an account's entries.
+pub(super) const ENTRIES_QUERY: &[Field] = &[
+    parameter("after", Count::<0>::SHAPE, "`next` of the previous page."),
+    parameter("page_size", PAGE_SIZE, "Entries per page, by default 100. Long memos make a page shorter."),
+];
+
+/// The query of the change log.
+pub(super) const CHANGES_QUERY: &[Field] = &[
+    parameter("after", Shape::LogPosition, "`next` of the previous page, or `place` of a change."),
+    parameter("page_size", PAGE_SIZE, "Changes per page, by default 100. A page may be shorter."),
+];
 
 #[cfg(test)]
 mod tests;

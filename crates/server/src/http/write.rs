@@ -1,7 +1,7 @@
 //! `POST /v1/write`, its batch, and `GET /v1/clients/{client_id}`.
 
 use axum::http::StatusCode;
-use earmark_admission::{BackendError, WriteAnswer, WriteRequest, describe_write_error};
+use earmark_admission::{BackendError, WriteAnswer, WriteRequest};
 use earmark_core::{ClientId, NamespaceName, OperationResult, Receipt, VaultName, WriteError};
 use serde::Serialize;
 
@@ -9,15 +9,15 @@ use super::limits;
 use super::operation::{WriteBatchBody, WriteBody};
 use super::reply::Reply;
 use super::serve::Call;
-use super::shape::{CLIENT, WRITE, WRITE_BATCH};
+use super::shape::CLIENT;
 use super::vaults::failed;
 use crate::answer::UNAVAILABLE;
 use crate::app::App;
-use crate::execute::{self, Written};
+use crate::execute;
 
 pub(super) async fn one(app: &App, call: Call) -> Reply {
-    match call.parse::<WriteBody>(&WRITE) {
-        Ok(body) => write(app, &call, body.into_request(&call.context.caller.actor)).await,
+    match call.parse::<WriteBody>() {
+        Ok(body) => write(app, &call, body.into_request(&call.context.caller.actor), None).await,
         Err(reply) => {
             execute::malformed_write(app);
             reply
@@ -26,8 +26,11 @@ pub(super) async fn one(app: &App, call: Call) -> Reply {
 }
 
 pub(super) async fn batch(app: &App, call: Call) -> Reply {
-    match call.parse::<WriteBatchBody>(&WRITE_BATCH) {
-        Ok(body) => write(app, &call, body.into_request(&call.context.caller.actor)).await,
+    match call.parse::<WriteBatchBody>() {
+        Ok(body) => {
+            let parts = body.parts();
+            write(app, &call, body.into_request(&call.context.caller.actor), Some(&parts)).await
+        }
         Err(reply) => {
             execute::malformed_write(app);
             reply
@@ -53,27 +56,27 @@ pub(super) async fn client(app: &App, call: Call) -> Reply {
     }
 }
 
-async fn write(app: &App, call: &Call, request: WriteRequest) -> Reply {
+async fn write(app: &App, call: &Call, request: WriteRequest, parts: Option<&[usize]>) -> Reply {
     let caller = &call.context.caller;
     let is_theirs = caller.check_namespace(&request.namespace);
     if let Err(error) = is_theirs.and_then(|()| caller.check_client(&request.client)) {
         return Reply::rejected(&error);
     }
-    let Written { answer, subjects } = execute::write(app, &call.context, request).await;
-    match answer {
+    let written = execute::write(app, &call.context, request).await;
+    match &written.answer {
         Ok(WriteAnswer::Committed(receipt)) => {
-            Reply::ok(&Committed { success: Success::of(&receipt, &subjects) })
+            Reply::ok(&Committed { success: Success::of(receipt, &written.subjects) })
         }
-        Ok(WriteAnswer::Refused(error)) => refused(&error),
+        Ok(WriteAnswer::Refused(error)) => refused(error, written.message(error, parts)),
         Err(BackendError::Unauthenticated) => Reply::unauthenticated(),
-        Err(error) => unavailable(&error),
+        Err(error) => unavailable(error),
     }
 }
 
-fn refused(error: &WriteError) -> Reply {
+fn refused(error: &WriteError, message: String) -> Reply {
     let wire = ErrorWire {
         code: error.code(),
-        message: describe_write_error(error),
+        message,
         operation: error.operation(),
         last_committed_sequence: error.last_committed_sequence(),
     };

@@ -1,39 +1,92 @@
-//! Denials by key, for so many keys.
+//! Denials by limit. Every defined limit has a series of its own.
 
 use std::collections::HashMap;
-use std::sync::{OnceLock, PoisonError, RwLock};
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
 
-use earmark_core::{LimitKey, NamespaceName};
-use metrics::Counter;
+use earmark_core::{LIMITS_MAX, LimitKey, NamespaceName};
 
-/// The most keys that are told apart; the rest count as [`OTHER`].
-pub(super) const KEYS_MAX: usize = 1_000;
-/// No limit has this key, for a key has no blank.
-pub(super) const OTHER: &str = "all others";
+use super::Reason;
 
-/// Counters of denials, made at the first denial by their key.
+pub(super) const TOTAL: &str = "earmark_denials_total";
+/// Series that are kept even if fewer limits are defined. Deleted limits keep theirs until there are more.
+const SERIES_MIN: usize = 1_000;
+
+/// Denials by namespace, key and reason. The `metrics` recorder cannot drop a series, so they are kept here.
 #[derive(Default)]
 pub(super) struct Denials {
-    by_key: RwLock<HashMap<(NamespaceName, LimitKey), Counter>>,
-    other: OnceLock<Counter>,
+    series: RwLock<HashMap<(NamespaceName, LimitKey), Series>>,
+    /// Counts denials, to find the series that were denied longest ago.
+    clock: AtomicU64,
+}
+
+#[derive(Default)]
+struct Series {
+    /// Indexed by [`Reason`].
+    counts: [AtomicU64; REASONS.len()],
+    last: AtomicU64,
+}
+
+/// The label of each [`Reason`], in order.
+const REASONS: [&str; 2] = ["capacity", "credit"];
+
+impl Series {
+    fn count(&self, reason: Reason, now: u64) {
+        self.counts[reason as usize].fetch_add(1, Ordering::Relaxed);
+        self.last.store(now, Ordering::Relaxed);
+    }
 }
 
 impl Denials {
-    pub(super) fn count(&self, namespace: &NamespaceName, key: &LimitKey, make: impl Fn(&str) -> Counter) {
-        let place = (namespace.clone(), key.clone());
-        let known = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(counter) = known.get(&place) {
-            return counter.increment(1);
+    /// Counts a denial by a defined limit.
+    pub(super) fn count(&self, namespace: &NamespaceName, key: &LimitKey, reason: Reason) {
+        let now = self.clock.fetch_add(1, Ordering::Relaxed);
+        let id = (namespace.clone(), key.clone());
+        if let Some(series) = self.series.read().unwrap_or_else(PoisonError::into_inner).get(&id) {
+            return series.count(reason, now);
         }
-        let is_full = known.len() >= KEYS_MAX;
-        drop(known);
-        if is_full {
-            return self.other.get_or_init(|| make(OTHER)).increment(1);
+        let mut all = self.series.write().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= LIMITS_MAX as usize {
+            trim(&mut all, LIMITS_MAX as usize / 2);
         }
-        let mut known = self.by_key.write().unwrap_or_else(PoisonError::into_inner);
-        // Two at once may each add one beyond the bound, which does no harm.
-        known.entry(place).or_insert_with(|| make(key.as_str())).increment(1);
+        all.entry(id).or_default().count(reason, now);
     }
+
+    /// Writes all series. Then drops the oldest ones beyond the number of defined limits: those of deleted limits.
+    pub(super) fn render(&self, limits: usize, text: &mut String) {
+        let mut all = self.series.write().unwrap_or_else(PoisonError::into_inner);
+        trim(&mut all, limits.max(SERIES_MIN));
+        if all.is_empty() {
+            return;
+        }
+        _ = writeln!(text, "# HELP {TOTAL} {ABOUT}\n# TYPE {TOTAL} counter");
+        for ((namespace, key), series) in &*all {
+            for (reason, count) in REASONS.iter().zip(&series.counts) {
+                let count = count.load(Ordering::Relaxed);
+                if count > 0 {
+                    let labels = format!("namespace=\"{namespace}\",key=\"{key}\",reason=\"{reason}\"");
+                    _ = writeln!(text, "{TOTAL}{{{labels}}} {count}");
+                }
+            }
+        }
+        text.push('\n');
+    }
+}
+
+const ABOUT: &str = "Denials, once for each limit that denied, by reason: the limit was full, or its account had too \
+                     little credit. Every defined limit has its own series.";
+
+/// Drops the series that were denied longest ago.
+fn trim(all: &mut HashMap<(NamespaceName, LimitKey), Series>, max: usize) {
+    if all.len() <= max {
+        return;
+    }
+    let mut ages: Vec<u64> = all.values().map(|series| series.last.load(Ordering::Relaxed)).collect();
+    let excess = ages.len() - max;
+    let (_, newest_dropped, _) = ages.select_nth_unstable(excess - 1);
+    let newest_dropped = *newest_dropped;
+    all.retain(|_, series| series.last.load(Ordering::Relaxed) > newest_dropped);
 }
 
 #[cfg(test)]
@@ -41,28 +94,35 @@ mod tests {
     use earmark_admission::Stats;
 
     use super::*;
-    use crate::metrics::{Metrics, Reason};
+    use crate::metrics::Metrics;
 
+    fn lines(metrics: &Metrics, limits: usize) -> Vec<String> {
+        let text = metrics.render(&Stats { limits, ..Stats::default() }, None);
+        text.lines().filter(|line| line.starts_with("earmark_denials_total{")).map(str::to_owned).collect()
+    }
+
+    /// Only the first 1,000 keys had a series, and all others were counted together until a restart.
     #[test]
-    fn only_so_many_keys_are_told_apart() {
-        let metrics = Metrics::new();
+    fn every_defined_limit_has_a_series_and_deleted_ones_make_room() {
+        let (metrics, limits) = (Metrics::new(), 3 * SERIES_MIN);
         let keys: Vec<LimitKey> =
-            (0..KEYS_MAX + 5).map(|number| LimitKey::new(&format!("k{number}")).unwrap()).collect();
+            (0..limits).map(|number| LimitKey::new(&format!("k{number}")).unwrap()).collect();
         let namespace = NamespaceName::new("team").unwrap();
         metrics.denied_by(&namespace, &keys, Reason::Capacity);
         metrics.denied_by(&namespace, &keys[..1], Reason::Capacity);
         metrics.denied_by(&namespace, &keys[..1], Reason::Credit);
-        let help = format!("The first {KEYS_MAX} keys of each reason are told apart until");
-        assert!(metrics.render(&Stats::default(), None).contains(&help));
-        let text = metrics.render(&Stats::default(), None);
-        let lines: Vec<&str> =
-            text.lines().filter(|line| line.starts_with("earmark_denials_total{")).collect();
-        assert_eq!(lines.len(), KEYS_MAX + 2);
-        assert!(
-            lines.contains(&"earmark_denials_total{namespace=\"team\",key=\"k0\",reason=\"capacity\"} 2")
-        );
-        assert!(lines.contains(&"earmark_denials_total{namespace=\"team\",key=\"k0\",reason=\"credit\"} 1"));
-        assert!(lines.contains(&"earmark_denials_total{key=\"all others\",reason=\"capacity\"} 5"));
+        let all = lines(&metrics, limits);
+        assert_eq!(all.len(), limits + 1);
+        let line = |key: &str, reason: &str, count: u64| {
+            format!("earmark_denials_total{{namespace=\"team\",key=\"{key}\",reason=\"{reason}\"}} {count}")
+        };
+        assert!(all.contains(&line("k0", "capacity", 2)));
+        assert!(all.contains(&line("k0", "credit", 1)));
+        assert!(all.contains(&line("k2999", "capacity", 1)));
+        // All but five limits were deleted.
+        let kept = lines(&metrics, 5);
+        assert_eq!(kept.len(), SERIES_MIN + 1);
+        assert!(kept.contains(&line("k0", "capacity", 2)) && kept.contains(&line("k2999", "capacity", 1)));
         let other = NamespaceName::new("other").unwrap();
         assert!(!metrics.render_for(&Stats::default(), None, &other).contains("k0"));
         assert!(metrics.render_for(&Stats::default(), None, &namespace).contains("k0"));

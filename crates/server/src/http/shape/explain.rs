@@ -1,4 +1,4 @@
-//! What is wrong with a body.
+//! Explains what is wrong with a body.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,59 +9,63 @@ use serde_json::value::RawValue;
 
 use super::{DEFINITION_FIELDS, Field, LIMIT_KINDS, Name, Shape, credit};
 
-/// So much of what was found is repeated to the client.
+/// Characters of a found value that a message repeats.
 const FOUND_CHARS_MAX: usize = 64;
 
 impl Shape {
-    /// What is wrong with `body`, in the order in which it stands there; `None` if nothing is.
+    /// The first mistake in `body`; `None` if it has none.
     pub(in crate::http) fn explain(&self, body: &[u8]) -> Option<String> {
         match serde_json::from_slice::<&RawValue>(body) {
-            Ok(raw) => self.check(&Place::Body, raw),
+            Ok(raw) => self.check(&FieldPath::Body, raw),
             Err(_) if body.is_empty() => Some("body: found nothing, allowed is one JSON object".into()),
             Err(error) => Some(format!("body: found no JSON ({error}), allowed is one JSON object")),
         }
     }
 
-    fn check(&self, place: &Place<'_>, raw: &RawValue) -> Option<String> {
+    fn check(&self, path: &FieldPath<'_>, raw: &RawValue) -> Option<String> {
         match self {
             Shape::Integer { min, max } => {
                 let is_allowed =
                     raw.get().parse::<u64>().is_ok_and(|integer| (*min..=*max).contains(&integer));
                 (!is_allowed).then(|| {
                     format!(
-                        "{place}: found {}, allowed are integers from {min} to {max}",
+                        "{path}: found {}, allowed are integers from {min} to {max}",
                         Shortened(raw.get())
                     )
                 })
             }
             Shape::Name(name) => match text(raw) {
-                Some(text) => name.explain(place, &text),
-                None => Some(format!("{place}: found {}, allowed is a text", Shortened(raw.get()))),
+                Some(text) => name.explain(path, &text),
+                None => Some(format!("{path}: found {}, allowed is a text", Shortened(raw.get()))),
             },
-            Shape::Lease => lease(place, raw),
+            Shape::Lease => lease(path, raw),
             Shape::Text { bytes_max } => match text(raw) {
                 Some(text) if text.len() <= *bytes_max => None,
                 Some(text) => {
-                    Some(format!("{place}: found {} bytes, allowed are up to {bytes_max}", text.len()))
+                    Some(format!("{path}: found {} bytes, allowed are up to {bytes_max}", text.len()))
                 }
-                None => Some(format!("{place}: found {}, allowed is a text", Shortened(raw.get()))),
+                None => Some(format!("{path}: found {}, allowed is a text", Shortened(raw.get()))),
             },
             Shape::Choice(texts) => {
                 let is_allowed = text(raw).is_some_and(|text| texts.contains(&text.as_ref()));
                 (!is_allowed)
-                    .then(|| format!("{place}: found {}, allowed are {}", Shortened(raw.get()), Listed(texts)))
+                    .then(|| format!("{path}: found {}, allowed are {}", Shortened(raw.get()), Listed(texts)))
             }
-            Shape::List { item, min, max } => list(place, raw, item, *min..=*max),
-            Shape::Object(fields) => object(place, raw, fields),
-            Shape::Limit => object(place, raw, DEFINITION_FIELDS).or_else(|| limit(place, raw)),
-            Shape::OneOf(fields) => one_of(place, raw, fields),
-            Shape::Place => {
-                let wrong = |error| format!("{place}: found {}, {error}", Shortened(raw.get()));
-                text(raw).ok_or(ChangeCursorError).and_then(|text| text.parse::<ChangeCursor>()).err().map(wrong)
+            Shape::List { item, min, max } => list(path, raw, item, *min..=*max),
+            Shape::Object(fields) => object(path, raw, fields),
+            Shape::Limit => object(path, raw, DEFINITION_FIELDS).or_else(|| limit(path, raw)),
+            Shape::OneOf(fields) => one_of(path, raw, fields),
+            Shape::LogPosition => {
+                let wrong = |error| format!("{path}: found {}, {error}", Shortened(raw.get()));
+                text(raw)
+                    .ok_or(ChangeCursorError)
+                    .and_then(|text| text.parse::<ChangeCursor>())
+                    .err()
+                    .map(wrong)
             }
             Shape::Credit => credit(raw.get()).is_none().then(|| {
                 format!(
-                    "{place}: found {}, allowed are integers from 1 to {}, also as a text such as \"5000000\"",
+                    "{path}: found {}, allowed are integers from 1 to {}, also as a text such as \"5000000\"",
                     Shortened(raw.get()),
                     i128::MAX
                 )
@@ -71,48 +75,48 @@ impl Shape {
 }
 
 impl Name {
-    /// What is wrong with a name, if anything is.
-    pub(in crate::http) fn explain(&self, place: &impl fmt::Display, text: &str) -> Option<String> {
+    /// The mistake in a name, if it has one.
+    pub(in crate::http) fn explain(&self, path: &impl fmt::Display, text: &str) -> Option<String> {
         let error = (self.check)(text).err()?;
         let (found, max, alphabet) = (error.found, error.bytes_max, error.alphabet);
-        Some(format!("{place}: found {found}, allowed are 1 to {max} bytes of {alphabet}"))
+        Some(format!("{path}: found {found}, allowed are 1 to {max} bytes of {alphabet}"))
     }
 }
 
-fn lease(place: &Place<'_>, raw: &RawValue) -> Option<String> {
+fn lease(path: &FieldPath<'_>, raw: &RawValue) -> Option<String> {
     let Some(text) = text(raw) else {
-        return Some(format!("{place}: found {}, allowed is a ULID as a text", Shortened(raw.get())));
+        return Some(format!("{path}: found {}, allowed is a ULID as a text", Shortened(raw.get())));
     };
     let error = text.parse::<earmark_core::LeaseId>().err()?.to_string();
-    Some(format!("{place}: {}", error.strip_prefix("lease_id: ").unwrap_or(&error)))
+    Some(format!("{path}: {}", error.strip_prefix("lease_id: ").unwrap_or(&error)))
 }
 
 fn list(
-    place: &Place<'_>,
+    path: &FieldPath<'_>,
     raw: &RawValue,
     item: &Shape,
     allowed: std::ops::RangeInclusive<usize>,
 ) -> Option<String> {
     let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(raw.get()) else {
-        return Some(format!("{place}: found {}, allowed is a list", Shortened(raw.get())));
+        return Some(format!("{path}: found {}, allowed is a list", Shortened(raw.get())));
     };
     let mut keys: Vec<Cow<'_, str>> = Vec::new();
     for (index, raw) in items.iter().enumerate().take(*allowed.end()) {
-        let place = Place::Item { list: place, index };
-        if let Some(wrong) = item.check(&place, raw) {
+        let path = FieldPath::Item { list: path, index };
+        if let Some(wrong) = item.check(&path, raw) {
             return Some(wrong);
         }
         let Some(key) = key(item, raw) else { continue };
         if let Some(first) = keys.iter().position(|earlier| *earlier == key) {
-            return Some(format!("{place}.key: found {key:?} as in item {first}, allowed is each key once"));
+            return Some(format!("{path}.key: found {key:?} as in item {first}, allowed is each key once"));
         }
         keys.push(key);
     }
     let (found, min, max) = (items.len(), allowed.start(), allowed.end());
-    (!allowed.contains(&found)).then(|| format!("{place}: found {found} items, allowed are {min} to {max}"))
+    (!allowed.contains(&found)).then(|| format!("{path}: found {found} items, allowed are {min} to {max}"))
 }
 
-/// The key of an item that has one and was found to be right.
+/// The key of a valid item that has one.
 fn key<'a>(item: &Shape, raw: &'a RawValue) -> Option<Cow<'a, str>> {
     let Shape::Object(fields) = item else { return None };
     fields.iter().find(|field| field.name == "key")?;
@@ -120,13 +124,13 @@ fn key<'a>(item: &Shape, raw: &'a RawValue) -> Option<Cow<'a, str>> {
     members.into_iter().find(|(name, _)| name == "key").and_then(|(_, raw)| text(raw))
 }
 
-fn object(place: &Place<'_>, raw: &RawValue, fields: &'static [Field]) -> Option<String> {
+fn object(path: &FieldPath<'_>, raw: &RawValue, fields: &'static [Field]) -> Option<String> {
     let Ok(Members(members)) = serde_json::from_str::<Members<'_>>(raw.get()) else {
         let found = Shortened(raw.get());
-        return Some(format!("{place}: found {found}, allowed is an object with {}", Names(fields)));
+        return Some(format!("{path}: found {found}, allowed is an object with {}", Names(fields)));
     };
     for (position, (name, raw)) in members.iter().enumerate() {
-        let inside = Place::Field { object: place, name };
+        let inside = FieldPath::Field { object: path, name };
         let Some(field) = fields.iter().find(|field| field.name == name) else {
             return Some(format!("{inside}: found an unknown field, allowed are {}", Names(fields)));
         };
@@ -140,12 +144,12 @@ fn object(place: &Place<'_>, raw: &RawValue, fields: &'static [Field]) -> Option
     }
     let is_there = |field: &&Field| members.iter().any(|(name, _)| name == field.name);
     let missing = fields.iter().filter(|field| field.is_required).find(|field| !is_there(field))?;
-    let inside = Place::Field { object: place, name: missing.name };
-    Some(format!("{inside}: found nothing, it must be given"))
+    let inside = FieldPath::Field { object: path, name: missing.name };
+    Some(format!("{inside} is required"))
 }
 
-/// What is wrong with a limit whose fields are right, each by itself.
-fn limit(place: &Place<'_>, raw: &RawValue) -> Option<String> {
+/// Checks that a limit has the fields of its kind.
+fn limit(path: &FieldPath<'_>, raw: &RawValue) -> Option<String> {
     let Members(members) = serde_json::from_str(raw.get()).ok()?;
     let given = |name: &str| {
         let found = members.iter().find(|(found, _)| found == name).map(|(_, raw)| *raw);
@@ -155,28 +159,28 @@ fn limit(place: &Place<'_>, raw: &RawValue) -> Option<String> {
     let kind = LIMIT_KINDS.iter().find(|kind| kind.name == name)?;
     for field in kind.lacks {
         if let Some(raw) = given(field) {
-            let (inside, found) = (Place::Field { object: place, name: field }, Shortened(raw.get()));
+            let (inside, found) = (FieldPath::Field { object: path, name: field }, Shortened(raw.get()));
             return Some(format!("{inside}: found {found}, but a {name} limit has none"));
         }
     }
     let missing = kind.needs.iter().find(|field| given(field).is_none())?;
-    let inside = Place::Field { object: place, name: missing };
-    Some(format!("{inside}: found nothing, a {name} limit needs it"))
+    let inside = FieldPath::Field { object: path, name: missing };
+    Some(format!("{inside} is required for a {name} limit"))
 }
 
-fn one_of(place: &Place<'_>, raw: &RawValue, fields: &'static [Field]) -> Option<String> {
+fn one_of(path: &FieldPath<'_>, raw: &RawValue, fields: &'static [Field]) -> Option<String> {
     let members = match serde_json::from_str::<Members<'_>>(raw.get()) {
         Ok(Members(members)) => members,
         Err(_) => {
             let found = Shortened(raw.get());
             return Some(format!(
-                "{place}: found {found}, allowed is an object with one of {}",
+                "{path}: found {found}, allowed is an object with one of {}",
                 Names(fields)
             ));
         }
     };
     for (name, raw) in &members {
-        let inside = Place::Field { object: place, name };
+        let inside = FieldPath::Field { object: path, name };
         let Some(field) = fields.iter().find(|field| field.name == name) else {
             return Some(format!("{inside}: found an unknown field, allowed is one of {}", Names(fields)));
         };
@@ -185,19 +189,18 @@ fn one_of(place: &Place<'_>, raw: &RawValue, fields: &'static [Field]) -> Option
         }
     }
     let found = members.len();
-    (found != 1)
-        .then(|| format!("{place}: found {found} fields, allowed is exactly one of {}", Names(fields)))
+    (found != 1).then(|| format!("{path}: found {found} fields, allowed is exactly one of {}", Names(fields)))
 }
 
 fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
     serde_json::from_str::<Str<'_>>(raw.get()).ok().map(|text| text.0)
 }
 
-/// A text, borrowed where it has no escapes.
+/// A text, borrowed if it has no escapes.
 #[derive(serde::Deserialize)]
 struct Str<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// The members of an object as they stand there: in order, and one that is there twice, twice.
+/// The members of an object in order, duplicates included.
 struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for Members<'de> {
@@ -224,25 +227,25 @@ impl<'de> Visitor<'de> for MembersVisitor {
     }
 }
 
-/// Where in the body: `requests[3].requirements[2].amount`.
-enum Place<'a> {
+/// The path of a value in the body: `requests[3].requirements[2].amount`.
+enum FieldPath<'a> {
     Body,
-    Field { object: &'a Place<'a>, name: &'a str },
-    Item { list: &'a Place<'a>, index: usize },
+    Field { object: &'a FieldPath<'a>, name: &'a str },
+    Item { list: &'a FieldPath<'a>, index: usize },
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for FieldPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Body => f.write_str("body"),
-            Place::Field { object: Place::Body, name } => write!(f, "{}", Shortened(name)),
-            Place::Field { object, name } => write!(f, "{object}.{}", Shortened(name)),
-            Place::Item { list, index } => write!(f, "{list}[{index}]"),
+            FieldPath::Body => f.write_str("body"),
+            FieldPath::Field { object: FieldPath::Body, name } => write!(f, "{}", Shortened(name)),
+            FieldPath::Field { object, name } => write!(f, "{object}.{}", Shortened(name)),
+            FieldPath::Item { list, index } => write!(f, "{list}[{index}]"),
         }
     }
 }
 
-/// What was found, but no more of it than helps.
+/// A found value, shortened.
 struct Shortened<'a>(&'a str);
 
 impl fmt::Display for Shortened<'_> {
@@ -259,15 +262,15 @@ struct Names(&'static [Field]);
 
 impl fmt::Display for Names {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, field) in self.0.iter().enumerate() {
-            let comma = if place > 0 { ", " } else { "" };
+        for (path, field) in self.0.iter().enumerate() {
+            let comma = if path > 0 { ", " } else { "" };
             write!(f, "{comma}{}", field.name)?;
         }
         Ok(())
     }
 }
 
-/// Texts to choose from: `rolling, concurrency and credit`.
+/// Choices: `rolling, concurrency and credit`.
 struct Listed(&'static [&'static str]);
 
 impl fmt::Display for Listed {

@@ -349,7 +349,7 @@ async fn the_first_key_closes_a_server_that_was_open_and_changes_are_listed_with
         let answer = ask(&format!("/v1/audit?after={wrong}")).await;
         assert_eq!(answer["error"], "invalid_request", "{wrong}: {answer}");
         let message = answer["message"].as_str().unwrap();
-        assert!(message.starts_with(&format!("after: found {wrong:?}, allowed")), "{message}");
+        assert!(message.starts_with(&format!("after: found {wrong:?}, expected")), "{message}");
     }
 }
 

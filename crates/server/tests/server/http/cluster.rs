@@ -75,7 +75,7 @@ async fn what_is_no_node_is_refused_with_what_is_allowed() {
     for (body, wrong) in [
         (json!({"node_id": 0, "address": "a:1"}), "node_id: found 0, allowed are integers from 1"),
         (json!({"node_id": "2", "address": "a:1"}), "node_id: found "),
-        (json!({"node_id": 2}), "address: "),
+        (json!({"node_id": 2}), "address is required"),
         (json!({"node_id": 2, "address": "a".repeat(257)}), "address: "),
         (json!({"node_id": 2, "address": "a:1", "role": "leader"}), "role: "),
     ] {

@@ -242,3 +242,17 @@ async fn the_history_of_an_account_shows_what_was_held_settled_and_released() {
     let audit = server.ok("GET", "/v1/vaults/main/audit", &Value::Null).await;
     assert_eq!((&audit["balanced"], &audit["assets"][0]["live"]), (&json!(true), &json!("100")));
 }
+
+/// `earmark_debt` stayed 0 while a credit limit showed debt.
+#[tokio::test]
+async fn the_debt_of_an_account_is_counted_once_however_many_limits_are_on_it() {
+    let server = server(10).await;
+    let mut second = limit();
+    second["key"] = json!("acme:more");
+    server.ok("PUT", "/v1/admin/limits", &second).await;
+    let lease = server.lease();
+    server.reserve(&lease, &[("acme:usd", 10)]).await;
+    server.complete(&lease, &[("acme:usd", 25)]).await;
+    assert_eq!(server.usage("acme:usd").await["debt"], 15);
+    assert_eq!(server.metric("earmark_debt").await, 15.0);
+}

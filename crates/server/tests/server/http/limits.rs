@@ -84,7 +84,7 @@ async fn a_malformed_definition_is_refused_by_field() {
             of(r#""capacity":18446744073709551616,"window_seconds":60"#),
             "capacity: found 18446744073709551616, ",
         ),
-        (of(r#""capacity":1"#), "window_seconds: found nothing, a rolling limit needs it"),
+        (of(r#""capacity":1"#), "window_seconds is required for a rolling limit"),
         (
             of(r#""capacity":1,"window_seconds":0"#),
             "window_seconds: found 0, allowed are integers from 1 to 31622400",

@@ -271,7 +271,7 @@ async fn a_body_that_is_not_what_it_must_be_is_refused_by_field() {
         (with(|body| body["sequence"] = json!("1")), "sequence: found \"1\""),
         (with(|body| body["vault"] = json!("a:b")), "vault: found ':' at byte 1"),
         (with(|body| body["client_id"] = json!("")), "client_id: found 0 bytes"),
-        (with(|body| _ = body.as_object_mut().unwrap().remove("namespace")), "namespace: found nothing"),
+        (with(|body| _ = body.as_object_mut().unwrap().remove("namespace")), "namespace is required"),
         (with(|body| body["operations"] = json!({})), "operations: found {}, allowed is a list"),
         (
             with(|body| body["operations"] = json!([{}])),
@@ -308,7 +308,7 @@ async fn a_body_that_is_not_what_it_must_be_is_refused_by_field() {
                     {"put_limit": {"definition": {"key": "a", "kind": "rolling", "capacity": 1}}},
                 ])
             }),
-            "operations[1].put_limit.definition.window_seconds: found nothing, a rolling limit needs it",
+            "operations[1].put_limit.definition.window_seconds is required for a rolling limit",
         ),
         (
             with(|body| {
@@ -406,4 +406,28 @@ async fn a_parameter_that_nobody_reads_is_refused() {
     // An empty query is allowed, and health probes may add any.
     server.ok("GET", "/v1/vaults/main/audit?", &Value::Null).await;
     server.ok("GET", "/healthz?now=1", &Value::Null).await;
+}
+
+/// A forgotten vault gave "the last committed one is 0", and an operation of a batch was named by its index in all of it.
+#[tokio::test]
+async fn a_refused_write_names_its_scope_and_its_place_in_a_batch() {
+    let server = TestServer::open().await;
+    commit(&server, MAIN, 1, json!([open("a"), open("b")])).await;
+    let gap = refuse(&server, 409, &body(None, 2, json!([]))).await["message"].as_str().unwrap().to_owned();
+    assert!(gap.ends_with("(scope: namespace default, no vault, client billing)"), "{gap}");
+    let gap = refuse(&server, 409, &body(MAIN, 9, json!([]))).await["message"].as_str().unwrap().to_owned();
+    assert!(gap.ends_with("(scope: namespace default, vault main, client billing)"), "{gap}");
+    let mut batch = body(MAIN, 2, Value::Null);
+    batch.as_object_mut().unwrap().remove("operations");
+    batch["writes"] = json!([{"operations": [issue("a", 1)]}, {"operations": []}, {"operations": [transfer("a", "b", "9")]}]);
+    let answer = server.ask("POST", "/v1/write/batch", &batch.to_string()).await;
+    assert_eq!(answer.status, 402, "{answer:?}");
+    let error = answer.json()["error"].clone();
+    let message = error["message"].as_str().unwrap();
+    assert!(message.starts_with("writes[2].operations[0]: "), "{message}");
+    assert_eq!(error["operation"], 1);
+    for sequence in [0, u64::MAX] {
+        let answer = write(&server, &body(MAIN, sequence, json!([]))).await;
+        assert!(!answer.text.contains("to 18446744073709551615"), "{answer:?}");
+    }
 }

@@ -1,0 +1,72 @@
+//! The definition of a limit, which `earmark_admission` parses.
+
+use earmark_core::{DESCRIPTION_BYTES_MAX, HOLD_SECONDS_MAX, UNIT_BYTES_MAX};
+
+use super::{ACCOUNT, ASSET, Field, LIMIT_KEY, Shape, VAULT};
+
+const AMOUNT: Shape = Shape::Integer { min: 1, max: u64::MAX };
+const HOLD_SECONDS: Shape = Shape::Integer { min: 1, max: HOLD_SECONDS_MAX as u64 };
+
+const fn needed(name: &'static str, shape: Shape, about: &'static str) -> Field {
+    Field { name, shape, is_required: true, about }
+}
+
+const fn optional(name: &'static str, shape: Shape, about: &'static str) -> Field {
+    Field { name, shape, is_required: false, about }
+}
+
+/// The fields of all kinds of limits.
+pub(in crate::http) static DEFINITION_FIELDS: &[Field] = &[
+    needed("key", Shape::Name(&LIMIT_KEY), "The key of the limit."),
+    needed(
+        "kind",
+        Shape::Choice(&["rolling", "concurrency", "credit"]),
+        "How reserved capacity becomes free again.",
+    ),
+    optional("capacity", AMOUNT, "Rolling and concurrency: how much may be reserved at once."),
+    optional("window_seconds", HOLD_SECONDS, "Rolling: seconds until reserved capacity is free again."),
+    optional(
+        "timeout_seconds",
+        HOLD_SECONDS,
+        "Concurrency and credit: seconds until a lease without a complete times out.",
+    ),
+    optional("vault", Shape::Name(&VAULT), "Credit: the vault of its accounts."),
+    optional("account", Shape::Name(&ACCOUNT), "Credit: the account that pays."),
+    optional("asset", Shape::Name(&ASSET), "Credit: the asset."),
+    optional("revenue", Shape::Name(&ACCOUNT), "Credit: the account that is paid; by default `revenue`."),
+    optional("unit", Shape::Text { bytes_max: UNIT_BYTES_MAX }, "The unit, for people."),
+    optional("description", Shape::Text { bytes_max: DESCRIPTION_BYTES_MAX }, "The purpose, for people."),
+    optional(
+        "overage",
+        Shape::Choice(&["debt", "deny"]),
+        "Usage beyond the reservation that does not fit: recorded as debt (default), or only counted in metrics.",
+    ),
+];
+
+/// A kind of limit.
+pub(in crate::http) struct LimitKind {
+    pub(in crate::http) name: &'static str,
+    /// Required fields besides the key.
+    pub(in crate::http) needs: &'static [&'static str],
+    /// Fields that it must not have.
+    pub(in crate::http) lacks: &'static [&'static str],
+}
+
+/// All kinds of limits.
+pub(in crate::http) static LIMIT_KINDS: [LimitKind; 3] = [
+    LimitKind {
+        name: "rolling",
+        needs: &["capacity", "window_seconds"],
+        lacks: &["timeout_seconds", "vault", "account", "asset", "revenue"],
+    },
+    LimitKind {
+        name: "concurrency",
+        needs: &["capacity", "timeout_seconds"],
+        lacks: &["window_seconds", "vault", "account", "asset", "revenue"],
+    },
+    LimitKind {
+        name: "credit",
+        needs: &["timeout_seconds", "vault", "account", "asset"],
+        lacks: &["capacity", "window_seconds"],
+    },
+];
