@@ -12,9 +12,8 @@ use crate::run::{self, Failure};
 use crate::tidy;
 use crate::tigerbeetle;
 
-/// What must be on the machine besides the Rust toolchain: a program that answers `--version`, and what
-/// it is for. What can be installed by the ordinary package managers is installed outside the work tree, by
-/// [`python::prepare`] and [`postgres::prepare`], before anything is reported as missing.
+/// Required programs besides the Rust toolchain, each with its purpose. They must answer `--version`. Packages of Python
+/// and PostgreSQL are installed outside the work tree by [`python::prepare`] and [`postgres::prepare`].
 const NEEDS: [(&str, &str); 1] = [("cc", "a C compiler, which rustc links with")];
 
 /// The step that gets a PostgreSQL server.
@@ -118,8 +117,8 @@ fn setup(needs: &[(&str, &str)]) -> Result<(), Failure> {
     if missing.is_empty() { Ok(()) } else { Err(Failure::Missing(missing)) }
 }
 
-/// What differs from the last commit; nothing where this is no git checkout. In a clean checkout, such as
-/// CI has, it shows every change to a file that is not ignored.
+/// The changes since the last commit; `None` without git. In a clean checkout, such as that of CI, it shows every change
+/// to a file that git does not ignore.
 fn work_tree() -> Option<String> {
     // Without optional locks, or looking could rewrite git's index under someone's commit.
     run::output(&mut run::command("git", "--no-optional-locks status --porcelain --untracked-files=all"))

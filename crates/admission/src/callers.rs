@@ -110,7 +110,7 @@ pub struct ChangeEntry {
     pub place: ChangeCursor,
     /// When the change was made.
     pub at: UnixMs,
-    /// Who made it.
+    /// The actor of the change.
     pub actor: Actor,
     /// The namespace.
     pub namespace: NamespaceName,

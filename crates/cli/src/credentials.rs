@@ -1,5 +1,5 @@
-//! The key that a command sends. It comes from the environment or a file, and never from the command line, which others
-//! on the machine can see.
+//! The key that a command sends. It comes from the environment or a file, never from the command line, which other users
+//! of the machine can read.
 
 use std::fmt;
 use std::path::Path;
@@ -11,20 +11,20 @@ use crate::failure::Failure;
 const KEY: &str = "EARMARK_KEY";
 const KEY_FILE: &str = "EARMARK_KEY_FILE";
 
-/// What goes behind `Bearer`. Nothing prints it.
+/// A key or session token. `Debug` hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Credentials(String);
 
 impl Credentials {
-    /// Those of a key or a session token.
+    /// Checks the characters of a key or session token.
     pub(crate) fn new(text: &str) -> Result<Credentials, Failure> {
         let text = text.trim();
         let is_fit = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
-        let wrong = || Failure::Usage(format!("{KEY}: found something that is no key and no session token"));
+        let wrong = || Failure::Usage(format!("{KEY}: found neither a key nor a session token"));
         if is_fit { Ok(Credentials(text.to_owned())) } else { Err(wrong()) }
     }
 
-    /// Those of the environment, if it has any.
+    /// The credentials in EARMARK_KEY, or in the file named by EARMARK_KEY_FILE.
     pub(crate) fn of_environment() -> Result<Option<Credentials>, Failure> {
         if let Some(text) = std::env::var_os(KEY) {
             return Credentials::new(text.to_str().unwrap_or_default()).map(Some);
@@ -36,7 +36,7 @@ impl Credentials {
         Credentials::new(&std::fs::read_to_string(path).map_err(unreadable)?).map(Some)
     }
 
-    /// As the Rust client takes them.
+    /// The credentials for the Rust client.
     pub(crate) fn api_key(&self) -> Result<ApiKey, Failure> {
         ApiKey::new(&self.0).map_err(|error| Failure::Usage(error.to_string()))
     }

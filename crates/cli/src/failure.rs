@@ -44,7 +44,7 @@ pub(crate) enum Failure {
     Unreachable {
         url: String,
         why: String,
-        /// Advice for the user; empty if there is none.
+        /// Advice for the user; may be empty.
         hint: String,
     },
     /// The connection broke, or the answer timed out.

@@ -27,7 +27,7 @@ pub const KEY_SECONDS_MAX: u32 = 10 * 366 * 24 * 60 * 60;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyNumber(pub u32);
 
-/// What the holder of a key or a session token may do in its namespace.
+/// The permissions of a key or a session token in its namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Role {

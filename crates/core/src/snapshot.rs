@@ -48,7 +48,7 @@ pub enum SnapshotError {
     Damaged {
         /// The block, counted from 0.
         block: u64,
-        /// What is wrong with the block.
+        /// Why the block was rejected.
         what: &'static str,
     },
 }

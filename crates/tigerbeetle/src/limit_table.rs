@@ -151,7 +151,7 @@ struct LimitIndex {
 }
 
 impl LimitTable {
-    /// The limit with this name. Creates an entry if there is none.
+    /// The limit with this name. Creates a missing entry.
     pub(crate) fn limit(&self, namespace: &NamespaceName, key: &LimitKey) -> Arc<TrackedLimit> {
         if let Some(tracked) = self.find(namespace, key) {
             return tracked;

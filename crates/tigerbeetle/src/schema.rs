@@ -46,7 +46,7 @@ impl Holding {
     }
 }
 
-/// What created an anchor, in its `user_data_32`.
+/// The origin of an anchor, stored in its `user_data_32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Origin {

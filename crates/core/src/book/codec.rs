@@ -39,7 +39,7 @@ const REVOKE_KEY: u8 = 33;
 const BY_ANYONE: u8 = 40;
 /// Before the number of a key and the tag of a command that comes by it.
 const BY_KEY: u8 = 41;
-/// Before the name of whoever a command comes from, and its tag.
+/// Before the actor name and the tag of a command from a named actor.
 const BY_NAMED: u8 = 42;
 
 const ROLLING: u8 = 1;

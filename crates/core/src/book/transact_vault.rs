@@ -8,8 +8,8 @@ use crate::credits::{AccountStatus, CreditRefusal, Culprit, Draft, Shortfall};
 use crate::time::UnixMs;
 
 impl Book {
-    /// Checks the operations in order, then moves all credit at once. What one operation deposits, an earlier one may
-    /// spend.
+    /// Checks the operations in order, then moves all credit at once. An operation may spend the deposit of a later
+    /// one.
     pub(super) fn write_vault(
         &mut self,
         now: UnixMs,

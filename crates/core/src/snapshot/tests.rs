@@ -94,7 +94,7 @@ fn a_small_book_with_credit_elsewhere_has_the_bytes_it_always_had() {
         (numbered.len(), restored(&numbered).unwrap().external_setup().ledger),
         (bytes.len() + 16, Some(7))
     );
-    // What the first version cannot say is not taken for damage that nobody explains.
+    // A field that the first version lacks is reported as such, not as unexplained damage.
     let mut older = bytes;
     older[8] = 1;
     assert!(matches!(restored(&older).map(drop), Err(SnapshotError::Damaged { block: 0, .. })));

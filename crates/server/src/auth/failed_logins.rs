@@ -24,7 +24,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Prefix length of an IPv6 network, in bits: one customer usually has a whole /64.
 const NETWORK_BITS: u32 = 64;
 
-/// What happens to the connection of a rejected request.
+/// Whether the connection of a rejected request stays open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Connection {
     Stays,

@@ -189,8 +189,7 @@ impl Stream {
         self.history.push_back(format!("{} {what:?}", wall_ms()));
     }
 
-    /// Accepts a comparison. A difference is a bug, unless the operation took so long that a reservation expired
-    /// meanwhile.
+    /// Accepts a comparison. A difference is a bug, unless a reservation expired during the operation.
     fn check<T>(&self, began: u64, parts: &[Amount], compared: Compared<T>) -> Result<T, Disturbed> {
         compared.map_err(|difference| {
             let is_quick =

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use earmark_tigerbeetle::{LedgerUrl, TigerBeetleOptions};
 use tempfile::TempDir;
 
-/// The binary: `TB_BIN`, or `tigerbeetle` on the `PATH`. Prints a message if there is none, so that a skipped test does
+/// The binary: `TB_BIN`, or `tigerbeetle` on the `PATH`. Prints a message without one, so that a skipped test does
 /// not look like a passed one.
 pub fn binary() -> Option<PathBuf> {
     let found = match std::env::var_os("TB_BIN") {
