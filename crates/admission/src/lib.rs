@@ -40,7 +40,7 @@ pub use credits::*;
 pub use document::LimitDocument;
 pub use history::{ChangePager, Sums, entry_view, summary};
 pub use limits::*;
-pub use limits_file::{LimitsFileError, read_limits};
+pub use limits_file::{LimitsFileError, NamespacedLimits, read_limits};
 pub use local::{Local, LocalBook, LocalOptions};
 pub use registry::KeepError;
 pub use submitter::{BatchTarget, Direction, PendingItem, Submitter};

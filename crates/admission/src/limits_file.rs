@@ -1,4 +1,7 @@
 //! The limits file: the limits of an in-memory backend, which keeps nothing else on disk.
+//!
+//! `{"version": 1, "limits": [...], "namespaces": [{"namespace": "team", "limits": [...]}]}`. The first list has the
+//! limits of namespace `default`.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -6,7 +9,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use earmark_core::{Definition, LimitKey};
+use earmark_core::{Definition, LimitKey, NamespaceName};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -30,8 +33,8 @@ pub enum LimitsFileError {
         source: io::Error,
     },
     /// The content is invalid.
-    #[error("the limits file {} is damaged in line {line}: {what}; correct it, nothing was overwritten", path.display())]
-    Damaged {
+    #[error("limits file {}, line {line}: {what}; correct it, nothing was overwritten", path.display())]
+    Invalid {
         /// The file.
         path: PathBuf,
         /// The line.
@@ -69,8 +72,16 @@ pub enum LimitsFileError {
 
 /// The content, as written.
 #[derive(Serialize)]
-struct Content {
+struct Content<'a> {
     version: u32,
+    limits: Vec<LimitDocument>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    namespaces: Vec<NamespaceContent<'a>>,
+}
+
+#[derive(Serialize)]
+struct NamespaceContent<'a> {
+    namespace: &'a str,
     limits: Vec<LimitDocument>,
 }
 
@@ -80,6 +91,17 @@ struct Content {
 struct Frame<'a> {
     #[serde(default = "current_version")]
     version: Value,
+    #[serde(borrow)]
+    limits: Vec<&'a RawValue>,
+    #[serde(borrow, default)]
+    namespaces: Vec<NamespaceFrame<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NamespaceFrame<'a> {
+    #[serde(borrow)]
+    namespace: &'a RawValue,
     #[serde(borrow)]
     limits: Vec<&'a RawValue>,
 }
@@ -93,6 +115,9 @@ fn current_version() -> Value {
 struct VersionOnly {
     version: u32,
 }
+
+/// Limits with their namespaces.
+pub type NamespacedLimits = Vec<(NamespaceName, Definition)>;
 
 /// An error and its line.
 struct Damage {
@@ -109,7 +134,7 @@ pub(crate) struct LimitsFile {
 
 impl LimitsFile {
     /// Reads the limits and checks that the file can be written. A missing file has no limits.
-    pub(crate) fn open(path: &Path) -> Result<(LimitsFile, Vec<Definition>), LimitsFileError> {
+    pub(crate) fn open(path: &Path) -> Result<(LimitsFile, NamespacedLimits), LimitsFileError> {
         // Replace the target of a symbolic link, not the link.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let limits = read(&path)?;
@@ -124,8 +149,18 @@ impl LimitsFile {
     }
 
     /// Writes the limits to a temporary file, syncs it and renames it. After a crash either version is complete.
-    pub(crate) fn write(&self, limits: &[Definition]) -> Result<(), LimitsFileError> {
-        let content = Content { version: VERSION, limits: limits.iter().map(LimitDocument::of).collect() };
+    pub(crate) fn write(&self, limits: &[(NamespaceName, Definition)]) -> Result<(), LimitsFileError> {
+        let mut content = Content { version: VERSION, limits: Vec::new(), namespaces: Vec::new() };
+        for of_one in limits.chunk_by(|(name, _), (next, _)| name == next) {
+            let limits = of_one.iter().map(|(_, definition)| LimitDocument::of(definition)).collect();
+            match of_one.first() {
+                Some((name, _)) if name.is_default() => content.limits = limits,
+                Some((name, _)) => {
+                    content.namespaces.push(NamespaceContent { namespace: name.as_str(), limits });
+                }
+                None => {}
+            }
+        }
         let written = write_aside(&self.path, &content)
             .map_err(|source| LimitsFileError::Write { path: self.path.clone(), source });
         *self.behind.lock().unwrap_or_else(PoisonError::into_inner) =
@@ -143,14 +178,14 @@ impl LimitsFile {
 ///
 /// # Errors
 /// When the file cannot be used.
-pub fn read_limits(path: &Path) -> Result<Vec<Definition>, LimitsFileError> {
+pub fn read_limits(path: &Path) -> Result<NamespacedLimits, LimitsFileError> {
     if let Err(source) = std::fs::metadata(path) {
         return Err(LimitsFileError::Read { path: path.to_owned(), source });
     }
     read(path)
 }
 
-fn read(path: &Path) -> Result<Vec<Definition>, LimitsFileError> {
+fn read(path: &Path) -> Result<NamespacedLimits, LimitsFileError> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -161,17 +196,17 @@ fn read(path: &Path) -> Result<Vec<Definition>, LimitsFileError> {
     {
         return Err(LimitsFileError::Newer { path: path.to_owned(), found });
     }
-    let damaged = |Damage { line, what }| LimitsFileError::Damaged { path: path.to_owned(), line, what };
+    let damaged = |Damage { line, what }| LimitsFileError::Invalid { path: path.to_owned(), line, what };
     let text = std::str::from_utf8(&bytes).map_err(|error| {
         let line = lines(&bytes[..error.valid_up_to()]);
-        damaged(Damage { line, what: "here are bytes that are not UTF-8".into() })
+        damaged(Damage { line, what: "the text is not UTF-8".into() })
     })?;
     parse(text).map_err(damaged)
 }
 
-fn parse(text: &str) -> Result<Vec<Definition>, Damage> {
+fn parse(text: &str) -> Result<NamespacedLimits, Damage> {
     if !text.trim_start().starts_with('{') && !text.trim().is_empty() {
-        return Err(Damage { line: 1, what: "it is not an object with limits".into() });
+        return Err(Damage { line: 1, what: "expected an object with the field limits".into() });
     }
     let frame: Frame<'_> = serde_json::from_str(text)
         .map_err(|error| Damage { line: error.line(), what: without_place(&error) })?;
@@ -179,9 +214,20 @@ fn parse(text: &str) -> Result<Vec<Definition>, Damage> {
         let what = format!("version: found {}, allowed is {VERSION}", frame.version);
         return Err(Damage { line: line_of(text, text, "version").unwrap_or(1), what });
     }
+    let default = NamespaceName::new(NamespaceName::DEFAULT)
+        .map_err(|error| Damage { line: 1, what: error.to_string() })?;
+    let mut lists = vec![(default, frame.limits)];
+    for of_one in frame.namespaces {
+        let name: Result<String, _> = serde_json::from_str(of_one.namespace.get());
+        let name = name.map_err(|error| without_place(&error));
+        let name = name.and_then(|name| NamespaceName::new(&name).map_err(|error| error.to_string()));
+        let line = line_of(text, of_one.namespace.get(), "").unwrap_or(1);
+        let name = name.map_err(|error| Damage { line, what: format!("namespace: {error}") })?;
+        lists.push((name, of_one.limits));
+    }
     let mut keys = BTreeSet::new();
     let mut limits = Vec::new();
-    for raw in frame.limits {
+    for (name, raw) in lists.iter().flat_map(|(name, list)| list.iter().map(move |raw| (name, *raw))) {
         let limit: LimitDocument = serde_json::from_str(raw.get()).map_err(|error| {
             let what = without_place(&error);
             let field = what.split(':').next().unwrap_or_default();
@@ -189,11 +235,11 @@ fn parse(text: &str) -> Result<Vec<Definition>, Damage> {
             let line = line_of(text, raw.get(), field);
             Damage { line: line.unwrap_or(start.saturating_add(error.line()).saturating_sub(1)), what }
         })?;
-        if !keys.insert(limit.key().clone()) {
+        if !keys.insert((name.clone(), limit.key().clone())) {
             let line = line_of(text, raw.get(), "key").unwrap_or(1);
-            return Err(Damage { line, what: format!("key: {} is there twice", limit.key()) });
+            return Err(Damage { line, what: format!("key: {} is defined twice", limit.key()) });
         }
-        limits.push(limit.into_definition());
+        limits.push((name.clone(), limit.into_definition()));
     }
     Ok(limits)
 }
@@ -228,7 +274,7 @@ fn aside(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-fn write_aside(path: &Path, content: &Content) -> io::Result<()> {
+fn write_aside(path: &Path, content: &Content<'_>) -> io::Result<()> {
     let aside = aside(path);
     let mut bytes = serde_json::to_vec_pretty(content)?;
     bytes.push(b'\n');
@@ -247,7 +293,7 @@ fn write_aside(path: &Path, content: &Content) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn read_text(text: &str) -> Result<Vec<Definition>, String> {
+    fn read_text(text: &str) -> Result<NamespacedLimits, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("limits.json");
         std::fs::write(&path, text).unwrap();
@@ -263,7 +309,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("limits.json");
         assert_eq!(read(&path).unwrap(), []);
-        let limits = read_text(&format!(r#"{{"limits":[{RPM}]}}"#)).unwrap();
+        let text = format!(r#"{{"limits":[{RPM}],"namespaces":[{{"namespace":"team","limits":[{RPM}]}}]}}"#);
+        let limits = read_text(&text).unwrap();
+        assert_eq!(limits.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["default", "team"]);
         let (file, none) = LimitsFile::open(&path).unwrap();
         assert_eq!(none, []);
         file.write(&limits).unwrap();
@@ -272,39 +320,47 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_refused_with_its_line_and_field() {
+    fn an_invalid_file_is_refused_with_its_line_and_field() {
         for (text, message) in [
             (
                 "{\"limits\":[\n{\"key\":\"a\",\n\"kind\":\"rolling\",\n\"window_seconds\":0}\n]}",
-                "in line 4: window_seconds: found 0",
+                "line 4: window_seconds: found 0",
             ),
-            (&format!("{{\"limits\":[{RPM},\n{RPM}\n]}}"), "in line 2: key: rpm is there twice"),
-            ("{\"limits\":[\n{\"key\":\"a\",\"kind\":\"x\"}\n]}", "in line 2: kind: found \"x\""),
-            ("{\"limits\":[\n\n{\"kind\":\"rolling\"}\n]}", "in line 3: key is required"),
+            (&format!("{{\"limits\":[{RPM},\n{RPM}\n]}}"), "line 2: key: rpm is defined twice"),
+            ("{\"limits\":[\n{\"key\":\"a\",\"kind\":\"x\"}\n]}", "line 2: kind: found \"x\""),
+            ("{\"limits\":[\n\n{\"kind\":\"rolling\"}\n]}", "line 3: key is required"),
             (
                 "{\"limits\":[\n7\n]}",
-                "in line 2: invalid type: integer `7`, expected a limit, which is an object",
+                "line 2: invalid type: integer `7`, expected a limit, which is an object",
             ),
-            ("{\"limits\":[\n[\"a\",\"rolling\",1,60]]}", "in line 2: invalid type: sequence"),
-            ("[1,[]]", "in line 1: it is not an object with limits"),
-            ("{\"version\":\"1\",\"limits\":[]}", "in line 1: version: found \"1\", allowed is 1"),
+            ("{\"limits\":[\n[\"a\",\"rolling\",1,60]]}", "line 2: invalid type: sequence"),
+            ("[1,[]]", "line 1: expected an object with the field limits"),
+            ("{\"version\":\"1\",\"limits\":[]}", "line 1: version: found \"1\", allowed is 1"),
             (
                 "{\"limits\":[\n{\"key\":\"a\",\n\"kind\":\"rolling\",\n\"burst\":1}]}",
-                "in line 4: unknown field `burst`",
+                "line 4: unknown field `burst`",
             ),
-            ("{\"limits\":[\n{\"key\":\"a\",\n\"key\":\"b\"}]}", "in line 3: duplicate field `key`"),
+            ("{\"limits\":[\n{\"key\":\"a\",\n\"key\":\"b\"}]}", "line 3: duplicate field `key`"),
             (
                 "{\"limits\":[\n{\"key\":\"a\",\"unit\":\"capacity\",\n\"kind\":\"rolling\",\"window_seconds\":1,\n\"capacity\":0}]}",
-                "in line 4: capacity: found 0",
+                "line 4: capacity: found 0",
             ),
-            ("{\"limits\":[", "in line 1: EOF while parsing a list"),
-            ("", "in line 1: EOF while parsing a value"),
-            ("{}", "in line 1: missing field `limits`"),
+            ("{\"limits\":[", "line 1: EOF while parsing a list"),
+            ("", "line 1: EOF while parsing a value"),
+            ("{}", "line 1: missing field `limits`"),
             (
                 "{\"limits\":[],\n\"extra\":1}",
-                "in line 2: unknown field `extra`, expected `version` or `limits`",
+                "line 2: unknown field `extra`, expected one of `version`, `limits`, `namespaces`",
             ),
-            ("{\n\"version\":0,\"limits\":[]}", "in line 2: version: found 0, allowed is 1"),
+            (
+                "{\"limits\":[],\"namespaces\":[\n{\"namespace\":\"a b\",\"limits\":[]}]}",
+                "line 2: namespace: ",
+            ),
+            (
+                "{\"limits\":[],\"namespaces\":[{\"namespace\":\"a\",\n\"limits\":[{\"key\":\"k\",\"kind\":\"x\"}]}]}",
+                "line 2: kind: found \"x\"",
+            ),
+            ("{\n\"version\":0,\"limits\":[]}", "line 2: version: found 0, allowed is 1"),
         ] {
             let error = read_text(text).unwrap_err();
             assert!(error.contains(message), "{text}: {error}");
@@ -324,7 +380,7 @@ mod tests {
         let path = folder.path().join("limits.json");
         std::fs::write(&path, b"{\n\"limits\": \xff}").unwrap();
         let error = read(&path).unwrap_err().to_string();
-        assert!(error.contains("in line 2: here are bytes that are not UTF-8"), "{error}");
+        assert!(error.contains("line 2: the text is not UTF-8"), "{error}");
     }
 
     #[test]

@@ -7,18 +7,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use earmark_core::{
-    AccountId, AccountName, Book, Command, Config, Definition, LeaseId, Moment, NamespaceId, NamespaceName,
-    Outcome, Principal, PutLimit, TxId, UnixMs, VaultId, WriteOutcome,
+    AccountId, AccountName, Book, Command, Config, Definition, LeaseId, Moment, NamespaceName, Outcome,
+    Principal, PutLimit, TxId, UnixMs, VaultId, WriteOutcome,
 };
 
 use crate::answer;
-use crate::backend::{BackendError, Stats};
+use crate::backend::{BackendError, LimitError, Stats};
 use crate::book_host::{BookBackend, BookHost};
 use crate::book_request::{Answered, Applied, BookRequest, Submission};
 use crate::callers::ChangePage;
 use crate::clock::{Clock, SystemClock};
 use crate::history::History;
 use crate::limits_file::{LimitsFile, LimitsFileError};
+use crate::registry::all_limits;
 use crate::submitter::{BatchTarget, Direction, Submitter};
 
 use crate::writes::{Audit, EntryPage};
@@ -82,16 +83,12 @@ impl LocalBook {
         };
         let mut book = Book::new(options.config, RandomState::new().hash_one(0));
         let now = options.clock.now().log;
-        for definition in &wanted {
-            let namespace = NamespaceId::DEFAULT;
-            let put = Command::PutLimit(PutLimit { namespace, definition, expected_revision: None });
-            if let Outcome::Limit(outcome) = book.apply(now, put) {
-                answer::limit(outcome).map_err(|source| LimitsFileError::Refused {
-                    path: limits_file.as_ref().map(|file| file.path().to_owned()).unwrap_or_default(),
-                    key: definition.key.clone(),
-                    source,
-                })?;
-            }
+        for (name, definition) in &wanted {
+            put_limit(&mut book, now, name, definition).map_err(|source| LimitsFileError::Refused {
+                path: limits_file.as_ref().map(|file| file.path().to_owned()).unwrap_or_default(),
+                key: definition.key.clone(),
+                source,
+            })?;
         }
         let limits_version = Arc::new(AtomicU64::new(book.limits_version()));
         let state = Arc::new(Mutex::new(LocalState { book, history: History::default() }));
@@ -110,6 +107,19 @@ impl LocalBook {
             limits_version,
         })))
     }
+}
+
+/// Puts a limit of the limits file, and creates its namespace.
+fn put_limit(
+    book: &mut Book,
+    now: UnixMs,
+    name: &NamespaceName,
+    definition: &Definition,
+) -> Result<(), LimitError> {
+    book.apply(now, Command::OpenNamespace(name));
+    let namespace = book.namespace(name).ok_or(LimitError::TooMany)?;
+    let put = Command::PutLimit(PutLimit { namespace, definition, expected_revision: None });
+    if let Outcome::Limit(outcome) = book.apply(now, put) { answer::limit(outcome).map(drop) } else { Ok(()) }
 }
 
 impl Local {
@@ -131,11 +141,9 @@ impl Local {
         };
         let written = tokio::task::spawn_blocking(move || {
             let now = self.clock.now().log;
-            let limits = lock(&self.state).book.limits(now, NamespaceId::DEFAULT);
-            let wanted: Vec<Definition> = limits
-                .into_iter()
-                .filter(|limit| !answer::is_deleting(limit.status))
-                .map(|limit| limit.definition)
+            let wanted: Vec<(NamespaceName, Definition)> = all_limits(&lock(&self.state).book, now)
+                .filter(|(_, limit)| !answer::is_deleting(limit.status))
+                .map(|(name, limit)| (name.clone(), limit.definition))
                 .collect();
             self.limits_file.as_ref().map_or(Ok(()), |file| file.write(&wanted))
         });
@@ -193,10 +201,10 @@ impl BookHost for Local {
 
     async fn limits_changed(
         self: &Arc<Self>,
-        namespace: &NamespaceName,
+        _: &NamespaceName,
         is_changed: bool,
     ) -> Result<(), BackendError> {
-        match self.is_behind() || is_changed && namespace.is_default() {
+        match self.is_behind() || is_changed {
             true => Arc::clone(self).write_limits().await,
             false => Ok(()),
         }

@@ -116,6 +116,12 @@ pub(crate) fn is_deleting(limit: &LimitInfo) -> bool {
     limit.definition.kind.terms().is_none() && limit.status == LimitStatus::Decreasing { to: 0 }
 }
 
+/// All limits of all namespaces.
+pub(crate) fn all_limits(book: &Book, now: UnixMs) -> impl Iterator<Item = (&NamespaceName, LimitInfo)> {
+    let names = (0..=u16::MAX).map(NamespaceId).map_while(|id| Some((id, book.namespace_name(id)?)));
+    names.flat_map(move |(id, name)| book.limits(now, id).into_iter().map(move |limit| (name, limit)))
+}
+
 fn find(book: &Book, namespace: &NamespaceName, key: &LimitKey) -> Option<LimitInfo> {
     book.limit(book.time(), book.resolve(book.namespace(namespace)?, key)?)
 }
@@ -138,13 +144,7 @@ impl<H: BookHost> Registry for BookBackend<H> {
 
     fn limits(&self) -> Vec<(NamespaceName, Arc<LimitInfo>)> {
         self.0.host.look(|book| {
-            let names =
-                (0..=u16::MAX).map_while(|id| Some((NamespaceId(id), book.namespace_name(NamespaceId(id))?)));
-            let of = |(id, name): (NamespaceId, &NamespaceName)| {
-                let name = name.clone();
-                book.limits(book.time(), id).into_iter().map(move |limit| (name.clone(), Arc::new(limit)))
-            };
-            names.flat_map(of).collect()
+            all_limits(book, book.time()).map(|(name, limit)| (name.clone(), Arc::new(limit))).collect()
         })
     }
 

@@ -54,6 +54,23 @@ async fn limits_survive_a_restart() {
     assert_eq!(capacities(&open(&path).await.expect("a good file")).await, [0_u64; 0]);
 }
 
+/// The file kept the limits of namespace `default` only, so that a restart lost all others.
+#[tokio::test]
+async fn limits_of_every_namespace_survive_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("limits.json");
+    let book = open(&path).await.expect("no file yet");
+    let team = NamespaceName::new("team").expect("a valid name");
+    let of_team = PutLimitRequest { namespace: team.clone(), ..rpm(7) };
+    book.put_limit(Principal::System, rpm(10)).await.expect("a limit that can be put");
+    book.put_limit(Principal::System, of_team).await.expect("a limit that can be put");
+    book.shut_down().await;
+    let book = open(&path).await.expect("a good file");
+    assert_eq!(capacities(&book).await, [10]);
+    let limits = Backend::limits(&book, team).await.expect("a backend that answers");
+    assert_eq!(limits.iter().map(|limit| limit.definition.capacity).collect::<Vec<_>>(), [7]);
+}
+
 #[tokio::test]
 async fn a_credit_limit_survives_a_restart_with_its_terms() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earmark_admission::{
-    Backend, Cluster, ClusterStatus, KeepError, Keys as _, LimitError, LimitsFileError, PutLimitRequest,
-    read_limits,
+    Backend, Cluster, ClusterStatus, KeepError, Keys as _, LimitError, LimitsFileError, NamespacedLimits,
+    PutLimitRequest, read_limits,
 };
 use earmark_core::{Actor, Definition, LimitStatus, NamespaceName, Principal};
 use earmark_node::{Node, NodeBookHost, NodeOptions, RealDisk, Timing};
@@ -55,7 +55,7 @@ async fn run(
     args: &ServeArgs,
     storage: &Storage,
     (address, node): (BoundAddress, &Arc<Node>),
-    definitions: Vec<Definition>,
+    definitions: NamespacedLimits,
     signals: Signals,
 ) -> Result<(), Failure> {
     if !callers(args, node).await? {
@@ -190,7 +190,7 @@ impl ServeArgs {
 async fn prepare(
     service: &Service<NodeBookHost>,
     path: &Path,
-    definitions: &[Definition],
+    definitions: &[(NamespaceName, Definition)],
 ) -> Result<usize, Failure> {
     loop {
         match service.start().await {
@@ -217,26 +217,23 @@ async fn prepare(
 async fn put_missing(
     backend: &dyn Backend,
     path: &Path,
-    definitions: &[Definition],
+    definitions: &[(NamespaceName, Definition)],
     put: &mut usize,
 ) -> Result<Result<(), String>, LimitsFileError> {
     if definitions.is_empty() {
         return Ok(Ok(()));
     }
-    let namespace = match NamespaceName::new(NamespaceName::DEFAULT) {
-        Ok(namespace) => namespace,
-        Err(error) => return Ok(Err(error.to_string())),
-    };
     let by = match Actor::new("system:limits-file") {
         Ok(actor) => Principal::Actor(actor),
         Err(error) => return Ok(Err(error.to_string())),
     };
-    let known = match backend.limits(namespace.clone()).await {
-        Ok(known) => known,
-        Err(error) => return Ok(Err(error.to_string())),
-    };
-    for definition in definitions {
-        let is_there = known.iter().any(|limit| {
+    for (namespace, definition) in definitions {
+        let key = definition.key.clone();
+        let known = match backend.limit(namespace.clone(), key.clone()).await {
+            Ok(known) => known,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        let is_there = known.is_some_and(|limit| {
             let is_going = matches!(limit.status, LimitStatus::Deleted | LimitStatus::Decreasing { to: 0 });
             limit.definition == *definition && !is_going
         });
@@ -244,7 +241,6 @@ async fn put_missing(
             continue;
         }
         let (namespace, definition) = (namespace.clone(), definition.clone());
-        let key = definition.key.clone();
         let request = PutLimitRequest { namespace, definition, expected_revision: None };
         match backend.put_limit(by.clone(), request).await {
             Ok(_) => *put += 1,
