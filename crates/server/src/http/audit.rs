@@ -103,18 +103,18 @@ impl<'a> EntryWire<'a> {
     }
 }
 
-/// The schemas of the answers, by name.
+/// The named schemas of the responses.
 pub(super) fn schemas() -> [(&'static str, Value); 1] {
     let count = json!({"type": "integer", "minimum": 0});
     let text = json!({"type": "string"});
     let entry = |kind: &str, more: &[(&str, &Value)]| {
         let mut properties = json!({
-            "place": described(Shape::LogPosition.schema(), "What to ask for entries after, to go on behind this one."),
+            "place": described(Shape::LogPosition.schema(), "Use it as `after` to continue behind this entry."),
             "at_unix_ms": count,
             "actor": text,
             "namespace": text,
             "vault": {"type": ["string", "null"]},
-            "summary": {"type": "string", "description": "What was changed, for people."},
+            "summary": {"type": "string", "description": "The change, for people."},
             "kind": {"const": kind},
         });
         for (name, schema) in more {
@@ -130,7 +130,7 @@ pub(super) fn schemas() -> [(&'static str, Value); 1] {
     let limit = entry("limit", &[("key", &text), ("revision", &count)]);
     let mut next = described(
         Shape::LogPosition.schema(),
-        "What to ask for entries after; null at the end. A page may be empty and still have it.",
+        "`after` of the next page; null on the last one. A page with `next` may be empty.",
     );
     next["type"] = json!(["string", "null"]);
     let entries = json!({"type": "array", "items": {"oneOf": [transaction, key, limit]}});

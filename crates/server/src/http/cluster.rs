@@ -226,7 +226,7 @@ impl<'a> StatusWire<'a> {
     }
 }
 
-/// The schemas of the answers, by name.
+/// The named schemas of the responses.
 pub(super) fn schemas() -> [(&'static str, Value); 3] {
     let count = |about: &str| json!({"type": "integer", "minimum": 0, "description": about});
     let known = |about: &str| json!({"type": ["integer", "null"], "minimum": 0, "description": about});

@@ -180,7 +180,7 @@ impl<'a> KeyWire<'a> {
     }
 }
 
-/// The schemas of the answers, by name.
+/// The named schemas of the responses.
 pub(super) fn schemas() -> [(&'static str, Value); 4] {
     let time = json!({"type": "integer", "minimum": 0});
     let maybe_time = |about: &str| json!({"type": ["integer", "null"], "minimum": 0, "description": about});

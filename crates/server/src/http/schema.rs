@@ -1,4 +1,4 @@
-//! The schemas of the answers, and of a limit's definition.
+//! The JSON schemas of responses, and of limit definitions.
 
 mod ledger;
 
@@ -17,7 +17,7 @@ use crate::answer::{
     UNKNOWN_LIMIT_KEY,
 };
 
-/// All schemas that routes refer to.
+/// All named schemas.
 pub(super) fn schemas() -> Value {
     let mut schemas = json!({
         "Problem": problem(),
@@ -44,7 +44,7 @@ pub(super) fn schemas() -> Value {
     schemas
 }
 
-/// An object with these properties and no others, all of them required but `optional`.
+/// The schema of an object with these properties and no others. All are required except `optional`.
 pub(super) fn exactly(properties: Value, optional: &[&str]) -> Value {
     let names = properties.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
     let required: Vec<&str> = names.filter(|name| !optional.contains(name)).collect();
@@ -55,7 +55,7 @@ fn reference(name: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{name}")})
 }
 
-/// A limit as it is put: the fields that belong to its kind, and no others.
+/// The schema of a limit definition in a request: the fields of its kind.
 pub(super) fn definition() -> Value {
     let kinds: Vec<Value> = LIMIT_KINDS.iter().map(of_kind).collect();
     json!({"oneOf": kinds, "discriminator": {"propertyName": "kind"}})
@@ -77,7 +77,7 @@ fn of_kind(kind: &LimitKind) -> Value {
     schema
 }
 
-/// A limit as it is answered: every field that applies, none of them null.
+/// The schema of a limit definition in a response: every field of its kind, none null.
 fn defined() -> Value {
     let answered = |kind: &LimitKind| {
         let mut schema = of_kind(kind);
@@ -131,16 +131,16 @@ fn reserve_answer() -> Value {
     let error = format!("^(|{alone}|({by_key}):[A-Za-z0-9:._@+-]+)$");
     let properties = json!({
         "allowed": {"type": "boolean"},
-        "retry_after_ms": described(count(), "When to try again; 0 if allowed, or if there is no use."),
-        "reserved_at_unix_ms": described(count(), "When it was first allowed; 0 if it was not."),
-        "error": {"type": "string", "pattern": error, "description": "Empty if allowed or plainly denied."},
+        "retry_after_ms": described(count(), "Milliseconds until a retry may succeed; 0 if allowed, or if a retry cannot succeed."),
+        "reserved_at_unix_ms": described(count(), "When it was first allowed; 0 if it was denied."),
+        "error": {"type": "string", "pattern": error, "description": "Empty if allowed or denied for lack of capacity."},
         "message": {"type": "string"},
         "limited_by": {
             "type": "array",
             "minItems": 1,
             "maxItems": REQUIREMENTS_MAX,
             "items": key(),
-            "description": "What stood in the way, the one that frees last first.",
+            "description": "The limits that denied it, the one that frees last first.",
         },
         "never": {"const": true, "description": "An amount exceeds its limit's capacity."},
     });
@@ -165,30 +165,30 @@ fn results(answer: &str) -> Value {
     exactly(json!({"results": {"type": "array", "minItems": 1, "maxItems": BATCH_MAX, "items": items}}), &[])
 }
 
-/// The fields that a limit and its usage have in common.
-fn standing() -> Map<String, Value> {
+/// The fields that a limit and its usage share.
+fn status_fields() -> Map<String, Value> {
     let mut to = count();
     to["type"] = json!(["integer", "null"]);
-    let to = described(to, "The capacity that is waited for; 0 if the limit is being deleted.");
+    let to = described(to, "The pending lower capacity; 0 if the limit is being deleted.");
     let status = json!({"enum": ["active", "decreasing"]});
     Map::from_iter([("status".to_owned(), status), ("pending_decrease_to".to_owned(), to)])
 }
 
 fn limit_info() -> Value {
-    let mut properties = standing();
+    let mut properties = status_fields();
     properties.insert("definition".into(), defined());
-    properties.insert("revision".into(), described(count(), "How often it was put or deleted."));
+    properties.insert("revision".into(), described(count(), "Number of changes so far."));
     exactly(Value::Object(properties), &[])
 }
 
 fn usage() -> Value {
-    let mut properties = standing();
-    let of_credit = "Of a credit limit, what its account";
-    let capacity = format!("The capacity in force. {of_credit} has, as far as it can be held.");
+    let mut properties = status_fields();
+    let of_credit = "For a credit limit: what its account";
+    let capacity = format!("The capacity in force. {of_credit} holds and can spend.");
     properties.insert("capacity".into(), described(count(), &capacity));
-    let reserved = format!("What is taken. {of_credit} holds for leases.");
+    let reserved = format!("The reserved amount. {of_credit} holds for leases.");
     properties.insert("reserved".into(), described(count(), &reserved));
-    let available = format!("What can be taken. {of_credit} can spend, without an overdraft.");
+    let available = format!("The free amount. {of_credit} can spend, without an overdraft.");
     properties.insert("available".into(), described(count(), &available));
     let debt = format!("Usage that was never reserved. {of_credit} owes.");
     let debt = json!({"type": "integer", "minimum": 0, "description": debt});
@@ -201,12 +201,12 @@ fn lease() -> Value {
     exactly(
         json!({
             "lease_id": Shape::Lease.schema(),
-            "reserved_at_unix_ms": described(count(), "When it was allowed; 0 if it was not."),
+            "reserved_at_unix_ms": described(count(), "When it was allowed; 0 if it was denied."),
             "requirements": {
                 "type": "array",
                 "maxItems": REQUIREMENTS_MAX,
                 "items": requirement,
-                "description": "What it took. Of a denied or completed lease nothing is kept.",
+                "description": "The reserved amounts. Empty for a denied or completed lease.",
             },
             "state": {"enum": ["live", "expired", "completed", "denied"]},
         }),

@@ -1,4 +1,4 @@
-//! The schemas of what is answered about writes and credit.
+//! The JSON schemas of responses about writes and credit.
 
 use earmark_admission::PAGE_MAX;
 use earmark_core::OPERATIONS_MAX;
@@ -27,7 +27,7 @@ fn list(items: Value) -> Value {
     json!({"type": "array", "items": items})
 }
 
-/// Any amount of credit, as text.
+/// A signed amount of credit, as text.
 fn signed() -> Value {
     json!({"type": "string", "pattern": "^(0|-?[1-9][0-9]{0,38})$"})
 }
@@ -50,7 +50,7 @@ fn success() -> Value {
         json!({
             "tx_id": tx_id(),
             "sequence": count(),
-            "log_index": described(count(), "Its place in the order of all writes that were committed."),
+            "log_index": described(count(), "Its position in the order of committed writes."),
             "committed_at_unix_ms": count(),
             "actor": {"type": "string"},
             "results": {"type": "array", "maxItems": OPERATIONS_MAX, "items": results},
@@ -64,7 +64,7 @@ fn refusal() -> Value {
         json!({
             "code": {"enum": WRITE_CODES},
             "message": {"type": "string"},
-            "operation": described(count(), "The place of the operation that is to blame, from 0."),
+            "operation": described(count(), "Index of the failed operation, from 0."),
             "last_committed_sequence": count(),
         }),
         &["operation", "last_committed_sequence"],
@@ -75,7 +75,7 @@ fn balance() -> Value {
     exactly(
         json!({
             "asset": name(&ASSET),
-            "available": described(signed(), "What can be spent; below zero if it is owed."),
+            "available": described(signed(), "Amount that can be spent; negative if the account owes."),
             "held": signed(),
             "pending": signed(),
         }),
@@ -98,38 +98,38 @@ fn entries() -> Value {
     let held = json!({
         "lease_id": Shape::Lease.schema(),
         "limit": key(),
-        "hold": described(signed(), "How much the lease had set aside."),
+        "hold": described(signed(), "Amount that the lease held."),
         "actor": {
             "type": ["string", "null"],
-            "description": "Who had it done; `system:earmark` where its time was over, null where that is not kept.",
+            "description": "The actor; `system:earmark` for a timeout, null if it is not recorded.",
         },
     });
     let mut settled = held.clone();
-    settled["paid"] = described(signed(), "What the revenue account got.");
-    settled["debt"] = described(signed(), "How much of that the account did not have, and owes.");
-    settled["uncollected"] = described(signed(), "What it cost and nobody paid.");
+    settled["paid"] = described(signed(), "Amount paid to the revenue account.");
+    settled["debt"] = described(signed(), "Part of it that the account owes.");
+    settled["uncollected"] = described(signed(), "Cost that was not paid.");
     let entry = json!({
         "oneOf": [transaction, entry("hold", held.clone()), entry("settle", settled), entry("release", held)],
     });
     let mut next = count();
     next["type"] = json!(["integer", "null"]);
-    let next = described(next, "`after` of the next page; null if this is the last one.");
+    let next = described(next, "`after` of the next page; null on the last one.");
     let entries = json!({"type": "array", "maxItems": PAGE_MAX, "items": entry});
     exactly(json!({"entries": entries, "next": next}), &[])
 }
 
-/// An entry of one kind, which has these fields besides those that all have.
+/// The schema of an entry of one kind, with these fields besides the common ones.
 fn entry(kind: &str, mut properties: Value) -> Value {
     let change = exactly(
         json!({
             "asset": name(&ASSET),
-            "amount": described(signed(), "What it added to what can be spent, or took if below zero."),
-            "held": described(signed(), "What it added to what is held for leases, or took if below zero."),
+            "amount": described(signed(), "Change of the available amount."),
+            "held": described(signed(), "Change of the held amount."),
         }),
         &[],
     );
     properties["kind"] = json!({"const": kind});
-    properties["number"] = described(count(), "Its place in the journal.");
+    properties["number"] = described(count(), "Its position in the journal.");
     properties["committed_at_unix_ms"] = count();
     properties["changes"] = list(change);
     exactly(properties, &[])
@@ -144,7 +144,7 @@ fn audit() -> Value {
         json!({
             "balanced": {"type": "boolean"},
             "assets": list(totals),
-            "message": {"type": "string", "description": "What differs, or what could not be compared."},
+            "message": {"type": "string", "description": "The differences, or what could not be compared."},
         }),
         &["message"],
     )
